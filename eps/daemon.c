@@ -58,8 +58,8 @@ static const char *name_signal(int number)
                               : "by eps up";
 }
 
-/* Slurm and systemd may send SIGTERM to all processes of a job, eps up and its daemon among them. eps up then passes its
- * own on as SIGUSR1, which is counted apart: it is no second request. */
+/* Slurm and systemd may send SIGTERM to all processes of a job, eps up and its daemon among them. eps up then passes
+ * its own on as SIGUSR1, which is counted apart: it is no second request. */
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
@@ -251,7 +251,7 @@ int daemon_run(const struct daemon_options *options, struct error *err)
     sharded_close(d->sharded);
     updater_stop(d->peers.updater);
     if (d->messages_held >= 0)
-        session_let_thread_go(d->messages_held);
+        session_release_thread(d->messages_held);
     const int left = uv_loop_close(&loop);
     assert(left == 0);
     (void)left;

@@ -131,7 +131,7 @@ void daemon_on_launcher(struct daemon *d)
 
 void daemon_judge(struct daemon *d)
 {
-    enum { LAST_S = 2 }; /* of the launcher's: to end in an orderly way; a tick may be a second late */
+    enum { LAST_S = 2 }; /* the grace's last seconds are for an orderly end; a tick may be a second late */
     const unsigned grace_s = sharded_grace_s(d->sharded);
     struct error silent;
     bool can_save = grace_s >= LAST_S;

@@ -27,24 +27,24 @@ struct daemon {
     uv_signal_t sigterm, sigint, sighup, sigusr1;
     uv_timer_t lonely;     /* how long a private daemon waits for its client */
     uv_timer_t judge;      /* several hosts: how long the others may take to say that the launcher has told them, too */
-    struct error launcher; /* what it did, once that is judged; empty before */
-    bool told;             /* it has told a host to stop, */
-    bool answered;         /* and all hosts have said whether they were told */
+    struct error launcher; /* what the launcher did, once that is judged; empty before */
+    bool told;             /* the launcher has told a host to stop */
+    bool answered;         /* all hosts have said whether the launcher told them */
     bool by_loss;          /* the daemon stops because another host is lost, or may be: nobody asked for it */
     uv_timer_t tick;       /* each second */
     int messages_held;     /* session_hold_thread's */
     uv_work_t first_work;  /* needs no handle: libuv makes its threads for it */
     struct queue queue;    /* jobs that wait for the present one's end */
-    uint32_t n_jobs;       /* number of the last job */
-    uint32_t first_client; /* its client's id; 0: no client has come */
+    uint32_t n_jobs;       /* jobs numbered so far */
+    uint32_t first_client; /* id of the first client; 0: none has come */
     const char *asked;     /* why the daemon is stopping; NULL: it is not */
-    bool signalled;        /* a signal has asked for that; */
-    bool told_by_up;       /* eps up has */
-    unsigned n_ticks;      /* ticks since then */
-    unsigned patience;     /* how many the client may take */
+    bool signalled;        /* a signal asked it to stop */
+    bool told_by_up;       /* eps up asked it to stop */
+    unsigned n_ticks;      /* ticks since it was asked to stop */
+    unsigned patience;     /* ticks that the client may take then */
     bool stopping;
     int exit_code;
-    struct error why; /* of exit_code */
+    struct error why; /* the sentence of exit_code */
 };
 
 /* In eps/dispatch.c; for session_listen, whose data is the daemon. A message that is malformed, out of place or
@@ -54,22 +54,23 @@ extern const struct session_events dispatch_events;
 /* Brings everything that a callback changed to rest. Each of the loop's callbacks ends with this call. */
 void drain_events(struct daemon *d);
 
-/* Makes this, which has no job yet, the present job's place: every part knows it from here on. Takes it. */
+/* Makes `job`, an empty one, the present job, and tells every part. Takes it. */
 void daemon_use_job(struct daemon *d, struct job *job);
-/* Has the loop call settle. Any thread; context: the daemon. */
+/* Has the loop call drain_events. Any thread; context: the daemon. */
 void daemon_wake(void *context);
 
 /* Begins a client's job, queues it, or refuses it. Takes fds. */
 void daemon_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
 
 /* Stops the daemon. A client in training is first asked, once, to end its run, and the daemon waits for it. Further
- * callers wait with the first; one who asks `again` does not, and the daemon stops at once. why: "by ...", a constant. */
+ * callers wait with the first; one who asks `again` does not, and the daemon stops at once. why: "by ...", a
+ * constant. */
 void daemon_ask_to_stop(struct daemon *d, const char *why, bool again);
-/* The same, told to one of several hosts by the launcher, which kills soon after. Either the launcher itself was stopped,
- * and tells all hosts, or it ends those that are left after a loss: the hosts tell each other. Without time to save, the
- * daemon stops then. */
+/* The launcher has told this host, one of several, to stop, and kills soon after. Either the launcher itself was
+ * stopped, and tells all hosts, or it ends those that are left after a loss: the hosts tell each other. Without time to
+ * save, the daemon stops then. */
 void daemon_on_launcher(struct daemon *d);
-void daemon_judge(struct daemon *d);                 /* that is known now, or not waited for any longer */
+void daemon_judge(struct daemon *d); /* the other hosts' answers are known, or are waited for no longer */
 void daemon_stop(struct daemon *d, const char *why); /* stops at once */
 /* One second has passed. */
 void daemon_tick(struct daemon *d);

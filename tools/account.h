@@ -15,14 +15,14 @@ enum { ACCOUNT_SCORES = 4 };
 struct account {
     char out[4096];
     uint64_t first, last, n_steps; /* updates: before this call, so far, and of the whole run */
-    bool complete;                 /* ended regularly */
+    bool complete;                 /* the run ended regularly */
     bool silent;                   /* it generates no text: it predicts masked tokens, or labels */
     struct eps_score scores[ACCOUNT_SCORES];
-    size_t n_scores;            /* of a task's last evaluation */
+    size_t n_scores;            /* scores of a task's last evaluation */
     uint64_t saved;             /* newest checkpoint's step; UINT64_MAX: none */
     uint64_t n_skipped;         /* skipped steps of this call */
-    double loss, before, after; /* of the last step; held-out losses, NAN if not measured */
-    double tokens, ms;          /* of this call's steps */
+    double loss, before, after; /* loss: the last step's; before, after: held-out losses, NAN if not measured */
+    double tokens, ms;          /* sums over this call's steps */
     uint64_t device_peak, device_planned, device_budget, host_peak, host_planned;
 };
 

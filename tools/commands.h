@@ -83,8 +83,8 @@ void printed_init(struct printed *printed);
 
 void printed_put(struct printed *printed, const char *bytes, size_t n);
 
-/* Prints UTF-8. On a terminal, control characters (single bytes and U+0080 to U+009F) become U+FFFD, so that no text acts
- * as a terminal command. */
+/* Prints UTF-8. On a terminal, control characters (single bytes and U+0080 to U+009F) become U+FFFD, so that no text
+ * acts as a terminal command. */
 void printed_text(struct printed *printed, const char *text, size_t n);
 
 void printed_flush(struct printed *printed);

@@ -39,7 +39,7 @@ struct eval {
     enum eps_task task;
     struct eps_score scores[8];
     size_t n_scores;
-    const char *path; /* of the predictions; NULL: none */
+    const char *path; /* file of predictions; NULL: none */
     bool made;        /* the file of predictions is new */
     FILE *predictions;
     int failed; /* why they end early: -errno */

@@ -23,7 +23,7 @@ struct generate {
     bool begun; /* something of the text was printed */
     struct printed printed;
     struct stopping stopping;
-    /* Of the current text. */
+    /* The current text: */
     size_t prompt;
     uint32_t sample;
     struct text continuation; /* collected for JSON, as new_ids */

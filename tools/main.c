@@ -124,8 +124,8 @@ static int dispatch(int argc, char **argv)
     return run ? run(argc - 1, argv + 1) : refuse_command(argv[1]);
 }
 
-/* The same checks as process_check_stack and process_check_descriptors: a sufficient stack, 0, 1 and 2 open, and room
- * for more descriptors. A closed one becomes /dev/null opened in the wrong direction, so that using it still fails. */
+/* Checks as process_check_stack and process_check_descriptors do: a sufficient stack, 0, 1 and 2 open, and room for
+ * more descriptors. A closed one becomes /dev/null opened in the wrong direction, so that using it still fails. */
 static bool check_limits(void)
 {
     enum { FEWEST = 64, LEAST_KIB = 1024 }; /* the daemon inherits them */

@@ -4,18 +4,36 @@
 #   eps/               itself and proto/; hosts < store < relay < base < job < save < step < observe < the files of eps/ itself
 #   client/            itself and proto/; daemon < text < data < rows < model < record < run < ask: each folder those before it
 #   tools/             itself and client/eps.h (bench/ and gpu/ measure internals: anything)
-#   proto/             base < operation < model < plan < step < wire < net: each folder those before it
+#   proto/             base < operation < model < plan < step < wire < net: each folder those before it; in plan,
+#                      memory < time < the files of proto/plan/ itself
 #   *_state.h, *_internal.h: their own folder, and its tests, alone
+# And how long a file is: at most 600 lines in client/, device/, eps/, proto/ and tools/, but for the exceptions below.
 #
-# usage: tools/rooms.sh         prints each line that breaks a rule; exit status 1 if there is one
+# usage: tools/rooms.sh         prints each line that breaks a rule, and each long file; exit status 1 if there is one
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+most_lines=600
+# The exceptions, as PATH: REASON.
+long_files='client/eps.h: the whole public interface, in one header
+client/run/steps.c: to be divided
+client/run/train.c: to be divided
+device/main.c: to be divided'
+
+status=0
+while read -r lines path; do
+    if [ "$lines" -gt $most_lines ] && [ "$path" != total ] && ! grep -q "^$path: " <<<"$long_files"; then
+        echo "$path: $lines lines: more than $most_lines"
+        status=1
+    fi
+done < <(find client device eps proto tools -type f -regextype egrep -regex '.*\.(c|h|cu|cuh)' -exec wc -l {} +)
 
 find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c|h|cpp|hpp|cu|cuh)' -print0 |
     xargs -0 grep -nE '^#include "' | awk -F: '
     function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
     function top(path) { sub(/\/.*/, "", path); return path }
     function order(path) { split(path, part, "/"); return index(orders[part[1]], part[2] " ") }
+    function plan_order(path) { return path ~ /^proto\/plan\/memory\// ? 1 : path ~ /^proto\/plan\/time\// ? 2 : 3 }
     function wrong(rule) { print $1 ":" $2 ": " target ": " rule; found = 1 }
     BEGIN {
         others["eps"] = others["device"] = others["client"] = "proto"
@@ -39,5 +57,8 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
             wrong("the folders of eps/ include none of its own files")
         if (from == to && order($1) && order($1) < order(target))
             wrong(from "/ is " orders[from] "in this order")
+        if ($1 ~ /^proto\/plan\// && target ~ /^proto\/plan\// && plan_order($1) < plan_order(target))
+            wrong("proto/plan/ is memory, time, its own files, in this order")
     }
-    END { exit found }'
+    END { exit found }' || status=1
+exit $status

@@ -21,7 +21,7 @@ struct client_files {
     pthread_t thread;
     int socket, events, trace_fd; /* events: what others trace; -1 without a trace */
     struct segment memory;
-    pthread_mutex_t mutex; /* of the memory and the following; held while a file is used */
+    pthread_mutex_t mutex; /* guards the memory and all below; held while a file is used */
     uint32_t next;         /* number; none is used twice */
     struct {
         uint32_t number;

@@ -318,6 +318,6 @@ void client_link_free(struct client_link *link)
     assert(rc == 0);
     (void)rc;
     if (link->messages_held >= 0)
-        session_let_thread_go(link->messages_held);
+        session_release_thread(link->messages_held);
     *link = (struct client_link){0};
 }

@@ -18,7 +18,7 @@ enum { CLIENT_MAIL_FDS = 4 }; /* a client receives no more with one message */
 
 struct client_mail {
     struct message message;
-    int fds[CLIENT_MAIL_FDS]; /* (n_fds) that came with it */
+    int fds[CLIENT_MAIL_FDS]; /* (n_fds) descriptors that came with it */
     unsigned n_fds;
 };
 
@@ -32,9 +32,9 @@ struct client_link {
     char end[160];                  /* why the other side closed the session; empty if it did not */
     struct client_mail *mail;       /* ring of messages that have not been read yet */
     size_t n_mail, first_mail, mail_cap;
-    uint64_t seen_ms;  /* the loop's clock when it was last looked at */
+    uint64_t seen_ms;  /* the loop's clock at its last reading */
     uint64_t awake_ms; /* time spent waiting on this link. While the process or machine was stopped, none passed */
-    uint64_t deadline; /* for waits, by awake_ms, then -ETIMEDOUT; 0: none */
+    uint64_t deadline; /* when waits end with -ETIMEDOUT, by awake_ms; 0: never */
     int rc;            /* -ENOMEM after a message was dropped */
     int failed;        /* code of a FAILED message */
     int asked;         /* a watch's code, kept while a message is read first; the next wait returns it. 0: none */
@@ -75,7 +75,7 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
 int client_link_expect(struct client_link *link, enum message_kind kind, struct message *out, int *fd,
                        struct error *err);
 
-/* The same for a message with several descriptors: fds (*n_fds), which are the caller's. */
+/* client_link_expect for a message with several descriptors: fds (*n_fds), which are the caller's. */
 int client_link_expect_fds(struct client_link *link, enum message_kind kind, struct message *out,
                            int fds[CLIENT_MAIL_FDS], unsigned *n_fds, struct error *err);
 

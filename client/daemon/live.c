@@ -231,7 +231,7 @@ int eps_observer_recent(struct eps_observer *observer, struct eps_recent *out, s
 /* *opening: the job is not open yet, and a moment has passed. *told: the caller has heard of it. */
 static int await_opening(struct eps_observer *observer, bool *opening, bool *told, struct error *err)
 {
-    enum { LOOK_MS = 200 };
+    enum { PAUSE_MS = 200 };
     struct message m;
     int rc = client_observer_status(&observer->link, &m, err);
 
@@ -240,7 +240,7 @@ static int await_opening(struct eps_observer *observer, bool *opening, bool *tol
         client_tell(observer->wait.on_note, observer->wait.user, "the job is being opened, and can be saved then");
         *told = true;
     }
-    return *opening ? client_link_pause(&observer->link, LOOK_MS, err) : rc;
+    return *opening ? client_link_pause(&observer->link, PAUSE_MS, err) : rc;
 }
 
 int eps_observer_save(struct eps_observer *observer, uint64_t *step, struct eps_error *error)

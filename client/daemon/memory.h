@@ -17,8 +17,8 @@ struct client_memory {
     bool news;                  /* answered, but not reported */
     uint64_t asked_ns;          /* time of the last question; 0: never */
     struct message host;        /* MEMORY_REPLY for the host */
-    struct message device;      /* for the worker with the most memory; its worker field is 0 if there is none */
-    struct eps_memory sides[2]; /* as reported */
+    struct message device;      /* MEMORY_REPLY for the worker with the most memory; worker 0: there is none */
+    struct eps_memory sides[2]; /* host and device, as reported */
     struct eps_memory_row rows[2][LEDGER_CATEGORIES];
     char name[32]; /* the device's */
 };

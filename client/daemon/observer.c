@@ -433,7 +433,7 @@ int client_await_worker(uint32_t *n_workers, struct client_link *link, const cha
 int client_await_another(int rc, struct client_link *link, const char *address, const struct client_await *await,
                          struct error *err)
 {
-    enum { LOOK_MS = 200 };
+    enum { PAUSE_MS = 200 };
     struct error sentence, why = *err;
     uint32_t before = UINT32_MAX;
     struct message m;
@@ -444,15 +444,15 @@ int client_await_another(int rc, struct client_link *link, const char *address, 
     note(await, sentence.text);
     const uint64_t until = link->awake_ms + await->ms;
     while (link->awake_ms < until) {
-        int looked = client_observer_status(link, &m, err);
-        const uint32_t n = looked ? 0 : m.status_reply.n_workers + m.status_reply.n_elsewhere;
-        if (!looked && n > before)
+        int asked = client_observer_status(link, &m, err);
+        const uint32_t n = asked ? 0 : m.status_reply.n_workers + m.status_reply.n_elsewhere;
+        if (!asked && n > before)
             return 0;
         before = n;
-        if (!looked)
-            looked = client_link_pause(link, LOOK_MS, err);
-        if (looked)
-            return looked;
+        if (!asked)
+            asked = client_link_pause(link, PAUSE_MS, err);
+        if (asked)
+            return asked;
     }
     return error_set(err, rc, "%.400s; no other one came within %g s", why.text, (double)await->ms / 1000);
 }

@@ -1,5 +1,5 @@
-/* client/daemon/observer.h - resolves a daemon's address, asks a daemon questions that it answers at any time, and waits
- * for a daemon that has not opened its listener yet or whose workers have not attached. */
+/* client/daemon/observer.h - resolves a daemon's address, asks a daemon questions that it answers at any time, and
+ * waits for a daemon that has not opened its listener yet or whose workers have not attached. */
 #ifndef CLIENT_DAEMON_OBSERVER_H
 #define CLIENT_DAEMON_OBSERVER_H
 
@@ -13,7 +13,8 @@
  * other directory, the daemon whose job writes there. */
 int client_observer_find(char *out, size_t cap, const char *address, struct error *err);
 
-/* Finds the caller's only daemon whose job is detached. -ENOENT; -ENOTUNIQ: there are several, which the sentence names. */
+/* Finds the caller's only daemon whose job is detached. -ENOENT; -ENOTUNIQ: there are several, which the sentence
+ * names. */
 int client_observer_find_detached(char *out, size_t cap, struct error *err);
 
 /* The shortest address of the daemon at this directory: its name, if that is enough, else the directory. */
@@ -44,11 +45,11 @@ void client_observer_say_missing(struct error *sentence, const struct message *m
 /* ---- Waits for a version of the model that the daemon saves, or copies for a snapshot ---- */
 
 struct client_saved_wait {
-    const char *directory; /* of the daemon; borrowed */
+    const char *directory; /* the daemon's; borrowed */
     /* Hears "step 12 waits for a worker: attach one with ..."; may be NULL. */
     void (*on_note)(void *user, const char *sentence);
     void *user;
-    uint64_t noted; /* the step that on_note has heard of last, from 1; 0: of none */
+    uint64_t noted; /* the last step that on_note was told of, from 1; 0: none */
 };
 
 /* Tells on_note, once for each step, if a STATUS_REPLY says that the step waits. */
@@ -61,7 +62,7 @@ int client_observer_await_saved(struct message *m, struct client_link *link, str
 /* ---- Bounded waits. The caller is told what each wait is for. ---- */
 
 struct client_await {
-    uint64_t ms;                                       /* limit, by the link's awake_ms; client_await_another's own */
+    uint64_t ms; /* limit, by the link's awake_ms; client_await_another has its own */
     void (*on_note)(void *user, const char *sentence); /* called before a wait; may be NULL */
     void *user;
 };
@@ -69,13 +70,13 @@ struct client_await {
 /* Sets the limit of a link that has waited for nothing yet. wait: as in eps_train_options. -EDOM. */
 int client_await_init(struct client_await *await, double wait, const char *connect, struct error *err);
 
-/* As client_observer_open, but retries until the daemon at address has opened its listener. Without an address, or without
- * await (NULL), it does not wait. */
+/* As client_observer_open, but retries until the daemon at address has opened its listener. Without an address, or
+ * without await (NULL), it does not wait. */
 int client_await_daemon(struct client_link *link, const char *address, enum message_role role,
                         const struct client_await *await, struct error *err);
 
-/* Waits until each of the daemon's hosts has at least one worker. *n_workers: those of all. -ETIMEDOUT with a sentence that
- * names the daemon that has none. */
+/* Waits until each of the daemon's hosts has at least one worker. *n_workers: those of all. -ETIMEDOUT with a sentence
+ * that names the daemon that has none. */
 int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address,
                         const struct client_await *await, struct error *err);
 
@@ -84,8 +85,8 @@ int client_await_worker(uint32_t *n_workers, struct client_link *link, const cha
 int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t n_workers, uint64_t ms,
                          struct error *err);
 
-/* A job was refused, with rc and err. Of -EAGAIN, no worker was left for it: waits until another one attaches, and returns
- * 0, for the job to be asked for again. Else returns rc. address NULL: nobody else attaches to this daemon. */
+/* A job was refused, with rc and err. Of -EAGAIN, no worker was left for it: waits until another one attaches, and
+ * returns 0, for the job to be asked for again. Else returns rc. address NULL: nobody else attaches to this daemon. */
 int client_await_another(int rc, struct client_link *link, const char *address, const struct client_await *await,
                          struct error *err);
 

@@ -240,15 +240,15 @@ static bool may_replace(const struct client_spawn *spawn, unsigned i)
            spawn->n_replaced < CLIENT_SPAWN_AGAIN;
 }
 
-/* One that was killed or told to end is replaced at once. One that ended with an error is replaced if the daemon goes on
- * without it: whether it does, the daemon says a little later. */
+/* One that was killed or told to end is replaced at once. One that ended with an error is replaced if the daemon goes
+ * on without it: whether it does, the daemon says a little later. */
 static bool is_replaced(const struct client_child *child)
 {
     return child->lost || child->signal || child->status == 0;
 }
 
-/* The session with the daemon has ended, and so has it, or will: a worker that ends with it is not the cause, though its
- * end may be known first. */
+/* The session with the daemon has ended, and so has it, or will: a worker that ends with it is not the cause, though
+ * its end may be known first. */
 static bool ends_with_daemon(const struct client_spawn *spawn, unsigned i)
 {
     return i > 0 && !spawn->link->session && !spawn->children[0].ended;

@@ -32,12 +32,12 @@ struct client_child {
     uv_process_t process;
     const char *name; /* "epsd", "eps-worker" */
     bool running;
-    bool lost;        /* the daemon has said so */
-    struct error why; /* it was killed for that: what the daemon said; else empty */
-    bool ended;       /* it has exited: */
+    bool lost;        /* the daemon has reported its loss */
+    struct error why; /* it was killed after that report: the daemon's sentence; else empty */
+    bool ended;       /* it has exited, with status and signal */
     int64_t status;
     int signal;
-    uint64_t ended_ms; /* by the loop's clock */
+    uint64_t ended_ms; /* the loop's time of its end */
 };
 
 struct client_spawn {
@@ -47,9 +47,9 @@ struct client_spawn {
     struct client_child children[1 + MESSAGE_MAX_PARTS]; /* daemon first; then worker i */
     unsigned n_children;
     bool replaces;       /* a worker that is lost is replaced by a new one: set it once steps are taken */
-    unsigned n_replaced; /* since this step: */
+    unsigned n_replaced; /* workers replaced since lost_step */
     uint64_t lost_step;
-    bool lost_worker; /* what ended a wait: a worker was killed or told to end */
+    bool lost_worker; /* a wait ended because a worker was killed or told to end */
     off_t log_start;  /* size of the log before this run */
     bool ending;      /* their exit is expected */
 };
@@ -64,8 +64,8 @@ int client_spawn_start(struct client_spawn *spawn, struct client_link *link, con
  * installed, or by its bare name for execvp. */
 int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name, struct error *err);
 
-/* The environment of a program of ours: the caller's without what a service manager told the caller alone; with a bound on
- * OpenMP's spinning, since daemon and worker share cores and would restart themselves to set it; and `notify`, a
+/* The environment of a program of ours: the caller's without what a service manager told the caller alone; with a bound
+ * on OpenMP's spinning, since daemon and worker share cores and would restart themselves to set it; and `notify`, a
  * "NOTIFY_SOCKET=..." (NULL: none). NULL-ended borrowed pointers; owned: free. NULL: out of memory. */
 char **client_spawn_environment(char *notify);
 
@@ -80,8 +80,8 @@ struct client_worker_arguments {
 void client_worker_arguments(struct client_worker_arguments *out, char *directory, char *follow,
                              struct device_name device, uint32_t i, uint32_t n, uint64_t device_mem);
 
-/* After something was lost: waits up to a second for the end of a child. True if it is a worker that was killed or told to
- * end: then another one may do better. Also after a failed start. */
+/* After something was lost: waits up to a second for the end of a child. True if it is a worker that was killed or told
+ * to end: then another one may do better. Also after a failed start. */
 bool client_spawn_lost_worker(struct client_spawn *spawn);
 
 /* Closes the session, waits for the children and ends the remaining ones: SIGTERM after 5 s (at once if there was no

@@ -1,6 +1,6 @@
-/* eps_up: a shared daemon and its workers as one process tree, for a shell, mpirun or srun. The caller supervises: it waits
- * in poll(2), asks the kernel which children have ended, and is told by the children themselves when they are ready, as
- * a service manager is (sd_notify(3)). */
+/* eps_up: a shared daemon and its workers as one process tree, for a shell, mpirun or srun. The caller supervises: it
+ * waits in poll(2), asks the kernel which children have ended, and is told by the children themselves when they are
+ * ready, as a service manager is (sd_notify(3)). */
 #include "client/daemon/observer.h"
 #include "client/daemon/spawn.h"
 #include "client/eps.h"
@@ -24,15 +24,15 @@
 #include <unistd.h>
 
 enum {
-    LOOK_MS = 100,         /* between looks at the children and at should_stop */
-    AGAIN_MS = 1000,       /* before a worker that was lost is started again; doubled each time, up to */
-    MOST_AGAIN_MS = 60000, /* which is also how long one must live to count as sound again */
-    WORKER_END_MS = 10000, /* without a daemon a worker has nothing left to do; then it is killed */
-    MOST_OPTIONS = 64      /* of the daemon */
+    CHECK_MS = 100,        /* period of checking the children and should_stop */
+    AGAIN_MS = 1000,       /* pause before a lost worker is started again; doubled each time, up to MOST_AGAIN_MS */
+    MOST_AGAIN_MS = 60000, /* longest pause; a worker that lives so long begins with AGAIN_MS again */
+    WORKER_END_MS = 10000, /* a worker left without a daemon is killed after this time */
+    MOST_OPTIONS = 64      /* options of the daemon */
 };
 
-/* Slurm and systemd may send SIGTERM to every process of a job. The daemon must not take that and eps up's own request for
- * two; nor may a worker leave then, as the run needs it to finish its step and save. So workers ignore SIGTERM. */
+/* Slurm and systemd may send SIGTERM to every process of a job. The daemon must not take that and eps up's own request
+ * for two; nor may a worker leave then, as the run needs it to finish its step and save. So workers ignore SIGTERM. */
 enum { DAEMON_SIGNAL = SIGUSR1, WORKER_SIGNAL = SIGINT };
 
 struct up_child {
@@ -41,7 +41,7 @@ struct up_child {
     bool left; /* it ended as it was told to, and stays away */
     uint64_t began_ms;
     uint64_t again_ms; /* when it starts again */
-    uint64_t pause_ms; /* before that; 0: it was never lost */
+    uint64_t pause_ms; /* pause before it starts again; 0: it was never lost */
 };
 
 struct up {
@@ -52,10 +52,10 @@ struct up {
     uint32_t n_workers;
     int notify_fd;
     char notify[64];                              /* its name in the environment: "NOTIFY_SOCKET=@..." */
-    struct up_child children[1 + EPS_UP_WORKERS]; /* the daemon first */
+    struct up_child children[1 + EPS_UP_WORKERS]; /* [0]: the daemon; then workers */
     char directory[4096];                         /* where the daemon listens; empty until it does */
-    bool said;                                    /* that all are ready */
-    int level;                                    /* of should_stop that the daemon was told */
+    bool said;                                    /* it was reported that all are ready */
+    int level;                                    /* level of should_stop that the daemon was told */
 };
 
 static uint64_t now_ms(void)
@@ -83,8 +83,8 @@ static int open_notify(struct up *up, struct error *err)
     return 0;
 }
 
-/* In the child, between fork and exec: only calls that are safe there. In a process session of its own, Ctrl-C reaches the
- * caller alone; the kernel ends the child when the caller is killed. */
+/* In the child, between fork and exec: only calls that are safe there. In a process session of its own, Ctrl-C reaches
+ * the caller alone; the kernel ends the child when the caller is killed. */
 static void become(const char *program, char *const *argv, char *const *env, pid_t parent, bool is_worker)
 {
     sigset_t none;
@@ -168,8 +168,8 @@ static const char *describe_end(char out[80], int status)
     return out;
 }
 
-/* A worker's end, while the daemon lives. One that was told to leave stays away. One that fails before all have been ready
- * would fail again. Any other starts again after a pause that grows as long as it does not last. */
+/* A worker's end, while the daemon lives. One that was told to leave stays away. One that fails before all have been
+ * ready would fail again. Any other starts again after a pause that grows as long as it does not last. */
 static int on_worker_ended(struct up *up, uint32_t i, int status, struct error *err)
 {
     struct up_child *child = &up->children[i];
@@ -274,7 +274,7 @@ static int supervise(struct up *up, struct error *err)
     int status;
 
     for (;;) {
-        poll(&notified, 1, LOOK_MS);
+        poll(&notified, 1, CHECK_MS);
         while (take_notice(up))
             ;
         if (reap(&up->children[0], &status))
@@ -315,7 +315,7 @@ static void end_all(struct up *up)
         killed |= late;
         pass_stop_on(up);
         if (left)
-            poll(NULL, 0, LOOK_MS);
+            poll(NULL, 0, CHECK_MS);
     }
 }
 

@@ -180,7 +180,7 @@ static int is_shown(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-static int by_bytes(const struct dirent **a, const struct dirent **b) /* the same in every locale */
+static int by_bytes(const struct dirent **a, const struct dirent **b) /* one order for every locale */
 {
     return strcmp((*a)->d_name, (*b)->d_name);
 }

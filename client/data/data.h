@@ -6,9 +6,9 @@
  * compressed or plain. A file whose first bytes reveal another format is refused.
  *
  * The model's tokenizer turns text into a nameless file of ids, on all processors. Without a tokenizer, a model with a
- * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within a
- * .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read when
- * it is needed. That takes no memory, and next to no time compared with a step.
+ * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within
+ * a .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read
+ * when it is needed. That takes no memory, and next to no time compared with a step.
  *
  * A stream of T tokens gives floor((T-1)/seq) windows. Window k reads tokens k*seq .. k*seq+seq-1 and predicts each
  * one's successor; or masked tokens are predicted (client/data/masks.h). */
@@ -36,11 +36,11 @@ struct client_data_file {
     enum client_data_kind kind;
     enum client_packing packing; /* according to the name */
     bool stream;                 /* standard input that has not been read yet */
-    bool unpacked;               /* read and expanded */
+    bool unpacked;               /* client_data_unpack has read and expanded it */
     bool marked;                 /* marks separate documents: JSON lines, and a tokenizer with an end token */
     enum client_integer type;
     uint64_t bytes;  /* size of the tokens: without the header, and before tokenisation */
-    uint64_t offset; /* of the first token in the file, in bytes */
+    uint64_t offset; /* byte position of the first token in the file */
     uint64_t first;  /* position of the file's first token in the stream */
     uint64_t n;      /* tokens; 0 for text and .bin until client_data_check */
 };
@@ -52,7 +52,7 @@ struct client_data {
     bool rows;          /* opened by client_data_open_rows */
     uint64_t n_passed;  /* files in directories that were skipped, because of their suffix */
     uint64_t n_folders; /* directories in directories, which were skipped */
-    char *folder;       /* the first of them, owned; NULL: none */
+    char *folder;       /* the first directory that was skipped, owned; NULL: none */
     /* Set by client_data_check: */
     bool separated; /* an end token separates documents of text */
     uint64_t n;     /* tokens in all files */
@@ -67,7 +67,7 @@ struct client_data {
  * sorted by their bytes, whose suffix is .txt, .md, .jsonl, .bin or .npy, optionally followed by .gz or .zst. Returns
  * -ENOENT, -EINVAL or -errno with a sentence that begins with the name; *out is then zeroed. Undo: client_data_free. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
-/* The same for labelled rows (client/rows/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
+/* client_data_open for labelled rows (client/rows/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
 int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed struct */
 
@@ -103,23 +103,23 @@ struct client_windows {
     bool evaluates;                   /* a window always has the same masks; else each row of a run has its own */
     uint64_t first;                   /* first token */
     uint32_t seq;
-    /* Tokens from a window to the next. Fewer than seq: windows overlap, and each predicts the tokens that none before it
-     * does. */
+    /* Tokens from a window to the next. Fewer than seq: windows overlap, and each predicts the tokens that none before
+     * it does. */
     uint32_t stride;
     uint64_t n;    /* windows */
     uint64_t of;   /* windows in the stream, among which the n are spread evenly */
     uint32_t last; /* tokens in the last of those windows: seq or fewer */
 };
 
-/* Without masks (NULL), the last token of n_tokens is only predicted: T tokens give floor((T-1)/seq) windows. With masks,
- * floor(T/seq). */
+/* Without masks (NULL), the last token of n_tokens is only predicted: T tokens give floor((T-1)/seq) windows. With
+ * masks, floor(T/seq). */
 struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq,
                                         const struct client_masks *masks);
 
-/* Windows for evaluation; stride: 1 .. seq, and with masks seq. At most most_tokens are predicted (0: all), in windows at
- * equal distances; at least one window. Tokens beyond the last whole window form a shorter one, and there are none if
- * n_tokens <= seq. With masks, another window covers these tokens, which ends with them; its other tokens are not masked
- * again. */
+/* Windows for evaluation; stride: 1 .. seq, and with masks seq. At most most_tokens are predicted (0: all), in windows
+ * at equal distances; at least one window. Tokens beyond the last whole window form a shorter one, and there are none
+ * if n_tokens <= seq. With masks, another window covers these tokens, which ends with them; its other tokens are not
+ * masked again. */
 struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
                                               uint32_t seq, uint32_t stride, uint64_t most_tokens,
                                               const struct client_masks *masks);

@@ -5,7 +5,7 @@
 #include "client/data/data.h"
 #include "client/text/tokenizer.h"
 
-enum { CLIENT_DATA_HEAD_BYTES = 4096 }; /* of a file, enough to recognise its format */
+enum { CLIENT_DATA_HEAD_BYTES = 4096 }; /* first bytes of a file, enough to recognise its format */
 
 /* Separates two documents within a file: a byte that never occurs in UTF-8. */
 enum { CLIENT_DATA_MARK = 0xFF };

@@ -15,7 +15,7 @@ struct lines {
     const struct client_data_file *file;
     int fd; /* receives the texts */
     uint64_t line, n_written;
-    struct client_text text; /* of the current line */
+    struct client_text text; /* the current line's text */
 };
 
 static int refuse(const struct lines *l, const char *why, struct error *err)

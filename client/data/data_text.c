@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Memory for each thread: 1 MiB of text and its ids, about as many bytes. Pieces of 256 KiB keep all threads busy until a
- * block ends; 4 KiB hold hundreds of words. */
+/* Memory for each thread: 1 MiB of text and its ids, about as many bytes. Pieces of 256 KiB keep all threads busy until
+ * a block ends; 4 KiB hold hundreds of words. */
 enum { READ_BYTES = 1 << 20, PIECE_BYTES = READ_BYTES / CLIENT_PIECES_OF_A_THREAD, OVERLAP_BYTES = 4 << 10 };
 
 struct tokenising {

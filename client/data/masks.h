@@ -1,8 +1,8 @@
 /* client/data/masks.h - masked tokens: which a model has to predict, and what it sees in their places.
  *
  * Each token of a row is chosen with probability `fraction`; its label is then its id, and no other token has one. Of
- * the chosen, 80 % become the mask token, 10 % a random token, and 10 % stay. Special tokens are never chosen. If a row's
- * draws choose none, the token with the lowest draw is chosen: only a row of special tokens has no label.
+ * the chosen, 80 % become the mask token, 10 % a random token, and 10 % stay. Special tokens are never chosen. If a
+ * row's draws choose none, the token with the lowest draw is chosen: only a row of special tokens has no label.
  *
  * A draw is a function of the seed, the row's number and the position (proto/base/random.h). Every row of a run has a
  * number of its own, so a sequence gets other masks in each epoch. In an evaluation, a window of the data has the same
@@ -15,6 +15,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/random.h"
+#include "proto/plan/memory/data.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -20,7 +20,7 @@ enum { CLIENT_NPY_HEAD_BYTES = 4096 }; /* ample for a header of one dimension */
 struct client_npy {
     enum client_integer type;
     uint64_t n;      /* elements */
-    uint64_t offset; /* of the first element, bytes from the start of the file */
+    uint64_t offset; /* byte position of the first element in the file */
 };
 
 /* Parses head (n): the whole file, or its first CLIENT_NPY_HEAD_BYTES. The bytes are not trusted. -EINVAL with a

@@ -27,7 +27,7 @@ struct client_pieces {
     struct client_tokenizer *tokenizers[CLIENT_PIECES_MOST_THREADS]; /* the first is the caller's */
     unsigned n_threads;
     struct client_text kept;     /* when a block begins, and where its tokens were joined last */
-    struct client_tokens tokens; /* of one thread */
+    struct client_tokens tokens; /* one thread's */
 
     struct piece pieces[CLIENT_PIECES_MOST_THREADS * CLIENT_PIECES_OF_A_THREAD];
     size_t n_pieces;
@@ -38,7 +38,7 @@ struct client_pieces {
     atomic_size_t next; /* piece */
     uint64_t n_alone;   /* bytes tokenised by encode_alone */
 
-    struct client_watch watches[2]; /* of the caller's thread, and of the others */
+    struct client_watch watches[2]; /* [0]: asked on the caller's thread; [1]: on the others */
     atomic_int ended;               /* error of the options' watch, with the sentence `why` */
     struct error why;
 };
@@ -113,7 +113,7 @@ static int encode_text(const struct client_pieces *p, struct client_tokenizer *t
     return last ? encode_word(p, t, out, text + whole, n - whole, err) : 0; /* part of a character may be left */
 }
 
-/* The same for text with marks. */
+/* Encodes text in which marks separate documents. */
 static int encode_documents(const struct client_pieces *p, struct client_tokenizer *t, struct client_tokens *out,
                             size_t *from, size_t to, bool last, struct error *err)
 {

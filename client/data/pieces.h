@@ -19,7 +19,7 @@ enum { CLIENT_PIECES_MOST_THREADS = 32, CLIENT_PIECES_OF_A_THREAD = 4 };
 struct client_pieces_options {
     struct client_tokenizer *tokenizer;  /* borrowed */
     const struct client_data_file *file; /* marked or not, and named by errors; borrowed */
-    uint32_t end;                        /* between two documents; CLIENT_NO_TOKEN: nothing */
+    uint32_t end;                        /* token between two documents; CLIENT_NO_TOKEN: none */
     unsigned n_threads;                  /* at most CLIENT_PIECES_MOST_THREADS; 0 is 1 */
     const struct client_watch *watch;    /* asked on the caller's thread; borrowed; NULL: never asked */
     size_t piece_bytes, overlap_bytes;   /* a piece has at least piece_bytes, and these exceed the overlap by 4 */
@@ -38,7 +38,7 @@ void client_pieces_close(struct client_pieces *pieces);
 /* Takes tokens in their order; it may overwrite them. */
 typedef int client_pieces_take(void *data, uint32_t *ids, size_t n, struct error *err);
 
-/* Begins a file: what the tokenizer puts before a document. head: the first bytes, in which no character begins. */
+/* Begins a file: gives the tokens that precede a document. head: the first bytes, in which no character begins. */
 int client_pieces_begin(struct client_pieces *p, const char *head, size_t n, client_pieces_take *take, void *data,
                         struct error *err);
 
@@ -48,8 +48,8 @@ int client_pieces_begin(struct client_pieces *p, const char *head, size_t n, cli
 int client_pieces_encode(struct client_pieces *p, size_t *used, const char *text, size_t n, uint64_t at, bool last,
                          client_pieces_take *take, void *data, struct error *err);
 
-/* Ends a file: what the tokenizer puts after a document; then, if another one follows, the end token, unless it is
- * there. */
+/* Ends a file: gives the tokens that follow a document; then, if another one comes, the end token, unless it is there
+ * already. */
 int client_pieces_end(struct client_pieces *p, bool followed, client_pieces_take *take, void *data, struct error *err);
 
 /* Bytes that one thread tokenised since pieces could not be joined. */

@@ -1,7 +1,8 @@
 /* client/model/classifier.h - makes a classifier of a model that predicts masked tokens, or of one without a head.
  *
- * config.json says what a model is, and the daemon, workers, checkpoints and exports all read it. So the client rewrites
- * it, in memory: architectures, id2label, label2id, problem_type. A model that is a classifier already keeps its own. */
+ * config.json says what a model is, and the daemon, workers, checkpoints and exports all read it. So the client
+ * rewrites it, in memory: architectures, id2label, label2id, problem_type. A model that is a classifier already keeps
+ * its own. */
 #ifndef CLIENT_MODEL_CLASSIFIER_H
 #define CLIENT_MODEL_CLASSIFIER_H
 
@@ -15,7 +16,7 @@
  * sentence says so if a task would take the model. */
 int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err);
 
-/* The same, but ignores the weights. */
+/* client_classifier_open, but ignores the weights. */
 int client_classifier_open_fresh(struct client_model *out, const char *path, enum eps_task task, struct error *err);
 
 /* Appends that --task would take this model, if it would, to the sentence that refuses it without. */
@@ -28,11 +29,12 @@ enum eps_task client_classifier_task(const struct client_model *model);
  * client_labels_free. */
 int client_classifier_labels(struct client_labels *out, const struct client_model *model, struct error *err);
 
-/* Completes the config of a new classifier with the data's labels. Does nothing for one that has its own. -E2BIG if there
- * are too many for a job's config. */
+/* Completes the config of a new classifier with the data's labels. Does nothing for one that has its own. -E2BIG if
+ * there are too many for a job's config. */
 int client_classifier_label(struct client_model *model, const struct client_labels *labels, struct error *err);
 
-/* The config.json (text, n bytes) of such a classifier; labels NULL: not known yet. Owned: free. NULL with a sentence. */
+/* The config.json (text, n bytes) of such a classifier; labels NULL: not known yet. Owned: free. NULL with a
+ * sentence. */
 char *client_classifier_config(const char *text, size_t n, const char *architecture, enum eps_task task,
                                const struct client_labels *labels, struct error *err);
 

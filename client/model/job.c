@@ -1,6 +1,7 @@
 #include "client/model/job.h"
 
 #include "client/model/file.h"
+#include "proto/plan/memory/room.h"
 
 #include <errno.h>
 #include <inttypes.h>

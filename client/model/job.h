@@ -1,7 +1,7 @@
 /* client/model/job.h - one job at the daemon: its shared data segment, held-out loss, and logits of the last token.
  *
- * The segment holds two buffers (struct plan_data, proto/plan/memory/host.h). The client writes one while the workers read the
- * other. For generation it holds a row of ids and one of logits (vocabulary) for each text. */
+ * The segment holds two buffers (struct plan_data, proto/plan/memory/data.h). The client writes one while the workers
+ * read the other. For generation it holds a row of ids and one of logits (vocabulary) for each text. */
 #ifndef CLIENT_MODEL_JOB_H
 #define CLIENT_MODEL_JOB_H
 
@@ -10,7 +10,7 @@
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/model/model.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/segment.h"
 
 #include <stdint.h>
@@ -19,8 +19,8 @@ struct client_job {
     struct client_link *link;   /* borrowed */
     struct client_files *files; /* served to a daemon of another user; or NULL */
     uint32_t batch, seq;
-    uint32_t n_labels;   /* of struct model_config */
-    uint32_t vocabulary; /* likewise */
+    uint32_t n_labels;   /* model_config.n_labels */
+    uint32_t vocabulary; /* model_config.vocabulary */
     uint32_t microbatch; /* rows; 0 if the workers chose different ones */
     uint32_t n_workers;  /* workers that have parts */
     struct eps_choice choice;
@@ -31,7 +31,7 @@ struct client_job {
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all);
     void *user;
     struct segment data;
-    uint32_t *work; /* (2 * seq) of a classifier's job: texts of a row; owned */
+    uint32_t *work; /* (2 * seq) in a classifier's job: the texts of a row; owned */
 };
 
 /* Descriptors that go with a job besides the model's files; -1 if absent. */
@@ -48,7 +48,7 @@ struct client_job_files {
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err);
 
-/* The same of a job that runs, as JOB_OPENED, or its description, tells of it. Takes fd, of its segment. */
+/* Joins a job that runs; opened: its JOB_OPENED or DESCRIPTION. Takes fd, its segment's. */
 int client_job_join(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
                     const struct client_model *model, const struct message *opened, int fd, struct error *err);
 
@@ -57,7 +57,7 @@ int client_job_close(struct client_job *job, struct error *err);
 
 void client_job_free(struct client_job *job); /* frees this side only; safe on a zeroed struct */
 
-/* What lies where in the segment of a job that trains or evaluates. */
+/* The layout of the segment of a job that trains or evaluates. */
 struct plan_data client_job_data(const struct client_job *job);
 
 /* Writes window k into row `row` of a buffer; run_row: its number in the run (client_windows_read). */

@@ -1,7 +1,7 @@
 /* client/model/job_rows.h - a classifier's rows in a job's data segment: written for a step, and evaluated.
  *
- * All rows of a step are as long as its longest one, rounded up (client_batches_length); what is beyond a row's own length
- * is padding, and influences nothing. */
+ * All rows of a step are as long as its longest one, rounded up (client_batches_length); what is beyond a row's own
+ * length is padding, and influences nothing. */
 #ifndef CLIENT_MODEL_JOB_ROWS_H
 #define CLIENT_MODEL_JOB_ROWS_H
 
@@ -10,8 +10,8 @@
 
 /* A minibatch in a buffer. */
 struct client_minibatch {
-    uint32_t n_tokens; /* of each row */
-    uint64_t n_labels; /* that count */
+    uint32_t n_tokens; /* tokens of each row */
+    uint64_t n_labels; /* labels that count */
 };
 
 /* Writes the rows in list (n) into a buffer; the job's other rows become empty ones, without a label. -errno. */

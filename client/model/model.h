@@ -27,11 +27,11 @@ struct client_model {
     struct file weights[CLIENT_MODEL_MAX_FILES];
     unsigned n_weights;                         /* 0: fresh weights */
     enum number_type precision;                 /* precision of its training, if its checkpoint says; else fp32 */
-    enum safetensors_type dtype;                /* of the weights as they came: client_model_match */
-    const struct client_model_rewrite *rewrite; /* borrowed while it is opened, else NULL */
+    enum safetensors_type dtype;                /* type of the weights as they came: client_model_match */
+    const struct client_model_rewrite *rewrite; /* borrowed while the model is opened, else NULL */
     bool rewritten;                             /* the config is not the directory's own: client_model_open_as */
-    char wrapper[WRAPPER_NOTE_BYTES];           /* of what its text model is a part (proto/model/wrapper.h); else "" */
-    json_t *side;             /* the other files beside config.json (client/text/side.h); NULL: not read */
+    char wrapper[WRAPPER_NOTE_BYTES]; /* the model that its text model is a part of (proto/model/wrapper.h); else "" */
+    json_t *side;                     /* the other files beside config.json (client/text/side.h); NULL: not read */
     char directory[PATH_MAX]; /* directory of the files, links resolved; empty for a lone config or open files */
 };
 
@@ -39,8 +39,8 @@ struct client_model {
  * client_model_close. */
 int client_model_open(struct client_model *out, const char *path, struct error *err);
 
-/* The same, but first shows the text of config.json (n bytes) to rewrite (NULL: it stays). *out becomes the text instead,
- * owned; NULL: it stays. Its error ends the call. */
+/* client_model_open, but first passes the text of config.json (n bytes) to rewrite (NULL: it stays), which sets *out to
+ * the new text, owned, or to NULL: it stays. An error of rewrite ends the call. */
 struct client_model_rewrite {
     int (*rewrite)(char **out, const char *text, size_t n, void *data, struct error *err);
     void *data;
@@ -52,7 +52,8 @@ int client_model_open_as(struct client_model *out, const char *path, const struc
 int client_model_open_fresh(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
                             struct error *err);
 
-/* Replaces an open model's config by this text, in memory. -EINVAL as model_config_parse; the model then has its own. */
+/* Replaces an open model's config by this text, in memory. -EINVAL as model_config_parse; the model then has its
+ * own. */
 int client_model_replace_config(struct client_model *model, const char *text, struct error *err);
 
 /* Verifies the model's files against their checkpoint's checksums and takes the precision from the checkpoint. Files
@@ -66,8 +67,8 @@ int client_model_check(struct client_model *model, int (*on_bytes)(void *data, u
  * that names the first tensor that does not fit and counts the others (proto/model/weights.h). */
 int client_model_match(struct client_model *model, struct error *err);
 
-/* The same for a model whose training begins. drawn (WEIGHTS_MISSING_BYTES) names the tensors of a classifier that the
- * files lack and the seed draws; "" if there are none. */
+/* client_model_match for a model whose training begins. drawn (WEIGHTS_MISSING_BYTES) names the tensors of a classifier
+ * that the files lack and the seed draws; "" if there are none. */
 int client_model_match_base(struct client_model *model, char *drawn, struct error *err);
 
 /* Bytes of the headers of the model's files: safetensors_header_bytes. */
@@ -76,7 +77,7 @@ int client_model_header_bytes(uint64_t *out, const struct client_model *model, s
 /* Prints the model's config.json for weights of this type (model_config_print). Owned: free. NULL with a sentence. */
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err);
 
-/* What the blocks of each class keep. Returns the number of classes. */
+/* Describes the activations that the blocks of each class keep. Returns the number of classes. */
 uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct model *model,
                              const struct plan_choice *choice);
 

@@ -50,7 +50,7 @@ struct client_preset_facts {
     uint64_t n_tokens;   /* training tokens; bytes of a text */
     uint32_t vocabulary; /* needed by the tokens */
     uint64_t free_bytes; /* free host memory */
-    uint64_t device_mem; /* of each worker; 0: half of free_bytes, divided among them; UINT64_MAX: unknown */
+    uint64_t device_mem; /* per worker; 0: half of free_bytes, divided by n_workers; UINT64_MAX: unknown */
     uint32_t n_workers;
 };
 
@@ -69,8 +69,8 @@ bool client_preset_is_smaller(const struct eps_preset *chosen, const struct clie
  * name ("org/name") or is the preset of a published model, the sentence gives the download command. */
 int client_preset_missing(const char *path, int rc, struct error *err);
 
-/* The error for a directory with a config.json, the open model's, but no *.safetensors: -ENOENT. If pytorch_model.bin is
- * there, the sentence gives the command that converts it. */
+/* The error for a directory with a config.json, the open model's, but no *.safetensors: -ENOENT. If pytorch_model.bin
+ * is there, the sentence gives the command that converts it. */
 int client_preset_unconverted(const char *directory, const struct client_model *model, struct error *err);
 
 /* The error for a directory of other files than a model's: an adapter's, or GGUF. -EINVAL; 0: it is none of these. */

@@ -4,7 +4,7 @@
 #include "proto/model/checkpoint.h"
 #include "proto/model/checkpoint_layout.h"
 #include "proto/model/output.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

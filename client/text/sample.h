@@ -36,7 +36,7 @@ struct client_sampler {
     uint32_t n;                          /* vocabulary size */
     struct client_candidate *candidates; /* (n); NULL if greedy */
     float *penalised;                    /* (n) logits; NULL without a penalty */
-    bool borrows;                        /* these two are another sampler's; else owned */
+    bool borrows;                        /* candidates and penalised are another sampler's; else owned */
     uint8_t *seen;                       /* (n), owned: 1 for tokens of the text; NULL without a penalty */
 };
 
@@ -47,8 +47,8 @@ int client_sample_check(const struct client_sample_options *options, struct erro
 /* Allocates everything that drawing needs. options were checked; n >= 1. -ENOMEM. */
 int client_sampler_init(struct client_sampler *out, const struct client_sample_options *options, uint32_t n,
                         struct error *err);
-/* The same for another text with the same options, in memory that it shares with `of`: draw from one at a time, and free
- * this one first. */
+/* Makes a sampler for another text, with the options and the memory of `of`: draw from one at a time, and free this one
+ * first. */
 int client_sampler_init_beside(struct client_sampler *out, const struct client_sampler *of, struct error *err);
 void client_sampler_free(struct client_sampler *sampler); /* safe on a zeroed struct */
 

@@ -11,14 +11,14 @@
 #include <jansson.h>
 #include <stddef.h>
 
-/* Limit for all files together: Gemma 3 has 37 MiB, and 45 as JSON text, where a quote takes two bytes and three bytes of
- * base64 four. A job's side file holds 64 MiB of that. */
+/* Limit for all files together: Gemma 3 has 37 MiB, and 45 as JSON text, where a quote takes two bytes and three bytes
+ * of base64 four. A job's side file holds 64 MiB of that. */
 enum { CLIENT_SIDE_MAX_BYTES = 40 << 20 };
 
 /* Reads the directory's side files: any of tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, vocab.txt,
- * special_tokens_map.json, added_tokens.json, chat_template.jinja, generation_config.json and tokenizer.model. *out is an
- * object, owned (json_decref), maybe empty. -EINVAL (not UTF-8, Git LFS's pointer), -EFBIG, -errno, with a sentence that
- * names the file. */
+ * special_tokens_map.json, added_tokens.json, chat_template.jinja, generation_config.json and tokenizer.model. *out is
+ * an object, owned (json_decref), maybe empty. -EINVAL (not UTF-8, Git LFS's pointer), -EFBIG, -errno, with a sentence
+ * that names the file. */
 int client_side_read(json_t **out, const char *directory, struct error *err);
 
 /* Checks untrusted side files: only the names above, with strings, within the limit. -EINVAL, -EFBIG. */
@@ -28,8 +28,8 @@ int client_side_check(json_t *files, struct error *err);
  * tokenizer.model. */
 const char *client_side_find(const json_t *files, const char *name, size_t *n);
 
-/* One file as a JSON value, owned; NULL if it is absent or no JSON. If a whole number needs more than 64 bits, all numbers
- * are reals: transformers writes a model_max_length of 1e30 for a tokenizer without a limit. */
+/* One file as a JSON value, owned; NULL if it is absent or no JSON. If a whole number needs more than 64 bits, all
+ * numbers are reals: transformers writes a model_max_length of 1e30 for a tokenizer without a limit. */
 json_t *client_side_json(const json_t *files, const char *name);
 
 /* A token in the files' settings, such as eos_token: a string, or an object that holds one as "content". The string,

@@ -10,8 +10,8 @@
 struct client_stop {
     const char *const *texts; /* (n_texts), borrowed */
     size_t n_texts;
-    struct client_text held;   /* may still belong to a stop string */
-    struct client_text passed; /* returned by the last call */
+    struct client_text held;   /* bytes that may still belong to a stop string */
+    struct client_text passed; /* what the last call returned */
     bool met;                  /* a stop string was found; nothing more is passed on */
 };
 

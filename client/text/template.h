@@ -3,8 +3,8 @@
  * A template is the Jinja text in chat_template.jinja or tokenizer_config.json. It is rendered as transformers'
  * apply_chat_template does, with the same white space rules (trim_blocks, lstrip_blocks). The subset:
  *
- *     statements   set (also of a block, and of a namespace's members), if, for (with if, else, break, continue), macro,
- *                  generation
+ *     statements   set (also of a block, and of a namespace's members), if, for (with if, else, break, continue),
+ *                  macro, generation
  *     expressions  literals, + - * // % ~, comparisons, in, and, or, not, x if y else z, members, slices, calls
  *     the tables   of functions, methods, filters and tests in template/call.c
  *
@@ -37,9 +37,9 @@ void client_template_close(struct client_template *template); /* NULL is safe */
 int client_template_render(char **text, size_t *n, const struct client_template *template, const json_t *variables,
                            time_t now, struct error *err);
 
-/* Opens the template in a model's side files (client/text/side.h; may be NULL): chat_template.jinja, or chat_template of
- * tokenizer_config.json, a text or a list whose element `default` counts. *out is NULL, with 0, if there is none. Errors
- * as client_template_open; sentences begin with the file's name. */
+/* Opens the template in a model's side files (client/text/side.h; may be NULL): chat_template.jinja, or chat_template
+ * of tokenizer_config.json, a text or a list whose element `default` counts. *out is NULL, with 0, if there is none.
+ * Errors as client_template_open; sentences begin with the file's name. */
 int client_template_find(struct client_template **out, const json_t *side, struct error *err);
 
 /* Adds the special tokens by name, "bos_token": "<s>", as transformers' templates see them. -ENOMEM. */

@@ -3,8 +3,8 @@
  * A tokenizer is read from a model's side files: tokenizer.json, or GPT-2's vocab.json and merges.txt. It changes the
  * text (normal forms, lower case), cuts it into words by patterns, and makes tokens of each word: by BPE over bytes
  * (GPT-2, Llama 3, Qwen), by BPE over characters with bytes for those it does not know (Llama 2, Mistral, Gemma), or by
- * WordPiece (BERT). What tokenizer.json has beyond that is refused by name. A model with a vocabulary of 256 and no such
- * files is a byte model: each byte is a token.
+ * WordPiece (BERT). What tokenizer.json has beyond that is refused by name. A model with a vocabulary of 256 and no
+ * such files is a byte model: each byte is a token.
  *
  * Added tokens, special ones included, are recognised wherever their text occurs, in data and in prompts, as in Hugging
  * Face's tokenizers. Text from an untrusted source is not filtered: remove them first.
@@ -38,7 +38,8 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uin
 int client_tokenizer_refuse_unread(const json_t *side, struct error *err);
 void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe */
 
-/* The same tokenizer for another thread: it shares everything but working memory, so close it before the first. -ENOMEM. */
+/* Makes a tokenizer for another thread that shares everything but working memory with this one; close it first.
+ * -ENOMEM. */
 int client_tokenizer_share(struct client_tokenizer **out, const struct client_tokenizer *tokenizer, struct error *err);
 
 /* The watch is asked while a pattern works long on a text; its error ends the call that encodes. Borrowed; NULL, as at
@@ -58,8 +59,8 @@ void client_tokenizer_order(uint32_t ids[256]); /* ids of the bytes */
 
 struct client_merge;
 
-/* Adds the same two files for n merges (client/rows/learn.h) with these ids; a merge must follow the merges of its
- * halves. -ENOMEM. */
+/* Adds tokenizer.json and tokenizer_config.json for n merges (client/rows/learn.h) with these ids; a merge must follow
+ * the merges of its halves. -ENOMEM. */
 int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges, size_t n, uint32_t n_positions,
                                  struct error *err);
 
@@ -79,17 +80,18 @@ int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, 
 int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *tokenizer,
                             const char *text, size_t n, bool last, struct error *err);
 
-/* The same for arbitrary bytes as one word, such as part of a character. */
+/* Appends the tokens of arbitrary bytes, taken as one word, such as part of a character. Errors as
+ * client_tokenizer_encode. */
 int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokenizer *tokenizer, const char *bytes,
                                  size_t n, struct error *err);
 
-/* ---- What a tokenizer keeps of a text between two calls ----
+/* ---- A tokenizer's state between two calls ----
  *
- * The tokens of the calls to come depend on this and on the bytes that they are given, and on nothing else. So if two
- * tokenizers that share everything but working memory have used the bytes of a text up to the same place, and have kept
- * the same bytes, both go on to the same tokens, wherever each of them began. */
+ * Later tokens depend on this state and on the bytes of later calls, and on nothing else. So if two tokenizers that
+ * share everything but working memory have used the bytes of a text up to the same place, and have the same state, both
+ * go on to the same tokens, wherever each of them began. */
 
-/* Sets *out, which may begin zeroed, to what t keeps, as bytes to compare. -ENOMEM. */
+/* Sets *out, which may begin zeroed, to t's state, as bytes to compare. -ENOMEM. */
 int client_tokenizer_save(struct client_text *out, const struct client_tokenizer *t, struct error *err);
 
 /* The next call goes on where `kept` was saved. -ENOMEM. */
@@ -98,8 +100,8 @@ int client_tokenizer_restore(struct client_tokenizer *t, const struct client_tex
 /* The next call begins a new text. */
 void client_tokenizer_restart(struct client_tokenizer *t);
 
-/* What the tokenizer puts before and after each text (*n ids, borrowed, maybe NULL): its post-processor's, such as
- * <|begin_of_text|> of Llama 3, [CLS] and [SEP] of BERT. client_tokenizer_encode does not add them. */
+/* The ids that the post-processor puts before and after each text (*n, borrowed, maybe NULL), such as <|begin_of_text|>
+ * of Llama 3, [CLS] and [SEP] of BERT. client_tokenizer_encode does not add them. */
 const uint32_t *client_tokenizer_begins(const struct client_tokenizer *tokenizer, size_t *n);
 const uint32_t *client_tokenizer_ends(const struct client_tokenizer *tokenizer, size_t *n);
 
@@ -108,15 +110,15 @@ const uint32_t *client_tokenizer_ends(const struct client_tokenizer *tokenizer, 
 enum { CLIENT_PAIR_MOST = 4 }; /* tokens in one place */
 struct client_pair {
     uint32_t ids[3][CLIENT_PAIR_MOST], n[3]; /* before the first text, between the two, after the second */
-    bool has_second;                         /* the second text is of segment 1, as BERT's; else all is of segment 0 */
-    uint32_t n_first;                        /* of the tokens between: those before segment 1 begins */
+    bool has_second;                         /* the second text is in segment 1, as BERT's; else all is in segment 0 */
+    uint32_t n_first;                        /* tokens between the texts that precede segment 1 */
 };
 
 /* Borrowed. NULL: the tokenizer does not join two texts, or not in this form. */
 const struct client_pair *client_tokenizer_pair(const struct client_tokenizer *tokenizer);
 
-/* Bytes of a token (*n, not terminated), borrowed from the tokenizer: those of the text for byte-level tokens, else as in
- * the vocabulary. A character may span several tokens. NULL if the id has no token. */
+/* Bytes of a token (*n, not terminated), borrowed from the tokenizer: those of the text for byte-level tokens, else as
+ * in the vocabulary. A character may span several tokens. NULL if the id has no token. */
 const char *client_tokenizer_decode(const struct client_tokenizer *tokenizer, uint32_t id, size_t *n);
 
 /* ---- A decoder: tokens into text as they come ---- */

@@ -46,7 +46,7 @@ struct cpu_kernels {
 };
 
 struct device {
-    enum number_type type; /* of values */
+    enum number_type type; /* type of values */
     unsigned n_threads;
     const struct cpu_kernels *kernels;
     void *arena;

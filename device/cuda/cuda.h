@@ -12,9 +12,9 @@
 
 enum {
     CUDA_MARKS = 64,            /* initial events of a queue; reused once reached */
-    CUDA_LENT = 16,             /* most ranges of host memory at a time */
+    CUDA_LENT = 16,             /* most ranges of lent host memory at a time */
     CUDA_PIECES = 2,            /* page-locked buffers, for copies of host memory that is not lent */
-    CUDA_PIECE_BYTES = 1 << 20, /* of each */
+    CUDA_PIECE_BYTES = 1 << 20, /* bytes of each piece */
 };
 
 struct cuda_matmul; /* chosen algorithms, by shape: matmul.c */
@@ -37,7 +37,7 @@ struct cuda_lent {
 
 struct cuda_piece {
     char *host;
-    cudaEvent_t done; /* of its last use */
+    cudaEvent_t done; /* recorded after its last use */
 };
 
 struct device {

@@ -54,7 +54,7 @@ static cudaEvent_t event_of(const struct cuda_marks *marks, uint64_t mark)
 }
 
 /* Notes which marks are reached by now. */
-static void look(struct device *dev, struct cuda_marks *marks)
+static void update_reached(struct device *dev, struct cuda_marks *marks)
 {
     cudaError_t rc = cudaSuccess;
 
@@ -71,7 +71,7 @@ uint64_t cuda_mark(struct device *dev, enum device_queue queue)
     struct cuda_marks *marks = &dev->marks[queue];
 
     if (marks->n - marks->reached >= marks->room)
-        look(dev, marks);
+        update_reached(dev, marks);
     if (marks->n - marks->reached >= marks->room && dev->failed == cudaSuccess)
         cuda_note(dev, make_room(marks, marks->room));
     marks->n++;

@@ -4,7 +4,7 @@
 #include "proto/step/step.h"
 #include "device/worker/link.h"
 #include "proto/base/process.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -75,7 +75,7 @@ static void close_trace(struct compute *c)
         log_warning("the trace ends early: %s", strerror(-rc));
 }
 
-static void let_go(struct compute *c)
+static void free_job(struct compute *c)
 {
     device_worker_free(&c->worker); /* first: the device uses the segments until it is closed */
     segment_close(&c->weights);
@@ -236,7 +236,7 @@ static void on_assign(struct compute *c, const struct mail *mail)
     struct error err = {""};
     int rc = 0;
 
-    let_go(c);
+    free_job(c);
     c->assign = *m;
     if (mail->n_fds != n_fds || m->assign.n_slots > LINK_MAX_SLOTS)
         rc = error_set(&err, -EPROTO, "an assignment that cannot be");
@@ -250,7 +250,7 @@ static void on_assign(struct compute *c, const struct mail *mail)
         for (unsigned i = 0; i < mail->n_fds; i++)
             close(mail->fds[i]);
     if (rc) {
-        let_go(c);
+        free_job(c);
         reply.kind = MESSAGE_REFUSED;
         reply.refused.code = rc;
         reply.refused.error = err;
@@ -353,7 +353,7 @@ static void on_release(struct compute *c)
 {
     const struct message reply = {.kind = MESSAGE_RELEASE};
 
-    let_go(c);
+    free_job(c);
     post_ledger(c);
     mailbox_post(c->box, &reply);
 }

@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* A step that was abandoned may leave slots that were never contributed. Its grant counts still if it is of this step. */
+/* A step that was abandoned may leave slots that were never contributed. Its grant counts still if it is of this
+ * step. */
 void link_begin(struct link *link, uint64_t step)
 {
     assert(link->n_pulls == 0 && !link->reading.lent);
@@ -185,7 +186,8 @@ static bool is_folded(const struct link *link, const struct contribution_name *n
     return name->part < g->part || (name->part == g->part && name->slice < g->slice);
 }
 
-/* An ordinary slot, or the reserved one if it is granted to this name or to one after it; above n_slots: none is free. */
+/* An ordinary slot, or the reserved one if it is granted to this name or to one after it; above n_slots: none is
+ * free. */
 static uint32_t find_slot(const struct link *link, const struct contribution_name *name)
 {
     uint32_t k = 1;

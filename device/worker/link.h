@@ -15,16 +15,16 @@ enum { LINK_MAX_SLOTS = MAILBOX_MAX_SLOTS };
 
 enum link_slot {
     LINK_SLOT_FREE,
-    LINK_SLOT_FILLING, /* taken, and not contributed yet */
-    LINK_SLOT_GIVEN,   /* contributed, and not folded yet */
-    LINK_SLOT_OLD,     /* the same, from before link_begin */
+    LINK_SLOT_FILLING, /* taken, but not contributed yet */
+    LINK_SLOT_GIVEN,   /* contributed, but not folded yet */
+    LINK_SLOT_OLD,     /* contributed before link_begin, but not folded yet */
 };
 
 struct link {
     struct mailbox *box;
     const struct model *model;
     const struct segment *weights, *inbox;
-    enum number_type precision; /* weights */
+    enum number_type precision; /* type of weights */
     struct trace *trace;        /* records waits; NULL: not traced */
     size_t slot_bytes;
     uint32_t n_slots; /* ordinary slots: 1..n_slots */
@@ -37,14 +37,14 @@ struct link {
         bool ready, lent;
     } pulls[PLAN_MAX_WEIGHT_BUFFERS]; /* oldest first */
     uint32_t n_pulls;
-    struct link_pull reading;          /* what wait_weights gave last */
+    struct link_pull reading;          /* the pull that wait_weights answered last */
     uint8_t slots[1 + LINK_MAX_SLOTS]; /* enum link_slot */
-    bool granted;                      /* slot 0 is granted to this name: */
+    bool granted;                      /* slot 0 is granted to granted_name */
     struct contribution_name granted_name;
     bool cancelled;     /* RELEASE arrived: the job is over */
-    struct error error; /* of -EPROTO: the daemon named weights that cannot be */
+    struct error error; /* why -EPROTO: the daemon named weights that cannot be */
     bool superseded;    /* `next` replaces the step under way: its calls return -ESTALE */
-    bool has_next;      /* a message for after this step arrived: */
+    bool has_next;      /* `next`, a message for after this step, has arrived */
     struct mail next;
 };
 
@@ -53,7 +53,8 @@ extern const struct device_link link_session;
 /* Called before each step or evaluation: no pull is pending, and no transfer into a slot. Slots contributed before may
  * still be in use. */
 void link_begin(struct link *link, uint64_t step);
-/* Called after it, however it ended: weights that were lent are not read any more, nor are pulls waited for. */
+/* Called after a step or evaluation, however it ended: lent weights are not read any more, and no pull is waited
+ * for. */
 void link_end(struct link *link);
 /* A message that came between two steps. */
 void link_take_in(struct link *link, const struct mail *mail);

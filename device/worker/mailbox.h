@@ -57,8 +57,8 @@ struct mailbox {
 
 void mailbox_init(struct mailbox *box, void (*on_out)(void *context), void *context);
 
-/* Main thread: puts a message in. False if the ring is full, or if more slots are freed than can be in use. Of FREE
- * only the slot is kept. */
+/* Main thread: puts a message in; only the slot of a FREE is stored. False if the ring is full, or if more slots are
+ * freed than can be in use. */
 bool mailbox_deliver(struct mailbox *box, const struct message *m, const int *fds, unsigned n_fds);
 /* Main thread: takes the oldest message to send; false if there is none. */
 bool mailbox_collect(struct mailbox *box, struct message *m);

@@ -92,7 +92,7 @@ static void multiply(const struct bench *b)
  * at work. The sum of four random bytes is roughly normal: mean 0, deviation 1. */
 static float draw(uint32_t word)
 {
-    const float mean = 510, deviation = 147.8f; /* of the sum of four numbers from 0 to 255: 2 sqrt((256^2 - 1) / 12) */
+    const float mean = 510, deviation = 147.8f; /* a sum of four bytes has 4 * 127.5, and 2 sqrt((256^2 - 1) / 12) */
 
     return ((float)((word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24)) - mean) / deviation;
 }

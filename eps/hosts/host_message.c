@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-_Static_assert((int)HOST_MESSAGE_MAX_BYTES <= (int)HOSTS_MESSAGE_BYTES, "a word is one message");
+_Static_assert((int)HOST_MESSAGE_MAX_BYTES <= (int)HOSTS_MESSAGE_BYTES, "it is one message of a backend");
 
 static uint8_t *put(uint8_t *at, uint64_t x, int n)
 {

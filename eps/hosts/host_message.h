@@ -1,8 +1,8 @@
-/* eps/hosts/host_message.h - what the daemons of a job on several hosts tell each other.
+/* eps/hosts/host_message.h - messages between the daemons of a job on several hosts.
  *
- * All hosts run the same build (the module checks that), so there is one form for all words: a fixed header and a text.
- * Fields that a word does not name are 0. Host 0 has the client. Slices have words of their own: the name of what is in
- * them (HOST_SLICE). */
+ * All hosts run the same build (the module checks that), so all messages have one form: a fixed header and a text.
+ * Fields that a kind does not list are 0. Host 0 has the client. A slice comes with a message, which names the
+ * contribution (HOST_SLICE). */
 #ifndef EPS_HOSTS_HOST_MESSAGE_H
 #define EPS_HOSTS_HOST_MESSAGE_H
 
@@ -17,7 +17,7 @@ enum host_message_kind {
     HOST_READY,   /* to 0: all its workers have their memory */
     HOST_END,     /* to 0, and from 0 to all. code, text: the job ends, and why. 0: closed by the client */
     HOST_QUIET,   /* to all: the job has ended here, and this host uses no other's memory any more */
-    HOST_STOP,    /* to 0, and from 0 to all, which answer: the daemon stops */
+    HOST_STOP,    /* to 0, and from 0 to all, who answer with it: the daemon stops */
     HOST_HERE,    /* to all, first. id: the daemon's process. text: the name of its machine */
     HOST_ASKED,   /* to all. code 1: the launcher has told this host to stop; the run may save first. 0: it has not */
     HOST_WORKERS, /* to 0. id: how many workers are attached here now */
@@ -34,14 +34,14 @@ enum host_message_kind {
     HOST_LOST,
     HOST_WAITS,  /* to 0. code: 1: the job waits for a worker there; 0: no more */
     HOST_SAVE,   /* 0 to all. step, id: a checkpoint of this version begins */
-    HOST_FILES,  /* 0 to all. id: its files are made */
+    HOST_FILES,  /* 0 to all. id: the checkpoint's files are made */
     HOST_RUNS,   /* to 0. id, bytes: this host's units are written; their checksums are in REGION_TEXT */
     HOST_SAVED,  /* 0 to all. id, code: the checkpoint has ended */
     HOST_FAILED, /* to 0. id, code, text: this host's units could not be written */
     HOST_KINDS
 };
 
-/* What hosts fetch from each other. */
+/* Memory that hosts fetch from each other. */
 enum word_region { REGION_WEIGHTS, REGION_DATA, REGION_TEXT };
 
 struct host_message {
@@ -55,9 +55,9 @@ struct host_message {
 
 enum { HOST_HEADER_BYTES = 10 * 4 + 5 * 8, HOST_MESSAGE_MAX_BYTES = HOST_HEADER_BYTES + ERROR_TEXT_BYTES };
 
-/* Bytes written to buf (HOST_MESSAGE_MAX_BYTES). */
-size_t host_message_encode(uint8_t *buf, const struct host_message *word);
-/* False: no such word. */
+/* Writes the message to buf (HOST_MESSAGE_MAX_BYTES). Returns its length. */
+size_t host_message_encode(uint8_t *buf, const struct host_message *message);
+/* False: the bytes are no such message. */
 bool host_message_decode(struct host_message *out, const uint8_t *buf, size_t n);
 
 #endif

@@ -1,7 +1,7 @@
 /* eps/hosts/hosts.h - the other daemons of a job that is larger than one host, and the table that reaches them.
  *
- * A job on n hosts is n daemons, numbered from 0, started together by a launcher. A backend carries three things between
- * them (README.md of this folder says what for):
+ * A job on n hosts is n daemons, numbered from 0, started together by a launcher. A backend carries three things
+ * between them (README.md of this folder says what for):
  *   messages  up to HOSTS_MESSAGE_BYTES, in order from one host to another. A host may have HOSTS_WINDOW of them under
  *             way to another; then it waits for HOSTS_ROOM.
  *   slices    up to slot_bytes, from memory of the sender into a slot of the receiver, with a message beside it. Each
@@ -45,7 +45,7 @@ struct hosts_event {
 
 /* Borrowed until close. Sizes must be the same on all hosts. */
 struct hosts_options {
-    uint32_t n_slots; /* of each other host */
+    uint32_t n_slots; /* slots for each other host */
     size_t slot_bytes;
     void *inbox; /* (n hosts, n_slots, slot_bytes): slot k of host h is at (h * n_slots + k) * slot_bytes; the own row
                   * may be left out of memory, as nothing is written there */
@@ -70,14 +70,14 @@ struct hosts_ops {
     /* Copies a message of at most HOSTS_MESSAGE_BYTES to another host (asserted). Never waits. -EAGAIN: the window is
      * used up; HOSTS_ROOM follows. -EIO: a host is lost. */
     int (*send)(struct hosts *hosts, uint32_t to, const void *message, size_t bytes);
-    /* Sends bytes <= slot_bytes, also 0, into that slot of another host, which must be free (asserted). data is borrowed
-     * until HOSTS_FREED. Never waits, takes nothing from the window. -EIO: a host is lost. */
+    /* Sends bytes <= slot_bytes, also 0, into that slot of another host, which must be free (asserted). data is
+     * borrowed until HOSTS_FREED. Never waits, takes nothing from the window. -EIO: a host is lost. */
     int (*send_slice)(struct hosts *hosts, uint32_t to, uint32_t slot, const void *message, size_t message_bytes,
                       const void *data, size_t bytes);
-    /* The slot, whose HOSTS_SLICE was taken (asserted), may be overwritten by its host. -EIO: a host is lost. */
+    /* Lets host `from` overwrite the slot, whose HOSTS_SLICE was taken (asserted). -EIO: a host is lost. */
     int (*free_slot)(struct hosts *hosts, uint32_t from, uint32_t slot);
-    /* From open on. Other hosts may fetch these bytes from now on, as that one of HOSTS_REGIONS; 0 bytes: nothing. The memory is
-     * borrowed until the next call for the region, which must come after what others fetch of it has ended. */
+    /* From open on. Lets other hosts fetch these bytes as region number `region`; 0 bytes: nothing. The memory is
+     * borrowed until the next call for the region, which must come after all fetches from it have ended. */
     void (*expose)(struct hosts *hosts, uint32_t region, const void *base, size_t bytes);
     /* Reads bytes > 0 at an offset of a region that another host exposes into memory that is borrowed until
      * HOSTS_FETCHED with the same token. Reads what is there at some moment in between. Asserted: no more than
@@ -86,14 +86,15 @@ struct hosts_ops {
                  uint64_t token);
     /* The next event; false if there is none. Events of one host are in order, as far as the kinds above say so. */
     bool (*next)(struct hosts *hosts, struct hosts_event *event);
-    /* Leaves the job. It waits until every host has called close, and what was sent has arrived. After a loss, or before
-     * start, it waits for nobody: then the process must end with an error, and the launcher ends the others. Safe on
-     * NULL. */
+    /* Leaves the job. It waits until every host has called close, and what was sent has arrived. After a loss, or
+     * before start, it waits for nobody: then the process must end with an error, and the launcher ends the others.
+     * Safe on NULL. */
     void (*close)(struct hosts *hosts);
 };
 
-/* "mpi": from eps-mpi.so (proto/base/module.h, with hosts_module) beside the running program, else in the installed library directory. NULL with a sentence:
- * there is no such backend or module, it does not load, or it is of another build. A loaded module stays. */
+/* The backend of this name: "mpi", from eps-mpi.so (proto/base/module.h, hosts_module) beside the running program, else
+ * in the installed library directory. NULL with a sentence: there is no such backend or module, it does not load, or it
+ * is of another build. A loaded module stays. */
 const struct hosts_ops *hosts_find(const char *name, struct error *err);
 
 #endif

@@ -21,7 +21,7 @@ struct forward {
 
 /* Opens the files: fds are then owned. -EINVAL, -ENOMEM, -errno with a sentence. */
 int forward_open(struct forward *out, const char *bytes, size_t n_bytes, struct error *err);
-/* After job_begin: whether this host's devices compute the same bits as host 0's. */
+/* After job_begin: 0 if this host's devices compute the same bits as host 0's; else -errno with a sentence. */
 int forward_check(const struct forward *forward, const struct job *job, struct error *err);
 
 #endif

@@ -337,8 +337,8 @@ void job_release_seat(struct job_seat *seat)
     seat->worker = 0; /* it may join again, elsewhere */
 }
 
-/* Contributions of the worker that left stay, and count, until the relay is told of its loss. Before the job is open, the
- * relay knows of no worker. */
+/* Contributions of the worker that left stay, and count, until the relay is told of its loss. Before the job is open,
+ * the relay knows of no worker. */
 void job_vacate(struct job_seat *seat)
 {
     if (job_is_open(seat->job)) {

@@ -10,6 +10,7 @@
 
 #include "eps/base/peers.h"
 #include "eps/relay/relay.h"
+#include "proto/plan/memory/data.h"
 
 /* A client's request that does not fit the state ends its session. */
 enum job_state {
@@ -29,19 +30,19 @@ enum job_state {
 struct job_seat {
     struct job *job;
     struct peer *peer; /* NULL: vacant */
-    uint32_t left;     /* the worker that was here before, until the relay is told of its loss; 0: nobody */
-    uint32_t worker;   /* whose contributions are in the inbox */
+    uint32_t left;     /* id of the worker that left it, until the relay is told of its loss; 0: nobody */
+    uint32_t worker;   /* id of the worker whose contributions are in the inbox */
     uint32_t room;     /* parts that its worker has memory for */
-    uint32_t n_parts;  /* that it gets in a step, once they are divided */
-    uint32_t too_many; /* parts that no plan fits; 0: not tried */
-    uint32_t tried;    /* steps.n_changes when that was found */
+    uint32_t n_parts;  /* parts that its worker gets in a step, once they are divided */
+    uint32_t too_many; /* number of parts that no plan fits; 0: not tried */
+    uint32_t tried;    /* steps.n_changes when too_many was found */
     struct segment inbox;
     struct segment stash;     /* empty if the worker's stash is on its device */
-    uint64_t stash_bytes;     /* the most that was planned for a worker here, in the host's plan too */
-    uint64_t arena_bytes;     /* the same of an arena in the host's memory; not in the host's plan */
-    uint64_t new_stash_bytes; /* for the one that joins */
-    uint32_t n_folds;         /* of its inbox, with the optimizer thread */
-    bool renewing;            /* that thread is making its memory anew */
+    uint64_t stash_bytes;     /* largest stash planned for a worker here; counted in the host's plan */
+    uint64_t arena_bytes;     /* largest arena in host memory planned for one; not counted there */
+    uint64_t new_stash_bytes; /* stash for the worker that joins */
+    uint32_t n_folds;         /* folds from its inbox that the optimizer thread has */
+    bool renewing;            /* the optimizer thread makes its memory anew */
 };
 
 /* Rows of an evaluation, for one worker. */
@@ -56,84 +57,85 @@ struct job_range {
 enum { JOB_MAX_PIECES = 64 };
 struct job_text {
     uint32_t n_generated; /* tokens that were run, or are running */
-    uint32_t n_run;       /* of these, by the generator */
+    uint32_t n_run;       /* tokens that the present generator has run */
     uint32_t n_pieces;
     struct job_piece {
         uint32_t first, n;
-    } pieces[JOB_MAX_PIECES]; /* (n_pieces) tokens that were run at once, in their order; others one by one */
+    } pieces[JOB_MAX_PIECES]; /* (n_pieces) ranges of tokens that were run at once, in order; others ran one by one */
 };
 
 struct job {
     struct peers *peers;
-    enum job_state state; /* assigned by job_enter alone */
-    struct peer *client;  /* NULL once it has left, or has been told that the job ended */
-    uint32_t id;          /* numbered from 1 by the daemon */
-    uid_t uid;            /* the client's user */
-    pid_t pid;            /* the client's process */
-    bool detached;        /* its client died, and another may take it over: eps/takeover.h */
-    bool asked;           /* somebody has asked for its end, and the client may take PATIENCE_TICKS: eps/takeover.c */
-    unsigned n_ticks;     /* since then */
-    bool warned;          /* somebody has asked for the end of a detached job that cannot be saved, and was refused: */
-    uid_t warned_user;    /* the last of these users */
-    unsigned rest_ticks;  /* of a detached job: until it is saved again, if that failed */
-    unsigned block_ticks; /* of a detached job that cannot be saved: in which others have waited for its end */
-    bool closing;         /* the client requested the end; CLOSE answers it once memory is given back */
+    enum job_state state;   /* assigned by job_enter alone */
+    struct peer *client;    /* NULL once it has left, or has been told that the job ended */
+    uint32_t id;            /* numbered from 1 by the daemon */
+    uid_t uid;              /* the client's user */
+    pid_t pid;              /* the client's process */
+    bool detached;          /* its client died, and another may take it over: eps/takeover.h */
+    bool asked;             /* its end was requested, and the client may take PATIENCE_TICKS: eps/takeover.c */
+    unsigned n_ticks;       /* ticks since its end was requested */
+    bool warned;            /* detached, cannot be saved: warned_user asked for its end, and was refused */
+    uid_t warned_user;      /* the user refused last */
+    unsigned rest_ticks;    /* detached: ticks until it is saved again, after a failure */
+    unsigned block_ticks;   /* detached, cannot be saved: ticks in which others have waited for its end */
+    bool closing;           /* the client requested the end; CLOSE answers it once memory is given back */
     struct message request; /* the JOB */
     struct segment config;  /* text of config.json, ended by a 0; shared with the workers */
     size_t config_bytes;
-    int output;          /* directory, or -1 */
-    struct files *files; /* that its client serves: another user's, who sends no descriptors; or NULL */
+    int output;          /* output directory, or -1 */
+    struct files *files; /* served by the client of another user, who sends no descriptors; or NULL */
     struct file weight_files[SESSION_MAX_FDS];
     unsigned n_weight_files;
-    struct file moments_file, side_file;        /* or not open */
-    int trace_file;                             /* or -1 */
+    struct file moments_file, side_file;        /* not open if the job has none */
+    int trace_file;                             /* descriptor, or -1 */
     struct trace optimizer_trace, writer_trace; /* tracks of the two threads, closed without a trace_file */
     char *side_text;                            /* NULL: no side file */
     void *headers;                              /* (plan_load_bytes) for reading its files, or NULL */
     size_t side_bytes;
     unsigned said;        /* MEMORY_... (eps/store/memory.h) that the log has reported already */
-    uint64_t table_bytes; /* of the config, the client's files and job_take_table, as in the ledger */
+    uint64_t table_bytes; /* bytes in the ledger for the config, the client's files and job_take_table */
     struct model model;
-    uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all. Before job_plan */
-    uint64_t hosts_bytes;      /* of slots for the contributions of other hosts, likewise */
-    uint64_t hosts_tables;     /* bytes of eps/step/sharded.h's tables, likewise */
+    /* A job on several hosts; set before job_plan: */
+    uint32_t own_first, n_own; /* units of this host; n_own 0: all, on one host */
+    uint64_t hosts_bytes;      /* bytes of slots for contributions of other hosts */
+    uint64_t hosts_tables;     /* bytes of eps/step/sharded.h's tables */
     struct store store;
     struct segment data;
     struct relay *relay;
-    uint32_t first_part, n_parts; /* of a step's parts, those of this host's workers: all, on one host */
+    uint32_t first_part, n_parts; /* the parts of a step that this host's workers compute; on one host all */
     struct relay *own;            /* several hosts: who folds what of the own units (eps/step/sharded.h); or NULL */
     bool between_steps;           /* several hosts: all are ready or have covered the last step; the next is not open */
     bool others_wait;             /* several hosts: on another one, a part waits for a worker */
     bool announced_opened;        /* JOB_OPENED was sent */
-    struct error missed;          /* who is missing from the job, of the last one, and why */
+    struct error missed;          /* the worker left out of the job last, and why */
     bool lent;                    /* other hosts may still use this job's memory, or this host theirs */
-    int end_code;                 /* of an ending job, with its sentence: */
-    struct error end;
-    uint32_t microbatch;                     /* rows; the same for all workers */
-    struct plan_choice choice;               /* for the first worker */
-    struct products products;                /* algorithms for all workers; version 0: their libraries choose */
-    struct plan_host host;                   /* memory that it takes in this process */
+    int end_code;                 /* JOB_ENDING: 0 or -errno */
+    struct error end;             /* JOB_ENDING: the sentence of end_code */
+    uint32_t microbatch;          /* rows; the same for all workers */
+    struct plan_choice choice;    /* for the first worker */
+    struct products products;     /* algorithms for all workers; version 0: their libraries choose */
+    struct plan_host host;        /* memory that it takes in this process */
     struct plan_host_setting host_setting;   /* what `host` was computed from */
     struct peer *workers[PEERS_MAX_WORKERS]; /* (n_workers) workers that have or may get parts, in order of id */
     uint32_t n_workers;
-    bool divided;                             /* among them, the parts of a step are */
+    bool divided;                             /* the parts of a step are divided among the workers */
     struct job_seat seats[PEERS_MAX_WORKERS]; /* (n_seats) one for each worker when the job began; job_new_seat */
     uint32_t n_seats;
-    uint64_t resident_bytes; /* of the first worker's plan when the job began: it may be gone when the client is told */
-    const struct plan_backend *backend;         /* of the first worker */
-    enum plan_attention attention;              /* the same for all that it began with */
-    struct message evaluation;                  /* the EVALUATE under way */
-    struct job_range ranges[PEERS_MAX_WORKERS]; /* (n_ranges) of it: one for each worker when the job began */
+    uint64_t resident_bytes;            /* first worker's, when the job began: it may be gone when the client is told */
+    const struct plan_backend *backend; /* the first worker's */
+    enum plan_attention attention;      /* the method of all workers with which the job began */
+    struct message evaluation;          /* the EVALUATE under way */
+    struct job_range ranges[PEERS_MAX_WORKERS]; /* (n_ranges) its rows: one range for each worker at the start */
     uint32_t n_ranges;
     uint64_t step;                             /* updates done */
-    struct peer *generator;                    /* who runs the texts of a generating job; NULL: nobody */
-    struct job_text texts[PLAN_GENERATE_ROWS]; /* (microbatch) of it */
-    bool loading;                              /* the optimizer thread has job_do_load */
-    bool hangs;                                /* it does nothing there: no thread waits for it (eps/aside.h) */
-    struct pieces load_pieces;                 /* of that, and of a seat's memory */
+    struct peer *generator;                    /* the worker that runs the texts of a generating job; NULL: none */
+    struct job_text texts[PLAN_GENERATE_ROWS]; /* (microbatch) texts of a generating job */
+    bool loading;                              /* the optimizer thread runs job_do_load */
+    bool hangs;                                /* job_do_load makes no progress: no thread waits for it (eps/aside.h) */
+    struct pieces load_pieces;                 /* counts job_do_load, and making a seat's memory anew */
     struct ledger load_ledger;           /* memory that the optimizer thread took for the job's segments and store */
-    uint64_t counted[LEDGER_CATEGORIES]; /* bytes of it that are in the daemon's ledger */
-    bool unloaded;                       /* that memory was given back */
+    uint64_t counted[LEDGER_CATEGORIES]; /* bytes of load_ledger that are in the daemon's ledger */
+    bool unloaded;                       /* the memory in load_ledger was given back */
     struct error load_error;
 };
 
@@ -205,7 +207,7 @@ static inline bool job_has_room(const struct job *job)
     return job_room(job) >= job->n_parts;
 }
 
-/* The step waits for a worker: of this host, or another. */
+/* True if a step waits for a worker, on this host or another. */
 static inline bool job_waits(const struct job *job)
 {
     return !job_has_room(job) || job->others_wait;
@@ -250,21 +252,21 @@ void job_unlist(struct job *job, const struct peer *worker);
 void job_leave_out(struct job *job, struct peer *worker, const char *why);
 /* The seat of a worker, or of one that has left; NULL: it has none. */
 struct job_seat *job_find_seat(struct job *job, uint32_t worker);
-/* A seat that the job has not had yet, or NULL: it has one for each part; on several hosts more, as inboxes may wait for
- * other hosts. It counts once job_take_seat is called. */
+/* A seat that the job has not had yet, or NULL: it has one for each part; on several hosts more, as inboxes may wait
+ * for other hosts. It counts once job_take_seat is called. */
 struct job_seat *job_new_seat(struct job *job);
 /* Plans a worker for a share of n_parts parts, in a vacant or new seat of an open job or in its own. -ENODEV, -EINVAL,
  * -ENOSPC, -ENOMEM with a sentence: it does not fit. */
 int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, uint32_t n_parts,
                   struct error *err);
-/* The worker has the seat, by its plan. Its bytes are in the host's plan from now on. */
+/* Gives the worker the seat, as job_plan_seat planned it. The seat's bytes are in the host's plan from now on. */
 void job_take_seat(struct job_seat *seat, struct peer *worker);
 /* The worker keeps its session, but gives its seat and its memory in the job back. */
 void job_release_seat(struct job_seat *seat);
-/* Has the optimizer thread make the seat's memory anew, and sends ASSIGN then. No fold of its inbox is under way, and no
- * other seat's memory is being made. */
+/* Has the optimizer thread make the seat's memory anew, and sends ASSIGN then. No fold of its inbox is under way, and
+ * no other seat's memory is being made. */
 void job_renew_seat(struct job_seat *seat);
-/* The seat's worker has gone; after that it is not among the job's workers. */
+/* The seat's worker has gone: removes it from the job's workers. */
 void job_vacate(struct job_seat *seat);
 /* The seat's worker was to get its memory, and cannot: it is left out of this job. */
 void job_turn_away(struct job_seat *seat, const char *why);

@@ -13,9 +13,9 @@ int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error
 /* On the optimizer thread: its team touches the pages first, and it may wait for disks. context: the job. Errors go
  * to its load_error. */
 int job_do_load(void *context);
-/* On the optimizer thread too. context: a seat. */
+/* On the optimizer thread: makes a seat's memory anew. context: the seat. */
 int job_do_renew(void *context);
-/* On the optimizer thread too: gives all large memory back. 4 GiB take as long as a step. */
+/* On the optimizer thread: gives all large memory back. 4 GiB take as long as a step. */
 int job_do_unload(void *context);
 
 #endif

@@ -5,6 +5,7 @@
 #include "eps/store/memory.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"
+#include "proto/plan/memory/files.h"
 
 #include <errno.h>
 #include <inttypes.h>

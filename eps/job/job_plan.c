@@ -53,7 +53,7 @@ static int check_request(const struct job *job, struct error *err)
     return 0;
 }
 
-/* Which parts of a step, and which units, are this host's. The same arithmetic runs on each host. */
+/* Sets which parts of a step, and which units, are this host's. Every host computes the same division. */
 static int divide_among_hosts(struct job *job, struct error *err)
 {
     const uint64_t n_parts = job_goal(job)->n_parts, n = job->peers->n_hosts, host = job->peers->host;

@@ -34,11 +34,11 @@ int queue_add(struct queue *queue, struct peer *client, uint32_t job, const stru
               unsigned n_fds, struct error *err);
 struct queue_entry *queue_find(const struct queue *queue, uint32_t job);                   /* NULL: it does not wait */
 struct queue_entry *queue_find_client(const struct queue *queue, const struct peer *peer); /* NULL: none of its jobs */
-/* Takes the oldest out; NULL: nothing waits. Its fds are then the caller's. Owned: free. */
+/* Removes the oldest request; NULL: none waits. Its fds are then the caller's. Owned: free. */
 struct queue_entry *queue_take(struct queue *queue);
-/* Drops one and closes its fds. */
+/* Drops a request and closes its fds. */
 void queue_drop(struct queue *queue, struct queue_entry *entry);
-/* Drops all, and tells each client why. */
+/* Drops all requests, and tells each client why. */
 void queue_refuse(struct queue *queue, int code, const char *why);
 /* Tells clients their places. soon: the first one's turn comes at once, so it is told nothing. */
 void queue_announce(struct queue *queue, bool soon);

@@ -1,7 +1,7 @@
 /* eps/job/side.h - a job's side file: what each checkpoint stores for the client beside weights and moments.
  *
- * It is JSON, {"options": {...}, "files": {NAME: STRING, ...}}: the run's options, and files such as the tokenizer's, as
- * proto/model/side_file.h has them. */
+ * It is JSON, {"options": {...}, "files": {NAME: STRING, ...}}: the run's options, and files such as the tokenizer's,
+ * as proto/model/side_file.h has them. */
 #ifndef EPS_JOB_SIDE_H
 #define EPS_JOB_SIDE_H
 

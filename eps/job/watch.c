@@ -3,25 +3,26 @@
  * Whatever the daemon waits for, somebody owes. A worker owes the answer to ASSIGN or RELEASE, its part of an
  * evaluation, or the next loss or contribution of the step. The optimizer thread owes what it was given. Each has a
  * count that rises as it works. A worker's counts device operations and comes with its PONGs. The optimizer thread's
- * counts tasks done and pieces of a load (eps/store/pieces.h). A party that owes something hangs if its count does not rise for too long.
- * A worker that waits for weights of the open step, for a slot or for its next share owes nothing.
+ * counts tasks done and pieces of a load (eps/store/pieces.h). A party that owes something hangs if its count does not
+ * rise for too long. A worker that waits for weights of the open step, for a slot or for its next share owes nothing.
  *
  * Too long is 60 ticks, or eight times the longest silence that it has come back from, whichever is more. Time for a
  * single operation is added: memory that is claimed, given back, folded or updated, at 64 MiB/s. A device that runs
  * behind the host counts queued operations: for it, eight times a step's computing by the plan is added. Ticks are
  * the daemon's own seconds: a suspended machine has none.
  *
- * A worker that hangs loses its session; others redo its parts (eps/step/membership.h). If the optimizer thread hangs while it
- * loads a job, in a file of a disk that does not answer, say, the job ends and is set aside with the thread (eps/aside.h).
- * In a step nobody can take memory away from it: the client is told, and the daemon ends.
+ * A worker that hangs loses its session; others redo its parts (eps/step/membership.h). If the optimizer thread hangs
+ * while it loads a job, in a file of a disk that does not answer, say, the job ends and is set aside with the thread
+ * (eps/aside.h). In a step nobody can take memory away from it: the client is told, and the daemon ends.
  *
  * A worker may count without working. So what it owes has a deadline, too, whatever it counts: a share, rows of an
- * evaluation, tokens, an answer. Only ticks count in which others wait for it. The deadline is 600 ticks, or eight times
- * the longest that a share of as much work has taken this worker in this job, its own waiting included, whichever is more.
- * Before it has done such a share, nothing is known of its speed but what it says itself, which is not believed. Then it
- * has the time that its plan takes a device of 1 GFLOP/s, whose memory, or host, gives 64 MiB/s, or 256 KiB/s by tcp. One
- * core of any processor that runs eps (x86-64-v2) computes ten times as fast, so nine other programs may share it. An
- * honest worker is late only if it gets eight times slower than it ever was, and takes ten minutes. */
+ * evaluation, tokens, an answer. Only ticks count in which others wait for it. The deadline is 600 ticks, or eight
+ * times the longest that a share of as much work has taken this worker in this job, its own waiting included, whichever
+ * is more. Before it has done such a share, nothing is known of its speed but what it says itself, which is not
+ * believed. Then it has the time that its plan takes a device of 1 GFLOP/s, whose memory, or host, gives 64 MiB/s, or
+ * 256 KiB/s by tcp. One core of any processor that runs eps (x86-64-v2) computes ten times as fast, so nine other
+ * programs may share it. An honest worker is late only if it gets eight times slower than it ever was, and takes ten
+ * minutes. */
 #include "eps/job/watch.h"
 
 #include "eps/job/evaluate.h"
@@ -124,8 +125,8 @@ static void watch_worker(const struct watch *watch, struct peer *worker)
     peer_refuse(worker, reason);
 }
 
-/* For the largest operation of its tasks: a unit's update; or a seat's memory, or at the end the job's, given back to the
- * system in one call. A load consists of small pieces. */
+/* For the largest operation of its tasks: a unit's update; or a seat's memory, or at the end the job's, given back to
+ * the system in one call. A load consists of small pieces. */
 static double optimizer_allowance(const struct job *job)
 {
     uint64_t most = 0;

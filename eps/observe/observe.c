@@ -233,7 +233,7 @@ void observe_units(struct observer *observer, struct peer *peer, uint32_t first)
     m.units_reply.version = job->step;
     m.units_reply.n = left < MESSAGE_PAGE_UNITS ? left : MESSAGE_PAGE_UNITS;
     if (job->relay) {
-        relay_look(job->relay, first, m.units_reply.n, views);
+        relay_observe(job->relay, first, m.units_reply.n, views);
         for (uint32_t i = 0; i < m.units_reply.n; i++)
             m.units_reply.units[i] = (uint8_t)(states[views[i].at] | (views[i].version > job->step ? UNIT_AHEAD : 0));
     }

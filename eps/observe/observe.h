@@ -7,12 +7,12 @@
 #include "eps/step/steps.h"
 #include "proto/base/pages.h"
 
-/* The system's figures on the pages of both sides. While `work` is busy, its thread owns `sides`. */
+/* The system's figures on the pages of daemon and workers. While `work` is busy, its thread owns `sides`. */
 enum { OBSERVE_MAX_SIDES = 1 + PEERS_MAX_WORKERS };
 struct observe_pages {
     uv_work_t work;
     bool busy;
-    uint64_t read_ms; /* when, by the loop's clock */
+    uint64_t read_ms; /* the loop's time when they were read */
     unsigned n;       /* sides; 0: never read */
     struct observe_side {
         uint32_t worker; /* 0: this process */
@@ -28,7 +28,7 @@ struct observer {
     const struct saves *saves;
     const struct queue *queue;
     bool stopping;      /* shown by the status */
-    unsigned n_threads; /* of the optimizer's team */
+    unsigned n_threads; /* threads of the optimizer's team */
     struct observe_pages pages;
 };
 

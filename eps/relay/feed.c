@@ -147,7 +147,7 @@ static void announce(struct relay *r)
     }
 }
 
-/* Of those with room. NULL: there is none. */
+/* The least loaded worker with room. NULL: there is none. */
 static struct relay_worker *least_loaded(struct relay *r)
 {
     struct relay_worker *least = NULL;

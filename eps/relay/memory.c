@@ -365,7 +365,7 @@ static bool is_folding(const struct relay_unit *unit)
     return false;
 }
 
-void relay_look(const struct relay *r, uint32_t first, uint32_t n, struct relay_view *out)
+void relay_observe(const struct relay *r, uint32_t first, uint32_t n, struct relay_view *out)
 {
     for (uint32_t i = 0; i < n; i++) {
         const struct relay_unit *unit = first + i < r->n_units ? &r->units[first + i] : NULL;
@@ -382,7 +382,7 @@ void relay_look(const struct relay *r, uint32_t first, uint32_t n, struct relay_
     }
 }
 
-/* ---- a loss that is expected -------------------------------------------------------------------------------------- */
+/* ---- a loss that is expected ------------------------------------------------------------------------------------- */
 
 static bool is_unfinished_of(const struct relay *r, uint32_t worker, uint32_t part)
 {
@@ -445,8 +445,8 @@ bool relay_has_worker(const struct relay *r, uint32_t worker)
     return relay_find_worker(r, worker) != NULL;
 }
 
-/* The relay hears of a loss once no part is left that was begun and cannot be redone. Until then the worker's others stay
- * with it. So none of those may wait for accumulators, which its others may keep in use. */
+/* The relay hears of a loss once no part is left that was begun and cannot be redone. Until then the worker's others
+ * stay with it. So none of those may wait for accumulators, which its others may keep in use. */
 bool relay_can_lose(const struct relay *r, uint32_t worker)
 {
     uint32_t n_missing = 0, n_begun = 0;

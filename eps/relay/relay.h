@@ -27,10 +27,10 @@
 struct relay_config {
     uint64_t first_step; /* first step that may be opened: updates done before */
     uint32_t n_parts;
-    uint32_t n_slots;        /* of an inbox, besides slot 0, the reserved one */
+    uint32_t n_slots;        /* slots of an inbox besides slot 0, the reserved one */
     uint32_t n_accumulators; /* units whose parts are being summed at a time: adamw with several parts */
-    bool adamw;              /* else AdamA */
-    bool fenced;             /* else eager */
+    bool adamw;              /* AdamW; else AdamA */
+    bool fenced;             /* fenced commit; else eager */
     bool deterministic;      /* the contributions to one slice are folded in fold order */
     bool replay;             /* version t of every unit is kept until the step is covered */
 };
@@ -117,16 +117,16 @@ int relay_feed(struct relay *relay, const struct relay_event *event, const struc
  * torn, and before the first step is opened here, when the caller may read any unit itself. */
 uint64_t relay_cut(const struct relay *relay);
 
-/* The worker that the open step waits for, if the optimizer thread has none of its folds: its loss or its
- * contribution of the mark is missing, and it has the weights that it has asked for. Weights of the step after are no
- * excuse. UINT32_MAX: nobody. */
+/* The worker that the open step waits for, if the optimizer thread has none of the step's folds: the worker's loss or
+ * its contribution of the mark is missing, and it has all weights of this step that it has pulled. UINT32_MAX:
+ * nobody. */
 uint32_t relay_owes(struct relay *relay);
 
-/* Of the open step, 0 if it is covered or there is none: how many unfinished parts a worker has. A part is unfinished
- * until each of its contributions is folded or with the optimizer thread. */
+/* How many unfinished parts of the open step a worker has; 0 if the step is covered or there is none. A part is
+ * unfinished until each of its contributions is folded or with the optimizer thread. */
 uint32_t relay_load(const struct relay *relay, uint32_t worker);
-/* The parts of which a worker still has to send contributions, in their attempts, ascending. Returns their number; parts
- * has room for n_parts. */
+/* The parts of which a worker still has to send contributions, in their attempts, ascending. Returns their number;
+ * parts has room for n_parts. */
 uint32_t relay_missing(const struct relay *relay, uint32_t worker, struct relay_part *parts);
 /* True if the worker is attached here and was not lost. */
 bool relay_has_worker(const struct relay *relay, uint32_t worker);
@@ -155,13 +155,13 @@ bool relay_has_all(const struct relay *relay);
 /* Version of a unit that has been in a step. */
 uint64_t relay_version(const struct relay *relay, uint32_t unit);
 
-/* For observers: n units from `first` on. A unit that has not been in a step yet is at rest, at version 0. Costs
- * their slices and the occupied slots. */
+/* For observers: the states of n units from `first` on. A unit that has not been in a step yet is at rest, at version
+ * 0. Costs their slices and the occupied slots. */
 enum relay_at { RELAY_AT_REST, RELAY_AT_INBOX, RELAY_AT_FOLD, RELAY_AT_UPDATE };
 struct relay_view {
     uint64_t version;
     enum relay_at at;
 };
-void relay_look(const struct relay *relay, uint32_t first, uint32_t n, struct relay_view *out);
+void relay_observe(const struct relay *relay, uint32_t first, uint32_t n, struct relay_view *out);
 
 #endif

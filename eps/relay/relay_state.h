@@ -14,7 +14,7 @@
 #define RELAY_NOBODY    UINT32_MAX /* as owner of a part, or worker at fault */
 #define RELAY_NO_SUM    UINT32_MAX /* index of a unit that is not in sums */
 #define RELAY_ALL_PARTS UINT32_MAX
-#define RELAY_NO_STEP   UINT64_MAX /* so that the next is 0 */
+#define RELAY_NO_STEP   UINT64_MAX /* the step after it is 0 */
 
 enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64 };
 
@@ -33,9 +33,9 @@ struct relay_worker {
     uint32_t id;
     uint32_t n_free;           /* ordinary slots */
     uint32_t load;             /* unfinished parts, while parts are being placed */
-    uint32_t room;             /* most of them */
+    uint32_t room;             /* unfinished parts that it may have */
     bool leaving;              /* its loss is expected */
-    struct relay_cell granted; /* last granted in this step */
+    struct relay_cell granted; /* the contribution granted last in this step */
     struct relay_cell *cells;  /* (1 + n_slots) */
 };
 
@@ -45,37 +45,37 @@ struct relay_standing {
 };
 
 struct relay_slice {
-    bool flying; /* the optimizer thread has a fold of it: */
+    bool flying; /* the optimizer thread has a fold of it, described by worker, slot and tag */
     uint32_t worker, slot;
     struct relay_tag tag;
-    uint32_t n_folded; /* names, in the open step */
+    uint32_t n_folded; /* names of the open step that are folded */
 };
 
 struct relay_unit {
     uint64_t version;
     struct relay_slice *slices; /* (cap_slices) */
     uint32_t cap_slices;
-    uint32_t n_visits; /* in the open step; 0: not in it */
-    uint32_t n_slices; /* of each visit */
+    uint32_t n_visits; /* visits in the open step; 0: it is not in it */
+    uint32_t n_slices; /* slices of each visit */
     uint32_t n_names, n_folded;
-    uint32_t sum_index; /* in sums, or RELAY_NO_SUM */
+    uint32_t sum_index; /* index in sums, or RELAY_NO_SUM */
     bool frozen, updating;
-    uint64_t to_come, captured; /* a bit for each reader */
+    uint64_t to_come, captured; /* sets of readers' bits */
 };
 
 struct relay_visit {
     uint32_t unit, n_slices;
-    uint32_t first_name; /* of n_parts * n_slices; none if the unit is frozen */
+    uint32_t first_name; /* the first of its n_parts * n_slices names; none if the unit is frozen */
     uint32_t rank;       /* among the visits of its unit, 0 the topmost */
 };
 
 struct relay_part_state {
     uint32_t owner, attempt;
     uint32_t n_faults; /* attempts that sent numbers that were not finite */
-    uint32_t n_sure;   /* its names that are folded or with the optimizer thread; */
-    uint32_t n_flying; /* of these, with the optimizer thread, from any attempt */
-    bool loss;         /* known to be finite */
-    bool moved;        /* to be announced */
+    uint32_t n_sure;   /* its names that are folded or with the optimizer thread */
+    uint32_t n_flying; /* its names that the optimizer thread has, from any attempt */
+    bool loss;         /* its loss is known, and finite */
+    bool moved;        /* it has a new owner, who must be told */
 };
 
 struct relay_reader {
@@ -93,7 +93,7 @@ struct relay {
     struct relay_config config;
     uint64_t t; /* the open step, or RELAY_NO_STEP */
     bool covered, torn;
-    bool has_tail; /* the covered step `tail` still has units to update: */
+    bool has_tail; /* step `tail` is covered, but still has units to update */
     uint64_t tail;
     uint32_t n_past_tail; /* visits, from the bottom, whose units are known to have left the tail */
 
@@ -111,7 +111,7 @@ struct relay {
     uint32_t n_units;
     uint32_t *sums; /* (n_sums) units */
     uint32_t n_sums, cap_sums;
-    uint32_t sums_end, n_summing; /* of the first sums_end, n_summing are not updated yet */
+    uint32_t sums_end, n_summing; /* sums before sums_end may be folded; n_summing of these are not updated yet */
     uint32_t touched;             /* the unit that the event being fed has folded into, or n_units */
 
     struct relay_worker *workers; /* (n_workers) by id; cells beyond stay allocated for workers that attach later */
@@ -123,7 +123,7 @@ struct relay {
     struct relay_reader readers[RELAY_MAX_READERS]; /* (n_readers) by id */
     uint32_t n_readers;
 
-    struct relay_action *actions; /* (n_actions) of the event being fed */
+    struct relay_action *actions; /* (n_actions) caused by the event being fed */
     size_t n_actions, cap_actions;
     struct relay_part *shared; /* (n_shared), room for n_parts; the actions' parts point into this */
     uint32_t n_shared;
@@ -168,19 +168,20 @@ static inline uint32_t relay_name_of(const struct relay *r, const struct relay_t
     return v->first_name + tag->name.part * v->n_slices + tag->name.slice;
 }
 
-/* Some of the part's names are neither folded nor with the optimizer thread. */
+/* True if some of the part's names are neither folded nor with the optimizer thread. */
 static inline bool relay_is_unfinished(const struct relay *r, uint32_t part)
 {
     return !r->covered && r->parts[part].n_sure < r->n_names_of_part;
 }
 
-/* Version t of every unit is still there: kept for replay, or as no unit can have been updated without the part. */
+/* True if version t of every unit is still there: replay keeps it, or no unit can have been updated without the
+ * part. */
 static inline bool relay_can_redo(const struct relay *r, uint32_t part)
 {
     return r->config.replay || r->config.fenced || !r->parts[part].n_sure;
 }
 
-/* The optimizer thread has a contribution of this name of the open step, in any attempt. */
+/* True if the optimizer thread has a contribution of this name of the open step, in any attempt. */
 static inline bool relay_is_flying(const struct relay *r, const struct relay_tag *tag)
 {
     const struct relay_slice *s = &r->units[tag->unit].slices[tag->name.slice];

@@ -1,8 +1,8 @@
 /* eps/save/capture.h - writes one version of the model to disk: as a checkpoint in the output directory, or as a
  * snapshot into a viewer's files.
  *
- * On several hosts, each writes its own units. Host 0, which owns the first one, makes the directory, and finishes after
- * it has the notes of all others (eps/store/store_files.h).
+ * On several hosts, each writes its own units. Host 0, which owns the first one, makes the directory, and finishes
+ * after it has the notes of all others (eps/store/store_files.h).
  *
  * Units come in any order. None may change while it is written. Calls wait for disks, so they are not for the loop
  * thread; one thread at a time. */
@@ -31,7 +31,7 @@ struct capture_options {
     uint32_t microbatch;      /* rows, where all workers chose the same; recorded in the options; 0: they differ */
     struct products products; /* algorithms of all workers, recorded likewise; version 0: none */
     bool checkpoint;
-    int output; /* of a checkpoint: the directory; -1: the client opened `files` and puts them in place */
+    int output; /* a checkpoint's output directory; -1: the client opened `files` and puts them in place */
     struct file files[CAPTURE_MOST]; /* (n_files), emptied first */
     unsigned n_files;
 };
@@ -40,7 +40,7 @@ struct capture {
     struct capture_options options;
     bool open;
     int directory;                /* step-N.partial, or -1 */
-    struct file weights, moments; /* of a checkpoint, or not open */
+    struct file weights, moments; /* open in a checkpoint written to a directory */
     unsigned n_used;              /* open files that are written, or being written */
     struct store_files *files;    /* the store's: one capture at a time is open */
     struct checkpoint checkpoint;

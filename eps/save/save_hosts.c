@@ -101,7 +101,7 @@ void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_byt
         save_give_up(s, -ENOMEM, (error_set(&err, -ENOMEM, "out of memory"), &err));
 }
 
-/* ---- words ------------------------------------------------------------------------------------------------------ */
+/* ---- messages --------------------------------------------------------------------------------------------------- */
 
 static bool is_due(struct save *s, enum save_announced what, bool is_so)
 {
@@ -111,22 +111,22 @@ static bool is_due(struct save *s, enum save_announced what, bool is_so)
     return true;
 }
 
-static bool next_of(struct save *s, struct host_message *word, const void **notes, bool may_end)
+static bool next_of(struct save *s, struct host_message *message, const void **notes, bool may_end)
 {
     const bool leads = host_of(s) == 0;
 
-    *word = (struct host_message){.id = s->reader, .step = s->step, .code = s->rc};
+    *message = (struct host_message){.id = s->reader, .step = s->step, .code = s->rc};
     if (leads && is_due(s, SAVE_TOLD_BEGIN, true)) {
-        word->kind = HOST_SAVE;
+        message->kind = HOST_SAVE;
     } else if (leads && is_due(s, SAVE_TOLD_FILES, s->has_files && !s->rc)) {
-        word->kind = HOST_FILES;
+        message->kind = HOST_FILES;
     } else if (!leads && is_due(s, SAVE_TOLD_RUNS, s->awaits == SAVE_FOR_PLACE && s->notes != NULL)) {
-        word->kind = HOST_RUNS;
-        word->bytes = s->notes->n * sizeof *s->notes->notes;
+        message->kind = HOST_RUNS;
+        message->bytes = s->notes->n * sizeof *s->notes->notes;
         *notes = s->notes->notes;
     } else if (is_due(s, SAVE_TOLD_END, s->over && may_end)) {
-        word->kind = leads ? HOST_SAVED : HOST_FAILED;
-        snprintf(word->text, sizeof word->text, "%s", s->rc ? s->error.text : "");
+        message->kind = leads ? HOST_SAVED : HOST_FAILED;
+        snprintf(message->text, sizeof message->text, "%s", s->rc ? s->error.text : "");
         return leads || s->rc;
     } else {
         return false;
@@ -134,29 +134,30 @@ static bool next_of(struct save *s, struct host_message *word, const void **note
     return true;
 }
 
-bool save_next_word(struct saves *saves, struct host_message *word, const void **notes, bool may_end)
+bool save_next_word(struct saves *saves, struct host_message *message, const void **notes, bool may_end)
 {
     for (struct save *s = saves->first; s; s = s->next)
-        if (s->is_sharded && next_of(s, word, notes, may_end))
+        if (s->is_sharded && next_of(s, message, notes, may_end))
             return true;
     return false;
 }
 
 /* Its files are made by host 0, which says so. */
-static void begin(struct saves *saves, const struct host_message *word)
+static void begin(struct saves *saves, const struct host_message *message)
 {
     struct error err;
     struct save *s;
     const int rc = save_add(&s, saves, true, &err);
 
     if (rc) {
-        job_end(saves->job, rc, "step %" PRIu64 " cannot be saved: %s", word->step, err.text);
+        job_end(saves->job, rc, "step %" PRIu64 " cannot be saved: %s", message->step, err.text);
         return;
     }
-    s->reader = saves->n_readers = word->id;
+    s->reader = saves->n_readers = message->id;
     s->awaits = SAVE_FOR_FILES;
-    if (s->step != word->step)
-        job_end(saves->job, -EPROTO, "host 0 saves step %" PRIu64 ", and here is step %" PRIu64, word->step, s->step);
+    if (s->step != message->step)
+        job_end(saves->job, -EPROTO, "host 0 saves step %" PRIu64 ", and here is step %" PRIu64, message->step,
+                s->step);
     else
         save_begin(s);
 }
@@ -172,20 +173,20 @@ static void give_up(struct save *s, int rc, const char *format, uint32_t host, c
         save_conclude(s);
 }
 
-void save_on_word(struct saves *saves, uint32_t from, const struct host_message *word)
+void save_on_word(struct saves *saves, uint32_t from, const struct host_message *message)
 {
-    struct save *s = find(saves, word->id);
+    struct save *s = find(saves, message->id);
 
-    if (word->kind == HOST_SAVE) {
-        begin(saves, word);
+    if (message->kind == HOST_SAVE) {
+        begin(saves, message);
     } else if (!s || s->over) { /* it has failed here before */
         return;
-    } else if (word->kind == HOST_FILES && s->awaits == SAVE_FOR_FILES) {
+    } else if (message->kind == HOST_FILES && s->awaits == SAVE_FOR_FILES) {
         s->awaits = SAVE_FOR_NOTHING;
-    } else if (word->kind == HOST_SAVED && word->code == 0) {
+    } else if (message->kind == HOST_SAVED && message->code == 0) {
         s->awaits = SAVE_FOR_NOTHING;
         s->is_saved = true;
-    } else if (word->code) {
-        give_up(s, word->code, "host %u: %.400s", from, word->text);
+    } else if (message->code) {
+        give_up(s, message->code, "host %u: %.400s", from, message->text);
     }
 }

@@ -65,7 +65,7 @@ enum { BLOCK = 512 };
 struct scratch {
     float w[BLOCK], m[BLOCK], v[BLOCK], g[BLOCK];
     uint16_t high[BLOCK];
-    uint32_t words[BLOCK + OPTIMIZER_GROUP]; /* of whole groups: the first may begin before the block */
+    uint32_t words[BLOCK + OPTIMIZER_GROUP]; /* words of whole groups: the first may begin before the block */
 };
 
 /* A run of elements as fp32: in place, or decoded into the scratch. */

@@ -43,17 +43,17 @@ const struct optimizer_kernel *optimizer_find(enum optimizer_isa isa);
 
 /* n consecutive parameters. Each array has n elements, or is NULL where the parameters have the other form. */
 struct parameters {
-    const struct optimizer_kernel *kernel; /* of optimizer_find */
+    const struct optimizer_kernel *kernel; /* from optimizer_find */
     size_t n;
-    float *w; /* the master, or its two halves: */
-    uint16_t *high;
-    int16_t *low;
-    bool is_upper; /* without `low`: high is the upper half of a split master whose low half is on another host */
-    float *new_w;  /* where new weights, or new high halves, are written past the caches; NULL: in place */
-    uint16_t *new_high;
-    float *m, *v;          /* moments, or in 16 bits: */
-    uint16_t *m16, *v16;   /* bf16; 8 + 8 bits */
-    struct random_key key; /* for their rounding: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
+    float *w;              /* the master in fp32; NULL if it is split */
+    uint16_t *high;        /* upper halves of a split master */
+    int16_t *low;          /* lower halves of a split master */
+    bool is_upper;         /* without `low`: the low half of the split master is on another host */
+    float *new_w;          /* new weights are written here, past the caches; NULL: in place */
+    uint16_t *new_high;    /* new upper halves are written here, past the caches; NULL: in place */
+    float *m, *v;          /* moments in fp32; NULL if they have 16 bits */
+    uint16_t *m16, *v16;   /* 16-bit moments: bf16; 8 + 8 bits */
+    struct random_key key; /* for rounding 16-bit moments: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
     uint32_t part;
     uint64_t first; /* index of the first parameter in its unit */
 };
@@ -84,11 +84,11 @@ void optimizer_sum(const struct optimizer_kernel *kernel, float *sum, const stru
 /* The sum of squares of g (n) in double. Each block of 1024 is summed on its own, and blocks are added in order, for
  * any number of threads. */
 double optimizer_squares(const struct optimizer_kernel *kernel, const float *g, size_t n);
-/* The same for the update that optimizer_update would make at a learning rate of 1, without weight decay. */
+/* The sum of squares of the update that optimizer_update would make at a learning rate of 1, without weight decay. */
 double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t);
 
-/* Decode and encode without rounding twice and without random bits: 16-bit moments go to nearest. Only those of w, m
- * and v that are not NULL; serial. high without low: rounded to nearest, ties to even, or with is_upper as in a split. */
+/* Decode and encode those of w, m and v that are not NULL; serial. Each value is rounded once, without random bits:
+ * 16-bit moments to nearest; high without low to nearest, ties to even, or as in a split if is_upper. */
 void optimizer_read(const struct parameters *p, float *w, float *m, float *v);
 void optimizer_write(const struct parameters *p, const float *w, const float *m, const float *v);
 

@@ -48,7 +48,7 @@ static bool is_finite(const float *g, size_t n)
     return carry >> 31 == 0;
 }
 
-/* The same in 16 bits. */
+/* is_finite for bf16, by the same carry in 16 bits. */
 static bool is_finite_bf16(const uint16_t *g, size_t n)
 {
     uint16_t carry = 0;

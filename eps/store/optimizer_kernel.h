@@ -31,7 +31,7 @@ struct optimizer_kernel {
     void (*sum)(float *restrict sum, const float *restrict g, size_t n, bool first);
     void (*scale)(float *restrict out, const float *restrict g, float scale, size_t n);
 
-    /* Sums of squares in double, in an order fixed by n. Of the update: of m / (sqrt(v) * root_scale + epsilon). */
+    /* Sums of squares in double, in an order fixed by n: of g; of the update m / (sqrt(v) * root_scale + epsilon). */
     double (*squares)(const float *g, size_t n);
     double (*update_squares)(const float *m, const float *v, size_t n, const struct optimizer_constants *c);
 

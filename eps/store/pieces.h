@@ -1,14 +1,17 @@
-/* eps/store/pieces.h - a long operation, in pieces that its observer counts and may be the last.
+/* eps/store/pieces.h - a long operation in pieces, so that another thread can watch it go on, and end it.
  *
- * A thread that draws, reads or touches gigabytes notes each piece before it does it, at most PIECES_BYTES of memory. So
- * another thread sees that it goes on, and can end it: what is abandoned does no further piece. */
+ * A thread that draws, reads or touches gigabytes notes each piece before it does it, at most PIECES_BYTES of memory.
+ * So another thread sees that it goes on, and can end it: what is abandoned does no further piece. */
 #ifndef EPS_STORE_PIECES_H
 #define EPS_STORE_PIECES_H
+
+#include "proto/base/size.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { PIECES_BYTES = 4 << 20 };
 
@@ -29,8 +32,17 @@ static inline int pieces_note(struct pieces *pieces)
 }
 
 /* Zeroes, or copies, pieces of at most PIECES_BYTES until all are done or they are abandoned. */
-void pieces_zero(struct pieces *pieces, void *base, size_t n_bytes);
-void pieces_copy(struct pieces *pieces, void *to, const void *from, size_t n_bytes);
+static inline void pieces_zero(struct pieces *pieces, void *base, size_t n_bytes)
+{
+    for (size_t at = 0; at < n_bytes && pieces_note(pieces) == 0; at += PIECES_BYTES)
+        memset((char *)base + at, 0, size_smaller(n_bytes - at, PIECES_BYTES));
+}
+
+static inline void pieces_copy(struct pieces *pieces, void *to, const void *from, size_t n_bytes)
+{
+    for (size_t at = 0; at < n_bytes && pieces_note(pieces) == 0; at += PIECES_BYTES)
+        memcpy((char *)to + at, (const char *)from + at, size_smaller(n_bytes - at, PIECES_BYTES));
+}
 
 static inline bool pieces_are_abandoned(const struct pieces *pieces)
 {

@@ -4,7 +4,7 @@
 #include "eps/store/store_files.h"
 #include "eps/store/team.h"
 #include "proto/base/random.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/files.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -138,7 +138,7 @@ static int take(void **out, struct store *store, struct memory *memory, enum led
     return 0;
 }
 
-/* The same for a small table; the ledger counts tables from 4 KiB on. */
+/* Allocates a small table and enters it in the ledger, which counts tables from 4 KiB on. */
 static void *take_table(struct store *store, size_t n, size_t size)
 {
     void *table = calloc(n ? n : 1, size);
@@ -380,101 +380,6 @@ void store_free(struct store *store)
         if (store->ledgered[i])
             ledger_sub(store->ledger, (enum ledger_category)i, store->ledgered[i]);
     *store = (struct store){0};
-}
-
-/* Drawn as one of the store's pieces: as elements cost more time than bytes, few of them. */
-enum { DRAWN = 64 << 10 };
-
-/* A piece to be drawn, for the threads. */
-struct draw {
-    struct store *store;
-    uint32_t unit;
-    const struct model_piece *piece;
-    struct random_key key;
-};
-
-/* Zeroes what of elements first .. first+n-1 of a tensor is in a row that is not drawn. */
-static void clear_padding(float *drawn, const struct model *model, uint32_t tensor, uint64_t first, size_t n)
-{
-    const uint64_t row = model_zero_row(model, tensor), width = model->tensors[tensor].shape[1];
-
-    if (row == MODEL_NO_ROW)
-        return;
-    for (uint64_t at = row * width < first ? first : row * width; at < (row + 1) * width && at < first + n; at++)
-        drawn[at - first] = 0;
-}
-
-static void draw_range(void *data, size_t begin, size_t n)
-{
-    const struct draw *d = data;
-    const struct model_piece *piece = d->piece;
-    const struct model_tensor *tensor = &d->store->model->tensors[piece->tensor];
-    float drawn[1024];
-
-    for (size_t at = begin, now; at < begin + n; at += now) {
-        if ((at - begin) % DRAWN == 0 && pieces_note(d->store->options.pieces) != 0)
-            return;
-        now = begin + n - at < sizeof drawn / sizeof *drawn ? begin + n - at : sizeof drawn / sizeof *drawn;
-        const struct parameters p = store_parameters(d->store, d->unit, piece->offset + at, now, 0);
-        if (tensor->init == MODEL_INIT_NORMAL)
-            random_normal(drawn, d->key, piece->tensor, piece->first_row * tensor->shape[1] + at, now);
-        for (size_t i = 0; i < now; i++)
-            drawn[i] = tensor->init == MODEL_INIT_NORMAL ? drawn[i] * tensor->deviation
-                                                         : (tensor->init == MODEL_INIT_ONE ? 1 : 0);
-        clear_padding(drawn, d->store->model, piece->tensor, piece->first_row * tensor->shape[1] + at, now);
-        optimizer_write(&p, drawn, NULL, NULL);
-    }
-}
-
-void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece)
-{
-    struct draw draw = {.store = store,
-                        .unit = unit,
-                        .piece = piece,
-                        .key = random_site_key(seed, 0, 0, RANDOM_WEIGHTS)};
-
-    team_run(piece->n, draw_range, &draw);
-}
-
-int store_draw(struct store *store, uint64_t seed)
-{
-    const struct model *model = store->model;
-
-    for (uint32_t u = 0; u < model->n_units; u++)
-        for (uint32_t i = 0; store_keeps(store, u) && i < model->units[u].n_pieces; i++)
-            store_draw_piece(store, seed, u, &model->pieces[model->units[u].first_piece + i]);
-    store_copy_frozen(store);
-    return pieces_are_abandoned(store->options.pieces) ? -ECANCELED : 0;
-}
-
-/* A run of elements to be copied, for the threads. */
-struct copy {
-    struct pieces *pieces;
-    char *to;
-    const char *from;
-    size_t size;
-};
-
-static void copy_range(void *data, size_t begin, size_t n)
-{
-    const struct copy *c = data;
-
-    pieces_copy(c->pieces, c->to + begin * c->size, c->from + begin * c->size, n * c->size);
-}
-
-void store_copy_frozen(struct store *store)
-{
-    for (uint32_t u = 0; store->current && u < store->model->n_units; u++) {
-        const struct model_unit *unit = &store->model->units[u];
-        const uint32_t buffer = store_buffer(store, u, false);
-        if (unit->n_trained == 0 || !store_keeps(store, u))
-            continue;
-        struct copy copy = {.pieces = store->options.pieces,
-                            .to = find_relayed(store, u, !buffer, unit->n_trained),
-                            .from = find_relayed(store, u, buffer, unit->n_trained),
-                            .size = number_bytes(store->options.precision)};
-        team_run(unit->n - unit->n_trained, copy_range, &copy);
-    }
 }
 
 static void take_accumulator(struct store *store, uint32_t unit)

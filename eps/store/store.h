@@ -4,7 +4,7 @@
  * otherwise:
  *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment, which workers map read-only (struct plan_own); in fp32 it
  *                                             is the master
- *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: a second buffer of each trained unit in that segment
+ *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: each trained unit's second buffer in that segment
  *   LEDGER_MASTER         2, bf16 in training the low halves of the split master (proto/base/number.h)
  *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training
@@ -19,13 +19,13 @@
  * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest.
  *
  * One host owns all units. In a job on several, each owns consecutive ones (own_first, n_own), and has weights, low
- * halves, moments and sums of these alone. Of other hosts' units it neither folds nor updates any. It has a copy of the
- * weights of the embedding's tables, and room for a few other units, the ring; both are fetched from their owners.
+ * halves, moments and sums of these alone; it folds and updates no others. It has a copy of the weights of the
+ * embedding's tables, and room for a few other units, the ring; both are fetched from their owners.
  *
  * With replay, a trained unit's relayed weights alternate between two buffers. Folds and updates read them from the
  * current one and write the other, so version t stands, whole, until folds of step t+1 begin. Low halves and moments
- * stay in place; frozen pieces of such a unit are in both buffers. The thread that updates may not be the one that answers
- * pulls: the other buffer becomes current when the latter calls store_swap. The bits are those without replay.
+ * stay in place; frozen pieces of such a unit are in both buffers. The thread that updates may not be the one that
+ * answers pulls: the other buffer becomes current when the latter calls store_swap. The bits are those without replay.
  *
  * All but the segment is private to the daemon. Memory is bound by hwloc, requested in huge pages and page-locked where
  * the system allows (eps/store/memory.h), and first touched by the optimizer's threads, in the ranges in which they
@@ -37,13 +37,13 @@
 #include "eps/store/pieces.h"
 #include "proto/base/ledger.h"
 #include "proto/model/model.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/division.h"
 #include "proto/wire/segment.h"
 
 #include <stdbool.h>
 
 struct store_options {
-    bool train;                          /* with moments and sums; else weights alone */
+    bool train;                          /* there are moments and sums; else weights alone */
     enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16-bit moments */
     bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
     bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
@@ -51,9 +51,9 @@ struct store_options {
     struct memory *memory;     /* prepares all memory, together with the caller's; NULL: one of the store's own */
     unsigned said;             /* MEMORY_... that the log has reported already */
     uint32_t n_accumulators;   /* 0 unless adamw with several parts, not fenced */
-    uint64_t seed;             /* for rounding 16-bit moments, and for what store_load draws: */
+    uint64_t seed;             /* for rounding 16-bit moments, and for tensors that store_load draws */
     bool draws_head;           /* files may lack a classifier's head: weights_open_base */
-    struct pieces *pieces;     /* of what store_init, store_draw and the loads do; or NULL. Borrowed */
+    struct pieces *pieces;     /* count store_init, store_draw and the loads; NULL: uncounted. Borrowed */
     double clip_update;        /* d of store_update; 0: updates are not clipped */
     uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). With fewer than all: replay, unless fenced */
     uint32_t n_ring;           /* slots for units of other hosts */
@@ -65,22 +65,22 @@ struct store {
     struct plan_own own;                   /* the own units */
     const struct optimizer_kernel *kernel; /* this machine's best */
     struct segment weights;                /* elements of the precision: kept units at plan_weights_at, then the ring */
-    uint8_t *current;    /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
-    int16_t *low;        /* (own.trained_n) low halves of a split master; NULL in fp32 and without training */
-    float *m, *v;        /* (own.trained_n) each, the same offsets; NULL without training, or if they are these: */
-    uint16_t *m16, *v16; /* (own.trained_n) each */
-    float *held;         /* (own.trained_n) fenced: the sum of the contributions; else NULL */
-    float **sums;        /* (n_units) NULL, or where the unit's contributions are summed in this step */
-    float *tied;         /* sums of the own tied units, one block, each rounded up as in the segment */
-    float *accumulators; /* n_accumulators blocks of the largest own unit, rounded likewise */
-    uint32_t *accumulator_unit; /* (n_accumulators) the unit that has it, or UINT32_MAX */
+    uint8_t *current;           /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
+    int16_t *low;               /* (own.trained_n) low halves of a split master; NULL in fp32 and without training */
+    float *m, *v;               /* (own.trained_n) each, fp32 moments; else NULL */
+    uint16_t *m16, *v16;        /* (own.trained_n) each, 16-bit moments; else NULL */
+    float *held;                /* (own.trained_n) fenced: the sum of the contributions; else NULL */
+    float **sums;               /* (n_units) NULL, or where the unit's contributions are summed in this step */
+    float *tied;                /* sums of the own tied units, one block, each rounded up as in the segment */
+    float *accumulators;        /* n_accumulators blocks of the largest own unit, rounded likewise */
+    uint32_t *accumulator_unit; /* (n_accumulators) the unit that uses each, or UINT32_MAX */
     uint32_t n_accumulators;
     float *run;                /* training, not all fp32: room for a run of a file (eps/store/store_files.h) */
-    uint64_t *updates;         /* (n_units) Adam's t of the unit; of others' units, as loaded */
-    struct store_files *files; /* training: for one save after the other; owned */
-    unsigned denied;           /* MEMORY_...: refused by the system (eps/store/memory.h) */
+    uint64_t *updates;         /* (n_units) Adam's t of each unit; for other hosts' units as loaded */
+    struct store_files *files; /* training: used by one save after the other; owned */
+    unsigned denied;           /* MEMORY_...: what the system refused (eps/store/memory.h) */
     struct ledger *ledger;     /* borrowed */
-    uint64_t ledgered[LEDGER_CATEGORIES]; /* what store_free gives back */
+    uint64_t ledgered[LEDGER_CATEGORIES]; /* bytes that store_free gives back */
 };
 
 /* Allocates and zeroes all memory. The caller's OpenMP team touches the pages. Logs once what the system did not allow.
@@ -93,30 +93,31 @@ void store_free(struct store *store); /* safe on a zeroed store */
 /* Draws the model's initial weights. Each element is a function of (seed, tensor, index) alone. -ECANCELED: its pieces
  * are abandoned, and the weights are of no use. */
 int store_draw(struct store *store, uint64_t seed);
-/* The same for one piece of a unit. */
+/* Draws the initial weights of one piece of a unit, as store_draw does. */
 void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece);
-/* With replay: copies the frozen pieces of trained units to their other buffer. For those that write them one by one;
- * store_draw and store_load have done it. */
+/* With replay: copies the frozen pieces of trained units to their other buffer. For callers of store_draw_piece;
+ * store_draw and store_load do it themselves. */
 void store_copy_frozen(struct store *store);
 
-/* Reads weights from open safetensors files of F32, F16 or BF16, which stay the caller's. The files' tensors are matched
- * with the model's before any is read: errors as weights_open (proto/model/weights.h). Then -EINVAL, with the tensor's
- * name, for a value that is not finite, and for a tied model's copy of its head that differs from the table of tokens;
- * -ENOMEM; -EIO, -errno if a file cannot be read; -ECANCELED as store_draw. With options.draws_head, draws what
- * weights_open_base allows to miss. After a failure the weights must be loaded again. The reserve (plan_load_bytes) stays
- * the caller's, and is all free again at the end. */
+/* Reads weights from open safetensors files of F32, F16 or BF16, which stay the caller's. The files' tensors are
+ * matched with the model's before any is read: errors as weights_open (proto/model/weights.h). Then -EINVAL, with the
+ * tensor's name, for a value that is not finite, and for a tied model's copy of its head that differs from the table of
+ * tokens; -ENOMEM; -EIO, -errno if a file cannot be read; -ECANCELED as store_draw. With options.draws_head, draws what
+ * weights_open_base allows to miss. After a failure the weights must be loaded again. The reserve (plan_load_bytes)
+ * stays the caller's, and is all free again at the end. */
 int store_load(struct store *store, const struct file *files, unsigned n_files, struct reserve *reserve,
                struct error *err);
 
 /* Reads both moments of the own units, and all counts of updates, from an open optimizer.safetensors
- * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor exactly
- * once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates". -EINVAL, by name,
- * for anything else. 16-bit moments are rounded to nearest, which is exact for moments that a run with 16-bit moments
- * wrote. -ENOMEM. The store trains (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
+ * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
+ * exactly once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates". -EINVAL,
+ * by name, for anything else. 16-bit moments are rounded to nearest, which is exact for moments that a run with 16-bit
+ * moments wrote. -ENOMEM. The store trains (asserted). After a failure it must be freed. Writing:
+ * eps/store/store_files.h. */
 int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 
-/* The buffer that has a unit's weights, 0 or 1; `before`: as they were before the last update. Only the owner's thread
- * may call this while updates are under way. before: with replay, of a unit that has been updated. */
+/* The buffer that has a unit's weights, 0 or 1; `before`: the weights before its last update (with replay, if it has
+ * been updated). Only the owner's thread may call this while updates are under way. */
 uint32_t store_buffer(const struct store *store, uint32_t unit, bool before);
 
 /* True if the unit's low halves, moments and sums are here. */
@@ -125,24 +126,23 @@ static inline bool store_owns(const struct store *store, uint32_t unit)
     return unit >= store->own.first && unit < store->own.end;
 }
 
-/* True if its weights are here, those of an embedding's table of another host included. */
+/* True if the unit's weights are here: it is an own unit, or another host's table of the embedding. */
 static inline bool store_keeps(const struct store *store, uint32_t unit)
 {
     return plan_keeps(&store->own, store->model, unit);
 }
 
-/* Where a buffer of a kept unit is in the weights' segment, in bytes: the trained weights, then the frozen ones. `own`: of
- * the host whose segment it is, this one's or another's. */
+/* Offset of a buffer of a kept unit in a host's segment of weights, in bytes; it holds the trained weights, then the
+ * frozen ones. own: the plan_own of that host, this one or another. */
 uint64_t store_weights_at(const struct store *store, const struct plan_own *own, uint32_t unit, uint32_t buffer);
-/* Where a slot of the ring is, in bytes. */
+/* Offset of a slot of the ring in this host's segment, in bytes. */
 uint64_t store_ring_at(const struct store *store, uint32_t slot);
 
 /* A unit's current weights. The store's are fp32 (asserted). */
 float *store_weights(const struct store *store, uint32_t unit);
 
-/* n parameters of a unit, from its element `first` on, all trained or all frozen; part: whose fold their rounding is
- * for. In an evaluation, for frozen ones, and for another host's, there are no moments, and bf16 weights have no low
- * halves. */
+/* n parameters of a unit, from its element `first` on, all trained or all frozen. part: the part whose fold rounds
+ * them. Frozen ones, another host's, and those of an evaluation have no moments, and no low halves in bf16. */
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part);
 
 /* The tasks of the optimizer thread, for own units (asserted). slice: 0-based, of MODEL_SLICE elements.
@@ -156,14 +156,14 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
  *   HOLD      fenced: as SUM, in a buffer of the unit's own. Nothing else changes until store_update, which first
  *             multiplies the sum by hp->grad_scale. Without store_update, the step leaves no trace. The bits are those
  *             of an eager commit, for AdamW and for AdamA with one part
- * -EDOM: the slice is not finite; nothing has changed. -ERANGE: done, but a weight is not finite now, by the sum of
- * finite slices or by a learning rate that is too high; the unit's weights are void. */
+ * -EDOM: the slice is not finite; nothing has changed. -ERANGE: done, but a weight is not finite now, because a sum of
+ * finite slices overflowed or the learning rate is too high; the unit's weights are void. */
 enum store_fold { STORE_FOLD_DIRECT, STORE_FOLD_MOMENTS, STORE_FOLD_SUM, STORE_FOLD_HOLD };
 
 struct store_contribution {
     const void *g; /* the slice, in an inbox; not trusted */
     enum number_type type;
-    bool first; /* of the slice in this step */
+    bool first; /* the slice's first contribution in this step */
     uint32_t part;
 };
 
@@ -176,13 +176,14 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
  * as above. */
 int store_update(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp);
 
-/* After store_update of the unit, here or at its owner, and before its next fold: the other buffer becomes current. So
- * each host has as current the one that the owner has. Does nothing without replay. For tasks of an updater, updater_take
- * has called it. */
+/* Makes a unit's other buffer current, after store_update of the unit, here or at its owner, and before its next fold.
+ * So all hosts have the same buffer current. Does nothing without replay. updater_take calls it for an updater's
+ * tasks. */
 void store_swap(struct store *store, uint32_t unit);
 
-/* The sum of squares of a unit's held sum. The gradient's norm is the root of these over all units; tied weights count
- * once. The same bits for every number of threads. Infinite if a sum of contributions has overflowed. */
+/* The sum of squares of a unit's held sum, with the same bits for every number of threads; infinite if a sum of
+ * contributions has overflowed. The gradient's norm is the root of the sum of these over all units; tied weights count
+ * once. */
 double store_sum_squares(const struct store *store, uint32_t unit);
 
 /* How contributions to a unit are folded. Both visits of a tied unit are summed before the square, as are the parts of

@@ -42,8 +42,8 @@ struct read {
     const struct model_piece *piece;
     enum array array;
     const struct safetensors_entry *entry;
-    uint64_t first;     /* of the tensor's elements */
-    uint64_t at;        /* of the piece's elements, the first that is read now */
+    uint64_t first;     /* index in the tensor of the piece's first element */
+    uint64_t at;        /* index in the piece of the first element that is read now */
     const char *window; /* these elements, in a file that is served; else NULL */
     _Atomic int rc;
 };
@@ -177,7 +177,7 @@ static int compare(const struct store *store, uint32_t unit, const struct model_
 struct loading {
     struct store *store;
     struct places places;
-    bool *seen; /* of moments: (2 * n_tensors), m first */
+    bool *seen; /* (2 * n_tensors) moments found so far, m first */
 };
 
 /* All pieces of a tensor that are kept here; of moments those in own units. */

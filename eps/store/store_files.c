@@ -1,7 +1,7 @@
 #include "eps/store/store_files.h"
 
 #include "proto/model/checkpoint_layout.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/files.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -177,7 +177,7 @@ static int write_values(const struct store_files *files, uint32_t unit, enum arr
     return rc;
 }
 
-/* Of a piece's first element in the file. */
+/* Offset of a piece's first element in the file. */
 static uint64_t offset_of(const struct store_files *files, enum array array, const struct model_piece *piece)
 {
     const struct model *model = files->store->model;

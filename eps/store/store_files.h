@@ -24,22 +24,22 @@ struct store_files {
     const struct store *store;                          /* borrowed */
     struct safetensors_layout weights, moments;         /* moments zeroed without training */
     uint64_t *updates;                                  /* (n_tensors) as captured; UINT64_MAX: not yet */
-    struct checkpoint_run *weights_runs, *moments_runs; /* (n_...) the room for a checkpoint's, if reserved */
+    struct checkpoint_run *weights_runs, *moments_runs; /* (n_..._runs) lent to each checkpoint, if reserved */
     size_t n_weights_runs, n_moments_runs;
-    /* Of the save under way: */
+    /* The save under way: */
     struct file to_weights, to_moments;                  /* to_moments: or not open */
     struct checkpoint_file *weights_file, *moments_file; /* borrowed; NULL where no checksums are wanted */
     uint32_t n_written;                                  /* own units */
 };
 
-/* What the file of another host's units holds, told to host 0: a run of one of the files, or a tensor's count of
- * updates. It has no pointer and no padding, so its bytes may be sent. */
+/* A note to host 0 of what another host has written: a run of one of the files, or a tensor's count of updates. It has
+ * no pointer and no padding, so its bytes may be sent. */
 enum store_files_kind { STORE_FILES_WEIGHTS, STORE_FILES_MOMENTS, STORE_FILES_UPDATES };
 struct store_files_note {
     uint32_t kind;   /* enum store_files_kind */
-    uint32_t tensor; /* of updates */
+    uint32_t tensor; /* STORE_FILES_UPDATES: the tensor */
     uint64_t updates;
-    struct checkpoint_run run; /* of weights or moments */
+    struct checkpoint_run run; /* STORE_FILES_WEIGHTS, STORE_FILES_MOMENTS: the run */
 };
 
 /* Lays out both files (optimizer.safetensors only if the store trains), for any number of saves. -ENOMEM. Undo:

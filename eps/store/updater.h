@@ -14,18 +14,18 @@ enum updater_task_kind { UPDATER_FOLD, UPDATER_UPDATE, UPDATER_CALL, UPDATER_CHE
 struct updater_task {
     enum updater_task_kind kind;
     uint32_t unit, slice;
-    struct store_contribution contribution; /* of a fold; of a check, g and type alone, with */
-    uint64_t n;                             /* so many elements, which are to be finite */
+    struct store_contribution contribution; /* FOLD: to be folded. CHECK: g and type alone */
+    uint64_t n;                             /* CHECK: elements of g that must be finite */
     enum store_fold how;
-    double *squares;    /* of a fold: NULL, or where the unit's sum of squares goes, which this last fold completes */
-    struct hyper hyper; /* of the step that the task belongs to */
-    int (*call)(void *context); /* of a call: 0 or -errno */
+    double *squares;            /* FOLD, the unit's last: gets the unit's sum of squares; or NULL */
+    struct hyper hyper;         /* the step's */
+    int (*call)(void *context); /* CALL: returns 0 or -errno */
     void *context;
     struct trace *trace; /* track that records the task, with these; or NULL. Borrowed until the task is done */
     uint64_t step;
     uint32_t visit;
-    int result; /* of a call: what it returned; of a fold or a check: 0, or -EDOM: not finite. Nothing was folded then, unless
-                   it is the held sum that has overflowed. Of either: -ERANGE, a weight is not finite afterwards */
+    int result; /* CALL: what it returned. Else 0, or -EDOM: not finite, and nothing was folded, unless the held sum has
+                * overflowed; or -ERANGE: a weight is not finite afterwards */
 };
 
 /* Does one task at once, with the caller's OpenMP team. */

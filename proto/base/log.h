@@ -27,8 +27,8 @@ int log_set_level(const char *text, struct error *err);
 /* Standard error becomes this file (path_open): it is made, or appended to. For main, before any thread starts. -errno
  * with a sentence; standard error is then as before. */
 int log_open(const char *path, struct error *err);
-/* Opens the file anew, by its name: it may have been renamed to rotate the log. Where that fails, the old file stays and
- * gets a line that says so. Does nothing without log_open. */
+/* Opens the file anew, by its name: it may have been renamed to rotate the log. Where that fails, the old file stays
+ * and gets a line that says so. Does nothing without log_open. */
 void log_reopen(void);
 
 /* Write one line, of INFO, WARNING and ERROR. Safe from every thread (one write each). */

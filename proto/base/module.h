@@ -12,7 +12,7 @@
 /* What a module exports. */
 struct module {
     char version[16];
-    size_t ops_bytes; /* of the table, as the module knows it */
+    size_t ops_bytes; /* size of the table in the module's build */
     const void *ops;
 };
 
@@ -20,17 +20,18 @@ struct module {
 struct module_kind {
     const char *file;    /* "eps-mpi.so" */
     const char *symbol;  /* the name of its struct module */
-    size_t ops_bytes;    /* of the table, as the program knows it */
+    size_t ops_bytes;    /* size of the table in the program's build */
     const char *version; /* the program's */
-    int flags;           /* of dlopen, besides RTLD_NOW */
-    const char *library; /* which the module needs, as the loader's message names it; */
-    const char *remedy;  /* how to get it */
+    int flags;           /* dlopen's flags besides RTLD_NOW */
+    const char *library; /* the library that the module needs, as the loader's message names it */
+    const char *remedy;  /* how to get that library */
 };
 
-/* Where it is: beside the running program, whose directory is in `directory` then, else in the installed library
- * directory. False: in neither. */
+/* Finds a module: beside the running program (sets `directory` to the program's), else in the installed library
+ * directory. False: it is in neither. */
 bool module_find(char path[PATH_MAX], char directory[PATH_MAX], const struct module_kind *kind);
-/* Loads it; its table, which stays. NULL with a sentence: it does not load, is no module, or is of another build. */
+/* Loads a module, for good, and returns its table. NULL with a sentence: it does not load, is no module, or belongs to
+ * another build. */
 const void *module_load(const char *path, const struct module_kind *kind, struct error *err);
 
 #endif

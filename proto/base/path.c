@@ -19,8 +19,8 @@ static bool is_trusted(const struct stat *link)
     return S_ISLNK(link->st_mode) && (link->st_uid == 0 || link->st_uid == geteuid()) && link->st_nlink == 1;
 }
 
-/* Replaces the path of a link by where it leads, and returns 0. 1: it is a link of /proc, where nobody makes links, and the
- * kernel alone knows where it leads. */
+/* Replaces the path of a link by where it leads, and returns 0. 1: it is a link of /proc, where nobody makes links, and
+ * the kernel alone knows where it leads. */
 static int follow(char path[PATH_MAX])
 {
     const int link = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC); /* the link that is checked is the one that is read */

@@ -10,11 +10,11 @@
 
 #include <sys/types.h>
 
-/* What is wrong with a link that is not followed; a remedy follows. */
+/* The sentence about a link that is not followed; a remedy is appended. */
 #define PATH_IS_A_LINK "it is a link, and may be another user's"
 
-/* open(2) for writing, with O_CLOEXEC; `mode` is of a file that is made. Waits for no pipe's reader. The descriptor; or
- * -errno with a sentence that the path may precede: -ELOOP, a link that is not followed. */
+/* open(2) for writing, with O_CLOEXEC; a new file gets `mode`. Never waits for a pipe's reader. Returns the descriptor,
+ * or -errno with a sentence that the path may precede; -ELOOP: a link that is not followed. */
 int path_open(const char *path, int flags, mode_t mode, struct error *err);
 
 #endif

@@ -52,7 +52,9 @@ void process_bound_spinning(char **argv)
 /* Without stdio, which takes 8 KiB of stack for a line to standard error. */
 bool process_check_stack(const char *program)
 {
-    enum { LEAST_KIB = 1024 }; /* of any thread: jansson takes 640 KiB for the 2,048 levels of JSON that it allows */
+    enum {
+        LEAST_KIB = 1024
+    }; /* a thread's least stack: jansson takes 640 KiB for the 2,048 levels of JSON that it allows */
     struct rlimit limit;
     char line[128];
 

@@ -23,8 +23,8 @@ int process_restart(char **argv);
  * so that using it still fails. -EMFILE with a sentence. Call before anything is opened. */
 int process_check_descriptors(struct error *err);
 
-/* True if every thread's stack may take what is needed; else false, and it has said so on standard error. Call first in
- * main, which must itself need little: a frame that does not fit is a segmentation fault. */
+/* True if the limit on stacks suffices for every thread. Else false, after a sentence on standard error. Call first in
+ * main, whose own frame must be small: one that does not fit is a segmentation fault. */
 bool process_check_stack(const char *program);
 
 /* Checks that n threads can be created. Otherwise libuv and nanomsg would abort, and libgomp would end with its own
@@ -32,12 +32,13 @@ bool process_check_stack(const char *program);
  * ends them. The caller creates its threads next. -EAGAIN, -ENOMEM with a sentence. */
 int process_check_threads(unsigned n, struct error *err);
 
-/* Runs call(arg). -EAGAIN with a sentence if it aborts, as nanomsg and libuv do where they get no thread: others may have
- * taken it since process_check_threads. What the call had locked then stays locked: the library can be used no more. */
+/* Runs call(arg). -EAGAIN with a sentence if it aborts, as nanomsg and libuv do where they get no thread: others may
+ * have taken it since process_check_threads. What the call had locked then stays locked: the library can be used no
+ * more. */
 int process_survive_abort(void (*call)(void *arg), void *arg, struct error *err);
 
-/* The same of a call that may have made threads before it aborts: they use its frame, so it is not left. The process ends
- * with that sentence and status 1. */
+/* Runs call(arg), and ends the process with a sentence and status 1 if it aborts. For calls that may have made threads
+ * before they abort: those use the call's frame, so it cannot be left. */
 void process_end_if_aborted(void (*call)(void *arg), void *arg);
 
 /* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive it. False if
@@ -62,18 +63,18 @@ void process_host_name(char *out, size_t n);
 /* Host memory available now, within this process's control group; UINT64_MAX if the system does not tell. */
 uint64_t process_available_bytes(void);
 
-/* Parses "2GiB", "2g", "512M", "64KiB", "128MB", "1000" as bytes, at least 1, in either case. K, M, G and T are powers of
- * 1024, with or without iB; kB, MB, GB and TB are powers of 1000. -EINVAL with a sentence that names the option. */
+/* Parses "2GiB", "2g", "512M", "64KiB", "128MB", "1000" as bytes, at least 1, in either case. K, M, G and T are powers
+ * of 1024, with or without iB; kB, MB, GB and TB are powers of 1000. -EINVAL with a sentence that names the option. */
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err);
-/* The line of --help about these. */
+/* The line of --help about byte counts. */
 #define PROCESS_BYTES_HELP "BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536."
 
 /* Formats "1.4 GiB", "37.0 MiB", "12.5 KiB", "812 B"; returns out. */
 enum { PROCESS_BYTES_TEXT = 24 };
 const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes);
 
-/* The same in the unit of `like`, for comparable figures in one line: "0.12 GiB" beside "2.0 GiB". Less than 1 of the
- * unit gets two significant digits. */
+/* Formats bytes in the unit that `like` would get, for comparable figures in one line: "0.12 GiB" beside "2.0 GiB".
+ * Less than 1 of the unit gets two significant digits. */
 const char *process_format_bytes_like(char out[PROCESS_BYTES_TEXT], uint64_t bytes, uint64_t like);
 
 #endif

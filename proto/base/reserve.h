@@ -13,7 +13,7 @@ struct reserve {
     uint64_t bytes, used;
 };
 
-/* What a piece of n bytes takes. */
+/* Bytes that a piece of n bytes takes. */
 static inline uint64_t reserve_rounded(uint64_t n)
 {
     return (n + 7) / 8 * 8;

@@ -6,8 +6,8 @@
  * file can be opened at any time and after a kill. The client writes the end when all others have closed the file.
  * Times are from CLOCK_MONOTONIC, which all processes of a host share.
  *
- * A client of another user than the daemon's gives no file away: its descriptor is a socket, from which the client appends
- * to the file. What the client does not take at once is dropped, so that nobody waits for it, and counted.
+ * A client of another user than the daemon's gives no file away: its descriptor is a socket, from which the client
+ * appends to the file. What the client does not take at once is dropped, so that nobody waits for it, and counted.
  *
  * An event costs two clock readings and its text, about 300 ns; every 30 events cost one write of 4 KiB. Nothing is
  * allocated. A caller holds a pointer to its track, which is NULL without tracing; that check is then the whole
@@ -42,9 +42,8 @@ struct trace_arg {
 /* Names the track by process and thread. Neither may contain quotes; that applies to all names here. */
 void trace_open(struct trace *t, int fd, const char *process, const char *thread);
 
-/* Writes pending events and zeroes *t; the descriptor stays the caller's. Returns 0, or why the track is incomplete: -ENOBUFS
- * if writes were dropped.
- * Safe on a zeroed struct. */
+/* Writes pending events and zeroes *t; the descriptor stays the caller's. Returns 0, or why the track is incomplete:
+ * -ENOBUFS if writes were dropped. Safe on a zeroed struct. */
 int trace_close(struct trace *t);
 
 /* Writes pending events, so that they survive the process. */

@@ -2,8 +2,8 @@
  * written.
  *
  * model.safetensors has the tensors in the model's order. optimizer.safetensors has first the updates, the widest type;
- * then m, then v of the trained tensors, each in the model's order. So what lies together in a unit lies together in the
- * file. */
+ * then m, then v of the trained tensors, each in the model's order. So what lies together in a unit lies together in
+ * the file. */
 #ifndef PROTO_MODEL_CHECKPOINT_LAYOUT_H
 #define PROTO_MODEL_CHECKPOINT_LAYOUT_H
 

@@ -9,11 +9,11 @@
 #include <stdint.h>
 
 struct contribution_name {
-    uint64_t step;    /* from 0: also the version of the weights that it was computed with */
-    uint32_t visit;   /* of the computation: a tied unit has two */
-    uint32_t part;    /* of the minibatch */
-    uint32_t slice;   /* of the unit: MODEL_SLICE elements each */
-    uint32_t attempt; /* of the part: one more whenever it goes to another worker */
+    uint64_t step;    /* from 0; also the version of the weights that were used */
+    uint32_t visit;   /* number of the visit; a tied unit has two */
+    uint32_t part;    /* index in the minibatch */
+    uint32_t slice;   /* index in the unit: MODEL_SLICE elements each */
+    uint32_t attempt; /* one more whenever the part goes to another worker */
 };
 
 static inline bool contribution_is(const struct contribution_name *a, const struct contribution_name *b)

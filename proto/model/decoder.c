@@ -100,7 +100,7 @@ void decoder_frequencies(double *out, const struct decoder_rope *rope, uint32_t 
 {
     for (uint32_t j = 0; j < n / 2; j++) {
         const double frequency = pow(rope->base, -2.0 * j / n), waves = rope->n_trained * frequency / (2 * M_PI);
-        double kept = 1; /* of the frequency; of the rest a factor'th */
+        double kept = 1; /* weight of the unscaled frequency; the rest is divided by `factor` */
 
         if (rope->scaling == DECODER_LINEAR)
             kept = 0;

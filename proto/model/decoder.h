@@ -10,12 +10,12 @@
 enum decoder_scaling {
     DECODER_NOT_SCALED,
     DECODER_LINEAR, /* all divided by `factor` */
-    DECODER_LLAMA3, /* low ones divided, high ones kept, those between interpolated. Grattafiori et al., arXiv:2407.21783 */
+    DECODER_LLAMA3, /* low ones divided, high ones kept, others interpolated. Grattafiori et al., arXiv:2407.21783 */
 };
 
 enum { DECODER_MOST_LAYERS = 4096 };
 
-/* Which blocks are of the second kind. */
+/* The set of blocks of the second kind. */
 struct decoder_layers {
     uint32_t n;                             /* blocks that the file lists; 0: it lists none */
     uint64_t set[DECODER_MOST_LAYERS / 64]; /* bit i % 64 of element i / 64: block i */
@@ -30,29 +30,29 @@ static inline void decoder_layers_add(struct decoder_layers *layers, size_t bloc
 struct decoder_config {
     uint32_t n_kv_heads; /* 0 in the file: n_heads */
     uint32_t head_width; /* 0 in the file: width / n_heads */
-    uint32_t window;     /* of a query, its own key the last; 0: all keys before it */
+    uint32_t window;     /* keys that a query sees, up to its own; 0: all up to its own */
     bool qkv_bias, output_bias, mlp_bias;
-    bool head_norm;   /* of queries and keys */
+    bool head_norm;   /* queries and keys are normed head by head */
     bool norm_offset; /* norms multiply by 1 + weight */
     float dropout_attention;
     struct decoder_rope {
         float base;
         enum decoder_scaling scaling;
         float factor;
-        float low, high;    /* of DECODER_LLAMA3: frequencies are low below low / n_trained waves a position, high above
-                             * high / n_trained */
+        float low, high;    /* DECODER_LLAMA3: a frequency below low / n_trained waves a position is low, one above
+                             * high / n_trained is high */
         uint32_t n_trained; /* positions before scaling; 0 in the file: n_positions */
     } rope;
     /* Blocks of two kinds: queries of sliding ones see the window, those of the others all keys before them. */
     struct decoder_layers sliding;
-    /* In files that list none: */
-    bool slides;                      /* Qwen: the window is used */
-    uint32_t n_full;                  /* by all blocks but the first so many; */
-    uint32_t pattern;                 /* Gemma: by all blocks but every so many'th */
-    struct decoder_rope sliding_rope; /* of sliding blocks; base 0 in the file: rope */
-    bool norms_after;                 /* of attention's result and the MLP's too, before they are added */
+    /* If the file lists no kinds, these blocks slide: */
+    bool slides;                      /* Qwen: the window is used at all */
+    uint32_t n_full;                  /* Qwen: all but the first n_full blocks */
+    uint32_t pattern;                 /* Gemma: all but every pattern'th block */
+    struct decoder_rope sliding_rope; /* rotation in sliding blocks; base 0 in the file: rope */
+    bool norms_after;                 /* attention's and the MLP's results are normed too, before they are added */
     uint32_t score_width;             /* scores are divided by its square root; 0 in the file: head_width */
-    float logit_cap;                  /* of the head; 0: none */
+    float logit_cap;                  /* bound of the head's logits; 0: none */
 };
 
 #endif

@@ -1,7 +1,7 @@
 /* proto/model/decoder_family.h - for the files of families that followed Llama: what their models have in common.
  *
- * Root mean square norms before attention and MLP, rotary positions, grouped heads, a gated MLP. A family's file names the
- * keys of its config.json, and says where its block differs. */
+ * Root mean square norms before attention and MLP, rotary positions, grouped heads, a gated MLP. A family's file names
+ * the keys of its config.json, and says where its block differs. */
 #ifndef PROTO_MODEL_DECODER_FAMILY_H
 #define PROTO_MODEL_DECODER_FAMILY_H
 
@@ -18,11 +18,11 @@ void decoder_write_sliding_block(struct program *program, const struct model_con
 uint32_t decoder_kind_of_block(const struct model_config *config, uint32_t index);
 void decoder_write_norm(struct program *program, const struct model_config *config);
 
-/* Old files hold the frequencies of rotary positions, "layers.0.self_attn.rotary_emb.inv_freq". */
+/* True for "layers.0.self_attn.rotary_emb.inv_freq" and the like: frequencies that old files hold. */
 bool decoder_is_mask(const char *name);
 
-/* Unless the file says which blocks slide: from block `first` on all do but every pattern'th; 0: all. For a family's
- * `complete`. */
+/* Sets which blocks slide, unless the file says so: from block `first` on, all but every pattern'th; pattern 0: all.
+ * For a family's `complete`. */
 void decoder_slide(struct model_config *config, uint32_t first, uint32_t pattern);
 
 /* decoder_complete for Qwen, whose window is used if its file says so. */
@@ -34,7 +34,7 @@ float decoder_embedding_scale(const struct model_config *config);
 extern const struct family_table decoder_tables[];
 extern const struct family_layer decoder_layers[];
 
-/* What a family of these has in common with the others, for its struct family. */
+/* Members of struct family that all these families share. */
 #define DECODER_PARTS                                                                                                  \
     .prefix = "model.", .tables = decoder_tables, .layers = decoder_layers, .kind_of_block = decoder_kind_of_block,    \
     .logits = "lm_head"
@@ -63,7 +63,7 @@ extern const struct family_layer decoder_layers[];
     {object "type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},              \
         DECODER_ROPE_NUMBERS_OF(object, member)
 
-/* The same without the old name of rope_type. */
+/* Keys of an object of rotary positions, without "type", the old name of rope_type. */
 #define DECODER_ROPE_NUMBERS_OF(object, member)                                                                        \
     {object "rope_theta", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.base)},                                      \
         {object "rope_type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},     \

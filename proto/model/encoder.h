@@ -7,14 +7,14 @@
 
 /* The numbers of config.json that only these have. */
 struct encoder_config {
-    uint32_t n_segments; /* rows of the table of token types, of which the first is used */
-    uint32_t n_rows;     /* of the table of positions */
-    uint32_t first_row;  /* of these: that of position 0 */
+    uint32_t n_segments; /* rows of the table of token types */
+    uint32_t n_rows;     /* rows of the table of positions */
+    uint32_t first_row;  /* row of position 0 in that table */
     uint32_t pad;        /* RoBERTa: the id of padding, whose row precedes that of position 0 */
     int positions;       /* "absolute" */
     bool is_decoder;
     float dropout_attention, dropout_hidden; /* in [0, 1) */
-    float dropout_classifier;                /* the same; NAN until it is completed: dropout_hidden */
+    float dropout_classifier;                /* in [0, 1); NAN in the file's absence, completed to dropout_hidden */
 };
 
 #endif

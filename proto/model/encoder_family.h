@@ -1,8 +1,9 @@
 /* proto/model/encoder_family.h - for the files of families that followed BERT: what their models have in common.
  *
- * The sum of three embeddings is normed; a block has its norms after attention and MLP, and every token sees all others;
- * a dense layer, its activation and a norm come before the head, whose logits have a bias. A classifier has a dense layer
- * and its hyperbolic tangent there. A family's file names the layer before the head, and says where positions begin. */
+ * The sum of three embeddings is normed; a block has its norms after attention and MLP, and every token sees all
+ * others; a dense layer, its activation and a norm come before the head, whose logits have a bias. A classifier has a
+ * dense layer and its hyperbolic tangent there. A family's file names the layer before the head, and says where
+ * positions begin. */
 #ifndef PROTO_MODEL_ENCODER_FAMILY_H
 #define PROTO_MODEL_ENCODER_FAMILY_H
 
@@ -27,7 +28,7 @@ struct encoder_head {
 void encoder_write_head(struct program *program, const struct model_config *config, const struct encoder_head *names,
                         enum model_activation activation);
 
-/* The same of a classifier. */
+/* Names of a classifier's layer before its head. */
 struct encoder_classifier {
     const char *dense, *bias;
     bool drops_input; /* dropout precedes the dense layer too */
@@ -35,7 +36,7 @@ struct encoder_classifier {
 void encoder_write_classifier(struct program *program, const struct model_config *config,
                               const struct encoder_classifier *names);
 
-/* Sets what follows from other numbers; the first position has this row. For a family's `complete`. */
+/* Sets derived numbers; row: that of position 0. For a family's `complete`. */
 void encoder_complete(struct model_config *config, uint32_t row);
 
 /* Lines for a family's list of keys. */
@@ -67,7 +68,7 @@ extern const char *const encoder_positions[];
                 .dropout_hidden = 0.1f,                                                                                \
                 .dropout_classifier = NAN}
 
-/* What a family of these has in common with the others, for its struct family. */
+/* Members of struct family that all these families share. */
 #define ENCODER_PARTS                                                                                                  \
     .harmless = encoder_harmless, .unsupported = encoder_unsupported, .check = encoder_check, .masked = true,          \
     .tables = encoder_tables, .is_mask = encoder_is_mask, .old_name = encoder_old_name

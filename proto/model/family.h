@@ -1,8 +1,8 @@
 /* proto/model/family.h - a family of models: its config keys, tensors and layers, named in one place.
  *
- * A family has one const table, family_NAME, in families/NAME.c, where the build finds it. Its model is an embedding (the
- * sum of rows of tables), layers that are programs (proto/operation/program.h), and a head (logits by a table). All other
- * code knows only layers, programs, tensors and units. */
+ * A family has one const table, family_NAME, in families/NAME.c, where the build finds it. Its model is an embedding
+ * (the sum of rows of tables), layers that are programs (proto/operation/program.h), and a head (logits by a table).
+ * All other code knows only layers, programs, tensors and units. */
 #ifndef PROTO_MODEL_FAMILY_H
 #define PROTO_MODEL_FAMILY_H
 
@@ -12,10 +12,10 @@
 
 enum family_key_type {
     FAMILY_COUNT,           /* a positive whole number: uint32_t */
-    FAMILY_COUNT_OR_NULL,   /* the same; null: 0 */
+    FAMILY_COUNT_OR_NULL,   /* a positive whole number, or null for 0: uint32_t */
     FAMILY_REAL,            /* float */
-    FAMILY_REAL_OR_NULL,    /* the same, and greater than 0; null: 0 */
-    FAMILY_REAL_OR_DEFAULT, /* float; null: as it is */
+    FAMILY_REAL_OR_NULL,    /* float greater than 0, or null for 0 */
+    FAMILY_REAL_OR_DEFAULT, /* float; null: the default stays */
     FAMILY_SWITCH,          /* bool */
     FAMILY_ACTIVATION,      /* enum model_activation, by its name */
     FAMILY_WORD,            /* an enumeration: the value's index in `words` */
@@ -23,7 +23,7 @@ enum family_key_type {
     FAMILY_SAME,            /* no number of its own: if it and key `other` are both on, they must be equal */
 };
 
-/* Of a number of FAMILY_REAL or FAMILY_REAL_OR_DEFAULT. */
+/* Bounds on a FAMILY_REAL or FAMILY_REAL_OR_DEFAULT. */
 enum family_range {
     FAMILY_ANY,         /* what the family's check allows */
     FAMILY_FRACTION,    /* from 0 to 1 */
@@ -36,7 +36,7 @@ struct family_key {
     enum family_key_type type;
     size_t offset; /* in struct model_config, the family's own numbers included */
     bool required;
-    uint32_t most; /* of a count, which is at least 1, once the family has completed it; 0: not bounded here */
+    uint32_t most; /* a count must be in 1..most once the family has completed it; 0: not bounded here */
     enum family_range range;
     const char *other;
     const char *const *words; /* NULL ends them */
@@ -62,9 +62,9 @@ struct family_key {
 struct family_table {
     const char *name; /* "wte", of tensor "wte.weight"; NULL: the end */
     enum model_lookup by;
-    size_t rows;   /* offset of a uint32_t in struct model_config; */
-    uint32_t some; /* or, if not 0, the number of rows */
-    size_t first;  /* by position: offset of a uint32_t there, the row of position 0; 0: that is row 0 */
+    size_t rows;   /* offset in struct model_config of the number of rows, a uint32_t, unless `some` is set */
+    uint32_t some; /* number of rows; 0: as `rows` says */
+    size_t first;  /* MODEL_BY_POSITION: offset there of position 0's row, a uint32_t; 0: row 0 */
 };
 
 /* A layer between embedding and head: a program.
@@ -73,18 +73,19 @@ struct family_table {
  * several: the rows behind its first one that go on. */
 struct family_layer {
     enum model_layer_kind kind; /* MODEL_BLOCK: n_layers blocks in all; or MODEL_SINGLE */
-    const char *name;           /* of its unit: "h.%u" of block %u, "ln_f"; NULL: the end */
+    const char *name;           /* the unit's: "h.%u" in block %u, "ln_f"; NULL: the end */
     /* A block's tensors are named by the block's first layer, a dot and the program's name; a single layer's by the
      * program's name alone. The prefix precedes both, unless a single layer is `bare`. */
     bool bare;
-    bool goes_on; /* with the block of the row before */
+    bool goes_on; /* belongs to the block of the row before */
     void (*write)(struct program *program, const struct model_config *config);
-    /* A second program, run once a part: forward behind the part's last microbatch, backward before its first. Its inputs
-     * are values of a row that the layer wrote, its outputs values of the part. It has no tensors. NULL: none. */
+    /* A second program, run once a part: forward behind the part's last microbatch, backward before its first. Its
+     * inputs are values of a row that the layer wrote, its outputs values of the part. It has no tensors. NULL:
+     * none. */
     void (*finish)(struct program *program, const struct model_config *config);
 };
 
-/* What is above the blocks of a model that predicts a label for each row, from its first token. */
+/* The layers above the blocks in a model that predicts a label for each row, from the row's first token. */
 struct family_classifier {
     const char *architecture;          /* "BertForSequenceClassification" */
     const struct family_layer *layers; /* in place of the family's, and the same up to the blocks */
@@ -97,29 +98,29 @@ enum { FAMILY_NO_TOKEN = INT32_MAX };
 struct family {
     const char *model_type;                     /* in config.json */
     const char *const *architectures;           /* accepted; NULL ends them; the first is the one trained */
-    const struct family_classifier *classifier; /* of configs with its architecture; NULL: there is none */
+    const struct family_classifier *classifier; /* used by configs with its architecture; NULL: there is none */
     const struct family_key *keys; /* where two set the same number, the later one wins; the last one has no name */
-    /* Keys that change nothing here, and keys that must be off; NULL ends each list, or stands for none. An asterisk at the end of a name
-     * stands for any ending. model_config.c has the keys that all families share. */
+    /* Keys that change nothing here, and keys that must be off; NULL ends each list, or stands for none. An asterisk at
+     * the end of a name stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;
     struct model_config defaults;
     uint32_t end_token; /* the id that transformers assumes if config.json has none; or FAMILY_NO_TOKEN */
-    /* The same of pad_token_id: its row of the table of tokens gets no gradient from the input (PyTorch's padding_idx).
-     * A tied head's gradient reaches it. */
+    /* pad_token_id if config.json has none; or FAMILY_NO_TOKEN. That token's row of the table gets no gradient from the
+     * input (PyTorch's padding_idx); a tied head's gradient reaches it. */
     uint32_t padding;
-    bool trains_padding; /* that row is trained as any other, whatever pad_token_id is */
+    bool trains_padding; /* the row of pad_token_id is trained as any other */
 
     /* Sets the numbers that are derived from others. */
     void (*complete)(struct model_config *config);
-    /* What numbers must be to one another, each within the bounds of its key. As model_config_check. */
+    /* Checks relations between numbers, each of which is within the bounds of its key. As model_config_check. */
     int (*check)(const struct model_config *config, struct error *err);
 
-    const char *prefix;                /* of tensor names, "transformer."; files may omit it */
-    const struct family_table *tables; /* of the embedding, that of tokens first */
+    const char *prefix;                /* precedes tensor names, "transformer."; files may omit it */
+    const struct family_table *tables; /* the embedding's, that of tokens first */
     const struct family_layer *layers; /* from the bottom up */
-    /* Which kind of block this one is, of those in `layers`, from 0. NULL: there is one kind. */
+    /* The kind of this block, numbered from 0 in the order of `layers`. NULL: there is one kind. */
     uint32_t (*kind_of_block)(const struct model_config *config, uint32_t index);
-    /* Elements of a row in the family's own domain PROGRAM_OWN + own: so many tokens. NULL: it has none. */
+    /* Elements (tokens) of a row in the family's domain PROGRAM_OWN + own. NULL: it has none. */
     uint32_t (*own_domain)(const struct model_config *config, uint32_t own);
     const char *logits; /* the head's table if it is not tied: "lm_head"; without the prefix */
     /* Dropout of the embedding's sum. NULL: none. */
@@ -139,10 +140,10 @@ struct family {
 
 extern const struct family *const model_families[]; /* NULL ends them */
 
-/* By a config's model_type. NULL: it has none, or no family has this name. */
+/* The family of a config's model_type. NULL: it has none, or no family has this name. */
 const struct family *family_find(const struct json_t *config);
 
-/* NULL: nothing is listed. */
+/* True if the list has this name, or an ending in '*' that matches it. list NULL: empty. */
 bool family_lists(const char *const *list, const char *name);
 
 #endif

@@ -1,4 +1,5 @@
-/* Which tensors are trained, and what follows from it: each unit's pieces, the visits that contribute, units that recur. */
+/* Which tensors are trained, and what follows from it: each unit's pieces, the visits that contribute, units that
+ * recur. */
 #include "proto/model/model_internal.h"
 
 #include "proto/model/family.h"
@@ -59,7 +60,7 @@ static uint32_t count_period_units(const struct model *m)
     return n > MODEL_PERIOD ? 1 : n;
 }
 
-/* Of the units below the blocks, the blocks', and those above. */
+/* Finds recurring units: below the blocks, in the blocks, and above them. */
 static void find_alike(struct model *m)
 {
     const uint32_t first = m->visits[m->layers[m->first_block].first_visit], above = first + m->n_block_layers;

@@ -6,8 +6,8 @@
 
 /* The numbers of its config.json that only this family has. */
 struct gpt2_config {
-    bool scale_attention;                                         /* by 1/sqrt(head width) */
-    bool scale_by_layer;                                          /* and by 1/(layer + 1) */
+    bool scale_attention;                                         /* scores are multiplied by 1/sqrt(head width) */
+    bool scale_by_layer;                                          /* scores are multiplied by 1/(layer + 1) as well */
     float dropout_attention, dropout_embedding, dropout_residual; /* in [0, 1) */
 };
 

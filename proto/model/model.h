@@ -9,8 +9,8 @@
  *              tensors of its program, in its order. Blocks may differ: those are the kinds of block
  *   SINGLE     other programs, below the blocks or above: GPT-2's last norm; one unit each
  *   HEAD       visits the table of tokens again when tied, else its own, cut by rows into vocabulary chunks
- * Backward runs over the visits in reverse. All microbatches pass a visit before any passes the next one, so what need not
- * be on the device together is several layers: the chunks of a wide MLP, experts.
+ * Backward runs over the visits in reverse. All microbatches pass a visit before any passes the next one, so what need
+ * not be on the device together is several layers: the chunks of a wide MLP, experts.
  *
  * What layers give to each other are boundary values (proto/model/values.h). */
 #ifndef PROTO_MODEL_MODEL_H
@@ -38,8 +38,8 @@ struct model_config {
     bool tied; /* the head's table is that of tokens */
     float norm_epsilon;
     float initializer_range; /* deviation of fresh weights */
-    uint32_t n_labels;       /* of a classifier, which predicts one for each row; 0: the model predicts tokens */
-    bool regression;         /* its one label is a number */
+    uint32_t n_labels;       /* a classifier predicts one of these for each row; 0: the model predicts tokens */
+    bool regression;         /* the classifier's one label is a number */
     bool has_padding;        /* the input does not train the row of token `padding` in the table of tokens */
     uint32_t padding;        /* a token, if has_padding */
     union {                  /* the family's own numbers: only its own file reads them */
@@ -62,9 +62,9 @@ struct model_tensor {
     uint64_t n;        /* elements */
     bool decays;       /* weight decay: matrices yes, biases and norms no */
     bool frozen;       /* not trained: model_freeze */
-    uint32_t rank;     /* index among the trained tensors; of those */
+    uint32_t rank;     /* index among the trained tensors, if it is trained */
     enum model_init init;
-    float deviation; /* of MODEL_INIT_NORMAL */
+    float deviation; /* standard deviation for MODEL_INIT_NORMAL */
 };
 
 /* Consecutive rows of one tensor inside one unit. */
@@ -75,8 +75,8 @@ struct model_piece {
     uint64_t n;      /* elements */
 };
 
-/* Consecutive units, first .. end-1, that recur: each equals (n, program, frozen pieces) the one `period` below it, if that
- * is among them. */
+/* Consecutive units, first .. end-1, that recur: each equals (n, program, frozen pieces) the one `period` below it, if
+ * that is among them. */
 struct model_alike {
     uint32_t first, end, period;
 };
@@ -94,9 +94,9 @@ struct model_unit {
                                      * replay; 0 if nothing of the unit is trained */
     uint32_t n_slices;              /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;              /* 2 when tied */
-    uint32_t program;               /* of the model's, that its layer runs; 0 of a table's */
-    uint64_t frozen;                /* set: bit i: its piece i is frozen */
-    struct model_alike alike;       /* this unit is one of */
+    uint32_t program;               /* index of the program that the unit's layer runs; 0 for a table's unit */
+    uint64_t frozen;                /* a set: bit i: piece i of the unit is frozen */
+    struct model_alike alike;       /* the run of recurring units that this one belongs to */
 };
 
 /* Maximum elements of a slice: 16 MiB of fp32. */
@@ -113,13 +113,13 @@ enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL
 /* A program and its derived data, shared by all layers that run it. */
 struct model_program {
     struct program program;
-    uint32_t n_layers;                  /* that run it */
-    uint32_t class;                     /* if they are blocks': of the model's classes */
-    bool passes;                        /* as in struct schedule, whatever is kept */
-    uint32_t reads;                     /* set of inputs: program_inputs_read */
-    const struct model_program *finish; /* of its layers (struct family_layer); NULL: they have none */
-    uint32_t n_keepings;                /* distinct ones: the first of MODEL_KEEPINGS */
-    /* Of the first n_keepings: kept values, and schedules. */
+    uint32_t n_layers;                  /* number of layers that run it */
+    uint32_t class;                     /* index of the class of these layers, if blocks run it */
+    bool passes;                        /* schedule.passes, the same whatever is kept */
+    uint32_t reads;                     /* program_inputs_read */
+    const struct model_program *finish; /* what finishes its layers (struct family_layer); NULL: nothing */
+    uint32_t n_keepings;                /* number of distinct keepings: the first of MODEL_KEEPINGS */
+    /* (n_keepings) for each keeping: the kept values, and the schedules. */
     uint64_t kept[MODEL_KEEPINGS];
     struct schedule forward[MODEL_KEEPINGS], backward[MODEL_KEEPINGS];
 };
@@ -140,27 +140,27 @@ const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model
 /* Layers of blocks whose programs are alike (program_is_alike), so that they keep the same sets of values in the same
  * bytes. */
 struct model_class {
-    const struct model_program *program; /* of the lowest */
-    uint32_t first, n_blocks;            /* in model.ranked */
+    const struct model_program *program; /* the lowest layer's */
+    uint32_t first, n_blocks;            /* range in model.ranked */
 };
 
 enum {
-    MODEL_CLASSES = 8, /* at most; a family with more is a mistake */
-    MODEL_PERIOD = 64, /* longest that is looked for, in layers */
+    MODEL_CLASSES = 8, /* maximum; a family with more is a mistake */
+    MODEL_PERIOD = 64, /* longest period that is looked for, in layers */
 };
 
-/* Which row of a table a token takes. */
+/* The row of a table that a token takes. */
 enum model_lookup {
     MODEL_BY_TOKEN,    /* the row of its id */
     MODEL_BY_POSITION, /* the row of its position in the sequence */
-    MODEL_BY_SEGMENT,  /* row 0; in a classifier, row 1 of the row's second segment */
+    MODEL_BY_SEGMENT,  /* row 0; in a classifier, row 1 for tokens of segment 1 */
 };
 
 struct model_table {
     enum model_lookup by;
     const char *name; /* the family's: "wte" */
     uint32_t tensor;
-    uint32_t first; /* by position: the row of position 0 */
+    uint32_t first; /* MODEL_BY_POSITION: the row of position 0 */
 };
 
 enum { MODEL_TABLES = 3 };
@@ -169,33 +169,32 @@ enum { MODEL_TABLES = 3 };
 struct model_embedding {
     struct model_table tables[MODEL_TABLES]; /* the first is by token */
     uint32_t n_tables;
-    float scale; /* of the rows of the table of tokens, rounded to the weights' type; 0: 1 */
+    float scale; /* factor on rows of the table of tokens, rounded to the weights' type; 0: 1 */
     struct program_dropout dropout;
 };
 
 struct model_layer {
     enum model_layer_kind kind;
-    const struct model_program *program; /* of the model; NULL for embedding and head */
-    uint32_t index;   /* among those of its kind: 0 nearest the input; of a block's layers, the block's */
-    uint32_t part;    /* of a block: its place among the block's layers */
-    uint32_t rank;    /* of a block: the same among the layers of its class */
-    const char *name; /* the family's, of a layer with a program: "h.%u", "ln_f" */
+    const struct model_program *program; /* one of the model's; NULL for embedding and head */
+    uint32_t index;   /* among the layers of its kind, 0 nearest the input; for a block's layers, the block's index */
+    uint32_t part;    /* in a block: index among the block's layers */
+    uint32_t rank;    /* in a block: index among the layers of its class */
+    const char *name; /* the family's, for a layer with a program: "h.%u", "ln_f" */
     uint32_t first_visit, n_visits;
-    struct model_edges edges;  /* what the layer reads and writes; */
-    struct model_edges finish; /* and what finishes it does, once a part: program->finish */
+    struct model_edges edges;  /* values that the layer reads and writes */
+    struct model_edges finish; /* values that program->finish reads and writes, once a part */
 };
 
 struct model {
     struct model_config config;
     struct model_embedding embedding;
-    float logit_cap; /* c: the head's logits are c * tanh(logit / c); 0: they are as they are */
-    const struct model_tensor
-        *logit_bias;                /* (vocabulary), of a layer above the blocks: added to the logits; NULL: none */
-    struct model_program *programs; /* of the family's layers, in its order; then those that finish some of them */
+    float logit_cap;                       /* c: the head's logits are c * tanh(logit / c); 0: they are as they are */
+    const struct model_tensor *logit_bias; /* (vocabulary), in a layer above the blocks; NULL: none */
+    struct model_program *programs; /* (n_programs + n_finishes) the family's layers', then what finishes layers */
     uint32_t n_programs, n_finishes;
-    uint32_t block, n_block_programs; /* the first program of blocks, and how many there are */
+    uint32_t block, n_block_programs; /* index of the blocks' first program, and how many blocks have */
     uint32_t first_block, n_block_layers;
-    /* Kinds of block recur in periods of so many blocks, at most half of them. Where no period holds throughout, it is the one
+    /* Kinds of block recur every `period` blocks, at most half of them. Where no period holds throughout, it is the one
      * with the fewest exceptions. */
     uint32_t period;
     struct model_class classes[MODEL_CLASSES]; /* by their lowest blocks */
@@ -209,19 +208,19 @@ struct model {
     uint32_t *visits;       /* unit of each visit, bottom first */
     uint32_t *visit_layers; /* layer of each visit */
     uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
-    uint32_t least_tokens; /* that a row must have: those that programs take */
-    uint64_t n_parameters; /* tied ones once */
-    uint64_t segment_n;    /* elements of the weight segment, padding included; */
-    uint64_t replay_n;     /* and those that replay adds to it: a second buffer of each unit with trained pieces */
+    uint32_t least_tokens; /* tokens that a row must have at least: those that programs take */
+    uint64_t n_parameters; /* tied parameters count once */
+    uint64_t segment_n;    /* elements of the weight segment without replay, padding included */
+    uint64_t replay_n;     /* elements that replay adds to it: a second buffer of each unit with trained pieces */
     uint64_t largest_unit; /* elements */
-    /* The same of the trained tensors. */
+    /* Elements of the trained tensors: all of them; with each unit's padding; the most in one unit. */
     uint64_t n_trained, trained_n, largest_trained;
     uint32_t n_trained_tensors, n_frozen_units; /* units without a trained piece */
-    uint32_t n_slices;                          /* of all units */
+    uint32_t n_slices;                          /* slices of all units */
     uint32_t *trained_visits; /* (n_trained_visits) visits of units with trained pieces, bottom first */
-    uint32_t *trained_below;  /* (n_visits) how many of these are below the visit */
+    uint32_t *trained_below;  /* (n_visits) how many trained_visits are below the visit */
     uint32_t n_trained_visits;
-    uint32_t lowest_trained; /* layer: the lowest that visits such a unit; nothing below it needs a gradient */
+    uint32_t lowest_trained; /* lowest layer that visits a unit with trained pieces; nothing below needs a gradient */
 };
 
 /* Reads config.json (text, n bytes, not terminated). -EINVAL with a sentence that names the key, its value and what is
@@ -231,13 +230,13 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
 
 struct json_t; /* jansson's */
 
-/* A config as text; the caller frees it. Numbers have 15 digits if that gives the same numbers, so 0.1 stays 0.1; else all 17.
- * NULL: no memory. */
+/* A config as text; the caller frees it. Numbers have 15 digits if that gives the same numbers, so 0.1 stays 0.1; else
+ * all 17. NULL: no memory. */
 char *model_config_text(const struct json_t *config);
 
-/* Converts a config.json (text, n bytes) for weights of this type; the caller frees the result. The type is
- * named where it was, as "dtype", "torch_dtype" or both; else as torch_dtype, which every version of transformers reads.
- * Ids of special tokens beyond the vocabulary, given or assumed, become null. All else stays; if nothing changes, so does
+/* Converts a config.json (text, n bytes) for weights of this type; the caller frees the result. The type is named where
+ * it was, as "dtype", "torch_dtype" or both; else as torch_dtype, which every version of transformers reads. Ids of
+ * special tokens beyond the vocabulary, given or assumed, become null. All else stays; if nothing changes, so does
  * every byte. NULL: no memory, or text is no JSON object. */
 char *model_config_print(const char *text, size_t n, enum safetensors_type type);
 
@@ -250,7 +249,7 @@ int model_config_check(const struct model_config *config, struct error *err);
 int model_init(struct model *out, const struct model_config *config, struct error *err);
 void model_free(struct model *model); /* safe on a zeroed one */
 
-enum { MODEL_FREEZE_BYTES = 256 }; /* of a list of patterns, the 0 at its end included */
+enum { MODEL_FREEZE_BYTES = 256 }; /* maximum length of a list of patterns, its final 0 included */
 
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
  * without the family's prefix, separated by commas; NULL or "": nothing. Called once, after model_init. -EINVAL with a
@@ -264,8 +263,8 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
 const struct model_table *model_table_of(const struct model *model, uint32_t tensor);
 
 #define MODEL_NO_ROW UINT64_MAX
-/* The row of a tensor that a fresh model has as zeros, as transformers does (PyTorch's padding_idx): the token of padding,
- * and the position that RoBERTa gives to it. */
+/* The row of a tensor that a fresh model has as zeros, as transformers does (PyTorch's padding_idx): the token of
+ * padding, and the position that RoBERTa gives to it. */
 uint64_t model_zero_row(const struct model *model, uint32_t tensor);
 
 /* The layer of this rank in a class. */
@@ -295,7 +294,7 @@ static inline bool model_is_above_blocks(const struct model *model, const struct
 /* The family's name of a unit, cut to fit: "h.3", "ln_f", "wpe"; "wte.2" if a table has several units. Returns out. */
 enum { MODEL_NAME_BYTES = 32 };
 const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit);
-/* The same of a visit's unit; "head wte.2" where the head visits it. */
+/* The name of a visit's unit, as model_unit_name; "head wte.2" where the head visits it. */
 const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit);
 
 /* The first tensor of the layers above the blocks. Those after it are theirs too, unless a head is tied. */

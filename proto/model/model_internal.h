@@ -11,7 +11,7 @@ struct model_kind {
 
 struct model_kind model_kind_of_block(const struct model *model, uint32_t index);
 
-/* Without the family's prefix, if it has that. Borrowed. */
+/* A tensor's name without the family's prefix, if it has one. Borrowed. */
 const char *model_without_prefix(const struct model *model, const char *name);
 
 /* The head's table. */

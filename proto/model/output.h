@@ -4,8 +4,8 @@
  * A checkpoint is written as step-N.partial/, flushed file by file, then renamed; an existing step-N is exchanged for
  * it and removed. Then `latest` points to it. A killed run leaves step-N.partial at most.
  *
- * Only checkpoints are removed. A directory that holds any file of another kind (not .json, .txt, .jinja, .safetensors or
- * tokenizer.model) is left alone, and a checkpoint of its name then fails. */
+ * Only checkpoints are removed. A directory that holds any file of another kind (not .json, .txt, .jinja, .safetensors
+ * or tokenizer.model) is left alone, and a checkpoint of its name then fails. */
 #ifndef PROTO_MODEL_OUTPUT_H
 #define PROTO_MODEL_OUTPUT_H
 
@@ -25,8 +25,8 @@ void output_path(char *out, size_t cap, int directory);
 void output_clean(int output);
 
 /* Opens a file of a directory that others may write to as well; returns the descriptor or -errno. flags: O_WRONLY or
- * O_RDWR; O_CREAT makes it, and with O_EXCL it must be new. A link that another has planted in its place is not followed
- * (-ELOOP), nor a pipe waited for. */
+ * O_RDWR; O_CREAT makes it, and with O_EXCL it must be new. A link that another has planted in its place is not
+ * followed (-ELOOP), nor a pipe waited for. */
 int output_open(int directory, const char *name, int flags);
 
 /* Makes an empty step-N.partial, in place of a leftover one. *directory is owned. -EEXIST, -errno. */
@@ -45,7 +45,7 @@ int output_place(int output, int directory, uint64_t step, struct error *err);
 /* Points `link` (`latest` or `best`) to step-N atomically; leaves no link.partial behind. -errno. */
 int output_point(int output, const char *link, uint64_t step);
 
-/* The same for `latest`, with a sentence. */
+/* output_point for `latest`, with a sentence. */
 int output_point_latest(int output, uint64_t step, struct error *err);
 
 /* Flushes a path's parent directory. -errno. */

@@ -393,8 +393,8 @@ int safetensors_header_bytes(uint64_t *out, const struct file *file, struct erro
     return rc;
 }
 
-/* Takes the memory of a header of `length` bytes: its text, whose names the entries borrow, and the most entries that it
- * can have. */
+/* Takes the memory of a header of `length` bytes: its text, whose names the entries borrow, and the most entries that
+ * it can have. */
 static int take_memory(struct safetensors *out, struct text *text, struct reserve *reserve, uint64_t length,
                        struct error *err)
 {

@@ -22,13 +22,13 @@ const char *safetensors_type_name(enum safetensors_type type);
 
 struct safetensors_entry {
     const char *name;
-    bool taken; /* by whoever matches names; false at first */
+    bool taken; /* set by whoever matches names; false at first */
     enum safetensors_type type;
     const char *dtype; /* the type's name in the file, "BF16"; static */
     uint32_t n_dims;
     uint64_t shape[8];
     uint64_t n;      /* elements */
-    uint64_t offset; /* of the first in the file */
+    uint64_t offset; /* position of the first element in the file, in bytes */
     struct file file;
 };
 
@@ -38,19 +38,19 @@ struct safetensors {
     void *memory; /* (safetensors_memory), owned; NULL: in a reserve */
 };
 
-/* Bytes of a file before its data. Errors as safetensors_open's. */
+/* Length of a file's header with its length field: the bytes before its data. Errors as safetensors_open's. */
 int safetensors_header_bytes(uint64_t *out, const struct file *file, struct error *err);
-/* Bytes of memory that headers take while their files are open, by their bytes, of one or of several together. */
+/* Bytes of memory that headers of header_bytes (one, or several together) take while their files are open. */
 uint64_t safetensors_memory(uint64_t header_bytes);
 
 /* Reads the header of an open regular file. fd is borrowed until safetensors_close. -EINVAL with a sentence (truncated,
  * header too long (over 100 MB) or not JSON, type unknown, shape and range disagree, ranges overlap, leave gaps or pass
  * the end, a name twice), or -errno. On failure *out is zeroed. Undo: safetensors_close. */
 int safetensors_open(struct safetensors *out, int fd, struct error *err);
-/* The same of a header that may have `most` bytes. A longer one is refused before any of it is read. */
+/* safetensors_open, but a header longer than `most` bytes is refused before any of it is read. */
 int safetensors_open_most(struct safetensors *out, int fd, uint64_t most, struct error *err);
-/* The same of any file, with memory of the reserve, which stays the caller's. A header for which there is not enough is
- * refused likewise. */
+/* safetensors_open for any file, own or served, with memory of the reserve, which stays the caller's. A header that
+ * needs more than the reserve has is refused before any of it is read. */
 int safetensors_open_within(struct safetensors *out, const struct file *file, struct reserve *reserve,
                             struct error *err);
 void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
@@ -59,17 +59,19 @@ void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
 /* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is
- * one of these three. -EIO if the file has become shorter, -errno, with a sentence; any thread that may read the file. */
+ * one of these three. -EIO if the file has become shorter, -errno, with a sentence; any thread that may read the
+ * file. */
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err);
 
-/* The same in two steps, for a file that is served (asserted): its bytes come into a window, as file_server's, for n elements
- * and `ahead` more; any thread converts them from there. */
+/* safetensors_read in two steps, for a file that is served (asserted). safetensors_window brings the bytes of n
+ * elements into *out, as file_server.window, and requests `ahead` elements more; safetensors_convert (any thread) makes
+ * them fp32. */
 int safetensors_window(const void **out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
                        uint64_t ahead, struct error *err);
 void safetensors_convert(float *out, const struct safetensors_entry *entry, const void *bytes, uint64_t n);
-unsigned safetensors_bytes(const struct safetensors_entry *entry); /* of an element */
+unsigned safetensors_bytes(const struct safetensors_entry *entry); /* bytes of an element */
 
-/* The same for I64, unconverted. */
+/* safetensors_read for I64, unconverted. */
 int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
                             struct error *err);
 
@@ -92,7 +94,7 @@ struct safetensors_plan {
 struct safetensors_layout {
     char *header; /* (header_bytes), owned: the length, the JSON, its padding: the file's first bytes */
     size_t header_bytes;
-    uint64_t *offsets; /* (n), owned: of each tensor's first byte, from the file's start */
+    uint64_t *offsets; /* (n), owned: position of each tensor's first byte, from the file's start */
     uint64_t file_bytes;
 };
 

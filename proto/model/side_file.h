@@ -1,8 +1,8 @@
 /* proto/model/side_file.h - a file that a model has beside its weights, as a string of JSON.
  *
- * A job's side file carries these files to the daemon, {NAME: "string", ...}. A text is its own string. tokenizer.model,
- * sentencepiece's vocabulary, is binary: its string is base64 (RFC 4648, section 4, padded). eps does not read it, but
- * llama.cpp's converter does, for Gemma, Llama 2 and Mistral. */
+ * A job's side file carries these files to the daemon, {NAME: "string", ...}. A text is its own string.
+ * tokenizer.model, sentencepiece's vocabulary, is binary: its string is base64 (RFC 4648, section 4, padded). eps does
+ * not read it, but llama.cpp's converter does, for Gemma, Llama 2 and Mistral. */
 #ifndef PROTO_MODEL_SIDE_FILE_H
 #define PROTO_MODEL_SIDE_FILE_H
 

@@ -83,7 +83,7 @@ static void search_name(struct search *search, const char *name)
     }
 }
 
-/* The same within a wrapper, whose prefix precedes the name. */
+/* Finds a name within a wrapper, whose prefix precedes it. */
 static void search_inside(struct search *search, const char *name)
 {
     const char *wrapper = search->weights->wrapper;
@@ -93,7 +93,8 @@ static void search_inside(struct search *search, const char *name)
     search_name(search, inside);
 }
 
-/* Finds a tensor under this name, or without the family's prefix. A head may be beside the text model in its wrapper. */
+/* Finds a tensor under this name, or without the family's prefix. A head may be beside the text model in its
+ * wrapper. */
 static void search_both(struct search *search, const char *name, const char *prefix)
 {
     const size_t n = strlen(prefix);
@@ -129,7 +130,7 @@ static bool is_ours(const struct weights *weights, const struct model *model, co
     return (!weights->wrapper || inside != name) && !model_is_mask(model, inside);
 }
 
-/* The same, also under the name that old files give it. NULL: there is none. */
+/* Finds a tensor under its name, or under the one that old files give it. NULL: there is none. */
 static const struct safetensors_entry *take(struct search *search, struct tally *tally, const char *name,
                                             const struct family *family)
 {
@@ -164,8 +165,8 @@ static void take_head(struct weights *out, const struct model *model, struct sea
         check_entry(tally, out->head, &model->tensors[table]);
 }
 
-/* The bias of a head's logits may be in the files under the head's name, too, or under that alone: transformers computes
- * with that one. */
+/* The bias of a head's logits may be in the files under the head's name, too, or under that alone: transformers
+ * computes with that one. */
 static void take_bias(struct weights *out, const struct model *model, struct search *search, struct tally *tally)
 {
     const struct family *family = model->config.family;

@@ -1,8 +1,8 @@
 /* proto/model/weights.h - matches the tensors in files of weights with those of a model.
  *
  * Only headers are read, so that a directory of 200 GB is accepted or refused at once. Names in the files may lack the
- * family's prefix, or be old ones (struct family). Two kinds of tensors are no weights of their own: those that the model
- * has no use for (model_is_mask), and a tied model's copy of its head. */
+ * family's prefix, or be old ones (struct family). Two kinds of tensors are no weights of their own: those that the
+ * model has no use for (model_is_mask), and a tied model's copy of its head. */
 #ifndef PROTO_MODEL_WEIGHTS_H
 #define PROTO_MODEL_WEIGHTS_H
 
@@ -16,7 +16,7 @@ struct weights {
     const struct safetensors_entry **entries; /* (n_tensors) of the model; F32, F16 or BF16, with the tensor's shape */
     const struct safetensors_entry *head;     /* a tied model's copy of its head, to be compared; or NULL */
     const char *wrapper; /* precedes the names, if the files are a wrapper's (proto/model/wrapper.h); else NULL */
-    void *memory;        /* of all this, owned; NULL: in a reserve */
+    void *memory;        /* holds all the above, owned; NULL: a reserve holds it */
 };
 
 /* Bytes that the headers of a model's files may take together: its tensors' own, twice, and 2 MiB for others (masks,
@@ -27,22 +27,22 @@ uint64_t weights_header_bytes(const struct model *model);
 uint64_t weights_memory(const struct model *model, uint32_t n_files, uint64_t header_bytes);
 
 /* Reads the headers of open files, which are borrowed until weights_close. Each tensor of the model must occur exactly
- * once, and no other tensor may, but those of a wrapper's other parts. A tied model's table of tokens may be in the files
- * under the head's name alone, as transformers accepts it. Memory is the reserve's, which stays the caller's, or with NULL
- * its own, where headers may have weights_header_bytes. -EINVAL with one sentence that names the first tensor that is
- * misshapen, unexpected, missing, doubled or of another type, of each of these, and counts the others; -ENOMEM; or as
- * safetensors_open. On failure *out is zeroed. */
+ * once, and no other tensor may, but those of a wrapper's other parts. A tied model's table of tokens may be in the
+ * files under the head's name alone, as transformers accepts it. Memory is the reserve's, which stays the caller's, or
+ * with NULL its own, where headers may have weights_header_bytes. -EINVAL with one sentence that names the first tensor
+ * that is misshapen, unexpected, missing, doubled or of another type, of each of these, and counts the others; -ENOMEM;
+ * or as safetensors_open. On failure *out is zeroed. */
 int weights_open(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
                  struct reserve *reserve, struct error *err);
 void weights_close(struct weights *weights); /* safe on a zeroed one */
 
-/* The same for a model whose training begins. A classifier's tensors above the blocks may be missing, as they are in the
- * files of an encoder without a head: their entries are NULL, and store_load draws them. */
+/* weights_open for a model whose training begins. A classifier's tensors above the blocks may be missing, as they are
+ * in the files of an encoder without a head: their entries are NULL, and store_load draws them. */
 int weights_open_base(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
                       struct reserve *reserve, struct error *err);
 
-/* The names of missing tensors, "bert.pooler.dense.weight, classifier.weight", cut to fit; "" if there are none. Returns
- * how many there are. */
+/* The names of missing tensors, "bert.pooler.dense.weight, classifier.weight", cut to fit; "" if there are none.
+ * Returns how many there are. */
 enum { WEIGHTS_MISSING_BYTES = 512 };
 uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *weights, const struct model *model);
 

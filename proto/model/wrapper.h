@@ -1,8 +1,8 @@
 /* proto/model/wrapper.h - a text model inside another one: Gemma 3 beside an encoder of images.
  *
- * Such a model's config.json has the text model's own as its text_config, and a prefix precedes the names of its tensors.
- * What is read of it is the text model, as a model of its own. Any wrapper is known by its text_config, whatever it is
- * called. */
+ * Such a model's config.json has the text model's own as its text_config, and a prefix precedes the names of its
+ * tensors. What is read of it is the text model, as a model of its own. Any wrapper is known by its text_config,
+ * whatever it is called. */
 #ifndef PROTO_MODEL_WRAPPER_H
 #define PROTO_MODEL_WRAPPER_H
 
@@ -11,8 +11,8 @@
 /* "text model of Gemma3ForConditionalGeneration (without vision)", cut to fit. */
 enum { WRAPPER_NOTE_BYTES = 96 };
 
-/* The text model's config.json, owned, and a note of what it was taken from; sizes that it leaves to the family's defaults in
- * transformers are filled in. NULL: text (n bytes) is no wrapper of a decoder that is known. */
+/* The text model's config.json, owned, and a note of what it was taken from; sizes that it leaves to the family's
+ * defaults in transformers are filled in. NULL: text (n bytes) is no wrapper of a decoder that is known. */
 char *wrapper_text_config(char note[WRAPPER_NOTE_BYTES], const char *text, size_t n);
 
 /* The prefix of a text model's tensors if this is one's name, "language_model.model.norm.weight"; else NULL. */

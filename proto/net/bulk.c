@@ -336,7 +336,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
     }
 }
 
-/* Reads while a range is expected and there is a slot for its next chunk; else the network holds what the peer sends. */
+/* Reads while a range is expected and there is a slot for its next chunk; else the network holds what the peer
+ * sends. */
 static void read_on(struct bulk *b)
 {
     const bool wanted = b->in.n < BULK_BUFFERS && next_chunk(&b->in) > 0;

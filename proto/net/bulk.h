@@ -1,9 +1,10 @@
 /* proto/net/bulk.h - ranges of memory over a connection of their own, in chunks, under a window of credit.
  *
  * Both sides know from their messages which ranges come, in which order (proto/net/payload.h), so frames hold bytes and
- * nothing else: chunks of BULK_CHUNK, the last of a range shorter. The receiver grants credit by messages as it consumes;
- * the sender never has more than BULK_WINDOW chunks that are not granted again. So what a slow peer leaves behind is
- * bounded by the window in the network and by 2 x BULK_BUFFERS chunks of memory here, and nobody else waits for it.
+ * nothing else: chunks of BULK_CHUNK, the last of a range shorter. The receiver grants credit by messages as it
+ * consumes; the sender never has more than BULK_WINDOW chunks that are not granted again. So what a slow peer leaves
+ * behind is bounded by the window in the network and by 2 x BULK_BUFFERS chunks of memory here, and nobody else waits
+ * for it.
  *
  * Chunks are sealed and opened by libuv's threads, several at once, straight from and into the ranges; they are written
  * and counted in order. An opened chunk was authenticated before any byte of it was written. One loop's thread. */

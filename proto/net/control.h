@@ -1,7 +1,7 @@
 /* proto/net/control.h - small frames over a connection whose handshake is done: the messages of a remote session.
  *
- * Everything is encrypted, also with --plain-bulk. A frame that does not open, or is too long, ends the connection. What
- * the socket does not take waits, up to FIFO_MOST. One loop's thread; nothing blocks. */
+ * Everything is encrypted, also with --plain-bulk. A frame that does not open, or is too long, ends the connection.
+ * What the socket does not take waits, up to FIFO_MOST. One loop's thread; nothing blocks. */
 #ifndef PROTO_NET_CONTROL_H
 #define PROTO_NET_CONTROL_H
 

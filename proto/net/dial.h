@@ -11,17 +11,19 @@ struct dial_options {
     const char *address; /* tcp://HOST:PORT */
     const uint8_t *key;  /* KEY_BYTES */
     bool plain_bulk;
-    uint64_t *progress; /* of the worker: proto/net/proxy.h */
+    uint64_t *progress; /* the worker's counter: proto/net/proxy.h */
 };
 
 enum { DIAL_PATIENCE_MS = 15000 };
 
 /* Connects twice and shakes hands; if others take the daemon's places (proto/net/port.h), again and again. Blocks up to
- * DIAL_PATIENCE_MS. *connection is then one end of a pair of SOCK_SEQPACKET sockets, for session_connect_by; the other end's
- * proxy is on the loop, and frees itself. -EDOM (no such address), -ECONNREFUSED (nobody listens there), -EAGAIN (cut
- * off: others took its place), -EBUSY (as many workers as the daemon takes), -EACCES (another key), -EPROTO, -ETIMEDOUT, -errno. */
+ * DIAL_PATIENCE_MS. *connection is then one end of a pair of SOCK_SEQPACKET sockets, for session_connect_by; the other
+ * end's proxy is on the loop, and frees itself. -EDOM (no such address), -ECONNREFUSED (nobody listens there), -EAGAIN
+ * (cut off: others took its place), -EBUSY (as many workers as the daemon takes), -EACCES (another key), -EPROTO,
+ * -ETIMEDOUT, -errno. */
 int dial(int *connection, uv_loop_t *loop, const struct dial_options *options, struct error *err);
-/* Connects once, and leaves without a word. 0: somebody listens there. Else as above; blocks as long. */
+/* Connects once, and closes without sending anything. 0: somebody listens there. Else errors as dial; blocks as
+ * long. */
 int dial_knock(const char *address, struct error *err);
 
 #endif

@@ -14,8 +14,8 @@ enum { KEY_BYTES = 32 };
 
 /* Makes a new key and writes it to a file that does not exist yet, mode 0600. -EEXIST, -errno with a sentence. */
 int key_make(const char *path, struct error *err);
-/* Reads a key of KEY_BYTES into pages of its own, which neither swap nor a core dump gets. -EACCES if others may read the
- * file, -EBADMSG if it is no key, -ENOMEM, -errno, with a sentence. Undo: key_free. */
+/* Reads a key of KEY_BYTES into pages of its own, which neither swap nor a core dump gets. -EACCES if others may read
+ * the file, -EBADMSG if it is no key, -ENOMEM, -errno, with a sentence. Undo: key_free. */
 int key_read(uint8_t **out, const char *path, struct error *err);
 void key_free(uint8_t *key); /* wipes it; safe on NULL */
 

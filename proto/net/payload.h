@@ -1,7 +1,7 @@
-/* proto/net/payload.h - which bytes of a job's shared memory a message stands for.
+/* proto/net/payload.h - the bytes of a job's shared memory that a message stands for.
  *
- * On one host a message says where bytes are. To another host the bytes must travel, and both sides derive from the same
- * ASSIGN which ones:
+ * On one host a message says where bytes are. To another host the bytes must travel, and both sides derive from the
+ * same ASSIGN which ones:
  *   to the worker    ASSIGN       config.json
  *                    SHARE        the minibatch: ids, labels, lengths of rows
  *                    EVALUATE     the same of its rows
@@ -11,10 +11,12 @@
  *                    EVALUATED    a classifier's logits of those rows
  *                    GENERATED    the logits of the rows' last tokens
  * The worker's host has segments of its own for the same job: weights (all units, each filled when it is pulled), an
- * inbox of as many slots, the minibatch, and the stash if that is on the host: it is the worker's host's, never sent. */
+ * inbox of as many slots, the minibatch, and the stash if that is on the host: it is the worker's host's, never
+ * sent. */
 #ifndef PROTO_NET_PAYLOAD_H
 #define PROTO_NET_PAYLOAD_H
 
+#include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 #include "proto/wire/segment.h"
 
@@ -31,15 +33,15 @@ enum payload_segment {
 enum { PAYLOAD_MAX_RANGES = PLAN_GENERATE_ROWS };
 
 struct payload {
-    bool begun, open; /* ASSIGN has come; segments are there */
+    bool begun, open; /* begun: ASSIGN has come; open: its segments exist */
     struct message assign;
     struct model model;
     struct plan_data data;
     size_t slot_bytes;
     struct segment segments[PAYLOAD_SEGMENTS];
     uint8_t *given;             /* (1 + n_slots) the slot has a contribution that is not freed yet */
-    uint32_t first_row, n_rows; /* of the last EVALUATE */
-    struct message generate;    /* the last one */
+    uint32_t first_row, n_rows; /* rows of the last EVALUATE */
+    struct message generate;    /* the last GENERATE */
 };
 
 struct payload_range {

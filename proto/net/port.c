@@ -20,7 +20,7 @@ enum {
     BACKLOG = 128,
     TICK_MS = 250,
     PLACES = PORT_GUESTS + PORT_SESSIONS, /* for those that have not shown the key, and those that have */
-    AWAY_LINES = 8,                       /* of the log per period, for connections turned away */
+    AWAY_LINES = 8,                       /* lines of the log per period about connections turned away */
     AWAY_TICKS = 40,                      /* that period */
     SPARE_FDS = 32,                       /* descriptors that stay free for the daemon's own user */
 };
@@ -483,7 +483,7 @@ static int bind_address(struct port *port, const char *address, struct error *er
     if (rc)
         return rc;
     if (strcmp(name, "*") == 0)
-        hints.ai_flags |= AI_ADDRCONFIG; /* of an address in numbers it would ask that its family is up */
+        hints.ai_flags |= AI_ADDRCONFIG; /* not for an address in numbers: its family would have to be up */
     rc = getaddrinfo(strcmp(name, "*") == 0 ? NULL : name, digits, &hints, &found);
     if (rc) /* EAI_AGAIN: a service manager starts it again */
         return error_set(err, rc == EAI_AGAIN ? -EAGAIN : -EDOM, "%s: there is no such address: %s", address,

@@ -4,14 +4,14 @@
  * the key it costs one of PORT_GUESTS places, some hundred bytes, and at most PORT_PATIENCE_MS. It may send what the
  * handshake takes, and not a byte more is read. All of this is allocated at the start.
  *
- * A connection finds a place however many hold theirs in silence: if all are taken, it gets one of the address (of IPv6 the
- * first 64 bits) that has most. There those that sent nothing go first, then the oldest. Whoever loses a place so, or
- * comes when descriptors are short, is cut off without a word, and a worker tries again (proto/net/dial.h). A wrong key is
- * refused in words.
+ * A connection finds a place however many hold theirs in silence: if all are taken, it gets one of the address (of IPv6
+ * the first 64 bits) that has most. There those that sent nothing go first, then the oldest. Whoever loses a place so,
+ * or comes when descriptors are short, is cut off without a word, and a worker tries again (proto/net/dial.h). A wrong
+ * key is refused in words.
  *
- * A worker has two connections: messages, and, within the same patience, bulk. Then it is a session like any other, with
- * a proxy (proto/net/proxy.h) in between. At most PORT_SESSIONS workers have shown the key at a time; the handshake tells
- * one more that there is no room. */
+ * A worker has two connections: messages, and, within the same patience, bulk. Then it is a session like any other,
+ * with a proxy (proto/net/proxy.h) in between. At most PORT_SESSIONS workers have shown the key at a time; the
+ * handshake tells one more that there is no room. */
 #ifndef PROTO_NET_PORT_H
 #define PROTO_NET_PORT_H
 
@@ -40,9 +40,10 @@ int port_split(char name[PORT_NAME_BYTES], char digits[PORT_DIGITS_BYTES], const
 /* Listens; workers become sessions of the listener. Logs the address. -EDOM (no such address), -EADDRINUSE, -errno. */
 int port_listen(struct port **out, uv_loop_t *loop, const struct port_options *options,
                 struct session_listener *listener, struct error *err);
-/* The port that it listens at. */
+/* The number of the port. */
 unsigned port_number(const struct port *port);
-/* Accepts nobody any more, and drops who has not shown the key. Sessions stay: close each. Call before session_unlisten. */
+/* Accepts nobody any more, and drops who has not shown the key. Sessions stay: close each. Call before
+ * session_unlisten. */
 void port_unlisten(struct port *port);
 
 #endif

@@ -49,8 +49,8 @@ struct proxy {
 
 enum { WAITING_HEADER = 3 };
 
-/* Messages that do not wait for earlier ones. The daemon's BYE: its worker needs no more weights. A worker's BYE: FAILED,
- * which says why it ends, may be waiting. */
+/* Messages that do not wait for earlier ones. The daemon's BYE: its worker needs no more weights. A worker's BYE:
+ * FAILED, which says why it ends, may be waiting. */
 static bool overtakes(const struct proxy *g, enum message_kind kind)
 {
     static const bool at_once[MESSAGE_KINDS] = {

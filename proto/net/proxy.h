@@ -1,20 +1,21 @@
-/* proto/net/proxy.h - one remote worker: joins a session's connection to two encrypted connections.
+/* proto/net/proxy.h - one remote worker: joins a session's local socket to two encrypted TCP connections.
  *
- * The session (proto/wire/session.h) knows no network. On each side it speaks through one end of a pair of SOCK_SEQPACKET
- * sockets, exactly as through a connection, and a proxy has the other end:
+ * The session (proto/wire/session.h) knows no network. On each side it speaks through one end of a pair of
+ * SOCK_SEQPACKET sockets, exactly as to a process of this host, and a proxy has the other end:
  *
- *   epsd: session - connection - proxy == control, bulk == proxy - connection - session: eps-worker
+ *   epsd: session - socket pair - proxy == control, bulk == proxy - socket pair - session: eps-worker
  *
  * A proxy forwards messages by the control connection, and the bytes that they stand for (proto/net/payload.h) by the
  * bulk connection. A message is handed to the session when its bytes are there, and after all messages before it. These
- * overtake others, since they change nothing that waiting messages depend on: PING and PONG, DISMISSED, PULL, LOSS, FREE,
- * GRANT, DRAIN and the daemon's BYE. So a pull does not wait behind contributions, nor a heartbeat behind anything.
+ * overtake others, since they change nothing that waiting messages depend on: PING and PONG, DISMISSED, PULL, LOSS,
+ * FREE, GRANT, DRAIN and the daemon's BYE. So a pull does not wait behind contributions, nor a heartbeat behind
+ * anything.
  *
- * ASSIGN's descriptors end at the daemon's proxy, which maps the job's segments as a worker would. The worker's proxy makes
- * segments of its own, and passes those on.
+ * ASSIGN's descriptors end at the daemon's proxy, which maps the job's segments as a worker would. The worker's proxy
+ * makes segments of its own, and passes those on.
  *
- * The daemon's proxy trusts nothing that comes: a message that does not decode, that its role does not send, or that names
- * bytes that are not of its job is refused, logged once, and ends the session. */
+ * The daemon's proxy trusts nothing that comes: a message that does not decode, that its role does not send, or that
+ * names bytes that are not of its job is refused, logged once, and ends the session. */
 #ifndef PROTO_NET_PROXY_H
 #define PROTO_NET_PROXY_H
 

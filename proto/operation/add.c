@@ -17,7 +17,8 @@ int program_add(struct program *p, int x, int h, const struct program_dropout *d
     return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }
 
-/* The gradient passes to both as it is, unless dropout changes it, there is one already, or it needs a place of its own. */
+/* The gradient passes to both as it is, unless dropout changes it, there is one already, or it needs a place of its
+ * own. */
 static void differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];

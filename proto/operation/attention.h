@@ -13,11 +13,11 @@ struct schedule_step;
 
 struct program_attention_options {
     uint32_t n_heads;
-    uint32_t n_kv_heads; /* of keys and values; divides n_heads; 0: n_heads */
+    uint32_t n_kv_heads; /* heads of keys and values; divides n_heads; 0: n_heads */
     bool full;           /* a query sees all keys; else those up to its own position */
-    uint32_t window;     /* the last so many of these, its own included; 0: all. Not with `full` */
-    float scale;         /* of scores */
-    bool scale_by_layer; /* and by 1/(layer + 1) */
+    uint32_t window;     /* a query sees the last `window` of these, its own included; 0: all. Not with `full` */
+    float scale;         /* factor on scores */
+    bool scale_by_layer; /* scores are multiplied by 1/(layer + 1) too */
     struct program_dropout dropout;
 };
 
@@ -34,7 +34,7 @@ enum plan_attention operation_attention_way(const struct program_attention_optio
 
 struct device_attention;
 
-/* What a step of attention gives to the device; backward: with the gradients. */
+/* The device's call for a step of attention; backward: with the gradients. */
 struct device_attention operation_attention_call(const struct operation_run *r, const struct schedule_step *step);
 
 #endif

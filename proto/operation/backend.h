@@ -1,7 +1,7 @@
 /* proto/operation/backend.h - the sizes that a device's operations need, known without the device.
  *
- * One table per backend, by the name of its operations (proto/operation/device.h): the plan lays out what they ask for, and the
- * kernels take no more. So `eps plan` and the daemon can plan for a device that this machine lacks. */
+ * One table per backend, by the name of its operations (proto/operation/device.h): the plan lays out what they ask for,
+ * and the kernels take no more. So `eps plan` and the daemon can plan for a device that this machine lacks. */
 #ifndef PROTO_OPERATION_BACKEND_H
 #define PROTO_OPERATION_BACKEND_H
 
@@ -14,7 +14,7 @@
 /* Sizes of attention, as in struct device_attention (proto/operation/call/attention.h). */
 struct plan_attention_sizes {
     size_t n_rows, n_tokens;
-    size_t n_keys; /* of each row; 0: n_tokens */
+    size_t n_keys; /* keys of each row; 0: n_tokens */
     size_t n_heads, n_kv_heads, width;
 };
 
@@ -24,8 +24,8 @@ struct plan_backend {
     bool takes_turns;
     uint32_t head_tile; /* maximum tokens whose logits exist at a time */
     uint32_t head_pad;  /* on the device, the head's units are padded with zero rows to a multiple of this */
-    /* A token has the same bits whatever tokens are beside it in a product, so tokens of several texts that are generated
-     * run in one. Otherwise the weights are still read into device memory once for all texts. */
+    /* A token has the same bits whatever tokens are beside it in a product, so tokens of several texts that are
+     * generated run in one. Otherwise the weights are still read into device memory once for all texts. */
     bool joins_rows;
     bool head_sums; /* in bf16, the head's units sum their input's gradient in fp32 */
     /* Bytes outside the arena for products and libraries; they count against the budget. */
@@ -63,7 +63,8 @@ enum {
  * instruction set. */
 enum { PLAN_CPU_TILE = 64 };
 
-/* Its scratch per thread, in floats, for every instruction set. is_shared: several heads share keys and values. */
+/* Scratch of the CPU's attention per thread, in floats, for every instruction set. is_shared: several heads share keys
+ * and values. */
 static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t n_keys, size_t head_width, bool is_shared)
 {
     const size_t tile = PLAN_CPU_TILE, width = (head_width + 15) / 16 * 16;
@@ -111,7 +112,7 @@ enum {
                                     PLAN_CPU_PRODUCT_HEIGHT / 6 * (PLAN_CPU_PRODUCT_DEPTH * 8 + 16)),
 };
 
-/* Elements of one head's keys (or values) of n tokens in the cache: whole tiles, as the products require. */
+/* Elements of one head's keys (or values) of n tokens in the CPU's cache: whole tiles, as the products require. */
 static inline size_t plan_cpu_attention_kept(size_t n, size_t head_width)
 {
     const size_t tile = PLAN_CPU_TILE;

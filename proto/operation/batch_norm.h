@@ -1,7 +1,7 @@
 /* proto/operation/batch_norm.h - y = batch norm(x; weight, bias) over all elements of a part, in three operations.
  *
- * A layer gives each row's moments of x. What finishes it joins them to the part's statistics, and a layer above normalises
- * x with these (proto/operation/call/batch_norm.h). */
+ * A layer gives each row's moments of x. What finishes it joins them to the part's statistics, and a layer above
+ * normalises x with these (proto/operation/call/batch_norm.h). */
 #ifndef PROTO_OPERATION_BATCH_NORM_H
 #define PROTO_OPERATION_BATCH_NORM_H
 
@@ -15,7 +15,7 @@ struct program_row_moments_options {
 
 struct program_join_moments_options {
     uint32_t n;      /* columns of x */
-    uint32_t domain; /* of x */
+    uint32_t domain; /* domain of x */
     float epsilon;
 };
 
@@ -23,7 +23,7 @@ struct program_batch_norm_options {
     uint32_t n; /* columns of x */
 };
 
-/* Of domain ROW, twice as many columns as x. */
+/* Returns the moments: of domain ROW, twice as many columns as x. */
 int program_row_moments(struct program *p, int x);
 
 /* moments: of each row of the part, with no other reader. Returns the statistics: of domain PART, as many columns. */

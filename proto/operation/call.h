@@ -29,20 +29,20 @@ enum {
     CALL_ANYWHERE = 16 /* in the host's memory or in the device's */
 };
 
-/* Elements of an array: from the first to the last, with the gaps between rows; and those that are read or written. */
+/* Elements of an array. n: from the first to the last, gaps between rows included; touched: those read or written. */
 struct call_extent {
     size_t n, touched;
 };
 
 struct call_array {
     const char *name; /* as in the struct */
-    void *member;     /* of the call, a pointer: call_get and call_set */
+    void *member;     /* address of the call's pointer to the array: call_get and call_set */
     enum call_type type;
-    unsigned use; /* neither read nor written: scratch */
+    unsigned use; /* set of CALL_...; neither CALL_READ nor CALL_WRITTEN: scratch */
     size_t n, touched;
 };
 
-/* The device that a call is for, as far as it decides sizes. */
+/* What sizes depend on in the device that a call is for. */
 struct call_device {
     const struct plan_backend *backend;
     enum number_type type;
@@ -51,8 +51,8 @@ struct call_device {
 
 /* What limits how fast a call computes: a rate of the device's (proto/plan/time/profile.h). */
 enum call_rate {
-    CALL_RATE_NONE,    /* its arrays are what takes time */
-    CALL_RATE_PRODUCT, /* of matrices, at the rate for a number of rows */
+    CALL_RATE_NONE,    /* none: moving its arrays takes the time */
+    CALL_RATE_PRODUCT, /* products of matrices, at the rate for a number of rows */
     CALL_RATE_ATTENTION,
     CALL_RATE_ATTENTION_BACKWARD,
 };
@@ -66,11 +66,11 @@ struct call_work {
     unsigned n_arrays;
     enum call_rate rate;
     double operations; /* floating point operations at this rate */
-    size_t rows;       /* tokens, of CALL_RATE_PRODUCT */
+    size_t rows;       /* CALL_RATE_PRODUCT: tokens */
 };
 
-/* Of a call whose sizes and options are set. Its arrays need not be, but optional ones are left out where they are NULL.
- * Borrows the call. */
+/* Describes a call whose sizes and options are set. Its arrays need not be set, but optional ones that are NULL are
+ * left out. Borrows the call. */
 void call_describe(struct call_work *out, struct call *call, const struct call_device *on);
 void *call_get(const struct call_array *array);
 void call_set(const struct call_array *array, const void *at);
@@ -84,7 +84,7 @@ void call_run(const struct device_ops *ops, struct device *dev, const struct cal
 #define CALL_DESCRIBE(name, type) void device_##name##_describe(struct call_work *out, struct type *op);
 DEVICE_CALLS(CALL_DESCRIBE)
 
-/* Of an array that is read in one extent and written in another, each is an array. */
+/* Adds an array. One that is read in one extent and written in another is added twice. */
 void call_add_array(struct call_work *to, const char *name, void *member, enum call_type type, unsigned use,
                     struct call_extent extent);
 
@@ -113,9 +113,9 @@ static inline struct call_extent call_rows(size_t rows, size_t columns, size_t s
     }
 #define CALL_REPLACE(name, type) table->name = call_catch_##name;
 
-/* In the file that includes this, gives operations to the hook, void hook(struct device *dev, struct call *call), as calls
- * that end when it returns: those of a table that has the rows DEVICE_CALLS(CALL_ROW), or all of another table after
- * call_intercept(table), which leaves its other members as they are. */
+/* In the file that includes this, gives operations to the hook, void hook(struct device *dev, struct call *call), as
+ * calls that end when it returns: those of a table that has the rows DEVICE_CALLS(CALL_ROW), or all of another table
+ * after call_intercept(table), which leaves its other members as they are. */
 #define CALL_TABLE(hook)                                                                                               \
     static void (*const call_hook)(struct device *, struct call *) = hook;                                             \
     DEVICE_CALLS(CALL_CATCH)                                                                                           \

@@ -1,4 +1,5 @@
-/* proto/operation/device.h - a device: its memory, its queues, and the operations (calls.h) over which layers are written.
+/* proto/operation/device.h - a device: its memory, its queues, and the operations (calls.h) over which layers are
+ * written.
  *
  * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is
  * written once. All tensors are row-major views: a pointer and a row stride in elements. No operation allocates,
@@ -9,9 +10,10 @@
  * to the host, and computation. Only follow() orders one queue after another; only finish() and sync() make the host
  * wait. On the CPU the work is done when the call returns.
  *
- * Values are weights, activations and gradients of activations: every `void *` of an operation. They have the number type that the
- * device was opened with. Sums over a step or a row (contributions, statistics, log-sum-exp, logits) are always fp32,
- * and so is arithmetic inside operations. Results are rounded once, to nearest, ties to even (proto/base/number.h).
+ * Values are weights, activations and gradients of activations: every `void *` of an operation. They have the number
+ * type that the device was opened with. Sums over a step or a row (contributions, statistics, log-sum-exp, logits) are
+ * always fp32, and so is arithmetic inside operations. Results are rounded once, to nearest, ties to even
+ * (proto/base/number.h).
  *
  * Determinism: the result of every operation depends on its arguments alone, never on the number of threads. The
  * division of rows into calls changes no bit of an operation on single rows, nor of matmul: the order in which an
@@ -43,9 +45,9 @@ enum device_queue {
 /* Properties of a device that a worker knows before there is a job. */
 struct device_facts {
     uint64_t available_bytes;      /* device memory that this process may use now, including library_bytes */
-    uint64_t library_bytes;        /* of these, used by the backend outside any arena: plan_setting.library_bytes */
+    uint64_t library_bytes;        /* used by the backend outside any arena: plan_setting.library_bytes */
     char model[64];                /* "NVIDIA H200"; "" for the CPU */
-    enum plan_attention attention; /* its backward method: plan_setting.attention */
+    enum plan_attention attention; /* how it computes attention's gradient: plan_setting.attention */
 };
 
 enum { DEVICE_TOLD = 256 }; /* bytes of a log line */

@@ -1,4 +1,5 @@
-/* proto/operation/glu.h - gated linear units: y = act(gate) * up, of gate and up side by side. Shazeer, arXiv:2002.05202. */
+/* proto/operation/glu.h - gated linear units: y = act(gate) * up, of gate and up side by side. Shazeer,
+ * arXiv:2002.05202. */
 #ifndef PROTO_OPERATION_GLU_H
 #define PROTO_OPERATION_GLU_H
 

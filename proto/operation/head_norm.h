@@ -1,5 +1,5 @@
-/* proto/operation/head_norm.h - y, statistics = x with each head of queries and of keys normed by its root mean square, values
- * as they are: Henry et al., arXiv:2010.04245. */
+/* proto/operation/head_norm.h - y, statistics = x with each head of queries and of keys normed by its root mean square,
+ * values as they are: Henry et al., arXiv:2010.04245. */
 #ifndef PROTO_OPERATION_HEAD_NORM_H
 #define PROTO_OPERATION_HEAD_NORM_H
 

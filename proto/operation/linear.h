@@ -10,18 +10,18 @@ struct program;
 enum { PROGRAM_PARTS = 3 }; /* at most */
 
 struct program_linear_options {
-    float deviation; /* of the fresh weight */
+    float deviation; /* standard deviation of the fresh weight */
     bool bias;       /* each part has one */
     bool out_in;     /* the weight is (out, in), as in torch.nn.Linear; else (in, out) */
 };
 
-/* Columns of the result, with tensors of their own. */
+/* One of the maps: columns of the result, with tensors of their own. */
 struct program_part {
     const char *stem;
     uint32_t columns;
 };
 
-/* Its tensors: all parts' weights, then all biases. */
+/* The operation's options. Its tensors are all parts' weights, then all biases. */
 struct program_linear_maps {
     bool bias, out_in;
     int n_parts;

@@ -14,8 +14,8 @@ struct schedule_builder;
 /* What sizes depend on besides the program: a device, and a microbatch. */
 struct operation_setting {
     const struct plan_backend *backend;
-    enum number_type type;         /* of values */
-    enum plan_attention attention; /* how the device computes its gradient */
+    enum number_type type;         /* type of values */
+    enum plan_attention attention; /* how the device computes attention's gradient */
     bool trains;
     unsigned n_threads;
     uint32_t n_rows, n_tokens; /* rows, and tokens of a row */
@@ -25,13 +25,13 @@ enum { OPERATION_FIRST = 1, OPERATION_SECOND = 2 }; /* in the sets below: bit i 
 
 struct operation {
     const char *name;
-    const char *result;                  /* what a plan calls its outputs if it keeps them; NULL: by the name */
+    const char *result;                  /* what a plan calls its outputs if it keeps them; NULL: `name` */
     uint8_t reads_inputs, reads_outputs; /* sets: what the operation's backward reads */
     uint8_t over_inputs;                 /* set: output 0 may be written over them */
     bool gradient_over; /* the gradient of input 0 may overwrite that of output 0, unless it accumulates */
     bool cheap;         /* element by element or row by row: recomputed in backward rather than kept */
     bool aligned;       /* its arrays are aligned to 64 bytes */
-    /* The next operation, if forward the same step computes it too; else SCHEDULE_NONE. NULL: never. */
+    /* The next operation, if forward computes it in the same step; else SCHEDULE_NONE. NULL: never. */
     int (*absorb)(const struct program *p, int operation);
     /* Adds the steps of its derivative. NULL: schedule_differentiate. */
     void (*differentiate)(struct schedule_builder *b, int operation);
@@ -44,15 +44,15 @@ struct operation {
 /* In generation: new tokens of one text, side by side with those of others. */
 struct operation_span {
     uint32_t at, n;    /* tokens at .. at+n-1 of the pass */
-    uint32_t position; /* of the first in its text */
-    void *cache;       /* of its text, in this block */
+    uint32_t position; /* position of the first token in its text */
+    void *cache;       /* the text's keys and values in this block */
 };
 
 /* One microbatch in one layer: all that its operations may use. Borrowed, but for the tables of addresses. */
 struct operation_run {
     const struct device_ops *ops;
     struct device *dev;
-    enum number_type type; /* of values */
+    enum number_type type; /* type of values */
     const struct program *program;
     const struct schedule *schedule;
     void *at[SCHEDULE_BUFFERS];           /* each buffer */
@@ -63,11 +63,11 @@ struct operation_run {
     const uint32_t *lengths;              /* (n_rows), on the device: the length of each; NULL: n_tokens */
     uint32_t layer;                       /* index of the block */
     bool drops;                           /* false in evaluation */
-    uint64_t seed, step, unit, first_row; /* of dropout's bits: keys, and the first row's place in the minibatch */
+    uint64_t seed, step, unit, first_row; /* dropout's keys; first_row: index in the minibatch */
     /* Generating, where n_rows is 1, and its tokens are those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise */
     uint32_t n_spans;
-    uint32_t n_positions; /* of a cache */
+    uint32_t n_positions; /* capacity of a cache */
 };
 
 static inline const struct program_operation *operation_of(const struct operation_run *r,
@@ -81,7 +81,7 @@ static inline size_t operation_columns(const struct operation_run *r, int value)
     return r->program->values[value].columns;
 }
 
-/* Elements of a row, and of the microbatch; a value of domain PART has one. */
+/* Elements of a value in a row. */
 static inline size_t operation_row_elements(const struct operation_run *r, int value)
 {
     return program_row_elements(r->program, value, r->n_tokens);
@@ -108,8 +108,8 @@ void operation_drop_add(const struct operation_run *r, const struct program_drop
 /* Runs steps first .. end-1 of the schedule. */
 void operation_run_steps(const struct operation_run *r, int first, int end);
 
-/* The number of steps to run. In the lowest trained layer (`lowest`) steps of backward after the last one that adds to the
- * gradient of a trained tensor serve only layers below, so they are left out. */
+/* The number of steps to run. In the lowest trained layer (`lowest`) steps of backward after the last one that adds to
+ * the gradient of a trained tensor serve only layers below, so they are left out. */
 int operation_count_steps(const struct operation_run *r, bool lowest);
 
 #endif

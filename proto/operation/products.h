@@ -49,7 +49,7 @@ struct products_algorithm {
 };
 
 struct products {
-    uint64_t version; /* of the library; 0: no choice */
+    uint64_t version; /* version of the library; 0: no choice */
     struct products_algorithm of[PRODUCTS_CLASSES];
 };
 
@@ -59,7 +59,7 @@ struct products_candidates {
     struct products_algorithm of[PRODUCTS_CANDIDATES];
 };
 
-/* The class with these properties; the class of a product (m, k) by (k, n), -1 if it has none. */
+/* products_class: the class with these properties. products_find: the class of a product (m, k) by (k, n); -1: none. */
 int products_class(enum number_type type, enum products_kind kind, uint32_t rows_index);
 int products_find(enum number_type type, bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k);
 

@@ -2,8 +2,9 @@
  *
  * A layer maps values to values, for each element of a microbatch: of a text each token. All else follows from the
  * program: the tensors of its unit, the order of forward and backward and what backward computes again
- * (proto/operation/schedule.h), where values lie (proto/plan/memory/layers.h), how long operations take (proto/plan/time/work.h), and
- * their calls to the device. What differs from operation to operation stands in its own file (proto/operation/operation.h).
+ * (proto/operation/schedule.h), where values lie (proto/plan/memory/layers.h), how long operations take
+ * (proto/plan/time/work.h), and their calls to the device. What differs from operation to operation stands in its own
+ * file (proto/operation/operation.h).
  *
  * A program is written by calling the functions below and those of the operations' headers in order, as in
  *
@@ -14,9 +15,9 @@
  * A value is named by the number that the function returns. One operation writes it, any number read it. A program that
  * exceeds the limits is a mistake in its family's file: an assertion fails.
  *
- * Values that leave the program are boundary values: other layers read them. The first input and the first output are by
- * default the stream, the value that passes from layer to layer; others have names (program_input, program_output). Each
- * boundary value has a domain, as all that is computed from it: how many elements of it a row has. */
+ * Values that leave the program are boundary values: other layers read them. The first input and the first output are
+ * by default the stream, the value that passes from layer to layer; others have names (program_input, program_output).
+ * Each boundary value has a domain, as all that is computed from it: how many elements of it a row has. */
 #ifndef PROTO_OPERATION_PROGRAM_H
 #define PROTO_OPERATION_PROGRAM_H
 
@@ -39,8 +40,8 @@ enum {
     PROGRAM_NAME_BYTES = 48,
 };
 
-/* How many elements of a value a row has; of a part, PROGRAM_PART has one. Domains beyond these are the family's own: so
- * many tokens of each row (struct model_domain). */
+/* A value's domain: how many elements each row has. TOKENS: one per token; ROW: one; PART: one for the whole part.
+ * Domains from OWN on are the family's own: n_own tokens of each row. */
 enum { PROGRAM_TOKENS, PROGRAM_ROW, PROGRAM_PART, PROGRAM_OWN, PROGRAM_DOMAINS = 6 };
 
 struct operation; /* proto/operation/operation.h */
@@ -53,14 +54,14 @@ enum program_type {
 struct program_value {
     enum program_type type;
     uint32_t domain;
-    uint32_t columns; /* of each element: a width; 2 for a norm's statistics; the number of heads for attention's */
+    uint32_t columns; /* numbers per element: a width; 2 for a norm's statistics; n_heads for attention's */
     int operation;    /* the one that writes it; -1: an input of the layer */
 };
 
 /* A value that layers share. */
 struct program_boundary {
     char name[PROGRAM_NAME_BYTES]; /* "": the stream */
-    int value;                     /* of the program */
+    int value;                     /* index in program.values */
     bool adds; /* an output: added to what the layers of the block before this one wrote, in fp32; the first one begins
                 * with zeros */
 };
@@ -70,7 +71,7 @@ struct program_tensor {
     char name[PROGRAM_NAME_BYTES]; /* "attn.c_attn.weight" */
     uint32_t rows, columns;        /* columns 0: a vector */
     enum model_init init;
-    float deviation; /* of MODEL_INIT_NORMAL */
+    float deviation; /* standard deviation for MODEL_INIT_NORMAL */
 };
 
 struct program_operation {
@@ -89,12 +90,12 @@ struct program {
     int n_operations, n_values, n_tensors, n_numbers;
     int n_inputs, n_outputs;
     struct program_boundary inputs[PROGRAM_BOUNDARIES], outputs[PROGRAM_BOUNDARIES];
-    uint32_t n_own[PROGRAM_DOMAINS - PROGRAM_OWN]; /* of the family's domains: elements of a row */
+    uint32_t n_own[PROGRAM_DOMAINS - PROGRAM_OWN]; /* elements of a row in the family's own domains */
     int logit_bias;                                /* the tensor that the head adds to logits; -1: none */
     struct program_operation operations[PROGRAM_OPERATIONS];
     struct program_value values[PROGRAM_VALUES];
     struct program_tensor tensors[PROGRAM_TENSORS];
-    double numbers[PROGRAM_NUMBERS]; /* of operations' options */
+    double numbers[PROGRAM_NUMBERS]; /* (n_numbers) of operations' options */
 };
 
 /* Begins a program; returns its input from the stream, of tokens. */
@@ -110,16 +111,16 @@ int program_input(struct program *p, const char *name, uint32_t domain, uint32_t
 /* Adds an output, a value y of an operation: readers above find it by the name. */
 void program_output(struct program *p, const char *name, int y);
 
-/* Adds y to a sum in fp32 that layers of one block share: where one layer is too large for the device, several sum up its
- * parts. The layers that add, one above the other, come before those that read the sum. */
+/* Adds y to a sum in fp32 that layers of one block share: where one layer is too large for the device, several sum up
+ * its parts. The layers that add, one above the other, come before those that read the sum. */
 void program_add_to(struct program *p, const char *name, int y);
 
-/* Adds a parameter, a vector (n_outputs: model_outputs), as an output that the head adds to the logits. After the stream's;
- * one layer above the blocks may have it. */
+/* Adds a parameter, a vector (n_outputs: model_outputs), as an output that the head adds to the logits. After the
+ * stream's; one layer above the blocks may have it. */
 #define PROGRAM_LOGIT_BIAS "logit bias"
 void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs);
 
-/* Elements of a domain, or of a value, in a row of so many tokens; in so many rows of them. */
+/* Elements of a domain in a row of n_tokens; of a value in such a row; of a value in n_rows of them. */
 static inline uint32_t program_domain_elements(const struct program *p, uint32_t domain, uint32_t n_tokens)
 {
     return domain == PROGRAM_TOKENS ? n_tokens : domain >= PROGRAM_OWN ? p->n_own[domain - PROGRAM_OWN] : 1;
@@ -158,15 +159,16 @@ int program_output_of(const struct program *p, int value);
 /* True of an output in fp32, of a row or a part: it is small, so it is kept until backward. */
 bool program_is_at_hand(const struct program *p, int value);
 
-/* The inputs that backward reads, as a set of their indices, whatever is kept; those that only forward reads need not wait
- * for it. */
+/* The inputs that backward reads, as a set of their indices, whatever is kept; those that only forward reads need not
+ * wait for it. */
 uint32_t program_inputs_read(const struct program *p);
 
 /* The values that backward reads and that are expensive to recompute: all that a layer can keep. */
 uint64_t program_keepable(const struct program *p);
 
-/* The same in groups: the values of one operation are kept together; if operations outnumber groups, the last ones
- * share a group. Returns the number of groups, and fills in each one's set and first operation. */
+/* Divides the keepable values into groups, which are kept or not: one for each operation that writes some, the last
+ * ones sharing a group if they are too many. Returns the number of groups, and sets each one's values and first
+ * operation. */
 enum { PROGRAM_KEPT_GROUPS = 4 };
 int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],
                         int operations[PROGRAM_KEPT_GROUPS]);

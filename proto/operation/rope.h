@@ -10,8 +10,8 @@ struct program_rope_options {
     uint32_t n_heads; /* rotated ones, the value's first: those of queries, then those of keys */
     uint32_t head_width;
     uint32_t n_rotated;        /* the first columns of each head; 0: all */
-    double base;               /* pair j of a head is rotated by position * base^(-2j / n_rotated), */
-    const double *frequencies; /* or by position * frequencies[j] (n_rotated/2); NULL: by base. Copied */
+    double base;               /* pair j of a head is rotated by position * base^(-2j / n_rotated) */
+    const double *frequencies; /* (n_rotated/2) replaces base^(-2j / n_rotated); NULL: `base` is used. Copied */
 };
 
 struct program_rotation {

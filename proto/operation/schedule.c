@@ -447,9 +447,9 @@ static bool is_shared(const struct schedule *s, const struct program *p, int inp
     return shared;
 }
 
-/* The first input's gradient takes the place of the first output's, `entry`: in the same buffer, or after it. After it if
- * a single linear map, which cannot overwrite its operand, leads from input to output; the entry must then survive until
- * the map. Neither, if the entry is another input's gradient as well. */
+/* The first input's gradient takes the place of the first output's, `entry`: in the same buffer, or after it. After it
+ * if a single linear map, which cannot overwrite its operand, leads from input to output; the entry must then survive
+ * until the map. Neither, if the entry is another input's gradient as well. */
 static void merge_gradients(struct schedule *s, const struct program *p, int entry)
 {
     const struct schedule apart = *s;
@@ -479,7 +479,8 @@ static void use_inputs(struct schedule *s, const struct program *p)
     }
 }
 
-/* Gradients that there are before any step: those of the outputs; and those of inputs in fp32, which operations add to. */
+/* Gradients that there are before any step: those of the outputs; and those of inputs in fp32, which operations add
+ * to. */
 static void add_gradients(struct schedule_builder *b)
 {
     const struct program *p = b->program;

@@ -40,15 +40,15 @@ struct schedule_buffer {
     int value;       /* the value whose shape it has; SCHEDULE_NONE for scratch */
     int first, last; /* steps: the one that writes it, the last one that reads it */
     bool gradient;   /* it holds the value's gradient */
-    bool aligned;    /* to 64 bytes, for an operation that reads or writes it */
+    bool aligned;    /* it is aligned to 64 bytes, for an operation that reads or writes it */
 };
 
 struct schedule_step {
     enum schedule_action action;
     int operation;
-    /* The neighbour that the step computes as well: an operation, or SCHEDULE_NONE. Forward, it is the next one, and the
-     * step writes its output (`after`). Backward, it is the one before: the step reads its input and writes the gradient of
-     * that. */
+    /* The neighbour that the step computes as well: an operation, or SCHEDULE_NONE. Forward, it is the next one, and
+     * the step writes its output (`after`). Backward, it is the one before: the step reads its input and writes the
+     * gradient of that. */
     int absorbed;
     int after;                                            /* buffer */
     int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS]; /* buffers of the values that the step touches */
@@ -57,7 +57,7 @@ struct schedule_step {
     bool accumulate;                                      /* x_gradient += */
     int other_gradient;                                   /* buffer: of input 1, if a step makes both */
     bool accumulate_other;                                /* other_gradient += */
-    bool contributes;                                     /* to the gradients of the operation's tensors */
+    bool contributes;                                     /* it adds to the gradients of the operation's tensors */
     int scratch;                                          /* buffer */
 };
 

@@ -12,7 +12,7 @@ struct schedule_builder {
     bool backward;
     bool aligned;                  /* the step that is being built needs aligned arrays */
     int values[PROGRAM_VALUES];    /* buffer that holds the value now, or SCHEDULE_NONE */
-    int gradients[PROGRAM_VALUES]; /* the same for its gradient, as far as it is summed */
+    int gradients[PROGRAM_VALUES]; /* buffer that holds its gradient as summed so far, or SCHEDULE_NONE */
     int changed[SCHEDULE_BUFFERS]; /* how often a gradient was added to */
     int as_of[PROGRAM_VALUES];     /* `changed` when a sum passed this gradient on */
 };
@@ -35,14 +35,15 @@ void schedule_write_other_gradient(struct schedule_builder *b, struct schedule_s
 /* Passes a gradient on unchanged, so that both are in one buffer: to a value that has none yet. */
 void schedule_pass_gradient(struct schedule_builder *b, int from, int to);
 bool schedule_has_gradient(const struct schedule_builder *b, int value);
-/* False if `to` has one, or if something may be added to one of the two while the other is still needed: the gradient of a
- * sum that other layers read, or of an input, which is needed to the end. Only the first input's takes an output's place. */
+/* True if schedule_pass_gradient may be called. False if `to` has a gradient, or if something may be added to one of
+ * the two while the other is still needed: the gradient of a sum that other layers read, or of an input, which is
+ * needed to the end. Only the first input's gradient takes an output's place. */
 bool schedule_may_pass_gradient(const struct schedule_builder *b, int from, int to);
 
 /* Begins a step that reads all values that backward reads, and the gradient of output 0. */
 struct schedule_step *schedule_begin_derivative(struct schedule_builder *b, int operation);
 
-/* Such a step, which writes the gradient of input 0. */
+/* Adds one whole step: schedule_begin_derivative, the gradient of input 0, schedule_end_step. */
 void schedule_differentiate(struct schedule_builder *b, int operation);
 
 #endif

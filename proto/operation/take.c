@@ -15,7 +15,7 @@ int program_take(struct program *p, int x, uint32_t domain, uint32_t first)
     return program_add_output_in(p, op, PROGRAM_VALUE, domain, p->values[x].columns);
 }
 
-/* Of one row: to (n elements) = from, or += from. */
+/* One row: to (n elements) = from, or += from. */
 static void copy(const struct operation_run *r, size_t n, size_t columns, void *to, const void *from, bool adds)
 {
     r->ops->dropout_add(r->dev,

@@ -12,7 +12,7 @@
 #define PROTO_PLAN_FIT_H
 
 #include "proto/plan/time/cost.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/room.h"
 #include "proto/plan/memory/plan.h"
 #include "proto/plan/time/profile.h"
 
@@ -22,8 +22,8 @@ enum { PLAN_FIT_WORKERS = 64 };
 struct plan_fit_device {
     const struct plan_backend *backend;
     const struct profile *profile; /* checked; borrowed */
-    uint64_t budget;               /* bytes of it that may be used */
-    uint64_t library_bytes;        /* as in plan_setting */
+    uint64_t budget;               /* bytes of device memory that may be used */
+    uint64_t library_bytes;        /* plan_setting.library_bytes */
     enum plan_attention attention; /* the algorithm that it supports; all workers use the same one */
 };
 
@@ -32,11 +32,11 @@ struct plan_fit_asked {
     struct plan_goal goal;
     uint32_t microbatch;                            /* rows, at most a part's; 0: free */
     uint64_t config_bytes, side_bytes, files_bytes; /* as in plan_host_setting */
-    uint32_t n_files;                               /* likewise */
-    uint64_t header_bytes;                          /* likewise */
+    uint32_t n_files;                               /* as in plan_host_setting */
+    uint64_t header_bytes;                          /* as in plan_host_setting */
     const struct plan_fit_device *devices;          /* (n_workers) */
-    uint32_t n_workers;                             /* with a share: 1 .. n_parts, at most PLAN_FIT_WORKERS */
-    uint32_t n_parts;                               /* of a step, those that these workers share; 0: all */
+    uint32_t n_workers;                             /* workers with a share: 1 .. n_parts, at most PLAN_FIT_WORKERS */
+    uint32_t n_parts;                               /* parts of a step that these workers share; 0: all */
     long n_cores;
     uint64_t available;                 /* free host memory, for the daemon and arenas there; UINT64_MAX: unknown */
     uint64_t cap;                       /* bytes that the daemon may take for the job; UINT64_MAX: no cap */
@@ -51,12 +51,11 @@ struct plan_fit {
     struct plan_host_setting setting;
     struct plan_host host; /* with replay and as many inbox slots as fit, if the job fits */
     struct plan_room room;
-    struct plan_cost cost; /* of the first worker */
+    struct plan_cost cost; /* predicted for the first worker */
 };
 
-/* 0 if it fits; -ENOSPC with plan_search's sentence if a device is too small, -ENOMEM without a sentence if the host
- * is.
- * -EINVAL with a sentence, and *out undefined: as plan_search. */
+/* 0 if the job fits; -ENOSPC with plan_search's sentence if a device is too small, -ENOMEM without a sentence if the
+ * host is. -EINVAL with a sentence, and *out undefined: as plan_search. */
 int plan_fit(struct plan_fit *out, const struct plan_fit_asked *asked, struct error *err);
 
 /* After -ENOMEM: what the host lacks. */

@@ -35,8 +35,8 @@ struct search {
     struct plan_prices *prices;
     struct plan_host_setting host; /* no choice made here affects what the prediction reads of it */
     uint64_t budget;
-    /* All or nothing, class after class, whatever the profile, as the smallest plan must be on it; and the best ones for
-     * the current microbatch. */
+    /* All or nothing, class after class, whatever the profile, as the smallest plan must be on it; and the best ones
+     * for the current microbatch. */
     struct links plain, best_links;
     struct plan best;
     int64_t best_time;
@@ -233,7 +233,7 @@ static uint32_t link_class(struct link links[MODEL_KEEPINGS - 1], const struct s
     }
 }
 
-/* Of all classes, by falling rates; each class's in their order. */
+/* Merges the links of all classes by falling rates; each class's stay in order. */
 static void link_best(struct links *out, const struct search *s, uint32_t rows)
 {
     struct link links[MODEL_CLASSES][MODEL_KEEPINGS - 1];
@@ -434,8 +434,8 @@ static double ms_per_text(const struct search *s)
     return cost.step_ms / s->best.choice.microbatch;
 }
 
-/* Texts that advance together share the weights that pass, so as many as fit are taken; but fewer, if more weights stay on
- * the device then, and each text is faster by more than a thousandth. */
+/* Texts that advance together share the weights that pass, so as many as fit are taken; but fewer, if more weights stay
+ * on the device then, and each text is faster by more than a thousandth. */
 static void search_texts(struct search *s, uint32_t most, uint32_t least, const struct plan_wish *wish)
 {
     double best_ms = 0;

@@ -5,8 +5,8 @@
  * helps). Memory that the best plan leaves goes to more sums. For each of these, bytes grow and time falls along chains
  * (kept values, then resident units, or the reverse), so bisection finds the last plan that fits. Blocks keep more and
  * more values, the topmost of a class first: in the class and of the values that save most time per byte, then the next
- * ones, and so on; or each block keeps all or nothing, class after class. Candidates are independent of the budget, so more of it never makes the best plan
- * slower.
+ * ones, and so on; or each block keeps all or nothing, class after class. Candidates are independent of the budget, so
+ * more of it never makes the best plan slower.
  *
  * In generation the microbatch is what passes through the layers together: of so many texts as fit, unless fewer leave
  * room for more resident units and each text is then faster. */

@@ -109,8 +109,8 @@ static bool stores(const struct layer_pass *visit, const struct model_operand *o
     return o->stores;
 }
 
-/* A small gradient that the layer is the first to add to, before its first visit does: for a row with its microbatch, for
- * a part with the first. */
+/* A small gradient that the layer is the first to add to, before its first visit does: for a row with its microbatch,
+ * for a part with the first. */
 static bool clears(const struct layer_pass *visit, const struct model_operand *o)
 {
     return o->role == MODEL_INPUT_GRADIENT && o->begins && visit->top &&
@@ -250,7 +250,8 @@ static uint64_t place_of_rounded(const struct device_pass *pass, const struct la
                                              number_bytes(visit->setting->goal.precision);
 }
 
-/* On the host, its tile takes the place of those of outputs and gradients, and the rounded gradient that of the input. */
+/* On the host, its tile takes the place of those of outputs and gradients, and the rounded gradient that of the
+ * input. */
 static void enter_sum(struct device_pass *pass, struct layer_pass *visit, uint32_t run, uint32_t row)
 {
     const struct plan *plan = visit->plan;

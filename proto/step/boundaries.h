@@ -1,12 +1,12 @@
 /* proto/step/boundaries.h - the places of the boundary values and gradients that a visit reads and writes.
  *
  * If the stash is on the device, all of them have a place there. If it is on the host, the device has tiles of one
- * microbatch: what a visit reads is uploaded before it, and what it writes is downloaded after it, even between visits of
- * one layer. With two sets of tiles in the plan, one set is transferred while the other is computed. Traced as "upload
- * tile" and "download tile".
+ * microbatch: what a visit reads is uploaded before it, and what it writes is downloaded after it, even between visits
+ * of one layer. With two sets of tiles in the plan, one set is transferred while the other is computed. Traced as
+ * "upload tile" and "download tile".
  *
- * A layer sees values of the device's type. Sums in fp32 are rounded for it where it reads one, and what it adds to one is
- * added behind it. */
+ * A layer sees values of the device's type. Sums in fp32 are rounded for it where it reads one, and what it adds to one
+ * is added behind it. */
 #ifndef PROTO_STEP_BOUNDARIES_H
 #define PROTO_STEP_BOUNDARIES_H
 
@@ -22,25 +22,25 @@ struct device_operand {
     void *stored, *narrow; /* narrow: NULL, if the layer works on what is stored */
 };
 
-/* What a visit moves of each microbatch of a run. */
+/* The values and gradients that a visit moves for each microbatch of a run. */
 struct device_moves {
     uint32_t run;
     bool backward;
     bool adds;            /* something is not made where it is stored */
     uint32_t n, n_inputs; /* inputs come first */
     struct device_move {
-        struct device_operand operand; /* of the microbatch that was entered last; */
-        uint64_t place;                /* and where that is stored: offset in the arena, or in the host's stash */
+        struct device_operand operand; /* in the microbatch that was entered last */
+        uint64_t place;                /* that operand's offset in the arena, or in the host's stash */
         uint64_t first, row_bytes;     /* place of the run's first row; bytes of each row */
         size_t row_n;                  /* numbers of each row; 0: all rows share the value */
         void *stored[PLAN_MAX_SETS], *narrow[PLAN_MAX_SETS]; /* tiles of each set; NULL: none */
-        bool on_host, loads, stores;                         /* the host's: uploaded before, downloaded after */
-        bool clears;                                         /* zeroed before anything is added to it */
+        bool on_host, loads, stores; /* on_host: stored there; loads: uploaded before; stores: downloaded after */
+        bool clears;                 /* zeroed before anything is added to it */
     } of[2 * MODEL_OPERANDS];
 };
 
-/* Called before the microbatches of a run; all fields of *visit but at, and those of rows, must be set. backward, or a head
- * in one pass, includes gradients. */
+/* Called before the microbatches of a run; all fields of *visit but at, and those of rows, must be set. backward, or a
+ * head in one pass, includes gradients. */
 void device_boundaries_begin(struct device_moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
                              uint32_t run, bool backward);
 
@@ -52,14 +52,15 @@ void device_boundaries_enter(struct device_pass *pass, struct device_moves *move
 void device_boundaries_leave(struct device_pass *pass, const struct device_moves *moves, const struct layer_pass *visit,
                              uint32_t row);
 
-/* Sets finish->at for a whole run: for the program that finishes the layer, which reads and writes small values alone. */
+/* Sets finish->at for a whole run: for the program that finishes the layer, which reads and writes small values
+ * alone. */
 void device_boundaries_finish(const struct device_pass *pass, struct layer_pass *finish, uint32_t run, bool backward);
 
 /* ---- for passes that place values themselves ---- */
 
-/* Before the layer runs: rounds what it reads. Returns what it works on. */
+/* Called before the layer runs: rounds an operand that it reads. Returns the memory that it works on. */
 void *device_operand_enter(const struct layer_pass *visit, const struct device_operand *operand);
-/* After it: adds what it wrote to the sum. made: where it wrote. */
+/* Called after the layer ran: adds what it wrote at `made` to the operand's sum. */
 void device_operand_leave(const struct layer_pass *visit, const struct device_operand *operand, const void *made);
 
 #endif

@@ -1,11 +1,11 @@
 /* proto/step/clock.h - a device that only counts seconds: a step's queues in virtual time (proto/plan/time/queues.h).
  *
- * Copies take their bytes at the link's rate, of host memory too. Operations compute nothing and take the seconds of their
- * prices (proto/plan/time/meter.h); a whole visit can be given as one task. No address is read or written: those in the arena, and of
- * host memory that is copied, are numbers.
+ * Copies take their bytes at the link's rate, of host memory too. Operations compute nothing and take the seconds of
+ * their prices (proto/plan/time/meter.h); a whole visit can be given as one task. No address is read or written: those
+ * in the arena, and of host memory that is copied, are numbers.
  *
- * A clock that takes turns with the host, as a CPU does, has done each task when the call returns, and its workers share
- * it. */
+ * A clock that takes turns with the host, as a CPU does, has done each task when the call returns, and its workers
+ * share it. */
 #ifndef PROTO_STEP_CLOCK_H
 #define PROTO_STEP_CLOCK_H
 
@@ -24,7 +24,7 @@ struct device {
     double slow; /* workers that share the device: each task takes so many times as long */
     /* For each task that the optimizer finished: plan_queues_pass. */
     void (*on_optimized)(void *context, const struct plan_task *task);
-    void *context; /* of the user */
+    void *context; /* for on_optimized */
 };
 
 /* Waits find -EIO once a task found no memory (queues.no_memory). */
@@ -33,8 +33,8 @@ extern const struct device_ops device_clock;
 /* Gives the device one task of so many seconds. */
 void clock_compute(struct device *dev, double seconds);
 
-/* Advances time to the next end of a task, while the host waits for this queue. If none ever ends, so would the worker's
- * step wait forever: an assertion fails. */
+/* Advances time to the next end of a task, while the host waits for this queue. If none ever ends, so would the
+ * worker's step wait forever: an assertion fails. */
 void clock_pass(struct device *dev, enum plan_queue host_waits_for);
 
 #endif

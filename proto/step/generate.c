@@ -29,7 +29,8 @@ static void *address(const struct device_worker *w, uint64_t offset)
     return (char *)w->ops->arena(w->dev) + offset;
 }
 
-/* Backends that may round a token differently beside others, or at another alignment, run each row as if it were alone. */
+/* Backends that may round a token differently beside others, or at another alignment, run each row as if it were
+ * alone. */
 static bool joins(const struct device_worker *w)
 {
     return w->plan.setting.backend->joins_rows;
@@ -40,7 +41,7 @@ struct place {
     uint32_t row, token;
 };
 
-/* Of a span's first token; above the blocks, of an end. */
+/* The place of a span's first token; above the blocks, of an end. */
 static struct place place_of_span(const struct tiles *t, uint32_t span)
 {
     return joins(t->worker) ? (struct place){.token = t->spans[span].at} : (struct place){.row = span};

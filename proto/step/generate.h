@@ -1,9 +1,9 @@
 /* proto/step/generate.h - generation: runs new tokens of several texts with caches of keys and values.
  *
  * A text's new tokens are a prompt, or the last sampled token. Texts advance together: a pass takes a tile of up to
- * PLAN_GENERATE_TILE tokens of each through all layers, so it reads the weights once, and the workspace does not grow with
- * prompts. The last norm and the head see only each text's last token. Resident units, and the token and position tables,
- * which are looked up in host memory, are pulled once. The other units are pulled for each pass.
+ * PLAN_GENERATE_TILE tokens of each through all layers, so it reads the weights once, and the workspace does not grow
+ * with prompts. The last norm and the head see only each text's last token. Resident units, and the token and position
+ * tables, which are looked up in host memory, are pulled once. The other units are pulled for each pass.
  *
  * A run may begin at any token up to those run so far; the keys and values of later ones are forgotten. So a text that
  * has used all positions continues with its last tokens at the first positions, and a conversation whose text changes

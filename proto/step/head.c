@@ -1,7 +1,7 @@
-/* logits = h W^T, with a bias or capped in some families; loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk
- * of the vocabulary; logits exist for one tile of tokens at a time only (plan.head_tile). Forward accumulates each row's
- * log-sum-exp over the chunks, so that backward can turn any chunk's recomputed logits into their gradient without the
- * others.
+/* logits = h W^T, with a bias or capped in some families; loss = -log softmax(logits)[label]. A visit holds the rows of
+ * W for one chunk of the vocabulary; logits exist for one tile of tokens at a time only (plan.head_tile). Forward
+ * accumulates each row's log-sum-exp over the chunks, so that backward can turn any chunk's recomputed logits into
+ * their gradient without the others.
  *
  * With all chunks on the device, forward does everything, tile by tile: logits, log-sum-exp, their gradient, and its
  * contribution. Operations stay chunk by chunk, in the same order for every sum, so the bits are the same; products
@@ -9,8 +9,8 @@
  *
  * The bias is another layer's parameter, a value by part. The operations on logits add it as they read them.
  *
- * A classifier's labels are in place of the vocabulary, and only the first token of a row has one. A regression's loss is
- * the square of the error.
+ * A classifier's labels are in place of the vocabulary, and only the first token of a row has one. A regression's loss
+ * is the square of the error.
  *
  * Chunks that the plan pads end with rows of zeros. Their logits are not read, and have gradient 0. */
 #include "proto/step/layers.h"
@@ -61,8 +61,8 @@ static size_t tile_tokens(const struct layer_pass *pass, size_t first, size_t to
     return tokens - first < pass->plan->head_tile ? tokens - first : pass->plan->head_tile;
 }
 
-/* Tokens first .. first+m-1: logits (m, n) into `to`, capped where the family caps them; 0 stays 0 in padding. Those that
- * are generated from have the plan's stride, and are not padded. */
+/* Tokens first .. first+m-1: logits (m, n) into `to`, capped where the family caps them; 0 stays 0 in padding. Those
+ * that are generated from have the plan's stride, and are not padded. */
 static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m, float *to)
 {
     const size_t width = pass->model->config.width, n_capped = pass->logits ? m : 1;

@@ -2,8 +2,8 @@
  *
  * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads and writes boundary values
  * (proto/model/values.h); the embedding reads ids, and the head writes losses. Backward reads the gradients of what the
- * layer wrote, and writes those of what it read. Backward reads the activations that forward kept, or recomputes them in the workspace from the layer's input, with
- * the same bits.
+ * layer wrote, and writes those of what it read. Backward reads the activations that forward kept, or recomputes them
+ * in the workspace from the layer's input, with the same bits.
  *
  * Dropout's bits depend on the id of the visited unit; for the embedding, which has several units, on that of its
  * topmost visit. */
@@ -28,8 +28,8 @@ struct layer_pass {
     struct device *dev;
     const struct model *model;
     const struct model_layer *layer;
-    const struct model_program *program; /* the layer's, or the one that finishes it; NULL: of embedding and head */
-    const struct model_edges *edges;     /* of what runs: the layer's, or its finish's */
+    const struct model_program *program; /* the layer's, or the one that finishes it; NULL for embedding and head */
+    const struct model_edges *edges;     /* the layer's, or those of what finishes it */
     const struct model_unit *unit;
     bool bottom, top; /* this is the layer's first visit in forward; in backward */
     bool lowest;      /* the lowest layer that is trained: nobody reads its input's gradient */
@@ -38,9 +38,9 @@ struct layer_pass {
     const void *weights;
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
     bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
-    /* This microbatch's part of the layer's values, by enum model_role and in its order; NULL: not there, or not needed.
-     * Backward, the gradient of the first input may be in the place of the first output's (struct model_operand), and the
-     * first output's own place is free. Small gradients (model_is_small) are added to. */
+    /* This microbatch's part of the layer's values, by enum model_role and in its order; NULL: not there, or not
+     * needed. Backward, the gradient of the first input may be in the place of the first output's (struct
+     * model_operand), and the first output's own place is free. Small gradients (model_is_small) are added to. */
     void *at[MODEL_ROLES][PROGRAM_BOUNDARIES];
     /* (tokens, width): if the plan has it, the head's visits sum their input's gradient here, and the last visit rounds
      * the sum to that gradient, which lies at its beginning or in the input's place; else NULL. */
@@ -52,24 +52,23 @@ struct layer_pass {
     float *running;  /* (tokens, 3) */
     double *losses;  /* (tokens) */
     void *workspace; /* plan_workspace(), of any content */
-    /* What a block keeps of its activations (struct model_program), and where (plan_kept_bytes): written forward, read
-     * backward, which recomputes the others. NULL: nothing. */
+    /* The set of activations that a block keeps (struct model_program), and where (plan_kept_bytes): written forward,
+     * read backward, which recomputes the others. NULL: nothing is kept. */
     void *kept;
     uint32_t keeping;
     /* (the head's units, bottom first): forward also does backward's work for all of them; NULL otherwise. */
     const struct layer_chunk *chunks;
-    uint32_t n_rows, n_tokens; /* of this microbatch: rows, and tokens of a row; above, tokens = n_rows * n_tokens */
+    uint32_t n_rows, n_tokens; /* rows of this microbatch; tokens of a row. Above, tokens = n_rows * n_tokens */
     uint64_t first_row;        /* in the minibatch */
     uint64_t seed, step;
     float loss_scale; /* 1/T */
     bool dropout;     /* false in evaluation */
     /* Generating, where n_rows is 1, and n_tokens those of all spans: */
-    const struct operation_span
-        *spans; /* (n_spans), ascending and without gaps; NULL otherwise, and above the blocks */
+    const struct operation_span *spans; /* (n_spans), ascending, without gaps; NULL otherwise, and above the blocks */
     uint32_t n_spans;
     /* (n_tokens, vocabulary), plan->logits_stride apart: what the head writes instead of losses; NULL otherwise. */
     float *logits;
-    /* (n_rows, labels): of a classifier's first tokens, which an evaluation's head writes beside losses; else NULL. */
+    /* (n_rows, labels): logits of a classifier's rows, which an evaluation's head writes beside losses; else NULL. */
     float *row_logits;
     const struct plan_setting *setting;
     const struct plan *plan; /* setting is its setting */
@@ -80,7 +79,8 @@ struct layer_ops {
     void (*backward)(const struct layer_pass *pass);
 };
 
-/* A block whose attention has no window, for which libraries have more; else any that attends. NULL: none does. */
+/* The layer for layer_prepare_attention: one of a block whose attention has no window, which libraries support best;
+ * else any that attends. NULL: none does. */
 const struct model_layer *layer_to_prepare(const struct model *model);
 
 /* Called before any pass, for that block: device_ops.prepare_attention for passes of as many rows or fewer. Reads ops,

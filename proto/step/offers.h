@@ -23,7 +23,7 @@ struct device_offers {
     uint64_t made[PLAN_MAX_SUMS]; /* DEVICE_COMPUTE: the sum is complete */
     uint64_t sent[PLAN_MAX_SUMS]; /* DEVICE_PUSH: the sum was read */
     struct device_offer {
-        uint32_t n, slice; /* of this contribution */
+        uint32_t n, slice; /* number of the contribution, and slice */
         void *slot;
         uint64_t arrived;        /* DEVICE_PUSH */
         uint64_t since;          /* for the trace */
@@ -31,7 +31,7 @@ struct device_offers {
     uint32_t n_flying, n_landed; /* slices; landed: in the step so far */
 };
 
-/* Where contribution n is summed. */
+/* Address of the sum for contribution n. */
 float *device_offers_sum(const struct device_pass *pass, uint32_t n);
 
 /* Called when forward is queued: it has made all contributions that have a place of their own. */

@@ -1,6 +1,6 @@
 #include "proto/step/pass.h"
 
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 
 #include <errno.h>
 #include <math.h>
@@ -121,8 +121,8 @@ static int check_row(const struct device_pass *pass, const struct plan_row *row,
     return 0;
 }
 
-/* Loads lengths and segments of a run, from the minibatch's row `first` on; `at` is its first row on the device. Each row
- * is read once, as the client can write it at any time. */
+/* Loads lengths and segments of a run, from the minibatch's row `first` on; `at` is its first row on the device. Each
+ * row is read once, as the client can write it at any time. */
 static int load_lengths(const struct device_pass *pass, const struct plan_row *rows, size_t first, size_t at)
 {
     const struct plan *plan = &pass->worker->plan;

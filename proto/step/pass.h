@@ -18,8 +18,8 @@ struct device_pass {
     struct device_weights weights;
     const uint32_t *parts; /* (n_runs), or NULL: one run from first_row on */
     uint32_t n_runs, run_rows, first_row;
-    uint32_t n_tokens; /* of each row */
-    bool row_logits;   /* the head writes those of each row: plan.logits */
+    uint32_t n_tokens; /* tokens of each row */
+    bool row_logits;   /* the head writes logits of each row: plan.logits */
     uint64_t step;
     float loss_scale;
     bool train;
@@ -72,8 +72,8 @@ static inline size_t device_pass_token(const struct device_pass *pass, uint32_t 
     return ((size_t)run * pass->run_rows + row) * pass->n_tokens;
 }
 
-/* Loads ids and labels of all runs, and of a classifier lengths and segments. 0; -EINVAL with a sentence for a number that
- * is out of range; -EIO. */
+/* Loads ids and labels of all runs, and of a classifier lengths and segments. 0; -EINVAL with a sentence for a number
+ * that is out of range; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows);
 
 /* Adds the losses of one run, computed by forward, to *sum, row by row and token by token. 0 or -EIO. */

@@ -8,6 +8,13 @@
 #include <assert.h>
 #include <errno.h>
 
+const struct layer_ops *const layer_table[] = {
+    [MODEL_EMBEDDING] = &layer_embedding,
+    [MODEL_BLOCK] = &layer_program,
+    [MODEL_SINGLE] = &layer_program,
+    [MODEL_HEAD] = &layer_head,
+};
+
 static uint32_t microbatch_at(const struct device_pass *pass, uint32_t row)
 {
     const uint32_t most = pass->worker->plan.choice.microbatch;

@@ -21,14 +21,14 @@
 #include "proto/base/ledger.h"
 #include "proto/base/trace.h"
 #include "proto/model/model.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/memory/plan.h"
 
 /* A minibatch in host memory that others can write: a copy is checked against model and plan, and used. */
 struct device_rows {
-    uint32_t n_tokens;            /* of each row: 1..seq */
+    uint32_t n_tokens;            /* tokens of each row: 1..seq */
     const uint32_t *ids, *labels; /* (batch, n_tokens) */
-    const struct plan_row *rows;  /* (batch) of a classifier; else NULL */
+    const struct plan_row *rows;  /* (batch) for a classifier; else NULL */
 };
 
 struct device_share {
@@ -41,7 +41,7 @@ struct device_share {
 
 /* Rows to evaluate: first_row .. first_row + n_rows - 1 of a minibatch. */
 struct device_evaluation {
-    uint64_t version; /* of every pulled unit */
+    uint64_t version; /* version of every pulled unit */
     struct device_rows rows;
     uint32_t first_row, n_rows;
     float *logits; /* (batch, n_labels) of a classifier: these rows' are written. NULL: they are not needed */
@@ -56,7 +56,8 @@ struct device_link {
     /* Waits for the oldest pull. *weights (unit.n values) stays readable until the step's end, for generation until the
      * job's; if it is *lent, which an embedding's table never is, until the next wait. */
     int (*wait_weights)(void *context, const void **weights, bool *lent);
-    /* sum: of -log p over the part's labels, in nats, not divided by T. Once for each part of the share, ascending. */
+    /* sum: the sum of -log p over the part's labels, in nats, not divided by T. Called once for each part,
+     * ascending. */
     int (*loss)(void *context, uint32_t part, double sum, bool finite);
     /* Takes room for one slice: *slot (n numbers of the worker's `grad` type) in host memory, for the caller to fill.
      * `wait`: blocks until there is a slot; the caller has then contributed all that it took. Otherwise *slot is NULL
@@ -78,7 +79,7 @@ struct device_worker_options {
     struct plan_setting setting;
     struct plan_choice choice;
     uint64_t seed;  /* for dropout */
-    unsigned index; /* of the device: 1 for cuda:1 */
+    unsigned index; /* index of the device: 1 for cuda:1 */
 };
 
 struct layer_chunk;
@@ -87,7 +88,7 @@ struct layer_ops;
 struct device_worker {
     const struct device_ops *ops;
     struct device *dev;
-    const struct layer_ops *const *layers; /* that it runs, by enum model_layer_kind: layer_table */
+    const struct layer_ops *const *layers; /* layers' functions, by enum model_layer_kind: layer_table */
     char attention[DEVICE_TOLD];           /* method of attention: a line for the log, or empty */
     struct model model;
     struct plan plan;
@@ -100,8 +101,8 @@ struct device_worker {
      * row has arrived; or NULL. */
     uint64_t *stashed;
     /* For generation (proto/step/generate.h): */
-    const void **tables;                /* (the embedding's visits) their units in host memory, once known: */
-    bool loaded;                        /* with the resident units */
+    const void **tables;                /* (the embedding's visits) their units in host memory, once `loaded` */
+    bool loaded;                        /* resident units are on the device, and `tables` are known */
     uint32_t n_run[PLAN_GENERATE_ROWS]; /* tokens whose keys and values are cached */
 };
 
@@ -112,18 +113,20 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
 /* Claims the laid-out arena and enters it in the ledger. -EINVAL, -ENOMEM, -ENODEV with a sentence; *worker is then
  * zeroed. */
 int device_worker_claim(struct device_worker *worker, const struct device_worker_options *options, struct error *err);
-/* Both of these. */
+/* device_worker_lay_out, then device_worker_claim. */
 int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
                        struct error *err);
 void device_worker_free(struct device_worker *worker); /* safe on a zeroed struct */
 
 /* Runs one training step; an empty share is done at once. 0; -ECANCELED from the link; -EINVAL with a sentence for a
- * token id or label out of range, lengths of rows that cannot be, or parts that are no share of this worker; -EIO: the device is lost. */
+ * token id or label out of range, lengths of rows that cannot be, or parts that are no share of this worker; -EIO: the
+ * device is lost. */
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err);
 
-/* Runs forward only, without dropout, share_rows rows at a time; where a layer is finished, a part's rows. Calls only pull and wait_weights of the link. *sum =
- * -log p over all valid labels, in double, added in row order. Errors as device_worker_step. */
+/* Runs forward only, without dropout, share_rows rows at a time; where a layer is finished, a part's rows. Calls only
+ * pull and wait_weights of the link. *sum = -log p over all valid labels, in double, added in row order. Errors as
+ * device_worker_step. */
 int device_worker_evaluate(struct device_worker *worker, const struct device_evaluation *evaluation,
                            const struct device_link *link, void *context, double *sum, struct error *err);
 

@@ -42,12 +42,12 @@ struct timeline {
     struct plan_row *lengths; /* (share_rows) of a classifier */
 
     /* The daemon: */
-    double contributions;                    /* of all workers, per contribution of this one */
-    uint64_t version;                        /* of the units to pull */
+    double contributions;                    /* contributions of all workers per contribution of this one */
+    uint64_t version;                        /* version of the units to pull */
     uint32_t asked[PLAN_MAX_WEIGHT_BUFFERS]; /* units, a ring from n_waits to n_pulls */
     uint64_t n_pulls, n_waits;
     struct timeline_unit *units;   /* (units) */
-    uint64_t n_slices, not_folded; /* of a step, of all units */
+    uint64_t n_slices, not_folded; /* slices of all units in a step; those not folded yet */
     uint32_t n_free;               /* slots */
 };
 
@@ -257,7 +257,7 @@ static const struct device_link played = {pull, wait_weights, loss, take_slot, c
 
 /* ---- steps ---- */
 
-/* Of the share's first rows, all of full length. */
+/* Makes a minibatch whose rows all have full length. */
 static int make_share(struct timeline *t)
 {
     const struct plan_setting *p = &t->s->plan->setting;

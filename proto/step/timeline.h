@@ -1,10 +1,10 @@
 /* proto/step/timeline.h - simulates one step: what each queue does and waits for, and so which one binds.
  *
- * It is the worker's step itself (device_worker_step), over a device that only counts seconds (proto/step/clock.h) and a
- * daemon that is played in virtual time: units to pull, slots, folds and updates. A visit takes as long as its layer, run
- * once on a meter (proto/plan/time/meter.h). Units are pulled into few buffers, full sums and inbox slots stall computation, and
- * the next step's pulls wait for the optimizer's updates. Of two simulated steps the second is reported, from the end of
- * the first on: a step in a long run.
+ * It is the worker's step itself (device_worker_step), over a device that only counts seconds (proto/step/clock.h) and
+ * a daemon that is played in virtual time: units to pull, slots, folds and updates. A visit takes as long as its layer,
+ * run once on a meter (proto/plan/time/meter.h). Units are pulled into few buffers, full sums and inbox slots stall
+ * computation, and the next step's pulls wait for the optimizer's updates. Of two simulated steps the second is
+ * reported, from the end of the first on: a step in a long run.
  *
  * Messages, launches and the worker's own thread take no time here. Of several workers one is simulated, and the
  * optimizer handles the contributions of all. */
@@ -21,15 +21,15 @@ struct step_timeline_setting {
     const struct model *model;
     const struct plan_host_setting *host;
     const struct profile *profile; /* checked */
-    uint32_t n_slots;              /* of the worker's inbox, without the reserved one */
+    uint32_t n_slots;              /* slots of the worker's inbox, without the reserved one */
 };
 
 struct step_timeline {
     double first;   /* seconds of the first step, which starts idle */
-    double seconds; /* of the second */
+    double seconds; /* seconds of the second step */
     struct {
-        double busy;                    /* in the second step */
-        double waited[PLAN_QUEUES + 1]; /* idle, by the queue waited for; with busy, `seconds` */
+        double busy;                    /* seconds of work in the second step */
+        double waited[PLAN_QUEUES + 1]; /* idle seconds, by the queue waited for; busy + sum of waited = `seconds` */
     } queues[PLAN_QUEUES];
     enum plan_queue binds; /* the busiest */
 };

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 enum {
-    ATTEMPTS = 4,       /* with 1, 2, 4 and 8 ticks each for WELCOME and GREETING */
-    HELLO_TICKS = 5,    /* maximum silence of a connection at the listener */
+    ATTEMPTS = 4,       /* attempts, with 1, 2, 4 and 8 ticks each for WELCOME and GREETING */
+    HELLO_TICKS = 5,    /* maximum time from connecting to HELLO */
     GREETING_TICKS = 15 /* the peer starts again long before, which ends this session */
 };
 
@@ -41,14 +41,14 @@ void attach_on_hello(struct session *s, const struct message *m)
 {
     struct message welcome = {.kind = MESSAGE_WELCOME, .welcome = {.id = s->id}};
 
-    if (s->only_looks && m->hello.role != ROLE_VIEWER) {
+    if (s->may_only_view && m->hello.role != ROLE_VIEWER) {
         session_refuse_code(s, -EPERM, "you may only observe this daemon: eps status, mem and top");
         return;
     }
     s->hello = *m;
     s->nonce = m->hello.nonce;
     if (s->peer_uid == SESSION_REMOTE_USER)
-        s->peer_pid = (int)m->hello.pid; /* of its own host, for the log */
+        s->peer_pid = (int)m->hello.pid; /* a pid of the peer's own host, for the log */
     s->by_connection = m->hello.role == ROLE_VIEWER || !session_is_own(s);
     if (!s->by_connection) {
         if (!open_channel(s))
@@ -94,8 +94,7 @@ void attach_on_welcome(struct session *s, const struct message *m)
         session_finish(s, reason);
         return;
     }
-    connection_pause(
-        &s->connection); /* connection messages that follow our greeting must not overtake the daemon's greeting */
+    connection_pause(&s->connection); /* its later messages must not overtake the daemon's greeting on the channel */
     session_enter(s, SESSION_GREETING);
     greet(s);
 }

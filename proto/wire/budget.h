@@ -1,8 +1,8 @@
-/* proto/wire/budget.h - what each user may ask of a daemon in a tick.
+/* proto/wire/budget.h - a limit on each user's requests to a daemon in a tick.
  *
- * A daemon answers everybody on one thread, which is also the one that relays weights. So a user's requests are counted,
- * over all of the user's sessions. Who asks for more than a tick's budget is in debt: the rest waits unread until later
- * ticks have paid it. */
+ * A daemon answers everybody on one thread, which is also the one that relays weights. So a user's requests are
+ * counted, over all of the user's sessions. A user who asks for more than a tick's budget is in debt: further requests
+ * wait unread until later ticks have paid it. */
 #ifndef PROTO_WIRE_BUDGET_H
 #define PROTO_WIRE_BUDGET_H
 
@@ -10,9 +10,9 @@
 #include <sys/types.h>
 
 enum {
-    BUDGET_TICK = 512,     /* messages that are read or sent for a user in a tick; a debt is never larger */
-    BUDGET_NS = 100000000, /* of the daemon's time, which cost as much */
-    BUDGET_USERS = 64,     /* that are counted; what more ask, if there ever are as many, counts as one user's */
+    BUDGET_TICK = 512,     /* messages read or sent for a user in a tick; a debt is never larger */
+    BUDGET_NS = 100000000, /* of the daemon's time cost as much as BUDGET_TICK messages */
+    BUDGET_USERS = 64,     /* users counted one by one; all further users share one entry */
 };
 
 struct budget {

@@ -149,14 +149,14 @@ bool channel_is_connected(const struct channel *channel)
     return nn_get_statistic(channel->socket, NN_STAT_CURRENT_CONNECTIONS) > 0;
 }
 
-int channel_hold(void)
+int channel_hold_thread(void)
 {
     const int hold = nn_socket(AF_SP, NN_PAIR);
 
     return hold < 0 ? -nn_errno() : hold;
 }
 
-void channel_let_go(int hold)
+void channel_release_thread(int hold)
 {
     while (nn_close(hold) < 0 && nn_errno() == EINTR)
         ;

@@ -2,8 +2,9 @@
  *
  * nanomsg's rules, as measured: its two descriptors are level-triggered and are polled, never read. Every call is
  * NN_DONTWAIT, on the loop's thread. The descriptor for sending is watched only while something waits to be sent;
- * otherwise the loop spins. nn_close follows after the polls are closed. nanomsg does not report a peer's end (the connection
- * does), and its reconnection can livelock; so a broken channel is closed, and a new one opened at another address.
+ * otherwise the loop spins. nn_close follows after the polls are closed. nanomsg does not report a peer's end (the
+ * session's connection does), and its reconnection can livelock; so a broken channel is closed, and a new one opened at
+ * another address.
  * Packets need no allocation here; the queue grows while the peer does not read. */
 #ifndef PROTO_WIRE_CHANNEL_H
 #define PROTO_WIRE_CHANNEL_H
@@ -46,8 +47,8 @@ struct channel {
 bool channel_address_fits(const char *address);
 
 /* An unused socket; nanomsg keeps its thread while one exists. -EMFILE, -ENOMEM. */
-int channel_hold(void);
-void channel_let_go(int hold);
+int channel_hold_thread(void);
+void channel_release_thread(int hold);
 
 /* Binds or connects to an address that fits. On -EMFILE, -EADDRINUSE or -errno no callback follows. Packets wait in the
  * queue until there is a peer. */

@@ -125,7 +125,7 @@ int connection_connect(int *out, const char *path, struct error *err)
     case -EACCES:
         return error_set(err, rc, "the daemon at %s belongs to another user, and serves no group of yours", path);
     case -EAGAIN:
-        return error_set(err, rc, "the daemon at %s does not answer: too many wait at its connection", path);
+        return error_set(err, rc, "the daemon at %s does not answer: too many wait at its socket", path);
     default:
         return error_set(err, rc, "connecting to %s: %s", path, strerror(-rc));
     }
@@ -173,8 +173,8 @@ void connection_forbid_fds(int fd)
     (void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off);
 }
 
-/* Reads and delivers one packet; false if there is none. A connection that takes no descriptors has no room for them: so they are
- * never in this process's table, where closing them could wait for the disk of a file. */
+/* Reads and delivers one packet; false if there is none. A connection that takes no descriptors has no room for them:
+ * so they are never in this process's table, where closing them could wait for the disk of a file. */
 static bool read_one(struct connection *connection)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];

@@ -1,8 +1,9 @@
-/* proto/wire/connection.h - packets and descriptors over one connected Unix SOCK_SEQPACKET socket, watched by a libuv loop.
+/* proto/wire/connection.h - packets and descriptors over one connected Unix SOCK_SEQPACKET socket, watched by a libuv
+ * loop.
  *
- * libuv's pipes cannot pass memfds, so this uses sendmsg and recvmsg on a uv_poll. A connection carries bytes; the session
- * (proto/wire/session.h) gives them meaning. Its end of file tells one process of the other's death. Nothing here
- * blocks; everything belongs to the loop's thread. */
+ * libuv's pipes cannot pass memfds, so this uses sendmsg and recvmsg on a uv_poll. A connection carries bytes; the
+ * session (proto/wire/session.h) gives them meaning. Its end of file tells one process of the other's death. Nothing
+ * here blocks; everything belongs to the loop's thread. */
 #ifndef PROTO_WIRE_CONNECTION_H
 #define PROTO_WIRE_CONNECTION_H
 
@@ -21,7 +22,8 @@ struct connection;
 struct connection_events {
     /* bytes (n) are borrowed; the callee closes fds (n_fds). May close the connection. */
     void (*on_packet)(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds);
-    /* Nothing more will come. fault: NULL at the end of file, else the peer's fault. Called once; close the connection. */
+    /* Nothing more will come. fault: NULL at the end of file, else the peer's fault. Called once; close the
+     * connection. */
     void (*on_end)(struct connection *connection, const char *fault);
     /* The struct belongs to the caller again. */
     void (*on_closed)(struct connection *connection);
@@ -38,12 +40,12 @@ struct connection {
     void *data;
 };
 
-/* Keeps the peer from sending descriptors, where the kernel can (Linux 6.16); also through connections that are accepted at a
- * listening one. Elsewhere the kernel drops them as connection.takes_no_fds says. */
+/* Keeps the peer from sending descriptors, where the kernel can (Linux 6.16). On a listening socket it holds for every
+ * socket accepted there. On older kernels takes_no_fds alone has that effect: descriptors are dropped on arrival. */
 void connection_forbid_fds(int fd);
 
-/* Connects to the connection at path, close-on-exec. -ENOENT (no such connection), -ECONNREFUSED (nobody listens), -ENAMETOOLONG,
- * -EACCES (it belongs to another user and serves no group of the caller's), -errno. */
+/* Connects to the listening socket at path, close-on-exec. -ENOENT (no such socket), -ECONNREFUSED (nobody listens),
+ * -ENAMETOOLONG, -EACCES (it belongs to another user and serves no group of the caller's), -errno. */
 int connection_connect(int *fd, const char *path, struct error *err);
 
 /* The process behind a connected socket: the one that connected, or that listened. False: unknown. */
@@ -61,8 +63,9 @@ bool connection_peer_is_member(int fd, gid_t group);
 int connection_open(struct connection *connection, uv_loop_t *loop, int fd, const struct connection_events *events,
                     void *data);
 
-/* Sends a packet, or queues it with duplicates of fds (n_fds at most CONNECTION_MAX_FDS), which stay the caller's. -ENOBUFS
- * if CONNECTION_MAX_QUEUED packets wait, -EMFILE, -ENOMEM. A peer that is gone is no error here: on_end reports it. */
+/* Sends a packet, or queues it with duplicates of fds (n_fds at most CONNECTION_MAX_FDS), which stay the caller's.
+ * -ENOBUFS if CONNECTION_MAX_QUEUED packets wait, -EMFILE, -ENOMEM. A peer that is gone is no error here: on_end
+ * reports it. */
 int connection_send(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds);
 
 /* While paused, packets stay unread until connection_resume, or until the peer's end: then they precede on_end. */

@@ -20,8 +20,8 @@ struct files {
     struct error why;
     uint64_t n_sent, n_done; /* requests and answers */
     struct {
-        uint64_t request; /* the one that fills it; 0: it is not filled */
-        struct message m; /* the same */
+        uint64_t request; /* number of the request that fills it; 0: it is not filled */
+        struct message m; /* that request */
         int code;         /* its answer, once it is among n_done */
     } windows[FILES_WINDOWS];
     unsigned last; /* the window that was taken last */

@@ -1,12 +1,13 @@
-/* proto/wire/files.h - files of another user's client, on which that client acts for the daemon (proto/base/file.h).
+/* proto/wire/files.h - files of another user's client, which reads and writes them for the daemon (proto/base/file.h).
  *
- * The daemon makes a pair of sockets and a shared memory of two windows, and sends one socket and the memory to the client,
- * which asked by FILES. From then on the daemon sends requests (FILE) by its socket, and the client, in a thread of its own
- * (client/daemon/files.h), answers each (FILE_DONE), in their order. What is read or written is in a window. Before the job
- * begins, the memory has its config.json.
+ * The daemon makes a pair of sockets and a shared memory of two windows, and sends one socket and the memory to the
+ * client, which asked by FILES. From then on the daemon sends requests (FILE) by its socket, and the client, in a
+ * thread of its own (client/daemon/files.h), answers each (FILE_DONE), in their order. What is read or written is in a
+ * window. Before the job begins, the memory has its config.json.
  *
- * The daemon waits for an answer, for the socket's end, or until it gives the client up: so a client whose disk does not
- * answer, or that is stopped, costs its own job and holds no thread of the daemon. Nothing that comes is trusted. */
+ * The daemon waits for an answer, for the socket's end, or until it gives the client up: so a client whose disk does
+ * not answer, or that is stopped, costs its own job and holds no thread of the daemon. Nothing that comes is
+ * trusted. */
 #ifndef PROTO_WIRE_FILES_H
 #define PROTO_WIRE_FILES_H
 
@@ -21,24 +22,24 @@ static_assert((int)FILES_BYTES >= (int)MESSAGE_MAX_CONFIG_BYTES, "it has config.
 
 struct files; /* the daemon's side */
 
-/* theirs: the descriptors for the client, which are the caller's: socket, memory, and with a trace the socket that its events
- * come from. -EMFILE, -ENOMEM with a sentence. The caller holds it. */
+/* theirs: the descriptors for the client, which are the caller's: socket, memory, and with a trace the socket that its
+ * events come from. -EMFILE, -ENOMEM with a sentence. The caller holds it. */
 enum { FILES_SENT = 2 };
 int files_open(struct files **out, int theirs[FILES_SENT + 1], bool trace, struct error *err);
 /* The socket for events (proto/base/trace.h), which becomes the caller's; -1: there is none. */
 int files_take_trace(struct files *files);
-/* It is freed when everyone that holds it has let it go. One thread. */
+/* Counts its holders: files_release by the last one frees it. One thread. */
 struct files *files_hold(struct files *files);
 void files_release(struct files *files); /* NULL: nothing */
-/* Nobody waits for its client any more: what is asked, now or later, is -ECANCELED. Any thread. */
+/* Gives the client up: every request under way, and every later one, returns -ECANCELED. Any thread. */
 void files_abandon(struct files *files); /* NULL: nothing */
 
 struct file_server *files_server(struct files *files);
-/* What the client has put into the memory, FILES_BYTES; it may change at any time. */
+/* The shared memory, FILES_BYTES, which the client may change at any time. */
 const void *files_memory(const struct files *files);
 
-/* Requests and answers on the socket, for both sides. 0; -EPIPE: the other side has closed it; -EPROTO with a sentence: what
- * came is no message. Receiving waits. */
+/* Requests and answers on the socket, for both sides. 0; -EPIPE: the other side has closed it; -EPROTO with a sentence:
+ * what came is no message. Receiving waits. */
 int files_send(int fd, const struct message *m, struct error *err);
 int files_receive(int fd, struct message *m, struct error *err);
 

@@ -1,10 +1,9 @@
 #include "proto/wire/session_internal.h"
 
 #include "proto/wire/budget.h"
+#include "proto/wire/directory.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,23 +13,20 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
     BACKLOG = 128,
-    ACCEPTS = 16,        /* per event */
-    MEMBERS = 128,       /* of the group's listener in a tick: the kernel does not say whose the next one is */
-    ATTACHING = 4,       /* what an attempt costs of a user's budget */
-    RETRY_MS = 500,      /* after running out of descriptors */
-    STALE_S = 60,        /* a directory without a listener */
-    USER_SESSIONS = 64,  /* maximum per user other than the daemon's own and root; or a quarter of the descriptors */
-    AWAY_LINES = 8,      /* of the log per period, for peers turned away */
-    AWAY_RETRIES = 20,   /* period, in units of RETRY_MS */
-    DIRECTORY_MAX = 128, /* longer than any address allows */
+    ACCEPTS = 16,       /* sockets accepted per event */
+    MEMBERS = 128,      /* members accepted in a tick: the kernel does not say which user is next */
+    ATTACHING = 4,      /* cost of an attempt to attach, in a user's budget */
+    RETRY_MS = 500,     /* pause after running out of descriptors */
+    USER_SESSIONS = 64, /* maximum per user other than the daemon's own and root; or a quarter of the descriptors */
+    AWAY_LINES = 8,     /* lines of the log per period about peers turned away */
+    AWAY_RETRIES = 20,  /* period, in units of RETRY_MS */
 };
 
-/* One of the two connections. Members have their own, so they cannot fill the owner's queue. */
+/* One of the two listening sockets. Members have their own, so they cannot fill the owner's queue. */
 struct entrance {
     struct session_listener *listener;
     uv_poll_t poll;
@@ -44,12 +40,12 @@ struct session_listener {
     int lock;
     int spare;   /* a descriptor to release when none is left, so that the owner can always come in; -1: released */
     gid_t group; /* the admitted group, or SESSION_NO_GROUP */
-    gid_t users; /* which members may be more than viewers: of this group */
+    gid_t users; /* members of this group, too, may be more than viewers */
     unsigned n_handles;
     uint32_t n_sessions;           /* the last id assigned */
     unsigned n_retries, n_away;    /* in this period: retries, log lines */
     struct session *sessions;      /* all live sessions */
-    struct budget budget;          /* of users */
+    struct budget budget;          /* of all users' sessions */
     char directory[DIRECTORY_MAX]; /* absolute */
     uv_loop_t *loop;
     const struct session_events *events;
@@ -57,167 +53,9 @@ struct session_listener {
     void *data;
 };
 
-/* mkdir -p, private to the user. */
-static int make_directory(const char *path, struct error *err)
-{
-    char part[PATH_MAX];
-
-    if ((size_t)snprintf(part, sizeof part, "%s", path) >= sizeof part)
-        return error_set(err, -ENAMETOOLONG, "%.64s...: too long a path", path);
-    for (char *slash = part + 1;; *slash++ = '/') {
-        slash = strchrnul(slash, '/');
-        char rest = *slash;
-        *slash = '\0';
-        if (mkdir(part, 0700) < 0 && errno != EEXIST)
-            return error_set(err, -errno, "making the directory %s: %s", part, strerror(errno));
-        if (!rest)
-            return 0;
-    }
-}
-
-static int check_directory(const char *path, struct error *err)
-{
-    struct stat info;
-
-    if (stat(path, &info) < 0)
-        return error_set(err, -errno, "%s: %s", path, strerror(errno));
-    if (!S_ISDIR(info.st_mode))
-        return error_set(err, -ENOTDIR, "%s is not a directory: a daemon listens in one of its own", path);
-    if (info.st_uid != geteuid())
-        return error_set(err, -EACCES, "%s belongs to another user: choose a directory of your own", path);
-    if (info.st_mode & (S_IWGRP | S_IWOTH))
-        return error_set(err, -EACCES, "others may write to %s: take that from them with chmod go-w", path);
-    return 0;
-}
-
-/* Makes the path absolute; it must be short enough for every address in it. */
-static int resolve_directory(char *out, const char *path, struct error *err)
-{
-    char whole[PATH_MAX];
-    char address[PATH_MAX + 64];
-
-    if (!realpath(path, whole))
-        return error_set(err, -errno, "%s: %s", path, strerror(errno));
-    int n = snprintf(address, sizeof address, "ipc://%s/" SESSION_CHANNELS "/%u-%08x", whole, UINT32_MAX, UINT32_MAX);
-    if (!channel_address_fits(address))
-        return error_set(err, -ENAMETOOLONG,
-                         "%s is %zu characters long, %zu too many for the sockets in it: choose a "
-                         "shorter path",
-                         whole, strlen(whole), (size_t)n - (SESSION_ADDRESS_MAX - 1));
-    strcpy(out, whole);
-    return 0;
-}
-
-/* Locks a directory for the life of the process. An open file description lock ends with the process in any case, and
- * can be queried without being taken. */
-static int take_lock(int *out, const char *directory, struct error *err)
-{
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    char path[DIRECTORY_MAX + 8];
-    struct stat ours, there;
-
-    snprintf(path, sizeof path, "%s/lock", directory);
-    for (;;) {
-        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0)
-            return error_set(err, -errno, "%s: %s", path, strerror(errno));
-        if (fcntl(fd, F_OFD_SETLK, &whole) < 0) {
-            int rc = errno == EAGAIN || errno == EACCES ? -EADDRINUSE : -errno;
-            close(fd);
-            return error_set(err, rc,
-                             rc == -EADDRINUSE ? "another daemon listens at %s: choose another name, or stop "
-                                                 "it with eps stop"
-                                               : "locking %s failed",
-                             directory);
-        }
-        if (fstat(fd, &ours) == 0 && stat(path, &there) == 0 && ours.st_ino == there.st_ino) {
-            *out = fd;
-            return 0;
-        }
-        close(fd); /* a stopping daemon removed the file while we opened it */
-    }
-}
-
-bool session_is_live(const char *directory)
-{
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    char path[PATH_MAX];
-
-    if ((size_t)snprintf(path, sizeof path, "%s/lock", directory) >= sizeof path)
-        return false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return false;
-    int rc = fcntl(fd, F_OFD_GETLK, &whole);
-    close(fd);
-    return rc == 0 && whole.l_type != F_UNLCK;
-}
-
-/* Removes only sockets from the directory: those of a killed daemon, or our own at the end. */
-static void remove_sockets_in(const char *directory)
-{
-    char path[DIRECTORY_MAX + NAME_MAX + 8];
-    struct stat info;
-    DIR *dir = opendir(directory);
-
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-        if (lstat(path, &info) == 0 && S_ISSOCK(info.st_mode))
-            unlink(path);
-    }
-    if (dir)
-        closedir(dir);
-}
-
-static void remove_sockets(const char *directory)
-{
-    char channels[DIRECTORY_MAX + 8];
-
-    snprintf(channels, sizeof channels, "%.120s/" SESSION_CHANNELS, directory);
-    remove_sockets_in(channels);
-    rmdir(channels); /* only if empty */
-    remove_sockets_in(directory);
-}
-
-/* Makes the directory of channels, for the daemon's user only: anyone at a channel's socket can end this process. */
-static int make_channels(const char *directory, struct error *err)
-{
-    char path[DIRECTORY_MAX + 8];
-    struct stat info;
-
-    snprintf(path, sizeof path, "%s/" SESSION_CHANNELS, directory);
-    if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return error_set(err, -errno, "making the directory %s: %s", path, strerror(errno));
-    if (lstat(path, &info) < 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid() || info.st_mode & 077)
-        return error_set(err, -EACCES, "%s is not a directory of yours that is closed to others: remove it", path);
-    return 0;
-}
-
-void session_remove_stale(const char *directory)
-{
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    char connection[PATH_MAX], lock[PATH_MAX];
-    struct stat info;
-
-    snprintf(connection, sizeof connection, "%.4000s/listener", directory);
-    snprintf(lock, sizeof lock, "%.4000s/lock", directory);
-    if (lstat(connection, &info) < 0 && (lstat(directory, &info) < 0 || time(NULL) - info.st_mtime < STALE_S))
-        return;
-    int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0 && errno == ENOENT)
-        rmdir(directory);
-    if (fd < 0)
-        return;
-    if (fcntl(fd, F_OFD_SETLK, &whole) == 0) {
-        remove_sockets(directory);
-        unlink(lock);
-        rmdir(directory);
-    }
-    close(fd);
-}
-
-/* Binds under a temporary name and renames once it listens, so that a visible listener always has a daemon behind it. */
-static int bind_connection(int *out, const char *directory, const char *name, gid_t group, struct error *err)
+/* Binds a listening socket under a temporary name and renames it once it listens, so that a visible one always has a
+ * daemon behind it. */
+static int bind_listener(int *out, const char *directory, const char *name, gid_t group, struct error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char path[DIRECTORY_MAX + 16];
@@ -335,13 +173,13 @@ static void admit(struct session_listener *listener, int fd)
         return;
     }
     s->listener = listener;
-    s->only_looks = !is_master(peer.uid) && listener->users != listener->group &&
-                    (listener->users == SESSION_NO_GROUP || !connection_peer_is_member(fd, listener->users));
+    s->may_only_view = !is_master(peer.uid) && listener->users != listener->group &&
+                       (listener->users == SESSION_NO_GROUP || !connection_peer_is_member(fd, listener->users));
     session_enlist(s, &listener->sessions);
     session_charge(s, ATTACHING);
 }
 
-/* True if the user has no budget, but all that there is. */
+/* True if the session's user has no budget: it may ask without a limit. */
 static bool is_free(const struct session *s)
 {
     return !s->listener || is_master(s->peer_uid) || s->peer_uid == SESSION_REMOTE_USER;
@@ -389,7 +227,7 @@ int session_adopt(struct session_listener *listener, int fd)
     return 0;
 }
 
-/* Accepts the next waiting connection; -1: none. */
+/* Accepts the next peer that waits; -1: there is none. */
 static int accept_one(struct entrance *at)
 {
     struct session_listener *listener = at->listener;
@@ -471,7 +309,7 @@ static void on_retry(uv_timer_t *timer)
 static int open_entrance(struct entrance *at, const char *name, gid_t group, struct error *err)
 {
     const struct session_listener *listener = at->listener;
-    int rc = bind_connection(&at->fd, listener->directory, name, group, err);
+    int rc = bind_listener(&at->fd, listener->directory, name, group, err);
 
     if (rc < 0)
         return rc;
@@ -482,45 +320,6 @@ static int open_entrance(struct entrance *at, const char *name, gid_t group, str
     close(at->fd);
     at->fd = -1;
     return error_set(err, rc, "watching the listener of %s: %s", listener->directory, uv_strerror(rc));
-}
-
-static int start(struct session_listener *listener, const char *directory, struct error *err)
-{
-    const bool was_there = access(directory, F_OK) == 0;
-    int rc = make_directory(directory, err);
-
-    if (rc == 0)
-        rc = check_directory(directory, err);
-    if (rc == 0)
-        rc = resolve_directory(listener->directory, directory, err);
-    if (rc == -ENAMETOOLONG && !was_there)
-        rmdir(directory); /* only now, as links must be resolved first; harmless if it was not made */
-    if (rc == 0)
-        rc = take_lock(&listener->lock, listener->directory, err);
-    if (rc < 0)
-        return rc;
-    remove_sockets(listener->directory);
-    rc = make_channels(listener->directory, err);
-    return rc < 0 ? rc : open_entrance(&listener->owner, "listener", SESSION_NO_GROUP, err);
-}
-
-/* If the directory was removed under us, another daemon may use its name by now. */
-static void remove_files(struct session_listener *listener)
-{
-    char path[DIRECTORY_MAX + 8];
-    struct stat ours, there;
-
-    if (listener->lock < 0)
-        return;
-    snprintf(path, sizeof path, "%s/lock", listener->directory);
-    if (fstat(listener->lock, &ours) == 0 && stat(path, &there) == 0 && ours.st_dev == there.st_dev &&
-        ours.st_ino == there.st_ino) {
-        remove_sockets(listener->directory);
-        unlink(path);
-        rmdir(listener->directory); /* only if empty */
-    }
-    close(listener->lock);
-    listener->lock = -1;
 }
 
 int session_listen(struct session_listener **out, uv_loop_t *loop, const char *directory,
@@ -538,9 +337,11 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
     listener->owner.listener = listener->members.listener = listener;
     listener->owner.fd = listener->members.fd = listener->lock = -1;
     listener->group = listener->users = SESSION_NO_GROUP;
-    rc = start(listener, directory, err);
+    rc = directory_take(listener->directory, &listener->lock, directory, err);
+    if (rc == 0)
+        rc = open_entrance(&listener->owner, "listener", SESSION_NO_GROUP, err);
     if (rc < 0) {
-        remove_files(listener);
+        directory_give_back(listener->directory, &listener->lock);
         free(listener);
         return rc;
     }
@@ -554,30 +355,10 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
     return 0;
 }
 
-/* Checks that members can pass every directory above; otherwise they could not reach the daemon. */
-static int check_way(const char *directory, gid_t group, struct error *err)
-{
-    char part[DIRECTORY_MAX];
-    struct stat info;
-
-    snprintf(part, sizeof part, "%s", directory);
-    for (char *slash = strrchr(part, '/'); slash && slash > part; slash = strrchr(part, '/')) {
-        *slash = '\0';
-        if (stat(part, &info) < 0)
-            return error_set(err, -errno, "%s: %s", part, strerror(errno));
-        if (!(info.st_mode & S_IXOTH) && !(info.st_mode & S_IXGRP && info.st_gid == group))
-            return error_set(err, -EDOM,
-                             "members of the group cannot reach %s, since %s is closed to them: listen at a directory "
-                             "elsewhere, or open that one with chmod o+x",
-                             directory, part);
-    }
-    return 0;
-}
-
 int session_admit_group(struct session_listener *listener, gid_t group, struct error *err)
 {
     const char *directory = listener->directory;
-    int rc = check_way(directory, group, err);
+    int rc = directory_check_way(directory, group, err);
 
     if (rc < 0)
         return rc;
@@ -629,7 +410,8 @@ static void close_entrance(struct entrance *at)
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data))
 {
     listener->on_closed = on_closed;
-    remove_files(listener); /* first: whoever is refused finds no daemon a moment later */
+    directory_give_back(listener->directory,
+                        &listener->lock); /* first: whoever is refused finds no daemon a moment later */
     for (struct session *s = listener->sessions; s; s = listener->sessions) {
         session_unlist(s);
         s->listener = NULL;

@@ -1,102 +1,15 @@
 #include "proto/wire/message.h"
 
-#include "proto/wire/wire.h"
+#include "proto/wire/message_internal.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 
-static enum number_type number_field(struct wire *w, enum number_type value)
-{
-    return wire_choice(w, value, NUMBER_FP32, NUMBER_BF16);
-}
-
-static void name_fields(struct wire *w, struct contribution_name *name)
-{
-    wire_u64(w, &name->step);
-    wire_u32(w, &name->visit);
-    wire_u32_in(w, &name->part, 0, MESSAGE_MAX_PARTS - 1);
-    wire_u32(w, &name->slice);
-    wire_u32(w, &name->attempt);
-}
-
-static void goal_fields(struct wire *w, struct plan_goal *goal)
-{
-    goal->purpose = wire_choice(w, goal->purpose, PLAN_TRAIN, PLAN_GENERATE);
-    goal->precision = number_field(w, goal->precision);
-    goal->moments = number_field(w, goal->moments);
-    goal->grad = number_field(w, goal->grad);
-    wire_flag(w, &goal->fenced);
-    wire_flag(w, &goal->adamw);
-    wire_u32(w, &goal->batch);
-    wire_u32(w, &goal->seq);
-    wire_u32_in(w, &goal->n_parts, 1, MESSAGE_MAX_PARTS);
-}
-
-static void choice_fields(struct wire *w, struct plan_choice *choice)
-{
-    wire_u32(w, &choice->microbatch);
-    wire_flag(w, &choice->host_stash);
-    for (struct plan_keeping *k = choice->keeping; k < choice->keeping + MODEL_CLASSES; k++) {
-        wire_u32(w, &k->n_kept);
-        wire_u32_in(w, &k->kept, 0, MODEL_KEEPS_ALL);
-        wire_u32_in(w, &k->kept_below, 0, MODEL_KEEPS_ALL);
-    }
-    wire_u32_in(w, &choice->n_weight_buffers, 1, PLAN_MAX_WEIGHT_BUFFERS);
-    wire_u32(w, &choice->n_sums);
-    wire_u32(w, &choice->n_resident);
-    wire_flag(w, &choice->whole_head);
-}
-
-static void ledger_fields(struct wire *w, struct ledger *ledger)
-{
-    for (unsigned i = 0; i < LEDGER_CATEGORIES; i++) {
-        wire_u64(w, &ledger->rows[i].current);
-        wire_u64(w, &ledger->rows[i].peak);
-    }
-    wire_u64(w, &ledger->total.current);
-    wire_u64(w, &ledger->total.peak);
-}
-
-/* -errno, 0 where none fits. */
-static void code(struct wire *w, int32_t *value)
-{
-    uint32_t positive = (uint32_t) - *value;
-
-    wire_u32_in(w, &positive, 0, 4095);
-    *value = -(int32_t)(positive & 4095);
-}
-
 static void nothing(struct wire *w, struct message *m)
 {
     (void)w, (void)m;
-}
-
-static void products_fields(struct wire *w, struct products *p)
-{
-    wire_u64(w, &p->version);
-    for (unsigned class = 0; p->version && class < PRODUCTS_CLASSES; class ++) {
-        wire_flag(w, &p->of[class].known);
-        for (unsigned i = 0; p->of[class].known && i < PRODUCTS_CONFIG; i++)
-            wire_u32(w, &p->of[class].config[i]);
-    }
-}
-
-/* Rates. */
-static void profile_fields(struct wire *w, struct profile *p)
-{
-    for (unsigned type = 0; type < NUMBER_TYPES; type++)
-        for (unsigned rows = 0; rows < PROFILE_ROWS; rows++)
-            wire_f64_from_0(w, &p->matmul_flops[type][rows]);
-    for (unsigned direction = 0; direction < PROFILE_DIRECTIONS; direction++)
-        for (unsigned type = 0; type < NUMBER_TYPES; type++)
-            wire_f64_from_0(w, &p->attention_flops[direction][type]);
-    wire_f64_from_0(w, &p->link_bytes_per_s);
-    wire_f64_from_0(w, &p->memory_bytes_per_s);
-    wire_f64_from_0(w, &p->update_parameters_per_s);
-    wire_f64_from_0(w, &p->host_bytes_per_s);
-    products_fields(w, &p->products);
 }
 
 static void hello(struct wire *w, struct message *m)
@@ -110,7 +23,7 @@ static void hello(struct wire *w, struct message *m)
     wire_u64(w, &m->hello.budget);
     wire_u64(w, &m->hello.library_bytes);
     wire_u32(w, &m->hello.attention);
-    profile_fields(w, &m->hello.profile);
+    message_profile_fields(w, &m->hello.profile);
 }
 
 static void welcome(struct wire *w, struct message *m)
@@ -132,7 +45,7 @@ static void pong(struct wire *w, struct message *m)
 
 static void job(struct wire *w, struct message *m)
 {
-    goal_fields(w, &m->job.goal);
+    message_goal_fields(w, &m->job.goal);
     wire_flag(w, &m->job.fresh);
     wire_flag(w, &m->job.output);
     wire_flag(w, &m->job.side);
@@ -176,14 +89,14 @@ static void job_opened(struct wire *w, struct message *m)
     wire_u32(w, &m->job_opened.n_workers);
     wire_u64(w, &m->job_opened.data_bytes);
     wire_u64(w, &m->job_opened.resident_bytes);
-    choice_fields(w, &m->job_opened.choice);
+    message_choice_fields(w, &m->job_opened.choice);
     m->job_opened.replay = wire_choice(w, m->job_opened.replay, PLAN_REPLAY_NONE, PLAN_REPLAY_OVER_CAP);
 }
 
 static void assign(struct wire *w, struct message *m)
 {
     wire_u32_in(w, &m->assign.config_bytes, 1, MESSAGE_MAX_CONFIG_BYTES);
-    goal_fields(w, &m->assign.goal);
+    message_goal_fields(w, &m->assign.goal);
     wire_u64(w, &m->assign.seed);
     wire_u32_in(w, &m->assign.max_parts, 0, MESSAGE_MAX_PARTS);
     wire_u32(w, &m->assign.n_slots);
@@ -191,10 +104,10 @@ static void assign(struct wire *w, struct message *m)
     wire_flag(w, &m->assign.takes_turns);
     wire_flag(w, &m->assign.trace);
     wire_u64(w, &m->assign.weights_bytes);
-    choice_fields(w, &m->assign.choice);
+    message_choice_fields(w, &m->assign.choice);
     wire_u64(w, &m->assign.host_stash_bytes);
     wire_u32(w, &m->assign.attention);
-    products_fields(w, &m->assign.products);
+    message_products_fields(w, &m->assign.products);
     wire_text(w, m->assign.freeze, sizeof m->assign.freeze);
     if (m->assign.weights_bytes == 0)
         wire_wrong(w, "an assignment without weights");
@@ -257,28 +170,18 @@ static void loss(struct wire *w, struct message *m)
 
 static void contribution(struct wire *w, struct message *m)
 {
-    name_fields(w, &m->contribution.name);
+    message_name_fields(w, &m->contribution.name);
     wire_u32(w, &m->contribution.slot);
 }
 
 static void grant(struct wire *w, struct message *m)
 {
-    name_fields(w, &m->grant.name);
-}
-
-static void done_fields(struct wire *w, struct message_done *done)
-{
-    wire_u64(w, &done->step);
-    wire_f64(w, &done->loss);
-    wire_u64(w, &done->device_peak);
-    wire_u64(w, &done->host_bytes);
-    wire_f64(w, &done->grad_norm);
-    wire_flag(w, &done->skipped);
+    message_name_fields(w, &m->grant.name);
 }
 
 static void done(struct wire *w, struct message *m)
 {
-    done_fields(w, &m->done);
+    message_done_fields(w, &m->done);
 }
 
 static void evaluate(struct wire *w, struct message *m)
@@ -318,7 +221,7 @@ static void save(struct wire *w, struct message *m)
 static void save_failed(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->save_failed.step);
-    code(w, &m->save_failed.code);
+    message_code_field(w, &m->save_failed.code);
     wire_text(w, m->save_failed.error.text, sizeof m->save_failed.error.text);
 }
 
@@ -339,11 +242,6 @@ static void drain(struct wire *w, struct message *m)
     wire_u32(w, &m->drain.worker);
 }
 
-static void status(struct wire *w, struct message *m)
-{
-    wire_u32(w, &m->status.n_workers);
-}
-
 static void output(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->output.id);
@@ -358,7 +256,7 @@ static void files(struct wire *w, struct message *m)
 
 static void file(struct wire *w, struct message *m)
 {
-    const uint64_t most = INT64_MAX; /* of an offset in a file */
+    const uint64_t most = INT64_MAX; /* the largest offset in a file */
 
     wire_u32(w, &m->file.index);
     m->file.act = wire_choice(w, m->file.act, FILE_SIZE, FILE_FLUSH);
@@ -372,7 +270,7 @@ static void file(struct wire *w, struct message *m)
 
 static void file_done(struct wire *w, struct message *m)
 {
-    code(w, &m->file_done.code);
+    message_code_field(w, &m->file_done.code);
     wire_u64(w, &m->file_done.size);
 }
 
@@ -381,7 +279,7 @@ static void output_done(struct wire *w, struct message *m)
     wire_u32(w, &m->output_done.id);
     wire_u32(w, &m->output_done.first_file);
     wire_u32_in(w, &m->output_done.n_files, 0, MESSAGE_MAX_FILES);
-    code(w, &m->output_done.code);
+    message_code_field(w, &m->output_done.code);
     wire_text(w, m->output_done.error.text, sizeof m->output_done.error.text);
 }
 
@@ -396,18 +294,6 @@ static void queued(struct wire *w, struct message *m)
     wire_u32_in(w, &m->queued.place, 1, UINT32_MAX);
 }
 
-static void queue_reply(struct wire *w, struct message *m)
-{
-    wire_flag(w, &m->queue_reply.last);
-    wire_u32(w, &m->queue_reply.job);
-    wire_u32(w, &m->queue_reply.pid);
-    wire_u32(w, &m->queue_reply.uid);
-    m->queue_reply.purpose = wire_choice(w, m->queue_reply.purpose, PLAN_TRAIN, PLAN_GENERATE);
-    wire_u64(w, &m->queue_reply.step);
-    wire_u64(w, &m->queue_reply.n_steps);
-    wire_text(w, m->queue_reply.out, sizeof m->queue_reply.out);
-}
-
 static void description(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->description.job);
@@ -419,7 +305,7 @@ static void description(struct wire *w, struct message *m)
     wire_u32(w, &m->description.n_workers);
     wire_u64(w, &m->description.n_parameters);
     wire_u64(w, &m->description.data_bytes);
-    choice_fields(w, &m->description.choice);
+    message_choice_fields(w, &m->description.choice);
     m->description.replay = wire_choice(w, m->description.replay, PLAN_REPLAY_NONE, PLAN_REPLAY_OVER_CAP);
 }
 
@@ -432,110 +318,9 @@ static void taken(struct wire *w, struct message *m)
     wire_flag(w, &m->taken.waits);
     wire_u32_in(w, &m->taken.n, 0, MESSAGE_DONE_STEPS);
     for (uint32_t i = 0; !w->why && i < m->taken.n; i++)
-        done_fields(w, &m->taken.steps[i]);
+        message_done_fields(w, &m->taken.steps[i]);
     if (m->taken.done > m->taken.covered || m->taken.covered > m->taken.arrived || m->taken.arrived > m->taken.opened)
         wire_wrong(w, "steps that end before they begin");
-}
-
-static void status_reply(struct wire *w, struct message *m)
-{
-    m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_ENDING);
-    wire_u64(w, &m->status_reply.step);
-    wire_u64(w, &m->status_reply.n_steps);
-    wire_u64(w, &m->status_reply.n_parameters);
-    wire_u32(w, &m->status_reply.n_workers);
-    wire_u32(w, &m->status_reply.n_foreign);
-    wire_u32(w, &m->status_reply.n_elsewhere);
-    wire_u32(w, &m->status_reply.lacks);
-    wire_u32(w, &m->status_reply.n_idle);
-    wire_u32(w, &m->status_reply.n_threads);
-    wire_u32(w, &m->status_reply.pid);
-    wire_u32(w, &m->status_reply.uid);
-    wire_u32(w, &m->status_reply.job);
-    wire_u32(w, &m->status_reply.n_queued);
-    wire_f64(w, &m->status_reply.loss);
-    wire_u64(w, &m->status_reply.saved_step);
-    wire_flag(w, &m->status_reply.saving);
-    wire_flag(w, &m->status_reply.waits);
-    m->status_reply.precision = number_field(w, m->status_reply.precision);
-    wire_flag(w, &m->status_reply.fenced);
-    wire_text(w, m->status_reply.model, sizeof m->status_reply.model);
-    wire_text(w, m->status_reply.out, sizeof m->status_reply.out);
-    wire_text(w, m->status_reply.trouble, sizeof m->status_reply.trouble);
-}
-
-static void memory(struct wire *w, struct message *m)
-{
-    wire_flag(w, &m->memory.pages);
-}
-
-static void pages_fields(struct wire *w, struct pages *pages)
-{
-    wire_flag(w, &pages->known);
-    wire_u64(w, &pages->resident);
-    wire_u64(w, &pages->locked);
-    wire_u64(w, &pages->huge);
-    wire_u32_in(w, &pages->n_nodes, 0, PAGES_MAX_NODES);
-    for (uint32_t i = 0; !w->why && i < pages->n_nodes; i++)
-        wire_u64(w, &pages->nodes[i]);
-}
-
-static void memory_reply(struct wire *w, struct message *m)
-{
-    wire_flag(w, &m->memory_reply.last);
-    wire_u32(w, &m->memory_reply.worker);
-    wire_u32(w, &m->memory_reply.pid);
-    wire_text(w, m->memory_reply.device, sizeof m->memory_reply.device);
-    wire_text(w, m->memory_reply.host, sizeof m->memory_reply.host);
-    wire_u64(w, &m->memory_reply.budget);
-    ledger_fields(w, &m->memory_reply.ledger);
-    for (unsigned i = 0; i < LEDGER_CATEGORIES; i++)
-        wire_u64(w, &m->memory_reply.planned[i]);
-    pages_fields(w, &m->memory_reply.pages);
-}
-
-static void ledger(struct wire *w, struct message *m)
-{
-    ledger_fields(w, &m->ledger);
-}
-
-static void units(struct wire *w, struct message *m)
-{
-    wire_u32(w, &m->units.first);
-}
-
-static void units_reply(struct wire *w, struct message *m)
-{
-    wire_u32(w, &m->units_reply.first);
-    wire_u32(w, &m->units_reply.n_units);
-    wire_u64(w, &m->units_reply.version);
-    wire_u32_in(w, &m->units_reply.n, 0, MESSAGE_PAGE_UNITS);
-    for (uint32_t i = 0; !w->why && i < m->units_reply.n; i++)
-        m->units_reply.units[i] =
-            (uint8_t)wire_choice(w, m->units_reply.units[i], UNIT_WAITING, UNIT_UPDATING | UNIT_AHEAD);
-}
-
-static void workers_reply(struct wire *w, struct message *m)
-{
-    wire_flag(w, &m->workers_reply.last);
-    wire_u32(w, &m->workers_reply.worker);
-    wire_u32(w, &m->workers_reply.pid);
-    wire_text(w, m->workers_reply.device, sizeof m->workers_reply.device);
-    wire_text(w, m->workers_reply.model, sizeof m->workers_reply.model);
-    wire_text(w, m->workers_reply.host, sizeof m->workers_reply.host);
-    wire_u64(w, &m->workers_reply.budget);
-    wire_u64(w, &m->workers_reply.current);
-    wire_u64(w, &m->workers_reply.peak);
-    m->workers_reply.phase = wire_choice(w, m->workers_reply.phase, PHASE_RESTING, PHASE_GENERATING);
-    wire_u32(w, &m->workers_reply.visit);
-    wire_u32(w, &m->workers_reply.n_visits);
-    wire_text(w, m->workers_reply.unit, sizeof m->workers_reply.unit);
-    wire_u32(w, &m->workers_reply.part);
-    wire_u32_in(w, &m->workers_reply.n_parts, 0, MESSAGE_MAX_PARTS);
-    wire_u32(w, &m->workers_reply.microbatch);
-    wire_u64(w, &m->workers_reply.down_bytes);
-    wire_u64(w, &m->workers_reply.up_bytes);
-    wire_text(w, m->workers_reply.unfit.text, sizeof m->workers_reply.unfit.text);
 }
 
 static void arrived(struct wire *w, struct message *m)
@@ -543,20 +328,9 @@ static void arrived(struct wire *w, struct message *m)
     wire_u64(w, &m->arrived.step);
 }
 
-static void recent_reply(struct wire *w, struct message *m)
-{
-    wire_u64(w, &m->recent_reply.step);
-    wire_u64(w, &m->recent_reply.tokens);
-    wire_f64(w, &m->recent_reply.tokens_per_s);
-    wire_f64(w, &m->recent_reply.step_ms);
-    wire_u32_in(w, &m->recent_reply.n, 0, MESSAGE_RECENT_STEPS);
-    for (uint32_t i = 0; !w->why && i < m->recent_reply.n; i++)
-        wire_f32(w, &m->recent_reply.losses[i]);
-}
-
 static void refused(struct wire *w, struct message *m)
 {
-    code(w, &m->refused.code);
+    message_code_field(w, &m->refused.code);
     wire_text(w, m->refused.error.text, sizeof m->refused.error.text);
 }
 
@@ -597,17 +371,17 @@ static const struct {
     [MESSAGE_SNAPSHOT] = {"SNAPSHOT", nothing},
     [MESSAGE_OUTPUT] = {"OUTPUT", output},
     [MESSAGE_OUTPUT_DONE] = {"OUTPUT_DONE", output_done},
-    [MESSAGE_STATUS] = {"STATUS", status},
-    [MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", status_reply},
-    [MESSAGE_MEMORY] = {"MEMORY", memory},
-    [MESSAGE_MEMORY_REPLY] = {"MEMORY_REPLY", memory_reply},
-    [MESSAGE_LEDGER] = {"LEDGER", ledger},
-    [MESSAGE_UNITS] = {"UNITS", units},
-    [MESSAGE_UNITS_REPLY] = {"UNITS_REPLY", units_reply},
+    [MESSAGE_STATUS] = {"STATUS", message_status_body},
+    [MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", message_status_reply_body},
+    [MESSAGE_MEMORY] = {"MEMORY", message_memory_body},
+    [MESSAGE_MEMORY_REPLY] = {"MEMORY_REPLY", message_memory_reply_body},
+    [MESSAGE_LEDGER] = {"LEDGER", message_ledger_body},
+    [MESSAGE_UNITS] = {"UNITS", message_units_body},
+    [MESSAGE_UNITS_REPLY] = {"UNITS_REPLY", message_units_reply_body},
     [MESSAGE_WORKERS] = {"WORKERS", nothing},
-    [MESSAGE_WORKERS_REPLY] = {"WORKERS_REPLY", workers_reply},
+    [MESSAGE_WORKERS_REPLY] = {"WORKERS_REPLY", message_workers_reply_body},
     [MESSAGE_RECENT] = {"RECENT", nothing},
-    [MESSAGE_RECENT_REPLY] = {"RECENT_REPLY", recent_reply},
+    [MESSAGE_RECENT_REPLY] = {"RECENT_REPLY", message_recent_reply_body},
     [MESSAGE_STOP] = {"STOP", job_number},
     [MESSAGE_REFUSED] = {"REFUSED", refused},
     [MESSAGE_FAILED] = {"FAILED", refused},
@@ -615,7 +389,7 @@ static const struct {
     [MESSAGE_DRAIN] = {"DRAIN", drain},
     [MESSAGE_QUEUED] = {"QUEUED", queued},
     [MESSAGE_QUEUE] = {"QUEUE", nothing},
-    [MESSAGE_QUEUE_REPLY] = {"QUEUE_REPLY", queue_reply},
+    [MESSAGE_QUEUE_REPLY] = {"QUEUE_REPLY", message_queue_reply_body},
     [MESSAGE_DESCRIBE] = {"DESCRIBE", job_number},
     [MESSAGE_DESCRIPTION] = {"DESCRIPTION", description},
     [MESSAGE_TAKE] = {"TAKE", job_number},

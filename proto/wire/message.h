@@ -6,25 +6,25 @@
  * Every decoder takes hostile bytes: no length is trusted, every enumeration, count, size and text is checked, and what
  * decodes encodes to the same bytes.
  *
- * Life of a session, and who sends what (C client, W worker, V viewer, D daemon; "listener" messages may carry
- * descriptors):
+ * Life of a session, and who sends what (C client, W worker, V viewer, D daemon). Messages with [descriptors], or [] if
+ * they carry none, go over the connection; the others over the channel, if the session has one:
  *
- *   attach    HELLO connection >D, WELCOME or DISMISSED connection <D, GREETING both ways on the channel, if there is one; PING D>,
- *             PONG >D
- *   job       C>D JOB connection [config, output directory or -, side file or -, trace or -, weight files...,
- *                       moments or -]; config and side file are sealed memory (segment_seal); only the daemon's own
- *                       user may send a directory: see output
- *             D>C JOB_OPENED connection [data] or REFUSED
+ *   attach    >D HELLO []; D> WELCOME [] or DISMISSED []; GREETING both ways on the channel, if there is one; D> PING,
+ *             >D PONG
+ *   job       C>D JOB [config, output directory or -, side file or -, trace or -, weight files..., moments or -];
+ *                       config and side file are sealed memory (segment_seal); only the daemon's own user may send a
+ *                       directory: see output
+ *             D>C JOB_OPENED [data] or REFUSED
  *   files     a client or viewer of another user than the daemon's sends no descriptors, but serves its files
- *             (proto/wire/files.h). any>D FILES before JOB, TAKE or SNAPSHOT; D> FILES connection [socket, memory, trace or -].
- *             Then JOB names what is in the memory, and files by number: [side file or -, weight files..., moments or -];
+ *             (proto/wire/files.h). any>D FILES before JOB, TAKE or SNAPSHOT; D> FILES [socket, memory, trace or -].
+ *             Then JOB names what is in the memory, and files by number: side file or -, weight files..., moments or -;
  *             SNAPSHOT means files 0 to 2. On that socket alone: D>C FILE, C>D FILE_DONE
- *             D>W ASSIGN connection [weights, inbox, data, config, stash or -, trace or -]
+ *   assign    D>W ASSIGN [weights, inbox, data, config, stash or -, trace or -]
  *             W>D ASSIGNED or REFUSED (it does not fit; the sentence says what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
  *   queue     a JOB that must wait: D>C QUEUED when it is queued, and whenever its place changes; JOB_OPENED or REFUSED
  *             once its turn has come
- *   take over the client of a training job died, so the job is detached. C>D DESCRIBE; D>C DESCRIPTION connection [data, config,
+ *   take over the client of a training job died, so the job is detached. C>D DESCRIBE; D>C DESCRIPTION [data, config,
  *             side file, output directory or -]. C>D TAKE makes the sender the job's client; D>C TAKEN says how far its
  *             steps are. REFUSED answers either
  *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS; W>D READ if
@@ -35,26 +35,26 @@
  *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL, WEIGHTS, READ as above; W>D EVALUATED; D>C EVALUATED
  *   generate  C>D GENERATE; D>W GENERATE, PULL, WEIGHTS, READ as above; W>D GENERATED; D>C GENERATED
  *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. When a save ends: D>C SAVED or SAVE_FAILED,
- *             whoever requested it, and D>V SAVED or REFUSED. V>D SNAPSHOT connection [weights, config, side file]: the
- *             weights of one version are written into the viewer's empty files; D>V SAVED or REFUSED
+ *             whoever requested it, and D>V SAVED or REFUSED. V>D SNAPSHOT [weights, config, side file]: the weights of
+ *             one version are written into the viewer's empty files; D>V SAVED or REFUSED
  *   output    for another user's job: D>C OUTPUT for each checkpoint, to open its files, to put it in place, or to drop
- *             it; C>D OUTPUT_DONE names [weights, moments, config, side files..., training.json] to the first, [] to
+ *             it; C>D OUTPUT_DONE names weights, moments, config, side files..., training.json to the first, nothing to
  *             the second
- *   look      any>D STATUS; D> STATUS_REPLY, which waits until the requested number of workers is attached
+ *   observe   any>D STATUS; D> STATUS_REPLY, which waits until the requested number of workers is attached
  *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked; with the system's
  *             figures on their pages, if requested
  *             any>D UNITS, WORKERS, RECENT; D> UNITS_REPLY (a page of units), a WORKERS_REPLY for each worker, the last
  *             marked, RECENT_REPLY (the last steps)
  *             any>D QUEUE; D> QUEUE_REPLY for each job that waits, the last marked
  *   stop      V>D STOP: D>C STOP; the client saves what it promised and sends CLOSE. Then, after 60 s, or at a second
- *             STOP of the same viewer, the daemon ends its job, tells the client, and exits. With a job's number, it ends
- *             that job alone
+ *             STOP of the same viewer, the daemon ends its job, tells the client, and exits. With a job's number, it
+ *             ends that job alone
  *   drain     V>D DRAIN: a worker finishes its share, then its session ends; D>V DRAIN at once, or REFUSED.
- *             W>D DRAIN: the same of itself
+ *             W>D DRAIN: the sender itself leaves so
  *   LOST      D>C: a worker of a training job has gone. Its parts are redone by the others, or by the next worker
  *   FAILED    D>C: the job ended, and why; the session stays
  *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
- *   DISMISSED connection, either: the session is over, and why; nothing comes after it
+ *   DISMISSED [], either: the session is over, and why; nothing comes after it
  *   BYE       either: closing on purpose */
 #ifndef PROTO_WIRE_MESSAGE_H
 #define PROTO_WIRE_MESSAGE_H
@@ -81,8 +81,8 @@ enum {
     MESSAGE_PAGE_UNITS = 900, /* in one UNITS_REPLY */
     MESSAGE_RECENT_STEPS = 128,
     MESSAGE_DONE_STEPS = 8,             /* in TAKEN: more than can end while a job has no client */
-    MESSAGE_MAX_CONFIG_BYTES = 1 << 20, /* of config.json */
-    MESSAGE_MAX_FILES = 128,            /* that go with a message, as descriptors or by number */
+    MESSAGE_MAX_CONFIG_BYTES = 1 << 20, /* size of config.json */
+    MESSAGE_MAX_FILES = 128,            /* files that go with a message, as descriptors or by number */
 };
 
 enum message_kind {
@@ -158,7 +158,7 @@ enum message_state {
     STATE_EVALUATING,
     STATE_GENERATING,
     STATE_STOPPING, /* the daemon ends */
-    STATE_WAITING,  /* for another worker */
+    STATE_WAITING,  /* a step waits for another worker */
     STATE_DETACHED, /* the job's client is gone, and another may take the job over */
     STATE_ENDING,   /* the job gives its memory back */
 };
@@ -180,8 +180,8 @@ enum message_loss {
     LOSS_UNFIT,   /* it is left out of the job, and stays attached */
 };
 
-/* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that it
- * cannot be saved without that step. In status: nothing saved yet. */
+/* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that
+ * it cannot be saved without that step. In status: nothing saved yet. */
 #define MESSAGE_NO_STEP UINT64_MAX
 
 struct message {
@@ -191,20 +191,19 @@ struct message {
         struct {
             enum message_role role;
             uint32_t pid;
-            uint64_t nonce; /* of this attempt to attach */
+            uint64_t nonce; /* drawn for this attempt to attach */
             /* For a worker, its device: */
-            char device[32]; /* "cpu", "cuda:1" */
-            char model[64];  /* "NVIDIA H200"; may be empty */
-            char host[64];   /* name of its machine */
-            uint64_t budget; /* --device-mem in bytes */
-            uint64_t
-                library_bytes; /* of these, held by its libraries outside any arena; 0: as in proto/operation/backend.h */
+            char device[32];        /* "cpu", "cuda:1" */
+            char model[64];         /* "NVIDIA H200"; may be empty */
+            char host[64];          /* name of its machine */
+            uint64_t budget;        /* --device-mem in bytes */
+            uint64_t library_bytes; /* what libraries of the budget hold outside any arena; 0: struct plan_backend's */
             uint32_t attention;     /* how it can compute attention's gradient: enum plan_attention */
             struct profile profile; /* all zero: not known */
         } hello;
         struct {
-            uint32_t id;       /* of the session, never used twice by one daemon */
-            char address[108]; /* of the channel, "ipc:///run/.../s/3-5f0c..."; empty: all goes over the connection */
+            uint32_t id;       /* the session's, never used twice by one daemon */
+            char address[108]; /* the channel's, "ipc:///run/.../s/3-5f0c..."; empty: all goes over the connection */
         } welcome;
         struct {
             uint32_t id;
@@ -224,7 +223,7 @@ struct message {
             bool resume;   /* the last file is optimizer.safetensors */
             bool deterministic;
             uint64_t step;    /* updates done when the job begins */
-            uint64_t n_steps; /* of the run, for viewers */
+            uint64_t n_steps; /* steps of the run, for viewers */
             uint64_t seed;
             uint32_t microbatch; /* rows; 0: the daemon chooses */
             double beta1, beta2, epsilon, weight_decay;
@@ -233,10 +232,10 @@ struct message {
             double clip_update;              /* maximum root mean square of a tensor's update; 0: not clipped */
             uint64_t host_mem;               /* bytes of host memory for the job; 0: free memory */
             char freeze[MODEL_FREEZE_BYTES]; /* patterns of frozen tensors: model_freeze */
-            uint32_t config_bytes;           /* of config.json, in the memory of FILES; 0: descriptors are sent */
-            uint32_t side_bytes;             /* of the side file, if it is served */
-            uint32_t n_files;                /* that are served: weights, then moments */
-            uint64_t header_bytes; /* of the weights' files, or of the moments' if more: safetensors_header_bytes */
+            uint32_t config_bytes;           /* size of config.json, in the memory of FILES; 0: descriptors are sent */
+            uint32_t side_bytes;             /* size of the side file, if it is served */
+            uint32_t n_files;                /* files that are served: weights, then moments */
+            uint64_t header_bytes; /* safetensors_header_bytes of the weights' files, or of the moments' if more */
         } job;
         struct {
             bool trace; /* a socket for events, as in job, is asked for, or sent */
@@ -244,46 +243,46 @@ struct message {
         struct {
             uint32_t index; /* the file's number */
             enum file_act act;
-            uint32_t window; /* of the memory: READ fills it. WRITE takes the first */
+            uint32_t window; /* READ: window of the memory to fill; WRITE takes window 0 */
             uint64_t offset; /* RESERVE, TRUNCATE: the length */
-            uint64_t bytes;  /* of READ and WRITE */
+            uint64_t bytes;  /* READ, WRITE: how many */
         } file;
         struct {
             int32_t code;  /* 0 or -errno */
-            uint64_t size; /* of SIZE */
+            uint64_t size; /* answers SIZE */
         } file_done;
         struct {
             uint64_t n_parameters;
             uint32_t n_workers;
-            uint64_t data_bytes;       /* of the data segment: plan_data_bytes */
-            uint64_t resident_bytes;   /* of weights that stay on the device while it generates */
+            uint64_t data_bytes;       /* size of the data segment: plan_data_bytes */
+            uint64_t resident_bytes;   /* weights that stay on the device while it generates */
             struct plan_choice choice; /* for the first worker; all have its microbatch */
             enum plan_replay replay;
         } job_opened;
         struct {
-            uint32_t config_bytes; /* of config.json, in its segment: 1..MESSAGE_MAX_CONFIG_BYTES */
-            struct plan_goal goal; /* as in job */
+            uint32_t config_bytes; /* size of config.json, in its segment: 1..MESSAGE_MAX_CONFIG_BYTES */
+            struct plan_goal goal; /* the job's */
             uint64_t seed;
-            uint32_t max_parts;     /* of this worker's share */
-            uint32_t n_slots;       /* of its inbox, the reserved slot 0 not counted; a slot holds the largest slice */
-            uint32_t n_threads;     /* that it may use */
+            uint32_t max_parts;     /* parts of this worker's share, at most */
+            uint32_t n_slots;       /* slots of its inbox besides slot 0; a slot holds the largest slice */
+            uint32_t n_threads;     /* threads that it may use */
             bool takes_turns;       /* blocks until its contribution is folded: it shares cores with the optimizer */
-            bool trace;             /* as in job */
-            uint64_t weights_bytes; /* of that segment */
+            bool trace;             /* the job's: a file is sent */
+            uint64_t weights_bytes; /* size of the weights' segment */
             struct plan_choice choice;
             uint32_t attention;              /* how attention's gradient is computed: enum plan_attention */
-            uint64_t host_stash_bytes;       /* of that segment; 0 without */
+            uint64_t host_stash_bytes;       /* size of the stash's segment; 0 without one */
             struct products products;        /* algorithms, the same for all workers of a job */
-            char freeze[MODEL_FREEZE_BYTES]; /* as in job */
+            char freeze[MODEL_FREEZE_BYTES]; /* the job's */
         } assign;
         struct {
             uint64_t arena_bytes; /* claimed */
         } assigned;
         struct {
             uint64_t step;     /* from 0: the version that is pulled */
-            uint32_t buffer;   /* of the data segment: 0 or 1 */
+            uint32_t buffer;   /* the data segment's: 0 or 1 */
             uint64_t n_valid;  /* T: labels that count in the whole minibatch */
-            uint32_t n_tokens; /* of each row: 1..goal.seq */
+            uint32_t n_tokens; /* tokens of each row: 1..goal.seq */
             uint64_t n_real;   /* tokens of the minibatch that are not padding, for viewers: 1..batch * n_tokens */
             double lr;
         } open_step;
@@ -310,7 +309,7 @@ struct message {
         struct {
             uint64_t step;
             uint32_t part, attempt;
-            double sum; /* of -log p over the part's labels, nats; not divided by T */
+            double sum; /* sum of -log p over the part's labels, nats; not divided by T */
             bool finite;
         } loss;
         struct {
@@ -328,20 +327,20 @@ struct message {
             double loss;          /* nats per token, before this step's update */
             uint64_t device_peak; /* bytes, of the worker with the most */
             uint64_t host_bytes;
-            double grad_norm; /* of the whole gradient, before it was clipped; NAN where not known: eager, skipped */
+            double grad_norm; /* norm of the whole gradient, before clipping; NAN if unknown: eager, skipped */
             bool skipped;     /* not finite, so nothing was updated (fenced commit) */
         } covered, done;
         struct {
             uint32_t buffer;
-            uint32_t first_row, n_rows; /* of the buffer: all of them from the client, its share to a worker */
+            uint32_t first_row, n_rows; /* rows of the buffer; C>D: all, D>W: the worker's share */
             uint32_t n_tokens;          /* as in open_step */
         } evaluate;
         struct {
-            double sum; /* as in loss */
+            double sum; /* sum of -log p over its rows' labels, nats */
         } evaluated;
         struct {
-            uint32_t n_rows;                             /* 1..PLAN_GENERATE_ROWS, at most the job's microbatch: */
-            struct plan_tokens rows[PLAN_GENERATE_ROWS]; /* one at least has new tokens */
+            uint32_t n_rows;                             /* 1..PLAN_GENERATE_ROWS, at most the job's microbatch */
+            struct plan_tokens rows[PLAN_GENERATE_ROWS]; /* (n_rows) one at least has new tokens */
         } generate; /* GENERATED has no fields: the logits of each row's last token are in the data segment */
         struct {
             uint64_t step; /* updates done: the N of step-N */
@@ -352,13 +351,13 @@ struct message {
             struct error error;
         } save_failed;
         struct {
-            uint32_t id; /* of the checkpoint, never used twice in one job */
+            uint32_t id; /* the checkpoint's, never used twice in one job */
             uint64_t step;
             enum message_output what;
         } output;
         struct {
             uint32_t id;
-            uint32_t first_file, n_files; /* their numbers; with OUTPUT_OPEN's success alone */
+            uint32_t first_file, n_files; /* numbers of the opened files; only if OUTPUT_OPEN succeeded */
             int32_t code;                 /* 0, or -errno and why */
             struct error error;
         } output_done;
@@ -373,24 +372,23 @@ struct message {
         } lost;
         struct {
             enum message_state state;
-            uint64_t step, n_steps; /* updates done, and of the run */
+            uint64_t step, n_steps; /* updates done; steps of the run */
             uint64_t n_parameters;
-            uint32_t
-                n_workers; /* attached; to a client, those that may compute its user's jobs, and here the others: */
-            uint32_t n_foreign;   /* 0 to a viewer */
+            uint32_t n_workers;   /* attached; to a client, only those that may compute its user's jobs */
+            uint32_t n_foreign;   /* to a client: the other attached workers; to a viewer 0 */
             uint32_t n_elsewhere; /* workers of the daemon's other hosts, as host 0 knows */
             uint32_t lacks;       /* the first host without a worker, counted from 1; 0: there is none */
-            uint32_t n_idle;      /* of n_workers, without a place in the job; 0 without a job */
-            uint32_t n_threads;   /* that fold and update */
+            uint32_t n_idle;      /* workers without a place in the job; 0 without a job */
+            uint32_t n_threads;   /* threads that fold and update */
             uint32_t pid;
-            uint32_t uid;        /* of the job's owner; of the daemon without a job */
+            uint32_t uid;        /* the job's owner; without a job the daemon's user */
             uint32_t job;        /* its number; 0: there is none */
             uint32_t n_queued;   /* jobs that wait */
-            double loss;         /* of the last step; NAN before the first */
-            uint64_t saved_step; /* of the last checkpoint of this job, or MESSAGE_NO_STEP */
+            double loss;         /* the last step's; NAN before the first */
+            uint64_t saved_step; /* step of this job's last checkpoint, or MESSAGE_NO_STEP */
             bool saving;
             bool waits;                 /* the open step goes on only once another worker has joined */
-            enum number_type precision; /* of the job */
+            enum number_type precision; /* the job's */
             bool fenced;
             char model[64];    /* "gpt2 6x384" */
             char out[192];     /* output directory; empty without one */
@@ -404,15 +402,15 @@ struct message {
         } stop, describe, take;
         struct {
             uint32_t job;
-            uint32_t place; /* from 1, the next */
+            uint32_t place; /* place in the queue; 1: the next */
         } queued;
         struct {
             bool last;
             uint32_t job;      /* 0: none waits */
-            uint32_t pid, uid; /* of its client */
+            uint32_t pid, uid; /* its client's */
             enum plan_purpose purpose;
-            uint64_t step, n_steps; /* as in job */
-            char out[192];          /* as in job */
+            uint64_t step, n_steps; /* updates done when it begins; steps of the run */
+            char out[192];          /* the client's name for its output directory */
         } queue_reply;
         struct {
             uint32_t job;
@@ -427,7 +425,7 @@ struct message {
         } description;
         struct {
             uint64_t opened, arrived, covered, done; /* steps, counted from the model's beginning */
-            bool waits;                              /* as in lost */
+            bool waits;                              /* the job goes on only once another worker has joined */
             uint32_t n;
             struct message_done steps[MESSAGE_DONE_STEPS]; /* (n) the last ones done, oldest first */
         } taken;
@@ -440,7 +438,7 @@ struct message {
         struct {
             bool last;
             uint32_t worker; /* its session's id; 0: the host */
-            uint32_t pid;    /* of the worker, or the daemon */
+            uint32_t pid;    /* the worker's, or the daemon's */
             char device[32];
             char host[64]; /* name of the machine that it runs on */
             uint64_t budget;
@@ -453,8 +451,9 @@ struct message {
             uint32_t first;
         } units;
         struct {
-            uint32_t first, n, n_units;        /* of the page, and of the model; 0 without a job */
-            uint64_t version;                  /* of each unit; one more with UNIT_AHEAD */
+            uint32_t first, n,
+                n_units;      /* units of the page: first .. first+n-1; n_units: the model's. 0 without a job */
+            uint64_t version; /* each unit's version; version + 1 with UNIT_AHEAD */
             uint8_t units[MESSAGE_PAGE_UNITS]; /* (n) enum message_unit */
         } units_reply;
         struct {
@@ -462,19 +461,19 @@ struct message {
             uint32_t worker; /* its session's id; 0: there is none */
             uint32_t pid;
             char device[32], model[64], host[64]; /* as in hello */
-            uint64_t budget, current, peak;       /* bytes of its memory */
+            uint64_t budget, current, peak;       /* bytes of device memory */
             enum message_phase phase;
-            uint32_t visit, n_visits; /* of the model; 0: of none */
-            char unit[32];            /* of that visit: "h.3" */
-            uint32_t part, n_parts;   /* of its share */
+            uint32_t visit, n_visits; /* index of its visit; the model's visits, 0: it has no model */
+            char unit[32];            /* the visit's unit: "h.3" */
+            uint32_t part, n_parts;   /* index in its share; parts of its share */
             uint32_t microbatch;
             uint64_t down_bytes, up_bytes; /* since it attached */
             struct error unfit;            /* why it is left out of the job; empty: it is not */
         } workers_reply;
         struct {
             uint64_t step;       /* updates done by the last of these steps, once it is done */
-            uint64_t tokens;     /* that counted, of the job so far */
-            double tokens_per_s; /* of the last steps; NAN before the second */
+            uint64_t tokens;     /* tokens of the job so far, padding aside */
+            double tokens_per_s; /* rate of the last steps; NAN before the second */
             double step_ms;
             uint32_t n;
             float losses[MESSAGE_RECENT_STEPS]; /* (n) nats per token, oldest first */
@@ -500,7 +499,7 @@ int message_version(const uint8_t *buf, size_t n);
 /* "HELLO"; for logs. A constant string, "?" outside the enum. */
 const char *message_name(enum message_kind kind);
 
-/* Messages that may come with descriptors. */
+/* True of messages that may carry descriptors. */
 bool message_has_descriptors(enum message_kind kind);
 
 #endif

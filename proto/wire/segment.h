@@ -1,7 +1,7 @@
 /* proto/wire/segment.h - shared memory between the daemon and its peers.
  *
- * Segments are sealed memfds, passed over the connection (SCM_RIGHTS). They hold numbers only: every length and name is in
- * a message. The daemon allocates all of them, so they outlive a worker and count in its ledger.
+ * Segments are sealed memfds, passed over the connection (SCM_RIGHTS). They hold numbers only: every length and name is
+ * in a message. The daemon allocates all of them, so they outlive a worker and count in its ledger.
  *   read-only for others (weights): mapped read-write here, then sealed against future writes
  *   read-write (inbox, data): sealed against shrinking and growing only */
 #ifndef PROTO_WIRE_SEGMENT_H
@@ -34,7 +34,8 @@ void segment_close(struct segment *segment); /* safe on a zeroed struct */
 /* A sealed file in memory with these bytes (n > 0). Whoever gets it can read it without waiting: a file on a disk or a
  * network may hang for ever. Returns the descriptor, owned; or -errno with a sentence. */
 int segment_seal(const char *name, const void *bytes, size_t n, struct error *err);
-/* The size of such a file; of no other, at which it does not even look. -EINVAL with a sentence that begins with name. */
+/* The size of a file that segment_seal made. Any other is refused unread: -EINVAL with a sentence that begins with
+ * name. */
 int segment_sealed_bytes(size_t *out, int fd, const char *name, struct error *err);
 
 #endif

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum {
-    ENDING_MS = 2, /* nanomsg sees a peer's end some milliseconds after the connection does */
+    ENDING_MS = 2, /* nanomsg learns of a peer's end some milliseconds after the connection */
     ENDING_TICKS = 50,
     IDLE_TICKS = 3, /* ticks without reading after which a peer is given up */
 };
@@ -544,7 +544,7 @@ void session_set_data(struct session *s, void *data)
 
 static void hold_channel(void *hold)
 {
-    *(int *)hold = channel_hold();
+    *(int *)hold = channel_hold_thread();
 }
 
 int session_hold_thread(int *hold, struct error *err)
@@ -561,9 +561,9 @@ int session_hold_thread(int *hold, struct error *err)
     return *hold < 0 ? error_set(err, *hold, "no channel can be opened: %s", strerror(-*hold)) : 0;
 }
 
-void session_let_thread_go(int hold)
+void session_release_thread(int hold)
 {
-    channel_let_go(hold);
+    channel_release_thread(hold);
 }
 
 uint32_t session_id(const struct session *s)

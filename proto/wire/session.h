@@ -1,20 +1,20 @@
 /* proto/wire/session.h - one peer: its connection, its channel if it has one, its life.
  *
  * A session joins client, worker or viewer to the daemon by one or two links:
- *   connection     a Unix SOCK_SEQPACKET connection for attaching and for descriptors. It stays open; its end of file tells
- *            each side of the other's death within milliseconds. The daemon's own user and root use DIRECTORY/listener,
- *            members of a group use DIRECTORY/members.
- *   channel  a nanomsg PAIR for everything else, at an ipc address of its own, DIRECTORY/s/ID-NONCE, never used twice.
- *            Only clients and workers of the daemon's own user have one: whoever reaches a nanomsg socket can abort the
- *            process behind it, so DIRECTORY/s is closed to all others. Other users, and all viewers, send everything
- *            over the connection, with the same codec.
+ *   connection  a Unix SOCK_SEQPACKET socket for attaching and for descriptors. It stays open; its end of file tells
+ *               each side of the other's death within milliseconds. The daemon's own user and root connect to
+ *               DIRECTORY/listener, members of a group to DIRECTORY/members.
+ *   channel     a nanomsg PAIR for everything else, at an ipc address of its own, DIRECTORY/s/ID-NONCE, never used
+ *               twice. Only clients and workers of the daemon's own user have one: whoever reaches a nanomsg socket can
+ *               abort the process behind it, so DIRECTORY/s is closed to all others. Other users, and all viewers, send
+ *               everything over the connection, with the same codec.
  * Attaching: HELLO over the connection (version, role); WELCOME (id; the channel's address, or none, and the session is
  * open); GREETING both ways on the channel within 1 s, and the session is open. Otherwise the peer starts again from
  * the connection, as nanomsg can wedge (proto/wire/channel.h).
  *
  * Each user other than the daemon's own and root has at most 64 sessions at a time, or a quarter of the process's
- * descriptors if that is less, and what it asks in a tick is bounded (session_charge). Their sessions and files leave SESSION_SPARE_FDS descriptors free. One more is reserved
- * so that the owner can always come in.
+ * descriptors if that is less, and its requests in a tick are bounded (session_charge). Their sessions and files leave
+ * SESSION_SPARE_FDS descriptors free. One more is reserved so that the owner can always come in.
  *
  * Everything runs on the caller's libuv loop thread and never blocks; session_send queues what the socket does not
  * take. A message that does not decode or has the wrong sequence number ends the session, reported by on_closed; so do
@@ -42,8 +42,8 @@ struct session; /* opaque here; allocated by session_connect or by the listener,
 struct session_events {
     /* The session is open: messages may be sent. peer is its HELLO (daemon's side) or WELCOME (the other side). */
     void (*on_open)(struct session *s, const struct message *peer);
-    /* fds (n_fds) came with a connection message; the callee closes them. Never called before on_open, after session_close or
-     * session_refuse, or after on_closed. */
+    /* fds (n_fds) came with the message over the connection; the callee closes them. Never called before on_open, after
+     * session_close or session_refuse, or after on_closed. */
     void (*on_message)(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
     /* The last call, always from the loop. Either the peer is gone, and reason says how ("closed", "killed", "refused:
      * ...", "silent for 15 s", "sent ...", "speaks version ..."); or session_close was called, and reason is NULL.
@@ -64,27 +64,27 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
  * members can pass through it, but not list it. Call before the loop runs. -EPERM (not a group of the caller's), -EDOM
  * (members cannot reach the directory), -errno. */
 int session_admit_group(struct session_listener *listener, gid_t group, struct error *err);
-/* After session_admit_group: the group's members may be viewers only, except those that are members of `users`, too.
- * (gid_t)-1: nobody is. */
+/* After session_admit_group: the group's members may be viewers only, except those who are also members of `users`
+ * ((gid_t)-1: no group). */
 void session_limit_group(struct session_listener *listener, gid_t users);
-/* Closes the connection; removes its files and the directory. Open sessions stay: close each. Sessions that are not open yet
- * are refused. The callback may be NULL. */
+/* Closes the listening sockets; removes their files and the directory. Open sessions stay: close each. Sessions that
+ * are not open yet are refused. The callback may be NULL. */
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data));
 
-/* The daemon's side: answering the peer costs n messages (> 0), read or sent. Users other than the daemon's own and root have
- * a budget of these (proto/wire/budget.h), for all their sessions; an attempt to attach costs some, too. Once it is spent,
- * the session's next messages stay unread until the budget allows them. Free for a session by tcp. */
+/* The daemon's side: answering the peer costs n messages (> 0), read or sent. Users other than the daemon's own and
+ * root have a budget of these (proto/wire/budget.h), for all their sessions; an attempt to attach costs some, too. Once
+ * it is spent, the session's next messages stay unread until the budget allows them. Free for a session by tcp. */
 void session_charge(struct session *s, unsigned n);
-/* The same for a request that took so much of the daemon's time. No session of that user is read before the budget allows
- * it: what waits there may take as much. */
+/* Charges a request that took ns of the daemon's time (BUDGET_NS cost a tick's budget). No session of that user is read
+ * before the budget allows it: requests that wait there may take as long. */
 void session_charge_time(struct session *s, uint64_t ns);
-/* A tick has passed: call each second. */
+/* Refills the budgets: call each second. */
 void session_refill(struct session_listener *listener);
 
-/* Makes nanomsg start its thread and keeps it until session_let_thread_go: nanomsg aborts if it cannot start it later.
+/* Makes nanomsg start its thread and keeps it until session_release_thread: nanomsg aborts if it cannot start it later.
  * Call before the first session, after process_check_threads. -EMFILE, -EAGAIN with a sentence. */
 int session_hold_thread(int *hold, struct error *err);
-void session_let_thread_go(int hold); /* after the last session has closed */
+void session_release_thread(int hold); /* after the last session has closed */
 
 /* Starts attaching to the daemon at directory. hello: role and its fields; version and pid are filled in. Returns 0 and
  * *out; or -ENOENT (no such daemon), -ECONNREFUSED (a stale socket: nobody listens) or -errno with a sentence, and then
@@ -92,26 +92,28 @@ void session_let_thread_go(int hold); /* after the last session has closed */
 int session_connect(struct session **out, uv_loop_t *loop, const char *directory, const struct message *hello,
                     const struct session_events *events, void *data, struct error *err);
 
-/* The same by fd, one end of a pair of SOCK_SEQPACKET sockets (always taken), to a daemon elsewhere: all messages go
- * through it, and there is one attempt. The other end carries them on: proto/net/proxy.h. */
+/* Starts attaching to a daemon on another host, through fd, one end of a pair of SOCK_SEQPACKET sockets (always taken),
+ * whose other end a proxy forwards (proto/net/proxy.h). All messages go through it, and there is one attempt. Else as
+ * session_connect. */
 int session_connect_by(struct session **out, uv_loop_t *loop, int fd, const struct message *hello,
                        const struct session_events *events, void *data, struct error *err);
-/* The daemon's side of that: a session with a peer that has authenticated itself to whoever holds fd's other end. It has
- * no user and no process here, so neither channel nor rights beyond a worker's. Takes fd. -ENOMEM, -errno. */
+/* Makes a session of a peer on another host, on the daemon's side. The peer has authenticated itself to the proxy that
+ * holds fd's other end. It has no user and no process here, so neither channel nor rights beyond a worker's. Takes fd.
+ * -ENOMEM, -errno. */
 int session_adopt(struct session_listener *listener, int fd);
 /* True if the peer has not read what its connection was sent, but for a few packets. */
 bool session_is_behind(const struct session *s);
-/* True if a new descriptor fd leaves so many free. */
+/* True if, beside a new descriptor fd, `spare` more are free. */
 bool session_leaves_fds(int fd, unsigned spare);
-/* The user of such a session's peer. */
+/* session_peer_uid of a peer on another host. */
 #define SESSION_REMOTE_USER ((uid_t)-1)
 
 /* Sends a copy of the message by the channel, or over the connection if there is none; in order. Never blocks and never
  * fails: if the peer does not read, the session closes and on_closed reports it. Not before on_open; does nothing after
  * the end has begun. */
 void session_send(struct session *s, const struct message *m);
-/* Sends over the connection, with descriptors, which stay the caller's. Ordered among connection messages, but not relative to
- * the channel. */
+/* Sends over the connection, with descriptors, which stay the caller's. Ordered among connection messages, but not
+ * relative to the channel. */
 void session_send_fds(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
 /* Sends what is queued (up to 1 s), then BYE, and closes; on_closed(NULL) follows from the loop. A second call does
  * nothing. */
@@ -133,8 +135,8 @@ uid_t session_peer_uid(const struct session *s);
 
 /* Resolves an address to DIRECTORY. A path with '/' is the directory; NAME is $XDG_RUNTIME_DIR/eps/NAME, else
  * /tmp/eps-UID/NAME; NULL or "" is the caller's only live daemon (-ENOENT if none, -ENOTUNIQ with their names if
- * several). tcp:// is refused: -EPROTONOSUPPORT. Unless the address is a path, it scans the caller's daemons and removes
- * directories that killed private ones (run-...) left there; -ENOTDIR if $XDG_RUNTIME_DIR does not exist. */
+ * several). tcp:// is refused: -EPROTONOSUPPORT. Unless the address is a path, it scans the caller's daemons and
+ * removes directories that killed private ones (run-...) left there; -ENOTDIR if $XDG_RUNTIME_DIR does not exist. */
 int session_directory(char *out, size_t cap, const char *address, struct error *err);
 
 /* Calls on_daemon with the directory of each of the caller's live daemons, ordered by name. Removes what killed private

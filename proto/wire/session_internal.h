@@ -19,7 +19,7 @@ enum {
 };
 
 #define SESSION_CHANNELS "s"       /* directory of the channels' addresses below the daemon's, for its user only */
-#define SESSION_MEMBERS  "members" /* connection for members of a group */
+#define SESSION_MEMBERS  "members" /* name of the listening socket for members of a group */
 
 enum session_state {
     /* Ends with HELLO (daemon's side) or WELCOME (peer's side) over the connection, or after too many ticks. A session
@@ -28,8 +28,8 @@ enum session_state {
     SESSION_GREETING, /* ends with GREETING on the channel, or after too many ticks, and the peer starts again */
     SESSION_OPEN,     /* ends by either side's wish, death or fault */
     SESSION_ENDING,   /* the connection has ended, messages may follow: ends with BYE, the channel's end, or 100 ms */
-    /* Ends when the peer has read our last messages and closes its connection, after three ticks in a row in which it read
-     * nothing, or after 60 ticks. */
+    /* Ends when the peer has read our last messages and closes its connection, after three ticks in a row in which it
+     * read nothing, or after 60 ticks. */
     SESSION_LEAVING,
     SESSION_RETRYING, /* ends when this attempt's links are closed */
     SESSION_CLOSING   /* ends when libuv has returned all handles */
@@ -37,13 +37,13 @@ enum session_state {
 
 struct session {
     enum session_state state;
-    struct session *next, **listed;    /* in the listener's list; listed: the pointer to this, or NULL */
+    struct session *next, **listed; /* in the listener's list; listed: the pointer that points to this one, or NULL */
     struct session_listener *listener; /* NULL on a peer's side, and once the listener is closed */
     bool accepted;                     /* the daemon's side */
     bool by_connection;                /* has no channel; known from WELCOME on */
     bool opened;                       /* on_open was called */
-    bool decided;                      /* the end has begun: reason, or NULL for our own wish */
-    bool at_fault;                     /* the peer is */
+    bool decided;                      /* the end has begun; reason says why, NULL: by our own wish */
+    bool at_fault;                     /* the peer is at fault */
     const char *reason;
     char reason_text[ERROR_TEXT_BYTES];
     uv_loop_t *loop;
@@ -62,10 +62,10 @@ struct session {
     uint64_t nonce;
     int peer_pid;
     uid_t peer_uid;
-    bool is_held;                      /* unread until its user's budget allows it */
-    bool only_looks;                   /* the peer may only be a viewer */
-    char address[SESSION_ADDRESS_MAX]; /* of the channel; empty on a peer's side before WELCOME */
-    char path[SESSION_ADDRESS_MAX];    /* of the connection, on a peer's side */
+    bool is_held;                      /* it stays unread until its user's budget allows it */
+    bool may_only_view;                /* the peer may only be a viewer */
+    char address[SESSION_ADDRESS_MAX]; /* the channel's; empty on a peer's side before WELCOME */
+    char path[SESSION_ADDRESS_MAX];    /* path of the connection's listening socket, on a peer's side */
     struct message hello;              /* ours on a peer's side, otherwise the peer's */
     const uint64_t *progress;          /* ours, or NULL */
     uint64_t peer_progress;
@@ -86,7 +86,7 @@ void session_close_links(struct session *s);
 void session_finish(struct session *s, const char *reason);
 /* Refuses: tells the peer why and gives it a tick to read that. */
 void session_refuse_code(struct session *s, int code, const char *reason);
-/* The same, for a fault of the peer's. */
+/* session_refuse_code for a fault of the peer's, which it marks (at_fault). */
 void session_fault(struct session *s, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* True if the peer is the daemon's own user. Root is admitted likewise, but has no channel. */
@@ -114,8 +114,8 @@ int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, c
 
 #define SESSION_NO_GROUP ((gid_t)-1)
 
-/* Removes a directory that a killed daemon left: its lock is free, and it has a connection or is a minute old (a daemon that
- * is just starting has no connection yet). Only for names that are never used again. */
+/* Removes a directory that a killed daemon left: its lock is free, and it has a listening socket or is a minute old (a
+ * daemon that is just starting has no socket yet). Only for names that are never used again. */
 void session_remove_stale(const char *directory);
 
 #endif

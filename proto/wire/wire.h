@@ -32,7 +32,7 @@ unsigned wire_choice(struct wire *w, unsigned value, unsigned first, unsigned la
 /* size bytes, text padded with zeros: printable UTF-8, safe for a terminal. When writing, other bytes become '?'. */
 void wire_text(struct wire *w, char *value, size_t size);
 
-/* Outside a pass. */
+/* One little-endian number of so many bytes, outside a pass. */
 void wire_put(uint8_t *to, uint64_t value, unsigned bytes);
 uint64_t wire_get(const uint8_t *from, unsigned bytes);
 

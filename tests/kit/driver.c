@@ -2,7 +2,7 @@
 #include "tests/kit/processes.h"
 
 #include "proto/model/checkpoint.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/files.h"
 
 #include <check.h>

@@ -2,7 +2,8 @@
 #include "tests/kit/plain.h"
 #include "tests/kit/store_fixture.h"
 
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/division.h"
+#include "proto/plan/memory/files.h"
 
 #include <check.h>
 #include <fcntl.h>

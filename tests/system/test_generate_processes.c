@@ -2,7 +2,7 @@
  * cannot be; jobs that end in the middle. */
 #include "client/daemon/link.h"
 #include "proto/step/generate.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/segment.h"
 #include "tests/kit/command.h"
 #include "tests/kit/device/array_link.h"

@@ -1,7 +1,7 @@
 /* Numbers that stop being finite where no loss and no gradient shows it: real runs, of a model that is edited to do so. */
 #include "client/model/job.h"
 #include "proto/model/safetensors.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/stage.h"

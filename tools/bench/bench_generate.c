@@ -24,7 +24,7 @@ enum { ROUNDS = 15, TOKENS = 24, PROMPT = 128, SEQ = PROMPT + ROUNDS * TOKENS };
 struct bench {
     struct model model;
     uint64_t device_mem;
-    char directory[64]; /* of the model's files */
+    char directory[64]; /* holds the model's files */
     struct store store; /* weights for the worker in this process */
     void *buffer;       /* for the plain reads: as large as the weights, in huge pages like a worker's arena */
     struct ledger host, device;

@@ -1,7 +1,8 @@
 /* bench_network: how fast ranges of memory pass through two bulk connections (proto/net/bulk.h) on loopback, from one
  * process to another, with what bounds them measured in the same rounds: plain tcp, by chunks of the same size from one
- * thread to one thread; and each cipher by itself, sealed in one process while the other opens. On a machine of two cores
- * all of these share them, so sealing, sending, receiving and opening together cannot come to the lower of the two.
+ * thread to one thread; and each cipher by itself, sealed in one process while the other opens. On a machine of two
+ * cores all of these share them, so sealing, sending, receiving and opening together cannot come to the lower of the
+ * two.
  *
  *   bench_network [MIB] */
 #include "proto/net/bulk.h"

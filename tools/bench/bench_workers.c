@@ -1,7 +1,7 @@
-/* bench_workers: what a part costs on one of W CPU workers, relative to one worker. The same run of 8 parts a step, with
- * --deterministic, by 1, 2, 3 and 8 workers that share this machine's cores; rounds alternate. The ratio is that of the
- * medians over all steps, without the first two of each round: parts/s per core, as all runs have the same cores. Weights
- * after the last step must be equal.
+/* bench_workers: what a part costs on one of W CPU workers, relative to one worker. The same run of 8 parts a step,
+ * with --deterministic, by 1, 2, 3 and 8 workers that share this machine's cores; rounds alternate. The ratio is that
+ * of the medians over all steps, without the first two of each round: parts/s per core, as all runs have the same
+ * cores. Weights after the last step must be equal.
  *
  *   bench_workers [WIDTH LAYERS HEADS ROWS TOKENS [ROUNDS]] */
 #include "client/eps.h"

@@ -15,8 +15,8 @@ enum { WORKLOAD_VOCABULARY = 256 /* bytes */, WORKLOAD_SKIP = 2 /* first steps o
 
 struct workload {
     uint32_t width, n_layers, n_heads, batch, seq; /* batch x seq tokens a step */
-    uint32_t n_steps;                              /* of a run */
-    char dir[32];                                  /* of its files and runs; from workload_open */
+    uint32_t n_steps;                              /* steps of a run */
+    char dir[32];                                  /* holds its files and runs; from workload_open */
 };
 
 static inline _Noreturn void workload_die(const char *what, const char *why)

@@ -38,7 +38,8 @@ _eps_options() {
 _eps_daemons() {
     local folder
     for folder in "${XDG_RUNTIME_DIR:+$XDG_RUNTIME_DIR/eps}" "/tmp/eps-$UID"; do
-        [ -n "$folder" ] && [ -d "$folder" ] && find "$folder" -mindepth 2 -maxdepth 2 -name listener -printf '%h\n' 2>/dev/null
+        [ -n "$folder" ] && [ -d "$folder" ] &&
+            find "$folder" -mindepth 2 -maxdepth 2 -name listener -printf '%h\n' 2>/dev/null
     done | sed 's|.*/||'
 }
 

@@ -82,7 +82,7 @@ static const struct metric {
     {"eps_memory_node_bytes", "Resident bytes on a NUMA node.", "numa", false},
 };
 
-/* Of a daemon's run. */
+/* Metrics of a daemon's run. */
 static const struct {
     const char *name, *help, *key;
 } run_metrics[] = {

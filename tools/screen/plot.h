@@ -30,7 +30,7 @@ struct series {
 
 /* Adds a point. A y that is not finite counts for x only. Begin with a zeroed struct. */
 void series_add(struct series *series, double x, double y);
-/* The same points with y = 0: a category that was absent so far. */
+/* Sets *out to the points of `like` with y = 0: a category that was absent so far. */
 void series_zero(struct series *out, const struct series *like);
 
 double series_x(const struct series *series, size_t i);

@@ -28,7 +28,7 @@ struct progress {
     bool trouble;                  /* a save failed */
     bool evaluating;               /* long enough to be shown */
     unsigned evaluated;            /* percent */
-    uint64_t evaluating_ns;        /* start of the evaluation; in a pipe, time of the last line */
+    uint64_t evaluating_ns;        /* when the evaluation began; in a pipe, when its last line was printed */
     char line[640];                /* as shown on the terminal */
 };
 

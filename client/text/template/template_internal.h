@@ -1,8 +1,8 @@
 /* client/text/template/template_internal.h - how a template is run.
  *
- * The template becomes a list of tokens, once. Running it reads the tokens by recursive descent and computes at the same
- * time. What must not be computed, such as a branch not taken, is read with `live` false; then every value is null. So
- * the grammar is written once, and opening a template is a run of it that is not live.
+ * The template becomes a list of tokens, once. Running it reads the tokens by recursive descent and computes at the
+ * same time. What must not be computed, such as a branch not taken, is read with `live` false; then every value is
+ * null. So the grammar is written once, and opening a template is a run of it that is not live.
  *
  * Values are json_t, immutable except for namespaces. A function that returns json_t * returns a new reference, or NULL
  * after template_fail. */
@@ -29,7 +29,7 @@ struct template_token {
     enum template_kind kind;
     const char *text; /* (n) in the source */
     size_t n;
-    json_t *value; /* of a literal, owned */
+    json_t *value; /* a literal's value, owned */
 };
 
 struct client_template {
@@ -46,13 +46,13 @@ struct template_variable {
 };
 
 enum {
-    TEMPLATE_MAX_DEPTH = 64,       /* of statements and expressions in one another, macros included */
-    TEMPLATE_MAX_VALUE_DEPTH = 64, /* of lists and objects in one another */
+    TEMPLATE_MAX_DEPTH = 64,       /* nesting of statements and expressions, macros included */
+    TEMPLATE_MAX_VALUE_DEPTH = 64, /* nesting of lists and objects */
     TEMPLATE_MAX_ARGUMENTS = 16,
     TEMPLATE_MAX_MACROS = 256,
     TEMPLATE_MAX_NAMESPACES = 256,
     TEMPLATE_TOKEN_WORK = 16,     /* work of a token, in bytes */
-    TEMPLATE_ELEMENT_WORK = 64,   /* of a list's element */
+    TEMPLATE_ELEMENT_WORK = 64,   /* work of a list's element, in bytes */
     TEMPLATE_MAX_WORK = 128 << 20 /* bytes made or searched in a rendering: so many bytes of values at most */
 };
 
@@ -60,7 +60,7 @@ struct template_run {
     const struct client_template *template;
     const struct template_token *at;
     bool live;
-    unsigned depth, n_loops; /* that are open */
+    unsigned depth, n_loops; /* open statements and expressions; open loops */
     uint64_t work;
     struct template_variable *variables; /* (n_variables of cap), owned, inner scopes last */
     size_t n_variables, cap;
@@ -177,8 +177,8 @@ json_t *template_member(struct template_run *r, const struct template_token *at,
 /* What a function, method, filter or test is called with. */
 struct template_call {
     const struct template_token *name;
-    const struct template_token *at; /* the place in the template: name may come from a text */
-    json_t *value;                   /* that it is a method of; NULL for a function */
+    const struct template_token *at; /* where the call is in the template: name may come from a text */
+    json_t *value;                   /* the value whose method it is; NULL for a function */
     const struct template_arguments *arguments;
 };
 

@@ -68,8 +68,8 @@ static int byte_of(const char *text, size_t n)
     return byte;
 }
 
-/* A run of bytes that is not UTF-8 becomes one U+FFFD for each byte, as in Hugging Face's tokenizers. So it is given out
- * when it ends. */
+/* A run of bytes that is not UTF-8 becomes one U+FFFD for each byte, as in Hugging Face's tokenizers. So it is given
+ * out when it ends. */
 static int flush(struct client_decoder *d, size_t step, struct error *err)
 {
     const char *held = d->held.bytes;

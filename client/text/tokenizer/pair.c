@@ -20,7 +20,8 @@ struct segments {
     json_int_t last;
 };
 
-/* Follows the segment of the next piece. It may rise between the texts alone, since a row has one place where it does. */
+/* Follows the segment of the next piece. It may rise between the texts alone, since a row has one place where it
+ * does. */
 static bool follow(struct client_pair *pair, struct segments *s, const json_t *piece, bool is_text)
 {
     const json_int_t segment = json_integer_value(json_object_get(piece, "type_id"));

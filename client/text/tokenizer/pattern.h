@@ -14,28 +14,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Working memory of a match, for one thread; it serves any number of patterns. The stack is bounded, and so is the work:
- * an expression that backtracks forever ends with an error. */
+/* Working memory of a match, for one thread; it serves any number of patterns. The stack is bounded, and so is the
+ * work: an expression that backtracks forever ends with an error. */
 struct tokenizer_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    uint64_t left;                    /* what a text may still take, in attempts to match a part of an expression */
-    size_t seen;                      /* where the last one was */
+    uint64_t left;                    /* attempts to match a part of an expression that the text may still take */
+    size_t seen;                      /* where the last attempt was */
     const struct client_watch *watch; /* asked every 20 ms or so of a long match; borrowed; NULL: never */
     int ended;                        /* its error, with the sentence `why` */
     struct error why;
 };
 
-/* A text of n bytes begins. Each byte of it may take TOKENIZER_STEPS; expressions of published tokenizers take 4 to 30. */
+/* A text of n bytes begins. Each byte of it may take TOKENIZER_STEPS; expressions of published tokenizers take 4 to
+ * 30. */
 enum { TOKENIZER_STEPS = 512 };
 void tokenizer_matcher_allow(struct tokenizer_matcher *matcher, size_t n);
 
-/* An expression, compiled twice. The quick form serves whatever is short and simple, so that no call takes long. The other
- * one counts its work: PCRE2's own limit counts steps that may each look at the whole text. */
+/* An expression, compiled twice. The quick form serves whatever is short and simple, so that no call takes long. The
+ * other one counts its work: PCRE2's own limit counts steps that may each look at the whole text. */
 struct tokenizer_pattern {
     pcre2_code *quick, *counted; /* counted is NULL if a match cannot backtrack */
-    const char *part;            /* of tokenizer.json that has it, for a sentence */
+    const char *part;            /* the part of tokenizer.json that has the pattern, for a sentence */
 };
 
 int tokenizer_matcher_init(struct tokenizer_matcher *matcher, struct error *err); /* -ENOMEM */
@@ -52,18 +53,18 @@ extern const char tokenizer_gpt2_pattern[];
 /* Compiles an expression; refuses by name what has no equivalent in PCRE2. -EINVAL, -ENOMEM. */
 int tokenizer_pattern_open(struct tokenizer_pattern **out, const char *pattern, struct error *err);
 
-/* The same for a text that stands for itself. */
+/* Opens a pattern that matches one literal text. */
 int tokenizer_pattern_open_text(struct tokenizer_pattern **out, const char *text, struct error *err);
 void tokenizer_pattern_close(struct tokenizer_pattern *pattern); /* NULL is safe */
 
 struct tokenizer_found {
-    size_t begin, end; /* of the match; begin == end: none begins before `begin` */
+    size_t begin, end; /* the match; begin == end: none begins before `begin` */
     bool open;         /* more text may change whether a match begins at `begin`, and where it ends */
 };
 
 /* Finds the first match in text (n bytes of UTF-8) from `at` on; an empty one does not count. last: no text follows.
- * Otherwise the end of a match is found only if no text that follows can move it. -EINVAL, also if the text has taken all
- * its steps; the error of the matcher's watch. */
+ * Otherwise the end of a match is found only if no text that follows can move it. -EINVAL, also if the text has taken
+ * all its steps; the error of the matcher's watch. */
 int tokenizer_pattern_find(struct tokenizer_found *out, const struct tokenizer_pattern *pattern,
                            struct tokenizer_matcher *matcher, const char *text, size_t n, size_t at, bool last,
                            struct error *err);

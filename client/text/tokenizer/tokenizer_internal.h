@@ -59,7 +59,7 @@ enum tokenizer_change_kind {
     TOKENIZER_BERT,    /* any of clean, han, accents, lower */
     TOKENIZER_REPLACE, /* each `from`, or match of pattern, by `to` */
     TOKENIZER_PREPEND, /* `to` in front of the text, if there is any */
-    TOKENIZER_LEAD,    /* the same, unless it begins with `to` */
+    TOKENIZER_LEAD,    /* `to` before the text, unless it begins with `to` */
     TOKENIZER_STRIP    /* white space at the left, the right end */
 };
 
@@ -158,7 +158,7 @@ struct client_tokenizer {
     uint32_t n_tokens;
     char *block; /* bytes of all tokens */
     struct tokenizer_map map;
-    struct tokenizer_set added[2]; /* looked for in the text as it is; in the changed text */
+    struct tokenizer_set added[2]; /* [0]: looked for in the original text; [1]: in the changed text */
     struct tokenizer_changes normal, lead;
     struct tokenizer_step *steps; /* (n_steps) */
     size_t n_steps;
@@ -169,7 +169,7 @@ struct client_tokenizer {
     bool no_bytes;       /* no token stands for a byte */
     bool takes_whole;    /* a word that is a token is not merged */
     bool fuses;          /* a run of unknown characters is one token */
-    uint32_t unknown;    /* its token, or CLIENT_NO_TOKEN */
+    uint32_t unknown;    /* token of an unknown character, or CLIENT_NO_TOKEN */
     uint32_t bytes[256]; /* the token of each byte; for characters without a token, CLIENT_NO_TOKEN if it has none */
     struct tokenizer_merge *merges; /* (merge_mask + 1) */
     size_t merge_mask, n_merges;
@@ -192,14 +192,15 @@ struct client_tokenizer {
 int tokenizer_load_json(struct client_tokenizer *t, const char *text, size_t n, uint32_t vocabulary, struct error *err);
 int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err);
 
-/* A step's type, for a sentence; true for what means "nothing". */
+/* tokenizer_type: a step's type, for a sentence. tokenizer_is_nothing: true of null and the like. */
 const char *tokenizer_type(const json_t *object);
 bool tokenizer_is_nothing(const json_t *value);
 
 /* Refuses a part of a tokenizer by name. */
 int tokenizer_refuse(struct error *err, const char *part, const char *type);
 
-/* Reads a part of tokenizer.json, `name`, by steps: it is one, or a Sequence with a list of them, `key`. NULL, null: none. */
+/* Reads a part of tokenizer.json, `name`, by steps: it is one, or a Sequence with a list of them, `key`. NULL, null:
+ * none. */
 int tokenizer_read_part(struct client_tokenizer *t, const json_t *part, const char *name, const char *key,
                         int (*read_step)(struct client_tokenizer *t, const json_t *step, struct error *err),
                         struct error *err);
@@ -210,10 +211,10 @@ int tokenizer_read_pattern(struct tokenizer_pattern **out, const char **text, co
 /* True for the UTF-8 of a single character; NULL is none. */
 bool tokenizer_is_character(const char *text);
 
-/* Metaspace, of a pre-tokenizer or a decoder. */
+/* Options of Metaspace, a pre-tokenizer or a decoder. */
 struct tokenizer_metaspace {
     const char *mark;   /* in place of a blank; borrowed from the step */
-    bool always, never; /* it precedes each text; none; neither: the first */
+    bool always, never; /* the mark precedes each text; precedes none. Neither: the first text */
 };
 
 int tokenizer_read_metaspace(struct tokenizer_metaspace *out, const json_t *step, const char *part, struct error *err);
@@ -304,8 +305,8 @@ int tokenizer_word_piece(size_t *n_ids, struct client_tokenizer *t, const char *
 
 /* Makes room for the tokens of a word of n bytes. */
 int tokenizer_work_reserve(struct tokenizer_work *work, size_t n, struct error *err);
-/* A text of n bytes begins: it may take TOKENIZER_STEPS and grow by TOKENIZER_GROWTH times its length, and by 64 KiB. No
- * normal form makes more than 11 bytes of one, nor a mark for each blank more than 3. */
+/* A text of n bytes begins: it may take TOKENIZER_STEPS and grow by TOKENIZER_GROWTH times its length, and by 64 KiB.
+ * No normal form makes more than 11 bytes of one, nor a mark for each blank more than 3. */
 enum { TOKENIZER_GROWTH = 64, TOKENIZER_LEAST_GROWTH = 64 << 10 };
 void tokenizer_work_allow(struct tokenizer_work *work, size_t n);
 

@@ -9,8 +9,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* Length of the longest token at `at` of the word; 0: there is none. buffer holds what continuing tokens begin with, and
- * then the word from `at` on. */
+/* Length of the longest token at `at` of the word; 0: there is none. buffer holds what continuing tokens begin with,
+ * and then the word from `at` on. */
 static size_t longest(uint32_t *id, const struct client_tokenizer *t, const struct client_text *buffer, size_t prefix,
                       size_t at)
 {

@@ -18,9 +18,9 @@ enum { TILE = PLAN_CPU_TILE };
 struct head {
     const struct device_attention *op;
     size_t row, index;
-    size_t n_tokens, n_keys, width, padded; /* of the row; head width, and rounded up to 16 */
+    size_t n_tokens, n_keys, width, padded; /* tokens and keys of the row; head width, and rounded up to 16 */
     size_t q_stride, kv_stride;             /* from token to token of queries, and of keys */
-    size_t kv_width;                        /* of all heads of keys */
+    size_t kv_width;                        /* columns of all heads of keys */
     size_t n_counted;                       /* keys that count, at most n_keys */
     size_t window;                          /* keys that a query sees at most, unless `full` */
     const value *q, *k, *v;
@@ -45,7 +45,7 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
     const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
     const size_t n_keys = device_attention_keys(op), kv_stride = (op->kv ? 0 : op->width) + 2 * kv_width;
     const size_t q_stride = op->kv ? op->width : kv_stride;
-    const value *k = op->kv ? op->kv : (const value *)op->qkv + op->width; /* of the first row and head */
+    const value *k = op->kv ? op->kv : (const value *)op->qkv + op->width; /* the first row's and head's */
 
     k += row * n_keys * kv_stride + index / group_of(op) * width;
 
@@ -85,7 +85,7 @@ static void pack(const struct head *head, float *to, const value *from, size_t s
         }
 }
 
-/* The same for up to TILE rows; to (TILE, padded) has zeros below them. */
+/* Packs up to TILE rows; to (TILE, padded) has zeros below them. */
 static void pack_tile(const struct head *head, float *to, const value *from, size_t stride, size_t n)
 {
     pack(head, to, from, stride, n);
@@ -188,7 +188,7 @@ static void draw_factors(const struct head *head, float factors[TILE], size_t qu
 /* Running softmax of the queries of one tile, over the keys so far. */
 struct softmax {
     float max[TILE];
-    float sums[TILE][VECTOR]; /* of exponentials, lane by lane */
+    float sums[TILE][VECTOR]; /* sums of exponentials, lane by lane */
     float rescale[TILE];      /* factor of the sums and outputs before this tile of keys */
 };
 
@@ -272,7 +272,7 @@ static void finish_rows(const struct softmax *softmax, const struct head *head, 
 
 /* The scratch of one head's forward pass. */
 struct forward {
-    float *transposed, *v; /* of all keys: k by tiles, transposed; v packed */
+    float *transposed, *v; /* all keys: k by tiles, transposed; v packed */
     float *q, *scores, *out;
 };
 
@@ -331,10 +331,10 @@ static void forward_head(const struct head *head)
 
 /* The scratch of one head's backward pass. */
 struct backward {
-    float *q, *out_gradient, *q_gradient; /* of all tokens */
+    float *q, *out_gradient, *q_gradient; /* all tokens' */
     float *delta;                         /* sum over the head of out * its gradient, one number per token */
     float *log2_sum;                      /* log_sum_exp in powers of 2 */
-    float *k, *k_transposed, *v_transposed, *k_gradient, *v_gradient; /* of one tile of keys */
+    float *k, *k_transposed, *v_transposed, *k_gradient, *v_gradient; /* one tile of keys */
     float *scores, *score_gradient;
     float *room;  /* for one tile; may be k_gradient */
     bool is_next; /* not the first of the heads that share their keys: add to the gradients of keys */

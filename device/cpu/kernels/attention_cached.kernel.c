@@ -20,7 +20,7 @@ struct head {
     const struct device_attention_cached *op;
     size_t width, padded;          /* head width, and rounded up to 16 */
     size_t stride;                 /* from token to token of qkv */
-    const value *q, *k, *v;        /* of the first token */
+    const value *q, *k, *v;        /* the first token's */
     value *out;                    /* op->width to the next token's */
     value *keys, *values;          /* in the cache */
     float *packed, *scores, *sums; /* scratch: (TILE, padded), (TILE, TILE), (TILE, padded) */
@@ -71,10 +71,11 @@ static void append(const struct head *head)
 /* Running softmax of one query, over the keys so far. */
 struct softmax {
     float max;
-    float sums[VECTOR]; /* of exponentials, lane by lane */
+    float sums[VECTOR]; /* sums of exponentials, lane by lane */
 };
 
-/* Turns scores from .. to-1 of a row into exponentials, the others into zeros. Returns the factor of the earlier sums. */
+/* Turns scores from .. to-1 of a row into exponentials, the others into zeros. Returns the factor of the earlier
+ * sums. */
 static float exponentiate(struct softmax *softmax, const struct head *head, float *row, size_t from, size_t to)
 {
     vec max = vec_all(softmax->max), rescale, sum;

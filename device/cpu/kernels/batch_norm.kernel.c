@@ -1,7 +1,7 @@
 /* device/cpu/kernels/batch_norm.kernel.c - batch normalisation over a part: moments of rows, their join, normalisation.
  *
- * Everything is per column. Threads share tiles of at most TALL rows by COLUMNS columns: what a tile needs of each column
- * stays in registers or in the first-level cache. Sums are in double, from the first row to the last. */
+ * Everything is per column. Threads share tiles of at most TALL rows by COLUMNS columns: what a tile needs of each
+ * column stays in registers or in the first-level cache. Sums are in double, from the first row to the last. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/value.h"
 
@@ -51,7 +51,7 @@ void KERNEL_NAME(cpu_row_moments)(struct device *dev, const struct device_row_mo
             moments_of_row(op, row, j);
 }
 
-/* Of a row's elements from `first` on. */
+/* Adds the gradient that flows through the moments to a row's elements from `first` on. */
 static void moments_backward(const struct device_row_moments *op, size_t row, size_t first, size_t column)
 {
     const size_t n = op->n, width = width_from(column, n), tall = size_smaller(TALL, op->n_elements - first);
@@ -116,8 +116,8 @@ void KERNEL_NAME(cpu_join_moments)(struct device *dev, const struct device_join_
         join(op, j);
 }
 
-/* With r = 1/deviation, the variance's gradient is -r^3 / 2 times that of r. It reaches a row's mean, whose derivative is
- * 2 (row's mean - mean) / n_rows, and its squared deviations, whose derivative is 1 / (n_rows n_elements). */
+/* With r = 1/deviation, the variance's gradient is -r^3 / 2 times that of r. It reaches a row's mean, whose derivative
+ * is 2 (row's mean - mean) / n_rows, and its squared deviations, whose derivative is 1 / (n_rows n_elements). */
 static void join_backward(const struct device_join_moments *op, size_t first, size_t column)
 {
     const size_t n = op->n, width = width_from(column, n), tall = size_smaller(TALL, op->n_rows - first);
@@ -183,8 +183,8 @@ struct sums {
     double g[COLUMNS], product[COLUMNS];
 };
 
-/* Rows are summed in at most LINES equal runs, so that threads share them where there are few columns; the runs' sums, in
- * the products' scratch, are then added in order. WIDE tiles of columns at a time fit there. */
+/* Rows are summed in at most LINES equal runs, so that threads share them where there are few columns; the runs' sums,
+ * in the products' scratch, are then added in order. WIDE tiles of columns at a time fit there. */
 enum { LINES = 64, WIDE = 16 };
 _Static_assert(LINES *WIDE * sizeof(struct sums) <= PLAN_CPU_PRODUCT_SCRATCH, "the sums fit one thread's scratch");
 

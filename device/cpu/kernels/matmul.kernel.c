@@ -1,4 +1,5 @@
-/* device/cpu/kernels/matmul.kernel.c - matrix products: tiles of the result, each computed by one thread (tile.kernel.c).
+/* device/cpu/kernels/matmul.kernel.c - matrix products: tiles of the result, each computed by one thread
+ * (tile.kernel.c).
  *
  * Each thread packs the parts of a and b that its tile needs. That takes 9 to 16 % of the time at width 768, but no
  * thread waits for another, which may have lost its core on a busy machine. */

@@ -9,8 +9,8 @@
 struct row {
     const value *x, *weight;
     size_t n;
-    float mean, inverse; /* of the deviation */
-    bool centred;        /* about the mean; RMS norm is about 0 */
+    float mean, inverse; /* inverse: 1 / deviation */
+    bool centred;        /* the deviation is about the mean; RMS norm's is about 0 */
 };
 
 enum { COLUMNS = 128 }; /* columns that one thread sums at once: the sums stay in the first-level cache */

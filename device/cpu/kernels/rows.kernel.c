@@ -1,5 +1,5 @@
-/* device/cpu/kernels/rows.kernel.c - zeroing, rounding, activations, sums over rows, table look-ups, and the epilogues of a
- * product's tiles. */
+/* device/cpu/kernels/rows.kernel.c - zeroing, rounding, activations, sums over rows, table look-ups, and the epilogues
+ * of a product's tiles. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #include "device/cpu/kernels/value.h"

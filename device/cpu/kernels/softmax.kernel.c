@@ -1,5 +1,5 @@
-/* device/cpu/kernels/softmax.kernel.c - losses: softmax and cross entropy over a vocabulary that comes in chunks; squared
- * error. */
+/* device/cpu/kernels/softmax.kernel.c - losses: softmax and cross entropy over a vocabulary that comes in chunks;
+ * squared error. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #include "device/cpu/kernels/value.h"

@@ -22,7 +22,7 @@ struct plan {
 enum { N_PLANS = 2 /* rows of a slice, and one */ };
 
 struct direction {
-    size_t n_heads; /* of a slice */
+    size_t n_heads; /* heads of a slice */
     struct plan plans[N_PLANS];
     unsigned n; /* 0: our own kernels are used */
 };
@@ -32,7 +32,7 @@ struct cuda_dnn {
     const char *missing;
     void *handle;
     size_t n_tokens, n_heads, width;       /* the prepared shape */
-    struct plan_attention_scratch scratch; /* of backward */
+    struct plan_attention_scratch scratch; /* backward's scratch */
     struct direction forward, backward;
 };
 

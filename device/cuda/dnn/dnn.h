@@ -98,7 +98,7 @@ enum dnn_attribute {
     DNN_PROPERTIES_JSON = 2702,
 };
 
-/* Of backward's engines. */
+/* Knobs of backward's engines. */
 enum dnn_knob {
     DNN_KNOB_STAGES = 14,
     DNN_KNOB_KERNEL = 24,
@@ -134,7 +134,7 @@ void dnn_api_unload(struct dnn_api *api); /* safe on a zeroed one */
 /* Some rows of struct device_attention, and some neighbouring heads. */
 struct dnn_shape {
     size_t n_rows, n_tokens, n_heads, head_width;
-    size_t n_all_heads; /* of a row */
+    size_t n_all_heads; /* all heads of a row */
 };
 
 /* Ids of the caller's tensors in a variant pack: those of struct device_attention from the first row and head on.
@@ -147,7 +147,7 @@ enum dnn_tensor {
     DNN_LOG_SUM_EXP,
     DNN_SCALE,
     DNN_MASKED, /* score of a key that comes after its query */
-    /* Of backward alone: */
+    /* For backward alone: */
     DNN_OUT_GRADIENT,
     DNN_Q_GRADIENT,
     DNN_K_GRADIENT,
@@ -169,7 +169,7 @@ struct dnn_graph {
     void *operations[DNN_MAX_OPERATIONS]; /* some of the above, in order */
     unsigned n_operations;
     int status;  /* the first error */
-    void *graph; /* of the operations: one of the above */
+    void *graph; /* the graph of the operations: one of the above */
 };
 
 /* The graphs of causal attention in bf16 on a handle; with a NULL handle, for the device whose properties
@@ -185,8 +185,8 @@ void dnn_graph_free(struct dnn_graph *graph);
  * their number, at most DNN_MAX_CONFIGS. properties: NULL, or those of the device that the graph is for. */
 unsigned dnn_graph_configs(struct dnn_graph *graph, void *properties, void *configs[DNN_MAX_CONFIGS]);
 
-/* The same for backward's graph. The library does not report which engines sum in any order of blocks, so two of the
- * methods name one engine and its knobs by number; 0: the library lacks it. */
+/* As dnn_graph_configs, for backward's graph. The library does not report which engines sum in any order of blocks, so
+ * two of the methods name one engine and its knobs by number; 0: the library lacks it. */
 unsigned dnn_graph_backward_configs(struct dnn_graph *graph, enum plan_attention way, void *properties,
                                     void *configs[DNN_MAX_CONFIGS]);
 

@@ -37,7 +37,7 @@ void *dnn_add_array(struct dnn_graph *graph, const struct dnn_array *array);
 struct dnn_pointwise_operation {
     enum dnn_pointwise mode;
     const void *x, *b, *t, *y;
-    int64_t axis; /* of DNN_INDEX */
+    int64_t axis; /* DNN_INDEX: the axis whose index is taken */
 };
 void dnn_add_pointwise(struct dnn_graph *graph, const struct dnn_pointwise_operation *operation);
 /* c = a b, summed in fp32. */

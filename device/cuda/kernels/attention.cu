@@ -19,8 +19,8 @@ template <int HEAD> struct tile_keys {
 };
 
 template <int HEAD> struct warp_state {
-    float out[2][HEAD / 8][4];  /* of 16 queries each, as sums (fragment.cuh) */
-    float max[2][2], sum[2][2]; /* of queries lane/4 and lane/4 + 8; sum: this lane's part */
+    float out[2][HEAD / 8][4];  /* output of 16 queries each, as sums (fragment.cuh) */
+    float max[2][2], sum[2][2]; /* for queries lane/4 and lane/4 + 8; sum: this lane's part */
 };
 
 /* Turns scores into exponentials relative to the largest so far, and rescales earlier sums. The first score is of the

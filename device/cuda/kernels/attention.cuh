@@ -15,14 +15,14 @@ struct attention {
     struct device_attention op;
     int n_tokens, head_width;
     unsigned n_heads, group; /* group: query heads per key head; unsigned divides faster than size_t */
-    size_t kv_width, stride; /* columns of keys, or values; from token to token of qkv, of self-attention */
-    int n_keys;              /* of each row, also those that do not count */
+    size_t kv_width, stride; /* columns of keys, or values; self-attention: from token to token of qkv */
+    int n_keys;              /* keys of each row, also those that do not count */
     int window;              /* keys that a query sees at most, unless `full` */
     float to_log2;           /* score * to_log2 is the exponent of 2 */
-    uint32_t threshold;      /* of dropout */
+    uint32_t threshold;      /* dropout keeps a word >= threshold */
     float kept_scale;        /* 1/(1-p) */
     float *delta;            /* scratch, (n_rows, n_heads, n_tokens): sum over the head of out * its gradient */
-    float *log2_sum;         /* scratch, the same shape: log_sum_exp in powers of 2 */
+    float *log2_sum;         /* scratch, (n_rows, n_heads, n_tokens): log_sum_exp in powers of 2 */
 };
 
 inline attention attention_of(const struct device_attention *op)
@@ -163,7 +163,7 @@ template <kind K> __device__ inline bool is_kept(const attention &a, unsigned he
     return (element % 4 < 2 ? low : high) >= a.threshold;
 }
 
-/* The same for a lane's elements of 16 x N sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
+/* is_kept for a lane's elements of 16 x N sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
  * 4*n + i: element i of sums n. Drawn before the sums exist, to leave them the registers. */
 template <bool OF_KEYS, int N> __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column)
 {
@@ -200,12 +200,12 @@ template <int HEAD, int THREADS> struct tile_share {
     {
         return (int)threadIdx.x / EIGHTS;
     }
-    /* Of the tile whose first row is `first`. */
+    /* Address of this thread's share of the tile whose first row is `first`. */
     static __device__ inline const bf16 *of(view<const bf16> from, int first)
     {
         return from.first + (size_t)(first + row()) * from.stride + (int)threadIdx.x % EIGHTS * 8;
     }
-    /* Begins to copy ROWS rows; zeros from n_rows on. The share of what comes behind them. */
+    /* Begins to copy ROWS rows; zeros from n_rows on. Returns the address of the share of the rows behind them. */
     template <int ROWS>
     static __device__ inline const bf16 *fetch(shared_address tile, const bf16 *source, size_t stride, int n_rows)
     {
@@ -228,8 +228,8 @@ __device__ inline void tile_fetch(shared_address tile, view<const bf16> from, in
     share::template fetch<ROWS>(tile, share::of(from, first), from.stride, n_rows - first);
 }
 
-/* The same for row (a multiple of 16) + lane_row, column 16*step + 8*half. The part that depends on the lane is
- * computed once for all rows and steps. */
+/* tile_at for row (a multiple of 16) + lane_row, column 16*step + 8*half. The part that depends on the lane is computed
+ * once for all rows and steps. */
 template <int HEAD> __device__ inline unsigned tile_lane_at(int row, int lane_row, int step, int half)
 {
     static_assert((HEAD & (HEAD - 1)) == 0, "else the steps' bits are not those of their columns alone");
@@ -352,8 +352,8 @@ __device__ inline void plain_multiply(float sums[4][4], const float (*left)[PLAI
     }
 }
 
-/* PLAIN rows of queries, or of keys, from `row` on of a head, columns from `column` on, as the rows of room; zeros beyond
- * the end. */
+/* PLAIN rows of queries, or of keys, from `row` on of a head, columns from `column` on, as the rows of room; zeros
+ * beyond the end. */
 template <kind K, bool OF_KEYS, typename T>
 __device__ inline void plain_stage_columns(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, int row,
                                            int column)
@@ -393,8 +393,8 @@ __device__ inline void plain_products(float sums[4][4], plain_room *room, const 
     }
 }
 
-/* sums += tile y: y's rows, of queries or of keys, from `row` on, columns from `column` on. The tile: what each thread
- * holds of it. */
+/* sums += tile y: y's rows, queries or keys, from `row` on, columns from `column` on. Each thread passes the part of
+ * the tile that it holds. */
 template <kind K, bool OF_KEYS, typename T>
 __device__ inline void plain_add(float sums[4][4], plain_room *room, const attention &a, const float tile[4][4],
                                  view<const T> y, int row, int column)

@@ -25,7 +25,7 @@ template <int HEAD, bool OF_KEYS> struct plan {
 template <int HEAD, bool OF_KEYS> struct room {
     enum { COMING = plan<HEAD, OF_KEYS>::COMING };
     unsigned char held[2][TILE * HEAD * 2], coming[2][2][COMING * HEAD * 2];
-    float numbers[2][2][COMING]; /* of coming queries: log2_sum, delta */
+    float numbers[2][2][COMING]; /* coming queries' log2_sum and delta */
 };
 
 /* delta and log2_sum: one group of threads per query and head. */
@@ -80,7 +80,7 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
     enum { COMING = plan<HEAD, OF_KEYS>::COMING };
     const bf16 *next[2];
     size_t stride[2];
-    const float *number; /* of log2_sum, or delta */
+    const float *number; /* this thread's next log2_sum, or delta */
 
     __device__ arrivals(const attention &a, const sides<bf16, fast_kind<OF_KEYS>::K, OF_KEYS> &sides, unsigned head,
                         int first)
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     room<HEAD, OF_KEYS> *shared = shared_memory<room<HEAD, OF_KEYS>>();
     float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
     float of_rows[2][2] = {};
-    matrices kept[KEPT > 0 ? KEPT : 1]; /* of held[0], then of held[1] */
+    matrices kept[KEPT > 0 ? KEPT : 1]; /* left factors of held[0], then of held[1] */
 
     for (int i = 0; i < 2; i++)
         tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[i]), sides.held[i], first, a.n_tokens);
@@ -265,7 +265,8 @@ template <int HEAD, bool OF_KEYS, bool SLIDES>
 static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
     auto kernel = attend_backward<HEAD, OF_KEYS, true, SLIDES>;
-    /* For keys of wide heads with a window, ptxas has too few registers without dropout; with it, of 0, it has enough. */
+    /* For keys of wide heads with a window, ptxas has too few registers without dropout; with it, of 0, it has
+     * enough. */
     if constexpr (HEAD < 128 || !OF_KEYS || !SLIDES)
         kernel = a.op.dropout.p > 0 ? kernel : attend_backward<HEAD, OF_KEYS, false, SLIDES>;
     const size_t tiles = (a.n_tokens + TILE - 1) / TILE;

@@ -39,7 +39,7 @@ template <int V, typename T> __device__ inline piece<T, V> load(const T *from)
 
 /* Running softmax of one query, without the outputs. */
 struct softmax {
-    float max, sum; /* of scores as exponents of 2; of exponentials relative to it */
+    float max, sum; /* maximum of scores as exponents of 2; sum of exponentials relative to it */
 };
 
 /* The factors of both parts when `chunk` is merged into `all`. */
@@ -168,7 +168,8 @@ template <int N> __device__ inline void exponentiate(const cached &c, room<N> *r
     }
 }
 
-/* The chunk's outputs, passed to `take`; at_first: of the first query, counted from the chunk's first key. All threads that are available share each piece. */
+/* The chunk's outputs, passed to `take`; at_first: of the first query, counted from the chunk's first key. All threads
+ * that are available share each piece. */
 template <typename T, int V, int N, typename Take>
 __device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t first, int at_first, int n, Take take)
 {
@@ -211,7 +212,8 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
     const size_t n_blocks = splits ? c.n_chunks : 1, of_chunks = blockIdx.x % n_blocks;
     const size_t head = blockIdx.x / n_blocks % c.op.n_heads, query = blockIdx.x / n_blocks / c.op.n_heads * N;
     const int n_queries = (int)min((size_t)N, c.op.n_tokens - query);
-    const size_t position = c.op.first + query, end = position + n_queries; /* of the keys that the last query sees */
+    const size_t position = c.op.first + query,
+                 end = position + n_queries; /* end: of the keys that the last query sees */
     const size_t begin = first_chunk(position, c.window);
     const size_t of_keys = head / c.group;
     const T *q = (const T *)c.op.qkv + query * c.stride + head * c.head_width;

@@ -1,8 +1,8 @@
 /* device/cuda/kernels/batch_norm.cu - batch normalisation over a part: moments of rows, their join, normalisation.
  *
- * Everything is per column. A block has COLUMNS columns of some rows: threads side by side have a pack of V columns each,
- * DOWN of them one row each, and every thread keeps its columns' numbers in registers. So also an array of 32 columns
- * leaves no thread idle, and a warp reads whole sectors. */
+ * Everything is per column. A block has COLUMNS columns of some rows: threads side by side have a pack of V columns
+ * each, DOWN of them one row each, and every thread keeps its columns' numbers in registers. So also an array of 32
+ * columns leaves no thread idle, and a warp reads whole sectors. */
 #include "device/cuda/kernels/sum_rows.cuh"
 
 enum {
@@ -23,7 +23,7 @@ template <int V> struct place {
         return threadIdx.x / ACROSS;
     }
 
-    /* Of the block's. */
+    /* The thread's first column among the block's. */
     static __device__ unsigned column()
     {
         return threadIdx.x % ACROSS * V;
@@ -223,8 +223,8 @@ cudaError_t cuda_join_moments(const struct cuda_queue *q, const struct device_jo
     return launch(join, dim3((unsigned)pieces(op->n, WARP)), WARP, 0, q->stream, *op);
 }
 
-/* With r = 1/deviation, the variance's gradient is -r^3 / 2 times that of r. It reaches a row's mean, whose derivative is
- * 2 (row's mean - mean) / n_rows, and its squared deviations, whose derivative is 1 / (n_rows n_elements). */
+/* With r = 1/deviation, the variance's gradient is -r^3 / 2 times that of r. It reaches a row's mean, whose derivative
+ * is 2 (row's mean - mean) / n_rows, and its squared deviations, whose derivative is 1 / (n_rows n_elements). */
 static __global__ void join_backward(struct device_join_moments op)
 {
     const size_t column = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -312,7 +312,8 @@ cudaError_t cuda_batch_norm(const struct cuda_queue *q, const struct device_batc
     return q->type == NUMBER_BF16 ? batch_norm<bf16>(q, op) : batch_norm<float>(q, op);
 }
 
-/* Block (x, y): rows x * rows and on. Their sums of g = y_gradient and of g (x - mean) are line x of lines (blocks, 2n). */
+/* Block (x, y): rows x * rows and on. Their sums of g = y_gradient and of g (x - mean) are line x of lines (blocks,
+ * 2n). */
 template <typename T, int V>
 static __global__ void __launch_bounds__(BATCH_THREADS)
     normalise_backward(struct device_batch_norm op, float *lines, size_t rows)

@@ -62,7 +62,7 @@ __device__ inline matrices load_matrices(shared_address row)
     return m;
 }
 
-/* The same, each matrix transposed. */
+/* load_matrices, each matrix transposed. */
 __device__ inline matrices load_transposed(shared_address row)
 {
     matrices m;

@@ -1,7 +1,7 @@
 /* device/cuda/kernels/kernels.h - launchers of the CUDA kernels.
  *
- * Each queues one operation of proto/operation/device.h on a stream and returns the launch's status; it neither waits nor
- * allocates. All are deterministic: no sum depends on the order of blocks. Views whose address or stride is not a
+ * Each queues one operation of proto/operation/device.h on a stream and returns the launch's status; it neither waits
+ * nor allocates. All are deterministic: no sum depends on the order of blocks. Views whose address or stride is not a
  * multiple of 16 bytes are supported, more slowly.
  *
  * The launchers are in .cu files for any C++ compiler that has the runtime's header: nvcc, or another one with the
@@ -16,7 +16,7 @@
 
 struct cuda_queue {
     cudaStream_t stream;
-    enum number_type type; /* of values */
+    enum number_type type; /* type of values */
     unsigned n_processors; /* streaming multiprocessors */
     /* (PLAN_CUDA_SCRATCH_BYTES) partial sums of kernels that sum over rows. One buffer is enough, as kernels of the
      * compute queue run one after another. */
@@ -63,8 +63,8 @@ CUDA_LAUNCHERS(CUDA_DECLARE)
 cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op);
 cudaError_t cuda_attention_backward(const struct cuda_queue *q, const struct device_attention *op);
 
-/* embed.cu, rows.cu. Tables must be readable by the device. Positions: tokens first .. first + n_table - 1 of every row; op's
- * table holds only these. */
+/* embed.cu, rows.cu. Tables must be readable by the device. Positions: tokens first .. first + n_table - 1 of every
+ * row; op's table holds only these. */
 cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);
 cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table);
 

@@ -13,9 +13,9 @@
 
 enum {
     PACK_BYTES = 16,
-    PACKS = 4,         /* of a thread, in one row */
-    ROW_THREADS = 256, /* of a block, at most */
-    BLOCKS = 32,       /* of a processor: enough to fill it with the smallest blocks */
+    PACKS = 4,         /* packs of a thread in one row */
+    ROW_THREADS = 256, /* threads of a block, at most */
+    BLOCKS = 32,       /* blocks of a processor: enough to fill it with the smallest blocks */
 };
 
 template <typename T, int V> struct alignas(V * sizeof(T)) pack {

@@ -13,7 +13,7 @@ template <typename T> struct rotation {
     size_t n_tokens, stride, n_heads, head_width, m;
     uint64_t first;
     unsigned n_pairs;
-    uint64_t turns[ROPE_PAIRS]; /* of one position */
+    uint64_t turns[ROPE_PAIRS]; /* angle of each pair for one position */
 };
 
 template <typename T, int V> static __global__ void __launch_bounds__(ROW_THREADS) rotate(struct rotation<T> op)

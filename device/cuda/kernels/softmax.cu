@@ -1,4 +1,5 @@
-/* device/cuda/kernels/softmax.cu - losses: softmax and cross entropy over a vocabulary that comes in chunks; squared error.
+/* device/cuda/kernels/softmax.cu - losses: softmax and cross entropy over a vocabulary that comes in chunks; squared
+ * error.
  *
  * A block processes a row at a time. The sum reads four bytes per element; the gradient reads four and writes two or
  * four. Rows that the plan pads are read in whole packs, others element by element. */
@@ -61,8 +62,8 @@ static __device__ inline struct exponentials join_block(struct exponentials mine
     return mine;
 }
 
-/* A thread has the same elements with packs and without, so that a sum's order depends on n alone. BIASED: op.bias is added
- * to them. */
+/* A thread has the same elements with packs and without, so that a sum's order depends on n alone. BIASED: op.bias is
+ * added to them. */
 template <bool WHOLE, bool BIASED>
 static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struct device_cross_entropy op)
 {

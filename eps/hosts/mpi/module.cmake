@@ -15,7 +15,7 @@ elseif(NOT OMPI_FOUND)
   message(STATUS "MPI: not built, for lack of Open MPI (apt-get install libopenmpi-dev openmpi-bin)")
 else()
   message(STATUS "MPI: built with Open MPI ${OMPI_VERSION}")
-  add_library(eps-mpi MODULE eps/hosts/mpi/mpi.c eps/hosts/mpi/progress.c)
+  add_library(eps-mpi MODULE eps/hosts/mpi/mpi.c eps/hosts/mpi/mpi_state.c eps/hosts/mpi/progress.c)
   set_source_files_properties(eps/hosts/mpi/mpi.c PROPERTIES COMPILE_DEFINITIONS EPS_VERSION="${PROJECT_VERSION}")
   set_target_properties(eps-mpi PROPERTIES PREFIX "" C_VISIBILITY_PRESET hidden
                         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)

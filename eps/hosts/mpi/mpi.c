@@ -8,29 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int ring_init(struct ring *ring, size_t item_bytes, size_t room)
-{
-    *ring = (struct ring){.items = calloc(room, item_bytes), .item_bytes = item_bytes, .room = room};
-    return ring->items ? 0 : -ENOMEM;
-}
-
-void *ring_push(struct ring *ring)
-{
-    assert(ring->n < ring->room);
-    void *const item = ring->items + (ring->first + ring->n++) % ring->room * ring->item_bytes;
-    return memset(item, 0, ring->item_bytes);
-}
-
-bool ring_pop(struct ring *ring, void *item)
-{
-    if (ring->n == 0)
-        return false;
-    memcpy(item, ring->items + ring->first * ring->item_bytes, ring->item_bytes);
-    ring->first = (ring->first + 1) % ring->room;
-    ring->n--;
-    return true;
-}
-
 static void free_all(struct hosts *hosts)
 {
     for (uint32_t h = 0; hosts->peers && h < hosts->n; h++)
@@ -44,8 +21,8 @@ static void free_all(struct hosts *hosts)
     free(hosts);
 }
 
-/* Open MPI's own launcher and Slurm's, by the variables that they set. A process without them would be a job of its own,
- * which MPI_Init starts a daemon for. */
+/* Open MPI's own launcher and Slurm's, by the variables that they set. A process without them would be a job of its
+ * own, which MPI_Init starts a daemon for. */
 static bool is_launched(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};

@@ -5,10 +5,10 @@
  * descriptor that a loop could wait for. So the thread polls, and sleeps between polls: at most POLL_US while something
  * is under way, IDLE_US else; a command wakes it.
  *
- * On the wire, all frames have tag 0 and at most FRAME_BYTES. A slice has tag 1 + slot, after a frame that announces it;
- * what was fetched has a tag of its own, which the request names. Fetches are answered by the other host's thread, not
- * read by MPI_Rget: Open MPI 4.1 has no windows over tcp in Debian's build, and in shared memory MPI_Rget was slower
- * (1.2 GB/s against 2.1 of MPI_Isend, two ranks on two cores). */
+ * On the wire, all frames have tag 0 and at most FRAME_BYTES. A slice has tag 1 + slot, after a frame that announces
+ * it; what was fetched has a tag of its own, which the request names. Fetches are answered by the other host's thread,
+ * not read by MPI_Rget: Open MPI 4.1 has no windows over tcp in Debian's build, and in shared memory MPI_Rget was
+ * slower (1.2 GB/s against 2.1 of MPI_Isend, two ranks on two cores). */
 #ifndef EPS_HOSTS_MPI_MPI_STATE_H
 #define EPS_HOSTS_MPI_MPI_STATE_H
 
@@ -33,7 +33,7 @@ enum frame_kind {
     N_FRAME_KINDS
 };
 
-/* What the caller wants: a frame, with the slice that follows, or a fetch. */
+/* The caller's command to the thread: send a frame, with the slice that follows, or fetch. */
 struct command {
     enum frame_kind kind;
     uint32_t host, number;
@@ -57,8 +57,8 @@ bool ring_pop(struct ring *ring, void *item);
 enum slot_state { SLOT_FREE, SLOT_COMING, SLOT_ARRIVED, SLOT_TAKEN };
 
 struct peer_slot {
-    enum slot_state in; /* of ours, for the peer */
-    bool out;           /* of the peer's, for us: in use */
+    enum slot_state in; /* state of our slot for the peer */
+    bool out;           /* the peer's slot for us is in use */
     struct hosts_event event;
 };
 
@@ -70,7 +70,7 @@ struct peer {
     struct peer_slot *slots; /* (n_slots) */
 };
 
-/* What others may fetch. */
+/* Memory that others may fetch. */
 struct region {
     const uint8_t *base;
     uint64_t bytes;
@@ -85,9 +85,9 @@ struct hosts {
     bool is_ready; /* there is memory for start; else err says why not */
     pthread_t thread;
 
-    pthread_mutex_t lock; /* for all below */
-    pthread_cond_t work;  /* a command, or another phase: the thread's */
-    pthread_cond_t done;  /* another phase: the caller's */
+    pthread_mutex_t lock; /* guards all members below */
+    pthread_cond_t work;  /* the thread waits here for a command, or another phase */
+    pthread_cond_t done;  /* the caller waits here for another phase */
     enum phase phase;
     struct error err; /* PHASE_FAILED, or why a host is lost, or not ready */
     bool lost;
@@ -96,6 +96,12 @@ struct hosts {
     struct region regions[HOSTS_REGIONS];
     struct peer *peers; /* (n) */
 };
+
+/* The thread's: enters a phase, and wakes the caller if it waits for that. */
+void hosts_mpi_enter(struct hosts *hosts, enum phase phase);
+/* The thread's: sleeps until there is a command, or for a time that grows with `idle`, the polls in a row that found
+ * nothing. moves: a slice or a fetch is under way, so the sleep is short. */
+void hosts_mpi_rest(struct hosts *hosts, bool moves, unsigned idle);
 
 /* The thread's function; arg is the struct hosts. */
 void *hosts_mpi_run(void *arg);

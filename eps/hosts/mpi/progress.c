@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <mpi.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +20,7 @@ _Static_assert(HOSTS_FETCHES == 64, "a bit each in fetch_free");
 
 enum {
     N_RECEIVES = 32,
-    SPINS = 32,     /* polls without sleep after something happened */
-    POLL_US = 50,   /* between polls while a slice or a fetch is under way */
-    IDLE_US = 1000, /* the longest sleep, and so what a message to an idle host may wait */
-    TICK_MS = 100,  /* the most silence that one poll counts: a suspended host loses nobody */
+    TICK_MS = 100, /* the most silence that one poll counts: a suspended host loses nobody */
     FAREWELL_MS = 500
 };
 
@@ -149,7 +145,7 @@ static void lose(struct progress *p, uint32_t host, const char *format, ...)
     notify(hosts);
 }
 
-/* ---- what the caller wants ---------------------------------------------------------------------------------------- */
+/* ---- what the caller wants --------------------------------------------------------------------------------------- */
 
 /* Bytes to another host, or from it; both return at once. */
 static void send_bytes(struct progress *p, uint32_t host, int tag, const void *data, uint64_t bytes)
@@ -206,7 +202,7 @@ static bool obey_all(struct progress *p)
     }
 }
 
-/* ---- what has happened ---------------------------------------------------------------------------------------------- */
+/* ---- what has happened ------------------------------------------------------------------------------------------- */
 
 static void finish(struct progress *p, const struct transfer *t)
 {
@@ -232,7 +228,7 @@ static void finish(struct progress *p, const struct transfer *t)
     }
 }
 
-/* Of a failed MPI_Testsome: the host of the first transfer that failed is lost. */
+/* After a failed MPI_Testsome: the host of the first transfer that failed is lost. */
 static bool blame(struct progress *p, int rc, int n_done)
 {
     for (int i = 0; rc == MPI_ERR_IN_STATUS && i < n_done; i++)
@@ -401,7 +397,7 @@ static bool test_frames(struct progress *p)
     }
 }
 
-/* ---- silence ------------------------------------------------------------------------------------------------------- */
+/* ---- silence ----------------------------------------------------------------------------------------------------- */
 
 static void watch(struct progress *p)
 {
@@ -423,15 +419,7 @@ static void watch(struct progress *p)
         lose(p, before, "host %u is lost: nothing came from it for %u ms", before, hosts->options.silence_ms);
 }
 
-/* ---- the thread's life ----------------------------------------------------------------------------------------------- */
-
-static void enter(struct hosts *hosts, enum phase phase)
-{
-    pthread_mutex_lock(&hosts->lock);
-    hosts->phase = phase;
-    pthread_cond_signal(&hosts->done);
-    pthread_mutex_unlock(&hosts->lock);
-}
+/* ---- the thread's life ------------------------------------------------------------------------------------------- */
 
 static bool join(struct progress *p)
 {
@@ -505,29 +493,6 @@ static bool meet(struct progress *p)
     return true;
 }
 
-/* Sleeps until there is a command, or for a time that grows while nothing happens. */
-static void rest(struct progress *p, unsigned idle)
-{
-    struct hosts *const hosts = p->hosts;
-    const long limit = p->n_large ? POLL_US : IDLE_US;
-    struct timespec until;
-
-    if (idle < SPINS) {
-        sched_yield();
-        return;
-    }
-    const unsigned doubled = idle - SPINS < 6 ? idle - SPINS : 6;
-    const long us = 20L << doubled < limit ? 20L << doubled : limit;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += us * 1000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_mutex_lock(&hosts->lock);
-    if (hosts->lost || hosts->commands.n == 0) /* after a loss commands are not obeyed any more */
-        pthread_cond_timedwait(&hosts->work, &hosts->lock, &until);
-    pthread_mutex_unlock(&hosts->lock);
-}
-
 /* Until all hosts have said goodbye, or one is lost. */
 static void run(struct progress *p)
 {
@@ -562,7 +527,7 @@ static void run(struct progress *p)
                 return;
         }
         idle = busy ? 0 : idle + 1;
-        rest(p, idle);
+        hosts_mpi_rest(hosts, p->n_large > 0, idle);
     }
 }
 
@@ -584,7 +549,7 @@ void *hosts_mpi_run(void *arg)
     prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* sleeps of microseconds */
     if (!p || (p->hosts = hosts, !join(p))) {
         free(p);
-        enter(hosts, PHASE_FAILED);
+        hosts_mpi_enter(hosts, PHASE_FAILED);
         return NULL;
     }
     pthread_mutex_lock(&hosts->lock);
@@ -597,9 +562,9 @@ void *hosts_mpi_run(void *arg)
     if (starts && !meet(p)) {
         MPI_Comm_free(&p->comm);
         MPI_Finalize(); /* all fail alike */
-        enter(hosts, PHASE_FAILED);
+        hosts_mpi_enter(hosts, PHASE_FAILED);
     } else if (starts) {
-        enter(hosts, PHASE_RUNNING);
+        hosts_mpi_enter(hosts, PHASE_RUNNING);
         run(p);
         if (!hosts->lost) /* set by this thread alone */
             leave(p);

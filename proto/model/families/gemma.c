@@ -1,5 +1,5 @@
-/* Gemma (Gemma Team, arXiv:2403.08295), tensors named and laid out as in Hugging Face's GemmaForCausalLM: Llama's block,
- * with norms that multiply by 1 + weight, and embeddings multiplied by sqrt(width). */
+/* Gemma (Gemma Team, arXiv:2403.08295), tensors named and laid out as in Hugging Face's GemmaForCausalLM: Llama's
+ * block, with norms that multiply by 1 + weight, and embeddings multiplied by sqrt(width). */
 #include "proto/model/decoder_family.h"
 
 static const char *const architectures[] = {"GemmaForCausalLM", "GemmaModel", NULL};
@@ -11,7 +11,7 @@ static const struct family_key keys[] = {
     {0},
 };
 
-/* Of files from 2024; transformers no longer reads it. */
+/* Files from 2024 have hidden_activation; transformers no longer reads it. */
 static const char *const harmless[] = {"hidden_activation", NULL};
 static const char *const unsupported[] = {"use_bidirectional_attention", NULL};
 

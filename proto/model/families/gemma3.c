@@ -1,6 +1,6 @@
 /* Gemma 3, of text alone (Gemma Team, arXiv:2503.19786), tensors named and laid out as in Hugging Face's
- * Gemma3ForCausalLM: Gemma's block with norms before and after attention and MLP, norms of each head's queries and keys,
- * and blocks that see a window between those that see all. */
+ * Gemma3ForCausalLM: Gemma's block with norms before and after attention and MLP, norms of each head's queries and
+ * keys, and blocks that see a window between those that see all. */
 #include "proto/model/decoder_family.h"
 
 #include <errno.h>

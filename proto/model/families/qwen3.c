@@ -1,5 +1,5 @@
-/* Qwen 3 (Yang et al., arXiv:2505.09388), tensors named and laid out as in Hugging Face's Qwen3ForCausalLM: Llama's block,
- * with norms of each head's queries and keys. */
+/* Qwen 3 (Yang et al., arXiv:2505.09388), tensors named and laid out as in Hugging Face's Qwen3ForCausalLM: Llama's
+ * block, with norms of each head's queries and keys. */
 #include "proto/model/decoder_family.h"
 
 static const char *const architectures[] = {"Qwen3ForCausalLM", "Qwen3Model", NULL};

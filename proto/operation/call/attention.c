@@ -83,7 +83,7 @@ static double cached_keys_seen(const struct device_attention_cached *op)
     return n * (double)op->first + n * (n + 1) / 2 + (double)((op->n_tokens - growing) * window);
 }
 
-/* Of the cache, the keys and values that some query sees are read, and the new ones written. */
+/* The call reads the cached keys and values that some query sees, and writes the new ones. */
 void device_attention_cached_describe(struct call_work *out, struct device_attention_cached *op)
 {
     const struct plan_backend *backend = out->on.backend;

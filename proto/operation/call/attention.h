@@ -9,18 +9,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Attention over n_rows sequences of n_tokens, heads side by side. Queries, keys and values are columns of one
- * buffer qkv: first `width` columns of queries, head h at h*width/n_heads; then keys, then values, n_kv_heads heads
- * of the same width each. With `kv`, cross attention: qkv holds queries alone, and each query sees all n_keys keys of its
- * row in kv. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie
- * et al., arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao et
- * al., arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums gradients of shared keys and values head by
- * head. */
+/* Attention over n_rows sequences of n_tokens, heads side by side. Queries, keys and values are columns of one buffer
+ * qkv: first `width` columns of queries, head h at h*width/n_heads; then keys, then values, n_kv_heads heads of the
+ * same width each. With `kv`, cross attention: qkv holds queries alone, and each query sees all n_keys keys of its row
+ * in kv. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie et al.,
+ * arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao et al.,
+ * arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums gradients of shared keys and values head by head. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
     size_t n_kv_heads;        /* divides n_heads; 0: n_heads */
     bool full;                /* a query sees all keys; else those up to its own */
-    size_t window;            /* the last so many of these, its own included; 0: all. Not with `full` */
+    size_t window;            /* a query sees the last `window` of these, its own included; 0: all. Not with `full` */
     const uint32_t *lengths;  /* (n_rows), on the device, if full: keys of each row, at least 1; NULL: all */
     float scale;              /* > 0 */
     const void *qkv;          /* (n_rows*n_tokens, width + 2*kv_width); with kv (n_rows*n_tokens, width) */
@@ -29,10 +28,10 @@ struct device_attention {
     void *out;                /* (n_rows*n_tokens, width): written forward, read backward */
     float *log_sum_exp;       /* (n_rows, n_heads, n_tokens): written forward, read backward */
     const void *out_gradient; /* (n_rows*n_tokens, width), backward */
-    void *qkv_gradient;       /* as qkv, backward, overwritten */
-    void *kv_gradient;        /* as kv, backward, overwritten */
+    void *qkv_gradient;       /* shaped as qkv, backward, overwritten */
+    void *kv_gradient;        /* shaped as kv, backward, overwritten */
     void *scratch; /* scratch_bytes() of proto/operation/backend.h; or, backward, of proto/operation/attention_way.h */
-    struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_keys + key of the row */
+    struct device_dropout dropout; /* drops probabilities: element (head*n_tokens + query)*n_keys + key of a row */
 };
 
 /* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence. First appends their own keys
@@ -46,8 +45,7 @@ struct device_attention_cached {
     float scale;        /* > 0 */
     const void *qkv;    /* (n_tokens, width + 2*kv_width), as in struct device_attention */
     void *out;          /* (n_tokens, width) */
-    void
-        *cache; /* cache_bytes() of proto/operation/backend.h, in the backend's own layout; undefined from `first` on */
+    void *cache;   /* cache_bytes() (proto/operation/backend.h), in the backend's layout; undefined from `first` on */
     void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
 };
 

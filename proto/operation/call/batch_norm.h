@@ -1,14 +1,14 @@
 /* proto/operation/call/batch_norm.h - batch normalisation over a part, whatever the microbatch.
  *
- * Each column is normalised over all elements of all rows of a part (Ioffe & Szegedy, arXiv:1502.03167), but a device has
- * only a microbatch of them at a time. So a layer is visited twice:
+ * Each column is normalised over all elements of all rows of a part (Ioffe & Szegedy, arXiv:1502.03167), but a device
+ * has only a microbatch of them at a time. So a layer is visited twice:
  *   row_moments    for each microbatch: the moments of each row by itself;
  *   join_moments   after the part's last microbatch: the statistics of all rows, added in row order;
  *   batch_norm     for each microbatch of the next visit: normalises with these statistics.
- * So y has the same bits however the rows are divided into microbatches. Backward goes the other way: batch_norm_backward
- * adds the microbatch's share to the statistics' gradient, a sum over rows as in proto/operation/device.h;
- * join_moments_backward gives each row's moments their gradient; row_moments_backward adds what flows through them to
- * x_gradient.
+ * So y has the same bits however the rows are divided into microbatches. Backward goes the other way:
+ * batch_norm_backward adds the microbatch's share to the statistics' gradient, a sum over rows as in
+ * proto/operation/device.h; join_moments_backward gives each row's moments their gradient; row_moments_backward adds
+ * what flows through them to x_gradient.
  *
  * A row has n_elements elements (pixels, tokens) of n columns (channels). */
 #ifndef PROTO_OPERATION_CALL_BATCH_NORM_H
@@ -24,7 +24,7 @@ struct device_row_moments {
     const void *x;                 /* (n_rows * n_elements, n), read by both directions */
     float *moments;                /* (n_rows, 2, n): written forward, the means read backward */
     const float *moments_gradient; /* (n_rows, 2, n), backward */
-    void *x_gradient;              /* as x, written backward, or added to */
+    void *x_gradient;              /* shaped as x: written backward, or added to */
     bool accumulate;               /* x_gradient += */
 };
 

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Element e of row r of the minibatch is kept if its Philox word (proto/base/random.h) >= random_threshold(p), then scaled
- * by 1/(1-p). p = 0 draws nothing. */
+/* Element e of row r of the minibatch is kept if its Philox word (proto/base/random.h) >= random_threshold(p), then
+ * scaled by 1/(1-p). p = 0 draws nothing. */
 struct device_dropout {
     float p;
     struct random_key key;
@@ -21,8 +21,8 @@ struct device_dropout_add {
     size_t n_rows, n_tokens, n;
     size_t stride; /* elements from a token to the next; 0: n */
     const void *x; /* (n_rows*n_tokens, n), or NULL */
-    const void *h; /* the same shape */
-    void *y;       /* the same shape; may be x or h */
+    const void *h; /* (n_rows*n_tokens, n) */
+    void *y;       /* (n_rows*n_tokens, n); may be x or h */
     struct device_dropout dropout;
 };
 

@@ -12,9 +12,9 @@ struct device_embed {
     uint32_t first, n_table;
     const uint32_t *ids; /* (m) */
     const void *table;   /* (n_table, n), forward; may be host memory, lent or not, and is then borrowed until done */
-    void *y;             /* (m, n), forward: row i = table row ids[i]-first, */
-    bool accumulate;     /* or += */
-    float scale;         /* of a row looked up, and of its gradient; 0: 1 */
+    void *y;             /* (m, n), forward: row i = scale * table row ids[i]-first */
+    bool accumulate;     /* forward: row i += instead */
+    float scale;         /* factor on rows looked up, and on their gradients; 0: 1 */
     const void *y_gradient; /* (m, n), backward */
     float *table_gradient;  /* (n_table, n), backward: row ids[i]-first += y_gradient row i * scale, in order of i */
 };
@@ -24,7 +24,7 @@ struct device_position {
     size_t n_rows, n_tokens, n;
     const void *table;      /* (n_tokens, n), forward; in any memory that struct device_embed allows */
     void *y;                /* (n_rows*n_tokens, n), forward, += */
-    const void *y_gradient; /* the same shape, backward */
+    const void *y_gradient; /* (n_rows*n_tokens, n), backward */
     float *table_gradient;  /* (n_tokens, n), backward: row t += the sum over rows r, in order */
 };
 

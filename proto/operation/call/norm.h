@@ -10,8 +10,8 @@ enum device_norm_kind {
     DEVICE_RMS_NORM,   /* x / sqrt(mean square + epsilon) * weight + bias. Zhang & Sennrich, arXiv:1910.07467 */
 };
 
-/* Normalisation of rows of n values; or of m rows of n_heads times n values, each head by itself with the same weight and
- * bias. All arrays of values have these rows, `stride` elements apart. */
+/* Normalisation of rows of n values; or of m rows of n_heads times n values, each head by itself with the same weight
+ * and bias. All arrays of values have these rows, `stride` elements apart. */
 struct device_norm {
     enum device_norm_kind kind;
     size_t m, n;
@@ -22,10 +22,10 @@ struct device_norm {
     const void *x;          /* (m, n_heads * n), read by both directions */
     const void *weight;     /* (n), read by both */
     const void *bias;       /* (n), forward; NULL: none */
-    void *y;                /* as x, written forward */
+    void *y;                /* shaped as x, written forward */
     float *statistics;      /* (m * n_heads, 2), mean (RMS_NORM: 0) and 1/sqrt(...): written forward, read backward */
-    const void *y_gradient; /* as x, backward */
-    void *x_gradient;       /* as x, written backward, or added to; may be y_gradient if not accumulating */
+    const void *y_gradient; /* shaped as x, backward */
+    void *x_gradient;       /* shaped as x: written backward, or added to; may be y_gradient if not accumulating */
     bool accumulate;        /* x_gradient += */
     float *weight_gradient; /* (n), backward, +=; NULL: not computed */
     float *bias_gradient;   /* (n), backward, +=; NULL: not computed, or no bias */

@@ -1,4 +1,5 @@
-/* proto/operation/call/squared_error.h - the loss of a regression on the device: squared_error, squared_error_gradient. */
+/* proto/operation/call/squared_error.h - the loss of a regression on the device: squared_error,
+ * squared_error_gradient. */
 #ifndef PROTO_OPERATION_CALL_SQUARED_ERROR_H
 #define PROTO_OPERATION_CALL_SQUARED_ERROR_H
 
@@ -6,11 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Squares of a predicted number's distance from its label. Elements from 1 up to the stride are padding: of any content,
- * and ignored.
+/* Squares of a predicted number's distance from its label. Elements from 1 up to the stride are padding: of any
+ * content, and ignored.
  *
- * squared_error_gradient overwrites the logits by their gradient, 2 * (logit + bias - label) * scale, 0 in rows without a
- * label; in type and place as cross_entropy_gradient. Elements from 1 up to the stride become 0. */
+ * squared_error_gradient overwrites the logits by their gradient, 2 * (logit + bias - label) * scale, 0 in rows without
+ * a label; in type and place as cross_entropy_gradient. Elements from 1 up to the stride become 0. */
 struct device_squared_error {
     size_t m, logits_stride;
     float *logits;          /* (m, 1), read; squared_error_gradient overwrites them by their gradient */

@@ -12,21 +12,21 @@ struct device_zero {
     size_t bytes;
 };
 
-/* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (proto/operation/backend.h) before `from`, and may
- * overlap it; or it lies apart. */
+/* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (proto/operation/backend.h) before `from`,
+ * and may overlap it; or it lies apart. */
 struct device_round_bf16 {
     uint16_t *to;
     const float *from;
     size_t n;
 };
 
-/* y = act(x), with the same bits as matmul's epilogue; and its gradient. */
+/* Forward: y = act(x), with the same bits as matmul's epilogue. Backward: `gradient` of y becomes that of x. */
 struct device_activate {
     size_t n;
     enum model_activation activation;
     const void *x;  /* (n), read by both directions */
     void *y;        /* (n), forward */
-    void *gradient; /* (n), backward: of y, on return of x */
+    void *gradient; /* (n), backward: on entry y's, on return x's */
 };
 
 /* sum (n) += x (n). */

@@ -1,9 +1,9 @@
 /* proto/plan/memory/layers.h - the layout of a layer's workspace, for a microbatch: its size for the plan, offsets for
  * proto/step.
  *
- * Buffers whose steps overlap lie apart; others may share bytes (proto/operation/schedule.h). Each is placed at the lowest
- * offset that is free during its steps. This is done largest first, and again in order of first step; the smaller
- * layout is used. Greedy by size: Pisarchyk & Lee, arXiv:2001.03288. */
+ * Buffers whose steps overlap lie apart; others may share bytes (proto/operation/schedule.h). Each is placed at the
+ * lowest offset that is free during its steps. This is done largest first, and again in order of first step; the
+ * smaller layout is used. Greedy by size: Pisarchyk & Lee, arXiv:2001.03288. */
 #ifndef PROTO_PLAN_MEMORY_LAYERS_H
 #define PROTO_PLAN_MEMORY_LAYERS_H
 
@@ -15,15 +15,15 @@ struct plan_shape {
     uint32_t n_rows, n_tokens;
 };
 
-/* What passes through a layer at once, at most: a microbatch; in generation, tokens side by side of one text or several,
- * of each at most plan_row_tile. */
+/* The most that passes through a layer at once: a microbatch; in generation, tokens of one text or several side by
+ * side, at most plan_row_tile of each. */
 struct plan_shape plan_shape_of(const struct plan *plan);
 uint32_t plan_row_tile(const struct plan *plan);
 
-/* Bytes from the workspace's start, multiples of PLAN_ALIGNMENT; of buffers elsewhere 0. */
+/* Offsets of buffers from the workspace's start, in bytes, multiples of PLAN_ALIGNMENT; 0 for buffers elsewhere. */
 struct plan_places {
     uint64_t at[SCHEDULE_BUFFERS]; /* (n_buffers of the schedule) */
-    uint64_t bytes;                /* of the workspace, to its last byte */
+    uint64_t bytes;                /* size of the workspace, to its last byte */
 };
 
 /* A shape's places suffice for any smaller shape. */
@@ -39,13 +39,13 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
  * at. */
 struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t class, uint32_t keeping);
 
-/* What sizes of operations depend on, of a shape. */
+/* The setting by which operations compute their sizes for this shape. */
 struct operation_setting plan_operation_setting(const struct plan_setting *setting, struct plan_shape shape);
 
 /* Bytes that a layer of this kind needs for one microbatch of the plan, forward or backward. */
 uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind);
 
-/* Rounded up to where the next buffer begins. */
+/* Rounds up to where the next buffer begins. */
 static inline uint64_t plan_align(uint64_t bytes)
 {
     return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;

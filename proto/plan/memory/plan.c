@@ -81,8 +81,8 @@ static uint64_t take_values(struct plan *plan, struct layout *l, enum ledger_cat
     return at;
 }
 
-/* The gradient of the head's input may be summed in fp32, and is then rounded in place: the arena has room for that, and
- * as the host does not round, twice the bytes do there. It comes first. */
+/* The gradient of the head's input may be summed in fp32, and is then rounded in place: the arena has room for that,
+ * and as the host does not round, twice the bytes do there. It comes first. */
 static void take_head_gradient(struct plan *plan, struct layout *l, const struct model_shape *shape)
 {
     const uint64_t rounding = plan->setting.backend->rounding_bytes, bytes = plan_shape_bytes(plan, shape);
@@ -220,8 +220,8 @@ static void take_workspace(struct plan *plan, const struct model *model, struct 
                                       : plan->setting.backend->library_bytes(plan->setting.n_threads);
 }
 
-/* Values of rows and parts. A part's gradients are sums, one for each part, as all parts pass a layer before any passes the
- * next one. */
+/* Values of rows and parts. A part's gradients are sums, one for each part, as all parts pass a layer before any passes
+ * the next one. */
 static void take_small_values(struct plan *plan, const struct model *model, struct layout *l)
 {
     const uint32_t n_parts = plan->setting.share_rows / plan->setting.part_rows;
@@ -284,7 +284,7 @@ static uint64_t cache_bytes(const struct plan_setting *s, const struct model *mo
     return most;
 }
 
-/* Of all rows, each a multiple of PLAN_ALIGNMENT. */
+/* Places the caches of all rows, each a multiple of PLAN_ALIGNMENT. */
 static void take_caches(struct plan *plan, const struct model *model, struct layout *l)
 {
     const uint64_t rows = plan->choice.microbatch;
@@ -299,7 +299,7 @@ static void take_caches(struct plan *plan, const struct model *model, struct lay
     }
 }
 
-/* The same for generation. The head's logits are outside the workspace, and its product needs none. */
+/* The head's workspace in generation. Its logits are outside the workspace, and its product needs none. */
 static void lay_out_generation(struct plan *plan, const struct model *model)
 {
     const struct model_config *c = &model->config;
@@ -449,7 +449,7 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     return 0;
 }
 
-/* Of one class; of several the sentence does not name it. */
+/* Checks the keeping of one class; the sentence does not name the class. */
 static int check_keeping(const struct plan_keeping *k, uint32_t n_blocks, bool may_keep, struct error *err)
 {
     if (k->n_kept > (may_keep ? n_blocks : 0))

@@ -2,13 +2,14 @@
  *
  * The plan is the arena's own allocator run dry: it lays out the same buffers in the same order, so its prediction is
  * exact to the byte. It is pure arithmetic and needs neither device nor daemon: the sizes that a device's operations
- * need are in a table (proto/operation/backend.h). The setting is given; the choice is what a planner can trade against it.
+ * need are in a table (proto/operation/backend.h). The setting is given; the choice is what a planner can trade against
+ * it.
  *
  * The arena holds weight buffers, each as large as the largest unit that passes through them; resident units;
  * contribution sums; boundary values and their gradients (proto/model/values.h); the workspace of one microbatch in one
- * layer. Every layer but the last gives the stream (share tokens, width) to the next one; the embedding reads ids, and the
- * head writes losses. Boundary values that backward reads are the stash (activation checkpoints). It is on the device, or
- * in a host segment; then the device has tiles of one microbatch, and no term of the arena grows with depth.
+ * layer. Every layer but the last gives the stream (share tokens, width) to the next one; the embedding reads ids, and
+ * the head writes losses. Boundary values that backward reads are the stash (activation checkpoints). It is on the
+ * device, or in a host segment; then the device has tiles of one microbatch, and no term of the arena grows with depth.
  *
  * A device with memory of its own copies while it computes. With two or more weight buffers it has two sets of tiles
  * and at least two sums: one is sent to the host while the next is computed. With more sums it computes on while
@@ -17,8 +18,8 @@
  * The embedding's rows are gathered in host memory: on the device its units have only contributions.
  *
  * In generation, `microbatch` texts advance together, each with its keys and values in a cache. A pass runs a tile of
- * each text's new tokens through all layers. It reads all weights, so as many units as fit are resident; the others come
- * through the weight buffers in each pass.
+ * each text's new tokens through all layers. It reads all weights, so as many units as fit are resident; the others
+ * come through the weight buffers in each pass.
  *
  * A step may have shorter rows than `seq`; it uses the beginning of each place. */
 #ifndef PROTO_PLAN_MEMORY_PLAN_H
@@ -35,36 +36,37 @@
 /* Within these limits and those of model_config_check no sum of bytes reaches 2^63. The largest is what 4,096 blocks
  * keep: 2^12 * 2^28 tokens * (8 width + inner + heads) of 2^16, 2^20 and 2^16 * 4 bytes = 2^62.7. */
 enum {
-    PLAN_MAX_TOKENS = 1 << 28, /* of a share */
-    PLAN_MAX_PARTS = 1 << 16,  /* of a share */
+    PLAN_MAX_TOKENS = 1 << 28, /* in a share */
+    PLAN_MAX_PARTS = 1 << 16,  /* in a share */
     PLAN_MAX_THREADS = 1 << 16,
     PLAN_MAX_WEIGHT_BUFFERS = 3,
-    PLAN_MAX_SETS = 2, /* of tiles */
+    PLAN_MAX_SETS = 2, /* sets of tiles */
     PLAN_MAX_SUMS = 16,
     PLAN_GENERATE_TILE = 64, /* maximum tokens of a text in one pass through the layers */
     PLAN_GENERATE_ROWS = 64, /* maximum texts of a job that generates */
-    PLAN_ALIGNMENT = 64,     /* of every buffer: a cache line */
+    PLAN_ALIGNMENT = 64,     /* alignment of every buffer: a cache line */
     PLAN_NAMED_TERMS = 3,    /* largest terms that a refusal names */
 };
 
 enum plan_purpose {
     PLAN_TRAIN,
     PLAN_EVALUATE, /* forward only: no contribution, no gradient, two boundaries in turn */
-    PLAN_GENERATE, /* forward only, of texts of up to seq tokens, in one part */
+    PLAN_GENERATE, /* forward only: texts of up to seq tokens, in one part */
 };
 
 /* In generation: new tokens of one text, a row of the data segment. */
 struct plan_tokens {
-    uint32_t from;     /* whose tokens before `first` the row goes on after: its own, or those of another row as well */
-    uint32_t first, n; /* tokens first .. first+n-1 are new; later ones, if any were run, are forgotten. n 0: none */
+    uint32_t from; /* the row whose tokens before `first` these follow: this row or another */
+    uint32_t first,
+        n; /* tokens first .. first+n-1 are new; any that were run from `first` on are forgotten. n 0: none */
 };
 
 /* A job's purpose, formats and sizes, common to all its workers. */
 struct plan_goal {
     enum plan_purpose purpose;
-    enum number_type precision; /* of weights on the device, activations, stash */
-    enum number_type moments;   /* of m and v in host memory; bf16: v in 8 + 8 bits */
-    enum number_type grad;      /* of contributions as they travel */
+    enum number_type precision; /* type of weights on the device, activations, stash */
+    enum number_type moments;   /* type of m and v in host memory; bf16: v in 8 + 8 bits */
+    enum number_type grad;      /* type of contributions as they travel */
     bool fenced;                /* commit: updates once all of a step is folded; else eager */
     bool adamw;                 /* several parts are summed before they are squared */
     uint32_t batch;             /* rows of a minibatch, a multiple of n_parts */
@@ -72,52 +74,51 @@ struct plan_goal {
     uint32_t n_parts;
 };
 
-/* What is given: the goal, one worker's share, and its device. */
+/* Given to the planner: the goal, one worker's share, and its device. */
 struct plan_setting {
     const struct plan_backend *backend;
     struct plan_goal goal;
     uint32_t share_rows; /* rows of the largest share: parts * rows of a part */
     uint32_t part_rows, n_threads;
     enum plan_attention attention; /* how the device can compute attention's gradient (device_facts) */
-    uint64_t library_bytes;        /* outside the arena, as the device reported (device_facts); 0: the estimate of the
-                             * backend's table */
+    uint64_t library_bytes;        /* memory outside the arena, as the device reported (device_facts); 0: the
+                             * estimate of the backend's table */
 };
 
-/* What the blocks of a class keep: the n_kept topmost the values `kept` from forward to backward, the others `kept_below`,
- * as in struct model_program. Backward recomputes the rest. */
+/* Values that the blocks of a class keep from forward to backward: `kept` in the n_kept topmost blocks, `kept_below` in
+ * the others, sets as in struct model_program. Backward recomputes the rest. */
 struct plan_keeping {
     uint32_t n_kept, kept, kept_below;
 };
 
-/* What the planner chooses. */
+/* Chosen by the planner. */
 struct plan_choice {
     /* Rows, 1..part_rows: the one choice that changes bits (rounding), though not in generation. */
     uint32_t microbatch;
     bool host_stash; /* boundaries and their gradient live in a host segment; the device has tiles of them */
-    struct plan_keeping keeping[MODEL_CLASSES]; /* of the model's classes; the others keep nothing */
+    struct plan_keeping keeping[MODEL_CLASSES]; /* (the model's n_classes) further ones keep nothing */
     uint32_t n_weight_buffers;                  /* 1..3 */
-    uint32_t n_sums; /* 0..PLAN_MAX_SUMS: at least as many as sets of tiles; with one set, one */
-    uint32_t
-        n_resident; /* resident units, in the order of plan_unit_at (proto/plan/memory/units.h): for good in generation,
-                                * in training from their first visit of a step to their last */
-    bool whole_head; /* the head's units, their contributions of every part and a tile's logits are on the device at
+    uint32_t n_sums;     /* 0..PLAN_MAX_SUMS: at least as many as sets of tiles; with one set, one */
+    uint32_t n_resident; /* resident units, in the order of plan_unit_at (proto/plan/memory/units.h): for good in
+                          * generation, in training from their first visit of a step to their last */
+    bool whole_head;     /* the head's units, their contributions of every part and a tile's logits are on the device at
                                 * once, so logits are computed once. Implied by one unit in the head and one part in the
                                 * share */
 };
 
-/* What some of a class's blocks keep. */
+/* Kept values of some of a class's blocks. */
 struct plan_kept {
     uint32_t keeping;         /* as in struct model_program */
     uint32_t first, n_blocks; /* the lowest, by rank, and how many there are */
-    uint64_t at, bytes;       /* of block `first`; of each block */
+    uint64_t at, bytes;       /* at: offset of block `first`; bytes: size of each block's values */
     uint64_t part;            /* bytes of one part, microbatch after microbatch */
     uint64_t microbatch;      /* bytes of one microbatch */
 };
 
-/* Boundary values of a shape, one behind the other: each `bytes` after the one before. */
+/* Places of boundary values of one shape, one behind the other: each `bytes` after the one before. */
 struct plan_values {
-    uint64_t bytes, row_bytes;            /* row_bytes: in generation, of a row's tile where rows are not joined */
-    uint64_t stashed, passing, gradients; /* the first, in the arena or the host's stash */
+    uint64_t bytes, row_bytes;            /* row_bytes: in generation, size of a row's tile where rows are not joined */
+    uint64_t stashed, passing, gradients; /* offset of the first place of each kind, in the arena or the host's stash */
 };
 
 /* Offsets are in bytes from the arena's start, multiples of PLAN_ALIGNMENT. */
@@ -125,17 +126,18 @@ struct plan {
     struct plan_setting setting;
     struct plan_choice choice;
     uint32_t n_resident;               /* as chosen; at least the head's if it is apart */
-    uint64_t resident, resident_bytes; /* their start, for plan_resident(); their bytes without rounding */
+    uint64_t resident, resident_bytes; /* offset of resident units, for plan_resident(); their bytes without rounding */
     uint32_t n_weight_buffers;         /* as chosen, at most the number of units that are not resident */
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
-    uint32_t n_sets; /* of input, output and dy, used in turn: 2 if copies and computation overlap */
-    uint32_t n_sums; /* used in turn: at least n_sets, otherwise at most the number of contributions that use them */
-    struct plan_values values[MODEL_SHAPES]; /* of the model's shapes: plan_value(), plan_gradient() */
-    uint64_t gradient;                       /* of the head's input (share tokens, width), in the memory of values */
-    /* Tiles of a microbatch, where layers do not work on what is stored (plan_tiles): of inputs, outputs, gradients. */
+    uint32_t n_sets; /* sets of input, output and dy, used in turn: 2 if copies and computation overlap */
+    uint32_t n_sums; /* sums, used in turn: at least n_sets, otherwise at most as many as contributions use */
+    struct plan_values values[MODEL_SHAPES]; /* by the model's shapes: plan_value(), plan_gradient() */
+    uint64_t gradient; /* gradient of the head's input (share tokens, width), in the memory of values */
+    /* Tiles of a microbatch's inputs, outputs and gradients, for layers that do not work on what is stored
+     * (plan_tiles). */
     uint64_t input[PLAN_MAX_SETS], output[PLAN_MAX_SETS], dy[PLAN_MAX_SETS];
-    uint64_t contribution[PLAN_MAX_SUMS]; /* of one unit, fp32 */
-    uint64_t rounding_bytes;              /* that the rounded bf16 begins before its sum; 0: same start */
+    uint64_t contribution[PLAN_MAX_SUMS]; /* offset of each sum: one unit's contribution, fp32 */
+    uint64_t rounding_bytes;              /* distance by which the rounded bf16 begins before its sum; 0: same start */
     bool one_pass;                        /* the head's logits are computed once */
     bool head_apart;                      /* its contributions lie apart from the sums: plan_head_contribution() */
     uint32_t head_tile;                   /* maximum tokens whose logits exist at a time */
@@ -145,23 +147,23 @@ struct plan {
      * and `gradient` is rounded from it in place; with the stash on the host, its tiles replace output and dy. */
     bool head_sums;
     uint64_t gradient_sum;
-    uint64_t head, head_bytes;  /* contributions of part i of the share to the head: at head + i * head_bytes */
+    uint64_t head, head_bytes;  /* the share's part i has its contributions to the head at head + i * head_bytes */
     uint64_t running;           /* (share tokens, 3) log-sum-exp of the head */
     uint64_t losses;            /* (share tokens) double */
     uint64_t ids, labels;       /* (share tokens) u32 each; in generation, ids of one pass */
-    uint64_t lengths, segments; /* of a classifier: (share rows) and (share tokens) u32 */
-    struct plan_kept kept[MODEL_CLASSES][2]; /* of a class's lower blocks, and of its n_kept topmost */
+    uint64_t lengths, segments; /* classifiers alone: (share rows) and (share tokens) u32 */
+    struct plan_kept kept[MODEL_CLASSES][2]; /* [0]: a class's lower blocks; [1]: its n_kept topmost */
     /* Generation: keys and values of row r are at cache + r * row_cache_bytes, class after class, of each block after
      * block. */
     uint64_t cache, row_cache_bytes;
     struct {
-        uint64_t at, bytes; /* of the class's lowest block, in a row; of each block */
+        uint64_t at, bytes; /* offset of the class's lowest block within a row's cache; bytes of each block */
     } caches[MODEL_CLASSES];
-    uint64_t logits; /* generation: (microbatch, vocabulary) of last tokens; of a classifier: (share rows, labels) */
-    uint64_t logits_stride;              /* generation: elements from row to row */
+    uint64_t logits;        /* generation: (microbatch, vocabulary), last tokens'; classifier: (share rows, labels) */
+    uint64_t logits_stride; /* generation: elements from row to row */
     uint64_t workspace, workspace_bytes; /* the most that a layer needs for one microbatch */
     uint64_t arena_bytes;                /* the whole arena */
-    uint64_t host_stash_bytes;           /* of the segment with values and gradients; 0 without host_stash */
+    uint64_t host_stash_bytes;           /* size of the segment with values and gradients; 0 without host_stash */
     /* Bytes by category, the library's included: they sum to plan_total. */
     uint64_t bytes[LEDGER_CATEGORIES];
 };
@@ -174,7 +176,8 @@ void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores);
 int plan_check_generates(const struct model_config *config, struct error *err);
 
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
- * has positions or too few for it, generating in several parts, more than PLAN_GENERATE_ROWS rows, or with a masked model. */
+ * has positions or too few for it, generating in several parts, more than PLAN_GENERATE_ROWS rows, or with a masked
+ * model. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
 /* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows or beyond the part's, other
@@ -192,7 +195,7 @@ static inline bool plan_may_keep(const struct plan_setting *setting, const struc
     return setting->goal.purpose == PLAN_TRAIN && !choice->host_stash;
 }
 
-/* What a layer keeps that is a block. */
+/* The kept values of a layer of a block. */
 static inline const struct plan_kept *plan_kept_of(const struct plan *plan, const struct model_layer *block)
 {
     const struct plan_kept *kept = plan->kept[model_class_of(block)];
@@ -200,13 +203,13 @@ static inline const struct plan_kept *plan_kept_of(const struct plan *plan, cons
     return &kept[block->rank >= kept[1].first];
 }
 
-/* What a layer keeps of each microbatch: a block as the plan has it, any other layer nothing. */
+/* The keeping of a layer: for a layer of a block, the plan's; any other layer keeps nothing. */
 static inline uint32_t plan_keeping_of(const struct plan *plan, const struct model_layer *layer)
 {
     return layer->kind == MODEL_BLOCK ? plan_kept_of(plan, layer)->keeping : MODEL_KEEPS_NOTHING;
 }
 
-/* In generation: offset of a row's keys and values; of those of a layer that is a block, from there. */
+/* In generation: the offset of a row's keys and values, and from there that of a block's. */
 uint64_t plan_row_cache(const struct plan *plan, uint32_t row);
 uint64_t plan_block_cache(const struct plan *plan, const struct model_layer *block);
 

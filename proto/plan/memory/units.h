@@ -7,19 +7,20 @@
 /* The number of uploaded units: all but those of the embedding alone, whose rows are gathered in host memory. */
 uint32_t plan_count_uploaded(const struct model *model);
 
-/* The unit at this place, 0 .. plan_count_uploaded()-1, in the order in which units become resident: from the head
- * downwards; the place of a unit, plan_count_uploaded() if it is not uploaded. */
+/* Units become resident from the head downwards. plan_unit_at: the unit at this place in that order, 0 ..
+ * plan_count_uploaded()-1. plan_place_of: the place of a unit; plan_count_uploaded() if it is not uploaded. */
 uint32_t plan_unit_at(const struct model *model, uint32_t place);
 uint32_t plan_place_of(const struct model *model, uint32_t unit);
 
-/* The next *n places from this one on, before `end`, recur so many times, one after the other, with units of equal sizes;
- * at least once. It lets work for each of 4,096 blocks be done once for each of a period. */
+/* Returns how many times the units at the *n places from `place` on recur, with equal sizes, one after the other,
+ * before `end`; at least once. Sets *n. So work for 4,096 equal blocks is done for one period of them. */
 uint32_t plan_count_times(const struct model *model, uint32_t place, uint32_t end, uint32_t *n);
 
 /* Elements that a unit takes on the device, the padding rows of a head's unit included (to a multiple of `pad`). */
 uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad);
 
-/* The same for its contribution, which has the trained elements only; a head's unit has all or none of them. */
+/* Elements of a unit's contribution on the device, padding rows of a head's unit included: the trained ones only. A
+ * head's unit is trained whole or not at all. */
 uint64_t plan_unit_sum(const struct model *model, uint32_t unit, uint32_t pad);
 
 /* The number of the head's visits whose contributions lie apart. */

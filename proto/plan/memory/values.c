@@ -96,9 +96,9 @@ void plan_tiles(struct plan_tiles *out, const struct plan *plan, const struct mo
 
 /* ---- what passes between host and device (proto/step/boundaries.c) ---- */
 
-/* Values of the stream that a visit of embedding or head moves. Forward, the embedding writes its output; backward it reads
- * and writes the gradient. Later visits add to what earlier ones wrote. The head reads no gradient, and the embedding
- * writes none. */
+/* Values of the stream that a visit of embedding or head moves. Forward, the embedding writes its output; backward it
+ * reads and writes the gradient. Later visits add to what earlier ones wrote. The head reads no gradient, and the
+ * embedding writes none. */
 static uint64_t count_streams(const struct plan *plan, const struct model_layer *layer, uint32_t visit, bool backward)
 {
     const bool bottom = visit == layer->first_visit, top = visit == layer->first_visit + layer->n_visits - 1;

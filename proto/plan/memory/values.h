@@ -1,17 +1,18 @@
-/* proto/plan/memory/values.h - where boundary values and their gradients lie (proto/model/values.h), and what of them a layer
- * needs on the device at once. */
+/* proto/plan/memory/values.h - where boundary values and their gradients lie (proto/model/values.h), and what of them a
+ * layer needs on the device at once. */
 #ifndef PROTO_PLAN_MEMORY_VALUES_H
 #define PROTO_PLAN_MEMORY_VALUES_H
 
 #include "proto/plan/memory/plan.h"
 
-/* Bytes of a value of this shape: of the whole share; of domain PART, of one part. */
+/* Bytes of a value of this shape for the whole share; in domain PART, for one part. */
 uint64_t plan_shape_bytes(const struct plan *plan, const struct model_shape *shape);
 
 /* Bytes of all stashed values but small ones, without what aligns them. */
 uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model);
 
-/* Offset of a value, or of its gradient: in the arena, or if the stash is on the host and the shape is not small, there. */
+/* Offset of a value, or of its gradient: in the host's stash if there is one and the shape is not small, else in the
+ * arena. */
 uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t value);
 uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint32_t value);
 
@@ -38,14 +39,14 @@ static inline bool plan_is_on_host(const struct plan *plan, const struct model_s
 }
 
 /* A layer works on what is stored where that is on the device and of its type. Else it works on a tile: `stored`, where
- * the host holds the value, and `narrow`, of the device's type, where an fp32 sum is read in bf16 or added to. Offsets from
- * the beginning of plan->input, output or dy, by the operand's role; PLAN_NO_TILE: none. */
+ * the host holds the value, and `narrow`, of the device's type, where an fp32 sum is read in bf16 or added to. Offsets
+ * from the beginning of plan->input, output or dy, by the operand's role; PLAN_NO_TILE: none. */
 #define PLAN_NO_TILE UINT64_MAX
 struct plan_tiles {
     struct plan_tile {
         uint64_t stored, narrow;
     } of[MODEL_OPERANDS];
-    uint64_t bytes[3]; /* of inputs, outputs, gradients */
+    uint64_t bytes[3]; /* all tiles of inputs, of outputs, of gradients */
 };
 void plan_tiles(struct plan_tiles *out, const struct plan *plan, const struct model *model,
                 const struct model_passage *passage, bool backward);

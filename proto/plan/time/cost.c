@@ -145,8 +145,8 @@ static uint32_t common_multiple(uint32_t a, uint32_t b)
     return n;
 }
 
-/* Advances by n visits, which recur in periods. The use of buffers, sets and sums repeats after a round of visits. Once a
- * round of whole periods moves all ends by the same amount, every further one does. */
+/* Advances by n visits, which recur in periods. The use of buffers, sets and sums repeats after a round of visits. Once
+ * a round of whole periods moves all ends by the same amount, every further one does. */
 static void advance_by(struct pipeline *p, const struct visit *visits, uint32_t period, uint32_t n)
 {
     const uint32_t round = common_multiple(p->n_buffers * p->n_sets * p->n_sums, period);
@@ -243,7 +243,7 @@ static struct visit compute_visit(const struct costs *c, uint32_t visit, bool ba
     return v;
 }
 
-/* The same, remembered for layers with a program, each of which visits one unit. */
+/* compute_visit, remembered for layers with a program, each of which visits one unit. */
 static struct visit find_visit(struct costs *c, uint32_t visit, bool backward)
 {
     const struct model *model = c->model;
@@ -286,7 +286,7 @@ struct range {
     uint32_t begin, end;
 };
 
-/* Of the layers below `at`, and of those from it on, leaves those that the one at this place is one of. */
+/* Cuts the range at `at`, and leaves the half that contains `place`. */
 static void cut(struct range *range, uint32_t at, uint32_t place)
 {
     if (place < at && at < range->end)
@@ -340,14 +340,14 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
     return backward ? place - range.begin + 1 : range.end - place;
 }
 
-/* Visit by visit, except for the middle of a run of recurring visits, as of 4,096 blocks: when it begins, all buffers must
- * hold units of the run, and so they do when it ends. */
+/* Visit by visit, except for the middle of a run of recurring visits, as of 4,096 blocks: when it begins, all buffers
+ * must hold units of the run, and so they do when it ends. */
 static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct costs *c)
 {
     const uint32_t n = c->model->n_visits;
     const uint32_t end = c->plan->setting.goal.purpose == PLAN_TRAIN ? model_end_of_backward(c->model) : n;
     struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
-    uint32_t n_before = 0, was_alike = 0; /* of the run: visits before this one; those from the last on */
+    uint32_t n_before = 0, was_alike = 0; /* visits of the run before this one; count_alike of the visit before */
 
     for (uint32_t place = 0, period, times; place < end; place += period * times) {
         const bool backward = place >= n;

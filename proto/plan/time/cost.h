@@ -3,7 +3,7 @@
  * A worker's step is a sequence of visits (up and, in training, down again). Each has its pull, its products and, on
  * the way down, its contributions:
  *
- *   computing   operation by operation (proto/plan/time/work.h); backward uses what forward kept, and recomputes the rest
+ *   computing   operation by operation (proto/plan/time/work.h); backward uses kept values, and recomputes the rest
  *   pulls       units that are neither in a buffer nor resident, at the link's rate; likewise contributions and stash
  *   optimizer   bytes per parameter of folds and update (proto/plan/time/work.h), relative to the measured ones
  *
@@ -23,19 +23,19 @@
 #include "proto/plan/time/profile.h"
 
 struct plan_cost {
-    /* Of a step; for evaluation, of a pass over the share; for generation, of a token at the end of each row of a
-     * microbatch. step_ms is the sum of the other terms if nothing overlaps, else less. */
+    /* Milliseconds of a step; of an evaluation's pass over the share; in generation, of one token at the end of each
+     * row of a microbatch. step_ms is the sum of the other terms if nothing overlaps, else less. */
     double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
-    uint64_t down_bytes, up_bytes; /* of one worker: weights, contributions */
-    uint64_t stash_bytes;          /* of one worker, both ways: tiles of a stash on the host */
+    uint64_t down_bytes, up_bytes; /* one worker's weights, and contributions */
+    uint64_t stash_bytes;          /* one worker's tiles of a stash on the host, both ways */
     double hiding_tokens; /* tokens of a share from which on computing a unit hides its pull: w F / 2 H, for w bytes per
                              weight, F operations and H link bytes per second (L2L, arXiv:2002.05645) */
 };
 
 struct plan_prices;
 
-/* For host.n_workers workers with equal shares. The profile must have been checked. prices: of earlier predictions with
- * this model, setting and profile (proto/plan/time/work.h), or NULL. */
+/* Predicts for host.n_workers workers with equal shares. The profile must have been checked. prices: remembered from
+ * earlier predictions with this model, setting and profile (proto/plan/time/work.h), or NULL. */
 void plan_cost(struct plan_cost *out, const struct plan *plan, const struct model *model,
                const struct plan_host_setting *host, const struct profile *profile, struct plan_prices *prices);
 

@@ -1,6 +1,8 @@
-/* proto/plan/time/meter.h - a device that computes nothing: it prices the operations that it is given, and adds up seconds.
+/* proto/plan/time/meter.h - a device that computes nothing: it prices the operations that it is given, and adds up
+ * seconds.
  *
- * A call moves its bytes at the memory's rate or computes at its own rate, whichever takes longer (proto/operation/call.h):
+ * A call moves its bytes at the memory's rate or computes at its own rate, whichever takes longer
+ * (proto/operation/call.h):
  *
  *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (the head: a tile's)
  *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five);
@@ -8,7 +10,8 @@
  *   the rest    reads each input once and writes each output once
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *
- * An activation behind a product takes a pass of its own, and so does the gradient of one that the library does not fuse.
+ * An activation behind a product takes a pass of its own, and so does the gradient of one that the library does not
+ * fuse.
  *
  * The simulated device prices its kernels the same way (tests/sim/priced.c), from their arguments. */
 #ifndef PROTO_PLAN_TIME_METER_H

@@ -37,7 +37,7 @@ struct profile {
     double link_bytes_per_s;        /* copies from the host to the device */
     double memory_bytes_per_s;      /* the device's memory, in memory-bound operations */
     double update_parameters_per_s; /* AdamW in fp32, on the host */
-    /* The host's memory, shared by concurrent link copies and optimizer; 0: no limit. */
+    /* The host memory's rate, shared by concurrent link copies and optimizer; 0: no limit. */
     double host_bytes_per_s;
     struct products products; /* algorithms behind these rates; version 0: the library's choice */
 };

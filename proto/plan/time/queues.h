@@ -22,9 +22,9 @@ enum plan_queue {
 };
 
 struct plan_task {
-    double seconds;    /* if it runs alone */
-    double host_bytes; /* of host memory, in that time */
-    uint32_t unit;     /* the optimizer's */
+    double seconds;    /* duration if it runs alone */
+    double host_bytes; /* bytes of host memory that it moves in that time */
+    uint32_t unit;     /* for the optimizer's tasks */
     bool is_update;
     uint64_t after[PLAN_QUEUES]; /* marks of each queue that must be done: set by plan_queues_give */
 };
@@ -40,9 +40,8 @@ struct plan_queues {
         bool at_work;
         double left; /* seconds left of the first */
         double busy; /* busy seconds so far */
-        double
-            waited[PLAN_QUEUES + 1]; /* idle seconds, by the queue waited for: the busy one at the end of the chain of
-                                           waits */
+        /* Idle seconds, by the queue waited for: the busy one at the end of the chain of waits. */
+        double waited[PLAN_QUEUES + 1];
     } queues[PLAN_QUEUES];
     bool no_memory; /* tasks were lost */
 };

@@ -215,7 +215,7 @@ static double embedding_backward(const struct batch *b, const struct model_unit 
     const double width = b->work->model->config.width, n = looked_up(b, &table);
     const double seconds = (top ? dropped(b, b->work->model->embedding.dropout.p) : 0) +
                            (b->fresh ? moved(b, 4 * (double)unit->n_trained) : 0);
-    const double touched = fmin(b->tokens, table.rows) * width; /* of a table that ids look up */
+    const double touched = fmin(b->tokens, table.rows) * width; /* numbers that ids look up in a table */
 
     if (unit->n_trained == 0)
         return seconds;

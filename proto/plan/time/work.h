@@ -1,8 +1,8 @@
 /* proto/plan/time/work.h - predicts by a profile how long a device computes a visit, and the host an update.
  *
- * Of a layer with a program: its schedule's operations, run on a meter (proto/plan/time/meter.h). Of embedding and head:
- * formulas for the operations of proto/step, at the same prices. Time to gather rows from host memory is the link's, and
- * not counted here. */
+ * A layer with a program: its schedule's operations, run on a meter (proto/plan/time/meter.h). Embedding and head:
+ * formulas for the operations of proto/step, at the same prices. Time to gather rows from host memory is the link's,
+ * and not counted here. */
 #ifndef PROTO_PLAN_TIME_WORK_H
 #define PROTO_PLAN_TIME_WORK_H
 
@@ -26,11 +26,11 @@ struct plan_work {
     const struct plan *plan; /* borrowed, as the others */
     const struct model *model;
     const struct profile *profile;
-    uint32_t rows[PLAN_WORK_KINDS], n[PLAN_WORK_KINDS]; /* of one part: rows of such a microbatch, and their number */
+    uint32_t rows[PLAN_WORK_KINDS], n[PLAN_WORK_KINDS]; /* by kind: rows of a microbatch; microbatches in a part */
     struct plan_prices *prices;
 };
 
-/* For training or evaluation. The profile must have been checked. prices: borrowed. */
+/* Begins predictions for training or evaluation. The profile must have been checked. prices: borrowed, or NULL. */
 void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
                     const struct profile *profile, struct plan_prices *prices);
 
@@ -41,8 +41,8 @@ double plan_work_keeping(const struct plan_work *work, uint32_t class, uint32_t 
 /* Seconds on the device. A head in one pass takes all its time in its topmost forward visit. */
 double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind);
 
-/* For struct plan_meter: the share of a microbatch's tokens whose rows a unit of the embedding holds, all tokens being equally
- * frequent. Of segments one row is read. */
+/* plan_meter.found: the share of a microbatch's tokens whose rows a unit of the embedding holds, all tokens being
+ * equally frequent. Of a table of segments one row is read. */
 double plan_work_found(const struct model *model, const struct model_unit *unit, size_t tokens);
 
 /* Seconds to round a finished contribution to this visit's unit before it is sent; 0: no rounding. */

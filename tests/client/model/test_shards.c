@@ -4,7 +4,7 @@
 #include "tests/kit/test.h"
 
 #include "client/model/model.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/files.h"
 
 #include <inttypes.h>
 #include <fcntl.h>

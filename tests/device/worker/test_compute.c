@@ -2,6 +2,7 @@
  * and a refusal leaves it ready for the next job. */
 #include "device/worker/compute.h"
 
+#include "proto/plan/memory/data.h"
 #include "proto/wire/segment.h"
 #include "tests/kit/test.h"
 #include "device/find.h"

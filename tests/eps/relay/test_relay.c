@@ -107,9 +107,9 @@ static int replay(const char *name, unsigned *n_refusals)
     return n_traces;
 }
 
-/* tests/eps/relay/generate.py wrote walks, chaos and rooms, 40 traces a file. The others: an inbox that is full, and its
- * head-of-line worker dies; a stopped worker that wakes after its unit was updated; a save in the middle; a step that is
- * skipped while the thread reads; a frozen unit, answered at either version. */
+/* tests/eps/relay/generate.py wrote walks, chaos and rooms, 40 traces a file. The others: an inbox that is full, and
+ * its head-of-line worker dies; a stopped worker that wakes after its unit was updated; a save in the middle; a step
+ * that is skipped while the thread reads; a frozen unit, answered at either version. */
 TEST_EACH(actions_are_those_of_the_specification, COUNT(traces))
 {
     ck_assert_int_eq(replay(traces[_i], NULL), _i < 10 ? 40 : 1);
@@ -251,8 +251,8 @@ TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
     relay_close(relay);
 }
 
-/* What observers see: two units of one slice, two parts, folded in order, each part by part. The step waits, the upper unit
- * first, for the worker of the next loss or contribution. */
+/* What observers see: two units of one slice, two parts, folded in order, each part by part. The step waits, the upper
+ * unit first, for the worker of the next loss or contribution. */
 static const struct {
     const char *line;
     enum relay_at lower, upper;
@@ -282,15 +282,15 @@ TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated_and_who_owes_is_known)
         relay_trace_say(&trace, "attached 7");
     for (int i = 0; i < COUNT(viewed); i++) {
         relay_trace_say(&trace, "%s", viewed[i].line);
-        relay_look(trace.relay, 0, 2, views);
-        relay_look(trace.relay, 1, 1, &one); /* a page that begins later says the same */
+        relay_observe(trace.relay, 0, 2, views);
+        relay_observe(trace.relay, 1, 1, &one); /* a page that begins later says the same */
         ck_assert_msg(views[0].at == viewed[i].lower && views[0].version == 0, "%s: %d", viewed[i].line, views[0].at);
         ck_assert_msg(views[1].at == viewed[i].upper && views[1].version == viewed[i].upper_version, "%s: %d",
                       viewed[i].line, views[1].at);
         ck_assert(one.at == views[1].at && one.version == views[1].version);
         ck_assert_uint_eq(relay_owes(trace.relay), viewed[i].owes ? viewed[i].owes : UINT32_MAX);
     }
-    relay_look(trace.relay, 4000, 2, beyond);
+    relay_observe(trace.relay, 4000, 2, beyond);
     for (int i = 0; i < 2; i++)
         ck_assert(beyond[i].at == RELAY_AT_REST && beyond[i].version == 0);
     relay_trace_free(&trace);
@@ -373,8 +373,8 @@ TEST_EACH(what_a_lost_worker_owes_is_known_before_the_relay_is_told, 2)
     relay_trace_free(&trace);
 }
 
-/* One part of two names. While the thread has worker 7's upper one, 7 is lost, and 8 sends the lower one. The part is finished
- * unless 7's numbers are not finite, so 8 still has to send it. */
+/* One part of two names. While the thread has worker 7's upper one, 7 is lost, and 8 sends the lower one. The part is
+ * finished unless 7's numbers are not finite, so 8 still has to send it. */
 TEST_EACH(what_is_folded_of_a_lost_worker_is_not_what_its_successor_has_sent, 2)
 {
     struct relay_trace trace = {0};
@@ -400,9 +400,9 @@ TEST_EACH(what_is_folded_of_a_lost_worker_is_not_what_its_successor_has_sent, 2)
     relay_trace_free(&trace);
 }
 
-/* Both parts are worker 7's. It has sent part 0 whole: the upper unit's contribution is with the thread, the lower one's
- * waits for an accumulator. With one accumulator, that is the upper unit's until part 1 comes, too, which is 7's as long as
- * the relay has not heard of its loss. */
+/* Both parts are worker 7's. It has sent part 0 whole: the upper unit's contribution is with the thread, the lower
+ * one's waits for an accumulator. With one accumulator, that is the upper unit's until part 1 comes, too, which is 7's
+ * as long as the relay has not heard of its loss. */
 TEST_EACH(no_worker_can_be_lost_whose_part_waits_for_accumulators_that_wait_for_another_of_its_parts, 2)
 {
     struct relay_trace trace = {0};

@@ -4,6 +4,7 @@
 
 #include "proto/net/bulk.h"
 #include "proto/net/control.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 #include "proto/wire/segment.h"
 #include "tests/kit/tcp.h"

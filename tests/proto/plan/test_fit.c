@@ -1,3 +1,4 @@
+#include "proto/plan/memory/files.h"
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
 

@@ -1,7 +1,8 @@
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/division.h"
+#include "proto/plan/memory/room.h"
 
 #include <errno.h>
 #include <string.h>

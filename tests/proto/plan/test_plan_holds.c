@@ -1,6 +1,7 @@
 /* eps plan and eps train are asked the same: where the one says yes the other trains, and a byte below both say no. */
 #include "proto/base/process.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/files.h"
+#include "proto/plan/memory/room.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

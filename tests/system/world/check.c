@@ -1,5 +1,5 @@
-/* What must hold at every event. The folds and updates are counted here anew, from what the daemon gives to its optimizer
- * thread, by the promises of eps/relay/relay.h and nothing of its code. */
+/* What must hold at every event. The folds and updates are counted here anew, from what the daemon gives to its
+ * optimizer thread, by the promises of eps/relay/relay.h and nothing of its code. */
 #include "device/worker/link.h"
 #include "eps/drain.h"
 #include "eps/step/membership.h"
@@ -329,8 +329,8 @@ void __wrap_link_begin(struct link *link, uint64_t step)
 
 /* ---- rare places ------------------------------------------------------------------------------------------------- */
 
-/* Functions that are called where something uncommon happens. The linker brings their calls here (CMakeLists.txt), so the
- * product has no marks. A fault comes once in so many times. */
+/* Functions that are called where something uncommon happens. The linker brings their calls here (CMakeLists.txt), so
+ * the product has no marks. A fault comes once in so many times. */
 struct relay_worker;
 struct relay_tag;
 
@@ -475,8 +475,8 @@ static void check_membership(const struct daemon *d)
         world_fail("the job has a client that is gone");
 }
 
-/* A unit is at most one step ahead. On several hosts, another one's word that it is done with a step may take longer than
- * all that follows it, up to the end of the next step. */
+/* A unit is at most one step ahead. On several hosts, another one's word that it is done with a step may take longer
+ * than all that follows it, up to the end of the next step. */
 static void check_versions(const struct job *job)
 {
     struct relay_view views[MOST_UNITS];
@@ -484,7 +484,7 @@ static void check_versions(const struct job *job)
 
     if (!seen->begun || n > MOST_UNITS)
         return;
-    relay_look(job->relay, 0, n, views);
+    relay_observe(job->relay, 0, n, views);
     for (uint32_t u = 0; u < n; u++)
         if (views[u].version < job->step || views[u].version > job->step + most ||
             (job->state == JOB_RESTING && views[u].version != job->step))

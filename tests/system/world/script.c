@@ -2,7 +2,7 @@
 #include "client/daemon/link.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/safetensors.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/segment.h"
 #include "tests/system/world/world.h"
 

@@ -1,6 +1,6 @@
 /* A connection has two ends and a queue of packets for each. A packet is written, which its writer's death cannot undo,
- * and later due at the reader. A connection's packets are in the kernel at once; a channel's wait in nanomsg's thread a little,
- * and are lost with the process. */
+ * and later due at the reader. A connection's packets are in the kernel at once; a channel's wait in nanomsg's thread a
+ * little, and are lost with the process. */
 
 #include "proto/wire/channel.h"
 #include "proto/wire/connection.h"
@@ -285,7 +285,7 @@ void wire_unlisten(struct wire_entrance *at, void (*on_closed)(void *data))
     loop_close(at->loop, at, on_entrance_closed);
 }
 
-/* ---- the connection --------------------------------------------------------------------------------------------------- */
+/* ---- the connection ---------------------------------------------------------------------------------------------- */
 
 int connection_connect(int *out, const char *path, struct error *err)
 {
@@ -298,7 +298,7 @@ int connection_connect(int *out, const char *path, struct error *err)
         return error_set(err, -ECONNREFUSED, "nobody listens at %s: its daemon was killed; start epsd there again",
                          path);
     if (at->n == sizeof at->waiting / sizeof *at->waiting)
-        return error_set(err, -EAGAIN, "the daemon at %s does not answer: too many wait at its connection", path);
+        return error_set(err, -EAGAIN, "the daemon at %s does not answer: too many wait at its socket", path);
     mine = end_new();
     theirs = end_new();
     theirs->process = at->process;
@@ -475,12 +475,12 @@ bool channel_address_fits(const char *address)
     return strncmp(address, "ipc:///", 7) == 0 && strlen(address) <= 107;
 }
 
-int channel_hold(void)
+int channel_hold_thread(void)
 {
     return 0;
 }
 
-void channel_let_go(int hold)
+void channel_release_thread(int hold)
 {
     (void)hold;
 }

@@ -3,7 +3,7 @@
 
 #include "eps/job/job.h"
 #include "proto/operation/backend.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/room.h"
 #include "tests/system/world/loop.h"
 
 #include <assert.h>

@@ -1,10 +1,10 @@
 /* bench_hosts: the relay bandwidth between hosts, against that of bare MPI and of memcpy in the same rounds.
  *
- * A step's traffic: each host fetches the units of all others and sends them slices of as many bytes. Of n hosts that own
- * B / n bytes each, a host receives 2 B (n - 1) / n bytes, and sends as many. Relay bandwidth is these bytes divided by
- * the time of the slowest host: what a host's link carried in each direction. So any number of hosts compares with the
- * link's peak, as nccl-tests' bus bandwidth does. On one machine the peak is that of copies: each byte is copied once or
- * twice by MPI, and all ranks share the cores.
+ * A step's traffic: each host fetches the units of all others and sends them slices of as many bytes. Of n hosts that
+ * own B / n bytes each, a host receives 2 B (n - 1) / n bytes, and sends as many. Relay bandwidth is these bytes
+ * divided by the time of the slowest host: what a host's link carried in each direction. So any number of hosts
+ * compares with the link's peak, as nccl-tests' bus bandwidth does. On one machine the peak is that of copies: each
+ * byte is copied once or twice by MPI, and all ranks share the cores.
  *
  *   bench_hosts [RANKS [MIB [ROUNDS [LAUNCHER]]]]     MIB: B; LAUNCHER: "mpirun -n" unless named, as "srun -N2 -n"
  *
@@ -41,7 +41,7 @@ static size_t piece_bytes(size_t share, size_t k)
     return share - k * PIECE < PIECE ? share - k * PIECE : PIECE;
 }
 
-/* ---- by the table -------------------------------------------------------------------------------------------------- */
+/* ---- by the table ------------------------------------------------------------------------------------------------ */
 
 struct bench {
     const struct hosts_ops *ops;
@@ -185,7 +185,7 @@ static int run_table(size_t bytes)
     return 0;
 }
 
-/* ---- by bare MPI, which spins ---------------------------------------------------------------------------------------- */
+/* ---- by bare MPI, which spins ------------------------------------------------------------------------------------ */
 
 static int run_raw(size_t bytes)
 {
@@ -228,10 +228,10 @@ static int run_raw(size_t bytes)
     return 0;
 }
 
-/* ---- the launcher of both --------------------------------------------------------------------------------------------- */
+/* ---- the launcher of both ---------------------------------------------------------------------------------------- */
 
 struct round {
-    double seconds, copies, ping, idle; /* of the slowest rank */
+    double seconds, copies, ping, idle; /* the slowest rank's */
 };
 
 static struct round run(const char *launcher, int n, const char *program, const char *how, size_t mib)

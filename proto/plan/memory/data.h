@@ -1,0 +1,44 @@
+/* proto/plan/memory/data.h - a job's data segment: minibatches, a classifier's logits, texts that are generated.
+ *
+ * Client, daemon and workers share it (proto/wire/segment.h); its layout follows from the job's sizes. */
+#ifndef PROTO_PLAN_MEMORY_DATA_H
+#define PROTO_PLAN_MEMORY_DATA_H
+
+#include "proto/model/model.h"
+#include "proto/plan/memory/plan.h"
+
+#include <stdint.h>
+
+/* A row of a classifier's minibatch. */
+struct plan_row {
+    uint32_t n_tokens; /* length of the row, at least 1; the step's tokens beyond are padding */
+    uint32_t second;   /* the first token of segment 1; n_tokens: there is none */
+};
+
+/* Label of a position that does not count. */
+#define PLAN_NO_LABEL UINT32_MAX
+
+/* Layout of a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's logits.
+ *
+ * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
+ * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a
+ * float. PLAN_NO_LABEL: no label. */
+struct plan_data {
+    struct {
+        uint64_t ids, labels; /* (batch, n_tokens) u32 */
+        uint64_t rows;        /* (batch) struct plan_row; classifiers alone */
+    } buffers[2];
+    uint64_t logits; /* (batch, n_labels) float; classifiers alone: an evaluation writes its rows' */
+    uint64_t bytes;
+};
+/* n_labels: model_config.n_labels. */
+struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels);
+
+/* In a generation the segment has (batch, seq) ids, u32, and at plan_generate_logits (batch, vocabulary) logits,
+ * float. */
+uint64_t plan_generate_logits(uint32_t batch, uint32_t seq);
+
+/* Bytes of a job's data segment. */
+uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config);
+
+#endif

@@ -1,0 +1,46 @@
+#include "proto/plan/memory/files.h"
+
+#include "proto/base/reserve.h"
+#include "proto/model/checkpoint.h"
+#include "proto/model/weights.h"
+
+/* Maximum bytes of a file's header:
+ * {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[R,C],"data_offsets":[B,E]},...}. A name has at most 65
+ * characters, numbers 20, and 52 surround them. */
+static uint64_t header_bytes(uint64_t n_tensors)
+{
+    enum { FIXED = 64, OF_A_TENSOR = 200 };
+    return FIXED + n_tensors * OF_A_TENSOR;
+}
+
+void plan_host_files(struct plan_host_files *out, const struct model *model)
+{
+    const uint64_t n_tensors = model->n_tensors;
+    const uint64_t n_moments = 1 + 2 * (uint64_t)model->n_trained_tensors; /* counts of updates, then m and v */
+    uint64_t n_runs = 0, n_trained_runs = 0;
+
+    /* A piece begins at most one run; a run that is full ends one. */
+    for (uint32_t p = 0; p < model->n_pieces; p++)
+        n_trained_runs += !model->tensors[model->pieces[p].tensor].frozen;
+    for (uint32_t u = 0; u < model->n_units; u++) {
+        n_runs += model->units[u].n_pieces + model->units[u].n * sizeof(float) / PLAN_HOST_RUN_BYTES;
+        n_trained_runs += model->units[u].n_trained * sizeof(float) / PLAN_HOST_RUN_BYTES;
+    }
+    *out =
+        (struct plan_host_files){.weights_header = header_bytes(n_tensors), .moments_header = header_bytes(n_moments)};
+    out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
+    out->moments_runs =
+        2 * n_trained_runs + 2 + (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
+    out->bytes = out->weights_header + out->moments_header + /* offsets, and one more of each file: */
+                 (n_tensors + 1 + n_moments + 1 + /* updates: */ n_tensors) * sizeof(uint64_t) +
+                 (out->weights_runs + out->moments_runs) * sizeof(struct checkpoint_run);
+}
+
+uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t header_bytes)
+{
+    const uint64_t places = reserve_rounded((model->n_tensors + 1) * sizeof(uint32_t)) +
+                            reserve_rounded((model->n_pieces + 1) * sizeof(uint32_t));
+    const uint64_t seen = reserve_rounded(2 * (uint64_t)model->n_tensors); /* moments */
+
+    return n_files == 0 ? 0 : places + seen + weights_memory(model, n_files, header_bytes);
+}

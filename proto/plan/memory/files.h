@@ -1,0 +1,27 @@
+/* proto/plan/memory/files.h - memory for reading and writing a job's files, reserved before any is opened.
+ *
+ * Sizes follow from the model alone, so a job that begins can save. */
+#ifndef PROTO_PLAN_MEMORY_FILES_H
+#define PROTO_PLAN_MEMORY_FILES_H
+
+#include "proto/model/model.h"
+
+#include <stdint.h>
+
+/* Buffer in which runs of a checkpoint's file are joined or widened, unless everything is fp32. */
+enum { PLAN_HOST_RUN_BYTES = 4 << 20 };
+
+/* Reserved once for all checkpoints of a job (eps/store/store_files.h): upper bounds on each file's header bytes and on
+ * its hashed runs. */
+struct plan_host_files {
+    uint64_t weights_header, moments_header; /* bytes */
+    uint64_t weights_runs, moments_runs;
+    uint64_t bytes; /* the whole reserve, offsets and counts included */
+};
+void plan_host_files(struct plan_host_files *out, const struct model *model);
+
+/* Bytes of the reserve into which headers of files are read (store_load, store_load_moments), kept until the job ends.
+ * 0 without files. */
+uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t header_bytes);
+
+#endif

@@ -1,0 +1,96 @@
+#include "proto/wire/message_internal.h"
+
+enum number_type message_number_field(struct wire *w, enum number_type value)
+{
+    return wire_choice(w, value, NUMBER_FP32, NUMBER_BF16);
+}
+
+void message_name_fields(struct wire *w, struct contribution_name *name)
+{
+    wire_u64(w, &name->step);
+    wire_u32(w, &name->visit);
+    wire_u32_in(w, &name->part, 0, MESSAGE_MAX_PARTS - 1);
+    wire_u32(w, &name->slice);
+    wire_u32(w, &name->attempt);
+}
+
+void message_goal_fields(struct wire *w, struct plan_goal *goal)
+{
+    goal->purpose = wire_choice(w, goal->purpose, PLAN_TRAIN, PLAN_GENERATE);
+    goal->precision = message_number_field(w, goal->precision);
+    goal->moments = message_number_field(w, goal->moments);
+    goal->grad = message_number_field(w, goal->grad);
+    wire_flag(w, &goal->fenced);
+    wire_flag(w, &goal->adamw);
+    wire_u32(w, &goal->batch);
+    wire_u32(w, &goal->seq);
+    wire_u32_in(w, &goal->n_parts, 1, MESSAGE_MAX_PARTS);
+}
+
+void message_choice_fields(struct wire *w, struct plan_choice *choice)
+{
+    wire_u32(w, &choice->microbatch);
+    wire_flag(w, &choice->host_stash);
+    for (struct plan_keeping *k = choice->keeping; k < choice->keeping + MODEL_CLASSES; k++) {
+        wire_u32(w, &k->n_kept);
+        wire_u32_in(w, &k->kept, 0, MODEL_KEEPS_ALL);
+        wire_u32_in(w, &k->kept_below, 0, MODEL_KEEPS_ALL);
+    }
+    wire_u32_in(w, &choice->n_weight_buffers, 1, PLAN_MAX_WEIGHT_BUFFERS);
+    wire_u32(w, &choice->n_sums);
+    wire_u32(w, &choice->n_resident);
+    wire_flag(w, &choice->whole_head);
+}
+
+void message_ledger_fields(struct wire *w, struct ledger *ledger)
+{
+    for (unsigned i = 0; i < LEDGER_CATEGORIES; i++) {
+        wire_u64(w, &ledger->rows[i].current);
+        wire_u64(w, &ledger->rows[i].peak);
+    }
+    wire_u64(w, &ledger->total.current);
+    wire_u64(w, &ledger->total.peak);
+}
+
+void message_code_field(struct wire *w, int32_t *value)
+{
+    uint32_t positive = (uint32_t) - *value;
+
+    wire_u32_in(w, &positive, 0, 4095);
+    *value = -(int32_t)(positive & 4095);
+}
+
+void message_products_fields(struct wire *w, struct products *p)
+{
+    wire_u64(w, &p->version);
+    for (unsigned class = 0; p->version && class < PRODUCTS_CLASSES; class ++) {
+        wire_flag(w, &p->of[class].known);
+        for (unsigned i = 0; p->of[class].known && i < PRODUCTS_CONFIG; i++)
+            wire_u32(w, &p->of[class].config[i]);
+    }
+}
+
+void message_profile_fields(struct wire *w, struct profile *p)
+{
+    for (unsigned type = 0; type < NUMBER_TYPES; type++)
+        for (unsigned rows = 0; rows < PROFILE_ROWS; rows++)
+            wire_f64_from_0(w, &p->matmul_flops[type][rows]);
+    for (unsigned direction = 0; direction < PROFILE_DIRECTIONS; direction++)
+        for (unsigned type = 0; type < NUMBER_TYPES; type++)
+            wire_f64_from_0(w, &p->attention_flops[direction][type]);
+    wire_f64_from_0(w, &p->link_bytes_per_s);
+    wire_f64_from_0(w, &p->memory_bytes_per_s);
+    wire_f64_from_0(w, &p->update_parameters_per_s);
+    wire_f64_from_0(w, &p->host_bytes_per_s);
+    message_products_fields(w, &p->products);
+}
+
+void message_done_fields(struct wire *w, struct message_done *done)
+{
+    wire_u64(w, &done->step);
+    wire_f64(w, &done->loss);
+    wire_u64(w, &done->device_peak);
+    wire_u64(w, &done->host_bytes);
+    wire_f64(w, &done->grad_norm);
+    wire_flag(w, &done->skipped);
+}
