@@ -258,14 +258,14 @@ TEST(a_worker_that_dies_while_it_is_assigned_is_replaced)
 {
     struct eps_train_options o = begin("mine", false);
     struct fate fate = {0};
-    char self[400] = "";
 
-    ck_assert_int_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
-    expect(print("mkdir programs && ln -s %s/epsd programs && printf '%%s\n' '#!/bin/bash' "
-                 "'[ $2 = --connect ] && address=$3' 'mkdir \"%s/once\" 2>/dev/null && exec %s \"$address\"' "
-                 "'exec %s/eps-worker \"$@\"' >programs/eps-worker && chmod +x programs/eps-worker",
-                 BIN_DIR, processes_directory(), self, BIN_DIR),
-           0);
+    expect(
+        print(
+            "mkdir programs && ln -s %s/epsd programs && printf '%%s\n' '#!/bin/bash' "
+            "'[ $2 = --connect ] && address=$3' 'mkdir \"%s/once\" 2>/dev/null && exec %s/test_restarts \"$address\"' "
+            "'exec %s/eps-worker \"$@\"' >programs/eps-worker && chmod +x programs/eps-worker",
+            BIN_DIR, processes_directory(), BIN_DIR, BIN_DIR),
+        0);
     train_whole();
     o.programs = "programs";
     ck_assert_msg(train(&o, &fate) == 0, "%s", error.text);

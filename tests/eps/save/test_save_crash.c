@@ -27,6 +27,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_LABELS(own)
+
 /* ---- the disk ---------------------------------------------------------------------------------------------------- */
 
 #define OUT      "out"

@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+SUITE_LABELS(own)
+
 /* These two stand in for the C library's: a file system that cannot reserve, one that is full after so many bytes. */
 static int reserve_code;
 static off_t room = INT64_MAX;
