@@ -1,5 +1,5 @@
 /* The oracle's own footing: C draws what Python drew, and the comparison has teeth. */
-#include "tests/kit/fixture.h"
+#include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "tests/kit/device/timed.h"
 
 #include "proto/plan/memory/host.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The relay against its executable specification, which wrote the traces: events, and under each its actions
- * (tests/kit/relay_trace.h). */
-#include "tests/kit/relay_trace.h"
+ * (tests/kit/inprocess/relay_trace.h). */
+#include "tests/kit/inprocess/relay_trace.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

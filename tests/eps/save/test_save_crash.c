@@ -10,7 +10,7 @@
  * new one. */
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
-#include "tests/kit/plain.h"
+#include "tests/kit/inprocess/plain.h"
 #include "tests/kit/preload/record.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

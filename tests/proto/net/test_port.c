@@ -6,7 +6,7 @@
 #include "proto/net/port.h"
 #include "proto/wire/wire.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/stage.h"
+#include "tests/kit/inprocess/stage.h"
 #include "tests/kit/test.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,6 @@
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/stage.h"
+#include "tests/kit/inprocess/stage.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
