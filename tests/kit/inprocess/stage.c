@@ -1,5 +1,7 @@
 #include "tests/kit/inprocess/stage.h"
 
+#include <netinet/in.h>
+#include <arpa/inet.h>
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -426,4 +428,20 @@ void raw_close(struct raw *raw)
     close(raw->fd);
     if (raw->channel >= 0)
         nn_close(raw->channel);
+}
+
+void stage_connect_pair(int ends[2])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&at, &size), 0);
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert_int_eq(connect(ends[0], (struct sockaddr *)&at, sizeof at), 0);
+    ends[1] = accept(listener, NULL, NULL);
+    ck_assert_int_ge(ends[1], 0);
+    close(listener);
 }

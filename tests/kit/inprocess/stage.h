@@ -113,4 +113,7 @@ void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds);   /
 ssize_t raw_try_fds(struct raw *raw, const struct message *m, unsigned n_fds); /* as sendmsg */
 void raw_close(struct raw *raw);
 
+/* Two ends of a tcp connection on loopback, of no stage; the caller closes them. Asserts. */
+void stage_connect_pair(int ends[2]);
+
 #endif

@@ -1,10 +1,14 @@
-/* The oracle's own footing: C draws what Python drew, and the comparison has teeth. */
+/* The kit itself: C draws what Python drew, the comparison with PyTorch has teeth, and a failed test says why. */
 #include "tests/kit/fixtures/fixture.h"
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+SUITE_FIXTURE(processes_setup, processes_remove)
 
 /* Printed by numpy from drawn.py; its words are SplitMix64's. */
 TEST(weights_are_those_that_python_drew)
@@ -105,4 +109,16 @@ TEST(a_sketch_measures_a_distance)
     }
     ck_assert_uint_eq(n_estimated, 10); /* wte, wpe and the four matrices of each block */
     fixture_close(&f);
+}
+
+/* For the test below, in a process of its own. */
+TEST_IF(what_fails_with_a_long_text, getenv("FAILS") != NULL)
+{
+    ck_abort_msg("the first word%20000sthe last", " ");
+}
+
+TEST_IF(a_long_text_is_shown_to_its_last_word, getenv("FAILS") == NULL)
+{
+    expect("FAILS=1 " BIN_DIR "/test_kit >checked", 1, "the first word ", " the last\n");
+    expect_file("checked", "Failures: 1, Errors: 0", "the first word ", "(all of it on stderr)");
 }
