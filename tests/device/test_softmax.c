@@ -1,6 +1,6 @@
 /* Losses: cross entropy over a vocabulary that comes in chunks; squared error. */
 #include "tests/kit/device/operation.h"
-#include "tests/kit/device/reference.h"
+#include "tests/kit/reference/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,7 +1,9 @@
-/* tests/kit/test.h - a test program: its tests, what they need, and what it may have to know of its build.
+/* tests/kit/test.h - the tests of a file: what they need, and what they may have to know of their build.
  *
- * A test is a block that registers itself. kit/test.c has the main that runs them all, in the order of the source, and
- * exits with 0 if all passed, 1 if not, 77 if the program was skipped:
+ * A test is a block that registers itself in its file's suite. A program has the suites of a folder. kit/test.c has its
+ * main, which runs the suite that the program is called by, or that its first argument names (test_x for test_x.c), or all
+ * of them, each in a process of its own. A suite's tests run in the order of the source. The exit status is 0 if all
+ * passed, 1 if not, 77 if the suites were skipped:
  *
  *     SUITE_FIXTURE(setup, teardown)
  *
@@ -15,7 +17,7 @@
  *         ck_assert_uint_le(messages[_i].n, MESSAGE_MAX);
  *     }
  *
- * A program's own lines begin with SUITE_, at most one of each. All are for C and C++. */
+ * A suite's own lines begin with SUITE_, at most one of each. All are for C and C++. */
 #ifndef TESTS_KIT_TEST_H
 #define TESTS_KIT_TEST_H
 
@@ -57,12 +59,12 @@
 /* One test that the signal must end. Left out under CK_FORK=no, where the signal would end the program. */
 #define TEST_SIGNAL(name, signal) TEST_REGISTER(name, 0, test_forks(), signal)
 
-/* For CMake, which reads this line: when and how ctest runs the program. tests/CMakeLists.txt says what each label means. */
+/* For CMake, which reads this line: when and how ctest runs the suite. tests/CMakeLists.txt says what each label means. */
 #define SUITE_LABELS(...)
 
 /* setup runs before each test and teardown after it, in the test's process; either may be NULL. */
 #define SUITE_FIXTURE(setup, teardown) SUITE_SET(fixture, suite->setup_each = setup, suite->teardown_each = teardown)
-/* setup runs before all tests and teardown after them, in the program's own process; either may be NULL. */
+/* setup runs before all tests and teardown after them, in the suite's own process; either may be NULL. */
 #define SUITE_FIXTURE_ONCE(setup, teardown) SUITE_SET(once, suite->setup_once = setup, suite->teardown_once = teardown)
 /* The limit of each test, in place of Check's own. */
 #define SUITE_TIMEOUT(seconds) SUITE_SET(timeout, suite->timeout_s = (seconds))
@@ -73,11 +75,13 @@
         return condition;                                                                                              \
     }                                                                                                                  \
     SUITE_SET(skip, suite->runs = suite_runs, suite->skip_reason = reason)
-/* A program that was given arguments calls int command(int argc, char **argv), and exits with what that returns, without
+/* A suite that was given arguments calls int command(int argc, char **argv), and exits with what that returns, without
  * a test. A negative number: the tests run. */
 #define SUITE_COMMAND(command_) SUITE_SET(command, suite->command = command_)
 
 struct test_suite {
+    char name[64]; /* the file's, without folder and suffix */
+    struct test_entry *tests, **end;
     void (*setup_each)(void), (*teardown_each)(void);
     void (*setup_once)(void), (*teardown_once)(void);
     double timeout_s; /* 0: Check's own */
@@ -99,10 +103,10 @@ extern "C" {
 
 /* 1 if each test runs in a process of its own, 0 under CK_FORK=no. */
 int test_forks(void);
-/* This program's. */
-struct test_suite *test_program(void);
+/* The suite of a file, __BASE_FILE__. */
+struct test_suite *test_suite_of(const char *file);
 /* Appends a test. Constructors of one file run in the order of the source. */
-void test_register(struct test_entry *entry);
+void test_register(struct test_suite *suite, struct test_entry *entry);
 void test_holds(const char *file, int line, const char *text, const char *const *words);
 
 #ifdef __cplusplus
@@ -116,7 +120,7 @@ void test_holds(const char *file, int line, const char *text, const char *const 
 #define SUITE_SET(what, ...)                                                                                           \
     TEST_CONSTRUCTOR static void suite_set_##what(void)                                                                \
     {                                                                                                                  \
-        struct test_suite *const suite = test_program();                                                               \
+        struct test_suite *const suite = test_suite_of(__BASE_FILE__);                                                 \
         __VA_ARGS__;                                                                                                   \
     }
 
@@ -134,7 +138,7 @@ void test_holds(const char *file, int line, const char *text, const char *const 
     {                                                                                                                  \
         static const struct TTest test = {#name, name##_test, __FILE__, __LINE__};                                     \
         static struct test_entry entry = {&test, name##_first, name##_end, signal_, NULL};                             \
-        test_register(&entry);                                                                                         \
+        test_register(test_suite_of(__BASE_FILE__), &entry);                                                           \
     }                                                                                                                  \
     static void name##_test(int _i CK_ATTRIBUTE_UNUSED)
 

@@ -238,15 +238,16 @@ class Tree:
         subprocess.run(['git', 'checkout', '-q', '--', *FOLDERS], cwd=directory, check=True)  # of a run that was killed
         rules = subprocess.run(['ninja', '-C', self.build, '-t', 'targets', 'all'], stdout=subprocess.PIPE, text=True,
                                check=True).stdout
-        linked = set(re.findall(r'^(\S+): (?:C|CXX)_(?:EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)_LINKER', rules, re.M))
-        self.programs = {os.path.basename(name): name for name in linked}
+        self.programs = re.findall(r'^(\S+): (?:C|CXX)_(?:EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)_LINKER', rules, re.M)
+        self.targets = set(re.findall(r'^(test_\w+): phony', rules, re.M))  # each builds the program that has this test
 
     def make(self, tests=None):
         """Builds all, or the programs of these tests and what they start and load."""
         wanted = []
         if tests is not None:
             own = {re.sub('_(cuda|cudnn)$', '', name) for name in tests} | set(tests)
-            wanted = [path for name, path in self.programs.items() if name in own or not name.startswith(('test_', 'bench_'))]
+            wanted = sorted(own & self.targets)
+            wanted += [path for path in self.programs if not os.path.basename(path).startswith(('test', 'bench_'))]
         return limited(['ninja', '-C', self.build, '-j', str(self.jobs), *wanted], self.directory, None)[0] == 0
 
     def source(self, fault):

@@ -1,4 +1,4 @@
-"""Numbers that this script and tests/kit/fixture.c draw alike, so that weights and tokens need not be committed.
+"""Numbers that this script and tests/kit/fixtures/fixture.c draw alike, so that weights and tokens need not be committed.
 
     word(key, i) = SplitMix64's output function of key + (i + 1) * golden      (Steele, Lea, Flood, OOPSLA 2014)
     key(text)    = FNV-1a of the text, 64 bits

@@ -6,8 +6,9 @@ example of its document. BLAKE2b is hashlib's.
 usage: tests/oracle/handshake.py >tests/fixtures/net/handshake.json
 """
 import hashlib
-import json
 import struct
+
+import fixture
 
 P = 2**255 - 19
 
@@ -224,7 +225,7 @@ def main():
     seeds = [hashlib.sha256(b"seed %d" % i).digest() for i in range(5)]
     control = handshake(CONTROL, 0, seeds[0], seeds[1], seeds[2])
     bulk = handshake(BULK, 0x0123456789ABCDEF, bytes.fromhex(control["child"]), seeds[3], seeds[4])
-    print(json.dumps({"handshakes": [control, bulk], "frames": frames()}, indent=1))
+    print(fixture.text({"handshakes": [control, bulk], "frames": frames()}))
 
 
 main()

@@ -37,6 +37,7 @@ from transformers import (BertConfig, BertForMaskedLM, BertForPreTraining, Gemma
                           Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM)
 
 import drawn
+import fixture
 import float64
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
@@ -129,9 +130,8 @@ def make_greedy(name, folder, kind, exact):
     print(f"{name}: greedy, {len(set(ids[best].tolist()))} different tokens, {len(set(ids[best][-50:].tolist()))} in the "
           f"last 50, smallest margin {margins[best]:.1e}")
     assert different[best] >= LEAST_DIFFERENT, different[best]
-    with open(os.path.join(folder, "greedy.json"), "w") as f:
-        json.dump({"prompt": prompts[best].tolist(), "ids": ids[best].tolist()}, f)
-        f.write("\n")
+    fixture.write(os.path.join(folder, "greedy.json"),
+                  {"prompt": prompts[best].tolist(), "ids": ids[best].tolist()})
 
 
 def save_as_published(model, folder):
@@ -187,9 +187,8 @@ def make(name):
         logits = again(input_ids=torch.from_numpy(ids))
         logits = logits.prediction_logits if name == "bert_old" else logits.logits
     assert logits.dtype == torch.float64
-    with open(os.path.join(folder, "tokens.json"), "w") as f:
-        json.dump({"rows": ROWS, "seq": SEQ, "vocabulary": config.vocab_size, "ids": ids.tolist()}, f)
-        f.write("\n")
+    fixture.write(os.path.join(folder, "tokens.json"),
+                  {"rows": ROWS, "seq": SEQ, "vocabulary": config.vocab_size, "ids": ids.tolist()})
     logits.numpy().astype("<f8").tofile(os.path.join(folder, "logits.f64"))
     if name in GREEDY:
         make_greedy(name, folder, kind, again)
@@ -225,9 +224,8 @@ def make_wrapped(name):
     with torch.no_grad():
         logits = again(input_ids=torch.from_numpy(ids)).logits
     assert logits.dtype == torch.float64
-    with open(os.path.join(folder, "tokens.json"), "w") as f:
-        json.dump({"rows": ROWS, "seq": SEQ, "vocabulary": config.text_config.vocab_size, "ids": ids.tolist()}, f)
-        f.write("\n")
+    fixture.write(os.path.join(folder, "tokens.json"),
+                  {"rows": ROWS, "seq": SEQ, "vocabulary": config.text_config.vocab_size, "ids": ids.tolist()})
     logits.numpy().astype("<f8").tofile(os.path.join(folder, "logits.f64"))
     print(name, sorted(os.listdir(folder)), float(logits.abs().max()))
 

@@ -16,6 +16,7 @@ import torch
 
 import distribution
 import drawn
+import fixture
 import training
 
 NAME, MODEL, SAMPLE = "half", "a", 200
@@ -99,9 +100,7 @@ def main():
     with open(os.path.join(training.FIXTURES, MODEL, "config.json")) as f, \
             open(os.path.join(folder, "config.json"), "w") as to:
         to.write(f.read())
-    with open(os.path.join(folder, "reference.json"), "w") as f:
-        json.dump(result, f, indent=1)
-        f.write("\n")
+    fixture.write(os.path.join(folder, "reference.json"), result)
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
     print(f"loss {loss:.6f}, in bf16 {losses}")
 

@@ -2,7 +2,7 @@
 
     python3 tests/oracle/make_clip.py > tests/fixtures/vectors/clip.txt
 
-The model is tests/kit/store_fixture.h's small one, tied. Weights and gradients are number(i, seed) below, which the test
+The model is tests/kit/inprocess/store_fixture.h's small one, tied. Weights and gradients are number(i, seed) below, which the test
 computes as well; seeds: 1000 + tensor for weights, 100 * step + tensor for gradients, which are multiplied by the
 step's scale. A file line is a word and its numbers:
     clip MAX_NORM LR BETA1 BETA2 EPSILON DECAY

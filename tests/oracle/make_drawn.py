@@ -8,7 +8,6 @@ far from it PyTorch's own fp32, or bf16 from weights that are bf16, ends up in e
 
 Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
 """
-import json
 import os
 import shutil
 
@@ -17,6 +16,7 @@ import torch
 
 import distribution
 import drawn
+import fixture
 import training
 
 N_MODELS, SAMPLE, TOKENS, VOCABULARY, LABEL_GAP = 12, 16, 200, 12000, 9
@@ -40,18 +40,15 @@ def make(number):
                if way != "autocast"]
     pieces = training.digest(writer, f"{name}:gradient", exact, singles, SAMPLE, yardstick=precision)
     os.makedirs(folder)
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(distribution.config_json(m), f)
-        f.write("\n")
-    with open(os.path.join(folder, "reference.json"), "w") as f:
-        json.dump({"name": name, "draw": m["name"], "made_with": f"torch {torch.__version__}", "precision": precision,
-                   "parts": m["parts"], "microbatch": m["microbatch"], "batch": m["batch"], "seq": m["seq"],
-                   "label_gap": LABEL_GAP, "n_minibatches": 1, "n_steps": 1, "lr": 0, "beta1": 0, "beta2": 0,
-                   "epsilon": 0, "weight_decay": 0, "n_buckets": training.N_BUCKETS,
-                   "weights": [{"tensor": t, "shape": list(w.shape), "n": w.numel(), "base": base, "scale": scale}
-                               for (t, w), (base, scale, _) in zip(weights.items(), distribution.scales_of(m).values())],
-                   "gradient": {"loss": run.loss, "yardstick": precision, "pieces": pieces}}, f)
-        f.write("\n")
+    fixture.write(os.path.join(folder, "config.json"), distribution.config_json(m))
+    fixture.write(os.path.join(folder, "reference.json"), {
+        "name": name, "draw": m["name"], "made_with": f"torch {torch.__version__}", "precision": precision,
+        "parts": m["parts"], "microbatch": m["microbatch"], "batch": m["batch"], "seq": m["seq"],
+        "label_gap": LABEL_GAP, "n_minibatches": 1, "n_steps": 1, "lr": 0, "beta1": 0, "beta2": 0,
+        "epsilon": 0, "weight_decay": 0, "n_buckets": training.N_BUCKETS,
+        "weights": [{"tensor": t, "shape": list(w.shape), "n": w.numel(), "base": base, "scale": scale}
+                    for (t, w), (base, scale, _) in zip(weights.items(), distribution.scales_of(m).values())],
+        "gradient": {"loss": run.loss, "yardstick": precision, "pieces": pieces}})
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
     print(name, m, flush=True)
 

@@ -11,7 +11,6 @@ continuation, by windows of max_length tokens, `stride` apart (transformers, "Pe
 With a directory, the model is written there as well, as transformers saves it.
 Made with torch 2.15.0 and transformers 5.23.0.
 """
-import json
 import os
 import sys
 
@@ -19,6 +18,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import drawn
+import fixture
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "generate")
 CONFIG = dict(model_type="gpt2", n_layer=4, n_head=4, n_embd=64, n_positions=512, vocab_size=256, attn_pdrop=0.0,
@@ -87,15 +87,11 @@ def main():
     with torch.no_grad():
         strided = [perplexity(double, text, *how) for how in ((33, 32), (33, 10), (8, 1))]
     os.makedirs(FOLDER, exist_ok=True)
-    with open(os.path.join(FOLDER, "config.json"), "w") as f:
-        json.dump(CONFIG, f, indent=1)
-        f.write("\n")
+    fixture.write(os.path.join(FOLDER, "config.json"), CONFIG)
     weights = [{"tensor": n, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(n)[0], "scale": how_drawn(n)[1]}
                for n, p in single.named_parameters()]
-    with open(os.path.join(FOLDER, "reference.json"), "w") as f:
-        json.dump({"draw": DRAW, "made_with": f"torch {torch.__version__}", "weights": weights, "texts": texts,
-                   "perplexity": strided}, f, indent=1)
-        f.write("\n")
+    fixture.write(os.path.join(FOLDER, "reference.json"), {
+        "draw": DRAW, "made_with": f"torch {torch.__version__}", "weights": weights, "texts": texts, "perplexity": strided})
     if len(sys.argv) > 1:
         single.save_pretrained(sys.argv[1])
 

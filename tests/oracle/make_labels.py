@@ -7,7 +7,6 @@ committed is as training.py has it, and the rows themselves; of a regression's g
 
 Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
 """
-import json
 import os
 
 import numpy as np
@@ -17,6 +16,7 @@ from transformers import (BertConfig, BertForSequenceClassification, RobertaConf
                           RobertaForSequenceClassification)
 
 import drawn
+import fixture
 import training
 
 BATCH, SEQ, ROOM, N_STEPS, N_MINIBATCHES, WHOLE = 7, 19, 24, 3, 2, 1 << 62  # rows have up to SEQ tokens
@@ -177,21 +177,17 @@ def make(name):
     singles, single_losses = zip(*(train(name, torch.float32, *way) for way in WAYS))
     of_training = {"optimizer": "adamw", "parts": 1, "losses": losses, "fp32_losses": single_losses,
                    "pieces": digest(writer, f"{name}:adamw1", exact, singles, start)}
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(config_json(name), f, indent=2)
-        f.write("\n")
-    with open(os.path.join(folder, "reference.json"), "w") as f:
-        json.dump({"name": name, "draw": name, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": ROOM,
-                   "label_gap": 0, "n_minibatches": N_MINIBATCHES, "n_steps": N_STEPS, "lr": LR,
-                   "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": EPSILON,
-                   "weight_decay": training.DECAY, "n_buckets": training.N_BUCKETS,
-                   "minibatches": [rows_of(name, number) for number in range(N_MINIBATCHES)],
-                   "logits": logits_of(name).tolist(),
-                   "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(t)[0],
-                                "scale": how_drawn(t)[1]}
-                               for t, p in model_of(name, torch.float64).named_parameters()],
-                   "gradient": of_gradient, "training": [of_training]}, f)
-        f.write("\n")
+    fixture.write(os.path.join(folder, "config.json"), config_json(name))
+    fixture.write(os.path.join(folder, "reference.json"), {
+        "name": name, "draw": name, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": ROOM,
+        "label_gap": 0, "n_minibatches": N_MINIBATCHES, "n_steps": N_STEPS, "lr": LR,
+        "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": EPSILON,
+        "weight_decay": training.DECAY, "n_buckets": training.N_BUCKETS,
+        "minibatches": [rows_of(name, number) for number in range(N_MINIBATCHES)],
+        "logits": logits_of(name).tolist(),
+        "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(t)[0],
+                     "scale": how_drawn(t)[1]} for t, p in model_of(name, torch.float64).named_parameters()],
+        "gradient": of_gradient, "training": [of_training]})
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
     print(name, losses, flush=True)
 

@@ -7,7 +7,6 @@ Gemma 3's table is tied, Qwen 2's is not. What is committed is as training.py ha
 
 Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
 """
-import json
 import os
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 
 import distribution
 import drawn
+import fixture
 import training
 
 BATCH, SEQ, PARTS = 8, 11, 4
@@ -41,20 +41,17 @@ def make(name):
     runs = [Run(m, weights, torch.float64)] + [Run(m, weights, **how) for how in distribution.ways(m, "fp32").values()]
     exact, *singles = [{t: g.numpy().ravel() for t, g in run.gradient().items()} for run in runs]
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump({"model_type": distribution.FAMILIES[m["family"]][0].model_type, **m["config"]}, f, indent=2)
-        f.write("\n")
-    with open(os.path.join(folder, "reference.json"), "w") as f:
-        json.dump({"name": name, "draw": name, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": SEQ,
-                   "label_gap": 0, "n_minibatches": 1, "n_steps": 1, "lr": 1e-3, "beta1": training.BETAS[0],
-                   "beta2": training.BETAS[1], "epsilon": 1e-8, "weight_decay": training.DECAY,
-                   "n_buckets": training.N_BUCKETS,
-                   "weights": [{"tensor": t, "shape": list(shape), "n": shape.numel(), "base": base, "scale": scale}
-                               for t, (base, scale, shape) in distribution.scales_of(m).items()],
-                   "gradient": {"loss": runs[0].loss, "fp32_losses": [run.loss for run in runs[1:]],
-                                "pieces": training.digest(writer, f"{name}:gradient", exact, singles, 1 << 62)},
-                   "training": []}, f)
-        f.write("\n")
+    fixture.write(os.path.join(folder, "config.json"),
+                  {"model_type": distribution.FAMILIES[m["family"]][0].model_type, **m["config"]})
+    fixture.write(os.path.join(folder, "reference.json"), {
+        "name": name, "draw": name, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": SEQ,
+        "label_gap": 0, "n_minibatches": 1, "n_steps": 1, "lr": 1e-3, "beta1": training.BETAS[0],
+        "beta2": training.BETAS[1], "epsilon": 1e-8, "weight_decay": training.DECAY, "n_buckets": training.N_BUCKETS,
+        "weights": [{"tensor": t, "shape": list(shape), "n": shape.numel(), "base": base, "scale": scale}
+                    for t, (base, scale, shape) in distribution.scales_of(m).items()],
+        "gradient": {"loss": runs[0].loss, "fp32_losses": [run.loss for run in runs[1:]],
+                     "pieces": training.digest(writer, f"{name}:gradient", exact, singles, 1 << 62)},
+        "training": []})
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
     row = exact["model.embed_tokens.weight"].reshape(-1, SIZES["hidden_size"])[m["config"].get("pad_token_id", 0)]
     print(name, runs[0].loss, "gradient of the row of padding", np.linalg.norm(row), flush=True)

@@ -11,6 +11,8 @@ import random
 
 from tokenizers import Tokenizer
 
+import fixture
+
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 WORDS = "the quick brown fox jumps over lazy dog it's they'll größe 1984 人工 naïve [SEP] <mask> [MASK]s </s> 😀 x2y !!! -".split()
 
@@ -48,7 +50,7 @@ def main():
             made["post_processor"] = post_processor(processor)
         tokenizer = Tokenizer.from_str(json.dumps(made))
         out.append({"tokenizer": name, "post_processor": post_processor(processor), "rows": list(rows(tokenizer, draw))})
-    (FIXTURES / "pairs.json").write_text(json.dumps(out, ensure_ascii=False, separators=(",", ":")) + "\n")
+    fixture.write(FIXTURES / "pairs.json", out)
 
 
 if __name__ == "__main__":

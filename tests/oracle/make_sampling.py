@@ -5,7 +5,6 @@ the probabilities from which transformers would draw, after the processors that 
 continuations with a repetition penalty, of the model and prompts of make_generate.py.
 Made with torch 2.15.0 and transformers 5.23.0.
 """
-import json
 import os
 import random
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
+import fixture
 import make_generate
 
 FIXTURE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "sampling.json")
@@ -54,9 +54,7 @@ def main():
                              repetition_penalty=1.3, pad_token_id=0)
         greedy.append({"prompt": prompt, "repetition_penalty": 1.3, "ids": out[0, len(ids):].tolist()})
     print(*sorted(orders), sep="\n")
-    with open(FIXTURE, "w") as file:
-        json.dump({"cases": cases, "greedy": greedy}, file)
-        file.write("\n")
+    fixture.write(FIXTURE, {"cases": cases, "greedy": greedy})
 
 
 if __name__ == "__main__":

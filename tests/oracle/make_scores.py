@@ -5,7 +5,6 @@
 Each case has logits (n rows of n_labels, whole numbers, so that ties occur), labels, and the metrics; null is undefined.
 Cases without a prediction, or without a label, of some class are among them, and constant numbers. Fixed seeds.
 """
-import json
 import math
 import pathlib
 import random
@@ -13,6 +12,8 @@ import warnings
 
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+import fixture
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "scores.json"
 
@@ -56,7 +57,7 @@ def main():
         out.append(numbers(draw, n, lambda: draw.randint(0, 5), lambda: draw.randint(-4, 4) / 4))
         out.append(numbers(draw, n, lambda: 1e6 + draw.randint(0, 99) / 16, lambda: draw.randint(-999, 999) / 8))
         out.append(numbers(draw, n, lambda: 3, lambda: draw.randint(0, 5)))
-    OUT.write_text(json.dumps(out, separators=(",", ":")) + "\n")
+    fixture.write(OUT, out)
 
 
 if __name__ == "__main__":

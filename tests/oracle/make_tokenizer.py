@@ -15,6 +15,8 @@ import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import fixture
+
 OUT = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "bpe"
 
 CORPUS = [
@@ -125,7 +127,7 @@ def learned():
     vocab = {token: 256 if id == 0 else id - 1 if id <= 256 else id for token, id in model["vocab"].items()}
     merges = [" ".join(merge) for merge in model["merges"]]
     (folder / "text.txt").write_text(text, newline="")
-    (folder / "model.json").write_text(json.dumps({"vocab": vocab, "merges": merges}, ensure_ascii=True) + "\n")
+    fixture.write(folder / "model.json", {"vocab": vocab, "merges": merges})
 
 
 def main():
@@ -152,12 +154,12 @@ def main():
     blanks.add_tokens([AddedToken(" " * n, normalized=True) for n in range(2, 7)] + [AddedToken("\t\t", normalized=False)])
     blanks.save(str(OUT / "blanks.json"), pretty=False)
     (OUT.parent / "bytes").mkdir(exist_ok=True)
-    bytes_alone().save(str(OUT.parent / "bytes" / "tokenizer.json"))
+    bytes_alone().save(str(OUT.parent / "bytes" / "tokenizer.json"), pretty=False)
     texts = AWKWARD + list(noise(60))
     answers = {"tokenizer": expected(gpt2, texts), "split": expected(split, texts),
                "added": expected(added, AWKWARD + list(mixed(300))),
                "blanks": expected(blanks, AWKWARD + list(mixed(100)))}
-    (OUT / "expected.json").write_text(json.dumps(answers, ensure_ascii=True) + "\n")
+    fixture.write(OUT / "expected.json", answers)
     learned()
 
 

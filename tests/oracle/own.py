@@ -7,7 +7,6 @@ prompt by its likeliest tokens is chosen as logits.py does. Where tensors are fr
 """
 import dataclasses
 import fnmatch
-import json
 import math
 import os
 import shutil
@@ -20,6 +19,7 @@ from torch import nn
 
 import distribution
 import drawn
+import fixture
 import logits
 import training
 
@@ -223,17 +223,11 @@ def make_greedy(family):
     return {"prompt": prompts[best].tolist(), "ids": ids[best].tolist()}
 
 
-def write(folder, name, value):
-    with open(os.path.join(folder, name), "w") as f:
-        json.dump(value, f)
-        f.write("\n")
-
-
 def make_one(family, name, frozen=()):
     writer, folder = training.Writer(), os.path.join(training.FIXTURES, name)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    write(folder, "config.json", family.config)
+    fixture.write(os.path.join(folder, "config.json"), family.config)
     reference = {
         "name": name, "draw": family.name, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": SEQ,
         "label_gap": LABEL_GAP, "n_minibatches": training.N_MINIBATCHES, "n_steps": N_STEPS, "lr": 1e-3,
@@ -249,7 +243,7 @@ def make_one(family, name, frozen=()):
         reference["training"].append(make_training(family, name, writer, frozen, "adama", 2))
         if family.generates:
             reference["greedy"] = make_greedy(family)
-    write(folder, "reference.json", reference)
+    fixture.write(os.path.join(folder, "reference.json"), reference)
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
 
 

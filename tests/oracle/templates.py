@@ -21,6 +21,8 @@ import time
 
 from transformers.utils import chat_template_utils
 
+import fixture
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "tests" / "fixtures" / "templates.json"
 NOW = datetime.datetime(2027, 1, 2, 3, 4, 5)
@@ -382,8 +384,8 @@ def fixtures():
         assert "text" in answer, (template, answer)
     for template in ERRORS:
         assert "error" in of_transformers(template, variables_of(talks[1])), template
-    OUT.write_text(json.dumps({"tokens": TOKENS, "conversations": talks, "families": cases,
-                               "constructs": [[t, a["text"]] for t, a in constructs], "errors": ERRORS}) + "\n")
+    fixture.write(OUT, {"tokens": TOKENS, "conversations": talks, "families": cases,
+                        "constructs": [[t, a["text"]] for t, a in constructs], "errors": ERRORS})
 
 
 def templates_in(path):

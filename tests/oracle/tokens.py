@@ -25,6 +25,8 @@ import time
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+import fixture
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "tests" / "fixtures" / "tokenizers"
 BENCH = ROOT / "build" / "bin" / "bench_tokens"
@@ -453,8 +455,7 @@ def run_fixtures(options):
             tokenizer.save(str(path), pretty=False)
         ids, again = expected(tokenizer, texts)
         whole = [tokenizer.encode(t).ids for t in texts[3:4]]
-        (OUT / f"{name}.expected.json").write_text(
-            json.dumps({"texts": texts, "ids": ids, "again": again, "whole": whole[0]}, ensure_ascii=True) + "\n")
+        fixture.write(OUT / f"{name}.expected.json", {"texts": texts, "ids": ids, "again": again, "whole": whole[0]})
     return 0
 
 

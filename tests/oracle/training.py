@@ -11,7 +11,6 @@ have in common.
 Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
 """
 import fnmatch
-import json
 import os
 import sys
 import time
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import drawn
+import fixture
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
 N_STEPS, N_MINIBATCHES, N_BUCKETS, SAMPLE = 20, 4, 128, 1000
@@ -221,9 +221,7 @@ def make(name):
     keep = ("model_type", "n_embd", "n_head", "n_layer", "n_inner", "n_positions", "vocab_size",
             "activation_function", "attn_pdrop", "embd_pdrop", "resid_pdrop", "layer_norm_epsilon",
             "initializer_range", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings")
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump({k: config[k] for k in keep if k in config}, f, indent=2)
-        f.write("\n")
+    fixture.write(os.path.join(folder, "config.json"), {k: config[k] for k in keep if k in config})
 
     ids, labels = minibatch_of(name, 0)
     exact = model_of(name, torch.float64)
@@ -271,9 +269,7 @@ def make(name):
     if "clip_norm" in m:
         result["clip_norm"] = m["clip_norm"]
         result["norms"] = norms
-    with open(os.path.join(folder, "reference.json"), "w") as f:
-        json.dump(result, f, indent=1)
-        f.write("\n")
+    fixture.write(os.path.join(folder, "reference.json"), result)
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
 
 

@@ -2,7 +2,7 @@
  * A mistake is one sentence on stderr that names what is at fault, the right exit status, nothing on stdout, and nothing
  * left behind. None of this reaches a worker. Limits of options: test_options; models: test_client_model; data: test_data. */
 #include "tests/kit/command.h"
-#include "tests/kit/fixture.h"
+#include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 

@@ -2,7 +2,7 @@
  * test_eps_generate. What is refused: test_cli. */
 #include "client/text/utf8.h"
 #include "tests/kit/command.h"
-#include "tests/kit/fixture.h"
+#include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 

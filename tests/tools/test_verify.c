@@ -2,7 +2,7 @@
 
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

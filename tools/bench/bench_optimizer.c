@@ -10,7 +10,7 @@
 #include "eps/store/team.h"
 #include "proto/base/process.h"
 #include "proto/base/random.h"
-#include "tests/kit/plain.h"
+#include "tests/kit/inprocess/plain.h"
 #include "tools/bench/samples.h"
 
 #include <stdio.h>

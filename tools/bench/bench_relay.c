@@ -1,12 +1,12 @@
 /* bench_relay: the cost of the relay. The same layers, store and optimizer run in two ways: in one process with
- * function calls for messages (tests/kit/inprocess.h); and as epsd and eps-worker with sessions, shared memory and an
+ * function calls for messages (tests/kit/inprocess/inprocess.h); and as epsd and eps-worker with sessions, shared memory and an
  * optimizer thread. Rounds alternate. The ratio is that of the medians over all steps, without the first two of each
  * round.
  *
  *   bench_relay [WIDTH LAYERS HEADS ROWS TOKENS] */
 #include "client/eps.h"
 #include "proto/base/process.h"
-#include "tests/kit/inprocess.h"
+#include "tests/kit/inprocess/inprocess.h"
 #include "tools/bench/workload.h"
 
 #include <stdio.h>

@@ -3,9 +3,9 @@
 #include "proto/base/trace.h"
 #include "proto/model/weights.h"
 #include "proto/wire/files.h"
-#include "tests/kit/plain.h"
+#include "tests/kit/inprocess/plain.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

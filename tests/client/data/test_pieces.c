@@ -3,7 +3,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
-#include "tests/kit/tokenizer.h"
+#include "tests/kit/fixtures/tokenizer.h"
 
 #include "client/data/pieces.h"
 

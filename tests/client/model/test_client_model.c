@@ -1,8 +1,8 @@
 /* Which files a model is made of, in directories made here. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/stage.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/stage.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include "client/model/model.h"

@@ -2,8 +2,8 @@
 #include "client/text/side.h"
 
 #include "tests/kit/command.h"
-#include "tests/kit/stage.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/stage.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

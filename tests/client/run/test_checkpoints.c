@@ -13,6 +13,8 @@
 #include <math.h>
 #include <unistd.h>
 
+SUITE_LABELS(own)
+
 static int out, flushed = -1;
 static struct client_checkpoints c;
 

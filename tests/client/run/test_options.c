@@ -1,6 +1,6 @@
 /* Defaults and limits of a run, and the learning rate of each step. */
 #include "tests/kit/command.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include "client/run/options.h"

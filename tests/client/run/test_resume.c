@@ -1,5 +1,5 @@
 /* Runs that stop and go on, with real processes: the same bits as if they had never stopped, and what is refused. Killed
- * runs: tests/system/chaos.sh. Every optimizer and number: tests/system/test_train_modes.c. */
+ * runs: tests/system/chaos.sh. Every optimizer and number: tests/system/exact/test_train_modes.c. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

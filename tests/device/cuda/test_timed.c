@@ -2,8 +2,9 @@
  * worker beside an optimizer. Expected times are sums of what the header says (tests/sim/cudasim.h), by hand. */
 #include "tests/kit/device/timed.h"
 
+#include "proto/plan/memory/host.h"
 #include "proto/plan/memory/room.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * that waits for it, so that no second thread is needed; what a call has taken in is seen by what is left there. */
 #include "device/worker/link.h"
 
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

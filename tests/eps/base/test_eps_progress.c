@@ -1,6 +1,6 @@
 /* Where a worker is, told from its messages alone. */
 #include "eps/base/progress.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 /* Visits bottom to top: wte, wpe, h.0, h.1, ln_f, and wte again in the head: units 0 1 2 3 4 0. */

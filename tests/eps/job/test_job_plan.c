@@ -7,7 +7,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/stage.h"
+#include "tests/kit/inprocess/stage.h"
 #include "tests/proto/wire/session_of.h"
 
 #include <errno.h>

@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-SUITE_LABELS(slow)
+SUITE_LABELS(slow, own)
 
 enum { LIMIT = 8 };
 

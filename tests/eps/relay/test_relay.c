@@ -1,6 +1,6 @@
 /* The relay against its executable specification, which wrote the traces: events, and under each its actions
- * (tests/kit/relay_trace.h). */
-#include "tests/kit/relay_trace.h"
+ * (tests/kit/inprocess/relay_trace.h). */
+#include "tests/kit/inprocess/relay_trace.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(single)
+SUITE_LABELS(single, own)
 
 static FILE *open_trace(const char *name)
 {

@@ -1,11 +1,11 @@
 /* A version of the model on its way to disk while the next step runs: folds into what is not written yet wait, so the
  * files hold exactly that version. In one process, where the writer can be as slow as it likes. */
 #include "tests/kit/command.h"
-#include "tests/kit/inprocess.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/inprocess.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include "eps/save/capture.h"

@@ -1,7 +1,7 @@
 /* A checkpoint that several hosts write together into one directory. All are in this process. */
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include "eps/save/capture.h"

@@ -10,7 +10,7 @@
  * new one. */
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
-#include "tests/kit/plain.h"
+#include "tests/kit/inprocess/plain.h"
 #include "tests/kit/preload/record.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -26,6 +26,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+SUITE_LABELS(own)
 
 /* ---- the disk ---------------------------------------------------------------------------------------------------- */
 

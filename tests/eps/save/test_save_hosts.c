@@ -2,7 +2,7 @@
  * do what they have to do, and how late each hears what another has said. */
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include "eps/relay/relay.h"

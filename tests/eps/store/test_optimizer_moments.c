@@ -1,5 +1,5 @@
 /* 16-bit moments of the optimizer alone, over many elements and steps: their bias and scatter. */
-#include "tests/kit/plain.h"
+#include "tests/kit/inprocess/plain.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-#include "tests/kit/plain.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/plain.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include "proto/base/random.h"

@@ -1,6 +1,6 @@
 /* The gradient's norm, clipped as PyTorch clips it. */
-#include "tests/kit/plain.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/plain.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

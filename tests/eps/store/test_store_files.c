@@ -1,5 +1,5 @@
-#include "tests/kit/plain.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/plain.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+SUITE_LABELS(own)
 
 /* These two stand in for the C library's: a file system that cannot reserve, one that is full after so many bytes. */
 static int reserve_code;

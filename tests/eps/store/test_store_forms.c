@@ -1,6 +1,6 @@
 /* The store in its narrower forms: a split master, 16-bit moments, contributions in bf16, held sums, clipped updates. */
-#include "tests/kit/plain.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/plain.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include "eps/store/memory.h"

@@ -1,7 +1,7 @@
 /* A store with frozen tensors: what they cost, that no update touches them, and what of them is in a checkpoint. */
 #include "proto/plan/memory/host.h"
-#include "tests/kit/plain.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/plain.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

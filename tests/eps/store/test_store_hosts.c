@@ -1,8 +1,8 @@
 /* Several hosts' stores, each with the optimizer state of its own units, are one host's store in parts. All are in this
  * process. Whatever a transport would move is copied. */
 #include "proto/plan/memory/host.h"
-#include "tests/kit/plain.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/plain.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

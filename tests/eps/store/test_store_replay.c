@@ -1,6 +1,6 @@
 /* With replay, an update leaves the relayed weights before it whole, and no bit is another one than without. */
-#include "tests/kit/plain.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/plain.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "tests/kit/plain.h"
+#include "tests/kit/inprocess/plain.h"
 #include "tests/kit/test.h"
 
 #include "eps/store/team.h"

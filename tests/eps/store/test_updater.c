@@ -2,8 +2,8 @@
  * jobs queue. */
 #include "eps/store/updater.h"
 
-#include "tests/kit/plain.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/plain.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

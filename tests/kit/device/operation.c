@@ -1,7 +1,7 @@
 #include "tests/kit/device/operation.h"
 
 #include "device/cpu/cpu.h"
-#include "tests/kit/device/reference.h"
+#include "tests/kit/reference/reference.h"
 #include "tests/kit/test.h"
 
 #include <check.h>

@@ -4,7 +4,7 @@
 
 #include "proto/step/step.h"
 #include "tests/kit/device/array_link.h"
-#include "tests/kit/device/reference_gpt2.h"
+#include "tests/kit/reference/reference_gpt2.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SUITE_LABELS(own)
+
 TEST(sizes_are_read_in_bytes_and_binary_and_decimal_units)
 {
     static const struct {

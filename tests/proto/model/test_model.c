@@ -1,5 +1,5 @@
 /* What a model consists of, and how a unit is divided into what is trained and what is frozen. */
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/model/model.h"

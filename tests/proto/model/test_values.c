@@ -1,7 +1,7 @@
 /* The places of boundary values: of two that are needed at once each has its own, and there are no more than are needed. */
 #include "proto/model/family.h"
 #include "tests/kit/device/setting.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 /* ---- a block whose values last for different times ---- */

@@ -2,7 +2,7 @@
  * that sends something else, costs nobody but itself. */
 #include "proto/net/bulk.h"
 #include "proto/wire/wire.h"
-#include "tests/kit/tcp.h"
+#include "tests/kit/inprocess/stage.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -71,7 +71,7 @@ static void open_pair(unsigned flags)
 {
     int ends[2];
 
-    tcp_connect_pair(ends);
+    stage_connect_pair(ends);
     open_end(&sender, ends[0], flags);
     open_end(&receiver, ends[1], flags);
     receiver.peer = &sender;
@@ -148,7 +148,7 @@ TEST(a_peer_that_does_not_consume_holds_up_nobody)
     open_pair(0);
     for (int i = 0; i < 100; i++)
         ck_assert_int_eq(bulk_send(&sender.bulk, from, MOST), 0);
-    tcp_connect_pair(ends);
+    stage_connect_pair(ends);
     open_end(&other, ends[0], 0);
     open_end(&others, ends[1], 0);
     others.peer = &other;
@@ -224,7 +224,7 @@ TEST_EACH(a_chunk_that_is_not_as_it_was_sent_ends_the_connection, COUNT(deeds))
     static uint8_t frame[2000];
     int ends[2];
 
-    tcp_connect_pair(ends);
+    stage_connect_pair(ends);
     open_end(&receiver, ends[1], deeds[_i].flags);
     ck_assert_int_eq(bulk_expect(&receiver.bulk, to, 1000), 0);
     const size_t n = seal(frame, deeds[_i].n, deeds[_i].number, deeds[_i].flags) - deeds[_i].cuts;
@@ -244,7 +244,7 @@ TEST(an_end_between_transfers_is_no_fault)
 {
     int ends[2];
 
-    tcp_connect_pair(ends);
+    stage_connect_pair(ends);
     open_end(&receiver, ends[1], 0);
     uint8_t frame[64];
     const size_t n = seal(frame, 8, 0, 0);
@@ -307,7 +307,7 @@ TEST(nothing_is_read_after_on_closed)
         busy[i].data = &go;
         uv_queue_work(&loop, &busy[i], wait_for_go, on_waited);
     }
-    tcp_connect_pair(ends);
+    stage_connect_pair(ends);
     sender = (struct end){.n_closed = 0};
     ck_assert_int_eq(bulk_open(b, &loop, ends[0], &h, &freeing, &sender), 0);
     ck_assert_int_eq(bulk_send(b, from, 1), 0);

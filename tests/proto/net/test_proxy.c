@@ -7,7 +7,7 @@
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 #include "proto/wire/segment.h"
-#include "tests/kit/tcp.h"
+#include "tests/kit/inprocess/stage.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -62,8 +62,8 @@ static void begin(void)
     uv_loop_init(&loop);
     ck_assert_msg(model_config_parse(&c, config, strlen(config), &err) == 0, "%s", err.text);
     ck_assert_int_eq(model_init(&model, &c, &err), 0);
-    tcp_connect_pair(control);
-    tcp_connect_pair(bulk);
+    stage_connect_pair(control);
+    stage_connect_pair(bulk);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, connections[i]), 0);
     daemon_end = connections[0][0];
@@ -444,8 +444,8 @@ static int open_hand(struct hand *hand)
     int control[2], bulk[2], connections[2];
 
     *hand = (struct hand){.n_sent = 0};
-    tcp_connect_pair(control);
-    tcp_connect_pair(bulk);
+    stage_connect_pair(control);
+    stage_connect_pair(bulk);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, connections), 0);
     open_one(false, connections[1], control[1], bulk[1]);
     ck_assert_int_eq(control_open(&hand->control, &loop, control[0], &h, &control_events, hand), 0);

@@ -1,7 +1,7 @@
 /* Scratch of attention's gradient, by hand. */
 #include "proto/operation/attention_way.h"
 #include "proto/plan/memory/layers.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 /* Two fp32 a query and head of our own; else one, delta, and then:

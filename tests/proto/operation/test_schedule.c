@@ -1,7 +1,7 @@
 /* The order of a program's steps, written out, and what forward leaves for backward. */
 #include "proto/operation/operation.h"
 #include "proto/operation/schedule.h"
-#include "tests/kit/programs.h"
+#include "tests/kit/inprocess/programs.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>

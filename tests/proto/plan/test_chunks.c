@@ -1,6 +1,6 @@
 /* A block that is one layer, and the same block as five: what is not on the device together is not planned together. */
 #include "tests/kit/device/backend.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/model/family.h"

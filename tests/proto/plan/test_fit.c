@@ -1,5 +1,5 @@
 #include "proto/plan/memory/files.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/advice.h"

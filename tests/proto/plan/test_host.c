@@ -1,4 +1,4 @@
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/memory/division.h"

@@ -1,7 +1,7 @@
 /* Blocks of several kinds, in periods: the plan, the search and the cost against what lists each block by itself. */
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/model/family.h"

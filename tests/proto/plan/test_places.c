@@ -1,6 +1,6 @@
 /* What is derived from a program: no step reads what is not there, in any layout, and none is larger than by hand. */
 #include "proto/plan/memory/layers.h"
-#include "tests/kit/programs.h"
+#include "tests/kit/inprocess/programs.h"
 #include "tests/kit/test.h"
 
 enum { SHAPES = 100, BYTES_AT_MOST = 1 << 22, CELL = PLAN_ALIGNMENT };

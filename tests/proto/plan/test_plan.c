@@ -1,6 +1,6 @@
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/memory/units.h"

@@ -1,5 +1,5 @@
 #include "tests/kit/device/backend.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/time/cost.h"

@@ -1,6 +1,6 @@
 #include "proto/plan/memory/units.h"
 
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 /* Bottom to top: wte in 3 units (20,000 rows, at most 8,192 each), wpe, 4 blocks, norm; untied, 3 of the head. */

@@ -2,7 +2,7 @@
  * Gemma 2 and 3 are but for windows is described here as a family's file would. */
 #include "proto/model/decoder_family.h"
 #include "tests/kit/device/backend.h"
-#include "tests/kit/device/reference.h"
+#include "tests/kit/reference/reference.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 

@@ -6,7 +6,7 @@
 
 #include "proto/step/timeline.h"
 #include "proto/plan/time/cost.h"
-#include "tests/kit/model.h"
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* A session's beginning on the daemon's side, and a peer's attempts. What is said amiss meanwhile: test_session.c. */
 #include "proto/wire/session_internal.h" /* session_accept: its tick can be set before the session is open */
-#include "tests/kit/stage.h"
+#include "tests/kit/inprocess/stage.h"
 #include "tests/kit/test.h"
 
 #include <nanomsg/nn.h>

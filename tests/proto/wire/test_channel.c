@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_LABELS(own)
+
 static struct end {
     struct channel channel;
     bool open;

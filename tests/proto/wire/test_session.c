@@ -1,5 +1,5 @@
 #include "tests/kit/processes.h"
-#include "tests/kit/stage.h"
+#include "tests/kit/inprocess/stage.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* One step's gradient and 20 steps in bf16 against PyTorch in float64, and PyTorch's own bf16. */
 #include "tests/kit/device/backend.h"
-#include "tests/kit/exact.h"
+#include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
 
 SUITE_LABELS(single, on_cuda_release, on_cudnn)

@@ -1,6 +1,6 @@
 /* One step's gradient of random models, in fp32 and in bf16, against PyTorch in float64: a small part of what
  * tests/oracle/distribution.py shows, and its criterion, the distribution of how far off the worst tensor is. */
-#include "tests/kit/exact.h"
+#include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>

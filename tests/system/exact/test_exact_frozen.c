@@ -1,7 +1,7 @@
 /* Training with frozen tensors: PyTorch's with requires_grad=False, and the bits of training all of them. */
 #include "proto/plan/search.h"
 #include "tests/kit/device/backend.h"
-#include "tests/kit/exact.h"
+#include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* One step's gradient against PyTorch in float64, however the minibatch is cut. */
 #include "tests/kit/device/backend.h"
-#include "tests/kit/exact.h"
+#include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
 
 SUITE_LABELS(single, on_cuda_release)

@@ -2,7 +2,7 @@
  * rows of different length, padded more and less. What tests/oracle/make_labels.py made. */
 #include "proto/wire/message.h"
 #include "tests/kit/device/backend.h"
-#include "tests/kit/exact.h"
+#include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

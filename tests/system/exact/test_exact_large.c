@@ -1,6 +1,6 @@
 /* GPT-2's own width and vocabulary, 50,257 x 768 tied, two blocks, against PyTorch: one step's gradient and 20 steps.
  * The embedding is cut into several units here, and contributions travel in slices. */
-#include "tests/kit/exact.h"
+#include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
 
 SUITE_LABELS(release, slow)

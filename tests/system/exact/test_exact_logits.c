@@ -1,8 +1,8 @@
 /* Directories made by transformers load, and give its logits. */
 #include "tests/kit/command.h"
-#include "tests/kit/inprocess.h"
+#include "tests/kit/inprocess/inprocess.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/store_fixture.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include "proto/model/wrapper.h"

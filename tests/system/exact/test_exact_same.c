@@ -1,7 +1,7 @@
 /* What must not change a bit: threads, weight buffers, budget, replay, when the optimizer commits, AdamA in one part, and
  * with --deterministic the number of workers. Without it, and from AdamA to AdamW, no more than rounding. */
 #include "proto/plan/search.h"
-#include "tests/kit/exact.h"
+#include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Twenty steps, ten of families that only tests have, against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with as many
  * microbatches, clipped norms. */
 #include "tests/kit/device/backend.h"
-#include "tests/kit/exact.h"
+#include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
 
 SUITE_LABELS(single, slow, on_cuda_release)

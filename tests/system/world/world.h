@@ -84,6 +84,7 @@ struct world_options {
 /* The seed's faults, in the order of their coming. */
 unsigned world_faults(struct fault out[WORLD_MOST_FAULTS], const struct world_options *options);
 const char *world_fault_name(enum fault_kind kind);
+bool world_fault_is_harmless(enum fault_kind kind); /* to the client's run: only time is lost */
 
 /* Runs it in this process, which is good for one run. Returns when all is well; world_fail ends the process otherwise. */
 void world_run(struct world_result *out, const struct world_options *options);

@@ -1,7 +1,7 @@
 /* What a tokenizer.json may not say, and what would take all time or memory. */
 #include "tests/kit/command.h"
 #include "tests/kit/test.h"
-#include "tests/kit/tokenizer.h"
+#include "tests/kit/fixtures/tokenizer.h"
 
 #include "client/text/tokenizer.h"
 

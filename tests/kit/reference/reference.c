@@ -1,0 +1,506 @@
+#include "tests/kit/reference/reference.h"
+
+#include "tests/kit/reference/reference_batch_norm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double pi = 3.14159265358979323846;
+
+double reference_activation(enum model_activation activation, double x)
+{
+    switch (activation) {
+    case MODEL_GELU_NEW:
+        return 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
+    case MODEL_GELU:
+        return 0.5 * x * erfc(-x / sqrt(2));
+    case MODEL_RELU:
+        return x > 0 ? x : 0;
+    case MODEL_SILU:
+        return x / (1 + exp(-x));
+    case MODEL_TANH:
+        return tanh(x);
+    }
+    abort();
+}
+
+double reference_activation_gradient(enum model_activation activation, double x)
+{
+    double t;
+
+    switch (activation) {
+    case MODEL_GELU_NEW:
+        t = tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x));
+        return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
+    case MODEL_GELU:
+        return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * pi);
+    case MODEL_RELU:
+        return x > 0;
+    case MODEL_TANH:
+        return 1 - tanh(x) * tanh(x);
+    case MODEL_SILU:
+        return 1 / (1 + exp(-x)) + x * exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
+    }
+    abort();
+}
+
+double reference_dropout(const struct device_dropout *dropout, uint64_t row, uint64_t element)
+{
+    uint32_t words[4];
+
+    if (dropout->p == 0)
+        return 1;
+    random_quad(words, dropout->key, dropout->first_row + row, element / 4);
+    return words[element % 4] >= random_threshold(dropout->p) ? 1 / (1 - (double)dropout->p) : 0;
+}
+
+static void matmul(const struct device_matmul *op)
+{
+    const double *a = op->a, *b = op->b, *bias = op->bias;
+    double *c = op->c, *pre = op->pre;
+
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t j = 0; j < op->n; j++) {
+            const size_t at = i * op->c_stride + j;
+            double sum = 0;
+            for (size_t k = 0; k < op->k; k++)
+                sum += a[op->transpose_a ? k * op->a_stride + i : i * op->a_stride + k] *
+                       b[op->transpose_b ? j * op->b_stride + k : k * op->b_stride + j];
+            if (op->beta != 0)
+                sum += c[at];
+            if (op->epilogue == DEVICE_BIAS || op->epilogue == DEVICE_BIAS_ACTIVATION)
+                sum += bias[j];
+            if (op->epilogue == DEVICE_BIAS_ACTIVATION)
+                pre[at] = sum, sum = reference_activation(op->activation, sum);
+            if (op->epilogue == DEVICE_ACTIVATION_GRADIENT)
+                sum *= reference_activation_gradient(op->activation, pre[at]);
+            c[at] = sum;
+        }
+}
+
+/* mean and 1/sqrt(...) of a row */
+static void statistics(double out[2], const double *x, const struct device_norm *op)
+{
+    double square = 0;
+
+    out[0] = 0;
+    for (size_t j = 0; j < op->n && op->kind == DEVICE_LAYER_NORM; j++)
+        out[0] += x[j] / (double)op->n;
+    for (size_t j = 0; j < op->n; j++)
+        square += (x[j] - out[0]) * (x[j] - out[0]) / (double)op->n;
+    out[1] = 1 / sqrt(square + (double)op->epsilon);
+}
+
+/* The number of rows' heads, and the first value of one. */
+static size_t norm_heads(const struct device_norm *op)
+{
+    return op->m * (op->n_heads ? op->n_heads : 1);
+}
+
+static size_t norm_head(const struct device_norm *op, size_t i)
+{
+    const size_t heads = op->n_heads ? op->n_heads : 1;
+
+    return i / heads * (op->stride ? op->stride : heads * op->n) + i % heads * op->n;
+}
+
+static void norm(const struct device_norm *op)
+{
+    const double *weight = op->weight, *bias = op->bias;
+    double *of_rows = (void *)op->statistics, *of;
+
+    for (size_t i = 0; i < norm_heads(op); i++) {
+        const double *x = (const double *)op->x + norm_head(op, i);
+        double *y = (double *)op->y + norm_head(op, i);
+
+        of = of_rows + 2 * i;
+        statistics(of, x, op);
+        for (size_t j = 0; j < op->n; j++)
+            y[j] = (x[j] - of[0]) * of[1] * (op->offset + weight[j]) + (bias ? bias[j] : 0);
+    }
+}
+
+static void norm_backward(const struct device_norm *op)
+{
+    const double *weight = op->weight, n = (double)op->n;
+    double *weights = (void *)op->weight_gradient, *biases = (void *)op->bias_gradient;
+
+    for (size_t i = 0; i < norm_heads(op); i++) {
+        const size_t at = norm_head(op, i);
+        const double *x = (const double *)op->x + at, *dy = (const double *)op->y_gradient + at;
+        double *dx = (double *)op->x_gradient + at, of[2], mean_g = 0, mean_gz = 0;
+
+        statistics(of, x, op);
+        for (size_t j = 0; j < op->n; j++) {
+            const double z = (x[j] - of[0]) * of[1], g = dy[j] * (op->offset + weight[j]);
+            if (weights)
+                weights[j] += dy[j] * z;
+            if (biases)
+                biases[j] += dy[j];
+            mean_g += op->kind == DEVICE_LAYER_NORM ? g / n : 0;
+            mean_gz += g * z / n;
+        }
+        for (size_t j = 0; j < op->n; j++)
+            dx[j] = (op->accumulate ? dx[j] : 0) +
+                    of[1] * (dy[j] * (op->offset + weight[j]) - mean_g - (x[j] - of[0]) * of[1] * mean_gz);
+    }
+}
+
+static void rope(const struct device_rope *op)
+{
+    const size_t half = op->n_rotated / 2;
+    double *x = op->x;
+
+    for (size_t i = 0; i < op->n_rows * op->n_tokens; i++)
+        for (size_t j = 0; j < op->n_heads * half; j++) {
+            double *a = x + i * op->stride + j / half * op->head_width + j % half, *b = a + half, was = *a;
+            const double angle = (double)(op->first + i % op->n_tokens) * op->frequencies[j % half];
+            const double sine = op->inverse ? -sin(angle) : sin(angle);
+            *a = was * cos(angle) - *b * sine;
+            *b = *b * cos(angle) + was * sine;
+        }
+}
+
+static void glu(const struct device_glu *op, bool backward)
+{
+    const double *gate = op->gate, *up = op->up, *dy = op->y_gradient;
+    double *y = op->y, *gates = op->gate_gradient, *ups = op->up_gradient;
+
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t j = 0; j < op->n; j++) {
+            const double g = gate[i * op->stride + j], u = up[i * op->stride + j];
+            if (!backward) {
+                y[i * op->n + j] = reference_activation(op->activation, g) * u;
+                continue;
+            }
+            gates[i * op->gradient_stride + j] =
+                dy[i * op->n + j] * u * reference_activation_gradient(op->activation, g);
+            ups[i * op->gradient_stride + j] = dy[i * op->n + j] * reference_activation(op->activation, g);
+        }
+}
+
+/* One query of a head: where it, its output, and the row's first key and value are; the keys that it sees. Keys and
+ * values are in qkv, or in kv, `stride` apart. */
+struct view {
+    size_t q, out, k, v, stride, head_width, from, to;
+    size_t number; /* of log_sum_exp */
+    size_t row;
+};
+
+static size_t keys_of(const struct device_attention *op)
+{
+    return op->kv ? op->n_keys : op->n_tokens;
+}
+
+static struct view view_of(const struct device_attention *op, size_t number)
+{
+    const size_t row = number / op->n_tokens / op->n_heads, head = number / op->n_tokens % op->n_heads;
+    const size_t query = number % op->n_tokens, n_kv_heads = op->n_kv_heads ? op->n_kv_heads : op->n_heads;
+    const size_t head_width = op->width / op->n_heads, kv_width = n_kv_heads * head_width;
+    const size_t token = row * op->n_tokens + query, shared = head / (op->n_heads / n_kv_heads);
+    const size_t before_keys = op->kv ? 0 : op->width, stride = before_keys + 2 * kv_width;
+    const size_t k = row * keys_of(op) * stride + before_keys + shared * head_width;
+
+    return (struct view){.q = token * (op->kv ? op->width : stride) + head * head_width,
+                         .out = token * op->width + head * head_width,
+                         .k = k,
+                         .v = k + kv_width,
+                         .stride = stride,
+                         .head_width = head_width,
+                         .from = op->window && query >= op->window ? query + 1 - op->window : 0,
+                         .to = !op->full     ? query + 1
+                               : op->lengths ? op->lengths[row]
+                                             : keys_of(op),
+                         .number = number,
+                         .row = row};
+}
+
+/* Probabilities p (n_keys) of the keys that are seen; returns the log of the sum of exponentials. */
+static double probabilities(double *p, const struct view *view, const struct device_attention *op)
+{
+    const double *q = (const double *)op->qkv + view->q, *kv = op->kv ? op->kv : op->qkv;
+    double max = -INFINITY, sum = 0;
+
+    for (size_t key = view->from; key < view->to; key++) {
+        p[key] = 0;
+        for (size_t d = 0; d < view->head_width; d++)
+            p[key] += (double)op->scale * q[d] * kv[view->k + key * view->stride + d];
+        max = fmax(max, p[key]);
+    }
+    for (size_t key = view->from; key < view->to; key++)
+        sum += p[key] = exp(p[key] - max);
+    for (size_t key = view->from; key < view->to; key++)
+        p[key] /= sum;
+    return max + log(sum);
+}
+
+static double factor_of(const struct device_attention *op, const struct view *view, size_t key)
+{
+    return reference_dropout(&op->dropout, view->row, view->number % (op->n_heads * op->n_tokens) * keys_of(op) + key);
+}
+
+static void attention(const struct device_attention *op)
+{
+    double *p = calloc(keys_of(op), sizeof *p), *out = op->out, *sums = (void *)op->log_sum_exp;
+    const double *kv = op->kv ? op->kv : op->qkv;
+
+    for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_tokens; i++) {
+        const struct view view = view_of(op, i);
+        sums[i] = probabilities(p, &view, op);
+        for (size_t key = view.from; key < view.to; key++)
+            p[key] *= factor_of(op, &view, key);
+        for (size_t d = 0; d < view.head_width; d++) {
+            out[view.out + d] = 0;
+            for (size_t key = view.from; key < view.to; key++)
+                out[view.out + d] += p[key] * kv[view.v + key * view.stride + d];
+        }
+    }
+    free(p);
+}
+
+/* Adds one query's part to the gradients of q, k and v. p and g (n_keys) are room to work in. */
+static void query_backward(const struct view *view, const struct device_attention *op, double *p, double *g)
+{
+    const double *dy = (const double *)op->out_gradient + view->out, *out = (const double *)op->out + view->out;
+    const double *q = (const double *)op->qkv + view->q, *kv = op->kv ? op->kv : op->qkv;
+    double mean = 0, *q_gradient = (double *)op->qkv_gradient + view->q;
+    double *kv_gradient = op->kv ? op->kv_gradient : op->qkv_gradient;
+
+    probabilities(p, view, op);
+    for (size_t key = view->from; key < view->to; key++) {
+        const size_t v = view->v + key * view->stride;
+        const double factor = factor_of(op, view, key);
+        g[key] = 0;
+        for (size_t d = 0; d < view->head_width; d++) {
+            g[key] += dy[d] * kv[v + d] * factor;
+            kv_gradient[v + d] += p[key] * factor * dy[d];
+        }
+    }
+    for (size_t d = 0; d < view->head_width; d++)
+        mean += out[d] * dy[d];
+    for (size_t key = view->from; key < view->to; key++)
+        for (size_t d = 0; d < view->head_width; d++) {
+            const double ds = p[key] * (g[key] - mean) * (double)op->scale;
+            q_gradient[d] += ds * kv[view->k + key * view->stride + d];
+            kv_gradient[view->k + key * view->stride + d] += ds * q[d];
+        }
+}
+
+static void attention_backward(const struct device_attention *op)
+{
+    const size_t stride = view_of(op, 0).stride, n_keys = keys_of(op);
+    double *room = calloc(2 * n_keys, sizeof *room);
+
+    memset(op->qkv_gradient, 0, op->n_rows * op->n_tokens * (op->kv ? op->width : stride) * sizeof(double));
+    if (op->kv)
+        memset(op->kv_gradient, 0, op->n_rows * n_keys * stride * sizeof(double));
+    for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_tokens; i++) {
+        const struct view view = view_of(op, i);
+        query_backward(&view, op, room, room + n_keys);
+    }
+    free(room);
+}
+
+static void dropout_add(const struct device_dropout_add *op)
+{
+    const size_t row = op->n_tokens * op->n, stride = op->stride ? op->stride : op->n;
+    const double *x = op->x, *h = op->h;
+    double *y = op->y;
+
+    for (size_t i = 0; i < op->n_rows * row; i++) {
+        const size_t at = i / op->n * stride + i % op->n;
+        y[at] = (x ? x[at] : 0) + h[at] * reference_dropout(&op->dropout, i / row, i % row);
+    }
+}
+
+/* Backward adds in fp32, in order: a sum of two floats is rounded once, also by way of double; times a scale once
+ * more. */
+static void embed(const struct device_embed *op, bool backward)
+{
+    const double *table = op->table, *dy = op->y_gradient;
+    double *y = op->y, *sums = (void *)op->table_gradient;
+    const double scale = (double)device_embed_scale(op);
+
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t j = 0; j < op->n && op->ids[i] >= op->first && op->ids[i] - op->first < op->n_table; j++) {
+            const size_t from = (op->ids[i] - op->first) * op->n + j, to = i * op->n + j;
+            if (backward)
+                sums[from] = (double)(float)(sums[from] + scale * dy[to]);
+            else
+                y[to] = (op->accumulate ? y[to] : 0) + scale * table[from];
+        }
+}
+
+static void position(const struct device_position *op, bool backward)
+{
+    const size_t row = op->n_tokens * op->n;
+    const double *table = op->table, *dy = op->y_gradient;
+    double *y = op->y, *sums = (void *)op->table_gradient;
+
+    for (size_t i = 0; i < op->n_rows * row; i++)
+        if (backward)
+            sums[i % row] += dy[i];
+        else
+            y[i] += table[i % row];
+}
+
+static double logit_at(const struct device_cross_entropy *op, size_t i, size_t j)
+{
+    const double *logits = (const void *)op->logits, *bias = (const void *)op->bias;
+
+    return logits[i * op->logits_stride + j] + (bias ? bias[j] : 0);
+}
+
+/* running: the maximum, the sum of exp(logit - maximum), the label's logit. */
+static void log_sum_exp(const struct device_cross_entropy *op)
+{
+    for (size_t i = 0; i < op->m; i++) {
+        double *to = (double *)(void *)op->running + 3 * i;
+        double max = op->start ? -INFINITY : to[0], sum = 0;
+        for (size_t j = 0; j < op->n; j++)
+            max = fmax(max, logit_at(op, i, j));
+        for (size_t j = 0; j < op->n; j++)
+            sum += exp(logit_at(op, i, j) - max);
+        to[1] = sum + (op->start ? 0 : to[1] * exp(to[0] - max));
+        to[0] = max;
+        to[2] = op->start ? 0 : to[2];
+        if (op->labels[i] >= op->first && op->labels[i] - op->first < op->n)
+            to[2] = logit_at(op, i, op->labels[i] - op->first);
+    }
+}
+
+static void loss(const struct device_loss *op)
+{
+    const double *from = (const double *)(const void *)op->running;
+
+    for (size_t i = 0; i < op->m; i++)
+        op->losses[i] = op->labels[i] == UINT32_MAX ? 0 : from[3 * i] + log(from[3 * i + 1]) - from[3 * i + 2];
+}
+
+/* In its place, and zeros behind it. */
+static void cross_entropy_gradient(const struct device_cross_entropy *op)
+{
+    for (size_t i = 0; i < op->m; i++) {
+        double *logits = (double *)(void *)op->logits + i * op->logits_stride;
+        const double *of = (const double *)(const void *)op->running + 3 * i;
+        const bool counts = op->labels[i] != UINT32_MAX;
+        for (size_t j = 0; j < op->logits_stride; j++)
+            logits[j] = counts && j < op->n
+                            ? (exp(logit_at(op, i, j) - of[0]) / of[1] - (op->first + j == op->labels[i])) *
+                                  (double)op->scale * (op->cap != 0 ? 1 - pow(logits[j] / (double)op->cap, 2) : 1)
+                            : 0;
+    }
+}
+
+/* The gradient in the logits' place, and zeros behind it. */
+static void squared_error(const struct device_squared_error *op, bool gradient)
+{
+    const double *bias = (const void *)op->bias;
+
+    for (size_t i = 0; i < op->m; i++) {
+        double *logits = (double *)(void *)op->logits + i * op->logits_stride;
+        float label;
+        memcpy(&label, &op->labels[i], sizeof label);
+        const double error = op->labels[i] == UINT32_MAX ? 0 : *logits + (bias ? *bias : 0) - (double)label;
+        if (!gradient)
+            op->losses[i] = error * error;
+        for (size_t j = 0; gradient && j < op->logits_stride; j++)
+            logits[j] = j == 0 ? 2 * error * (double)op->scale : 0;
+    }
+}
+
+static void activate(const struct device_activate *op)
+{
+    for (size_t i = 0; i < op->n; i++)
+        ((double *)op->y)[i] = reference_activation(op->activation, ((const double *)op->x)[i]);
+}
+
+static void activate_backward(const struct device_activate *op)
+{
+    for (size_t i = 0; i < op->n; i++)
+        ((double *)op->gradient)[i] *= reference_activation_gradient(op->activation, ((const double *)op->x)[i]);
+}
+
+static void add(const struct device_add *op)
+{
+    for (size_t i = 0; i < op->n; i++)
+        ((double *)(void *)op->sum)[i] += ((const double *)(const void *)op->x)[i];
+}
+
+static void reduce_rows(const struct device_reduce_rows *op)
+{
+    for (size_t i = 0; i < op->m * op->n; i++)
+        ((double *)(void *)op->sum)[i % op->n] += ((const double *)op->x)[i / op->n * op->stride + i % op->n];
+}
+
+static void soft_cap(const struct device_soft_cap *op)
+{
+    double *x = (double *)(void *)op->x;
+
+    for (size_t i = 0; i < op->n; i++)
+        x[i] = (double)op->cap * tanh(x[i] / (double)op->cap);
+}
+
+void reference_run(const struct call *call)
+{
+    switch (call->kind) {
+    case CALL_matmul:
+        return matmul(&call->matmul);
+    case CALL_norm:
+        return norm(&call->norm);
+    case CALL_norm_backward:
+        return norm_backward(&call->norm);
+    case CALL_row_moments:
+    case CALL_row_moments_backward:
+        return reference_row_moments(&call->row_moments, call->kind == CALL_row_moments_backward);
+    case CALL_join_moments:
+    case CALL_join_moments_backward:
+        return reference_join_moments(&call->join_moments, call->kind == CALL_join_moments_backward);
+    case CALL_batch_norm:
+        return reference_batch_norm(&call->batch_norm);
+    case CALL_batch_norm_backward:
+        return reference_batch_norm_backward(&call->batch_norm);
+    case CALL_rope:
+        return rope(&call->rope);
+    case CALL_glu:
+    case CALL_glu_backward:
+        return glu(&call->glu, call->kind == CALL_glu_backward);
+    case CALL_attention:
+        return attention(&call->attention);
+    case CALL_attention_backward:
+        return attention_backward(&call->attention);
+    case CALL_dropout_add:
+        return dropout_add(&call->dropout_add);
+    case CALL_embed:
+    case CALL_embed_backward:
+        return embed(&call->embed, call->kind == CALL_embed_backward);
+    case CALL_position:
+    case CALL_position_backward:
+        return position(&call->position, call->kind == CALL_position_backward);
+    case CALL_log_sum_exp:
+        return log_sum_exp(&call->log_sum_exp);
+    case CALL_cross_entropy_gradient:
+        return cross_entropy_gradient(&call->cross_entropy_gradient);
+    case CALL_squared_error:
+    case CALL_squared_error_gradient:
+        return squared_error(&call->squared_error, call->kind == CALL_squared_error_gradient);
+    case CALL_loss:
+        return loss(&call->loss);
+    case CALL_activate:
+        return activate(&call->activate);
+    case CALL_activate_backward:
+        return activate_backward(&call->activate_backward);
+    case CALL_add:
+        return add(&call->add);
+    case CALL_reduce_rows:
+        return reduce_rows(&call->reduce_rows);
+    case CALL_soft_cap:
+        return soft_cap(&call->soft_cap);
+    case CALL_zero:
+    case CALL_round_bf16:
+    case CALL_attention_cached:
+        break;
+    }
+    abort();
+}

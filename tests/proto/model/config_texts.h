@@ -1,0 +1,23 @@
+/* tests/proto/model/config_texts.h - beginnings of a config.json of each family. JSON is written with ' for " (quoted). */
+#ifndef TESTS_PROTO_MODEL_CONFIG_TEXTS_H
+#define TESTS_PROTO_MODEL_CONFIG_TEXTS_H
+
+#define GPT2     "{'model_type': 'gpt2', "
+#define SMALLEST GPT2 "'n_layer': 2, 'n_head': 3, 'n_embd': 48, 'n_positions': 64, 'vocab_size': 96"
+
+#define DECODER(type)                                                                                                  \
+    "{'model_type': '" type "', 'hidden_size': 96, 'num_attention_heads': 4, 'num_hidden_layers': 3, "                 \
+    "'intermediate_size': 150, 'vocab_size': 211"
+#define BERT       DECODER("bert")
+#define ROBERTA    DECODER("roberta")
+#define CLASSIFIER BERT ", 'architectures': ['BertForSequenceClassification']"
+#define LLAMA      DECODER("llama")
+#define QWEN2      DECODER("qwen2")
+#define QWEN3      DECODER("qwen3")
+#define GEMMA3                                                                                                         \
+    "{'model_type': 'gemma3_text', 'hidden_size': 96, 'num_attention_heads': 8, 'num_hidden_layers': 6, "              \
+    "'intermediate_size': 150, 'vocab_size': 211"
+#define MISTRAL DECODER("mistral") ", 'num_key_value_heads': 1"
+#define GEMMA   DECODER("gemma") ", 'num_key_value_heads': 1"
+
+#endif

@@ -1,0 +1,157 @@
+/* Models of families that only tests have (tests/families), in real programs: whatever the memory, the workers and the
+ * interruptions, each byte is the same; and their texts are PyTorch's. */
+#include "tests/kit/command.h"
+#include "tests/kit/fixtures/fixture.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+SUITE_LABELS(long)
+SUITE_TIMEOUT(240)
+
+enum { N_IDS = 4000 };
+
+/* Blocks that differ; of several layers, of which the first of these freezes a block, the others some. */
+static const struct {
+    const char *name, *frozen;
+} families[] = {{"alternating", "layers.1.*"},
+                {"chunked", "layers.1.*,layers.2.mlp.[02].*"},
+                {"experts", "layers.0.self_attn.*,layers.1.experts.3.*"},
+                {"shifted", "shift.*"},
+                {"crossing", "layers.0.*"},
+                {"part_norm", "layers.1.part_norm.*"}};
+
+enum { GENERATING = 4 }; /* the first ones */
+
+static struct fixture fixture;
+
+static void open_family(int which)
+{
+    uint16_t ids[N_IDS];
+
+    fixture_open_model(&fixture, families[which].name);
+    expect("mkdir model", 0);
+    fixture_write_model(&fixture, processes_path("model"));
+    for (size_t i = 0; i < N_IDS; i++)
+        ids[i] = (uint16_t)(processes_token(i) % fixture.vocabulary);
+    processes_write("ids.bin", ids, sizeof ids);
+    processes_write("held.bin", ids, 250 * sizeof *ids);
+}
+
+static void setup(void)
+{
+    processes_setup();
+    processes_know_families();
+}
+
+static void remove_all(void)
+{
+    fixture_close(&fixture);
+    processes_remove();
+}
+
+SUITE_FIXTURE(setup, remove_all)
+
+#define DATA "--data ids.bin --eval-data held.bin --save-every 2 --keep 0 "
+
+TEST_EACH(the_product_does_not_know_it, COUNT(families))
+{
+    open_family(_i);
+    expect(BIN_DIR "/eps train --model model " DATA "--steps 1 --out no", 1,
+           print("model_type is \"%s\": it must be bert, ", families[_i].name));
+}
+
+/* The least memory, and then more and more: of the stash, of what is kept and of the weights, more lies on the device. */
+TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2 * COUNT(families))
+{
+    const char *const frozen = families[_i / 2].frozen;
+    char run[250];
+
+    open_family(_i / 2);
+    snprintf(run, sizeof run, "--model model --batch 12 --seq 20 --microbatch 3 --parts 2%s%s",
+             _i % 2 ? " --precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5 --freeze " : "",
+             _i % 2 ? frozen : "");
+    expect(print("eps plan %s --minimum", run), 0);
+    const unsigned long long least = strtoull(command_out(), NULL, 10);
+    expect(print("eps train %s " DATA "--steps 4 --out roomy --device-mem 1GiB", run), 0,
+           "activation checkpoints on the device", "at most (as planned)");
+    for (unsigned i = 0; i < 2; i++) {
+        expect(print("eps train %s " DATA "--steps 4 --out run-%u --device-mem %llu", run, i, least + i * least / 3), 0,
+               "at most (as planned)");
+        outputs_check_same_latest("roomy", print("run-%u", i));
+    }
+    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", least), 0,
+           "activation checkpoints on the host");
+    expect("eps train --resume run-0/step-2 --out back --device-mem 1GiB", 0, "activation checkpoints on the device");
+    outputs_check_same_latest("roomy", "on");
+    outputs_check_same_latest("roomy", "back");
+}
+
+/* Between two steps; the others redo its parts. */
+static void kill_one(void *user, const struct eps_step *step)
+{
+    if (step->step == 2)
+        kill(*(const pid_t *)user, SIGKILL);
+}
+
+TEST_EACH(workers_make_the_bits_of_one_also_if_one_is_killed, 2 * COUNT(families))
+{
+    const bool kills = _i % 2;
+    static const char *const files[] = {"ids.bin"};
+    const struct eps_train_events events = {.on_step = kills ? kill_one : NULL};
+    struct eps_train_options options = processes_options("model", files, "alone");
+    struct eps_error error = {""};
+    pid_t workers[3];
+
+    open_family(_i / 2);
+    options.steps = 6, options.batch = 12, options.seq = 20, options.parts = 4, options.microbatch = 2;
+    options.deterministic = true, options.optimizer = kills ? EPS_ADAMW : EPS_ADAMA;
+    ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
+    const pid_t daemon = processes_daemon("lab", 3, workers);
+    options.connect = "lab", options.device_mem = 0, options.out = "three";
+    ck_assert_msg(eps_train(&options, &events, &workers[1], &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(processes_workers("lab"), kills ? 2 : 3);
+    expect_stop(daemon);
+    outputs_check_same_latest("alone", "three");
+    expect(
+        "grep -o 'eval_loss[^,]*' alone/metrics.jsonl >a && grep -o 'eval_loss[^,]*' three/metrics.jsonl >b && cmp a b",
+        0);
+}
+
+/* PyTorch computes the whole text for each token, eps that token alone. Weights on the device: none, some and all. With
+ * several texts one goes on after another's prompt. */
+TEST_EACH(texts_are_pytorchs_at_any_budget, GENERATING)
+{
+    open_family(_i);
+    const json_t *greedy = json_object_get(fixture.reference, "greedy");
+    char *prompt = json_dumps(json_object_get(greedy, "prompt"), JSON_COMPACT);
+    const char *ask = print("eps generate --model model --ids %.*s --tokens 200 --temperature 0 --json",
+                            (int)strlen(prompt) - 2, prompt + 1);
+
+    expect(print("%s --device-mem 1000", ask), 1, "needs at least ");
+    const char *least = strchr(strstr(command_err(), "needs at least "), '(') + 1;
+    const unsigned long long bytes = strtoull(least, NULL, 10);
+    for (unsigned i = 0; i < 3; i++) {
+        json_t *got = expect_json(print("%s --device-mem %llu", ask, bytes + i * (64 << 10)), 0);
+        ck_assert(json_equal(json_object_get(got, "ids"), json_object_get(greedy, "ids")));
+        json_decref(got);
+    }
+    json_t *several = expect_json(print("%s --ids 1,2,3 --samples 2", ask), 0);
+    for (size_t k = 0; k < 2; k++)
+        ck_assert(json_equal(json_object_get(json_array_get(several, k), "ids"), json_object_get(greedy, "ids")));
+    json_decref(several);
+    free(prompt);
+}
+
+/* A token of these sees more than the tokens before it. */
+TEST_EACH(what_reads_whole_rows_generates_nothing, COUNT(families) - GENERATING)
+{
+    open_family(GENERATING + _i);
+    expect("eps generate --model model --ids 1,2,3 --tokens 5", 1, "reads whole rows and cannot continue a text");
+    if (_i == 0)
+        expect("eps plan --model model --batch 4 --seq 4", 1,
+               "--seq 4 is too short: this model takes the first 5 tokens of each row apart");
+}
