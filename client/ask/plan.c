@@ -5,7 +5,7 @@
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
 #include "client/record/disk.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 #include "client/record/side_file.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"

@@ -29,7 +29,7 @@ static inline bool client_preset_is_published(const struct eps_preset *preset)
 
 enum { CLIENT_BATCH_TOKENS = 16384 }; /* per minibatch, approximately; a recipe may take fewer */
 
-/* How a preset's fresh weights are trained by default, by its kind of tokens (client/run/options.h). */
+/* How a preset's fresh weights are trained by default, by its kind of tokens (client/options/options.h). */
 struct client_recipe {
     uint64_t steps;        /* unless the data are too short for them */
     uint64_t least_tokens; /* per minibatch */

@@ -11,7 +11,7 @@
 #include "client/run/attach.h"
 #include "client/record/change.h"
 #include "client/record/disk.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 #include "client/record/record.h"
 #include "client/run/restart.h"
 #include "client/run/run.h"
