@@ -2,7 +2,7 @@
 
 function __eps_daemons
     for folder in $XDG_RUNTIME_DIR/eps /tmp/eps-(id -u)
-        path basename (path dirname $folder/*/door)
+        path basename (path dirname $folder/*/listener)
     end 2>/dev/null
 end
 
