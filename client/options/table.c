@@ -1,4 +1,7 @@
-/* client/options/table.c - one row for each option of a training run (client/eps_options.h). */
+/* client/options/table.c - one row for each option of a training run (client/eps_options.h).
+ *
+ * A new option is a row here, a member in eps_options.h, a paragraph in tools/man/eps.1, and the code that acts on it.
+ * Parsing, --help, completion, training.json, resume and attach follow from the row. */
 #include "client/eps.h"
 
 #include <assert.h>
