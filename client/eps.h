@@ -1,7 +1,8 @@
 /* client/eps.h - libeps: train a model, generate from it, observe a live daemon.
  *
- * This is the whole public interface; the eps command uses nothing else. A call blocks until it is done and reports
- * through callbacks on the caller's thread. It runs its own event loop and leaves no thread behind.
+ * This and what it includes, eps_options.h and eps_plan.h, are the whole public interface; the eps command uses nothing
+ * else. A call blocks until it is done and reports through callbacks on the caller's thread. It runs its own event loop
+ * and leaves no thread behind.
  * Errors: 0 or -errno, and one sentence in error (which may be NULL); `device_mem` in it is the option of that name.
  * Everywhere:
  *   -EDOM         an option's value is invalid, or options contradict each other
@@ -10,6 +11,9 @@
  *   others        files, data, model, memory: errno's meaning */
 #ifndef CLIENT_EPS_H
 #define CLIENT_EPS_H
+
+#include "eps_options.h"
+#include "eps_plan.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,128 +28,7 @@ struct eps_error {
     char text[512]; /* one sentence, no full stop */
 };
 
-enum eps_schedule { EPS_SCHEDULE_DEFAULT, EPS_SCHEDULE_COSINE, EPS_SCHEDULE_LINEAR, EPS_SCHEDULE_CONSTANT };
-enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
-enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16 };
 enum eps_dtype { EPS_DTYPE_DEFAULT, EPS_DTYPE_FP32, EPS_DTYPE_FP16, EPS_DTYPE_BF16 };
-enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
-enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
-enum eps_task { EPS_TASK_DEFAULT, EPS_CLASSIFY, EPS_REGRESS };
-enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
-
-/* Start from eps_train_defaults(), which leaves every option unset, and set data, which has no default. */
-struct eps_train_options {
-    /* config.json, a directory with config.json and *.safetensors, or a preset; a file takes precedence over a preset
-     * of the same name. NULL: a preset that fits the data and the machine, with its own recipe. */
-    const char *model;
-    char model_note[96]; /* resolved: why the model was chosen, "chosen for 1.2 M tokens"; or empty */
-
-    /* (n_data) Files: text, .jsonl, .bin, .npy, each also .gz or .zst. Also directories of such files, glob(7)
-     * patterns, and "-" for standard input. The suffix of a name selects the format, as in eps(1). */
-    const char *const *data;
-    size_t n_data;
-    const char *eval_data; /* NULL: the last 1 % of the data is held out; of a task's rows a tenth, drawn by the seed */
-
-    /* What the model predicts of each row of data: a class or a number. It is then a BERT or RoBERTa, whose head and pooler
-     * are drawn by the seed if it lacks them. Default: its own task, if it is a classifier; else it predicts tokens. */
-    enum eps_task task;
-    /* Of a task: the columns of data and eval_data, "text,label" or "first,second,label", by name, or by numbers from 1
-     * for a TSV file without a line of names. NULL: the names of GLUE's files, as in eps(1). */
-    const char *columns;
-    uint32_t n_labels;   /* for eps_plan: classes of a new classifier; 0: 2. Training counts those of its data */
-    char task_note[200]; /* resolved: "2 classes: no, yes; 900 rows, 100 held out"; or empty */
-    const char *out;     /* run directory; NULL: runs/MODEL-TIME, or the directory of `resume` */
-
-    /* A run directory (its newest checkpoint), or a step-N in one. Options left unset take the stored values. An option
-     * set to another value is refused, except steps, epochs, device, device_mem, host_mem, require_pinned, workers,
-     * connect, wait, save_every, save_minutes, keep, eval_every, eval_tokens, patience, microbatch and out. The data may be
-     * moved if its content is the same. */
-    const char *resume;
-
-    /* Takes over the detached job of this daemon: one whose client died. The run goes on as if that had not happened, with
-     * the model that the daemon has, its data, and metrics.jsonl in its directory. All options are the job's; a given one
-     * must have its value, except data and eval_data, which may have moved. "" or "-": the caller's only daemon with
-     * such a job. Not with resume or connect. */
-    const char *attach;
-
-    /* For a resumed run: names of options, "lr,batch", whose given values replace the stored ones from here on: batch,
-     * lr, min-lr, schedule, warmup, weight-decay, clip-norm, clip-update. Moments are kept, and the data continue with
-     * the next window. NULL: none. */
-    const char *change;
-
-    /* Address of a daemon. NULL: a private daemon and private workers, as processes. */
-    const char *connect;
-    /* With connect: seconds to wait for the daemon and a worker on each of its hosts, not counting any in which this process
-     * is stopped. 0: none; NAN: 60. */
-    double wait;
-
-    /* Directory of epsd and eps-worker. NULL: the calling program's, then the one installed with libeps, then PATH. */
-    const char *programs;
-    uint64_t steps; /* 0: `epochs` of the data, rounded up */
-    double epochs;  /* NAN: 1; of a task 3; if no model is named, enough for 1500 steps, up to 10 */
-    uint32_t batch, seq, microbatch, parts, workers;        /* 0: chosen */
-    double lr, min_lr, weight_decay, beta1, beta2, epsilon; /* NAN: chosen */
-    enum eps_schedule schedule;
-    uint64_t warmup; /* steps; UINT64_MAX: 3 % */
-    enum eps_optimizer_kind optimizer;
-
-    /* Format of weights and device computation; sums, statistics and losses are fp32. Default: bf16 if all workers have
-     * CUDA devices, else fp32. */
-    enum eps_number precision;
-    enum eps_number moments;    /* in host memory: 4 or 2 bytes each; default fp32 */
-    enum eps_number grad_dtype; /* of contributions in transfer, summed in fp32; default fp32 */
-
-    /* Fenced: units are updated after all contributions of the step are known to be finite. This takes 4 bytes of host
-     * memory per parameter; with several parts it requires adamw. Default: fenced with clip_norm, else eager. */
-    enum eps_commit commit;
-    double clip_norm;   /* scales the whole gradient down to this norm; NAN: no clipping */
-    double clip_update; /* scales each tensor's update, before the rate, down to this root mean square; NAN: off */
-
-    /* Globs on tensor names, "wte.weight,h.*.attn.*": these tensors are not trained, and take only the memory of their
-     * weights, which with bf16 are rounded to it. NULL: all are trained. */
-    const char *freeze;
-    enum eps_order order;
-
-    /* Between files of text, and between texts of .jsonl. EPS_SEPARATOR_EOS: the tokenizer's end token, or else the
-     * last one that it puts after each text (BERT's [SEP]); the default if it has either. EPS_SEPARATOR_NONE: nothing
-     * between files, a newline after each text of .jsonl. Either way, tokens that the tokenizer itself puts before and
-     * after a text (Llama 3's <|begin_of_text|>) are there. */
-    enum eps_separator separator;
-    /* Of a model that predicts masked tokens, as BERT does: the fraction of tokens that it has to predict, drawn anew in
-     * each epoch; above 0 and below 1. NAN: 0.15; the only value for a model that predicts the next token. */
-    double mask_fraction;
-    uint64_t seed; /* below 2^63; UINT64_MAX: 0 */
-
-    /* Steps between evaluations of the held-out loss. It is also measured after the last step and, in a new run, before
-     * the first. 0: after the last step only. If save_every is not 0, the best evaluation so far is checkpointed, and
-     * `best` points to it. */
-    uint64_t eval_every;
-    uint64_t eval_tokens; /* held-out tokens per evaluation, spread evenly; 0: all; UINT64_MAX: 64 Ki */
-    uint32_t patience;    /* the run ends after this many evaluations without a new best; 0: never */
-    /* Steps between checkpoints. 0: at the end only, not on interrupts. UINT64_MAX: a tenth of the run, rounded up. */
-    uint64_t save_every;
-    /* Also saves when the newest checkpoint is this old, unless save_every is 0; no oftener than takes a tenth of the time.
-     * Such a checkpoint is removed once there is a newer one. 0: never; NAN: 10. */
-    double save_minutes;
-    uint32_t keep; /* newest checkpoints to keep, plus the best; UINT32_MAX: 2; 0: all */
-    bool deterministic;
-
-    /* Of private workers: "auto", "cpu", "cuda" (several workers take one each), "cuda:1". NULL: auto, which is CUDA if
-     * there is one. Resolved: "cpu", "cuda", or "cpu and cuda" at a daemon with both. */
-    const char *device;
-    uint64_t device_mem; /* bytes for each private worker; 0: chosen from free memory */
-    uint64_t host_mem;   /* bytes for the job at the daemon; 0: free memory */
-    bool require_pinned; /* refuse if host memory cannot be locked */
-
-    /* The run goes on by itself, from its newest checkpoint, at most this often, if its daemon, one of the daemon's hosts, or
-     * the last worker that can do a step is lost. With connect it waits for the next daemon at that address. Not with trace,
-     * nor data from standard input. Not stored with the run. */
-    uint32_t restarts;
-
-    /* A new file: records when each thread did what, for chrome://tracing or ui.perfetto.dev. NULL: none. Not stored
-     * with the run. On a full disk the trace ends with a note, and training goes on. */
-    const char *trace;
-};
 
 /* One row of `eps mem`: a category of one side's ledger. */
 struct eps_memory_row {
@@ -264,33 +147,6 @@ struct eps_recent {
     size_t n_losses;
 };
 
-/* Activations that a block keeps for the backward pass: "all", "nothing", or the operations whose results they are, as
- * "attn.c_attn, attention". */
-struct eps_kept {
-    char names[192];
-};
-
-/* Blocks that can keep the same activations. In most models these are all blocks. */
-struct eps_blocks {
-    char lowest[32];    /* "h.0": the lowest of them */
-    uint32_t n, n_kept; /* blocks; the topmost of them, which keep the activations `kept`, the others `kept_below` */
-    struct eps_kept kept, kept_below; /* all other activations are recomputed in the backward pass */
-};
-
-enum { EPS_BLOCKS = 8 };
-
-/* The planner's choice for a device. */
-struct eps_choice {
-    uint32_t microbatch; /* rows */
-    bool host_stash;     /* activation checkpoints are in host memory; else on the device */
-    struct eps_blocks blocks[EPS_BLOCKS];
-    uint32_t n_blocks;         /* of this array */
-    uint32_t n_weight_buffers; /* units of weights on the device at a time */
-    uint32_t n_resident;       /* units that stay on the device */
-    bool whole_head;           /* the head's weights are on the device at once; else it runs twice, in pieces */
-    const char *replay;        /* "replay on", or that it is off and why: as in eps_plan; a constant string */
-};
-
 struct eps_train_events {
     /* Before the first step. */
     void (*on_start)(void *user, const struct eps_train_options *resolved, uint64_t n_parameters);
@@ -320,97 +176,12 @@ struct eps_train_events {
     int (*should_stop)(void *user);
 };
 
-/* All options unset. */
-struct eps_train_options eps_train_defaults(void);
-
 /* Trains; writes metrics.jsonl, step-N/ and latest into the run directory. Without `connect`, a daemon and workers
  * start and end with the call. A run that could not save its first checkpoint is refused before its first step: -ENOSPC,
  * -EDQUOT, -EFBIG, -EROFS, -EACCES. If the disk is too full for the last checkpoint, waits up to 10 minutes for room; a stop
  * ends the wait. 20 skipped steps in a row (fenced commit) end the run. Each callback may be NULL. */
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
               struct eps_error *error);
-
-/* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step, disk. Needs
- * no daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If host_mem is
- * unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits the daemon
- * alone, as in training. Of a task: seq unset is the model's positions, as the longest row is unknown; classes are called
- * LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json has more. */
-struct eps_plan_term {
-    const char *category; /* as eps_memory_row's */
-    uint64_t bytes;
-};
-struct eps_plan_side {
-    uint64_t bytes, limit; /* limit UINT64_MAX: unknown */
-    struct eps_plan_term terms[32];
-    size_t n_terms; /* terms that are not zero, in the order of eps mem */
-};
-struct eps_plan {
-    bool fits;
-    char why[512];                    /* if it does not fit: what is needed; else empty */
-    struct eps_train_options options; /* resolved */
-    uint64_t n_parameters;
-    struct {
-        uint64_t n_parameters;
-        uint64_t host_bytes, device_bytes; /* extra bytes of the same choice if all are trained */
-    } frozen;
-    uint32_t n_layers, width;
-    uint32_t n_workers;                /* workers that get a share */
-    struct eps_plan_side host, worker; /* worker: each of them */
-    const char *device;                /* "cpu", "cuda": as requested, unchecked; auto is the CPU */
-    bool allowance;                    /* the worker's term "library" is an allowance: only its device knows */
-    bool shared;                       /* the workers' bytes count against host memory and its limit */
-    uint64_t minimum;                  /* smallest sufficient device_mem */
-    uint64_t checkpoint_bytes;         /* of one checkpoint on disk, at most */
-    uint64_t
-        n_checkpoints; /* at most at once in a long run that keeps options.keep and the best one, with the one being
-                             * written */
-    /* The choice: microbatch rows at a time, of part_rows in a part. n_resident units stay on the device, n_pulled are
-     * all units that are pulled. */
-    uint32_t microbatch, part_rows, n_weight_buffers, n_resident, n_pulled;
-    struct eps_blocks blocks[EPS_BLOCKS]; /* (n_blocks) */
-    uint32_t n_blocks;
-    uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */
-    bool host_stash, whole_head, one_pass;
-    bool replays; /* a second buffer of relayed weights, if the host has room: a step's old weights stand until the
-                         * step is folded, so that the parts of a lost worker can be redone */
-    const char *replay;                           /* "replay on", or that it is off and why; a constant string */
-    uint32_t head_tile;                           /* maximum tokens whose logits exist at a time */
-    uint64_t stash_bytes;                         /* activation checkpoints of a worker's share, on either side */
-    uint64_t down_bytes, up_bytes, stash_traffic; /* per step and worker */
-    double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
-    bool measured;        /* times use this machine's profile; else another machine's */
-    bool overlaps;        /* pulls run while the device computes */
-    double hiding_tokens; /* tokens per worker from which on transfers are hidden behind computation */
-};
-/* Returns 0 whether the plan fits or not. */
-int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error);
-/* The smallest sufficient device_mem. */
-int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error);
-/* The largest number of layers like the model's, and of rows in a minibatch, that fits both memories. -ENOSPC: none. */
-int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error);
-int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error);
-
-/* Queues of a simulated step in a long run, with the same profile as eps_plan. */
-enum eps_queue {
-    EPS_DOWN,      /* copies to the device */
-    EPS_COMPUTE,   /* the device */
-    EPS_UP,        /* copies to the host */
-    EPS_OPTIMIZER, /* the host's threads */
-    EPS_QUEUES
-};
-struct eps_timeline {
-    bool fits;
-    char why[512]; /* as eps_plan's; the figures are then those of the smallest plan */
-    bool measured;
-    uint32_t n_workers;
-    double step_ms, tokens_per_s, tflops; /* of all workers: 6 operations per parameter and token */
-    enum eps_queue binds;                 /* the busiest queue */
-    double busy_ms[EPS_QUEUES];
-    /* [a][b]: how long queue a waited for work in queue b. A row plus its busy_ms is step_ms. */
-    double waited_ms[EPS_QUEUES][EPS_QUEUES];
-};
-/* As eps_plan. Simulates one worker's queues and the optimizer for all workers. */
-int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *options, struct eps_error *error);
 
 /* Measured performance of this machine, from which eps_plan and the daemon predict times. */
 struct eps_profile {
@@ -487,11 +258,10 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
 
 /* How tokens are drawn, in the order of transformers: repetition_penalty, temperature, top_k, top_p, min_p. */
 struct eps_sampling {
-    double
-        repetition_penalty; /* divides positive logits of tokens in the text, multiplies negative ones; NAN: 1, none */
-    double temperature;     /* 0: greedy, always the likeliest token; NAN: 1 */
-    uint32_t top_k;         /* draw among the k likeliest; 0: all */
-    double top_p;           /* draw among the likeliest that together have this probability; NAN: 1, all */
+    double repetition_penalty; /* divides positive logits of tokens in the text, multiplies negative ones; NAN: 1 */
+    double temperature;        /* 0: greedy, always the likeliest token; NAN: 1 */
+    uint32_t top_k;            /* draw among the k likeliest; 0: all */
+    double top_p;              /* draw among the likeliest that together have this probability; NAN: 1, all */
     double min_p; /* draw among tokens with this fraction of the likeliest one's probability or more; NAN: 0, all */
     uint64_t seed;
 };
@@ -624,8 +394,8 @@ struct eps_export_options eps_export_defaults(void); /* all options unset; out m
 struct eps_exported {
     enum eps_dtype dtype; /* of the weights in out */
     const char *loader;   /* the class of transformers that loads it: "AutoModelForCausalLM"; constant */
-    char
-        part[96]; /* "text model of Gemma3ForConditionalGeneration (without vision)": all that was exported; or empty */
+    char part
+        [96]; /* what alone was exported, "text model of Gemma3ForConditionalGeneration (without vision)"; or empty */
 };
 int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error);
 

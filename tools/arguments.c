@@ -203,7 +203,9 @@ static int parse_choice(const struct command *command, const struct argument *a,
 static int parse_value(const struct command *command, const struct argument *a, const char *text)
 {
     struct eps_error error;
+    uint64_t number;
     char *end;
+    int status;
 
     switch (a->kind) {
     case ARGUMENT_TEXT:
@@ -228,6 +230,10 @@ static int parse_value(const struct command *command, const struct argument *a, 
         return parse_whole(command, a, text, 1, UINT64_MAX, a->target);
     case ARGUMENT_NUMBER:
         return parse_whole(command, a, text, 0, UINT64_MAX, a->target);
+    case ARGUMENT_NUMBER_32:
+        status = parse_whole(command, a, text, 0, UINT64_MAX, &number);
+        *(uint32_t *)a->target = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX - 1;
+        return status;
     case ARGUMENT_REAL:
         if (parse_real(text, &end, a->target) && !*end)
             return -1;

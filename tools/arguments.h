@@ -8,17 +8,18 @@
 #include <stddef.h>
 
 enum argument_kind {
-    ARGUMENT_FLAG,   /* bool */
-    ARGUMENT_TEXT,   /* const char * */
-    ARGUMENT_TEXTS,  /* struct argument_texts: one or more words up to the next option */
-    ARGUMENT_EACH,   /* struct argument_texts: one word each time the option is given */
-    ARGUMENT_COUNT,  /* uint32_t, at least 1 */
-    ARGUMENT_UP,     /* uint32_t, 1 to EPS_UP_WORKERS */
-    ARGUMENT_LONG,   /* uint64_t, at least 1 */
-    ARGUMENT_NUMBER, /* uint64_t, including 0 */
-    ARGUMENT_REAL,   /* double */
-    ARGUMENT_PAIR,   /* double[2], as in 0.9,0.999 */
-    ARGUMENT_BYTES,  /* uint64_t, as in 2GiB or 2G */
+    ARGUMENT_FLAG,      /* bool */
+    ARGUMENT_TEXT,      /* const char * */
+    ARGUMENT_TEXTS,     /* struct argument_texts: one or more words up to the next option */
+    ARGUMENT_EACH,      /* struct argument_texts: one word each time the option is given */
+    ARGUMENT_COUNT,     /* uint32_t, at least 1 */
+    ARGUMENT_UP,        /* uint32_t, 1 to EPS_UP_WORKERS */
+    ARGUMENT_LONG,      /* uint64_t, at least 1 */
+    ARGUMENT_NUMBER,    /* uint64_t, including 0 */
+    ARGUMENT_NUMBER_32, /* uint32_t, including 0; a larger number counts as UINT32_MAX - 1 */
+    ARGUMENT_REAL,      /* double */
+    ARGUMENT_PAIR,      /* double[2], as in 0.9,0.999 */
+    ARGUMENT_BYTES,     /* uint64_t, as in 2GiB or 2G */
     /* unsigned: index of the word among those in `value`, which bars separate. 1 is the first; 0 means unset, as in the
      * enumerations of client/eps.h. */
     ARGUMENT_CHOICE,

@@ -15,7 +15,7 @@ endif()
 if(TARGET eps-mpi)
   install(TARGETS eps-mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/eps COMPONENT mpi)
 endif()
-install(FILES client/eps.h TYPE INCLUDE)
+install(FILES client/eps.h client/eps_options.h client/eps_plan.h TYPE INCLUDE)
 file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(client/eps.pc.in eps.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/eps.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
@@ -47,7 +47,7 @@ set(CPACK_COMPONENT_EPS_DESCRIPTION
 device each, pull one layer at a time, run every microbatch through it and
 stream the gradients back. Training stays inside the device memory that is
 named, and is exact. This package holds the eps command, the daemon epsd,
-eps-worker, and libeps with its header.")
+eps-worker, and libeps with its headers.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)

@@ -3,6 +3,7 @@
 #include "tools/commands.h"
 #include "tools/screen/terminal.h"
 #include "tools/screen/text.h"
+#include "tools/train_options.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -401,48 +402,9 @@ static int answer(const struct command *command, const struct eps_train_options 
 
 int command_plan(int argc, char **argv)
 {
-    struct eps_train_options options = eps_train_defaults();
-    unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0, optimizer = 0, task = 0;
     struct question question = {0};
-    struct argument_texts freeze = {0};
-    const struct argument arguments[] = {
-        {"Model and batch", .kind = ARGUMENT_HEADING},
-        {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
-         "as in eps train; from a directory only config.json is read"},
-        {"--task", "classify|regress", ARGUMENT_CHOICE, &task,
-         "train a BERT or RoBERTa model to predict a class, or a number, of each row, as in eps train"},
-        {"--labels", "N", ARGUMENT_COUNT, &options.n_labels, "with --task classify: number of classes; default 2"},
-        {"--batch", "N", ARGUMENT_COUNT, &options.batch,
-         "sequences per optimizer step; default: about 16 Ki tokens; with --task 32"},
-        {"--seq", "N", ARGUMENT_COUNT, &options.seq,
-         "tokens per sequence; default: the model's positions, at most 1024. With --task: tokens of the longest row; "
-         "default: the model's positions"},
-        {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
-         "sequences that a device computes at once (micro-batch); default auto: the fastest that fits"},
-        {"--parts", "N", ARGUMENT_COUNT, &options.parts,
-         "parts of the batch, distributed to the workers; default: the number of workers"},
-        {"Optimizer and numbers", .kind = ARGUMENT_HEADING},
-        {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer, "default adamw; with one part they are the same"},
-        {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit, "default eager; with --clip-norm fenced"},
-        {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm,
-         "clip the gradient to this global norm; implies --commit fenced"},
-        {"--freeze", "PATTERN...", ARGUMENT_TEXTS, &freeze,
-         "tensors that are not trained, as in eps train; the plan says what they save"},
-        {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision,
-         "type of weights and activations; default fp32; bf16 on CUDA"},
-        {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments,
-         "type of the optimizer's moments: 8 or 4 bytes per parameter; default fp32"},
-        {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype,
-         "type of gradients in transfer to the host; default fp32"},
-        {"Machine", .kind = ARGUMENT_HEADING},
-        {"--device", "auto|cpu|cuda", ARGUMENT_TEXT, &options.device,
-         "kind of device; this machine need not have one; default auto: the CPU"},
-        {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "memory of each worker; default: 7/8 of this machine's free memory, divided by the workers; on CUDA as much "
-         "as is useful"},
-        {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
-         "host memory of the daemon, on any machine; default: this machine's free memory, shared with CPU workers"},
-        {"--workers", "N", ARGUMENT_COUNT, &options.workers, "worker processes; default 1"},
+    struct train_options options;
+    const struct argument own[] = {
         {"Answer", .kind = ARGUMENT_HEADING},
         {"--minimum", NULL, ARGUMENT_FLAG, &question.minimum,
          "print only the smallest sufficient --device-mem, in bytes"},
@@ -462,28 +424,17 @@ int command_plan(int argc, char **argv)
          "\"disk\": {\"checkpoint\": bytes of one, \"checkpoints\": at most at once}};\n"
          "with --freeze also \"frozen\": {\"parameters\", \"host\", \"device\"}: the bytes that it saves"},
     };
+
+    train_options_init(&options, TRAIN_OPTIONS_OF_PLAN);
+    train_options_add(&options, own, sizeof own / sizeof *own);
     const struct command command = {
         "eps plan",
         "Predicts what a training run takes: memory to the byte, the planner's choice, transfers and time of a step, "
         "disk for checkpoints. Needs no daemon, weights, data or device. Exits with 1 if training does not fit.",
-        arguments, sizeof arguments / sizeof *arguments};
-    int rc, status = arguments_parse(&command, argc, argv);
-    char *const frozen = arguments_join(&freeze, &rc);
-
-    if (status < 0 && rc)
-        status = arguments_fail(&command, rc, "out of memory");
-    if (status >= 0)
-        goto out;
-    options.freeze = frozen;
-    options.precision = (enum eps_number)precision;
-    options.moments = (enum eps_number)moments;
-    options.grad_dtype = (enum eps_number)grad_dtype;
-    options.commit = (enum eps_commit)commit;
-    options.optimizer = (enum eps_optimizer_kind)optimizer;
-    options.task = (enum eps_task)task;
-    status = answer(&command, &options, &question);
-out:
-    free(frozen);
-    free(freeze.items);
+        options.arguments, options.n};
+    int status = train_options_parse(&options, &command, argc, argv);
+    if (status < 0)
+        status = answer(&command, &options.options, &question);
+    train_options_free(&options);
     return status;
 }

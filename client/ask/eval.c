@@ -6,7 +6,7 @@
 #include "client/ask/eval_rows.h"
 #include "client/ask/forward.h"
 #include "client/run/run.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 #include "proto/model/family.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 #include "client/ask/eval_rows.h"
 
 #include "client/model/classifier.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 #include "client/run/task.h"
 
 #include <errno.h>

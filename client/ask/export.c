@@ -3,10 +3,10 @@
 #include "client/ask/export.h"
 
 #include "client/daemon/observer.h"
-#include "client/text/side.h"
 #include "client/ask/forward.h"
 #include "client/record/checkpoints.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/model_files.h"
 #include "proto/model/output.h"
 
 #include <dirent.h>
@@ -134,7 +134,7 @@ static int fill(struct export *e, struct error *err)
     int rc = write_config(e, err);
 
     if (rc == 0)
-        rc = client_side_write(e->model.side, e->directory_fd, err);
+        rc = model_files_write(e->model.side, e->directory_fd, err);
     if (rc == 0)
         rc = client_export_weights(&e->model, e->directory_fd, e->type, e->shard_bytes, err);
     if (rc == 0 && fsync(e->directory_fd) != 0)

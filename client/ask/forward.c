@@ -4,7 +4,7 @@
 #include "client/data/data.h"
 #include "client/member.h"
 #include "client/model/preset.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 #include "proto/model/checkpoint.h"
 
 #include <errno.h>

@@ -5,14 +5,14 @@
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
 #include "client/record/disk.h"
-#include "client/run/options.h"
-#include "client/record/side_file.h"
+#include "client/options/options.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"
 #include "proto/plan/advice.h"
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
 #include "proto/step/timeline.h"
+#include "proto/wire/training_text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -102,12 +102,12 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     rc = set_labels(&model, in->n_labels, err);
     q->config = model.config;
     q->task = client_classifier_task(&model);
-    q->side_bytes = client_side_file_bytes(model.side, preset);
+    q->side_bytes = training_text_room(model.side, client_preset_learned(preset));
     if (!rc && fstat(model.config_fd, &st))
         rc = error_set(err, -errno, "--model %.200s: %s", name, strerror(errno));
     else if (!rc)
         q->config_bytes = (uint64_t)st.st_size;
-    q->saved_bytes = q->config_bytes + client_side_file_saved_bytes(model.side, preset);
+    q->saved_bytes = q->config_bytes + training_text_saved_bytes(model.side, client_preset_learned(preset));
     client_model_close(&model);
     if (!rc && !preset)
         read_headers(q, in);

@@ -4,7 +4,7 @@
 #include "client/daemon/observer.h"
 #include "client/daemon/spawn.h"
 #include "client/eps.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 
 #include <errno.h>
 #include <spawn.h>

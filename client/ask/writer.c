@@ -1,7 +1,7 @@
 #include "client/ask/writer.h"
 
 #include "client/model/file.h"
-#include "client/text/side.h"
+#include "proto/model/model_files.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -38,7 +38,7 @@ static int find_ends(struct client_writer *w, struct error *err)
 
     if (w->tokenizer && client_tokenizer_is_bytes(w->tokenizer))
         return 0;
-    int rc = read_ends(w, client_side_json(model->side, "generation_config.json"), err);
+    int rc = read_ends(w, model_files_json(model->side, "generation_config.json"), err);
     if (!rc && w->n_ends == 0) {
         rc = client_file_read(&config, &n, model->config_fd, "config.json", err);
         rc = rc ? rc : read_ends(w, json_loadb(config, n, 0, NULL), err);

@@ -3,9 +3,9 @@
 #include "client/model/file.h"
 #include "client/model/preset.h"
 #include "client/model/shards.h"
-#include "client/text/side.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/family.h"
+#include "proto/model/model_files.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -153,7 +153,7 @@ static int open_directory(struct client_model *model, const char *directory, str
         rc = open_config(model, config, err);
     if (!rc)
         rc = client_shards_open(model, directory, err);
-    return rc ? rc : client_side_read(&model->side, directory, err);
+    return rc ? rc : model_files_read(&model->side, directory, err);
 }
 
 /* True for a file of weights. */
@@ -179,7 +179,7 @@ static int open_alone(struct client_model *model, const char *path, struct error
     if (rc || strcmp(name, CHECKPOINT_CONFIG) != 0)
         return rc;
     snprintf(directory, sizeof directory, "%.*s", slash ? (int)(name - path) : 1, slash ? path : ".");
-    return client_side_read(&model->side, directory, err);
+    return model_files_read(&model->side, directory, err);
 }
 
 /* Resolves a path; a run directory means its latest checkpoint. *is_directory: a directory with a config.json. */
@@ -384,7 +384,7 @@ int client_model_from(struct client_model *out, const char *name, int config_fd,
     int rc = read_config(out, name, err);
     if (!rc && weights_fd >= 0)
         rc = check_weights(weights_fd, name, err);
-    if (!rc && side && (rc = client_side_check(side, err)) != 0)
+    if (!rc && side && (rc = model_files_check(side, err)) != 0)
         error_prefix(err, name);
     if (rc)
         client_model_close(out);

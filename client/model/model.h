@@ -31,7 +31,7 @@ struct client_model {
     const struct client_model_rewrite *rewrite; /* borrowed while the model is opened, else NULL */
     bool rewritten;                             /* the config is not the directory's own: client_model_open_as */
     char wrapper[WRAPPER_NOTE_BYTES]; /* the model that its text model is a part of (proto/model/wrapper.h); else "" */
-    json_t *side;                     /* the other files beside config.json (client/text/side.h); NULL: not read */
+    json_t *side;             /* the other files beside config.json (proto/model/model_files.h); NULL: not read */
     char directory[PATH_MAX]; /* directory of the files, links resolved; empty for a lone config or open files */
 };
 

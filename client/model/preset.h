@@ -27,9 +27,17 @@ static inline bool client_preset_is_published(const struct eps_preset *preset)
     return preset->vocabulary > 256 && !preset->learns;
 }
 
-enum { CLIENT_BATCH_TOKENS = 16384 }; /* per minibatch, approximately; a recipe may take fewer */
+enum {
+    CLIENT_BATCH_TOKENS = 16384
+}; /* Tokens of the tokenizer that a preset (NULL: none) learns from its training text; 0: it learns none. */
+static inline uint32_t client_preset_learned(const struct eps_preset *preset)
+{
+    return preset && preset->learns ? preset->vocabulary : 0;
+}
 
-/* How a preset's fresh weights are trained by default, by its kind of tokens (client/run/options.h). */
+/* per minibatch, approximately; a recipe may take fewer */
+
+/* How a preset's fresh weights are trained by default, by its kind of tokens (client/options/options.h). */
 struct client_recipe {
     uint64_t steps;        /* unless the data are too short for them */
     uint64_t least_tokens; /* per minibatch */

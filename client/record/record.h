@@ -1,13 +1,12 @@
 /* client/record/record.h - a run's options as its checkpoints store them, and which may differ on resume.
  *
  * One JSON object, "options" in training.json (proto/model/checkpoint.h). Each key is an option's name with _ for -,
- * each value its resolved value: numbers exactly (a double in 17 digits), "betas" as two numbers, choices by name,
- * paths absolute; an unset clip is null. "data_tokens" and "data_hash" (16 hex digits), and the same keys for
- * eval_data, identify the data, so that it may be moved. "device_mem" and "workers" are 0 and "device" is absent if
- * they were left unset or are a daemon's; the result does not depend on them. In older checkpoints the keys
- * precision, moments, grad_dtype, commit, clip_norm, clip_update, host_mem and save_minutes may be absent: that means
- * fp32, eager, no clip, and the default. "columns" is absent if they were not named. "freeze" is absent if all tensors are trained, and "source_dtype", the type of the weights that the run
- * began from, is absent if that is fp32. */
+ * each value its resolved value: numbers exactly (a double in 17 digits), "betas" as two numbers, choices by name. The
+ * table of options (client/eps_options.h) says which are stored, in which order, and what a missing key means. Paths are
+ * absolute. "data_tokens" and "data_hash" (16 hex digits), and the same keys for eval_data, identify the data, so that
+ * it may be moved. "device_mem" and "workers" are 0 and "device" is absent if they were left unset or are a daemon's; the
+ * result does not depend on them. "source_dtype", the type of the weights that the run began from, is absent if that is
+ * fp32. */
 #ifndef CLIENT_RECORD_RECORD_H
 #define CLIENT_RECORD_RECORD_H
 
@@ -40,10 +39,9 @@ json_t *client_record_write(const struct eps_train_options *options, const struc
 int client_record_read(struct client_record *out, json_t *json, struct error *err);
 void client_record_free(struct client_record *record); /* safe on a zeroed struct */
 
-/* Merges options for a resumed run. Options that may differ (client/eps.h), and those named by `change`, take the given
- * values; out, resume, connect and programs always do; options left unset, and all others, take the stored values. Data
- * paths are the given ones; the caller compares their content. -EDOM with the option's name and both values if another
- * option differs. */
+/* Merges options for a resumed run, as each row's enum eps_resume says; for one that is attached to, no stored option may
+ * differ. Options that are not stored take the given values. Data paths are the given ones; the caller compares their
+ * content. -EDOM with the option's name and both values if another option differs. */
 int client_record_merge(struct eps_train_options *out, const struct eps_train_options *given,
                         const struct client_record *record, struct error *err);
 

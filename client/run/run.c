@@ -3,7 +3,7 @@
 #include "client/run/attach.h"
 #include "client/record/change.h"
 #include "client/record/checkpoints.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"
 #include "proto/model/output.h"

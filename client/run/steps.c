@@ -3,7 +3,7 @@
 #include "client/daemon/observer.h"
 #include "client/member.h"
 #include "client/record/change.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -7,18 +7,18 @@
 #include "client/eps.h"
 #include "client/member.h"
 #include "client/model/preset.h"
-#include "client/text/side.h"
 #include "client/run/attach.h"
 #include "client/record/change.h"
 #include "client/record/disk.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 #include "client/record/record.h"
 #include "client/run/restart.h"
 #include "client/run/run.h"
-#include "client/record/side_file.h"
 #include "client/run/steps.h"
 #include "client/text/tokenizer.h"
+#include "proto/model/model_files.h"
 #include "proto/model/output.h"
+#include "proto/wire/training_text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -99,8 +99,8 @@ static int add_tokenizer(struct client_model *model, const struct client_data *d
 {
     size_t n;
 
-    if (model->config.vocabulary != 256 || !data->has_text || client_side_find(model->side, "tokenizer.json", &n) ||
-        client_side_find(model->side, "vocab.json", &n))
+    if (model->config.vocabulary != 256 || !data->has_text || model_files_find(model->side, "tokenizer.json", &n) ||
+        model_files_find(model->side, "vocab.json", &n))
         return 0;
     if (!model->side)
         model->side = json_object();
@@ -112,13 +112,14 @@ static int add_tokenizer(struct client_model *model, const struct client_data *d
 /* Creates the side file, which every checkpoint repeats. The daemon fills in the chosen microbatch. */
 static int make_side(struct train *t, struct error *err)
 {
-    const uint64_t room = client_side_file_bytes(t->run.model.side, t->run.preset); /* as in eps plan */
+    const uint64_t room =
+        training_text_room(t->run.model.side, client_preset_learned(t->run.preset)); /* as in eps plan */
     int rc = add_tokenizer(&t->run.model, &t->run.data, err);
     json_t *options = rc ? NULL : client_run_record(&t->run, t->run.options.microbatch);
 
     if (rc)
         return rc;
-    rc = options ? client_side_file_create(&t->side_fd, options, t->run.model.side, room, err)
+    rc = options ? training_text_seal(&t->side_fd, options, t->run.model.side, room, err)
                  : error_set(err, -ENOMEM, "out of memory, or the name of a file is not UTF-8");
 
     json_decref(options);
@@ -358,7 +359,9 @@ static int check_disk(struct train *t, struct error *err)
         rc = error_set(err, -errno, "config.json: %s", strerror(errno));
     if (!rc)
         rc = client_disk_of(&t->disk, &model,
-                            (uint64_t)st.st_size + client_side_file_saved_bytes(run->model.side, run->preset), err);
+                            (uint64_t)st.st_size +
+                                training_text_saved_bytes(run->model.side, client_preset_learned(run->preset)),
+                            err);
     model_free(&model);
     if (rc || run->attach || run->first_step == run->options.steps)
         return rc;

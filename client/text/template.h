@@ -37,7 +37,7 @@ void client_template_close(struct client_template *template); /* NULL is safe */
 int client_template_render(char **text, size_t *n, const struct client_template *template, const json_t *variables,
                            time_t now, struct error *err);
 
-/* Opens the template in a model's side files (client/text/side.h; may be NULL): chat_template.jinja, or chat_template
+/* Opens the template in a model's side files (proto/model/model_files.h; may be NULL): chat_template.jinja, or chat_template
  * of tokenizer_config.json, a text or a list whose element `default` counts. *out is NULL, with 0, if there is none.
  * Errors as client_template_open; sentences begin with the file's name. */
 int client_template_find(struct client_template **out, const json_t *side, struct error *err);

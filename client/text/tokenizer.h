@@ -28,7 +28,7 @@ enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes: the longest word that a
 
 #define CLIENT_NO_TOKEN UINT32_MAX
 
-/* Reads the tokenizer in a model's side files (client/text/side.h; may be NULL). *out is NULL, with 0, if there is
+/* Reads the tokenizer in a model's side files (proto/model/model_files.h; may be NULL). *out is NULL, with 0, if there is
  * none and the vocabulary is not 256. vocabulary is the model's; every token id must be below it. -EINVAL with a
  * sentence that names the file and the fault; -ENOMEM. */
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err);

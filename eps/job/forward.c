@@ -1,7 +1,7 @@
 #include "eps/job/forward.h"
 
-#include "eps/job/side.h"
 #include "proto/wire/segment.h"
+#include "proto/wire/training_text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -53,8 +53,8 @@ static int find_products(struct products *out, const struct job *job, struct err
     if (!rc && job->request.job.resume && file_is_open(&job->side_file)) {
         rc = file_read(&job->side_file, text, job->side_bytes, 0, err);
         if (!rc)
-            rc = side_parse(&side, text, job->side_bytes, err);
-        if (!rc && side_products(out, side, NULL))
+            rc = training_text_parse(&side, text, job->side_bytes, err);
+        if (!rc && training_text_products(out, side, NULL))
             *out = (struct products){.version = 0}; /* as this host goes on, which says so when it loads */
         if (!rc)
             json_decref(side);

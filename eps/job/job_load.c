@@ -1,11 +1,11 @@
 /* The files and memory of a job: read and touched before the first step. */
 #include "eps/job/job_internal.h"
 
-#include "eps/job/side.h"
 #include "eps/store/memory.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"
 #include "proto/plan/memory/files.h"
+#include "proto/wire/training_text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -218,8 +218,8 @@ static int read_side(struct job *job)
         return rc;
     }
     json_t *side;
-    rc = side_parse(&side, job->side_text, job->side_bytes, err);
-    if (!rc && job->request.job.resume && side_products(&job->products, side, err))
+    rc = training_text_parse(&side, job->side_text, job->side_bytes, err);
+    if (!rc && job->request.job.resume && training_text_products(&job->products, side, err))
         log_warning("%s: the run goes on with the library's first choices", err->text);
     if (!rc)
         json_decref(side);

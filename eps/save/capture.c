@@ -1,8 +1,8 @@
 #include "eps/save/capture.h"
 
-#include "eps/job/side.h"
+#include "proto/model/model_files.h"
 #include "proto/model/output.h"
-#include "proto/model/side_file.h"
+#include "proto/wire/training_text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -142,7 +142,7 @@ static int add_side_files(struct capture *capture, json_t *side, struct error *e
 
     json_object_foreach(json_object_get(side, "files"), name, string)
     {
-        int rc = side_file_bytes(&bytes, &n, &made, name, string);
+        int rc = model_files_decode(&bytes, &n, &made, name, string);
         rc = rc ? error_set(err, rc, "%s: out of memory", name) : add_file(capture, name, bytes, n, err);
         free(made);
         if (rc)
@@ -171,7 +171,7 @@ static int finish_checkpoint(struct capture *capture, struct error *err)
     if (!rc)
         rc = add_config(capture, err);
     if (!rc && o->side)
-        rc = side_parse(&side, o->side, o->side_bytes, err);
+        rc = training_text_parse(&side, o->side, o->side_bytes, err);
     if (!rc && side) {
         capture->checkpoint.options = json_incref(json_object_get(side, "options"));
         if (o->microbatch &&

@@ -26,7 +26,7 @@ struct capture_options {
     uint64_t step;
     const char *config; /* config.json as it came */
     size_t config_bytes;
-    const char *side; /* the job's side file, accepted by side_parse; NULL: none */
+    const char *side; /* the job's side file, accepted by training_text_parse; NULL: none */
     size_t side_bytes;
     uint32_t microbatch;      /* rows, where all workers chose the same; recorded in the options; 0: they differ */
     struct products products; /* algorithms of all workers, recorded likewise; version 0: none */

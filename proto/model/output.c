@@ -1,7 +1,7 @@
 #include "proto/model/output.h"
 
 #include "proto/model/checkpoint.h"
-#include "proto/model/side_file.h"
+#include "proto/model/model_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -95,7 +95,7 @@ bool output_is_name(const char *name)
 {
     return checkpoint_is_name(name) &&
            (ends_with(name, ".json") || ends_with(name, ".txt") || ends_with(name, ".jinja") ||
-            ends_with(name, ".safetensors") || side_file_is_binary(name));
+            ends_with(name, ".safetensors") || model_files_is_binary(name));
 }
 
 static DIR *open_directory(int parent, const char *name)

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# What --help says, the manual pages and the shell's completion: three accounts of the same options, which must not drift
-# apart. --help is the one that the programs themselves keep true. And lists of the sources that tests must cover.
+# What --help says, the manual pages and the shell's completion: accounts of the same options, which must not drift apart.
+# --help is the one that the programs themselves keep true; completion reads it. And lists of the sources that tests must
+# cover.
 #
 # usage: tests/system/test_documentation.sh BUILD_DIRECTORY
 set -o pipefail
 
 bin=$(realpath "$1")/bin failed=0
 cd "$(dirname "$0")/../.." || exit 1
+export PATH=$bin:$PATH
 . tools/completion/eps.bash
 wrong() {
     echo "test_documentation: $*" >&2
@@ -23,12 +25,13 @@ same() {
 help_options() { "$bin/$1" "${@:2}" --help | sed -nE 's/^  (--[^ ]+( [^ ]+)?).*/\1/p'; }
 # The same of ".It Fl -name Ar VALUE".
 page_options() { sed -nE 's/^\.It Fl (-[^ ]+) Op Ar ([^ ]+).*/-\1 [\2]/p; t; s/^\.It Fl (-[^ ]+)( Ar( [^ ]+))?.*/-\1\3/p'; }
-# What the completion offers after these words, a line each.
-offered() {
-    COMP_WORDS=("$@" "") COMP_CWORD=$#
+# What bash offers for the last of these words, a line each; or after these words.
+offered_for() {
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
     _eps 2>/dev/null
     printf '%s\n' "${COMPREPLY[@]}"
 }
+offered() { offered_for "$@" ""; }
 # Where an option takes one of a few words, those are offered; a placeholder, like FILE, is none. Behind an option without
 # a value, the same is offered as before it; behind one that takes a file, files are.
 check_choices() {
@@ -49,18 +52,18 @@ check_choices() {
 page=$(cat tools/man/eps.1)
 commands=$("$bin/eps" --help | sed -nE 's/^  ([a-z]+) .*/\1/p')
 same eps "$commands" --help "$(sed -n 's/^\.Ss eps //p' <<<"$page")" tools/man/eps.1
-same eps "$commands" --help "$(tr ' ' '\n' <<<"$_eps_commands")" tools/completion/eps.bash
+same eps "$commands"$'\nhelp\nversion\n--help\n--version' --help "$(offered eps)" "bash's completion"
 for command in $commands; do
     said=$(help_options eps "$command")
     written=$(awk -v heading=".Ss eps $command" '/^\.S/ { on = $0 == heading } on' <<<"$page" | page_options)
     same "eps $command" "$said" --help "$written"$'\n--help' tools/man/eps.1 # --help is said once, for all of them
-    same "eps $command" "$(cut -d' ' -f1 <<<"$said")" --help "$(_eps_options "$command" | tr ' ' '\n')" tools/completion/eps.bash
+    same "eps $command" "$(cut -d' ' -f1 <<<"$said")" --help "$(offered_for eps "$command" --)" "bash's completion"
     check_choices "$said" eps "$command"
 done
 for program in epsd eps-worker; do
     said=$(help_options $program)
     same $program "$said" --help "$(page_options <tools/man/$program.1)" tools/man/$program.1
-    same $program "$(cut -d' ' -f1 <<<"$said")" --help "$(_eps_options $program | tr ' ' '\n')" tools/completion/eps.bash
+    same $program "$(cut -d' ' -f1 <<<"$said")" --help "$(offered_for $program --)" "bash's completion"
     check_choices "$said" $program
 done
 
@@ -80,9 +83,10 @@ for name in eps epsd eps-worker; do
 done
 
 presets=$("$bin/eps" plan --model no-such-model 2>&1 | sed 's/.* presets: //; s/;.*//; s/, /\n/g')
-same presets "$presets" eps "$(tr ' ' '\n' <<<"$_eps_presets")" tools/completion/eps.bash
 for preset in $presets; do
-    grep -qx "$preset" <<<"$(offered eps train --model)" || wrong "eps train --model: '$preset' is not offered"
+    for command in train plan; do
+        grep -qx "$preset" <<<"$(offered eps $command --model)" || wrong "eps $command --model: '$preset' is not offered"
+    done
     grep -q "^\.It $preset Ta " <<<"$page" || wrong "tools/man/eps.1 does not list $preset"
 done
 
@@ -94,7 +98,10 @@ for operation in $operations; do
         wrong "proto/operation/calls.h: no test in tests/device/ runs $operation"
 done
 
-# zsh and fish read --help themselves. offered_by SHELL WORDS... WORD: what is offered for the last word, a line each; in
+names=$(awk '/^\.It/ { on = /Fl -change / } on && /^\.Cm/' <<<"$page" | tr ' ' '\n' | grep -E '^[a-z]')
+same "eps train --change" "$names" tools/man/eps.1 "$(offered eps train --change)" "bash's completion"
+
+# In zsh and fish. offered_by SHELL WORDS... WORD: what is offered for the last word, a line each; in
 # zsh without its own completion system, whose functions print instead.
 offered_by() {
     case $1 in
@@ -111,9 +118,11 @@ offered_by() {
 run=$(mktemp -d)
 trap 'rm -rf "$run"' EXIT
 mkdir -p "$run/eps/lab" && touch "$run/eps/lab/listener"
+for line in "status" "train --connect" "eval --model x --connect" "drain 3"; do
+    grep -qx lab <<<"$(XDG_RUNTIME_DIR=$run offered eps $line)" || wrong "bash: no daemons for $line"
+done
 for shell in zsh fish; do
-    PATH=$bin:$PATH command -v $shell >/dev/null || continue
-    export PATH=$bin:$PATH
+    command -v $shell >/dev/null || continue
     same "eps in $shell" "$commands" --help "$(offered_by $shell eps "")" "$shell's completion"
     for line in "epsd" "eps-worker" $(sed 's/^/eps,/' <<<"$commands"); do
         IFS=, read -ra words <<<"$line"

@@ -16,7 +16,7 @@ fail() {
 cmake --install "$build" --prefix "$work/first" >"$work/log" || fail "$(cat "$work/log")"
 mv "$work/first" "$work/moved"
 cd "$work/moved"
-for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h share/man/man1/eps.1 share/man/man1/epsd.1 \
+for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h include/eps_options.h include/eps_plan.h share/man/man1/eps.1 share/man/man1/epsd.1 \
     share/man/man1/eps-worker.1 share/bash-completion/completions/eps \
     share/zsh/vendor-completions/_eps share/fish/vendor_completions.d/eps.fish share/doc/eps/README.md \
     share/doc/eps/copyright share/doc/eps/examples/example_train.c lib/systemd/system/epsd.service \
@@ -56,12 +56,12 @@ grep -q 'SONAME.*\[libeps\.so\.0\]' <<<"$(readelf -d lib/libeps.so)" || fail "li
 seen=$(nm -D --defined-only lib/libeps.so | awk '{ print $3 }')
 stray=$(grep -v '^eps_' <<<"$seen" || true)
 [ -z "$stray" ] || fail "libeps.so shows more than client/eps.h:" $stray
-for name in $(grep -o '\beps_[a-z_]*(' include/eps.h | tr -d '(' | sort -u); do
+for name in $(grep -oh '\beps_[a-z_]*(' include/eps*.h | tr -d '(' | sort -u); do
     grep -qx "$name" <<<"$seen" || fail "libeps.so does not show $name"
 done
 
-lost=$(sed 1d include/eps.h | grep -oE '\b(client|device|eps|proto|tools)/[a-z_/]+\.[a-z]+' || true)
-[ -z "$lost" ] || fail "include/eps.h refers to files that are not installed:" $lost
+lost=$(tail -qn +2 include/eps*.h | grep -oE '\b(client|device|eps|proto|tools)/[a-z_/]+\.[a-z]+' || true)
+[ -z "$lost" ] || fail "include/eps*.h refer to files that are not installed:" $lost
 
 # As a user would, with a compiler and pkg-config; the programs are found beside the library, not beside the example.
 export PKG_CONFIG_PATH=$work/moved/lib/pkgconfig LD_LIBRARY_PATH=$work/moved/lib XDG_RUNTIME_DIR=$work

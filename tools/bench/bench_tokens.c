@@ -6,9 +6,9 @@
  * without what the tokenizer puts before and after a text; with --texts, each text decoded from those tokens, and 0xFF.
  * With --stream yes the time is that of client/data/pieces.h, which training data passes; its ids must be the same. */
 #include "client/data/pieces.h"
-#include "client/text/side.h"
 #include "client/text/tokenizer.h"
 #include "client/text/utf8.h"
+#include "proto/model/model_files.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -278,7 +278,7 @@ int main(int argc, char **argv)
         else
             fail("misuse", usage);
     }
-    if (n_threads == 0 || client_side_read(&side, argv[1], &err) ||
+    if (n_threads == 0 || model_files_read(&side, argv[1], &err) ||
         client_tokenizer_open(&t, side, UINT32_MAX - 1, &err) || !t)
         fail(argv[1], err.text[0] ? err.text : "no tokenizer");
     json_decref(side);

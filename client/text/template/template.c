@@ -1,7 +1,7 @@
 /* Templates as a whole: opened, rendered, found among a model's files. */
 #include "client/text/template/template_internal.h"
 
-#include "client/text/side.h"
+#include "proto/model/model_files.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -140,8 +140,8 @@ static const json_t *find_template(const json_t *config)
 int client_template_find(struct client_template **out, const json_t *side, struct error *err)
 {
     size_t n;
-    const char *file = "chat_template.jinja", *text = client_side_find(side, file, &n);
-    json_t *config = text ? NULL : client_side_json(side, "tokenizer_config.json");
+    const char *file = "chat_template.jinja", *text = model_files_find(side, file, &n);
+    json_t *config = text ? NULL : model_files_json(side, "tokenizer_config.json");
     int rc = 0;
 
     *out = NULL;
@@ -164,7 +164,7 @@ static int add_tokens(json_t *variables, const json_t *config)
     int rc = 0;
 
     for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
-        json_t *token = client_side_token(config, names[i]);
+        json_t *token = model_files_token(config, names[i]);
         if (token && !json_object_get(variables, names[i]))
             rc = json_object_set(variables, names[i], token);
     }
@@ -177,7 +177,7 @@ int client_template_add_tokens(json_t *variables, const json_t *side, struct err
     int rc = 0;
 
     for (size_t i = 0; !rc && i < sizeof files / sizeof *files; i++) {
-        json_t *config = client_side_json(side, files[i]);
+        json_t *config = model_files_json(side, files[i]);
         rc = add_tokens(variables, config);
         json_decref(config);
     }

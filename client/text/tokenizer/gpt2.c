@@ -1,7 +1,7 @@
 /* Reads GPT-2's files: vocab.json and merges.txt, with added_tokens.json and tokenizer_config.json. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 
-#include "client/text/side.h"
+#include "proto/model/model_files.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -12,10 +12,10 @@ static int read_object(json_t **out, const json_t *side, const char *name, struc
 {
     json_error_t where;
     size_t n;
-    const char *text = client_side_find(side, name, &n);
+    const char *text = model_files_find(side, name, &n);
 
     *out = text ? json_loadb(text, n, JSON_REJECT_DUPLICATES, &where) : NULL;
-    if (text && !*out) /* a number of 90 bits: client_side_json */
+    if (text && !*out) /* a number of 90 bits: model_files_json */
         *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, NULL);
     if (!text || json_is_object(*out))
         return 0;
@@ -83,7 +83,7 @@ int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t
 {
     json_t *vocab = NULL, *added = NULL, *config = NULL, *merges = NULL;
     size_t n;
-    const char *text = client_side_find(side, "merges.txt", &n);
+    const char *text = model_files_find(side, "merges.txt", &n);
     int rc = read_object(&vocab, side, "vocab.json", err);
 
     if (!rc && (!vocab || !text))

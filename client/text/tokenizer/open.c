@@ -1,7 +1,7 @@
 #include "client/text/tokenizer/tokenizer_internal.h"
 
-#include "client/text/side.h"
 #include "client/text/utf8.h"
+#include "proto/model/model_files.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static uint32_t find_token(const struct client_tokenizer *t, const char *text)
 
 static uint32_t named_token(const struct client_tokenizer *t, const json_t *config, const char *key)
 {
-    return find_token(t, json_string_value(client_side_token(config, key)));
+    return find_token(t, json_string_value(model_files_token(config, key)));
 }
 
 static uint32_t special_token(const struct client_tokenizer *t, const char *text)
@@ -70,7 +70,7 @@ static void find_meanings(struct client_tokenizer *t, const json_t *side)
     if (t->is_bytes)
         return;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        json_t *config = client_side_json(side, files[i]);
+        json_t *config = model_files_json(side, files[i]);
         if (t->end == CLIENT_NO_TOKEN)
             t->end = i == 0 ? end_by_id(t, config) : named_token(t, config, "eos_token");
         if (t->mask == CLIENT_NO_TOKEN)
@@ -88,7 +88,7 @@ static void find_meanings(struct client_tokenizer *t, const json_t *side)
 static int load(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err)
 {
     size_t n;
-    const char *text = client_side_find(side, "tokenizer.json", &n);
+    const char *text = model_files_find(side, "tokenizer.json", &n);
     int rc = tokenizer_work_init(&t->work, err);
 
     if (rc)
@@ -99,8 +99,8 @@ static int load(struct client_tokenizer *t, const json_t *side, uint32_t vocabul
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err)
 {
     size_t n;
-    const bool any = client_side_find(side, "tokenizer.json", &n) || client_side_find(side, "vocab.json", &n) ||
-                     client_side_find(side, "merges.txt", &n);
+    const bool any = model_files_find(side, "tokenizer.json", &n) || model_files_find(side, "vocab.json", &n) ||
+                     model_files_find(side, "merges.txt", &n);
 
     *out = NULL;
     if (!any && vocabulary != 256)

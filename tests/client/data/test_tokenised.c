@@ -6,8 +6,8 @@
 #include "tests/kit/fixtures/tokenizer.h"
 
 #include "client/data/data.h"
-#include "client/text/side.h"
 #include "client/text/tokenizer.h"
+#include "proto/model/model_files.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -54,7 +54,7 @@ static struct client_tokenizer *open_tokenizer(void)
     json_t *side;
     struct client_tokenizer *t;
 
-    ck_assert_int_eq(client_side_read(&side, TESTS_DIR "/fixtures/bpe", NULL), 0);
+    ck_assert_int_eq(model_files_read(&side, TESTS_DIR "/fixtures/bpe", NULL), 0);
     ck_assert_int_eq(client_tokenizer_open(&t, side, 600, NULL), 0);
     json_decref(side);
     return t;

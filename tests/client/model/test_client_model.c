@@ -6,8 +6,8 @@
 #include "tests/kit/test.h"
 
 #include "client/model/model.h"
-#include "client/text/side.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/model_files.h"
 #include "proto/model/safetensors.h"
 
 #include <errno.h>

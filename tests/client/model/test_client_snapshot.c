@@ -1,5 +1,5 @@
 #include "client/ask/forward.h"
-#include "client/text/side.h"
+#include "proto/model/model_files.h"
 
 #include "tests/kit/command.h"
 #include "tests/kit/inprocess/stage.h"
@@ -118,7 +118,7 @@ TEST_EACH(a_snapshot_is_a_model_like_any_other_or_what_goes_wrong_is_said_and_no
         ck_assert_str_eq(model.name, "gpt2 2x8");
         ck_assert(step == 7 && model.config.width == 8 && model.n_weights == 1);
         ck_assert_int_eq(lseek(model.config_fd, 0, SEEK_CUR), 0);
-        ck_assert_pstr_eq(model.side ? client_side_find(model.side, "merges.txt", &n) : NULL, course->sentence);
+        ck_assert_pstr_eq(model.side ? model_files_find(model.side, "merges.txt", &n) : NULL, course->sentence);
         ck_assert_int_eq(model.precision, course->sentence ? NUMBER_BF16 : NUMBER_FP32);
     } else {
         ck_assert_msg(strncmp(err.text, course->sentence, strlen(course->sentence)) == 0, "%s", err.text);

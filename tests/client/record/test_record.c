@@ -2,6 +2,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/test.h"
 
+#include "client/options/value.h"
 #include "client/record/record.h"
 
 #include <errno.h>
@@ -50,28 +51,80 @@ static void stored(struct client_record *record, const struct eps_train_options 
     free(text);
 }
 
-/* All but the texts. Field by field: what pads the struct is anybody's. */
+/* Stored options, all but the texts, to the bit. What pads the struct is anybody's. */
 static void check_same(const struct eps_train_options *got, const struct eps_train_options *want)
 {
-    static const struct {
-        size_t at, n;
-        const char *name;
-    } fields[] = {
-#define FIELD(name) {offsetof(struct eps_train_options, name), sizeof got->name, #name}
-        FIELD(n_data),        FIELD(steps),       FIELD(epochs),      FIELD(batch),      FIELD(seq),
-        FIELD(microbatch),    FIELD(parts),       FIELD(workers),     FIELD(lr),         FIELD(min_lr),
-        FIELD(weight_decay),  FIELD(beta1),       FIELD(beta2),       FIELD(epsilon),    FIELD(schedule),
-        FIELD(warmup),        FIELD(optimizer),   FIELD(order),       FIELD(separator),  FIELD(seed),
-        FIELD(eval_every),    FIELD(eval_tokens), FIELD(patience),    FIELD(save_every), FIELD(keep),
-        FIELD(deterministic), FIELD(device_mem),  FIELD(precision),   FIELD(moments),    FIELD(grad_dtype),
-        FIELD(commit),        FIELD(clip_norm),   FIELD(clip_update), FIELD(host_mem),   FIELD(mask_fraction),
-        FIELD(save_minutes),
-#undef FIELD
-    };
+    struct eps_train_options mine, its;
+    const struct eps_option *row;
 
-    for (int i = 0; i < COUNT(fields); i++)
-        ck_assert_msg(memcmp((const char *)got + fields[i].at, (const char *)want + fields[i].at, fields[i].n) == 0,
-                      "%s", fields[i].name);
+    ck_assert_uint_eq(got->n_data, want->n_data);
+    for (unsigned i = 1; (row = client_option_stored(i)); i++) {
+        if (row->kind == EPS_OPTION_TEXT || row->kind == EPS_OPTION_PATTERNS)
+            continue;
+        memset(&mine, 0, sizeof mine);
+        memset(&its, 0, sizeof its);
+        client_option_copy(&mine, got, row);
+        client_option_copy(&its, want, row);
+        ck_assert_msg(memcmp(&mine, &its, sizeof mine) == 0, "%s", row->name);
+    }
+}
+
+/* Sets an option to the first or the second of two values that no default is. */
+static void put(struct eps_train_options *o, const struct eps_option *row, bool second)
+{
+    void *at = (char *)o + row->offset;
+
+    switch (row->kind) {
+    case EPS_OPTION_TEXT:
+    case EPS_OPTION_OPTIONAL_TEXT:
+    case EPS_OPTION_PATTERNS:
+        *(const char **)at = second ? "cpu" : "cuda:7"; /* no other text is a device */
+        return;
+    case EPS_OPTION_REAL:
+        *(double *)at = second ? 1.0 / 3 : 0.1 + 0.2;
+        return;
+    case EPS_OPTION_PAIR:
+        ((double *)at)[0] = 0.1, ((double *)at)[1] = second ? 0.2 : 0.3;
+        return;
+    case EPS_OPTION_CHOICE:
+        *(uint32_t *)at = second ? 1 : 2;
+        return;
+    case EPS_OPTION_FLAG:
+        *(bool *)at = !second;
+        return;
+    case EPS_OPTION_COUNT:
+    case EPS_OPTION_AUTO:
+    case EPS_OPTION_NUMBER_32:
+        *(uint32_t *)at = second ? 29 : 23;
+        return;
+    case EPS_OPTION_LONG:
+    case EPS_OPTION_NUMBER:
+    case EPS_OPTION_BYTES:
+        *(uint64_t *)at = second ? (uint64_t)31 << 32 : 37;
+        return;
+    case EPS_OPTION_HEADING:
+    case EPS_OPTION_FILES:
+        break;
+    }
+    ck_abort_msg("%s is not stored by its row", row->name);
+}
+
+TEST(each_row_that_is_stored_is_read_as_it_was_written)
+{
+    struct eps_train_options in = resolved();
+    const struct eps_option *row;
+    struct client_record record;
+
+    for (int second = 0; second < 2; second++) {
+        for (unsigned i = 1; (row = client_option_stored(i)); i++)
+            put(&in, row, second);
+        in.freeze = second ? NULL : in.freeze; /* once without: the key is absent */
+        stored(&record, &in);
+        for (unsigned i = 1; (row = client_option_stored(i)); i++)
+            ck_assert_msg(client_option_same(&record.options, &in, row), "%s", row->name);
+        check_same(&record.options, &in);
+        client_record_free(&record);
+    }
 }
 
 TEST(what_is_read_is_what_was_written_to_the_bit)
@@ -241,6 +294,43 @@ TEST(what_differs_is_refused_by_name_and_both_values)
     ck_assert_msg(merged(&out, &run, &given, NULL) == 0, "%s", #set);
     DIFFERING(X)
 #undef X
+}
+
+/* A job that is taken over keeps all its options; a resumed run those that its rows say. */
+TEST(what_another_value_does_is_what_its_row_says)
+{
+    static const char *const remedies[] = {
+        [EPS_RESUME_REFUSES] = "leave it out, or", [EPS_RESUME_CHANGES] = "add --change", [EPS_RESUME_TAKES] = NULL};
+    struct eps_train_options run = resolved(), given, out;
+    const struct eps_option *row;
+    struct error err;
+
+    for (unsigned i = 1; (row = client_option_stored(i)); i++)
+        put(&run, row, false);
+    for (unsigned i = 1; (row = client_option_stored(i)); i++) {
+        for (int way = 0; way < 3 && row->kind != EPS_OPTION_FLAG; way++) {
+            given = eps_train_defaults();
+            put(&given, row, true);
+            given.attach = way == 1 ? "lab" : NULL;
+            given.change = way == 2 ? row->name + 2 : NULL;
+            const bool takes = way != 1 && row->resume == EPS_RESUME_TAKES;
+            const bool changes = way == 2 && row->resume == EPS_RESUME_CHANGES;
+            if (way == 2 && takes)
+                continue; /* --change does not name it */
+            err.text[0] = 0;
+            const int rc = merged(&out, &run, &given, &err);
+            ck_assert_msg(rc == (takes || changes ? 0 : -EDOM), "%s: %s", row->name, err.text);
+            if (rc == 0)
+                ck_assert_msg(client_option_same(&out, &given, row), "%s", row->name);
+            else if (way == 1)
+                ck_assert_holds(err.text, row->name, "differs from the job's", "as a job that is taken over keeps");
+            else if (way == 0)
+                ck_assert_holds(err.text, row->name, "differs from the run's", remedies[row->resume]);
+            else
+                ck_assert_holds(err.text, print("--change %s: --change can name batch, lr,", row->name + 2),
+                                " and clip-update");
+        }
+    }
 }
 
 TEST(held_out_data_determinism_and_a_clip_cannot_come_later)

@@ -1,6 +1,5 @@
 /* What a job may become from what it is: all else is a mistake of the daemon's own. */
 #include "eps/job/job.h"
-#include "eps/job/side.h"
 
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
@@ -42,25 +41,6 @@ TEST_EACH(a_state_is_entered_from_those_before_it_alone, JOB_STATES)
 {
     for (int to = 0; to < JOB_STATES; to++)
         ck_assert_msg(may_enter((enum job_state)_i, (enum job_state)to) == (legal[_i][to] != '.'), "%d to %d", _i, to);
-}
-
-TEST(a_side_file_that_is_none_is_refused)
-{
-    static const char *const sides[] = {"",
-                                        "[]",
-                                        "{\"options\": 3}",
-                                        "{\"options\": {}, \"files\": {\"a.json\": 1}}",
-                                        "{\"options\": {}, \"files\": {\"../a.json\": \"\"}}",
-                                        "{\"options\": {}, \"files\": {\"training.json\": \"\"}}",
-                                        "{\"options\": {}, \"files\": {\"program\": \"\"}}",
-                                        "{\"options\": {}, \"files\": {\"tokenizer.model\": \"AA\"}}"};
-    struct error err = {""};
-    json_t *side;
-
-    for (int i = 0; i < COUNT(sides); i++) {
-        ck_assert_int_eq(side_parse(&side, sides[i], strlen(sides[i]), &err), -EINVAL);
-        ck_assert_msg(strstr(err.text, "the job's side file: ") == err.text, "%s", err.text);
-    }
 }
 
 /* The optimizer thread draws or reads no more of it. */

@@ -3,8 +3,8 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include "client/text/side.h"
 #include "client/text/tokenizer.h"
+#include "proto/model/model_files.h"
 
 #include <errno.h>
 #include <stdlib.h>

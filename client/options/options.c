@@ -1,6 +1,7 @@
-#include "client/run/options.h"
+#include "client/options/options.h"
 
 #include "client/data/masks.h"
+#include "client/options/value.h"
 #include "proto/base/process.h"
 #include "proto/plan/memory/host.h"
 #include "proto/wire/message.h"
@@ -25,25 +26,13 @@ enum {
 
 struct eps_train_options eps_train_defaults(void)
 {
-    return (struct eps_train_options){
-        .epochs = NAN,
-        .lr = NAN,
-        .min_lr = NAN,
-        .weight_decay = NAN,
-        .beta1 = NAN,
-        .beta2 = NAN,
-        .epsilon = NAN,
-        .clip_norm = NAN,
-        .clip_update = NAN,
-        .mask_fraction = NAN,
-        .save_minutes = NAN,
-        .wait = NAN,
-        .warmup = UINT64_MAX,
-        .seed = UINT64_MAX,
-        .save_every = UINT64_MAX,
-        .eval_tokens = UINT64_MAX,
-        .keep = UINT32_MAX,
-    };
+    struct eps_train_options options = {0};
+    size_t n;
+    const struct eps_option *rows = eps_options(&n);
+
+    for (size_t i = 0; i < n; i++)
+        client_option_clear(&options, &rows[i]);
+    return options;
 }
 
 static double chosen(double given, double otherwise)

@@ -3,7 +3,7 @@
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
-#include "client/run/options.h"
+#include "client/options/options.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-/* client/run/options.h - defaults for options left unset, and the learning rate of each step.
+/* client/options/options.h - defaults for options left unset, and the learning rate of each step.
  *
  * Defaults depend only on the model, the data, the machine and the other options. So a run can be repeated from its
  * printed options. A user's own model gets the usual ones: batches of about 16 Ki tokens, one epoch, a learning rate of
@@ -25,8 +25,8 @@
  *   100 steps   1 Ki tokens 2.00; 2 Ki 1.88 (3e-3), 1.92 (6e-3), 1.99 (1e-2); 4 Ki 1.96 (6e-3); byte-small 2.75
  *   1500 steps  1 Ki tokens 1.28
  *   750 steps   2 Ki tokens 1.30 */
-#ifndef CLIENT_RUN_OPTIONS_H
-#define CLIENT_RUN_OPTIONS_H
+#ifndef CLIENT_OPTIONS_OPTIONS_H
+#define CLIENT_OPTIONS_OPTIONS_H
 
 #include "client/eps.h"
 #include "client/model/preset.h"

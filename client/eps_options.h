@@ -1,0 +1,149 @@
+/* client/eps_options.h - the options of a training run: their struct, and a table with one row for each option.
+ *
+ * What an option means, and its default, is in its row: `eps train --help` prints it. Comments here add what only a
+ * caller in C needs. Included by eps.h. */
+#ifndef CLIENT_EPS_OPTIONS_H
+#define CLIENT_EPS_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default) /* exported by libeps.so */
+
+enum eps_schedule { EPS_SCHEDULE_DEFAULT, EPS_SCHEDULE_COSINE, EPS_SCHEDULE_LINEAR, EPS_SCHEDULE_CONSTANT };
+enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
+enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16 };
+enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
+enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
+enum eps_task { EPS_TASK_DEFAULT, EPS_CLASSIFY, EPS_REGRESS };
+enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
+
+/* Start from eps_train_defaults(), which leaves every option unset, and set data, which has no default. Unset are NULL,
+ * NAN and DEFAULT; a whole number is unset at 0, or at its type's maximum if 0 has a meaning. Texts are borrowed. */
+struct eps_train_options {
+    const char *model;       /* a file takes precedence over a preset of the same name */
+    char model_note[96];     /* resolved: why the model was chosen, "chosen for 1.2 M tokens"; or empty */
+    const char *const *data; /* (n_data) files, directories, glob(7) patterns, "-" for standard input */
+    size_t n_data;
+    const char *eval_data;
+    enum eps_task task;  /* default: the model's own, if it is a classifier; else it predicts tokens */
+    char task_note[200]; /* resolved: "2 classes: no, yes; 900 rows, 100 held out"; or empty */
+    const char *columns;
+    uint32_t n_labels; /* for eps_plan: training counts the classes of its data */
+    enum eps_separator separator;
+    const char *out;
+
+    /* On `resume`, options left unset take the stored values; what other values may do, their rows say (enum eps_resume).
+     * The data may be moved if its content is the same. On `attach`, all options are the job's: a given one must have
+     * its value, except data and eval_data. "" or "-" attach to the caller's only daemon with a detached job. attach goes
+     * with neither resume nor connect. */
+    const char *resume, *attach;
+    const char *change; /* names of options, "lr,batch", whose given values replace the stored ones on resume */
+
+    /* If save_every is not 0, the best evaluation so far is checkpointed, and `best` points to it. A checkpoint that
+     * save_minutes asked for is removed once there is a newer one; it is saved no oftener than takes a tenth of the time. */
+    uint64_t save_every; /* 0: at the end only, not on interrupts */
+    double save_minutes; /* 0: never */
+    uint32_t keep;       /* 0: all */
+
+    uint64_t steps; /* resolved: set, and epochs is not */
+    double epochs;
+    uint32_t batch, seq, microbatch, parts;
+
+    double lr, min_lr;
+    enum eps_schedule schedule;
+    uint64_t warmup;
+    double weight_decay, beta1, beta2, epsilon;
+    enum eps_optimizer_kind optimizer;
+    double clip_norm, clip_update; /* unset: no clipping */
+    const char *freeze;            /* globs on tensor names, "wte.weight,h.*.attn.*" */
+    enum eps_commit commit;
+    enum eps_number precision, moments, grad_dtype;
+
+    enum eps_order order;
+    double mask_fraction; /* must be unset for a model that predicts the next token */
+    uint64_t seed;        /* below 2^63 */
+    bool deterministic;
+
+    uint64_t eval_every; /* 0: after the last step only; else also before the first step of a new run */
+    uint64_t eval_tokens;
+    uint32_t patience; /* 0: never */
+    const char *trace; /* on a full disk the trace ends with a note, and training goes on */
+
+    uint32_t restarts;   /* not with trace, nor data from standard input */
+    const char *device;  /* resolved: "cpu", "cuda", or "cpu and cuda" at a daemon with both */
+    uint64_t device_mem; /* bytes for each private worker */
+    uint64_t host_mem;   /* bytes for the job at the daemon */
+    bool require_pinned;
+    uint32_t workers;
+    const char *connect;
+    double wait;
+    const char *programs; /* directory of epsd and eps-worker; NULL: the calling program's, then libeps's, then PATH */
+};
+/* All options unset. */
+struct eps_train_options eps_train_defaults(void);
+
+/* Type of an option's value, and of its member. */
+enum eps_option_kind {
+    EPS_OPTION_HEADING,       /* no option, but a heading above those that follow */
+    EPS_OPTION_FLAG,          /* bool */
+    EPS_OPTION_TEXT,          /* const char * */
+    EPS_OPTION_OPTIONAL_TEXT, /* the same; "-" if no word follows */
+    EPS_OPTION_PATTERNS,      /* the same: one or more words, joined by commas */
+    EPS_OPTION_FILES,         /* const char *const *, then size_t: one or more words and their number */
+    EPS_OPTION_COUNT,         /* uint32_t, from 1 */
+    EPS_OPTION_AUTO,          /* the same, or auto: 0 */
+    EPS_OPTION_NUMBER_32,     /* uint32_t, from 0; UINT32_MAX: unset */
+    EPS_OPTION_LONG,          /* uint64_t, from 1 */
+    EPS_OPTION_NUMBER,        /* uint64_t, from 0; UINT64_MAX: unset */
+    EPS_OPTION_BYTES,         /* uint64_t, as eps_parse_bytes takes it */
+    EPS_OPTION_REAL,          /* double */
+    EPS_OPTION_PAIR,          /* two doubles, as in 0.9,0.999 */
+    EPS_OPTION_CHOICE         /* an enumeration: the number of the word in `value`, from 1 */
+};
+
+/* What a value does on resume that is not the stored one. */
+enum eps_resume {
+    EPS_RESUME_REFUSES,
+    EPS_RESUME_CHANGES, /* refused, unless `change` names the option: then it counts from here on */
+    EPS_RESUME_TAKES    /* it counts */
+};
+
+/* How a checkpoint's training.json says that an option is unset. If a key is missing, a choice is its first word, and
+ * any other option is unset. */
+enum eps_stored {
+    EPS_STORED_SET,   /* by nothing: the option is always set, and its key is there */
+    EPS_STORED_LATER, /* the same, but checkpoints older than the option lack the key */
+    EPS_STORED_NULL,  /* null; older checkpoints lack the key */
+    EPS_STORED_ABSENT /* no key */
+};
+
+/* A row of the table. */
+struct eps_option {
+    const char *name;  /* "--min-lr"; the key in training.json is min_lr */
+    const char *value; /* its value in the help: "N"; of a choice its words, "cosine|linear|constant"; NULL: a flag */
+    enum eps_option_kind kind;
+    size_t offset; /* of its member in struct eps_train_options */
+    /* Position of its key in training.json, from 1, so that files stay comparable byte by byte: a new option takes the
+     * next number. 0: it is not stored, or not with the others (model, data, eval_data). */
+    unsigned key;
+    enum eps_stored stored;
+    enum eps_resume resume;
+    /* Help in eps train and in eps plan, with the default in words; NULL: that command does not have the option. Of a
+     * heading: its text. */
+    const char *train, *plan;
+};
+
+/* All (*n) options of struct eps_train_options in the order of the help. Constant. */
+const struct eps_option *eps_options(size_t *n);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,131 @@
+/* client/eps_plan.h - the plan of a training run: memory to the byte, the choice that makes it fit, time of a step.
+ *
+ * Included by eps.h. */
+#ifndef CLIENT_EPS_PLAN_H
+#define CLIENT_EPS_PLAN_H
+
+#include "eps_options.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default) /* exported by libeps.so */
+
+struct eps_error; /* eps.h */
+
+/* Activations that a block keeps for the backward pass: "all", "nothing", or the operations whose results they are, as
+ * "attn.c_attn, attention". */
+struct eps_kept {
+    char names[192];
+};
+
+/* Blocks that can keep the same activations. In most models these are all blocks. */
+struct eps_blocks {
+    char lowest[32];    /* "h.0": the lowest of them */
+    uint32_t n, n_kept; /* blocks; the topmost of them, which keep the activations `kept`, the others `kept_below` */
+    struct eps_kept kept, kept_below; /* all other activations are recomputed in the backward pass */
+};
+
+enum { EPS_BLOCKS = 8 };
+
+/* The planner's choice for a device. */
+struct eps_choice {
+    uint32_t microbatch; /* rows */
+    bool host_stash;     /* activation checkpoints are in host memory; else on the device */
+    struct eps_blocks blocks[EPS_BLOCKS];
+    uint32_t n_blocks;         /* of this array */
+    uint32_t n_weight_buffers; /* units of weights on the device at a time */
+    uint32_t n_resident;       /* units that stay on the device */
+    bool whole_head;           /* the head's weights are on the device at once; else it runs twice, in pieces */
+    const char *replay;        /* "replay on", or that it is off and why: as in eps_plan; a constant string */
+};
+
+/* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step, disk. Needs
+ * no daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If host_mem is
+ * unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits the daemon
+ * alone, as in training. Of a task: seq unset is the model's positions, as the longest row is unknown; classes are called
+ * LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json has more. */
+struct eps_plan_term {
+    const char *category; /* as eps_memory_row's */
+    uint64_t bytes;
+};
+struct eps_plan_side {
+    uint64_t bytes, limit; /* limit UINT64_MAX: unknown */
+    struct eps_plan_term terms[32];
+    size_t n_terms; /* terms that are not zero, in the order of eps mem */
+};
+struct eps_plan {
+    bool fits;
+    char why[512];                    /* if it does not fit: what is needed; else empty */
+    struct eps_train_options options; /* resolved */
+    uint64_t n_parameters;
+    struct {
+        uint64_t n_parameters;
+        uint64_t host_bytes, device_bytes; /* extra bytes of the same choice if all are trained */
+    } frozen;
+    uint32_t n_layers, width;
+    uint32_t n_workers;                /* workers that get a share */
+    struct eps_plan_side host, worker; /* worker: each of them */
+    const char *device;                /* "cpu", "cuda": as requested, unchecked; auto is the CPU */
+    bool allowance;                    /* the worker's term "library" is an allowance: only its device knows */
+    bool shared;                       /* the workers' bytes count against host memory and its limit */
+    uint64_t minimum;                  /* smallest sufficient device_mem */
+    uint64_t checkpoint_bytes;         /* of one checkpoint on disk, at most */
+    uint64_t n_checkpoints; /* at most at once in a long run: options.keep, the best, and the one being written */
+    /* The choice: microbatch rows at a time, of part_rows in a part. n_resident units stay on the device, n_pulled are
+     * all units that are pulled. */
+    uint32_t microbatch, part_rows, n_weight_buffers, n_resident, n_pulled;
+    struct eps_blocks blocks[EPS_BLOCKS]; /* (n_blocks) */
+    uint32_t n_blocks;
+    uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */
+    bool host_stash, whole_head, one_pass;
+    bool replays; /* a second buffer of relayed weights, if the host has room, to redo the parts of a lost worker */
+    const char *replay;                           /* "replay on", or that it is off and why; a constant string */
+    uint32_t head_tile;                           /* maximum tokens whose logits exist at a time */
+    uint64_t stash_bytes;                         /* activation checkpoints of a worker's share, on either side */
+    uint64_t down_bytes, up_bytes, stash_traffic; /* per step and worker */
+    double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
+    bool measured;        /* times use this machine's profile; else another machine's */
+    bool overlaps;        /* pulls run while the device computes */
+    double hiding_tokens; /* tokens per worker from which on transfers are hidden behind computation */
+};
+/* Returns 0 whether the plan fits or not. */
+int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error);
+/* The smallest sufficient device_mem. */
+int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error);
+/* The largest number of layers like the model's, and of rows in a minibatch, that fits both memories. -ENOSPC: none. */
+int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error);
+int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error);
+
+/* Queues of a simulated step in a long run, with the same profile as eps_plan. */
+enum eps_queue {
+    EPS_DOWN,      /* copies to the device */
+    EPS_COMPUTE,   /* the device */
+    EPS_UP,        /* copies to the host */
+    EPS_OPTIMIZER, /* the host's threads */
+    EPS_QUEUES
+};
+struct eps_timeline {
+    bool fits;
+    char why[512]; /* as eps_plan's; the figures are then those of the smallest plan */
+    bool measured;
+    uint32_t n_workers;
+    double step_ms, tokens_per_s, tflops; /* of all workers: 6 operations per parameter and token */
+    enum eps_queue binds;                 /* the busiest queue */
+    double busy_ms[EPS_QUEUES];
+    /* [a][b]: how long queue a waited for work in queue b. A row plus its busy_ms is step_ms. */
+    double waited_ms[EPS_QUEUES][EPS_QUEUES];
+};
+/* As eps_plan. Simulates one worker's queues and the optimizer for all workers. */
+int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *options, struct eps_error *error);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif

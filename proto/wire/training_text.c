@@ -1,0 +1,125 @@
+#include "proto/wire/training_text.h"
+
+#include "proto/model/checkpoint.h"
+#include "proto/model/model_files.h"
+#include "proto/model/output.h"
+#include "proto/wire/segment.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPTIONS_BYTES = 64 << 10 }; /* room for the options */
+enum { LEARNED_BYTES = 96 };       /* per learned token: English takes 46, a script with two bytes a letter 80 */
+
+/* Owned; NULL: no memory. options and files may be NULL. */
+static char *encode(json_t *options, json_t *files)
+{
+    json_t *all = json_object(), *none = json_object();
+    const int rc = json_object_set(all, "options", options ? options : none) ||
+                   json_object_set(all, "files", files ? files : none);
+    char *text = rc ? NULL : json_dumps(all, JSON_INDENT(1));
+
+    json_decref(all);
+    json_decref(none);
+    return text;
+}
+
+uint64_t training_text_saved_bytes(json_t *files, uint32_t n_learned)
+{
+    char *text = encode(NULL, n_learned ? NULL : files); /* the same size before and after learning */
+    const size_t n = text ? strlen(text) : 0;
+
+    free(text);
+    return n ? n + (uint64_t)LEARNED_BYTES * n_learned : 0;
+}
+
+uint64_t training_text_room(json_t *files, uint32_t n_learned)
+{
+    const uint64_t n = training_text_saved_bytes(files, n_learned);
+
+    return n ? n + OPTIONS_BYTES : 0;
+}
+
+int training_text_seal(int *fd, json_t *options, json_t *files, size_t room, struct error *err)
+{
+    char *text = encode(options, files);
+    size_t n = text ? strlen(text) : 0;
+    int rc;
+
+    *fd = -1;
+    if (text && n < room) {
+        char *const padded = realloc(text, room);
+        if (padded)
+            memset(padded + n, ' ', room - n);
+        else
+            free(text);
+        text = padded, n = room;
+    }
+    if (!text)
+        return error_set(err, -ENOMEM, "out of memory");
+    rc = n > CHECKPOINT_MAX_TEXT ? error_set(err, -EFBIG, "options and tokenizer take %zu bytes, more than %d MiB", n,
+                                             CHECKPOINT_MAX_TEXT >> 20)
+                                 : 0;
+    if (!rc) {
+        *fd = segment_seal("the run's side file", text, n, err);
+        rc = *fd < 0 ? *fd : 0;
+        *fd = rc ? -1 : *fd;
+    }
+    free(text);
+    return rc;
+}
+
+static bool is_own_name(const char *name)
+{
+    static const char *const own[] = {CHECKPOINT_CONFIG, CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_TRAINING};
+
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (strcmp(name, own[i]) == 0)
+            return true;
+    return false;
+}
+
+enum { OWN_FILES = 3 }; /* those of own[] that training.json lists */
+
+static int check(json_t *parsed, struct error *err)
+{
+    json_t *options = json_object_get(parsed, "options"), *files = json_object_get(parsed, "files"), *text;
+    const char *name;
+    size_t n;
+
+    if (!json_is_object(options) || (files && !json_is_object(files)))
+        return error_set(err, -EINVAL, "the job's side file: not {\"options\": {...}, \"files\": {...}}");
+    if (json_object_size(files) > CHECKPOINT_MAX_FILES - OWN_FILES)
+        return error_set(err, -EINVAL,
+                         "the job's side file: %zu files, where a checkpoint has room for %d beside its own",
+                         json_object_size(files), CHECKPOINT_MAX_FILES - OWN_FILES);
+    json_object_foreach(files, name, text)
+    {
+        if (!output_is_name(name) || is_own_name(name) || model_files_size(&n, name, text) != 0)
+            return error_set(err, -EINVAL,
+                             "the job's side file: %.80s is neither a text with a name ending in .json, .txt or .jinja "
+                             "nor tokenizer.model in base64",
+                             name);
+    }
+    return 0;
+}
+
+int training_text_parse(json_t **out, const char *text, size_t n_bytes, struct error *err)
+{
+    json_error_t why;
+
+    *out = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!*out)
+        return error_set(err, -EINVAL, "the job's side file: %s at byte %d", why.text, why.position);
+    int rc = check(*out, err);
+    if (rc)
+        json_decref(*out);
+    return rc;
+}
+
+int training_text_products(struct products *out, const json_t *parsed, struct error *err)
+{
+    return products_from_json(out, json_object_get(json_object_get(parsed, "options"), "products"), err);
+}

@@ -1,0 +1,34 @@
+/* proto/wire/training_text.h - what a training job's checkpoints store for the client, beside weights and moments.
+ *
+ * It is JSON, {"options": {...}, "files": {NAME: STRING, ...}}: the run's options (client/record/record.h) and the files of
+ * its model, such as the tokenizer's (proto/model/model_files.h). The client encodes it and hands it to the daemon in
+ * memory, the job's side file; the daemon decodes it, and hands it to the next client. */
+#ifndef PROTO_WIRE_TRAINING_TEXT_H
+#define PROTO_WIRE_TRAINING_TEXT_H
+
+#include "proto/base/error.h"
+#include "proto/operation/products.h"
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Creates the sealed file in memory, padded with blanks to `room` bytes. options and files may be NULL; both are borrowed.
+ * *fd is owned. -ENOMEM; -EFBIG. */
+int training_text_seal(int *fd, json_t *options, json_t *files, size_t room, struct error *err);
+
+/* Room for the text: the model's files, options for some 400 data files, and a tokenizer that is written later, of bytes or
+ * of n_learned tokens (0: none is learned). 0: no memory. */
+uint64_t training_text_room(json_t *files, uint32_t n_learned);
+
+/* Bytes of the model's files and of that tokenizer in a checkpoint, at most. 0: no memory. */
+uint64_t training_text_saved_bytes(json_t *files, uint32_t n_learned);
+
+/* Parses untrusted text. Each name must be allowed in a checkpoint beside its own four files. *out is owned:
+ * json_decref. -EINVAL with a sentence. */
+int training_text_parse(json_t **out, const char *text, size_t n_bytes, struct error *err);
+
+/* The algorithms of products among the options; version 0 if there are none. -EINVAL, -ENOMEM with a sentence. */
+int training_text_products(struct products *out, const json_t *parsed, struct error *err);
+
+#endif

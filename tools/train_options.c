@@ -1,0 +1,86 @@
+#include "tools/train_options.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* EPS_OPTION_FILES and EPS_OPTION_PATTERNS are ARGUMENT_TEXTS: their words are collected, and stored after parsing. */
+static const enum argument_kind kinds[] = {
+    [EPS_OPTION_HEADING] = ARGUMENT_HEADING,     [EPS_OPTION_FLAG] = ARGUMENT_FLAG,
+    [EPS_OPTION_TEXT] = ARGUMENT_TEXT,           [EPS_OPTION_OPTIONAL_TEXT] = ARGUMENT_MAYBE,
+    [EPS_OPTION_PATTERNS] = ARGUMENT_TEXTS,      [EPS_OPTION_FILES] = ARGUMENT_TEXTS,
+    [EPS_OPTION_COUNT] = ARGUMENT_COUNT,         [EPS_OPTION_AUTO] = ARGUMENT_AUTO,
+    [EPS_OPTION_NUMBER_32] = ARGUMENT_NUMBER_32, [EPS_OPTION_LONG] = ARGUMENT_LONG,
+    [EPS_OPTION_NUMBER] = ARGUMENT_NUMBER,       [EPS_OPTION_BYTES] = ARGUMENT_BYTES,
+    [EPS_OPTION_REAL] = ARGUMENT_REAL,           [EPS_OPTION_PAIR] = ARGUMENT_PAIR,
+    [EPS_OPTION_CHOICE] = ARGUMENT_CHOICE,
+};
+
+void train_options_init(struct train_options *out, enum train_command command)
+{
+    size_t n;
+    const struct eps_option *rows = eps_options(&n);
+
+    *out = (struct train_options){.options = eps_train_defaults()};
+    for (size_t i = 0; i < n; i++) {
+        const char *help = command == TRAIN_OPTIONS_OF_PLAN ? rows[i].plan : rows[i].train;
+        if (!help)
+            continue;
+        assert(out->n < TRAIN_OPTIONS);
+        struct argument *argument = &out->arguments[out->n];
+        *argument = (struct argument){.name = rows[i].name,
+                                      .value = rows[i].value,
+                                      .kind = kinds[rows[i].kind],
+                                      .target = (char *)&out->options + rows[i].offset,
+                                      .help = help};
+        if (argument->kind == ARGUMENT_HEADING)
+            argument->name = help;
+        if (argument->kind == ARGUMENT_TEXTS)
+            argument->target = &out->words[out->n];
+        out->rows[out->n++] = &rows[i];
+    }
+}
+
+void train_options_add(struct train_options *options, const struct argument *arguments, size_t n)
+{
+    assert(options->n + n <= TRAIN_OPTIONS);
+    memcpy(options->arguments + options->n, arguments, n * sizeof *arguments);
+    options->n += n;
+}
+
+/* Stores the words of an argument in its option. -ENOMEM. */
+static int store_words(struct train_options *options, size_t argument)
+{
+    const struct eps_option *row = options->rows[argument];
+    const struct argument_texts *words = &options->words[argument];
+    char *const at = (char *)&options->options + row->offset;
+    const void *text = words->items;
+    int rc = 0;
+
+    if (row->kind == EPS_OPTION_PATTERNS)
+        text = options->joined[argument] = arguments_join(words, &rc);
+    else
+        memcpy(at + sizeof text, &words->n, sizeof words->n);
+    memcpy(at, &text, sizeof text);
+    return rc;
+}
+
+int train_options_parse(struct train_options *options, const struct command *command, int argc, char **argv)
+{
+    int rc = 0, status = arguments_parse(command, argc, argv);
+
+    for (size_t i = 0; status < 0 && !rc && i < options->n; i++) {
+        if (options->rows[i] && options->arguments[i].kind == ARGUMENT_TEXTS)
+            rc = store_words(options, i);
+    }
+    return rc ? arguments_fail(command, rc, "out of memory") : status;
+}
+
+void train_options_free(struct train_options *options)
+{
+    for (size_t i = 0; i < options->n; i++) {
+        free(options->joined[i]);
+        free(options->words[i].items);
+    }
+}
