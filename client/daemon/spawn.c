@@ -395,7 +395,7 @@ static void signal_all(struct client_spawn *spawn, int signal)
     }
 }
 
-/* Removes what a killed daemon leaves: the connection, the lock, and the directory of the sessions' sockets. */
+/* Removes what a killed daemon leaves: the listening socket, the lock, and the directory of the sessions' sockets. */
 static void remove_directory(const char *directory)
 {
     DIR *dir = opendir(directory);

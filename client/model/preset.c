@@ -174,7 +174,7 @@ static bool is_published(const char *name)
     return preset && client_preset_is_published(preset);
 }
 
-/* True for "org/name" in the peers's characters, unless it is a path into a local directory. */
+/* True for "org/name" in the hub's characters, unless it is a path into a local directory. */
 static bool is_hub_name(const char *path)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";

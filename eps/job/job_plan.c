@@ -99,7 +99,7 @@ static bool may_work(const struct peer *p)
     return p->role == ROLE_WORKER && !p->refused && !p->unfit;
 }
 
-/* Whatever the job is like. */
+/* Checks what does not depend on the job's sizes: the worker's rights, and its kind of device. */
 static int check_worker(const struct job *job, const struct peer *worker, struct error *err)
 {
     const int rc = rights_compute(job->peers, worker, job->uid, err);
@@ -129,7 +129,7 @@ static int choose_workers(struct job *job, struct error *err)
     return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME");
 }
 
-/* What is left of the daemon's --host-mem. */
+/* The rest of the daemon's --host-mem. */
 static uint64_t daemon_cap(const struct peers *peers)
 {
     return !peers->host_mem                       ? UINT64_MAX
@@ -160,7 +160,7 @@ static int refuse_host(const struct job *job, const struct plan_fit *fit, struct
                                                                : "are what --host-mem allows");
 }
 
-/* Also says what would fit. */
+/* The error of a job that does not fit, with what would. */
 static int refuse(const struct job *job, const struct plan_fit_asked *asked, const struct plan_fit *fit, int rc,
                   struct error *err)
 {
@@ -221,7 +221,7 @@ static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
     return n > 0 && n < n_all;
 }
 
-/* *again: workers are to be chosen again. */
+/* Plans all workers; *again: some were left out, and workers are to be chosen again. */
 static int plan_all(struct job *job, bool *again, struct error *err)
 {
     struct plan_fit_device devices[PEERS_MAX_WORKERS];
@@ -263,7 +263,8 @@ static int plan_all(struct job *job, bool *again, struct error *err)
     return rc == -ENOMEM || rc == -ENOSPC ? refuse(job, &asked, &fit, rc, err) : rc;
 }
 
-/* Who has not the algorithm that the job began with uses our own. They differ by rounding, as kinds of devices do. */
+/* A worker without the algorithm that the job began with uses our own kernels: rounding differs, as between kinds of
+ * devices. */
 static enum plan_attention attention_of(const struct job *job, const struct peer *worker)
 {
     return worker->attention == job->attention ? job->attention : PLAN_ATTENTION_OWN;

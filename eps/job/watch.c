@@ -82,8 +82,7 @@ static double allowance_of(const struct job *job, const struct peer *worker)
     return SILENCE_PATIENCE * cost.compute_ms / TICK_MS;
 }
 
-/* Ticks for what the worker was planned for, on the slowest device. It may be at it still when it is to give its memory
- * back. */
+/* Ticks that the work planned for the worker takes on the slowest device. A RELEASE may find it still at that work. */
 static double slowest_ticks(const struct job *job, const struct peer *worker)
 {
     const double link = session_peer_uid(worker->session) == SESSION_REMOTE_USER ? REMOTE_RATE : MEMORY_RATE;
@@ -125,8 +124,8 @@ static void watch_worker(const struct watch *watch, struct peer *worker)
     peer_refuse(worker, reason);
 }
 
-/* For the largest operation of its tasks: a unit's update; or a seat's memory, or at the end the job's, given back to
- * the system in one call. A load consists of small pieces. */
+/* Ticks for the largest operation of the optimizer thread: a unit's update; or the memory of a seat, or at the end of
+ * the job, given back to the system in one call. A load consists of small pieces. */
 static double optimizer_allowance(const struct job *job)
 {
     uint64_t most = 0;

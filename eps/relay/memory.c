@@ -400,8 +400,8 @@ uint32_t relay_load(const struct relay *r, uint32_t worker)
     return n;
 }
 
-/* Some contribution of the part has not come from the worker yet. One that the optimizer thread has from a worker that
- * was lost does not count: it may turn out not finite. */
+/* True if some contribution to the part has not come from the worker yet. One that the optimizer thread has from a
+ * worker that was lost does not count: it may turn out not finite. */
 static bool is_missing(const struct relay *r, uint32_t worker, uint32_t part)
 {
     uint32_t n_sent = r->parts[part].n_sure - r->parts[part].n_flying;
@@ -447,8 +447,8 @@ bool relay_has_worker(const struct relay *r, uint32_t worker)
     return relay_find_worker(r, worker) != NULL;
 }
 
-/* The relay hears of a loss once no part is left that was begun and cannot be redone. Until then the worker's others
- * stay with it. So none of those may wait for accumulators, which its others may keep in use. */
+/* A loss is fed once no part is left that was begun and cannot be redone. Until then the worker keeps its other parts,
+ * which may hold accumulators: so no begun part may wait for one. */
 bool relay_can_lose(const struct relay *r, uint32_t worker)
 {
     uint32_t n_missing = 0, n_begun = 0;

@@ -1,4 +1,4 @@
-/* A checkpoint that several hosts write: what they tell each other. */
+/* A checkpoint that several hosts write: their messages to each other. */
 #include "eps/save/save_state.h"
 
 #include <errno.h>

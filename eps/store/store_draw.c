@@ -5,7 +5,7 @@
 
 #include <errno.h>
 
-/* Drawn as one of the store's pieces: as elements cost more time than bytes, few of them. */
+/* Elements drawn as one of the store's pieces: few, since drawing an element takes longer than moving its bytes. */
 enum { DRAWN = 64 << 10 };
 
 /* A piece to be drawn, for the threads. */
@@ -16,7 +16,7 @@ struct draw {
     struct random_key key;
 };
 
-/* Zeroes what of elements first .. first+n-1 of a tensor is in a row that is not drawn. */
+/* Of elements first .. first+n-1 of a tensor, zeroes those in its zero row (model_zero_row). */
 static void clear_padding(float *drawn, const struct model *model, uint32_t tensor, uint64_t first, size_t n)
 {
     const uint64_t row = model_zero_row(model, tensor), width = model->tensors[tensor].shape[1];

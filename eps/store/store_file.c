@@ -48,7 +48,7 @@ struct read {
     _Atomic int rc;
 };
 
-/* Read at a time, into the stack: 64 KiB. */
+/* Elements read at a time, into the stack: 64 KiB. */
 enum { RUN = 16384 };
 
 static bool has_negative(const float *values, size_t n)
@@ -137,7 +137,7 @@ static int read_piece(struct read *read, struct error *err)
 
 #define MOST_UPDATES ((int64_t)1 << 48)
 
-/* As the store has it: its weights without low halves are rounded. */
+/* A value as the store keeps it: weights without low halves are rounded. */
 static float as_relayed(const struct parameters *p, float w)
 {
     uint16_t high;
@@ -150,7 +150,7 @@ static float as_relayed(const struct parameters *p, float w)
     return number_from_bf16(high);
 }
 
-/* 0, -EDOM if they differ, -errno. Compares what the store has of the file's values. */
+/* Compares the store's values with the file's. 0; -EDOM if they differ; -errno. */
 static int compare(const struct store *store, uint32_t unit, const struct model_piece *piece,
                    const struct safetensors_entry *entry, struct error *err)
 {
@@ -180,7 +180,7 @@ struct loading {
     bool *seen; /* (2 * n_tensors) moments found so far, m first */
 };
 
-/* All pieces of a tensor that are kept here; of moments those in own units. */
+/* Reads all pieces of a tensor that are kept here; of a moment those in own units. */
 static int read_tensor(const struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
                        enum array array, struct error *err)
 {

@@ -82,7 +82,7 @@ static void record(const struct updater_task *task, const struct model *model, u
         trace_end(task->trace, since, "update", model_unit_name(unit, model, task->unit),
                   (struct trace_arg[]){{"step", task->step + 1}, {NULL, 0}});
     if (task->kind == UPDATER_UPDATE &&
-        task->unit == 0) /* the last of a step: an observer of the run sees whole steps */
+        task->unit == 0) /* the last task of a step: an observer of the run sees whole steps */
         trace_flush(task->trace);
 }
 

@@ -1,4 +1,4 @@
-/* Which tensors are trained, and what follows from it: each unit's pieces, the visits that contribute, units that
+/* Which tensors are trained, and what follows from that: each unit's pieces, the visits that contribute, units that
  * recur. */
 #include "proto/model/model_internal.h"
 

@@ -1,4 +1,4 @@
-/* What units, visits and kept values are called. */
+/* Names of units, visits and kept values. */
 #include "proto/model/model_internal.h"
 
 #include "proto/model/family.h"

@@ -171,7 +171,7 @@ static const struct model_program *finish_of(const struct model_layer *layer)
 
 /* ---- places ---- */
 
-/* Those of a shape that are taken. */
+/* The places of a shape that are taken. */
 struct places {
     bool taken[MODEL_SHAPES][MODEL_PLACES];
 };

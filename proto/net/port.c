@@ -19,16 +19,16 @@
 enum {
     BACKLOG = 128,
     TICK_MS = 250,
-    PLACES = PORT_GUESTS + PORT_SESSIONS, /* for those that have not shown the key, and those that have */
+    PLACES = PORT_GUESTS + PORT_SESSIONS, /* guests: those that have not shown the key, and those that have */
     AWAY_LINES = 8,                       /* lines of the log per period about connections turned away */
-    AWAY_TICKS = 40,                      /* that period */
+    AWAY_TICKS = 40,                      /* length of such a period */
     SPARE_FDS = 32,                       /* descriptors that stay free for the daemon's own user */
 };
 
 enum guest_state {
     GUEST_NONE,
-    GUEST_SHAKING, /* ends with the handshake's end, or its patience's */
-    GUEST_WAITING, /* it has the key; ends when its second connection has, too, when it leaves, or with its patience */
+    GUEST_SHAKING, /* ends with the handshake, or after patience_ms */
+    GUEST_WAITING, /* it has the key; ends when its second connection has it, when it leaves, or after patience_ms */
     GUEST_CLOSING  /* ends when libuv has returned its handle */
 };
 
@@ -37,7 +37,7 @@ struct guest {
     enum guest_state state;
     uv_tcp_t tcp;
     struct sockaddr_storage address;
-    uint64_t since;  /* on the loop's clock */
+    uint64_t since;  /* when it was accepted, by the loop's clock */
     uint64_t number; /* how many were accepted before */
     struct handshake handshake;
     uint8_t in[HANDSHAKE_HELLO_BYTES];
@@ -54,7 +54,7 @@ struct port {
     bool closing;
     bool has_queue;     /* libuv holds a connection that was not accepted */
     unsigned n_handles; /* guests included */
-    unsigned n_gates;
+    unsigned n_proxies;
     unsigned n_ticks, n_away, n_put_off;
     uint64_t n_accepted;
     struct guest guests[PLACES];
@@ -132,7 +132,7 @@ static unsigned count(const struct port *port, enum guest_state state)
 
 static void give_back(struct port *port)
 {
-    if (--port->n_handles > 0 || port->n_gates > 0)
+    if (--port->n_handles > 0 || port->n_proxies > 0)
         return;
     sodium_memzero(port, sizeof *port);
     free(port);
@@ -191,7 +191,7 @@ static void on_proxy_closed(void *data)
 {
     struct port *port = data;
 
-    port->n_gates--;
+    port->n_proxies--;
     port->n_handles++; /* give_back takes it again */
     give_back(port);
 }
@@ -214,7 +214,7 @@ static void admit(struct port *port, struct guest *control, struct guest *bulk)
                                 .data = port};
     int ends[2] = {-1, -1}, rc = 0;
 
-    assert(port->n_gates < PORT_SESSIONS); /* has_room */
+    assert(port->n_proxies < PORT_SESSIONS); /* has_room */
     print_address(setup.peer, &control->address);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
         rc = -errno;
@@ -230,7 +230,7 @@ static void admit(struct port *port, struct guest *control, struct guest *bulk)
                 close(fds[i]);
     } else {
         rc = proxy_open(port->loop, &setup);
-        port->n_gates += rc == 0;
+        port->n_proxies += rc == 0;
         if (rc)
             close(ends[0]);
         else
@@ -270,7 +270,7 @@ static bool has_room(void *user)
 {
     const struct port *port = user;
 
-    return port->n_gates + count(port, GUEST_WAITING) < PORT_SESSIONS;
+    return port->n_proxies + count(port, GUEST_WAITING) < PORT_SESSIONS;
 }
 
 /* The handshake is done. A worker that waits for its second connection is read on, so that its end is seen. */
@@ -321,7 +321,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
         if (guest->n_in || guest->handshake.state == HANDSHAKE_PROOF)
             turn_away(guest, guest->n_in ? "was cut off within the handshake" : "left in the middle of the handshake");
         else
-            drop(guest); /* a worker of a lost daemon looks for this one so: dial_knock */
+            drop(guest); /* dial_knock: a worker of a lost daemon checks for a successor */
         return;
     }
     guest->n_in += (size_t)n;
@@ -341,7 +341,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 
 /* ---- the port --------------------------------------------------------------------------------------------------- */
 
-/* A place for another one that has not shown the key; NULL: all are taken. */
+/* A free place for a guest that has not shown the key; NULL: all are taken. */
 static struct guest *find_place(struct port *port)
 {
     if (count(port, GUEST_SHAKING) >= PORT_GUESTS)
@@ -352,7 +352,7 @@ static struct guest *find_place(struct port *port)
     return NULL;
 }
 
-/* Connections of its address that have not shown the key, itself among them. */
+/* Number of guests of this guest's address that have not shown the key, itself included. */
 static unsigned count_same(const struct guest *guest)
 {
     unsigned n = 0;
@@ -369,8 +369,8 @@ static bool is_silent(const struct guest *guest)
     return guest->handshake.state == HANDSHAKE_HELLO;
 }
 
-/* Ends one that has not shown the key, for another's sake: at the address that has most, one that sent nothing, or else
- * the oldest. */
+/* Evicts a guest that has not shown the key, to make room: at the address that has most guests, one that sent nothing,
+ * else the oldest. */
 static void make_room(struct port *port)
 {
     struct guest *victim = NULL;

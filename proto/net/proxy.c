@@ -51,7 +51,7 @@ enum { WAITING_HEADER = 3 };
 
 /* Messages that do not wait for earlier ones. The daemon's BYE: its worker needs no more weights. A worker's BYE:
  * FAILED, which says why it ends, may be waiting. */
-static bool overtakes(const struct proxy *g, enum message_kind kind)
+static bool overtakes(const struct proxy *p, enum message_kind kind)
 {
     static const bool at_once[MESSAGE_KINDS] = {
         [MESSAGE_PING] = true,  [MESSAGE_PONG] = true,  [MESSAGE_DISMISSED] = true,
@@ -59,10 +59,10 @@ static bool overtakes(const struct proxy *g, enum message_kind kind)
         [MESSAGE_GRANT] = true, [MESSAGE_DRAIN] = true, [MESSAGE_READ] = true,
     };
 
-    return at_once[kind] || (kind == MESSAGE_BYE && !g->is_daemon);
+    return at_once[kind] || (kind == MESSAGE_BYE && !p->is_daemon);
 }
 
-/* What a worker may send. */
+/* True of messages that a worker may send. */
 static bool is_workers(enum message_kind kind)
 {
     static const bool sends[MESSAGE_KINDS] = {
@@ -77,7 +77,7 @@ static bool is_workers(enum message_kind kind)
     return sends[kind];
 }
 
-/* A worker's last word on a job: nothing of it is under way any more. */
+/* True of a worker's last message about a job: nothing of the job is under way any more. */
 static bool ends_job(enum message_kind kind)
 {
     return kind == MESSAGE_RELEASE || kind == MESSAGE_REFUSED;
@@ -85,19 +85,19 @@ static bool ends_job(enum message_kind kind)
 
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
 
-static void free_proxy(struct proxy *g)
+static void free_proxy(struct proxy *p)
 {
-    payload_free(&g->payload);
-    fifo_free(&g->waiting);
-    if (g->on_closed)
-        g->on_closed(g->data);
-    free(g);
+    payload_free(&p->payload);
+    fifo_free(&p->waiting);
+    if (p->on_closed)
+        p->on_closed(p->data);
+    free(p);
 }
 
-static void on_handle_closed(struct proxy *g)
+static void on_handle_closed(struct proxy *p)
 {
-    if (--g->n_handles == 0)
-        free_proxy(g);
+    if (--p->n_handles == 0)
+        free_proxy(p);
 }
 
 static void on_uv_closed(uv_handle_t *handle)
@@ -105,19 +105,19 @@ static void on_uv_closed(uv_handle_t *handle)
     on_handle_closed(handle->data);
 }
 
-static void close_all(struct proxy *g)
+static void close_all(struct proxy *p)
 {
-    if (g->state == PROXY_CLOSING)
+    if (p->state == PROXY_CLOSING)
         return;
-    g->state = PROXY_CLOSING;
-    if (g->connection.fd >= 0)
-        connection_close(&g->connection);
-    if (g->has_control)
-        control_close(&g->control);
-    if (g->has_bulk)
-        bulk_close(&g->bulk);
-    uv_close((uv_handle_t *)&g->check, on_uv_closed);
-    uv_close((uv_handle_t *)&g->linger, on_uv_closed);
+    p->state = PROXY_CLOSING;
+    if (p->connection.fd >= 0)
+        connection_close(&p->connection);
+    if (p->has_control)
+        control_close(&p->control);
+    if (p->has_bulk)
+        bulk_close(&p->bulk);
+    uv_close((uv_handle_t *)&p->check, on_uv_closed);
+    uv_close((uv_handle_t *)&p->linger, on_uv_closed);
 }
 
 static void on_linger(uv_timer_t *timer)
@@ -127,80 +127,80 @@ static void on_linger(uv_timer_t *timer)
 
 /* Nothing more is forwarded. Messages that were still arrive; bytes do not. The bulk connection stays open, so that the
  * peer hears the last message before the end of a transfer. */
-static void leave(struct proxy *g)
+static void leave(struct proxy *p)
 {
-    if (g->state != PROXY_OPEN)
+    if (p->state != PROXY_OPEN)
         return;
-    g->state = PROXY_LEAVING;
-    uv_check_stop(&g->check);
-    uv_update_time(g->linger.loop);
-    uv_timer_start(&g->linger, on_linger, LINGER_MS, 0);
-    if (g->has_bulk)
-        bulk_stop(&g->bulk);
-    if (g->has_control)
-        control_finish(&g->control);
-    if (g->connection.fd >= 0)
-        connection_shutdown(&g->connection);
+    p->state = PROXY_LEAVING;
+    uv_check_stop(&p->check);
+    uv_update_time(p->linger.loop);
+    uv_timer_start(&p->linger, on_linger, LINGER_MS, 0);
+    if (p->has_bulk)
+        bulk_stop(&p->bulk);
+    if (p->has_control)
+        control_finish(&p->control);
+    if (p->connection.fd >= 0)
+        connection_shutdown(&p->connection);
 }
 
-static int send_message(struct proxy *g, struct message *m);
+static int send_message(struct proxy *p, struct message *m);
 
-static int send_to_session(struct proxy *g, struct message *m, const int *fds, unsigned n_fds)
+static int send_to_session(struct proxy *p, struct message *m, const int *fds, unsigned n_fds)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
-    m->sequence = ++g->n_to_connection;
-    return connection_send(&g->connection, bytes, message_encode(bytes, sizeof bytes, m), fds, n_fds);
+    m->sequence = ++p->n_to_connection;
+    return connection_send(&p->connection, bytes, message_encode(bytes, sizeof bytes, m), fds, n_fds);
 }
 
 /* The peer is at fault. */
-static void refuse(struct proxy *g, const char *why)
+static void refuse(struct proxy *p, const char *why)
 {
     struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = -EPROTO}};
 
-    if (g->state != PROXY_OPEN)
+    if (p->state != PROXY_OPEN)
         return;
-    log_warning("%s %s: %s", g->is_daemon ? "worker at" : "the daemon at", g->peer, why);
+    log_warning("%s %s: %s", p->is_daemon ? "worker at" : "the daemon at", p->peer, why);
     snprintf(m.dismissed.error.text, sizeof m.dismissed.error.text, "it %s", why);
-    send_message(g, &m);
-    if (!g->is_daemon) /* else it would take the daemon for a lost one, and come again */
-        send_to_session(g, &m, NULL, 0);
-    leave(g);
+    send_message(p, &m);
+    if (!p->is_daemon) /* else it would take the daemon for a lost one, and come again */
+        send_to_session(p, &m, NULL, 0);
+    leave(p);
 }
 
 /* ---- to the peer ------------------------------------------------------------------------------------------------ */
 
-static int send_message(struct proxy *g, struct message *m)
+static int send_message(struct proxy *p, struct message *m)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
-    m->sequence = ++g->n_to_peer;
-    return control_send(&g->control, FRAME_MESSAGE, bytes, message_encode(bytes, sizeof bytes, m));
+    m->sequence = ++p->n_to_peer;
+    return control_send(&p->control, FRAME_MESSAGE, bytes, message_encode(bytes, sizeof bytes, m));
 }
 
 /* Sends a message of the session, and its bytes. */
-static void forward(struct proxy *g, struct message *m)
+static void forward(struct proxy *p, struct message *m)
 {
     struct payload_range ranges[PAYLOAD_MAX_RANGES];
     const char *why;
-    const int n = payload_ranges(ranges, &g->payload, m, &why);
+    const int n = payload_ranges(ranges, &p->payload, m, &why);
 
     if (n < 0) {
-        refuse(g, "was to be sent bytes that the job has not");
+        refuse(p, "was to be sent bytes that the job has not");
         return;
     }
-    int rc = send_message(g, m);
+    int rc = send_message(p, m);
     for (int i = 0; !rc && i < n; i++)
-        rc = bulk_send(&g->bulk, (char *)g->payload.segments[ranges[i].segment].base + ranges[i].at, ranges[i].bytes);
+        rc = bulk_send(&p->bulk, (char *)p->payload.segments[ranges[i].segment].base + ranges[i].at, ranges[i].bytes);
     if (rc)
-        refuse(g, "does not read: 16 MiB of messages wait for it");
+        refuse(p, "does not read: 16 MiB of messages wait for it");
 }
 
 /* The daemon's log and its viewers see how the worker is attached. */
-static void note_carrier(const struct proxy *g, struct message *hello)
+static void note_carrier(const struct proxy *p, struct message *hello)
 {
     const size_t n = strnlen(hello->hello.model, sizeof hello->hello.model - 1);
-    const char *note = g->bulk_note;
+    const char *note = p->bulk_note;
     const size_t most = sizeof hello->hello.model - 1, keeps = strlen(note) + n <= most ? n : most - strlen(note);
 
     snprintf(hello->hello.model + keeps, sizeof hello->hello.model - keeps, "%s",
@@ -208,60 +208,60 @@ static void note_carrier(const struct proxy *g, struct message *hello)
 }
 
 /* The worker's side: contributions of a job that was broken off may still be on their way. */
-static void forget_job(struct proxy *g)
+static void forget_job(struct proxy *p)
 {
-    if (!g->job_over || !bulk_is_idle(&g->bulk))
+    if (!p->job_over || !bulk_is_idle(&p->bulk))
         return;
-    g->job_over = false;
-    payload_free(&g->payload);
+    p->job_over = false;
+    payload_free(&p->payload);
 }
 
-static void take_assignment(struct proxy *g, const struct message *m, const int *fds, unsigned n_fds)
+static void take_assignment(struct proxy *p, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct error err = {""};
     int rc;
 
-    payload_free(&g->payload);
-    rc = payload_attach(&g->payload, m, fds, n_fds, &err);
+    payload_free(&p->payload);
+    rc = payload_attach(&p->payload, m, fds, n_fds, &err);
     if (rc) {
-        log_line("the job cannot be sent to the worker at %s: %s", g->peer, err.text);
-        refuse(g, "cannot be sent this job");
+        log_line("the job cannot be sent to the worker at %s: %s", p->peer, err.text);
+        refuse(p, "cannot be sent this job");
     }
 }
 
 static void on_connection_packet(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds,
                                  unsigned n_fds)
 {
-    struct proxy *g = connection->data;
+    struct proxy *p = connection->data;
     struct message m;
     const char *why;
     const bool assigns = message_decode(&m, bytes, n, &why) == 0 && m.kind == MESSAGE_ASSIGN;
 
     assert(!why); /* our own process sent it */
-    if (g->state == PROXY_OPEN && g->is_daemon && assigns)
-        take_assignment(g, &m, fds, n_fds);
+    if (p->state == PROXY_OPEN && p->is_daemon && assigns)
+        take_assignment(p, &m, fds, n_fds);
     else
         for (unsigned i = 0; i < n_fds; i++)
             close(fds[i]);
-    if (g->state != PROXY_OPEN)
+    if (p->state != PROXY_OPEN)
         return;
-    forward(g, &m);
-    if (!g->is_daemon && ends_job(m.kind)) {
-        g->job_over = true;
-        forget_job(g);
+    forward(p, &m);
+    if (!p->is_daemon && ends_job(m.kind)) {
+        p->job_over = true;
+        forget_job(p);
     }
 }
 
 /* The session has ended on this side: its last message is on its way. */
 static void on_connection_end(struct connection *connection, const char *fault)
 {
-    struct proxy *g = connection->data;
+    struct proxy *p = connection->data;
 
     (void)fault;
-    leave(g);
-    if (g->has_control && !g->control.ended)
+    leave(p);
+    if (p->has_control && !p->control.ended)
         return; /* until the peer has read it */
-    close_all(g);
+    close_all(p);
 }
 
 static void on_connection_closed(struct connection *connection)
@@ -274,65 +274,65 @@ static const struct connection_events connection_events = {on_connection_packet,
 
 /* ---- to the session --------------------------------------------------------------------------------------------- */
 
-static void deliver(struct proxy *g, struct message *m)
+static void deliver(struct proxy *p, struct message *m)
 {
     int fds[PAYLOAD_SEGMENTS];
     unsigned n_fds = 0;
 
     if (m->kind == MESSAGE_ASSIGN)
-        n_fds = payload_fds(&g->payload, fds);
-    if (g->is_daemon && m->kind == MESSAGE_HELLO)
-        note_carrier(g, m);
-    if (send_to_session(g, m, fds, n_fds))
-        refuse(g, "sends more than its session takes");
+        n_fds = payload_fds(&p->payload, fds);
+    if (p->is_daemon && m->kind == MESSAGE_HELLO)
+        note_carrier(p, m);
+    if (send_to_session(p, m, fds, n_fds))
+        refuse(p, "sends more than its session takes");
 }
 
 /* The worker's side: config.json is there. False: there is no room for the job, and the daemon was told. */
-static bool make_job(struct proxy *g)
+static bool make_job(struct proxy *p)
 {
     struct message m = {.kind = MESSAGE_REFUSED};
 
-    m.refused.code = payload_create(&g->payload, &m.refused.error);
+    m.refused.code = payload_create(&p->payload, &m.refused.error);
     if (!m.refused.code)
         return true;
-    payload_free(&g->payload);
-    forward(g, &m);
+    payload_free(&p->payload);
+    forward(p, &m);
     return false;
 }
 
 static void on_check(uv_check_t *check);
 
 /* Hands over the oldest messages, as far as their bytes are there and the session takes them. */
-static void pump(struct proxy *g)
+static void pump(struct proxy *p)
 {
-    while (g->state == PROXY_OPEN && fifo_n(&g->waiting) > 0) {
-        const uint8_t *entry = fifo_at(&g->waiting, 0);
+    while (p->state == PROXY_OPEN && fifo_n(&p->waiting) > 0) {
+        const uint8_t *entry = fifo_at(&p->waiting, 0);
         const size_t n = wire_get(entry, 2);
         struct message m;
         const char *why;
         if (entry[2] > 0)
             break;
-        if (g->connection.n_queued >= CONNECTION_FULL) {
-            uv_check_start(&g->check, on_check);
+        if (p->connection.n_queued >= CONNECTION_FULL) {
+            uv_check_start(&p->check, on_check);
             return;
         }
         const int rc = message_decode(&m, entry + WAITING_HEADER, n, &why);
         assert(rc == 0); /* it was decoded when it came */
         (void)rc;
-        fifo_drop(&g->waiting, WAITING_HEADER + n);
-        g->expecting -= g->expecting < WAITING_HEADER + n ? g->expecting : WAITING_HEADER + n;
-        if (g->is_daemon && ends_job(m.kind) && !bulk_is_idle(&g->bulk)) {
-            refuse(g, "ended its job in the middle of a transfer");
+        fifo_drop(&p->waiting, WAITING_HEADER + n);
+        p->expecting -= p->expecting < WAITING_HEADER + n ? p->expecting : WAITING_HEADER + n;
+        if (p->is_daemon && ends_job(m.kind) && !bulk_is_idle(&p->bulk)) {
+            refuse(p, "ended its job in the middle of a transfer");
             return;
         }
-        if (m.kind == MESSAGE_ASSIGN && !make_job(g))
+        if (m.kind == MESSAGE_ASSIGN && !make_job(p))
             continue;
-        deliver(g, &m);
-        if (g->is_daemon && ends_job(m.kind))
-            payload_free(&g->payload);
+        deliver(p, &m);
+        if (p->is_daemon && ends_job(m.kind))
+            payload_free(&p->payload);
     }
-    if (g->state == PROXY_OPEN)
-        uv_check_stop(&g->check);
+    if (p->state == PROXY_OPEN)
+        uv_check_stop(&p->check);
 }
 
 static void on_check(uv_check_t *check)
@@ -341,9 +341,9 @@ static void on_check(uv_check_t *check)
 }
 
 /* Keeps a message until its ranges have come. */
-static int wait_for(struct proxy *g, const uint8_t *bytes, size_t n, const struct payload_range *ranges, int n_ranges)
+static int wait_for(struct proxy *p, const uint8_t *bytes, size_t n, const struct payload_range *ranges, int n_ranges)
 {
-    uint8_t *entry = fifo_add(&g->waiting, WAITING_HEADER + n);
+    uint8_t *entry = fifo_add(&p->waiting, WAITING_HEADER + n);
     int rc = entry ? 0 : -ENOBUFS;
 
     if (rc)
@@ -352,24 +352,24 @@ static int wait_for(struct proxy *g, const uint8_t *bytes, size_t n, const struc
     entry[2] = (uint8_t)n_ranges;
     memcpy(entry + WAITING_HEADER, bytes, n);
     for (int i = 0; !rc && i < n_ranges; i++)
-        rc = bulk_expect(&g->bulk, (char *)g->payload.segments[ranges[i].segment].base + ranges[i].at, ranges[i].bytes);
+        rc = bulk_expect(&p->bulk, (char *)p->payload.segments[ranges[i].segment].base + ranges[i].at, ranges[i].bytes);
     return rc;
 }
 
 /* A message of the peer's that may not come now; NULL: it may. */
-static const char *check_message(struct proxy *g, const struct message *m)
+static const char *check_message(struct proxy *p, const struct message *m)
 {
-    if (g->is_daemon && !is_workers(m->kind))
+    if (p->is_daemon && !is_workers(m->kind))
         return "sent a message that a worker does not send";
-    if (g->is_daemon && (m->kind == MESSAGE_HELLO) == g->said_hello)
+    if (p->is_daemon && (m->kind == MESSAGE_HELLO) == p->said_hello)
         return "sent HELLO twice, or not first";
-    if (g->is_daemon && m->kind == MESSAGE_HELLO && m->hello.role != ROLE_WORKER)
+    if (p->is_daemon && m->kind == MESSAGE_HELLO && m->hello.role != ROLE_WORKER)
         return "is no worker: only workers attach from other hosts";
-    g->said_hello = true;
+    p->said_hello = true;
     return NULL;
 }
 
-static void on_message(struct proxy *g, const uint8_t *bytes, size_t n)
+static void on_message(struct proxy *p, const uint8_t *bytes, size_t n)
 {
     struct payload_range ranges[PAYLOAD_MAX_RANGES];
     struct error err = {""};
@@ -378,70 +378,70 @@ static void on_message(struct proxy *g, const uint8_t *bytes, size_t n)
     int n_ranges = 0;
 
     if (message_decode(&m, bytes, n, &why) < 0) {
-        refuse(g, message_version(bytes, n) >= 0 && message_version(bytes, n) != MESSAGE_VERSION
+        refuse(p, message_version(bytes, n) >= 0 && message_version(bytes, n) != MESSAGE_VERSION
                       ? "speaks another version of the protocol: use programs of one build"
                       : why);
         return;
     }
-    why = check_message(g, &m);
-    if (!why && !g->is_daemon && m.kind == MESSAGE_ASSIGN) {
-        g->job_over = false;
-        payload_free(&g->payload);
-        if (payload_begin(&g->payload, &m, &err)) {
+    why = check_message(p, &m);
+    if (!why && !p->is_daemon && m.kind == MESSAGE_ASSIGN) {
+        p->job_over = false;
+        payload_free(&p->payload);
+        if (payload_begin(&p->payload, &m, &err)) {
             error_prefix(&err, "sent a job that cannot be taken here");
             why = err.text;
         }
     }
     if (!why)
-        n_ranges = payload_ranges(ranges, &g->payload, &m, &why);
+        n_ranges = payload_ranges(ranges, &p->payload, &m, &why);
     if (why) {
-        refuse(g, why);
-    } else if (overtakes(g, m.kind)) {
-        deliver(g, &m);
+        refuse(p, why);
+    } else if (overtakes(p, m.kind)) {
+        deliver(p, &m);
     } else {
-        if (wait_for(g, bytes, n, ranges, n_ranges))
-            refuse(g, "sends more than its session takes");
-        pump(g);
+        if (wait_for(p, bytes, n, ranges, n_ranges))
+            refuse(p, "sends more than its session takes");
+        pump(p);
     }
 }
 
-static void move_on(struct proxy *g)
+static void move_on(struct proxy *p)
 {
-    if (g->progress)
-        __atomic_fetch_add(g->progress, 1, __ATOMIC_RELAXED);
+    if (p->progress)
+        __atomic_fetch_add(p->progress, 1, __ATOMIC_RELAXED);
 }
 
 static void on_frame(struct control *c, const uint8_t *payload, size_t n)
 {
-    struct proxy *g = c->data;
+    struct proxy *p = c->data;
 
-    if (g->state != PROXY_OPEN)
+    if (p->state != PROXY_OPEN)
         return;
     if (payload[0] == FRAME_MESSAGE)
-        on_message(g, payload + 1, n - 1);
+        on_message(p, payload + 1, n - 1);
     else if (payload[0] != FRAME_CREDIT)
-        refuse(g, "sent an unknown frame");
-    else if (n != 2 || !bulk_grant(&g->bulk, payload[1]))
-        refuse(g, "granted more credit than it was asked for");
+        refuse(p, "sent an unknown frame");
+    else if (n != 2 || !bulk_grant(&p->bulk, payload[1]))
+        refuse(p, "granted more credit than it was asked for");
     else
-        move_on(g);
+        move_on(p);
 }
 
-static void on_end(struct proxy *g, const char *fault)
+static void on_end(struct proxy *p, const char *fault)
 {
-    if (fault && g->state == PROXY_OPEN)
-        log_line("%s %s: %s", g->is_daemon ? "worker at" : "the daemon at", g->peer, fault);
-    leave(g);
+    if (fault && p->state == PROXY_OPEN)
+        log_line("%s %s: %s", p->is_daemon ? "worker at" : "the daemon at", p->peer, fault);
+    leave(p);
 }
 
 static void on_control_end(struct control *c, const char *fault)
 {
-    struct proxy *g = c->data;
+    struct proxy *p = c->data;
 
-    if (g->state == PROXY_LEAVING && g->connection.ended)
-        close_all(g);
+    if (p->state == PROXY_LEAVING && p->connection.ended)
+        close_all(p);
     else
-        on_end(g, fault);
+        on_end(p, fault);
 }
 
 static void on_control_closed(struct control *c)
@@ -456,24 +456,24 @@ static const struct control_events control_events = {on_frame, on_control_end, o
 /* Ranges come in the order of their messages: this one is of the first that still waits for any. */
 static void on_received(struct bulk *b)
 {
-    struct proxy *g = b->data;
-    uint8_t *entry = fifo_at(&g->waiting, g->expecting);
+    struct proxy *p = b->data;
+    uint8_t *entry = fifo_at(&p->waiting, p->expecting);
 
     while (entry[2] == 0) {
-        g->expecting += WAITING_HEADER + (size_t)wire_get(entry, 2);
-        entry = fifo_at(&g->waiting, g->expecting);
+        p->expecting += WAITING_HEADER + (size_t)wire_get(entry, 2);
+        entry = fifo_at(&p->waiting, p->expecting);
     }
     entry[2]--;
-    pump(g);
+    pump(p);
 }
 
 static void on_consumed(struct bulk *b, unsigned n)
 {
-    struct proxy *g = b->data;
+    struct proxy *p = b->data;
     const uint8_t count = (uint8_t)n;
 
-    move_on(g);
-    control_send(&g->control, FRAME_CREDIT, &count, 1);
+    move_on(p);
+    control_send(&p->control, FRAME_CREDIT, &count, 1);
 }
 
 static void on_sent(struct bulk *b)
@@ -495,47 +495,47 @@ static const struct bulk_events bulk_events = {on_received, on_consumed, on_sent
 
 /* ---- the beginning ---------------------------------------------------------------------------------------------- */
 
-static void start_clocks(struct proxy *g, uv_loop_t *loop)
+static void start_clocks(struct proxy *p, uv_loop_t *loop)
 {
-    uv_check_init(loop, &g->check);
-    uv_timer_init(loop, &g->linger);
-    g->check.data = g->linger.data = g;
-    g->n_handles += 2;
+    uv_check_init(loop, &p->check);
+    uv_timer_init(loop, &p->linger);
+    p->check.data = p->linger.data = p;
+    p->n_handles += 2;
 }
 
 int proxy_open(uv_loop_t *loop, const struct proxy_setup *setup)
 {
-    struct proxy *g = calloc(1, sizeof *g);
+    struct proxy *p = calloc(1, sizeof *p);
     int rc;
 
-    if (!g) {
+    if (!p) {
         close(setup->connection), close(setup->control), close(setup->bulk);
         return -ENOMEM;
     }
-    g->is_daemon = setup->is_daemon;
-    g->progress = setup->progress;
-    memcpy(g->peer, setup->peer, sizeof g->peer);
-    g->bulk_note = setup->on_bulk->flags & HANDSHAKE_PLAIN ? ", by tcp, bulk not encrypted" : ", by tcp";
-    start_clocks(g, loop);
-    rc = connection_open(&g->connection, loop, setup->connection, &connection_events, g);
-    g->n_handles += rc == 0;
+    p->is_daemon = setup->is_daemon;
+    p->progress = setup->progress;
+    memcpy(p->peer, setup->peer, sizeof p->peer);
+    p->bulk_note = setup->on_bulk->flags & HANDSHAKE_PLAIN ? ", by tcp, bulk not encrypted" : ", by tcp";
+    start_clocks(p, loop);
+    rc = connection_open(&p->connection, loop, setup->connection, &connection_events, p);
+    p->n_handles += rc == 0;
     if (rc)
         close(setup->control);
     else
-        rc = control_open(&g->control, loop, setup->control, setup->on_control, &control_events, g);
-    g->has_control = rc == 0;
-    g->n_handles += rc == 0;
+        rc = control_open(&p->control, loop, setup->control, setup->on_control, &control_events, p);
+    p->has_control = rc == 0;
+    p->n_handles += rc == 0;
     if (rc)
         close(setup->bulk);
     else
-        rc = bulk_open(&g->bulk, loop, setup->bulk, setup->on_bulk, &bulk_events, g);
-    g->has_bulk = rc == 0;
-    g->n_handles += rc == 0;
+        rc = bulk_open(&p->bulk, loop, setup->bulk, setup->on_bulk, &bulk_events, p);
+    p->has_bulk = rc == 0;
+    p->n_handles += rc == 0;
     if (rc) {
-        close_all(g);
+        close_all(p);
         return rc;
     }
-    g->on_closed = setup->on_closed;
-    g->data = setup->data;
+    p->on_closed = setup->on_closed;
+    p->data = setup->data;
     return 0;
 }

@@ -220,7 +220,7 @@ static bool is_life(enum message_kind kind)
     return kind == MESSAGE_PING || kind == MESSAGE_PONG || kind == MESSAGE_BYE;
 }
 
-/* Handles the session's own listener messages; false for others. */
+/* Handles the session's own messages over the connection; false for others. */
 static bool on_connection_message(struct session *s, const struct message *m)
 {
     if (m->kind == MESSAGE_DISMISSED) {
@@ -307,7 +307,7 @@ static void on_connection_closed(struct connection *connection)
 static const struct connection_events connection_events = {on_connection_packet, on_connection_end,
                                                            on_connection_closed};
 
-/* Handles the session's own channel messages; false for others. */
+/* Handles the session's own messages on the channel; false for others. */
 static bool on_channel_message(struct session *s, const struct message *m)
 {
     if (s->state == SESSION_GREETING && m->kind == MESSAGE_GREETING) {

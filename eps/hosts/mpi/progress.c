@@ -28,9 +28,9 @@ enum transfer_kind { TRANSFER_FRAME, TRANSFER_OUT, TRANSFER_SLICE, TRANSFER_FETC
 
 struct transfer {
     enum transfer_kind kind;
-    uint32_t host, slot; /* slot: of a slice, a fetch; the kind of a frame */
+    uint32_t host, slot; /* slot: number of a slice's slot, or of a fetch; a frame's kind */
     uint64_t token;
-    uint8_t *frame; /* back to the pool when it was sent */
+    uint8_t *frame; /* goes back to the pool when it was sent */
 };
 
 struct progress {
@@ -38,9 +38,9 @@ struct progress {
     MPI_Comm comm;
     MPI_Request receives[N_RECEIVES];
     uint8_t received[N_RECEIVES][FRAME_BYTES];
-    unsigned head; /* the receive that was posted first */
+    unsigned head; /* index of the receive that was posted first */
 
-    MPI_Request *requests;      /* (room) those of transfers */
+    MPI_Request *requests;      /* (room) MPI's, one for each transfer */
     struct transfer *transfers; /* (room) */
     int *indices;               /* (room) for MPI_Testsome */
     MPI_Status *statuses;       /* (room) for MPI_Testsome */
@@ -48,7 +48,7 @@ struct progress {
     uint8_t *frames, **pool; /* (room) */
     int n_pool;
     unsigned n_large;    /* slices and fetches under way */
-    uint64_t fetch_free; /* a bit for each of HOSTS_FETCHES */
+    uint64_t fetch_free; /* bit i: number i of HOSTS_FETCHES is free */
 
     double last_ms, silent_ms, beat_ms;
     bool is_beating; /* the last beat is still being sent */
@@ -119,7 +119,7 @@ static void send_frame(struct progress *p, uint32_t host, enum frame_kind kind, 
                      request);
 }
 
-/* The first loss alone is told. Without the lock. */
+/* Reports the first loss, and tells the other hosts; later ones do nothing. Call without the lock. */
 static void lose(struct progress *p, uint32_t host, const char *format, ...)
 {
     struct hosts *const hosts = p->hosts;

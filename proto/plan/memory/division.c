@@ -46,7 +46,8 @@ bool plan_keeps(const struct plan_own *own, const struct model *model, uint32_t 
     return (unit >= own->first && unit < own->end) || unit < model->layers[0].n_visits;
 }
 
-/* Among the model's units, `before` elements precede it, and `before_own` the first own unit. */
+/* A kept unit's place in a range whose own units take own_n elements. Of the model's elements, `before` precede the
+ * unit, and `before_own` the first own unit. */
 static uint64_t place(const struct plan_own *own, uint32_t unit, uint64_t own_n, uint64_t before, uint64_t before_own)
 {
     if (unit < own->first)
