@@ -86,11 +86,6 @@ void sharded_on_updated(struct sharded *s, const struct updater_task *work)
 
 /* ---- the end of a step ------------------------------------------------------------------------------------------ */
 
-void sharded_on_covered(struct sharded *s)
-{
-    s->local_covered = true;
-}
-
 /* A fenced step is covered on all hosts. They update their units, or none does. norm: NAN: the step is skipped. */
 static void on_verdict(struct sharded *s, double norm)
 {

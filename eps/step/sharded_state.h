@@ -1,7 +1,7 @@
 /* eps/step/sharded_state.h - the state of a job on several hosts. For eps/step/sharded.c, which talks with the other hosts,
  * eps/step/sharded_job.c, which begins the job and ends it, eps/step/sharded_step.c, which has the step,
- * eps/step/sharded_ring.c, which has other hosts' units, and eps/step/sharded_end.c, which ends the step; everyone else
- * includes eps/step/sharded.h. */
+ * eps/step/sharded_ring.c, which has other hosts' units, eps/step/sharded_end.c, which ends the step, and
+ * eps/step/sharded_commit.c, which steps call; everyone else includes eps/step/sharded.h and commit.h. */
 #ifndef EPS_STEP_SHARDED_STATE_H
 #define EPS_STEP_SHARDED_STATE_H
 
@@ -125,8 +125,7 @@ struct sharded {
     char lost[ERROR_TEXT_BYTES];
 
     /* The job that the hosts share: */
-    bool shared;  /* from the request until every host is quiet */
-    bool is_open; /* READY was said */
+    bool shared; /* from the request until every host is quiet */
     bool announced_waits;
     bool end_said, end_heard, quiet_said;
     int end_code; /* heard */
@@ -181,6 +180,38 @@ void sharded_say_all(struct sharded *s, const struct host_message *word);
 void sharded_announce(struct sharded *s, const struct host_message *word);
 /* Adds what is to be fetched, in pieces; returns their number. -ENOMEM ends the job, and 0 is returned. */
 uint32_t sharded_fetch(struct sharded *s, const struct sharded_fetch *whole);
+
+/* ---- for sharded_commit.c ---- */
+
+/* On host 0: the job was planned. Tells the others. The job may have ended when this returns. */
+void sharded_forward(struct sharded *s);
+/* All workers here have their memory. */
+void sharded_get_ready(struct sharded *s);
+/* Of a job that was open, if any: its tables. */
+void sharded_free_tables(struct sharded *s);
+/* The step is to be opened: by the client on host 0, by host 0 on others. */
+void sharded_open_step(struct sharded *s, const struct message *open);
+/* Actions of local. */
+void sharded_on_fold(struct sharded *s, const struct relay_action *a);
+void sharded_on_update(struct sharded *s, uint32_t unit);
+void sharded_on_done(struct sharded *s, uint64_t step);
+/* Local knows the loss of one of its parts. part: of all hosts' parts. */
+void sharded_on_loss(struct sharded *s, uint32_t part, double sum);
+/* A worker has no seat any more: LOST, for the client. */
+void sharded_on_lost(struct sharded *s, const struct message *lost);
+/* A worker pulls a unit of another host that is not kept here. Once local has answered, the worker is lent a slot of the
+ * ring, until it has read it; before: with the weights before the unit's last update. */
+void sharded_on_pull(struct sharded *s, const struct peer *worker, uint64_t version, uint32_t unit);
+void sharded_on_answer(struct sharded *s, const struct peer *worker, uint64_t version, uint32_t unit, bool before);
+void sharded_on_read(struct sharded *s, const struct peer *worker, uint64_t version, uint32_t unit);
+/* The worker has no seat any more: it reads nothing. */
+void sharded_forget(struct sharded *s, const struct peer *worker);
+/* The optimizer thread has done something for an open job. */
+void sharded_on_optimizer(struct sharded *s, const struct updater_task *work);
+/* Feeds `own`, as steps_feed feeds local. */
+void sharded_feed(struct sharded *s, const struct relay_event *event);
+
+/* ---- for each other ---- */
 
 /* In sharded_job.c. */
 void sharded_on_job(struct sharded *s, const struct host_message *word);
