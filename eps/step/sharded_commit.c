@@ -59,7 +59,7 @@ static void done(struct steps *steps, uint64_t step)
 static void pull(struct steps *steps, const struct peer *worker, uint64_t version, uint32_t unit)
 {
     if (!store_keeps(&steps->job->store, unit))
-        sharded_on_pull(steps->sharded, worker, version, unit);
+        ring_pull(&steps->sharded->ring, worker->id, version, unit);
 }
 
 static void answer(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, bool before)
@@ -72,7 +72,7 @@ static void answer(struct steps *steps, struct peer *worker, uint64_t version, u
 
 static void on_read(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit)
 {
-    sharded_on_read(steps->sharded, worker, version, unit);
+    ring_read(&steps->sharded->ring, worker->id, version, unit);
 }
 
 static void feed_reader(struct steps *steps, const struct relay_event *event)
@@ -82,7 +82,7 @@ static void feed_reader(struct steps *steps, const struct relay_event *event)
 
 static void leave(struct steps *steps, const struct peer *worker)
 {
-    sharded_forget(steps->sharded, worker);
+    ring_forget(&steps->sharded->ring, worker->id);
 }
 
 static void lost(struct steps *steps, const struct message *m)

@@ -164,7 +164,7 @@ static bool tell_covered(struct sharded *s)
 {
     const uint64_t step = s->n_opened - 1;
 
-    if (!s->own_covered || !s->local_covered || s->announced_covered || sharded_ring_is_fetching(s, step))
+    if (!s->own_covered || !s->local_covered || s->announced_covered || ring_is_fetching(&s->ring, step))
         return false;
     s->announced_covered = true;
     if (s->host == 0) {

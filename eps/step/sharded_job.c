@@ -16,10 +16,8 @@ static void begin_sharing(struct sharded *s)
     s->shared = true;
     s->announced_waits = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
     s->opening = s->own_covered = s->local_covered = s->announced_covered = s->own_skipped = false;
-    s->n_queue = s->n_folded = s->n_arrived = s->n_pulls = 0;
+    s->n_queue = s->n_folded = s->n_arrived = 0;
     s->n_held = 0;
-    s->ahead = UINT32_MAX;
-    memset(s->ring, 0, sizeof s->ring);
     for (uint32_t h = 0; h < s->n; h++) {
         struct sharded_host *other = &s->others[h];
         other->is_granted = other->ready = other->waits = false;
@@ -142,6 +140,7 @@ static int open_own(struct sharded *s)
         const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = h, .room = m->job.goal.n_parts};
         rc = relay_feed(job->own, &event, &actions) < 0 ? -ENOMEM : 0;
     }
+    ring_init(&s->ring, job->host.n_ring);
     s->n_opened = s->n_done = m->job.step;
     for (uint32_t h = 0; h < s->n; h++)
         s->others[h].covered = s->others[h].done = m->job.step;

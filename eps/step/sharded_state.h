@@ -6,12 +6,11 @@
 #define EPS_STEP_SHARDED_STATE_H
 
 #include "eps/hosts/host_message.h"
+#include "eps/step/ring.h"
 #include "eps/step/sharded.h"
 
 enum {
     SHARDED_SLOTS = 4, /* of a host at an owner, the reserved one included */
-    SHARDED_LENT = 2,  /* units of the ring that a worker has at a time */
-    SHARDED_PULLS = PEERS_MAX_WORKERS * (STEPS_MAX_PULLS + SHARDED_LENT),
     SHARDED_SILENCE_MS = 60000,
 };
 
@@ -66,26 +65,6 @@ struct sharded_fetch {
     char *into;
     size_t bytes;
     uint64_t token;
-};
-
-/* A slot of the ring. */
-struct sharded_ring_slot {
-    bool taken; /* it has, or is to have: */
-    uint32_t unit;
-    uint64_t turn;      /* of its weights, as in sharded.turns */
-    uint64_t version;   /* of that turn */
-    uint32_t n_left;    /* fetches under way; 0: it is here */
-    uint32_t n_readers; /* workers that it is lent to */
-    uint64_t used;      /* when it was lent or fetched last: a count */
-};
-
-/* What a worker pulled of another host's unit. */
-struct sharded_pull {
-    uint32_t worker, unit;
-    uint64_t version;
-    bool answered; /* by local, with: */
-    uint64_t turn;
-    struct sharded_ring_slot *slot; /* lent; NULL: not yet */
 };
 
 /* Tokens of fetches: of a table that is kept here, its unit's number; of a slot of the ring. */
@@ -151,11 +130,8 @@ struct sharded {
     struct sharded_fetch *fetches; /* (n_fetches) that are not begun */
     size_t n_fetches, cap_fetches;
     uint32_t n_fetching, n_left_data, n_left_text;
-    struct sharded_ring_slot ring[2 * MESSAGE_MAX_PARTS + 1]; /* (job.host.n_ring) */
-    struct sharded_pull pulls[SHARDED_PULLS];                 /* (n_pulls) oldest first */
-    size_t n_pulls;
-    uint64_t n_used;
-    uint32_t ahead; /* a unit to be fetched before it is pulled; UINT32_MAX: none */
+    struct ring ring;                 /* (job.host.n_ring) slots */
+    uint32_t n_left_ring[RING_SLOTS]; /* of each, fetches under way */
 
     /* Its step: */
     uint64_t n_opened;   /* of own */
@@ -199,13 +175,9 @@ void sharded_on_done(struct sharded *s, uint64_t step);
 void sharded_on_loss(struct sharded *s, uint32_t part, double sum);
 /* A worker has no seat any more: LOST, for the client. */
 void sharded_on_lost(struct sharded *s, const struct message *lost);
-/* A worker pulls a unit of another host that is not kept here. Once local has answered, the worker is lent a slot of the
- * ring, until it has read it; before: with the weights before the unit's last update. */
-void sharded_on_pull(struct sharded *s, const struct peer *worker, uint64_t version, uint32_t unit);
+/* Local has answered a worker's pull of a unit of another host that is not kept here, which the ring knows. before: with the
+ * weights before the unit's last update. */
 void sharded_on_answer(struct sharded *s, const struct peer *worker, uint64_t version, uint32_t unit, bool before);
-void sharded_on_read(struct sharded *s, const struct peer *worker, uint64_t version, uint32_t unit);
-/* The worker has no seat any more: it reads nothing. */
-void sharded_forget(struct sharded *s, const struct peer *worker);
 /* The optimizer thread has done something for an open job. */
 void sharded_on_optimizer(struct sharded *s, const struct updater_task *work);
 /* Feeds `own`, as steps_feed feeds local. */
@@ -229,10 +201,8 @@ void sharded_on_data_fetched(struct sharded *s);
 bool sharded_step_go_on(struct sharded *s);
 
 /* In sharded_ring.c. */
-void sharded_ring_open(struct sharded *s, uint64_t step);
 void sharded_on_ring_fetched(struct sharded *s, uint32_t slot);
 bool sharded_ring_go_on(struct sharded *s);
-bool sharded_ring_is_fetching(const struct sharded *s, uint64_t step); /* its version, or one before */
 
 /* An update of own. */
 void sharded_submit(struct sharded *s, const struct relay_action *a);

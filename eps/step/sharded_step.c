@@ -415,7 +415,7 @@ void sharded_open_step(struct sharded *s, const struct message *m)
     s->n_opened = m->open_step.step + 1;
     s->hyper = steps_hyper(s->job, m);
     steps_clear(s->steps);
-    sharded_ring_open(s, m->open_step.step);
+    ring_begin(&s->ring, m->open_step.step);
     open_own(s, m->open_step.step);
     take_held(s);
 }
