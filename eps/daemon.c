@@ -177,7 +177,7 @@ static int join_parts(struct daemon *d)
     if (!job)
         return -ENOMEM;
     daemon_use_job(d, job);
-    d->steps.saves = &d->saves;
+    steps_start(&d->steps, &d->saves);
     d->observer.peers = &d->peers;
     d->observer.steps = &d->steps;
     d->observer.saves = &d->saves;

@@ -168,7 +168,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
 {
     struct job *job = d->job;
     const struct message *request = &job->request;
-    const bool rests = job->state == JOB_RESTING && (!job_is_sharded(job) || job->between_steps);
+    const bool rests = job->state == JOB_RESTING && job->aligned;
 
     switch (m->kind) {
     case MESSAGE_STATUS:

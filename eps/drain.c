@@ -188,8 +188,11 @@ static void refuse_job(struct peer *client, int code, const struct error *err)
 static void load_job(struct daemon *d)
 {
     struct error err = {""};
-    int rc = steps_init(&d->steps, &err);
 
+    steps_begin(&d->steps);
+    if (d->job->state == JOB_ENDING)
+        return;
+    int rc = steps_init(&d->steps, &err);
     if (!rc)
         rc = save_init(&d->saves, &err);
     if (rc)
@@ -208,10 +211,7 @@ static void begin_job(struct daemon *d, struct peer *client, uint32_t id, const 
     d->job->id = id;
     if (!begun)
         return;
-    if (job_is_sharded(d->job))
-        sharded_forward(d->sharded);
-    if (d->job->state == JOB_LOADING)
-        load_job(d);
+    load_job(d);
 }
 
 /* Host 0 has a job, which this host shares. */

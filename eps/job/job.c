@@ -185,8 +185,6 @@ static void assign(struct job_seat *seat)
     session_send_fds(worker->session, &m, fds, n_fds);
 }
 
-/* On several hosts, parts of a slice go to its owner in order: a later one that waits there for room would keep an
- * earlier one, which the owner waits for, from being sent. */
 static int begin_assigning(struct job *job, struct error *err)
 {
     const struct message *m = &job->request;
@@ -195,10 +193,10 @@ static int begin_assigning(struct job *job, struct error *err)
         .n_parts = job->n_parts,
         .n_slots = job->host.n_slots,
         .n_accumulators = job->store.n_accumulators,
-        .adamw = m->job.goal.adamw && !job_is_sharded(job),
-        .fenced = job_is_fenced(job) && !job_is_sharded(job), /* on several hosts, owners are */
-        .deterministic = m->job.deterministic || job_is_sharded(job),
-        .replay = job_replays(job) || job_is_sharded(job), /* fenced: no unit is updated before all is covered */
+        .adamw = job->facts.adamw,
+        .fenced = job->facts.fenced,
+        .deterministic = job->facts.deterministic,
+        .replay = job->facts.replay,
     };
     int rc = relay_open(&job->relay, &config);
 
@@ -290,9 +288,7 @@ void job_renew_seat(struct job_seat *seat)
 
 struct job_seat *job_new_seat(struct job *job)
 {
-    const uint32_t most = job_is_sharded(job) ? PEERS_MAX_WORKERS : job->n_parts;
-
-    if (!job_trains(job) || job->n_seats >= most || job->n_seats >= PEERS_MAX_WORKERS)
+    if (!job_trains(job) || job->n_seats >= job->facts.most_seats)
         return NULL;
     job->seats[job->n_seats] = (struct job_seat){.job = job};
     return &job->seats[job->n_seats];

@@ -64,6 +64,19 @@ struct job_text {
     } pieces[JOB_MAX_PIECES]; /* (n_pieces) ranges of tokens that were run at once, in order; others ran one by one */
 };
 
+/* What holds for a job from its plan to its end, chosen once (job_plan.c), so that nobody else asks on how many hosts it
+ * trains. eps/step/commit.h is chosen by it too. */
+struct job_facts {
+    bool sharded; /* several hosts: its units and the parts of a step are divided among their daemons */
+    /* Of `relay`, which has this host's parts. Several hosts: the owners' relays are as the job asks. */
+    bool adamw, fenced, deterministic, replay;
+    bool announces_arrival; /* workers may go on to the next step while the optimizer finishes this one */
+    bool keeps_inboxes;     /* a seat is taken again only when no fold of its inbox is under way */
+    bool may_be_set_aside;  /* if loading it hangs: nobody but its client waits for it */
+    bool has_masters;       /* all of them are here, so that one host can write a whole copy */
+    uint32_t most_seats;
+};
+
 struct job {
     struct peers *peers;
     enum job_state state;   /* assigned by job_enter alone */
@@ -99,12 +112,14 @@ struct job {
     uint32_t own_first, n_own; /* units of this host; n_own 0: all, on one host */
     uint64_t hosts_bytes;      /* bytes of slots for contributions of other hosts */
     uint64_t hosts_tables;     /* bytes of eps/step/sharded.h's tables */
+    struct job_facts facts;
     struct store store;
     struct segment data;
     struct relay *relay;
     uint32_t first_part, n_parts; /* the parts of a step that this host's workers compute; on one host all */
     struct relay *own;            /* several hosts: who folds what of the own units (eps/step/sharded.h); or NULL */
-    bool between_steps;           /* several hosts: all are ready or have covered the last step; the next is not open */
+    bool aligned;                 /* a save that begins now has one version everywhere: always, on one host; on several,
+                                   * all are ready or have covered the last step, and the next is not open */
     bool others_wait;             /* several hosts: on another one, a part waits for a worker */
     bool announced_opened;        /* JOB_OPENED was sent */
     struct error missed;          /* the worker left out of the job last, and why */
@@ -155,10 +170,11 @@ static inline bool job_is_fenced(const struct job *job)
     return job_trains(job) && job_goal(job)->fenced;
 }
 
-/* True if the job trains on several hosts: its units and the parts of a step are divided among them. */
+/* True if the job trains on several hosts. For the choice of eps/step/commit.h's table, and tests: all else that depends on
+ * it is a fact of its own. */
 static inline bool job_is_sharded(const struct job *job)
 {
-    return job->n_own > 0;
+    return job->facts.sharded;
 }
 
 /* The relay that says which version of the units a save reads. */
@@ -252,8 +268,7 @@ void job_unlist(struct job *job, const struct peer *worker);
 void job_leave_out(struct job *job, struct peer *worker, const char *why);
 /* The seat of a worker, or of one that has left; NULL: it has none. */
 struct job_seat *job_find_seat(struct job *job, uint32_t worker);
-/* A seat that the job has not had yet, or NULL: it has one for each part; on several hosts more, as inboxes may wait
- * for other hosts. It counts once job_take_seat is called. */
+/* A seat that the job has not had yet, or NULL: it has facts.most_seats. It counts once job_take_seat is called. */
 struct job_seat *job_new_seat(struct job *job);
 /* Plans a worker for a share of n_parts parts, in a vacant or new seat of an open job or in its own. -ENODEV, -EINVAL,
  * -ENOSPC, -ENOMEM with a sentence: it does not fit. */

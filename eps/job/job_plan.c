@@ -245,7 +245,7 @@ static int plan_all(struct job *job, bool *again, struct error *err)
                                          .header_bytes = job->request.job.header_bytes,
                                          .devices = devices,
                                          .n_workers = job->n_workers,
-                                         .n_parts = job_is_sharded(job) ? job->n_parts : 0,
+                                         .n_parts = job->n_parts < job_goal(job)->n_parts ? job->n_parts : 0,
                                          .n_cores = sysconf(_SC_NPROCESSORS_ONLN),
                                          .available = process_available_bytes(),
                                          .cap = cap_of(job),
@@ -375,6 +375,30 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
     return rc;
 }
 
+/* On several hosts, owners sum, hold and square; this host's relay only sees that its parts' slices leave.
+ *   deterministic  parts of a slice go to its owner in order: a later one that waits there for room would keep an earlier
+ *                  one, which the owner waits for, from being sent
+ *   replay         fenced, too: no unit is updated before all hosts have covered the step
+ *   seats          more than parts, as inboxes may wait for other hosts */
+static void choose_facts(struct job *job)
+{
+    const bool sharded = job->n_own > 0;
+
+    job->facts = (struct job_facts){
+        .sharded = sharded,
+        .adamw = job_goal(job)->adamw && !sharded,
+        .fenced = job_is_fenced(job) && !sharded,
+        .deterministic = job->request.job.deterministic || sharded,
+        .replay = job_replays(job) || sharded,
+        .announces_arrival = !job_is_fenced(job) && !sharded,
+        .keeps_inboxes = sharded,
+        .may_be_set_aside = !sharded,
+        .has_masters = !sharded,
+        .most_seats = !sharded && job->n_parts < PEERS_MAX_WORKERS ? job->n_parts : PEERS_MAX_WORKERS,
+    };
+    job->aligned = !sharded;
+}
+
 int job_plan(struct job *job, struct error *err)
 {
     int rc = check_request(job, err);
@@ -390,5 +414,7 @@ int job_plan(struct job *job, struct error *err)
         if (!rc)
             rc = plan_all(job, &again, err);
     }
+    if (!rc)
+        choose_facts(job);
     return rc;
 }

@@ -147,7 +147,7 @@ static double optimizer_allowance(const struct job *job)
  * On several hosts the others' daemons wait for this one, whose job alone cannot be set aside. */
 static bool hangs_loading(const struct job *job)
 {
-    return job->loading && !job_is_sharded(job);
+    return job->loading && job->facts.may_be_set_aside;
 }
 
 static void watch_optimizer(struct watch *watch)

@@ -28,7 +28,7 @@ struct saves {
     bool output_gone;               /* the job's output directory has been removed: nothing more can be saved */
     uint64_t saved_step;            /* step of the last checkpoint, or MESSAGE_NO_STEP */
     char trouble[256];              /* why the last save failed, or the present one does not go on; or empty */
-    uint32_t waiting[SAVE_WAITING]; /* (n_waiting) viewers whose save begins between two steps */
+    uint32_t waiting[SAVE_WAITING]; /* (n_waiting) viewers whose save begins once the job is aligned */
     unsigned n_waiting;
 };
 
@@ -54,8 +54,8 @@ int save_without_client(struct saves *saves, struct error *err);
 void save_on_client_gone(struct saves *saves);
 /* RELAY_CAPTURE: a unit does not change until it is released. */
 void save_on_capture(struct saves *saves, const struct relay_action *a);
-/* Several hosts, host 0: all have covered a step, and the next is not opened. */
-void save_between_steps(struct saves *saves);
+/* The job is aligned again: begins what viewers have asked for meanwhile. */
+void save_aligned(struct saves *saves);
 
 /* Several hosts: the next message, from host 0 to the others, or from another host to host 0. With HOST_RUNS, host 0 is
  * to fetch *notes (message.bytes), which stays until HOST_SAVED has come. may_end: notes are not being fetched. False:

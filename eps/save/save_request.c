@@ -65,7 +65,7 @@ int save_add(struct save **out, struct saves *saves, bool checkpoint, struct err
     s->step = find_cut(job);
     s->reader = ++saves->n_readers;
     s->checkpoint = checkpoint;
-    s->is_sharded = checkpoint && job_is_sharded(job);
+    s->is_sharded = checkpoint && !job->facts.has_masters;
     s->by_client = checkpoint && job->request.job.files;
     s->work.data = s;
     s->options = (struct capture_options){.store = &job->store,
@@ -102,7 +102,7 @@ void save_on_client(struct saves *saves, const struct message *m)
     struct error err;
     struct save *s;
 
-    if (job_is_sharded(job) && !job->between_steps) {
+    if (!job->aligned) {
         error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and its hosts save between two steps", job->step + 1);
         save_announce_client(job, -EAGAIN, &err, cut);
         return;
@@ -140,7 +140,7 @@ static int check_job(const struct job *job, bool checkpoint, struct error *err)
     if (!job_is_open(job))
         return error_set(err, -EAGAIN, "the job is %s; try again",
                          job->state == JOB_ENDING ? "ending" : "being opened");
-    if (checkpoint && job_is_sharded(job) && job->peers->host > 0)
+    if (checkpoint && job->peers->host > 0)
         return error_set(err, -EINVAL, "this is host %u of %u: host 0 saves for all", job->peers->host,
                          job->peers->n_hosts);
     if (checkpoint && !job_has_output(job))
@@ -164,7 +164,7 @@ int save_without_client(struct saves *saves, struct error *err)
 
     if (find_checkpoint(saves, find_cut(saves->job)))
         return 0;
-    if (job_is_sharded(saves->job) && !saves->job->between_steps)
+    if (!saves->job->aligned)
         return error_set(err, -EAGAIN, "a step is begun, and its hosts save between two steps");
     const int rc = save_add(&s, saves, true, err);
     if (!rc)
@@ -196,7 +196,7 @@ static void wait_for_step(struct saves *saves, struct peer *viewer)
     save_announce_viewer(viewer, -EBUSY, &err, 0);
 }
 
-void save_between_steps(struct saves *saves)
+void save_aligned(struct saves *saves)
 {
     const struct message m = {.kind = MESSAGE_SAVE, .save.step = MESSAGE_NO_STEP};
     const unsigned n = saves->n_waiting;
@@ -221,7 +221,7 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
         return;
     }
     rc = check_job(job, true, &err);
-    if (!rc && job_is_sharded(job) && !job->between_steps) {
+    if (!rc && !job->aligned) {
         wait_for_step(saves, viewer);
         return;
     }
@@ -256,7 +256,7 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
 
     if (!rc)
         rc = check_job(saves->job, false, &err);
-    if (!rc && job_is_sharded(saves->job))
+    if (!rc && !saves->job->facts.has_masters)
         rc = error_set(&err, -EINVAL,
                        "no host has all of this job's master weights: save a checkpoint (eps save), and export that");
     if (!rc)

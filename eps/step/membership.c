@@ -2,7 +2,7 @@
 
 #include "eps/base/rights.h"
 #include "eps/job/evaluate.h"
-#include "eps/step/sharded.h"
+#include "eps/step/commit.h"
 #include "proto/base/process.h"
 
 #include <errno.h>
@@ -176,14 +176,11 @@ static void send_lost(struct steps *steps, const struct peer *worker, enum messa
     snprintf(m.lost.device, sizeof m.lost.device, "%s", worker->device);
     snprintf(m.lost.host, sizeof m.lost.host, "%s", worker->host);
     snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", reason);
-    if (job_is_sharded(job))
-        sharded_on_lost(steps->sharded, &m);
-    else
-        job_announce(job, &m);
+    steps->commit->lost(steps, &m);
 }
 
 /* The worker has no seat any more. */
-static void tell(struct steps *steps, const struct peer *worker, const char *reason)
+static void announce_loss(struct steps *steps, const struct peer *worker, const char *reason)
 {
     const struct job *job = steps->job;
     const bool waits = lacks_workers(steps);
@@ -196,7 +193,7 @@ static void tell(struct steps *steps, const struct peer *worker, const char *rea
 }
 
 /* Tells of a worker that was left out of the job. One that the job may not have is nothing to its client. */
-static bool tell_unfit(struct steps *steps)
+static bool announce_unfit(struct steps *steps)
 {
     const struct job *job = steps->job;
     struct error none;
@@ -223,8 +220,7 @@ static bool can_lose(const struct job *job, const struct peer *worker)
 static void forget(struct steps *steps, struct peer *worker)
 {
     job_unlist(steps->job, worker);
-    if (job_is_sharded(steps->job))
-        sharded_forget(steps->sharded, worker);
+    steps->commit->leave(steps, worker);
     steps_note_change(steps);
     evaluate_on_left(steps->job, worker);
 }
@@ -254,7 +250,7 @@ void membership_leave(struct steps *steps, struct peer *worker, const char *reas
     }
     job_vacate(seat);
     forget(steps, worker);
-    tell(steps, worker, reason);
+    announce_loss(steps, worker, reason);
 }
 
 void membership_expel(struct steps *steps, struct peer *worker, const char *reason, const char *why)
@@ -264,7 +260,7 @@ void membership_expel(struct steps *steps, struct peer *worker, const char *reas
     if (seat && seat->peer == worker)
         membership_leave(steps, worker, reason);
     else
-        tell(steps, worker, reason);
+        announce_loss(steps, worker, reason);
     peer_refuse(worker, why);
 }
 
@@ -307,7 +303,7 @@ void membership_on_failed(struct steps *steps, struct peer *worker, const struct
 /* ---- the relay --------------------------------------------------------------------------------------------------- */
 
 /* From here on its inbox counts no longer, and its parts are other workers'. */
-static void tell_relay(struct steps *steps, struct job_seat *seat)
+static void feed_loss(struct steps *steps, struct job_seat *seat)
 {
     const struct relay_event event = {.kind = RELAY_LOST, .worker = seat->left};
 
@@ -316,7 +312,7 @@ static void tell_relay(struct steps *steps, struct job_seat *seat)
 }
 
 /* Contributions that can neither be redone nor are missing are folded first. */
-static bool may_tell(const struct job *job, const struct job_seat *seat)
+static bool may_feed_loss(const struct job *job, const struct job_seat *seat)
 {
     return seat->left && !has_sent_all(job, seat->left) && relay_can_redo_all(job->relay, seat->left);
 }
@@ -366,11 +362,11 @@ static void join(struct steps *steps, struct job_seat *seat, struct peer *worker
     steps_feed(steps, &event);
 }
 
-/* On several hosts, what its inbox holds may wait at an owner for parts that are to be redone: whoever redoes them does
- * not wait for this inbox. */
+/* What an inbox that is kept holds may wait at another host for parts that are to be redone: whoever redoes them does not
+ * wait for this inbox. */
 static bool is_vacant(const struct job_seat *seat)
 {
-    return !seat->peer && !seat->renewing && !seat->left && (seat->n_folds == 0 || !job_is_sharded(seat->job));
+    return !seat->peer && !seat->renewing && !seat->left && (seat->n_folds == 0 || !seat->job->facts.keeps_inboxes);
 }
 
 static struct job_seat *find_vacant(struct job *job)
@@ -420,7 +416,7 @@ static bool retire_one(struct steps *steps)
             continue;
         retire(steps, seat);
         if (worker->leaves)
-            tell(steps, worker, "it was told to leave");
+            announce_loss(steps, worker, "it was told to leave");
         return true;
     }
     return false;
@@ -521,8 +517,8 @@ static bool open_job(struct steps *steps)
     if (replace_one(steps) || end_unopened(steps))
         return true;
     job_open(job);
-    if (job_is_open(job) && !end_unopened(steps) && !job_is_sharded(job))
-        job_announce_opened(job);
+    if (job_is_open(job) && !end_unopened(steps))
+        steps->commit->ready(steps);
     return true;
 }
 
@@ -530,15 +526,15 @@ bool membership_go_on(struct steps *steps)
 {
     struct job *job = steps->job;
 
-    if (dismiss_one(steps) || tell_unfit(steps) || open_job(steps))
+    if (dismiss_one(steps) || announce_unfit(steps) || open_job(steps))
         return true;
     if (!job_is_open(job))
         return false;
     const bool renewing = is_renewing(job);
     for (uint32_t i = 0; i < job->n_seats; i++) {
         struct job_seat *seat = &job->seats[i];
-        if (!seat->peer && may_tell(job, seat)) {
-            tell_relay(steps, seat);
+        if (!seat->peer && may_feed_loss(job, seat)) {
+            feed_loss(steps, seat);
             return true;
         }
         if (seat->peer && seat->peer->state == PEER_JOINING && !renewing && seat->n_folds == 0) {

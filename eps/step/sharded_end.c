@@ -86,11 +86,6 @@ void sharded_on_updated(struct sharded *s, const struct updater_task *work)
 
 /* ---- the end of a step ------------------------------------------------------------------------------------------ */
 
-void sharded_on_covered(struct sharded *s)
-{
-    s->local_covered = true;
-}
-
 /* A fenced step is covered on all hosts. They update their units, or none does. norm: NAN: the step is skipped. */
 static void on_verdict(struct sharded *s, double norm)
 {
@@ -169,7 +164,7 @@ static bool tell_covered(struct sharded *s)
 {
     const uint64_t step = s->n_opened - 1;
 
-    if (!s->own_covered || !s->local_covered || s->announced_covered || sharded_ring_is_fetching(s, step))
+    if (!s->own_covered || !s->local_covered || s->announced_covered || ring_is_fetching(&s->ring, step))
         return false;
     s->announced_covered = true;
     if (s->host == 0) {

@@ -14,12 +14,10 @@ static void begin_sharing(struct sharded *s)
 {
     assert(!s->shared);
     s->shared = true;
-    s->is_open = s->announced_waits = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
+    s->announced_waits = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
     s->opening = s->own_covered = s->local_covered = s->announced_covered = s->own_skipped = false;
-    s->n_queue = s->n_folded = s->n_arrived = s->n_pulls = 0;
+    s->n_queue = s->n_folded = s->n_arrived = 0;
     s->n_held = 0;
-    s->ahead = UINT32_MAX;
-    memset(s->ring, 0, sizeof s->ring);
     for (uint32_t h = 0; h < s->n; h++) {
         struct sharded_host *other = &s->others[h];
         other->is_granted = other->ready = other->waits = false;
@@ -142,6 +140,7 @@ static int open_own(struct sharded *s)
         const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = h, .room = m->job.goal.n_parts};
         rc = relay_feed(job->own, &event, &actions) < 0 ? -ENOMEM : 0;
     }
+    ring_init(&s->ring, job->host.n_ring);
     s->n_opened = s->n_done = m->job.step;
     for (uint32_t h = 0; h < s->n; h++)
         s->others[h].covered = s->others[h].done = m->job.step;
@@ -156,23 +155,19 @@ void sharded_on_ready(struct sharded *s, uint32_t host)
             return;
     if (s->job->state != JOB_RESTING)
         return;
-    s->job->between_steps = true;
+    s->job->aligned = true;
     job_announce_opened(s->job);
-    save_between_steps(s->steps->saves);
+    save_aligned(s->steps->saves);
 }
 
-/* All workers here have their memory. */
-static bool get_ready(struct sharded *s)
+void sharded_get_ready(struct sharded *s)
 {
     struct job *job = s->job;
 
-    if (s->is_open || job->state != JOB_RESTING || !job_is_sharded(job))
-        return false;
-    s->is_open = true;
     const int rc = open_own(s);
     if (rc) {
         job_end(job, rc, "out of memory");
-        return true;
+        return;
     }
     s->ops->expose(s->hosts, REGION_WEIGHTS, job->store.weights.base, job->store.weights.bytes);
     s->ops->expose(s->hosts, REGION_DATA, job->data.base, job->data.bytes);
@@ -180,7 +175,6 @@ static bool get_ready(struct sharded *s)
         sharded_on_ready(s, 0);
     else
         sharded_say(s, 0, &(struct host_message){.kind = HOST_READY});
-    return true;
 }
 
 /* ---- a job's end ------------------------------------------------------------------------------------------------ */
@@ -287,5 +281,5 @@ static bool part(struct sharded *s)
 
 bool sharded_job_go_on(struct sharded *s)
 {
-    return s->shared && (get_ready(s) || tell_end(s) || free_slots(s) || get_quiet(s) || part(s));
+    return s->shared && (tell_end(s) || free_slots(s) || get_quiet(s) || part(s));
 }

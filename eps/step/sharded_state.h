@@ -1,17 +1,16 @@
 /* eps/step/sharded_state.h - the state of a job on several hosts. For eps/step/sharded.c, which talks with the other hosts,
  * eps/step/sharded_job.c, which begins the job and ends it, eps/step/sharded_step.c, which has the step,
- * eps/step/sharded_ring.c, which has other hosts' units, and eps/step/sharded_end.c, which ends the step; everyone else
- * includes eps/step/sharded.h. */
+ * eps/step/sharded_ring.c, which has other hosts' units, eps/step/sharded_end.c, which ends the step, and
+ * eps/step/sharded_commit.c, which steps call; everyone else includes eps/step/sharded.h and commit.h. */
 #ifndef EPS_STEP_SHARDED_STATE_H
 #define EPS_STEP_SHARDED_STATE_H
 
 #include "eps/hosts/host_message.h"
+#include "eps/step/ring.h"
 #include "eps/step/sharded.h"
 
 enum {
     SHARDED_SLOTS = 4, /* of a host at an owner, the reserved one included */
-    SHARDED_LENT = 2,  /* units of the ring that a worker has at a time */
-    SHARDED_PULLS = PEERS_MAX_WORKERS * (STEPS_MAX_PULLS + SHARDED_LENT),
     SHARDED_SILENCE_MS = 60000,
 };
 
@@ -68,26 +67,6 @@ struct sharded_fetch {
     uint64_t token;
 };
 
-/* A slot of the ring. */
-struct sharded_ring_slot {
-    bool taken; /* it has, or is to have: */
-    uint32_t unit;
-    uint64_t turn;      /* of its weights, as in sharded.turns */
-    uint64_t version;   /* of that turn */
-    uint32_t n_left;    /* fetches under way; 0: it is here */
-    uint32_t n_readers; /* workers that it is lent to */
-    uint64_t used;      /* when it was lent or fetched last: a count */
-};
-
-/* What a worker pulled of another host's unit. */
-struct sharded_pull {
-    uint32_t worker, unit;
-    uint64_t version;
-    bool answered; /* by local, with: */
-    uint64_t turn;
-    struct sharded_ring_slot *slot; /* lent; NULL: not yet */
-};
-
 /* Tokens of fetches: of a table that is kept here, its unit's number; of a slot of the ring. */
 enum {
     SHARDED_TOKEN_RING = 1 << 29,
@@ -125,8 +104,7 @@ struct sharded {
     char lost[ERROR_TEXT_BYTES];
 
     /* The job that the hosts share: */
-    bool shared;  /* from the request until every host is quiet */
-    bool is_open; /* READY was said */
+    bool shared; /* from the request until every host is quiet */
     bool announced_waits;
     bool end_said, end_heard, quiet_said;
     int end_code; /* heard */
@@ -152,11 +130,8 @@ struct sharded {
     struct sharded_fetch *fetches; /* (n_fetches) that are not begun */
     size_t n_fetches, cap_fetches;
     uint32_t n_fetching, n_left_data, n_left_text;
-    struct sharded_ring_slot ring[2 * MESSAGE_MAX_PARTS + 1]; /* (job.host.n_ring) */
-    struct sharded_pull pulls[SHARDED_PULLS];                 /* (n_pulls) oldest first */
-    size_t n_pulls;
-    uint64_t n_used;
-    uint32_t ahead; /* a unit to be fetched before it is pulled; UINT32_MAX: none */
+    struct ring ring;                 /* (job.host.n_ring) slots */
+    uint32_t n_left_ring[RING_SLOTS]; /* of each, fetches under way */
 
     /* Its step: */
     uint64_t n_opened;   /* of own */
@@ -182,6 +157,34 @@ void sharded_announce(struct sharded *s, const struct host_message *word);
 /* Adds what is to be fetched, in pieces; returns their number. -ENOMEM ends the job, and 0 is returned. */
 uint32_t sharded_fetch(struct sharded *s, const struct sharded_fetch *whole);
 
+/* ---- for sharded_commit.c ---- */
+
+/* On host 0: the job was planned. Tells the others. The job may have ended when this returns. */
+void sharded_forward(struct sharded *s);
+/* All workers here have their memory. */
+void sharded_get_ready(struct sharded *s);
+/* Of a job that was open, if any: its tables. */
+void sharded_free_tables(struct sharded *s);
+/* The step is to be opened: by the client on host 0, by host 0 on others. */
+void sharded_open_step(struct sharded *s, const struct message *open);
+/* Actions of local. */
+void sharded_on_fold(struct sharded *s, const struct relay_action *a);
+void sharded_on_update(struct sharded *s, uint32_t unit);
+void sharded_on_done(struct sharded *s, uint64_t step);
+/* Local knows the loss of one of its parts. part: of all hosts' parts. */
+void sharded_on_loss(struct sharded *s, uint32_t part, double sum);
+/* A worker has no seat any more: LOST, for the client. */
+void sharded_on_lost(struct sharded *s, const struct message *lost);
+/* Local has answered a worker's pull of a unit of another host that is not kept here, which the ring knows. before: with the
+ * weights before the unit's last update. */
+void sharded_on_answer(struct sharded *s, const struct peer *worker, uint64_t version, uint32_t unit, bool before);
+/* The optimizer thread has done something for an open job. */
+void sharded_on_optimizer(struct sharded *s, const struct updater_task *work);
+/* Feeds `own`, as steps_feed feeds local. */
+void sharded_feed(struct sharded *s, const struct relay_event *event);
+
+/* ---- for each other ---- */
+
 /* In sharded_job.c. */
 void sharded_on_job(struct sharded *s, const struct host_message *word);
 void sharded_on_ready(struct sharded *s, uint32_t host);
@@ -198,10 +201,8 @@ void sharded_on_data_fetched(struct sharded *s);
 bool sharded_step_go_on(struct sharded *s);
 
 /* In sharded_ring.c. */
-void sharded_ring_open(struct sharded *s, uint64_t step);
 void sharded_on_ring_fetched(struct sharded *s, uint32_t slot);
 bool sharded_ring_go_on(struct sharded *s);
-bool sharded_ring_is_fetching(const struct sharded *s, uint64_t step); /* its version, or one before */
 
 /* An update of own. */
 void sharded_submit(struct sharded *s, const struct relay_action *a);

@@ -1,4 +1,5 @@
 /* A step on several hosts: slices go to the owners of their units, and new weights come from them. */
+#include "eps/step/commit.h"
 #include "eps/step/sharded_state.h"
 
 #include <assert.h>
@@ -236,31 +237,20 @@ static bool tell_folded(struct sharded *s)
 
 /* ---- own -------------------------------------------------------------------------------------------------------- */
 
+/* Where a slice is that a host has sent: in its slot here, or still in the inbox of this host's worker. */
+static const void *find_contribution(const struct sharded *s, uint32_t host, uint32_t slot)
+{
+    return host == s->host ? s->others[host].sent[slot].data
+                           : s->inbox + ((size_t)host * SHARDED_SLOTS + slot) * MODEL_SLICE * sizeof(float);
+}
+
 void sharded_submit(struct sharded *s, const struct relay_action *a)
 {
-    struct job *job = s->job;
-    const struct plan_goal *goal = job_goal(job);
-    const struct model_unit *unit = &job->model.units[a->unit];
-    struct updater_task work = {.kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
-                                .unit = a->unit,
-                                .slice = a->name.slice,
-                                .how = store_fold_kind(&job->store, a->unit, goal->n_parts, goal->adamw),
-                                .hyper = s->hyper,
-                                .trace = job_trace(job, &job->optimizer_trace),
-                                .step = relay_version(job->own, a->unit),
-                                .visit = a->name.visit};
+    struct updater_task work = commit_task(s->steps, s->job->own, a);
 
-    if (a->kind == RELAY_FOLD) {
-        work.contribution =
-            (struct store_contribution){.g = a->worker == s->host
-                                                 ? s->others[s->host].sent[a->slot].data
-                                                 : s->inbox + ((size_t)a->worker * SHARDED_SLOTS + a->slot) *
-                                                                  MODEL_SLICE * sizeof(float),
-                                        .type = goal->grad,
-                                        .first = a->first,
-                                        .part = a->name.part};
-        work.squares = fence_note_fold(&s->steps->fence, a->unit, unit->n_visits * unit->n_slices * goal->n_parts);
-    }
+    work.hyper = s->hyper;
+    if (a->kind == RELAY_FOLD)
+        work.contribution.g = find_contribution(s, a->worker, a->slot);
     updater_submit(s->peers->updater, &work);
 }
 
@@ -421,13 +411,11 @@ void sharded_open_step(struct sharded *s, const struct message *m)
         tell_open(s, m);
     s->own_covered = s->local_covered = s->announced_covered = false;
     s->own_skipped = s->any_skipped = s->is_decided = s->local_done = false;
-    s->job->between_steps = false;
+    s->job->aligned = false;
     s->n_opened = m->open_step.step + 1;
     s->hyper = steps_hyper(s->job, m);
-    for (uint32_t p = 0; p < job_goal(s->job)->n_parts; p++)
-        s->steps->part_loss[p] = NAN;
-    fence_begin(&s->steps->fence);
-    sharded_ring_open(s, m->open_step.step);
+    steps_clear(s->steps);
+    ring_begin(&s->ring, m->open_step.step);
     open_own(s, m->open_step.step);
     take_held(s);
 }
@@ -483,6 +471,13 @@ static void on_loss(struct sharded *s, uint32_t from, const struct host_message 
     }
 }
 
+static void feed_folded(struct sharded *s, const struct updater_task *work)
+{
+    const struct relay_event event = commit_event(work);
+
+    sharded_feed(s, &event);
+}
+
 /* The updater has made the next version current, so local must hear of it before it answers another pull. */
 void sharded_on_optimizer(struct sharded *s, const struct updater_task *work)
 {
@@ -491,10 +486,7 @@ void sharded_on_optimizer(struct sharded *s, const struct updater_task *work)
         on_checked(s, work);
         break;
     case UPDATER_FOLD:
-        sharded_feed(s, &(struct relay_event){.kind = RELAY_FOLDED,
-                                              .unit = work->unit,
-                                              .name.slice = work->slice,
-                                              .ok = work->result == 0});
+        feed_folded(s, work);
         break;
     case UPDATER_UPDATE:
         sharded_on_updated(s, work);

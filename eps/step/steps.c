@@ -2,9 +2,9 @@
  * optimizer thread. */
 #include "eps/step/steps.h"
 
+#include "eps/step/commit.h"
 #include "eps/step/faults.h"
 #include "eps/step/shares.h"
-#include "eps/step/sharded.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -15,6 +15,18 @@
 
 /* ---- tables ----------------------------------------------------------------------------------------------------- */
 
+void steps_start(struct steps *steps, struct saves *saves)
+{
+    steps->saves = saves;
+    steps->commit = &commit_local;
+}
+
+void steps_begin(struct steps *steps)
+{
+    steps->commit = job_is_sharded(steps->job) ? &commit_sharded : &commit_local;
+    steps->commit->begin(steps);
+}
+
 int steps_init(struct steps *steps, struct error *err)
 {
     struct job *job = steps->job;
@@ -22,6 +34,7 @@ int steps_init(struct steps *steps, struct error *err)
 
     *steps = (struct steps){.job = job,
                             .saves = steps->saves,
+                            .commit = steps->commit,
                             .sharded = steps->sharded,
                             .n_opened = job->step,
                             .announced_ahead = MESSAGE_NO_STEP,
@@ -44,13 +57,13 @@ int steps_init(struct steps *steps, struct error *err)
 
 void steps_free(struct steps *steps)
 {
-    if (steps->sharded)
-        sharded_free_tables(steps->sharded);
+    steps->commit->end(steps);
     free(steps->slices);
     free(steps->frozen);
     free(steps->fence.squares);
     free(steps->fence.n_given);
-    *steps = (struct steps){.job = steps->job, .saves = steps->saves, .sharded = steps->sharded, .loss = NAN};
+    *steps = (struct steps){
+        .job = steps->job, .saves = steps->saves, .commit = &commit_local, .sharded = steps->sharded, .loss = NAN};
 }
 
 /* ---- actions ---------------------------------------------------------------------------------------------------- */
@@ -101,47 +114,6 @@ void steps_share(struct steps *steps, struct peer *worker)
     send_share(steps->job, worker, &steps->open, parts, relay_missing(steps->job->relay, worker->id, parts));
 }
 
-static void submit(struct steps *steps, const struct relay_action *a)
-{
-    struct job *job = steps->job;
-
-    if (job_is_sharded(job)) {
-        if (a->kind == RELAY_FOLD)
-            sharded_on_fold(steps->sharded, a);
-        else
-            sharded_on_update(steps->sharded, a->unit);
-        return;
-    }
-    if (a->kind == RELAY_UPDATE && job_is_fenced(job) && isnan(steps->fence.norm)) /* the step's first */
-        steps->hyper.grad_scale = fence_commit(&steps->fence, fence_norm(&steps->fence), job->request.job.clip_norm);
-    struct updater_task work = {
-        .kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
-        .unit = a->unit,
-        .slice = a->name.slice,
-        .how = store_fold_kind(&job->store, a->unit, job_goal(job)->n_parts, job_goal(job)->adamw),
-        .hyper = steps->hyper,
-        .trace = job_trace(job, &job->optimizer_trace),
-        .step = relay_version(job->relay, a->unit),
-        .visit = a->name.visit,
-    };
-
-    if (a->kind == RELAY_FOLD) {
-        struct job_seat *seat = job_find_seat(job, a->worker); /* its worker may be gone */
-        assert(seat && seat->worker == a->worker);
-        seat->n_folds++;
-        work.context = seat;
-        work.contribution =
-            (struct store_contribution){.g = (const char *)seat->inbox.base + a->slot * job->host.slot_bytes,
-                                        .type = job_goal(job)->grad,
-                                        .first = a->first,
-                                        .part = a->name.part};
-        const struct model_unit *unit = &job->model.units[a->unit];
-        work.squares =
-            fence_note_fold(&steps->fence, a->unit, unit->n_visits * unit->n_slices * job_goal(job)->n_parts);
-    }
-    updater_submit(job->peers->updater, &work);
-}
-
 static void send_step(struct steps *steps, enum message_kind kind, uint64_t step)
 {
     const struct job *job = steps->job;
@@ -175,10 +147,8 @@ void steps_on_covered(struct steps *steps, uint64_t step)
     struct steps_recent *recent = &steps->recent;
 
     steps->covered = true;
-    if (job_is_sharded(steps->job)) {
-        steps->job->between_steps = true;
-        save_between_steps(steps->saves);
-    }
+    steps->job->aligned = true;
+    save_aligned(steps->saves);
     steps->loss = find_loss(steps);
     steps->grad_norm = steps->fence.norm;
     steps->skipped = steps->fence.skipped;
@@ -211,7 +181,7 @@ void steps_skip(struct steps *steps, uint64_t step)
 static void on_skipped(struct steps *steps, uint64_t step)
 {
     faults_acquit(steps);
-    if (steps->fault.worker && (!job_is_fenced(steps->job) || job_is_sharded(steps->job))) {
+    if (steps->fault.worker && !steps->job->facts.fenced) {
         faults_end(steps, step);
         return;
     }
@@ -221,22 +191,10 @@ static void on_skipped(struct steps *steps, uint64_t step)
                 step + 1);
         return;
     }
-    if (job_is_sharded(steps->job)) /* the other hosts hear of the loss, and all of the verdict */
-        fence_skip(&steps->fence, step);
-    else
+    if (steps->job->facts.fenced)
         steps_skip(steps, step);
-}
-
-void steps_send_weights(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, bool before)
-{
-    struct job *job = steps->job;
-    const struct store *store = &job->store;
-
-    if (store_keeps(store, unit))
-        job_send_weights(job, worker, version, unit,
-                         store_weights_at(store, &store->own, unit, store_buffer(store, unit, before)), false);
-    else
-        sharded_on_answer(steps->sharded, worker, version, unit, before);
+    else /* the other hosts hear of the loss, and all of the verdict */
+        fence_skip(&steps->fence, step);
 }
 
 static void send_slot(const struct job *job, struct peer *worker, const struct relay_action *a)
@@ -282,12 +240,14 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_ANSWER:
         if (worker) {
             throughput_on_weights(&worker->throughput, (double)uv_now(job->peers->loop));
-            steps_send_weights(steps, worker, a->step, a->unit, a->before);
+            steps->commit->answer(steps, worker, a->step, a->unit, a->before);
         }
         break;
     case RELAY_FOLD:
+        steps->commit->fold(steps, a);
+        break;
     case RELAY_UPDATE:
-        submit(steps, a);
+        steps->commit->update(steps, a);
         break;
     case RELAY_FREE:
     case RELAY_GRANT:
@@ -297,16 +257,10 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_COVERED:
         if (steps->n_changes > 0) /* a worker may be redoing what was folded after all */
             steps->fence.n_past = a->step + 1;
-        if (job_is_sharded(job))
-            sharded_on_covered(steps->sharded);
-        else
-            steps_on_covered(steps, a->step);
+        steps->commit->covered(steps, a->step);
         break;
     case RELAY_DONE:
-        if (job_is_sharded(job))
-            sharded_on_done(steps->sharded, a->step);
-        else
-            steps_on_done(steps, a->step);
+        steps->commit->done(steps, a->step);
         break;
     case RELAY_REFUSE:
         assert(!a->to_reader); /* no fold comes too early, twice, or beyond its number */
@@ -339,7 +293,7 @@ static void note_arrival(struct steps *steps)
     const struct job *job = steps->job;
     struct message m = {.kind = MESSAGE_ARRIVED};
 
-    if (job->state != JOB_STEPPING || steps->covered || steps->arrived || job_is_fenced(job) || job_is_sharded(job) ||
+    if (job->state != JOB_STEPPING || steps->covered || steps->arrived || !job->facts.announces_arrival ||
         !relay_has_all(job->relay))
         return;
     for (uint32_t i = 0; i < job->n_workers; i++)
@@ -365,17 +319,15 @@ void steps_feed(struct steps *steps, const struct relay_event *event)
 
 void steps_feed_reader(struct steps *steps, const struct relay_event *event)
 {
-    if (steps->job->own)
-        sharded_feed(steps->sharded, event);
-    else
-        steps_feed(steps, event);
+    steps->commit->feed_reader(steps, event);
 }
 
 /* The job has ended, but the optimizer thread may still finish the last unit that a checkpoint waits for. */
-static void feed_saves(struct steps *steps, const struct relay_event *event)
+static void feed_saves(struct steps *steps, const struct updater_task *work)
 {
+    const struct relay_event event = commit_event(work);
     const struct relay_action *actions;
-    int n = steps->saves->first ? relay_feed(job_reader_relay(steps->job), event, &actions) : 0;
+    int n = steps->saves->first ? relay_feed(job_reader_relay(steps->job), &event, &actions) : 0;
 
     for (int i = 0; i < n; i++)
         if (actions[i].kind == RELAY_CAPTURE)
@@ -392,6 +344,13 @@ struct hyper steps_hyper(const struct job *job, const struct message *open)
                           .epsilon = job->request.job.epsilon,
                           .weight_decay = job->request.job.weight_decay,
                           .grad_scale = 1};
+}
+
+void steps_clear(struct steps *steps)
+{
+    for (uint32_t p = 0; p < job_goal(steps->job)->n_parts; p++)
+        steps->part_loss[p] = NAN;
+    fence_begin(&steps->fence);
 }
 
 static void begin_step(struct steps *steps, const struct message *m)
@@ -417,11 +376,7 @@ static void begin_step(struct steps *steps, const struct message *m)
         owners[p] = workers[p]->id;
     steps->open = *m;
     steps->hyper = steps_hyper(job, m);
-    if (!job_is_sharded(job)) { /* else other hosts may be in the step already: sharded_open_step */
-        for (uint32_t p = 0; p < n_parts; p++)
-            steps->part_loss[p] = NAN;
-        fence_begin(&steps->fence);
-    }
+    steps->commit->begin_step(steps);
     job_enter(job, JOB_STEPPING);
     steps->covered = steps->arrived = false;
     steps->fault.worker = 0;
@@ -490,8 +445,7 @@ void steps_open(struct steps *steps, const struct message *m)
     steps->n_opened++;
     steps->ahead = *m;
     steps->has_ahead = true;
-    if (job_is_sharded(job))
-        sharded_open_step(steps->sharded, m);
+    steps->commit->request(steps, m);
     if (job->state == JOB_STEPPING && !steps->covered)
         begin_ahead(steps, m);
     else
@@ -541,19 +495,12 @@ static void end_not_finite(struct job *job, const struct updater_task *work)
 /* A skipped step is done while some of its folds are still under way. */
 void steps_on_optimizer(struct steps *steps, const struct updater_task *work)
 {
-    const struct relay_event event = {.kind = work->kind == UPDATER_UPDATE ? RELAY_UPDATED : RELAY_FOLDED,
-                                      .unit = work->unit,
-                                      .name.slice = work->slice,
-                                      .ok = work->result == 0};
-
     if (work->context)
         ((struct job_seat *)work->context)->n_folds--;
     if (work->result == -ERANGE)
         end_not_finite(steps->job, work);
-    else if (job_is_sharded(steps->job) && job_is_open(steps->job))
-        sharded_on_optimizer(steps->sharded, work);
     else if (job_is_open(steps->job))
-        steps_feed(steps, &event);
+        steps->commit->optimized(steps, work);
     else if (steps->job->state == JOB_ENDING && work->kind != UPDATER_CHECK)
-        feed_saves(steps, &event);
+        feed_saves(steps, work);
 }

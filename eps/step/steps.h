@@ -14,6 +14,7 @@ struct steps_recent {
     } steps[MESSAGE_RECENT_STEPS];   /* step number i since the job began is at i modulo this */
 };
 
+struct commit_ops; /* eps/step/commit.h */
 struct sharded;
 
 enum { STEPS_MAX_PULLS = 16 }; /* pulls of one worker that are not answered; it has fewer weight buffers than that */
@@ -21,10 +22,11 @@ enum { STEPS_MAX_PULLS = 16 }; /* pulls of one worker that are not answered; it 
 struct steps {
     struct job *job;
     struct saves *saves;
-    struct sharded *sharded; /* where jobs train on several hosts; NULL: this one is alone */
-    uint64_t n_opened;       /* job->step, or one or two more */
-    bool covered;            /* the relay's last step is folded entirely */
-    bool arrived;            /* the relay's last step has all it needs of the workers, and the client was told */
+    const struct commit_ops *commit; /* the present job's; never NULL */
+    struct sharded *sharded;         /* eps/step/sharded.h's; NULL: this host is alone */
+    uint64_t n_opened;               /* job->step, or one or two more */
+    bool covered;                    /* the relay's last step is folded entirely */
+    bool arrived;         /* the relay's last step has all it needs of the workers, and the client was told */
     bool has_ahead;       /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
     struct message ahead; /* its OPEN_STEP */
     uint64_t announced_ahead; /* the step announced to the present workers ahead; MESSAGE_NO_STEP: none */
@@ -51,7 +53,12 @@ struct steps {
     struct message_done ended[MESSAGE_DONE_STEPS]; /* step t is at t modulo this: for a client that takes over */
 };
 
-/* A job has begun: takes the tables for it. -ENOMEM. Undo: steps_free, which is safe after failure, and twice. */
+/* There is no job yet. saves is borrowed, to the daemon's end. */
+void steps_start(struct steps *steps, struct saves *saves);
+/* A job was planned: chooses how its steps are committed, and tells the other hosts that compute it. The job may have ended
+ * when this returns. */
+void steps_begin(struct steps *steps);
+/* Takes the tables for it. -ENOMEM. Undo: steps_free, which is safe after failure, twice, and without a job. */
 int steps_init(struct steps *steps, struct error *err);
 void steps_free(struct steps *steps);
 
@@ -60,8 +67,6 @@ bool steps_may_open(const struct steps *steps);
 /* The job may have ended when any of these returns. */
 void steps_open(struct steps *steps, const struct message *m);
 void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *m);
-/* Answers a pull; before: with the weights before the unit's last update. */
-void steps_send_weights(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, bool before);
 /* The optimizer thread has done a fold or an update. */
 void steps_on_optimizer(struct steps *steps, const struct updater_task *work);
 /* Feeds the relay and carries out its actions. Does nothing if the job is not open. */
@@ -79,11 +84,13 @@ bool steps_wait(const struct steps *steps);
 void steps_announce_taken(const struct steps *steps, struct message *m);
 /* A fenced step does not count. */
 void steps_skip(struct steps *steps, uint64_t step);
-/* Several hosts: all have covered the step; all have done it, or this one has, if it is not host 0. */
+/* The step is covered, or done, wherever it must be (eps/step/commit.h): the client is told. */
 void steps_on_covered(struct steps *steps, uint64_t step);
 void steps_on_done(struct steps *steps, uint64_t step);
 /* Of the step that this OPEN_STEP opens. */
 struct hyper steps_hyper(const struct job *job, const struct message *open);
+/* A step begins: no loss of it is known, nor anything folded. */
+void steps_clear(struct steps *steps);
 /* Tells a worker which parts of the open step it still has to send, if any. */
 void steps_share(struct steps *steps, struct peer *worker);
 

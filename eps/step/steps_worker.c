@@ -1,8 +1,7 @@
 /* What the workers of a step say: a pull, a loss or a contribution becomes an event of the relay, unless the step or the
  * share that it belongs to is past. */
 #include "eps/job/evaluate.h"
-#include "eps/step/sharded.h"
-#include "eps/step/steps.h"
+#include "eps/step/commit.h"
 
 #include <math.h>
 
@@ -48,7 +47,7 @@ static bool is_past(struct steps *steps, struct peer *worker, const struct messa
     struct message reply = {.kind = MESSAGE_FREE};
 
     if (m->kind == MESSAGE_PULL && m->pull.version < n_past && m->pull.unit < steps->job->model.n_units) {
-        steps_send_weights(steps, worker, m->pull.version, m->pull.unit, false);
+        steps->commit->answer(steps, worker, m->pull.version, m->pull.unit, false);
         return true;
     }
     if (m->kind == MESSAGE_CONTRIBUTION &&
@@ -84,8 +83,8 @@ static void note_loss(struct steps *steps, const struct relay_event *event)
     const bool known = relay_has_loss(job->relay, part);
 
     steps_feed(steps, event);
-    if (job_is_sharded(job) && job_is_open(job) && !known && (relay_has_loss(job->relay, part) || steps->fence.skipped))
-        sharded_on_loss(steps->sharded, job->first_part + part, steps->part_loss[job->first_part + part]);
+    if (job_is_open(job) && !known && (relay_has_loss(job->relay, part) || steps->fence.skipped))
+        steps->commit->loss(steps, job->first_part + part);
 }
 
 /* Its last contributions are those of the lowest visit that is trained. */
@@ -105,8 +104,8 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
     struct relay_event event = {.worker = worker->id};
     const struct message renumbered = renumber(job, from), *m = &renumbered;
 
-    if (m->kind == MESSAGE_READ && job_is_sharded(job)) {
-        sharded_on_read(steps->sharded, worker, m->read.version, m->read.unit);
+    if (m->kind == MESSAGE_READ) {
+        steps->commit->read(steps, worker, m->read.version, m->read.unit);
         return;
     }
     if (m->kind == MESSAGE_PULL && worker->n_pulls++ == STEPS_MAX_PULLS) {
@@ -117,14 +116,13 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         peer_refuse(worker, "a pull for a step that is not open"); /* otherwise the worker could wait for it for ever */
         return;
     }
-    if (m->kind == MESSAGE_PULL && job_is_open(job) && m->pull.unit < job->model.n_units &&
-        !store_keeps(&job->store, m->pull.unit))
-        sharded_on_pull(steps->sharded, worker, m->pull.version, m->pull.unit);
+    if (m->kind == MESSAGE_PULL && job_is_open(job) && m->pull.unit < job->model.n_units)
+        steps->commit->pull(steps, worker, m->pull.version, m->pull.unit);
     if (is_past(steps, worker, m))
         return;
     if (job->state == JOB_EVALUATING || job->state == JOB_GENERATING) {
         if (m->kind == MESSAGE_PULL && m->pull.unit < job->model.n_units)
-            steps_send_weights(steps, worker, m->pull.version, m->pull.unit, false);
+            steps->commit->answer(steps, worker, m->pull.version, m->pull.unit, false);
         else
             evaluate_on_worker(job, worker, m);
         return;

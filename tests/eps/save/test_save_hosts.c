@@ -94,7 +94,8 @@ static void open_host(struct host *h, uint32_t host, uint32_t n, const char *out
                           .trace_file = -1,
                           .model = h->fixture.model,
                           .store = h->fixture.store,
-                          .between_steps = true,
+                          .facts = {.has_masters = n == 1},
+                          .aligned = true,
                           .lent = n > 1,
                           .own_first = h->fixture.store.options.own_first,
                           .n_own = h->fixture.store.options.n_own};

@@ -49,49 +49,49 @@ static bool is_old(const struct sharded *s, uint32_t unit, uint64_t turn)
            relay_version(s->job->relay, unit) - (s->turns[unit] - turn) + 1 < s->n_opened;
 }
 
-static const char *look_at_lent(const struct sharded *s, const struct sharded_pull *pull)
+static const char *look_at_lent(const struct sharded *s, const struct ring_pull *pull)
 {
-    const struct sharded_ring_slot *slot = pull->slot;
+    const struct ring_slot *slot = pull->slot;
     uint32_t n_readers = 0, n_lent = 0;
 
-    for (const struct sharded_pull *p = s->pulls; p < s->pulls + s->n_pulls; p++) {
+    for (const struct ring_pull *p = s->ring.pulls; p < s->ring.pulls + s->ring.n_pulls; p++) {
         n_readers += p->slot == slot;
         n_lent += p->slot && p->worker == pull->worker;
     }
     if (slot->unit != pull->unit || slot->turn != pull->turn)
         return "a slot is lent that has another unit, or another version";
-    if (slot->n_left > 0)
+    if (slot->fetching)
         return "a slot is lent that is being fetched";
     if (slot->n_readers != n_readers)
         return "a slot has not as many readers as pulls";
     if (is_old(s, slot->unit, slot->turn))
         return "a slot of an earlier step is lent";
-    return n_lent > SHARDED_LENT ? "a worker has too many slots" : NULL;
+    return n_lent > RING_LENT ? "a worker has too many slots" : NULL;
 }
 
 const char *sharded_look_ring(const struct sharded *s)
 {
     const char *wrong = NULL;
 
-    for (const struct sharded_pull *p = s->pulls; !wrong && p < s->pulls + s->n_pulls; p++)
+    for (const struct ring_pull *p = s->ring.pulls; !wrong && p < s->ring.pulls + s->ring.n_pulls; p++)
         if (p->slot)
             wrong = look_at_lent(s, p);
         else if (p->answered && is_old(s, p->unit, p->turn))
             wrong = "a worker waits for weights of an earlier step";
-    if (s->announced_covered && sharded_ring_is_fetching(s, s->n_opened - 1))
+    if (s->announced_covered && ring_is_fetching(&s->ring, s->n_opened - 1))
         wrong = "weights of a covered step are being fetched";
     return wrong;
 }
 
 bool sharded_look_waits(const struct sharded *s, const struct peer *worker)
 {
-    const struct sharded_pull *first = NULL;
+    const struct ring_pull *first = NULL;
     uint32_t n_lent = 0;
 
-    for (const struct sharded_pull *p = s->pulls; p < s->pulls + s->n_pulls; p++)
+    for (const struct ring_pull *p = s->ring.pulls; p < s->ring.pulls + s->ring.n_pulls; p++)
         if (p->worker == worker->id && p->slot)
             n_lent++;
         else if (p->worker == worker->id && !first)
             first = p;
-    return first && first->answered && n_lent < SHARDED_LENT;
+    return first && first->answered && n_lent < RING_LENT;
 }

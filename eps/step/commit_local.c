@@ -1,0 +1,138 @@
+/* A job on one host: the optimizer thread folds and updates what the relay says. */
+#include "eps/step/commit.h"
+
+#include <assert.h>
+#include <math.h>
+
+struct updater_task commit_task(struct steps *steps, const struct relay *relay, const struct relay_action *a)
+{
+    struct job *job = steps->job;
+    const struct plan_goal *goal = job_goal(job);
+    const struct model_unit *unit = &job->model.units[a->unit];
+    struct updater_task work = {
+        .kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
+        .unit = a->unit,
+        .slice = a->name.slice,
+        .how = store_fold_kind(&job->store, a->unit, goal->n_parts, goal->adamw),
+        .trace = job_trace(job, &job->optimizer_trace),
+        .step = relay_version(relay, a->unit),
+        .visit = a->name.visit,
+    };
+
+    if (a->kind == RELAY_FOLD) {
+        work.contribution = (struct store_contribution){.type = goal->grad, .first = a->first, .part = a->name.part};
+        work.squares = fence_note_fold(&steps->fence, a->unit, unit->n_visits * unit->n_slices * goal->n_parts);
+    }
+    return work;
+}
+
+struct relay_event commit_event(const struct updater_task *work)
+{
+    return (struct relay_event){.kind = work->kind == UPDATER_UPDATE ? RELAY_UPDATED : RELAY_FOLDED,
+                                .unit = work->unit,
+                                .name.slice = work->slice,
+                                .ok = work->result == 0};
+}
+
+/* ---- the table -------------------------------------------------------------------------------------------------- */
+
+static void begin(struct steps *steps)
+{
+    (void)steps;
+}
+
+static void ready(struct steps *steps)
+{
+    job_announce_opened(steps->job);
+}
+
+static void request(struct steps *steps, const struct message *open)
+{
+    (void)steps, (void)open;
+}
+
+static void loss(struct steps *steps, uint32_t part)
+{
+    (void)steps, (void)part;
+}
+
+static void fold(struct steps *steps, const struct relay_action *a)
+{
+    struct job *job = steps->job;
+    struct job_seat *seat = job_find_seat(job, a->worker); /* its worker may be gone */
+    struct updater_task work = commit_task(steps, job->relay, a);
+
+    assert(seat && seat->worker == a->worker);
+    seat->n_folds++;
+    work.context = seat;
+    work.hyper = steps->hyper;
+    work.contribution.g = (const char *)seat->inbox.base + a->slot * job->host.slot_bytes;
+    updater_submit(job->peers->updater, &work);
+}
+
+static void update(struct steps *steps, const struct relay_action *a)
+{
+    struct job *job = steps->job;
+    struct updater_task work = commit_task(steps, job->relay, a);
+
+    if (job->facts.fenced && isnan(steps->fence.norm)) /* the step's first */
+        steps->hyper.grad_scale = fence_commit(&steps->fence, fence_norm(&steps->fence), job->request.job.clip_norm);
+    work.hyper = steps->hyper;
+    updater_submit(job->peers->updater, &work);
+}
+
+static void optimized(struct steps *steps, const struct updater_task *work)
+{
+    const struct relay_event event = commit_event(work);
+
+    steps_feed(steps, &event);
+}
+
+static void pull(struct steps *steps, const struct peer *worker, uint64_t version, uint32_t unit)
+{
+    (void)steps, (void)worker, (void)version, (void)unit;
+}
+
+static void answer(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, bool before)
+{
+    const struct store *store = &steps->job->store;
+
+    job_send_weights(steps->job, worker, version, unit,
+                     store_weights_at(store, &store->own, unit, store_buffer(store, unit, before)), false);
+}
+
+static void on_read(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit)
+{
+    (void)steps, (void)version, (void)unit;
+    peer_refuse(worker, "weights that were not lent are read");
+}
+
+static void leave(struct steps *steps, const struct peer *worker)
+{
+    (void)steps, (void)worker;
+}
+
+static void lost(struct steps *steps, const struct message *m)
+{
+    job_announce(steps->job, m);
+}
+
+const struct commit_ops commit_local = {
+    .begin = begin,
+    .ready = ready,
+    .request = request,
+    .begin_step = steps_clear,
+    .loss = loss,
+    .fold = fold,
+    .update = update,
+    .optimized = optimized,
+    .covered = steps_on_covered,
+    .done = steps_on_done,
+    .pull = pull,
+    .answer = answer,
+    .read = on_read,
+    .feed_reader = steps_feed,
+    .leave = leave,
+    .lost = lost,
+    .end = begin,
+};
