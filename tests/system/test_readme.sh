@@ -54,7 +54,7 @@ command -v gnuplot >/dev/null || sed -i '/eps report/d' "$work/commands"
 
 state() { build/bin/eps status lab --json 2>/dev/null | grep -E '"(state|workers)"' || true; }
 # Until what was started in the background shows: the daemon, its worker, the first step.
-drain_events() {
+settle() {
     local i
     for ((i = 0; i < 2400; i++)); do
         case $(state) in
