@@ -1,4 +1,4 @@
-/* client/data/data.h - tokens from files, cut into windows.
+/* client/data/data.h - tokens from files, as one stream.
  *
  * The files form one stream, in the order given. The suffix of a name selects the format: .bin holds u16 ids (u32 for
  * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object per line with its text; any
@@ -8,19 +8,16 @@
  * The model's tokenizer turns text into a nameless file of ids, on all processors. Without a tokenizer, a model with a
  * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within a
  * .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read when
- * it is needed. That takes no memory, and next to no time compared with a step.
- *
- * A stream of T tokens gives floor((T-1)/seq) windows. Window k reads tokens k*seq .. k*seq+seq-1 and predicts each
- * one's successor; or masked tokens are predicted (client/data/masks.h). */
+ * it is needed (client/rows/windows.h). That takes no memory, and next to no time compared with a step. */
 #ifndef CLIENT_DATA_DATA_H
 #define CLIENT_DATA_DATA_H
 
 #include "client/daemon/link.h"
-#include "client/data/masks.h"
 #include "client/data/npy.h"
 #include "client/eps.h"
 #include "proto/base/error.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -95,46 +92,6 @@ int client_data_check(struct client_data *data, const struct client_data_rules *
 
 /* Reads tokens first .. first+n-1 of the stream; the range must exist. -EIO if a file changed since it was checked. */
 int client_data_read(const struct client_data *data, uint32_t *out, uint64_t first, uint64_t n, struct error *err);
-
-/* A range of the stream as windows. */
-struct client_windows {
-    const struct client_data *data;   /* borrowed */
-    const struct client_masks *masks; /* borrowed; NULL: each token predicts its successor */
-    bool evaluates;                   /* a window always has the same masks; else each row of a run has its own */
-    uint64_t first;                   /* first token */
-    uint32_t seq;
-    /* Tokens from a window to the next. Fewer than seq: windows overlap, and each predicts the tokens that none before it
-     * does. */
-    uint32_t stride;
-    uint64_t n;    /* windows */
-    uint64_t of;   /* windows in the stream, among which the n are spread evenly */
-    uint32_t last; /* tokens in the last of those windows: seq or fewer */
-};
-
-/* Without masks (NULL), the last token of n_tokens is only predicted: T tokens give floor((T-1)/seq) windows. With masks,
- * floor(T/seq). */
-struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq,
-                                        const struct client_masks *masks);
-
-/* Windows for evaluation; stride: 1 .. seq, and with masks seq. At most most_tokens are predicted (0: all), in windows at
- * equal distances; at least one window. Tokens beyond the last whole window form a shorter one, and there are none if
- * n_tokens <= seq. With masks, another window covers these tokens, which ends with them; its other tokens are not masked
- * again. */
-struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                              uint32_t seq, uint32_t stride, uint64_t most_tokens,
-                                              const struct client_masks *masks);
-
-/* Number of tokens that windows first .. first+n-1 predict; with masks, of those that they may predict. */
-uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n);
-
-/* Reads ids (seq) and labels (seq) of window k, as row `row` of the run, on which masks may depend. A short window is
- * padded with id 0, and what it does not predict has the label PLAN_NO_LABEL. Errors as client_data_read. */
-int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k, uint64_t row,
-                        struct error *err);
-
-/* Returns the window for row `row` of the run; row is step * batch + i, and n >= 1. Sequential order: row modulo n.
- * Shuffled order: each epoch of n rows is its own permutation, drawn from the seed. */
-uint64_t client_windows_pick(const struct client_windows *windows, enum eps_order order, uint64_t seed, uint64_t row);
 
 /* Opens an empty nameless file for reading and writing, for large data that ends with the run. It lies in $TMPDIR or
  * /var/tmp, where it occupies page cache; if neither directory accepts it, it lies in memory. -errno; the sentence says
