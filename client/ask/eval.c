@@ -1,12 +1,13 @@
 /* eps_eval: a model's loss over files, by a job with weights but no moments. */
 #include "client/model/job.h"
+#include "client/model/source.h"
 #include "client/daemon/observer.h"
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/ask/eval_rows.h"
 #include "client/ask/forward.h"
-#include "client/run/run.h"
 #include "client/options/options.h"
+#include "client/run/run.h"
 #include "proto/model/family.h"
 
 #include <errno.h>
@@ -19,45 +20,35 @@ struct eval {
     const struct eps_eval_events *events;
     void *user;
     struct client_forward forward;
-    struct client_masks masks;
     struct client_data data;
-    struct client_windows windows;
+    struct client_source *source; /* of held-out rows alone: all of data */
+    struct client_source_facts facts;
     struct client_job job;
 };
 
-static bool is_masked(const struct eval *e)
-{
-    return client_run_masks(&e->forward.model);
-}
-
-static int open_masks(struct eval *e, struct error *err)
+static int open_source(struct eval *e, struct error *err)
 {
     const struct client_model *model = &e->forward.model;
     struct eps_eval_options *o = &e->options;
+    const int rc = client_model_source(&e->source, model, NULL, &e->data, err);
 
-    if (!is_masked(e) && o->mask_fraction == 0)
-        o->mask_fraction = NAN;
-    int rc = client_options_mask(&o->mask_fraction, is_masked(e), err);
-    if (rc || !is_masked(e))
-        return rc;
-    if (o->stride)
-        return error_set(err, -EDOM,
-                         "--stride %u: the model predicts masked tokens, each from its whole sequence: leave it out",
-                         o->stride);
-    rc = client_masks_open(&e->masks, model->side, model->config.vocabulary, err);
-    if (rc)
+    if (rc) {
         error_prefix(err, model->name);
-    else
-        client_masks_set(&e->masks, o->mask_fraction, o->seed);
-    return rc;
+        return rc;
+    }
+    e->source->ops->measure(&e->facts, e->source);
+    if (!e->facts.masked && o->mask_fraction == 0)
+        o->mask_fraction = NAN;
+    return client_options_mask(&o->mask_fraction, e->facts.masked, err);
 }
 
 static int open_data(struct eval *e, struct error *err)
 {
-    int rc = client_data_open(&e->data, e->options.data, e->options.n_data, err);
+    const struct client_source_rules rules = {.separator = e->options.separator, .watch = &e->forward.link.watches[1]};
+    int rc = e->source->ops->open_files(&e->data, e->options.data, e->options.n_data, err);
 
     if (!rc)
-        rc = client_choose_check(&e->data, &e->forward.model, e->options.separator, &e->forward.link.watches[1], err);
+        rc = e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err);
     if (rc && rc != -EINTR && rc != -EDOM)
         error_prefix(err, "--data");
     return rc;
@@ -78,17 +69,25 @@ static int resolve(struct eval *e, struct error *err)
     if (o->stride > o->seq)
         return error_set(err, -EDOM, "--stride %u is more than --seq %u: tokens between sequences would be left out",
                          o->stride, o->seq);
-    e->windows = client_windows_held_out(&e->data, 0, e->data.n, o->seq, o->stride, o->eval_tokens,
-                                         is_masked(e) ? &e->masks : NULL);
-    if (e->windows.n == 0)
+    const struct client_division division = {.seq = o->seq,
+                                             .stride = o->stride,
+                                             .seed = o->seed,
+                                             .eval_tokens = o->eval_tokens,
+                                             .mask_fraction = o->mask_fraction};
+    int rc = client_source_divide(e->source, &division, err);
+    if (rc)
+        return rc;
+    const uint64_t n = e->source->ops->n_rows(e->source, CLIENT_HELD_OUT);
+    if (n == 0)
         return error_set(err, -EINVAL,
                          "--data %s%s: %" PRIu64
                          " tokens are too few for a window of --seq %u%s: give more data or a lower --seq",
                          o->data[0], o->n_data > 1 ? " and more" : "", e->data.n, o->seq,
-                         is_masked(e) ? "" : " and the token after it");
+                         e->facts.masked ? "" : " and the token after it");
     if (o->batch == 0)
-        o->batch = client_options_batch(o->seq, 1, e->windows.n);
-    return client_options_check_batch(o->batch, o->seq, err);
+        o->batch = client_options_batch(o->seq, 1, n);
+    rc = client_options_check_batch(o->batch, o->seq, err);
+    return rc ? rc : client_source_make_room(e->source, o->batch, err);
 }
 
 static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error *err)
@@ -108,18 +107,18 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
     e->job.on_evaluating = e->events->on_evaluating;
     e->job.user = e->user;
     if (!rc)
-        rc = client_job_evaluate(loss, tokens, &e->job, &e->windows, 0, err);
+        rc = client_job_evaluate(loss, tokens, &e->job, e->source, 0, err);
     return rc ? rc : client_job_close(&e->job, err);
 }
 
 /* A model that predicts tokens. */
 static int eval_tokens(struct eval *e, double *loss, uint64_t *tokens, struct error *err)
 {
-    int rc = e->options.columns || e->events->on_prediction
-                 ? error_set(err, -EDOM, "%s is for classifiers, and this model predicts tokens: leave it out",
-                             e->options.columns ? "--columns" : "--predictions")
-                 : open_masks(e, err);
+    const struct client_source_ops *kind = client_source_kind(&e->forward.model.config);
+    int rc = kind->check_evaluation(&e->options, e->events->on_prediction != NULL, err);
 
+    if (!rc)
+        rc = open_source(e, err);
     if (!rc)
         rc = open_data(e, err);
     if (!rc)
@@ -170,7 +169,7 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
         rc = eval_tokens(e, loss, tokens, &err);
     client_job_free(&e->job);
     client_forward_close(&e->forward);
-    client_masks_close(&e->masks);
+    client_source_close(e->source);
     client_data_free(&e->data);
     free(e);
     return client_report(error, &err, rc);

@@ -1,6 +1,4 @@
 #include "client/data/data_file.h"
-#include "proto/base/random.h"
-#include "proto/wire/message.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -318,108 +316,6 @@ int client_data_read(const struct client_data *data, uint32_t *out, uint64_t fir
         out += now, first += now, n -= now;
     }
     return 0;
-}
-
-struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq,
-                                        const struct client_masks *masks)
-{
-    const uint64_t n = masks ? n_tokens / seq : n_tokens > 0 ? (n_tokens - 1) / seq : 0;
-
-    return (struct client_windows){
-        .data = data, .masks = masks, .first = first, .seq = seq, .stride = seq, .n = n, .of = n, .last = seq};
-}
-
-struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                              uint32_t seq, uint32_t stride, uint64_t most_tokens,
-                                              const struct client_masks *masks)
-{
-    struct client_windows windows = client_windows_of(data, first, n_tokens, seq, masks);
-    const uint64_t most = most_tokens / stride > 0 ? most_tokens / stride : 1;
-
-    assert(!masks || stride == seq);
-    windows.evaluates = true;
-    if (windows.n == 0)
-        return windows;
-    const uint64_t beyond = n_tokens - (masks ? 0 : 1) - seq; /* the first window */
-    windows.stride = stride;
-    windows.n = windows.of = 1 + (beyond + stride - 1) / stride;
-    if (beyond % stride > 0)
-        windows.last = (uint32_t)(seq - stride + beyond % stride);
-    if (most_tokens > 0 && most < windows.n)
-        windows.n = most;
-    return windows;
-}
-
-/* The stream's window that is window k of these. */
-static uint64_t stream_window(const struct client_windows *windows, uint64_t k)
-{
-    return windows->n == windows->of ? k : (uint64_t)((unsigned __int128)k * windows->of / windows->n);
-}
-
-static uint32_t window_length(const struct client_windows *windows, uint64_t k)
-{
-    return stream_window(windows, k) + 1 == windows->of ? windows->last : windows->seq;
-}
-
-/* Tokens at window k's begin that the window before it predicts. */
-static uint32_t window_overlap(const struct client_windows *windows, uint64_t k)
-{
-    return stream_window(windows, k) == 0 ? 0 : windows->seq - windows->stride;
-}
-
-uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n)
-{
-    uint64_t tokens = n * windows->stride;
-
-    if (n > 0 && first == 0) /* window 0 overlaps none */
-        tokens += windows->seq - windows->stride;
-    if (n > 0 && first + n == windows->n) /* only the last window can be shorter */
-        tokens -= windows->seq - window_length(windows, windows->n - 1);
-    return tokens;
-}
-
-/* All of a row is read by each of its tokens, so no window is padded: the last one begins earlier. */
-static int read_masked(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k, uint64_t row,
-                       struct error *err)
-{
-    const uint32_t seq = windows->seq, known = seq - window_length(windows, k);
-    const uint64_t window = stream_window(windows, k);
-    const int rc = client_data_read(windows->data, ids, windows->first + window * seq - known, seq, err);
-
-    if (!rc)
-        client_masks_draw(windows->masks, ids, labels, known, seq, windows->evaluates,
-                          windows->evaluates ? window : row);
-    return rc;
-}
-
-int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k, uint64_t row,
-                        struct error *err)
-{
-    const uint64_t first = windows->first + stream_window(windows, k) * windows->stride;
-    const uint32_t n = window_length(windows, k), overlap = window_overlap(windows, k);
-
-    assert(k < windows->n);
-    if (windows->masks)
-        return read_masked(windows, ids, labels, k, row, err);
-    int rc = client_data_read(windows->data, ids, first, n, err);
-    if (rc)
-        return rc;
-    memcpy(labels, ids + 1, (n - 1) * sizeof *labels);
-    for (uint32_t i = n; i < windows->seq; i++)
-        ids[i] = 0, labels[i] = PLAN_NO_LABEL;
-    for (uint32_t i = 0; i < overlap; i++)
-        labels[i] = PLAN_NO_LABEL;
-    return client_data_read(windows->data, labels + n - 1, first + n, 1, err);
-}
-
-uint64_t client_windows_pick(const struct client_windows *windows, enum eps_order order, uint64_t seed, uint64_t row)
-{
-    const uint64_t epoch = row / windows->n, place = row % windows->n;
-
-    assert(windows->n > 0);
-    if (order == EPS_SEQUENTIAL)
-        return place;
-    return random_permute(random_site_key(seed, epoch, 0, RANDOM_ORDER), place, windows->n);
 }
 
 int client_data_nameless(const char *what, struct error *err)

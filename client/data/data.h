@@ -1,4 +1,4 @@
-/* client/data/data.h - tokens from files, cut into windows.
+/* client/data/data.h - tokens from files, as one stream.
  *
  * The files form one stream, in the order given. The suffix of a name selects the format: .bin holds u16 ids (u32 for
  * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object per line with its text; any
@@ -6,21 +6,18 @@
  * compressed or plain. A file whose first bytes reveal another format is refused.
  *
  * The model's tokenizer turns text into a nameless file of ids, on all processors. Without a tokenizer, a model with a
- * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within
- * a .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read
- * when it is needed. That takes no memory, and next to no time compared with a step.
- *
- * A stream of T tokens gives floor((T-1)/seq) windows. Window k reads tokens k*seq .. k*seq+seq-1 and predicts each
- * one's successor; or masked tokens are predicted (client/data/masks.h). */
+ * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within a
+ * .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read when
+ * it is needed (client/rows/windows.h). That takes no memory, and next to no time compared with a step. */
 #ifndef CLIENT_DATA_DATA_H
 #define CLIENT_DATA_DATA_H
 
 #include "client/daemon/link.h"
-#include "client/data/masks.h"
 #include "client/data/npy.h"
 #include "client/eps.h"
 #include "proto/base/error.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,11 +33,11 @@ struct client_data_file {
     enum client_data_kind kind;
     enum client_packing packing; /* according to the name */
     bool stream;                 /* standard input that has not been read yet */
-    bool unpacked;               /* client_data_unpack has read and expanded it */
+    bool unpacked;               /* read and expanded */
     bool marked;                 /* marks separate documents: JSON lines, and a tokenizer with an end token */
     enum client_integer type;
     uint64_t bytes;  /* size of the tokens: without the header, and before tokenisation */
-    uint64_t offset; /* byte position of the first token in the file */
+    uint64_t offset; /* of the first token in the file, in bytes */
     uint64_t first;  /* position of the file's first token in the stream */
     uint64_t n;      /* tokens; 0 for text and .bin until client_data_check */
 };
@@ -52,7 +49,7 @@ struct client_data {
     bool rows;          /* opened by client_data_open_rows */
     uint64_t n_passed;  /* files in directories that were skipped, because of their suffix */
     uint64_t n_folders; /* directories in directories, which were skipped */
-    char *folder;       /* the first directory that was skipped, owned; NULL: none */
+    char *folder;       /* the first of them, owned; NULL: none */
     /* Set by client_data_check: */
     bool separated; /* an end token separates documents of text */
     uint64_t n;     /* tokens in all files */
@@ -67,7 +64,7 @@ struct client_data {
  * sorted by their bytes, whose suffix is .txt, .md, .jsonl, .bin or .npy, optionally followed by .gz or .zst. Returns
  * -ENOENT, -EINVAL or -errno with a sentence that begins with the name; *out is then zeroed. Undo: client_data_free. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
-/* client_data_open for labelled rows (client/rows/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
+/* The same for labelled rows (client/rows/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
 int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed struct */
 
@@ -95,46 +92,6 @@ int client_data_check(struct client_data *data, const struct client_data_rules *
 
 /* Reads tokens first .. first+n-1 of the stream; the range must exist. -EIO if a file changed since it was checked. */
 int client_data_read(const struct client_data *data, uint32_t *out, uint64_t first, uint64_t n, struct error *err);
-
-/* A range of the stream as windows. */
-struct client_windows {
-    const struct client_data *data;   /* borrowed */
-    const struct client_masks *masks; /* borrowed; NULL: each token predicts its successor */
-    bool evaluates;                   /* a window always has the same masks; else each row of a run has its own */
-    uint64_t first;                   /* first token */
-    uint32_t seq;
-    /* Tokens from a window to the next. Fewer than seq: windows overlap, and each predicts the tokens that none before
-     * it does. */
-    uint32_t stride;
-    uint64_t n;    /* windows */
-    uint64_t of;   /* windows in the stream, among which the n are spread evenly */
-    uint32_t last; /* tokens in the last of those windows: seq or fewer */
-};
-
-/* Without masks (NULL), the last token of n_tokens is only predicted: T tokens give floor((T-1)/seq) windows. With
- * masks, floor(T/seq). */
-struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq,
-                                        const struct client_masks *masks);
-
-/* Windows for evaluation; stride: 1 .. seq, and with masks seq. At most most_tokens are predicted (0: all), in windows
- * at equal distances; at least one window. Tokens beyond the last whole window form a shorter one, and there are none
- * if n_tokens <= seq. With masks, another window covers these tokens, which ends with them; its other tokens are not
- * masked again. */
-struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                              uint32_t seq, uint32_t stride, uint64_t most_tokens,
-                                              const struct client_masks *masks);
-
-/* Number of tokens that windows first .. first+n-1 predict; with masks, of those that they may predict. */
-uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n);
-
-/* Reads ids (seq) and labels (seq) of window k, as row `row` of the run, on which masks may depend. A short window is
- * padded with id 0, and what it does not predict has the label PLAN_NO_LABEL. Errors as client_data_read. */
-int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k, uint64_t row,
-                        struct error *err);
-
-/* Returns the window for row `row` of the run; row is step * batch + i, and n >= 1. Sequential order: row modulo n.
- * Shuffled order: each epoch of n rows is its own permutation, drawn from the seed. */
-uint64_t client_windows_pick(const struct client_windows *windows, enum eps_order order, uint64_t seed, uint64_t row);
 
 /* Opens an empty nameless file for reading and writing, for large data that ends with the run. It lies in $TMPDIR or
  * /var/tmp, where it occupies page cache; if neither directory accepts it, it lies in memory. -errno; the sentence says

@@ -11,19 +11,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct plan_data client_job_data(const struct client_job *job)
+/* What lies where in the segment of a job that trains or evaluates. */
+static struct plan_data layout_of(const struct client_job *job)
 {
     return plan_data_of(job->batch, job->seq, job->n_labels);
 }
 
-static uint32_t *buffer_ids(const struct client_job *job, unsigned buffer)
+static void *at(const struct client_job *job, uint64_t offset)
 {
-    return (uint32_t *)((char *)job->data.base + client_job_data(job).buffers[buffer].ids);
-}
-
-static uint32_t *buffer_labels(const struct client_job *job, unsigned buffer)
-{
-    return (uint32_t *)((char *)job->data.base + client_job_data(job).buffers[buffer].labels);
+    return (char *)job->data.base + offset;
 }
 
 static int name_blocks(struct eps_choice *out, const struct model_config *config, const struct plan_choice *choice,
@@ -39,15 +35,12 @@ static int name_blocks(struct eps_choice *out, const struct model_config *config
     return 0;
 }
 
-static int begin(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
-                 const struct model_config *config, struct error *err)
+static void begin(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
+                  const struct model_config *config)
 {
     *job = (struct client_job){
         .link = link, .batch = batch, .seq = seq, .n_labels = config->n_labels, .vocabulary = config->vocabulary};
     job->data.fd = -1;
-    if (job->n_labels > 0 && !(job->work = calloc(2 * (size_t)seq, sizeof *job->work)))
-        return error_set(err, -ENOMEM, "out of memory");
-    return 0;
 }
 
 /* bytes: of the segment. */
@@ -76,9 +69,8 @@ static int take_opened(struct client_job *job, const struct client_model *model,
 int client_job_join(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
                     const struct client_model *model, const struct message *opened, int fd, struct error *err)
 {
-    const int rc = begin(job, link, batch, seq, &model->config, err);
-
-    return rc ? rc : take_opened(job, model, opened, fd, client_job_data(job).bytes, err);
+    begin(job, link, batch, seq, &model->config);
+    return take_opened(job, model, opened, fd, layout_of(job).bytes, err);
 }
 
 static int read_config(char **text, size_t *n, const struct client_model *model, struct error *err)
@@ -181,9 +173,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     struct message m;
     int fd;
 
-    int rc = begin(job, link, request->job.goal.batch, request->job.goal.seq, &model->config, err);
-    if (rc)
-        return rc;
+    begin(job, link, request->job.goal.batch, request->job.goal.seq, &model->config);
     request->job.fresh = model->n_weights == 0;
     if (!files)
         files = &none;
@@ -191,7 +181,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     request->job.side = files->side >= 0;
     request->job.trace = files->trace >= 0;
     request->job.resume = files->moments >= 0;
-    rc = count_headers(&request->job.header_bytes, model, files->moments, err);
+    int rc = count_headers(&request->job.header_bytes, model, files->moments, err);
     if (rc)
         return rc;
     rc = (client_files_are_needed(link) ? serve_files : send_files)(job, request, model, files, err);
@@ -216,72 +206,77 @@ void client_job_free(struct client_job *job)
     if (job->link)
         segment_close(&job->data);
     client_files_close(job->files);
-    free(job->work);
     *job = (struct client_job){0};
 }
 
-int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,
-                   uint64_t k, uint64_t run_row, struct error *err)
+struct client_buffer client_job_buffer(const struct client_job *job, unsigned buffer)
 {
-    uint32_t *ids = buffer_ids(job, buffer), *labels = buffer_labels(job, buffer);
-    const size_t at = (size_t)row * job->seq;
+    const struct plan_data data = layout_of(job);
 
-    return client_windows_read(windows, ids + at, labels + at, k, run_row, err);
+    return (struct client_buffer){.at = {[CLIENT_FIELD_IDS] = at(job, data.buffers[buffer].ids),
+                                         [CLIENT_FIELD_LABELS] = at(job, data.buffers[buffer].labels),
+                                         [CLIENT_FIELD_ROWS] =
+                                             job->n_labels > 0 ? at(job, data.buffers[buffer].rows) : NULL},
+                                  .n_rows = job->batch,
+                                  .seq = job->seq};
 }
 
-uint64_t client_job_labels(const struct client_job *job, unsigned buffer, uint32_t n_rows)
+static void tell(const struct client_job *job, const struct client_source *source, uint64_t n_rows)
 {
-    const uint32_t *labels = buffer_labels(job, buffer);
-    uint64_t n = 0;
+    const struct client_source_ops *ops = source->ops;
 
-    for (size_t i = 0; i < (size_t)n_rows * job->seq; i++)
-        n += labels[i] != PLAN_NO_LABEL;
-    return n;
-}
-
-static void tell(const struct client_job *job, uint64_t n_windows, const struct client_windows *windows)
-{
     if (job->on_evaluating)
-        job->on_evaluating(job->user, client_windows_tokens(windows, 0, n_windows),
-                           client_windows_tokens(windows, 0, windows->n));
+        job->on_evaluating(job->user, ops->progress(source, n_rows),
+                           ops->progress(source, ops->n_rows(source, CLIENT_HELD_OUT)));
 }
 
-int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
+/* Adds the loss of the first n_rows rows of a buffer to *sum. */
+static int evaluate_minibatch(double *sum, struct client_job *job, unsigned buffer, uint32_t n_rows, uint32_t n_tokens,
+                              struct error *err)
+{
+    struct message m = {.kind = MESSAGE_EVALUATE,
+                        .evaluate = {.buffer = buffer, .n_rows = n_rows, .n_tokens = n_tokens}};
+
+    client_link_send(job->link, &m);
+    const int rc = client_link_expect(job->link, MESSAGE_EVALUATED, &m, NULL, err);
+    if (rc)
+        return rc;
+    if (!isfinite(m.evaluated.sum)) /* the daemon passed on a worker's value */
+        return error_set(err, -EINVAL, "the model's loss is %s: its weights are damaged, or its training has diverged",
+                         isnan(m.evaluated.sum) ? "not a number" : "infinite");
+    *sum += m.evaluated.sum;
+    return 0;
+}
+
+int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job, struct client_source *source,
                         unsigned buffer, struct error *err)
 {
+    const uint64_t n = source->ops->n_rows(source, CLIENT_HELD_OUT);
+    const struct client_buffer room = client_job_buffer(job, buffer);
     double sum = 0;
 
-    *n_tokens = 0;
-    tell(job, 0, windows);
-    for (uint64_t first = 0; first < windows->n;) {
-        const uint64_t left = windows->n - first;
+    *n_labels = 0;
+    tell(job, source, 0);
+    for (uint64_t first = 0; first < n;) {
+        const uint64_t left = n - first;
         const uint32_t n_rows = left < job->batch ? (uint32_t)left : job->batch;
+        struct client_minibatch minibatch;
         if (job->stop && *job->stop)
             return error_set(err, -ECANCELED, "the evaluation was cut short");
-        struct message m = {.kind = MESSAGE_EVALUATE,
-                            .evaluate = {.buffer = buffer, .n_rows = n_rows, .n_tokens = job->seq}};
-        int rc = 0;
-        for (uint32_t row = 0; !rc && row < n_rows; row++)
-            rc = client_job_put(job, buffer, row, windows, first + row, 0, err);
+        int rc = client_source_fill_held_out(&minibatch, &room, source, first, n_rows, err);
+        if (!rc)
+            rc = evaluate_minibatch(&sum, job, buffer, n_rows, minibatch.n_tokens, err);
         if (rc)
             return rc;
-        client_link_send(job->link, &m);
-        rc = client_link_expect(job->link, MESSAGE_EVALUATED, &m, NULL, err);
-        if (rc)
-            return rc;
-        if (!isfinite(m.evaluated.sum)) /* the daemon passed on a worker's value */
-            return error_set(err, -EINVAL,
-                             "the model's loss is %s: its weights are damaged, or its training has diverged",
-                             isnan(m.evaluated.sum) ? "not a number" : "infinite");
-        sum += m.evaluated.sum;
-        *n_tokens += client_job_labels(job, buffer, n_rows);
+        if (source->logits)
+            memcpy(source->logits + first * source->n_logits, at(job, layout_of(job).logits),
+                   (size_t)n_rows * source->n_logits * sizeof *source->logits);
+        *n_labels += minibatch.n_labels;
         first += n_rows;
-        tell(job, first, windows);
+        tell(job, source, first);
     }
-    if (*n_tokens == 0)
-        return error_set(err, -EINVAL, "the data has only special tokens, which are never masked");
-    *loss = sum / (double)*n_tokens;
-    return 0;
+    *loss = *n_labels > 0 ? sum / (double)*n_labels : NAN;
+    return source->ops->score(source, loss, n_labels, err);
 }
 
 uint32_t *client_job_ids(const struct client_job *job, uint32_t row)

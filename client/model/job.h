@@ -1,15 +1,15 @@
 /* client/model/job.h - one job at the daemon: its shared data segment, held-out loss, and logits of the last token.
  *
- * The segment holds two buffers (struct plan_data, proto/plan/memory/data.h). The client writes one while the workers
- * read the other. For generation it holds a row of ids and one of logits (vocabulary) for each text. */
+ * The segment holds two buffers (struct plan_data, proto/plan/memory/data.h). The client writes one while the workers read the
+ * other. For generation it holds a row of ids and one of logits (vocabulary) for each text. */
 #ifndef CLIENT_MODEL_JOB_H
 #define CLIENT_MODEL_JOB_H
 
 #include "client/daemon/files.h"
 #include "client/daemon/link.h"
-#include "client/data/data.h"
 #include "client/eps.h"
 #include "client/model/model.h"
+#include "client/rows/source.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/segment.h"
 
@@ -19,8 +19,8 @@ struct client_job {
     struct client_link *link;   /* borrowed */
     struct client_files *files; /* served to a daemon of another user; or NULL */
     uint32_t batch, seq;
-    uint32_t n_labels;   /* model_config.n_labels */
-    uint32_t vocabulary; /* model_config.vocabulary */
+    uint32_t n_labels;   /* of struct model_config */
+    uint32_t vocabulary; /* likewise */
     uint32_t microbatch; /* rows; 0 if the workers chose different ones */
     uint32_t n_workers;  /* workers that have parts */
     struct eps_choice choice;
@@ -31,7 +31,6 @@ struct client_job {
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all);
     void *user;
     struct segment data;
-    uint32_t *work; /* (2 * seq) in a classifier's job: the texts of a row; owned */
 };
 
 /* Descriptors that go with a job besides the model's files; -1 if absent. */
@@ -48,7 +47,7 @@ struct client_job_files {
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err);
 
-/* Joins a job that runs; opened: its JOB_OPENED or DESCRIPTION. Takes fd, its segment's. */
+/* The same of a job that runs, as JOB_OPENED, or its description, tells of it. Takes fd, of its segment. */
 int client_job_join(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
                     const struct client_model *model, const struct message *opened, int fd, struct error *err);
 
@@ -57,19 +56,13 @@ int client_job_close(struct client_job *job, struct error *err);
 
 void client_job_free(struct client_job *job); /* frees this side only; safe on a zeroed struct */
 
-/* The layout of the segment of a job that trains or evaluates. */
-struct plan_data client_job_data(const struct client_job *job);
+/* The room of a buffer of the segment of a job that trains or evaluates; valid until the job ends. */
+struct client_buffer client_job_buffer(const struct client_job *job, unsigned buffer);
 
-/* Writes window k into row `row` of a buffer; run_row: its number in the run (client_windows_read). */
-int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,
-                   uint64_t k, uint64_t run_row, struct error *err);
-
-/* Labels that count in the first n_rows rows of a buffer. */
-uint64_t client_job_labels(const struct client_job *job, unsigned buffer, uint32_t n_rows);
-
-/* Mean loss over the labels of all windows (n_tokens), in nats, with the current weights. No step may be open. Uses
- * `buffer`. */
-int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
+/* Mean loss over the labels of all held-out rows (n_labels of them), in nats, with the current weights, and
+ * source->logits and source->scores. No step may be open. Uses `buffer`. -EINVAL: the loss is no number; errors as waits in
+ * client/daemon/link.h and as client_source_fill_held_out. */
+int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job, struct client_source *source,
                         unsigned buffer, struct error *err);
 
 /* For generation, of which job->microbatch rows advance together: a row's ids (seq). Write an id before its position is

@@ -189,14 +189,9 @@ uint64_t client_batches_tokens(struct client_batches *b, uint64_t n_steps)
     return n_steps / b->n * e->tokens[b->n] + e->tokens[n_steps % b->n];
 }
 
-uint32_t client_batches_length(const struct client_rows *rows, const uint32_t *list, uint32_t n, uint32_t seq)
+uint32_t client_batches_length(uint32_t longest, uint32_t seq)
 {
-    uint32_t longest = 1;
-
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t length = client_rows_length(rows, list[i], seq);
-        longest = length > longest ? length : longest;
-    }
     const uint32_t rounded = (longest + ROUND - 1) / ROUND * ROUND;
+
     return rounded < seq ? rounded : seq;
 }

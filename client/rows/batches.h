@@ -63,6 +63,6 @@ void client_batches_get(const uint32_t **rows, uint32_t *n, struct client_batche
 uint64_t client_batches_tokens(struct client_batches *batches, uint64_t n_steps);
 
 /* Length of a minibatch's rows: the longest one's, rounded up to a multiple of 8, at most seq. */
-uint32_t client_batches_length(const struct client_rows *rows, const uint32_t *list, uint32_t n, uint32_t seq);
+uint32_t client_batches_length(uint32_t longest, uint32_t seq);
 
 #endif

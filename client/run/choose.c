@@ -1,8 +1,9 @@
 #include "client/run/run.h"
 
-#include "client/model/preset.h"
-#include "client/rows/learn.h"
 #include "client/model/classifier.h"
+#include "client/model/preset.h"
+#include "client/model/source.h"
+#include "client/rows/learn.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"
@@ -21,42 +22,30 @@ static int prefixed(int rc, const char *option, struct error *err)
     return rc;
 }
 
-static int open_data(struct client_run *run, const struct eps_train_options *in, struct error *err)
+/* Opens the source and the data's files. */
+static int open_data(struct client_run *run, const struct eps_train_options *in, const struct client_source_ops *kind,
+                     struct error *err)
 {
-    int (*const open_files)(struct client_data *, const char *const *, size_t, struct error *) =
-        client_classifier_task(&run->model) ? client_data_open_rows : client_data_open;
-    int rc = prefixed(open_files(&run->data, in->data, in->n_data, err), "--data", err);
+    int rc = prefixed(kind->open_files(&run->data, in->data, in->n_data, err), "--data", err);
 
     if (!rc && in->eval_data)
-        rc = prefixed(open_files(&run->eval_data, &in->eval_data, 1, err), "--eval-data", err);
+        rc = prefixed(kind->open_files(&run->eval_data, &in->eval_data, 1, err), "--eval-data", err);
     return rc;
 }
 
-int client_choose_check(struct client_data *data, const struct client_model *model, enum eps_separator separator,
-                        const struct client_watch *watch, struct error *err)
+static int read_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                     struct error *err)
 {
-    struct client_data_rules rules = {.vocabulary = model->config.vocabulary,
-                                      .side = model->side,
-                                      .separator = separator,
-                                      .watch = watch};
-    int rc = 0;
+    const struct client_source_rules rules = {.separator = in->separator, .columns = in->columns, .watch = watch};
+    struct client_source *source = run->source;
+    int rc = prefixed(source->ops->read(source, CLIENT_TRAIN, &rules, err), "--data", err);
 
-    if (data->has_text) /* without text the tokenizer is not opened: its format may not be supported */
-        rc = client_tokenizer_open(&rules.tokenizer, model->side, rules.vocabulary, err);
-    if (!rc)
-        rc = client_data_check(data, &rules, err);
-    client_tokenizer_close(rules.tokenizer);
-    return rc;
+    return rc ? rc : prefixed(source->ops->read(source, CLIENT_HELD_OUT, &rules, err), "--eval-data", err);
 }
 
-static int check_both(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                      struct error *err)
+static int open_source(struct client_run *run, struct error *err)
 {
-    int rc = prefixed(client_choose_check(&run->data, &run->model, in->separator, watch, err), "--data", err);
-
-    return rc ? rc
-              : prefixed(client_choose_check(&run->eval_data, &run->model, in->separator, watch, err), "--eval-data",
-                         err);
+    return client_model_source(&run->source, &run->model, &run->data, &run->eval_data, err);
 }
 
 static void note(struct client_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -73,8 +62,8 @@ static void note(struct client_run *run, const char *format, ...)
 
 /* Opens a preset and, if it learns a tokenizer, learns it from data's text. Token ids were made by a tokenizer that
  * exists elsewhere. */
-static int open_preset(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
-                       const struct client_watch *watch, struct error *err)
+static int open_model(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
+                      const struct client_watch *watch, struct error *err)
 {
     const bool bytes = run->data.has_text && client_preset_is_published(preset);
     const struct client_data_rules rules = {.separator = in->separator, .watch = watch};
@@ -95,6 +84,15 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
                     "--data", err);
 }
 
+/* The data's files are open. */
+static int open_preset(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
+                       const struct client_watch *watch, struct error *err)
+{
+    const int rc = open_model(run, in, preset, watch, err);
+
+    return rc ? rc : open_source(run, err);
+}
+
 static int match(struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
     if (run->model.n_weights == 0)
@@ -102,28 +100,47 @@ static int match(struct client_run *run, const struct eps_train_options *in, str
     const int rc = prefixed(in->resume ? client_model_match(&run->model, err)
                                        : client_model_match_base(&run->model, run->drawn, err),
                             in->model, err);
-    if (rc == -EINVAL && !in->resume && !client_classifier_task(&run->model))
+    if (rc == -EINVAL && !in->resume && run->model.config.n_labels == 0)
         client_classifier_suggest(err, in->model);
     return rc;
 }
 
-/* Weights that do not fit the config, and a missing mask token, are refused before anything is read or started. A
- * classifier's weights are matched when its labels are known. */
-static int open_model(struct client_run *run, const struct eps_train_options *in, struct error *err)
+/* Opens source and data for an open model, reads all rows, and gives the model their labels. */
+static int open_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                     struct error *err)
+{
+    int rc = prefixed(open_source(run, err), in->model, err);
+
+    if (!rc)
+        rc = open_data(run, in, run->source->ops, err);
+    if (!rc)
+        rc = read_rows(run, in, watch, err);
+    if (rc || !run->source->labels)
+        return rc;
+    rc = client_classifier_label(&run->model, run->source->labels, err);
+    if (rc == -E2BIG)
+        error_prefix(err, "--data");
+    return rc;
+}
+
+/* A model of the user's. Weights that do not fit the config are refused before anything is read or started; but a
+ * classifier's fit once its labels are known. */
+static int open_own(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                    struct error *err)
 {
     int rc = client_classifier_open(&run->model, in->model, in->task, err);
 
-    if (!rc)
-        note(run, "%s", run->model.wrapper);
-    if (!rc && client_classifier_task(&run->model))
-        return 0;
-    if (!rc && in->columns)
-        rc = error_set(err, -EDOM, "--columns is for labelled rows: add --task classify or --task regress");
-    if (!rc)
+    if (rc)
+        return rc;
+    const bool is_classifier = run->model.config.n_labels > 0;
+    note(run, "%s", run->model.wrapper);
+    rc = client_source_kind(&run->model.config)->check(in, err);
+    if (!rc && !is_classifier)
         rc = match(run, in, err);
-    if (!rc && client_run_masks(&run->model))
-        rc = prefixed(client_masks_open(&run->masks, run->model.side, run->model.config.vocabulary, err), in->model,
-                      err);
+    if (!rc)
+        rc = open_rows(run, in, watch, err);
+    if (!rc && is_classifier)
+        rc = match(run, in, err);
     return rc;
 }
 
@@ -133,24 +150,19 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
 {
     const bool file = access(in->model, F_OK) == 0 || strpbrk(in->model, "/.");
     const struct eps_preset *preset = file ? NULL : client_preset_find(in->model);
-    int rc = 0;
 
     run->model_name = in->model;
     if (!file && !preset)
         return client_preset_unknown(in->model, err);
-    if (preset && in->task)
+    if (!preset)
+        return open_own(run, in, watch, err);
+    if (in->task)
         return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
                          in->model);
-    if (!preset)
-        rc = open_model(run, in, err);
+    int rc = open_data(run, in, &client_source_text, err);
     if (!rc)
-        rc = open_data(run, in, err);
-    if (!rc && preset)
         rc = open_preset(run, in, preset, watch, err);
-    if (rc || preset || !client_classifier_task(&run->model))
-        return rc ? rc : check_both(run, in, watch, err);
-    rc = client_task_open(run, in, watch, err);
-    return rc ? rc : match(run, in, err);
+    return rc ? rc : read_rows(run, in, watch, err);
 }
 
 static void print_count(char *out, size_t cap, uint64_t n)
@@ -194,7 +206,7 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
                                         .device_mem = elsewhere ? UINT64_MAX : in->device_mem,
                                         .n_workers = in->workers ? in->workers : 1};
     char count[16];
-    int rc = open_data(run, in, err);
+    int rc = open_data(run, in, &client_source_text, err);
 
     if (!rc)
         rc = measure(&facts, run, in, watch, err);
@@ -206,7 +218,7 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
          client_preset_is_smaller(preset, &facts) ? " and the memory that is free" : "");
     rc = open_preset(run, in, preset, watch, err);
     if (!rc && facts.text)
-        return check_both(run, in, watch, err);
+        return read_rows(run, in, watch, err);
     run->data.vocabulary = run->eval_data.vocabulary = preset->vocabulary;
     return rc;
 }
@@ -215,17 +227,10 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
 static int open_taken(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                       struct error *err)
 {
-    int rc = client_run_masks(&run->model)
-                 ? client_masks_open(&run->masks, run->model.side, run->model.config.vocabulary, err)
-                 : 0;
+    const int rc = client_source_kind(&run->model.config)->check(in, err);
 
     run->model_name = in->model;
-    if (!rc)
-        rc = open_data(run, in, err);
-    if (rc)
-        return rc;
-    return client_classifier_task(&run->model) ? client_task_open(run, in, watch, err)
-                                               : check_both(run, in, watch, err);
+    return rc ? rc : open_rows(run, in, watch, err);
 }
 
 int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,

@@ -5,7 +5,6 @@
 #include "client/record/checkpoints.h"
 #include "client/options/options.h"
 #include "proto/base/process.h"
-#include "proto/model/family.h"
 #include "proto/model/output.h"
 
 #include <dirent.h>
@@ -35,25 +34,30 @@ static int check_names(const struct eps_train_options *in, struct error *err)
     return 0;
 }
 
-static void cut_windows(struct client_run *run)
+static int divide_rows(struct client_run *run, struct error *err)
 {
-    const struct eps_train_options *o = &run->options;
-    const uint64_t n_train = client_options_n_train(o, run->data.n);
-    const struct client_data *held_out = o->eval_data ? &run->eval_data : &run->data;
-    const uint64_t first = o->eval_data ? 0 : n_train, n = held_out->n - first;
-    const struct client_masks *masks = client_run_masks(&run->model) ? &run->masks : NULL;
+    struct eps_train_options *o = &run->options;
+    const struct client_division division = {.batch = o->batch,
+                                             .seq = o->seq,
+                                             .stride = o->seq,
+                                             .order = o->order,
+                                             .seed = o->seed,
+                                             .n_train = client_options_n_train(o, run->data.n),
+                                             .eval_tokens = o->eval_tokens,
+                                             .mask_fraction = o->mask_fraction};
+    int rc = client_source_divide(run->source, &division, err);
 
-    if (masks)
-        client_masks_set(&run->masks, o->mask_fraction, o->seed);
-    run->train = client_windows_of(&run->data, 0, n_train, o->seq, masks);
-    run->held_out = client_windows_held_out(held_out, first, n, o->seq, o->seq, o->eval_tokens, masks);
+    if (!rc)
+        rc = client_source_make_room(run->source, o->batch, err);
+    if (!rc)
+        run->source->ops->describe(o->task_note, sizeof o->task_note, run->source);
+    return rc;
 }
 
 void client_run_init(struct client_run *run)
 {
     *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};
     run->resume.directory_fd = run->resume.moments_fd = -1;
-    client_task_init(&run->task);
 }
 
 static int open_resume(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
@@ -209,15 +213,18 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
     const uint32_t batch = run->resume.record.options.batch;
     const bool rebatched = run->asked.batch != batch;
     const uint64_t batch_step = rebatched ? run->first_step : client_change_batch_step(changes);
+    struct client_source_facts rows;
+
+    run->source->ops->measure(&rows, run->source);
     const struct client_facts facts = {
         .batch_step = batch_step,
         .batch_row = client_change_rows(changes, batch, batch_step),
         .n_positions = run->model.config.n_positions,
-        .masked = client_run_masks(&run->model),
-        .task = run->task.kind,
-        .n_rows = run->task.kind ? client_task_n_train(&run->task) : 0,
-        .longest = run->task.kind ? client_task_longest(&run->task) : 0,
-        .least = run->task.kind ? client_task_least(&run->task) : 0,
+        .masked = rows.masked,
+        .task = rows.task,
+        .n_rows = rows.n_rows,
+        .longest = rows.longest,
+        .least = rows.least,
         .fresh = run->model.n_weights == 0 && !run->attach,
         .preset = run->preset,
         .resumed = run->asked.resume || run->attach,
@@ -228,7 +235,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
     };
     int rc = 0;
 
-    if (run->task.kind && facts.resumed && rebatched)
+    if (run->source->ops->fixes_batch && facts.resumed && rebatched)
         return error_set(err, -EDOM,
                          "--change batch: the rows of each step are drawn for --batch %u: leave it out, or start a new "
                          "run from its weights with --model instead of --resume",
@@ -243,17 +250,14 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         return rc;
     run->options.model = facts.resumed ? run->asked.model : run->model_name;
     snprintf(run->options.model_note, sizeof run->options.model_note, "%s", run->model_note);
-    if (run->task.kind)
-        return client_task_cut(run, err);
-    cut_windows(run);
-    return 0;
+    return divide_rows(run, err);
 }
 
 void client_run_close(struct client_run *run)
 {
     client_model_close(&run->model);
-    client_masks_close(&run->masks);
-    client_task_free(&run->task);
+    client_source_close(run->source);
+    run->source = NULL;
     client_data_free(&run->data);
     client_data_free(&run->eval_data);
     if (run->directory_fd >= 0 && run->directory_fd != run->resume.directory_fd)
@@ -269,15 +273,9 @@ uint64_t client_run_rows(const struct client_run *run, uint64_t step)
     return client_change_rows(run->changes, run->options.batch, step);
 }
 
-uint64_t client_run_tokens(struct client_run *run, uint64_t step)
+uint64_t client_run_tokens(const struct client_run *run, uint64_t step)
 {
-    return run->task.kind ? client_batches_tokens(&run->task.batches, step)
-                          : client_run_rows(run, step) * run->options.seq;
-}
-
-bool client_run_masks(const struct client_model *model)
-{
-    return model->config.family->masked && model->config.n_labels == 0;
+    return run->source->ops->tokens(run->source, step, client_run_rows(run, step));
 }
 
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch)

@@ -5,8 +5,8 @@
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/model/model.h"
+#include "client/rows/source.h"
 #include "client/run/resume.h"
-#include "client/run/task.h"
 #include "proto/base/error.h"
 #include "proto/model/weights.h"
 
@@ -23,19 +23,17 @@ struct client_run {
     const struct client_attach *attach; /* borrowed: the job that it takes over; NULL: it begins a job */
     json_t *changes;                    /* owned; changes of a resumed run (client/record/change.h), else NULL */
     struct client_model model;
-    const struct eps_preset *preset;       /* preset with fresh weights, else NULL */
-    const char *model_name;                /* options.model or the chosen preset's name; borrowed or static */
-    char model_note[96];                   /* becomes options.model_note */
-    char drawn[WEIGHTS_MISSING_BYTES];     /* tensors that the model lacked: client_model_match_base */
-    struct client_masks masks;             /* of a model that predicts masked tokens, else zeroed */
-    struct client_data data, eval_data;    /* eval_data has no files if the end of data is held out */
-    struct client_windows train, held_out; /* unused with a task */
-    struct client_task task;
-    char directory[PATH_MAX]; /* options.out, once created */
-    int directory_fd;         /* locked; -1 until then */
-    bool complete;            /* a resumed run that was refused, as it has nothing left to do */
-    bool latest_mended;       /* `latest` pointed elsewhere and was corrected to the resumed checkpoint */
-    size_t made;              /* length of the first directory in the path that was created; 0 if all existed */
+    const struct eps_preset *preset;    /* preset with fresh weights, else NULL */
+    const char *model_name;             /* options.model or the chosen preset's name; borrowed or static */
+    char model_note[96];                /* becomes options.model_note */
+    char drawn[WEIGHTS_MISSING_BYTES];  /* tensors that the model lacked: client_model_match_base */
+    struct client_data data, eval_data; /* eval_data has no files if some of data are held out */
+    struct client_source *source;       /* of the rows, from data and eval_data; owned */
+    char directory[PATH_MAX];           /* options.out, once created */
+    int directory_fd;                   /* locked; -1 until then */
+    bool complete;                      /* a resumed run that was refused, as it has nothing left to do */
+    bool latest_mended;                 /* `latest` pointed elsewhere and was corrected to the resumed checkpoint */
+    size_t made; /* length of the first directory in the path that was created; 0 if all existed */
 };
 
 /* Makes client_run_close safe without client_run_open. */
@@ -50,7 +48,7 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
 int client_run_open_attached(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
                              const struct client_watch *watch, struct error *err);
 
-/* Resolves the options and cuts the windows. n_workers: attached to the daemon of connect. Errors as
+/* Resolves the options and divides the rows. n_workers: attached to the daemon of connect. Errors as
  * client_options_resolve; -EINVAL if the run is already complete. */
 int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err);
 void client_run_close(struct client_run *run);
@@ -62,14 +60,11 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
 /* Removes created directories that are still empty, for a run that never began. */
 void client_run_forget_directory(struct client_run *run);
 
-/* Rows of the run before this step (from 0); with a task only if every minibatch is full. */
+/* Rows of the run before this step (from 0), if every minibatch is full. */
 uint64_t client_run_rows(const struct client_run *run, uint64_t step);
 
 /* Tokens of the run before this step (from 0), without padding. */
-uint64_t client_run_tokens(struct client_run *run, uint64_t step);
-
-/* True if the model predicts masked tokens. */
-bool client_run_masks(const struct client_model *model);
+uint64_t client_run_tokens(const struct client_run *run, uint64_t step);
 
 /* The run's options for its checkpoints, with the microbatch that the workers chose. Owned; NULL: no memory. */
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch);
@@ -77,13 +72,9 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch);
 /* Chooses model and tokens, either of which may depend on the other: a named model determines the tokens (a gpt2 preset
  * takes the bytes of a text); without a named model, the data determine the preset. In choose.c.
  *
- * Opens run's model, data and eval_data, checks every token, and describes the choice in model_name and model_note.
+ * Opens run's model, source, data and eval_data, reads all rows, and describes the choice in model_name and model_note.
  * Errors as client_run_open. */
 int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                   struct error *err);
-
-/* Checks data for a known model; its tokenizer splits text. Errors as client_data_check. */
-int client_choose_check(struct client_data *data, const struct client_model *model, enum eps_separator separator,
-                        const struct client_watch *watch, struct error *err);
 
 #endif

@@ -131,31 +131,14 @@ int client_steps_ask(void *steps, struct error *err)
     return error_set(err, -EINTR, "interrupted");
 }
 
-static int prepare_rows(struct client_steps *s, struct error *err)
-{
-    struct client_task *task = &s->run->task;
-    const unsigned buffer = s->opened % 2;
-    const uint32_t *rows;
-    uint32_t n;
-
-    client_batches_get(&rows, &n, &task->batches, s->opened);
-    return client_job_put_rows(&s->prepared[buffer], s->job, buffer, &task->data, rows, n, err);
-}
-
 /* Writes the data of step `opened` into the buffer that no open step reads; the two alternate. */
 static int prepare_data(struct client_steps *s, struct error *err)
 {
-    const struct eps_train_options *o = &s->run->options;
     const uint64_t since = trace_begin(s->trace), first = client_run_rows(s->run, s->opened);
-    const unsigned buffer = s->opened % 2;
-    int rc = s->run->task.kind ? prepare_rows(s, err) : 0;
+    const unsigned i = s->opened % 2;
+    const struct client_buffer buffer = client_job_buffer(s->job, i);
+    const int rc = client_source_fill(&s->prepared[i], &buffer, s->run->source, s->opened, first, err);
 
-    for (uint32_t i = 0; !rc && !s->run->task.kind && i < o->batch; i++) {
-        const uint64_t k = client_windows_pick(&s->run->train, o->order, o->seed, first + i);
-        rc = client_job_put(s->job, buffer, i, &s->run->train, k, first + i, err);
-    }
-    if (!rc && !s->run->task.kind)
-        s->prepared[buffer] = (struct client_minibatch){o->seq, client_job_labels(s->job, buffer, o->batch)};
     if (s->trace)
         trace_end(s->trace, since, "prepare data", NULL, (struct trace_arg[]){{"step", s->opened + 1}, {NULL, 0}});
     return rc;
@@ -195,11 +178,9 @@ static void judge(struct client_steps *s, double loss)
 static int evaluate(struct client_steps *s, double *loss, struct error *err)
 {
     const uint64_t since = trace_begin(s->trace);
-    struct client_task *task = &s->run->task;
-    const unsigned buffer = (s->opened + 1) % 2;
-    uint64_t n_tokens;
-    int rc = task->kind ? client_task_evaluate(loss, &n_tokens, task, s->job, buffer, err)
-                        : client_job_evaluate(loss, &n_tokens, s->job, &s->run->held_out, buffer, err);
+    const struct client_scores *scores = &s->run->source->scores;
+    uint64_t n_labels;
+    int rc = client_job_evaluate(loss, &n_labels, s->job, s->run->source, (s->opened + 1) % 2, err);
 
     if (s->trace)
         trace_end(s->trace, since, "evaluate", NULL, (struct trace_arg[]){{"step", s->done}, {NULL, 0}});
@@ -208,9 +189,9 @@ static int evaluate(struct client_steps *s, double *loss, struct error *err)
         return 0;
     }
     if (!rc && s->events->on_evaluated)
-        s->events->on_evaluated(s->user, s->done, *loss, n_tokens);
-    if (!rc && task->kind && s->events->on_scored)
-        s->events->on_scored(s->user, task->scores.list, task->scores.n);
+        s->events->on_evaluated(s->user, s->done, *loss, n_labels);
+    if (!rc && scores->n > 0 && s->events->on_scored)
+        s->events->on_scored(s->user, scores->list, scores->n);
     if (!rc)
         judge(s, *loss);
     return rc;
@@ -303,7 +284,7 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
         rc = evaluate(s, &step.eval_loss, err);
     s->unevaluated = isnan(step.eval_loss) && evaluates_after(s, s->done);
     if (!isnan(step.eval_loss))
-        step.scores = s->run->task.scores.list, step.n_scores = s->run->task.scores.n;
+        step.scores = s->run->source->scores.list, step.n_scores = s->run->source->scores.n;
     if (!isnan(step.eval_loss))
         note_metrics(s, client_metrics_rewrite(&s->metrics, &step, &why), &why);
     s->since_ns = uv_hrtime();
@@ -501,7 +482,7 @@ static int catch_up(struct client_steps *s, const struct message *m, struct erro
 /* Evaluates after the last step that is done: the process that did it ended before, or in it. */
 static int make_up_evaluation(struct client_steps *s, struct error *err)
 {
-    const struct client_scores *scores = &s->run->task.scores;
+    const struct client_scores *scores = &s->run->source->scores;
     struct error why = {""};
     double loss;
     int rc = evaluate(s, &loss, err);

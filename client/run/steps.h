@@ -14,7 +14,7 @@
 #ifndef CLIENT_RUN_STEPS_H
 #define CLIENT_RUN_STEPS_H
 
-#include "client/model/job_rows.h"
+#include "client/model/job.h"
 #include "client/daemon/memory.h"
 #include "client/run/attach.h"
 #include "client/record/checkpoints.h"

@@ -101,6 +101,8 @@ TEST(a_client_believes_no_daemon_that_has_no_number)
     struct client_link link;
     struct client_job job = {.link = &link, .batch = 1, .seq = 8};
     struct client_data data;
+    const struct model_config config = {.vocabulary = 256};
+    const struct client_source_setup setup = {.config = &config, .eval_data = &data};
     static struct stage st; /* its loop is there to the end of this process */
     struct error err = {""};
     uint64_t n_tokens;
@@ -113,9 +115,13 @@ TEST(a_client_believes_no_daemon_that_has_no_number)
     ck_assert_msg(client_link_init(&link, &err) == 0 && client_link_open(&link, st.directory, ROLE_CLIENT, &err) == 0 &&
                       segment_create(&job.data, "data", plan_data_of(1, 8, 0).bytes, SEGMENT_READ_WRITE, &err) == 0,
                   "%s", err.text);
-    const struct client_windows windows = client_windows_of(&data, 0, data.n, 8, NULL);
-    ck_assert_int_eq(client_job_evaluate(&loss, &n_tokens, &job, &windows, 0, &err), -EINVAL);
+    struct client_source *source;
+    ck_assert_int_eq(client_source_text.open(&source, &setup, &err), 0);
+    ck_assert_int_eq(client_source_divide(source, &(struct client_division){.seq = 8, .stride = 8}, &err), 0);
+    ck_assert_int_eq(client_source_make_room(source, 1, &err), 0);
+    ck_assert_int_eq(client_job_evaluate(&loss, &n_tokens, &job, source, 0, &err), -EINVAL);
     ck_assert_str_eq(err.text, "the model's loss is infinite: its weights are damaged, or its training has diverged");
+    client_source_close(source);
     client_job_free(&job);
     client_link_free(&link);
     client_data_free(&data);

@@ -1,10 +1,10 @@
-/* client/run/score.h - GLUE's metrics of predictions, by the definitions of scikit-learn and SciPy.
+/* client/rows/score.h - GLUE's metrics of predictions, by the definitions of scikit-learn and SciPy.
  *
  * Of classes: accuracy; with two of them F1 of the second class and Matthews' correlation, with more the mean F1 of the
  * classes (macro) that occur among labels or predictions. Of numbers: the correlations of Pearson and of Spearman. A
  * prediction is the class with the largest logit, the first of equal ones; or the only logit. */
-#ifndef CLIENT_RUN_SCORE_H
-#define CLIENT_RUN_SCORE_H
+#ifndef CLIENT_ROWS_SCORE_H
+#define CLIENT_ROWS_SCORE_H
 
 #include "client/eps.h"
 #include "proto/base/error.h"

@@ -2,11 +2,8 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include "client/data/data.h"
+#include "client/rows/windows.h"
 #include "proto/base/random.h"
-
-#include <math.h>
-#include <string.h>
 
 static struct client_data data;
 
@@ -32,17 +29,17 @@ TEST(windows_predict_each_successor)
 {
     uint32_t ids[3], labels[3];
 
-    ck_assert_uint_eq(client_windows_of(&data, 0, 9, 3, NULL).n, 2);
-    ck_assert_uint_eq(client_windows_of(&data, 0, 3, 3, NULL).n, 0);
-    ck_assert_uint_eq(client_windows_of(&data, 0, 0, 3, NULL).n, 0);
-    struct client_windows windows = client_windows_of(&data, 0, 10, 3, NULL);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 9, 3, 1).n, 2);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 3, 3, 1).n, 0);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 0, 3, 1).n, 0);
+    struct client_windows windows = client_windows_of(&data, 0, 10, 3, 1);
     ck_assert_uint_eq(windows.n, 3);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, 0, NULL), 0);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
     ck_assert_mem_eq(labels, ((uint32_t[]){'7', '8', '9'}), sizeof labels);
-    windows = client_windows_of(&data, 6, 4, 3, NULL); /* the held-out end */
+    windows = client_windows_of(&data, 6, 4, 3, 1); /* the held-out end */
     ck_assert_uint_eq(windows.n, 1);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 0, 0, NULL), 0);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 0, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
 }
 
@@ -51,30 +48,30 @@ TEST(held_out_windows_take_the_rest_and_are_spread)
 {
     uint32_t ids[4], labels[4];
 
-    ck_assert_uint_eq(client_windows_held_out(&data, 0, 4, 4, 4, 0, NULL).n, 0);
-    struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 4, 0, NULL);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 4, 4, 4, 0, 1).n, 0);
+    struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 4, 0, 1);
     ck_assert_uint_eq(windows.n, 3);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 9);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 2), 8);
     ck_assert_uint_eq(client_windows_tokens(&windows, 2, 1), 1);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, 0, NULL), 0);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'8', 0, 0, 0}), sizeof ids);
     ck_assert_mem_eq(labels, ((uint32_t[]){'9', UINT32_MAX, UINT32_MAX, UINT32_MAX}), sizeof labels);
-    windows = client_windows_held_out(&data, 0, 10, 2, 2, 7, NULL); /* three of five, 0, 1 and 3 */
+    windows = client_windows_held_out(&data, 0, 10, 2, 2, 7, 1); /* three of five, 0, 1 and 3 */
     ck_assert_uint_eq(windows.n, 3);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 6);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, 0, NULL), 0);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7'}), 2 * sizeof *ids);
-    windows = client_windows_held_out(&data, 0, 10, 4, 4, 1, NULL); /* one at least */
+    windows = client_windows_held_out(&data, 0, 10, 4, 4, 1, 1); /* one at least */
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 4);
-    windows = client_windows_held_out(&data, 0, 9, 4, 4, 0, NULL); /* no rest */
+    windows = client_windows_held_out(&data, 0, 9, 4, 4, 0, 1); /* no rest */
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 8);
 }
 
 /* By hand: nine successors again, in windows of four that begin three tokens apart: four, three and two are new. */
 TEST(windows_that_overlap_predict_each_token_once)
 {
-    const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 3, 0, NULL);
+    const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 3, 0, 1);
     uint32_t ids[4], labels[4];
 
     ck_assert_uint_eq(windows.n, 3);
@@ -82,10 +79,10 @@ TEST(windows_that_overlap_predict_each_token_once)
     ck_assert_uint_eq(client_windows_tokens(&windows, 1, 1), 3);
     ck_assert_uint_eq(client_windows_tokens(&windows, 2, 1), 2);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 9);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 1, 0, NULL), 0);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 1, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'3', '4', '5', '6'}), sizeof ids);
     ck_assert_mem_eq(labels, ((uint32_t[]){UINT32_MAX, '5', '6', '7'}), sizeof labels);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, 0, NULL), 0);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8', 0}), sizeof ids);
     ck_assert_mem_eq(labels, ((uint32_t[]){UINT32_MAX, '8', '9', UINT32_MAX}), sizeof labels);
 }
@@ -96,12 +93,12 @@ TEST(windows_of_every_stride_predict_all)
     for (uint32_t n = 2; n <= 10; n++)
         for (uint32_t seq = 1; seq < n; seq++)
             for (uint32_t stride = 1; stride <= seq; stride++) {
-                const struct client_windows windows = client_windows_held_out(&data, 0, n, seq, stride, 0, NULL);
+                const struct client_windows windows = client_windows_held_out(&data, 0, n, seq, stride, 0, 1);
                 unsigned labelled[10] = {0};
                 uint32_t ids[10], labels[10];
                 for (uint64_t k = 0; k < windows.n; k++) {
                     uint64_t counted = 0;
-                    ck_assert_int_eq(client_windows_read(&windows, ids, labels, k, 0, NULL), 0);
+                    ck_assert_int_eq(client_windows_read(&windows, ids, labels, k, NULL), 0);
                     for (uint32_t i = 0; i < seq; i++)
                         if (labels[i] != UINT32_MAX) {
                             ck_assert_uint_eq(labels[i], ids[i] + 1); /* the digits in order */
@@ -115,57 +112,40 @@ TEST(windows_of_every_stride_predict_all)
             }
 }
 
-/* At a fraction that chooses all, each token is a label once: ten tokens in windows of four, four and two, the last of
- * which also shows the two before. A training run has the two whole windows. */
-TEST(masked_windows_cover_each_token_once)
+/* By hand: ten tokens without a successor to predict, in windows of four, four and two; the last begins two earlier, and
+ * ends with the stream. Those to train on are the two whole ones. */
+TEST(windows_of_masked_tokens_end_with_the_last_token_and_are_whole)
 {
-    struct client_masks masks = {.special = (bool[256]){0}, .mask = 'M', .n_ids = 256};
-    unsigned labelled[10] = {0};
-    uint32_t ids[4], labels[4];
+    const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 4, 0, 0);
+    uint32_t ids[4], known;
 
-    client_masks_set(&masks, nextafter(1, 0), 0);
-    const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 4, 0, &masks);
     ck_assert_uint_eq(windows.n, 3);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 10);
     ck_assert_uint_eq(client_windows_tokens(&windows, 2, 1), 2);
-    for (uint64_t k = 0; k < 3; k++) {
-        ck_assert_int_eq(client_windows_read(&windows, ids, labels, k, 0, NULL), 0);
-        for (uint32_t i = 0; i < 4; i++)
-            if (labels[i] != UINT32_MAX)
-                labelled[labels[i] - '0']++;
-    }
-    for (int i = 0; i < 10; i++)
-        ck_assert_uint_eq(labelled[i], 1);
-    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7'}), 2 * sizeof *ids); /* predicted by the window before */
-    ck_assert_uint_eq(client_windows_held_out(&data, 0, 10, 2, 2, 7, &masks).n, 3);
-    ck_assert_uint_eq(client_windows_held_out(&data, 0, 8, 4, 4, 0, &masks).n, 2);
-    ck_assert_uint_eq(client_windows_held_out(&data, 0, 3, 4, 4, 0, &masks).n, 0);
-    ck_assert_uint_eq(client_windows_of(&data, 0, 10, 4, &masks).n, 2);
-    ck_assert_uint_eq(client_windows_of(&data, 0, 8, 4, &masks).n, 2);
+    ck_assert_int_eq(client_windows_read_whole(&windows, ids, &known, 1, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'4', '5', '6', '7'}), sizeof ids);
+    ck_assert_uint_eq(known, 0);
+    ck_assert_int_eq(client_windows_read_whole(&windows, ids, &known, 2, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8', '9'}), sizeof ids);
+    ck_assert_uint_eq(known, 2);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 10, 2, 2, 7, 0).n, 3);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 8, 4, 4, 0, 0).n, 2);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 3, 4, 4, 0, 0).n, 0);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 10, 4, 0).n, 2);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 8, 4, 0).n, 2);
 }
 
-/* A row of the run has masks of its own; an evaluation's window always the same, wherever it stands among them. */
-TEST(masks_are_drawn_anew_in_training_and_stay_in_evaluation)
+/* By hand: two of five windows, the first and the one at 5/2. */
+TEST(a_window_has_one_number_however_many_are_left_out)
 {
-    struct client_masks masks = {.special = (bool[256]){0}, .mask = 'M', .n_ids = 256};
-    uint32_t ids[10], labels[4][10];
+    const struct client_windows all = client_windows_held_out(&data, 0, 10, 2, 2, 0, 0);
+    const struct client_windows some = client_windows_held_out(&data, 0, 10, 2, 2, 4, 0);
 
-    client_masks_set(&masks, 0.5, 0);
-    const struct client_windows windows = client_windows_of(&data, 0, 10, 10, &masks);
-    for (uint64_t row = 0; row < 3; row++)
-        ck_assert_int_eq(client_windows_read(&windows, ids, labels[row], 0, row / 2, NULL), 0);
-    ck_assert_mem_eq(labels[0], labels[1], sizeof labels[0]);
-    ck_assert_mem_ne(labels[0], labels[2], sizeof labels[0]);
-    const struct client_windows spread = client_windows_held_out(&data, 0, 10, 5, 5, 5, &masks);
-    const struct client_windows all = client_windows_held_out(&data, 0, 10, 5, 5, 0, &masks);
-    ck_assert_uint_eq(spread.n, 1);
-    ck_assert_int_eq(client_windows_read(&spread, ids, labels[0], 0, 0, NULL), 0);
-    ck_assert_int_eq(client_windows_read(&all, ids, labels[1], 0, 7, NULL), 0);
-    ck_assert_mem_eq(labels[0], labels[1], 5 * sizeof **labels);
-    ck_assert_int_eq(client_windows_read(&all, ids, labels[2], 1, 0, NULL), 0);
-    for (int i = 0; i < 5; i++) /* both may have a label that is 5 more than the other's */
-        labels[2][i] -= labels[2][i] == UINT32_MAX ? 0 : 5;
-    ck_assert_mem_ne(labels[1], labels[2], 5 * sizeof **labels);
+    ck_assert_uint_eq(all.n, 5);
+    ck_assert_uint_eq(some.n, 2);
+    ck_assert_uint_eq(client_windows_number(&all, 2), 2);
+    ck_assert_uint_eq(client_windows_number(&some, 0), 0);
+    ck_assert_uint_eq(client_windows_number(&some, 1), 2);
 }
 
 TEST(sequential_order_wraps_around)

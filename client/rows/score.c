@@ -1,4 +1,4 @@
-#include "client/run/score.h"
+#include "client/rows/score.h"
 
 #include "proto/base/number.h"
 

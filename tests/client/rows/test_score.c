@@ -1,7 +1,7 @@
 /* GLUE's metrics, against scikit-learn and SciPy (tests/fixtures/scores.json, made by tests/oracle/make_scores.py). */
 #include "tests/kit/test.h"
 
-#include "client/run/score.h"
+#include "client/rows/score.h"
 #include "proto/base/number.h"
 
 #include <jansson.h>

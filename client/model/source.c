@@ -1,0 +1,19 @@
+#include "client/model/source.h"
+
+#include "client/model/classifier.h"
+
+int client_model_source(struct client_source **out, const struct client_model *model, struct client_data *data,
+                        struct client_data *eval_data, struct error *err)
+{
+    const struct client_source_ops *kind = client_source_kind(&model->config);
+    struct client_labels labels = {0};
+    const struct client_source_setup setup = {
+        .config = &model->config, .side = model->side, .labels = &labels, .data = data, .eval_data = eval_data};
+    const int rc = model->config.n_labels > 0 ? client_classifier_labels(&labels, model, err) : 0;
+
+    *out = NULL;
+    if (!rc)
+        return kind->open(out, &setup, err);
+    client_labels_free(&labels);
+    return rc;
+}

@@ -1,0 +1,123 @@
+#include "client/rows/source.h"
+
+#include "proto/model/family.h"
+#include "proto/plan/memory/host.h"
+#include "proto/wire/message.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A padding token is 0; a padding row has one token, none of a second text. */
+const struct client_field_type client_field_types[CLIENT_FIELDS] = {
+    [CLIENT_FIELD_IDS] = {"ids", "u32", sizeof(uint32_t), true, {0}},
+    [CLIENT_FIELD_LABELS] = {"labels", "u32", sizeof(uint32_t), true, {PLAN_NO_LABEL}},
+    [CLIENT_FIELD_ROWS] = {"rows", "struct plan_row", sizeof(struct plan_row), false, {1, 1}},
+};
+_Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
+
+const struct client_source_ops *client_source_kind(const struct model_config *config)
+{
+    return config->n_labels > 0     ? &client_source_labelled
+           : config->family->masked ? &client_source_masked
+                                    : &client_source_text;
+}
+
+int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err)
+{
+    const int rc = source->ops->divide(source, division, err);
+    const uint64_t n = rc ? 0 : source->ops->n_rows(source, CLIENT_HELD_OUT) * source->n_logits;
+
+    if (n == 0)
+        return rc;
+    source->logits = calloc(n, sizeof *source->logits);
+    return source->logits ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+int client_source_make_room(struct client_source *source, uint32_t batch, struct error *err)
+{
+    source->batch = batch;
+    source->samples = calloc(batch, sizeof *source->samples);
+    return source->samples ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+static bool has(const struct client_source *source, unsigned field)
+{
+    return source->ops->fields >> field & 1;
+}
+
+/* Elements of a field in a row. */
+static size_t elements_of(unsigned field, uint32_t n_tokens)
+{
+    return client_field_types[field].by_token ? n_tokens : 1;
+}
+
+static void clear(const struct client_buffer *buffer, const struct client_source *source, uint32_t n_tokens)
+{
+    for (unsigned f = 0; f < CLIENT_FIELDS; f++) {
+        const struct client_field_type *type = &client_field_types[f];
+        const size_t n_words = type->element_bytes / sizeof(uint32_t);
+        const size_t n = has(source, f) ? buffer->n_rows * elements_of(f, n_tokens) : 0;
+        uint32_t *words = buffer->at[f];
+        assert(words || n == 0);
+        for (size_t i = 0; i < n * n_words; i++)
+            words[i] = type->empty[i % n_words];
+    }
+}
+
+static struct client_row_fields row_of(const struct client_buffer *buffer, const struct client_source *source,
+                                       uint32_t row, uint32_t n_tokens)
+{
+    struct client_row_fields fields = {.n_tokens = n_tokens};
+
+    for (unsigned f = 0; f < CLIENT_FIELDS; f++)
+        if (has(source, f))
+            fields.at[f] = (char *)buffer->at[f] + row * elements_of(f, n_tokens) * client_field_types[f].element_bytes;
+    return fields;
+}
+
+static int fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
+                enum client_part part, uint32_t n, struct error *err)
+{
+    const uint32_t n_tokens = source->ops->length(source, part, source->samples, n);
+    const uint32_t *labels = buffer->at[CLIENT_FIELD_LABELS];
+    int rc = 0;
+
+    assert(n <= buffer->n_rows && n_tokens <= buffer->seq);
+    *out = (struct client_minibatch){.n_tokens = n_tokens};
+    clear(buffer, source, n_tokens);
+    for (uint32_t row = 0; !rc && row < n; row++) {
+        const struct client_row_fields fields = row_of(buffer, source, row, n_tokens);
+        rc = source->ops->read_row(source, &fields, part, source->samples[row], err);
+    }
+    for (size_t i = 0; !rc && i < (size_t)n * n_tokens; i++)
+        out->n_labels += labels[i] != PLAN_NO_LABEL;
+    return rc;
+}
+
+int client_source_fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
+                       uint64_t step, uint64_t n_before, struct error *err)
+{
+    const uint32_t n = source->ops->pick(source->samples, source, step, n_before);
+
+    return fill(out, buffer, source, CLIENT_TRAIN, n, err);
+}
+
+int client_source_fill_held_out(struct client_minibatch *out, const struct client_buffer *buffer,
+                                struct client_source *source, uint64_t first, uint32_t n, struct error *err)
+{
+    assert(n <= source->batch);
+    for (uint32_t i = 0; i < n; i++)
+        source->samples[i] = source->ops->pick_held_out(source, first + i);
+    return fill(out, buffer, source, CLIENT_HELD_OUT, n, err);
+}
+
+void client_source_close(struct client_source *source)
+{
+    if (!source)
+        return;
+    free(source->samples);
+    free(source->logits);
+    source->ops->close(source);
+}

@@ -1,0 +1,202 @@
+/* client/rows/source.h - where the rows of a run come from: one interface, and a file for each kind of source.
+ *
+ *   kind      a row is                                     its fields          file
+ *   text      a window of a stream of tokens               ids, labels         client/rows/source_text.c
+ *   masked    the same, with some of its tokens masked     ids, labels         client/rows/source_masked.c
+ *   labelled  one text or two, with a class or a number    ids, labels, rows   client/rows/source_labelled.c
+ *
+ * A source reads all data once, divides the rows into those to train on and those held out, and then yields a row's
+ * fields by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes where
+ * it stopped. The model decides which kind it takes: client_source_kind.
+ *
+ * Calls come in the order of struct client_source_ops, from one thread. */
+#ifndef CLIENT_ROWS_SOURCE_H
+#define CLIENT_ROWS_SOURCE_H
+
+#include "client/data/data.h"
+#include "client/eps.h"
+#include "client/rows/labels.h"
+#include "client/rows/score.h"
+#include "proto/base/error.h"
+#include "proto/model/model.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- Fields of rows ---- */
+
+enum client_field { CLIENT_FIELD_IDS, CLIENT_FIELD_LABELS, CLIENT_FIELD_ROWS, CLIENT_FIELDS };
+
+/* A field in the memory of a minibatch (struct plan_data, proto/plan/memory/host.h): rows follow each other without
+ * gaps. */
+struct client_field_type {
+    const char *name;     /* "ids": as a row has it */
+    const char *element;  /* "u32", "struct plan_row" */
+    size_t element_bytes; /* a multiple of 4 */
+    bool by_token;        /* (n_rows, n_tokens) elements; else (n_rows) */
+    uint32_t empty[2];    /* the words of an element that has no value; those of its size count */
+};
+extern const struct client_field_type client_field_types[CLIENT_FIELDS];
+
+/* Room for a minibatch; borrowed. */
+struct client_buffer {
+    void *at[CLIENT_FIELDS]; /* NULL: it has no room for this field */
+    uint32_t n_rows, seq;    /* the room: rows, and tokens of each */
+};
+
+/* The fields of one row, in a buffer. */
+struct client_row_fields {
+    void *at[CLIENT_FIELDS]; /* NULL where the source has none */
+    uint32_t n_tokens;       /* of each row of the minibatch */
+};
+
+/* A minibatch in a buffer. */
+struct client_minibatch {
+    uint32_t n_tokens; /* of each row */
+    uint64_t n_labels; /* that count */
+};
+
+/* ---- Sources ---- */
+
+enum client_part { CLIENT_TRAIN, CLIENT_HELD_OUT };
+
+/* Which row of a part, and what else its values depend on. */
+struct client_sample {
+    uint64_t id;   /* text, masked: a window's number; labelled: a row's, in the data's order */
+    uint64_t draw; /* masked: the row's number in the run, by which masks are drawn; else unused */
+};
+
+/* What a source takes from the model and where its data are. All borrowed; labels are taken over, also by a failure. */
+struct client_source_setup {
+    const struct model_config *config;    /* n_labels is read when rows are divided, as labels decide it */
+    const json_t *side;                   /* client/text/side.h; may be NULL */
+    struct client_labels *labels;         /* of a classifier, else NULL */
+    struct client_data *data, *eval_data; /* opened later; data is NULL if nothing is trained */
+};
+
+struct client_source_rules {
+    enum eps_separator separator;     /* as in client_data_rules */
+    const char *columns;              /* as in client_rows_rules, */
+    bool unlabelled;                  /* likewise */
+    const struct client_watch *watch; /* may be NULL */
+};
+
+/* What options depend on before the rows are divided. */
+struct client_source_facts {
+    bool masked;        /* a row predicts tokens of its own, not successors */
+    enum eps_task task; /* EPS_TASK_DEFAULT: rows are cut from a stream of tokens, and the rest is 0 */
+    uint32_t n_rows;    /* to train on */
+    uint32_t longest;   /* tokens of the longest row */
+    uint32_t least;     /* the least seq that all rows have room in */
+};
+
+/* How rows are divided. All are resolved options. */
+struct client_division {
+    uint32_t batch;       /* rows of a step; 0 if nothing is trained */
+    uint32_t seq, stride; /* stride: client_windows_held_out */
+    enum eps_order order;
+    uint64_t seed;
+    uint64_t n_train;     /* tokens of data that are trained on: the others are held out, unless there are eval_data */
+    uint64_t eval_tokens; /* that an evaluation predicts at most, spread evenly; 0: all */
+    double mask_fraction;
+};
+
+struct client_source {
+    const struct client_source_ops *ops;
+    const struct client_labels *labels; /* of its rows; NULL: its labels are tokens */
+    uint32_t batch;                     /* client_source_make_room */
+    struct client_sample *samples;      /* (batch) of the minibatch that is filled; owned */
+    /* Of the last evaluation. */
+    float *logits; /* (n_rows of CLIENT_HELD_OUT, n_logits) in the order of evaluation, owned; NULL: there are none */
+    uint32_t n_logits;           /* of a row */
+    struct client_scores scores; /* beside the loss */
+};
+
+/* Every member is required. */
+struct client_source_ops {
+    const char *name;
+    unsigned fields;  /* 1u << enum client_field of each that its rows have */
+    bool fixes_batch; /* a step's rows depend on every step's batch: it cannot be changed in a run */
+
+    /* Refuses options of a run that the source has no use for. -EDOM with a sentence that names the option. */
+    int (*check)(const struct eps_train_options *asked, struct error *err);
+
+    /* The same of an evaluation. predicts: the caller wants a prediction for each row. */
+    int (*check_evaluation)(const struct eps_eval_options *asked, bool predicts, struct error *err);
+
+    /* Opens what the rows need of the model, before any data are read. *out is owned: client_source_close. -EINVAL with a
+     * sentence: the model lacks it; and as client_tokenizer_open. On failure *out is NULL. */
+    int (*open)(struct client_source **out, const struct client_source_setup *setup, struct error *err);
+
+    /* Opens files that hold such rows: client_data_open, or another one with its contract. */
+    int (*open_files)(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
+
+    /* Reads and checks all data of a part, once; of eval_data without files it does nothing. Blocks for as long as that
+     * takes; the watch can interrupt. Sets n and hash of the data. -EINVAL, -EDOM, -EINTR or -errno with a sentence. */
+    int (*read)(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
+                struct error *err);
+
+    /* What is known once all parts are read. Cannot fail. */
+    void (*measure)(struct client_source_facts *out, const struct client_source *source);
+
+    /* Divides the rows, once. Without eval_data some of data are held out. -EINVAL: too few rows; -ENOMEM. */
+    int (*divide)(struct client_source *source, const struct client_division *division, struct error *err);
+
+    /* Describes the division, "900 rows, 100 held out"; "" if there is nothing to say. Cut to fit. */
+    void (*describe)(char *out, size_t cap, const struct client_source *source);
+
+    /* Rows of a part; an epoch's, of those to train on. */
+    uint64_t (*n_rows)(const struct client_source *source, enum client_part part);
+
+    /* Tokens, without padding, of all steps before `step` (from 0). n_before: rows before it, if all minibatches are
+     * full. */
+    uint64_t (*tokens)(struct client_source *source, uint64_t step, uint64_t n_before);
+
+    /* The samples (batch) of a step, which begins with row n_before of the run. Returns how many: at most batch, at least
+     * one. */
+    uint32_t (*pick)(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before);
+
+    /* The held-out sample that is evaluated at place k. */
+    struct client_sample (*pick_held_out)(const struct client_source *source, uint64_t k);
+
+    /* Length to which the rows of a minibatch are padded: at most seq. */
+    uint32_t (*length)(const struct client_source *source, enum client_part part, const struct client_sample *samples,
+                       uint32_t n);
+
+    /* Writes the fields of a row, which are empty. What it leaves is padding. -EIO if the data have changed; -errno. */
+    int (*read_row)(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                    struct client_sample sample, struct error *err);
+
+    /* What the first n held-out rows count in reports of progress: tokens that they predict, or rows. */
+    uint64_t (*progress)(const struct client_source *source, uint64_t n);
+
+    /* Judges an evaluation of all held-out rows: sets source->scores by source->logits, and withdraws a loss that would
+     * mislead (*loss NAN, *n_labels 0). n_labels: labels that the loss is the mean of. -EINVAL: there were none; -ENOMEM. */
+    int (*score)(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err);
+
+    /* Frees what the kind owns, and the source. */
+    void (*close)(struct client_source *source);
+};
+extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled;
+
+/* The kind of source that a model takes its rows from. */
+const struct client_source_ops *client_source_kind(const struct model_config *config);
+
+/* ops->divide, and room for an evaluation's logits. */
+int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err);
+
+/* Makes room for minibatches of up to `batch` rows, which fill then takes. -ENOMEM. */
+int client_source_make_room(struct client_source *source, uint32_t batch, struct error *err);
+
+/* Writes the rows of a step, or held-out rows first .. first+n-1, into a buffer; its other rows become empty ones. Errors
+ * as read_row. */
+int client_source_fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
+                       uint64_t step, uint64_t n_before, struct error *err);
+int client_source_fill_held_out(struct client_minibatch *out, const struct client_buffer *buffer,
+                                struct client_source *source, uint64_t first, uint32_t n, struct error *err);
+
+void client_source_close(struct client_source *source); /* safe on NULL */
+
+#endif

@@ -1,0 +1,292 @@
+/* Labelled rows: one text or two, with a class or a number, in minibatches of rows of like length (client/rows/rows.h,
+ * client/rows/batches.h). The label is at the row's first token. */
+#include "client/rows/batches.h"
+#include "client/rows/source.h"
+#include "client/text/tokenizer.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct labelled {
+    struct client_source source;
+    struct client_source_setup setup;
+    struct client_tokenizer *tokenizer; /* NULL once the rows are divided: all are read */
+    struct client_labels labels;
+    struct client_rows rows[2];      /* of data and of eval_data, by enum client_part; the latter may be empty */
+    struct client_subset subsets[2]; /* by enum client_part */
+    struct client_batches batches;   /* of the rows to train on */
+    uint32_t seq;
+    uint32_t *work;    /* (2 * seq) texts of a row */
+    uint32_t *targets; /* (subsets[CLIENT_HELD_OUT].n) labels */
+};
+
+static int check(const struct eps_train_options *asked, struct error *err)
+{
+    const bool limited = asked->eval_tokens != UINT64_MAX && asked->eval_tokens != 0;
+    const char *name = asked->separator == EPS_SEPARATOR_EOS ? "--separator eos"
+                       : !isnan(asked->mask_fraction)        ? "--mask-fraction"
+                       : limited                             ? "--eval-tokens"
+                                                             : NULL;
+
+    if (!name)
+        return 0;
+    return error_set(err, -EDOM, "%s is for models that predict tokens: leave it out, as rows are classified whole",
+                     name);
+}
+
+static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
+{
+    const char *name = asked->stride                           ? "--stride"
+                       : !isnan(asked->mask_fraction)          ? "--mask-fraction"
+                       : asked->eval_tokens                    ? "--eval-tokens"
+                       : asked->separator == EPS_SEPARATOR_EOS ? "--separator eos"
+                                                               : NULL;
+
+    (void)predicts;
+    if (!name)
+        return 0;
+    return error_set(err, -EDOM,
+                     "%s is for models that predict tokens, and this one classifies whole rows: leave it out", name);
+}
+
+static void close_source(struct client_source *source)
+{
+    struct labelled *l = (struct labelled *)source;
+
+    client_tokenizer_close(l->tokenizer);
+    client_batches_free(&l->batches);
+    for (int part = 0; part < 2; part++) {
+        client_subset_free(&l->subsets[part]);
+        client_rows_free(&l->rows[part]);
+    }
+    client_labels_free(&l->labels);
+    free(l->work);
+    free(l->targets);
+    free(l);
+}
+
+static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
+{
+    struct labelled *l = calloc(1, sizeof *l);
+
+    *out = NULL;
+    if (!l) {
+        client_labels_free(setup->labels);
+        return error_set(err, -ENOMEM, "out of memory");
+    }
+    *l = (struct labelled){.source = {.ops = &client_source_labelled, .labels = &l->labels},
+                           .setup = *setup,
+                           .labels = *setup->labels,
+                           .rows = {{.fd = -1}, {.fd = -1}}};
+    *setup->labels = (struct client_labels){0};
+    int rc = client_tokenizer_open(&l->tokenizer, setup->side, setup->config->vocabulary, err);
+    if (!rc && !l->tokenizer)
+        rc = client_tokenizer_refuse_unread(setup->side, err);
+    if (!rc && !l->tokenizer)
+        rc = error_set(err, -EINVAL, "it has no tokenizer.json, which text needs");
+    if (rc)
+        close_source(&l->source);
+    else
+        *out = &l->source;
+    return rc;
+}
+
+static int check_labels(const struct labelled *l, struct error *err)
+{
+    if (l->labels.numbers || l->labels.n >= 2)
+        return 0;
+    return error_set(err, -EINVAL, "every row has the label '%s': a classifier needs two classes",
+                     l->labels.n ? l->labels.names[0] : "");
+}
+
+static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
+                     struct error *err)
+{
+    struct labelled *l = (struct labelled *)source;
+    struct client_data *data = part == CLIENT_TRAIN ? l->setup.data : l->setup.eval_data;
+    const struct client_rows_rules read = {.tokenizer = l->tokenizer,
+                                           .columns = rules->columns,
+                                           .unlabelled = rules->unlabelled,
+                                           .watch = rules->watch};
+
+    if (data->n_files == 0)
+        return 0;
+    const int rc = client_rows_read(&l->rows[part], data, &l->labels, &read, err);
+    data->n = l->rows[part].n_tokens;
+    data->hash = l->rows[part].hash;
+    return rc || part != CLIENT_TRAIN ? rc : check_labels(l, err);
+}
+
+static uint32_t most(const struct labelled *l, uint32_t (*of)(const struct client_rows *rows))
+{
+    const uint32_t data = of(&l->rows[CLIENT_TRAIN]), eval_data = of(&l->rows[CLIENT_HELD_OUT]);
+
+    return data > eval_data ? data : eval_data;
+}
+
+static void measure(struct client_source_facts *out, const struct client_source *source)
+{
+    const struct labelled *l = (const struct labelled *)source;
+    const size_t n = l->rows[CLIENT_TRAIN].n;
+    const bool apart = l->rows[CLIENT_HELD_OUT].n > 0;
+
+    *out = (struct client_source_facts){.task = l->labels.numbers ? EPS_REGRESS : EPS_CLASSIFY,
+                                        .n_rows = (uint32_t)(apart ? n : n - client_subset_n_held_out(n)),
+                                        .longest = most(l, client_rows_longest),
+                                        .least = most(l, client_rows_least)};
+}
+
+static int divide_rows(struct labelled *l, uint64_t seed, struct error *err)
+{
+    struct client_subset *train = &l->subsets[CLIENT_TRAIN], *held_out = &l->subsets[CLIENT_HELD_OUT];
+
+    if (l->rows[CLIENT_HELD_OUT].n == 0)
+        return client_subset_divide(train, held_out, &l->rows[CLIENT_TRAIN], seed, err);
+    const int rc = client_subset_all(train, &l->rows[CLIENT_TRAIN], err);
+    return rc ? rc : client_subset_all(held_out, &l->rows[CLIENT_HELD_OUT], err);
+}
+
+static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+{
+    struct labelled *l = (struct labelled *)source;
+    struct client_subset *held_out = &l->subsets[CLIENT_HELD_OUT];
+    int rc = divide_rows(l, d->seed, err);
+
+    client_tokenizer_close(l->tokenizer);
+    l->tokenizer = NULL;
+    l->seq = d->seq;
+    if (!rc)
+        rc = client_subset_by_length(held_out, err);
+    if (!rc && d->batch > 0)
+        rc = client_batches_init(&l->batches, &l->subsets[CLIENT_TRAIN], d->batch, d->seq, d->order, d->seed, err);
+    if (rc)
+        return rc;
+    source->n_logits = l->setup.config->n_labels;
+    l->work = calloc(2 * (size_t)d->seq, sizeof *l->work);
+    l->targets = calloc(held_out->n + (size_t)1, sizeof *l->targets);
+    return l->work && l->targets ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+static void describe(char *out, size_t cap, const struct client_source *source)
+{
+    const struct labelled *l = (const struct labelled *)source;
+    const size_t n_cut = client_rows_n_cut(&l->rows[CLIENT_TRAIN], l->seq);
+    char labels[100] = "";
+
+    if (!l->labels.numbers)
+        client_labels_say(labels, sizeof labels, &l->labels);
+    const int used = snprintf(out, cap, "%s%s%u rows, %u held out", labels, *labels ? "; " : "",
+                              l->subsets[CLIENT_TRAIN].n, l->subsets[CLIENT_HELD_OUT].n);
+    if (n_cut > 0)
+        snprintf(out + used, cap - (size_t)used, "; %zu rows of more than --seq %u tokens are cut", n_cut, l->seq);
+}
+
+static uint64_t n_rows(const struct client_source *source, enum client_part part)
+{
+    return ((const struct labelled *)source)->subsets[part].n;
+}
+
+static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    (void)n_before;
+    return client_batches_tokens(&((struct labelled *)source)->batches, step);
+}
+
+static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    const uint32_t *rows;
+    uint32_t n;
+
+    (void)n_before;
+    client_batches_get(&rows, &n, &((struct labelled *)source)->batches, step);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (struct client_sample){.id = rows[i]};
+    return n;
+}
+
+/* By length, so that an evaluation pads little. */
+static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
+{
+    return (struct client_sample){.id = ((const struct labelled *)source)->subsets[CLIENT_HELD_OUT].list[k]};
+}
+
+static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
+                       uint32_t n)
+{
+    const struct labelled *l = (const struct labelled *)source;
+    uint32_t longest = 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t own = client_rows_length(l->subsets[part].rows, samples[i].id, l->seq);
+        longest = own > longest ? own : longest;
+    }
+    return client_batches_length(longest, l->seq);
+}
+
+static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                    struct client_sample sample, struct error *err)
+{
+    const struct labelled *l = (const struct labelled *)source;
+    const struct client_rows *rows = l->subsets[part].rows;
+    struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
+    uint32_t *labels = row->at[CLIENT_FIELD_LABELS];
+    const int64_t n =
+        client_rows_get(rows, row->at[CLIENT_FIELD_IDS], &lengths->second, l->work, sample.id, row->n_tokens, err);
+
+    if (n < 0)
+        return (int)n;
+    lengths->n_tokens = (uint32_t)n;
+    *labels = rows->list[sample.id].label;
+    return 0;
+}
+
+static uint64_t progress(const struct client_source *source, uint64_t n)
+{
+    (void)source;
+    return n;
+}
+
+/* Some rows may have no label: the loss of the others would mislead. */
+static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+{
+    struct labelled *l = (struct labelled *)source;
+    const struct client_subset *subset = &l->subsets[CLIENT_HELD_OUT];
+
+    source->scores = (struct client_scores){.n = 0};
+    if (*n_labels < subset->n) {
+        *loss = NAN;
+        *n_labels = 0;
+        return 0;
+    }
+    for (uint32_t i = 0; i < subset->n; i++)
+        l->targets[i] = subset->rows->list[subset->list[i]].label;
+    return l->labels.numbers
+               ? client_score_numbers(&source->scores, source->logits, l->targets, subset->n, err)
+               : client_score_classes(&source->scores, source->logits, l->targets, subset->n, l->labels.n, err);
+}
+
+const struct client_source_ops client_source_labelled = {
+    .name = "labelled",
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
+    .fixes_batch = true,
+    .check = check,
+    .check_evaluation = check_evaluation,
+    .open = open_source,
+    .open_files = client_data_open_rows,
+    .read = read_rows,
+    .measure = measure,
+    .divide = divide,
+    .describe = describe,
+    .n_rows = n_rows,
+    .tokens = tokens,
+    .pick = pick,
+    .pick_held_out = pick_held_out,
+    .length = length,
+    .read_row = read_row,
+    .progress = progress,
+    .score = score,
+    .close = close_source,
+};
