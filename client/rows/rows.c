@@ -2,6 +2,7 @@
 
 #include "client/rows/columns.h"
 #include "client/data/data_file.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 #include "client/rows/source.h"
 
 #include "proto/model/family.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
 #include <assert.h>

@@ -29,7 +29,7 @@
 
 enum client_field { CLIENT_FIELD_IDS, CLIENT_FIELD_LABELS, CLIENT_FIELD_ROWS, CLIENT_FIELDS };
 
-/* A field in the memory of a minibatch (struct plan_data, proto/plan/memory/host.h): rows follow each other without
+/* A field in the memory of a minibatch (struct plan_data, proto/plan/memory/data.h): rows follow each other without
  * gaps. */
 struct client_field_type {
     const char *name;     /* "ids": as a row has it */

@@ -3,6 +3,7 @@
 #include "client/rows/batches.h"
 #include "client/rows/source.h"
 #include "client/text/tokenizer.h"
+#include "proto/plan/memory/data.h"
 
 #include <errno.h>
 #include <math.h>

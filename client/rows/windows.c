@@ -1,6 +1,7 @@
 #include "client/rows/windows.h"
 
 #include "proto/base/random.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
 #include <assert.h>

@@ -5,7 +5,7 @@
 
 #include "client/rows/source.h"
 #include "proto/model/family.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 
 #include <errno.h>
 #include <math.h>

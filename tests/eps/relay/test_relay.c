@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(single)
+SUITE_LABELS(single, own)
 
 static FILE *open_trace(const char *name)
 {
