@@ -88,6 +88,54 @@ static void cover(struct relay *r, bool skipped)
     finish(r);
 }
 
+/* ---- pulls ------------------------------------------------------------------------------------------------------ */
+
+/* Which buffer has a pulled version. */
+enum buffer { NOW, BEFORE, WAIT, VOID };
+
+/* No worker is needed for the step any more. */
+static bool is_over(const struct relay *r, uint64_t step)
+{
+    return r->torn || step < r->t || (step == r->t && r->covered);
+}
+
+/* Of a step that is over no weights are given, though they may still stand: while a worker reads them they may be
+ * overwritten, and nothing that it makes of them is taken. */
+static enum buffer find_buffer(const struct relay *r, const struct relay_pull *pull)
+{
+    const struct relay_unit *u = &r->units[pull->unit];
+    if (is_over(r, pull->step))
+        return VOID;
+    if (u->version <= pull->step)
+        return u->version == pull->step ? NOW : WAIT;
+    return r->config.replay && pull->step == r->t ? BEFORE : VOID;
+}
+
+static void answer(struct relay *r, const struct relay_pull *pull, enum buffer where)
+{
+    struct relay_action *a = relay_act(r, RELAY_ANSWER);
+    a->worker = pull->worker;
+    a->unit = pull->unit;
+    a->step = pull->step;
+    a->before = where == BEFORE;
+    a->is_void = where == VOID;
+}
+
+/* Oldest first. None waits for ever: its version comes, or its step ends. */
+static void answer_waiting(struct relay *r)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < r->n_waiting; i++) {
+        struct relay_pull pull = r->waiting[i];
+        enum buffer where = find_buffer(r, &pull);
+        if (where == WAIT)
+            r->waiting[kept++] = pull;
+        else
+            answer(r, &pull, where);
+    }
+    r->n_waiting = kept;
+}
+
 /* ---- parts and who has them ------------------------------------------------------------------------------------- */
 
 bool relay_has_part(const struct relay *r, uint32_t worker)
@@ -116,6 +164,7 @@ static void give_up(struct relay *r)
     if (!r->config.fenced && (r->n_folded || r->n_flying)) {
         r->torn = true;
         abandon_readers(r);
+        answer_waiting(r);
         relay_act(r, RELAY_TORN)->step = r->t;
         return;
     }
@@ -228,34 +277,6 @@ static void fault(struct relay *r, uint32_t worker, uint32_t part)
         assign_parts(r);
 }
 
-/* ---- pulls ------------------------------------------------------------------------------------------------------ */
-
-/* Which buffer has a pulled version. */
-enum buffer { NOW, BEFORE, WAIT, GONE };
-
-static enum buffer find_buffer(const struct relay *r, const struct relay_pull *pull)
-{
-    const struct relay_unit *u = &r->units[pull->unit];
-    if (u->version == pull->step || (u->frozen && u->version == pull->step + 1))
-        return NOW; /* a frozen unit, like a skipped step, advances the version and not the buffer */
-    if (u->version < pull->step)
-        return WAIT;
-    return r->config.replay && pull->step == r->t && !r->covered ? BEFORE : GONE;
-}
-
-static void answer(struct relay *r, const struct relay_pull *pull, enum buffer where)
-{
-    struct relay_action *a = relay_act(r, where == GONE ? RELAY_REFUSE : RELAY_ANSWER);
-    a->worker = pull->worker;
-    if (where == GONE) {
-        a->why = "version is gone";
-        return;
-    }
-    a->unit = pull->unit;
-    a->step = pull->step;
-    a->before = where == BEFORE;
-}
-
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
 static void on_attached(struct relay *r, uint32_t worker, uint32_t room)
@@ -313,17 +334,14 @@ static void on_open(struct relay *r, const struct relay_event *e)
 
 static void on_pull(struct relay *r, const struct relay_event *e)
 {
-    bool known = e->unit < r->n_units && r->units[e->unit].n_visits && relay_find_worker(r, e->worker);
-    if (!known || (e->step != r->t && e->step != r->t + 1)) {
+    const struct relay_unit *u = e->unit < r->n_units ? &r->units[e->unit] : NULL;
+    if (!u || !u->known || !relay_find_worker(r, e->worker) || e->step > r->t + 1 ||
+        (!u->n_visits && !is_over(r, e->step))) {
         refuse(r, e->worker, "no such pull");
         return;
     }
-    struct relay_pull pull = {.worker = e->worker, .unit = e->unit, .step = e->step};
-    enum buffer where = find_buffer(r, &pull);
-    if (where == WAIT)
-        r->waiting[r->n_waiting++] = pull;
-    else
-        answer(r, &pull, where);
+    r->waiting[r->n_waiting++] = (struct relay_pull){.worker = e->worker, .unit = e->unit, .step = e->step};
+    answer_waiting(r);
 }
 
 /* No slice is folded before every part's loss is known to be finite. So most steps that will not end well are found
@@ -500,20 +518,6 @@ static void update_ready(struct relay *r)
     }
 }
 
-static void answer_waiting(struct relay *r)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < r->n_waiting; i++) {
-        struct relay_pull pull = r->waiting[i];
-        enum buffer where = find_buffer(r, &pull);
-        if (where == WAIT)
-            r->waiting[kept++] = pull;
-        else
-            answer(r, &pull, where);
-    }
-    r->n_waiting = kept;
-}
-
 static void pump(struct relay *r)
 {
     if (r->torn)
@@ -569,14 +573,16 @@ static void on_event(struct relay *r, const struct relay_event *e)
     }
 }
 
-/* The model is torn and nothing moves any more. Requests are refused. */
+/* The model is torn and nothing moves any more. Requests are refused, and pulls void. */
 static void on_event_torn(struct relay *r, const struct relay_event *e)
 {
     if (e->kind == RELAY_OPEN)
         refuse_open(r, "torn");
     else if (e->kind == RELAY_SAVE)
         refuse_reader(r, e->reader, "torn");
-    else if (e->kind == RELAY_PULL || e->kind == RELAY_LOSS || e->kind == RELAY_CONTRIBUTION)
+    else if (e->kind == RELAY_PULL)
+        on_pull(r, e);
+    else if (e->kind == RELAY_LOSS || e->kind == RELAY_CONTRIBUTION)
         refuse(r, e->worker, "torn");
 }
 

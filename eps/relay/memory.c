@@ -177,8 +177,10 @@ struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind)
 static void begin_units(struct relay *r, const struct relay_event *e)
 {
     for (uint32_t v = 0; v < e->n_visits; v++) {
-        if (!r->units[e->visits[v]].n_visits)
-            r->units[e->visits[v]].version = e->step;
+        struct relay_unit *u = &r->units[e->visits[v]];
+        if (!u->n_visits)
+            u->version = e->step;
+        u->known = true;
     }
     for (uint32_t i = 0; i < r->n_units; i++) {
         struct relay_unit *u = &r->units[i];

@@ -12,6 +12,9 @@
  * contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
  * upwards. The *mark* is the lowest name in fold order that is not folded.
  *
+ * Each pull is answered once, with weights of the version that it names, or with none: if its step is over (covered,
+ * skipped, past, torn), or that version is gone. A slow worker asks too late without being at fault.
+ *
  * The caller numbers workers, units and readers. Unit numbers should be small, for they index a table. At most 64
  * readers may be attached at a time. The relay judges everything that a message can cause, and refuses what is
  * invalid. Only a mistake of the caller can cause an event about a task that was never given out; this is asserted. */
@@ -68,7 +71,8 @@ struct relay_event {
 
 enum relay_action_kind {
     RELAY_SHARE,   /* worker, step, parts (n_parts): these are yours, in these attempts */
-    RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
+    RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer; or
+                     is_void: none, the pull came too late */
     RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite goes to the
                      worker at fault, perhaps another: it is lost here already, unless the step is given up with it */
     RELAY_FOLD,    /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds */
@@ -94,6 +98,7 @@ struct relay_action {
     uint64_t step;
     struct contribution_name name;
     bool before;                    /* RELAY_ANSWER */
+    bool is_void;                   /* RELAY_ANSWER: neither buffer may be read; before is false */
     bool first;                     /* RELAY_FOLD */
     bool to_client;                 /* RELAY_REFUSE of an open */
     bool to_reader;                 /* RELAY_REFUSE of a save: reader */

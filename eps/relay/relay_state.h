@@ -60,6 +60,7 @@ struct relay_unit {
     uint32_t n_names, n_folded;
     uint32_t sum_index; /* in sums, or RELAY_NO_SUM */
     bool frozen, updating;
+    bool known;                 /* it has been in a step */
     uint64_t to_come, captured; /* a bit for each reader */
 };
 

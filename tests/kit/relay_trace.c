@@ -161,7 +161,7 @@ static void print_action(FILE *out, const struct relay_action *a)
                                      ['v'] = a->name.visit,
                                      ['p'] = a->name.part,
                                      ['c'] = a->name.slice}};
-    fprintf(out, "  %s", action_forms[a->kind].word);
+    fprintf(out, "  %s", a->is_void ? "void" : action_forms[a->kind].word);
     for (const char *letter = action_forms[a->kind].letters; *letter; letter++)
         if (*letter == 'r')
             print_reader(out, a->reader);
@@ -169,7 +169,7 @@ static void print_action(FILE *out, const struct relay_action *a)
             fprintf(out, " %lld", (long long)x.of[(int)*letter]);
     for (uint32_t i = 0; a->kind == RELAY_SHARE && i < a->n_parts; i++)
         fprintf(out, " %u:%u", a->parts[i].part, a->parts[i].attempt);
-    if (a->kind == RELAY_ANSWER)
+    if (a->kind == RELAY_ANSWER && !a->is_void)
         fputs(a->before ? " before" : " now", out);
     if (a->kind == RELAY_FOLD)
         fputs(a->first ? " first" : " next", out);

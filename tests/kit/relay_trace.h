@@ -4,7 +4,7 @@
  *   config parts=2 slices=1 slots=2 accumulators=1 optimizer=adama commit=eager deterministic=0 replay=1
  *   attached 0 1             a worker, and its room; without it, unlimited
  *   open 0 0,1,0 - 0,0       step, units by visit, frozen units, owners by part; then, if the visits differ in slices,
- *     share 0 0 0:0 1:0      those, a column that the specification lacks
+ *     share 0 0 0:0 1:0      those
  *
  * Blanks in a reason are written as '_'. */
 #ifndef TESTS_KIT_RELAY_TRACE_H

@@ -1,57 +1,84 @@
 #!/usr/bin/env python3
-"""compare.py RELAY_PY TEST_RELAY [N] - the relay in C against its executable specification, line by line.
+"""compare.py TEST_RELAY [N] - the relay in C against its executable specification, relay.py, line by line.
 
 Generates N traces of each kind of generate.py (10,000 unless told otherwise) with the specification, and has
-`TEST_RELAY --trace` say what the relay in C does at the same events. Stops at the first line that differs.
+`TEST_RELAY --trace` say what the relay in C does at the same events; of the first hundred also `--refuse`, where each
+request for memory is refused once. Stops at the first line that differs. Then each mutant of mutants.py must differ
+from the specification in one of these hundred: else they would not tell a relay in C that breaks the same rule.
 """
-import os
 import subprocess
 import sys
 import tempfile
 from multiprocessing import Pool
 
 import generate
+import mutants
+import relay
 
-BATCH = 100
+BATCH = 50
+FIRST = 2 * BATCH
 
 
 def compare(job):
-    """(traces, events, actions, None or what differs) of one batch."""
-    relay_py, test_relay, kind, first, n = job
-    relay, check_relay = generate.load_both(relay_py)
-    lines, seeds = [], []
-    for seed in range(first, first + n):
-        trace = generate.walk(check_relay, seed) if kind == 'walks' else generate.chaos(relay, seed, kind == 'rooms')
+    """(traces, events, actions, None or what differs, the first traces) of one batch."""
+    test_relay, kind, first, n = job
+    lines, seeds, traces = [], [], [generate.trace(kind, seed) for seed in range(first, first + n)]
+    for seed, trace in enumerate(traces, first):
         lines += trace
         seeds += [seed] * len(trace)
-    actions = sum(x[0] == ' ' for x in lines)
+    actions, bad = sum(x[0] == ' ' for x in lines), None
     with tempfile.NamedTemporaryFile('w', suffix='.trace') as f:
         f.write('\n'.join(lines) + '\n')
         f.flush()
-        run = subprocess.run([test_relay, '--trace', f.name], stdout=subprocess.PIPE, text=True)
-    said = run.stdout.splitlines()
-    bad = 'exit %d' % run.returncode if run.returncode else None
-    if said != lines:
-        i = next((i for i, (a, b) in enumerate(zip(lines, said)) if a != b), min(len(lines), len(said)))
-        bad = '%s, seed %d: %r, not %r; after %s' % (kind, seeds[min(i, len(seeds) - 1)], said[i:i + 1], lines[i:i + 1],
-                                                     lines[max(0, i - 8):i])
-    return n, len(lines) - actions - n, actions, bad
+        for option in ('--trace', '--refuse')[:2 if first < FIRST else 1]:
+            run = subprocess.run([test_relay, option, f.name], stdout=subprocess.PIPE, text=True)
+            said = run.stdout.splitlines()
+            if said != lines and not bad:
+                i = next((i for i, (a, b) in enumerate(zip(lines, said)) if a != b), min(len(lines), len(said)))
+                seed = seeds[min(i, len(seeds) - 1)]
+                bad = '%s, seed %d, %s: %r, not %r; after %s' % (kind, seed, option, said[i:i + 1], lines[i:i + 1],
+                                                                 lines[max(0, i - 8):i])
+            if run.returncode and not bad:
+                bad = '%s: exit %d' % (option, run.returncode)
+    return n, len(lines) - actions - n, actions, bad, traces if first < FIRST else []
+
+
+def differs(mutant, trace):
+    """Whether the mutant does something else at some event."""
+    r, expected, said = mutant(relay.config_from_text(trace[0])), [], []
+    for line in trace[1:]:
+        if line[0] == ' ':
+            expected.append(line)
+            continue
+        if said != expected:
+            return True
+        try:
+            expected, said = [], ['  ' + relay.to_text(a) for a in r.feed(relay.from_text(line))]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return True
+    return said != expected
 
 
 def main():
-    if len(sys.argv) not in (3, 4):
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    relay_py, test_relay = map(os.path.abspath, sys.argv[1:3])
-    n = int(sys.argv[3]) if len(sys.argv) == 4 else 10000
-    totals = {kind: [0, 0, 0] for kind, _ in generate.FILES}
+    n, first = int(sys.argv[2]) if len(sys.argv) == 3 else 10000, []
     with Pool() as pool:
-        for kind in totals:
-            jobs = [(relay_py, test_relay, kind, i, min(BATCH, n - i)) for i in range(0, n, BATCH)]
-            for *counts, bad in pool.imap(compare, jobs):
+        for kind in generate.KINDS:
+            totals = [0, 0, 0]
+            jobs = [(sys.argv[1], kind, i, min(BATCH, n - i)) for i in range(0, n, BATCH)]
+            for *counts, bad, traces in pool.imap(compare, jobs):
                 if bad:
                     sys.exit('DIFFERENT: ' + bad)
-                totals[kind] = [a + b for a, b in zip(totals[kind], counts)]
-            print('%s: %d traces, %d events, %d actions: the same' % (kind, *totals[kind]), flush=True)
+                totals = [a + b for a, b in zip(totals, counts)]
+                first += traces
+            print('%s: %d traces, %d events, %d actions: the same' % (kind, *totals), flush=True)
+    missed = mutants.ALL
+    for trace in sorted(first, key=len):
+        missed = [mutant for mutant in missed if not differs(mutant, trace)]
+    print('%d of %d mutants are told apart' % (len(mutants.ALL) - len(missed), len(mutants.ALL)))
+    if missed:
+        sys.exit('NOT TOLD APART: ' + ' '.join(mutant.__name__ for mutant in missed))
 
 
 if __name__ == '__main__':

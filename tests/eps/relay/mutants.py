@@ -1,0 +1,328 @@
+"""mutants.py - relay.py with one rule broken in each class.
+
+search.py must find each of SEEN in its world, and compare.py's traces must tell each from the specification: so neither
+passes because it looks away.
+"""
+from relay import ANY, RESERVED, Relay
+
+
+class NoAttempt(Relay):
+    """whoever names a part speaks for it"""
+    def is_current(self, w, p, attempt):
+        return True
+
+
+class NoNumber(Relay):
+    """the owner is checked, the attempt is not"""
+    def is_current(self, w, p, attempt):
+        return self.owner[p] == w
+
+
+class EarlyUpdate(Relay):
+    """updates when part 0 is in"""
+    def is_ready(self, u):
+        return all(n in self.folded for n in self.names if self.visits[n[0]] == u and n[1] == 0)
+
+
+class WrongVersion(Relay):
+    """answers a pull below the version with what there is"""
+    def buffer_of(self, t, u):
+        return 'void' if self.is_over(t) else 'wait' if self.version[u] < t else 'now'
+
+
+class LateAnswer(Relay):
+    """answers a pull of a step that is over with what there is"""
+    def buffer_of(self, t, u):
+        return 'wait' if self.version[u] < t else 'now'
+
+
+class LateReplay(Relay):
+    """answers a pull of a covered step from the replay buffer"""
+    def buffer_of(self, t, u):
+        covered, self.covered = self.covered, False
+        where = super().buffer_of(t, u)
+        self.covered = covered
+        return where
+
+
+class LateRefused(Relay):
+    """refuses a pull of a step that is over"""
+    def on_pull(self, w, t, u):
+        if self.is_over(t):
+            return self.refuse(w, 'version is gone')
+        super().on_pull(w, t, u)
+
+
+class LateForgotten(Relay):
+    """leaves a pull of a step that is over without an answer"""
+    def on_pull(self, w, t, u):
+        if not self.is_over(t):
+            super().on_pull(w, t, u)
+
+
+class LateWaits(Relay):
+    """lets a pull wait whose version is gone"""
+    def buffer_of(self, t, u):
+        where = super().buffer_of(t, u)
+        return 'wait' if where == 'void' else where
+
+
+class TornForgotten(Relay):
+    """leaves pulls that wait without an answer when the model is torn"""
+    def answer_waiting(self):
+        if not self.torn:
+            super().answer_waiting()
+
+
+class TooVoid(Relay):
+    """answers a pull of a version that will come as if it never would"""
+    def buffer_of(self, t, u):
+        where = super().buffer_of(t, u)
+        return 'void' if where == 'wait' else where
+
+
+class NoReserve(Relay):
+    """never grants the reserved slot"""
+    def grant(self):
+        pass
+
+
+class OwnLowest(Relay):
+    """grants the reserved slot for the worker's own lowest contribution"""
+    def may_use_reserved(self, name):
+        return True
+
+    def grant(self):
+        for w in sorted(self.inbox):
+            own = [n for n in self.names if self.owner[n[1]] == w and n not in self.folded]
+            if self.covered or not own or own[0] in self.flying():
+                continue
+            if self.inbox[w][RESERVED] or None in self.inbox[w][1:]:
+                continue
+            this = (self.t, own[0], self.attempt[own[0][1]])
+            if this not in self.inbox[w] and self.granted.get(w) != this:
+                self.granted[w] = this
+                self.act('grant', w, *own[0])
+
+
+class FoldInSave(Relay):
+    """folds what a reader looks at"""
+    def is_held(self, u):
+        return False
+
+
+class CutNow(Relay):
+    """saves the present version though a fold was issued"""
+    def on_save(self, r):
+        units = set(self.visits)
+        self.readers[r] = (self.t, units, set())
+        for u in sorted(units):
+            self.capture(u)
+
+
+class TiedOnce(Relay):
+    """forgets the second visit of a tied unit"""
+    def is_ready(self, u):
+        if self.config.commit == 'fenced':
+            return super().is_ready(u)
+        top = max(v for v in range(len(self.visits)) if self.visits[v] == u)
+        return all(n in self.folded for n in self.names if n[0] == top)
+
+
+class DoubleDecay(Relay):
+    """decays at the first fold of every part"""
+    def is_first(self, name):
+        return not any(n[1] == name[1] and self.visits[n[0]] == self.visits[name[0]] and n[2] == name[2]
+                       for n in self.folded)
+
+
+class GreedySums(Relay):
+    """accumulators go first come, first served"""
+    def has_accumulator(self, v):
+        if self.config.commit == 'fenced' or self.is_tied(self.visits[v]) or not self.is_summed(self.visits[v]):
+            return True
+        used = {self.visits[n[0]] for n in list(self.folded) + self.flying()
+                if not self.is_tied(self.visits[n[0]]) and self.version[self.visits[n[0]]] == self.t}
+        return self.visits[v] in used or len(used) < self.config.accumulators
+
+
+class NoLossFence(Relay):
+    """folds a worker's contributions when its own loss is finite"""
+    def is_foldable(self, name):
+        kept, self.loss = self.loss, [True] * self.config.parts
+        ok = super().is_foldable(name)
+        self.loss = kept
+        return ok
+
+
+class BlindRedo(Relay):
+    """redoes without replay what cannot be redone"""
+    def can_redo(self, p):
+        return True
+
+
+class AnyOrder(Relay):
+    """ignores --deterministic"""
+    def is_next_part(self, name):
+        return True
+
+
+class EagerFence(Relay):
+    """fenced, but updates each unit as it is covered"""
+    def is_ready(self, u):
+        return all(n in self.folded for n in self.names if self.visits[n[0]] == u)
+
+
+class EarlyFree(Relay):
+    """a duplicate frees the slot its first copy stands in"""
+    def on_contribution(self, w, t, v, p, s, attempt, k):
+        if w in self.inbox and self.inbox[w][k] == (t, (v, p, s), attempt):
+            self.act('free', w, k, v, p, s)
+        super().on_contribution(w, t, v, p, s, attempt, k)
+
+
+class KeepInbox(Relay):
+    """accepts contributions to a step that was skipped"""
+    def on_contribution(self, w, *x):
+        kept, self.covered = self.covered, False
+        super().on_contribution(w, *x)
+        self.covered = kept
+
+
+# ---- rooms ----------------------------------------------------------------------------------------------------------
+
+class Roomless(Relay):
+    """gives parts to workers without room"""
+    def with_room(self):
+        return list(self.inbox)
+
+
+class Unleaving(Relay):
+    """gives parts to a worker that is leaving, with room 0"""
+    def with_room(self):
+        return [w for w in self.inbox if not self.room[w] or self.load(w) < self.room[w]]
+
+
+class Shortsighted(Relay):
+    """lets a part wait if the worker with the least to do has no room"""
+    def with_room(self):
+        least = min(self.inbox, key=lambda w: (self.load(w), w), default=None)
+        return [w for w in super().with_room() if w == least]
+
+
+class Recount(Relay):
+    """counts loads once for all parts that it places"""
+    def place(self):
+        self.counted = {w: super(Recount, self).load(w) for w in self.inbox}
+        super().place()
+
+    def load(self, w):
+        return self.counted[w]
+
+
+class Owned(Relay):
+    """counts parts that a worker has finished"""
+    def load(self, w):
+        return self.owner.count(w)
+
+
+class Folded(Relay):
+    """counts parts until all is folded, with the thread or not"""
+    def load(self, w):
+        left = {n[1] for n in self.names if n not in self.folded}
+        return sum(o == w and p in left for p, o in enumerate(self.owner))
+
+
+class Forgetful(Relay):
+    """places nothing when a room grows"""
+    def feed(self, event):
+        self.grows = event[0] == 'room'
+        return super().feed(event)
+
+    def place_waiting(self):
+        if not self.grows:
+            self.place()
+
+
+class Idle(Relay):
+    """places nothing when a worker has finished a part"""
+    def feed(self, event):
+        self.grows = event[0] == 'room'
+        return super().feed(event)
+
+    def place_waiting(self):
+        if self.grows:
+            self.place()
+
+
+class Sticky(Relay):
+    """takes a worker that attaches anew for one with the room that it had"""
+    first = {}
+
+    def on_attached(self, w, room=ANY):
+        self.first = {w: room, **self.first}
+        super().on_attached(w, self.first[w])
+
+
+class Hasty(Relay):
+    """places parts before it knows the room of who attaches"""
+    def on_attached(self, w, room=ANY):
+        super().on_attached(w)
+        self.room[w] = room
+
+
+class Evicting(Relay):
+    """takes parts from a worker whose room shrinks"""
+    def on_room(self, w, room):
+        for p, owner in enumerate(self.owner):
+            if owner == w and self.load(w) > room:
+                self.owner[p] = None
+        super().on_room(w, room)
+
+
+class Despairing(Relay):
+    """gives the step up where a part has to wait"""
+    def place(self):
+        super().place()
+        if self.inbox and any(o is None and self.is_unfinished(p) for p, o in enumerate(self.owner)):
+            self.give_up()
+
+
+class Wide(Relay):
+    """opens a step beyond the rooms"""
+    def on_open(self, *x):
+        kept, self.room = self.room, dict.fromkeys(self.room, ANY)
+        super().on_open(*x)
+        self.room = kept
+
+
+class Narrow(Relay):
+    """refuses to open a step that fills a room"""
+    def on_open(self, *x):
+        kept, self.room = self.room, {w: n - 1 for w, n in self.room.items()}
+        super().on_open(*x)
+        self.room = kept
+
+
+# ---- what no world sees: the step goes on as well -------------------------------------------------------------------
+
+class Patient(Relay):
+    """gives up at the third fault"""
+    def fault(self, w, p):
+        self.faults[p] -= 0.5
+        super().fault(w, p)
+
+
+class Careless(Relay):
+    """frees at a skip what the thread reads"""
+    def give_up(self):
+        kept = dict(self.jobs)
+        if self.config.commit == 'fenced':
+            self.jobs = {}
+        super().give_up()
+        self.jobs = kept
+
+
+UNSEEN = [Patient, Careless]
+ALL = [x for x in list(globals().values()) if isinstance(x, type) and issubclass(x, Relay) and x is not Relay]
+SEEN = [x for x in ALL if x not in UNSEEN]

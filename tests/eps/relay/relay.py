@@ -1,0 +1,504 @@
+#!/usr/bin/env python3
+"""relay.py - the step protocol as an executable specification.
+
+The relay decides who works on which part, when a slice is folded, when a unit is updated, which pull is
+answered and when a reader may look. It does no I/O and holds no numbers: one event in, a list of actions out,
+in a fixed order, so that eps/relay/ can be compared with it line by line (compare.py):
+
+    relay.py --trace FILE       echoes each event and puts its actions under it, indented by two blanks
+
+Terms are those of eps/relay/relay.h:
+  visit   place of a unit in the computation, 0 at the bottom; a tied unit is visited twice. Backward runs from
+          the last visit to visit 0. A contribution's *name* within its step is (visit, part, slice): without the
+          visit, the two contributions of a tied unit would have one name.
+  mark    the lowest name not yet folded, in *fold order*: visit downwards, then part, then slice upwards.
+          It only ever moves on.
+
+Events                                        from
+  attached W [N] | room W N                   roster: worker W may have N unfinished parts; without N, any number
+  lost W                                      roster; final, a worker that comes back attaches anew
+  open T VISITS FROZEN OWNERS [SLICES]        client: units by visit, units to leave alone, worker of each part;
+                                              slices by visit if they differ
+  pull W T U                                  worker: weights of unit U at version T
+  loss W T P A ok|bad                         worker: part P went forward in attempt A; is its loss finite?
+  contribution W T V P S A K                  worker: the slice stands in slot K of its inbox
+  folded U S ok|bad | updated U               optimizer thread; bad: not finite, so nothing was folded
+  save R | released R U                       a reader (checkpoint, evaluation, export) comes; has read unit U
+Actions
+  share W T P:A...                            these parts are yours, in these attempts
+  answer W U T now|before                     weights of version T, in the current or in the replay buffer
+  void W U T                                  no weights: version T is of no use any more
+  refuse W WHY                                to the event just fed; a worker at fault is lost at once
+  fold U V P S W K first|next                 job: first decays (or clears the sum), then adds. W, K: where it lies
+  update U                                    job: (sum into moments,) new weights
+  free W K V P S                              slot K, if it still holds that name, may be written again
+  grant W V P S                               the reserved slot is for that name, all names below it are folded
+  covered T | skipped T | done T | torn T     folded entirely: T+1 may open; left no trace; all at T+1; lost
+  capture R U T | saved R T | abandon R       read unit U now, it is at T and stays; all read; will not come
+"""
+import sys
+from collections import namedtuple
+
+# slots: of one worker's inbox, apart from slot 0, the reserved one. accumulators: units, for adamw with parts.
+Config = namedtuple('Config', 'parts slices slots accumulators optimizer commit deterministic replay',
+                    defaults=(2, 1, 2, 1, 'adama', 'eager', False, True))
+RESERVED = 0
+ANY = 1 << 32                   # room for any number of parts
+
+
+class Relay:
+    def __init__(self, config):
+        self.config = config
+        self.t = -1             # the open step; -1 before the first
+        self.visits = ()        # unit of each visit, bottom first
+        self.frozen = ()        # units that advance without an update
+        self.names = ()         # all names of the step, in fold order
+        self.version = {}       # unit -> version
+        self.owner = []         # part -> worker, or None
+        self.attempt = []       # part -> attempt
+        self.loss = []          # part -> its loss is known to be finite
+        self.faults = []        # part -> attempts of it that sent numbers that are not finite
+        self.folded = set()     # names
+        self.jobs = {}          # (unit, slice) -> (worker, slot, tag): folds with the thread
+        self.updating = set()   # units whose update is with the thread
+        self.inbox = {}         # worker -> [tag or None] of 1 + slots; a tag is (t, name, attempt). Keys: the attached
+        self.room = {}          # worker -> most unfinished parts; 0: it is leaving, and finishes those that it has
+        self.granted = {}       # worker -> tag last granted
+        self.waiting = []       # (worker, t, unit): pulls, oldest first
+        self.readers = {}       # reader -> (version, units to be captured, units captured and not released)
+        self.covered = True     # the open step needs no worker any more
+        self.tail = None        # a covered step with units still to be updated
+        self.torn = False
+        self.out = []
+
+    # ---- the rules, one predicate each ------------------------------------------------------------------------
+
+    def is_current(self, w, p, attempt):
+        """Only the worker that a part is with now, in its present attempt, speaks for it."""
+        return self.owner[p] == w and self.attempt[p] == attempt
+
+    def is_held(self, u):
+        """A reader looks at the unit, so its jobs are withheld."""
+        return any(u in captured for _, _, captured in self.readers.values())
+
+    def is_summed(self, u):
+        """The unit's contributions are summed before they touch m and v; else each goes there directly.
+        Tied units always are: both visits belong to one gradient. They and fenced sums have buffers of their own."""
+        c = self.config
+        return c.commit == 'fenced' or self.is_tied(u) or (c.optimizer == 'adamw' and c.parts > 1)
+
+    def is_tied(self, u):
+        return self.visits.count(u) > 1
+
+    def has_accumulator(self, v):
+        """Accumulators go to the first units of the backward order that are not yet updated, never first come
+        first served: a lower unit that takes the last one waits for workers that wait for a higher one."""
+        if self.config.commit == 'fenced' or self.is_tied(self.visits[v]) or not self.is_summed(self.visits[v]):
+            return True
+        above = [u for u in self.visits[v + 1:]
+                 if u not in self.frozen and not self.is_tied(u) and self.version[u] == self.t]
+        return len(above) < self.config.accumulators
+
+    def is_next_part(self, name):
+        """Under --deterministic, the names of one slice of one unit are folded in fold order."""
+        if not self.config.deterministic:
+            return True
+        mine = [n for n in self.names if self.visits[n[0]] == self.visits[name[0]] and n[2] == name[2]]
+        return all(n in self.folded for n in mine[:mine.index(name)])
+
+    def is_foldable(self, name):
+        """The thread holds at most one fold of a slice: so a bad one can be redone in its place in the order,
+        and the first good one is known to be first."""
+        u = self.visits[name[0]]
+        return (self.tail is None and all(self.loss) and self.version[u] == self.t and not self.is_held(u)
+                and name not in self.folded and (u, name[2]) not in self.jobs
+                and self.has_accumulator(name[0]) and self.is_next_part(name))
+
+    def is_first(self, name):
+        """Nothing has been folded into this slice of the unit in this step."""
+        return not any(self.visits[v] == self.visits[name[0]] and s == name[2] for v, _, s in self.folded)
+
+    def is_ready(self, u):
+        """Every part has contributed all slices in all visits; fenced: the whole step is known good."""
+        names = [n for n in self.names if self.config.commit == 'fenced' or self.visits[n[0]] == u]
+        return all(n in self.folded for n in names)
+
+    def can_redo(self, p):
+        """Version t of every unit stands: from replay, or because no unit can have been updated without p."""
+        if self.config.replay or self.config.commit == 'fenced':
+            return True
+        return not any(n[1] == p for n in list(self.folded) + self.flying())
+
+    def is_unfinished(self, p):
+        """Some of the part's names are neither folded nor with the thread."""
+        sure = self.folded.union(self.flying())
+        return not self.covered and any(n[1] == p and n not in sure for n in self.names)
+
+    def flying(self):
+        """Names of the open step that the thread has and may yet find bad."""
+        return [tag[1] for _, _, tag in self.jobs.values() if tag[0] == self.t]
+
+    def find_mark(self):
+        return next((n for n in self.names if n not in self.folded), None)
+
+    def may_use_reserved(self, name):
+        """The mark is foldable, or will be with nobody's help but the thread's and the readers': so what stands
+        in a reserved slot always leaves it. Anything else there may wait for the very work that needs the slot."""
+        return name == self.find_mark()
+
+    def load(self, w):
+        return sum(o == w and self.is_unfinished(p) for p, o in enumerate(self.owner))
+
+    def with_room(self):
+        return [w for w in self.inbox if self.load(w) < self.room[w]]
+
+    def is_over(self, t):
+        """No worker is needed for the step any more, so nothing that one makes of its weights will be taken."""
+        return self.torn or t < self.t or (t == self.t and self.covered)
+
+    def buffer_of(self, t, u):
+        """'now', 'before' (the replay buffer), 'wait' if version t of u is not there yet, 'void' if it is gone, or
+        stands but is of no use: what the worker would read may be overwritten at any moment."""
+        if self.is_over(t):
+            return 'void'
+        if self.version[u] <= t:
+            return 'now' if self.version[u] == t else 'wait'
+        return 'before' if self.config.replay and t == self.t else 'void'
+
+    # ---- events -----------------------------------------------------------------------------------------------
+
+    def feed(self, event):
+        self.out = []
+        if self.torn:
+            if event[0] in ('open', 'loss', 'contribution', 'save'):
+                self.refuse('client' if event[0] == 'open' else event[1], 'torn')
+            elif event[0] == 'pull':
+                self.on_pull(*event[1:])
+        else:
+            getattr(self, 'on_' + event[0])(*event[1:])
+            self.pump()
+        return self.out
+
+    def act(self, *action):
+        self.out.append(action)
+
+    def refuse(self, w, why):
+        self.act('refuse', w, why)
+
+    def on_attached(self, w, room=ANY):
+        if w in self.inbox:
+            return self.refuse(w, 'attached already')
+        self.inbox[w] = [None] * (1 + self.config.slots)
+        self.room[w] = room
+        self.place()                                      # joins at the next step, unless a part has nobody
+
+    def on_room(self, w, room):
+        if w in self.inbox:
+            self.room[w] = room
+
+    def on_lost(self, w):
+        """What it had in its inbox goes, for the attempt will not be current; what the thread has stands, in
+        memory of the daemon's own that outlives the worker."""
+        if w not in self.inbox:
+            return
+        del self.inbox[w], self.room[w]
+        self.granted.pop(w, None)
+        self.waiting = [x for x in self.waiting if x[0] != w]
+        self.owner = [None if o == w else o for o in self.owner]
+        self.place()
+
+    def on_open(self, t, visits, frozen, owners, slices=None):
+        if t != self.t + 1 or not self.covered:
+            return self.refuse('client', 'not the next step')
+        if len(owners) != self.config.parts or any(w not in self.inbox for w in owners):
+            return self.refuse('client', 'a part without a worker')
+        if any(owners.count(w) > self.room[w] for w in self.inbox):
+            return self.refuse('client', 'more parts than a worker has room for')
+        for u in visits:
+            if u not in self.visits:
+                self.version[u] = t                       # a new unit, or one that sat steps out
+        self.t, self.visits, self.frozen = t, visits, frozen
+        slices = slices or (self.config.slices,) * len(visits)
+        self.names = tuple((v, p, s) for v in reversed(range(len(visits))) if visits[v] not in frozen
+                           for p in range(self.config.parts) for s in range(slices[v]))
+        self.owner = list(owners)
+        self.attempt = [0] * self.config.parts
+        self.loss = [False] * self.config.parts
+        self.faults = [0] * self.config.parts
+        self.folded = set()
+        self.granted = {}
+        self.covered = False
+        for w in sorted(set(owners)):
+            self.act('share', w, t, tuple((p, 0) for p, o in enumerate(owners) if o == w))
+
+    def on_pull(self, w, t, u):
+        """A worker may ask late, being slow or asked twice: that is no fault, and it hears that there is nothing."""
+        if w not in self.inbox or u not in self.version or t > self.t + 1 \
+                or (u not in self.visits and not self.is_over(t)):
+            return self.refuse(w, 'no such pull')
+        self.waiting.append((w, t, u))
+        self.answer_waiting()
+
+    def on_loss(self, w, t, p, attempt, verdict):
+        """No slice is folded before every part's loss is known to be finite: so a step that will not end well
+        mostly says so while it can still be skipped."""
+        if t != self.t or self.covered or p >= len(self.owner) or not self.is_current(w, p, attempt):
+            return self.refuse(w, 'stale')
+        if self.tail is not None:
+            return self.refuse(w, 'loss before all weights')
+        if verdict == 'ok':
+            self.loss[p] = True
+        elif self.loss[p]:                                # finite once: it is the worker that is wrong
+            self.fault(w, p)
+        else:
+            self.give_up()
+
+    def on_contribution(self, w, t, v, p, s, attempt, k):
+        """Judged by its name; a duplicate is dropped. Slot k is freed for a name that is folded already, but
+        never when the slot holds something else: then this is an old message delivered twice."""
+        name = (v, p, s)
+        if w not in self.inbox or t != self.t or name not in self.names or k > self.config.slots:
+            return self.refuse(w, 'no such contribution')
+        if not self.is_current(w, p, attempt):
+            return self.refuse(w, 'stale')
+        cell, tag = self.inbox[w][k], (t, name, attempt)
+        if cell == tag:
+            return
+        if name in self.folded or tag in self.inbox[w]:
+            if cell is None:
+                self.act('free', w, k, *name)
+            return
+        if self.covered:
+            return self.refuse(w, 'step is over')         # it was skipped
+        if cell is not None:
+            return self.refuse(w, 'slot in use')
+        if k == RESERVED and not self.may_use_reserved(name):
+            return self.refuse(w, 'reserved slot')
+        if not self.loss[p]:
+            return self.refuse(w, 'loss first')
+        self.inbox[w][k] = tag
+
+    def on_folded(self, u, s, verdict):
+        w, k, tag = self.jobs.pop((u, s))
+        t, name, attempt = tag
+        self.clear(w, k, tag)
+        if t != self.t or self.covered:
+            return                                        # of a step that was skipped meanwhile
+        if verdict == 'ok':
+            self.folded.add(name)
+            for other in sorted(self.inbox):              # the same slice, redone while this one was folded
+                for slot, cell in enumerate(self.inbox[other]):
+                    if cell and cell[:2] == (t, name):
+                        self.clear(other, slot, cell)
+        elif self.config.commit == 'fenced':
+            self.give_up()
+        else:
+            self.fault(w if self.is_current(w, name[1], attempt) else None, name[1])
+
+    def on_updated(self, u):
+        self.updating.discard(u)
+        self.advance(u)
+
+    def on_save(self, r):
+        """The cut is the version that all units have, or will all have next: the present one while no fold of
+        the open step was issued, else the one it leads to. Units already there are captured at once."""
+        if r in self.readers or self.t < 0:
+            return self.refuse(r, 'no such reader')
+        touched = self.covered or self.folded or self.flying()
+        units = set(self.visits)
+        self.readers[r] = (self.t + 1 if touched else self.t, units, set())
+        for u in sorted(units):
+            self.capture(u)
+
+    def on_released(self, r, u):
+        if r not in self.readers:
+            return
+        version, to_come, captured = self.readers[r]
+        captured.discard(u)
+        if not to_come and not captured:
+            del self.readers[r]
+            self.act('saved', r, version)
+
+    # ---- what events share ------------------------------------------------------------------------------------
+
+    def clear(self, w, k, cell):
+        """Empties a slot, if it still holds this: its worker may have been lost, and its place taken, since."""
+        if w in self.inbox and self.inbox[w][k] == cell:
+            self.inbox[w][k] = None
+            self.act('free', w, k, *cell[1])
+
+    def fault(self, w, p):
+        """Numbers that are not finite: once, the worker's fault, which is named and lost; twice, the model's."""
+        self.faults[p] += 1
+        if w is not None:
+            self.refuse(w, 'not finite')
+        if self.faults[p] > 1:
+            self.give_up()
+        elif w is not None:
+            self.on_lost(w)
+        else:
+            self.place()
+
+    def place(self):
+        """Parts that nobody works on go to whoever has room and least to do, as a new attempt; or wait for room: a
+        worker attaches, its room grows, or it has finished a part of its own."""
+        moved = {}
+        for p, owner in enumerate(self.owner):
+            if owner is not None or not self.is_unfinished(p):
+                continue
+            if not self.can_redo(p):
+                return self.give_up()
+            able = self.with_room()
+            if able:
+                w = min(able, key=lambda w: (self.load(w), w))
+                self.owner[p] = w
+                self.attempt[p] += 1
+                moved.setdefault(w, []).append((p, self.attempt[p]))
+        for w in sorted(moved):
+            self.act('share', w, self.t, tuple(moved[w]))
+
+    def place_waiting(self):
+        """A room grew, or folds just given out finish a worker's part."""
+        self.place()
+
+    def give_up(self):
+        """The step will not be finished. Eager, with something folded: the model is torn. Else it is skipped:
+        every unit's fence advances, nothing else does."""
+        if self.config.commit == 'eager' and (self.folded or self.flying()):
+            self.torn = True
+            for r in sorted(self.readers):
+                self.act('abandon', r)
+            self.readers.clear()
+            self.answer_waiting()
+            return self.act('torn', self.t)
+        for w in sorted(self.inbox):
+            for k, cell in enumerate(self.inbox[w]):      # those with the thread are freed when it has read them
+                if cell and cell not in [j[2] for j in self.jobs.values()]:
+                    self.clear(w, k, cell)
+        self.act('skipped', self.t)
+        self.cover(set(self.visits))
+
+    def cover(self, without_job):
+        """No worker is needed for the open step any more. Units without an update advance now."""
+        self.covered = True
+        self.tail = self.t
+        self.act('covered', self.t)
+        for u in sorted(without_job):
+            self.advance(u)
+        self.finish()
+
+    def advance(self, u):
+        self.version[u] += 1
+        self.capture(u)                                   # before any fold beyond
+        self.finish()
+
+    def finish(self):
+        if self.tail is not None and all(self.version[u] > self.tail for u in self.visits):
+            self.act('done', self.tail)
+            self.tail = None
+
+    def capture(self, u):
+        for r in sorted(self.readers):
+            version, to_come, captured = self.readers[r]
+            if u in to_come and self.version[u] == version:
+                to_come.discard(u)
+                captured.add(u)
+                self.act('capture', r, u, version)
+
+    def pump(self):
+        """After each event: whatever has become possible, in a fixed order."""
+        if self.torn:
+            return
+        if not self.covered:
+            for name in self.names:
+                for w in sorted(self.inbox):
+                    for k, cell in enumerate(self.inbox[w]):
+                        if cell and cell[:2] == (self.t, name) and self.is_foldable(name):
+                            u = self.visits[name[0]]
+                            self.act('fold', u, *name, w, k, 'first' if self.is_first(name) else 'next')
+                            self.jobs[u, name[2]] = (w, k, cell)
+            for u in sorted(set(self.visits) - set(self.frozen)):
+                if self.version[u] == self.t and u not in self.updating and self.is_ready(u):
+                    self.updating.add(u)
+                    self.act('update', u)
+            if len(self.folded) == len(self.names):
+                self.cover(set(self.frozen))
+        self.answer_waiting()
+        self.place_waiting()
+        self.grant()
+
+    def answer_waiting(self):
+        """Oldest first. None waits for ever: its version comes, or its step ends."""
+        waiting, self.waiting = self.waiting, []
+        for w, t, u in waiting:
+            where = self.buffer_of(t, u)
+            if where == 'wait':
+                self.waiting.append((w, t, u))
+            elif where == 'void':
+                self.act('void', w, u, t)
+            else:
+                self.act('answer', w, u, t, where)
+
+    def grant(self):
+        """To the worker that has the mark to do and no ordinary slot to put it in."""
+        mark = self.find_mark()
+        if self.covered or mark is None or mark in self.flying():
+            return
+        w, this = self.owner[mark[1]], (self.t, mark, self.attempt[mark[1]])
+        if w is None or self.inbox[w][RESERVED] or None in self.inbox[w][1:] or this in self.inbox[w]:
+            return
+        if self.granted.get(w) != this:
+            self.granted[w] = this
+            self.act('grant', w, *mark)
+
+
+# ---- text ---------------------------------------------------------------------------------------------------------
+
+def to_text(x):
+    """('share', 1, 0, ((0, 1),)) -> 'share 1 0 0:1'; an empty tuple is '-', a tuple of numbers '0,1,0'."""
+    def word(y):
+        if isinstance(y, tuple):
+            return ' '.join('%d:%d' % z for z in y) if y and isinstance(y[0], tuple) else ','.join(map(str, y)) or '-'
+        return str(y).replace(' ', '_')
+    return ' '.join(map(word, x))
+
+
+def from_text(line):
+    def value(word):
+        return int(word) if word.lstrip('-').isdigit() and word != '-' else word
+    words = [value(x) for x in line.split()]
+    if words[0] == 'open':
+        numbers = [() if x == '-' else tuple(int(y) for y in str(x).split(',')) for x in words[2:6]]
+        return (words[0], words[1], *numbers)
+    return tuple(words)
+
+
+def config_from_text(line):
+    """'config parts=2 slices=1 slots=2 accumulators=1 optimizer=adama commit=eager deterministic=0 replay=1'"""
+    given = dict(x.split('=') for x in line.split()[1:])
+    return Config(**{k: v if k in ('optimizer', 'commit') else int(v) for k, v in given.items()})
+
+
+def config_to_text(config):
+    return 'config ' + ' '.join('%s=%s' % (k, v if isinstance(v, str) else int(v)) for k, v in config._asdict().items())
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] != '--trace':
+        sys.exit('usage: relay.py --trace FILE\n'
+                 'First line: config ..., then one event per line; lines with # or a blank in front are skipped.')
+    relay = None
+    with open(sys.argv[2]) as trace:
+        for line in trace:
+            if not line.strip() or line[0] in '# ':
+                continue
+            print(line.rstrip())
+            if relay is None:
+                relay = Relay(config_from_text(line))
+                continue
+            for action in relay.feed(from_text(line)):
+                print('  ' + to_text(action))
+
+
+if __name__ == '__main__':
+    main()
