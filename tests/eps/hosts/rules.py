@@ -1,12 +1,12 @@
 """rules.py - several hosts train one model: the specification, composed of unmodified relays.
 
-Each host runs two relays of relay.py (the path of it is given to search.py):
-  own     over the visits of the units that this host owns, with all P parts. Its workers are the hosts, itself included;
-          an inbox of it holds the slices that a host has sent and that are not folded yet.
-  local   over all visits, with this host's parts alone. Its workers are this host's workers. A fold of it is "send this
-          slice to the unit's owner": done when the owner frees the slice. An update of it is done when the owner has said
-          that the next version stands. Pulls are answered here; the weights are fetched from the owner's memory into a
-          slot of the ring, and lent from there to all workers that want them.
+Each host runs two relays of tests/eps/relay/relay.py:
+  own     over the visits of the units that this host owns, with all P parts. Its workers are the hosts, itself
+          included; an inbox of it holds the slices that a host has sent and that are not folded yet.
+  local   over all visits, with this host's parts alone. Its workers are this host's workers. A fold of it is "send
+          this slice to the unit's owner": done when the owner frees the slice. An update of it is done when the owner
+          has said that the next version stands. Pulls are answered here; the weights are fetched from the owner's
+          memory into a slot of the ring, and lent from there to all workers that want them.
 So losing, replacing and adding workers stays within one host, and an owner sees hosts that never change. The rules that
 the relays alone do not have, each at the lines below that name it; search.py has a mutant that breaks each but R10:
 
@@ -25,38 +25,39 @@ the relays alone do not have, each at the lines below that name it; search.py ha
       and a host that is lost: it owned units, and no other host has their moments. The job resumes from the last
       checkpoint, on any number of hosts.
 
-  R11 A pass has LENT units lent at most, in the order of its pulls; local answers these in the order of updates. The ring
-      has LENT slots for each part of the host, and one more, or one for each unit of others. So a pass that waits for
-      another's contribution never holds the slot that the other waits for.
+  R11 A pass has LENT units lent at most, in the order of its pulls; local answers these in the order of updates. The
+      ring has LENT slots for each part of the host, and one more, or one for each unit of others. So a pass that waits
+      for another's contribution never holds the slot that the other waits for.
   R12 A host says that step t is covered when no fetch of version t is under way, and begins none afterwards: the owner
       overwrites that version in the next step, or in this one if it is fenced.
   R13 An update of local is done when the version stands at its owner. Else a pull is answered with one that does not.
 
-Not modelled: evaluations; pulls of a step that is not open; a host whose number of parts changes from step to step, which
-would need a new local relay, between steps.
+  R14 A pull of a step that is over is void, and local says so; so is one that local has answered, but that waits to be
+      lent, when local is covered. What the owner's memory or the ring has by then may be another version.
+
+Not modelled: evaluations; a host whose number of parts changes from step to step, which would need a new local relay,
+between steps.
 """
+import os
+import sys
 from collections import namedtuple
 
-# config: that of own. n_owned: units of each host, in order; n_parts, n_workers: of each host. local_slots: of a worker's
-# inbox; config.slots are those of a host at an owner. ahead: units that a pass pulls before it needs them. coarse: word of
-# updates is not under way for any time, which leaves less to search.
-Setting = namedtuple('Setting', 'name config visits n_owned n_parts n_workers local_slots ahead steps faults n_faults saves '
-                                'late frozen coarse', defaults=(1, 1, 1, (), 0, 0, 0, (), True))
-# pc: in its program. asked: pulls. answered: (pull, unit, turn), not here yet; here: the same, not used yet. held: (unit,
-# turn) in use, of another host. late: its step is over, so that any weights will do.
-Pass = namedtuple('Pass', 't share pc asked answered here held late', defaults=(0, 0, (), (), None, False))
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'relay'))
+
+from check_relay import check, intern, program
+from relay import Relay
+
+# config: that of own. n_owned: units of each host, in order; n_parts, n_workers: of each host. local_slots: of a
+# worker's inbox; config.slots are those of a host at an owner. ahead: units that a pass pulls before it needs them.
+# coarse: word of updates is not under way for any time, which leaves less to search.
+Setting = namedtuple('Setting', 'name config visits n_owned n_parts n_workers local_slots ahead steps faults n_faults '
+                                'saves late frozen coarse', defaults=(1, 1, 1, (), 0, 0, 0, (), True))
+# pc: in its program. asked: pulls. answered: (pull, unit, turn), not here yet; here: the same, not used yet. held:
+# (unit, turn) in use, of another host. void: pulls that it goes on from without weights.
+Pass = namedtuple('Pass', 't share pc asked answered here held void', defaults=(0, 0, (), (), None, ()))
 Slot = namedtuple('Slot', 'unit turn version value here')       # of the ring; value: what the fetch began to read
 
 LENT = 2
-
-
-class Violation(Exception):
-    pass
-
-
-def check(ok, what):
-    if not ok:
-        raise Violation(what)
 
 
 class Worker:
@@ -68,12 +69,12 @@ class Worker:
 
 class Host:
     """Both relays, the workers, what is under way to owners, the optimizer thread, the ring of fetched weights."""
-    def __init__(self, spec, setting, h):
+    def __init__(self, setting, h):
         c = setting.config
-        self.own = spec.Relay(c)
-        self.local = spec.Relay(c._replace(parts=setting.n_parts[h], slots=setting.local_slots, optimizer='adama',
-                                           commit='eager', deterministic=True,                           # R1
-                                           replay=c.replay or c.commit == 'fenced'))
+        self.own = Relay(c)
+        self.local = Relay(c._replace(parts=setting.n_parts[h], slots=setting.local_slots, optimizer='adama',
+                                      commit='eager', deterministic=True,                                # R1
+                                      replay=c.replay or c.commit == 'fenced'))
         self.workers = {}
         self.n_seen = 0             # worker numbers are never used again
         self.memory = {}            # (worker, slot) -> tag and whether it is finite: outlives the worker
@@ -83,6 +84,7 @@ class Host:
         self.tasks = ()             # own's folds and updates
         self.running = None
         self.held = ()              # R5
+        self.pulls = ()             # (worker, t, unit): the worker has no answer yet
         self.due = frozenset()      # updates of local that are not done
         self.stand = frozenset()    # units whose next version stands at the owner
         self.turns = {u: 0 for u in setting.visits}     # how often their weights have changed
@@ -96,8 +98,7 @@ class Host:
 
 class Hosts:
     """All hosts with ordered channels between them. move() does one thing that may happen next; see moves()."""
-    def __init__(self, base, setting):
-        self.base_module = base     # check_relay.py: its way to copy relays, and the program of a pass
+    def __init__(self, setting):
         self.setting = setting
         self.n = len(setting.n_owned)
         self.owner_of = {}
@@ -108,7 +109,8 @@ class Hosts:
             first += n
         self.host_of = [h for h, n in enumerate(setting.n_parts) for _ in range(n)]
         self.first_part = [sum(setting.n_parts[:h]) for h in range(self.n)]
-        self.visits_of = [tuple(v for v, u in enumerate(setting.visits) if self.owner_of[u] == h) for h in range(self.n)]
+        self.visits_of = [tuple(v for v, u in enumerate(setting.visits) if self.owner_of[u] == h)
+                          for h in range(self.n)]
         c = setting.config
         self.base = {(u, s): 0 for u in units for s in range(c.slices)}
         self.sums = {us: () for us in self.base}
@@ -124,9 +126,10 @@ class Hosts:
         self.faults = setting.n_faults
         self.late = setting.late
         self.bad = ()               # (step, part) of slices that were not finite
+        self.again = ()             # (host, worker, t, unit): a pull that comes once more when its step is over
         self.ended = None
         self.todo = []
-        self.hosts = [Host(base.spec, setting, h) for h in range(self.n)]
+        self.hosts = [Host(setting, h) for h in range(self.n)]
         for h in range(self.n):
             for x in range(self.n):
                 self.hosts[h].own.feed(('attached', x))
@@ -217,7 +220,8 @@ class Hosts:
 
     def report(self, h):
         host = self.hosts[h]
-        if host.reported < host.own.t and host.own.covered and self.is_through(host) and not self.is_fetching(host):  # R4
+        covered = host.own.covered and self.is_through(host)                                             # R4
+        if host.reported < host.own.t and covered and not self.is_fetching(host):
             host.reported = host.own.t
             self.tell(h, 0, 'covered', host.own.t, host.own.t in host.skipped if host.own.names else None)
 
@@ -283,7 +287,8 @@ class Hosts:
         own = self.hosts[x].own
         if event[0] == 'loss' and (event[2] == own.t and own.covered or event[2] in self.hosts[x].skipped):
             return                              # all that it owns is frozen; or skipped, and the next step may be open
-        check(event[0] == 'contribution' and event[2] in self.hosts[x].skipped, 'refused by an owner: %s: %s' % (event, why))
+        check(event[0] == 'contribution' and event[2] in self.hosts[x].skipped,
+              'refused by an owner: %s: %s' % (event, why))
         name = (self.visits_of[x][event[3]],) + event[4:6]
         self.tell(x, w, 'free', event[7], name)
 
@@ -313,7 +318,7 @@ class Hosts:
                 record = (('decay',) if self.is_summed(u) else ()) + self.sums[u, s]
                 check(not counts or record == ('decay',) + self.full(u), 'update of unit %d finds %s' % (u, record))
                 if counts:
-                    self.base[u, s] = self.base_module.intern((self.base[u, s], task[2], record))
+                    self.base[u, s] = intern((self.base[u, s], task[2], record))
                 self.sums[u, s] = ()
             if counts:
                 if self.setting.config.replay:
@@ -346,11 +351,14 @@ class Hosts:
         host = self.hosts[h]
         alive, n = sorted(host.workers), self.setting.n_parts[h]
         host.opening = None
-        self.local(h, 'open', t, self.setting.visits, self.setting.frozen, tuple(alive[p * len(alive) // n] for p in range(n)))
+        owners = tuple(alive[p * len(alive) // n] for p in range(n))
+        self.local(h, 'open', t, self.setting.visits, self.setting.frozen, owners)
 
     def local(self, h, *event):
         host = self.hosts[h]
         known = event[0] == 'loss' and event[2] == host.local.t and host.local.loss[event[3]]
+        if event[0] == 'pull':
+            host.pulls += (event[1:],)
         actions = host.local.feed(event)
         if event[0] == 'loss' and not known and not any(a[0] == 'refuse' for a in actions):
             self.tell_loss(h, event)
@@ -362,11 +370,15 @@ class Hosts:
                     worker.grant = None
             elif what == 'answer':
                 self.answer(h, *y)
+            elif what == 'void':
+                self.void(h, *y)
+            elif what == 'covered':
+                self.end_waiting(h)
             elif what == 'refuse':
                 if y[1] == 'not finite':
                     self.forget(h, y[0])
                 else:
-                    check(event[0] != 'open' and (event[2] < host.local.t or host.local.covered),
+                    check(event[0] in ('loss', 'contribution') and host.local.is_over(event[2]),
                           'a worker is refused: %s: %s' % (event, y[1]))
                     self.drop(h, y[0], event[2], event)
             elif what == 'fold':
@@ -401,7 +413,8 @@ class Hosts:
         worker = self.hosts[h].workers.get(w)
         if worker:
             worker.passes = tuple(q for q in worker.passes if q.t > t)
-            if event and event[0] == 'contribution' and worker.slots[event[7]] and worker.slots[event[7]][1] == event[3:6]:
+            cell = worker.slots[event[7]] if event and event[0] == 'contribution' else None
+            if cell and cell[1] == event[3:6]:
                 worker.slots = worker.slots[:event[7]] + (None,) + worker.slots[event[7] + 1:]
 
     def send_queue(self, h):
@@ -464,19 +477,57 @@ class Hosts:
     def value(self, u, turn):
         return self.weights[u][turn & 1 if self.setting.config.replay else 0]
 
+    def find_pull(self, h, w, u, t):
+        """The worker's pass that waits for this answer, and the number of the pull in it."""
+        for q in self.hosts[h].workers[w].passes:
+            known = {k for k, _, _ in q.answered + q.here} | set(q.void)
+            for k in range(self.consumed(q), q.asked):
+                if q.t == t and self.units_of(q)[k] == u and k not in known:
+                    return q, k
+        return None, None
+
     def answer(self, h, w, u, t, where):
         """Local has answered a pull: what is this host's is there; else it has to be lent."""
         host = self.hosts[h]
-        for q in host.workers[w].passes if w in host.workers else ():
-            known = {k for k, _, _ in q.answered + q.here}
-            pulled = [k for k in range(self.consumed(q), q.asked) if self.units_of(q)[k] == u and k not in known]
-            if q.t == t and pulled and not q.late:
-                turn = host.turns[u] - (where != 'now')
-                found = (pulled[0], u, turn)
-                if self.owner_of[u] == h:
-                    check(self.value(u, turn) == self.expected(u, t), 'another version of unit %d' % u)
-                    return self.put(h, w, q, q._replace(here=q.here + (found,)))
-                return self.put(h, w, q, q._replace(answered=q.answered + (found,)))
+        q, k = self.find_pull(h, w, u, t)
+        found = (k, u, host.turns[u] - (where != 'now'))
+        check(not host.local.is_over(t), 'local answers a pull of a step that is over')
+        if self.owner_of[u] == h:
+            self.give(h, w, q, found, self.value(u, found[2]))
+        else:
+            self.put(h, w, q, q._replace(answered=q.answered + (found,)))
+
+    def give(self, h, w, q, found, value):
+        """The worker hears where the weights are."""
+        check(not self.hosts[h].local.is_over(q.t), 'a pull of a step that is over is answered with weights')
+        check(value == self.expected(found[1], q.t), 'a pull is answered with another version of unit %d' % found[1])
+        self.said(h, w, q.t, found[1])
+        new = q._replace(here=q.here + (found,), answered=tuple(y for y in q.answered if y != found))
+        self.put(h, w, q, new)
+        return new
+
+    def said(self, h, w, t, u):
+        host = self.hosts[h]
+        check((w, t, u) in host.pulls, 'an answer to no pull')
+        i = host.pulls.index((w, t, u))
+        host.pulls = host.pulls[:i] + host.pulls[i + 1:]
+
+    def void(self, h, w, u, t):
+        """The worker hears that there are no weights. It goes on: what it sends is of a step that is over."""
+        local = self.hosts[h].local
+        check(local.is_over(t) or local.version[u] > t, 'void, but the version stands or will come')
+        self.said(h, w, t, u)
+        q, k = self.find_pull(h, w, u, t)
+        if q:
+            self.put(h, w, q, q._replace(void=q.void + (k,)))
+
+    def end_waiting(self, h):
+        """Local is covered: nobody whose share counts waits to be lent a unit."""
+        for w, worker in sorted(self.hosts[h].workers.items()):
+            for q in worker.passes:
+                for k, u, _ in q.answered:
+                    self.said(h, w, q.t, u)                                                              # R14
+                self.put(h, w, q, q._replace(void=q.void + tuple(k for k, _, _ in q.answered), answered=()))
 
     def consumed(self, q):
         return sum(what == 'pull' for what, _ in self.program(q)[:q.pc])
@@ -496,16 +547,21 @@ class Hosts:
         host = self.hosts[h]
         for w, worker in sorted(host.workers.items()):
             for q in worker.passes:
-                due = self.next_due(h, q)
-                while due and any(s.here and s[:2] == due[1:] for s in host.ring):
-                    new = q._replace(here=q.here + (due,), answered=tuple(y for y in q.answered if y != due))
-                    self.put(h, w, q, new)
-                    q, due = new, self.next_due(h, new)
+                slot = self.find_lent(h, q)
+                while slot:
+                    q = self.give(h, w, q, self.next_due(h, q), slot.value)
+                    slot = self.find_lent(h, q)
+
+    def find_lent(self, h, q):
+        """The slot that the pass is lent now, or None."""
+        due = self.next_due(h, q)
+        return next((s for s in self.hosts[h].ring if due and s.here and s[:2] == due[1:]), None)
 
     def end_passes(self, h, t):
-        """Nobody whose share counts reads an earlier version any more."""
+        """Nobody whose share counts reads an earlier version any more: what was lent may be overwritten."""
         for worker in self.hosts[h].workers.values():
-            worker.passes = tuple(q if q.t >= t else q._replace(answered=(), here=(), held=None, late=True)
+            worker.passes = tuple(q if q.t >= t else
+                                  q._replace(here=(), held=None, void=q.void + tuple(k for k, _, _ in q.here))
                                   for q in worker.passes)
 
     def ring_size(self, h):
@@ -525,14 +581,15 @@ class Hosts:
         return self.version_of(host, u, turn) >= host.own.t + (host.reported == host.own.t)              # R12
 
     def free_slot(self, h, due):
-        """The ring without the slot that makes room, or None: of those that nobody reads, nor waits for unless `due`."""
+        """The ring without the slot that makes room, or None: one that nobody reads, nor waits for unless `due`."""
         host = self.hosts[h]
         if len(host.ring) < self.ring_size(h):
             return host.ring
         passes = [q for worker in host.workers.values() for q in worker.passes]
         read = {y for q in passes for y in self.lent(h, q)}
         wanted = {y[1:] for q in passes for y in q.answered}
-        i = next((i for i, s in enumerate(host.ring) if s.here and s[:2] not in read and (due or s[:2] not in wanted)), None)
+        i = next((i for i, s in enumerate(host.ring)
+                  if s.here and s[:2] not in read and (due or s[:2] not in wanted)), None)
         return None if i is None else host.ring[:i] + host.ring[i + 1:]
 
     def fetches(self, h):
@@ -552,13 +609,15 @@ class Hosts:
 
     def begin_fetch(self, h, u, turn, due):
         host = self.hosts[h]
-        host.ring = self.free_slot(h, due) + (Slot(u, turn, self.version_of(host, u, turn), self.value(u, turn), False),)
+        slot = Slot(u, turn, self.version_of(host, u, turn), self.value(u, turn), False)
+        host.ring = self.free_slot(h, due) + (slot,)
 
     def end_fetch(self, h, i):
         """The owner's memory is read at any moment in between."""
         host = self.hosts[h]
         slot = host.ring[i]
-        check(slot.value == self.value(slot.unit, slot.turn), 'what is fetched of unit %d changes meanwhile' % slot.unit)
+        check(slot.value == self.value(slot.unit, slot.turn),
+              'what is fetched of unit %d changes meanwhile' % slot.unit)
         check(slot.unit in self.setting.frozen or slot.value == self.expected(slot.unit, slot.version),
               'fetched another version of unit %d' % slot.unit)
         host.ring = host.ring[:i] + (slot._replace(here=True),) + host.ring[i + 1:]

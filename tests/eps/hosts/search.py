@@ -1,35 +1,28 @@
 #!/usr/bin/env python3
-"""search.py RELAY_PY [--mutants | --walks N] - searches rules.py: several hosts, each of unmodified relays.
+"""search.py [--quick | --mutants | --walks N] - searches rules.py: several hosts, each of unmodified relays.
 
-RELAY_PY is the relay's executable specification; check_relay.py lies beside it. Without an option: every order of the
-small settings, then 500 random walks in larger ones, with workers and hosts lost, numbers that are not finite, saves; some
-15 minutes on two cores. --walks N: N walks alone. --mutants breaks one rule at a time and shows that the search notices.
+Without an option: every order of the small settings, then 500 random walks in larger ones, with workers and hosts lost,
+numbers that are not finite, pulls that come late, saves; some 15 minutes on two cores. --quick: the settings that take
+seconds, and 100 walks. --walks N: N walks alone. --mutants breaks one rule at a time and shows that the search notices.
 Exit status 1 if anything is found, or missed.
 """
-import os
 import random
 import sys
 import time
 from multiprocessing import Pool
 
 import rules
-from rules import Setting, Violation
+from rules import Setting
 from world import World
 
-sys.dont_write_bytecode = True
-base = None
-
-
-def load(relay_py):
-    global base
-    sys.path.insert(0, os.path.dirname(os.path.abspath(relay_py)))
-    import check_relay
-    base = check_relay
+import mutants
+from check_relay import Violation, show
+from relay import Config
 
 
 def explore(setting, world_class=World, limit=10**9):
-    """Breadth first over every order. (states, moves, ends, ended jobs, skipped, saved) or a Violation with its path."""
-    start = world_class(base, setting)
+    """Breadth first over every order. (states, moves, ends, jobs ended, skipped, saved), or Violation with its path."""
+    start = world_class(setting)
     seen, level = {start.key()}, [(start, None)]
     counts = [0] * 5
     while level:
@@ -40,7 +33,7 @@ def explore(setting, world_class=World, limit=10**9):
                 try:
                     world.final()
                 except Violation as v:
-                    raise Violation('%s; after: %s' % (v, base.show(path)))
+                    raise Violation('%s; after: %s' % (v, show(path)))
                 counts[1] += 1
                 counts[2] += world.ended is not None
                 counts[3] += bool(world.skipped)
@@ -51,7 +44,7 @@ def explore(setting, world_class=World, limit=10**9):
                 try:
                     after.move(m)
                 except Violation as v:
-                    raise Violation('%s; after: %s' % (v, base.show((m, path))))
+                    raise Violation('%s; after: %s' % (v, show((m, path))))
                 key = after.key()
                 if key not in seen:
                     seen.add(key)
@@ -65,7 +58,7 @@ def explore(setting, world_class=World, limit=10**9):
 def walk(setting, seed, world_class=World):
     """One random order; one host's channels and fetches may lag. Returns (moves, world)."""
     rng = random.Random(seed)
-    world = world_class(base, setting)
+    world = world_class(setting)
     slow, n = rng.randrange(len(setting.n_owned) + 2), 0
     while True:
         go, may = world.moves()
@@ -79,46 +72,56 @@ def walk(setting, seed, world_class=World):
         n += 1
 
 
-def config(*x, **y):
-    return base.spec.Config(*x, **y)
-
-
 def settings():
     """Small ones, searched exhaustively: 2 and 3 hosts."""
-    out = []
+    out, each = [], ((0, 1), (1, 1), (1, 1), (1, 1))      # visits; units, parts, workers of each host
     for optimizer, det in (('adama', False), ('adama', True), ('adamw', False), ('adamw', True)):
-        c = config(2, 1, 1, 1, optimizer, 'eager', det, True)
+        c = Config(2, 1, 1, 1, optimizer, 'eager', det, True)
         tag = '2 hosts, %s%s' % (optimizer, ' det' if det else '')
-        out.append(Setting(tag, c, (0, 1), (1, 1), (1, 1), (1, 1)))
-        out.append(Setting(tag + ', bad numbers', c, (0, 1), (1, 1), (1, 1), (1, 1), faults=('badloss', 'bad'), n_faults=1,
-                           late=1))
-        out.append(Setting(tag + ', 2 workers, one lost', c._replace(parts=2), (0, 1), (1, 1), (2, 0), (2, 1),
-                           faults=('kill',), n_faults=1))
-    c = config(2, 1, 1, 1, 'adama', 'eager', False, True)
-    fenced = config(2, 1, 1, 1, 'adamw', 'fenced', False, False)
-    out.append(Setting('2 hosts, 2 steps', c, (0, 1), (1, 1), (1, 1), (1, 1), steps=2))
-    out.append(Setting('2 hosts, 2 steps, save', c, (0, 1), (1, 1), (1, 1), (1, 1), steps=2, saves=1))
-    out.append(Setting('2 hosts, tied', c, (0, 1, 0), (1, 1), (1, 1), (1, 1)))
-    out.append(Setting('2 hosts, frozen', c, (0, 1), (1, 1), (1, 1), (1, 1), steps=2, frozen=(1,)))
-    out.append(Setting('2 hosts, a worker lost', c, (0, 1), (1, 1), (1, 1), (1, 1), late=1, faults=('kill',), n_faults=1))
-    out.append(Setting('2 hosts, one lost', c, (0, 1), (1, 1), (1, 1), (1, 1), faults=('dead',), n_faults=1))
-    out.append(Setting('2 hosts, no replay, a worker lost', c._replace(replay=False), (0, 1), (1, 1), (1, 1), (1, 1), late=1,
-                       faults=('kill',), n_faults=1))
-    out.append(Setting('2 hosts, 2 parts on one', config(2, 1, 1, 1, 'adamw', 'eager', False, True), (0, 1), (2, 0), (2, 0),
-                       (2, 1)))
-    out.append(Setting('2 hosts, words under way', c, (0, 1), (1, 1), (1, 1), (1, 1), steps=2, coarse=False))
-    out.append(Setting('2 hosts, pulls ahead', c, (0, 1, 2), (1, 2), (1, 1), (1, 1), ahead=2, steps=2, coarse=False))
+        out.append(Setting(tag, c, *each))
+        out.append(Setting(tag + ', bad numbers', c, *each, faults=('badloss', 'bad'), n_faults=1, late=1))
+        out.append(Setting(tag + ', 2 workers, one lost', c, (0, 1), (1, 1), (2, 0), (2, 1), faults=('kill',),
+                           n_faults=1))
+    c, ahead = Config(2, 1, 1, 1), ((0, 1, 2), (1, 2), (1, 1), (1, 1))
+    fenced = Config(2, 1, 1, 1, 'adamw', 'fenced', False, False)
+    out.append(Setting('2 hosts, 2 steps', c, *each, steps=2))
+    out.append(Setting('2 hosts, 2 steps, save', c, *each, steps=2, saves=1))
+    out.append(Setting('2 hosts, tied', c, (0, 1, 0), *each[1:]))
+    out.append(Setting('2 hosts, frozen', c, *each, steps=2, frozen=(1,)))
+    out.append(Setting('2 hosts, a worker lost', c, *each, late=1, faults=('kill',), n_faults=1))
+    out.append(Setting('2 hosts, one lost', c, *each, faults=('dead',), n_faults=1))
+    out.append(Setting('2 hosts, no replay, a worker lost', c._replace(replay=False), *each, late=1, faults=('kill',),
+                       n_faults=1))
+    out.append(Setting('2 hosts, 2 parts on one', c._replace(optimizer='adamw'), (0, 1), (2, 0), (2, 0), (2, 1)))
+    out.append(Setting('2 hosts, words under way', c, *each, steps=2, coarse=False))
+    out.append(Setting('2 hosts, a pull again', c, *each, steps=1, faults=('again',), n_faults=1))
+    out.append(Setting('2 hosts, frozen below, a pull again', fenced, *each, frozen=(0,), faults=('again',),
+                       n_faults=1))
+    out.append(Setting('2 hosts, pulls ahead', c, *ahead, ahead=2, steps=2, coarse=False))
     out.append(Setting('2 hosts, pulls ahead, a worker lost', c, (0, 1, 2), (2, 1), (1, 1), (1, 1), ahead=2, late=1,
                        faults=('kill',), n_faults=1))
-    out.append(Setting('2 hosts, pulls ahead, fenced', fenced, (0, 1, 2), (1, 2), (1, 1), (1, 1), ahead=2, steps=2,
-                       coarse=False))
-    out.append(Setting('2 hosts, fenced, bad numbers', fenced, (0, 1), (1, 1), (1, 1), (1, 1), steps=1,
-                       faults=('bad', 'badloss'), n_faults=1))
+    out.append(Setting('2 hosts, pulls ahead, fenced', fenced, *ahead, ahead=2, steps=2, coarse=False))
+    out.append(Setting('2 hosts, pulls ahead, bad losses', fenced, *ahead, ahead=2, faults=('badloss',), n_faults=1))
+    out.append(Setting('2 hosts, fenced, bad numbers', fenced, *each, faults=('bad', 'badloss'), n_faults=1))
     out.append(Setting('3 hosts, fenced, bad losses', fenced, (0, 1, 2), (1, 1, 1), (0, 1, 1), (1, 1, 1), steps=2,
                        faults=('badloss',), n_faults=2))
-    out.append(Setting('3 hosts, a part on one', config(1, 1, 1, 1), (0, 1, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1), steps=2))
-    out.append(Setting('3 hosts, 2 parts', config(2, 1, 1, 1, deterministic=True), (0, 1, 2), (1, 1, 1), (1, 0, 1), (1, 1, 1)))
+    out.append(Setting('3 hosts, a part on one', Config(1, 1, 1, 1), (0, 1, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1),
+                       steps=2))
+    out.append(Setting('3 hosts, 2 parts', c._replace(deterministic=True), (0, 1, 2), (1, 1, 1), (1, 0, 1), (1, 1, 1)))
     return out
+
+
+# Those that take seconds.
+QUICK = ('2 hosts, adama', '2 hosts, adama, bad numbers', '2 hosts, adamw det, 2 workers, one lost', '2 hosts, 2 steps',
+         '2 hosts, 2 parts on one', '2 hosts, words under way', '2 hosts, a pull again',
+         '2 hosts, frozen below, a pull again')
+
+
+def few_slots(fault):
+    """For walks: fewer slots of the ring than units that pass through it."""
+    c = Config(2, 1, 1, 1, 'adamw', 'fenced', False, False)
+    return Setting('few slots', c, (0, 1, 2, 3, 4), (1, 4), (1, 1), (1, 1), ahead=2, steps=2, faults=(fault,),
+                   n_faults=1, late=1, coarse=False)
 
 
 def big(seed):
@@ -129,12 +132,13 @@ def big(seed):
     visits = tuple(range(sum(n_owned))) + ((0,) if rng.random() < 0.4 else ())
     n_parts = [rng.randint(0 if h else 1, 2) for h in range(n)]
     parts, fenced = sum(n_parts), rng.random() < 0.3
-    c = config(parts, rng.randint(1, 2), rng.randint(1, 2), rng.randint(1, 2),
+    c = Config(parts, rng.randint(1, 2), rng.randint(1, 2), rng.randint(1, 2),
                'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')), 'fenced' if fenced else 'eager',
                rng.random() < 0.5, not fenced and rng.random() < 0.8)
-    return Setting('walk %d' % seed, c, visits, tuple(n_owned), tuple(n_parts), tuple(rng.randint(1, 3) for _ in range(n)),
-                   rng.randint(1, 2), rng.randint(0, 2), rng.randint(2, 3), ('kill', 'kill', 'bad', 'badloss', 'dead'),
-                   rng.choice((0, 1, 1, 2)), rng.randint(0, 1), 1, (1,) if rng.random() < 0.2 else (), False)
+    return Setting('walk %d' % seed, c, visits, tuple(n_owned), tuple(n_parts),
+                   tuple(rng.randint(1, 3) for _ in range(n)), rng.randint(1, 2), rng.randint(0, 2), rng.randint(2, 3),
+                   ('kill', 'kill', 'bad', 'badloss', 'dead', 'again'), rng.choice((0, 1, 1, 2)), rng.randint(0, 1), 1,
+                   tuple(u for u in (0, 1) if rng.random() < 0.2), False)
 
 
 # ---- mutants: one rule broken in each -------------------------------------------------------------------------------
@@ -144,8 +148,8 @@ class AnyPart(World):
     def __init__(self, *x):
         init = rules.Host.__init__
 
-        def loose(host, spec, setting, h):
-            init(host, spec, setting, h)
+        def loose(host, setting, h):
+            init(host, setting, h)
             host.local.config = host.local.config._replace(deterministic=False)
         rules.Host.__init__ = loose
         try:
@@ -263,19 +267,51 @@ class PullTooSoon(World):
         return True
 
 
-MUTANTS = [AnyPart, FreeWhenSent, LossAtHome, OpenEarly, NoHold, FenceAlone, SaveAtOnce, CheckNothing, OldGrant,
-           ForeignReserved, NoReserved, Overtakes, AsAnswered, OneSlot, CoveredTooSoon, FetchTooLate, PullTooSoon]
+class LateAnswer(World):
+    """R14: local answers a pull of a step that is over with what there is"""
+    def __init__(self, *x):
+        super().__init__(*x)
+        for host in self.hosts:
+            host.local.__class__ = mutants.LateAnswer
+
+
+class AnyWeights(World):
+    """R14: a pull that waits to be lent when its step ends is answered with what is in the first slot"""
+    def end_waiting(self, h):
+        host = self.hosts[h]
+        for w, worker in sorted(host.workers.items()):
+            for q in worker.passes:
+                for found in q.answered:
+                    q = self.give(h, w, q, found, host.ring[0].value if host.ring else None)
+
+
+class LeftWaiting(World):
+    """R14: a pull that waits to be lent when its step ends goes on waiting"""
+    def end_waiting(self, h):
+        pass
+
+
+# The walk that finds each, which is tried first; False, seed: with few slots.
+MUTANTS = {AnyPart: (True, 0), FreeWhenSent: (True, 0), LossAtHome: (True, 4), OpenEarly: (True, 1), NoHold: (True, 13),
+           FenceAlone: (True, 10), SaveAtOnce: (True, 14), CheckNothing: (True, 52), OldGrant: (True, 75),
+           ForeignReserved: (True, 0), NoReserved: (True, 46), Overtakes: (True, 2), AsAnswered: (True, 6),
+           OneSlot: (True, 24), CoveredTooSoon: (False, 70), FetchTooLate: (True, 10), PullTooSoon: (True, 2),
+           LateAnswer: (True, 7), AnyWeights: (False, 8), LeftWaiting: (False, 8)}
+
+
+def walk_both(is_big, seed, world_class=World):
+    return walk(big(seed) if is_big else few_slots('kill' if seed % 2 else 'badloss'), seed, world_class)
 
 
 def run_mutant(mutant):
-    """Where it is found: (mutant, number of walks, what was wrong)."""
-    for seed in range(3000):
+    """Where it is found: (mutant, walk, what was wrong)."""
+    for is_big, seed in [MUTANTS[mutant], *((x, seed) for seed in range(3000) for x in (False, True))]:
         try:
-            walk(big(seed), seed, mutant)
+            walk_both(is_big, seed, mutant)
         except Violation as v:
-            return mutant, seed + 1, str(v)
+            return mutant, seed, str(v)
         except (AssertionError, IndexError, KeyError, StopIteration, ValueError, AttributeError) as e:
-            return mutant, seed + 1, 'crash %r' % e
+            return mutant, seed, 'crash %r' % e
     return mutant, None, 'SURVIVED'
 
 
@@ -283,10 +319,12 @@ def run_walks(seeds):
     counts = [0] * 5
     for seed in seeds:
         try:
-            n, world = walk(big(seed), seed)
+            walk_both(False, seed)
+            n, world = walk_both(True, seed)
         except Violation as v:
             return counts, 'seed %d: %s' % (seed, v)
-        counts = [a + b for a, b in zip(counts, (1, n, world.ended is not None, bool(world.skipped), bool(world.saved)))]
+        these = 1, n, world.ended is not None, bool(world.skipped), bool(world.saved)
+        counts = [a + b for a, b in zip(counts, these)]
     return counts, None
 
 
@@ -299,28 +337,30 @@ def run_setting(setting):
 
 
 def main():
-    if len(sys.argv) < 2:
+    options, bad, chosen, n_walks = sys.argv[1:], 0, settings(), 500
+    if options[:1] == ['--walks'] and len(options) == 2:
+        chosen, n_walks = [], int(options[1])
+    elif options == ['--quick']:
+        chosen, n_walks = [s for s in chosen if s.name in QUICK], 100
+    elif options not in ([], ['--mutants']):
         sys.exit(__doc__)
-    load(sys.argv[1])
-    options, bad = sys.argv[2:], 0
-    with Pool(initializer=load, initargs=sys.argv[1:2]) as pool:
+    with Pool() as pool:
         if options == ['--mutants']:
             for mutant, n, how in pool.imap(run_mutant, MUTANTS):
                 bad += n is None
-                print('%-16s %-72s %5s %s' % (mutant.__name__, mutant.__doc__, n or '-', how), flush=True)
+                where = '-' if n is None else n
+                print('%-16s %-72s %5s %s' % (mutant.__name__, mutant.__doc__, where, how), flush=True)
             print('%d of %d found' % (len(MUTANTS) - bad, len(MUTANTS)))
             sys.exit(bad > 0)
-        n_walks = 500
-        if options[:1] == ['--walks']:
-            n_walks = int(options[1])
-        else:
-            print('%-40s %8s %9s %6s %6s %6s %6s %6s' % ('setting', 'states', 'moves', 'ends', 'ended', 'skip', 'saved', 's'))
-            for name, counts, seconds, why in pool.imap(run_setting, settings()):
-                bad += why is not None
-                print('%-40s FAILED: %s' % (name, why) if why else
-                      '%-40s %8d %9d %6d %6d %6d %6d %6.1f' % (name, *counts, seconds), flush=True)
+        if chosen:
+            print('%-40s %8s %9s %6s %6s %6s %6s %6s' %
+                  ('setting', 'states', 'moves', 'ends', 'ended', 'skip', 'saved', 's'))
+        for name, counts, seconds, why in pool.imap(run_setting, chosen):
+            bad += why is not None
+            print('%-40s FAILED: %s' % (name, why) if why else
+                  '%-40s %8d %9d %6d %6d %6d %6d %6.1f' % (name, *counts, seconds), flush=True)
         totals = [0] * 5
-        for counts, why in pool.imap(run_walks, [range(i, min(i + 50, n_walks)) for i in range(0, n_walks, 50)]):
+        for counts, why in pool.imap(run_walks, [range(i, min(i + 25, n_walks)) for i in range(0, n_walks, 25)]):
             totals = [a + b for a, b in zip(totals, counts)]
             if why:
                 bad += 1

@@ -1,13 +1,14 @@
 """world.py - what happens to the hosts of rules.py: workers that compute, faults, and what must hold after each move.
 
-As in the relay's own search, the world keeps the numbers that relays do not, as a record: which parts were folded into a
-unit in which step. So "as if there were one host" is an equality. What is checked at every move: no name is folded twice,
-and each fold reads memory that still holds it; an update finds every part of the step; fetched weights are those of the
-version that was asked for; versions of all hosts are at most one apart, as are their steps; accumulators, slots and ring
-are within bounds; captures read one version on all hosts; live workers are not refused. At the end of every path: all steps
-done, the record that of one host, nothing left that waits.
+As in the relay's own search, the world keeps the numbers that relays do not, as a record: which parts were folded into
+a unit in which step. So "as if there were one host" is an equality. What is checked at every move: no name is folded
+twice, and each fold reads memory that still holds it; an update finds every part of the step; no pull is ever answered
+with a version other than the one it names, and none is left without an answer; versions of all hosts are at most one
+apart, as are their steps; accumulators, slots and ring are within bounds; captures read one version on all hosts; live
+workers are not refused. At the end of every path: all steps done, the record that of one host, nothing left that waits.
 """
-from rules import Hosts, Host, Worker, LENT, check
+from check_relay import check, copy_relay, intern, key_relay, program
+from rules import Hosts, Host, Worker, LENT
 
 
 class World(Hosts):
@@ -22,7 +23,7 @@ class World(Hosts):
         for host in self.hosts:
             twin = Host.__new__(Host)
             twin.__dict__.update(host.__dict__)
-            twin.own, twin.local = self.base_module.copy_relay(host.own), self.base_module.copy_relay(host.local)
+            twin.own, twin.local = copy_relay(host.own), copy_relay(host.local)
             twin.workers = {}
             for w, worker in host.workers.items():
                 twin.workers[w] = Worker.__new__(Worker)
@@ -33,15 +34,15 @@ class World(Hosts):
         return n
 
     def key(self):
-        hosts = tuple((self.base_module.key_relay(x.own), self.base_module.key_relay(x.local),
+        hosts = tuple((key_relay(x.own), key_relay(x.local),
                        tuple((w, y.passes, y.slots, y.grant) for w, y in sorted(x.workers.items())),
-                       tuple(sorted(x.memory.items())), tuple(x.sent.values()), tuple(sorted(x.grants.items())), x.queue,
-                       x.tasks, x.running, x.held, x.due, x.stand, tuple(x.turns.values()), x.ring, x.opening, x.reported,
-                       x.skipped,
-                       x.verdicts, x.captured) for x in self.hosts)
+                       tuple(sorted(x.memory.items())), tuple(x.sent.values()), tuple(sorted(x.grants.items())),
+                       x.queue, x.tasks, x.running, x.held, x.due, x.stand, tuple(x.turns.values()), x.ring, x.opening,
+                       x.reported, x.skipped, x.verdicts, x.captured) for x in self.hosts)
         return hash((hosts, tuple(self.base.values()), tuple(self.sums.values()), tuple(self.weights.values()),
                      tuple(self.current.values()), tuple(self.channels.values()), self.skipped, self.t, self.reports,
-                     self.want_save, self.saves, self.saved, self.faults, self.late, self.bad, self.ended))
+                     self.want_save, self.saves, self.saved, self.faults, self.late, self.bad, self.ended,
+                     self.again))
 
     # ---- what should be ---------------------------------------------------------------------------------------
 
@@ -57,11 +58,11 @@ class World(Hosts):
         base = 0
         for t in range(version):
             if t not in self.skipped and u not in self.setting.frozen:
-                base = self.base_module.intern((base, t, ('decay',) + self.full(u)))
+                base = intern((base, t, ('decay',) + self.full(u)))
         return base
 
     def program(self, q):
-        return self.base_module.program(self.setting, tuple(p for p, _ in q.share))
+        return program(self.setting, tuple(p for p, _ in q.share))
 
     # ---- workers ----------------------------------------------------------------------------------------------
 
@@ -78,10 +79,12 @@ class World(Hosts):
         self.local(h, 'lost', w)
 
     def forget(self, h, w):
-        del self.hosts[h].workers[w]
+        host = self.hosts[h]
+        del host.workers[w]
+        host.pulls = tuple(y for y in host.pulls if y[0] != w)
 
     def next_message(self, worker, q):
-        """(pc, message) of the next thing that a pass says; ('use',): it goes on with what it pulled, and says nothing."""
+        """(pc, message) of the next thing that a pass says; ('use',): it goes on with what it pulled, and says none."""
         say, n_used, units = self.program(q), self.consumed(q), self.units_of(q)
         at_pull = q.pc < len(say) and say[q.pc][0] == 'pull'
         if q.asked < min(len(units), n_used + at_pull + self.setting.ahead):
@@ -89,7 +92,7 @@ class World(Hosts):
         for pc in range(q.pc, len(say)):
             what, x = say[pc]
             if what == 'pull':
-                ready = q.late or any(k == n_used for k, _, _ in q.here)
+                ready = n_used in q.void or any(k == n_used for k, _, _ in q.here)
                 return (pc, ('use',)) if pc > q.pc or ready or q.held else None
             if what == 'loss':
                 return pc, ('loss', q.t, x, dict(q.share)[x], 'ok')
@@ -131,7 +134,7 @@ class World(Hosts):
         if found:
             q = q._replace(here=tuple(y for y in q.here if y != found),
                            held=found[1:] if self.owner_of[found[1]] != h else None)
-        return q._replace(pc=q.pc + 1) if found or q.late else q
+        return q._replace(pc=q.pc + 1, void=tuple(x for x in q.void if x != k)) if found or k in q.void else q
 
     # ---- what may happen, and what must hold --------------------------------------------------------------------
 
@@ -148,7 +151,7 @@ class World(Hosts):
                 go.append(('task', h))
             go += [('fetch', h) + y for y in self.fetches(h)]
             c = self.setting.config
-            if self.setting.ahead > 1 and (c.replay or c.commit == 'fenced'):   # else updates overwrite what is not covered
+            if self.setting.ahead > 1 and (c.replay or c.commit == 'fenced'):   # else updates overwrite what counts
                 may += [('fetch', h) + y for y in self.fetches_ahead(h)]
             go += [('fetched', h, i) for i, slot in enumerate(host.ring) if not slot.here]
             go += [('release', h, u) for u, _ in host.captured]
@@ -160,11 +163,15 @@ class World(Hosts):
                         may += [('kill', h, w) for w in sorted(host.workers)]
                     elif fault == 'dead':
                         may.append(('dead', h))
+                    elif fault == 'again':
+                        may += [('again', h, w, j) for w, worker in sorted(host.workers.items())
+                                for j, q in enumerate(worker.passes) if q.asked]
                     else:
                         wanted = 'loss' if fault == 'badloss' else 'contribution'
                         may += [(fault, h, w, j) for w, worker in sorted(host.workers.items())
                                 for j, q in enumerate(worker.passes)
                                 if (self.next_message(worker, q) or (0, ' '))[1][0] == wanted]
+        go += [('late', i) for i, (h, w, t, u) in enumerate(self.again) if self.hosts[h].local.is_over(t)]
         if self.saves and len(self.reports) < self.n:
             may.append(('save',))
         return go, may
@@ -195,6 +202,11 @@ class World(Hosts):
         elif what == 'attach':
             self.late -= 1
             self.attach(*x)
+        elif what == 'late':
+            h, w, t, u = self.again[x[0]]
+            self.again = self.again[:x[0]] + self.again[x[0] + 1:]
+            if w in self.hosts[h].workers:
+                self.local(h, 'pull', w, t, u)
         elif what == 'save':
             self.saves -= 1
             self.ask_save()
@@ -204,6 +216,10 @@ class World(Hosts):
                 self.lose(*x)
             elif what == 'dead':
                 self.ended = 'host %d is lost' % x[0]                                                    # R10
+            elif what == 'again':
+                h, w, j = x
+                q = self.hosts[h].workers[w].passes[j]
+                self.again += ((h, w, q.t, self.units_of(q)[q.asked - 1]),)
             else:
                 host = self.hosts[x[0]]
                 q = host.workers[x[1]].passes[x[2]]
@@ -218,15 +234,21 @@ class World(Hosts):
         versions = [v for host in self.hosts for u, v in host.own.version.items() if u not in self.setting.frozen]
         if versions:
             check(max(versions) - min(versions) <= 1, 'versions are %s' % sorted(versions))
-            check(self.t - 1 <= min(versions) and max(versions) <= self.t + 1, 'step %d, versions %s' % (self.t, versions))
+            check(self.t - 1 <= min(versions) and max(versions) <= self.t + 1,
+                  'step %d, versions %s' % (self.t, versions))
         steps = [host.own.t for host in self.hosts]
         check(max(steps) - min(steps) <= 1, 'steps are %s' % steps)
         for h, host in enumerate(self.hosts):
+            answered = [(w, q.t, u) for w, y in host.workers.items() for q in y.passes for _, u, _ in q.answered]
+            check(self.ended or sorted(host.pulls) == sorted(answered + host.local.waiting),
+                  'a pull is left without an answer')
             check(len(host.ring) <= self.ring_size(h), 'ring is full')
             lent = [self.lent(h, q) for worker in host.workers.values() for q in worker.passes]
             check(all(len(y) <= LENT for y in lent), 'a pass has too many units')
-            check({z for y in lent for z in y} <= {s[:2] for s in host.ring if s.here}, 'a unit is lent that is not there')
-            used = {u for (u, s), y in self.sums.items() if y and self.owner_of[u] == h and self.setting.visits.count(u) == 1}
+            check({z for y in lent for z in y} <= {s[:2] for s in host.ring if s.here},
+                  'a unit is lent that is not there')
+            used = {u for (u, s), y in self.sums.items()
+                    if y and self.owner_of[u] == h and self.setting.visits.count(u) == 1}
             c = self.setting.config
             if c.commit == 'eager' and c.optimizer == 'adamw' and c.parts > 1:
                 check(len(used) <= c.accumulators, 'more accumulators than there are')
@@ -239,10 +261,11 @@ class World(Hosts):
         stuck = [h for h, host in enumerate(self.hosts) if host.own.t < self.setting.steps - 1 or not host.own.covered]
         check(not stuck, 'deadlock in step %d: hosts %s' % (self.t, stuck))
         for host in self.hosts:
-            check(not host.own.readers and not host.own.jobs and not host.running and not host.tasks, 'something is left')
+            check(not host.own.readers and not host.own.jobs and not host.running and not host.tasks,
+                  'something is left')
             check(not any(y for cells in host.own.inbox.values() for y in cells), 'an owner never frees a slot')
             check(not any(y for cells in host.local.inbox.values() for y in cells), 'a slot is never freed')
-            check(not host.own.waiting and not host.local.waiting, 'a pull is never answered')
+            check(not host.own.waiting and not host.pulls, 'a pull is never answered')
             check(not host.held and not host.queue and not host.due, 'a message or an update is left')
         check(not self.saved or len(self.saved) == self.n, 'a save is never finished')
         for (u, s), base in self.base.items():

@@ -137,7 +137,8 @@ def room_settings():
     go, U1, U2, U3, tied = ('kill', 'leave'), (0,), (0, 1), (0, 1, 2), (0, 1, 0)
     c1, c2, f = C(1, 1, 1, 1), C(2, 1, 1, 1), C(2, 1, 1, 1, 'adamw', 'fenced')
     two = {'steps': 1, 'n_faults': 1, 'rooms': (1, 1), 'changes': 1}
-    quick = [S('rooms, bad numbers twice', c1, U1, workers=3, faults=('bad', 'kill'), n_faults=3, rooms=(1, 1, 1),
+    quick = [S('rooms, back with less', c1, U1, workers=1, faults=('stop',), n_faults=1, rooms=(1,), later=(0, 1)),
+             S('rooms, bad numbers twice', c1, U1, workers=3, faults=('bad', 'kill'), n_faults=3, rooms=(1, 1, 1),
                changes=1),
              S('rooms, 3 parts', C(3, 1, 1, 1), U1, faults=go, **{**two, 'rooms': (2, 2)}),
              S('rooms, 3 workers, 1 part', c1, U2, workers=3, faults=go, n_faults=2, rooms=(1, 1, 0), changes=1),
