@@ -1,7 +1,6 @@
 /* Which checkpoints stand in a run directory, which is the best, and what is removed when. */
 #include "client/record/checkpoints.h"
 #include "client/record/metrics.h"
-#include "client/record/past.h"
 #include "client/run/steps_state.h"
 
 #include "tests/kit/command.h"
