@@ -1,4 +1,5 @@
-/* client/record/checkpoints.h - a run directory's complete checkpoints, the best one, and the removal of old ones.
+/* client/record/checkpoints.h - a run directory's complete checkpoints, the best one, the removal of old ones, and what
+ * metrics.jsonl tells of the steps before.
  *
  * The daemon writes checkpoints (eps/save/save.c); the client holds the directory's lock and removes them. A removal
  * first renames step-N to step-N.partial, so a crash never leaves a damaged step-N. Client and daemon both spare a
@@ -70,6 +71,30 @@ bool client_best_add(struct client_best *best, uint64_t step, double loss);
 
 /* Points `best` to step-N, atomically. -errno. */
 int client_best_mark(int directory_fd, uint64_t step);
+
+/* ---- A run's past: what metrics.jsonl tells of it ----
+ *
+ * A run that goes on (--resume in its own directory, --attach) decides by it as if it had never stopped. */
+
+struct eps_train_options;
+
+struct client_past {
+    uint64_t last;                           /* step of the last line; 0: none */
+    double eval_loss, step_ms, tokens_per_s; /* of that line; NAN where it has none */
+    struct client_best best;                 /* of all evaluations */
+    unsigned n_skipped;                      /* steps skipped in a row, up to the last line */
+};
+
+/* Nothing is known. */
+void client_past_init(struct client_past *past);
+
+/* Reads the lines of the first `step` steps. Without the file: nothing is known. */
+void client_past_read(struct client_past *out, const char *directory, uint64_t step);
+
+/* True if an evaluation was due after `step` steps of a run with these options, and has no line: the run ended before it
+ * or in it. */
+bool client_past_lacks_evaluation(const struct client_past *past, const struct eps_train_options *options,
+                                  uint64_t step);
 
 /* ---- Background cleanup after a save: removes old checkpoints and flushes metrics.jsonl ----
  *

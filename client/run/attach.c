@@ -177,7 +177,6 @@ int client_attach_open(struct client_run *run, struct client_attach *attach, con
     json_t *side = read_side(attach->side_fd, err);
     int rc = side ? client_record_read(&run->resume.record, json_object_get(side, "options"), err) : -EPROTO;
 
-    run->attach = attach;
     given.connect = attach->address;
     if (!rc)
         rc = client_record_merge(&run->asked, &given, &run->resume.record, err);
@@ -191,7 +190,6 @@ int client_attach_open(struct client_run *run, struct client_attach *attach, con
     if (!rc)
         rc = open_model(run, attach, side, err);
     snprintf(run->resume.path, sizeof run->resume.path, "%s", run->resume.directory);
-    run->first_step = attach->job.description.step;
     json_decref(side);
     return rc;
 }

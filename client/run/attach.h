@@ -31,7 +31,7 @@ int client_attach_find(struct client_attach *out, struct client_link *link, cons
 void client_attach_close(struct client_attach *attach); /* safe on one that was zeroed, and twice */
 
 /* Fills in run->resume, run->model and run->asked: the run's directory, record and options. Errors as
- * client_resume_open and client_record_merge. */
+ * client_resume_open and client_record_merge. Called by client_run_attach. */
 int client_attach_open(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
                        const struct client_watch *watch, struct error *err);
 

@@ -223,9 +223,8 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
     return rc;
 }
 
-/* The model that a daemon has described. */
-static int open_taken(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                      struct error *err)
+int client_choose_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                       struct error *err)
 {
     const int rc = client_source_kind(&run->model.config)->check(in, err);
 
@@ -236,7 +235,5 @@ static int open_taken(struct client_run *run, const struct eps_train_options *in
 int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                   struct error *err)
 {
-    if (run->attach)
-        return open_taken(run, in, watch, err);
     return in->model ? open_named(run, in, watch, err) : open_chosen(run, in, watch, err);
 }

@@ -1,9 +1,8 @@
-#include "client/run/restart.h"
-
 #include "client/data/data.h"
-#include "client/run/attach.h"
+#include "client/run/train_state.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,12 +39,14 @@ static struct eps_train_options resume_of(const struct client_restart *r)
     return o;
 }
 
-void client_restart_next(struct client_restart *r, const struct client_run *run, bool saved)
+/* After an attempt that made its directory. saved: the attempt, or the job that it took over, has saved a checkpoint
+ * there. */
+static void make_options(struct client_restart *r, const struct client_run *run, bool saved)
 {
     const struct eps_train_options *resolved = &run->options;
 
-    if (run->attach)
-        snprintf(r->address, sizeof r->address, "%s", run->attach->address);
+    if (r->options.attach)
+        snprintf(r->address, sizeof r->address, "%s", resolved->connect);
     snprintf(r->directory, sizeof r->directory, "%s", run->directory);
     if (saved) {
         r->options = resume_of(r);
@@ -56,4 +57,63 @@ void client_restart_next(struct client_restart *r, const struct client_run *run,
         return;
     r->options.parts = resolved->parts, r->options.batch = resolved->batch;
     r->options.precision = resolved->precision;
+}
+
+/* True if the job failed because something was lost, and not because somebody stopped it, or the daemon: -ECANCELED. */
+static bool has_failed_by_loss(const struct client_train *t)
+{
+    const int code = t->link.failed;
+
+    return !t->steps.diverged && (code == 0 || code == -EIO);
+}
+
+/* True if the attempt failed because a process was lost, and another one may do better. A run that was restarted waits for
+ * its daemon. */
+static bool was_lost(struct client_train *t, const struct client_restart *restart, int rc)
+{
+    const bool absent = rc == -ENOENT || rc == -ECONNREFUSED || rc == -ETIMEDOUT;
+    const bool alone = !t->link.session && !t->spawn.ending;
+
+    if (rc == -EIO && (t->steps.begun || alone))
+        return has_failed_by_loss(t);
+    return restart->n > 0 && !t->steps.begun && (absent || rc == -EIO);
+}
+
+/* Whether the run goes on by itself after an attempt; tells the user. */
+static bool goes_on(struct client_train *t, struct client_restart *restart, int rc, const struct error *why)
+{
+    const struct eps_train_events *events = t->steps.events;
+    const uint64_t saved = client_steps_saved(&t->steps);
+    const bool stopped = t->steps.stop && (!t->steps.daemon_stops || t->steps.job_stops);
+    struct error sentence;
+
+    if (!rc || stopped || (events->should_stop && events->should_stop(t->steps.user)) || client_train_is_removed(t) ||
+        (restart->options.attach && saved == MESSAGE_NO_STEP))
+        return false;
+    if (rc == -EIO && !t->steps.begun && t->spawn.link && restart->n_early < CLIENT_SPAWN_AGAIN &&
+        client_spawn_lost_worker(&t->spawn)) {
+        restart->n_early++;
+        error_set(&sentence, 0, "%.400s; daemon and workers are started anew", why->text);
+    } else if (restart->n < restart->options.restarts && was_lost(t, restart, rc)) {
+        restart->n++;
+        error_set(&sentence, 0, "restart %u of %u: %.300s; ", restart->n, restart->options.restarts, why->text);
+        if (saved == MESSAGE_NO_STEP)
+            error_append(&sentence, "the run begins anew, as it has no checkpoint");
+        else
+            error_append(&sentence, "the run goes on from step %" PRIu64, saved);
+    } else {
+        return false;
+    }
+    client_train_note(t, sentence.text);
+    return true;
+}
+
+bool client_restart_follows(struct client_restart *restart, struct client_train *t, int rc, const struct error *why)
+{
+    if (!goes_on(t, restart, rc, why))
+        return false;
+    t->begins_anew = client_steps_saved(&t->steps) == MESSAGE_NO_STEP && !t->run.resume.in_place;
+    if (t->run.directory_fd >= 0)
+        make_options(restart, &t->run, client_steps_saved_here(&t->steps));
+    return true;
 }

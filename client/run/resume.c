@@ -165,12 +165,18 @@ static int read_checkpoint(struct client_resume *r, const struct client_watch *w
     return rc;
 }
 
+void client_resume_init(struct client_resume *r)
+{
+    *r = (struct client_resume){.directory_fd = -1, .moments_fd = -1};
+    client_past_init(&r->past);
+}
+
 int client_resume_open(struct client_resume *r, const struct eps_train_options *given, const struct client_watch *watch,
                        struct error *err)
 {
     bool newest;
 
-    *r = (struct client_resume){.directory_fd = -1, .moments_fd = -1};
+    client_resume_init(r);
     int rc = split(r, given->resume, &newest, err);
     if (rc)
         return rc;
@@ -203,5 +209,5 @@ void client_resume_close(struct client_resume *r)
         close(r->moments_fd);
     checkpoint_free(&r->checkpoint);
     client_record_free(&r->record);
-    *r = (struct client_resume){.directory_fd = -1, .moments_fd = -1};
+    client_resume_init(r);
 }

@@ -8,7 +8,7 @@
 #define CLIENT_RUN_RESUME_H
 
 #include "proto/base/watch.h"
-#include "client/record/past.h"
+#include "client/record/checkpoints.h"
 #include "client/record/record.h"
 #include "proto/model/checkpoint.h"
 
@@ -23,7 +23,7 @@ struct client_resume {
     bool in_place;
     struct checkpoint checkpoint;
     struct client_record record;
-    struct client_past past; /* of a run in place, up to the checkpoint */
+    struct client_past past; /* of a run in place, up to the checkpoint; else nothing is known */
     bool lacks_evaluation;   /* the one after the checkpoint's step */
 };
 
@@ -32,6 +32,9 @@ struct client_resume {
 int client_resume_open(struct client_resume *out, const struct eps_train_options *given,
                        const struct client_watch *watch, struct error *err);
 void client_resume_close(struct client_resume *resume);
+
+/* Nothing to go on from: makes client_resume_close safe. */
+void client_resume_init(struct client_resume *resume);
 
 /* Locks a run's directory. It stays in use until the last process of its run has ended; the daemon of a killed client
  * ends a moment after it. Waits up to 3 s for that; the watch (may be NULL) can interrupt. -EBUSY, -errno. */

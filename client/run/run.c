@@ -6,6 +6,7 @@
 #include "client/options/options.h"
 #include "proto/base/process.h"
 #include "proto/model/output.h"
+#include "proto/wire/message.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -57,21 +58,10 @@ static int divide_rows(struct client_run *run, struct error *err)
 void client_run_init(struct client_run *run)
 {
     *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};
-    run->resume.directory_fd = run->resume.moments_fd = -1;
+    client_resume_init(&run->resume);
 }
 
-static int open_resume(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                       struct error *err)
-{
-    int rc = client_resume_open(&run->resume, in, watch, err);
-
-    if (rc)
-        return rc;
-    run->first_step = run->resume.checkpoint.step;
-    return client_record_merge(&run->asked, in, &run->resume.record, err);
-}
-
-/* Data from standard input cannot be read again on resume. */
+/* Data from standard input cannot be read again. */
 static int check_input(const struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
     const struct eps_train_options *stored = &run->resume.record.options;
@@ -89,7 +79,7 @@ static int check_input(const struct client_run *run, const struct eps_train_opti
     return 0;
 }
 
-/* Data of a resumed run must have the same content, wherever it lies. */
+/* Data of a run that goes on must have the same content, wherever it lies. */
 static int check_content(const struct client_data *data, const struct client_content *stored, const char *option,
                          struct error *err)
 {
@@ -115,54 +105,78 @@ static int check_freeze(const struct client_run *run, struct error *err)
     return rc;
 }
 
-static int open_all(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
-                    const struct client_watch *watch, struct error *err)
+/* Of a run that goes on, rc being that of its data. */
+static int check_stored(const struct client_run *run, int rc, struct error *err)
 {
     const struct client_record *record = &run->resume.record;
-    const bool continues = in->resume || attach;
-    int rc = 0;
 
+    if (rc == -ENOENT)
+        error_append(err, "; if it has moved, say where it is now with --data or --eval-data");
+    if (!rc)
+        rc = check_freeze(run, err);
+    if (!rc)
+        rc = check_content(&run->data, &record->data, "--data", err);
+    if (!rc && run->asked.eval_data)
+        rc = check_content(&run->eval_data, &record->eval_data, "--eval-data", err);
+    return rc;
+}
+
+int client_run_new(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                   struct error *err)
+{
     client_run_init(run);
     run->asked = *in;
-    if (in->resume)
-        rc = open_resume(run, in, watch, err);
-    if (attach)
-        rc = client_attach_open(run, attach, in, watch, err);
-    if (!rc && continues)
+    int rc = check_names(in, err);
+    if (!rc)
+        rc = client_choose(run, in, watch, err);
+    return rc ? rc : check_freeze(run, err);
+}
+
+int client_run_resume(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                      struct error *err)
+{
+    client_run_init(run);
+    run->asked = *in;
+    run->continues = true;
+    int rc = client_resume_open(&run->resume, in, watch, err);
+    if (rc)
+        return rc;
+    run->first_step = run->saved_step = run->resume.checkpoint.step;
+    rc = client_record_merge(&run->asked, in, &run->resume.record, err);
+    if (!rc)
         rc = check_input(run, in, err);
     if (!rc)
         rc = check_names(&run->asked, err);
     if (rc)
         return rc;
     struct eps_train_options sources = run->asked;
-    if (in->resume)
-        sources.model = run->resume.path;
+    sources.model = run->resume.path; /* its weights; the name stays */
     rc = client_choose(run, &sources, watch, err);
-    if (rc == -ENOENT && continues)
-        error_append(err, "; if it has moved, say where it is now with --data or --eval-data");
+    run->model_name = run->asked.model;
+    return check_stored(run, rc, err);
+}
+
+int client_run_attach(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
+                      const struct client_watch *watch, struct error *err)
+{
+    client_run_init(run);
+    run->asked = *in;
+    run->continues = true;
+    int rc = client_attach_open(run, attach, in, watch, err);
+    run->first_step = attach->job.description.step;
+    run->saved_step = MESSAGE_NO_STEP;
     if (!rc)
-        rc = check_freeze(run, err);
-    if (!rc && continues)
-        rc = check_content(&run->data, &record->data, "--data", err);
-    if (!rc && continues && run->asked.eval_data)
-        rc = check_content(&run->eval_data, &record->eval_data, "--eval-data", err);
-    return rc;
-}
-
-int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                    struct error *err)
-{
-    return open_all(run, NULL, in, watch, err);
-}
-
-int client_run_open_attached(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
-                             const struct client_watch *watch, struct error *err)
-{
-    return open_all(run, attach, in, watch, err);
+        rc = check_input(run, in, err);
+    if (!rc)
+        rc = check_names(&run->asked, err);
+    if (rc)
+        return rc;
+    rc = client_choose_rows(run, &run->asked, watch, err);
+    return check_stored(run, rc, err);
 }
 
 /* Completes what a run killed right after a save may have left undone: `latest`, and --keep. */
-static void find_directory(struct client_run *run)
+static void mend_directory(struct client_run *run)
 {
     const int fd = run->resume.directory_fd;
     struct client_checkpoints standing;
@@ -180,31 +194,6 @@ static void find_directory(struct client_run *run)
             client_checkpoints_remove(fd, old[i]);
     } while (n > 0);
     client_checkpoints_free(&standing);
-}
-
-/* Refuses a resumed run that has nothing left to do. */
-static int check_incomplete(struct client_run *run, struct error *err)
-{
-    const struct eps_train_options *o = &run->options;
-    const struct client_resume *r = &run->resume;
-    const struct client_best *best = &r->past.best;
-    const bool stopped_early = r->in_place && o->patience > 0 && best->n_since >= o->patience;
-
-    if (!run->asked.resume || (run->first_step < o->steps && !stopped_early) ||
-        (run->first_step == o->steps && r->lacks_evaluation))
-        return 0;
-    run->complete = true;
-    if (r->in_place)
-        find_directory(run);
-    if (run->first_step >= o->steps)
-        return error_set(err, -EINVAL,
-                         "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
-                         " steps; give more --steps to go on (they count from the run's beginning)",
-                         r->path, run->first_step, o->steps);
-    return error_set(err, -EINVAL,
-                     "--resume %s: the run is complete: after %" PRIu64 " steps its last %u evaluations have not been "
-                     "below the held-out loss of %.4f after step %" PRIu64 "; give more --patience than %u to go on",
-                     r->path, run->first_step, best->n_since, best->loss, best->step, best->n_since);
 }
 
 int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err)
@@ -225,9 +214,9 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .n_rows = rows.n_rows,
         .longest = rows.longest,
         .least = rows.least,
-        .fresh = run->model.n_weights == 0 && !run->attach,
+        .fresh = run->model.n_weights == 0,
         .preset = run->preset,
-        .resumed = run->asked.resume || run->attach,
+        .resumed = run->continues,
         .separated = run->data.separated || run->eval_data.separated,
         .n_tokens = run->data.n,
         .n_eval_tokens = run->eval_data.n,
@@ -235,22 +224,43 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
     };
     int rc = 0;
 
-    if (run->source->ops->fixes_batch && facts.resumed && rebatched)
+    if (run->source->ops->fixes_batch && run->continues && rebatched)
         return error_set(err, -EDOM,
                          "--change batch: the rows of each step are drawn for --batch %u: leave it out, or start a new "
                          "run from its weights with --model instead of --resume",
                          batch);
     rc = client_options_resolve(&run->options, &run->asked, &facts, err);
-    if (!rc)
-        rc = check_incomplete(run, err);
-    if (!rc && facts.resumed &&
+    if (!rc && run->continues &&
         client_record_changes(&run->changes, &run->resume.record, &run->options, run->first_step))
         rc = error_set(err, -ENOMEM, "out of memory");
     if (rc)
         return rc;
-    run->options.model = facts.resumed ? run->asked.model : run->model_name;
+    run->options.model = run->model_name;
     snprintf(run->options.model_note, sizeof run->options.model_note, "%s", run->model_note);
     return divide_rows(run, err);
+}
+
+int client_run_check_left(struct client_run *run, struct error *err)
+{
+    const struct eps_train_options *o = &run->options;
+    const struct client_resume *r = &run->resume;
+    const struct client_best *best = &r->past.best;
+    const bool stopped_early = r->in_place && o->patience > 0 && best->n_since >= o->patience;
+
+    if ((run->first_step < o->steps && !stopped_early) || (run->first_step == o->steps && r->lacks_evaluation))
+        return 0;
+    run->complete = true;
+    if (r->in_place)
+        mend_directory(run);
+    if (run->first_step >= o->steps)
+        return error_set(err, -EINVAL,
+                         "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
+                         " steps; give more --steps to go on (they count from the run's beginning)",
+                         r->path, run->first_step, o->steps);
+    return error_set(err, -EINVAL,
+                     "--resume %s: the run is complete: after %" PRIu64 " steps its last %u evaluations have not been "
+                     "below the held-out loss of %.4f after step %" PRIu64 "; give more --patience than %u to go on",
+                     r->path, run->first_step, best->n_since, best->loss, best->step, best->n_since);
 }
 
 void client_run_close(struct client_run *run)
@@ -374,17 +384,11 @@ static int make_named(struct client_run *run, struct error *err)
     return error_set(err, -EEXIST, "%s and -2 to -100 exist already: name a directory with --out", run->directory);
 }
 
-/* Reuses the resumed run's directory, which is already locked. */
-static void take_back_directory(struct client_run *run)
+void client_run_keep_directory(struct client_run *run)
 {
     snprintf(run->directory, sizeof run->directory, "%s", run->resume.directory);
     run->directory_fd = run->resume.directory_fd;
     run->options.out = run->directory;
-    if (run->attach && run->attach->job.description.output) /* its daemon may be writing one */
-        return;
-    client_checkpoints_sweep(run->directory_fd);
-    if (!run->attach)
-        find_directory(run);
 }
 
 int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err)
@@ -393,7 +397,9 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
     int rc;
 
     if (run->resume.in_place) {
-        take_back_directory(run);
+        client_run_keep_directory(run);
+        client_checkpoints_sweep(run->directory_fd);
+        mend_directory(run);
         return 0;
     }
     if (!out)

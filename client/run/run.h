@@ -16,12 +16,14 @@
 struct client_attach;
 
 struct client_run {
-    struct client_resume resume;        /* for a new run: zeroed, its descriptors -1 */
-    struct eps_train_options asked;     /* as given; for a resumed run, merged with the stored options */
-    struct eps_train_options options;   /* resolved */
-    uint64_t first_step;                /* updates done before this run */
-    const struct client_attach *attach; /* borrowed: the job that it takes over; NULL: it begins a job */
-    json_t *changes;                    /* owned; changes of a resumed run (client/record/change.h), else NULL */
+    struct eps_train_options asked;   /* as given; of a run that goes on, merged with the stored options */
+    struct eps_train_options options; /* resolved */
+    struct client_resume resume;      /* a new run's is empty: client_resume_init */
+    bool continues;                   /* options are stored ones; those that differ are recorded as changes */
+    uint64_t first_step;              /* updates done before this run */
+    /* first_step, if no checkpoint of it is due: it has one, or is 0. MESSAGE_NO_STEP: that of a job may need one. */
+    uint64_t saved_step;
+    json_t *changes; /* owned; changes of a resumed run (client/record/change.h), else NULL */
     struct client_model model;
     const struct eps_preset *preset;    /* preset with fresh weights, else NULL */
     const char *model_name;             /* options.model or the chosen preset's name; borrowed or static */
@@ -36,26 +38,42 @@ struct client_run {
     size_t made; /* length of the first directory in the path that was created; 0 if all existed */
 };
 
-/* Makes client_run_close safe without client_run_open. */
+/* Makes client_run_close safe without a constructor. */
 void client_run_init(struct client_run *run);
 
-/* Finds and verifies the checkpoint of in->resume, opens the model's files and the data, and checks every token. watch
- * (may be NULL) can interrupt. -EDOM, -EINVAL, -errno with a sentence. */
-int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                    struct error *err);
+/* ---- Three constructors of one run ----
+ *
+ * Each opens the model's files and the data, and reads all rows; client_run_resolve comes next. watch (may be NULL) can
+ * interrupt. -EDOM, -EINVAL, -errno with a sentence. Undo: client_run_close, also after a failure. */
 
-/* The same for a job that is taken over (client/run/attach.h). */
-int client_run_open_attached(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
-                             const struct client_watch *watch, struct error *err);
+/* Begins from in->model, or from a preset that is chosen. */
+int client_run_new(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                   struct error *err);
+
+/* Goes on from the checkpoint of in->resume, after finding, locking and verifying it. Errors also as client_resume_open. */
+int client_run_resume(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                      struct error *err);
+
+/* Goes on with a daemon's job, which attach describes. Errors also as client_attach_open. */
+int client_run_attach(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
+                      const struct client_watch *watch, struct error *err);
 
 /* Resolves the options and divides the rows. n_workers: attached to the daemon of connect. Errors as
- * client_options_resolve; -EINVAL if the run is already complete. */
+ * client_options_resolve and client_source_divide. */
 int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err);
+
+/* Refuses a resolved run that has nothing left to do, and sets run->complete: -EINVAL. */
+int client_run_check_left(struct client_run *run, struct error *err);
+
 void client_run_close(struct client_run *run);
 
-/* Creates the run directory with its parents and locks it. -EEXIST if it holds another run; -EBUSY if it is in use.
+/* Creates the run directory with its parents and locks it. A run that continues in its own directory, which is locked,
+ * completes instead what a killed run left undone there. -EEXIST if it holds another run; -EBUSY if it is in use.
  * Otherwise errors as client_resume_lock. */
 int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err);
+
+/* Continues in the resumed directory, and changes nothing there. */
+void client_run_keep_directory(struct client_run *run);
 
 /* Removes created directories that are still empty, for a run that never began. */
 void client_run_forget_directory(struct client_run *run);
@@ -69,12 +87,18 @@ uint64_t client_run_tokens(const struct client_run *run, uint64_t step);
 /* The run's options for its checkpoints, with the microbatch that the workers chose. Owned; NULL: no memory. */
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch);
 
+/* ---- Model and rows (client/run/choose.c) ---- */
+
 /* Chooses model and tokens, either of which may depend on the other: a named model determines the tokens (a gpt2 preset
- * takes the bytes of a text); without a named model, the data determine the preset. In choose.c.
+ * takes the bytes of a text); without a named model, the data determine the preset.
  *
  * Opens run's model, source, data and eval_data, reads all rows, and describes the choice in model_name and model_note.
- * Errors as client_run_open. */
+ * Errors as client_run_new. */
 int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                   struct error *err);
+
+/* The same for a model that is open, and called in->model. */
+int client_choose_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                       struct error *err);
 
 #endif

@@ -151,7 +151,7 @@ static bool evaluates_after(const struct client_steps *s, uint64_t step)
 }
 
 /* Patience ends the run like its last step: that step is saved. */
-static void end_early(struct client_steps *s)
+void client_steps_end_early(struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
     struct error sentence;
@@ -170,12 +170,12 @@ static void judge(struct client_steps *s, double loss)
 {
     if (client_best_add(&s->best, s->done, client_metrics_round(loss)))
         client_steps_on_best(s);
-    end_early(s);
+    client_steps_end_early(s);
 }
 
 /* Evaluates after all opened steps are done, in the buffer that does not hold the next step's data. A stop interrupts
  * it: the loss is then NaN. */
-static int evaluate(struct client_steps *s, double *loss, struct error *err)
+int client_steps_evaluate(struct client_steps *s, double *loss, struct error *err)
 {
     const uint64_t since = trace_begin(s->trace);
     const struct client_scores *scores = &s->run->source->scores;
@@ -198,7 +198,7 @@ static int evaluate(struct client_steps *s, double *loss, struct error *err)
 }
 
 /* Records a failed write of metrics. It does not end the run: the lines are retried with the next step's. */
-static void note_metrics(struct client_steps *s, int rc, const struct error *why)
+void client_steps_note_metrics(struct client_steps *s, int rc, const struct error *why)
 {
     const bool news = rc && !s->metrics_rc;
 
@@ -246,7 +246,7 @@ static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
     return 0;
 }
 
-static int on_done(struct client_steps *s, const struct message *m, struct error *err)
+int client_steps_on_done(struct client_steps *s, const struct message *m, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
     const uint64_t now = uv_hrtime(), before = client_run_tokens(s->run, s->done),
@@ -279,14 +279,14 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
             step.changed = changed.text;
     step.n_memory = client_memory_take(&s->memory, &step.memory);
     /* Before the evaluation, which takes long: this step's checkpoint may be complete by then. */
-    note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
+    client_steps_note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
     if (evaluates_after(s, s->done))
-        rc = evaluate(s, &step.eval_loss, err);
+        rc = client_steps_evaluate(s, &step.eval_loss, err);
     s->unevaluated = isnan(step.eval_loss) && evaluates_after(s, s->done);
     if (!isnan(step.eval_loss))
         step.scores = s->run->source->scores.list, step.n_scores = s->run->source->scores.n;
     if (!isnan(step.eval_loss))
-        note_metrics(s, client_metrics_rewrite(&s->metrics, &step, &why), &why);
+        client_steps_note_metrics(s, client_metrics_rewrite(&s->metrics, &step, &why), &why);
     s->since_ns = uv_hrtime();
     write_trace(s);
     if (!rc && s->events->on_step)
@@ -358,7 +358,7 @@ static int hear(struct client_steps *s, struct error *err)
     else if (m.kind == MESSAGE_COVERED && m.covered.step == s->covered && s->covered < s->opened)
         s->arrived = s->arrived > ++s->covered ? s->arrived : s->covered;
     else if (m.kind == MESSAGE_DONE && m.done.step == s->done && s->done < s->covered)
-        return on_done(s, &m, err);
+        return client_steps_on_done(s, &m, err);
     else if (client_link_is_aside(&m))
         on_aside(s, &m);
     else
@@ -432,153 +432,29 @@ static void finish_cleanup(struct client_steps *s)
     } while (s->tidy.n_steps == CLIENT_TIDY_MOST);
 }
 
-/* Restores the line of a step that was lost. The learning rate is unknown if the schedule or any option has changed. */
-static void fill_line(void *data, struct eps_step *lost)
+/* From the first step on; rc: that of what comes before it. */
+static int run_from_start(struct client_steps *s, int rc, struct error *err)
 {
-    struct client_steps *s = data;
-    const struct eps_train_options *o = &s->run->options;
-
-    lost->tokens = client_run_tokens(s->run, lost->step);
-    if (o->steps == s->run->resume.record.options.steps && json_array_size(s->run->changes) == 0)
-        lost->lr = client_options_lr(o, lost->step - 1);
-}
-
-static int open_metrics(struct client_steps *s, struct error *err)
-{
-    const int fd = s->run->directory_fd;
-    int rc = s->run->resume.in_place ? client_metrics_reopen(&s->metrics, fd, s->run->first_step, fill_line, s, err)
-                                     : client_metrics_open(&s->metrics, fd, err);
-
-    if (rc)
-        error_prefix(err, s->run->directory);
-    return rc;
-}
-
-/* ---- taking over -------------------------------------------------------------------------------------------------- */
-
-static void say_taken(const struct client_steps *s, const struct message *m)
-{
-    struct error sentence;
-
-    error_set(&sentence, 0, "took over job %u of %s after %" PRIu64 " steps%s", s->run->attach->job.description.job,
-              s->run->attach->address, m->taken.done,
-              m->taken.waits ? "; the next one waits for another worker to attach" : "");
-    client_steps_note(s, sentence.text);
-}
-
-/* Takes steps in that ended while the job had no client: their lines, and what is due after the last one. */
-static int catch_up(struct client_steps *s, const struct message *m, struct error *err)
-{
-    int rc = 0;
-
-    s->catches_up = true;
-    for (uint32_t i = 0; !rc && i < m->taken.n; i++)
-        if (m->taken.steps[i].step >= s->done)
-            rc = on_done(s, &(struct message){.kind = MESSAGE_DONE, .done = m->taken.steps[i]}, err);
-    s->catches_up = false;
-    return rc;
-}
-
-/* Evaluates after the last step that is done: the process that did it ended before, or in it. */
-static int make_up_evaluation(struct client_steps *s, struct error *err)
-{
-    const struct client_scores *scores = &s->run->source->scores;
     struct error why = {""};
-    double loss;
-    int rc = evaluate(s, &loss, err);
 
-    s->unevaluated = !rc && isnan(loss);
-    if (!rc && !s->unevaluated)
-        note_metrics(s, client_metrics_add_evaluation(&s->metrics, loss, scores->list, scores->n, &why), &why);
-    return rc;
-}
-
-/* Decides as the run did so far. */
-static void recall(struct client_steps *s, const struct client_past *past)
-{
-    s->best = past->best;
-    s->n_skipped = past->n_skipped;
-    if (s->best.step > 0)
-        client_steps_on_best(s);
-}
-
-/* Goes on where the last client stopped. */
-static int take_over(struct client_steps *s, struct error *err)
-{
-    struct client_past past;
-    struct message m;
-    int rc = client_attach_take(&m, s->link, s->run->attach, err);
-
-    if (rc)
-        return rc;
-    say_taken(s, &m);
-    client_past_read(&past, s->run->directory, m.taken.done);
-    s->begun = true;
-    s->opened = m.taken.opened, s->arrived = m.taken.arrived, s->covered = m.taken.covered;
-    s->done = past.last;
-    if (s->done + m.taken.n < m.taken.done) /* lines of earlier steps are lost */
-        s->done = m.taken.done - m.taken.n;
-    if (client_steps_has_saved(s, s->covered))
-        s->asked = s->covered;
-    recall(s, &past);
-    rc = client_metrics_reopen(&s->metrics, s->run->directory_fd, s->done, fill_line, s, err);
-    if (!rc && s->done == s->opened && client_past_lacks_evaluation(&past, &s->run->resume.record.options, s->done))
-        rc = make_up_evaluation(s, err);
-    if (!rc)
-        rc = catch_up(s, &m, err);
-    if (!rc)
-        end_early(s);
-    s->since_ns = uv_hrtime();
-    return rc;
-}
-
-/* Goes on where the run stopped; a stop before the next step ends it here. */
-static int take_up(struct client_steps *s, struct error *err)
-{
-    int rc = open_metrics(s, err);
-
-    if (rc)
-        return rc;
-    recall(s, &s->run->resume.past);
-    if (s->run->resume.lacks_evaluation)
-        rc = make_up_evaluation(s, err);
-    return rc ? rc : client_steps_ask(s, err);
-}
-
-/* Before the first step of a run that has done none. */
-static int measure_before(struct client_steps *s, struct error *err)
-{
-    int rc = s->run->options.eval_every > 0 && s->opened == 0 ? evaluate(s, &s->before, err) : 0;
-
-    return rc ? rc : client_steps_ask(s, err); /* the stop that interrupted it may not have been reported yet */
-}
-
-int client_steps_run(struct client_steps *s, struct error *err)
-{
-    const struct client_run *run = s->run;
-    int rc;
-
-    s->end = run->options.steps;
-    s->job->stop = &s->stop;
-    s->job->on_evaluating = s->events->on_evaluating;
-    s->job->user = s->user;
-    s->opened = s->arrived = s->covered = s->done = s->run->first_step;
-    rc = client_checkpoints_list(&s->checkpoints, s->run->directory_fd, err);
-    if (!rc && run->attach)
-        rc = take_over(s, err);
-    if (!rc)
-        rc = measure_before(s, err);
-    if (!rc && !run->attach)
-        rc = run->resume.in_place ? take_up(s, err) : open_metrics(s, err);
     client_steps_count_time(s, 0);
     if (!rc)
         rc = take_steps(s, err);
     if (!rc)
         rc = wait_for_room(s, err);
-    struct error why = {""};
     if (s->metrics_rc)
-        note_metrics(s, client_metrics_flush(&s->metrics, &why), &why);
+        client_steps_note_metrics(s, client_metrics_flush(&s->metrics, &why), &why);
     if (!rc && !s->save_rc)
         finish_cleanup(s);
     return rc;
+}
+
+int client_steps_run(struct client_steps *s, struct error *err)
+{
+    return run_from_start(s, client_steps_start(s, err), err);
+}
+
+int client_steps_run_taken(struct client_steps *s, const struct client_attach *attach, struct error *err)
+{
+    return run_from_start(s, client_steps_take_over(s, attach, err), err);
 }

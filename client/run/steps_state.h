@@ -1,5 +1,5 @@
-/* client/run/steps_state.h - when a run requests a checkpoint, and what follows from it (client/run/steps_save.c); for
- * client/run/steps.c alone. */
+/* client/run/steps_state.h - what the files of client/run/steps.h share: how a run comes to its first step (steps_start.c),
+ * its steps (steps.c), and when it requests a checkpoint and what follows from that (steps_save.c). */
 #ifndef CLIENT_RUN_STEPS_STATE_H
 #define CLIENT_RUN_STEPS_STATE_H
 
@@ -7,6 +7,29 @@
 
 /* Tells the user a sentence. */
 void client_steps_note(const struct client_steps *s, const char *sentence);
+
+/* ---- steps_start.c ---- */
+
+/* Up to the first step: of a new or a resumed run; of a job that is taken over, which is this process's from then on. */
+int client_steps_start(struct client_steps *s, struct error *err);
+int client_steps_take_over(struct client_steps *s, const struct client_attach *attach, struct error *err);
+
+/* ---- steps.c ---- */
+
+/* Takes a step's end in: its line, and an evaluation if one is due. */
+int client_steps_on_done(struct client_steps *s, const struct message *m, struct error *err);
+
+/* Evaluates after all opened steps are done, in the buffer that does not hold the next step's data. A stop interrupts
+ * it: the loss is then NaN. */
+int client_steps_evaluate(struct client_steps *s, double *loss, struct error *err);
+
+/* Patience ends the run like its last step: that step is saved. */
+void client_steps_end_early(struct client_steps *s);
+
+/* Records a failed write of metrics. It does not end the run: the lines are retried with the next step's. */
+void client_steps_note_metrics(struct client_steps *s, int rc, const struct error *why);
+
+/* ---- steps_save.c ---- */
 
 /* A checkpoint is new, or the run begins: counts the time to the next one. */
 void client_steps_count_time(struct client_steps *s, uint64_t save_ns);

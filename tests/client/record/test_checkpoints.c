@@ -1,8 +1,7 @@
 /* Which checkpoints stand in a run directory, which is the best, and what is removed when. */
+#include "client/eps.h"
 #include "client/record/checkpoints.h"
 #include "client/record/metrics.h"
-#include "client/record/past.h"
-#include "client/run/steps_state.h"
 
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
@@ -166,36 +165,6 @@ TEST(an_interim_checkpoint_goes_when_there_is_a_newer_one)
     prune(2, "best latest step-8 step-9 ");
 }
 
-/* What the run does when the daemon has saved a checkpoint that it asked for, by its time alone or not. */
-static void hear_saved(struct client_steps *s, uint64_t step, bool interim)
-{
-    stand(print("step-%ju", (uintmax_t)step));
-    point_latest(print("step-%ju", (uintmax_t)step));
-    s->asked = step, s->saving = true, s->interim = interim;
-    client_steps_on_saved(s, step);
-    client_tidy_end(&s->tidy);
-}
-
-/* Its evaluation ends while it is being written: it is then one of those that are kept. */
-TEST(an_interim_checkpoint_whose_step_proves_best_meanwhile_is_kept)
-{
-    static const struct eps_train_events silent;
-    struct client_run run = {.directory = "out",
-                             .directory_fd = out,
-                             .options = {.save_every = 100, .eval_every = 1, .keep = 2}};
-    struct client_steps s = {.run = &run, .events = &silent, .metrics.fd = -1};
-
-    ck_assert_int_eq(client_checkpoints_list(&s.checkpoints, out, NULL), 0);
-    hear_saved(&s, 4, true);
-    s.best.step = 5;
-    hear_saved(&s, 5, true);
-    ck_assert_str_eq(outputs_names("out"), "best latest step-5 ");
-    s.best.step = 7;
-    hear_saved(&s, 7, false);
-    ck_assert_str_eq(outputs_names("out"), "best latest step-5 step-7 ");
-    client_checkpoints_free(&s.checkpoints);
-}
-
 /* Up to the step that the run resumes after, and the loss before the first step too. */
 TEST(evaluations_of_a_run_that_goes_on_are_read_from_its_metrics)
 {
@@ -265,32 +234,4 @@ TEST(metrics_are_flushed_and_old_ones_go_one_cleanup_after_the_other)
     client_tidy_begin(&tidy, &c, 1, -1);
     client_tidy_end(&tidy);
     ck_assert_str_eq(outputs_names("out"), "step-19 ");
-}
-
-/* By hand: after that many minutes, or nine times as long as the last save took; without --save-every, or without minutes,
- * never. */
-TEST(a_checkpoint_is_due_by_time_and_takes_a_tenth_of_it_at_most)
-{
-    static const struct {
-        uint64_t save_every, save_ns, due_ns;
-        double minutes;
-    } cases[] = {
-        {100, 0, 120000000000, 2},
-        {100, 10000000000, 120000000000, 2},
-        {100, 20000000000, 180000000000, 2},
-        {0, 20000000000, 0, 2},
-        {100, 20000000000, 0, 0},
-    };
-
-    for (int i = 0; i < COUNT(cases); i++) {
-        struct client_run run = {.options = {.save_every = cases[i].save_every, .save_minutes = cases[i].minutes}};
-        struct client_steps s = {.run = &run};
-        const uint64_t before = uv_hrtime();
-        client_steps_count_time(&s, cases[i].save_ns);
-        const uint64_t after = uv_hrtime();
-        if (cases[i].due_ns == 0)
-            ck_assert_uint_eq(s.due_ns, UINT64_MAX);
-        else
-            ck_assert(s.due_ns >= before + cases[i].due_ns && s.due_ns <= after + cases[i].due_ns);
-    }
 }

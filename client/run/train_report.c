@@ -1,0 +1,143 @@
+#include "client/daemon/memory.h"
+#include "client/member.h"
+#include "client/record/change.h"
+#include "client/run/train_state.h"
+
+#include <inttypes.h>
+
+static int tell_plan(struct client_train *t, struct error *err)
+{
+    const struct client_steps *s = &t->steps;
+    struct client_memory memory = {0};
+    const struct eps_memory *sides;
+    int rc = s->events->on_plan ? client_memory_await(&memory, &t->link, err) : 0;
+
+    if (!rc && client_memory_take(&memory, &sides) == 2)
+        s->events->on_plan(s->user, &t->job.choice, &sides[0], &sides[1]);
+    return rc;
+}
+
+/* "1 of 3 workers has no share: the minibatch has 2 parts (--parts)". The daemon has told of those that are left out. */
+static void note_idle(const struct client_train *t)
+{
+    const uint32_t n = t->n_workers - t->job.n_workers, parts = t->run.options.parts;
+    struct error sentence;
+
+    if (t->n_workers <= t->job.n_workers || t->job.n_workers < parts)
+        return;
+    error_set(&sentence, 0, "%u of %u workers %s no share: the minibatch has %u part%s (--parts)", n, t->n_workers,
+              n > 1 ? "have" : "has", parts, parts > 1 ? "s" : "");
+    client_train_note(t, sentence.text);
+}
+
+static void note_memory(const struct client_train *t)
+{
+    const struct client_run *run = &t->run;
+    struct error sentence;
+    struct model model;
+
+    const int rc = client_options_model(&model, &run->model.config, run->options.freeze, NULL);
+
+    if (!rc && client_options_say_fenced(&sentence, &run->asked, &run->options, model.n_trained))
+        client_train_note(t, sentence.text);
+    if (!rc && client_options_say_summed(&sentence, &run->asked, &run->options, &model))
+        client_train_note(t, sentence.text);
+    model_free(&model);
+}
+
+/* Reports present and earlier changes. */
+static void say_changes(const struct client_train *t)
+{
+    const struct client_run *run = &t->run;
+    const bool rebatched = run->options.batch != run->resume.record.options.batch;
+    struct error sentence, change;
+    uint64_t step;
+
+    for (size_t i = 0; client_change_say(&change, &step, run->changes, i); i++) {
+        error_set(&sentence, 0, "changed %.400s%s", change.text,
+                  step == run->first_step ? "; the optimizer's moments are kept" : "");
+        client_train_note(t, sentence.text);
+    }
+    if (!rebatched)
+        return;
+    error_set(&sentence, 0,
+              "the batch changes, the data's order does not: %" PRIu64 " windows are done, and step %" PRIu64
+              " begins with the next",
+              client_run_rows(run, run->first_step), run->first_step + 1);
+    client_train_note(t, sentence.text);
+}
+
+/* Reports what the directories of --data have and the run has not. */
+static void note_passed(const struct client_train *t)
+{
+    const struct client_data *data = &t->run.data;
+    struct error sentence;
+
+    if (data->n_passed > 0) {
+        error_set(&sentence, 0, "%" PRIu64 " file%s in directories of --data passed over: not named %s", data->n_passed,
+                  data->n_passed == 1 ? "" : "s", client_data_suffixes(data));
+        client_train_note(t, sentence.text);
+    }
+    if (data->n_folders > 0) {
+        error_set(&sentence, 0, "%" PRIu64 " folder%s in directories of --data passed over: %.200s%s; name %s too",
+                  data->n_folders, data->n_folders == 1 ? "" : "s", data->folder,
+                  data->n_folders == 1 ? "" : " and others", data->n_folders == 1 ? "it" : "them");
+        client_train_note(t, sentence.text);
+    }
+}
+
+static void report_resumed(const struct client_train *t)
+{
+    const struct client_run *run = &t->run;
+    const struct eps_train_options *stored = &run->resume.record.options;
+    struct error sentence;
+
+    error_set(&sentence, 0, "continuing from %s after %" PRIu64 " steps", run->resume.path, run->first_step);
+    client_train_note(t, sentence.text);
+    if (run->latest_mended) {
+        error_set(&sentence, 0, "%s/latest names step-%" PRIu64 " now: the run was ended before it could",
+                  run->directory, run->first_step);
+        client_train_note(t, sentence.text);
+    }
+    say_changes(t);
+    if (run->options.steps != stored->steps) {
+        error_set(&sentence, 0,
+                  "the run's end moves from step %" PRIu64 " to %" PRIu64 ", and the learning-rate schedule with it",
+                  stored->steps, run->options.steps);
+        client_train_note(t, sentence.text);
+    }
+    if (stored->microbatch && run->options.microbatch != stored->microbatch) {
+        error_set(&sentence, 0, "microbatches have %u rows, and the run had %u: results agree only to rounding",
+                  run->options.microbatch, stored->microbatch);
+        client_train_note(t, sentence.text);
+    }
+}
+
+static void report_start(struct client_train *t)
+{
+    const struct client_run *run = &t->run;
+    struct error sentence;
+
+    if (t->steps.events->on_start)
+        t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
+    if (t->steps.events->on_disk)
+        t->steps.events->on_disk(t->steps.user, client_disk_bytes(&t->disk), client_disk_most(&run->options),
+                                 client_disk_free(run->directory_fd));
+    if (run->preset && client_options_say_recipe(&sentence, run->preset, &run->asked, &run->options))
+        client_train_note(t, sentence.text);
+    if (*run->drawn) {
+        error_set(&sentence, 0, "drawn by the seed, as the model lacks them: %s", run->drawn);
+        client_train_note(t, sentence.text);
+    }
+    note_memory(t);
+    note_idle(t);
+    note_passed(t);
+    if (run->asked.resume)
+        report_resumed(t);
+}
+
+int client_train_report(struct client_train *t, struct error *err)
+{
+    report_start(t);
+    return tell_plan(t, err);
+}

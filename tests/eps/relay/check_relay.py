@@ -1,0 +1,673 @@
+"""check_relay.py - a small world around relay.py, for search.py: workers, an optimizer thread, readers and faults.
+
+The world keeps the numbers that the relay does not: moments, sums and weights of every unit, as a record of what was
+decayed, folded (which visit and part) and updated in which order. So "as if nothing had happened" is an equality.
+What it checks at every move:
+  versions are t or t+1 (t-1 or t in the tail); a fold reads the slice it names, written in the current attempt;
+  no name is folded twice; an update finds exactly the fault-free record; no pull is ever answered with a version other
+  than the one it names, which stays until the worker has gone on, and none is left without an answer; accumulators and
+  slots are within bounds; what a reader captures is the fault-free record of its version; fenced updates wait for the
+  whole step; torn is said only when the step was begun and can neither be finished nor redone; a step is skipped only
+  if numbers were not finite; live workers are not refused, nor their pulls void, but for a step that is over;
+  no worker is given more unfinished parts than it has room for, and none keeps a part waiting that it has room for;
+  a part leaves its worker only when the worker is lost; a step opens with owners within the rooms, and not beyond them;
+and at the end of every path: all steps done, state equal to the fault-free one, slots free, nothing waiting; or nobody
+is attached; or the rooms add up to less than the parts: then a worker is given room for all, and finishes what is left.
+"""
+from collections import namedtuple
+
+import relay as spec
+from relay import ANY, Relay, RESERVED
+
+# One setting of the search. faults: at most `n_faults` of these happen, anywhere.
+#   kill  a worker is lost      stop  is lost, wakes, sends what it was about to, attaches again under its old number
+#   dup   a message comes twice      resume  its session breaks; it sends again all that was not acknowledged
+#   bad   a slice is not finite      badloss  a loss is not finite
+#   again a pull comes a second time, at any moment later      ahead  a worker pulls for the next step before its share
+#   leave a worker gets no more parts, and goes at their end
+# queue: messages of one worker that may be under way.
+# coarse: a pull that is answered at once is one move with the sending of the next, and readers release the lowest
+#   unit first (fewer orders, same messages).
+# rooms: of each worker, and of those that attach later one of `later`; (): any number. changes: at most so many rooms
+#   change.
+Setting = namedtuple('Setting', 'name config visits frozen workers late steps faults n_faults saves queue coarse '
+                     'rooms later changes', defaults=((), 2, 0, 2, (), 1, 0, 0, True, (), (), 0))
+
+
+class Violation(Exception):
+    pass
+
+
+def check(ok, what):
+    if not ok:
+        raise Violation(what)
+
+
+interned = {}
+
+
+def intern(x):
+    return interned.setdefault(x, len(interned))
+
+
+programs = {}
+
+
+def program(setting, parts):
+    """What one pass over these parts says, in order: forward from the bottom, losses, backward from the top."""
+    key = (setting.visits, setting.frozen, setting.config.slices, parts)
+    if key not in programs:
+        say = [('pull', v) for v in range(len(setting.visits))] + [('loss', p) for p in parts]
+        for v in reversed(range(len(setting.visits))):
+            say.append(('pull', v))
+            if setting.visits[v] not in setting.frozen:
+                say += [('contribution', (v, p, s)) for p in parts for s in range(setting.config.slices)]
+        programs[key] = tuple(say)
+    return programs[key]
+
+
+# A pass: step, its parts with their attempts, place in the program, is its pull unanswered, (unit, buffer) being read.
+Pass = namedtuple('Pass', 't share pc waiting reading')
+
+
+class Worker:
+    """Runs its passes in any interleaving: one must be able to go on while another waits for a slot. (A worker with
+    memory for one pass gets the same messages out by dropping a pass and starting it again.)"""
+    def __init__(self, slots):
+        self.attached = False
+        self.passes = ()
+        self.slots = (None,) * (1 + slots)      # what it wrote there: (t, name, attempt)
+        self.grant = None                       # (name) for the reserved slot; below it nothing is wanted
+        self.queue = ()                         # messages under way
+
+    def copy(self):
+        w = Worker.__new__(Worker)
+        w.__dict__.update(self.__dict__)
+        return w
+
+    def key(self):
+        return (self.attached, self.passes, self.slots, self.grant, self.queue)
+
+
+def copy_relay(r):
+    n = r.__class__.__new__(r.__class__)
+    d = n.__dict__
+    d.update(r.__dict__)
+    for field in ('version', 'jobs', 'granted', 'room'):
+        d[field] = dict(d[field])
+    for field in ('owner', 'attempt', 'loss', 'faults', 'waiting'):
+        d[field] = list(d[field])
+    for field in ('folded', 'updating'):
+        d[field] = set(d[field])
+    d['inbox'] = {w: list(cells) for w, cells in r.inbox.items()}
+    d['readers'] = {k: (v, set(a), set(b)) for k, (v, a, b) in r.readers.items()}
+    return n
+
+
+def key_relay(r):
+    return (r.t, tuple(sorted(r.version.items())), tuple(r.owner), tuple(r.attempt), tuple(r.loss), tuple(r.faults),
+            frozenset(r.folded), tuple(sorted(r.jobs.items())), frozenset(r.updating), frozenset(r.granted.items()),
+            tuple((w, tuple(c), r.room[w]) for w, c in sorted(r.inbox.items())), tuple(r.waiting), r.covered, r.tail,
+            r.torn,
+            tuple((k, v, frozenset(a), frozenset(b)) for k, (v, a, b) in sorted(r.readers.items())))
+
+
+class World:
+    def __init__(self, setting, relay_class=Relay):
+        self.setting = setting
+        c = setting.config
+        self.relay = relay_class(c)
+        self.workers = [Worker(c.slots) for _ in range(setting.workers + setting.late)]
+        self.rooms = dict(enumerate(setting.rooms or (ANY,) * setting.workers))     # of the attached
+        self.leaving = frozenset()
+        self.changes = setting.changes
+        units = sorted(set(setting.visits))
+        self.base = {(u, s): 0 for u in units for s in range(c.slices)}     # record of finished steps, interned
+        self.moments = {us: () for us in self.base}                         # folded straight into m and v, this step
+        self.sums = {us: () for us in self.base}                            # summed
+        self.weights = {u: [0, 0] for u in units}                           # two buffers, the record they hold
+        self.current = {u: 0 for u in units}
+        self.queue = ()             # jobs of the thread, oldest first; [0] of `running` is under way
+        self.running = None
+        self.skipped = ()
+        self.done = 0
+        self.stale = ()
+        self.faults = setting.n_faults
+        self.saves = setting.saves
+        self.late = setting.late
+        self.asleep = None          # a stopped worker that will attach again
+        self.captured = ()          # (unit, version)
+        self.saved = 0
+        self.last = None            # last message delivered, for a duplicate
+        self.pulls = ()             # (worker, t, unit): not answered
+        self.torn = False
+        self.bad = ()               # (step, part) that were not finite, once for each time
+        self.trace = None           # list, on random walks
+        for w in range(setting.workers):
+            self.workers[w].attached = True
+            self.feed('attached', w)
+
+    def start_trace(self):
+        self.trace = [spec.config_to_text(self.setting.config)]
+        self.relay = self.relay.__class__(self.setting.config)
+        for w in range(self.setting.workers):
+            self.feed('attached', w)
+
+    def copy(self):
+        n = World.__new__(World)
+        n.__dict__.update(self.__dict__)
+        n.relay = copy_relay(self.relay)
+        n.workers = [w.copy() for w in self.workers]
+        for field in ('base', 'moments', 'sums', 'current', 'rooms'):
+            setattr(n, field, dict(getattr(self, field)))
+        n.weights = {u: list(b) for u, b in self.weights.items()}
+        return n
+
+    def key(self):
+        remembers = self.faults and ('dup' in self.setting.faults or 'again' in self.setting.faults)
+        return hash((key_relay(self.relay), tuple(w.key() for w in self.workers), tuple(self.base.values()),
+                     tuple(self.moments.values()), tuple(self.sums.values()), tuple(map(tuple, self.weights.values())),
+                     tuple(self.current.values()), self.queue, self.running, self.skipped, self.done, self.bad,
+                     self.stale, self.faults, self.saves, self.late, self.asleep, self.captured, self.saved,
+                     self.last if remembers else None, tuple(sorted(self.rooms.items())), self.leaving, self.changes))
+
+    # ---- what should be ---------------------------------------------------------------------------------------
+
+    def is_summed(self, u):
+        c = self.setting.config
+        return c.commit == 'fenced' or self.setting.visits.count(u) > 1 or (c.optimizer == 'adamw' and c.parts > 1)
+
+    def full(self, u):
+        """The folds of one step into one slice of u, in fold order."""
+        return tuple((v, p) for v in reversed(range(len(self.setting.visits))) if self.setting.visits[v] == u
+                     for p in range(self.setting.config.parts))
+
+    def expected(self, u, version):
+        """The fault-free record of a slice of u at a version."""
+        base = 0
+        for t in range(version):
+            if t not in self.skipped and u not in self.setting.frozen:
+                base = intern((base, t, ('decay',) + self.full(u)))
+        return base
+
+    def load(self, w):
+        return sum(o == w and self.relay.is_unfinished(p) for p, o in enumerate(self.relay.owner))
+
+    def is_short(self):
+        """Some of what is left waits for room."""
+        return self.done < self.setting.steps and sum(self.rooms.values()) < self.setting.config.parts
+
+    def may_retire(self, w):
+        """It has nothing of the step; or another can redo what it has, and the step waits for a worker anyway."""
+        r = self.relay
+        mine = [p for p, o in enumerate(r.owner) if o == w and r.is_unfinished(p)]
+        return not mine or (self.load(None) and all(map(r.can_redo, mine)))
+
+    # ---- feeding the relay and doing what it says --------------------------------------------------------------
+
+    def feed(self, *event, stale=False):
+        if event[0] == 'attached' and self.rooms[event[1]] != ANY:
+            event += (self.rooms[event[1]],)
+        if event[0] == 'pull':
+            self.pulls += (event[1:],)
+        r = self.relay
+        t, owner = r.t, list(r.owner)
+        actions = r.feed(event)
+        if self.trace is not None:
+            self.trace += [spec.to_text(event)] + ['  ' + spec.to_text(a) for a in actions]
+        for action in actions:
+            self.obey(action, event, stale)
+        self.start_job()
+        check(sorted(self.pulls) == sorted(r.waiting), 'a pull is left without an answer')
+        if t == r.t:
+            for p, (old, new) in enumerate(zip(owner, r.owner)):
+                check(old in (None, new) or old not in r.inbox, 'part %d is taken from worker %s' % (p, old))
+        self.invariants()
+
+    def obey(self, action, event, stale):
+        what, x = action[0], action[1:]
+        if what == 'share':
+            w, t, share = self.workers[x[0]], x[1], x[2]
+            check(w.attached, 'share for a worker that is not there')
+            w.passes = tuple(q for q in w.passes if q.t == t) + (Pass(t, share, 0, False, None),)
+            if len(w.passes) == 1:
+                w.grant = None
+            n, room = self.load(x[0]), self.rooms[x[0]]
+            check(n <= room, 'worker %d has %d parts, and room for %d' % (x[0], n, room))
+        elif what == 'answer':
+            self.answer(*x)
+        elif what == 'void':
+            self.void(*x)
+        elif what == 'refuse':
+            if x[1] != 'not finite':
+                self.refused(event, x, stale)
+            elif x[0] not in self.relay.inbox:      # else the step is given up, and nobody is lost
+                self.detach(x[0])
+        elif what == 'free':
+            w, name = self.workers[x[0]], x[2:]
+            if w.slots[x[1]] and w.slots[x[1]][1] == name:
+                w.slots = w.slots[:x[1]] + (None,) + w.slots[x[1] + 1:]
+        elif what == 'grant':
+            self.workers[x[0]].grant = x[1:]
+        elif what == 'fold':
+            self.queue += (x + (None,),)
+        elif what == 'update':
+            u = x[0]
+            if self.setting.config.commit == 'fenced':
+                trained = [y for y in self.sums if y[0] not in self.setting.frozen]
+                check(all(set(self.sums[y]) == set(self.full(y[0])) for y in trained),
+                      'fenced update before the step is known good')
+            self.queue += ((u, 'update'),)
+        elif what == 'skipped':
+            check(self.setting.config.commit == 'fenced' or not any(self.moments.values()), 'skipped after a fold')
+            check(self.bad, 'skipped, but all was finite')
+            self.skipped += (x[0],)
+        elif what == 'done':
+            check(x[0] == self.done, 'done out of order')
+            self.done += 1
+        elif what == 'capture':
+            self.captured = tuple(sorted(self.captured + ((x[1], x[2]),)))
+        elif what == 'saved':
+            self.saved = 1
+        elif what == 'abandon':
+            self.captured = ()
+            self.saved = -1
+        elif what == 'torn':
+            c = self.setting.config
+            begun = any(self.moments.values()) or any(self.sums.values()) or self.queue or self.running \
+                or any(v > x[0] for v in self.relay.version.values())
+            check(c.commit == 'eager' and begun, 'torn, but nothing of the step was folded')
+            check(not c.replay or len(self.bad) > len(set(self.bad)), 'torn, but replay could redo it')
+            self.torn = True
+        else:
+            check(what == 'covered', 'unknown action ' + what)
+
+    def is_over(self, t):
+        return self.torn or self.relay.torn or t < self.relay.t or (t == self.relay.t and self.relay.covered)
+
+    def answer(self, w, u, t, where):
+        index = self.current[u] if where == 'now' else 1 - self.current[u]
+        check(where == 'now' or self.setting.config.replay, 'answered from a buffer that is not there')
+        check(self.weights[u][index] == self.expected(u, t), 'pull answered with another version')
+        check(not self.is_over(t), 'a pull of a step that is over is answered with weights')
+        self.answered(w, u, t, (u, index))
+
+    def void(self, w, u, t):
+        check(self.is_over(t) or self.relay.version[u] > t, 'void, but the version stands or will come')
+        self.answered(w, u, t, None)
+
+    def answered(self, w, u, t, reading):
+        """Without weights, a worker goes on all the same: what it sends is of a step that is over."""
+        check((w, t, u) in self.pulls, 'an answer to no pull')
+        i = self.pulls.index((w, t, u))
+        self.pulls = self.pulls[:i] + self.pulls[i + 1:]
+        worker = self.workers[w]
+        for i, q in enumerate(worker.passes):
+            say = program(self.setting, parts_of(q))
+            if q.waiting and q.t == t and self.setting.visits[say[q.pc][1]] == u:
+                q = q._replace(pc=q.pc + 1, waiting=False, reading=reading)
+                worker.passes = worker.passes[:i] + ((q,) if q.pc < len(say) else ()) + worker.passes[i + 1:]
+                return
+
+    def refused(self, event, x, stale):
+        """A live worker is refused only what has been overtaken: a step that is over. Its pulls never are."""
+        if event[0] == 'pull':
+            self.pulls = self.pulls[:-1]
+        if stale or not isinstance(x[0], int):
+            return
+        w = self.workers[x[0]]
+        check(event[0] in ('loss', 'contribution'), 'refused: %s %s' % (event, x))
+        t = event[2]
+        check(self.is_over(t), 'a live worker is refused: %s %s' % (event, x))
+        w.passes = tuple(q for q in w.passes if q.t > t)
+        if event[0] == 'contribution' and w.slots[event[7]] and w.slots[event[7]][1] == event[3:6]:
+            w.slots = w.slots[:event[7]] + (None,) + w.slots[event[7] + 1:]
+
+    def start_job(self):
+        if self.running is None and self.queue:
+            i = min(range(len(self.queue)), key=lambda i: self.queue[i][0])      # lowest unit, then oldest
+            self.running = self.queue[i]
+            self.queue = self.queue[:i] + self.queue[i + 1:]
+
+    def finish_job(self, verdict):
+        job, self.running = self.running, None
+        u = job[0]
+        if job[1] == 'update':
+            check(u not in self.setting.frozen, 'frozen unit updated')
+            for s in range(self.setting.config.slices):
+                record = self.sums[u, s] if self.is_summed(u) else self.moments[u, s]
+                if self.is_summed(u):
+                    record = ('decay',) + record
+                check(record == ('decay',) + self.full(u), 'update of unit %d finds %s' % (u, record))
+                self.base[u, s] = intern((self.base[u, s], self.relay.version[u], record))
+                self.moments[u, s] = self.sums[u, s] = ()
+            if self.setting.config.replay:
+                self.current[u] = 1 - self.current[u]
+            self.weights[u][self.current[u]] = self.base[u, 0]
+            self.feed('updated', u)
+            return
+        _, v, p, s, w, k, first, kept = job
+        written = kept or self.workers[w].slots[k]
+        check(written and written[1] == (v, p, s) and written[0] == self.relay.t or self.relay.t in self.skipped
+              or (self.relay.t - 1) in self.skipped, 'fold of a slot that holds %s, not %s' % (written, (v, p, s)))
+        if verdict == 'ok':
+            where = self.sums if self.is_summed(u) else self.moments
+            old = where[u, s]
+            check((v, p) not in old or first == 'first' and where is self.sums, 'folded twice')
+            if where is self.sums:
+                new = ((v, p),) if first == 'first' else old + ((v, p),)
+            else:
+                new = old + (('decay',) if first == 'first' else ()) + ((v, p),)
+            if not self.setting.config.deterministic:               # sums commute: forget the order
+                new = tuple(x for x in new if x == 'decay') + tuple(sorted((x for x in new if x != 'decay'),
+                                                                           key=self.full(u).index))
+            where[u, s] = new
+        self.feed('folded', u, s, verdict)
+
+    def invariants(self):
+        r = self.relay
+        if r.t < 0:
+            return
+        for u, version in r.version.items():
+            low, high = (r.t - 1, r.t) if r.tail == r.t - 1 else (r.t, r.t + 1)
+            check(low <= version <= high, 'unit %d at version %d in step %d' % (u, version, r.t))
+        c = self.setting.config
+        if c.commit == 'eager' and c.optimizer == 'adamw' and c.parts > 1:
+            used = {u for (u, s), x in self.sums.items() if x and self.setting.visits.count(u) == 1}
+            check(len(used) <= c.accumulators, 'more accumulators than there are')
+        if self.load(None) and not r.torn:
+            for w, room in self.rooms.items():
+                check(self.load(w) >= room, 'a part waits, and worker %d has room' % w)
+        for w, cells in r.inbox.items():
+            check(len(cells) == 1 + c.slots, 'inbox has grown')
+            full = [x for x in cells if x]
+            check(len(full) == len(set(full)), 'one name in two slots')
+
+    # ---- moves ------------------------------------------------------------------------------------------------
+
+    def moves(self):
+        """(progress, faults and requests). Only the first must exist for there to be no deadlock."""
+        go, may = [], []
+        if self.torn:
+            return go, may
+        s, r = self.setting, self.relay
+        alive = sorted(self.rooms)
+        if r.covered and r.t + 1 < s.steps and alive and sum(self.rooms.values()) >= s.config.parts:
+            go.append(('open',))
+        for i in alive:
+            w = self.workers[i]
+            if w.queue:
+                go.append(('deliver', i))
+            if len(w.queue) < max(1, s.queue):
+                go += [('send', i, j) for j, q in enumerate(w.passes) if self.next_message(w, q)]
+        if self.running:
+            go.append(('job', 'ok'))
+        go += [('release', u) for u, _ in (self.captured[:1] if s.coarse else self.captured)]
+        if self.stale:
+            go.append(('stale',))
+        if self.asleep is not None:
+            go += [('back', n) for n in s.later or (ANY,)]
+        if self.late:
+            (may if alive else go).extend([('attach', n) for n in s.later or (ANY,)])
+        go += [('retire', w) for w in sorted(self.leaving) if self.may_retire(w)]
+        if self.saves and r.t >= 0:
+            may.append(('save',))
+        if self.faults and r.t >= 0:
+            for fault in s.faults:
+                if fault in ('kill', 'stop', 'resume'):
+                    may += [(fault, i) for i in alive if fault != 'resume' or s.queue]
+                elif fault == 'dup' and self.last:
+                    may.append(('dup',))
+                elif fault == 'again' and self.last and self.last[0] == 'pull':
+                    may.append(('again',))
+                elif fault == 'ahead':
+                    may += [('ahead', i) for i in alive]
+                elif fault == 'leave':
+                    may += [('leave', i) for i in alive if i not in self.leaving]
+                elif fault == 'bad' and self.running and self.running[1] != 'update':
+                    may.append(('bad',))
+                elif fault == 'badloss':
+                    may += [('badloss', i, j) for i in alive for j, q in enumerate(self.workers[i].passes)
+                            if (self.next_message(self.workers[i], q) or (0, ' '))[1][0] == 'loss']
+        if self.changes and r.t >= 0:
+            change = [('room', w, n) for w in alive if w not in self.leaving for n in range(s.config.parts + 1)
+                      if n != self.rooms[w]]
+            if go or not self.is_short():
+                may += change
+            else:
+                go += [m for m in change if m[2] > self.rooms[m[1]]]
+        return go, may
+
+    def next_message(self, w, q):
+        """(place in the program, event without its worker) of what a pass sends next; None while it cannot."""
+        say = program(self.setting, parts_of(q))
+        if q.waiting:
+            return None
+        for pc in range(q.pc, len(say)):
+            what, x = say[pc]
+            if what == 'pull':
+                return pc, ('pull', q.t, self.setting.visits[x])
+            if what == 'loss':
+                return pc, ('loss', q.t, x, dict(q.share)[x], 'ok')
+            if w.grant and (-x[0],) + x[1:] < (-w.grant[0],) + w.grant[1:]:
+                continue                                            # folded already
+            tag = (q.t, x, dict(q.share)[x[1]])
+            if tag in w.slots:
+                continue
+            slot = next((k for k in range(1, len(w.slots)) if w.slots[k] is None), None)
+            if slot is None and w.grant == x and w.slots[RESERVED] is None:
+                slot = RESERVED
+            return None if slot is None else (pc, ('contribution', q.t, *x, tag[2], slot))
+        return None
+
+    def send(self, i, j, verdict='ok'):
+        w = self.workers[i]
+        q = w.passes[j]
+        pc, message = self.next_message(w, q)
+        if q.reading and not (q.t == self.relay.t and self.relay.covered) and q.t >= self.relay.t:
+            u, index = q.reading
+            check(self.weights[u][index] == self.expected(u, q.t), 'weights changed under a reading worker')
+        say = program(self.setting, parts_of(q))
+        if message[0] == 'contribution':
+            w.slots = w.slots[:message[6]] + ((q.t, message[2:5], message[5]),) + w.slots[message[6] + 1:]
+        waiting = message[0] == 'pull'
+        q = q._replace(pc=pc if waiting else pc + 1, waiting=waiting, reading=None)
+        w.passes = w.passes[:j] + ((q,) if q.pc < len(say) else ()) + w.passes[j + 1:]
+        if message[0] == 'loss':
+            message = message[:4] + (verdict,)
+        w.queue += (message,)
+        if not self.setting.queue:
+            self.deliver(i)
+            if self.setting.coarse and waiting and self.workers[i] is w:    # answered: take the next pull along
+                after = self.next_message(w, w.passes[j]) if j < len(w.passes) else None
+                if after and after[1][0] == 'pull':
+                    self.send(i, j)
+
+    def deliver(self, i):
+        w = self.workers[i]
+        message, w.queue = w.queue[0], w.queue[1:]
+        event = (message[0], i) + message[1:]
+        self.last = event
+        self.feed(*event)
+
+    def detach(self, i):
+        """The world's side of a loss. What the thread is to read stays in memory."""
+        w = self.workers[i]
+
+        def keep(job):
+            return job[:7] + (job[7] or w.slots[job[5]],) if job and job[1] != 'update' and job[4] == i else job
+        self.queue = tuple(keep(job) for job in self.queue)
+        self.running = keep(self.running)
+        self.workers[i] = Worker(self.setting.config.slots)
+        self.rooms.pop(i)
+        self.leaving -= {i}
+        self.pulls = tuple(x for x in self.pulls if x[0] != i)
+        if self.last and self.last[1] == i:
+            self.last = None
+
+    def move(self, m):
+        what = m[0]
+        r = self.relay
+        if what == 'open':
+            self.open()
+        elif what == 'send':
+            self.send(m[1], m[2])
+        elif what == 'deliver':
+            self.deliver(m[1])
+        elif what == 'job':
+            self.finish_job('ok')
+        elif what == 'release':
+            u, version = next(x for x in self.captured if x[0] == m[1])
+            self.captured = tuple(x for x in self.captured if x[0] != u)
+            for s in range(self.setting.config.slices):
+                check(self.base[u, s] == self.expected(u, version) and not self.moments[u, s],
+                      'captured another version')
+            check(self.weights[u][self.current[u]] == self.expected(u, version), 'captured other weights')
+            self.feed('released', 'disk', u)
+        elif what == 'stale':
+            event, self.stale = self.stale[0], self.stale[1:]
+            self.feed(*event, stale=True)
+        elif what in ('back', 'attach'):
+            if what == 'back':
+                i, self.asleep = self.asleep, None
+            else:
+                i = self.setting.workers + self.setting.late - self.late
+                self.late -= 1
+            self.workers[i].attached = True
+            self.rooms[i] = m[1]
+            self.feed('attached', i)
+        elif what == 'room':
+            self.changes -= 1
+            self.change_room(*m[1:])
+        elif what == 'retire':
+            self.detach(m[1])
+            self.feed('lost', m[1])
+        elif what == 'save':
+            self.saves -= 1
+            self.feed('save', 'disk')
+        else:
+            self.faults -= 1
+            self.fault(*m)
+
+    def open(self):
+        """Evenly, as far as there is room."""
+        s, r = self.setting, self.relay
+        self.open_too_much()
+        owners = []
+        for _ in range(s.config.parts):
+            able = [w for w, room in self.rooms.items() if owners.count(w) < room]
+            owners.append(min(able, key=lambda w: (owners.count(w), w)))
+        t = r.t + 1
+        self.feed('open', t, s.visits, s.frozen, tuple(sorted(owners)))
+        check(r.t == t, 'an open within the rooms is refused')
+
+    def open_too_much(self):
+        """All parts for one worker, wherever that is beyond its room."""
+        s, r = self.setting, self.relay
+        for w, room in self.rooms.items():
+            if room < s.config.parts:
+                twin = copy_relay(r)
+                actions = twin.feed(('open', r.t + 1, s.visits, s.frozen, (w,) * s.config.parts))
+                check([a[:2] for a in actions] == [('refuse', 'client')] and twin.t == r.t,
+                      'a step opens beyond the rooms')
+
+    def change_room(self, w, room):
+        self.rooms[w] = room
+        self.feed('room', w, room)
+
+    def fault(self, what, i=None, j=None):
+        r = self.relay
+        if what in ('kill', 'stop'):
+            if what == 'stop':
+                w = self.workers[i].copy()
+                late = [(x[0], i) + x[1:] for x in w.queue]
+                late += [(x[0], i) + x[1:] for _, x in filter(None, [self.next_message(w, q) for q in w.passes])]
+                self.stale = tuple(late[:2])
+                self.asleep = i
+            self.detach(i)
+            self.feed('lost', i)
+        elif what == 'dup':
+            last, self.last = self.last, None
+            self.feed(*last, stale=True)
+        elif what == 'again':
+            self.stale += (self.last,)
+        elif what == 'ahead':
+            self.feed('pull', i, r.t + 1, self.setting.visits[0])
+        elif what == 'leave':
+            self.leaving |= {i}
+            self.change_room(i, 0)
+        elif what == 'bad':
+            self.bad += ((r.t, self.running[2]),)
+            self.finish_job('bad')
+        elif what == 'badloss':
+            q = self.workers[i].passes[j]
+            part = self.next_message(self.workers[i], q)[1][2]
+            self.bad += ((q.t, part),) * (1 + (q.t == r.t and r.loss[part]))    # finite once: counts as the second
+            self.send(i, j, 'bad')
+        elif what == 'resume':
+            w = self.workers[i]
+            again = []
+            for q in w.passes:
+                say = program(self.setting, parts_of(q))
+                again += [('loss', q.t, x, dict(q.share)[x], 'ok') for y, x in say[:q.pc] if y == 'loss']
+                if q.waiting:
+                    again.append(('pull', q.t, self.setting.visits[say[q.pc][1]]))
+            lost_losses = [m for m in w.queue if m[0] == 'loss' and m not in again]
+            again += lost_losses
+            again += [('contribution', tag[0], *tag[1], tag[2], k) for k, tag in enumerate(w.slots) if tag]
+            w.queue = tuple(again)
+
+    def final(self):
+        """Nothing more will happen of itself: is that the end it should be? True: a step waits for room."""
+        check(not self.torn or not self.relay.waiting, 'a pull is never answered')
+        if self.torn or not self.rooms:
+            return False                                            # the step waits for a worker, and says so
+        if not self.is_short():
+            self.final_done()
+            return False
+        if self.relay.covered:
+            self.open_too_much()
+        for w in [len(self.workers)] + sorted(set(self.rooms) - self.leaving)[:1]:
+            self.copy().finish_with(w)
+        return True
+
+    def finish_with(self, w):
+        """A worker gets room for all parts, and nothing else happens from now on: all is done in the end."""
+        parts = self.setting.config.parts
+        self.trace = None
+        if w == len(self.workers):
+            self.workers.append(Worker(self.setting.config.slots))
+            self.workers[w].attached = True
+            self.rooms[w] = parts
+            self.feed('attached', w)
+        else:
+            self.change_room(w, parts)
+        for _ in range(10000):
+            go, _ = self.moves()
+            if not go:
+                break
+            self.move(go[0])
+        check(not self.torn and not self.is_short(), 'room for all does not help')
+        self.final_done()
+
+    def final_done(self):
+        r = self.relay
+        check(self.done == self.setting.steps, 'deadlock in step %d' % r.t)
+        check(not r.readers and not r.jobs and not self.running, 'something is left')
+        check(not any(x for cells in r.inbox.values() for x in cells), 'a slot is never freed')
+        check(not any(x for w in self.workers if w.attached for x in w.slots), 'a worker waits for a slot')
+        check(not r.waiting, 'a pull is never answered')
+        for (u, s), base in self.base.items():
+            check(base == self.expected(u, self.setting.steps), 'the end differs from the fault-free one')
+
+
+def parts_of(q):
+    return tuple(p for p, _ in q.share)
+
+
+def show(path):
+    moves = []
+    while path:
+        moves.append(path[0])
+        path = path[1]
+    return ' | '.join(' '.join(map(str, m)) for m in reversed(moves))
