@@ -68,7 +68,8 @@ struct relay_event {
 
 enum relay_action_kind {
     RELAY_SHARE,   /* worker, step, parts (n_parts): these are yours, in these attempts */
-    RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
+    RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer; or
+                     is_void: none, the pull came too late */
     RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite goes to the
                      worker at fault, perhaps another: it is lost here already, unless the step is given up with it */
     RELAY_FOLD,    /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds */
@@ -94,6 +95,7 @@ struct relay_action {
     uint64_t step;
     struct contribution_name name;
     bool before;                    /* RELAY_ANSWER */
+    bool is_void;                   /* RELAY_ANSWER: neither buffer may be read; before is false */
     bool first;                     /* RELAY_FOLD */
     bool to_client;                 /* RELAY_REFUSE of an open */
     bool to_reader;                 /* RELAY_REFUSE of a save: reader */
