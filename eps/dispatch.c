@@ -293,6 +293,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_ASSIGN:
     case MESSAGE_SHARE:
     case MESSAGE_WEIGHTS:
+    case MESSAGE_VOID:
     case MESSAGE_FREE:
     case MESSAGE_GRANT:
     case MESSAGE_ARRIVED:

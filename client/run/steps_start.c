@@ -1,6 +1,6 @@
 /* How a run comes to its first step: begun, resumed, or taken over. */
 #include "client/record/change.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 #include "client/run/steps_state.h"
 
 #include <inttypes.h>

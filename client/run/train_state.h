@@ -10,7 +10,7 @@
 #include "client/model/job.h"
 #include "client/record/disk.h"
 #include "client/run/attach.h"
-#include "client/run/options.h"
+#include "client/options/options.h"
 #include "client/run/run.h"
 #include "client/run/steps.h"
 #include "proto/base/trace.h"

@@ -312,7 +312,7 @@ static void on_evaluate(struct compute *c, const struct message *m)
     const struct device_worker *w = &c->worker;
     const struct products *products = &c->assign.assign.products;
 
-    link_begin(&c->link, 0);
+    link_begin(&c->link, MESSAGE_NO_STEP);
     const uint64_t since = trace_begin(c->worker.trace);
     if (products->version) /* a loss must have the same bits in a run and for its checkpoint */
         w->ops->choose(w->dev, &(struct products){0}, NULL);
@@ -324,7 +324,7 @@ static void on_evaluate(struct compute *c, const struct message *m)
         trace_end(&c->trace, since, "evaluate", NULL, (struct trace_arg[]){{"rows", m->evaluate.n_rows}, {NULL, 0}});
     if (!rc)
         mailbox_post(c->box, &reply);
-    else if (rc != -ECANCELED)
+    else if (rc != -ECANCELED && rc != -ESTALE)
         post_failed(c, rc, &err);
 }
 
@@ -340,12 +340,12 @@ static void on_generate(struct compute *c, const struct message *m)
         .logits = (float *)((char *)c->data.base + plan_generate_logits(goal->batch, goal->seq)),
     };
 
-    link_begin(&c->link, 0);
+    link_begin(&c->link, MESSAGE_NO_STEP);
     int rc = device_worker_generate(&c->worker, &run, &link_session, &c->link, &err);
     link_end(&c->link);
     if (!rc)
         mailbox_post(c->box, &reply);
-    else if (rc != -ECANCELED)
+    else if (rc != -ECANCELED && rc != -ESTALE)
         post_failed(c, rc, &err);
 }
 
@@ -407,6 +407,7 @@ static void on_mail(struct compute *c, const struct mail *mail)
     case MAIL_FREE: /* of the previous step, between two steps */
     case MAIL_GRANT:
     case MAIL_WEIGHTS:
+    case MAIL_VOID:
         if (job->kind)
             link_take_in(&c->link, mail);
         break;

@@ -48,6 +48,14 @@ static void on_weights(struct link *link, const struct message *m)
     tell_read(link, &come);
 }
 
+/* Nothing of the share is taken any more, unless the pull is of one that was replaced. */
+static void on_void(struct link *link, const struct message *m)
+{
+    for (uint32_t i = 0; i < link->n_pulls; i++)
+        link->superseded |= !link->pulls[i].ready && link->pulls[i].unit == m->voided.unit &&
+                            link->pulls[i].version == m->voided.version;
+}
+
 void link_end(struct link *link)
 {
     tell_read(link, &link->reading);
@@ -63,6 +71,9 @@ void link_take_in(struct link *link, const struct mail *mail)
     switch (mail_kind(m)) {
     case MAIL_WEIGHTS:
         on_weights(link, m);
+        break;
+    case MAIL_VOID:
+        on_void(link, m);
         break;
     case MAIL_FREE:
         if (m->free.slot <= link->n_slots)
@@ -114,13 +125,15 @@ static int ended(void *context)
     return verdict(link);
 }
 
+/* The version is that of the step: an evaluation says none. */
 static int pull(void *context, uint64_t version, uint32_t unit)
 {
     struct link *link = context;
-    const struct message m = {.kind = MESSAGE_PULL, .pull = {.version = version, .unit = unit}};
+    const struct message m = {.kind = MESSAGE_PULL, .pull = {.version = link->step, .unit = unit}};
 
     assert(link->n_pulls < PLAN_MAX_WEIGHT_BUFFERS);
-    link->pulls[link->n_pulls++] = (struct link_pull){.version = version, .unit = unit};
+    assert(version == link->step || link->step == MESSAGE_NO_STEP);
+    link->pulls[link->n_pulls++] = (struct link_pull){.version = link->step, .unit = unit};
     mailbox_post(link->box, &m);
     return verdict(link);
 }

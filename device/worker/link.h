@@ -43,14 +43,14 @@ struct link {
     struct contribution_name granted_name;
     bool cancelled;     /* RELEASE arrived: the job is over */
     struct error error; /* why -EPROTO: the daemon named weights that cannot be */
-    bool superseded;    /* `next` replaces the step under way: its calls return -ESTALE */
+    bool superseded;    /* `next` replaces the step under way, or nobody takes it: its calls return -ESTALE */
     bool has_next;      /* `next`, a message for after this step, has arrived */
     struct mail next;
 };
 
 extern const struct device_link link_session;
 
-/* Called before each step or evaluation: no pull is pending, and no transfer into a slot. Slots contributed before may
+/* Called before each step, or with MESSAGE_NO_STEP before an evaluation or a generation: no pull is pending, and no transfer into a slot. Slots contributed before may
  * still be in use. */
 void link_begin(struct link *link, uint64_t step);
 /* Called after a step or evaluation, however it ended: lent weights are not read any more, and no pull is waited

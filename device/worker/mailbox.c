@@ -18,6 +18,8 @@ enum mail_kind mail_kind(const struct message *m)
         return MAIL_GENERATE;
     case MESSAGE_WEIGHTS:
         return MAIL_WEIGHTS;
+    case MESSAGE_VOID:
+        return MAIL_VOID;
     case MESSAGE_FREE:
         return MAIL_FREE;
     case MESSAGE_GRANT:

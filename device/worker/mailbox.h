@@ -24,6 +24,7 @@ enum mail_kind {
     MAIL_EVALUATE, /* an evaluation */
     MAIL_GENERATE,
     MAIL_WEIGHTS, /* answers a pull */
+    MAIL_VOID,    /* answers a stale one */
     MAIL_FREE,    /* frees a slot */
     MAIL_GRANT,   /* grants the reserved slot */
     MAIL_NONE,    /* no message for a worker: ignored */

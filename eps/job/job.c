@@ -467,6 +467,14 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
     session_send(worker->session, &m);
 }
 
+void job_send_void(struct peer *worker, uint64_t version, uint32_t unit)
+{
+    const struct message m = {.kind = MESSAGE_VOID, .voided = {.version = version, .unit = unit}};
+
+    worker->n_pulls--;
+    session_send(worker->session, &m);
+}
+
 /* ---- end -------------------------------------------------------------------------------------------------------- */
 
 static void tell_client(struct job *job, int code, const struct error *err)

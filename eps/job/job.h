@@ -287,6 +287,8 @@ void job_vacate(struct job_seat *seat);
 void job_turn_away(struct job_seat *seat, const char *why);
 /* Answers a pull: the unit is `at` these bytes of the weights' segment. lent: until the worker says READ. */
 void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at, bool lent);
+/* Answers a stale pull. */
+void job_send_void(struct peer *worker, uint64_t version, uint32_t unit);
 
 /* Ends the job in any state. Code 0: the client sent CLOSE. Nothing new begins; tasks under way finish. Does nothing if
  * there is no job. */

@@ -13,6 +13,9 @@
 
 #include "eps/step/steps.h"
 
+/* Weights that answer a pull: the unit's present ones, those before its last update, or none. */
+enum commit_weights { COMMIT_NOW, COMMIT_BEFORE, COMMIT_VOID };
+
 struct commit_ops {
     /* The job was planned and is not loaded yet: the other hosts hear of it. */
     void (*begin)(struct steps *steps);
@@ -34,9 +37,9 @@ struct commit_ops {
     void (*done)(struct steps *steps, uint64_t step);
     /* A worker pulls a unit of the model; `answer` follows, now or later. */
     void (*pull)(struct steps *steps, const struct peer *worker, uint64_t version, uint32_t unit);
-    /* The pull's version stands: sends WEIGHTS, now or once they are here. before: with those before the unit's last
-     * update. */
-    void (*answer)(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, bool before);
+    /* Sends WEIGHTS, now or once they are here; or VOID, which comes too if the pull is stale by then. */
+    void (*answer)(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit,
+                   enum commit_weights which);
     /* The worker has read weights that were lent. One that was lent nothing is refused. */
     void (*read)(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit);
     /* An event of a save, for the relay that it reads. */

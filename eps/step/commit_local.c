@@ -93,12 +93,16 @@ static void pull(struct steps *steps, const struct peer *worker, uint64_t versio
     (void)steps, (void)worker, (void)version, (void)unit;
 }
 
-static void answer(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, bool before)
+static void answer(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, enum commit_weights which)
 {
     const struct store *store = &steps->job->store;
 
-    job_send_weights(steps->job, worker, version, unit,
-                     store_weights_at(store, &store->own, unit, store_buffer(store, unit, before)), false);
+    if (which == COMMIT_VOID)
+        job_send_void(worker, version, unit);
+    else
+        job_send_weights(steps->job, worker, version, unit,
+                         store_weights_at(store, &store->own, unit, store_buffer(store, unit, which == COMMIT_BEFORE)),
+                         false);
 }
 
 static void on_read(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit)

@@ -42,14 +42,26 @@ void ring_pull(struct ring *ring, uint32_t worker, uint64_t version, uint32_t un
     ring->pulls[ring->n_pulls++] = (struct ring_pull){.worker = worker, .version = version, .unit = unit};
 }
 
-void ring_answer(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit, uint64_t turn)
+static struct ring_pull *find_unanswered(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit)
 {
     struct ring_pull *p = ring->pulls;
 
     for (; p->answered || p->worker != worker || p->version != version || p->unit != unit; p++)
         assert(p < ring->pulls + ring->n_pulls - 1);
+    return p;
+}
+
+void ring_answer(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit, uint64_t turn)
+{
+    struct ring_pull *p = find_unanswered(ring, worker, version, unit);
+
     p->answered = true;
     p->turn = turn;
+}
+
+void ring_drop(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit)
+{
+    remove_pull(ring, find_unanswered(ring, worker, version, unit));
 }
 
 void ring_read(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit)

@@ -79,6 +79,8 @@ void ring_init(struct ring *ring, uint32_t n_slots);
 void ring_pull(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit);
 /* The weights that it pulled stand at their owner. Pulls are answered in any order. */
 void ring_answer(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit, uint64_t turn);
+/* They come no more: the pull, which was not answered, is void. */
+void ring_drop(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit);
 /* The worker has read what it was lent; nothing happens if it was lent none such. */
 void ring_read(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit);
 /* The worker has gone, and reads nothing. */

@@ -62,12 +62,16 @@ static void pull(struct steps *steps, const struct peer *worker, uint64_t versio
         ring_pull(&steps->sharded->ring, worker->id, version, unit);
 }
 
-static void answer(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, bool before)
+static void answer(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, enum commit_weights which)
 {
-    if (store_keeps(&steps->job->store, unit))
-        commit_local.answer(steps, worker, version, unit, before);
+    const bool kept = store_keeps(&steps->job->store, unit);
+
+    if (!kept && which == COMMIT_VOID)
+        ring_drop(&steps->sharded->ring, worker->id, version, unit);
+    if (kept || which == COMMIT_VOID)
+        commit_local.answer(steps, worker, version, unit, which);
     else
-        sharded_on_answer(steps->sharded, worker, version, unit, before);
+        sharded_on_answer(steps->sharded, worker, version, unit, which == COMMIT_BEFORE);
 }
 
 static void on_read(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit)

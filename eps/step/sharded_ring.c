@@ -27,9 +27,10 @@ static bool counts(const void *context, uint32_t worker, uint64_t version)
 {
     const struct sharded *s = context;
 
-    if (s->job->state != JOB_STEPPING)
+    if (version == MESSAGE_NO_STEP)
         return evaluate_has(s->job, peer_find(s->peers->first, worker));
-    return version + 1 == s->n_opened && !s->local_covered && relay_has_part(s->job->relay, worker);
+    return s->job->state == JOB_STEPPING && version + 1 == s->n_opened && !s->local_covered &&
+           relay_has_part(s->job->relay, worker);
 }
 
 static bool find(const void *context, uint32_t unit, uint64_t *turn)
@@ -74,11 +75,14 @@ static void fetch(struct sharded *s, const struct ring_act *act)
                                                  .token = SHARDED_TOKEN_RING + act->slot});
 }
 
-/* What is void is answered with whatever is in the first slot. */
 static void answer(struct sharded *s, const struct ring_act *act)
 {
-    job_send_weights(s->job, peer_find(s->peers->first, act->worker), act->version, act->unit,
-                     store_ring_at(&s->job->store, act->slot), act->kind == RING_LEND);
+    struct peer *worker = peer_find(s->peers->first, act->worker);
+
+    if (act->kind == RING_VOID)
+        job_send_void(worker, act->version, act->unit);
+    else
+        job_send_weights(s->job, worker, act->version, act->unit, store_ring_at(&s->job->store, act->slot), true);
 }
 
 /* Who waits for another host owes nothing meanwhile (eps/job/watch.c). */

@@ -37,6 +37,7 @@ int steps_init(struct steps *steps, struct error *err)
                             .commit = steps->commit,
                             .sharded = steps->sharded,
                             .n_opened = job->step,
+                            .n_over = job->step,
                             .announced_ahead = MESSAGE_NO_STEP,
                             .loss = NAN,
                             .fence.n_units = job_is_fenced(job) ? n_units : 0,
@@ -240,7 +241,10 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_ANSWER:
         if (worker) {
             throughput_on_weights(&worker->throughput, (double)uv_now(job->peers->loop));
-            steps->commit->answer(steps, worker, a->step, a->unit, a->before);
+            steps->commit->answer(steps, worker, a->step, a->unit,
+                                  a->is_void  ? COMMIT_VOID
+                                  : a->before ? COMMIT_BEFORE
+                                              : COMMIT_NOW);
         }
         break;
     case RELAY_FOLD:
@@ -255,6 +259,7 @@ static void act(struct steps *steps, const struct relay_action *a)
             send_slot(job, worker, a);
         break;
     case RELAY_COVERED:
+        steps->n_over = a->step + 1;
         if (steps->n_changes > 0) /* a worker may be redoing what was folded after all */
             steps->fence.n_past = a->step + 1;
         steps->commit->covered(steps, a->step);

@@ -30,6 +30,7 @@ struct steps {
     bool has_ahead;       /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
     struct message ahead; /* its OPEN_STEP */
     uint64_t announced_ahead; /* the step announced to the present workers ahead; MESSAGE_NO_STEP: none */
+    uint64_t n_over;          /* steps that the relay has covered or skipped: what is pulled of them is void */
     uint32_t n_changes;       /* workers that left the job, or joined it, and shares that changed */
     uint32_t n_unreviewed;    /* steps since the shares were compared with the speeds */
     uint64_t failed_in;       /* the step, from 1, that a worker could not finish; 0: none */

@@ -46,10 +46,6 @@ static bool is_past(struct steps *steps, struct peer *worker, const struct messa
     const uint64_t n_past = steps->fence.n_past;
     struct message reply = {.kind = MESSAGE_FREE};
 
-    if (m->kind == MESSAGE_PULL && m->pull.version < n_past && m->pull.unit < steps->job->model.n_units) {
-        steps->commit->answer(steps, worker, m->pull.version, m->pull.unit, false);
-        return true;
-    }
     if (m->kind == MESSAGE_CONTRIBUTION &&
         (name->step < n_past || is_outdated(steps, worker, name->step, name->part, name->attempt) ||
          lacks_loss(steps, name))) {
@@ -98,6 +94,44 @@ static void note_share_done(const struct steps *steps, struct peer *worker, cons
         deadline_meet(&worker->deadline);
 }
 
+/* True if nothing that the worker would make of the weights is taken: its step is over, the rows are others'; or the unit was
+ * updated, and the version before it is not kept. */
+static bool is_stale(const struct steps *steps, const struct peer *worker, const struct message *m)
+{
+    struct job *job = steps->job;
+
+    if (m->pull.version == MESSAGE_NO_STEP)
+        return !evaluate_has(job, worker);
+    return m->pull.version < steps->n_over || (job->state == JOB_STEPPING && !job->facts.replay &&
+                                               relay_version(job->relay, m->pull.unit) > m->pull.version);
+}
+
+/* A pull of a step that nobody has opened would wait for ever. One of a unit that there is none of is the relay's to
+ * refuse, as all else that breaks its rules. */
+static void on_pull(struct steps *steps, struct peer *worker, const struct message *m)
+{
+    const struct job *job = steps->job;
+    const uint64_t version = m->pull.version;
+    const uint32_t unit = m->pull.unit;
+    const bool known = unit < job->model.n_units, evaluates = version == MESSAGE_NO_STEP;
+
+    if (worker->n_pulls++ == STEPS_MAX_PULLS) {
+        peer_refuse(worker, "more pulls than a worker can have buffers for");
+    } else if (known && is_stale(steps, worker, m)) {
+        job_send_void(worker, version, unit);
+    } else if (evaluates ? !known : job->state != JOB_STEPPING || version >= steps->n_opened) {
+        peer_refuse(worker, known ? "a pull for a step that is not open" : "a pull of no unit of its job");
+    } else {
+        if (known)
+            steps->commit->pull(steps, worker, version, unit);
+        if (evaluates)
+            steps->commit->answer(steps, worker, version, unit, COMMIT_NOW);
+        else
+            steps_feed(steps,
+                       &(struct relay_event){.kind = RELAY_PULL, .worker = worker->id, .step = version, .unit = unit});
+    }
+}
+
 void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *from)
 {
     struct job *job = steps->job;
@@ -108,34 +142,21 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         steps->commit->read(steps, worker, m->read.version, m->read.unit);
         return;
     }
-    if (m->kind == MESSAGE_PULL && worker->n_pulls++ == STEPS_MAX_PULLS) {
-        peer_refuse(worker, "more pulls than a worker can have buffers for");
+    if (m->kind == MESSAGE_PULL) {
+        on_pull(steps, worker, m);
         return;
     }
-    if (m->kind == MESSAGE_PULL && job->state == JOB_STEPPING && m->pull.version >= steps->n_opened) {
-        peer_refuse(worker, "a pull for a step that is not open"); /* otherwise the worker could wait for it for ever */
-        return;
-    }
-    if (m->kind == MESSAGE_PULL && job_is_open(job) && m->pull.unit < job->model.n_units)
-        steps->commit->pull(steps, worker, m->pull.version, m->pull.unit);
     if (is_past(steps, worker, m))
         return;
     if (job->state == JOB_EVALUATING || job->state == JOB_GENERATING) {
-        if (m->kind == MESSAGE_PULL && m->pull.unit < job->model.n_units)
-            steps->commit->answer(steps, worker, m->pull.version, m->pull.unit, false);
-        else
-            evaluate_on_worker(job, worker, m);
+        evaluate_on_worker(job, worker, m);
         return;
     }
     if (job->state != JOB_STEPPING) {
         peer_refuse(worker, "a message that does not fit the state of its job");
         return;
     }
-    if (m->kind == MESSAGE_PULL) {
-        event.kind = RELAY_PULL;
-        event.step = m->pull.version;
-        event.unit = m->pull.unit;
-    } else if (m->kind == MESSAGE_LOSS && m->loss.part < job->n_parts) {
+    if (m->kind == MESSAGE_LOSS && m->loss.part < job->n_parts) {
         event.kind = RELAY_LOSS;
         event.name = (struct contribution_name){.step = m->loss.step, .part = m->loss.part, .attempt = m->loss.attempt};
         event.ok = m->loss.finite && isfinite(m->loss.sum);

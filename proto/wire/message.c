@@ -353,6 +353,7 @@ static const struct {
     [MESSAGE_SHARE] = {"SHARE", share},
     [MESSAGE_PULL] = {"PULL", pull},
     [MESSAGE_WEIGHTS] = {"WEIGHTS", weights},
+    [MESSAGE_VOID] = {"VOID", pull},
     [MESSAGE_READ] = {"READ", pull},
     [MESSAGE_LOSS] = {"LOSS", loss},
     [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution},

@@ -27,7 +27,8 @@
  *   take over the client of a training job died, so the job is detached. C>D DESCRIBE; D>C DESCRIPTION [data, config,
  *             side file, output directory or -]. C>D TAKE makes the sender the job's client; D>C TAKEN says how far its
  *             steps are. REFUSED answers either
- *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS; W>D READ if
+ *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS, or VOID if the
+ *             pull is stale: nothing that the worker would make of them is taken. It gives that share up; W>D READ if
  *             they are lent; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
  *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
@@ -74,7 +75,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 25,
+    MESSAGE_VERSION = 26,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -146,6 +147,7 @@ enum message_kind {
     MESSAGE_FILES,
     MESSAGE_FILE,
     MESSAGE_FILE_DONE,
+    MESSAGE_VOID,
     MESSAGE_BYE,
     MESSAGE_KINDS
 };
@@ -180,8 +182,9 @@ enum message_loss {
     LOSS_UNFIT,   /* it is left out of the job, and stays attached */
 };
 
-/* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that
- * it cannot be saved without that step. In status: nothing saved yet. */
+/* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that it
+ * cannot be saved without that step. In status: nothing saved yet. In PULL: of no step, but for an evaluation or a
+ * generation, while no weights change. */
 #define MESSAGE_NO_STEP UINT64_MAX
 
 struct message {
@@ -299,7 +302,7 @@ struct message {
         struct {
             uint64_t version;
             uint32_t unit;
-        } pull, read;
+        } pull, read, voided;
         struct {
             uint64_t version;
             uint32_t unit;

@@ -24,6 +24,7 @@ struct puppet {
     struct message share, next;
     uint32_t visit;
     uint32_t n_slots; /* with the daemon */
+    uint32_t n_late;  /* pulls that VOID is to answer */
     uv_timer_t timer;
     uint64_t count;
 };
@@ -40,6 +41,22 @@ static void ask_weights(struct puppet *p)
     m.pull.version = p->share.share.step;
     m.pull.unit = p->model.visits[p->visit];
     session_send(p->session, &m);
+}
+
+/* Of a step that is over; the answer comes before all that it asks for afterwards. */
+static void ask_late(struct puppet *p, uint64_t version)
+{
+    if (p->fault == PUPPET_PULLS_LATE) {
+        p->n_late++;
+        session_send(p->session, &(struct message){.kind = MESSAGE_PULL, .pull = {.version = version}});
+    }
+}
+
+static void on_void(struct puppet *p, const struct message *m)
+{
+    if (p->n_late == 0 || m->voided.unit != 0 || m->voided.version > p->share.share.step)
+        _exit(PUPPET_GIVEN);
+    p->n_late--;
 }
 
 static void fill_slot(struct puppet *p, uint32_t index, uint32_t visit)
@@ -108,6 +125,8 @@ static void begin_step(struct puppet *p, const struct message *share)
     p->visit = 0;
     if (p->fault >= PUPPET_PULLS_AMISS && p->fault <= PUPPET_FAILS && p->share.share.step == 1)
         break_a_rule(p);
+    if (p->share.share.step > 0)
+        ask_late(p, p->share.share.step - 1);
     ask_weights(p);
 }
 
@@ -128,6 +147,8 @@ static void turn(struct puppet *p)
 
 static void on_weights(struct puppet *p, const struct message *m)
 {
+    if (p->n_late > 0)
+        _exit(PUPPET_GIVEN);
     if (m->weights.lent)
         session_send(p->session, &(struct message){.kind = MESSAGE_READ,
                                                    .read = {.version = m->weights.version, .unit = m->weights.unit}});
@@ -158,6 +179,8 @@ static void next_visit(struct puppet *p)
     } else if (p->has_next) {
         p->has_next = false;
         begin_step(p, &p->next);
+    } else {
+        ask_late(p, p->share.share.step);
     }
 }
 
@@ -216,6 +239,10 @@ static void on_message(struct session *s, const struct message *m, const int *fd
         begin_step(p, m);
     } else if (m->kind == MESSAGE_WEIGHTS) {
         on_weights(p, m);
+    } else if (m->kind == MESSAGE_VOID && p->fault == PUPPET_PULLS_LATE) {
+        on_void(p, m);
+    } else if (m->kind == MESSAGE_VOID && p->busy) { /* a step that was given up goes on to its end */
+        on_weights(p, &(struct message){.kind = MESSAGE_WEIGHTS});
     } else if (m->kind == MESSAGE_FREE && p->busy && p->backward) {
         next_visit(p);
     } else if (m->kind == MESSAGE_RELEASE) { /* in the middle of a step too */

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { PUPPET_REFUSED = 9 }; /* exit status of one whose session the daemon refused; else 0 */
+enum { PUPPET_REFUSED = 9, PUPPET_GIVEN = 3 }; /* exit status of one whose session the daemon refused; else 0 */
 
 enum puppet_fault {
     /* What is not finite. Of two: that below the topmost, which comes right behind it; being of the lower unit, it is
@@ -26,6 +26,9 @@ enum puppet_fault {
     PUPPET_ENDS_TWICE,
     /* It cannot finish its share. */
     PUPPET_FAILS,
+    /* None: weights of a step that is over, in the middle of the next and before there is one. It takes nothing but VOID
+     * for an answer: else it exits with PUPPET_GIVEN. */
+    PUPPET_PULLS_LATE,
     /* None, and its device is one that computes beside the optimizer. */
     PUPPET_BESIDE,
     /* Its process ends, once the daemon has its loss. */

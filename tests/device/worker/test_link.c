@@ -192,6 +192,36 @@ TEST(weights_of_another_version_or_unit_answer_no_pull)
     ck_assert_uint_eq(unread(), 0);
 }
 
+static void say_void(uint64_t version, uint32_t unit)
+{
+    say((struct message){.kind = MESSAGE_VOID, .voided = {.version = version, .unit = unit}});
+}
+
+TEST(a_pull_that_is_void_ends_the_share_and_one_of_an_earlier_share_does_not)
+{
+    const void *at;
+
+    pull(STEP, 1);
+    say_void(STEP - 1, 1);
+    say_void(STEP, 2);
+    ck_assert_int_eq(link_session.ended(&link_), 0);
+    say_void(STEP, 1);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), -ESTALE);
+    link_end(&link_);
+    link_begin(&link_, STEP + 1);
+    ck_assert_int_eq(link_session.ended(&link_), 0);
+}
+
+/* The daemon could not tell its pulls from those of a step. */
+TEST(an_evaluation_pulls_the_weights_of_no_step)
+{
+    link_begin(&link_, MESSAGE_NO_STEP);
+    pull(0, 1);
+    ck_assert_uint_eq(heard(MESSAGE_PULL).pull.version, MESSAGE_NO_STEP);
+    say_weights(MESSAGE_NO_STEP, 1);
+    check_weights_of(1);
+}
+
 TEST(weights_are_where_the_daemon_says)
 {
     const uint64_t last = sizeof weights_base - model.units[0].n * sizeof(float), at = last / 64 * 64;

@@ -242,6 +242,17 @@ TEST(a_version_that_is_fetched_keeps_its_step_from_being_covered)
     ck_assert(!ring_is_fetching(&ring, STEP + 1));
 }
 
+TEST(a_pull_whose_weights_come_no_more_is_forgotten)
+{
+    begin(3);
+    pull(1, 7);
+    pull_answered(1, 8);
+    ring_drop(&ring, 1, STEP, 7);
+    ck_assert_uint_eq(ring.n_pulls, 1);
+    ring_fetched(&ring, expect_fetch(8, turns[8]));
+    expect_answer(RING_LEND, 1, 8); /* which waits for it no more */
+}
+
 /* ---- workers that read no more ---------------------------------------------------------------------------------- */
 
 TEST(a_worker_that_has_gone_holds_nothing_and_waits_for_nothing)

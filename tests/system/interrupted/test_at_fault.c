@@ -97,6 +97,22 @@ TEST_EACH(a_gradient_that_is_never_finite_ends_the_run_and_no_session, COUNT(alo
     ck_assert_int_eq(processes_wait(puppet), 0);
 }
 
+/* As a worker does that was slow: it is at no fault, and gets no weights. */
+TEST(a_pull_of_a_step_that_is_over_is_void)
+{
+    const pid_t daemon = begin_lab(), puppet = puppet_start("lab", PUPPET_PULLS_LATE);
+    struct driver driver;
+
+    puppet_await("lab");
+    driver_open(&driver, "lab", &(struct driver_options){0});
+    driver_train(&driver, N_STEPS_AT_FAULT);
+    driver_close(&driver);
+    ck_assert_uint_eq(driver.n_lost, 0);
+    ck_assert_uint_eq(processes_count("log", " refused: "), 0);
+    end_lab(daemon);
+    ck_assert_int_eq(processes_wait(puppet), 0);
+}
+
 enum { N_STEPS = 4, VOCABULARY = 60000 /* whose folds outlast messages */ };
 
 /* N_STEPS, each opened when the one before is covered; or by a worker whose device computes beside the optimizer, when the

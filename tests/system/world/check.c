@@ -38,6 +38,7 @@ struct seen {
     uint64_t folded[MOST_VISITS][MOST_PARTS]; /* a bit for each slice */
     uint32_t n_folds[MOST_UNITS];
     uint64_t given[MOST_UNITS], done[MOST_UNITS]; /* updates: to the optimizer thread, and by it */
+    uint64_t n_covered;                           /* steps that the job's relay has covered, from the model's first */
     struct pending pending[MOST_PENDING];
     unsigned n_pending;
     bool had_left, had_ahead, had_save;
@@ -74,6 +75,7 @@ static void begin_job(void)
 {
     seen->begun = false;
     seen->n_pending = 0;
+    seen->n_covered = 0;
 }
 
 /* Of several hosts, another one folds it. */
@@ -266,8 +268,26 @@ int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, cons
         const struct job_seat *seat = a->kind == RELAY_SHARE ? job_find_seat(seen->daemon->job, a->worker) : NULL;
         if (a->kind == RELAY_SHARE && (!seat || !seat->peer))
             world_fail("worker %u, which is gone, is given parts", a->worker);
+        if (a->kind == RELAY_COVERED)
+            seen->n_covered = a->step + 1;
     }
     return n;
+}
+
+void __real_job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at,
+                             bool lent);
+void __wrap_job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at,
+                             bool lent);
+
+/* Of a step that is over, weights may be overwritten at any moment, and a stale pull gets none. */
+void __wrap_job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at,
+                             bool lent)
+{
+    see(process_running);
+    if (version < seen->n_covered)
+        world_fail("worker %u is given unit %u of step %" PRIu64 ", and %" PRIu64 " are covered", worker->id, unit,
+                   version, seen->n_covered);
+    __real_job_send_weights(job, worker, version, unit, at, lent);
 }
 
 /* The daemon is at rest then, and its watch leaves alone whoever waits for another host, and nobody else. */
@@ -293,6 +313,8 @@ void __real_mailbox_post(struct mailbox *box, const struct message *m);
 void __wrap_mailbox_post(struct mailbox *box, const struct message *m);
 void __real_link_begin(struct link *link, uint64_t step);
 void __wrap_link_begin(struct link *link, uint64_t step);
+void __real_link_end(struct link *link);
+void __wrap_link_end(struct link *link);
 
 static void note_mail(const struct mail *mail)
 {
@@ -319,12 +341,32 @@ void __wrap_mailbox_post(struct mailbox *box, const struct message *m)
     __real_mailbox_post(box, m);
 }
 
+/* Every other step, as a worker would that was slow: it asks for weights of a step that is over, or about to be, and waits
+ * for no answer. */
+static void pull_late(const struct link *link, uint64_t step)
+{
+    struct message m = {.kind = MESSAGE_PULL, .pull = {.version = step}};
+
+    m.pull.unit = (uint32_t)(step * 5 / 2 % link->model->n_units);
+    if (step % 2 == 0)
+        __real_mailbox_post(link->box, &m);
+}
+
 /* Whatever came is read, or nobody waits for it. */
 void __wrap_link_begin(struct link *link, uint64_t step)
 {
     if (process_running->n_lent > 0)
         world_fail("%s begins a step, and has not read %u units", process_running->name, process_running->n_lent);
     __real_link_begin(link, step);
+    if (step != MESSAGE_NO_STEP && step > 0)
+        pull_late(link, step - 1);
+}
+
+void __wrap_link_end(struct link *link)
+{
+    __real_link_end(link);
+    if (link->step != MESSAGE_NO_STEP && !link->cancelled && !link->superseded)
+        pull_late(link, link->step);
 }
 
 /* ---- rare places ------------------------------------------------------------------------------------------------- */
