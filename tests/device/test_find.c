@@ -24,7 +24,7 @@ TEST(another_name_is_refused)
     struct error err = {""};
 
     ck_assert_ptr_null(device_find("tpu", &err));
-    ck_assert_str_eq(err.text, "there is no device 'tpu': it is cpu or cuda");
+    ck_assert_holds(err.text, "'tpu'", "cpu or cuda");
 }
 
 TEST(a_module_has_the_whole_table)
@@ -39,7 +39,7 @@ TEST(a_module_has_the_whole_table)
 static const struct {
     const char *path, *sentence;
 } wrong[] = {
-    {BIN_DIR "/libother_build.so", "libother_build.so is of eps 0.0.1, of another build than this program"},
+    {BIN_DIR "/libother_build.so", "libother_build.so is of eps 0.0.1"},
     {BIN_DIR "/librecord.so", "librecord.so is no module of eps"},
     {TESTS_DIR "/device/test_find.c", "test_find.c does not load: "},
     {BIN_DIR "/none.so", "none.so does not load: "},
@@ -96,7 +96,7 @@ TEST(a_module_is_looked_for_beside_the_program_and_where_it_is_installed)
 
     link_or_copy(BIN_DIR "/cudasim/eps-cuda.so", directory, "lib/eps/eps-cuda.so");
     say(said, directory);
-    ck_assert_holds(said, "there is no device cuda:7: 1 is there");
+    ck_assert_holds(said, "no device cuda:7");
 
     link_or_copy(BIN_DIR "/libother_build.so", directory, "bin/eps-cuda.so");
     say(said, directory);

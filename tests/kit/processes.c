@@ -437,6 +437,21 @@ struct eps_train_options processes_options(const char *model, const char *const 
     return options;
 }
 
+void processes_train(const struct eps_train_options *options)
+{
+    struct eps_error error = {""};
+    const pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        const int rc = eps_train(options, NULL, NULL, &error);
+        if (rc)
+            fprintf(stderr, "%s\n", error.text);
+        _exit(rc ? 1 : 0);
+    }
+    ck_assert_int_eq(processes_wait(pid), 0);
+}
+
 struct awaited {
     const char *path, *text;
 };

@@ -103,5 +103,7 @@ unsigned processes_count_fds(pid_t pid);
 /* Options for a short run: this model, this text, `out` in the directory, everything else chosen. files must outlive
  * it. */
 struct eps_train_options processes_options(const char *model, const char *const *files, const char *out);
+/* Trains in another process, so that this one may fork afterwards. */
+void processes_train(const struct eps_train_options *options);
 
 #endif

@@ -68,8 +68,6 @@ static void fill_slot(struct puppet *p, uint32_t index, uint32_t visit)
         slot[i] = ldexpf(puppet_pattern(visit, i), (int)p->share.share.step); /* no step's norm is another's */
     if (p->share.share.step == 1 && p->fault == PUPPET_IN_FIRST_CONTRIBUTION && visit == p->model.n_visits - 1)
         slot[unit->n / 2] = NAN;
-    if (p->share.share.step == 0 && p->fault == PUPPET_IN_FIRST_STEP)
-        slot[0] = NAN;
     if (p->share.share.step == 1 && p->fault == PUPPET_IN_FIRST_OF_TWO && visit == p->model.n_visits - 2)
         slot[unit->n / 2] = NAN;
     if (p->share.share.step == 1 && p->fault == PUPPET_IN_LAST_CONTRIBUTION && visit == 0)
@@ -110,10 +108,6 @@ static void break_a_rule(struct puppet *p)
 
     if (p->fault == PUPPET_FAILS)
         m = (struct message){.kind = MESSAGE_FAILED, .failed = {.code = -EDOM, .error.text = "no mood"}};
-    if (p->fault == PUPPET_CONTRIBUTES_AMISS)
-        m = (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.name.step = p->share.share.step + 7}};
-    if (p->fault == PUPPET_ENDS_TWICE)
-        m = (struct message){.kind = MESSAGE_LOSS, .loss = {.step = p->share.share.step, .attempt = 9, .finite = true}};
     session_send(p->session, &m);
 }
 

@@ -18,12 +18,8 @@ enum puppet_fault {
     PUPPET_IN_LOSS,
     PUPPET_NOWHERE,
     PUPPET_IN_FIRST_OF_TWO,
-    PUPPET_IN_FIRST_STEP, /* in step 0 already */
-    /* What breaks the relay's rules: a unit that the model has not, a step that is not open, an attempt that was not
-     * given out. */
+    /* What breaks the relay's rules: a unit that the model has not. */
     PUPPET_PULLS_AMISS,
-    PUPPET_CONTRIBUTES_AMISS,
-    PUPPET_ENDS_TWICE,
     /* It cannot finish its share. */
     PUPPET_FAILS,
     /* None: weights of a step that is over, in the middle of the next and before there is one. It takes nothing but VOID

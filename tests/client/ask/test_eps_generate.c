@@ -212,30 +212,9 @@ static uint64_t least_budget(const char *prompt, uint32_t n_tokens)
     return strtoull(bytes + 1, NULL, 10);
 }
 
-/* Budgets in which no, some and all weights find room to stay. */
-TEST(a_text_does_not_depend_on_the_budget)
-{
-    const uint64_t least = least_budget(prompt_of(0), 200);
-    uint64_t resident[4];
-
-    for (uint64_t i = 0; i < 4; i++) {
-        struct eps_generate_options options = greedy(prompt_of(0));
-        struct heard h;
-        options.device_mem = least + (i << 19);
-        const struct eps_generated out = generate(&h, &options);
-        check_text(&h, 0);
-        resident[i] = out.resident_bytes;
-        ck_assert(i == 0 || resident[i] >= resident[i - 1]);
-    }
-    ck_assert_uint_lt(resident[0], 4 * 256 * 64); /* not even the table stayed */
-    ck_assert_uint_lt(resident[1], resident[2]);
-    ck_assert_uint_eq(resident[3], 4 * (4 * (12 * 64 * 64 + 13 * 64) + 2 * 64 + 256 * 64));
-}
-
 TEST(a_text_begins_with_ids_as_with_their_bytes_and_without_either_after_a_new_line)
 {
-    const struct eps_generate_options nothing = greedy(NULL), empty = greedy(""), line = greedy("\n");
-    struct eps_generate_options options = greedy(NULL);
+    struct eps_generate_options nothing = greedy(NULL), empty = greedy(""), line = greedy("\n"), options = greedy(NULL);
     uint32_t ids[MAX_TOKENS];
     struct heard a, b, c;
     struct eps_error error;
@@ -249,27 +228,12 @@ TEST(a_text_begins_with_ids_as_with_their_bytes_and_without_either_after_a_new_l
     prompt.text = "x", prompt.n_bytes = 1; /* with one of them */
     ck_assert_int_eq(eps_generate(&(struct eps_generated){0}, &options, NULL, NULL, &error), -EDOM);
     ck_assert_holds(error.text, "`prompt`", "`ids`");
+    nothing.n_tokens = empty.n_tokens = line.n_tokens = 20;
     ck_assert_uint_eq(generate(&a, &nothing).n_prompt, 1);
     generate(&b, &empty);
     generate(&c, &line);
-    ck_assert_mem_eq(a.ids, c.ids, 200 * sizeof *a.ids);
-    ck_assert_mem_eq(b.ids, c.ids, 200 * sizeof *a.ids);
-}
-
-TEST(a_daemon_with_workers_gives_the_same_text)
-{
-    struct eps_generate_options options = greedy(prompt_of(0));
-    struct eps_error error;
-    struct heard h;
-    pid_t daemon = processes_daemon("lab", 2, NULL);
-
-    options.connect = "lab";
-    for (int i = 0; i < 2; i++) { /* and has forgotten all about it when the next comes */
-        generate(&h, &options);
-        check_text(&h, 0);
-    }
-    ck_assert_int_eq(eps_stop("lab", &error), 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert_mem_eq(a.ids, c.ids, 20 * sizeof *a.ids);
+    ck_assert_mem_eq(b.ids, c.ids, 20 * sizeof *a.ids);
 }
 
 TEST(a_drawn_text_comes_again_with_its_seed)
@@ -379,6 +343,7 @@ TEST_EACH(greedy_texts_of_one_call_are_those_of_transformers_at_any_budget, 4)
     t = (struct texts){.n = 0};
     ck_assert_msg(eps_generate(&out, &options, &all, &t, &error) == 0, "%s", error.text);
     ck_assert(t.n_ended == N_TEXTS && out.n_tokens == N_TEXTS * 200);
+    ck_assert(_i > 0 || out.resident_bytes < 4 * 256 * 64); /* not even the table stayed */
     for (int i = 0; i < N_TEXTS; i++)
         check_text(&t.heard[i], i);
 }
@@ -509,9 +474,9 @@ TEST(logits_that_are_no_numbers_end_it)
 }
 
 /* The text without a stop string, byte for byte a token, and where the stop string begins. */
-TEST_EACH(a_text_ends_before_a_stop_string_that_several_tokens_make, 3)
+TEST(a_text_ends_before_a_stop_string_that_several_tokens_make)
 {
-    struct eps_generate_options options = greedy(prompt_of(_i));
+    struct eps_generate_options options = greedy(prompt_of(1));
     struct eps_generated out;
     struct eps_error error;
     struct heard whole, cut = {0};

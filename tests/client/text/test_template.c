@@ -130,15 +130,14 @@ TEST(constructs_are_the_texts_of_transformers)
 static const struct {
     const char *source, *sentence;
 } refusals[] = {
-    {"a\n {% include 'x' %}", "line 2, column 5: the statement include is not supported"},
-    {"{% raw %}{{ x }}{% endraw %}", "line 1, column 1: the statement raw is not supported"},
-    {"{% if false %}{{ 'x' | sort }}{% endif %}{{ 'x' | wordwrap(3) }}",
-     "column 51: the filter wordwrap is not supported"},
-    {"{{ 1.5 }}", "column 4: only decimal integers are supported"},
-    {"{{ messages }}", "a list cannot be printed except by the filter tojson"},
-    {"{{ 'x'.encode() }}", "the method encode is not supported for a text"},
-    {"{{ 'É' | lower }}", "lower is supported for ASCII alone"},
-    {"{{ raise_exception('no ' ~ 1) }}", "line 1, column 4: the template refuses this conversation: no 1"},
+    {"a\n {% include 'x' %}", "line 2, column 5: the statement include"},
+    {"{% raw %}{{ x }}{% endraw %}", "line 1, column 1: the statement raw"},
+    {"{% if false %}{{ 'x' | sort }}{% endif %}{{ 'x' | wordwrap(3) }}", "column 51: the filter wordwrap"},
+    {"{{ 1.5 }}", "column 4: only decimal integers"},
+    {"{{ messages }}", "a list cannot be printed"},
+    {"{{ 'x'.encode() }}", "the method encode"},
+    {"{{ 'É' | lower }}", "lower is supported for ASCII"},
+    {"{{ raise_exception('no ' ~ 1) }}", ": no 1"},
     {"{% if 1 %}", "line 1, column 9: there is no endif"},
     {"{% for x in [1] recursive %}{% endfor %}", "recursive loops are not supported"},
     {"{{ 9223372036854775807 + 1 }}", "a number is too large"},
@@ -147,7 +146,7 @@ static const struct {
     {"{{ -(-1 - 9223372036854775807) }}", "a number has no negative"},
     {"{{ range(-1 - 9223372036854775807, 0) }}", "range is not supported"},
     {"{{ {'a': 1}.items }}", "the method items is not called"},
-    {"{% set n = namespace() %}{% set n.x = [n] %}", "a namespace cannot be a member of another value"},
+    {"{% set n = namespace() %}{% set n.x = [n] %}", "a namespace cannot be a member"},
 };
 
 TEST_EACH(what_is_not_supported_is_named_with_its_place, COUNT(refusals))

@@ -22,7 +22,7 @@ TEST(there_is_one_cpu_device)
 
     ck_assert_int_eq(device_cpu.open(&dev, 1, NUMBER_FP32, 4096, 1, &err), -ENODEV);
     ck_assert_ptr_null(dev);
-    ck_assert_str_eq(err.text, "there is no CPU device 1: all cores together are device 0");
+    ck_assert_holds(err.text, "CPU device 1", "device 0");
 }
 
 TEST(an_arena_beyond_the_address_space_is_refused)
@@ -33,11 +33,8 @@ TEST(an_arena_beyond_the_address_space_is_refused)
     char text[200];
 
     ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, bytes, 1, &err), -ENOMEM);
-    snprintf(text, sizeof text,
-             "the CPU device's memory, %zu bytes, cannot be had: lower --device-mem, or raise the limit of addresses "
-             "(ulimit -v)",
-             bytes + plan_cpu.library_bytes(1));
-    ck_assert_str_eq(err.text, text);
+    snprintf(text, sizeof text, " %zu bytes", bytes + plan_cpu.library_bytes(1));
+    ck_assert_holds(err.text, text, "--device-mem", "ulimit -v");
 }
 
 static size_t resident_bytes(void)

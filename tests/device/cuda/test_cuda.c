@@ -492,7 +492,7 @@ TEST(a_device_that_is_not_there_or_too_old_is_refused)
     struct error err = {""};
 
     ck_assert_int_eq(simulated.ops->probe(1, &facts, &err), -ENODEV);
-    ck_assert_str_eq(err.text, "there is no device cuda:1: 1 is there, counted from 0");
+    ck_assert_holds(err.text, "no device cuda:1");
     setenv("CUDASIM_MAJOR", "7", 1);
     says(simulated.ops->probe(0, &facts, &err), -ENODEV, &err, "has compute capability 7.0, which is too old");
     ck_assert_int_eq(simulated.ops->open(&dev, 0, NUMBER_FP32, SIMULATED_ARENA, 1, &err), -ENODEV);

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST = 3, STEP = 5, WORDS = 64, SEEDS = 30 };
+enum { MOST = 3, STEP = 5, WORDS = 64, SEEDS = 15 };
 
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE(processes_setup, processes_remove)
@@ -367,7 +367,7 @@ TEST_EACH(a_checkpoint_ends_with_the_job, SEEDS)
 }
 
 /* Host 0 reads the notes of the last host when the job ends, or another host has failed. */
-TEST_EACH(notes_stay_while_they_are_fetched, 20)
+TEST_EACH(notes_stay_while_they_are_fetched, 10)
 {
     const struct host_message failed = {.kind = HOST_FAILED, .id = 1, .code = -EIO, .text = "no disk"};
     const bool ends = _i % 2;
@@ -413,7 +413,7 @@ TEST(notes_that_cannot_be_end_the_checkpoint)
     ck_assert_uint_eq(c.hosts[1].words[0].kind, HOST_SAVE);
     save_on_notes(&c.hosts[0].saves, c.hosts[1].words[0].id, note, sizeof *note);
     drain_all(&c);
-    ck_assert_holds(c.hosts[0].saves.trouble, "a host has sent a note of kind 7");
+    ck_assert_holds(c.hosts[0].saves.trouble, "note of kind 7");
     ck_assert_str_eq(outputs_names("out"), "");
     close_cluster(&c);
 }
@@ -433,7 +433,7 @@ TEST(a_disk_that_answers_again_is_not_blamed_any_more)
         save_tick(saves, MOST_QUIET);
     ck_assert_str_eq(saves->trouble, "");
     save_tick(saves, MOST_QUIET);
-    ck_assert_holds(saves->trouble, "step 5 is being saved, but the disk has taken nothing for 4 s");
+    ck_assert_holds(saves->trouble, "step 5 ", " 4 s");
     while (saves->n_tasks == 0)
         turn(&c, 0);
     ck_assert_ptr_nonnull(saves->first);

@@ -17,8 +17,9 @@ struct timed_slice {
 
 enum { WAITING = TIMED_SLOTS + 64 };
 
+/* An array link, whose calls it extends. */
 struct timed_link {
-    struct array_link array;
+    struct array_link array; /* first: calls that are array_link's own find it there */
     const struct timed_options *options;
     unsigned optimizer;
     uint32_t step;
@@ -137,13 +138,6 @@ static int wait_weights(void *context, const void **weights, bool *lent)
     return rc;
 }
 
-static int loss(void *context, uint32_t part, double sum, bool finite)
-{
-    struct timed_link *link = context;
-
-    return array_link.loss(&link->array, part, sum, finite);
-}
-
 static uint32_t count_used(const struct timed_link *link)
 {
     return link->array.n_slots - link->array.n_contributions + link->n_inbox - link->n_updates + link->n_freed;
@@ -185,22 +179,6 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
                                                         .update = (double)u->n * price.update / rate};
     return array_link.contribute(&link->array, visit, part, slice, slot);
 }
-
-static int contributed(void *context, uint32_t visit, uint32_t part)
-{
-    struct timed_link *link = context;
-
-    return array_link.contributed(&link->array, visit, part);
-}
-
-static int ended(void *context)
-{
-    struct timed_link *link = context;
-
-    return array_link.ended(&link->array);
-}
-
-static const struct device_link timed_link = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};
 
 struct device_worker_options timed_worker(const struct setting *s, uint32_t part_rows, uint32_t microbatch)
 {
@@ -262,6 +240,7 @@ static void begin_step(struct timed_link *link, const struct setting *s, uint64_
 
 void timed_run(struct timed *out, const struct setting *s, const struct timed_options *options)
 {
+    struct device_link calls = array_link;
     struct device_worker worker;
     struct ledger ledger = {0};
     struct error err = {""};
@@ -278,6 +257,8 @@ void timed_run(struct timed *out, const struct setting *s, const struct timed_op
     lend(&link, stash, worker.plan.host_stash_bytes + 1, true);
     lend(&link, link.weights, s->model.segment_n * sizeof(float), false);
     simulated.time(&options->profile);
+    calls.pull = pull, calls.wait_weights = wait_weights;
+    calls.take_slot = take_slot, calls.contribute = contribute;
     *out = (struct timed){.optimizer = simulated.thread("optimizer")};
     link.optimizer = out->optimizer;
     for (uint32_t i = 0; i < options->n_steps; i++) {
@@ -289,7 +270,7 @@ void timed_run(struct timed *out, const struct setting *s, const struct timed_op
         }
         link.step = i;
         begin_step(&link, s, share.step);
-        ck_assert_msg(device_worker_step(&worker, &share, &timed_link, &link, &err) == 0, "%s", err.text);
+        ck_assert_msg(device_worker_step(&worker, &share, &calls, &link, &err) == 0, "%s", err.text);
         out->ends[i] = simulated.now();
     }
     while (link.n_inbox > 0)

@@ -174,7 +174,7 @@ TEST(a_level_leaves_out_what_is_less_important)
     some(fds[0], said, sizeof said - 1);
     ck_assert_str_eq(said, "epsd: e0\nepsd: w1\nepsd: e1\nepsd: l2\nepsd: w2\nepsd: e2\n");
     ck_assert_int_eq(log_set_level("loud", &err), -EDOM);
-    ck_assert_str_eq(err.text, "--log-level loud: it is error, warning or info");
+    ck_assert_holds(err.text, "--log-level loud");
 }
 
 /* "2026-11-22T10:00:00+0100 " */

@@ -223,7 +223,7 @@ TEST(a_file_that_is_short_long_missing_or_no_file_is_refused)
 static const struct {
     const char *members, *sentence; /* what stands behind `training.json: ` begins with it */
 } refusals[] = {
-    {"{'format':2,'step':3", "format 2; this eps reads 1: take the eps that wrote it"},
+    {"{'format':2,'step':3", "format 2; this eps reads 1"},
     {"{'format':9223372036854775807", "format 9223372036854775807; this eps reads 1"},
     {"{'format':-1", "no format in it"},
     {"{'step':3", "no format in it"},
@@ -248,7 +248,7 @@ static const struct {
     {RUNS("[0,7,'0123456789abcdeg']"), NO_RUN},
     {RUNS("[0,7,'0123456789abcdef0']"), NO_RUN},
     {RUNS("[0,-7," HASH "]"), NO_RUN},
-    {RUNS("[0,8," HASH "]"), "run 0 of optimizer.safetensors (8 bytes at 0) leaves a gap, overlaps or passes the end"},
+    {RUNS("[0,8," HASH "]"), "run 0 of optimizer.safetensors (8 bytes at 0)"},
     {RUNS("[0,0," HASH "],[0,7," HASH "]"), "run 0 of optimizer.safetensors (0 bytes at 0)"},
     {RUNS("[0,4," HASH "],[3,4," HASH "]"), "run 1 of optimizer.safetensors (4 bytes at 3)"},
     {RUNS("[0,3," HASH "],[4,3," HASH "]"), "run 1 of optimizer.safetensors (3 bytes at 4)"},

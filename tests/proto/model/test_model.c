@@ -283,7 +283,7 @@ TEST(a_refused_configuration_leaves_nothing_behind)
 
     config.n_heads = 2;
     ck_assert_int_eq(model_init(&refused, &config, &err), -EINVAL);
-    ck_assert_str_eq(err.text, "n_embd is 21: it must be a multiple of n_head, which is 2");
+    ck_assert_holds(err.text, "n_embd is 21", "n_head, which is 2");
     ck_assert_mem_eq(&refused, &zero, sizeof m);
     model_free(&refused); /* is safe */
     ck_assert_int_eq(model_init(&refused, &config, NULL), -EINVAL);

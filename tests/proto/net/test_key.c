@@ -61,7 +61,7 @@ static const struct {
     int code;
     const char *says;
 } wrong[] = {
-    {NULL, 0, -ENOENT, "make one with epsd --make-key, or copy the daemon's"},
+    {NULL, 0, -ENOENT, "epsd --make-key"},
     {"eps-key-1 " DIGITS "\n", 0640, -EACCES, "mode 0640: others may have it; chmod 600"},
     {"eps-key-1 " DIGITS "\n", 0604, -EACCES, "mode 0604"},
     {"eps-key-1 " DIGITS, 0600, -EBADMSG, "has 74 bytes, a key file has 75"},

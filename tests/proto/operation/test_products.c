@@ -165,8 +165,7 @@ TEST_EACH(an_unknown_algorithm_is_left_out_with_a_sentence, COUNT(foreign))
     products.of[products_class(NUMBER_BF16, PRODUCTS_FORWARD, 0)].config[foreign[_i].place] = foreign[_i].number;
     open_device();
     ck_assert_int_eq(simulated.ops->choose(dev, &products, &err), -ENOTSUP);
-    ck_assert_str_eq(err.text, "cuda:0: 1 of the 2 algorithms that were chosen for products mean nothing to cuBLASLt "
-                               "120000: its own first choices are taken there (eps bench --profile chooses anew)");
+    ck_assert_holds(err.text, "cuda:0: 1 of the 2 algorithms ", "cuBLASLt 120000", "eps bench --profile");
     ck_assert_int_eq(multiply(256, 2048, 2048, false, false, 0), FIRST);
     ck_assert_int_eq(multiply(1500, 2048, 2048, false, false, 0), THIRD); /* the other one */
     close_device();
@@ -180,9 +179,7 @@ TEST(another_version_s_algorithms_are_left_out_and_one_that_cannot_compute_a_sha
     open_device();
     products.version++;
     ck_assert_int_eq(simulated.ops->choose(dev, &products, &err), -ENOTSUP);
-    ck_assert_str_eq(err.text,
-                     "cuda:0: algorithms of products were chosen for cuBLASLt 120001, and this is 120000: its "
-                     "own first choices are taken (eps bench --profile chooses anew)");
+    ck_assert_holds(err.text, "cuda:0: ", "cuBLASLt 120001", " 120000", "eps bench --profile");
     ck_assert_int_eq(multiply(256, 2048, 2048, false, false, 0), FIRST);
     products.version--;
     products.of[products_class(NUMBER_BF16, PRODUCTS_FORWARD, 0)].config[1] = 5;

@@ -177,7 +177,7 @@ TEST(what_is_no_address_is_refused_by_name)
 TEST(a_base_is_not_looked_for_in_a_directory_that_does_not_exist)
 {
     setenv("XDG_RUNTIME_DIR", print("%s/absent", runtime), 1);
-    expect_refused("lab", -ENOTDIR, "/absent, which does not exist: make it (mkdir -m 700), or unset the variable");
+    expect_refused("lab", -ENOTDIR, "/absent, which does not exist: make it (mkdir -m 700)");
     expect_refused(NULL, -ENOTDIR, "/absent, which does not exist");
 }
 
@@ -191,6 +191,6 @@ TEST(a_base_that_another_made_is_refused)
     if (geteuid() == 0) {
         ck_assert_int_eq(mkdir(base, 0700), 0);
         ck_assert_int_eq(chown(base, 65534, 65534), 0);
-        expect_refused(NULL, -EACCES, "belongs to user 65534: set XDG_RUNTIME_DIR to a directory of your own");
+        expect_refused(NULL, -EACCES, "belongs to user 65534: set XDG_RUNTIME_DIR");
     }
 }

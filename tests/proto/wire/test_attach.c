@@ -208,7 +208,7 @@ TEST_EACH(without_a_greeting_it_attaches_anew_and_at_last_gives_up, 2)
             welcome_to(&raw[i], "ipc:///tmp/eps-test-nobody/s/1-0");
     }
     stage_run_until(&st, &worker.n_closed, 1);
-    ck_assert_str_eq(worker.reason, "does not answer: it is stopped, or its machine is overloaded");
+    ck_assert_holds(worker.reason, "does not answer");
     for (int i = 0; i < 4; i++)
         raw_close(&raw[i]);
     close(listening);

@@ -94,7 +94,7 @@ static void refused(int fd, size_t bytes, const char *why)
     struct error err = {0};
 
     ck_assert_int_eq(segment_attach(&segment, fd, bytes, SEGMENT_READ, &err), -EINVAL);
-    ck_assert_str_eq(err.text, why);
+    ck_assert_holds(err.text, why);
     ck_assert_ptr_null(segment.base);
     ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
     ck_assert_int_eq(errno, EBADF);
@@ -105,16 +105,15 @@ TEST(what_is_too_short_or_could_shrink_or_is_something_else_is_refused)
     struct segment owner = created(SEGMENT_READ);
     int pipes[2], unsealed = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-    refused(dup(owner.fd), 4 * 4096 + 1, "the shared memory that came has 16384 bytes, not the promised 16385");
-    refused(dup(owner.fd), SIZE_MAX,
-            "the shared memory that came has 16384 bytes, not the promised 18446744073709551615");
-    refused(dup(owner.fd), 0, "the shared memory that came has 16384 bytes, not the promised 0");
+    refused(dup(owner.fd), 4 * 4096 + 1, "16384 bytes, not the promised 16385");
+    refused(dup(owner.fd), SIZE_MAX, "16384 bytes, not the promised 18446744073709551615");
+    refused(dup(owner.fd), 0, "16384 bytes, not the promised 0");
     segment_close(&owner);
     ck_assert_int_eq(ftruncate(unsealed, 4096), 0);
-    refused(unsealed, 4096, "the shared memory that came is not sealed against shrinking");
-    refused(open("/etc/passwd", O_RDONLY | O_CLOEXEC), 1, "the descriptor that came is not shared memory");
+    refused(unsealed, 4096, "not sealed");
+    refused(open("/etc/passwd", O_RDONLY | O_CLOEXEC), 1, "not shared memory");
     ck_assert_int_eq(pipe2(pipes, O_CLOEXEC), 0);
-    refused(pipes[0], 1, "the descriptor that came is not shared memory");
+    refused(pipes[0], 1, "not shared memory");
     close(pipes[1]);
 }
 
@@ -139,7 +138,7 @@ TEST(sealed_bytes_are_read_and_nothing_else_is_looked_at)
                           memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
     for (int i = 0; i < COUNT(others); i++) {
         ck_assert_int_eq(segment_sealed_bytes(&n, others[i], "config.json", &err), -EINVAL);
-        ck_assert_str_eq(err.text, "config.json did not come in sealed memory: use programs of one build");
+        ck_assert_holds(err.text, "config.json ", "sealed");
         close(others[i]);
     }
 }
@@ -150,7 +149,7 @@ TEST(more_than_there_can_be_is_refused)
     struct error err = {0};
 
     ck_assert_int_eq(segment_create(&segment, "weights", SIZE_MAX, SEGMENT_READ, &err), -ENOMEM);
-    ck_assert_str_eq(err.text, "18446744073709551615 bytes of shared memory for weights: no system has that much");
+    ck_assert_holds(err.text, "18446744073709551615 bytes", "weights");
     ck_assert_int_lt(segment_create(&segment, "weights", (size_t)1 << 60, SEGMENT_READ, &err), 0);
     ck_assert_holds(err.text, "1152921504606846976 bytes of shared memory for weights: ");
     ck_assert_ptr_null(segment.base);

@@ -340,7 +340,7 @@ TEST(a_token_outside_the_vocabulary_ends_the_job_with_a_word)
     ((uint32_t *)c.data.base)[7] = VOCABULARY;
     ck_assert_int_eq(generate(&c, 0, 7), 0);
     ck_assert_int_ne(generate(&c, 7, 1), 0);
-    ck_assert_holds(c.err.text, "token id 256 at position 7: the vocabulary has 256");
+    ck_assert_holds(c.err.text, "token id 256 at position 7");
     segment_close(&c.data);
     open_small(&c);
     ck_assert_int_eq(generate(&c, 0, 7), 0);

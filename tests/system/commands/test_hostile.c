@@ -90,7 +90,7 @@ TEST(too_few_descriptors_are_refused_by_each_program)
 
     for (size_t i = 0; i < 3; i++) {
         shell(1, "ulimit -n 20; $bin/%s 2>err", programs[i]);
-        expect_file("err", "only 20 files may be open at once: allow at least 64 (ulimit -n)");
+        expect_file("err", "only 20 files", "at least 64 (ulimit -n)");
     }
     shell(0, "ulimit -n 64; $train --workers 2 --steps 2 --out o >said 2>err");
 }
@@ -148,8 +148,7 @@ TEST(too_few_threads_are_refused_in_a_sentence)
               "export LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=%d; $train --steps 2 --out o%d "
               ">said 2>err",
               few[i], few[i]);
-        expect_file("err", " needed, and ",
-                    " can be made: allow more processes (ulimit -u, pids.max of the control group)");
+        expect_file("err", " needed, and ", " can be made: ", "ulimit -u, pids.max");
     }
     for (size_t i = 0; i < 2; i++) {
         shell(1, "LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=%zu $bin/%s 2>err", i, programs[i]);
@@ -169,7 +168,7 @@ TEST(too_small_stacks_are_refused_in_a_sentence)
               "unset GOMP_SPINCOUNT; ulimit -s 24; for i in 0 1 2 3 4 5 6 7 8 9; do "
               "$bin/%s 2>err; [ $? = 1 ] || exit 2; done",
               programs[i]);
-        expect_file("err", "a stack may take only 24 KiB: allow at least 1024 (ulimit -s)");
+        expect_file("err", "only 24 KiB", "at least 1024 (ulimit -s)");
     }
     shell(0, "ulimit -s 1024; $train --steps 2 --out o >said 2>err");
     shell(0, "{ printf '{\"model_type\":\"gpt2\",\"x\":'; printf '[%%.0s' {1..2040}; printf ']%%.0s' {1..2040}; "
@@ -238,7 +237,7 @@ TEST(a_run_that_diverged_says_so_and_ends)
              "--commit fenced --out o >said 2>err");
     expect_file("err", " were skipped because loss or gradient was not finite: the weights have diverged; try "
                        "a lower --lr; its weights before that are in o/step-"); /* 20, if that stood in time */
-    expect_file("said", "  skipped  ", "was skipped because its loss or gradient is not finite");
+    expect_file("said", "  skipped  ", "not finite");
     shell(0, "[ $(grep -c '\"skipped\": true' o/metrics.jsonl) = 20 ] && $bin/eps verify o >said");
     shell(1, "$train --lr 10 --min-lr 10 --warmup 0 --weight-decay 10 --steps 60 --out eager >said 2>err");
     expect_file("err", " is not finite"); /* the loss, or before it the gradient: by rounding alone */

@@ -200,11 +200,10 @@ static void load_silently(int told)
                &(struct driver_options){.files = true, .mute = true, .resume = mine, .step = 1}, &err);
 }
 
-enum { ENDED, STOPPED, SILENT };
-
-/* The owner ends it, or the daemon does after LIMIT seconds; the client lives, or is stopped. */
-TEST_EACH(a_load_that_its_client_does_not_serve_costs_that_job, 3)
+/* The owner ends it, or the daemon does after LIMIT seconds. */
+TEST_EACH(a_load_that_its_client_does_not_serve_costs_that_job, 2)
 {
+    const bool is_ended = _i == 0;
     const pid_t daemon = start();
     const unsigned n_threads = count_threads(daemon);
 
@@ -214,12 +213,10 @@ TEST_EACH(a_load_that_its_client_does_not_serve_costs_that_job, 3)
     const pid_t client = start_member(load_silently, -1);
     processes_await_state(users_service(), "loading");
     check_touches_nothing(daemon);
-    if (_i != ENDED)
-        ck_assert_int_eq(kill(client, _i == STOPPED ? SIGSTOP : SIGCONT), 0);
-    if (_i == ENDED)
+    if (is_ended)
         end_job(1, 1);
     owner_trains("next");
-    ck_assert_uint_eq(processes_count("epsd.log", "loading the job hangs: nothing read for "), _i != ENDED);
+    ck_assert_uint_eq(processes_count("epsd.log", "loading the job hangs: nothing read for "), !is_ended);
     ck_assert_uint_eq(count_threads(daemon), n_threads);
     end_member(client);
     stop(daemon);
@@ -291,7 +288,7 @@ static void load_wrongly(int told)
     m.job.config_bytes = (uint32_t)strlen(driver_config);
     client_link_send(&driver.link, &m);
     ck_assert_int_eq(client_link_expect(&driver.link, MESSAGE_JOB_OPENED, &reply, NULL, &err), -EPROTO);
-    ck_assert_holds(err.text, "the client that serves the job's files has failed: it sent PING 1 where");
+    ck_assert_holds(err.text, "client that serves the job's files", "PING 1");
 }
 
 TEST(a_client_that_serves_its_files_wrongly_is_told_so)

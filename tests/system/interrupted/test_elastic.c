@@ -29,18 +29,46 @@ static void setup(void)
 {
     processes_setup();
     processes_config_with("model.json", 2, 4, 64, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
-    processes_text("text.txt", 16000);
+    processes_text("text.txt", 10000);
+}
+
+enum {
+    STEPS = 24,
+    BEFORE = 3,
+    PARTS = 3,
+    MAX_WORKERS = 4,
+    PATIENCE = 80 /* of 10 ms: who is awaited may join at the next step */
+};
+
+static struct eps_train_options run_of(const char *out)
+{
+    struct eps_train_options options = processes_options("model.json", files, out);
+
+    options.steps = STEPS, options.batch = 12, options.seq = 32, options.parts = PARTS, options.microbatch = 1;
+    options.deterministic = true;
+    return options;
+}
+
+/* The run that one worker makes undisturbed, once for all tests, in a directory of its own. */
+static char reference[96], alone[128];
+
+static void make_reference(void)
+{
+    setup();
+    snprintf(reference, sizeof reference, "%s", processes_directory());
+    snprintf(alone, sizeof alone, "%s/alone", reference);
+    const struct eps_train_options options = run_of(alone);
+    processes_train(&options);
+}
+
+static void remove_reference(void)
+{
+    ck_assert_int_eq(chdir("/") | system(print("rm -r %s", reference)), 0);
 }
 
 SUITE_TIMEOUT(120)
 SUITE_FIXTURE(setup, processes_remove)
-
-enum {
-    STEPS = 40,
-    BEFORE = 3,
-    MAX_WORKERS = 4,
-    PATIENCE = 50 /* of 10 ms: who is awaited may join at the next step */
-};
+SUITE_FIXTURE_ONCE(make_reference, remove_reference)
 
 /* A daemon "lab" whose log is the file "log", its workers, and what is done to them from step BEFORE on, on a thread. */
 struct lab {
@@ -51,7 +79,6 @@ struct lab {
     bool acting;
     atomic_bool acted;
     char notes[2000];
-    double losses[STEPS + 1];
     unsigned n_at_work; /* workers that had pulled weights before the last step */
 };
 
@@ -154,9 +181,8 @@ static void on_step(void *user, const struct eps_step *step)
 {
     struct lab *lab = user;
 
-    lab->losses[step->step] = step->loss;
     await_act(lab, step);
-    if (step->step == STEPS - 1 && lab->daemon) {
+    if (step->step == STEPS - 1) {
         struct eps_error error;
         struct eps_observer *look;
         ck_assert_int_eq(eps_observer_open(&look, "lab", NULL, NULL, &error), 0);
@@ -173,28 +199,20 @@ static void on_note(void *user, const char *sentence)
     snprintf(lab->notes + n, sizeof lab->notes - n, "%s\n", sentence);
 }
 
-static void train(struct lab *lab, const char *out, uint32_t parts)
+static void train(struct lab *lab)
 {
     const struct eps_train_events events = {.on_step = on_step, .on_note = on_note};
-    struct eps_train_options options = processes_options("model.json", files, out);
+    struct eps_train_options options = run_of("tried");
     struct eps_error error = {""};
 
-    options.steps = STEPS, options.batch = 12, options.seq = 32, options.parts = parts, options.microbatch = 1;
-    options.deterministic = true;
-    if (lab->daemon)
-        options.connect = "lab", options.device_mem = 0;
+    options.connect = "lab", options.device_mem = 0;
     ck_assert_msg(eps_train(&options, &events, lab, &error) == 0, "%s", error.text);
 }
 
-/* The same as by one worker that nobody disturbed. */
-static void same_run(const struct lab *lab, uint32_t parts)
+static void same_run(void)
 {
-    static struct lab alone;
-
-    alone = (struct lab){0};
-    train(&alone, "alone", parts);
-    ck_assert_mem_eq(alone.losses, lab->losses, sizeof alone.losses);
-    outputs_check_same_latest("alone", "tried");
+    outputs_check_same_metrics(alone, "tried", STEPS);
+    outputs_check_same_latest(alone, "tried");
 }
 
 static void attach_three(struct lab *lab)
@@ -214,12 +232,12 @@ TEST(workers_that_attach_join_up_to_the_number_of_parts)
     struct lab lab = {.act = attach_three};
 
     begin(&lab, 1);
-    train(&lab, "tried", 3);
+    train(&lab);
     ck_assert_uint_eq(processes_count("log", " joins after "), 2);
     ck_assert_uint_eq(lab.n_at_work, 3);
     ck_assert_ptr_null(strstr(lab.notes, " lost "));
     end(&lab);
-    same_run(&lab, 3);
+    same_run();
 }
 
 static void kill_first(struct lab *lab)
@@ -228,18 +246,18 @@ static void kill_first(struct lab *lab)
     await_joins(1);
 }
 
-/* Each had memory for its own part alone. */
+/* Each had memory for its own parts alone. */
 TEST(a_survivor_is_planned_anew_for_the_parts_of_a_lost_worker)
 {
     struct lab lab = {.act = kill_first};
 
     begin(&lab, 2);
     const uint32_t survivor = id_of(&lab, 1);
-    train(&lab, "tried", 2);
+    train(&lab);
     ck_assert_holds(lab.notes, " (cpu) was lost after ", "; the others redo its parts of the step");
-    ck_assert_uint_eq(processes_count("log", print("worker %u is planned anew, for 2 parts", survivor)), 1);
+    ck_assert_uint_eq(processes_count("log", print("worker %u is planned anew, for 3 parts", survivor)), 1);
     end(&lab);
-    same_run(&lab, 2);
+    same_run();
 }
 
 enum { MANY_PARTS = 12 };
@@ -274,53 +292,11 @@ static const char *memory_for(uint32_t n)
     return print("%" PRIu64, (bytes_of(n) + bytes_of(n + 1)) / 2);
 }
 
-static void kill_first_and_lend(struct lab *lab)
-{
-    kill(lab->workers[0], SIGKILL);
-    processes_await_text(processes_path("log"), " was lost after ");
-    attach_with(lab, memory_for(5));
-    await_joins(2);
-}
-
-/* Both had 6 of 12 parts: the survivor can have 7, and the next worker 5, where neither has memory for what is asked of it
- * first. */
-TEST(workers_get_as_many_parts_as_they_have_memory_for)
-{
-    struct lab lab = {.act = kill_first_and_lend};
-
-    begin(&lab, 0);
-    for (unsigned i = 0; i < 2; i++) {
-        attach_with(&lab, memory_for(7));
-        processes_await_workers("lab", i + 1);
-    }
-    train(&lab, "tried", MANY_PARTS);
-    ck_assert_uint_eq(processes_count("log", " for 7 parts\n"), 2);
-    ck_assert_uint_eq(processes_count("log", " for 5 parts\n"), 1);
-    end(&lab);
-    same_run(&lab, MANY_PARTS);
-}
-
+/* Nor does one that has memory for its share and not for all parts: it has its share. */
 TEST(a_worker_that_is_too_small_keeps_no_other_from_a_job)
 {
-    static const char command[] = "eps train --connect lab --model model.json --data text.txt --batch 4 --parts 2 "
-                                  "--steps 2";
-    struct lab lab = {0};
-
-    begin(&lab, 1);
-    attach_with(&lab, "64KiB");
-    processes_await_workers("lab", 2);
-    expect(command, 0);
-    expect_file("log", print("worker %u (cpu) is left out of the job: ", id_of(&lab, 1)), "--device-mem is 0.1 MiB");
-    ck_assert_int_eq(kill(lab.workers[0], SIGTERM), 0);
-    ck_assert_int_eq(processes_wait(lab.workers[0]), 0);
-    processes_await_workers("lab", 1);
-    expect(command, 1, "--device-mem is 0.1 MiB");
-    end(&lab);
-}
-
-/* One that has memory for its share, not for all parts, is no reason to refuse the job, and has its share. */
-TEST(beside_a_worker_that_is_too_small_the_others_have_their_shares)
-{
+    static const char command[] = "eps train --connect lab --model model.json --data text.txt --batch 12 --seq 32 "
+                                  "--parts 12 --microbatch 1 --steps 2";
     struct lab lab = {0};
 
     begin(&lab, 1);
@@ -328,12 +304,17 @@ TEST(beside_a_worker_that_is_too_small_the_others_have_their_shares)
     processes_await_workers("lab", 2);
     attach_with(&lab, "64KiB");
     processes_await_workers("lab", 3);
-    train(&lab, "tried", MANY_PARTS);
+    expect(command, 0);
     ck_assert_uint_eq(processes_count("log", " is left out of the job: "), 1);
-    expect_file("log", print("worker %u (cpu) is left out of the job: ", id_of(&lab, 2)),
+    expect_file("log", print("worker %u (cpu) is left out of the job: ", id_of(&lab, 2)), "--device-mem is 0.1 MiB",
                 print("worker %u: arena of ", id_of(&lab, 1)));
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert_int_eq(kill(lab.workers[i], SIGTERM), 0);
+        ck_assert_int_eq(processes_wait(lab.workers[i]), 0);
+    }
+    processes_await_workers("lab", 1);
+    expect(command, 1, "--device-mem is 0.1 MiB");
     end(&lab);
-    same_run(&lab, MANY_PARTS);
 }
 
 /* Each was to have 6 of the parts; the one that can work has memory for 7. */
@@ -357,58 +338,58 @@ TEST(a_run_that_has_no_memory_for_all_parts_does_not_begin)
     end(&lab);
 }
 
-static void drain_first(struct lab *lab)
+static bool is_one(void *user)
+{
+    (void)user;
+    return processes_workers("lab") == 1;
+}
+
+/* One by the daemon's word, one by a signal of its own. */
+static void dismiss_two(struct lab *lab)
 {
     const uint32_t id = id_of(lab, 0);
 
     expect(print("eps drain %u lab", id), 0, print("worker %u has left\n", id));
     ck_assert_int_eq(processes_wait(lab->workers[0]), 0);
-}
-
-static bool are_two(void *user)
-{
-    (void)user;
-    return processes_workers("lab") == 2;
-}
-
-static void terminate_first(struct lab *lab)
-{
-    kill(lab->workers[0], SIGTERM);
-    ck_assert(processes_until(are_two, NULL));
-    ck_assert_int_eq(processes_wait(lab->workers[0]), 0);
+    kill(lab->workers[1], SIGTERM);
+    ck_assert(processes_until(is_one, NULL));
+    ck_assert_int_eq(processes_wait(lab->workers[1]), 0);
 }
 
 /* The client is told of no part that is redone. */
-TEST_EACH(a_worker_that_is_told_to_leave_finishes_its_share, 2)
+TEST(a_worker_that_is_told_to_leave_finishes_its_share)
 {
-    struct lab lab = {.act = _i ? terminate_first : drain_first};
+    struct lab lab = {.act = dismiss_two};
 
     begin(&lab, 3);
-    train(&lab, "tried", 6);
+    train(&lab);
     ck_assert_holds(lab.notes, " (cpu) left after ", ": it was told to leave; the others go on without it");
     ck_assert_uint_eq(processes_count("log", " was lost after "), 0);
-    ck_assert_uint_eq(processes_workers("lab"), 2);
+    ck_assert_uint_eq(processes_workers("lab"), 1);
     end(&lab);
-    same_run(&lab, 6);
+    same_run();
 }
 
+/* By a worker that fits: another one is not taken, nor does it end the job. */
 static void replace_last(struct lab *lab)
 {
     expect(print("eps drain %u lab", id_of(lab, 0)), 0);
+    attach_with(lab, "100KiB");
+    processes_await_workers("lab", 1);
     expect("eps status lab >status", 0);
     attach(lab);
 }
 
-TEST(a_job_whose_last_worker_leaves_waits_for_another)
+TEST(a_job_whose_last_worker_leaves_waits_for_another_that_fits)
 {
     struct lab lab = {.act = replace_last};
 
     begin(&lab, 1);
-    train(&lab, "tried", 2);
+    train(&lab);
     ck_assert_holds(lab.notes, " (cpu) left after ", "the step waits for another worker to attach");
     expect_file("status", "waiting for a worker");
     end(&lab);
-    same_run(&lab, 2);
+    same_run();
 }
 
 enum { CYCLES = 4 };
@@ -454,10 +435,10 @@ TEST(workers_that_come_and_go_leave_no_byte_and_no_descriptor)
     struct lab lab = {.act = come_and_go};
 
     begin(&lab, 1);
-    train(&lab, "tried", 4);
+    train(&lab);
     ck_assert_uint_eq(processes_count("log", " joins after "), CYCLES);
     end(&lab);
-    same_run(&lab, 4);
+    same_run();
 }
 
 TEST(a_worker_that_does_not_exist_cannot_be_drained)
@@ -505,45 +486,28 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
     strike(victim);
 }
 
-TEST(an_evaluation_survives_its_worker)
+/* A command that computes nothing new is given again sooner than its client waits for a worker that may never come. */
+TEST(an_evaluation_survives_its_worker_but_not_its_last)
 {
     const struct eps_eval_events events = {.on_evaluating = on_evaluating};
-    struct lab alone = {0}, lab = {0};
-    struct victim victims[2] = {{.lab = &lab}, {.lab = &lab, .at = 3}};
+    struct lab lab = {0};
+    struct victim victims[3] = {{.lab = &lab}, {.lab = &lab, .at = 3}, {.lab = &lab, .worker = 1, .at = 3}};
     struct eps_error error = {""};
-    double loss[2];
-    uint64_t tokens[2];
+    double loss[3];
+    uint64_t tokens[3];
 
-    train(&alone, "alone", 1);
     begin(&lab, 2);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < COUNT(victims); i++) {
         const struct eps_eval_options options = {
-            .model = processes_path("alone/latest"), .connect = "lab", .data = files, .n_data = 1, .batch = 4};
-        ck_assert_msg(eps_eval(&loss[i], &tokens[i], &options, &events, &victims[i], &error) == 0, "%s", error.text);
+            .model = print("%s/latest", alone), .connect = "lab", .data = files, .n_data = 1, .batch = 4};
+        const int rc = eps_eval(&loss[i], &tokens[i], &options, &events, &victims[i], &error);
+        ck_assert_msg(rc == (i < 2 ? 0 : -EIO), "%s", error.text);
     }
     ck_assert_mem_eq(&loss[0], &loss[1], sizeof *loss);
     ck_assert_uint_gt(victims[1].n_calls, 3);
     ck_assert_uint_eq(processes_count("log", " joins after "), 1);
-    end(&lab);
-}
-
-/* A command that computes nothing new is given again sooner than its client waits for a worker that may never come. */
-TEST(an_evaluation_without_workers_ends_with_a_sentence)
-{
-    const struct eps_eval_events events = {.on_evaluating = on_evaluating};
-    struct lab alone = {0}, lab = {0};
-    struct victim victim = {.lab = &lab, .at = 3};
-    struct eps_error error = {""};
-    double loss;
-    uint64_t tokens;
-
-    train(&alone, "alone", 1);
-    begin(&lab, 1);
-    const struct eps_eval_options options = {
-        .model = processes_path("alone/latest"), .connect = "lab", .data = files, .n_data = 1, .batch = 4};
-    ck_assert_int_eq(eps_eval(&loss, &tokens, &options, &events, &victim, &error), -EIO);
     ck_assert_holds(error.text, "last worker was lost or left", "eps-worker --connect NAME");
-    ck_assert_uint_eq(victim.n_calls, 3);
+    ck_assert_uint_eq(victims[2].n_calls, 3);
     end(&lab);
 }
 
@@ -569,16 +533,15 @@ TEST_EACH(a_generation_survives_its_worker, 2)
     static const struct eps_prompt prompts[] = {{.text = "the quick brown", .n_bytes = 15},
                                                 {.text = "a", .n_bytes = 1}};
     const struct eps_generate_events events = {.on_token = on_token};
-    struct lab alone = {0}, lab = {0};
+    struct lab lab = {0};
     struct victim victims[3] = {{.lab = &lab}, {.lab = &lab, .at = 1}, {.lab = &lab, .worker = 1, .at = 20}};
     struct eps_error error = {""};
 
-    train(&alone, "alone", 1);
     begin(&lab, 2);
     for (int i = 0; i < COUNT(victims); i++) {
         struct eps_generate_options options = eps_generate_defaults();
         struct eps_generated out;
-        options.model = processes_path("alone/latest"), options.connect = "lab";
+        options.model = print("%s/latest", alone), options.connect = "lab";
         options.prompts = prompts, options.n_prompts = _i ? 2 : 1;
         options.n_tokens = 40, options.n_samples = _i ? 2 : 1, options.sampling.seed = 5;
         processes_await_workers("lab", 2);

@@ -1,6 +1,5 @@
-/* Workers that are killed, stopped or frozen while a run goes on: their parts are redone, and the run ends with the bits
- * of one that was left alone. Real processes and signals. */
-#include "tests/kit/command.h"
+/* Workers of a private run that are killed or stopped: it starts others, and ends with the bits of one that was left alone.
+ * Real processes and signals. Those of a shared daemon: tests/system/test_elastic.c. */
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -22,7 +21,7 @@ static void setup(void)
 {
     processes_setup();
     processes_config_with("model.json", 4, 4, 96, 64, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
-    processes_text("text.txt", 8000);
+    processes_text("text.txt", 4000);
 }
 
 SUITE_TIMEOUT(180)
@@ -146,15 +145,10 @@ static const struct kind {
     const char *name;
     uint32_t workers, parts;
     enum eps_optimizer_kind optimizer;
-    enum eps_commit commit;
     enum eps_number number;
-    uint64_t device_mem; /* 0: roomy */
 } kinds[] = {
-    {"one part", 1, 1, EPS_ADAMW, EPS_EAGER, EPS_FP32, 0},
-    {"one part, the smallest memory", 1, 1, EPS_ADAMW, EPS_EAGER, EPS_FP32, 3540736},
-    {"sums of parts", 2, 4, EPS_ADAMW, EPS_EAGER, EPS_FP32, 0},
-    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_EAGER, EPS_BF16, 0},
-    {"fenced", 2, 2, EPS_ADAMW, EPS_FENCED, EPS_FP32, 0},
+    {"one part", 1, 1, EPS_ADAMW, EPS_FP32},
+    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16},
 };
 
 TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COUNT(kinds))
@@ -165,9 +159,7 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
     struct eps_train_options options = short_run("whole");
 
     options.workers = kind->workers, options.parts = kind->parts, options.optimizer = kind->optimizer;
-    options.commit = kind->commit, options.precision = options.moments = options.grad_dtype = kind->number;
-    if (kind->device_mem)
-        options.device_mem = kind->device_mem;
+    options.precision = options.moments = options.grad_dtype = kind->number;
     train(&options, &none);
     options.out = "struck";
     train(&options, &killed);
@@ -222,125 +214,5 @@ TEST(a_private_run_ends_when_every_replacement_dies_too)
     join(&killed);
     ck_assert_int_eq(rc, -EIO);
     ck_assert_holds(error.text, "the worker (eps-worker) was killed by signal 9");
-    processes_await_nobody();
-}
-
-/* Two of three workers have memory for all four parts. */
-TEST(at_a_shared_daemon_the_others_redo_the_parts_of_a_lost_worker)
-{
-    struct fate none = {0}, killed = {.signal = SIGKILL, .steps = 1 << 4};
-    struct eps_train_options options = short_run("whole");
-    const pid_t daemon = processes_daemon("lab", 3, NULL);
-
-    options.connect = "lab", options.device_mem = 0, options.parts = 4;
-    train(&options, &none);
-    options.out = "struck";
-    train(&options, &killed);
-    same_run(&none, &killed);
-    ck_assert_uint_eq(killed.n_notes, 1);
-    ck_assert_holds(killed.note, "the others redo its parts of the step");
-    ck_assert_uint_eq(processes_workers("lab"), 2);
-    expect_stop(daemon);
-    processes_await_nobody();
-}
-
-/* The one that is stopped does not answer ASSIGN; the other has. */
-TEST(at_a_shared_daemon_a_run_begins_without_a_worker_that_dies_before_it)
-{
-    static const char *const daemon_argv[] = {"--listen", "lab", NULL}, *const worker_argv[] = {"--connect", "lab",
-                                                                                                NULL};
-    const pid_t daemon = processes_start("epsd", daemon_argv, "log");
-    pid_t workers[2];
-
-    for (uint32_t i = 0; i < 2; i++) {
-        workers[i] = processes_start("eps-worker", worker_argv, NULL);
-        processes_await_workers("lab", i + 1);
-    }
-    kill(workers[1], SIGSTOP);
-    const char *line = print("exec %s/eps train --connect lab --model model.json --data text.txt --parts 2 --batch 12 "
-                             "--seq 32 --steps 2 --out fewer >said",
-                             BIN_DIR);
-    const pid_t client = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, "err");
-    processes_await_text("log", ": arena of ");
-    kill(workers[1], SIGKILL);
-    ck_assert_int_eq(processes_wait(client), 0);
-    expect_file("log", "was lost before the first step: killed; the others begin without it", "2 steps");
-    expect_stop(daemon);
-    processes_await_nobody();
-}
-
-/* One that does not fit is not taken, nor does it end the job. */
-static void on_note_status(void *user, const char *sentence)
-{
-    if (!is_loss(user, sentence))
-        return;
-    processes_worker("lab", "100KiB", "lent");
-    processes_await_workers("lab", 1);
-    expect("eps status lab >status", 0);
-    processes_worker("lab", "256MiB", "lent");
-}
-
-TEST(at_a_shared_daemon_a_step_without_workers_waits_for_one_that_fits)
-{
-    const struct eps_train_events events = {.on_step = on_step, .on_note = on_note_status};
-    struct fate none = {0}, killed = {.signal = SIGKILL, .steps = 1 << 4};
-    struct eps_train_options options = short_run("whole");
-    const pid_t daemon = processes_daemon("lab", 1, NULL);
-    struct eps_error error = {""};
-
-    options.connect = "lab", options.device_mem = 0;
-    train(&options, &none);
-    options.out = "struck";
-    const int rc = eps_train(&options, &events, &killed, &error);
-    join(&killed);
-    ck_assert_msg(rc == 0, "%s", error.text);
-    same_run(&none, &killed);
-    ck_assert_uint_eq(killed.n_notes, 1);
-    ck_assert_holds(killed.note, "the step waits for another worker to attach");
-    expect_file("status", "waiting for a worker");
-    expect_stop(daemon);
-    processes_await_nobody();
-}
-
-struct leaving {
-    bool begun;
-    unsigned n_asked;
-};
-
-/* Not at the first questions: until then the worker gets its next rows. */
-static int leave(void *user)
-{
-    struct leaving *leaving = user;
-
-    return leaving->begun && ++leaving->n_asked > 3 ? 2 : 0; /* at once */
-}
-
-static void on_evaluating_leave(void *user, uint64_t n_tokens, uint64_t n_all)
-{
-    struct leaving *leaving = user;
-
-    if (leaving->begun || n_tokens >= n_all)
-        return;
-    leaving->begun = true;
-    strike(SIGSTOP);
-}
-
-/* What the first client's evaluation left undone is not the next one's. */
-TEST(an_evaluation_follows_one_that_its_client_left)
-{
-    const struct eps_train_events leave_it = {.on_evaluating = on_evaluating_leave, .should_stop = leave};
-    struct fate none = {0};
-    struct eps_train_options options = short_run("left");
-    const pid_t daemon = processes_daemon("lab", 1, NULL);
-    struct leaving leaving = {0};
-    struct eps_error error = {""};
-
-    options.connect = "lab", options.device_mem = 0;
-    ck_assert_int_eq(eps_train(&options, &leave_it, &leaving, &error), -EINTR);
-    ck_assert(leaving.begun);
-    strike(SIGCONT);
-    options.out = "whole";
-    train(&options, &none);
-    expect_stop(daemon);
     processes_await_nobody();
 }

@@ -21,8 +21,8 @@ static void setup(void)
 {
     processes_setup();
     processes_config_with("model.json", 1, 2, 16, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
-    processes_text("text.txt", 12000);
-    processes_text("other.txt", 11000);
+    processes_text("text.txt", 3400);
+    processes_text("other.txt", 3300);
 }
 
 SUITE_TIMEOUT(180)
@@ -79,13 +79,11 @@ static void on_saved(void *user, uint64_t step, const char *path)
 static const struct kind {
     const char *name;
     uint32_t workers, parts;
-    enum eps_optimizer_kind optimizer;
     enum eps_commit commit;
     enum eps_number number;
 } kinds[] = {
-    {"one part", 1, 1, EPS_ADAMW, EPS_EAGER, EPS_FP32},
-    {"AdamA in 16 bits, two workers", 2, 4, EPS_ADAMA, EPS_EAGER, EPS_BF16},
-    {"fenced and clipped, two workers", 2, 2, EPS_ADAMW, EPS_FENCED, EPS_FP32},
+    {"one part", 1, 1, EPS_EAGER, EPS_FP32},
+    {"fenced and clipped, two workers in 16 bits", 2, 4, EPS_FENCED, EPS_BF16},
 };
 
 static struct eps_train_options run_of(const struct kind *kind, const char *out)
@@ -96,7 +94,7 @@ static struct eps_train_options run_of(const struct kind *kind, const char *out)
     options.steps = STEPS, options.batch = 8, options.seq = 32, options.eval_every = EVERY, options.save_every = SAVED;
     options.deterministic = true;
     options.keep = 0;
-    options.parts = kind->parts, options.optimizer = kind->optimizer, options.commit = kind->commit;
+    options.parts = kind->parts, options.optimizer = EPS_ADAMW, options.commit = kind->commit;
     options.precision = options.moments = options.grad_dtype = kind->number;
     if (kind->commit == EPS_FENCED)
         options.clip_norm = 0.5;
@@ -149,27 +147,15 @@ static void same_run(const char *a, const char *b)
 /* Moments in order: of a client, and of those who take its run over. */
 static const struct {
     int kind;
-    struct fate fates[5];
+    struct fate fates[6];
 } lives[] = {
     {0,
      {{.moment = AT_STEP, .step = 1},
-      {.moment = AT_STEP, .step = 2},
-      {.moment = AT_STEP, .step = 7},
-      {.moment = AT_STEP, .step = STEPS - 1}}},
-    {0,
-     {{.moment = BEFORE_EVALUATION, .step = 4},
+      {.moment = BEFORE_EVALUATION, .step = 4},
       {.moment = IN_EVALUATION, .step = 8},
-      {.moment = BEFORE_EVALUATION, .step = STEPS}}},
-    {0,
-     {{.moment = AFTER_EVALUATION, .step = 4},
-      {.moment = AT_SAVED, .step = 6},
-      {.moment = AFTER_EVALUATION, .step = STEPS},
+      {.moment = BEFORE_EVALUATION, .step = STEPS},
       {.moment = AFTER_EVALUATION, .step = STEPS}}},
-    {1, {{.moment = AT_STEP, .step = 3}, {.moment = IN_EVALUATION, .step = 4}, {.moment = AT_SAVED, .step = 9}}},
-    {2,
-     {{.moment = AT_STEP, .step = 5},
-      {.moment = AFTER_EVALUATION, .step = 8},
-      {.moment = IN_EVALUATION, .step = STEPS}}},
+    {1, {{.moment = AT_STEP, .step = 5}, {.moment = AT_SAVED, .step = 6}, {.moment = AFTER_EVALUATION, .step = STEPS}}},
 };
 
 TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))
@@ -246,7 +232,6 @@ TEST(a_detached_job_is_saved_when_another_needs_the_room)
     expect_stop(daemon);
 }
 
-/* A worker dies, and then the client that waits for another one. */
 /* Nothing can be saved there any more, and nobody is to wait for it. */
 TEST(a_detached_job_whose_output_was_removed_makes_room)
 {
@@ -261,6 +246,7 @@ TEST(a_detached_job_whose_output_was_removed_makes_room)
     expect_stop(daemon);
 }
 
+/* A worker dies, and then the client that waits for another one. */
 TEST(a_job_that_waits_for_a_worker_is_taken_over_too)
 {
     pid_t worker, daemon = processes_daemon("lab", 1, &worker);

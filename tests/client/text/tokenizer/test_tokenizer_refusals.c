@@ -140,12 +140,9 @@ static const struct {
     const char *part, *json, *text, *says;
     size_t n; /* times the text */
 } bombs[] = {
-    {"pre_tokenizer", SPLIT("(?:a|a|aa)+b"), "aaaaaaaaaaaaaaaacb",
-     "a pattern of its pre-tokenizer takes more than 512 st", 4},
-    {"pre_tokenizer", SPLIT("\\\\p{L}+\\\\p{L}+\\\\p{L}+\\\\d"), "a",
-     "a pattern of its pre-tokenizer takes more than 512 st", 2000},
-    {"normalizer", REPLACE("\"Regex\":\"(?:a|a|aa)+b\"", "c"), "aaaaaaaaaaaaaaaacb",
-     "a pattern of its normalizer Replace takes", 4},
+    {"pre_tokenizer", SPLIT("(?:a|a|aa)+b"), "aaaaaaaaaaaaaaaacb", "pre-tokenizer takes more than 512 ", 4},
+    {"pre_tokenizer", SPLIT("\\\\p{L}+\\\\p{L}+\\\\p{L}+\\\\d"), "a", "pre-tokenizer takes more than 512 ", 2000},
+    {"normalizer", REPLACE("\"Regex\":\"(?:a|a|aa)+b\"", "c"), "aaaaaaaaaaaaaaaacb", "normalizer Replace takes", 4},
 };
 
 TEST_EACH(a_pattern_that_takes_too_many_steps_is_named, COUNT(bombs))
@@ -182,13 +179,13 @@ TEST(a_normalizer_that_multiplies_text_is_named)
 
     ck_assert_msg(t != NULL, "%s", err.text);
     ck_assert_int_eq(encode_all(t, repeated("a", 64), &err), -EINVAL);
-    ck_assert_holds(err.text, "tokenizer.json: its normalizer Replace makes more than 64 bytes of each byte");
+    ck_assert_holds(err.text, "tokenizer.json: ", "normalizer Replace", "64 bytes");
     client_tokenizer_close(t);
 
     err = (struct error){0};
     snprintf(prepend, sizeof prepend, "{\"type\":\"Prepend\",\"prepend\":\"%s\"}", repeated("a", 70000));
     ck_assert_ptr_null(tokenizer_open_with("normalizer", prepend, &err)); /* an added token is a text */
-    ck_assert_int_eq(strncmp(err.text, "tokenizer.json: its normalizer Prepend makes more than", 54), 0);
+    ck_assert_holds(err.text, "tokenizer.json: ", "normalizer Prepend");
 }
 
 TEST(a_part_has_no_more_than_64_steps)
@@ -200,7 +197,7 @@ TEST(a_part_has_no_more_than_64_steps)
         strcat(list, ",{\"type\":\"Lowercase\"}");
     ck_assert_ptr_null(
         tokenizer_open_with("normalizer", print("{\"type\":\"Sequence\",\"normalizers\":[%s]}", list), &err));
-    ck_assert_holds(err.text, "its normalizer has more than 64 steps");
+    ck_assert_holds(err.text, "normalizer", "64 steps");
 }
 
 TEST(a_decoder_that_multiplies_text_is_named)
@@ -217,7 +214,7 @@ TEST(a_decoder_that_multiplies_text_is_named)
     for (uint32_t id = 0; !rc && id < client_tokenizer_n_ids(t); id++)
         rc = client_decoder_push(d, &text, &n, &id, 1, true, false, &err);
     ck_assert_int_eq(rc, -EINVAL);
-    ck_assert_holds(err.text, "tokenizer.json: its decoder Replace makes more than 1048576 bytes of a token");
+    ck_assert_holds(err.text, "tokenizer.json: ", "decoder Replace", "1048576 bytes");
     client_decoder_close(d);
     client_tokenizer_close(t);
 }
