@@ -7,6 +7,7 @@
 
 #include "client/rows/rows.h"
 #include "proto/base/number.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
 #include <errno.h>

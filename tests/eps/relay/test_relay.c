@@ -277,15 +277,15 @@ TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated_and_who_owes_is_known)
         relay_trace_say(&trace, "attached 7");
     for (int i = 0; i < COUNT(viewed); i++) {
         relay_trace_say(&trace, "%s", viewed[i].line);
-        relay_look(trace.relay, 0, 2, views);
-        relay_look(trace.relay, 1, 1, &one); /* a page that begins later says the same */
+        relay_observe(trace.relay, 0, 2, views);
+        relay_observe(trace.relay, 1, 1, &one); /* a page that begins later says the same */
         ck_assert_msg(views[0].at == viewed[i].lower && views[0].version == 0, "%s: %d", viewed[i].line, views[0].at);
         ck_assert_msg(views[1].at == viewed[i].upper && views[1].version == viewed[i].upper_version, "%s: %d",
                       viewed[i].line, views[1].at);
         ck_assert(one.at == views[1].at && one.version == views[1].version);
         ck_assert_uint_eq(relay_owes(trace.relay), viewed[i].owes ? viewed[i].owes : UINT32_MAX);
     }
-    relay_look(trace.relay, 4000, 2, beyond);
+    relay_observe(trace.relay, 4000, 2, beyond);
     for (int i = 0; i < 2; i++)
         ck_assert(beyond[i].at == RELAY_AT_REST && beyond[i].version == 0);
     relay_trace_free(&trace);

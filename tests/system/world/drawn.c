@@ -3,6 +3,7 @@
 #include "tests/system/world/world.h"
 
 #include "eps/job/job.h"
+#include "proto/plan/memory/room.h"
 #include "proto/operation/backend.h"
 #include "proto/plan/memory/host.h"
 
