@@ -345,7 +345,7 @@ TEST(options_that_a_source_has_no_use_for_are_refused)
     }
 }
 
-/* Only a sequence of tokens can be continued by another batch: the rows of a labelled step come from groups of batches. */
+/* By hand: the longest row has five letters and two special tokens; a row has room from one letter on. */
 TEST(facts_are_those_of_the_rows)
 {
     static const struct client_source_facts facts[KINDS] = {
@@ -412,40 +412,71 @@ TEST(each_masked_token_is_predicted_once_and_special_ones_never)
     close_kind(&o);
 }
 
-/* A row of the run has masks of its own; an evaluation's window always the same, wherever it stands among them. */
-TEST(masks_are_drawn_anew_in_training_and_stay_in_evaluation)
+static void read_labels(const struct opened *o, uint32_t labels[SEQ], enum client_part part,
+                        struct client_sample sample)
 {
-    const struct client_source_rules rules = {.columns = NULL};
-    struct opened o, seldom;
-    uint32_t ids[LONG], labels[4][LONG];
-    const struct client_sample samples[] = {{0, 0}, {0, 0}, {0, 7}};
+    uint32_t ids[SEQ];
+    const struct client_row_fields row = {.at = {ids, labels, NULL}, .n_tokens = SEQ};
+
+    ck_assert_int_eq(o->source->ops->read_row(o->source, &row, part, sample, NULL), 0);
+}
+
+TEST(masks_depend_on_a_row_s_number_in_the_run)
+{
+    uint32_t labels[3][SEQ], n_same = 0;
+    struct opened o;
 
     open_kind(&o, 1, true);
-    for (int i = 0; i < 3; i++) {
-        const struct client_row_fields row = {.at = {ids, labels[i], NULL}, .n_tokens = SEQ};
-        ck_assert_int_eq(o.source->ops->read_row(o.source, &row, CLIENT_TRAIN, samples[i], NULL), 0);
-    }
-    ck_assert_mem_eq(labels[0], labels[1], SEQ * sizeof **labels);
-    uint32_t n_same = 0;
     for (uint64_t draw = 0; draw < 40; draw++) {
-        const struct client_row_fields row = {.at = {ids, labels[2], NULL}, .n_tokens = SEQ};
-        ck_assert_int_eq(o.source->ops->read_row(o.source, &row, CLIENT_TRAIN, (struct client_sample){0, draw}, NULL),
-                         0);
-        n_same += memcmp(labels[0], labels[2], SEQ * sizeof **labels) == 0;
+        read_labels(&o, labels[0], CLIENT_TRAIN, (struct client_sample){0, 99});
+        read_labels(&o, labels[1], CLIENT_TRAIN, (struct client_sample){0, draw});
+        read_labels(&o, labels[2], CLIENT_TRAIN, (struct client_sample){0, draw});
+        ck_assert_mem_eq(labels[1], labels[2], sizeof labels[1]);
+        n_same += memcmp(labels[0], labels[1], sizeof labels[0]) == 0;
     }
-    ck_assert_uint_lt(n_same, 20); /* of three tokens at 1/2, four are the same with 7 sets: a fifth is expected */
+    ck_assert_uint_lt(n_same, 20); /* three tokens at 1/2 have 7 patterns: 6 or so of 40 are expected */
+    close_kind(&o);
+}
+
+/* Tokens 1 and 3 are ordinary ones in both windows. A third of the draws agree in both; of the same draws, all but an
+ * eighth would. */
+TEST(an_evaluation_has_masks_of_its_own)
+{
+    uint32_t labels[2][SEQ], n_same = 0;
+    struct opened o;
+
+    open_kind(&o, 1, true);
+    for (uint64_t draw = 0; draw < 40; draw++) {
+        read_labels(&o, labels[0], CLIENT_TRAIN, (struct client_sample){0, draw});
+        read_labels(&o, labels[1], CLIENT_HELD_OUT, (struct client_sample){0, draw});
+        n_same += (labels[0][1] == PLAN_NO_LABEL) == (labels[1][1] == PLAN_NO_LABEL) &&
+                  (labels[0][3] == PLAN_NO_LABEL) == (labels[1][3] == PLAN_NO_LABEL);
+    }
+    ck_assert_uint_lt(n_same, 25);
+    close_kind(&o);
+}
+
+/* By hand: of ten windows two are evaluated, 0 and 5, with the masks that they have among all ten. */
+TEST(a_window_has_the_same_masks_in_every_evaluation)
+{
+    const struct client_source_rules rules = {.columns = NULL};
     const struct client_division division = {
-        .seq = SEQ, .stride = SEQ, .seed = 7, .n_train = 3 * N_IDS / 4, .eval_tokens = SEQ, .mask_fraction = 0.5};
-    ck_assert_int_eq(try_open(&seldom, 1, files[1], true, &rules, NULL), 0);
-    ck_assert_int_eq(client_source_divide(seldom.source, &division, NULL), 0);
-    for (int i = 0; i < 2; i++) {
-        const struct client_source *source = i ? seldom.source : o.source;
-        const struct client_row_fields row = {.at = {ids, labels[i], NULL}, .n_tokens = SEQ};
-        const struct client_sample sample = source->ops->pick_held_out(source, 0);
-        ck_assert_int_eq(source->ops->read_row(i ? seldom.source : o.source, &row, CLIENT_HELD_OUT, sample, NULL), 0);
+        .seq = SEQ, .stride = SEQ, .seed = 7, .eval_tokens = 2 * SEQ, .mask_fraction = 0.5};
+    uint32_t labels[2][SEQ];
+    struct opened all, some;
+
+    open_kind(&all, 1, false);
+    ck_assert_int_eq(try_open(&some, 1, files[1], false, &rules, NULL), 0);
+    ck_assert_int_eq(client_source_divide(some.source, &division, NULL), 0);
+    ck_assert_uint_eq(some.source->ops->n_rows(some.source, CLIENT_HELD_OUT), 2);
+    for (uint64_t k = 0; k < 2; k++) {
+        const struct client_sample sample = some.source->ops->pick_held_out(some.source, k);
+        ck_assert(sample.id == k && sample.draw == 5 * k);
+        read_labels(&some, labels[0], CLIENT_HELD_OUT, sample);
+        read_labels(&all, labels[1], CLIENT_HELD_OUT, all.source->ops->pick_held_out(all.source, 5 * k));
+        ck_assert_mem_eq(labels[0], labels[1], sizeof labels[0]);
     }
-    ck_assert_mem_eq(labels[0], labels[1], SEQ * sizeof **labels);
-    close_kind(&o), close_kind(&seldom);
+    close_kind(&all), close_kind(&some);
 }
 
 /* Its label is at its first token; a row is [CLS], letters, [SEP]; rows of an evaluation come by their length. */
