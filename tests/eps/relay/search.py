@@ -105,11 +105,11 @@ def settings():
     det, bare = c._replace(deterministic=True), c._replace(replay=False)
     quick += [S('adama det, 3 workers, 2 lost', det._replace(parts=3), U2, workers=3, steps=1, faults=('kill',),
                 n_faults=2),
+              S('adamw, 2 accumulators, lost', C(2, 1, 1, 2, 'adamw'), (0, 1, 2, 3), steps=1, faults=('kill',),
+                n_faults=1),
               S('fenced, 3 units', f, U3, faults=('kill', 'bad'), n_faults=1)]
     small += [S('adamw, 3 units, 1 accumulator, save', c._replace(optimizer='adamw'), U3, steps=1, saves=1),
-              S('adamw, 3 parts, 1 accumulator, save', C(3, 1, 2, 1, 'adamw'), U2, steps=1, saves=1),
-              S('adamw, 2 accumulators, lost', C(2, 1, 1, 2, 'adamw'), (0, 1, 2, 3), steps=1, faults=('kill',),
-                n_faults=1)]
+              S('adamw, 3 parts, 1 accumulator, save', C(3, 1, 2, 1, 'adamw'), U2, steps=1, saves=1)]
     slow += [S('fenced, every fault', f, U2, faults=every, n_faults=1, saves=1),
              S('fenced det, tied, no replay', f._replace(deterministic=True, replay=False), tied, faults=every,
                n_faults=1),
@@ -190,9 +190,16 @@ def big(seed):
                       later=tuple(sorted({1, parts, rng.randint(1, parts)})), changes=rng.randint(0, 8))
 
 
-# Mutants that the smallest settings miss are looked for here first: it saves minutes.
-FIRST = {mutants.OwnLowest: 'adama det, 3 workers, 2 lost', mutants.NoReserve: 'adamw det, messages under way',
-         mutants.WrongVersion: 'adama, messages under way', mutants.AnyOrder: 'adamw det, messages under way'}
+# Where a mutant is looked for first, if that saves time.
+FIRST = {'a pull again': (mutants.LateAnswer,),
+         'rooms, 3 parts': (mutants.Recount, mutants.Owned, mutants.Folded, mutants.Idle),
+         'rooms, bad numbers twice': (mutants.Roomless, mutants.Unleaving, mutants.Shortsighted, mutants.Forgetful,
+                                      mutants.Evicting),
+         'rooms, adama, tied': (mutants.TiedOnce,),
+         'rooms, messages under way': (mutants.NoLossFence, mutants.EarlyFree),
+         'adama, messages under way': (mutants.WrongVersion,),
+         'adamw det, messages under way': (mutants.NoReserve, mutants.AnyOrder),
+         'adama det, 3 workers, 2 lost': (mutants.OwnLowest,)}
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
@@ -243,7 +250,7 @@ def run(chosen, n_walks):
 
 def find_mutant(mutant):
     """(mutant, setting, moves, what was wrong); the setting is None if nothing was."""
-    for _, s in sorted(settings(), key=lambda x: x[1].name != FIRST.get(mutant)):
+    for _, s in sorted(settings(), key=lambda x: mutant not in FIRST.get(x[1].name, ())):
         try:
             explore(s, mutant)
         except Violation as v:
