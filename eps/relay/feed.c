@@ -2,7 +2,7 @@
  *
  * relay_feed makes room for all that may follow (memory.c), hands the event to its on_x, and runs the pump. The pump
  * does everything that has become possible, in a fixed order. slots.c chooses the next fold and who gets the
- * reserved slot. */
+ * reserved slot; readers.c hands versions to saves. */
 #include "eps/relay/relay_state.h"
 
 #include <assert.h>
@@ -18,38 +18,7 @@ static void refuse_open(struct relay *r, const char *why)
     *relay_act(r, RELAY_REFUSE) = (struct relay_action){.kind = RELAY_REFUSE, .to_client = true, .why = why};
 }
 
-static void refuse_reader(struct relay *r, uint32_t reader, const char *why)
-{
-    *relay_act(r, RELAY_REFUSE) =
-        (struct relay_action){.kind = RELAY_REFUSE, .to_reader = true, .reader = reader, .why = why};
-}
-
-/* ---- units, step and readers ------------------------------------------------------------------------------------ */
-
-static void capture(struct relay *r, uint32_t unit)
-{
-    struct relay_unit *u = &r->units[unit];
-    for (uint32_t i = 0; i < r->n_readers && u->to_come; i++) {
-        struct relay_reader *reader = &r->readers[i];
-        if (!(u->to_come & reader->bit) || u->version != reader->version)
-            continue;
-        u->to_come &= ~reader->bit;
-        u->captured |= reader->bit;
-        reader->n_to_come--;
-        reader->n_captured++;
-        struct relay_action *a = relay_act(r, RELAY_CAPTURE);
-        a->reader = reader->id;
-        a->unit = unit;
-        a->step = u->version;
-    }
-}
-
-static void abandon_readers(struct relay *r)
-{
-    for (uint32_t i = 0; i < r->n_readers; i++)
-        relay_act(r, RELAY_ABANDON)->reader = r->readers[i].id;
-    r->n_readers = 0;
-}
+/* ---- units and step ----------------------------------------------------------------------------------------------- */
 
 static void finish(struct relay *r)
 {
@@ -70,7 +39,7 @@ static void advance(struct relay *r, uint32_t unit)
     if (u->sum_index < r->sums_end && u->version == r->t)
         r->n_summing--;
     u->version++;
-    capture(r, unit); /* before any fold beyond */
+    relay_capture(r, unit); /* before any fold beyond */
     finish(r);
 }
 
@@ -163,7 +132,7 @@ static void give_up(struct relay *r)
 {
     if (!r->config.fenced && (r->n_folded || r->n_flying)) {
         r->torn = true;
-        abandon_readers(r);
+        relay_abandon_readers(r);
         answer_waiting(r);
         relay_act(r, RELAY_TORN)->step = r->t;
         return;
@@ -448,50 +417,6 @@ static void on_updated(struct relay *r, uint32_t unit)
     advance(r, unit);
 }
 
-/* Units already at the cut are captured at once. */
-static void on_save(struct relay *r, uint32_t id)
-{
-    const uint64_t cut = relay_cut(r);
-    if (relay_find_reader(r, id) || cut == RELAY_NO_STEP) {
-        refuse_reader(r, id, "no such reader");
-        return;
-    }
-    if (r->n_readers == RELAY_MAX_READERS) {
-        refuse_reader(r, id, "too many readers");
-        return;
-    }
-    struct relay_reader *reader = relay_add_reader(r, id);
-    reader->version = cut;
-    for (uint32_t u = 0; u < r->n_units; u++) {
-        if (r->units[u].n_visits) {
-            r->units[u].to_come |= reader->bit;
-            reader->n_to_come++;
-        }
-    }
-    for (uint32_t u = 0; u < r->n_units; u++) {
-        if (r->units[u].n_visits)
-            capture(r, u);
-    }
-}
-
-static void on_released(struct relay *r, uint32_t id, uint32_t unit)
-{
-    struct relay_reader *reader = relay_find_reader(r, id);
-    if (!reader)
-        return;
-    if (unit < r->n_units && r->units[unit].captured & reader->bit) {
-        r->units[unit].captured &= ~reader->bit;
-        reader->n_captured--;
-    }
-    if (reader->n_to_come || reader->n_captured)
-        return;
-    struct relay_action *a = relay_act(r, RELAY_SAVED);
-    a->reader = id;
-    a->step = reader->version;
-    r->n_readers--;
-    memmove(reader, reader + 1, (size_t)(&r->readers[r->n_readers] - reader) * sizeof *reader);
-}
-
 /* ---- the pump --------------------------------------------------------------------------------------------------- */
 
 static void update(struct relay *r, uint32_t unit)
@@ -565,10 +490,10 @@ static void on_event(struct relay *r, const struct relay_event *e)
         on_updated(r, e->unit);
         break;
     case RELAY_SAVE:
-        on_save(r, e->reader);
+        relay_on_save(r, e->reader);
         break;
     case RELAY_RELEASED:
-        on_released(r, e->reader, e->unit);
+        relay_on_released(r, e->reader, e->unit);
         break;
     }
 }
@@ -579,7 +504,7 @@ static void on_event_torn(struct relay *r, const struct relay_event *e)
     if (e->kind == RELAY_OPEN)
         refuse_open(r, "torn");
     else if (e->kind == RELAY_SAVE)
-        refuse_reader(r, e->reader, "torn");
+        relay_refuse_reader(r, e->reader, "torn");
     else if (e->kind == RELAY_PULL)
         on_pull(r, e);
     else if (e->kind == RELAY_LOSS || e->kind == RELAY_CONTRIBUTION)

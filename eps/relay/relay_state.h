@@ -163,6 +163,16 @@ void relay_fold_all(struct relay *r);
 /* Grants the reserved slot, if the mark needs it. */
 void relay_grant(struct relay *r);
 
+/* A reader begins, or is refused: units already at the cut are captured at once. */
+void relay_on_save(struct relay *r, uint32_t id);
+/* A reader needs a unit no longer. With the last one it has been saved. */
+void relay_on_released(struct relay *r, uint32_t id, uint32_t unit);
+/* Captures the unit for every reader whose version it has reached. */
+void relay_capture(struct relay *r, uint32_t unit);
+/* The job is torn: no version of the model will be whole again. */
+void relay_abandon_readers(struct relay *r);
+void relay_refuse_reader(struct relay *r, uint32_t reader, const char *why);
+
 static inline uint32_t relay_name_of(const struct relay *r, const struct relay_tag *tag)
 {
     const struct relay_visit *v = &r->visits[tag->name.visit];
