@@ -1,10 +1,9 @@
 """Writes fixtures as JSON, with a line for each record.
 
 A record is a list of scalars, or an object of scalars and such lists: a tensor's sample is one line, however long. All else
-is a line for each of its items, unless it fits into one; scalars of an object that follow one another share theirs.
+is a line for each of its items, unless it fits into one; short items that follow one another share theirs, as many as fit.
 Python's floats come back bit for bit.
 """
-import itertools
 import json
 
 WIDTH = 120
@@ -27,13 +26,16 @@ def text(value, indent=0):
     if is_record(value) or indent + len(line) <= WIDTH:
         return line
     if isinstance(value, dict):
-        items = [(is_scalar(item), f"{json.dumps(name)}: {text(item, indent + 1)}") for name, item in value.items()]
+        items = [f"{json.dumps(name)}: {text(item, indent + 1)}" for name, item in value.items()]
     else:
-        items = [(False, text(item, indent + 1)) for item in value]
+        items = [text(item, indent + 1) for item in value]
     lines = []
-    for scalars, group in itertools.groupby(items, lambda item: item[0]):
-        texts = [made for _, made in group]
-        lines += [", ".join(texts)] if scalars else texts
+    for item in items:
+        joined = f"{lines[-1]}, {item}" if lines else item
+        if lines and "\n" not in joined and indent + 1 + len(joined) <= WIDTH:
+            lines[-1] = joined
+        else:
+            lines.append(item)
     first, last = "{}" if isinstance(value, dict) else "[]"
     return f"{first}\n" + ",\n".join(" " * (indent + 1) + each for each in lines) + f"\n{' ' * indent}{last}"
 
