@@ -73,6 +73,8 @@ static void fetch(struct sharded *s, const struct ring_act *act)
                                                  .bytes = job->model.units[act->unit].n *
                                                           number_bytes(job_goal(job)->precision),
                                                  .token = SHARDED_TOKEN_RING + act->slot});
+    if (s->n_left_ring[act->slot] == 0) /* a unit without parameters is in no piece */
+        ring_fetched(&s->ring, act->slot);
 }
 
 static void answer(struct sharded *s, const struct ring_act *act)
