@@ -156,7 +156,7 @@ static int send_to_session(struct proxy *g, struct message *m, const int *fds, u
 /* The peer is at fault. */
 static void refuse(struct proxy *g, const char *why)
 {
-    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = -EPROTO}};
+    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.end = END_FAULT, .code = -EPROTO}};
 
     if (g->state != PROXY_OPEN)
         return;
