@@ -105,30 +105,6 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     }
 }
 
-static bool begins_with_any(const char *text, const char *const *beginnings)
-{
-    while (*beginnings && strncmp(text, *beginnings, strlen(*beginnings)) != 0)
-        beginnings++;
-    return *beginnings != NULL;
-}
-
-/* True if the daemon died, or may have; false if it ended this session on purpose. */
-static bool is_lost(const char *reason)
-{
-    static const char *const reasons[] = {
-        "killed", "silent", "sending", "does not answer", "closed before the session was open", NULL};
-
-    return begins_with_any(reason, reasons);
-}
-
-/* True if the daemon lives and has lost this worker: the network was down, or this machine or process was stopped. */
-static bool was_missed(const char *reason)
-{
-    static const char *const reasons[] = {"refused: silent", "refused: does not read", NULL};
-
-    return begins_with_any(reason, reasons);
-}
-
 /* Signals are held until watch_signals: one of those that end the worker ends it here. */
 static void rest(long ms)
 {
@@ -169,16 +145,29 @@ static void on_closed(struct session *s, const char *reason)
     }
     if (w->leaving)
         end(0);
-    if (!reason || strcmp(reason, "closed") == 0) {
+    switch (session_end(s)) {
+    case END_CLOSED:
         log_line("the daemon has ended this session");
         end(0);
-    }
-    if (w->daemon && (was_missed(reason) || ((w->open || w->seeks) && is_lost(reason)))) {
-        if (was_missed(reason))
+        break;
+    case END_SILENT: /* it lives, and this worker was cut off or stopped */
+    case END_UNREAD:
+        if (w->daemon)
             log_warning("the daemon at %s has given this worker up, %s; coming again", w->daemon, reason);
-        else if (w->open)
+        w->gone = w->daemon != NULL;
+        break;
+    case END_LOST:
+        w->gone = w->daemon && (w->open || w->seeks);
+        if (w->gone && w->open)
             log_line("the daemon at %s is gone: %s; waiting for the next one there", w->daemon, reason);
-        w->gone = true;
+        break;
+    case END_FAULT:
+    case END_TURNED_AWAY:
+    case END_BROKEN:
+    case END_DISMISSED:
+        break;
+    }
+    if (w->gone) {
         uv_stop(&w->loop);
         return;
     }

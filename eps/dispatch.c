@@ -39,7 +39,7 @@ static void on_open(struct session *s, const struct message *hello)
     struct peer *peer = d->stopping ? NULL : peer_add(&d->peers.first, s, hello);
 
     if (!peer) {
-        session_refuse(s, d->stopping ? "the daemon is stopping" : "the daemon is out of memory");
+        session_turn_away(s, d->stopping ? "the daemon is stopping" : "the daemon is out of memory");
         return;
     }
     if (peer->role == ROLE_WORKER) {
@@ -373,7 +373,7 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
     if (entry)
         queue_drop(&d->queue, entry);
     if (d->job->client == peer)
-        takeover_on_client_gone(d, peer, reason);
+        takeover_on_client_gone(d, peer, session_end(peer->session));
     if (d->peers.is_private && peer->id == d->first_client)
         daemon_stop(d, "its client is gone");
 }

@@ -14,24 +14,42 @@ enum {
 
 /* ---- the client has gone ------------------------------------------------------------------------------------------ */
 
-/* "closed": it left on purpose. The side file has what a new client must know: the run's options. */
-static bool is_kept(const struct daemon *d, const struct peer *client, const char *reason)
+/* It did not leave on purpose. */
+static bool has_died(enum message_end end)
+{
+    switch (end) {
+    case END_CLOSED:
+        return false;
+    case END_FAULT:
+    case END_SILENT:
+    case END_UNREAD:
+    case END_TURNED_AWAY:
+    case END_LOST:
+    case END_BROKEN:
+    case END_DISMISSED:
+        break;
+    }
+    return true;
+}
+
+/* The side file has what a new client must know: the run's options. */
+static bool is_kept(const struct daemon *d, const struct peer *client, enum message_end end)
 {
     const struct job *job = d->job;
 
-    if (d->stopping || d->peers.is_private || client->refused || !reason || strcmp(reason, "closed") == 0)
+    if (d->stopping || d->peers.is_private || client->refused || !has_died(end))
         return false;
     if ((d->asked || job->asked) && job->output < 0)
         return false;
     return job_is_open(job) && job_trains(job) && file_is_open(&job->side_file);
 }
 
-void takeover_on_client_gone(struct daemon *d, const struct peer *client, const char *reason)
+void takeover_on_client_gone(struct daemon *d, const struct peer *client, enum message_end end)
 {
     struct job *job = d->job;
 
     job->client = NULL;
-    if (!is_kept(d, client, reason)) {
+    if (!is_kept(d, client, end)) {
         job_end(job, -ECANCELED, "its client is gone");
         return;
     }

@@ -14,7 +14,7 @@
 #include "eps/drain.h"
 
 /* The job's client is gone: detaches the job, or ends it. */
-void takeover_on_client_gone(struct daemon *d, const struct peer *client, const char *reason);
+void takeover_on_client_gone(struct daemon *d, const struct peer *client, enum message_end end);
 /* These answer the client: the job's number, 0: whichever is detached. */
 void takeover_describe(struct daemon *d, struct peer *client, uint32_t id);
 void takeover_take(struct daemon *d, struct peer *client, uint32_t id);

@@ -156,7 +156,7 @@ static int send_to_session(struct proxy *p, struct message *m, const int *fds, u
 /* The peer is at fault. */
 static void refuse(struct proxy *p, const char *why)
 {
-    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = -EPROTO}};
+    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.end = END_FAULT, .code = -EPROTO}};
 
     if (p->state != PROXY_OPEN)
         return;

@@ -28,10 +28,10 @@ static bool open_channel(struct session *s)
     char reason[160];
 
     if (rc == -EMFILE)
-        session_refuse_code(s, rc, "the daemon has no descriptors left for another session");
+        session_refuse_code(s, END_TURNED_AWAY, rc, "the daemon has no descriptors left for another session");
     else if (rc < 0) {
         snprintf(reason, sizeof reason, "the daemon cannot open a channel: %s", strerror(-rc));
-        session_refuse_code(s, rc, reason);
+        session_refuse_code(s, END_TURNED_AWAY, rc, reason);
     }
     return rc == 0;
 }
@@ -42,7 +42,7 @@ void attach_on_hello(struct session *s, const struct message *m)
     struct message welcome = {.kind = MESSAGE_WELCOME, .welcome = {.id = s->id}};
 
     if (s->may_only_view && m->hello.role != ROLE_VIEWER) {
-        session_refuse_code(s, -EPERM, "you may only observe this daemon: eps status, mem and top");
+        session_refuse_code(s, END_TURNED_AWAY, -EPERM, "you may only observe this daemon: eps status, mem and top");
         return;
     }
     s->hello = *m;
@@ -91,7 +91,7 @@ void attach_on_welcome(struct session *s, const struct message *m)
     if (rc < 0) {
         char reason[128];
         snprintf(reason, sizeof reason, "opening a channel: %s", strerror(-rc));
-        session_finish(s, reason);
+        session_finish(s, END_BROKEN, reason);
         return;
     }
     connection_pause(&s->connection); /* its later messages must not overtake the daemon's greeting on the channel */
@@ -151,7 +151,7 @@ void attach_again(struct session *s)
     struct error err;
 
     if (open_connection(s, &err) < 0)
-        session_finish(s, err.text);
+        session_finish(s, END_BROKEN, err.text);
     else
         say_hello(s);
 }
@@ -164,7 +164,7 @@ void attach_on_tick(struct session *s)
             session_fault(s, -ETIMEDOUT, "said nothing for %u s", limit);
     } else if (s->n_ticks >= (s->path[0] ? 1u << (s->n_attempts - 1) : GREETING_TICKS)) {
         if (s->n_attempts == ATTEMPTS || !s->path[0]) {
-            session_finish(s, "does not answer: it is stopped, or its machine is overloaded");
+            session_finish(s, END_LOST, "does not answer: it is stopped, or its machine is overloaded");
             return;
         }
         session_enter(s, SESSION_RETRYING);

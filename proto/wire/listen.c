@@ -139,7 +139,9 @@ void session_note_away(struct session_listener *listener, int pid, uid_t uid, co
 /* Sends the refusal and closes. A session for it would give descriptors to a peer that tries again and again. */
 static void send_away(int fd, const char *why)
 {
-    struct message m = {.kind = MESSAGE_DISMISSED, .sequence = 1, .dismissed = {.code = -ECONNREFUSED}};
+    struct message m = {.kind = MESSAGE_DISMISSED,
+                        .sequence = 1,
+                        .dismissed = {.end = END_TURNED_AWAY, .code = -ECONNREFUSED}};
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
     snprintf(m.dismissed.error.text, sizeof m.dismissed.error.text, "%s", why);
@@ -416,7 +418,7 @@ void session_unlisten(struct session_listener *listener, void (*on_closed)(void 
         session_unlist(s);
         s->listener = NULL;
         if (!s->opened)
-            session_refuse(s, "the daemon is stopping");
+            session_turn_away(s, "the daemon is stopping");
     }
     close_entrance(&listener->owner);
     close_entrance(&listener->members);

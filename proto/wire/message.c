@@ -334,6 +334,13 @@ static void refused(struct wire *w, struct message *m)
     wire_text(w, m->refused.error.text, sizeof m->refused.error.text);
 }
 
+static void dismissed(struct wire *w, struct message *m)
+{
+    m->dismissed.end = wire_choice(w, m->dismissed.end, END_FAULT, END_TURNED_AWAY);
+    code(w, &m->dismissed.code);
+    wire_text(w, m->dismissed.error.text, sizeof m->dismissed.error.text);
+}
+
 static const struct {
     const char *name;
     void (*fields)(struct wire *w, struct message *m);
@@ -398,7 +405,7 @@ static const struct {
     [MESSAGE_FILES] = {"FILES", files},
     [MESSAGE_FILE] = {"FILE", file},
     [MESSAGE_FILE_DONE] = {"FILE_DONE", file_done},
-    [MESSAGE_DISMISSED] = {"DISMISSED", refused},
+    [MESSAGE_DISMISSED] = {"DISMISSED", dismissed},
     [MESSAGE_BYE] = {"BYE", nothing},
 };
 

@@ -75,7 +75,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 26,
+    MESSAGE_VERSION = 27,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -180,6 +180,20 @@ enum message_loss {
     LOSS_EARLY,   /* it was lost before the job was open */
     LOSS_TOLD,    /* it was told to leave, and had finished its share */
     LOSS_UNFIT,   /* it is left out of the job, and stays attached */
+};
+
+/* Why a session ended. The sentence beside it is for people. */
+enum message_end {
+    /* DISMISSED says so of its receiver: */
+    END_FAULT,       /* it broke a rule, or failed */
+    END_SILENT,      /* it answered no PING; a stopped process or a broken network look alike */
+    END_UNREAD,      /* it did not read what it was sent */
+    END_TURNED_AWAY, /* it may not have a session, or the daemon stops, or has no room for one */
+    /* No message says so: */
+    END_CLOSED,    /* on purpose: BYE */
+    END_LOST,      /* the other process died, or is silent, or cannot be reached */
+    END_BROKEN,    /* this process could not open or use a link */
+    END_DISMISSED, /* this process has sent DISMISSED */
 };
 
 /* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that it
@@ -484,7 +498,12 @@ struct message {
         struct {
             int32_t code; /* -errno */
             struct error error;
-        } refused, failed, dismissed;
+        } refused, failed;
+        struct {
+            enum message_end end; /* up to END_TURNED_AWAY */
+            int32_t code;         /* -errno */
+            struct error error;
+        } dismissed;
     };
 };
 

@@ -31,11 +31,12 @@ void session_enter(struct session *s, enum session_state state)
 }
 
 /* Sets the reason of the end, unless one was given before. */
-static void decide(struct session *s, const char *reason)
+static void decide(struct session *s, enum message_end end, const char *reason)
 {
     if (s->decided)
         return;
     s->decided = true;
+    s->end = end;
     if (reason) {
         snprintf(s->reason_text, sizeof s->reason_text, "%s", reason);
         s->reason = s->reason_text;
@@ -72,11 +73,11 @@ static void on_timer_closed(uv_handle_t *handle)
 }
 
 /* Nothing more is sent or delivered. */
-void session_finish(struct session *s, const char *reason)
+void session_finish(struct session *s, enum message_end end, const char *reason)
 {
     if (s->state == SESSION_CLOSING)
         return;
-    decide(s, reason);
+    decide(s, end, reason);
     session_enter(s, SESSION_CLOSING);
     session_close_links(s);
     uv_close((uv_handle_t *)&s->timer, on_timer_closed);
@@ -88,7 +89,10 @@ void session_send_by_connection(struct session *s, const struct message *m, cons
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
     if (s->state == SESSION_OPEN && s->connection.n_queued >= SESSION_MAX_QUEUED) {
-        session_fault(s, -EPROTO, "does not read: %d messages wait for it", SESSION_MAX_QUEUED);
+        char reason[128];
+        snprintf(reason, sizeof reason, "does not read: %d messages wait for it", SESSION_MAX_QUEUED);
+        s->at_fault = true;
+        session_refuse_code(s, END_UNREAD, -EPROTO, reason);
         return;
     }
     numbered.sequence = ++s->on_connection.sent;
@@ -97,7 +101,7 @@ void session_send_by_connection(struct session *s, const struct message *m, cons
     if (rc < 0) {
         char reason[128];
         snprintf(reason, sizeof reason, "sending over the connection: %s", strerror(-rc));
-        session_finish(s, reason);
+        session_finish(s, END_LOST, reason);
     }
 }
 
@@ -110,24 +114,24 @@ void session_send_by_channel(struct session *s, const struct message *m)
     size_t n = message_encode(bytes, sizeof bytes, &numbered);
     int rc = channel_send(&s->channel, bytes, n);
     if (rc == -ENOBUFS) {
-        session_refuse_code(s, -EPROTO, "does not read: 16 MiB of messages wait for it");
+        session_refuse_code(s, END_UNREAD, -EPROTO, "does not read: 16 MiB of messages wait for it");
     } else if (rc < 0) {
         char reason[128];
         snprintf(reason, sizeof reason, "sending by the channel: %s", strerror(-rc));
-        session_finish(s, reason);
+        session_finish(s, END_LOST, reason);
     }
 }
 
 /* Tells the peer why, and gives it a tick to read that. */
-void session_refuse_code(struct session *s, int code, const char *reason)
+void session_refuse_code(struct session *s, enum message_end end, int code, const char *reason)
 {
-    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = code}};
+    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.end = end, .code = code}};
 
     if (s->state == SESSION_LEAVING || s->state == SESSION_CLOSING)
         return;
-    decide(s, reason);
+    decide(s, END_DISMISSED, reason);
     if (s->state == SESSION_RETRYING || s->state == SESSION_ENDING) {
-        session_finish(s, reason);
+        session_finish(s, END_DISMISSED, reason);
         return;
     }
     session_enter(s, SESSION_LEAVING);
@@ -149,7 +153,7 @@ void session_fault(struct session *s, int code, const char *format, ...)
     vsnprintf(err.text, sizeof err.text, format, args);
     va_end(args);
     s->at_fault = true;
-    session_refuse_code(s, code, err.text);
+    session_refuse_code(s, END_FAULT, code, err.text);
 }
 
 /* Decodes a packet of a link. If it is not the link's next message, begins the end and returns false. */
@@ -193,10 +197,10 @@ static void send_by_carrier(struct session *s, const struct message *m)
 static bool on_life(struct session *s, const struct message *m, const char *link)
 {
     if (m->kind == MESSAGE_BYE) {
-        decide(s, "closed");
+        decide(s, END_CLOSED, "closed");
         if (!s->by_connection)
             connection_drain(&s->connection); /* packets there were sent earlier */
-        session_finish(s, NULL);
+        session_finish(s, END_CLOSED, NULL);
     } else if (m->kind == MESSAGE_PING && !s->accepted) {
         struct message pong = {.kind = MESSAGE_PONG, .pong = {.progress = 0}};
         if (s->progress)
@@ -228,7 +232,7 @@ static bool on_connection_message(struct session *s, const struct message *m)
         snprintf(reason, sizeof reason, "refused: %.480s", m->dismissed.error.text);
         if (s->state == SESSION_OPEN && !s->by_connection)
             channel_drain(&s->channel);
-        session_finish(s, reason);
+        session_finish(s, m->dismissed.end, reason);
     } else if (s->state == SESSION_HELLO && m->kind == (s->accepted ? MESSAGE_HELLO : MESSAGE_WELCOME)) {
         if (s->accepted)
             attach_on_hello(s, m);
@@ -263,7 +267,7 @@ static void on_connection_packet(struct connection *connection, const uint8_t *b
         if (s->state != SESSION_LEAVING)
             ours = !may_have(s, &m, n_fds) || on_connection_message(s, &m);
         else if (m.kind == MESSAGE_BYE) /* both sides want to end: neither waits for the other */
-            session_finish(s, NULL);
+            session_finish(s, END_CLOSED, NULL);
         else
             session_charge(s, 1);
     }
@@ -277,7 +281,7 @@ static void on_ending(struct session *s)
 {
     channel_drain(&s->channel);
     if (s->state == SESSION_ENDING && (!channel_is_connected(&s->channel) || s->n_ticks == ENDING_TICKS))
-        session_finish(s, "killed");
+        session_finish(s, END_LOST, "killed");
 }
 
 static void on_connection_end(struct connection *connection, const char *what)
@@ -285,7 +289,7 @@ static void on_connection_end(struct connection *connection, const char *what)
     struct session *s = connection->data;
 
     if (s->state == SESSION_OPEN && !what && s->by_connection) {
-        session_finish(s, "killed");
+        session_finish(s, END_LOST, "killed");
         return;
     }
     if (s->state == SESSION_OPEN && !what) {
@@ -296,7 +300,7 @@ static void on_connection_end(struct connection *connection, const char *what)
     }
     if (what && s->state != SESSION_LEAVING)
         session_fault(s, -EPROTO, "%s", what);
-    session_finish(s, "closed before the session was open");
+    session_finish(s, END_LOST, "closed before the session was open");
 }
 
 static void on_connection_closed(struct connection *connection)
@@ -330,7 +334,7 @@ static void on_channel_packet(struct channel *channel, const uint8_t *bytes, siz
         return;
     if (s->state == SESSION_LEAVING) { /* both sides want to end: neither waits for the other */
         if (m.kind == MESSAGE_BYE)
-            session_finish(s, NULL);
+            session_finish(s, END_CLOSED, NULL);
         return;
     }
     if (!on_channel_message(s, &m))
@@ -339,7 +343,7 @@ static void on_channel_packet(struct channel *channel, const uint8_t *bytes, siz
 
 static void on_channel_fault(struct channel *channel, const char *what)
 {
-    session_finish(channel->data, what);
+    session_finish(channel->data, END_LOST, what);
 }
 
 static void on_channel_closed(struct channel *channel)
@@ -376,11 +380,11 @@ static void on_open_tick(struct session *s)
 
     if (!s->accepted) {
         if (s->n_ticks >= SESSION_PATIENCE)
-            session_finish(s, "silent for 60 s");
+            session_finish(s, END_LOST, "silent for 60 s");
     } else if (is_suspended(s)) {
         return; /* this second does not count */
     } else if (s->n_unanswered == SESSION_PINGS) {
-        session_refuse_code(s, -ETIMEDOUT, "silent for 15 s");
+        session_refuse_code(s, END_SILENT, -ETIMEDOUT, "silent for 15 s");
     } else {
         s->n_unanswered++;
         send_by_carrier(s, &ping);
@@ -395,7 +399,7 @@ static void on_leaving_tick(struct session *s)
     s->n_idle = left < s->unsent ? 0 : s->n_idle + 1;
     s->unsent = left;
     if (s->n_idle == IDLE_TICKS || s->n_ticks == SESSION_PATIENCE)
-        session_finish(s, NULL);
+        session_finish(s, END_CLOSED, NULL);
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -517,9 +521,9 @@ void session_close(struct session *s)
 
     if (s->state == SESSION_LEAVING || s->state == SESSION_CLOSING)
         return;
-    decide(s, NULL);
+    decide(s, END_CLOSED, NULL);
     if (s->state != SESSION_OPEN) {
-        session_finish(s, NULL);
+        session_finish(s, END_CLOSED, NULL);
         return;
     }
     session_enter(s, SESSION_LEAVING);
@@ -529,7 +533,17 @@ void session_close(struct session *s)
 
 void session_refuse(struct session *s, const char *reason)
 {
-    session_refuse_code(s, -ECONNREFUSED, reason);
+    session_refuse_code(s, END_FAULT, -ECONNREFUSED, reason);
+}
+
+void session_turn_away(struct session *s, const char *reason)
+{
+    session_refuse_code(s, END_TURNED_AWAY, -ECONNREFUSED, reason);
+}
+
+enum message_end session_end(const struct session *s)
+{
+    return s->end;
 }
 
 void *session_data(const struct session *s)

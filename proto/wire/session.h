@@ -46,7 +46,8 @@ struct session_events {
      * session_close or session_refuse, or after on_closed. */
     void (*on_message)(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
     /* The last call, always from the loop. Either the peer is gone, and reason says how ("closed", "killed", "refused:
-     * ...", "silent for 15 s", "sent ...", "speaks version ..."); or session_close was called, and reason is NULL.
+     * ...", "silent for 15 s", "sent ...", "speaks version ..."); or session_close was called, and reason is NULL. The
+     * sentence is for people: session_end says the same to programs.
      * Everything that the peer sent before it closed has been delivered. The struct is freed when this returns. Also
      * called if on_open never was. */
     void (*on_closed)(struct session *s, const char *reason);
@@ -118,9 +119,13 @@ void session_send_fds(struct session *s, const struct message *m, const int *fds
 /* Sends what is queued (up to 1 s), then BYE, and closes; on_closed(NULL) follows from the loop. A second call does
  * nothing. */
 void session_close(struct session *s);
-/* Ends a faulty peer: sends DISMISSED with this sentence (copied), closes like session_close, and calls
+/* Ends a faulty peer: sends DISMISSED with END_FAULT and this sentence (copied), closes like session_close, and calls
  * on_closed(reason). Drops what is queued for the channel. */
 void session_refuse(struct session *s, const char *reason);
+/* The same with END_TURNED_AWAY, for a peer that is at no fault. */
+void session_turn_away(struct session *s, const char *reason);
+/* In on_closed alone: how the session ended; if the peer has sent DISMISSED, what that said. */
+enum message_end session_end(const struct session *s);
 
 void *session_data(const struct session *s);
 void session_set_data(struct session *s, void *data);

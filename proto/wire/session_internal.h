@@ -44,6 +44,7 @@ struct session {
     bool opened;                       /* on_open was called */
     bool decided;                      /* the end has begun; reason says why, NULL: by our own wish */
     bool at_fault;                     /* the peer is at fault */
+    enum message_end end;              /* decided: the kind of reason */
     const char *reason;
     char reason_text[ERROR_TEXT_BYTES];
     uv_loop_t *loop;
@@ -83,9 +84,9 @@ void session_send_by_connection(struct session *s, const struct message *m, cons
 void session_send_by_channel(struct session *s, const struct message *m);
 void session_close_links(struct session *s);
 /* Begins the end: nothing more is sent or delivered. The first reason counts. */
-void session_finish(struct session *s, const char *reason);
-/* Refuses: tells the peer why and gives it a tick to read that. */
-void session_refuse_code(struct session *s, int code, const char *reason);
+void session_finish(struct session *s, enum message_end end, const char *reason);
+/* Refuses: tells the peer why and gives it a tick to read that. end: as in DISMISSED. */
+void session_refuse_code(struct session *s, enum message_end end, int code, const char *reason);
 /* session_refuse_code for a fault of the peer's, which it marks (at_fault). */
 void session_fault(struct session *s, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

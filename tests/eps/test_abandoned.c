@@ -73,7 +73,7 @@ TEST(what_others_waited_before_it_was_taken_over_does_not_count)
     tick(TICKS);
     takeover_take(&d, &heir, 7);
     ck_assert(!job.detached);
-    takeover_on_client_gone(&d, &heir, "killed");
+    takeover_on_client_gone(&d, &heir, END_LOST);
     ck_assert(job.detached);
     tick(TICKS);
     ck_assert_int_eq(job.state, JOB_RESTING);

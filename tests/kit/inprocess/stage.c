@@ -76,6 +76,7 @@ static void on_closed(struct session *s, const char *reason)
     struct side *side = session_data(s);
 
     snprintf(side->reason, sizeof side->reason, "%s", reason ? reason : "");
+    side->end = session_end(s);
     if (side->s == s) {
         side->n_closed++;
         side->s = NULL;

@@ -28,6 +28,7 @@ struct side {
     unsigned n_fds;
     struct message peer, last;
     char reason[ERROR_TEXT_BYTES]; /* "" for NULL */
+    enum message_end end;
     bool close_on_open, close_on_message;
     unsigned cost; /* of a message, by session_charge */
     const char *refuse_on_open;

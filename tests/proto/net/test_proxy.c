@@ -364,7 +364,8 @@ static void say_all_weights(void)
 /* The daemon's session ends at once, as when it refuses the worker; its message goes after another one. */
 TEST_EACH(a_refusal_in_the_middle_of_a_transfer_is_heard, 10)
 {
-    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = -ETIMEDOUT, .error = {"silent"}}};
+    struct message m = {.kind = MESSAGE_DISMISSED,
+                        .dismissed = {.end = END_SILENT, .code = -ETIMEDOUT, .error = {"silent"}}};
     int fds[MAX_FDS];
     unsigned n_fds;
 
@@ -380,6 +381,7 @@ TEST_EACH(a_refusal_in_the_middle_of_a_transfer_is_heard, 10)
         ck_assert(hear(&m, worker_end, fds, &n_fds));
     while (m.kind != MESSAGE_DISMISSED);
     ck_assert_str_eq(m.dismissed.error.text, "silent");
+    ck_assert_int_eq(m.dismissed.end, END_SILENT);
 }
 
 /* Threads may have chunks of it by then. */

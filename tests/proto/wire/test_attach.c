@@ -132,14 +132,18 @@ static const uint8_t version[MESSAGE_HEADER_BYTES + 3] = {0x51, 0xE9, 200, 77, 3
 static const struct {
     struct raw_word word;
     const char *reason;
+    enum message_end end;
 } strange[] = {
-    {RAW_BYTES(version, sizeof version), "speaks version 200 of the protocol, not %d: use programs of one build"},
-    {RAW_BYTES("who is there?", 13), "sent what is no message: shorter than a header"},
+    {RAW_BYTES(version, sizeof version), "speaks version 200 of the protocol, not %d: use programs of one build",
+     END_DISMISSED},
+    {RAW_BYTES("who is there?", 13), "sent what is no message: shorter than a header", END_DISMISSED},
     {RAW_MESSAGE(.kind = MESSAGE_WELCOME, .welcome = {.id = 1, .address = "tcp://10.0.0.1:80"}),
-     "sent an address that no channel can have"},
-    {RAW_MESSAGE(.kind = MESSAGE_DISMISSED, .dismissed = {.code = -1, .error = {"not today"}}), "refused: not today"},
-    {RAW_MESSAGE(.kind = MESSAGE_JOB, .job.goal.n_parts = 1), "sent JOB over the connection, out of place"},
-    {RAW_BYTES(NULL, 0), "closed before the session was open"},
+     "sent an address that no channel can have", END_DISMISSED},
+    {RAW_MESSAGE(.kind = MESSAGE_DISMISSED, .dismissed = {.end = END_UNREAD, .code = -1, .error = {"not today"}}),
+     "refused: not today", END_UNREAD},
+    {RAW_MESSAGE(.kind = MESSAGE_JOB, .job.goal.n_parts = 1), "sent JOB over the connection, out of place",
+     END_DISMISSED},
+    {RAW_BYTES(NULL, 0), "closed before the session was open", END_LOST},
 };
 
 TEST_EACH(a_daemon_that_is_none_ends_the_attempt, COUNT(strange))
@@ -158,6 +162,7 @@ TEST_EACH(a_daemon_that_is_none_ends_the_attempt, COUNT(strange))
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_uint_eq(worker.n_opened, 0);
     ck_assert_str_eq(worker.reason, reason);
+    ck_assert_int_eq(worker.end, strange[_i].end);
     raw_close(&raw);
     close(listening);
 }
@@ -209,6 +214,7 @@ TEST_EACH(without_a_greeting_it_attaches_anew_and_at_last_gives_up, 2)
     }
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_holds(worker.reason, "does not answer");
+    ck_assert_int_eq(worker.end, END_LOST);
     for (int i = 0; i < 4; i++)
         raw_close(&raw[i]);
     close(listening);

@@ -238,6 +238,7 @@ TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
     stage_connect(&st, &worker);
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_str_eq(worker.reason, "refused: the daemon has no descriptors left for another session");
+    ck_assert_int_eq(worker.end, END_TURNED_AWAY);
     stage_run_until(&st, &epsd.n_turned_away, 1);
     st.by_connection = true;
     stage_connect(&st, &other);

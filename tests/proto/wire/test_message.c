@@ -241,7 +241,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                .losses = {5.5f, 0, (float)NAN}}},
     [MESSAGE_REFUSED] = {.refused = {.code = -ENOSPC, .error.text = "/home/jürgen/modèles/👍: no space left"}},
     [MESSAGE_FAILED] = {.failed = {.code = -EIO, .error.text = "lost"}},
-    [MESSAGE_DISMISSED] = {.dismissed = {.code = -EPERM, .error.text = "not today"}},
+    [MESSAGE_DISMISSED] = {.dismissed = {.end = END_UNREAD, .code = -EPERM, .error.text = "not today"}},
 };
 
 /* Zeroed first, padding included, so that two can be compared as bytes. */
@@ -368,7 +368,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 26 && hash == 0xcc479c7c1192d37f, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 27 && hash == 0xf88e7b841ff4b9b2, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -499,6 +499,7 @@ static const struct {
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
     {MESSAGE_JOB, 109, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
+    {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
     {MESSAGE_JOB, 559, 1, "a directory, and files that are served"}, /* 256 bytes of config.json */
     {MESSAGE_JOB, 560, 17, "a count or an index out of range"},      /* more than a MiB of it */
     {MESSAGE_JOB, 562, 1, "files that are served, without a config"},

@@ -60,6 +60,8 @@ TEST_EACH(a_session_opens_and_closes, 2)
     session_close(worker.s);
     ck_assert_uint_eq(worker.n_closed, 0); /* never from inside */
     check_closed("closed", "");
+    ck_assert_int_eq(epsd.end, END_CLOSED);
+    ck_assert_int_eq(worker.end, END_CLOSED);
 }
 
 /* More at once than nanomsg and the kernel hold, so that both queues fill; of a connection's as many as it may hold. */
@@ -135,6 +137,8 @@ TEST_EACH(who_is_refused_learns_why, 2)
     stage_listen(&st, &epsd);
     stage_connect(&st, &worker); /* it may not even have heard that it was open */
     check_closed("no room for you", "refused: no room for you");
+    ck_assert_int_eq(epsd.end, END_DISMISSED);
+    ck_assert_int_eq(worker.end, END_FAULT);
     ck_assert_uint_eq(epsd.n_received, 0);
 }
 
@@ -210,6 +214,7 @@ TEST_EACH(a_killed_worker_is_noticed_and_costs_only_its_session, 2)
     side_send_pulls(epsd.s, 0, 1000); /* SIGPIPE has its default: death */
     stage_run_until(&st, &epsd.n_closed, 1);
     ck_assert_str_eq(epsd.reason, "killed");
+    ck_assert_int_eq(epsd.end, END_LOST);
     side_send_pulls(other.s, 0, 10);
     stage_run_until(&st, &worker.n_received, 10);
     stage_close(&st, &other, &worker);
@@ -226,6 +231,7 @@ TEST_EACH(a_killed_daemon_is_noticed_and_its_directory_taken_over, 2)
     side_send_pulls(worker.s, 0, 1000);
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_str_eq(worker.reason, "killed");
+    ck_assert_int_eq(worker.end, END_LOST);
     ck_assert(!session_is_live(st.directory));
     ck_assert_int_eq(session_connect(&worker.s, &st.loop, st.directory, &worker_hello, &side_events, &worker, &err),
                      -ECONNREFUSED);
@@ -300,6 +306,7 @@ TEST_EACH(a_stopped_daemon_is_given_up, 2)
     session_set_tick(worker.s, 2);
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_str_eq(worker.reason, "silent for 60 s");
+    ck_assert_int_eq(worker.end, END_LOST);
     stage_kill(pid);
     stage_listen(&st, &epsd); /* removes what is left */
 }
@@ -318,6 +325,25 @@ TEST_EACH(a_worker_that_does_not_read_is_ended, 2)
     ck_assert_str_eq(epsd.reason,
                      _i ? "does not read: 511 messages wait for it" : "does not read: 16 MiB of messages wait for it");
     stage_kill(pid);
+}
+
+/* So that it comes again, if it lives: it is at no fault. */
+TEST_EACH(who_is_silent_or_does_not_read_is_told_which, 2)
+{
+    struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = -EIO}};
+    struct raw raw;
+
+    st.by_connection = false;
+    stage_listen(&st, &epsd);
+    epsd.tick_ms = _i ? 1000 : 2;
+    raw_open(&raw, &st, &epsd);
+    for (unsigned i = 0; _i && i < 40000; i++)
+        session_send(epsd.s, &m);
+    raw_expect(&raw, &st, MESSAGE_DISMISSED, &m);
+    ck_assert_int_eq(m.dismissed.end, _i ? END_UNREAD : END_SILENT);
+    stage_run_until(&st, &epsd.n_closed, 1);
+    ck_assert_int_eq(epsd.end, END_DISMISSED);
+    raw_close(&raw);
 }
 
 /* ---- hostile peers ---------------------------------------------------------------------------------------------- */
@@ -395,6 +421,7 @@ TEST_EACH(a_fault_costs_its_sender_the_session, 2 * COUNT(faults))
     raw_expect_dismissed(&raw, &st, reason);
     stage_run_until(&st, when == OPEN ? &epsd.n_closed : &epsd.n_turned_away, 1);
     ck_assert_str_eq(epsd.reason, reason);
+    ck_assert_int_eq(epsd.end, END_DISMISSED);
     ck_assert_uint_eq(epsd.n_received, 0);
     stage_connect(&st, &worker);
     stage_run_until(&st, &good->n_opened, 1);
