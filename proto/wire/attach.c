@@ -1,6 +1,9 @@
 #include "proto/wire/session_internal.h"
 
+#include "proto/base/process.h"
+
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,4 +256,30 @@ int session_connect(struct session **out, uv_loop_t *loop, const char *directory
     say_hello(s);
     *out = s;
     return 0;
+}
+
+/* ---- the thread of channels ------------------------------------------------------------------------------------- */
+
+static void hold_channel(void *hold)
+{
+    *(int *)hold = channel_hold_thread();
+}
+
+int session_hold_thread(int *hold, struct error *err)
+{
+    static atomic_bool is_lost; /* as nanomsg is, for the whole process */
+
+    *hold = -1;
+    const int rc = atomic_load(&is_lost) ? error_set(err, -EAGAIN, "no thread was to be had: start this program again")
+                                         : process_survive_abort(hold_channel, hold, err);
+    if (rc) {
+        atomic_store(&is_lost, true);
+        return rc;
+    }
+    return *hold < 0 ? error_set(err, *hold, "no channel can be opened: %s", strerror(-*hold)) : 0;
+}
+
+void session_release_thread(int hold)
+{
+    channel_release_thread(hold);
 }

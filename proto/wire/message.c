@@ -337,7 +337,7 @@ static void refused(struct wire *w, struct message *m)
 static void dismissed(struct wire *w, struct message *m)
 {
     m->dismissed.end = wire_choice(w, m->dismissed.end, END_FAULT, END_TURNED_AWAY);
-    code(w, &m->dismissed.code);
+    message_code_field(w, &m->dismissed.code);
     wire_text(w, m->dismissed.error.text, sizeof m->dismissed.error.text);
 }
 

@@ -556,30 +556,6 @@ void session_set_data(struct session *s, void *data)
     s->data = data;
 }
 
-static void hold_channel(void *hold)
-{
-    *(int *)hold = channel_hold_thread();
-}
-
-int session_hold_thread(int *hold, struct error *err)
-{
-    static atomic_bool is_lost; /* as nanomsg is, for the whole process */
-
-    *hold = -1;
-    const int rc = atomic_load(&is_lost) ? error_set(err, -EAGAIN, "no thread was to be had: start this program again")
-                                         : process_survive_abort(hold_channel, hold, err);
-    if (rc) {
-        atomic_store(&is_lost, true);
-        return rc;
-    }
-    return *hold < 0 ? error_set(err, *hold, "no channel can be opened: %s", strerror(-*hold)) : 0;
-}
-
-void session_release_thread(int hold)
-{
-    channel_release_thread(hold);
-}
-
 uint32_t session_id(const struct session *s)
 {
     return s->id;
