@@ -71,7 +71,7 @@ struct client_sample {
 /* What a source takes from the model and where its data are. All borrowed; labels are taken over, also by a failure. */
 struct client_source_setup {
     const struct model_config *config;    /* n_labels is read when rows are divided, as labels decide it */
-    const json_t *side;                   /* client/text/side.h; may be NULL */
+    const json_t *side;                   /* proto/model/model_files.h; may be NULL */
     struct client_labels *labels;         /* of a classifier, else NULL */
     struct client_data *data, *eval_data; /* opened later; data is NULL if nothing is trained */
 };

@@ -27,7 +27,7 @@ struct sharded_options {
     uint32_t host, n;
 };
 
-/* Meets the other hosts: may take seconds. The peers's loop wakes when something comes. -ENOMEM, -EINVAL with a sentence;
+/* Meets the other hosts: may take seconds. The loop wakes when something comes. -ENOMEM, -EINVAL with a sentence;
  * then the process must end. *out is owned: sharded_close. */
 int sharded_start(struct sharded **out, const struct sharded_options *options, struct steps *steps, struct error *err);
 /* After the loop has ended. Waits for the other hosts, unless one is lost. NULL is fine. */

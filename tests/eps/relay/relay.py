@@ -15,8 +15,8 @@ Terms are those of eps/relay/relay.h:
           It only ever moves on.
 
 Events                                        from
-  attached W [N] | room W N                   roster: worker W may have N unfinished parts; without N, any number
-  lost W                                      roster; final, a worker that comes back attaches anew
+  attached W [N] | room W N                   membership: worker W may have N unfinished parts; without N, any number
+  lost W                                      membership; final, a worker that comes back attaches anew
   open T VISITS FROZEN OWNERS [SLICES]        client: units by visit, units to leave alone, worker of each part;
                                               slices by visit if they differ
   pull W T U                                  worker: weights of unit U at version T

@@ -192,7 +192,7 @@ static void take_words(struct cluster *c, uint32_t from)
                 say(c, from, to, &word);
 }
 
-/* One iteration of a host's loop, as settle has it. */
+/* One iteration of a host's loop, as drain_events has it. */
 static void turn(struct cluster *c, uint32_t host)
 {
     struct host *h = &c->hosts[host];
@@ -229,7 +229,7 @@ static void act(struct cluster *c)
     sched_yield(); /* the writers are threads */
 }
 
-/* As settle has it, while the job ends. */
+/* As drain_events has it, while the job ends. */
 static void act_ending(struct cluster *c)
 {
     for (uint32_t h = 0; h < c->n; h++)
