@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_TIMEOUT(60) /* 3 s pass before a daemon that hangs is given up */
 SUITE_FIXTURE(processes_setup, processes_remove)
 
 /* ---- daemons that are played ------------------------------------------------------------------------------------ */
@@ -259,7 +260,6 @@ static struct {
     {NULL, true, -ENOENT, "no daemon of yours is running"},
     {"", true, -ENOENT, "no daemon of yours is running"},
     {"tcp://127.0.0.1:1", true, -EPROTONOSUPPORT, "tcp://127.0.0.1:1"},
-    {"./file/lab", true, -ENOTDIR, "file/lab"},
 };
 
 TEST_EACH(who_names_no_daemon_that_may_come_waits_for_none, COUNT(absent))
@@ -268,7 +268,6 @@ TEST_EACH(who_names_no_daemon_that_may_come_waits_for_none, COUNT(absent))
     struct client_link link;
     struct error err = {""};
 
-    processes_put_text("file", "");
     ck_assert_int_eq(client_link_init(&link, &err), 0);
     ck_assert_int_eq(client_await_daemon(&link, absent[_i].address, ROLE_VIEWER, absent[_i].patient ? &await : NULL,
                                          &err),

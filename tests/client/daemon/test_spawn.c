@@ -31,6 +31,7 @@ static void teardown(void)
     processes_remove();
 }
 
+SUITE_TIMEOUT(60)
 SUITE_FIXTURE(setup, teardown)
 
 /* Programs of this directory, on the CPU; their stderr goes to the file log. */
@@ -314,6 +315,6 @@ TEST_EACH(several_workers_take_a_device_each_or_share_the_cpu, COUNT(lines))
     ck_assert_str_eq(arguments.argv[0], line);
     line[0] = 0;
     for (char **at = arguments.argv + 1; *at; at++)
-        snprintf(line + strlen(line), sizeof line - strlen(line), "%s%s", *line ? " " : "", *at);
+        strcat(strcat(line, *line ? " " : ""), *at);
     ck_assert_str_eq(line, lines[_i].line);
 }
