@@ -1,4 +1,5 @@
 /* What ends a wait for the daemon's next message, and what it may not swallow. */
+#include "proto/wire/files.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -6,6 +7,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 static pid_t daemon_pid;
 
@@ -51,6 +53,54 @@ TEST(a_wish_to_end_that_comes_with_a_message_ends_the_next_wait)
     /* It ended that wait alone. */
     ck_assert_int_eq(client_link_expect(&link, MESSAGE_STATUS_REPLY, &m, NULL, &err), 0);
     client_link_free(&link);
+}
+
+static void count_aside(void *data, const struct message *m)
+{
+    ck_assert_int_eq(m->kind, MESSAGE_STATUS_REPLY);
+    ++*(unsigned *)data;
+}
+
+TEST(what_comes_aside_goes_to_who_hears_it_and_is_a_fault_where_nobody_does)
+{
+    struct client_link link;
+    struct message m;
+    struct error err = {""};
+    unsigned n_heard = 0;
+
+    driver_look(&link, "linked");
+    for (int heard = 1; heard >= 0; heard--) {
+        link.on_aside = heard ? count_aside : NULL;
+        link.aside_data = &n_heard;
+        client_link_send(&link, &(struct message){.kind = MESSAGE_STATUS});
+        client_link_send(&link, &(struct message){.kind = MESSAGE_MEMORY});
+        ck_assert_int_eq(client_link_expect(&link, MESSAGE_MEMORY_REPLY, &m, NULL, &err), heard ? 0 : -EPROTO);
+        ck_assert_uint_eq(n_heard, 1);
+    }
+    ck_assert_str_eq(err.text, "the daemon sent STATUS_REPLY where MEMORY_REPLY was due");
+    client_link_free(&link);
+}
+
+/* Read without a place for them, or never read. */
+TEST_EACH(descriptors_that_nobody_takes_are_closed, 2)
+{
+    unsigned n_fds[3];
+    struct client_link link;
+    struct message m;
+    struct error err = {""};
+
+    for (int i = 0; i < COUNT(n_fds); i++) { /* the first time, more stays open */
+        driver_attach(&link, "linked", ROLE_CLIENT);
+        client_link_send(&link, &(struct message){.kind = MESSAGE_FILES});
+        while (link.n_mail == 0)
+            uv_run(&link.loop, UV_RUN_ONCE);
+        ck_assert_uint_eq(link.mail[link.first_mail].n_fds, FILES_SENT);
+        if (_i == 0)
+            ck_assert_int_eq(client_link_next(&link, &m, NULL, &err), 0);
+        client_link_free(&link);
+        n_fds[i] = processes_count_fds(getpid());
+    }
+    ck_assert_uint_eq(n_fds[2], n_fds[1]);
 }
 
 TEST(a_daemon_that_is_gone_ends_every_wait)
