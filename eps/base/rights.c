@@ -15,6 +15,10 @@
  * eps/save/save.c, client/record/output.h. */
 #include "eps/base/rights.h"
 
+#include "eps/base/peer.h"
+#include "eps/base/peers.h"
+#include "proto/wire/session.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

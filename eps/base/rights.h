@@ -3,7 +3,13 @@
 #ifndef EPS_BASE_RIGHTS_H
 #define EPS_BASE_RIGHTS_H
 
-#include "eps/base/peers.h"
+#include "proto/base/error.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct peer;
+struct peers;
 
 /* True of the daemon's own user and of root. */
 bool rights_is_owner(uid_t uid);

@@ -8,9 +8,13 @@
 #ifndef EPS_JOB_JOB_H
 #define EPS_JOB_JOB_H
 
+#include "eps/base/peer.h"
 #include "eps/base/peers.h"
 #include "eps/relay/relay.h"
+#include "eps/store/updater.h"
 #include "proto/plan/memory/data.h"
+#include "proto/wire/files.h"
+#include "proto/wire/session.h"
 
 /* A client's request that does not fit the state ends its session. */
 enum job_state {

@@ -9,7 +9,8 @@
 #ifndef EPS_JOB_QUEUE_H
 #define EPS_JOB_QUEUE_H
 
-#include "eps/base/peers.h"
+#include "eps/base/peer.h"
+#include "proto/wire/session.h"
 
 enum { QUEUE_DEFAULT = 16, QUEUE_MOST = 256 };
 

@@ -81,6 +81,18 @@ TEST(what_others_waited_before_it_was_taken_over_does_not_count)
     ck_assert_int_eq(job.state, JOB_ENDING);
 }
 
+/* What others it may have ended by, it did not choose. */
+TEST_RANGE(the_job_of_a_client_that_left_on_purpose_ends_and_no_other, END_FAULT, END_DISMISSED + 1)
+{
+    struct peer heir = {.session = session_of(OWNER_OF_JOB)};
+
+    job.side_file = file_own(STDIN_FILENO);
+    takeover_take(&d, &heir, 7);
+    takeover_on_client_gone(&d, &heir, (enum message_end)_i);
+    ck_assert_int_eq(job.detached, _i != END_CLOSED);
+    ck_assert_int_eq(job.state, _i == END_CLOSED ? JOB_ENDING : JOB_RESTING);
+}
+
 TEST(it_stays_while_it_has_a_client)
 {
     job.detached = false;

@@ -1,4 +1,4 @@
-/* Events that parts of the daemon post to each other, and the list of who is attached. */
+/* Events that parts of the daemon post to each other. */
 #include "eps/base/peers.h"
 
 #include "tests/kit/test.h"
@@ -64,17 +64,4 @@ TEST_SIGNAL(more_events_than_there_are_parts_to_post_them_is_a_mistake, SIGABRT)
 {
     for (uint32_t i = 0; i <= EVENT_MAX; i++)
         post(i);
-}
-
-TEST(workers_are_counted_until_they_are_refused)
-{
-    struct peer client = {.role = ROLE_CLIENT, .id = 4},
-                bad = {.role = ROLE_WORKER, .id = 3, .refused = true, .next = &client},
-                good = {.role = ROLE_WORKER, .id = 1, .next = &bad};
-
-    ck_assert_uint_eq(peer_count_workers(NULL), 0);
-    ck_assert_uint_eq(peer_count_workers(&good), 1);
-    ck_assert_ptr_eq(peer_find(&good, 4), &client);
-    ck_assert_ptr_eq(peer_find(&good, 3), &bad);
-    ck_assert_ptr_null(peer_find(&good, 2));
 }

@@ -1,0 +1,83 @@
+#include "eps/base/peer.h"
+
+#include "proto/base/process.h"
+#include "proto/wire/files.h"
+#include "proto/wire/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *role_name(enum message_role role)
+{
+    return role == ROLE_CLIENT ? "client" : role == ROLE_WORKER ? "worker" : "viewer";
+}
+
+struct peer *peer_add(struct peer **peers, struct session *s, const struct message *hello)
+{
+    struct peer *peer = calloc(1, sizeof *peer), **end = peers;
+
+    if (!peer)
+        return NULL;
+    peer->session = s;
+    peer->role = hello->hello.role;
+    peer->id = session_id(s);
+    peer->budget = hello->hello.budget;
+    memcpy(peer->device, hello->hello.device, sizeof peer->device);
+    memcpy(peer->model, hello->hello.model, sizeof peer->model);
+    memcpy(peer->host, hello->hello.host, sizeof peer->host);
+    peer->backend = plan_backend_find(peer->device);
+    peer->library_bytes = hello->hello.library_bytes;
+    peer->attention =
+        hello->hello.attention < PLAN_ATTENTIONS ? (enum plan_attention)hello->hello.attention : PLAN_ATTENTION_OWN;
+    peer->profile = hello->hello.profile;
+    if (profile_check(&peer->profile, NULL) && profile_default(peer->device))
+        peer->profile = *profile_default(peer->device);
+    while (*end)
+        end = &(*end)->next;
+    return *end = peer;
+}
+
+void peer_remove(struct peer **peers, struct peer *peer)
+{
+    while (*peers != peer)
+        peers = &(*peers)->next;
+    *peers = peer->next;
+    files_release(peer->files);
+    free(peer);
+}
+
+struct peer *peer_find(struct peer *peers, uint32_t id)
+{
+    while (peers && peers->id != id)
+        peers = peers->next;
+    return peers;
+}
+
+unsigned peer_count_workers(const struct peer *peers)
+{
+    unsigned n = 0;
+
+    for (const struct peer *p = peers; p; p = p->next)
+        n += p->role == ROLE_WORKER && !p->refused;
+    return n;
+}
+
+void peer_forget_plans(struct peer *peers)
+{
+    for (struct peer *p = peers; p; p = p->next)
+        memset(&p->plan, 0, sizeof p->plan);
+}
+
+void peer_refuse(struct peer *peer, const char *reason)
+{
+    log_warning("%s %u refused: %s", role_name(peer->role), peer->id, reason);
+    peer->refused = true;
+    session_refuse(peer->session, reason);
+}
+
+void peer_decline(struct peer *peer, int code, const struct error *err)
+{
+    const struct message m = {.kind = MESSAGE_REFUSED, .refused = {.code = code, .error = *err}};
+
+    session_send(peer->session, &m);
+}

@@ -1,0 +1,73 @@
+/* eps/base/peer.h - one attached process: a client, a worker or a viewer, and what the daemon knows of it. */
+#ifndef EPS_BASE_PEER_H
+#define EPS_BASE_PEER_H
+
+#include "eps/base/progress.h"
+#include "eps/base/throughput.h"
+#include "proto/plan/memory/plan.h"
+#include "proto/wire/message.h"
+
+struct files;
+struct session;
+
+/* What a worker is doing with the job's memory. */
+enum peer_state {
+    PEER_IDLE,      /* until a job assigns it */
+    PEER_JOINING,   /* chosen by a job under way; until its memory there is ready */
+    PEER_ASSIGNING, /* ASSIGN sent; until ASSIGNED or REFUSED arrives */
+    PEER_ASSIGNED,  /* until the job ends, or takes its seat back */
+    PEER_RELEASING, /* RELEASE sent; until its answer arrives. Only then does it use the job's memory no longer */
+};
+
+struct peer {
+    struct peer *next;
+    struct session *session;
+    enum message_role role;
+    uint32_t id;
+    bool refused; /* it is at fault, and its session is ending */
+    /* What a viewer asked (eps/observe/observe.h): */
+    unsigned n_asked;   /* answers to MEMORY that wait for figures from the system */
+    uint32_t n_awaited; /* its status request waits until this many workers are attached; 0: no request waits */
+    /* What it has asked to end; asked again, that ends at once (eps/dispatch.c): */
+    bool stops_daemon;
+    uint32_t stops_job; /* 0: none */
+    /* Files that a client or viewer serves, for a job or a snapshot that it is about to ask for; or NULL. */
+    struct files *files;
+    /* Of a worker, to the end of the struct: */
+    char device[32], model[64], host[64];
+    const struct plan_backend *backend; /* NULL: the planner does not know such devices */
+    uint64_t budget, library_bytes;
+    enum plan_attention attention; /* what its device supports */
+    struct profile profile;        /* as the worker sent it, or its device's default */
+    enum peer_state state;
+    bool suspect; /* its gradient of the open step was not finite; another attempt at it decides whose fault that is */
+    bool leaves;  /* its session ends once its share is done */
+    uint32_t n_parts;     /* parts to plan it for, once its share is done; 0: it stays as it is planned */
+    struct plan plan;     /* the job's plan for its device; all zero while it has none of a job's memory */
+    struct ledger ledger; /* as it last reported */
+    struct progress progress;
+    struct silence silence;
+    struct deadline deadline;
+    uint32_t n_pulls;             /* pulls not answered yet */
+    bool awaits;                  /* one of them waits for weights that another host has */
+    struct throughput throughput; /* how fast it has been in the present job */
+    bool unfit;                   /* it is left out of the present job: */
+    struct error why_unfit;
+    bool announced_unfit; /* the job's client knows */
+};
+
+/* Appends a peer to a list ordered by id. NULL: -ENOMEM. Owned: peer_remove. */
+struct peer *peer_add(struct peer **peers, struct session *s, const struct message *hello);
+void peer_remove(struct peer **peers, struct peer *peer);
+struct peer *peer_find(struct peer *peers, uint32_t id); /* NULL: the peer has gone */
+unsigned peer_count_workers(const struct peer *peers);
+
+/* No worker has memory in a job. */
+void peer_forget_plans(struct peer *peers);
+
+/* Logs the reason and ends the peer's session. The loop reports later that the session has closed. */
+void peer_refuse(struct peer *peer, const char *reason);
+/* Sends REFUSED: the request cannot be met. The peer stays attached. */
+void peer_decline(struct peer *peer, int code, const struct error *err);
+
+#endif
