@@ -24,34 +24,31 @@ struct peer {
     struct session *session;
     enum message_role role;
     uint32_t id;
-    bool refused; /* it is at fault, and its session is ending */
-    /* What a viewer asked (eps/observe/observe.h): */
-    unsigned n_asked;   /* answers to MEMORY that wait for figures from the system */
-    uint32_t n_awaited; /* its status request waits until this many workers are attached; 0: no request waits */
-    /* What it has asked to end; asked again, that ends at once (eps/dispatch.c): */
-    bool stops_daemon;
-    uint32_t stops_job; /* 0: none */
-    /* Files that a client or viewer serves, for a job or a snapshot that it is about to ask for; or NULL. */
-    struct files *files;
-    /* Of a worker, to the end of the struct: */
+    bool refused;       /* its fault has been logged, and its session is ending */
+    unsigned n_asked;   /* viewer: answers to MEMORY that wait for figures from the system (eps/observe/observe.h) */
+    uint32_t n_awaited; /* viewer: its status request waits until this many workers are attached; 0: no request waits */
+    bool stops_daemon;  /* it has requested the daemon's end; a second request ends it at once (eps/dispatch.c) */
+    uint32_t stops_job; /* the job whose end it has requested, likewise; 0: none */
+    struct files *files; /* what a client or viewer serves for the job or snapshot it will ask for next; or NULL */
+    /* ---- a worker's, to the end of the struct ---- */
     char device[32], model[64], host[64];
     const struct plan_backend *backend; /* NULL: the planner does not know such devices */
     uint64_t budget, library_bytes;
     enum plan_attention attention; /* what its device supports */
     struct profile profile;        /* as the worker sent it, or its device's default */
     enum peer_state state;
-    bool suspect; /* its gradient of the open step was not finite; another attempt at it decides whose fault that is */
-    bool leaves;  /* its session ends once its share is done */
-    uint32_t n_parts;     /* parts to plan it for, once its share is done; 0: it stays as it is planned */
-    struct plan plan;     /* the job's plan for its device; all zero while it has none of a job's memory */
+    bool suspect;     /* its gradient of the open step was not finite; another attempt decides whose fault that is */
+    bool leaves;      /* its session ends once its share is done */
+    uint32_t n_parts; /* parts to plan it for, once its share is done; 0: it stays as it is planned */
+    struct plan plan; /* the job's plan for its device; all zero while it has none of a job's memory */
     struct ledger ledger; /* as it last reported */
     struct progress progress;
     struct silence silence;
     struct deadline deadline;
     uint32_t n_pulls;             /* pulls not answered yet */
-    bool awaits;                  /* one of them waits for weights that another host has */
+    bool awaits;                  /* a pull of it waits for weights that another host has */
     struct throughput throughput; /* how fast it has been in the present job */
-    bool unfit;                   /* it is left out of the present job: */
+    bool unfit;                   /* it is left out of the present job, for the reason in why_unfit */
     struct error why_unfit;
     bool announced_unfit; /* the job's client knows */
 };
