@@ -10,11 +10,12 @@
 #include <stdint.h>
 
 /* Finds the directory of the daemon at address, as eps_status does: first session_directory; else, if address is some
- * other directory, the daemon whose job writes there. */
+ * other directory, the daemon whose job writes there, if that job is the caller's: -ENOENT if there is none. A daemon
+ * that hangs is passed over after 3 s. Else the errors of session_directory; 0 does not say that somebody listens. */
 int client_observer_find(char *out, size_t cap, const char *address, struct error *err);
 
-/* Finds the caller's only daemon whose job is detached. -ENOENT; -ENOTUNIQ: there are several, which the sentence
- * names. */
+/* Finds the caller's only daemon whose job is detached; one that hangs is passed over after 3 s. -ENOENT; -ENOTUNIQ:
+ * there are several, which the sentence names. */
 int client_observer_find_detached(char *out, size_t cap, struct error *err);
 
 /* The shortest address of the daemon at this directory: its name, if that is enough, else the directory. */
@@ -70,7 +71,8 @@ struct client_await {
 /* Sets the limit of a link that has waited for nothing yet. wait: as in eps_train_options. -EDOM. */
 int client_await_init(struct client_await *await, double wait, const char *connect, struct error *err);
 
-/* As client_observer_open, but retries until the daemon at address has opened its listener. Without an address, or
+/* As client_observer_open, but retries as long as that returns -ENOENT or -ECONNREFUSED: until the daemon at address has
+ * opened its listener, or until a run begins to write there. A watch ends the wait. Without an address ("" is none), or
  * without await (NULL), it does not wait. */
 int client_await_daemon(struct client_link *link, const char *address, enum message_role role,
                         const struct client_await *await, struct error *err);
@@ -80,8 +82,8 @@ int client_await_daemon(struct client_link *link, const char *address, enum mess
 int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address,
                         const struct client_await *await, struct error *err);
 
-/* Waits until n_workers are attached. -ETIMEDOUT after ms milliseconds, without a sentence. *attached: how many are, of
- * all its hosts. */
+/* Waits until n_workers are attached. -ETIMEDOUT after ms milliseconds (at least 1), of which the caller makes the
+ * sentence; the daemon then owes no answer. *attached: how many are, of all its hosts; 0 after another error. */
 int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t n_workers, uint64_t ms,
                          struct error *err);
 
