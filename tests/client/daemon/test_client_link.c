@@ -1,14 +1,13 @@
-/* What ends a wait for the daemon's next message, and what it may not swallow. And memory while a run goes on: when it is
- * asked, and what becomes of the answers. */
+/* What ends a wait for the daemon's next message, and what it may not swallow. */
+#include "proto/wire/files.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include "client/daemon/memory.h"
-
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 static pid_t daemon_pid;
 
@@ -56,6 +55,54 @@ TEST(a_wish_to_end_that_comes_with_a_message_ends_the_next_wait)
     client_link_free(&link);
 }
 
+static void count_aside(void *data, const struct message *m)
+{
+    ck_assert_int_eq(m->kind, MESSAGE_STATUS_REPLY);
+    ++*(unsigned *)data;
+}
+
+TEST(what_comes_aside_goes_to_who_hears_it_and_is_a_fault_where_nobody_does)
+{
+    struct client_link link;
+    struct message m;
+    struct error err = {""};
+    unsigned n_heard = 0;
+
+    driver_look(&link, "linked");
+    for (int heard = 1; heard >= 0; heard--) {
+        link.on_aside = heard ? count_aside : NULL;
+        link.aside_data = &n_heard;
+        client_link_send(&link, &(struct message){.kind = MESSAGE_STATUS});
+        client_link_send(&link, &(struct message){.kind = MESSAGE_MEMORY});
+        ck_assert_int_eq(client_link_expect(&link, MESSAGE_MEMORY_REPLY, &m, NULL, &err), heard ? 0 : -EPROTO);
+        ck_assert_uint_eq(n_heard, 1);
+    }
+    ck_assert_str_eq(err.text, "the daemon sent STATUS_REPLY where MEMORY_REPLY was due");
+    client_link_free(&link);
+}
+
+/* Read without a place for them, or never read. */
+TEST_EACH(descriptors_that_nobody_takes_are_closed, 2)
+{
+    unsigned n_fds[3];
+    struct client_link link;
+    struct message m;
+    struct error err = {""};
+
+    for (int i = 0; i < COUNT(n_fds); i++) { /* the first time, more stays open */
+        driver_attach(&link, "linked", ROLE_CLIENT);
+        client_link_send(&link, &(struct message){.kind = MESSAGE_FILES});
+        while (link.n_mail == 0)
+            uv_run(&link.loop, UV_RUN_ONCE);
+        ck_assert_uint_eq(link.mail[link.first_mail].n_fds, FILES_SENT);
+        if (_i == 0)
+            ck_assert_int_eq(client_link_next(&link, &m, NULL, &err), 0);
+        client_link_free(&link);
+        n_fds[i] = processes_count_fds(getpid());
+    }
+    ck_assert_uint_eq(n_fds[2], n_fds[1]);
+}
+
 TEST(a_daemon_that_is_gone_ends_every_wait)
 {
     struct client_link link;
@@ -68,74 +115,4 @@ TEST(a_daemon_that_is_gone_ends_every_wait)
     ck_assert_ptr_nonnull(strstr(err.text, "the daemon is gone"));
     ck_assert_int_eq(client_link_next(&link, &m, NULL, &err), -EIO);
     client_link_free(&link);
-}
-
-static struct client_link nobody; /* without a session: what is sent goes nowhere */
-
-static struct message reply(uint32_t worker, uint64_t weights, uint64_t total, bool last)
-{
-    struct message m = {.kind = MESSAGE_MEMORY_REPLY, .memory_reply = {.worker = worker, .last = last}};
-
-    snprintf(m.memory_reply.device, sizeof m.memory_reply.device, "device %u", worker);
-    m.memory_reply.ledger.rows[LEDGER_WEIGHTS] = (struct ledger_row){weights, weights};
-    m.memory_reply.ledger.total = (struct ledger_row){total, total};
-    return m;
-}
-
-static void hear(struct client_memory *memory, struct message m)
-{
-    client_memory_hear(memory, &m);
-}
-
-TEST(the_host_and_the_device_that_has_most_are_told_once)
-{
-    struct client_memory memory = {0};
-    const struct eps_memory *sides;
-
-    client_memory_ask(&memory, &nobody, false);
-    hear(&memory, reply(0, 7, 70, false));
-    hear(&memory, reply(3, 1, 100, false));
-    hear(&memory, reply(4, 2, 300, false));
-    ck_assert_uint_eq(client_memory_take(&memory, &sides), 0); /* more is to come */
-    hear(&memory, reply(5, 3, 200, true));
-    ck_assert_uint_eq(client_memory_take(&memory, &sides), 2);
-    ck_assert_uint_eq(sides[0].worker, 0);
-    ck_assert_uint_eq(sides[0].current, 70);
-    ck_assert_uint_eq(sides[0].n_rows, 1);
-    ck_assert_str_eq(sides[0].rows[0].category, "weights");
-    ck_assert_uint_eq(sides[0].rows[0].current, 7);
-    ck_assert_uint_eq(sides[1].worker, 4);
-    ck_assert_str_eq(sides[1].device, "device 4");
-    ck_assert_uint_eq(sides[1].rows[0].current, 2);
-    ck_assert_uint_eq(client_memory_take(&memory, &sides), 0);
-}
-
-TEST(it_is_asked_once_a_second_unless_it_has_to_be_at_once)
-{
-    struct client_memory memory = {0};
-    const struct eps_memory *sides;
-
-    client_memory_ask(&memory, &nobody, false);
-    const uint64_t first = memory.asked_ns;
-    client_memory_ask(&memory, &nobody, true);
-    ck_assert_uint_eq(memory.asked_ns, first); /* an answer is under way */
-    hear(&memory, reply(0, 1, 1, true));
-    ck_assert_uint_eq(client_memory_take(&memory, &sides), 1); /* no worker has one yet */
-    client_memory_ask(&memory, &nobody, false);
-    ck_assert(!memory.asked);
-    client_memory_ask(&memory, &nobody, true);
-    ck_assert(memory.asked);
-    hear(&memory, reply(0, 1, 1, true));
-    memory.asked_ns -= UINT64_C(1000000000);
-    client_memory_ask(&memory, &nobody, false);
-    ck_assert(memory.asked);
-}
-
-TEST(an_answer_that_nobody_asked_for_is_passed_over)
-{
-    struct client_memory memory = {0};
-    const struct eps_memory *sides;
-
-    hear(&memory, reply(0, 1, 1, true));
-    ck_assert_uint_eq(client_memory_take(&memory, &sides), 0);
 }
