@@ -69,6 +69,10 @@ static pid_t play(const char *name,
     played = does;
     const pid_t pid = stage_fork(&st, play_daemon);
     stage_await(&st);
+    close(st.gate);
+    uv_close((uv_handle_t *)&st.watchdog, NULL); /* this side's loop is not needed */
+    uv_run(&st.loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(uv_loop_close(&st.loop), 0);
     return pid;
 }
 
