@@ -23,6 +23,7 @@ enum {
     TERM_MS = 5000,
     LOST_MS = 10000,
     GRACE_MS = 1000,
+    FIRST_MS = 200, /* from a worker's end to that of the daemon with which it ended, which may be known later */
     KILL_MS = 10000
 };
 
@@ -247,11 +248,15 @@ static bool is_replaced(const struct client_child *child)
     return child->lost || child->signal || child->status == 0;
 }
 
-/* The session with the daemon has ended, and so has it, or will: a worker that ends with it is not the cause, though
- * its end may be known first. */
-static bool ends_with_daemon(const struct client_spawn *spawn, unsigned i)
+/* How long a child's end is not reported: what it ends with, or what replaces it, may be known later. A worker that ends
+ * with its daemon is not the cause. */
+static uint64_t patience_ms(const struct client_spawn *spawn, unsigned i)
 {
-    return i > 0 && !spawn->link->session && !spawn->children[0].ended;
+    const bool has_daemon = i > 0 && !spawn->children[0].ended;
+
+    if (may_replace(spawn, i) || (has_daemon && !spawn->link->session)) /* the daemon has ended, or will */
+        return LOST_MS;
+    return has_daemon ? FIRST_MS : 0;
 }
 
 /* Once libuv has let go of the old one. */
@@ -282,8 +287,7 @@ static int check_children(void *data, struct error *err)
                 return rc;
             continue;
         }
-        if ((may_replace(spawn, i) || ends_with_daemon(spawn, i)) &&
-            uv_now(&spawn->link->loop) - child->ended_ms < LOST_MS)
+        if (uv_now(&spawn->link->loop) - child->ended_ms < patience_ms(spawn, i))
             continue;
         spawn->lost_worker = i > 0 && is_replaced(child);
         last_words(words, sizeof words, spawn, child);
