@@ -500,8 +500,8 @@ static const struct {
     {MESSAGE_JOB, 109, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 559, 1, "a directory, and files that are served"}, /* 256 bytes of config.json */
-    {MESSAGE_JOB, 560, 17, "a count or an index out of range"},      /* more than a MiB of it */
+    {MESSAGE_JOB, 559, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 560, 17, "a count or an index out of range"},        /* more than a MiB of it */
     {MESSAGE_JOB, 562, 1, "files that are served, without a config"},
     {MESSAGE_JOB, 566, 1, "files that are served, without a config"},
     {MESSAGE_JOB, 566, 129, "a count or an index out of range"},
