@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SPARE_WORDS = 8 }; /* room for what begins and ends a job, and ends the daemon, without memory */
+enum { SPARE_MESSAGES = 8 }; /* room for what begins and ends a job, and ends the daemon, without memory */
 
 /* ---- the process's life ----------------------------------------------------------------------------------------- */
 
@@ -23,7 +23,7 @@ static void on_notify(void *data)
 static void free_all(struct sharded *s)
 {
     for (uint32_t h = 0; s->others && h < s->n; h++)
-        free(s->others[h].words);
+        free(s->others[h].messages);
     free(s->others);
     if (s->inbox)
         munmap(s->inbox, s->inbox_bytes);
@@ -32,15 +32,15 @@ static void free_all(struct sharded *s)
     free(s);
 }
 
-static bool grow_words(struct sharded_host *other)
+static bool grow_messages(struct sharded_host *other)
 {
-    const size_t cap = other->cap_words ? 2 * other->cap_words : 2 * SPARE_WORDS;
-    struct host_message *words = realloc(other->words, cap * sizeof *words);
+    const size_t cap = other->cap_messages ? 2 * other->cap_messages : 2 * SPARE_MESSAGES;
+    struct host_message *messages = realloc(other->messages, cap * sizeof *messages);
 
-    if (!words)
+    if (!messages)
         return false;
-    other->words = words;
-    other->cap_words = cap;
+    other->messages = messages;
+    other->cap_messages = cap;
     return true;
 }
 
@@ -61,7 +61,7 @@ static int take_memory(struct sharded *s)
     s->others = calloc(s->n, sizeof *s->others);
     bool grown = s->inbox && s->others;
     for (uint32_t h = 0; h < s->n && grown; h++)
-        grown = grow_words(&s->others[h]);
+        grown = grow_messages(&s->others[h]);
     return grown ? 0 : -ENOMEM;
 }
 
@@ -120,20 +120,20 @@ bool sharded_is_busy(const struct sharded *s)
 {
     bool is_busy = s->shared;
 
-    /* Host 0 takes in the others' words to the last: who waits for room does not end. They wait for host 0's. */
+    /* Host 0 takes in the others' messages to the last: who waits for room does not end. They wait for host 0's. */
     for (uint32_t h = 0; h < s->n; h++)
-        is_busy = is_busy || s->others[h].n_words > 0 || ((s->host == 0) != (h == 0) && !s->others[h].stop_heard);
+        is_busy = is_busy || s->others[h].n_messages > 0 || ((s->host == 0) != (h == 0) && !s->others[h].stop_heard);
     return is_busy && !s->is_lost;
 }
 
-/* ---- words ------------------------------------------------------------------------------------------------------ */
+/* ---- messages --------------------------------------------------------------------------------------------------- */
 
 /* False: there is no room yet. */
-static bool try_to_say(struct sharded *s, uint32_t to, const struct host_message *word)
+static bool try_to_say(struct sharded *s, uint32_t to, const struct host_message *message)
 {
     uint8_t buf[HOST_MESSAGE_MAX_BYTES];
 
-    return s->ops->send(s->hosts, to, buf, host_message_encode(buf, word)) != -EAGAIN;
+    return s->ops->send(s->hosts, to, buf, host_message_encode(buf, message)) != -EAGAIN;
 }
 
 /* Few of these wait at a time: each but the first follows an answer to the one before. */
@@ -142,35 +142,35 @@ static bool frames_job(enum host_message_kind kind)
     return kind == HOST_JOB || kind == HOST_END || kind == HOST_QUIET || kind == HOST_STOP;
 }
 
-void sharded_say(struct sharded *s, uint32_t to, const struct host_message *word)
+void sharded_say(struct sharded *s, uint32_t to, const struct host_message *message)
 {
     struct sharded_host *other = &s->others[to];
 
     assert(to != s->host);
-    if (s->is_lost || (other->n_words == 0 && try_to_say(s, to, word)))
+    if (s->is_lost || (other->n_messages == 0 && try_to_say(s, to, message)))
         return;
-    if (other->n_words + SPARE_WORDS >= other->cap_words && !grow_words(other)) {
+    if (other->n_messages + SPARE_MESSAGES >= other->cap_messages && !grow_messages(other)) {
         job_end(s->job, -ENOMEM, "out of memory");
-        if (!frames_job(word->kind))
+        if (!frames_job(message->kind))
             return; /* the job ends without it */
     }
-    assert(other->n_words < other->cap_words);
-    other->words[other->n_words++] = *word;
+    assert(other->n_messages < other->cap_messages);
+    other->messages[other->n_messages++] = *message;
 }
 
-void sharded_say_all(struct sharded *s, const struct host_message *word)
+void sharded_say_all(struct sharded *s, const struct host_message *message)
 {
     for (uint32_t h = 0; h < s->n; h++)
         if (h != s->host)
-            sharded_say(s, h, word);
+            sharded_say(s, h, message);
 }
 
-void sharded_announce(struct sharded *s, const struct host_message *word)
+void sharded_announce(struct sharded *s, const struct host_message *message)
 {
     if (s->host == 0)
-        sharded_say_all(s, word);
+        sharded_say_all(s, message);
     else
-        sharded_say(s, 0, word);
+        sharded_say(s, 0, message);
 }
 
 static void on_room(struct sharded *s, uint32_t to)
@@ -178,10 +178,10 @@ static void on_room(struct sharded *s, uint32_t to)
     struct sharded_host *other = &s->others[to];
     size_t n = 0;
 
-    while (n < other->n_words && try_to_say(s, to, &other->words[n]))
+    while (n < other->n_messages && try_to_say(s, to, &other->messages[n]))
         n++;
-    other->n_words -= n;
-    memmove(other->words, other->words + n, other->n_words * sizeof *other->words);
+    other->n_messages -= n;
+    memmove(other->messages, other->messages + n, other->n_messages * sizeof *other->messages);
 }
 
 void sharded_stop(struct sharded *s)
@@ -234,22 +234,22 @@ enum sharded_announced sharded_judge(const struct sharded *s, struct error *out)
 }
 
 /* So that a sentence about a host can name its machine. */
-static bool tell_here(struct sharded *s)
+static bool announce_here(struct sharded *s)
 {
-    struct host_message word = {.kind = HOST_HERE, .id = (uint32_t)getpid()};
+    struct host_message message = {.kind = HOST_HERE, .id = (uint32_t)getpid()};
 
     if (s->here_said || s->stops)
         return false;
     s->here_said = true;
-    process_host_name(word.text, sizeof s->others->name);
-    sharded_say_all(s, &word);
+    process_host_name(message.text, sizeof s->others->name);
+    sharded_say_all(s, &message);
     return true;
 }
 
-static void hear_here(struct sharded_host *other, const struct host_message *word)
+static void hear_here(struct sharded_host *other, const struct host_message *message)
 {
-    other->pid = word->id;
-    snprintf(other->name, sizeof other->name, "%.63s", word->text);
+    other->pid = message->id;
+    snprintf(other->name, sizeof other->name, "%.63s", message->text);
 }
 
 bool sharded_is_asked(const struct sharded *s)
@@ -258,7 +258,7 @@ bool sharded_is_asked(const struct sharded *s)
 }
 
 /* After the end of a job, which says why. */
-static bool tell_stop(struct sharded *s)
+static bool announce_stop(struct sharded *s)
 {
     if (!s->stops || s->stop_said || (s->shared && !s->end_said))
         return false;
@@ -268,7 +268,7 @@ static bool tell_stop(struct sharded *s)
 }
 
 /* Host 0 answers for all. */
-static bool tell_workers(struct sharded *s)
+static bool announce_workers(struct sharded *s)
 {
     const uint32_t n = peer_count_workers(s->peers->first);
 
@@ -356,17 +356,17 @@ static void on_fetched(struct sharded *s, uint64_t token)
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
-static void on_word(struct sharded *s, uint32_t from, const struct host_message *word)
+static void on_message(struct sharded *s, uint32_t from, const struct host_message *message)
 {
-    switch (word->kind) {
+    switch (message->kind) {
     case HOST_JOB:
-        sharded_on_job(s, word);
+        sharded_on_job(s, message);
         break;
     case HOST_READY:
         sharded_on_ready(s, from);
         break;
     case HOST_END:
-        sharded_on_end(s, from, word);
+        sharded_on_end(s, from, message);
         break;
     case HOST_QUIET:
         s->others[from].n_quiet++;
@@ -375,19 +375,19 @@ static void on_word(struct sharded *s, uint32_t from, const struct host_message 
         s->stops = s->others[from].stop_heard = true;
         break;
     case HOST_HERE:
-        hear_here(&s->others[from], word);
+        hear_here(&s->others[from], message);
         break;
     case HOST_ASKED:
-        hear_asked(s, from, word->code != 0);
+        hear_asked(s, from, message->code != 0);
         break;
     case HOST_WORKERS:
-        hear_workers(s, from, word->id);
+        hear_workers(s, from, message->id);
         break;
     case HOST_OPEN:
     case HOST_LOSS:
     case HOST_GRANT:
         if (job_is_open(s->job))
-            sharded_on_word_of_step(s, from, word);
+            sharded_on_message_of_step(s, from, message);
         break;
     case HOST_UPDATED:
     case HOST_SQUARES:
@@ -396,19 +396,19 @@ static void on_word(struct sharded *s, uint32_t from, const struct host_message 
     case HOST_DONE:
     case HOST_RUNS:
         if (job_is_open(s->job))
-            sharded_on_word_of_end(s, from, word);
+            sharded_on_message_of_end(s, from, message);
         break;
     case HOST_LOST: /* these two may come before the job is open here */
     case HOST_WAITS:
         if (s->shared && !s->end_said)
-            sharded_on_word_of_end(s, from, word);
+            sharded_on_message_of_end(s, from, message);
         break;
     case HOST_SAVE:
     case HOST_FILES:
     case HOST_SAVED:
     case HOST_FAILED:
         if (job_is_open(s->job))
-            save_on_word(s->steps->saves, from, word);
+            save_on_word(s->steps->saves, from, message);
         break;
     case HOST_SLICE:
     case HOST_KINDS:
@@ -445,20 +445,20 @@ static void on_lost(struct sharded *s, uint32_t host, const char *why)
 
 static void on_event(struct sharded *s, const struct hosts_event *e)
 {
-    struct host_message word = {.kind = HOST_KINDS};
+    struct host_message message = {.kind = HOST_KINDS};
 
     if (e->kind == HOSTS_MESSAGE || e->kind == HOSTS_SLICE)
-        host_message_decode(&word, e->message, e->message_bytes);
+        host_message_decode(&message, e->message, e->message_bytes);
     switch (e->kind) {
     case HOSTS_MESSAGE:
-        on_word(s, e->host, &word);
+        on_message(s, e->host, &message);
         break;
     case HOSTS_ROOM:
         on_room(s, e->host);
         break;
     case HOSTS_SLICE:
         if (job_is_open(s->job) && !s->end_said)
-            sharded_on_slice(s, e->host, e->slot, &word);
+            sharded_on_slice(s, e->host, e->slot, &message);
         else
             s->ops->free_slot(s->hosts, e->host, e->slot);
         break;
@@ -484,7 +484,7 @@ bool sharded_go_on(struct sharded *s)
         on_event(s, &event);
         return true;
     }
-    if (tell_here(s) || sharded_begin_next(s) || tell_stop(s) || tell_workers(s) || sharded_job_go_on(s))
+    if (announce_here(s) || sharded_begin_next(s) || announce_stop(s) || announce_workers(s) || sharded_job_go_on(s))
         return true;
     return (s->shared && job_is_open(s->job) &&
             (sharded_step_go_on(s) || sharded_end_go_on(s) || sharded_ring_go_on(s))) ||

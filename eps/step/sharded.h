@@ -52,7 +52,7 @@ bool sharded_take_request(struct sharded *sharded, struct forward *out);
 /* job_begin has returned, and the job may have ended. */
 void sharded_begun(struct sharded *sharded, const struct forward *forward);
 /* Of a daemon that stops: the hosts still share a job, whose end is not known to all, or host 0 may still begin one, or a
- * word waits for room. */
+ * message waits for room. */
 bool sharded_is_busy(const struct sharded *sharded);
 
 #endif

@@ -10,7 +10,7 @@
 
 /* ---- new weights ------------------------------------------------------------------------------------------------ */
 
-static void tell_updated(struct sharded *s, const struct updater_task *work)
+static void announce_updated(struct sharded *s, const struct updater_task *work)
 {
     sharded_say_all(s, &(struct host_message){.kind = HOST_UPDATED, .step = work->step, .unit = work->unit});
 }
@@ -60,7 +60,7 @@ void sharded_on_update(struct sharded *s, uint32_t unit)
 }
 
 /* From now on, workers are answered with the unit's next version. */
-static bool tell_arrived(struct sharded *s)
+static bool announce_arrived(struct sharded *s)
 {
     if (s->n_arrived == 0)
         return false;
@@ -79,8 +79,8 @@ void sharded_on_updated(struct sharded *s, const struct updater_task *work)
 {
     assert(s->units[work->unit] == SHARDED_WANTED);
     note_unit(s, work->unit, SHARDED_HERE);
-    tell_arrived(s);
-    tell_updated(s, work);
+    announce_arrived(s);
+    announce_updated(s, work);
     sharded_feed(s, &(struct relay_event){.kind = RELAY_UPDATED, .unit = work->unit});
 }
 
@@ -113,12 +113,12 @@ static void on_verdict(struct sharded *s, double norm)
         sharded_on_done(s, step);
 }
 
-static void hear_verdict(struct sharded *s, const struct host_message *word)
+static void hear_verdict(struct sharded *s, const struct host_message *message)
 {
-    if (!job_is_fenced(s->job) || word->step != s->n_opened - 1 || !s->announced_covered || s->is_decided)
+    if (!job_is_fenced(s->job) || message->step != s->n_opened - 1 || !s->announced_covered || s->is_decided)
         job_end(s->job, -EPROTO, "host 0 tells of the end of a step that cannot be");
     else
-        on_verdict(s, word->x);
+        on_verdict(s, message->x);
 }
 
 static void decide(struct sharded *s, uint64_t step)
@@ -142,7 +142,7 @@ static void note_covered(struct sharded *s, uint32_t host, uint64_t step, bool s
         steps_on_covered(s->steps, step);
 }
 
-static void tell_squares(struct sharded *s, uint64_t step)
+static void announce_squares(struct sharded *s, uint64_t step)
 {
     for (uint32_t u = 0; u < s->job->model.n_units; u++)
         if (s->owner[u] == s->host && s->job->model.units[u].n_trained > 0)
@@ -151,16 +151,16 @@ static void tell_squares(struct sharded *s, uint64_t step)
                 &(struct host_message){.kind = HOST_SQUARES, .step = step, .unit = u, .x = s->steps->fence.squares[u]});
 }
 
-static void on_squares(struct sharded *s, uint32_t from, const struct host_message *word)
+static void on_squares(struct sharded *s, uint32_t from, const struct host_message *message)
 {
-    if (word->unit >= s->steps->fence.n_units || s->owner[word->unit] != from)
+    if (message->unit >= s->steps->fence.n_units || s->owner[message->unit] != from)
         job_end(s->job, -EPROTO, "host %u tells of a gradient that cannot be", from);
     else
-        s->steps->fence.squares[word->unit] = word->x;
+        s->steps->fence.squares[message->unit] = message->x;
 }
 
 /* The step is folded as far as this host is concerned: its parts everywhere, its units of all parts. */
-static bool tell_covered(struct sharded *s)
+static bool announce_covered(struct sharded *s)
 {
     const uint64_t step = s->n_opened - 1;
 
@@ -174,7 +174,7 @@ static bool tell_covered(struct sharded *s)
     if (!job_is_fenced(s->job))
         steps_on_covered(s->steps, step);
     else if (!s->own_skipped)
-        tell_squares(s, step);
+        announce_squares(s, step);
     sharded_say(s, 0, &(struct host_message){.kind = HOST_COVERED, .step = step, .code = s->own_skipped});
     return true;
 }
@@ -207,33 +207,34 @@ void sharded_on_done(struct sharded *s, uint64_t step)
 
 void sharded_on_lost(struct sharded *s, const struct message *lost)
 {
-    struct host_message word = {.kind = HOST_LOST,
-                                .id = lost->lost.worker,
-                                .code = lost->lost.waits | (int)lost->lost.how << 1};
+    struct host_message message = {.kind = HOST_LOST,
+                                   .id = lost->lost.worker,
+                                   .code = lost->lost.waits | (int)lost->lost.how << 1};
 
-    snprintf(word.text, sizeof word.text, "%s\n%s\n%.400s", lost->lost.device, lost->lost.host, lost->lost.error.text);
+    snprintf(message.text, sizeof message.text, "%s\n%s\n%.400s", lost->lost.device, lost->lost.host,
+             lost->lost.error.text);
     if (s->host == 0)
         job_announce(s->job, lost);
     else
-        sharded_say(s, 0, &word);
+        sharded_say(s, 0, &message);
 }
 
-static void hear_lost(struct sharded *s, uint32_t from, const struct host_message *word)
+static void hear_lost(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     struct message m = {.kind = MESSAGE_LOST};
-    const size_t n_device = strcspn(word->text, "\n");
-    const char *host = word->text + n_device + (word->text[n_device] != 0);
+    const size_t n_device = strcspn(message->text, "\n");
+    const char *host = message->text + n_device + (message->text[n_device] != 0);
     const size_t n_host = strcspn(host, "\n");
     const char *why = host + n_host + (host[n_host] != 0);
 
-    m.lost.worker = word->id;
+    m.lost.worker = message->id;
     m.lost.step = s->job->step;
-    m.lost.waits = word->code & 1;
-    m.lost.how = word->code >> 1 & 3;
-    snprintf(m.lost.device, sizeof m.lost.device, "%.*s of host %u", (int)n_device, word->text, from);
+    m.lost.waits = message->code & 1;
+    m.lost.how = message->code >> 1 & 3;
+    snprintf(m.lost.device, sizeof m.lost.device, "%.*s of host %u", (int)n_device, message->text, from);
     snprintf(m.lost.host, sizeof m.lost.host, "%.*s", (int)n_host, host);
     snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", why);
-    log_warning("host %u: worker %u %s: %s", from, word->id,
+    log_warning("host %u: worker %u %s: %s", from, message->id,
                 m.lost.how == LOSS_UNFIT  ? "is left out"
                 : m.lost.how == LOSS_TOLD ? "left"
                                           : "was lost",
@@ -241,7 +242,7 @@ static void hear_lost(struct sharded *s, uint32_t from, const struct host_messag
     job_announce(s->job, &m);
 }
 
-static bool tell_waits(struct sharded *s)
+static bool announce_waits(struct sharded *s)
 {
     const bool waits = steps_wait(s->steps);
 
@@ -252,9 +253,9 @@ static bool tell_waits(struct sharded *s)
     return true;
 }
 
-static void hear_waits(struct sharded *s, uint32_t from, const struct host_message *word)
+static void hear_waits(struct sharded *s, uint32_t from, const struct host_message *message)
 {
-    s->others[from].waits = word->code != 0;
+    s->others[from].waits = message->code != 0;
     s->job->others_wait = false;
     for (uint32_t h = 0; h < s->n; h++)
         s->job->others_wait |= s->others[h].waits;
@@ -263,15 +264,15 @@ static void hear_waits(struct sharded *s, uint32_t from, const struct host_messa
 /* ---- saves ------------------------------------------------------------------------------------------------------ */
 
 /* Of what another host has written for a save: one save at a time. */
-static void fetch_notes(struct sharded *s, uint32_t from, const struct host_message *word)
+static void fetch_notes(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     struct sharded_host *other = &s->others[from];
 
-    if (!save_wants_notes(s->steps->saves, word->id)) /* it has failed meanwhile, and they may be gone */
+    if (!save_wants_notes(s->steps->saves, message->id)) /* it has failed meanwhile, and they may be gone */
         return;
-    other->notes = other->n_left_notes || word->bytes == 0 ? NULL : malloc(word->bytes);
-    other->n_notes_bytes = word->bytes;
-    other->save = word->id;
+    other->notes = other->n_left_notes || message->bytes == 0 ? NULL : malloc(message->bytes);
+    other->n_notes_bytes = message->bytes;
+    other->save = message->id;
     if (!other->notes) {
         job_end(s->job, -ENOMEM, "out of memory");
         return;
@@ -279,52 +280,52 @@ static void fetch_notes(struct sharded *s, uint32_t from, const struct host_mess
     other->n_left_notes = sharded_fetch(s, &(struct sharded_fetch){.from = from,
                                                                    .region = REGION_TEXT,
                                                                    .into = other->notes,
-                                                                   .bytes = word->bytes,
+                                                                   .bytes = message->bytes,
                                                                    .token = SHARDED_TOKEN_NOTES + from});
 }
 
 /* What saves have to tell: host 0 all others, they host 0. The end of a save waits until its notes are fetched: they are
  * kept no longer. Its beginning does not wait: the next step may be opened at once. */
-static bool tell_save(struct sharded *s)
+static bool announce_save(struct sharded *s)
 {
     const void *notes;
-    struct host_message word;
+    struct host_message message;
 
     bool is_fetching = false;
 
     for (uint32_t h = 0; h < s->n; h++)
         is_fetching = is_fetching || s->others[h].n_left_notes > 0;
-    if (!save_next_word(s->steps->saves, &word, &notes, !is_fetching))
+    if (!save_next_word(s->steps->saves, &message, &notes, !is_fetching))
         return false;
-    if (word.kind == HOST_RUNS)
-        s->ops->expose(s->hosts, REGION_TEXT, notes, word.bytes);
-    sharded_announce(s, &word);
+    if (message.kind == HOST_RUNS)
+        s->ops->expose(s->hosts, REGION_TEXT, notes, message.bytes);
+    sharded_announce(s, &message);
     return true;
 }
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
-void sharded_on_word_of_end(struct sharded *s, uint32_t from, const struct host_message *word)
+void sharded_on_message_of_end(struct sharded *s, uint32_t from, const struct host_message *message)
 {
-    if (word->kind == HOST_UPDATED)
-        on_updated(s, from, word);
-    else if (word->kind == HOST_SQUARES)
-        on_squares(s, from, word);
-    else if (word->kind == HOST_COVERED)
-        note_covered(s, from, word->step, word->code != 0);
-    else if (word->kind == HOST_VERDICT)
-        hear_verdict(s, word);
-    else if (word->kind == HOST_DONE)
-        note_done(s, from, word->step);
-    else if (word->kind == HOST_LOST)
-        hear_lost(s, from, word);
-    else if (word->kind == HOST_WAITS)
-        hear_waits(s, from, word);
-    else if (word->kind == HOST_RUNS)
-        fetch_notes(s, from, word);
+    if (message->kind == HOST_UPDATED)
+        on_updated(s, from, message);
+    else if (message->kind == HOST_SQUARES)
+        on_squares(s, from, message);
+    else if (message->kind == HOST_COVERED)
+        note_covered(s, from, message->step, message->code != 0);
+    else if (message->kind == HOST_VERDICT)
+        hear_verdict(s, message);
+    else if (message->kind == HOST_DONE)
+        note_done(s, from, message->step);
+    else if (message->kind == HOST_LOST)
+        hear_lost(s, from, message);
+    else if (message->kind == HOST_WAITS)
+        hear_waits(s, from, message);
+    else if (message->kind == HOST_RUNS)
+        fetch_notes(s, from, message);
 }
 
 bool sharded_end_go_on(struct sharded *s)
 {
-    return tell_save(s) || tell_covered(s) || tell_arrived(s) || tell_waits(s);
+    return announce_save(s) || announce_covered(s) || announce_arrived(s) || announce_waits(s);
 }

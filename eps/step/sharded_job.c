@@ -45,17 +45,17 @@ void sharded_forward(struct sharded *s)
 
 static void refuse(struct sharded *s, int code, const char *why)
 {
-    struct host_message word = {.kind = HOST_END, .code = code};
+    struct host_message message = {.kind = HOST_END, .code = code};
 
     s->is_refused = s->end_said = true;
-    snprintf(word.text, sizeof word.text, "%s", why);
-    sharded_say(s, 0, &word);
+    snprintf(message.text, sizeof message.text, "%s", why);
+    sharded_say(s, 0, &message);
 }
 
 /* Host 0 has one job after another, but its next one may be known here before this one's end is known from all. */
-void sharded_on_job(struct sharded *s, const struct host_message *word)
+void sharded_on_job(struct sharded *s, const struct host_message *message)
 {
-    s->next_job = *word;
+    s->next_job = *message;
     s->has_next_job = true;
     s->next_has_ended = false;
 }
@@ -179,37 +179,37 @@ void sharded_get_ready(struct sharded *s)
 
 /* ---- a job's end ------------------------------------------------------------------------------------------------ */
 
-void sharded_on_end(struct sharded *s, uint32_t from, const struct host_message *word)
+void sharded_on_end(struct sharded *s, uint32_t from, const struct host_message *message)
 {
-    char text[sizeof word->text];
+    char text[sizeof message->text];
 
     if (s->has_next_job) { /* it is not begun here */
         s->next_has_ended = true;
         return;
     }
-    snprintf(text, sizeof text, "%s", word->text); /* ends with a 0 */
+    snprintf(text, sizeof text, "%s", message->text); /* ends with a 0 */
     s->end_heard = s->end_heard || s->host != 0;
     if (s->host == 0)
-        job_end(s->job, word->code, "host %u: %s", from, text);
+        job_end(s->job, message->code, "host %u: %s", from, text);
     else
-        job_end(s->job, word->code, "%s", text);
+        job_end(s->job, message->code, "%s", text);
 }
 
 /* The job has ended here: the others are told. */
-static bool tell_end(struct sharded *s)
+static bool announce_end(struct sharded *s)
 {
     struct job *job = s->job;
-    struct host_message word = {.kind = HOST_END, .code = job->end_code};
+    struct host_message message = {.kind = HOST_END, .code = job->end_code};
 
     if (s->end_said || job->state != JOB_ENDING)
         return false;
     s->end_said = true;
-    snprintf(word.text, sizeof word.text, "%s", job->end.text);
+    snprintf(message.text, sizeof message.text, "%s", job->end.text);
     s->end_heard = s->end_heard || s->host == 0;
     if (s->host == 0)
-        sharded_say_all(s, &word);
+        sharded_say_all(s, &message);
     else if (!s->end_heard)
-        sharded_say(s, 0, &word);
+        sharded_say(s, 0, &message);
     s->n_fetches = 0;
     return true;
 }
@@ -281,5 +281,5 @@ static bool part(struct sharded *s)
 
 bool sharded_job_go_on(struct sharded *s)
 {
-    return s->shared && (tell_end(s) || free_slots(s) || get_quiet(s) || part(s));
+    return s->shared && (announce_end(s) || free_slots(s) || get_quiet(s) || part(s));
 }

@@ -32,12 +32,12 @@ struct sharded_slice {
 /* A slice of another host in one of its slots here. */
 struct sharded_slot {
     bool taken, held; /* held: its step is not open here yet */
-    struct host_message word;
+    struct host_message message;
 };
 
 struct sharded_host {
-    struct host_message *words; /* (n_words) that wait for room to it */
-    size_t n_words, cap_words;
+    struct host_message *messages; /* (n_messages) that wait for room to it */
+    size_t n_messages, cap_messages;
     bool is_sent[SHARDED_SLOTS]; /* slots of it that are in use: */
     struct sharded_slice sent[SHARDED_SLOTS];
     bool is_granted; /* its reserved slot, for: */
@@ -48,7 +48,7 @@ struct sharded_host {
     uint32_t pid;
     bool is_announced;      /* the launcher has told it to stop */
     bool has_answered;      /* since the launcher told a host to stop */
-    bool stop_heard;        /* between host 0 and another: nothing but words of a job follows */
+    bool stop_heard;        /* between host 0 and another: nothing but messages of a job follows */
     uint32_t n_quiet;       /* jobs that it has ended, and this host has not */
     uint32_t n_workers;     /* attached to it, as it told host 0; as this host told, in its own entry */
     uint64_t covered, done; /* steps, on host 0 */
@@ -150,10 +150,10 @@ struct sharded {
 };
 
 /* To another host. Words arrive in order. */
-void sharded_say(struct sharded *s, uint32_t to, const struct host_message *word);
-void sharded_say_all(struct sharded *s, const struct host_message *word);
+void sharded_say(struct sharded *s, uint32_t to, const struct host_message *message);
+void sharded_say_all(struct sharded *s, const struct host_message *message);
 /* Host 0: to all others; they: to host 0. */
-void sharded_announce(struct sharded *s, const struct host_message *word);
+void sharded_announce(struct sharded *s, const struct host_message *message);
 /* Adds what is to be fetched, in pieces; returns their number. -ENOMEM ends the job, and 0 is returned. */
 uint32_t sharded_fetch(struct sharded *s, const struct sharded_fetch *whole);
 
@@ -186,17 +186,17 @@ void sharded_feed(struct sharded *s, const struct relay_event *event);
 /* ---- for each other ---- */
 
 /* In sharded_job.c. */
-void sharded_on_job(struct sharded *s, const struct host_message *word);
+void sharded_on_job(struct sharded *s, const struct host_message *message);
 void sharded_on_ready(struct sharded *s, uint32_t host);
-void sharded_on_end(struct sharded *s, uint32_t from, const struct host_message *word);
+void sharded_on_end(struct sharded *s, uint32_t from, const struct host_message *message);
 bool sharded_begin_next(struct sharded *s); /* the next job, which was told here */
 bool sharded_job_go_on(struct sharded *s);
 
 /* In sharded_step.c. */
 int sharded_take_tables(struct sharded *s);
-void sharded_on_slice(struct sharded *s, uint32_t from, uint32_t slot, const struct host_message *word);
+void sharded_on_slice(struct sharded *s, uint32_t from, uint32_t slot, const struct host_message *message);
 void sharded_on_freed(struct sharded *s, uint32_t owner, uint32_t slot);
-void sharded_on_word_of_step(struct sharded *s, uint32_t from, const struct host_message *word);
+void sharded_on_message_of_step(struct sharded *s, uint32_t from, const struct host_message *message);
 void sharded_on_data_fetched(struct sharded *s);
 bool sharded_step_go_on(struct sharded *s);
 
@@ -210,7 +210,7 @@ void sharded_submit(struct sharded *s, const struct relay_action *a);
 /* In sharded_end.c. */
 void sharded_on_unit_fetched(struct sharded *s, uint32_t unit);
 void sharded_on_updated(struct sharded *s, const struct updater_task *work);
-void sharded_on_word_of_end(struct sharded *s, uint32_t from, const struct host_message *word);
+void sharded_on_message_of_end(struct sharded *s, uint32_t from, const struct host_message *message);
 bool sharded_end_go_on(struct sharded *s);
 
 #endif

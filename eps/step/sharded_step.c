@@ -150,14 +150,14 @@ static uint32_t find_slot(const struct sharded_host *owner, const struct contrib
     return k;
 }
 
-/* The first that can be sent. A slice must not overtake the words before it. */
+/* The first that can be sent. A slice must not overtake the messages before it. */
 static struct sharded_slice *find_next(struct sharded *s, uint32_t *slot)
 {
     struct sharded_slice *next = NULL;
 
     for (struct sharded_slice *x = s->queue; x < s->queue + s->n_queue; x++) {
         const struct sharded_host *owner = &s->others[s->owner[x->unit]];
-        const uint32_t k = x->checked && owner->n_words == 0 ? find_slot(owner, &x->name) : SHARDED_SLOTS;
+        const uint32_t k = x->checked && owner->n_messages == 0 ? find_slot(owner, &x->name) : SHARDED_SLOTS;
         if (k == SHARDED_SLOTS || (next && !is_before(&x->name, &next->name)))
             continue;
         next = x;
@@ -177,17 +177,19 @@ static void free_slot(struct sharded *s, uint32_t host, uint32_t slot)
 }
 
 /* Of a step that own has skipped, other hosts still send what they have. */
-static void feed_contribution(struct sharded *s, uint32_t host, uint32_t slot, const struct host_message *word)
+static void feed_contribution(struct sharded *s, uint32_t host, uint32_t slot, const struct host_message *message)
 {
     if (s->own_skipped) {
         free_slot(s, host, slot);
         return;
     }
-    sharded_feed(s, &(struct relay_event){
-                        .kind = RELAY_CONTRIBUTION,
-                        .worker = host,
-                        .slot = slot,
-                        .name = {.step = word->step, .visit = word->visit, .part = word->part, .slice = word->slice}});
+    sharded_feed(s, &(struct relay_event){.kind = RELAY_CONTRIBUTION,
+                                          .worker = host,
+                                          .slot = slot,
+                                          .name = {.step = message->step,
+                                                   .visit = message->visit,
+                                                   .part = message->part,
+                                                   .slice = message->slice}});
 }
 
 static bool send_next(struct sharded *s)
@@ -199,16 +201,16 @@ static bool send_next(struct sharded *s)
     if (!x)
         return false;
     const uint32_t to = s->owner[x->unit];
-    const struct host_message word = {
+    const struct host_message message = {
         .kind = HOST_SLICE, .step = x->name.step, .visit = x->name.visit, .part = x->name.part, .slice = x->name.slice};
     const struct sharded_slice sent = *x;
     s->others[to].is_sent[slot] = true;
     s->others[to].sent[slot] = sent;
     unqueue(s, x);
     if (to == s->host)
-        feed_contribution(s, to, slot, &word);
+        feed_contribution(s, to, slot, &message);
     else
-        s->ops->send_slice(s->hosts, to, slot, buf, host_message_encode(buf, &word), sent.data, sent.bytes);
+        s->ops->send_slice(s->hosts, to, slot, buf, host_message_encode(buf, &message), sent.data, sent.bytes);
     return true;
 }
 
@@ -223,7 +225,7 @@ void sharded_on_freed(struct sharded *s, uint32_t owner, uint32_t slot)
 }
 
 /* Tells local of one fold. */
-static bool tell_folded(struct sharded *s)
+static bool announce_folded(struct sharded *s)
 {
     if (s->n_folded == 0)
         return false;
@@ -257,15 +259,15 @@ void sharded_submit(struct sharded *s, const struct relay_action *a)
 static void grant(struct sharded *s, const struct relay_action *a)
 {
     struct sharded_host *own = &s->others[s->host];
-    const struct host_message word = {
+    const struct host_message message = {
         .kind = HOST_GRANT, .step = a->name.step, .visit = a->name.visit, .part = a->name.part, .slice = a->name.slice};
 
     if (a->worker != s->host) {
-        sharded_say(s, a->worker, &word);
+        sharded_say(s, a->worker, &message);
         return;
     }
     own->is_granted = true;
-    own->grant = word;
+    own->grant = message;
 }
 
 /* Unless the commit is fenced, each host has seen its losses and slices to be finite. */
@@ -332,23 +334,23 @@ void sharded_feed(struct sharded *s, const struct relay_event *event)
         act(s, &actions[i]);
 }
 
-static void feed_loss(struct sharded *s, uint32_t host, const struct host_message *word)
+static void feed_loss(struct sharded *s, uint32_t host, const struct host_message *message)
 {
-    s->steps->part_loss[word->part] = word->x;
+    s->steps->part_loss[message->part] = message->x;
     if (s->own_covered) /* skipped, or all that this host owns is frozen */
         return;
     sharded_feed(s, &(struct relay_event){.kind = RELAY_LOSS,
                                           .worker = host,
-                                          .name = {.step = word->step, .part = word->part},
-                                          .ok = isfinite(word->x)});
+                                          .name = {.step = message->step, .part = message->part},
+                                          .ok = isfinite(message->x)});
 }
 
 void sharded_on_loss(struct sharded *s, uint32_t part, double sum)
 {
-    const struct host_message word = {.kind = HOST_LOSS, .step = s->n_opened - 1, .part = part, .x = sum};
+    const struct host_message message = {.kind = HOST_LOSS, .step = s->n_opened - 1, .part = part, .x = sum};
 
-    sharded_say_all(s, &word);
-    feed_loss(s, s->host, &word);
+    sharded_say_all(s, &message);
+    feed_loss(s, s->host, &message);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
@@ -389,12 +391,12 @@ static void take_held(struct sharded *s)
             struct sharded_slot *slot = &s->others[h].slots[k];
             if (slot->held && job_is_open(s->job)) {
                 slot->held = false;
-                feed_contribution(s, h, k, &slot->word);
+                feed_contribution(s, h, k, &slot->message);
             }
         }
 }
 
-static void tell_open(struct sharded *s, const struct message *m)
+static void announce_open(struct sharded *s, const struct message *m)
 {
     sharded_say_all(s, &(struct host_message){.kind = HOST_OPEN,
                                               .step = m->open_step.step,
@@ -408,7 +410,7 @@ static void tell_open(struct sharded *s, const struct message *m)
 void sharded_open_step(struct sharded *s, const struct message *m)
 {
     if (s->host == 0)
-        tell_open(s, m);
+        announce_open(s, m);
     s->own_covered = s->local_covered = s->announced_covered = false;
     s->own_skipped = s->any_skipped = s->is_decided = s->local_done = false;
     s->job->aligned = false;
@@ -448,26 +450,26 @@ void sharded_on_data_fetched(struct sharded *s)
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
-void sharded_on_slice(struct sharded *s, uint32_t from, uint32_t slot, const struct host_message *word)
+void sharded_on_slice(struct sharded *s, uint32_t from, uint32_t slot, const struct host_message *message)
 {
-    s->others[from].slots[slot] = (struct sharded_slot){.taken = true, .word = *word};
-    if (word->step >= s->n_opened)
+    s->others[from].slots[slot] = (struct sharded_slot){.taken = true, .message = *message};
+    if (message->step >= s->n_opened)
         s->others[from].slots[slot].held = true;
     else
-        feed_contribution(s, from, slot, word);
+        feed_contribution(s, from, slot, message);
 }
 
-static void on_loss(struct sharded *s, uint32_t from, const struct host_message *word)
+static void on_loss(struct sharded *s, uint32_t from, const struct host_message *message)
 {
-    if (word->part >= job_goal(s->job)->n_parts || s->n_held == MESSAGE_MAX_PARTS) {
+    if (message->part >= job_goal(s->job)->n_parts || s->n_held == MESSAGE_MAX_PARTS) {
         job_end(s->job, -EPROTO, "host %u tells of a loss that cannot be", from);
-    } else if (word->step + 1 < s->n_opened) { /* its step was skipped for another loss */
+    } else if (message->step + 1 < s->n_opened) { /* its step was skipped for another loss */
         return;
-    } else if (word->step >= s->n_opened) {
+    } else if (message->step >= s->n_opened) {
         s->held_from[s->n_held] = from;
-        s->held[s->n_held++] = *word;
+        s->held[s->n_held++] = *message;
     } else {
-        feed_loss(s, from, word);
+        feed_loss(s, from, message);
     }
 }
 
@@ -496,19 +498,19 @@ void sharded_on_optimizer(struct sharded *s, const struct updater_task *work)
     }
 }
 
-void sharded_on_word_of_step(struct sharded *s, uint32_t from, const struct host_message *word)
+void sharded_on_message_of_step(struct sharded *s, uint32_t from, const struct host_message *message)
 {
-    if (word->kind == HOST_OPEN) {
-        on_open(s, word);
-    } else if (word->kind == HOST_LOSS) {
-        on_loss(s, from, word);
-    } else if (word->kind == HOST_GRANT) {
+    if (message->kind == HOST_OPEN) {
+        on_open(s, message);
+    } else if (message->kind == HOST_LOSS) {
+        on_loss(s, from, message);
+    } else if (message->kind == HOST_GRANT) {
         s->others[from].is_granted = true;
-        s->others[from].grant = *word;
+        s->others[from].grant = *message;
     }
 }
 
 bool sharded_step_go_on(struct sharded *s)
 {
-    return tell_folded(s) || send_next(s);
+    return announce_folded(s) || send_next(s);
 }

@@ -6,7 +6,7 @@ static void look_at_host(struct sharded_look *out, const struct sharded *s, uint
 {
     const struct sharded_host *other = &s->others[h];
 
-    out->states |= (other->is_sent[0] ? SHARDED_USES_RESERVED : 0) | (other->n_words ? SHARDED_HAS_NO_ROOM : 0);
+    out->states |= (other->is_sent[0] ? SHARDED_USES_RESERVED : 0) | (other->n_messages ? SHARDED_HAS_NO_ROOM : 0);
     for (uint32_t k = 0; k < SHARDED_SLOTS; k++) {
         out->states |= other->slots[k].held ? SHARDED_HOLDS_SLICE : 0;
         out->n_slices += other->is_sent[k];

@@ -72,12 +72,27 @@ static uint32_t number_of(struct client_link *viewer, bool first)
     return number;
 }
 
-static void drain(bool first)
+/* Until the daemon has begun the step after `done` ones, or has done it, too. */
+static void await_begun(struct client_link *viewer, uint64_t done)
+{
+    struct message status, m;
+
+    do {
+        client_link_send(viewer, &(struct message){.kind = MESSAGE_WORKERS});
+        driver_next(viewer, &m);
+        driver_status(viewer, &status);
+    } while (m.workers_reply.phase == PHASE_RESTING && status.status_reply.step <= done);
+}
+
+/* done: steps before the one that is under way, or has been asked for; UINT64_MAX: none is. */
+static void drain(bool first, uint64_t done)
 {
     struct client_link viewer;
     struct message m;
 
     driver_look(&viewer, "lab");
+    if (done != UINT64_MAX)
+        await_begun(&viewer, done);
     m = (struct message){.kind = MESSAGE_DRAIN, .drain = {.worker = number_of(&viewer, first)}};
     client_link_send(&viewer, &m);
     driver_next(&viewer, &m);
@@ -168,17 +183,19 @@ TEST(the_job_does_not_miss_a_worker_without_a_seat)
 
 /* ---- leaving ---------------------------------------------------------------------------------------------------- */
 
+/* There is nobody else who could. */
 TEST(a_worker_that_is_told_to_leave_finishes_its_share)
 {
     const pid_t leaver = attach_worker(1);
 
     open_job(1);
     driver_train(&driver, 1);
-    attach_worker(2);
     driver_begin(&driver);
-    drain(true);
-    driver_train(&driver, 4);
+    drain(true, 1);
+    driver_await_covered(&driver, 2);
     ck_assert_int_eq(processes_wait(leaver), 0);
+    attach_worker(1);
+    driver_train(&driver, 4);
     ck_assert_uint_eq(driver.n_lost, 1);
     ck_assert_int_eq(driver.lost.lost.how, LOSS_TOLD);
     ck_assert_uint_eq(processes_count("log", "its parts"), 0);
@@ -191,7 +208,7 @@ TEST(a_worker_without_a_share_leaves_at_once)
     open_job(1);
     driver_train(&driver, 1);
     const pid_t idle = attach_worker(2);
-    drain(false);
+    drain(false, UINT64_MAX);
     ck_assert_int_eq(processes_wait(idle), 0);
     driver_train(&driver, 3);
     ck_assert_uint_eq(driver.n_lost, 0);
@@ -213,13 +230,14 @@ TEST(a_worker_that_fails_loses_its_session_and_others_redo_its_share)
     driver_close(&driver);
 }
 
-/* It is not the workers then. */
+/* It is not the workers then, and the third one need not try. */
 TEST(a_second_worker_that_fails_in_a_step_ends_the_job)
 {
     struct message m = {0};
 
     attach_puppet(PUPPET_FAILS, 1);
     attach_puppet(PUPPET_FAILS, 2);
+    attach_worker(3);
     open_job(1);
     driver_train(&driver, 1);
     driver_begin(&driver);
@@ -228,5 +246,5 @@ TEST(a_second_worker_that_fails_in_a_step_ends_the_job)
     ck_assert_int_eq(m.failed.code, -EDOM);
     ck_assert_holds(m.failed.error.text, "worker ", "no mood");
     driver_leave(&driver);
-    processes_await_workers("lab", 1);
+    processes_await_workers("lab", 2);
 }
