@@ -44,7 +44,7 @@ from collections import namedtuple
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'relay'))
 
-from check_relay import check, intern
+from explore import check, intern
 from relay import Relay
 
 # config: that of own. n_owned: units of each host, in order; n_parts, n_workers: of each host. local_slots: of a

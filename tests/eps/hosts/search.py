@@ -16,43 +16,13 @@ from rules import Setting
 from world import World
 
 import mutants
-from check_relay import Violation, show
+from explore import Violation, explore
 from relay import Config
 
 
-def explore(setting, world_class=World, limit=10**9):
-    """Breadth first over every order. (states, moves, ends, jobs ended, skipped, saved), or Violation with its path."""
-    start = world_class(setting)
-    seen, level = {start.key()}, [(start, None)]
-    counts = [0] * 5
-    while level:
-        following = []
-        for world, path in level:
-            go, may = world.moves()
-            if not go:
-                try:
-                    world.final()
-                except Violation as v:
-                    raise Violation('%s; after: %s' % (v, show(path)))
-                counts[1] += 1
-                counts[2] += world.ended is not None
-                counts[3] += bool(world.skipped)
-                counts[4] += bool(world.saved)
-            for m in go + may:
-                counts[0] += 1
-                after = world.copy()
-                try:
-                    after.move(m)
-                except Violation as v:
-                    raise Violation('%s; after: %s' % (v, show((m, path))))
-                key = after.key()
-                if key not in seen:
-                    seen.add(key)
-                    following.append((after, (m, path)))
-            if len(seen) > limit:
-                raise Violation('more than %d states' % limit)
-        level = following
-    return len(seen), *counts
+def tally(world, _):
+    """Whether at an end the job had ended, a step was skipped, a save was made."""
+    return world.ended is not None, bool(world.skipped), bool(world.saved)
 
 
 def walk(setting, seed, world_class=World):
@@ -331,7 +301,7 @@ def run_walks(seeds):
 def run_setting(setting):
     t0 = time.time()
     try:
-        return setting.name, explore(setting), time.time() - t0, None
+        return setting.name, explore(World(setting), tally), time.time() - t0, None
     except Violation as v:
         return setting.name, None, time.time() - t0, str(v)
 

@@ -7,11 +7,12 @@ with a version other than the one it names, and none is left without an answer; 
 apart, as are their steps; accumulators, slots and ring are within bounds; captures read one version on all hosts; live
 workers are not refused. At the end of every path: all steps done, the record that of one host, nothing left that waits.
 """
-from check_relay import check, copy_relay, intern, key_relay, program
+from check_relay import copy_relay, key_relay, program
+from explore import Record, check, intern
 from rules import Hosts, Host, Worker, LENT
 
 
-class World(Hosts):
+class World(Hosts, Record):
     """All hosts with ordered channels between them. move() does one thing that may happen next; see moves()."""
     def copy(self):
         n = World.__new__(self.__class__)
@@ -45,21 +46,6 @@ class World(Hosts):
                      self.again))
 
     # ---- what should be ---------------------------------------------------------------------------------------
-
-    def is_summed(self, u):
-        c = self.setting.config
-        return c.commit == 'fenced' or self.setting.visits.count(u) > 1 or (c.optimizer == 'adamw' and c.parts > 1)
-
-    def full(self, u):
-        return tuple((v, p) for v in reversed(range(len(self.setting.visits))) if self.setting.visits[v] == u
-                     for p in range(self.setting.config.parts))
-
-    def expected(self, u, version):
-        base = 0
-        for t in range(version):
-            if t not in self.skipped and u not in self.setting.frozen:
-                base = intern((base, t, ('decay',) + self.full(u)))
-        return base
 
     def program(self, q):
         return program(self.setting, tuple(p for p, _ in q.share))

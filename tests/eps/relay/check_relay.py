@@ -17,6 +17,7 @@ is attached; or the rooms add up to less than the parts: then a worker is given 
 from collections import namedtuple
 
 import relay as spec
+from explore import Record, check, intern
 from relay import ANY, Relay, RESERVED
 
 # One setting of the search. faults: at most `n_faults` of these happen, anywhere.
@@ -32,22 +33,6 @@ from relay import ANY, Relay, RESERVED
 #   change.
 Setting = namedtuple('Setting', 'name config visits frozen workers late steps faults n_faults saves queue coarse '
                      'rooms later changes', defaults=((), 2, 0, 2, (), 1, 0, 0, True, (), (), 0))
-
-
-class Violation(Exception):
-    pass
-
-
-def check(ok, what):
-    if not ok:
-        raise Violation(what)
-
-
-interned = {}
-
-
-def intern(x):
-    return interned.setdefault(x, len(interned))
 
 
 programs = {}
@@ -112,7 +97,7 @@ def key_relay(r):
             tuple((k, v, frozenset(a), frozenset(b)) for k, (v, a, b) in sorted(r.readers.items())))
 
 
-class World:
+class World(Record):
     def __init__(self, setting, relay_class=Relay):
         self.setting = setting
         c = setting.config
@@ -172,23 +157,6 @@ class World:
                      self.last if remembers else None, tuple(sorted(self.rooms.items())), self.leaving, self.changes))
 
     # ---- what should be ---------------------------------------------------------------------------------------
-
-    def is_summed(self, u):
-        c = self.setting.config
-        return c.commit == 'fenced' or self.setting.visits.count(u) > 1 or (c.optimizer == 'adamw' and c.parts > 1)
-
-    def full(self, u):
-        """The folds of one step into one slice of u, in fold order."""
-        return tuple((v, p) for v in reversed(range(len(self.setting.visits))) if self.setting.visits[v] == u
-                     for p in range(self.setting.config.parts))
-
-    def expected(self, u, version):
-        """The fault-free record of a slice of u at a version."""
-        base = 0
-        for t in range(version):
-            if t not in self.skipped and u not in self.setting.frozen:
-                base = intern((base, t, ('decay',) + self.full(u)))
-        return base
 
     def load(self, w):
         return sum(o == w and self.relay.is_unfinished(p) for p, o in enumerate(self.relay.owner))
@@ -663,11 +631,3 @@ class World:
 
 def parts_of(q):
     return tuple(p for p, _ in q.share)
-
-
-def show(path):
-    moves = []
-    while path:
-        moves.append(path[0])
-        path = path[1]
-    return ' | '.join(' '.join(map(str, m)) for m in reversed(moves))

@@ -13,46 +13,16 @@ import time
 from multiprocessing import Pool
 
 import mutants
-from check_relay import Setting, Violation, World, show
+from check_relay import Setting, World
+from explore import Violation, explore
 from relay import Config, Relay
 
 COUNTS = ('states', 'moves', 'ends', 'torn', 'skip', 'saved', 'wait')      # wait: ends at which a step waits for room
 
 
-def explore(setting, relay_class=Relay, limit=10**9):
-    """Breadth first over every order: COUNTS, or a Violation with its path."""
-    start = World(setting, relay_class)
-    seen = {start.key()}
-    level = [(start, None)]
-    n_moves = n_ends = n_torn = n_skipped = n_saved = n_waits = 0
-    while level:
-        following = []
-        for world, path in level:
-            go, may = world.moves()
-            if not go:
-                try:
-                    n_waits += world.final()
-                except Violation as v:
-                    raise Violation('%s; after: %s' % (v, show(path)))
-                n_ends += 1
-                n_torn += world.torn
-                n_skipped += bool(world.skipped)
-                n_saved += world.saved == 1
-            for m in go + may:
-                n_moves += 1
-                after = world.copy()
-                try:
-                    after.move(m)
-                except Violation as v:
-                    raise Violation('%s; after: %s' % (v, show((m, path))))
-                key = after.key()
-                if key not in seen:
-                    seen.add(key)
-                    following.append((after, (m, path)))
-            if len(seen) > limit:
-                raise Violation('more than %d states' % limit)
-        level = following
-    return len(seen), n_moves, n_ends, n_torn, n_skipped, n_saved, n_waits
+def tally(world, waits):
+    """What COUNTS has of an end."""
+    return world.torn, bool(world.skipped), world.saved == 1, waits
 
 
 def walk(setting, seed, relay_class=Relay, trace=False):
@@ -207,7 +177,7 @@ FIRST = {'a pull again': (mutants.LateAnswer,),
 def run_setting(setting):
     t0 = time.time()
     try:
-        return setting.name, explore(setting), time.time() - t0, None
+        return setting.name, explore(World(setting), tally), time.time() - t0, None
     except Violation as v:
         return setting.name, None, time.time() - t0, str(v)
 
@@ -252,7 +222,7 @@ def find_mutant(mutant):
     """(mutant, setting, moves, what was wrong); the setting is None if nothing was."""
     for _, s in sorted(settings(), key=lambda x: mutant not in FIRST.get(x[1].name, ())):
         try:
-            explore(s, mutant)
+            explore(World(s, mutant), tally)
         except Violation as v:
             what, path = str(v).split('; after: ')
             return mutant, s.name, path.count(' | ') + 1, what

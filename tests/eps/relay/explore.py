@@ -1,0 +1,80 @@
+"""explore.py - what the searches of the relay and of several hosts share: every order of a world's moves, and its record.
+
+A world says what may happen next (moves), does it (move), tells states apart (key), and judges an end (final).
+"""
+
+
+class Violation(Exception):
+    pass
+
+
+def check(ok, what):
+    if not ok:
+        raise Violation(what)
+
+
+interned = {}
+
+
+def intern(x):
+    return interned.setdefault(x, len(interned))
+
+
+class Record:
+    """What a world knows of a run without faults, as a record of what was folded into a slice in which step. It has a
+    setting, and the steps that were skipped."""
+    def is_summed(self, u):
+        c = self.setting.config
+        return c.commit == 'fenced' or self.setting.visits.count(u) > 1 or (c.optimizer == 'adamw' and c.parts > 1)
+
+    def full(self, u):
+        """The folds of one step into one slice of u, in fold order."""
+        return tuple((v, p) for v in reversed(range(len(self.setting.visits))) if self.setting.visits[v] == u
+                     for p in range(self.setting.config.parts))
+
+    def expected(self, u, version):
+        """The fault-free record of a slice of u at a version."""
+        base = 0
+        for t in range(version):
+            if t not in self.skipped and u not in self.setting.frozen:
+                base = intern((base, t, ('decay',) + self.full(u)))
+        return base
+
+
+def show(path):
+    moves = []
+    while path:
+        moves.append(path[0])
+        path = path[1]
+    return ' | '.join(' '.join(map(str, m)) for m in reversed(moves))
+
+
+def explore(start, tally, limit=10**9):
+    """Breadth first over every order: (states, moves, ends) and the sums of tally(world, what its final() returned) over the
+    ends; or a Violation with its path."""
+    seen, level = {start.key()}, [(start, None)]
+    n_moves, tallies = 0, []
+    while level:
+        following = []
+        for world, path in level:
+            go, may = world.moves()
+            if not go:
+                try:
+                    tallies.append(tally(world, world.final()))
+                except Violation as v:
+                    raise Violation('%s; after: %s' % (v, show(path)))
+            for m in go + may:
+                n_moves += 1
+                after = world.copy()
+                try:
+                    after.move(m)
+                except Violation as v:
+                    raise Violation('%s; after: %s' % (v, show((m, path))))
+                key = after.key()
+                if key not in seen:
+                    seen.add(key)
+                    following.append((after, (m, path)))
+            if len(seen) > limit:
+                raise Violation('more than %d states' % limit)
+        level = following
+    return len(seen), n_moves, len(tallies), *map(sum, zip(*tallies))
