@@ -169,13 +169,15 @@ static bool announce_covered(struct sharded *s)
     s->announced_covered = true;
     if (s->host == 0) {
         note_covered(s, 0, step, s->own_skipped);
-        return true;
+    } else {
+        if (!job_is_fenced(s->job))
+            steps_on_covered(s->steps, step);
+        else if (!s->own_skipped)
+            announce_squares(s, step);
+        sharded_say(s, 0, &(struct host_message){.kind = HOST_COVERED, .step = step, .code = s->own_skipped});
     }
-    if (!job_is_fenced(s->job))
-        steps_on_covered(s->steps, step);
-    else if (!s->own_skipped)
-        announce_squares(s, step);
-    sharded_say(s, 0, &(struct host_message){.kind = HOST_COVERED, .step = step, .code = s->own_skipped});
+    if (!job_is_fenced(s->job) && s->local_done)
+        sharded_on_done(s, step);
     return true;
 }
 
@@ -188,10 +190,11 @@ static void note_done(struct sharded *s, uint32_t host, uint64_t step)
     steps_on_done(s->steps, s->n_done++);
 }
 
-/* Local has skipped a fenced step before the others know of it: they are told first that it is covered. */
+/* Others are told first that the step is covered. Local may be done before: it has skipped a fenced step, or a fetch that
+ * nobody waits for any more is still under way. */
 void sharded_on_done(struct sharded *s, uint64_t step)
 {
-    if (job_is_fenced(s->job) && step == s->n_opened - 1 && !s->is_decided) {
+    if (step == s->n_opened - 1 && !(job_is_fenced(s->job) ? s->is_decided : s->announced_covered)) {
         s->local_done = true;
         return;
     }

@@ -141,7 +141,7 @@ struct sharded {
     bool own_skipped; /* fenced: this host's owner has skipped the step */
     bool any_skipped; /* host 0: of the owners that are covered */
     bool is_decided;  /* the verdict is known */
-    bool local_done;  /* already before it */
+    bool local_done;  /* local is done; others are to hear first that the step is covered, or decided */
     uint64_t n_done;  /* steps that all hosts have done: host 0 */
     struct hyper hyper;
     struct host_message held[MESSAGE_MAX_PARTS]; /* (n_held) losses of the step after */
