@@ -190,8 +190,8 @@ static void note_done(struct sharded *s, uint32_t host, uint64_t step)
     steps_on_done(s->steps, s->n_done++);
 }
 
-/* Others are told first that the step is covered. Local may be done before: it has skipped a fenced step, or a fetch that
- * nobody waits for any more is still under way. */
+/* Others are told first that the step is covered. Local may be done before: it has skipped a fenced step, or a fetch is
+ * still under way that nobody waits for any more. */
 void sharded_on_done(struct sharded *s, uint64_t step)
 {
     if (step == s->n_opened - 1 && !(job_is_fenced(s->job) ? s->is_decided : s->announced_covered)) {
