@@ -94,16 +94,13 @@ static void note_share_done(const struct steps *steps, struct peer *worker, cons
         deadline_meet(&worker->deadline);
 }
 
-/* True if nothing that the worker would make of the weights is taken: its step is over, the rows are others'; or the unit was
- * updated, and the version before it is not kept. */
+/* True if nothing that the worker would make of the weights is taken: its step is over, or the rows are others'. In a step
+ * that is open, the relay says which versions are gone. */
 static bool is_stale(const struct steps *steps, const struct peer *worker, const struct message *m)
 {
-    struct job *job = steps->job;
-
     if (m->pull.version == MESSAGE_NO_STEP)
-        return !evaluate_has(job, worker);
-    return m->pull.version < steps->n_over || (job->state == JOB_STEPPING && !job->facts.replay &&
-                                               relay_version(job->relay, m->pull.unit) > m->pull.version);
+        return !evaluate_has(steps->job, worker);
+    return m->pull.version < steps->n_over;
 }
 
 /* A pull of a step that nobody has opened would wait for ever. One of a unit that there is none of is the relay's to
