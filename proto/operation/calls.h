@@ -17,6 +17,7 @@
 #include "proto/operation/call/glu.h"
 #include "proto/operation/call/matmul.h"
 #include "proto/operation/call/norm.h"
+#include "proto/operation/call/preference.h"
 #include "proto/operation/call/rope.h"
 #include "proto/operation/call/squared_error.h"
 #include "proto/operation/call/vector.h"
@@ -52,6 +53,7 @@
     X(log_sum_exp, device_cross_entropy)                                                                               \
     X(loss, device_loss)                                                                                               \
     X(cross_entropy_gradient, device_cross_entropy)                                                                    \
+    X(preference, device_preference)                                                                                   \
     X(squared_error, device_squared_error)                                                                             \
     X(squared_error_gradient, device_squared_error)
 

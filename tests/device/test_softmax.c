@@ -1,4 +1,4 @@
-/* Losses: cross entropy over a vocabulary that comes in chunks; squared error. */
+/* Losses: cross entropy over a vocabulary that comes in chunks; squared error; preferences. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/reference/reference.h"
 #include "tests/kit/test.h"
@@ -138,19 +138,21 @@ static void run_gradient(struct mirror *at, void *const out[], const void *conte
     op.logits = put_logits(at, op.logits, op.m, op.logits_stride);
     op.labels = mirror_of(at, op.labels), op.running = mirror_of(at, op.running);
     op.bias = op.bias ? mirror_of(at, op.bias) : NULL;
+    op.scales = op.scales ? mirror_of(at, op.scales) : NULL;
     at->ops->cross_entropy_gradient(at->dev, &op);
     take_gradient(at, out[0], op.logits, op.m, op.logits_stride, test->type);
 }
 
-/* Of logits as they are, of capped ones, and of those with a bias: most of those drawn are less than the cap, some of which
- * is enough. */
-TEST_EACH(the_gradient_takes_the_place_of_the_logits, 3 * NUMBER_TYPES * COUNT(shapes))
+/* Of logits as they are, of capped ones, of those with a bias, and of those whose rows have scales of their own: most of
+ * those drawn are less than the cap, some of which is enough. */
+TEST_EACH(the_gradient_takes_the_place_of_the_logits, 4 * NUMBER_TYPES * COUNT(shapes))
 {
-    const struct shape *s = &shapes[_i / 3 / NUMBER_TYPES];
-    struct call_test test = test_of(CALL_cross_entropy_gradient, s, _i / 3 % NUMBER_TYPES, false, _i % 3 == 2);
+    const struct shape *s = &shapes[_i / 4 / NUMBER_TYPES];
+    struct call_test test = test_of(CALL_cross_entropy_gradient, s, _i / 4 % NUMBER_TYPES, false, _i % 4 == 2);
     struct call exact;
 
-    test.call.log_sum_exp.cap = _i % 3 == 1 ? 3.5f : 0;
+    test.call.log_sum_exp.cap = _i % 4 == 1 ? 3.5f : 0;
+    test.call.log_sum_exp.scales = _i % 4 == 3 ? given : NULL;
     if (!suits(s))
         return;
     test.onto[0].written = "gradient", test.onto[0].read = "logits";
@@ -162,6 +164,7 @@ TEST_EACH(the_gradient_takes_the_place_of_the_logits, 3 * NUMBER_TYPES * COUNT(s
     double *logits = operation_widen(NUMBER_FP32, op->logits, op->m * op->logits_stride);
     exact.log_sum_exp.logits = (void *)logits;
     exact.log_sum_exp.bias = op->bias ? (void *)operation_widen(NUMBER_FP32, op->bias, op->n) : NULL;
+    exact.log_sum_exp.scales = op->scales ? (void *)operation_widen(NUMBER_FP32, op->scales, op->m) : NULL;
     exact.log_sum_exp.running = (void *)operation_widen(NUMBER_FP32, op->running, 3 * op->m);
     reference_run(&exact);
     operation_check(&(struct operation){.type = test.type,
@@ -249,6 +252,50 @@ TEST_EACH(an_errors_gradient_takes_the_place_of_the_logits, 2 * NUMBER_TYPES * C
                                         .context = &test,
                                         .parts = {{"gradient", op->m * op->logits_stride, logits,
                                                    near_square(&test, ""), NULL, CALL_VALUES}}});
+}
+
+/* Pairs of rows of so many tokens. */
+static const struct {
+    size_t n_pairs, n_tokens;
+} pairs[] = {{1, 1}, {3, 2}, {2, 31}, {5, 33}, {700, 4}, {2, 4099}};
+
+/* Losses are positive; references lie near the sums that they are compared with, so that no sigmoid is flat. */
+static void prepare_pairs(struct call_test *test)
+{
+    const struct device_preference *op = &test->host.preference;
+    double *losses = (void *)(uintptr_t)op->losses;
+    float *references = (void *)(uintptr_t)op->references;
+
+    for (size_t row = 0; row < 2 * op->n_pairs; row++) {
+        double sum = 0;
+        for (size_t t = 0; t < op->n_tokens; t++) {
+            losses[row * op->n_tokens + t] = t % 3 == 2 ? 0 : fabs(losses[row * op->n_tokens + t]);
+            sum -= losses[row * op->n_tokens + t];
+        }
+        references[row] += (float)sum;
+    }
+}
+
+/* Sums in double, of thousands; scales are rounded once to fp32, beside the reference's difference quotient. */
+static double near_pair(const struct call_test *test, const char *output)
+{
+    (void)test;
+    return strcmp(output, "sums") == 0 ? 0x1p-40 : 0x1p-23 + 1e-9;
+}
+
+TEST_EACH(a_preference_weighs_both_texts_of_a_pair, 2 * COUNT(pairs))
+{
+    struct call_test test = {.type = NUMBER_FP32,
+                             .call = {.kind = CALL_preference,
+                                      .preference = {.n_pairs = pairs[_i / 2].n_pairs,
+                                                     .n_tokens = pairs[_i / 2].n_tokens,
+                                                     .beta = _i % 2 ? 0.1f : 0.7f,
+                                                     .smoothing = _i % 2 ? 0.2f : 0,
+                                                     .scale = 1 / 3.0f}},
+                             .near = near_pair,
+                             .prepare = prepare_pairs};
+
+    call_check(&test);
 }
 
 /* So an evaluation in one plan gives the bits of another. */

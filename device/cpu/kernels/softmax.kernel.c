@@ -1,5 +1,5 @@
 /* device/cpu/kernels/softmax.kernel.c - losses: softmax and cross entropy over a vocabulary that comes in chunks;
- * squared error. */
+ * squared error; preferences. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #include "device/cpu/kernels/value.h"
@@ -118,15 +118,50 @@ void KERNEL_NAME(cpu_cross_entropy_gradient)(struct device *dev, const struct de
     for (size_t i = 0; i < op->m; i++) {
         const float *row = op->logits + i * op->logits_stride;
         value *to = (value *)op->logits + i * op->logits_stride * (sizeof(float) / sizeof(value));
+        const float scale = op->scales ? op->scales[i] : op->scale;
 
         if (op->labels[i] == UINT32_MAX)
             memset(to, 0, op->n * sizeof *to);
         else if (op->cap != 0)
-            gradient_row(to, row, NULL, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale, true,
-                         op->cap);
+            gradient_row(to, row, NULL, op->running + 3 * i, op->n, op->labels[i] - op->first, scale, true, op->cap);
         else
-            gradient_row(to, row, op->bias, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale, false, 0);
+            gradient_row(to, row, op->bias, op->running + 3 * i, op->n, op->labels[i] - op->first, scale, false, 0);
         memset(to + op->n, 0, (op->logits_stride - op->n) * sizeof *to);
+    }
+}
+
+static double sum_losses(const double *losses, size_t n)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += losses[i];
+    return sum;
+}
+
+/* -beta * dL/dz * scale. */
+static float preference_scale(const struct device_preference *op, double z)
+{
+    const double wrong = 1 / (1 + exp(z)), smoothing = (double)op->smoothing;
+
+    return (float)((double)op->beta * (double)op->scale * ((1 - smoothing) * wrong - smoothing * (1 - wrong)));
+}
+
+void KERNEL_NAME(cpu_preference)(struct device *dev, const struct device_preference *op)
+{
+    const size_t n = op->n_tokens;
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < op->n_pairs; i++) {
+        double z = 0;
+
+        for (size_t row = 2 * i; row < 2 * i + 2; row++) {
+            op->sums[row] = -sum_losses(op->losses + row * n, n);
+            z += (row % 2 ? -1 : 1) * (double)op->beta * (op->sums[row] - (double)op->references[row]);
+        }
+        const float scale = preference_scale(op, z);
+        for (size_t t = 0; t < 2 * n; t++)
+            op->scales[2 * i * n + t] = t < n ? scale : -scale;
     }
 }
 

@@ -48,6 +48,7 @@ struct cuda_queue {
     X(log_sum_exp, device_cross_entropy)                                                                               \
     X(loss, device_loss)                                                                                               \
     X(cross_entropy_gradient, device_cross_entropy)                                                                    \
+    X(preference, device_preference)                                                                                   \
     X(squared_error, device_squared_error)                                                                             \
     X(squared_error_gradient, device_squared_error)
 

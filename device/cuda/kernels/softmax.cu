@@ -1,5 +1,5 @@
 /* device/cuda/kernels/softmax.cu - losses: softmax and cross entropy over a vocabulary that comes in chunks; squared
- * error.
+ * error; preferences.
  *
  * A block processes a row at a time. The sum reads four bytes per element; the gradient reads four and writes two or
  * four. Rows that the plan pads are read in whole packs, others element by element. */
@@ -170,7 +170,8 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct d
 
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
         const float *row = op.logits + i * op.logits_stride;
-        const float max = op.running[3 * i], factor = op.scale / op.running[3 * i + 1];
+        const float scale = op.scales ? op.scales[i] : op.scale;
+        const float max = op.running[3 * i], factor = scale / op.running[3 * i + 1];
         const bool counts = op.labels[i] != UINT32_MAX;
         const uint32_t label = op.labels[i] - op.first;
         T *to = (T *)row;
@@ -195,7 +196,7 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct d
                     if (BIASED && counts && at + v < op.n)
                         x[k].at[v] += op.bias[at + v];
                     set(&gradient.at[v], counts && at + v < op.n
-                                             ? (expf(x[k].at[v] - max) * factor - (at + v == label ? op.scale : 0)) *
+                                             ? (expf(x[k].at[v] - max) * factor - (at + v == label ? scale : 0)) *
                                                    cap_slope(x[k].at[v], op.cap)
                                              : 0);
                 }
@@ -279,4 +280,47 @@ cudaError_t cuda_squared_error_gradient(const struct cuda_queue *q, const struct
 
     return q->type == NUMBER_BF16 ? launch(square_gradients<bf16>, grid, threads, 0, q->stream, *op)
                                   : launch(square_gradients<float>, grid, threads, 0, q->stream, *op);
+}
+
+/* The sum of a row's losses, in every lane of the warp. */
+static __device__ inline double sum_losses(const double *losses, size_t n)
+{
+    double sum = 0;
+
+    for (size_t t = threadIdx.x % WARP; t < n; t += WARP)
+        sum += losses[t];
+    for (int far = WARP / 2; far > 0; far /= 2)
+        sum += __shfl_xor_sync(WHOLE_WARP, sum, far);
+    return sum;
+}
+
+/* A block has a pair at a time, and each of its two warps a row. */
+static __global__ void __launch_bounds__(2 * WARP) preferences(struct device_preference op)
+{
+    __shared__ double rewards[2];
+    const unsigned mine = threadIdx.x / WARP;
+
+    for (size_t i = blockIdx.x; i < op.n_pairs; i += gridDim.x) {
+        const size_t row = 2 * i + mine;
+        const double sum = -sum_losses(op.losses + row * op.n_tokens, op.n_tokens);
+
+        if (threadIdx.x % WARP == 0) {
+            op.sums[row] = sum;
+            rewards[mine] = (double)op.beta * (sum - (double)op.references[row]);
+        }
+        __syncthreads();
+        const double wrong = 1 / (1 + exp(rewards[0] - rewards[1])), smoothing = op.smoothing;
+        const double scale = (double)op.beta * op.scale * ((1 - smoothing) * wrong - smoothing * (1 - wrong));
+        for (size_t t = threadIdx.x % WARP; t < op.n_tokens; t += WARP)
+            op.scales[row * op.n_tokens + t] = (float)(mine == 0 ? scale : -scale);
+        __syncthreads(); /* the next pair overwrites the rewards */
+    }
+}
+
+cudaError_t cuda_preference(const struct cuda_queue *q, const struct device_preference *op)
+{
+    if (op->n_pairs == 0)
+        return cudaSuccess;
+    return launch(preferences, dim3(smaller(op->n_pairs, (size_t)q->n_processors * SOFTMAX_BLOCKS)), 2 * WARP, 0,
+                  q->stream, *op);
 }

@@ -27,6 +27,7 @@ void device_cross_entropy_gradient_describe(struct call_work *out, struct device
     const size_t stride = op->logits_stride;
 
     describe(out, op, CALL_READ);
+    call_add_array(out, "scales", &op->scales, CALL_FP32, CALL_READ | CALL_OPTIONAL, call_all(op->m));
     call_add_array(out, "gradient", &op->logits, CALL_VALUES, CALL_WRITTEN,
                    call_some(call_rows(op->m, stride, stride * device_wide(out->on.type)).n, op->m * op->n));
 }

@@ -21,7 +21,7 @@ struct device_soft_cap {
  * log_sum_exp adds the chunk to `running`, which holds the chunks before it.
  *
  * cross_entropy_gradient overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a
- * label; of capped logits by the gradient of those that were capped, which is that times 1 - (logit / cap)^2. The
+ * label; the scale may be a row's own; of capped logits by the gradient of those that were capped, which is that times 1 - (logit / cap)^2. The
  * gradient has the values' type: its row i begins where row i of the logits did, so its stride in elements is that of
  * the logits times device_wide(type). Elements from n up to the stride become 0. */
 struct device_cross_entropy {
@@ -33,6 +33,7 @@ struct device_cross_entropy {
     const uint32_t *labels; /* (m); rows whose label is UINT32_MAX count for nothing */
     float *running;         /* (m, 3): maximum, sum of exp(logit - maximum), the label's logit; log_sum_exp writes it */
     float scale;            /* cross_entropy_gradient */
+    const float *scales;    /* (m): cross_entropy_gradient takes these in place of `scale`. NULL: `scale` for all rows */
     float cap;              /* cross_entropy_gradient: logits are capped (soft_cap); 0: they are not */
 };
 

@@ -79,6 +79,8 @@ static const struct call calls[] = {
     {CALL_cross_entropy_gradient, .cross_entropy_gradient = {THIN, .logits_stride = 33}},
     {CALL_cross_entropy_gradient, .cross_entropy_gradient = {ROWS, .logits_stride = 768, .bias = bias}},
     {CALL_cross_entropy_gradient, .cross_entropy_gradient = {THIN, .logits_stride = 33, .bias = bias}},
+    {CALL_cross_entropy_gradient, .cross_entropy_gradient = {THIN, .logits_stride = 33, .scales = bias}},
+    {CALL_preference, .preference = {.n_pairs = 3, .n_tokens = 40}},
     {CALL_squared_error, .squared_error = {.m = 6, .logits_stride = 64, .bias = bias}},
     {CALL_squared_error_gradient, .squared_error = {.m = 6, .logits_stride = 64, .bias = bias}},
 };

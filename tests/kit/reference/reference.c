@@ -388,8 +388,38 @@ static void cross_entropy_gradient(const struct device_cross_entropy *op)
         for (size_t j = 0; j < op->logits_stride; j++)
             logits[j] = counts && j < op->n
                             ? (exp(logit_at(op, i, j) - of[0]) / of[1] - (op->first + j == op->labels[i])) *
-                                  (double)op->scale * (op->cap != 0 ? 1 - pow(logits[j] / (double)op->cap, 2) : 1)
+                                  (op->scales ? ((const double *)(const void *)op->scales)[i] : (double)op->scale) *
+                                  (op->cap != 0 ? 1 - pow(logits[j] / (double)op->cap, 2) : 1)
                             : 0;
+    }
+}
+
+static double log_sigmoid(double z)
+{
+    return -log1p(exp(-z));
+}
+
+/* By the loss's central difference: rewards lie a step apart. */
+static void preference(const struct device_preference *op)
+{
+    const double *references = (const void *)op->references, step = 1e-5;
+    double *scales = (void *)op->scales;
+
+    for (size_t i = 0; i < op->n_pairs; i++) {
+        double z = 0, loss[2];
+        for (size_t row = 2 * i; row < 2 * i + 2; row++) {
+            op->sums[row] = 0;
+            for (size_t t = 0; t < op->n_tokens; t++)
+                op->sums[row] -= op->losses[row * op->n_tokens + t];
+            z += (row % 2 ? -1 : 1) * (op->sums[row] - references[row]);
+        }
+        for (int k = 0; k < 2; k++) { /* by the preferred text's log p */
+            const double at = (double)op->beta * (z + (k ? step : -step)), smoothing = (double)op->smoothing;
+            loss[k] = -(1 - smoothing) * log_sigmoid(at) - smoothing * log_sigmoid(-at);
+        }
+        for (size_t t = 0; t < 2 * op->n_tokens; t++)
+            scales[2 * i * op->n_tokens + t] =
+                (t < op->n_tokens ? 1 : -1) * (loss[0] - loss[1]) / (2 * step) * (double)op->scale;
     }
 }
 
@@ -482,6 +512,8 @@ void reference_run(const struct call *call)
         return log_sum_exp(&call->log_sum_exp);
     case CALL_cross_entropy_gradient:
         return cross_entropy_gradient(&call->cross_entropy_gradient);
+    case CALL_preference:
+        return preference(&call->preference);
     case CALL_squared_error:
     case CALL_squared_error_gradient:
         return squared_error(&call->squared_error, call->kind == CALL_squared_error_gradient);
