@@ -14,7 +14,7 @@
 /* What lies where in the segment of a job that trains or evaluates. */
 static struct plan_data layout_of(const struct client_job *job)
 {
-    return plan_data_of(job->batch, job->seq, job->n_labels);
+    return plan_data_of(&job->goal, job->n_labels);
 }
 
 static void *at(const struct client_job *job, uint64_t offset)
@@ -35,11 +35,13 @@ static int name_blocks(struct eps_choice *out, const struct model_config *config
     return 0;
 }
 
-static void begin(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
+static void begin(struct client_job *job, struct client_link *link, const struct plan_goal *goal,
                   const struct model_config *config)
 {
-    *job = (struct client_job){
-        .link = link, .batch = batch, .seq = seq, .n_labels = config->n_labels, .vocabulary = config->vocabulary};
+    *job = (struct client_job){.link = link,
+                               .goal = *goal,
+                               .n_labels = config->n_labels,
+                               .vocabulary = config->vocabulary};
     job->data.fd = -1;
 }
 
@@ -66,10 +68,10 @@ static int take_opened(struct client_job *job, const struct client_model *model,
     return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
 }
 
-int client_job_join(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
+int client_job_join(struct client_job *job, struct client_link *link, const struct plan_goal *goal,
                     const struct client_model *model, const struct message *opened, int fd, struct error *err)
 {
-    begin(job, link, batch, seq, &model->config);
+    begin(job, link, goal, &model->config);
     return take_opened(job, model, opened, fd, layout_of(job).bytes, err);
 }
 
@@ -173,7 +175,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     struct message m;
     int fd;
 
-    begin(job, link, request->job.goal.batch, request->job.goal.seq, &model->config);
+    begin(job, link, &request->job.goal, &model->config);
     request->job.fresh = model->n_weights == 0;
     if (!files)
         files = &none;
@@ -216,9 +218,12 @@ struct client_buffer client_job_buffer(const struct client_job *job, unsigned bu
     return (struct client_buffer){.at = {[CLIENT_FIELD_IDS] = at(job, data.buffers[buffer].ids),
                                          [CLIENT_FIELD_LABELS] = at(job, data.buffers[buffer].labels),
                                          [CLIENT_FIELD_ROWS] =
-                                             job->n_labels > 0 ? at(job, data.buffers[buffer].rows) : NULL},
-                                  .n_rows = job->batch,
-                                  .seq = job->seq};
+                                             job->n_labels > 0 ? at(job, data.buffers[buffer].rows) : NULL,
+                                         [CLIENT_FIELD_REFERENCES] = plan_has_pairs(&job->goal)
+                                                                         ? at(job, data.buffers[buffer].references)
+                                                                         : NULL},
+                                  .n_rows = job->goal.batch,
+                                  .seq = job->goal.seq};
 }
 
 static void tell(const struct client_job *job, const struct client_source *source, uint64_t n_rows)
@@ -259,7 +264,7 @@ int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job
     tell(job, source, 0);
     for (uint64_t first = 0; first < n;) {
         const uint64_t left = n - first;
-        const uint32_t n_rows = left < job->batch ? (uint32_t)left : job->batch;
+        const uint32_t n_rows = left < job->goal.batch ? (uint32_t)left : job->goal.batch;
         struct client_minibatch minibatch;
         if (job->stop && *job->stop)
             return error_set(err, -ECANCELED, "the evaluation was cut short");
@@ -281,12 +286,12 @@ int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job
 
 uint32_t *client_job_ids(const struct client_job *job, uint32_t row)
 {
-    return (uint32_t *)job->data.base + (size_t)row * job->seq;
+    return (uint32_t *)job->data.base + (size_t)row * job->goal.seq;
 }
 
 const float *client_job_logits(const struct client_job *job, uint32_t row)
 {
-    const char *first = (const char *)job->data.base + plan_generate_logits(job->batch, job->seq);
+    const char *first = (const char *)job->data.base + plan_generate_logits(job->goal.batch, job->goal.seq);
 
     return (const float *)first + (size_t)row * job->vocabulary;
 }

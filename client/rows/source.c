@@ -14,6 +14,7 @@ const struct client_field_type client_field_types[CLIENT_FIELDS] = {
     [CLIENT_FIELD_IDS] = {"ids", "u32", sizeof(uint32_t), true, {0}},
     [CLIENT_FIELD_LABELS] = {"labels", "u32", sizeof(uint32_t), true, {PLAN_NO_LABEL}},
     [CLIENT_FIELD_ROWS] = {"rows", "struct plan_row", sizeof(struct plan_row), false, {1, 1}},
+    [CLIENT_FIELD_REFERENCES] = {"references", "float", sizeof(float), false, {0}},
 };
 _Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
 
@@ -93,6 +94,8 @@ static int fill(struct client_minibatch *out, const struct client_buffer *buffer
     }
     for (size_t i = 0; !rc && i < (size_t)n * n_tokens; i++)
         out->n_labels += labels[i] != PLAN_NO_LABEL;
+    if (has(source, CLIENT_FIELD_REFERENCES))
+        out->n_labels = n / 2;
     return rc;
 }
 

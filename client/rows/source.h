@@ -27,7 +27,7 @@
 
 /* ---- Fields of rows ---- */
 
-enum client_field { CLIENT_FIELD_IDS, CLIENT_FIELD_LABELS, CLIENT_FIELD_ROWS, CLIENT_FIELDS };
+enum client_field { CLIENT_FIELD_IDS, CLIENT_FIELD_LABELS, CLIENT_FIELD_ROWS, CLIENT_FIELD_REFERENCES, CLIENT_FIELDS };
 
 /* A field in the memory of a minibatch (struct plan_data, proto/plan/memory/data.h): rows follow each other without
  * gaps. */
@@ -55,7 +55,7 @@ struct client_row_fields {
 /* A minibatch in a buffer. */
 struct client_minibatch {
     uint32_t n_tokens; /* of each row */
-    uint64_t n_labels; /* that count */
+    uint64_t n_labels; /* that count; of pairs of texts, the pairs */
 };
 
 /* ---- Sources ---- */

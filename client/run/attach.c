@@ -1,6 +1,7 @@
 #include "client/run/attach.h"
 
 #include "client/data/data.h"
+#include "client/options/options.h"
 #include "client/record/metrics.h"
 #include "client/record/record.h"
 #include "client/run/run.h"
@@ -204,9 +205,10 @@ int client_attach_job(struct client_job *job, struct client_link *link, struct c
     opened.job_opened.data_bytes = attach->job.description.data_bytes;
     opened.job_opened.choice = attach->job.description.choice;
     opened.job_opened.replay = attach->job.description.replay;
+    const struct plan_goal goal = client_options_goal(&run->options);
     const int fd = attach->data_fd;
     attach->data_fd = -1;
-    return client_job_join(job, link, run->options.batch, run->options.seq, &run->model, &opened, fd, err);
+    return client_job_join(job, link, &goal, &run->model, &opened, fd, err);
 }
 
 int client_attach_take(struct message *taken, struct client_link *link, const struct client_attach *attach,

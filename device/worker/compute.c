@@ -43,7 +43,7 @@ static void post_failed(struct compute *c, int code, const struct error *err)
 
 static struct plan_data data_of(const struct compute *c)
 {
-    return plan_data_of(c->assign.assign.goal.batch, c->assign.assign.goal.seq, c->worker.model.config.n_labels);
+    return plan_data_of(&c->assign.assign.goal, c->worker.model.config.n_labels);
 }
 
 static struct device_rows rows_of(const struct compute *c, uint32_t buffer, uint32_t n_tokens)
@@ -54,7 +54,8 @@ static struct device_rows rows_of(const struct compute *c, uint32_t buffer, uint
     return (struct device_rows){.n_tokens = n_tokens,
                                 .ids = (const uint32_t *)(base + data.buffers[buffer].ids),
                                 .labels = (const uint32_t *)(base + data.buffers[buffer].labels),
-                                .rows = (const struct plan_row *)(base + data.buffers[buffer].rows)};
+                                .rows = (const struct plan_row *)(base + data.buffers[buffer].rows),
+                                .references = (const float *)(base + data.buffers[buffer].references)};
 }
 
 static void open_trace(struct compute *c, int fd)
@@ -160,7 +161,8 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     const struct message *m = &mail->message;
     const struct model *model = &c->worker.model;
     const size_t slot_bytes = model_slot_bytes(model, m->assign.goal.grad);
-    const bool gives_logits = m->assign.goal.purpose == PLAN_GENERATE || model->config.n_labels > 0;
+    const bool gives_logits =
+        m->assign.goal.purpose == PLAN_GENERATE || plan_row_outputs(&m->assign.goal, model->config.n_labels) > 0;
     const struct {
         struct segment *segment;
         int fd;
@@ -306,7 +308,9 @@ static void on_evaluate(struct compute *c, const struct message *m)
         .rows = rows_of(c, m->evaluate.buffer, m->evaluate.n_tokens),
         .first_row = m->evaluate.first_row,
         .n_rows = m->evaluate.n_rows,
-        .logits = c->worker.model.config.n_labels ? (float *)((char *)c->data.base + data_of(c).logits) : NULL,
+        .logits = plan_row_outputs(&c->assign.assign.goal, c->worker.model.config.n_labels)
+                      ? (float *)((char *)c->data.base + data_of(c).logits)
+                      : NULL,
     };
 
     const struct device_worker *w = &c->worker;

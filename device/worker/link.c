@@ -168,7 +168,7 @@ static int wait_weights(void *context, const void **weights, bool *lent)
     return 0;
 }
 
-static int loss(void *context, uint32_t part, double sum, bool finite)
+static int loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
 {
     struct link *link = context;
     struct message m = {.kind = MESSAGE_LOSS};
@@ -177,6 +177,8 @@ static int loss(void *context, uint32_t part, double sum, bool finite)
     m.loss.part = part;
     m.loss.attempt = link->attempts[part];
     m.loss.sum = finite ? sum : 0;
+    if (finite)
+        m.loss.rewards = *rewards;
     m.loss.finite = finite;
     mailbox_post(link->box, &m);
     return verdict(link);

@@ -28,6 +28,8 @@ size_t host_message_encode(uint8_t *buf, const struct host_message *w)
     const uint32_t narrow[] = {(uint32_t)w->kind, w->unit,     w->visit, w->part, w->slice,
                                w->buffer,         w->n_tokens, w->job,   w->id,   (uint32_t)w->code};
     const uint64_t wide[] = {w->step, w->bytes, w->n_valid, w->n_real};
+    const struct preference_rewards *r = &w->rewards;
+    const double real[] = {w->x, r->chosen, r->rejected, r->right, r->chosen_log_p, r->rejected_log_p};
     const size_t n = strnlen(w->text, sizeof w->text - 1);
     uint64_t bits;
     uint8_t *at = buf;
@@ -37,8 +39,10 @@ size_t host_message_encode(uint8_t *buf, const struct host_message *w)
         at = put(at, narrow[i], 4);
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         at = put(at, wide[i], 8);
-    memcpy(&bits, &w->x, sizeof bits);
-    at = put(at, bits, 8);
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
+        memcpy(&bits, &real[i], sizeof bits);
+        at = put(at, bits, 8);
+    }
     memcpy(at, w->text, n);
     return (size_t)(at - buf) + n;
 }
@@ -59,8 +63,12 @@ bool host_message_decode(struct host_message *out, const uint8_t *buf, size_t n)
     uint64_t *const wide[] = {&out->step, &out->bytes, &out->n_valid, &out->n_real};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         *wide[i] = get(&at, 8);
-    bits = get(&at, 8);
-    memcpy(&out->x, &bits, sizeof bits);
+    struct preference_rewards *r = &out->rewards;
+    double *const real[] = {&out->x, &r->chosen, &r->rejected, &r->right, &r->chosen_log_p, &r->rejected_log_p};
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
+        bits = get(&at, 8);
+        memcpy(real[i], &bits, sizeof bits);
+    }
     memcpy(out->text, at, n - HOST_HEADER_BYTES);
     return out->kind > 0 && out->kind < HOST_KINDS;
 }

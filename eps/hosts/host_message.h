@@ -7,6 +7,7 @@
 #define EPS_HOSTS_HOST_MESSAGE_H
 
 #include "proto/base/error.h"
+#include "proto/operation/call/preference.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,7 +23,7 @@ enum host_message_kind {
     HOST_ASKED,   /* to all. code 1: the launcher has told this host to stop; the run may save first. 0: it has not */
     HOST_WORKERS, /* to 0. id: how many workers are attached here now */
     HOST_OPEN,    /* 0 to all. step, buffer, n_tokens, n_valid, n_real, x: lr. The minibatch is to be fetched first */
-    HOST_LOSS,    /* to all. step, part, x: its sum of losses; fenced: NAN if it is not finite */
+    HOST_LOSS,    /* to all. step, part, x: its sum of losses; fenced: NAN if it is not finite. rewards */
     HOST_SLICE,   /* with a slice, to the owner. step, visit, part, slice */
     HOST_GRANT,   /* owner to a host. step, visit, part, slice: the reserved slot is for this one */
     HOST_UPDATED, /* owner to all. step, unit: the unit's next version is there */
@@ -50,10 +51,11 @@ struct host_message {
     int32_t code;
     uint64_t step, bytes, n_valid, n_real;
     double x;
+    struct preference_rewards rewards;
     char text[ERROR_TEXT_BYTES];
 };
 
-enum { HOST_HEADER_BYTES = 10 * 4 + 5 * 8, HOST_MESSAGE_MAX_BYTES = HOST_HEADER_BYTES + ERROR_TEXT_BYTES };
+enum { HOST_HEADER_BYTES = 10 * 4 + 10 * 8, HOST_MESSAGE_MAX_BYTES = HOST_HEADER_BYTES + ERROR_TEXT_BYTES };
 
 /* Writes the message to buf (HOST_MESSAGE_MAX_BYTES). Returns its length. */
 size_t host_message_encode(uint8_t *buf, const struct host_message *message);

@@ -6,10 +6,12 @@
 #include <math.h>
 #include <string.h>
 
-/* Where range i of n_rows begins. If a layer joins the rows of a part, ranges have whole parts. */
+/* Where range i of n_rows begins. If a layer joins the rows of a part, ranges have whole parts; else whole pairs of
+ * texts. */
 static uint32_t range_begin(const struct job *job, uint32_t n_rows, uint32_t i)
 {
-    const uint32_t each = job->model.n_finishes ? job_goal(job)->batch / job_goal(job)->n_parts : 1;
+    const struct plan_goal *goal = job_goal(job);
+    const uint32_t each = job->model.n_finishes ? goal->batch / goal->n_parts : plan_whole_rows(goal);
     const uint64_t n = (n_rows + each - 1) / each;
 
     return (uint32_t)size_smaller(n * i / job->n_ranges * each, n_rows);
@@ -21,7 +23,8 @@ void evaluate_start(struct job *job, const struct message *m)
     const uint32_t n_rows = m->evaluate.n_rows, n = job->n_ranges;
 
     if (m->evaluate.buffer > 1 || m->evaluate.first_row != 0 || n_rows < 1 || n_rows > job_goal(job)->batch ||
-        m->evaluate.n_tokens < 1 || m->evaluate.n_tokens > job_goal(job)->seq) {
+        n_rows % plan_whole_rows(job_goal(job)) != 0 || m->evaluate.n_tokens < 1 ||
+        m->evaluate.n_tokens > job_goal(job)->seq) {
         peer_refuse(job->client, "an evaluation that cannot be");
         return;
     }

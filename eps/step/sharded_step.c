@@ -337,6 +337,7 @@ void sharded_feed(struct sharded *s, const struct relay_event *event)
 static void feed_loss(struct sharded *s, uint32_t host, const struct host_message *message)
 {
     s->steps->part_loss[message->part] = message->x;
+    s->steps->part_rewards[message->part] = message->rewards;
     if (s->own_covered) /* skipped, or all that this host owns is frozen */
         return;
     sharded_feed(s, &(struct relay_event){.kind = RELAY_LOSS,
@@ -347,7 +348,8 @@ static void feed_loss(struct sharded *s, uint32_t host, const struct host_messag
 
 void sharded_on_loss(struct sharded *s, uint32_t part, double sum)
 {
-    const struct host_message message = {.kind = HOST_LOSS, .step = s->n_opened - 1, .part = part, .x = sum};
+    const struct host_message message = {
+        .kind = HOST_LOSS, .step = s->n_opened - 1, .part = part, .x = sum, .rewards = s->steps->part_rewards[part]};
 
     sharded_say_all(s, &message);
     feed_loss(s, s->host, &message);
@@ -425,7 +427,7 @@ void sharded_open_step(struct sharded *s, const struct message *m)
 static void on_open(struct sharded *s, const struct host_message *w)
 {
     const struct job *job = s->job;
-    const struct plan_data data = plan_data_of(job_goal(job)->batch, job_goal(job)->seq, job->model.config.n_labels);
+    const struct plan_data data = plan_data_of(job_goal(job), job->model.config.n_labels);
     const uint64_t first = data.buffers[w->buffer & 1].ids, end = w->buffer & 1 ? data.logits : data.buffers[1].ids;
 
     s->open = (struct message){.kind = MESSAGE_OPEN_STEP,

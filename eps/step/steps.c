@@ -122,6 +122,7 @@ static void send_step(struct steps *steps, enum message_kind kind, uint64_t step
 
     m.done.step = step;
     m.done.loss = steps->loss;
+    m.done.rewards = steps->rewards;
     m.done.host_bytes = job->peers->ledger.total.current;
     m.done.grad_norm = steps->grad_norm;
     m.done.skipped = steps->skipped;
@@ -143,6 +144,22 @@ static double find_loss(const struct steps *steps)
     return sum / (double)steps->open.open_step.n_valid;
 }
 
+/* Parts are added in their order, as their losses are. */
+static struct preference_rewards sum_rewards(const struct steps *steps)
+{
+    struct preference_rewards sum = {0};
+
+    for (uint32_t p = 0; p < job_goal(steps->job)->n_parts; p++) {
+        const struct preference_rewards *part = &steps->part_rewards[p];
+        sum.chosen += part->chosen;
+        sum.rejected += part->rejected;
+        sum.right += part->right;
+        sum.chosen_log_p += part->chosen_log_p;
+        sum.rejected_log_p += part->rejected_log_p;
+    }
+    return sum;
+}
+
 void steps_on_covered(struct steps *steps, uint64_t step)
 {
     struct steps_recent *recent = &steps->recent;
@@ -151,6 +168,7 @@ void steps_on_covered(struct steps *steps, uint64_t step)
     steps->job->aligned = true;
     save_aligned(steps->saves);
     steps->loss = find_loss(steps);
+    steps->rewards = sum_rewards(steps);
     steps->grad_norm = steps->fence.norm;
     steps->skipped = steps->fence.skipped;
     recent->tokens += steps->open.open_step.n_real;
@@ -355,6 +373,7 @@ void steps_clear(struct steps *steps)
 {
     for (uint32_t p = 0; p < job_goal(steps->job)->n_parts; p++)
         steps->part_loss[p] = NAN;
+    memset(steps->part_rewards, 0, sizeof steps->part_rewards);
     fence_begin(&steps->fence);
 }
 

@@ -43,12 +43,14 @@ struct steps {
     struct message open; /* its OPEN_STEP */
     struct hyper hyper;
     struct fence fence;
-    double part_loss[MESSAGE_MAX_PARTS]; /* of all hosts' parts; NAN: not known */
-    uint32_t *slices;                    /* (n_visits) for the relay's open */
-    uint32_t *frozen;                    /* (model.n_frozen_units) the same */
+    double part_loss[MESSAGE_MAX_PARTS];                       /* of all hosts' parts; NAN: not known */
+    struct preference_rewards part_rewards[MESSAGE_MAX_PARTS]; /* of the parts whose loss is known */
+    uint32_t *slices;                                          /* (n_visits) for the relay's open */
+    uint32_t *frozen;                                          /* (model.n_frozen_units) the same */
     /* Of the last covered step; the next may be open when it is done: */
-    double loss;      /* NAN before there is one */
-    double grad_norm; /* as in the message */
+    double loss;                       /* NAN before there is one */
+    struct preference_rewards rewards; /* of the step whose loss this is */
+    double grad_norm;                  /* as in the message */
     bool skipped;
     struct steps_recent recent;
     struct message_done ended[MESSAGE_DONE_STEPS]; /* step t is at t modulo this: for a client that takes over */

@@ -158,6 +158,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         event.name = (struct contribution_name){.step = m->loss.step, .part = m->loss.part, .attempt = m->loss.attempt};
         event.ok = m->loss.finite && isfinite(m->loss.sum);
         steps->part_loss[job->first_part + m->loss.part] = event.ok ? m->loss.sum : NAN;
+        steps->part_rewards[job->first_part + m->loss.part] = m->loss.rewards;
         progress_loss(&worker->progress, &job->model, m->loss.part);
         throughput_on_loss(&worker->throughput, (double)uv_now(job->peers->loop));
         note_loss(steps, &event);

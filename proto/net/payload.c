@@ -28,6 +28,11 @@ static bool generates(const struct payload *p)
     return goal_of(p)->purpose == PLAN_GENERATE;
 }
 
+static uint32_t row_outputs(const struct payload *p)
+{
+    return plan_row_outputs(goal_of(p), p->model.config.n_labels);
+}
+
 static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
 {
     const struct message *m = &p->assign;
@@ -73,7 +78,7 @@ static int read_model(struct payload *p, struct error *err)
     if (rc)
         return rc;
     p->slot_bytes = model_slot_bytes(&p->model, goal->grad);
-    p->data = plan_data_of(goal->batch, goal->seq, c.n_labels);
+    p->data = plan_data_of(goal, c.n_labels);
     p->given = calloc(1 + (size_t)p->assign.assign.n_slots, 1);
     return p->given ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
@@ -94,7 +99,7 @@ int payload_attach(struct payload *p, const struct message *assign, const int *f
     if (!rc)
         rc = read_model(p, err);
     for (unsigned i = 0; i < n; i++) {
-        const bool writes = i == PAYLOAD_INBOX || (i == PAYLOAD_DATA && (generates(p) || p->model.config.n_labels > 0));
+        const bool writes = i == PAYLOAD_INBOX || (i == PAYLOAD_DATA && (generates(p) || row_outputs(p) > 0));
         if (i == PAYLOAD_CONFIG)
             continue;
         if (rc || i == PAYLOAD_STASH) /* the worker's stash is on its own host */
@@ -188,6 +193,8 @@ static int rows(struct payload_range *out, const struct payload *p, uint32_t buf
     if (p->model.config.n_labels > 0)
         k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].rows + first * sizeof(struct plan_row),
                  n * sizeof(struct plan_row));
+    if (plan_has_pairs(goal_of(p)))
+        k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].references + first * sizeof(float), n * sizeof(float));
     return k;
 }
 
@@ -260,7 +267,7 @@ static int generated(struct payload_range *out, const struct payload *p)
 /* Messages without bytes are none of the other cases. */
 static int ranges(struct payload_range *out, struct payload *p, const struct message *m)
 {
-    const uint64_t label = p->model.config.n_labels * sizeof(float);
+    const uint64_t outputs = row_outputs(p) * sizeof(float);
 
     if (m->kind == MESSAGE_WEIGHTS)
         return weights(out, p, m);
@@ -272,7 +279,7 @@ static int ranges(struct payload_range *out, struct payload *p, const struct mes
         return evaluate(out, p, m);
     if (m->kind == MESSAGE_EVALUATED)
         return generates(p) ? -EPROTO
-                            : one(out, PAYLOAD_DATA, p->data.logits + p->first_row * label, p->n_rows * label);
+                            : one(out, PAYLOAD_DATA, p->data.logits + p->first_row * outputs, p->n_rows * outputs);
     return m->kind == MESSAGE_GENERATE ? generate(out, p, m) : generated(out, p);
 }
 

@@ -253,14 +253,14 @@ static void link_best(struct links *out, const struct search *s, uint32_t rows)
     }
 }
 
-/* Candidate rows of a microbatch, descending; returns their number. */
-static uint32_t list_rows(uint32_t rows[MAX_COUNTS], uint32_t part_rows, uint32_t wish)
+/* Candidate rows of a microbatch, multiples of `whole`, descending; returns their number. */
+static uint32_t list_rows(uint32_t rows[MAX_COUNTS], uint32_t part_rows, uint32_t whole, uint32_t wish)
 {
     uint32_t n = 0;
 
     rows[n++] = wish ? wish : part_rows;
-    for (uint64_t count = 2; !wish && rows[n - 1] > 1 && n < MAX_COUNTS; count += count < EVERY_COUNT ? 1 : count) {
-        const uint32_t next = (uint32_t)((part_rows + count - 1) / count);
+    for (uint64_t count = 2; !wish && rows[n - 1] > whole && n < MAX_COUNTS; count += count < EVERY_COUNT ? 1 : count) {
+        const uint32_t next = (uint32_t)((part_rows / whole + count - 1) / count) * whole;
         if (next < rows[n - 1])
             rows[n++] = next;
     }
@@ -323,7 +323,7 @@ void plan_smallest(struct plan *out, const struct model *model, const struct pla
     struct search s = {.model = model, .setting = setting};
 
     link_plainly(&s.plain, model);
-    look_through(&s, wish->microbatch ? wish->microbatch : 1, wish, visit_bytes);
+    look_through(&s, wish->microbatch ? wish->microbatch : plan_whole_rows(&setting->goal), wish, visit_bytes);
     assert(s.found);
     *out = s.best;
 }
@@ -375,13 +375,15 @@ static int refuse(const struct plan *plan, const struct search *s, const struct 
 
     name_terms(terms, sizeof terms, plan);
     name_unit(unit, sizeof unit, s->model, plan, s->budget);
-    if (wish->microbatch > 1) {
+    const uint32_t whole = plan_whole_rows(&s->setting->goal);
+
+    if (wish->microbatch > whole) {
         struct plan_wish single = *wish;
         struct plan least;
-        single.microbatch = 1;
+        single.microbatch = whole;
         plan_smallest(&least, s->model, s->setting, &single);
-        snprintf(otherwise, sizeof otherwise, ", or %.1f MiB (%" PRIu64 " bytes) with microbatches of 1 row",
-                 mib(plan_total(&least)), plan_total(&least));
+        snprintf(otherwise, sizeof otherwise, ", or %.1f MiB (%" PRIu64 " bytes) with microbatches of %u row%s",
+                 mib(plan_total(&least)), plan_total(&least), whole, whole > 1 ? "s" : "");
     }
     if (s->setting->goal.purpose == PLAN_GENERATE)
         snprintf(how, sizeof how, "to generate up to %u tokens", s->setting->goal.seq);
@@ -474,9 +476,12 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
     if (wish->microbatch > setting->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u is more than the %u rows of a part", wish->microbatch,
                          setting->part_rows);
+    if (wish->microbatch % plan_whole_rows(&setting->goal))
+        return error_set(err, -EINVAL, "--microbatch %u: pairs of texts need an even number of rows", wish->microbatch);
     link_plainly(&s.plain, model);
     const bool generates = setting->goal.purpose == PLAN_GENERATE;
-    const uint32_t n_rows = generates ? 0 : list_rows(rows, setting->part_rows, wish->microbatch);
+    const uint32_t n_rows =
+        generates ? 0 : list_rows(rows, setting->part_rows, plan_whole_rows(&setting->goal), wish->microbatch);
     for (uint32_t i = 0; i < n_rows; i++)
         look_through(&s, rows[i], wish, visit_plain);
     if (generates)

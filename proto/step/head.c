@@ -9,6 +9,9 @@
  *
  * The bias is another layer's parameter, a value by part. The operations on logits add it as they read them.
  *
+ * Of pairs of texts the gradient of a token's logits depends on the losses of the whole pair, so all of forward comes
+ * first: the head is never in one pass.
+ *
  * A classifier's labels are in place of the vocabulary, and only the first token of a row has one. A regression's loss
  * is the square of the error.
  *
@@ -101,6 +104,7 @@ static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pas
                                          .labels = pass->labels + first,
                                          .running = pass->running + first * 3,
                                          .scale = pass->loss_scale,
+                                         .scales = pass->scales ? pass->scales + first : NULL,
                                          .cap = pass->model->logit_cap};
 }
 
@@ -148,6 +152,19 @@ static void read_logits(const struct layer_pass *pass, struct chunk chunk, float
         pass->ops->squared_error(pass->dev, &op);
     else
         add_log_sum_exp(pass, chunk, logits, first, m);
+}
+
+/* Judges the microbatch's pairs by the losses of all their tokens. */
+static void judge_pairs(const struct layer_pass *pass)
+{
+    pass->ops->preference(pass->dev, &(struct device_preference){.n_pairs = pass->n_rows / 2,
+                                                                 .n_tokens = pass->n_tokens,
+                                                                 .preference = pass->setting->goal.preference,
+                                                                 .losses = pass->losses,
+                                                                 .references = pass->references,
+                                                                 .scale = pass->loss_scale,
+                                                                 .log_p = pass->log_p,
+                                                                 .scales = pass->scales});
 }
 
 /* Logits become their gradient. */
@@ -260,6 +277,8 @@ static void forward(const struct layer_pass *pass)
     }
     if (pass->top && !pass->model->config.regression)
         pass->ops->loss(pass->dev, &(struct device_loss){tokens, pass->losses, pass->running, pass->labels});
+    if (pass->top && pass->log_p)
+        judge_pairs(pass);
 }
 
 static void backward(const struct layer_pass *pass)

@@ -49,8 +49,13 @@ struct layer_pass {
     /* In a classifier, on the device: the length of each row, (n_rows); the segment of each token, (tokens). Else
      * NULL. */
     const uint32_t *lengths, *segments;
-    float *running;  /* (tokens, 3) */
-    double *losses;  /* (tokens) */
+    float *running; /* (tokens, 3) */
+    double *losses; /* (tokens) */
+    /* Of pairs of texts, else NULL: (n_rows), the reference model's log p; (n_rows), the model's, which the head's topmost
+     * visit writes in forward; (tokens), the factors of their gradients, likewise. */
+    const float *references;
+    double *log_p;
+    float *scales;
     void *workspace; /* plan_workspace(), of any content */
     /* The set of activations that a block keeps (struct model_program), and where (plan_kept_bytes): written forward,
      * read backward, which recomputes the others. NULL: nothing is kept. */

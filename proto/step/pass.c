@@ -145,6 +145,26 @@ static int load_lengths(const struct device_pass *pass, const struct plan_row *r
     return rc ? rc : flush(&segments);
 }
 
+/* Loads the reference model's log p of a run's rows, from the minibatch's row `first` on; `at` is the first one on the
+ * device. */
+static int load_references(const struct device_pass *pass, const float *references, size_t first, size_t at)
+{
+    struct outgoing out = {.pass = pass,
+                           .to = (uint32_t *)device_pass_address(pass, pass->worker->plan.references) + at};
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < pass->run_rows; i++) {
+        float log_p;
+        uint32_t bits;
+        memcpy(&log_p, &references[first + i], sizeof log_p);
+        memcpy(&bits, &log_p, sizeof bits);
+        rc = isfinite(log_p) ? put(&out, bits)
+                             : error_set(pass->err, -EINVAL,
+                                         "the reference model's log p of row %zu is no finite number", first + i);
+    }
+    return rc ? rc : flush(&out);
+}
+
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows)
 {
     const struct plan *plan = &pass->worker->plan;
@@ -159,29 +179,78 @@ int device_pass_load_rows(struct device_pass *pass, const struct device_rows *ro
                             LABELS);
         if (rc == 0 && pass->worker->model.config.n_labels)
             rc = load_lengths(pass, rows->rows, row, (size_t)i * pass->run_rows);
+        if (rc == 0 && plan_has_pairs(&plan->setting.goal))
+            rc = load_references(pass, rows->references, row, (size_t)i * pass->run_rows);
     }
     return rc;
 }
 
-int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum)
+/* Bytes of the device, which forward has written. */
+static int download(const struct device_pass *pass, void *to, const void *from, size_t bytes)
+{
+    const struct device_worker *w = pass->worker;
+
+    w->ops->download(w->dev, to, from, bytes);
+    return device_pass_finish(pass, DEVICE_PUSH, w->ops->mark(w->dev, DEVICE_PUSH));
+}
+
+/* Adds the losses of the pairs in a run, whose first row is row `first` of the pass. */
+static int add_pairs(struct device_pass *pass, size_t first, double *sum, struct preference_rewards *rewards)
+{
+    enum { MOST = CHUNK_BYTES / sizeof(double) / 2 };
+    const struct plan *plan = &pass->worker->plan;
+    const double *log_p = (const double *)device_pass_address(pass, plan->log_p) + first;
+    const float *references = (const float *)device_pass_address(pass, plan->references) + first;
+    double sums[MOST] = {0}; /* a clock downloads nothing (proto/step/clock.h) */
+    float given[MOST] = {0};
+    int rc = 0;
+
+    for (size_t at = 0; rc == 0 && at < pass->run_rows; at += MOST) {
+        const size_t n = pass->run_rows - at < MOST ? pass->run_rows - at : MOST;
+        rc = download(pass, sums, log_p + at, n * sizeof *sums);
+        if (rc == 0)
+            rc = download(pass, given, references + at, n * sizeof *given);
+        for (size_t i = 0; rc == 0 && i < n; i += 2)
+            *sum += preference_judge(rewards, &plan->setting.goal.preference, sums + i, given + i);
+    }
+    return rc;
+}
+
+int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum, struct preference_rewards *rewards)
 {
     struct device_worker *w = pass->worker;
     const size_t n = (size_t)pass->run_rows * pass->n_tokens;
     const double *losses = (const double *)device_pass_address(pass, w->plan.losses) + run * n;
     double chunk[CHUNK_BYTES / sizeof(double)] = {0}; /* a clock downloads nothing (proto/step/clock.h) */
     const size_t most = sizeof chunk / sizeof *chunk;
+    int rc = 0;
 
     w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, pass->forward);
-    for (size_t at = 0; at < n; at += most) {
+    if (plan_has_pairs(&w->plan.setting.goal))
+        return add_pairs(pass, (size_t)run * pass->run_rows, sum, rewards);
+    for (size_t at = 0; rc == 0 && at < n; at += most) {
         const size_t here = n - at < most ? n - at : most;
-        w->ops->download(w->dev, chunk, losses + at, here * sizeof *chunk);
-        int rc = device_pass_finish(pass, DEVICE_PUSH, w->ops->mark(w->dev, DEVICE_PUSH));
-        if (rc != 0)
-            return rc;
-        for (size_t i = 0; i < here; i++)
+        rc = download(pass, chunk, losses + at, here * sizeof *chunk);
+        for (size_t i = 0; rc == 0 && i < here; i++)
             *sum += chunk[i];
     }
-    return 0;
+    return rc;
+}
+
+int device_pass_take_log_p(struct device_pass *pass, float *out)
+{
+    const double *log_p = device_pass_address(pass, pass->worker->plan.log_p);
+    double chunk[CHUNK_BYTES / sizeof(double)] = {0};
+    const size_t n = pass->run_rows, most = sizeof chunk / sizeof *chunk;
+    int rc = 0;
+
+    for (size_t at = 0; rc == 0 && at < n; at += most) {
+        const size_t here = n - at < most ? n - at : most;
+        rc = download(pass, chunk, log_p + at, here * sizeof *chunk);
+        for (size_t i = 0; rc == 0 && i < here; i++)
+            out[at + i] = (float)chunk[i];
+    }
+    return rc;
 }
 
 int device_pass_tell_losses(struct device_pass *pass)
@@ -189,10 +258,11 @@ int device_pass_tell_losses(struct device_pass *pass)
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && !pass->told && i < pass->n_runs; i++) {
+        struct preference_rewards rewards = {0};
         double sum = 0;
-        rc = device_pass_add_losses(pass, i, &sum);
+        rc = device_pass_add_losses(pass, i, &sum, &rewards);
         if (rc == 0)
-            rc = pass->link->loss(pass->context, pass->parts[i], sum, isfinite(sum));
+            rc = pass->link->loss(pass->context, pass->parts[i], sum, &rewards, isfinite(sum));
     }
     pass->told = true;
     return rc;

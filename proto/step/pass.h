@@ -72,12 +72,16 @@ static inline size_t device_pass_token(const struct device_pass *pass, uint32_t 
     return ((size_t)run * pass->run_rows + row) * pass->n_tokens;
 }
 
-/* Loads ids and labels of all runs, and of a classifier lengths and segments. 0; -EINVAL with a sentence for a number
+/* Loads ids and labels of all runs, of a classifier lengths and segments, of pairs the reference model's log p. 0; -EINVAL with a sentence for a number
  * that is out of range; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows);
 
-/* Adds the losses of one run, computed by forward, to *sum, row by row and token by token. 0 or -EIO. */
-int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum);
+/* Adds the losses of one run, computed by forward, to *sum: row by row and token by token, or pair by pair, of which the
+ * rewards are added, too. 0 or -EIO. */
+int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum, struct preference_rewards *rewards);
+
+/* Copies log p of the pass's rows, in one run, to `out`. 0 or -EIO. */
+int device_pass_take_log_p(struct device_pass *pass, float *out);
 
 /* Tells the losses of all parts, once. -EIO, or errors of the link. */
 int device_pass_tell_losses(struct device_pass *pass);

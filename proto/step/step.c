@@ -90,6 +90,11 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
     visit->row_logits = pass->row_logits ? (float *)device_pass_address(pass, plan->logits) + first * n_labels : NULL;
     visit->running = (float *)device_pass_address(pass, plan->running) + token * 3;
     visit->losses = (double *)device_pass_address(pass, plan->losses) + token;
+    if (plan_has_pairs(&plan->setting.goal)) {
+        visit->references = (const float *)device_pass_address(pass, plan->references) + first;
+        visit->log_p = (double *)device_pass_address(pass, plan->log_p) + first;
+        visit->scales = (float *)device_pass_address(pass, plan->scales) + token;
+    }
     visit->kept = kept_at(pass, visit->layer, run, row);
     visit->n_rows = microbatch_at(pass, row);
     visit->first_row = device_pass_first_row(pass, run) + row;
@@ -352,7 +357,10 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
     if ((uint64_t)evaluation->first_row + evaluation->n_rows > batch)
         return error_set(err, -EINVAL, "rows %u to %u to evaluate: a minibatch has %u", evaluation->first_row,
                          evaluation->first_row + evaluation->n_rows, batch);
-    assert(!evaluation->logits || worker->model.config.n_labels);
+    assert(!evaluation->logits || plan_row_outputs(&s->goal, worker->model.config.n_labels));
+    if ((evaluation->first_row | evaluation->n_rows) % plan_whole_rows(&s->goal))
+        return error_set(err, -EINVAL, "%u rows to evaluate from row %u on: half a pair of texts", evaluation->n_rows,
+                         evaluation->first_row);
     rc = check_rows(worker, &evaluation->rows, err);
     for (uint32_t done = 0; rc == 0 && done < evaluation->n_rows; done += most) {
         struct device_pass pass = {.worker = worker,
@@ -364,7 +372,7 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
                                    .run_rows = evaluation->n_rows - done < most ? evaluation->n_rows - done : most,
                                    .first_row = evaluation->first_row + done,
                                    .n_tokens = evaluation->rows.n_tokens,
-                                   .row_logits = evaluation->logits != NULL,
+                                   .row_logits = evaluation->logits && worker->model.config.n_labels,
                                    .step = evaluation->version};
         device_weights_init(&pass.weights, worker, link, context);
         pass.weights.version = evaluation->version;
@@ -373,9 +381,11 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
         if (rc == 0)
             rc = forward(&pass);
         if (rc == 0)
-            rc = device_pass_add_losses(&pass, 0, sum);
-        if (rc == 0 && evaluation->logits)
+            rc = device_pass_add_losses(&pass, 0, sum, &(struct preference_rewards){0});
+        if (rc == 0 && pass.row_logits)
             download_logits(&pass, evaluation->logits);
+        if (rc == 0 && evaluation->logits && plan_has_pairs(&s->goal))
+            rc = device_pass_take_log_p(&pass, evaluation->logits + pass.first_row);
         rc = settle(&pass, rc);
     }
     return rc;

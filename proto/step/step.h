@@ -29,11 +29,12 @@ struct device_rows {
     uint32_t n_tokens;            /* tokens of each row: 1..seq */
     const uint32_t *ids, *labels; /* (batch, n_tokens) */
     const struct plan_row *rows;  /* (batch) for a classifier; else NULL */
+    const float *references;      /* (batch) for pairs of texts; else NULL */
 };
 
 struct device_share {
     uint64_t step;         /* version of every pulled unit; also a key of dropout's bits */
-    uint64_t n_valid;      /* T: valid tokens of the minibatch */
+    uint64_t n_valid;      /* T: valid tokens of the minibatch; of pairs of texts, the pairs */
     uint32_t n_parts;      /* in this share */
     const uint32_t *parts; /* (n_parts), ascending */
     struct device_rows rows;
@@ -44,7 +45,8 @@ struct device_evaluation {
     uint64_t version; /* version of every pulled unit */
     struct device_rows rows;
     uint32_t first_row, n_rows;
-    float *logits; /* (batch, n_labels) of a classifier: these rows' are written. NULL: they are not needed */
+    float
+        *logits; /* (batch, plan_row_outputs): these rows' are written. NULL: they are not needed, or there are none */
 };
 
 /* All calls return 0, -ECANCELED if the job ended meanwhile, or -EPROTO if the other side broke the rules: the step
@@ -56,9 +58,9 @@ struct device_link {
     /* Waits for the oldest pull. *weights (unit.n values) stays readable until the step's end, for generation until the
      * job's; if it is *lent, which an embedding's table never is, until the next wait. */
     int (*wait_weights)(void *context, const void **weights, bool *lent);
-    /* sum: the sum of -log p over the part's labels, in nats, not divided by T. Called once for each part,
-     * ascending. */
-    int (*loss)(void *context, uint32_t part, double sum, bool finite);
+    /* sum: the sum of -log p over the part's labels, in nats, or of the losses of its pairs; not divided by T. rewards:
+     * those of the pairs, else zeros. Called once for each part, ascending. */
+    int (*loss)(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite);
     /* Takes room for one slice: *slot (n numbers of the worker's `grad` type) in host memory, for the caller to fill.
      * `wait`: blocks until there is a slot; the caller has then contributed all that it took. Otherwise *slot is NULL
      * if there is none now. */

@@ -207,9 +207,9 @@ static int wait_weights(void *context, const void **weights, bool *lent)
     return verdict(t);
 }
 
-static int loss(void *context, uint32_t part, double sum, bool finite)
+static int loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
 {
-    (void)part, (void)sum, (void)finite;
+    (void)part, (void)sum, (void)rewards, (void)finite;
     return verdict(context);
 }
 

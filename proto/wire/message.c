@@ -165,6 +165,7 @@ static void loss(struct wire *w, struct message *m)
     wire_u32_in(w, &m->loss.part, 0, MESSAGE_MAX_PARTS - 1);
     wire_u32(w, &m->loss.attempt);
     wire_f64(w, &m->loss.sum);
+    message_rewards_fields(w, &m->loss.rewards);
     wire_flag(w, &m->loss.finite);
 }
 

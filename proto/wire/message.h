@@ -75,7 +75,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 27,
+    MESSAGE_VERSION = 28,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -326,7 +326,8 @@ struct message {
         struct {
             uint64_t step;
             uint32_t part, attempt;
-            double sum; /* sum of -log p over the part's labels, nats; not divided by T */
+            double sum; /* sum of -log p over the part's labels, in nats, or of its pairs' losses; not divided by T */
+            struct preference_rewards rewards; /* of the part's pairs; else zeros */
             bool finite;
         } loss;
         struct {
@@ -341,8 +342,9 @@ struct message {
         } grant;
         struct message_done {
             uint64_t step;
-            double loss;          /* nats per token, before this step's update */
-            uint64_t device_peak; /* bytes, of the worker with the most */
+            double loss;                       /* nats per token, or per pair, before this step's update */
+            struct preference_rewards rewards; /* of all pairs; else zeros */
+            uint64_t device_peak;              /* bytes, of the worker with the most */
             uint64_t host_bytes;
             double grad_norm; /* norm of the whole gradient, before clipping; NAN if unknown: eager, skipped */
             bool skipped;     /* not finite, so nothing was updated (fenced commit) */

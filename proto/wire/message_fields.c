@@ -25,6 +25,8 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_u32(w, &goal->batch);
     wire_u32(w, &goal->seq);
     wire_u32_in(w, &goal->n_parts, 1, MESSAGE_MAX_PARTS);
+    wire_f64_from_0(w, &goal->preference.beta);
+    wire_f64_from_0(w, &goal->preference.smoothing);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)
@@ -85,10 +87,20 @@ void message_profile_fields(struct wire *w, struct profile *p)
     message_products_fields(w, &p->products);
 }
 
+void message_rewards_fields(struct wire *w, struct preference_rewards *rewards)
+{
+    wire_f64(w, &rewards->chosen);
+    wire_f64(w, &rewards->rejected);
+    wire_f64(w, &rewards->right);
+    wire_f64(w, &rewards->chosen_log_p);
+    wire_f64(w, &rewards->rejected_log_p);
+}
+
 void message_done_fields(struct wire *w, struct message_done *done)
 {
     wire_u64(w, &done->step);
     wire_f64(w, &done->loss);
+    message_rewards_fields(w, &done->rewards);
     wire_u64(w, &done->device_peak);
     wire_u64(w, &done->host_bytes);
     wire_f64(w, &done->grad_norm);

@@ -13,6 +13,7 @@ void message_choice_fields(struct wire *w, struct plan_choice *choice);
 void message_ledger_fields(struct wire *w, struct ledger *ledger);
 void message_products_fields(struct wire *w, struct products *p);
 void message_profile_fields(struct wire *w, struct profile *p);
+void message_rewards_fields(struct wire *w, struct preference_rewards *rewards);
 void message_done_fields(struct wire *w, struct message_done *done);
 /* -errno; a number that cannot be one is 0. */
 void message_code_field(struct wire *w, int32_t *value);

@@ -280,7 +280,7 @@ static void prepare_pairs(struct call_test *test)
 static double near_pair(const struct call_test *test, const char *output)
 {
     (void)test;
-    return strcmp(output, "sums") == 0 ? 0x1p-40 : 0x1p-23 + 1e-9;
+    return strcmp(output, "log_p") == 0 ? 0x1p-40 : 0x1p-23 + 1e-9;
 }
 
 TEST_EACH(a_preference_weighs_both_texts_of_a_pair, 2 * COUNT(pairs))
@@ -289,8 +289,7 @@ TEST_EACH(a_preference_weighs_both_texts_of_a_pair, 2 * COUNT(pairs))
                              .call = {.kind = CALL_preference,
                                       .preference = {.n_pairs = pairs[_i / 2].n_pairs,
                                                      .n_tokens = pairs[_i / 2].n_tokens,
-                                                     .beta = _i % 2 ? 0.1f : 0.7f,
-                                                     .smoothing = _i % 2 ? 0.2f : 0,
+                                                     .preference = {_i % 2 ? 0.1 : 0.7, _i % 2 ? 0.2 : 0},
                                                      .scale = 1 / 3.0f}},
                              .near = near_pair,
                              .prepare = prepare_pairs};

@@ -73,9 +73,9 @@ static int wait_weights(void *context, const void **weights, bool *lent)
     return 0;
 }
 
-static int loss(void *context, uint32_t part, double sum, bool finite)
+static int loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
 {
-    (void)context, (void)part, (void)sum;
+    (void)context, (void)part, (void)sum, (void)rewards;
     if (!finite)
         die("the loss is not finite");
     return 0;

@@ -142,9 +142,9 @@ static double sum_losses(const double *losses, size_t n)
 /* -beta * dL/dz * scale. */
 static float preference_scale(const struct device_preference *op, double z)
 {
-    const double wrong = 1 / (1 + exp(z)), smoothing = (double)op->smoothing;
+    const double wrong = 1 / (1 + exp(z)), smoothing = op->preference.smoothing;
 
-    return (float)((double)op->beta * (double)op->scale * ((1 - smoothing) * wrong - smoothing * (1 - wrong)));
+    return (float)(op->preference.beta * (double)op->scale * ((1 - smoothing) * wrong - smoothing * (1 - wrong)));
 }
 
 void KERNEL_NAME(cpu_preference)(struct device *dev, const struct device_preference *op)
@@ -156,8 +156,8 @@ void KERNEL_NAME(cpu_preference)(struct device *dev, const struct device_prefere
         double z = 0;
 
         for (size_t row = 2 * i; row < 2 * i + 2; row++) {
-            op->sums[row] = -sum_losses(op->losses + row * n, n);
-            z += (row % 2 ? -1 : 1) * (double)op->beta * (op->sums[row] - (double)op->references[row]);
+            op->log_p[row] = -sum_losses(op->losses + row * n, n);
+            z += (row % 2 ? -1 : 1) * op->preference.beta * (op->log_p[row] - (double)op->references[row]);
         }
         const float scale = preference_scale(op, z);
         for (size_t t = 0; t < 2 * n; t++)

@@ -305,12 +305,12 @@ static __global__ void __launch_bounds__(2 * WARP) preferences(struct device_pre
         const double sum = -sum_losses(op.losses + row * op.n_tokens, op.n_tokens);
 
         if (threadIdx.x % WARP == 0) {
-            op.sums[row] = sum;
-            rewards[mine] = (double)op.beta * (sum - (double)op.references[row]);
+            op.log_p[row] = sum;
+            rewards[mine] = op.preference.beta * (sum - (double)op.references[row]);
         }
         __syncthreads();
-        const double wrong = 1 / (1 + exp(rewards[0] - rewards[1])), smoothing = op.smoothing;
-        const double scale = (double)op.beta * op.scale * ((1 - smoothing) * wrong - smoothing * (1 - wrong));
+        const double wrong = 1 / (1 + exp(rewards[0] - rewards[1])), smoothing = op.preference.smoothing;
+        const double scale = op.preference.beta * op.scale * ((1 - smoothing) * wrong - smoothing * (1 - wrong));
         for (size_t t = threadIdx.x % WARP; t < op.n_tokens; t += WARP)
             op.scales[row * op.n_tokens + t] = (float)(mine == 0 ? scale : -scale);
         __syncthreads(); /* the next pair overwrites the rewards */

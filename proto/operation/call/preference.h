@@ -1,27 +1,46 @@
-/* proto/operation/call/preference.h - the loss of pairs of texts, of which one is preferred, on the device. */
+/* proto/operation/call/preference.h - the loss of pairs of texts, of which one was chosen, on the device and on the host.
+ *
+ * Direct preference optimisation: Rafailov et al., arXiv:2305.18290, equation 7. Of each pair of rows the first is the
+ * chosen text, the second the rejected one. With s the sum of log p over a row's labels, and r the reference model's,
+ *
+ *     reward = beta * (s - r)
+ *     z = reward of the chosen text - reward of the rejected one
+ *     L = -(1 - smoothing) * log sigmoid(z) - smoothing * log sigmoid(-z)
+ *
+ * The smoothed loss is that of Mitchell, "A note on DPO with noisy preferences" (2023), equation 3. */
 #ifndef PROTO_OPERATION_CALL_PREFERENCE_H
 #define PROTO_OPERATION_CALL_PREFERENCE_H
 
 #include <stddef.h>
 
-/* Direct preference optimisation: Rafailov et al., arXiv:2305.18290, equation 7. Row 2i is the preferred text of pair i,
- * row 2i+1 the rejected one. With s the sum of log p over a row's labels, and r the reference model's,
- *
- *     z = beta * ((s[2i] - r[2i]) - (s[2i+1] - r[2i+1]))
- *     L = -(1 - smoothing) * log sigmoid(z) - smoothing * log sigmoid(-z)
- *
- * The smoothed loss is that of Mitchell, "A note on DPO with noisy preferences" (2023), equation 3. The call writes s, and
- * for each token the factor that its cross entropy has in the gradient of L, times `scale`: what cross_entropy_gradient
- * takes as `scales`. All is computed in double. */
+struct preference {
+    double beta;      /* > 0; in a job's goal 0: its rows are no pairs */
+    double smoothing; /* 0 to 0.5: how often the wrong text is taken to have been chosen */
+};
+
+/* Sums over pairs. Divided by the number of pairs they are what TRL logs as rewards/chosen, rewards/rejected,
+ * rewards/accuracies, logps/chosen and logps/rejected. */
+struct preference_rewards {
+    double chosen, rejected;
+    double right; /* pairs whose chosen text has the larger reward */
+    double chosen_log_p, rejected_log_p;
+};
+
+/* Adds a pair's numbers to the sums; log_p: s, references: r, of the chosen text and of the rejected one. Returns L; not
+ * finite if one of log_p is not. */
+double preference_judge(struct preference_rewards *sums, const struct preference *preference, const double log_p[2],
+                        const float references[2]);
+
+/* Writes s of each row, and for each token the factor that its cross entropy has in the gradient of the sum of all L,
+ * times `scale`: what cross_entropy_gradient takes as `scales`. All is computed in double. */
 struct device_preference {
     size_t n_pairs, n_tokens;
+    struct preference preference;
     const double *losses;    /* (2*n_pairs, n_tokens): -log p of each label, 0 where there is none */
     const float *references; /* (2*n_pairs): r */
-    float beta;              /* > 0 */
-    float smoothing;         /* 0 to 0.5: how often the preference is taken to be the wrong way round */
     float scale;
-    double *sums;  /* (2*n_pairs): s */
-    float *scales; /* (2*n_pairs, n_tokens): -beta * dL/dz * scale for the preferred row, its negative for the other */
+    double *log_p; /* (2*n_pairs): s */
+    float *scales; /* (2*n_pairs, n_tokens): -beta * dL/dz * scale for chosen texts, its negative for rejected ones */
 };
 
 #endif

@@ -1,19 +1,26 @@
 #include "proto/plan/memory/data.h"
 
-struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels)
+uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels)
 {
-    const uint64_t field = (uint64_t)batch * seq * sizeof(uint32_t),
-                   rows = n_labels ? batch * sizeof(struct plan_row) : 0;
+    return plan_has_pairs(goal) ? 1 : n_labels;
+}
+
+struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
+{
+    const uint64_t batch = goal->batch, field = batch * goal->seq * sizeof(uint32_t),
+                   rows = n_labels ? batch * sizeof(struct plan_row) : 0,
+                   references = plan_has_pairs(goal) ? batch * sizeof(float) : 0;
     struct plan_data out = {0};
 
     for (int i = 0; i < 2; i++) {
         out.buffers[i].ids = out.bytes;
         out.buffers[i].labels = out.bytes + field;
         out.buffers[i].rows = out.bytes + 2 * field;
-        out.bytes += 2 * field + rows;
+        out.buffers[i].references = out.bytes + 2 * field + rows;
+        out.bytes += 2 * field + rows + references;
     }
     out.logits = out.bytes;
-    out.bytes += (uint64_t)batch * n_labels * sizeof(float);
+    out.bytes += batch * plan_row_outputs(goal, n_labels) * sizeof(float);
     return out;
 }
 
@@ -30,7 +37,7 @@ uint64_t plan_generate_logits(uint32_t batch, uint32_t seq)
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config)
 {
     if (goal->purpose != PLAN_GENERATE)
-        return plan_data_of(goal->batch, goal->seq, config->n_labels).bytes;
+        return plan_data_of(goal, config->n_labels).bytes;
     return plan_generate_logits(goal->batch, goal->seq) +
            rounded((uint64_t)goal->batch * config->vocabulary * sizeof(float));
 }

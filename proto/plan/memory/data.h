@@ -22,17 +22,22 @@ struct plan_row {
  *
  * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
  * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a
- * float. PLAN_NO_LABEL: no label. */
+ * float. PLAN_NO_LABEL: no label. Of a pair of texts the chosen one is the row before the rejected one's. */
 struct plan_data {
     struct {
         uint64_t ids, labels; /* (batch, n_tokens) u32 */
         uint64_t rows;        /* (batch) struct plan_row; classifiers alone */
+        uint64_t references;  /* (batch) float; pairs alone: the sum of log p that the reference model gives the row */
     } buffers[2];
-    uint64_t logits; /* (batch, n_labels) float; classifiers alone: an evaluation writes its rows' */
+    /* (batch, plan_row_outputs) float: an evaluation writes its rows' logits in a classifier, and log p of pairs. */
+    uint64_t logits;
     uint64_t bytes;
 };
-/* n_labels: model_config.n_labels. */
-struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels);
+/* goal: batch, seq, and what rows are; n_labels: model_config.n_labels. */
+struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels);
+
+/* Numbers of each row that an evaluation returns. */
+uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels);
 
 /* In a generation the segment has (batch, seq) ids, u32, and at plan_generate_logits (batch, vocabulary) logits,
  * float. */

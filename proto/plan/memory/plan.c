@@ -259,6 +259,11 @@ static void lay_out(struct plan *plan, const struct model *model)
     plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     plan->labels = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    if (plan_has_pairs(&s->goal)) {
+        plan->references = take(&l, LEDGER_DATA, s->share_rows * sizeof(float));
+        plan->log_p = take(&l, LEDGER_STATISTICS, s->share_rows * sizeof(double));
+        plan->scales = take(&l, LEDGER_STATISTICS, tokens * sizeof(float));
+    }
     if (model->config.n_labels) {
         plan->lengths = take(&l, LEDGER_DATA, s->share_rows * sizeof(uint32_t));
         plan->segments = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
@@ -321,7 +326,9 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
                   const struct plan_choice *choice)
 {
     const uint32_t n_head = plan_head(model)->n_visits;
-    const bool alone = n_head == 1 && setting->share_rows / setting->part_rows == 1; /* no sum waits for another */
+    const bool pairs = plan_has_pairs(&setting->goal); /* their gradient needs the losses of all tokens */
+    const bool alone =
+        n_head == 1 && setting->share_rows / setting->part_rows == 1 && !pairs; /* no sum waits for another */
 
     *out = (struct plan){.setting = *setting, .choice = *choice, .n_resident = choice->n_resident};
     out->n_sets = !setting->backend->takes_turns && choice->n_weight_buffers > 1 ? PLAN_MAX_SETS : 1;
@@ -437,6 +444,13 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
                          s->share_rows, s->share_rows / s->part_rows);
     if (s->goal.purpose == PLAN_GENERATE && plan_check_generates(&model->config, err))
         return -EINVAL;
+    if (plan_has_pairs(&s->goal) && (model->config.n_labels || model->config.family->masked))
+        return error_set(err, -EINVAL, "preferences are for models that predict the next token; a %s model does not",
+                         model->config.family->model_type);
+    if (plan_has_pairs(&s->goal) && s->part_rows % 2)
+        return error_set(err, -EINVAL,
+                         "a part has %u rows, so half a pair of texts: --batch must be a multiple of twice --parts",
+                         s->part_rows);
     if (s->goal.seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);
@@ -474,6 +488,8 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
         return error_set(err, -EINVAL, "%u sums of contributions: at most %d", c->n_sums, PLAN_MAX_SUMS);
     if (c->microbatch == 0 || c->microbatch > s->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u: a part has %u rows", c->microbatch, s->part_rows);
+    if (plan_has_pairs(&s->goal) && c->microbatch % 2)
+        return error_set(err, -EINVAL, "--microbatch %u: pairs of texts need an even number of rows", c->microbatch);
     if (c->n_resident > plan_count_uploaded(model))
         return error_set(err, -EINVAL, "%u resident units: this model has %u", c->n_resident,
                          plan_count_uploaded(model));
@@ -483,6 +499,8 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
             return -EINVAL;
     if (c->whole_head && s->goal.purpose != PLAN_TRAIN)
         return error_set(err, -EINVAL, "the head is whole only in training");
+    if (c->whole_head && plan_has_pairs(&s->goal))
+        return error_set(err, -EINVAL, "the head is not whole where rows are pairs");
     if (c->host_stash && s->goal.purpose == PLAN_GENERATE)
         return error_set(err, -EINVAL, "generation has no stash");
     return 0;

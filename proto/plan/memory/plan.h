@@ -30,6 +30,7 @@
 #include "proto/base/number.h"
 #include "proto/model/model.h"
 #include "proto/operation/attention_way.h"
+#include "proto/operation/call/preference.h"
 
 #include <stdbool.h>
 
@@ -64,15 +65,28 @@ struct plan_tokens {
 /* A job's purpose, formats and sizes, common to all its workers. */
 struct plan_goal {
     enum plan_purpose purpose;
-    enum number_type precision; /* type of weights on the device, activations, stash */
-    enum number_type moments;   /* type of m and v in host memory; bf16: v in 8 + 8 bits */
-    enum number_type grad;      /* type of contributions as they travel */
-    bool fenced;                /* commit: updates once all of a step is folded; else eager */
-    bool adamw;                 /* several parts are summed before they are squared */
-    uint32_t batch;             /* rows of a minibatch, a multiple of n_parts */
-    uint32_t seq;               /* tokens of a row */
+    enum number_type precision;   /* type of weights on the device, activations, stash */
+    enum number_type moments;     /* type of m and v in host memory; bf16: v in 8 + 8 bits */
+    enum number_type grad;        /* type of contributions as they travel */
+    bool fenced;                  /* commit: updates once all of a step is folded; else eager */
+    bool adamw;                   /* several parts are summed before they are squared */
+    struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
+    uint32_t batch;               /* rows of a minibatch, a multiple of n_parts */
+    uint32_t seq;                 /* tokens of a row */
     uint32_t n_parts;
 };
+
+/* True if two rows, one behind the other, are a pair of texts. */
+static inline bool plan_has_pairs(const struct plan_goal *goal)
+{
+    return goal->preference.beta > 0;
+}
+
+/* Rows that a part, a microbatch and a range of an evaluation never divide. */
+static inline uint32_t plan_whole_rows(const struct plan_goal *goal)
+{
+    return plan_has_pairs(goal) ? 2 : 1;
+}
 
 /* Given to the planner: the goal, one worker's share, and its device. */
 struct plan_setting {
@@ -103,7 +117,7 @@ struct plan_choice {
                           * generation, in training from their first visit of a step to their last */
     bool whole_head;     /* the head's units, their contributions of every part and a tile's logits are on the device at
                                 * once, so logits are computed once. Implied by one unit in the head and one part in the
-                                * share */
+                                * share. Not for pairs of texts */
 };
 
 /* Kept values of some of a class's blocks. */
@@ -147,11 +161,14 @@ struct plan {
      * and `gradient` is rounded from it in place; with the stash on the host, its tiles replace output and dy. */
     bool head_sums;
     uint64_t gradient_sum;
-    uint64_t head, head_bytes;  /* the share's part i has its contributions to the head at head + i * head_bytes */
-    uint64_t running;           /* (share tokens, 3) log-sum-exp of the head */
-    uint64_t losses;            /* (share tokens) double */
-    uint64_t ids, labels;       /* (share tokens) u32 each; in generation, ids of one pass */
-    uint64_t lengths, segments; /* classifiers alone: (share rows) and (share tokens) u32 */
+    uint64_t head, head_bytes; /* the share's part i has its contributions to the head at head + i * head_bytes */
+    uint64_t running;          /* (share tokens, 3) log-sum-exp of the head */
+    uint64_t losses;           /* (share tokens) double */
+    uint64_t ids, labels;      /* (share tokens) u32 each; in generation, ids of one pass */
+    /* Pairs of texts alone: (share rows) float, the reference model's log p; (share rows) double, the model's; (share
+     * tokens) float, the factors of their gradients. */
+    uint64_t references, log_p, scales;
+    uint64_t lengths, segments;              /* classifiers alone: (share rows) and (share tokens) u32 */
     struct plan_kept kept[MODEL_CLASSES][2]; /* [0]: a class's lower blocks; [1]: its n_kept topmost */
     /* Generation: keys and values of row r are at cache + r * row_cache_bytes, class after class, of each block after
      * block. */
@@ -177,11 +194,11 @@ int plan_check_generates(const struct model_config *config, struct error *err);
 
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
  * has positions or too few for it, generating in several parts, more than PLAN_GENERATE_ROWS rows, or with a masked
- * model. */
+ * model; pairs of texts in parts of an odd number of rows, or for a model that does not predict the next token. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
-/* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows or beyond the part's, other
- * counts out of range. */
+/* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows, beyond the part's, or with half a
+ * pair of texts; other counts out of range. */
 int plan_check_choice(const struct model *model, const struct plan_setting *setting, const struct plan_choice *choice,
                       struct error *err);
 

@@ -48,6 +48,8 @@ static void tear_down(void)
 }
 
 SUITE_TIMEOUT(10)
+static const struct preference_rewards rewards = {0.5, -0.25, 1, -7, -9};
+
 SUITE_FIXTURE(setup, tear_down)
 
 /* The daemon's side. */
@@ -461,7 +463,7 @@ TEST_EACH(release_cancels_every_wait_and_all_that_follows, 4)
     }
     ck_assert_uint_eq(unread(), 0);
     ck_assert_int_eq(link_session.pull(&link_, STEP, 1), -ECANCELED);
-    ck_assert_int_eq(link_session.loss(&link_, 0, 1.0, true), -ECANCELED);
+    ck_assert_int_eq(link_session.loss(&link_, 0, 1.0, &rewards, true), -ECANCELED);
     ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 2, inbox_base), -ECANCELED);
     link_.takes_turns = false;
     ck_assert_int_eq(link_session.contributed(&link_, 5, 0), -ECANCELED);
@@ -543,17 +545,18 @@ TEST(losses_and_contributions_carry_step_and_attempt)
     link_.attempts[0] = 1;
     link_.attempts[3] = 6;
     link_begin(&link_, STEP + 2);
-    ck_assert_int_eq(link_session.loss(&link_, 3, 2.5, true), 0);
-    ck_assert_int_eq(link_session.loss(&link_, 0, 2.5, false), 0);
+    ck_assert_int_eq(link_session.loss(&link_, 3, 2.5, &rewards, true), 0);
+    ck_assert_int_eq(link_session.loss(&link_, 0, 2.5, &rewards, false), 0);
     struct message m = heard(MESSAGE_LOSS);
     ck_assert_uint_eq(m.loss.step, STEP + 2);
     ck_assert_uint_eq(m.loss.part, 3);
     ck_assert_uint_eq(m.loss.attempt, 6);
     ck_assert(m.loss.finite && m.loss.sum == 2.5);
+    ck_assert_mem_eq(&m.loss.rewards, &rewards, sizeof rewards);
     m = heard(MESSAGE_LOSS);
     ck_assert_uint_eq(m.loss.part, 0);
     ck_assert_uint_eq(m.loss.attempt, 1);
-    ck_assert(!m.loss.finite && m.loss.sum == 0);
+    ck_assert(!m.loss.finite && m.loss.sum == 0 && m.loss.rewards.chosen == 0);
 
     ck_assert_uint_eq(slot_for(4, 3, 2), 1);
     check_silence(); /* a slot is not asked for */

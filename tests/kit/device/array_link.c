@@ -99,7 +99,7 @@ static int wait_weights(void *context, const void **weights, bool *lent)
     return count(link);
 }
 
-static int loss(void *context, uint32_t part, double sum, bool finite)
+static int loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
 {
     struct array_link *link = context;
 
@@ -108,6 +108,7 @@ static int loss(void *context, uint32_t part, double sum, bool finite)
     ck_assert_uint_eq(link->n_slots, 0);
     link->told[part] = true;
     link->losses[part] = sum;
+    link->rewards[part] = *rewards;
     link->finite[part] = finite;
     return count(link);
 }

@@ -209,7 +209,7 @@ static int link_wait_weights(void *context, const void **weights, bool *lent)
     return failed ? -ECANCELED : 0;
 }
 
-static int link_loss(void *context, uint32_t part, double sum, bool finite)
+static int link_loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
 {
     struct inprocess_worker *w = context;
     const struct relay_event event = {.kind = RELAY_LOSS,
@@ -218,6 +218,11 @@ static int link_loss(void *context, uint32_t part, double sum, bool finite)
                                       .ok = finite};
 
     w->ip->part_loss[part] = sum;
+    w->ip->rewards.chosen += rewards->chosen;
+    w->ip->rewards.rejected += rewards->rejected;
+    w->ip->rewards.right += rewards->right;
+    w->ip->rewards.chosen_log_p += rewards->chosen_log_p;
+    w->ip->rewards.rejected_log_p += rewards->rejected_log_p;
     return say(w, &event);
 }
 
@@ -321,6 +326,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
         .setting = {.backend = backend_get()->plan,
                     .attention = backend_get()->attention,
                     .goal = {.purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
+                             .preference = o->preference,
                              .seq = o->seq,
                              .batch = o->batch,
                              .precision = o->precision},
@@ -470,6 +476,7 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
     ip->hyper = *hyper;
     ip->hyper.grad_scale = 1;
     ip->norm = NAN;
+    ip->rewards = (struct preference_rewards){0};
     ip->covered = false;
     ip->n_opened++;
     feed(ip, &open);

@@ -24,9 +24,10 @@ struct inprocess_options {
     enum number_type precision, moments; /* of weights and on the device; of the moments. fp32 */
     bool adamw, deterministic, evaluate_only;
     bool fenced, replay;
-    double clip_norm;    /* of a fenced one; 0: not clipped */
-    uint64_t seed;       /* of fresh weights and dropout */
-    uint64_t first_step; /* updates done before: steps are numbered from here */
+    struct preference preference; /* rows are pairs of texts if beta > 0 */
+    double clip_norm;             /* of a fenced one; 0: not clipped */
+    uint64_t seed;                /* of fresh weights and dropout */
+    uint64_t first_step;          /* updates done before: steps are numbered from here */
 };
 
 struct inprocess_worker {
@@ -62,7 +63,8 @@ struct inprocess {
     struct hyper hyper;
     double norm; /* fenced: of the last step's gradient, before it was clipped; NAN while a step has not updated */
     double part_loss[64];
-    bool failed;     /* the relay refused, skipped or tore: the step returns -EPROTO */
+    struct preference_rewards rewards; /* of the last step: the sum of what parts told */
+    bool failed;                       /* the relay refused, skipped or tore: the step returns -EPROTO */
     float *gradient; /* (model.segment_n) or NULL: set by the caller, who zeroes it; contributions are added */
     /* A reader's captures, told under the lock: set by the caller. NULL: no reader may be announced. */
     void (*on_capture)(void *data, uint32_t reader, uint32_t unit, uint64_t step);

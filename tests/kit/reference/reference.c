@@ -408,13 +408,13 @@ static void preference(const struct device_preference *op)
     for (size_t i = 0; i < op->n_pairs; i++) {
         double z = 0, loss[2];
         for (size_t row = 2 * i; row < 2 * i + 2; row++) {
-            op->sums[row] = 0;
+            op->log_p[row] = 0;
             for (size_t t = 0; t < op->n_tokens; t++)
-                op->sums[row] -= op->losses[row * op->n_tokens + t];
-            z += (row % 2 ? -1 : 1) * (op->sums[row] - references[row]);
+                op->log_p[row] -= op->losses[row * op->n_tokens + t];
+            z += (row % 2 ? -1 : 1) * (op->log_p[row] - references[row]);
         }
         for (int k = 0; k < 2; k++) { /* by the preferred text's log p */
-            const double at = (double)op->beta * (z + (k ? step : -step)), smoothing = (double)op->smoothing;
+            const double at = op->preference.beta * (z + (k ? step : -step)), smoothing = op->preference.smoothing;
             loss[k] = -(1 - smoothing) * log_sigmoid(at) - smoothing * log_sigmoid(-at);
         }
         for (size_t t = 0; t < 2 * op->n_tokens; t++)

@@ -55,6 +55,7 @@ static const struct message samples[MESSAGE_KINDS] = {
     [MESSAGE_JOB] = {.job = {.goal = {.batch = 64,
                                       .seq = 256,
                                       .n_parts = MESSAGE_MAX_PARTS,
+                                      .preference = {0.1, 0.25},
                                       .purpose = PLAN_EVALUATE,
                                       .precision = NUMBER_BF16,
                                       .grad = NUMBER_BF16,
@@ -113,7 +114,12 @@ static const struct message samples[MESSAGE_KINDS] = {
     [MESSAGE_WEIGHTS] = {.weights = {.version = 1000, .unit = 17, .at = (uint64_t)3 << 36, .lent = true}},
     [MESSAGE_VOID] = {.voided = {.version = 1001, .unit = 19}},
     [MESSAGE_READ] = {.read = {.version = (uint64_t)1 << 34, .unit = 18}},
-    [MESSAGE_LOSS] = {.loss = {.step = 1000, .part = 63, .attempt = 2, .sum = -INFINITY, .finite = true}},
+    [MESSAGE_LOSS] = {.loss = {.step = 1000,
+                               .part = 63,
+                               .attempt = 2,
+                               .sum = -INFINITY,
+                               .rewards = {1, -2, 3, -4, -5},
+                               .finite = true}},
     [MESSAGE_CONTRIBUTION] = {.contribution = {{.step = 1000, .visit = 1, .part = 2, .slice = 3, .attempt = 4},
                                                .slot = 5}},
     [MESSAGE_FREE] =
@@ -121,7 +127,12 @@ static const struct message samples[MESSAGE_KINDS] = {
                   .slot = 5}},
     [MESSAGE_GRANT] = {.grant = {{.visit = 1, .part = 2, .slice = 3}}},
     [MESSAGE_ARRIVED] = {.arrived = {.step = (uint64_t)1 << 33}},
-    [MESSAGE_COVERED] = {.covered = {.step = 1000, .loss = 3.25, .device_peak = 2, .host_bytes = 9, .grad_norm = 0.75}},
+    [MESSAGE_COVERED] = {.covered = {.step = 1000,
+                                     .loss = 3.25,
+                                     .rewards = {1, -2, 3, -4, -5},
+                                     .device_peak = 2,
+                                     .host_bytes = 9,
+                                     .grad_norm = 0.75}},
     [MESSAGE_DONE] = {.done = {.step = 1000, .loss = 3.25, .host_bytes = 9, .grad_norm = 0.75, .skipped = true}},
     [MESSAGE_EVALUATE] = {.evaluate = {.buffer = 1, .first_row = 8, .n_rows = 24, .n_tokens = 512}},
     [MESSAGE_EVALUATED] = {.evaluated = {.sum = 12345.678}},
@@ -368,7 +379,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 27 && hash == 0xf88e7b841ff4b9b2, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 28 && hash == 0xa32212fcc16b624b, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -471,19 +482,19 @@ static const struct {
     {MESSAGE_JOB, 4, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_JOB, 14, 0, "a count or an index out of range"},  /* n_parts 0 */
     {MESSAGE_JOB, 14, 65, "a count or an index out of range"}, /* n_parts 65 */
-    {MESSAGE_JOB, 92, 0xBF, "a number below zero"},            /* -1.5 as a norm */
-    {MESSAGE_JOB, 92, 0x7F, "a number that is not finite"},    /* NaN as a norm */
+    {MESSAGE_JOB, 108, 0xBF, "a number below zero"},           /* -1.5 as a norm */
+    {MESSAGE_JOB, 108, 0x7F, "a number that is not finite"},   /* NaN as a norm */
     {MESSAGE_JOB, 4, 0, "a clipped norm without a fenced commit"},
-    {MESSAGE_JOB, 100, 0xBF, "a number below zero"},
+    {MESSAGE_JOB, 116, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 49, 0, "an assignment without weights"},
-    {MESSAGE_ASSIGN, 56, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 61, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 65, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 145, 16, "a count or an index out of range"}, /* those of the last class */
-    {MESSAGE_ASSIGN, 149, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 153, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 153, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 65, 0, "an assignment without weights"},
+    {MESSAGE_ASSIGN, 72, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 77, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 81, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 161, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 165, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 169, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 169, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_JOB_OPENED, 142, 4, "an enumeration out of range"},
@@ -497,14 +508,14 @@ static const struct {
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},
     {MESSAGE_TAKEN, 25, 9, "steps that end before they begin"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-    {MESSAGE_JOB, 109, 1, "an output directory, and files in its place"},
+    {MESSAGE_JOB, 125, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 559, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
-    {MESSAGE_JOB, 560, 17, "a count or an index out of range"},        /* more than a MiB of it */
-    {MESSAGE_JOB, 562, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 566, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 566, 129, "a count or an index out of range"},
+    {MESSAGE_JOB, 575, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 576, 17, "a count or an index out of range"},        /* more than a MiB of it */
+    {MESSAGE_JOB, 578, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 582, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 582, 129, "a count or an index out of range"},
     {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
     {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
     {MESSAGE_FILE, 5, 2, "a count or an index out of range"},

@@ -99,7 +99,7 @@ TEST(a_client_believes_no_daemon_that_has_no_number)
     static const char *const files[] = {"ids.bin"};
     const struct client_data_rules rules = {.vocabulary = 256};
     struct client_link link;
-    struct client_job job = {.link = &link, .batch = 1, .seq = 8};
+    struct client_job job = {.link = &link, .goal = {.batch = 1, .seq = 8}};
     struct client_data data;
     const struct model_config config = {.vocabulary = 256};
     const struct client_source_setup setup = {.config = &config, .eval_data = &data};
@@ -113,7 +113,8 @@ TEST(a_client_believes_no_daemon_that_has_no_number)
     ck_assert_msg(client_data_open(&data, files, 1, &err) == 0 && client_data_check(&data, &rules, &err) == 0, "%s",
                   err.text);
     ck_assert_msg(client_link_init(&link, &err) == 0 && client_link_open(&link, st.directory, ROLE_CLIENT, &err) == 0 &&
-                      segment_create(&job.data, "data", plan_data_of(1, 8, 0).bytes, SEGMENT_READ_WRITE, &err) == 0,
+                      segment_create(&job.data, "data", plan_data_of(&job.goal, 0).bytes, SEGMENT_READ_WRITE, &err) ==
+                          0,
                   "%s", err.text);
     struct client_source *source;
     ck_assert_int_eq(client_source_text.open(&source, &setup, &err), 0);
