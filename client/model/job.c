@@ -14,7 +14,7 @@
 /* What lies where in the segment of a job that trains or evaluates. */
 static struct plan_data layout_of(const struct client_job *job)
 {
-    return plan_data_of(job->batch, job->seq, job->n_labels);
+    return plan_data_of(job->batch, job->seq, job->n_labels, job->packs);
 }
 
 static void *at(const struct client_job *job, uint64_t offset)
@@ -35,11 +35,15 @@ static int name_blocks(struct eps_choice *out, const struct model_config *config
     return 0;
 }
 
-static void begin(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
+static void begin(struct client_job *job, struct client_link *link, const struct plan_goal *goal,
                   const struct model_config *config)
 {
-    *job = (struct client_job){
-        .link = link, .batch = batch, .seq = seq, .n_labels = config->n_labels, .vocabulary = config->vocabulary};
+    *job = (struct client_job){.link = link,
+                               .batch = goal->batch,
+                               .seq = goal->seq,
+                               .packs = goal->packs,
+                               .n_labels = config->n_labels,
+                               .vocabulary = config->vocabulary};
     job->data.fd = -1;
 }
 
@@ -66,10 +70,10 @@ static int take_opened(struct client_job *job, const struct client_model *model,
     return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
 }
 
-int client_job_join(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
+int client_job_join(struct client_job *job, struct client_link *link, const struct plan_goal *goal,
                     const struct client_model *model, const struct message *opened, int fd, struct error *err)
 {
-    begin(job, link, batch, seq, &model->config);
+    begin(job, link, goal, &model->config);
     return take_opened(job, model, opened, fd, layout_of(job).bytes, err);
 }
 
@@ -173,7 +177,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     struct message m;
     int fd;
 
-    begin(job, link, request->job.goal.batch, request->job.goal.seq, &model->config);
+    begin(job, link, &request->job.goal, &model->config);
     request->job.fresh = model->n_weights == 0;
     if (!files)
         files = &none;
@@ -216,7 +220,9 @@ struct client_buffer client_job_buffer(const struct client_job *job, unsigned bu
     return (struct client_buffer){.at = {[CLIENT_FIELD_IDS] = at(job, data.buffers[buffer].ids),
                                          [CLIENT_FIELD_LABELS] = at(job, data.buffers[buffer].labels),
                                          [CLIENT_FIELD_ROWS] =
-                                             job->n_labels > 0 ? at(job, data.buffers[buffer].rows) : NULL},
+                                             job->n_labels > 0 ? at(job, data.buffers[buffer].rows) : NULL,
+                                         [CLIENT_FIELD_POSITIONS] =
+                                             job->packs ? at(job, data.buffers[buffer].positions) : NULL},
                                   .n_rows = job->batch,
                                   .seq = job->seq};
 }

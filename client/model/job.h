@@ -19,6 +19,7 @@ struct client_job {
     struct client_link *link;   /* borrowed */
     struct client_files *files; /* served to a daemon of another user; or NULL */
     uint32_t batch, seq;
+    bool packs;          /* of struct plan_goal */
     uint32_t n_labels;   /* of struct model_config */
     uint32_t vocabulary; /* likewise */
     uint32_t microbatch; /* rows; 0 if the workers chose different ones */
@@ -48,7 +49,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
                     const struct client_model *model, const struct client_job_files *files, struct error *err);
 
 /* The same of a job that runs, as JOB_OPENED, or its description, tells of it. Takes fd, of its segment. */
-int client_job_join(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
+int client_job_join(struct client_job *job, struct client_link *link, const struct plan_goal *goal,
                     const struct client_model *model, const struct message *opened, int fd, struct error *err);
 
 /* Ends the job and waits until the daemon has freed its memory. */

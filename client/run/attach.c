@@ -206,7 +206,8 @@ int client_attach_job(struct client_job *job, struct client_link *link, struct c
     opened.job_opened.replay = attach->job.description.replay;
     const int fd = attach->data_fd;
     attach->data_fd = -1;
-    return client_job_join(job, link, run->options.batch, run->options.seq, &run->model, &opened, fd, err);
+    const struct plan_goal goal = client_run_goal(run);
+    return client_job_join(job, link, &goal, &run->model, &opened, fd, err);
 }
 
 int client_attach_take(struct message *taken, struct client_link *link, const struct client_attach *attach,

@@ -43,7 +43,9 @@ static void post_failed(struct compute *c, int code, const struct error *err)
 
 static struct plan_data data_of(const struct compute *c)
 {
-    return plan_data_of(c->assign.assign.goal.batch, c->assign.assign.goal.seq, c->worker.model.config.n_labels);
+    const struct plan_goal *goal = &c->assign.assign.goal;
+
+    return plan_data_of(goal->batch, goal->seq, c->worker.model.config.n_labels, goal->packs);
 }
 
 static struct device_rows rows_of(const struct compute *c, uint32_t buffer, uint32_t n_tokens)
@@ -54,6 +56,7 @@ static struct device_rows rows_of(const struct compute *c, uint32_t buffer, uint
     return (struct device_rows){.n_tokens = n_tokens,
                                 .ids = (const uint32_t *)(base + data.buffers[buffer].ids),
                                 .labels = (const uint32_t *)(base + data.buffers[buffer].labels),
+                                .positions = (const uint32_t *)(base + data.buffers[buffer].positions),
                                 .rows = (const struct plan_row *)(base + data.buffers[buffer].rows)};
 }
 

@@ -425,7 +425,8 @@ void sharded_open_step(struct sharded *s, const struct message *m)
 static void on_open(struct sharded *s, const struct host_message *w)
 {
     const struct job *job = s->job;
-    const struct plan_data data = plan_data_of(job_goal(job)->batch, job_goal(job)->seq, job->model.config.n_labels);
+    const struct plan_goal *goal = job_goal(job);
+    const struct plan_data data = plan_data_of(goal->batch, goal->seq, job->model.config.n_labels, goal->packs);
     const uint64_t first = data.buffers[w->buffer & 1].ids, end = w->buffer & 1 ? data.logits : data.buffers[1].ids;
 
     s->open = (struct message){.kind = MESSAGE_OPEN_STEP,

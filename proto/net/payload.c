@@ -73,7 +73,7 @@ static int read_model(struct payload *p, struct error *err)
     if (rc)
         return rc;
     p->slot_bytes = model_slot_bytes(&p->model, goal->grad);
-    p->data = plan_data_of(goal->batch, goal->seq, c.n_labels);
+    p->data = plan_data_of(goal->batch, goal->seq, c.n_labels, goal->packs);
     p->given = calloc(1 + (size_t)p->assign.assign.n_slots, 1);
     return p->given ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
@@ -185,6 +185,8 @@ static int rows(struct payload_range *out, const struct payload *p, uint32_t buf
         return -EPROTO;
     k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].ids + first * row, n * row);
     k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].labels + first * row, n * row);
+    if (goal_of(p)->packs)
+        k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].positions + first * row, n * row);
     if (p->model.config.n_labels > 0)
         k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].rows + first * sizeof(struct plan_row),
                  n * sizeof(struct plan_row));

@@ -72,7 +72,7 @@ static inline size_t device_pass_token(const struct device_pass *pass, uint32_t 
     return ((size_t)run * pass->run_rows + row) * pass->n_tokens;
 }
 
-/* Loads ids and labels of all runs, and of a classifier lengths and segments. 0; -EINVAL with a sentence for a number
+/* Loads ids and labels of all runs, of a packed job positions, and of a classifier lengths and segments. 0; -EINVAL with a sentence for a number
  * that is out of range; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows);
 

@@ -189,8 +189,8 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
     if (!driver->files)
         close_files(driver);
     if (!rc)
-        rc =
-            segment_attach(&driver->data, fd, plan_data_of(DRIVER_BATCH, DRIVER_SEQ, 0).bytes, SEGMENT_READ_WRITE, err);
+        rc = segment_attach(&driver->data, fd, plan_data_of(DRIVER_BATCH, DRIVER_SEQ, 0, false).bytes,
+                            SEGMENT_READ_WRITE, err);
     return rc;
 }
 

@@ -141,7 +141,6 @@ template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(248) attend
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
     const int row = (int)threadIdx.x / WARP * 32, end = min(query + TILE_QUERIES, a.n_tokens);
     const int begin = first_seen<R>(a, head, query) / TILE_KEYS * TILE_KEYS;
-    const int mixed = R == REACH_DOCUMENT ? document_of(a, head, query + row + 31) : 0; /* before: other documents' */
     const size_t stride = a.stride;
     const bf16 *keys = share::of(input_of<ANY_SELF, bf16>(a, head, KEYS), begin); /* values: a.kv_width behind */
     unsigned char *room = shared_memory<unsigned char>();
@@ -183,7 +182,7 @@ template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(248) attend
                 left[m] = KEEP ? kept[KEEP ? step : 0][m] : tile_left<HEAD>(q, row + m * 16, step);
             tile_multiply_transposed<HEAD, 2, TILE_KEYS>(scores, left, k, step);
         }
-        if (R == REACH_DOCUMENT && key < mixed)
+        if (R == REACH_DOCUMENT && key < document_of(a, afresh(head), query + row + 31))
             mask_documents<TILE_KEYS>(a, head, scores, query + row, key);
         exponentiate<HEAD, TILE_KEYS, R != REACH_ALL>(&state, scores, a.to_log2, key - query - row, a.window);
         if (DROPS)

@@ -105,18 +105,37 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
     }
 };
 
+/* Masks scores, as softmax_backward has them, of keys that come before the first one of their query's document. */
+template <bool OF_KEYS, int COMING>
+__device__ inline void mask_documents(const attention &a, unsigned head, float (*scores)[4], const int place[2])
+{
+    const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
+
+    if (document_of(a, head, OF_KEYS ? place[1] + COMING - 1 : place[0] + 15) <= place[OF_KEYS ? 0 : 1])
+        return; /* the first key is of the last query's document */
+#pragma unroll
+    for (int i = 0; i < (OF_KEYS ? COMING / 4 : 2); i++) { /* queries */
+        const int first = document_of(a, head, OF_KEYS ? column + i / 2 * 8 + i % 2 : row + i * 8);
+#pragma unroll
+        for (int j = 0; j < (OF_KEYS ? 2 : COMING / 4); j++) { /* keys */
+            const int key = OF_KEYS ? row + j * 8 : column + j / 2 * 8 + j % 2;
+            if (key < first)
+                scores[(OF_KEYS ? i : j) / 2][OF_KEYS ? j * 2 + i % 2 : i * 2 + j % 2] = -INFINITY;
+        }
+    }
+}
+
 /* From scores and g: p, for the values' gradient, and s. Element i of sums n is in row lane/4 + i/2*8 and column n*8 +
  * lane%4*2 + i%2. row, column: of the warp's first element, among all tokens. */
 template <bool OF_KEYS, bool DROPS, reach R, int COMING>
-__device__ inline void softmax_backward(const attention &a, unsigned head, float (*p)[4], float (*g)[4],
+__device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4],
                                         const float (*numbers)[COMING], const float of_rows[2][2], const int place[2],
                                         uint32_t kept)
 {
     const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
     const bool masks = OF_KEYS ? place[0] + 15 > place[1] : place[1] + COMING - 1 > place[0];
-    /* some query does not see the first key */
     const bool slides =
-        place[OF_KEYS ? 0 : 1] < first_seen<R>(a, head, OF_KEYS ? place[1] + COMING - 1 : place[0] + 15);
+        R != REACH_ALL && place[OF_KEYS ? 0 : 1] + a.window < (OF_KEYS ? place[1] + COMING : place[0] + 16);
 
 #pragma unroll
     for (int n = 0; n < COMING / 8; n++)
@@ -129,7 +148,7 @@ __device__ inline void softmax_backward(const attention &a, unsigned head, float
             const float delta = OF_KEYS ? numbers[1][at] : of_rows[1][i / 2];
             float x = power_of_2(fmaf(p[n][i], a.to_log2, -log2_sum));
 
-            if ((masks && key > query) || (R != REACH_ALL && slides && key < first_seen<R>(a, head, query)))
+            if ((masks && key > query) || (slides && key + a.window <= query))
                 x = 0;
             p[n][i] = x;
             if (DROPS) {
@@ -185,11 +204,13 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                 kept[i] = tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
 #pragma unroll
         for (int i = 0; i < 2 * STEPS; i++) {
+            if (R == REACH_DOCUMENT && i == STEPS) /* here: g has no registers yet */
+                mask_documents<OF_KEYS, COMING>(a, afresh(head), p[0], place);
             const matrices left =
                 i < KEPT ? kept[i < KEPT ? i : 0] : tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
             tile_multiply_transposed<HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
         }
-        softmax_backward<OF_KEYS, DROPS, R, COMING>(a, head, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
+        softmax_backward<OF_KEYS, DROPS, R, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
 #pragma unroll
         for (int n = 0; n < COMING / 16; n++) {
             const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};

@@ -1,16 +1,17 @@
 #include "proto/plan/memory/data.h"
 
-struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels)
+struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels, bool packs)
 {
-    const uint64_t field = (uint64_t)batch * seq * sizeof(uint32_t),
+    const uint64_t field = (uint64_t)batch * seq * sizeof(uint32_t), positions = packs ? field : 0,
                    rows = n_labels ? batch * sizeof(struct plan_row) : 0;
     struct plan_data out = {0};
 
     for (int i = 0; i < 2; i++) {
         out.buffers[i].ids = out.bytes;
         out.buffers[i].labels = out.bytes + field;
-        out.buffers[i].rows = out.bytes + 2 * field;
-        out.bytes += 2 * field + rows;
+        out.buffers[i].positions = out.bytes + 2 * field;
+        out.buffers[i].rows = out.bytes + 2 * field + positions;
+        out.bytes += 2 * field + positions + rows;
     }
     out.logits = out.bytes;
     out.bytes += (uint64_t)batch * n_labels * sizeof(float);
@@ -30,7 +31,7 @@ uint64_t plan_generate_logits(uint32_t batch, uint32_t seq)
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config)
 {
     if (goal->purpose != PLAN_GENERATE)
-        return plan_data_of(goal->batch, goal->seq, config->n_labels).bytes;
+        return plan_data_of(goal->batch, goal->seq, config->n_labels, goal->packs).bytes;
     return plan_generate_logits(goal->batch, goal->seq) +
            rounded((uint64_t)goal->batch * config->vocabulary * sizeof(float));
 }

@@ -7,6 +7,7 @@
 #include "proto/model/model.h"
 #include "proto/plan/memory/plan.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A row of a classifier's minibatch. */
@@ -22,17 +23,21 @@ struct plan_row {
  *
  * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
  * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a
- * float. PLAN_NO_LABEL: no label. */
+ * float. PLAN_NO_LABEL: no label.
+ *
+ * A row of a packed job is several documents, one behind the other. A position is a token's index in its document: 0 at
+ * each document's first token, and one more at each next one. A padding token is a document of its own. */
 struct plan_data {
     struct {
         uint64_t ids, labels; /* (batch, n_tokens) u32 */
+        uint64_t positions;   /* (batch, n_tokens) u32; packed jobs alone */
         uint64_t rows;        /* (batch) struct plan_row; classifiers alone */
     } buffers[2];
     uint64_t logits; /* (batch, n_labels) float; classifiers alone: an evaluation writes its rows' */
     uint64_t bytes;
 };
-/* n_labels: model_config.n_labels. */
-struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels);
+/* n_labels: model_config.n_labels; packs: plan_goal.packs. */
+struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels, bool packs);
 
 /* In a generation the segment has (batch, seq) ids, u32, and at plan_generate_logits (batch, vocabulary) logits,
  * float. */

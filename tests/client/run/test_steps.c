@@ -282,7 +282,9 @@ static void attach(void)
     ck_assert_msg(client_link_init(&link_, &err) == 0 && client_link_open(&link_, st.directory, ROLE_CLIENT, &err) == 0,
                   "%s", err.text);
     job = (struct client_job){.link = &link_, .batch = BATCH, .seq = SEQ};
-    ck_assert_int_eq(segment_create(&job.data, "data", plan_data_of(BATCH, SEQ, 0).bytes, SEGMENT_READ_WRITE, &err), 0);
+    ck_assert_int_eq(segment_create(&job.data, "data", plan_data_of(BATCH, SEQ, 0, false).bytes, SEGMENT_READ_WRITE,
+                                    &err),
+                     0);
     steps = (struct client_steps){.run = &run, .link = &link_, .job = &job, .events = &events};
     client_steps_init(&steps);
     link_.watches[1] = (struct client_watch){.ask = client_steps_ask, .data = &steps};

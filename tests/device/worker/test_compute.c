@@ -83,7 +83,7 @@ static struct message assign(int config, uint32_t config_bytes)
                                          .weights_bytes = model.segment_n * sizeof(float)}};
     const int fds[] = {segment_of(model.segment_n * sizeof(float), NULL, 0),
                        segment_of((1 + N_SLOTS) * model_slot_bytes(&model, NUMBER_FP32), NULL, 0),
-                       segment_of(plan_data_of(BATCH, SEQ, model.config.n_labels).bytes, NULL, 0), config};
+                       segment_of(plan_data_of(BATCH, SEQ, model.config.n_labels, false).bytes, NULL, 0), config};
 
     ck_assert(mailbox_deliver(&box, &m, fds, COUNT(fds)));
     const struct message said = answer();

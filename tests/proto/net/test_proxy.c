@@ -186,7 +186,7 @@ static struct message weights_of(uint32_t unit)
 /* HELLO, and a job whose segments are filled; the worker has its own. */
 static void assign(void)
 {
-    const struct plan_data data = plan_data_of(BATCH, SEQ, 0);
+    const struct plan_data data = plan_data_of(BATCH, SEQ, 0, false);
     const size_t bytes[4] = {model.segment_n * sizeof(float), (1 + SLOTS) * model_slot_bytes(&model, NUMBER_FP32),
                              data.bytes, strlen(config)};
     struct message m = assignment();
@@ -230,7 +230,7 @@ static void release(void)
 
 TEST(every_message_finds_its_bytes)
 {
-    const struct plan_data data = plan_data_of(BATCH, SEQ, 0);
+    const struct plan_data data = plan_data_of(BATCH, SEQ, 0, false);
     const size_t slot = model_slot_bytes(&model, NUMBER_FP32);
     struct message m = {.kind = MESSAGE_SHARE, .share = {.buffer = 1, .n_valid = 1, .n_tokens = SEQ, .n = 1}};
 

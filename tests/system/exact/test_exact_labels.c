@@ -45,7 +45,7 @@ static void minibatch_open(struct minibatch *m, const struct exact *exact, uint3
                             .labels = calloc((size_t)n * n_tokens, sizeof *m->labels),
                             .rows = calloc(n, sizeof *m->rows)};
     ck_assert(m->ids && m->labels && m->rows && json_array_size(list) == n);
-    m->device = (struct device_rows){n_tokens, m->ids, m->labels, m->rows};
+    m->device = (struct device_rows){n_tokens, m->ids, m->labels, NULL, m->rows};
     json_array_foreach(list, i, row)
     {
         const json_t *ids = json_object_get(row, "ids");

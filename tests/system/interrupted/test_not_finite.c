@@ -113,7 +113,8 @@ TEST(a_client_believes_no_daemon_that_has_no_number)
     ck_assert_msg(client_data_open(&data, files, 1, &err) == 0 && client_data_check(&data, &rules, &err) == 0, "%s",
                   err.text);
     ck_assert_msg(client_link_init(&link, &err) == 0 && client_link_open(&link, st.directory, ROLE_CLIENT, &err) == 0 &&
-                      segment_create(&job.data, "data", plan_data_of(1, 8, 0).bytes, SEGMENT_READ_WRITE, &err) == 0,
+                      segment_create(&job.data, "data", plan_data_of(1, 8, 0, false).bytes, SEGMENT_READ_WRITE, &err) ==
+                          0,
                   "%s", err.text);
     struct client_source *source;
     ck_assert_int_eq(client_source_text.open(&source, &setup, &err), 0);

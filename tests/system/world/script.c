@@ -187,7 +187,8 @@ static int open_job(struct client *c, struct error *err)
     if (rc)
         return rc;
     c->opened = c->arrived = c->covered = c->done = c->saved = m.job.step;
-    return segment_attach(&c->data, fd, plan_data_of(setting->batch, setting->seq, 0).bytes, SEGMENT_READ_WRITE, err);
+    return segment_attach(&c->data, fd, plan_data_of(setting->batch, setting->seq, 0, false).bytes, SEGMENT_READ_WRITE,
+                          err);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
@@ -201,7 +202,7 @@ static uint32_t token(uint64_t i)
 static void write_data(const struct client *c, uint64_t step)
 {
     const size_t n = (size_t)world_is->batch * world_is->seq;
-    const struct plan_data data = plan_data_of(world_is->batch, world_is->seq, 0);
+    const struct plan_data data = plan_data_of(world_is->batch, world_is->seq, 0, false);
     uint32_t *ids = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].ids),
              *labels = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].labels);
 
