@@ -96,6 +96,7 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
     struct message request = {.kind = MESSAGE_JOB,
                               .job = {.goal = {.purpose = PLAN_EVALUATE,
                                                .precision = e->forward.model.precision,
+                                               .packs = client_source_packs(e->source),
                                                .batch = e->options.batch,
                                                .seq = e->options.seq,
                                                .n_parts = 1},

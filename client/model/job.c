@@ -215,15 +215,15 @@ struct client_buffer client_job_buffer(const struct client_job *job, unsigned bu
 {
     const struct plan_data data = layout_of(job);
 
-    return (struct client_buffer){.at = {[CLIENT_FIELD_IDS] = at(job, data.buffers[buffer].ids),
-                                         [CLIENT_FIELD_LABELS] = at(job, data.buffers[buffer].labels),
-                                         [CLIENT_FIELD_ROWS] =
-                                             job->n_labels > 0 ? at(job, data.buffers[buffer].rows) : NULL,
-                                         [CLIENT_FIELD_REFERENCES] = plan_has_pairs(&job->goal)
-                                                                         ? at(job, data.buffers[buffer].references)
-                                                                         : NULL},
-                                  .n_rows = job->goal.batch,
-                                  .seq = job->goal.seq};
+    return (struct client_buffer){
+        .at = {[CLIENT_FIELD_IDS] = at(job, data.buffers[buffer].ids),
+               [CLIENT_FIELD_LABELS] = at(job, data.buffers[buffer].labels),
+               [CLIENT_FIELD_ROWS] = job->n_labels > 0 ? at(job, data.buffers[buffer].rows) : NULL,
+               [CLIENT_FIELD_POSITIONS] = job->goal.packs ? at(job, data.buffers[buffer].positions) : NULL,
+               [CLIENT_FIELD_REFERENCES] =
+                   plan_has_pairs(&job->goal) ? at(job, data.buffers[buffer].references) : NULL},
+        .n_rows = job->goal.batch,
+        .seq = job->goal.seq};
 }
 
 static void tell(const struct client_job *job, const struct client_source *source, uint64_t n_rows)

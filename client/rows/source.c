@@ -9,11 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A padding token is 0; a padding row has one token, none of a second text. */
+/* A padding token is 0, and a document of its own; a padding row has one token, none of a second text. */
 const struct client_field_type client_field_types[CLIENT_FIELDS] = {
     [CLIENT_FIELD_IDS] = {"ids", "u32", sizeof(uint32_t), true, {0}},
     [CLIENT_FIELD_LABELS] = {"labels", "u32", sizeof(uint32_t), true, {PLAN_NO_LABEL}},
     [CLIENT_FIELD_ROWS] = {"rows", "struct plan_row", sizeof(struct plan_row), false, {1, 1}},
+    [CLIENT_FIELD_POSITIONS] = {"positions", "u32", sizeof(uint32_t), true, {0}},
     [CLIENT_FIELD_REFERENCES] = {"references", "float", sizeof(float), false, {0}},
 };
 _Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
@@ -46,6 +47,11 @@ int client_source_make_room(struct client_source *source, uint32_t batch, struct
 static bool has(const struct client_source *source, unsigned field)
 {
     return source->ops->fields >> field & 1;
+}
+
+bool client_source_packs(const struct client_source *source)
+{
+    return has(source, CLIENT_FIELD_POSITIONS);
 }
 
 /* Elements of a field in a row. */

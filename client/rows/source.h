@@ -5,6 +5,9 @@
  *   masked    the same, with some of its tokens masked     ids, labels         client/rows/source_masked.c
  *   labelled  one text or two, with a class or a number    ids, labels, rows   client/rows/source_labelled.c
  *
+ * A source whose rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each
+ * (struct plan_data, proto/plan/memory/data.h). None has yet.
+ *
  * A source reads all data once, divides the rows into those to train on and those held out, and then yields a row's
  * fields by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes where
  * it stopped. The model decides which kind it takes: client_source_kind.
@@ -27,7 +30,14 @@
 
 /* ---- Fields of rows ---- */
 
-enum client_field { CLIENT_FIELD_IDS, CLIENT_FIELD_LABELS, CLIENT_FIELD_ROWS, CLIENT_FIELD_REFERENCES, CLIENT_FIELDS };
+enum client_field {
+    CLIENT_FIELD_IDS,
+    CLIENT_FIELD_LABELS,
+    CLIENT_FIELD_ROWS,
+    CLIENT_FIELD_POSITIONS,
+    CLIENT_FIELD_REFERENCES,
+    CLIENT_FIELDS
+};
 
 /* A field in the memory of a minibatch (struct plan_data, proto/plan/memory/data.h): rows follow each other without
  * gaps. */
@@ -183,6 +193,9 @@ extern const struct client_source_ops client_source_text, client_source_masked, 
 
 /* The kind of source that a model takes its rows from. */
 const struct client_source_ops *client_source_kind(const struct model_config *config);
+
+/* True if its rows are several documents each: plan_goal.packs of a job on them. */
+bool client_source_packs(const struct client_source *source);
 
 /* ops->divide, and room for an evaluation's logits. */
 int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err);

@@ -55,6 +55,14 @@ static int divide_rows(struct client_run *run, struct error *err)
     return rc;
 }
 
+struct plan_goal client_run_goal(const struct client_run *run)
+{
+    struct plan_goal goal = client_options_goal(&run->options);
+
+    goal.packs = client_source_packs(run->source);
+    return goal;
+}
+
 void client_run_init(struct client_run *run)
 {
     *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};

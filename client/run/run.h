@@ -67,6 +67,9 @@ int client_run_check_left(struct client_run *run, struct error *err);
 
 void client_run_close(struct client_run *run);
 
+/* Of the run's job; its options are resolved. */
+struct plan_goal client_run_goal(const struct client_run *run);
+
 /* Creates the run directory with its parents and locks it. A run that continues in its own directory, which is locked,
  * completes instead what a killed run left undone there. -EEXIST if it holds another run; -EBUSY if it is in use.
  * Otherwise errors as client_resume_lock. */

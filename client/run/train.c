@@ -118,7 +118,7 @@ static int open_job(struct client_train *t, struct error *err)
     const struct eps_train_options *o = &t->run.options;
     struct message request = {
         .kind = MESSAGE_JOB,
-        .job = {.goal = client_options_goal(o),
+        .job = {.goal = client_run_goal(&t->run),
                 .deterministic = o->deterministic,
                 .step = t->run.first_step,
                 .n_steps = o->steps,

@@ -54,6 +54,7 @@ static struct device_rows rows_of(const struct compute *c, uint32_t buffer, uint
     return (struct device_rows){.n_tokens = n_tokens,
                                 .ids = (const uint32_t *)(base + data.buffers[buffer].ids),
                                 .labels = (const uint32_t *)(base + data.buffers[buffer].labels),
+                                .positions = (const uint32_t *)(base + data.buffers[buffer].positions),
                                 .rows = (const struct plan_row *)(base + data.buffers[buffer].rows),
                                 .references = (const float *)(base + data.buffers[buffer].references)};
 }

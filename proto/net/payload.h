@@ -3,7 +3,7 @@
  * On one host a message says where bytes are. To another host the bytes must travel, and both sides derive from the
  * same ASSIGN which ones:
  *   to the worker    ASSIGN       config.json
- *                    SHARE        the minibatch: ids, labels, lengths of rows, references of pairs
+ *                    SHARE        the minibatch: ids, labels, positions, lengths of rows, references of pairs
  *                    EVALUATE     the same of its rows
  *                    GENERATE     the new tokens of each row
  *                    WEIGHTS      the unit, from the buffer that is named

@@ -31,7 +31,7 @@ enum plan_attention operation_attention_way(const struct program_attention_optio
 {
     const bool slides = attention->window > 0 && attention->window < setting->n_tokens;
     const bool suits = setting->trains && setting->type == NUMBER_BF16 && attention->dropout.p == 0 &&
-                       attention->n_kv_heads == attention->n_heads && !attention->full && !slides;
+                       attention->n_kv_heads == attention->n_heads && !attention->full && !slides && !setting->packs;
 
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
 }
@@ -68,6 +68,7 @@ struct device_attention operation_attention_call(const struct operation_run *r, 
         .full = how->full,
         .window = how->window,
         .lengths = r->program->values[op->inputs[0]].domain == PROGRAM_TOKENS ? r->lengths : NULL,
+        .positions = operation_positions(r, op->inputs[0]),
         .width = operation_columns(r, op->outputs[0]),
         .scale = how->scale_by_layer ? how->scale / (float)(r->layer + 1) : how->scale,
         .qkv = r->at[step->inputs[0]],

@@ -28,7 +28,8 @@ int program_attention(struct program *p, int qkv, const struct program_attention
 uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention);
 
 /* How this device computes attention's gradient for supported shapes (proto/operation/attention_way.h): by our kernels
- * if cuDNN cannot, values are fp32, or attention has dropout, shared keys or a window shorter than a row. */
+ * if cuDNN cannot, values are fp32, rows are packed, or attention has dropout, shared keys or a window shorter than a
+ * row. */
 enum plan_attention operation_attention_way(const struct program_attention_options *attention,
                                             const struct operation_setting *setting);
 

@@ -40,6 +40,7 @@ const struct operation operation_row_moments = {.name = "row moments",
                                                 .reads_inputs = OPERATION_FIRST,
                                                 .reads_outputs = OPERATION_FIRST,
                                                 .cheap = true,
+                                                .mixes_tokens = true,
                                                 .run = run_row_moments};
 
 /* ---- statistics of a part ---- */
@@ -80,6 +81,7 @@ const struct operation operation_join_moments = {.name = "join moments",
                                                  .reads_inputs = OPERATION_FIRST,
                                                  .reads_outputs = OPERATION_FIRST,
                                                  .cheap = true,
+                                                 .mixes_tokens = true,
                                                  .run = run_join_moments};
 
 /* ---- normalisation ---- */
@@ -137,5 +139,6 @@ const struct operation operation_batch_norm = {.name = "batch norm",
                                                .reads_inputs = OPERATION_FIRST | OPERATION_SECOND,
                                                .gradient_over = true,
                                                .cheap = true,
+                                               .mixes_tokens = true,
                                                .differentiate = differentiate_batch_norm,
                                                .run = run_batch_norm};

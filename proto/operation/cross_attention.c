@@ -80,6 +80,7 @@ const struct operation operation_cross_attention = {.name = "cross attention",
                                                     .reads_inputs = OPERATION_FIRST | OPERATION_SECOND,
                                                     .reads_outputs = OPERATION_FIRST | OPERATION_SECOND,
                                                     .aligned = true,
+                                                    .mixes_tokens = true,
                                                     .differentiate = differentiate,
                                                     .scratch = scratch,
                                                     .run = run};

@@ -17,6 +17,7 @@ struct operation_setting {
     enum number_type type;         /* type of values */
     enum plan_attention attention; /* how the device computes attention's gradient */
     bool trains;
+    bool packs; /* a row is several documents */
     unsigned n_threads;
     uint32_t n_rows, n_tokens; /* rows, and tokens of a row */
 };
@@ -31,6 +32,7 @@ struct operation {
     bool gradient_over; /* the gradient of input 0 may overwrite that of output 0, unless it accumulates */
     bool cheap;         /* element by element or row by row: recomputed in backward rather than kept */
     bool aligned;       /* its arrays are aligned to 64 bytes */
+    bool mixes_tokens;  /* a token's result depends on others of its row or part, whatever their documents */
     /* The next operation, if forward computes it in the same step; else SCHEDULE_NONE. NULL: never. */
     int (*absorb)(const struct program *p, int operation);
     /* Adds the steps of its derivative. NULL: schedule_differentiate. */
@@ -61,6 +63,8 @@ struct operation_run {
     bool fresh;                           /* the gradients of matrices are uninitialised, those of vectors zero */
     uint32_t n_rows, n_tokens;            /* rows, and tokens of a row */
     const uint32_t *lengths;              /* (n_rows), on the device: the length of each; NULL: n_tokens */
+    const uint32_t *positions;            /* (n_rows*n_tokens), on the device: each token's index in its document, of
+                                           * several in a row; NULL: a row is one document */
     uint32_t layer;                       /* index of the block */
     bool drops;                           /* false in evaluation */
     uint64_t seed, step, unit, first_row; /* dropout's keys; first_row: index in the minibatch */
@@ -90,6 +94,12 @@ static inline size_t operation_row_elements(const struct operation_run *r, int v
 static inline size_t operation_elements(const struct operation_run *r, int value)
 {
     return program_elements(r->program, value, r->n_rows, r->n_tokens);
+}
+
+/* The tokens' positions, for an operation on this value; NULL: they follow each other, or the value is none of tokens. */
+static inline const uint32_t *operation_positions(const struct operation_run *r, int value)
+{
+    return r->program->values[value].domain == PROGRAM_TOKENS ? r->positions : NULL;
 }
 
 /* Element n of values. */

@@ -186,6 +186,14 @@ const struct program_operation *program_find(const struct program *p, const stru
     return NULL;
 }
 
+const struct program_operation *program_find_mixing(const struct program *p)
+{
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (op->kind->mixes_tokens)
+            return op;
+    return NULL;
+}
+
 int program_count_readers(const struct program *p, int value)
 {
     int n = program_output_of(p, value) >= 0;

@@ -142,6 +142,9 @@ bool program_is_alike(const struct program *a, const struct program *b);
 /* The program's first operation of a kind. NULL: it has none. */
 const struct program_operation *program_find(const struct program *p, const struct operation *kind);
 
+/* The first operation that mixes documents of a row whatever it is told of them (struct operation). NULL: none does. */
+const struct program_operation *program_find_mixing(const struct program *p);
+
 /* Adds the output to the stream: y, as wide as the input from it. */
 void program_end(struct program *p, int y);
 

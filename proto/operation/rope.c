@@ -32,6 +32,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
                                .head_width = op->rope.head_width,
                                .n_rotated = op->rope.n_rotated,
                                .frequencies = &r->program->numbers[op->rope.frequencies],
+                               .positions = operation_positions(r, op->inputs[0]),
                                .x = x,
                                .stride = operation_columns(r, op->inputs[0]),
                                .inverse = !forward};

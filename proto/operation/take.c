@@ -46,4 +46,4 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     }
 }
 
-const struct operation operation_take = {.name = "take", .run = run};
+const struct operation operation_take = {.name = "take", .mixes_tokens = true, .run = run};

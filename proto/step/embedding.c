@@ -1,7 +1,8 @@
 /* x[r][t] = dropout(sum of the tables' rows): tokens[id] + positions[t] in GPT-2, tokens[id] * scale in Gemma.
  *
  * Long tables come in several units. The table of tokens is visited first: each token finds its row in exactly one of
- * its units, so the first write of a row is plain and nothing need be zeroed. */
+ * its units, so the first write of a row is plain and nothing need be zeroed. In packed rows positions are looked up as
+ * tokens are. */
 #include "proto/step/layers.h"
 
 /* Rows first .. first+n-1 of one of the tables. */
@@ -132,6 +133,36 @@ static void each_token(const struct layer_pass *pass, const struct table *table,
         pass->ops->position(pass->dev, &op);
 }
 
+/* The table's row for the position of each token, of those that the table has. */
+static void each_position(const struct layer_pass *pass, const struct table *table, bool is_backward)
+{
+    const size_t width = pass->model->config.width;
+    const uint64_t first = table->of->first > table->first ? table->of->first - table->first : 0; /* of position 0 */
+    struct device_embed op = embed_of(pass, table);
+
+    if (first >= table->n)
+        return;
+    op.ids = pass->positions;
+    op.first = (uint32_t)(table->first + first - table->of->first);
+    op.n_table = (uint32_t)(table->n - first);
+    op.accumulate = true;
+    op.scale = 0;
+    op.table = pass->weights ? layer_element(pass, pass->weights, first * width) : NULL;
+    op.table_gradient = pass->contribution ? pass->contribution + first * width : NULL;
+    if (is_backward)
+        pass->ops->embed_backward(pass->dev, &op);
+    else
+        pass->ops->embed(pass->dev, &op);
+}
+
+static void by_position(const struct layer_pass *pass, const struct table *table, bool is_backward)
+{
+    if (pass->positions)
+        each_position(pass, table, is_backward);
+    else
+        each_row(pass, table, is_backward);
+}
+
 static void forward(const struct layer_pass *pass)
 {
     const struct table table = table_of(pass);
@@ -142,7 +173,7 @@ static void forward(const struct layer_pass *pass)
         pass->ops->embed(pass->dev, &op);
         break;
     case MODEL_BY_POSITION:
-        each_row(pass, &table, false);
+        by_position(pass, &table, false);
         break;
     case MODEL_BY_SEGMENT:
         each_token(pass, &table, false);
@@ -179,7 +210,7 @@ static void backward(const struct layer_pass *pass)
         leave_padding_out(pass, &table);
         break;
     case MODEL_BY_POSITION:
-        each_row(pass, &table, true);
+        by_position(pass, &table, true);
         break;
     case MODEL_BY_SEGMENT:
         each_token(pass, &table, true);

@@ -46,6 +46,7 @@ struct layer_pass {
      * the sum to that gradient, which lies at its beginning or in the input's place; else NULL. */
     float *gradient_sum;
     const uint32_t *ids, *labels; /* (tokens), on the device */
+    const uint32_t *positions;    /* (tokens), on the device: each one's index in its document; NULL: rows are whole */
     /* In a classifier, on the device: the length of each row, (n_rows); the segment of each token, (tokens). Else
      * NULL. */
     const uint32_t *lengths, *segments;

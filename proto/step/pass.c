@@ -145,6 +145,27 @@ static int load_lengths(const struct device_pass *pass, const struct plan_row *r
     return rc ? rc : flush(&segments);
 }
 
+/* Loads positions of a run (n tokens from the minibatch's token `first` on), each read once as above. */
+static int load_positions(const struct device_pass *pass, const uint32_t *positions, size_t first, size_t n, size_t at)
+{
+    struct outgoing out = {.pass = pass,
+                           .to = (uint32_t *)device_pass_address(pass, pass->worker->plan.positions) + at};
+    uint32_t last = 0;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        uint32_t position;
+        memcpy(&position, &positions[first + i], sizeof position);
+        if (position != 0 && (i % pass->n_tokens == 0 || position != last + 1))
+            return error_set(pass->err, -EINVAL,
+                             "position %u in row %zu, token %zu: it is neither 0 nor one more than the position before",
+                             position, (first + i) / pass->n_tokens, i % pass->n_tokens);
+        rc = put(&out, position);
+        last = position;
+    }
+    return rc ? rc : flush(&out);
+}
+
 /* Loads the reference model's log p of a run's rows, from the minibatch's row `first` on; `at` is the first one on the
  * device. */
 static int load_references(const struct device_pass *pass, const float *references, size_t first, size_t at)
@@ -177,6 +198,8 @@ int device_pass_load_rows(struct device_pass *pass, const struct device_rows *ro
         if (rc == 0)
             rc = load_field(pass, (uint32_t *)device_pass_address(pass, plan->labels) + i * n, rows->labels, first, n,
                             LABELS);
+        if (rc == 0 && plan->setting.goal.packs)
+            rc = load_positions(pass, rows->positions, first, n, i * n);
         if (rc == 0 && pass->worker->model.config.n_labels)
             rc = load_lengths(pass, rows->rows, row, (size_t)i * pass->run_rows);
         if (rc == 0 && plan_has_pairs(&plan->setting.goal))

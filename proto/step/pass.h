@@ -72,8 +72,8 @@ static inline size_t device_pass_token(const struct device_pass *pass, uint32_t 
     return ((size_t)run * pass->run_rows + row) * pass->n_tokens;
 }
 
-/* Loads ids and labels of all runs, of a classifier lengths and segments, of pairs the reference model's log p. 0; -EINVAL with a sentence for a number
- * that is out of range; -EIO. */
+/* Loads ids and labels of all runs, of a packed job positions, of a classifier lengths and segments, of pairs the
+ * reference model's log p. 0; -EINVAL with a sentence for a number that is out of range; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows);
 
 /* Adds the losses of one run, computed by forward, to *sum: row by row and token by token, or pair by pair, of which the

@@ -81,6 +81,7 @@ static struct operation_run run_of(const struct layer_pass *pass, bool backward)
                               .n_rows = pass->n_rows,
                               .n_tokens = pass->n_tokens,
                               .lengths = pass->lengths,
+                              .positions = pass->positions,
                               .layer = pass->layer->index,
                               .drops = pass->dropout,
                               .seed = pass->seed,

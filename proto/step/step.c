@@ -85,6 +85,8 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
 
     visit->ids = (const uint32_t *)device_pass_address(pass, plan->ids) + token;
     visit->labels = (const uint32_t *)device_pass_address(pass, plan->labels) + token;
+    visit->positions =
+        plan->setting.goal.packs ? (const uint32_t *)device_pass_address(pass, plan->positions) + token : NULL;
     visit->lengths = n_labels ? (const uint32_t *)device_pass_address(pass, plan->lengths) + first : NULL;
     visit->segments = n_labels ? (const uint32_t *)device_pass_address(pass, plan->segments) + token : NULL;
     visit->row_logits = pass->row_logits ? (float *)device_pass_address(pass, plan->logits) + first * n_labels : NULL;

@@ -28,6 +28,7 @@
 struct device_rows {
     uint32_t n_tokens;            /* tokens of each row: 1..seq */
     const uint32_t *ids, *labels; /* (batch, n_tokens) */
+    const uint32_t *positions;    /* (batch, n_tokens) for a packed job; else unused */
     const struct plan_row *rows;  /* (batch) for a classifier; else NULL */
     const float *references;      /* (batch) for pairs of texts; else NULL */
 };
@@ -121,7 +122,7 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
 void device_worker_free(struct device_worker *worker); /* safe on a zeroed struct */
 
 /* Runs one training step; an empty share is done at once. 0; -ECANCELED from the link; -EINVAL with a sentence for a
- * token id or label out of range, lengths of rows that cannot be, or parts that are no share of this worker; -EIO: the
+ * token id or label out of range, lengths of rows or positions that cannot be, or parts that are no share of this worker; -EIO: the
  * device is lost. */
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err);

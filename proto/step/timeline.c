@@ -322,7 +322,7 @@ static int play_step(struct timeline *t, uint64_t step)
         .n_valid = 1,
         .n_parts = t->n_runs,
         .parts = t->parts,
-        .rows = {t->s->plan->setting.goal.seq, t->tokens, t->tokens, t->lengths},
+        .rows = {t->s->plan->setting.goal.seq, t->tokens, t->tokens, t->tokens, t->lengths},
     };
     struct error err;
 

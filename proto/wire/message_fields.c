@@ -22,6 +22,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     goal->grad = message_number_field(w, goal->grad);
     wire_flag(w, &goal->fenced);
     wire_flag(w, &goal->adamw);
+    wire_flag(w, &goal->packs);
     wire_u32(w, &goal->batch);
     wire_u32(w, &goal->seq);
     wire_u32_in(w, &goal->n_parts, 1, MESSAGE_MAX_PARTS);

@@ -13,13 +13,16 @@ SUITE_LABELS(single, on_cuda_release, on_cudnn)
  * before it are whole; 0: no lengths. Windows of one key, of two, of less than a tile, of tiles, of one key more and less,
  * and of a whole row less one, with rows that see nothing of the first tile of their block. n_keys: of another array, less
  * and more than queries by tiles, so many that the CPU's forward pass takes more scratch than backward; one query, and one
- * key, in heads of 1, as only there its gradient of 0 is exact. */
+ * key, in heads of 1, as only there its gradient of 0 is exact. documents: those of each row in turn, of so many tokens,
+ * the last one of the rest: of one token, that end with a tile, that begin in the tile after the queries', that cross
+ * borders of tiles of 32, 64 and 128, that are shorter and longer than the window. */
 static const struct shape {
     size_t n_rows, n_tokens, n_heads, n_kv_heads, head_width;
     bool full;
     size_t n_keys, length, window;
     float p;
     bool is_prepared; /* a CUDA device computes it through cuDNN, where that is found and can */
+    size_t documents[10];
 } shapes[] = {
     {1, 1, 1, 1, 1, .p = 0},
     {2, 1, 3, 3, 8, .p = 0.5f},
@@ -76,6 +79,29 @@ static const struct shape {
     {3, 20, 2, 2, 8, .full = true, .n_keys = 31, .length = 7},
     {2, 130, 4, 2, 20, .full = true, .n_keys = 70, .length = 64},
     {2, 7, 6, 3, 64, .full = true, .n_keys = 150, .length = 1, .p = 0.3f},
+    {1, 1, 2, 2, 3, .documents = {1}},
+    {2, 5, 2, 2, 3, .documents = {1, 1, 1, 1}},
+    {2, 70, 2, 1, 8, .documents = {3, 60, 1}, .p = 0.1f},
+    {1, 192, 2, 2, 12, .documents = {64, 64}},
+    {2, 330, 2, 2, 8, .documents = {20, 5, 1, 1, 101, 40, 90}},
+    {1, 260, 4, 2, 17, .documents = {63, 2, 190}, .p = 0.2f},
+    {2, 200, 2, 1, 8, .documents = {30, 10, 120}, .window = 20},
+    {1, 260, 2, 2, 8, .documents = {70, 130}, .window = 65, .p = 0.1f},
+    {1, 192, 1, 1, 64, .documents = {1, 31, 33, 70}},
+    {2, 330, 2, 2, 64, .documents = {128, 100, 3, 40}, .p = 0.2f},
+    {1, 390, 4, 2, 64, .documents = {65, 1, 290, 20}},
+    {1, 260, 2, 2, 64, .documents = {20, 150}, .window = 33},
+    {1, 200, 1, 1, 64, .documents = {64, 90}, .window = 70, .p = 0.2f},
+    {2, 200, 2, 2, 128, .documents = {33, 1, 100}},
+    {1, 133, 1, 1, 128, .documents = {40, 60}, .p = 0.2f},
+    {1, 300, 4, 2, 128, .documents = {32, 200, 30}},
+    {1, 200, 2, 2, 128, .documents = {50, 120}, .window = 31},
+    {1, 384, 1, 1, 64, .is_prepared = true, .documents = {100, 200}},
+    {1, 5, 1, 1, 3, .full = true, .documents = {1, 1, 1, 1}},
+    {2, 70, 6, 3, 16, .full = true, .documents = {3, 60, 1}, .p = 0.3f},
+    {1, 200, 2, 2, 8, .full = true, .documents = {64, 10, 100}},
+    {2, 330, 4, 2, 20, .full = true, .documents = {20, 5, 1, 1, 101, 40, 90}},
+    {1, 260, 2, 2, 64, .full = true, .documents = {70, 130, 30}, .p = 0.2f},
 };
 enum { N_CASES = COUNT(shapes) * NUMBER_TYPES, FIRST_ROW = 5 };
 
@@ -119,6 +145,7 @@ static struct attention attention_of(const struct shape *s, int type)
                                               .full = s->full,
                                               .window = s->window,
                                               .lengths = s->length ? (void *)call_given : NULL,
+                                              .positions = s->documents[0] ? (void *)call_given : NULL,
                                               .kv = s->n_keys ? call_given : NULL,
                                               .n_keys = s->n_keys,
                                               .scale = scale,
@@ -126,13 +153,32 @@ static struct attention attention_of(const struct shape *s, int type)
     return t;
 }
 
+/* Positions (n_tokens) in documents of these lengths; the second row leaves out the first one. */
+static void place_documents(uint32_t *positions, const struct shape *s, size_t row)
+{
+    size_t begin = 0, end = 0, document = row;
+
+    for (size_t i = 0; i < s->n_tokens; i++) {
+        if (i == end) {
+            const size_t n = document < COUNT(s->documents) ? s->documents[document++] : 0;
+            begin = i;
+            end += n > 0 ? n : s->n_tokens;
+        }
+        positions[i] = (uint32_t)(i - begin);
+    }
+}
+
+/* Of rows, or of documents. */
 static void draw_lengths(struct call_test *test)
 {
     const struct shape *s = ((const struct attention *)test)->shape;
     uint32_t *lengths = (void *)(uintptr_t)test->host.attention.lengths;
+    uint32_t *positions = (void *)(uintptr_t)test->host.attention.positions;
 
     for (size_t row = 0; row < s->n_rows && lengths; row++)
         lengths[row] = (uint32_t)(row + 1 < s->n_rows ? keys_of(s) : s->length);
+    for (size_t row = 0; row < s->n_rows && positions; row++)
+        place_documents(positions + row * s->n_tokens, s, row);
 }
 
 /* For backward: also the output of the reference's, rounded: a device's might be on the other side of a tie. */
@@ -279,6 +325,107 @@ TEST_EACH(a_window_of_a_whole_row_changes_no_bit, N_CASES)
     }
 }
 
+/* Gives a call the inputs of another one, by name. */
+static void copy_inputs(const struct call_test *to, const struct call_test *from)
+{
+    for (unsigned i = 0; i < from->work.n_arrays; i++) {
+        const struct call_array *a = &from->work.arrays[i];
+        if (a->type == CALL_VALUES && a->use & CALL_READ && !(a->use & CALL_FORWARD))
+            memcpy(call_get(call_find(to, a->name)), call_get(a), a->n * number_bytes(from->type));
+    }
+}
+
+/* Asserts that two calls wrote the same bits for tokens first .. end-1 of row 0. */
+static void check_tokens(const struct call_test *a, const struct call_test *b, size_t first, size_t end)
+{
+    const struct device_attention *op = &a->host.attention;
+
+    for (unsigned i = 0; i < a->work.n_arrays; i++) {
+        const struct call_array *x = &a->work.arrays[i], *y = call_find(b, x->name);
+        const size_t bytes = call_type_bytes(x->type, a->type);
+        /* one number for each head and token, or a token's values side by side */
+        const size_t runs = x->type == CALL_FP32 ? op->n_heads : 1;
+        const size_t columns = x->n / op->n_rows / op->n_tokens / runs;
+        for (size_t run = 0; x->use & CALL_WRITTEN && run < runs; run++) {
+            const size_t at = (run * op->n_tokens + first) * columns * bytes;
+            ck_assert_mem_eq((char *)call_get(x) + at, (char *)call_get(y) + at, (end - first) * columns * bytes);
+        }
+    }
+}
+
+/* Forward or backward. */
+static struct attention packed_of(const struct shape *s, int type, bool backward)
+{
+    struct attention t = attention_of(s, type);
+
+    t.test.call.kind = backward ? CALL_attention_backward : CALL_attention;
+    t.test.before = backward ? run_both : prepare_alone;
+    t.test.prepare = draw_lengths;
+    return t;
+}
+
+/* A CUDA device's tensor cores do without documents (attention.cu): those of wide heads that are dropped. */
+static bool is_too_wide(const struct shape *s, int type)
+{
+    return backend_get()->cuda && type == NUMBER_BF16 && s->head_width == 128 && s->p > 0;
+}
+
+TEST_EACH(a_document_as_long_as_its_row_changes_no_bit, 2 * N_CASES)
+{
+    const struct shape *s = &shapes[_i / 2 / NUMBER_TYPES];
+    struct shape whole = *s;
+    struct attention none = packed_of(s, _i / 2 % NUMBER_TYPES, _i % 2), one;
+
+    if (s->documents[0] || s->n_keys || s->length || s->n_rows > 1 || s->is_prepared ||
+        is_too_wide(s, _i / 2 % NUMBER_TYPES) || !suits(s))
+        return;
+    whole.documents[0] = s->n_tokens;
+    one = packed_of(&whole, _i / 2 % NUMBER_TYPES, _i % 2);
+    call_make(&none.test), call_make(&one.test);
+    copy_inputs(&one.test, &none.test);
+    call_once(&none.test), call_once(&one.test);
+    check_tokens(&none.test, &one.test, 0, s->n_tokens);
+}
+
+/* Other values around tokens first .. end-1 of row 0, in one document on each side, or one for each token. */
+static void change_neighbours(const struct call_test *test, size_t first, size_t end, bool alone)
+{
+    const struct device_attention *op = &test->host.attention;
+    uint32_t *positions = (void *)(uintptr_t)op->positions;
+
+    for (unsigned i = 0; i < test->work.n_arrays; i++) {
+        const struct call_array *a = &test->work.arrays[i];
+        const size_t columns = a->n / op->n_rows / op->n_tokens;
+        if (a->type == CALL_VALUES && a->use & CALL_READ && !(a->use & CALL_FORWARD))
+            for (size_t j = 0; j < op->n_tokens * columns; j++)
+                if (j / columns < first || j / columns >= end)
+                    operation_set(test->type, call_get(a), j, 3 - 2 * operation_get(test->type, call_get(a), j));
+    }
+    for (size_t i = 0; i < op->n_tokens; i++)
+        if (i < first || i >= end)
+            positions[i] = alone ? 0 : (uint32_t)(i < first ? i : i - end);
+}
+
+/* Whatever documents are beside it, at its place in a row: that of the row's middle, forward and backward. */
+TEST_EACH(other_documents_of_its_row_change_no_bit_of_a_document, 4 * N_CASES)
+{
+    const struct shape *s = &shapes[_i / 4 / NUMBER_TYPES];
+    struct attention t = packed_of(s, _i / 4 % NUMBER_TYPES, _i % 2), beside = t;
+
+    if (!s->documents[0] || s->is_prepared || !suits(s))
+        return;
+    call_make(&t.test), call_make(&beside.test);
+    copy_inputs(&beside.test, &t.test);
+    const uint32_t *positions = t.test.host.attention.positions;
+    const size_t first = s->n_tokens / 2 - positions[s->n_tokens / 2];
+    size_t end = first + 1;
+    while (end < s->n_tokens && positions[end] > 0)
+        end++;
+    change_neighbours(&beside.test, first, end, _i / 2 % 2);
+    call_once(&t.test), call_once(&beside.test);
+    check_tokens(&t.test, &beside.test, first, end);
+}
+
 /* Columns first .. first+n-1 of rows of `stride` values. */
 static void *take_columns(const struct call_test *test, const void *from, size_t rows, size_t stride, size_t first,
                           size_t n)
@@ -300,7 +447,7 @@ TEST_EACH(keys_in_another_array_change_no_bit, N_CASES)
     const size_t rows = s->n_rows * s->n_tokens, width = one.test.call.attention.width;
     const size_t keys = 2 * s->n_kv_heads * s->head_width, columns[] = {0, width, keys};
 
-    if (!s->full || s->n_keys || !suits(s))
+    if (!s->full || s->n_keys || s->documents[0] || !suits(s))
         return;
     one.test.call.kind = CALL_attention_backward, one.test.before = run_both, one.test.prepare = draw_lengths;
     two = one;

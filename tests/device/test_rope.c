@@ -11,9 +11,12 @@ SUITE_LABELS(on_cuda)
 static const struct shape {
     size_t n_rows, n_tokens, n_heads, head_width, n_rotated, gap;
     uint64_t first;
+    bool packed; /* tokens have positions of their own */
 } shapes[] = {
-    {1, 1, 1, 2, 2, 0, 0},    {2, 3, 3, 10, 10, 5, 0},      {1, 5, 2, 64, 64, 64, 7}, {2, 4, 5, 24, 16, 8, 100},
-    {1, 3, 2, 128, 96, 0, 0}, {1, 2, 3, 256, 256, 8, 5000}, {1, 1, 2, 16, 0, 0, 3},   {1, 4, 8, 128, 128, 0, 131070},
+    {1, 1, 1, 2, 2, 0, 0, false},     {2, 3, 3, 10, 10, 5, 0, false},        {1, 5, 2, 64, 64, 64, 7, false},
+    {2, 4, 5, 24, 16, 8, 100, false}, {1, 3, 2, 128, 96, 0, 0, false},       {1, 2, 3, 256, 256, 8, 5000, false},
+    {1, 1, 2, 16, 0, 0, 3, false},    {1, 4, 8, 128, 128, 0, 131070, false}, {2, 7, 3, 16, 16, 5, 0, true},
+    {1, 5, 2, 128, 128, 0, 0, true},
 };
 
 /* Two products and a sum of values up to 4, of which the cosine and the sine are each within 2^-24. */
@@ -21,6 +24,20 @@ static double near(const struct call_test *test, const char *output)
 {
     (void)test, (void)output;
     return 3 * 0x1p-23;
+}
+
+/* Documents of 1 token, of 2, of 3 and so on; the last one begins far from the first position, as no row would. */
+static void draw_positions(struct call_test *test)
+{
+    const struct device_rope *op = &test->host.rope;
+    uint32_t *positions = (void *)(uintptr_t)op->positions;
+    uint32_t n = 1, next = 0;
+
+    for (size_t i = 0; positions && i < op->n_rows * op->n_tokens; i++) {
+        positions[i] = i + 1 == op->n_rows * op->n_tokens ? 70001 : next;
+        next = next + 1 < n ? next + 1 : 0;
+        n += next == 0;
+    }
 }
 
 SUITE_FIXTURE(mirror_forget, NULL)
@@ -38,9 +55,11 @@ TEST_EACH(rope_turns_pairs_by_their_position, 2 * COUNT(shapes) * NUMBER_TYPES)
                                                .n_rotated = s->n_rotated,
                                                .frequencies = frequencies,
                                                .first = s->first,
+                                               .positions = s->packed ? (void *)call_given : NULL,
                                                .stride = s->n_heads * s->head_width + s->gap,
                                                .inverse = _i % 2}},
-                             .near = near};
+                             .near = near,
+                             .prepare = draw_positions};
 
     for (size_t j = 0; j < s->n_rotated / 2; j++)
         frequencies[j] = pow(10000, -2 * (double)j / (double)s->n_rotated);

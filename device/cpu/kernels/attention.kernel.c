@@ -3,7 +3,10 @@
  * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end, and in
  * backward all heads that share their keys, one after another. So heads and rows cannot change each other's bits. Views
  * of qkv are packed once per head: its rows are often a multiple of 4 KiB apart, so a tile's rows would share a few
- * sets of the first-level cache. Packed rows, scores, probabilities and their gradients are fp32. */
+ * sets of the first-level cache. Packed rows, scores, probabilities and their gradients are fp32.
+ *
+ * Documents of one row: a tile of queries runs over the tiles from the first that any of its queries sees to the last.
+ * In tiles before or after a query's document its probabilities are 0, and sums stay as they are. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/dropout.h"
 #include "device/cpu/kernels/math.h"
@@ -23,6 +26,7 @@ struct head {
     size_t kv_width;                        /* columns of all heads of keys */
     size_t n_counted;                       /* keys that count, at most n_keys */
     size_t window;                          /* keys that a query sees at most, unless `full` */
+    const uint32_t *positions;              /* (n_tokens) each token's index in its document; NULL: there is one */
     const value *q, *k, *v;
     float to_log2;  /* score * to_log2 is the exponent of 2 */
     float *scratch; /* this thread's */
@@ -62,6 +66,7 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
         .kv_width = kv_width,
         .n_counted = op->full && op->lengths ? op->lengths[row] : n_keys,
         .window = device_window(op->window, op->n_tokens),
+        .positions = op->positions ? op->positions + row * op->n_tokens : NULL,
         .q = (const value *)op->qkv + row * op->n_tokens * q_stride + index * width,
         .k = k,
         .v = k + kv_width,
@@ -143,18 +148,48 @@ static bool is_diagonal(const struct head *head, const size_t place[2])
     return !head->op->full && place[0] == place[1];
 }
 
+/* The first key that a query sees. */
+static size_t first_key(const struct head *head, size_t query)
+{
+    const size_t first = device_first_key(head->window, query);
+    const size_t document = head->positions ? query - head->positions[query] : 0;
+
+    return document > first ? document : first;
+}
+
+/* End of the document that token i is in, at most `most` (> i). */
+static size_t document_end(const struct head *head, size_t i, size_t most)
+{
+    do
+        i++;
+    while (i < most && head->positions[i] > 0);
+    return i;
+}
+
 /* The first tile of keys that any query of this tile sees. */
 static size_t keys_begin(const struct head *head, size_t query)
 {
-    return device_first_key(head->window, query) / TILE * TILE;
+    return first_key(head, query) / TILE * TILE;
 }
 
 /* Columns of a tile before the first one that the query sees; TILE: it sees none. They become zeros. */
 static size_t tile_unseen(const struct head *head, size_t i, const size_t place[2])
 {
-    const size_t first = device_first_key(head->window, place[0] + i);
+    const size_t first = first_key(head, place[0] + i);
 
     return first > place[1] ? size_smaller(TILE, first - place[1]) : 0;
+}
+
+/* End of the columns of a tile of keys that are not after the query's document. */
+static size_t document_columns(const struct head *head, size_t query, size_t key)
+{
+    const size_t end = size_smaller(head->n_keys, key + TILE), from = query > key ? query : key;
+
+    if (from >= end)
+        return TILE;
+    if (from - head->positions[from] > query)
+        return 0;
+    return document_end(head, from, end) - key;
 }
 
 /* End of the columns that the query sees; those from here on become zeros. */
@@ -162,19 +197,34 @@ static size_t tile_seen(const struct head *head, size_t i, const size_t place[2]
 {
     if (is_diagonal(head, place))
         return i + 1;
+    if (head->op->full && head->positions)
+        return document_columns(head, place[0] + i, place[1]);
     return head->op->full ? size_smaller(TILE, head->n_counted - place[1]) : TILE;
 }
 
-/* End of the keys that any query of this tile sees. */
-static size_t keys_end(const struct head *head, size_t query)
+/* End of the keys that any of n queries sees; causal, one in its last tile. */
+static size_t keys_end(const struct head *head, size_t query, size_t n)
 {
+    if (head->op->full && head->positions)
+        return document_end(head, query + n - 1, head->n_keys);
     return head->op->full ? head->n_counted : query + 1;
+}
+
+/* The first tile of queries that see any key of this tile. */
+static size_t queries_begin(const struct head *head, size_t key)
+{
+    if (head->op->full && head->positions)
+        return (key - head->positions[key]) / TILE * TILE;
+    return head->op->full ? 0 : key;
 }
 
 /* End of the queries that see any of n keys. */
 static size_t queries_end(const struct head *head, size_t key, size_t n)
 {
-    return head->op->full ? head->n_tokens : size_smaller(head->n_tokens, key + n - 1 + head->window);
+    const size_t last = key + n - 1;
+    const size_t end = head->op->full ? head->n_tokens : size_smaller(head->n_tokens, last + head->window);
+
+    return head->positions ? document_end(head, last, end) : end;
 }
 
 static void draw_factors(const struct head *head, float factors[TILE], size_t query, size_t key)
@@ -279,13 +329,13 @@ struct forward {
 static void forward_tile(const struct head *head, const struct forward *at, size_t query)
 {
     const size_t n = size_smaller(TILE, head->n_tokens - query);
-    const size_t begin = keys_begin(head, query);
+    const size_t begin = keys_begin(head, query), end = keys_end(head, query, n);
     struct softmax softmax = {.max = {0}};
 
     for (size_t i = 0; i < TILE; i++)
         softmax.max[i] = -INFINITY;
     pack(head, at->q, head->q + query * head->q_stride, head->q_stride, n);
-    for (size_t key = begin; key < keys_end(head, query); key += TILE) {
+    for (size_t key = begin; key < end; key += TILE) {
         const size_t place[2] = {query, key};
         const bool diagonal = is_diagonal(head, place);
 
@@ -392,7 +442,7 @@ static void softmax_backward(const struct head *head, const struct backward *at,
 static void backward_tile(const struct head *head, const struct backward *at, size_t query, size_t key)
 {
     const size_t place[2] = {query, key};
-    const bool diagonal = is_diagonal(head, place), is_first = query == (head->op->full ? 0 : key) && !at->is_next;
+    const bool diagonal = is_diagonal(head, place), is_first = query == queries_begin(head, key) && !at->is_next;
     const size_t n = size_smaller(TILE, head->n_tokens - query), n_keys = size_smaller(TILE, head->n_keys - key);
     const float *out_gradient = at->out_gradient + query * head->padded, *q = at->q + query * head->padded;
     struct product sum = {.b_stride = head->padded, .c_stride = head->padded, .n = head->padded};
@@ -438,13 +488,15 @@ static struct backward lay_out(const struct head *head)
 /* A tile of n keys with all queries that see them; completes its gradients. */
 static void backward_keys(const struct head *head, const struct backward *at, size_t key, size_t n)
 {
+    const size_t end = queries_end(head, key, n);
+
     pack_tile(head, at->room, head->v + key * head->kv_stride, head->kv_stride,
               n); /* room is unused until the first tile of queries */
     transpose(head, at->v_transposed, at->room);
     pack_tile(head, at->k, head->k + key * head->kv_stride, head->kv_stride, n);
     transpose(head, at->k_transposed, at->k);
     if (key < head->n_counted)
-        for (size_t query = head->op->full ? 0 : key; query < queries_end(head, key, n); query += TILE)
+        for (size_t query = queries_begin(head, key); query < end; query += TILE)
             backward_tile(head, at, query, key);
     else if (!at->is_next) { /* no query sees them */
         memset(at->k_gradient, 0, n * head->padded * sizeof(float));

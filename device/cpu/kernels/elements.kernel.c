@@ -105,7 +105,7 @@ void KERNEL_NAME(cpu_rope)(struct device *dev, const struct device_rope *op)
         turns[j] = turn_of(op->frequencies[j], op->inverse);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
     for (size_t i = 0; i < m; i++) {
-        const uint64_t position = op->first + i % op->n_tokens;
+        const uint64_t position = op->positions ? op->positions[i] : op->first + i % op->n_tokens;
         value *x = (value *)op->x + i * op->stride;
         float cosine[PAIRS], sine[PAIRS];
 

@@ -234,10 +234,10 @@ static bool is_aligned(const struct device_attention *op)
     return addresses % 16 == 0;
 }
 
-/* The graphs support only causal attention without shared keys and window. */
+/* The graphs support only causal attention over whole rows, without shared keys and window. */
 static bool is_plain(const struct device_attention *op)
 {
-    return !op->full && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads &&
+    return !op->full && !op->positions && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads &&
            device_window(op->window, op->n_tokens) == op->n_tokens;
 }
 
@@ -254,6 +254,8 @@ static const char *cannot(const struct device *dev, const struct device_attentio
         return "cuDNN's dropout has other bits";
     if (device_window(op->window, op->n_tokens) < op->n_tokens)
         return "cuDNN is not used for windows";
+    if (op->positions)
+        return "cuDNN is not used for packed rows";
     if (!plan_attention_suits(op->n_rows, op->n_tokens, op->n_heads, op->width) || !is_aligned(op) || !is_plain(op))
         return "cuDNN has none for this shape";
     return NULL;

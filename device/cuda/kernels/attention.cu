@@ -3,8 +3,8 @@
  * Flash attention - Dao et al., arXiv:2205.14135; the division of work - Dao, arXiv:2307.08691. A block computes one
  * tile of queries of one head of one row, over all tiles of keys: scores, their exponentials relative to the largest
  * score so far, and the products with the values, which are rescaled when the largest changes. So no block depends on
- * another. Blocks with the most keys come first in each head. With a window, tiles that no query of the block sees are
- * left out. */
+ * another. Blocks with the most keys come first in each head. With a window or documents, tiles that no query of the
+ * block sees are left out. */
 #include "device/cuda/kernels/attention.cuh"
 
 /* A warp has 32 queries: each right factor that it loads from shared memory serves two products, as otherwise that
@@ -22,6 +22,25 @@ template <int HEAD> struct warp_state {
     float out[2][HEAD / 8][4];  /* output of 16 queries each, as sums (fragment.cuh) */
     float max[2][2], sum[2][2]; /* for queries lane/4 and lane/4 + 8; sum: this lane's part */
 };
+
+/* Masks the scores of keys from `key` on that come before the first one of their query's document; the warp's queries
+ * begin at `query`. */
+template <int TILE_KEYS>
+__device__ inline void mask_documents(const attention &a, unsigned head, float (*scores)[TILE_KEYS / 8][4], int query,
+                                      int key)
+{
+    const int lane = lane_index();
+
+#pragma unroll
+    for (int row = 0; row < 4; row++) {
+        const int m = row / 2, half = row % 2;
+        const int first = document_of(a, head, query + m * 16 + half * 8 + lane / 4) - key;
+#pragma unroll
+        for (int i = 0; i < TILE_KEYS / 4; i++)
+            if (i / 2 * 8 + lane % 4 * 2 + i % 2 < first)
+                scores[m][i / 2][2 * half + i % 2] = -INFINITY;
+    }
+}
 
 /* Turns scores into exponentials relative to the largest so far, and rescales earlier sums. The first score is of the
  * key `ahead` positions after the warp's first query. */
@@ -112,7 +131,7 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
 }
 
 /* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill. */
-template <int HEAD, bool DROPS, bool SLIDES> __global__ void __maxnreg__(248) attend(const attention a)
+template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(248) attend(const attention a)
 {
     enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
     enum { KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, if there are enough */
@@ -121,7 +140,7 @@ template <int HEAD, bool DROPS, bool SLIDES> __global__ void __maxnreg__(248) at
     const unsigned head = blockIdx.x / n_tiles;
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
     const int row = (int)threadIdx.x / WARP * 32, end = min(query + TILE_QUERIES, a.n_tokens);
-    const int begin = SLIDES ? first_seen(a, query) / TILE_KEYS * TILE_KEYS : 0;
+    const int begin = first_seen<R>(a, head, query) / TILE_KEYS * TILE_KEYS;
     const size_t stride = a.stride;
     const bf16 *keys = share::of(input_of<ANY_SELF, bf16>(a, head, KEYS), begin); /* values: a.kv_width behind */
     unsigned char *room = shared_memory<unsigned char>();
@@ -163,7 +182,9 @@ template <int HEAD, bool DROPS, bool SLIDES> __global__ void __maxnreg__(248) at
                 left[m] = KEEP ? kept[KEEP ? step : 0][m] : tile_left<HEAD>(q, row + m * 16, step);
             tile_multiply_transposed<HEAD, 2, TILE_KEYS>(scores, left, k, step);
         }
-        exponentiate<HEAD, TILE_KEYS, SLIDES>(&state, scores, a.to_log2, key - query - row, a.window);
+        if (R == REACH_DOCUMENT && key < document_of(a, afresh(head), query + row + 31))
+            mask_documents<TILE_KEYS>(a, head, scores, query + row, key);
+        exponentiate<HEAD, TILE_KEYS, R != REACH_ALL>(&state, scores, a.to_log2, key - query - row, a.window);
         if (DROPS)
             drop<TILE_KEYS>(scores, drawn);
 #pragma unroll
@@ -184,8 +205,11 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
     const int column = (int)(blockIdx.x % n_columns) * PLAIN;
     const int query = (n_tiles - 1 - (int)(blockIdx.x / n_columns % n_tiles)) * PLAIN;
     const unsigned head = blockIdx.x / n_columns / n_tiles;
-    const int n_keys = keys_of<K>(a, head), end = is_full<K>(a) ? n_keys : query + 1;
-    const int begin = K == OWN_CAUSAL || is_full<K>(a) ? 0 : first_seen(a, query) / PLAIN * PLAIN;
+    const int n_keys = keys_of<K>(a, head),
+              begin = K == ANY_SELF ? first_seen_of_any(a, head, query) / PLAIN * PLAIN : 0;
+    const int end = !is_full<K>(a)                    ? query + 1
+                    : K == ANY_SELF && a.op.positions ? documents_end<PLAIN>(a, head, begin, query + PLAIN - 1)
+                                                      : n_keys;
     plain_room *room = shared_memory<plain_room>();
     float max[4], sum[4] = {}, out[4][4] = {}, scale[4];
 
@@ -202,7 +226,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
             float top = max[i];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                p[i][j] = is_seen<K>(a, at, key + plain_column() + j, n_keys) ? p[i][j] : -INFINITY;
+                p[i][j] = is_seen<K>(a, head, at, key + plain_column() + j, n_keys) ? p[i][j] : -INFINITY;
                 top = fmaxf(top, p[i][j]);
             }
             for (int far = 8; far > 0; far /= 2)
@@ -257,13 +281,13 @@ template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q
     return launch_plain<T, ANY_SELF>(q, a);
 }
 
-template <int HEAD, bool SLIDES> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+template <int HEAD, reach R> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
     const size_t shared = (TILE_QUERIES + 4 * tile_keys<HEAD>::N) * HEAD * sizeof(bf16);
     const size_t tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
-    auto kernel = attend<HEAD, false, SLIDES>;
-    if constexpr (HEAD < 128 || !SLIDES)
-        kernel = a.op.dropout.p > 0 ? attend<HEAD, true, SLIDES> : kernel;
+    auto kernel = attend<HEAD, false, R>;
+    if constexpr (HEAD < 128 || R == REACH_ALL)
+        kernel = a.op.dropout.p > 0 ? attend<HEAD, true, R> : kernel;
     const cudaError_t rc = allow_shared(kernel, shared);
 
     if (rc != cudaSuccess)
@@ -273,7 +297,15 @@ template <int HEAD, bool SLIDES> static cudaError_t launch_fast(const struct cud
 
 template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    return attention_slides(a) ? launch_fast<HEAD, true>(q, a) : launch_fast<HEAD, false>(q, a);
+    switch (reach_of(a)) {
+    case REACH_WINDOW:
+        return launch_fast<HEAD, REACH_WINDOW>(q, a);
+    case REACH_DOCUMENT:
+        return launch_fast<HEAD, REACH_DOCUMENT>(q, a);
+    case REACH_ALL:
+        break;
+    }
+    return launch_fast<HEAD, REACH_ALL>(q, a);
 }
 
 extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op)
@@ -282,8 +314,8 @@ extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct d
 
     if (attention_is_fast(q, op, 64))
         return launch_fast<64>(q, a);
-    /* with dropout and a window, wide heads have too few registers */
-    if (attention_is_fast(q, op, 128) && !(attention_slides(a) && op->dropout.p > 0))
+    /* with dropout and a window or documents, wide heads have too few registers */
+    if (attention_is_fast(q, op, 128) && !(reach_of(a) != REACH_ALL && op->dropout.p > 0))
         return launch_fast<128>(q, a);
     return q->type == NUMBER_BF16 ? launch_plain<bf16>(q, a) : launch_plain<float>(q, a);
 }

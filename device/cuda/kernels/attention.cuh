@@ -56,10 +56,15 @@ inline bool attention_is_fast(const struct cuda_queue *q, const struct device_at
     return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0 && !op->full;
 }
 
-/* True if some query does not see the first key. */
-inline bool attention_slides(const attention &a)
+/* Which of the keys up to its own a query of a causal row sees: all; the last `window` of them; of these, those of its
+ * document. Fast kernels are compiled for each. */
+enum reach { REACH_ALL, REACH_WINDOW, REACH_DOCUMENT };
+
+inline reach reach_of(const attention &a)
 {
-    return !a.op.full && a.window < a.n_tokens;
+    if (a.op.positions)
+        return REACH_DOCUMENT;
+    return !a.op.full && a.window < a.n_tokens ? REACH_WINDOW : REACH_ALL;
 }
 
 /* Rows of a matrix. */
@@ -70,15 +75,15 @@ template <typename T> struct view {
 
 enum part { QUERIES, KEYS, VALUES };
 
-/* Kinds that plain kernels are compiled for: causal without window and shared keys; any self-attention, which leaves
- * fewer registers; or cross attention. */
+/* Kinds that plain kernels are compiled for: causal without window, documents and shared keys; any self-attention, which
+ * leaves fewer registers; or cross attention. */
 enum kind { OWN_CAUSAL, ANY_SELF, CROSS };
 
 inline kind kind_of(const attention &a)
 {
     if (a.op.kv)
         return CROSS;
-    return a.op.full || a.group > 1 || attention_slides(a) ? ANY_SELF : OWN_CAUSAL;
+    return a.op.full || a.group > 1 || reach_of(a) != REACH_ALL ? ANY_SELF : OWN_CAUSAL;
 }
 
 template <kind K> __device__ inline bool is_full(const attention &a)
@@ -123,10 +128,45 @@ template <kind K> __device__ inline int keys_of(const attention &a, unsigned hea
     return is_full<K>(a) && a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : rows_of<K, true>(a);
 }
 
-/* The first key that a query sees, unless `full`. */
-__device__ inline int first_seen(const attention &a, int query)
+/* The first key that a query sees, if all its row is one document, unless `full`. */
+__device__ inline int first_in_window(const attention &a, int query)
 {
     return max(query + 1 - a.window, 0);
+}
+
+/* The first token of a token's document; of tokens beyond the row, that of its last one. With positions. */
+__device__ inline int document_of(const attention &a, unsigned head, int token)
+{
+    token = min(token, a.n_tokens - 1);
+    return token - (int)a.op.positions[(size_t)(head / a.n_heads) * a.n_tokens + token];
+}
+
+/* The first key that a query sees; it rises from query to query. */
+template <reach R> __device__ inline int first_seen(const attention &a, unsigned head, int query)
+{
+    const int first = R == REACH_ALL ? 0 : first_in_window(a, query);
+
+    return R == REACH_DOCUMENT ? max(first, document_of(a, head, query)) : first;
+}
+
+/* For all that self-attention may be. */
+__device__ inline int first_seen_of_any(const attention &a, unsigned head, int query)
+{
+    const int first = a.op.full ? 0 : first_in_window(a, query);
+
+    return a.op.positions ? max(first, document_of(a, head, query)) : first;
+}
+
+/* End of the tiles of N tokens, from `from` on, that begin in documents which begin at `last` or before: those further
+ * on have no token of a document that reaches back to `last`. Each warp finds it, of which all threads must be here. */
+template <int N> __device__ inline int documents_end(const attention &a, unsigned head, int from, int last)
+{
+    for (int first = from;; first += WARP * N) {
+        const int token = first + (int)threadIdx.x % WARP * N;
+        const unsigned begun = __ballot_sync(WHOLE_WARP, token < a.n_tokens && document_of(a, head, token) <= last);
+        if (begun != WHOLE_WARP)
+            return first + __popc(begun) * N;
+    }
 }
 
 /* End of the queries that see any of n keys. */
@@ -136,8 +176,12 @@ __device__ inline int queries_end(const attention &a, int key, int n)
 }
 
 /* n_keys: those that count in the row. */
-template <kind K> __device__ inline bool is_seen(const attention &a, int query, int key, int n_keys)
+template <kind K> __device__ inline bool is_seen(const attention &a, unsigned head, int query, int key, int n_keys)
 {
+    if (K == ANY_SELF && a.op.positions) {
+        const bool is_near = a.op.full ? key < n_keys : key <= query && key + a.window > query;
+        return is_near && document_of(a, head, key) == document_of(a, head, query);
+    }
     if (is_full<K>(a))
         return key < n_keys;
     return key <= query && (K == OWN_CAUSAL || key + a.window > query);

@@ -105,16 +105,37 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
     }
 };
 
+/* Masks scores, as softmax_backward has them, of keys that come before the first one of their query's document. */
+template <bool OF_KEYS, int COMING>
+__device__ inline void mask_documents(const attention &a, unsigned head, float (*scores)[4], const int place[2])
+{
+    const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
+
+    if (document_of(a, head, OF_KEYS ? place[1] + COMING - 1 : place[0] + 15) <= place[OF_KEYS ? 0 : 1])
+        return; /* the first key is of the last query's document */
+#pragma unroll
+    for (int i = 0; i < (OF_KEYS ? COMING / 4 : 2); i++) { /* queries */
+        const int first = document_of(a, head, OF_KEYS ? column + i / 2 * 8 + i % 2 : row + i * 8);
+#pragma unroll
+        for (int j = 0; j < (OF_KEYS ? 2 : COMING / 4); j++) { /* keys */
+            const int key = OF_KEYS ? row + j * 8 : column + j / 2 * 8 + j % 2;
+            if (key < first)
+                scores[(OF_KEYS ? i : j) / 2][OF_KEYS ? j * 2 + i % 2 : i * 2 + j % 2] = -INFINITY;
+        }
+    }
+}
+
 /* From scores and g: p, for the values' gradient, and s. Element i of sums n is in row lane/4 + i/2*8 and column n*8 +
  * lane%4*2 + i%2. row, column: of the warp's first element, among all tokens. */
-template <bool OF_KEYS, bool DROPS, bool SLIDES, int COMING>
+template <bool OF_KEYS, bool DROPS, reach R, int COMING>
 __device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4],
                                         const float (*numbers)[COMING], const float of_rows[2][2], const int place[2],
                                         uint32_t kept)
 {
     const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
     const bool masks = OF_KEYS ? place[0] + 15 > place[1] : place[1] + COMING - 1 > place[0];
-    const bool slides = SLIDES && place[OF_KEYS ? 0 : 1] + a.window < (OF_KEYS ? place[1] + COMING : place[0] + 16);
+    const bool slides =
+        R != REACH_ALL && place[OF_KEYS ? 0 : 1] + a.window < (OF_KEYS ? place[1] + COMING : place[0] + 16);
 
 #pragma unroll
     for (int n = 0; n < COMING / 8; n++)
@@ -138,16 +159,19 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
         }
 }
 
-template <int HEAD, bool OF_KEYS, bool DROPS, bool SLIDES>
+template <int HEAD, bool OF_KEYS, bool DROPS, reach R>
 __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 {
     enum { STEPS = HEAD / 16, COMING = plan<HEAD, OF_KEYS>::COMING, KEPT = plan<HEAD, OF_KEYS>::KEPT };
     const int n_tiles = (a.n_tokens + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
     const unsigned head = blockIdx.x / n_tiles;
     const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
-    const int row = (int)threadIdx.x / WARP * 16, seen = SLIDES ? first_seen(a, first) / COMING * COMING : 0;
+    const int row = (int)threadIdx.x / WARP * 16, seen = first_seen<R>(a, head, first) / COMING * COMING;
     const int begin = OF_KEYS ? first : seen;
-    const int end = !OF_KEYS ? first + 1 : SLIDES ? queries_end(a, first, TILE) : a.n_tokens;
+    const int window_end = R == REACH_ALL ? a.n_tokens : queries_end(a, first, TILE);
+    const int end = !OF_KEYS              ? first + 1
+                    : R == REACH_DOCUMENT ? min(window_end, documents_end<COMING>(a, head, first, first + TILE - 1))
+                                          : window_end;
     const sides<bf16, fast_kind<OF_KEYS>::K, OF_KEYS> sides(a, head);
     room<HEAD, OF_KEYS> *shared = shared_memory<room<HEAD, OF_KEYS>>();
     float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
@@ -180,11 +204,13 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                 kept[i] = tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
 #pragma unroll
         for (int i = 0; i < 2 * STEPS; i++) {
+            if (R == REACH_DOCUMENT && i == STEPS) /* here: g has no registers yet */
+                mask_documents<OF_KEYS, COMING>(a, afresh(head), p[0], place);
             const matrices left =
                 i < KEPT ? kept[i < KEPT ? i : 0] : tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
             tile_multiply_transposed<HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
         }
-        softmax_backward<OF_KEYS, DROPS, SLIDES, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
+        softmax_backward<OF_KEYS, DROPS, R, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
 #pragma unroll
         for (int n = 0; n < COMING / 16; n++) {
             const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
@@ -213,11 +239,14 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
     const unsigned group = OF_KEYS && K != OWN_CAUSAL ? a.group : 1, from = blockIdx.x / n_columns / n_tiles * group;
     const int n_keys = keys_of<K>(a, from), first = (OF_KEYS ? tile : n_tiles - 1 - tile) * PLAIN;
     const bool is_whole = K == OWN_CAUSAL || is_full<K>(a); /* without a window */
-    const int seen = is_whole ? 0 : first_seen(a, first) / PLAIN * PLAIN;
+    const int seen = K == ANY_SELF ? first_seen_of_any(a, from, first) / PLAIN * PLAIN : 0;
     const int begin = OF_KEYS && !is_full<K>(a) ? first : seen;
-    const int end = OF_KEYS         ? (is_whole ? a.n_tokens : queries_end(a, first, PLAIN))
-                    : is_full<K>(a) ? n_keys
-                                    : first + 1;
+    const int row_end = OF_KEYS         ? (is_whole ? a.n_tokens : queries_end(a, first, PLAIN))
+                        : is_full<K>(a) ? n_keys
+                                        : first + 1;
+    const int end = K == ANY_SELF && a.op.positions
+                        ? min(row_end, documents_end<PLAIN>(a, from, begin, first + PLAIN - 1))
+                        : row_end;
     plain_room *room = shared_memory<plain_room>();
     float sums[2][4][4] = {}, scale[4], kept_scale[4];
 
@@ -235,7 +264,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
                 const int row = first + plain_row() + i / 4, at = other + plain_column() + i % 4;
                 const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
                 const size_t number = (size_t)head * a.n_tokens + query;
-                const bool takes_part = is_seen<K>(a, query, key, n_keys) && query < a.n_tokens;
+                const bool takes_part = is_seen<K>(a, head, query, key, n_keys) && query < a.n_tokens;
                 const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
                 const float factor = !DROPS ? 1 : takes_part && is_kept<K>(a, head, query, key) ? a.kept_scale : 0;
 
@@ -261,14 +290,14 @@ template <typename T, int GROUP> static cudaError_t launch_prepare(const struct 
     return launch(prepare<T, GROUP>, dim3((unsigned)((n * GROUP + 255) / 256)), 256, 0, q->stream, a);
 }
 
-template <int HEAD, bool OF_KEYS, bool SLIDES>
+template <int HEAD, bool OF_KEYS, reach R>
 static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    auto kernel = attend_backward<HEAD, OF_KEYS, true, SLIDES>;
+    auto kernel = attend_backward<HEAD, OF_KEYS, true, R>;
     /* For keys of wide heads with a window, ptxas has too few registers without dropout; with it, of 0, it has
      * enough. */
-    if constexpr (HEAD < 128 || !OF_KEYS || !SLIDES)
-        kernel = a.op.dropout.p > 0 ? kernel : attend_backward<HEAD, OF_KEYS, false, SLIDES>;
+    if constexpr (HEAD < 128 || !OF_KEYS || R == REACH_ALL)
+        kernel = a.op.dropout.p > 0 ? kernel : attend_backward<HEAD, OF_KEYS, false, R>;
     const size_t tiles = (a.n_tokens + TILE - 1) / TILE;
     const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, OF_KEYS>));
 
@@ -280,7 +309,15 @@ static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 
 template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    return attention_slides(a) ? launch_fast<HEAD, OF_KEYS, true>(q, a) : launch_fast<HEAD, OF_KEYS, false>(q, a);
+    switch (reach_of(a)) {
+    case REACH_WINDOW:
+        return launch_fast<HEAD, OF_KEYS, REACH_WINDOW>(q, a);
+    case REACH_DOCUMENT:
+        return launch_fast<HEAD, OF_KEYS, REACH_DOCUMENT>(q, a);
+    case REACH_ALL:
+        break;
+    }
+    return launch_fast<HEAD, OF_KEYS, REACH_ALL>(q, a);
 }
 
 template <typename T, kind K, bool OF_KEYS>

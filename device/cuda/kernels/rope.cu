@@ -12,6 +12,7 @@ template <typename T> struct rotation {
     T *x;
     size_t n_tokens, stride, n_heads, head_width, m;
     uint64_t first;
+    const uint32_t *positions; /* NULL: from `first` on */
     unsigned n_pairs;
     uint64_t turns[ROPE_PAIRS]; /* angle of each pair for one position */
 };
@@ -22,7 +23,7 @@ template <typename T, int V> static __global__ void __launch_bounds__(ROW_THREAD
     const unsigned packs = op.n_pairs / V;
 
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
-        const uint64_t position = op.first + i % op.n_tokens;
+        const uint64_t position = op.positions ? op.positions[i] : op.first + i % op.n_tokens;
         T *token = op.x + i * op.stride;
 
         for (unsigned j = threadIdx.x; j < op.n_pairs; j += blockDim.x)
@@ -53,6 +54,7 @@ template <typename T> static cudaError_t rope(const struct cuda_queue *q, const 
     };
 
     r.x = (T *)op->x, r.n_tokens = op->n_tokens, r.stride = op->stride, r.first = op->first;
+    r.positions = op->positions;
     r.n_heads = op->n_heads, r.head_width = op->head_width, r.m = op->n_rows * op->n_tokens;
     r.n_pairs = (unsigned)(op->n_rotated / 2);
     for (unsigned j = 0; j < r.n_pairs; j++)

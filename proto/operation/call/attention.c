@@ -4,7 +4,8 @@
 #include "proto/operation/call.h"
 
 /* Keys that a query sees, on average over a row: all, half of them, or with a window, which the first queries do not
- * fill. */
+ * fill. Of documents in a row no more than their number is known before: the price is that of one as long as the row,
+ * and no row costs more. */
 static double keys_seen(const struct device_attention *op)
 {
     const double n = (double)device_attention_keys(op), window = (double)device_window(op->window, op->n_tokens);
@@ -47,6 +48,8 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, qkv_of(op));
     call_add_array(out, "kv", &op->kv, CALL_VALUES, CALL_READ | CALL_OPTIONAL, kv_of(op));
     call_add_array(out, "lengths", &op->lengths, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(op->n_rows));
+    call_add_array(out, "positions", &op->positions, CALL_WORDS, CALL_READ | CALL_OPTIONAL,
+                   call_all(op->n_rows * op->n_tokens));
     call_add_array(out, "out", &op->out, CALL_VALUES, use_of_out, out_of(op));
     call_add_array(out, "log_sum_exp", &op->log_sum_exp, CALL_FP32, use_of_sums,
                    call_all(op->n_rows * op->n_tokens * op->n_heads));

@@ -14,13 +14,20 @@
  * same width each. With `kv`, cross attention: qkv holds queries alone, and each query sees all n_keys keys of its row
  * in kv. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie et al.,
  * arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao et al.,
- * arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums gradients of shared keys and values head by head. */
+ * arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums gradients of shared keys and values head by head.
+ *
+ * With positions, tiles of queries and keys that share no document are left out, so a row costs about what its
+ * documents cost. Tiles begin at fixed places of the row, and keys of other documents add nothing: a document's results
+ * at its place in a row are the same bits whatever its neighbours there. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
-    size_t n_kv_heads;        /* divides n_heads; 0: n_heads */
-    bool full;                /* a query sees all keys; else those up to its own */
-    size_t window;            /* a query sees the last `window` of these, its own included; 0: all. Not with `full` */
-    const uint32_t *lengths;  /* (n_rows), on the device, if full: keys of each row, at least 1; NULL: all */
+    size_t n_kv_heads;       /* divides n_heads; 0: n_heads */
+    bool full;               /* a query sees all keys; else those up to its own */
+    size_t window;           /* a query sees the last `window` of these, its own included; 0: all. Not with `full` */
+    const uint32_t *lengths; /* (n_rows), on the device, if full: keys of each row, at least 1; NULL: all */
+    /* (n_rows*n_tokens), on the device: each token's index in its document, where the documents of a row follow each
+     * other; a query sees keys of its own document alone. NULL: a row is one document. Not with kv or lengths */
+    const uint32_t *positions;
     float scale;              /* > 0 */
     const void *qkv;          /* (n_rows*n_tokens, width + 2*kv_width); with kv (n_rows*n_tokens, width) */
     const void *kv;           /* (n_rows*n_keys, 2*kv_width): keys, then values. NULL: self-attention. Needs `full` */
@@ -65,6 +72,7 @@ static inline size_t device_kv_width(size_t n_heads, size_t n_kv_heads, size_t w
 static inline size_t device_attention_keys(const struct device_attention *op)
 {
     assert(!op->kv || (op->full && op->n_keys > 0));
+    assert(!op->positions || (!op->kv && !op->lengths));
     return op->kv ? op->n_keys : op->n_tokens;
 }
 

@@ -9,4 +9,5 @@ void device_rope_describe(struct call_work *out, struct device_rope *op)
     call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ | CALL_WRITTEN,
                    call_some(call_rows(tokens, op->n_heads * op->head_width, op->stride).n,
                              tokens * op->n_heads * op->n_rotated));
+    call_add_array(out, "positions", &op->positions, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(tokens));
 }

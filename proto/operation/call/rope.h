@@ -16,6 +16,7 @@ struct device_rope {
     size_t n_rotated;          /* even, at most head_width and DEVICE_MAX_ROTATED; columns beyond stay as they are */
     const double *frequencies; /* (n_rotated/2) of the host's, at least 0, in radians a position; borrowed until done */
     uint64_t first;            /* position of each row's first token */
+    const uint32_t *positions; /* (n_rows*n_tokens), on the device: each token's, instead; NULL: they follow `first` */
     void *x;       /* (n_rows*n_tokens, n_heads*head_width), in place: queries, keys, both side by side, or gradients */
     size_t stride; /* elements from a token's first head to the next token's */
     bool inverse;

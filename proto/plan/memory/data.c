@@ -8,16 +8,17 @@ uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels)
 struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
 {
     const uint64_t batch = goal->batch, field = batch * goal->seq * sizeof(uint32_t),
-                   rows = n_labels ? batch * sizeof(struct plan_row) : 0,
+                   positions = goal->packs ? field : 0, rows = n_labels ? batch * sizeof(struct plan_row) : 0,
                    references = plan_has_pairs(goal) ? batch * sizeof(float) : 0;
     struct plan_data out = {0};
 
     for (int i = 0; i < 2; i++) {
         out.buffers[i].ids = out.bytes;
         out.buffers[i].labels = out.bytes + field;
-        out.buffers[i].rows = out.bytes + 2 * field;
-        out.buffers[i].references = out.bytes + 2 * field + rows;
-        out.bytes += 2 * field + rows + references;
+        out.buffers[i].positions = out.bytes + 2 * field;
+        out.buffers[i].rows = out.buffers[i].positions + positions;
+        out.buffers[i].references = out.buffers[i].rows + rows;
+        out.bytes = out.buffers[i].references + references;
     }
     out.logits = out.bytes;
     out.bytes += batch * plan_row_outputs(goal, n_labels) * sizeof(float);

@@ -7,6 +7,7 @@
 #include "proto/model/model.h"
 #include "proto/plan/memory/plan.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A row of a classifier's minibatch. */
@@ -22,10 +23,14 @@ struct plan_row {
  *
  * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
  * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a
- * float. PLAN_NO_LABEL: no label. Of a pair of texts the chosen one is the row before the rejected one's. */
+ * float. PLAN_NO_LABEL: no label. Of a pair of texts the chosen one is the row before the rejected one's.
+ *
+ * A row of a packed job is several documents, one behind the other. A position is a token's index in its document: 0 at
+ * each document's first token, and one more at each next one. A padding token is a document of its own. */
 struct plan_data {
     struct {
         uint64_t ids, labels; /* (batch, n_tokens) u32 */
+        uint64_t positions;   /* (batch, n_tokens) u32; packed jobs alone */
         uint64_t rows;        /* (batch) struct plan_row; classifiers alone */
         uint64_t references;  /* (batch) float; pairs alone: the sum of log p that the reference model gives the row */
     } buffers[2];

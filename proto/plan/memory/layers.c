@@ -9,6 +9,7 @@ struct operation_setting plan_operation_setting(const struct plan_setting *setti
                                       .type = setting->goal.precision,
                                       .attention = setting->attention,
                                       .trains = setting->goal.purpose == PLAN_TRAIN,
+                                      .packs = setting->goal.packs,
                                       .n_threads = setting->n_threads,
                                       .n_rows = shape.n_rows,
                                       .n_tokens = shape.n_tokens};

@@ -259,6 +259,8 @@ static void lay_out(struct plan *plan, const struct model *model)
     plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     plan->labels = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    if (s->goal.packs)
+        plan->positions = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     if (plan_has_pairs(&s->goal)) {
         plan->references = take(&l, LEDGER_DATA, s->share_rows * sizeof(float));
         plan->log_p = take(&l, LEDGER_STATISTICS, s->share_rows * sizeof(double));
@@ -430,6 +432,23 @@ int plan_check_generates(const struct model_config *config, struct error *err)
                      config->family->model_type, config->n_labels ? "predicts labels" : "restores masked tokens");
 }
 
+int plan_check_packs(const struct model *model, struct error *err)
+{
+    const char *const type = model->config.family->model_type;
+
+    if (model->config.n_labels)
+        return error_set(err, -EINVAL, "a %s model with labels has one for each row: its rows cannot be packed", type);
+    for (uint32_t i = 0; i < model->n_programs; i++) {
+        const struct program_operation *op = program_find_mixing(&model->programs[i].program);
+        if (op)
+            return error_set(
+                err, -EINVAL,
+                "a %s model cannot keep documents of one row apart (%s mixes them): leave its rows unpacked", type,
+                op->kind->name);
+    }
+    return 0;
+}
+
 int plan_check(const struct model *model, const struct plan_setting *s, struct error *err)
 {
     if (s->part_rows == 0 || s->share_rows < s->part_rows || s->goal.seq == 0 || s->n_threads == 0 ||
@@ -444,6 +463,12 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
                          s->share_rows, s->share_rows / s->part_rows);
     if (s->goal.purpose == PLAN_GENERATE && plan_check_generates(&model->config, err))
         return -EINVAL;
+    if (s->goal.purpose == PLAN_GENERATE && s->goal.packs)
+        return error_set(err, -EINVAL, "a job that generates has no packed rows");
+    if (s->goal.packs && plan_check_packs(model, err))
+        return -EINVAL;
+    if (plan_has_pairs(&s->goal) && s->goal.packs)
+        return error_set(err, -EINVAL, "pairs of texts are not packed: leave out --pack");
     if (plan_has_pairs(&s->goal) && (model->config.n_labels || model->config.family->masked))
         return error_set(err, -EINVAL, "preferences are for models that predict the next token; a %s model does not",
                          model->config.family->model_type);

@@ -70,6 +70,7 @@ struct plan_goal {
     enum number_type grad;        /* type of contributions as they travel */
     bool fenced;                  /* commit: updates once all of a step is folded; else eager */
     bool adamw;                   /* several parts are summed before they are squared */
+    bool packs;                   /* a row is several documents, none of which sees another */
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
     uint32_t batch;               /* rows of a minibatch, a multiple of n_parts */
     uint32_t seq;                 /* tokens of a row */
@@ -165,6 +166,7 @@ struct plan {
     uint64_t running;          /* (share tokens, 3) log-sum-exp of the head */
     uint64_t losses;           /* (share tokens) double */
     uint64_t ids, labels;      /* (share tokens) u32 each; in generation, ids of one pass */
+    uint64_t positions;        /* packed jobs alone: (share tokens) u32 */
     /* Pairs of texts alone: (share rows) float, the reference model's log p; (share rows) double, the model's; (share
      * tokens) float, the factors of their gradients. */
     uint64_t references, log_p, scales;
@@ -192,9 +194,14 @@ void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores);
 /* -EINVAL with a sentence: the model cannot generate, as it is masked, or reads whole rows. */
 int plan_check_generates(const struct model_config *config, struct error *err);
 
+/* -EINVAL with a sentence: a row cannot be several documents, as it has one label, or as an operation of the model mixes
+ * them. */
+int plan_check_packs(const struct model *model, struct error *err);
+
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
  * has positions or too few for it, generating in several parts, more than PLAN_GENERATE_ROWS rows, or with a masked
- * model; pairs of texts in parts of an odd number of rows, or for a model that does not predict the next token. */
+ * model; packed rows of which plan_check_packs disapproves; pairs of texts in parts of an odd number of rows, in packed
+ * rows, or for a model that does not predict the next token. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
 /* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows, beyond the part's, or with half a

@@ -129,7 +129,9 @@ static struct client_buffer guarded(struct memory *m, uint32_t seq)
     for (int f = 0; f < CLIENT_FIELDS; f++)
         for (int i = 0; i < ROOM; i++)
             m->at[f][i] = GUARD;
-    return (struct client_buffer){.at = {m->at[0] + 1, m->at[1] + 1, m->at[2] + 1}, .n_rows = BATCH, .seq = seq};
+    return (struct client_buffer){.at = {m->at[0] + 1, m->at[1] + 1, m->at[2] + 1, m->at[3] + 1},
+                                  .n_rows = BATCH,
+                                  .seq = seq};
 }
 
 /* Words that a field takes of a minibatch. */

@@ -219,17 +219,21 @@ void setting_choose(struct plan_choice *choice, const struct model *model, uint6
 
 struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch)
 {
-    return (struct device_worker_options){
-        .config = s->model.config,
-        .ops = backend_get()->ops,
-        .setting = {.backend = backend_get()->plan,
-                    .attention = backend_get()->attention,
-                    .goal = {.purpose = PLAN_TRAIN, .seq = s->seq, .batch = s->batch, .precision = s->precision},
-                    .share_rows = s->batch,
-                    .part_rows = part_rows,
-                    .n_threads = 1},
-        .choice = {.microbatch = microbatch ? microbatch : part_rows, .n_weight_buffers = 2},
-        .seed = SETTING_SEED};
+    return (struct device_worker_options){.config = s->model.config,
+                                          .ops = backend_get()->ops,
+                                          .setting = {.backend = backend_get()->plan,
+                                                      .attention = backend_get()->attention,
+                                                      .goal = {.purpose = PLAN_TRAIN,
+                                                               .seq = s->seq,
+                                                               .batch = s->batch,
+                                                               .precision = s->precision,
+                                                               .packs = s->positions != NULL},
+                                                      .share_rows = s->batch,
+                                                      .part_rows = part_rows,
+                                                      .n_threads = 1},
+                                          .choice = {.microbatch = microbatch ? microbatch : part_rows,
+                                                     .n_weight_buffers = 2},
+                                          .seed = SETTING_SEED};
 }
 
 void setting_step(struct array_link *link, const struct setting *s, const struct device_worker_options *options,
@@ -300,7 +304,8 @@ double setting_evaluate(const struct setting *s, const struct device_worker_opti
 
 struct device_rows setting_rows(const struct setting *s)
 {
-    return (struct device_rows){.n_tokens = s->seq, .ids = s->ids, .labels = s->labels, .rows = s->rows};
+    return (struct device_rows){
+        .n_tokens = s->seq, .ids = s->ids, .labels = s->labels, .positions = s->positions, .rows = s->rows};
 }
 
 struct device_share setting_share(const struct setting *s, uint32_t n_parts)

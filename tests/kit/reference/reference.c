@@ -155,7 +155,8 @@ static void rope(const struct device_rope *op)
     for (size_t i = 0; i < op->n_rows * op->n_tokens; i++)
         for (size_t j = 0; j < op->n_heads * half; j++) {
             double *a = x + i * op->stride + j / half * op->head_width + j % half, *b = a + half, was = *a;
-            const double angle = (double)(op->first + i % op->n_tokens) * op->frequencies[j % half];
+            const uint64_t position = op->positions ? op->positions[i] : op->first + i % op->n_tokens;
+            const double angle = (double)position * op->frequencies[j % half];
             const double sine = op->inverse ? -sin(angle) : sin(angle);
             *a = was * cos(angle) - *b * sine;
             *b = *b * cos(angle) + was * sine;
@@ -201,17 +202,24 @@ static struct view view_of(const struct device_attention *op, size_t number)
     const size_t token = row * op->n_tokens + query, shared = head / (op->n_heads / n_kv_heads);
     const size_t before_keys = op->kv ? 0 : op->width, stride = before_keys + 2 * kv_width;
     const size_t k = row * keys_of(op) * stride + before_keys + shared * head_width;
+    const uint32_t *positions = op->positions ? op->positions + row * op->n_tokens : NULL;
+    size_t from = op->window && query >= op->window ? query + 1 - op->window : 0, to = query + 1;
 
+    if (op->full)
+        to = op->lengths ? op->lengths[row] : keys_of(op);
+    if (positions && from < query - positions[query])
+        from = query - positions[query];
+    for (size_t key = query + 1; positions && key < to; key++)
+        if (key - positions[key] > query)
+            to = key;
     return (struct view){.q = token * (op->kv ? op->width : stride) + head * head_width,
                          .out = token * op->width + head * head_width,
                          .k = k,
                          .v = k + kv_width,
                          .stride = stride,
                          .head_width = head_width,
-                         .from = op->window && query >= op->window ? query + 1 - op->window : 0,
-                         .to = !op->full     ? query + 1
-                               : op->lengths ? op->lengths[row]
-                                             : keys_of(op),
+                         .from = from,
+                         .to = to,
                          .number = number,
                          .row = row};
 }

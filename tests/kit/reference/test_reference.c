@@ -9,6 +9,7 @@
 #include <string.h>
 
 static const uint32_t lengths[] = {6, 2}, labels[] = {1, UINT32_MAX, 8};
+static const uint32_t positions[] = {0, 1, 2, 0, 0, 1, 0, 0, 1, 2, 3, 4};
 
 /* Arrays of the backward call are forward's of the same name, and what is called X_gradient is of X. */
 static const struct pair {
@@ -44,6 +45,14 @@ static const struct pair {
                                     .scale = 0.7f,
                                     .full = true,
                                     .lengths = lengths}},
+     CALL_attention_backward},
+    {{CALL_attention,
+      .attention =
+          {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .window = 2, .scale = 0.7f, .positions = positions}},
+     CALL_attention_backward},
+    {{CALL_attention,
+      .attention =
+          {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7f, .full = true, .positions = positions}},
      CALL_attention_backward},
     {{CALL_attention, .attention = {.n_rows = 2,
                                     .n_tokens = 3,
@@ -240,6 +249,34 @@ TEST(attention_averages_values)
     op.window = 1;
     reference_run(&(struct call){.kind = CALL_attention, .attention = op});
     ck_assert_double_eq_tol(out[2], 40, 1e-14);
+}
+
+/* Queries, keys and values of 1 column. All keys are 0, so each query averages the values of those that it sees: of its
+ * document, up to its own, or all; log-sum-exps are logarithms of their number. */
+TEST(attention_averages_values_of_its_own_document)
+{
+    const double qkv[12] = {1, 0, 10, 1, 0, 20, 1, 0, 40, 1, 0, 80};
+    const uint32_t at[4] = {0, 0, 1, 0};
+    double out[4], log_sum_exp[4];
+    struct device_attention op = {.n_rows = 1,
+                                  .n_tokens = 4,
+                                  .n_heads = 1,
+                                  .width = 1,
+                                  .scale = 1,
+                                  .positions = at,
+                                  .qkv = qkv,
+                                  .out = out,
+                                  .log_sum_exp = (void *)log_sum_exp};
+
+    for (int full = 0; full < 2; full++) {
+        const double expected[4] = {10, full ? 30 : 20, 30, 80}, number[4] = {1, full ? 2 : 1, 2, 1};
+        op.full = full;
+        reference_run(&(struct call){.kind = CALL_attention, .attention = op});
+        for (int i = 0; i < 4; i++) {
+            ck_assert_double_eq_tol(out[i], expected[i], 1e-14);
+            ck_assert_double_eq_tol(log_sum_exp[i], log(number[i]), 1e-14);
+        }
+    }
 }
 
 /* Two rows of two queries, of 1 and 2, and of three keys. The first row has one key for all; the second has three equal

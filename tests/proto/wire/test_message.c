@@ -60,6 +60,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                       .precision = NUMBER_BF16,
                                       .grad = NUMBER_BF16,
                                       .adamw = true,
+                                      .packs = true,
                                       .fenced = true},
                              .output = true,
                              .trace = true,
@@ -379,7 +380,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 28 && hash == 0xa32212fcc16b624b, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 28 && hash == 0xc322c85ca861147e, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -480,21 +481,22 @@ static const struct {
     {MESSAGE_JOB, 2, 2, "an enumeration out of range"},
     {MESSAGE_JOB, 3, 2, "an enumeration out of range"},
     {MESSAGE_JOB, 4, 2, "a flag that is neither 0 nor 1"},
-    {MESSAGE_JOB, 14, 0, "a count or an index out of range"},  /* n_parts 0 */
-    {MESSAGE_JOB, 14, 65, "a count or an index out of range"}, /* n_parts 65 */
-    {MESSAGE_JOB, 108, 0xBF, "a number below zero"},           /* -1.5 as a norm */
-    {MESSAGE_JOB, 108, 0x7F, "a number that is not finite"},   /* NaN as a norm */
+    {MESSAGE_JOB, 6, 2, "a flag that is neither 0 nor 1"},
+    {MESSAGE_JOB, 15, 0, "a count or an index out of range"},  /* n_parts 0 */
+    {MESSAGE_JOB, 15, 65, "a count or an index out of range"}, /* n_parts 65 */
+    {MESSAGE_JOB, 109, 0xBF, "a number below zero"},           /* -1.5 as a norm */
+    {MESSAGE_JOB, 109, 0x7F, "a number that is not finite"},   /* NaN as a norm */
     {MESSAGE_JOB, 4, 0, "a clipped norm without a fenced commit"},
-    {MESSAGE_JOB, 116, 0xBF, "a number below zero"},
+    {MESSAGE_JOB, 117, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 65, 0, "an assignment without weights"},
-    {MESSAGE_ASSIGN, 72, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 77, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 81, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 161, 16, "a count or an index out of range"}, /* those of the last class */
-    {MESSAGE_ASSIGN, 165, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 169, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 169, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 66, 0, "an assignment without weights"},
+    {MESSAGE_ASSIGN, 73, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 78, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 82, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 162, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 166, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 170, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 170, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_JOB_OPENED, 142, 4, "an enumeration out of range"},
@@ -508,14 +510,14 @@ static const struct {
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},
     {MESSAGE_TAKEN, 25, 9, "steps that end before they begin"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-    {MESSAGE_JOB, 125, 1, "an output directory, and files in its place"},
+    {MESSAGE_JOB, 126, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 575, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
-    {MESSAGE_JOB, 576, 17, "a count or an index out of range"},        /* more than a MiB of it */
-    {MESSAGE_JOB, 578, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 582, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 582, 129, "a count or an index out of range"},
+    {MESSAGE_JOB, 576, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 577, 17, "a count or an index out of range"},        /* more than a MiB of it */
+    {MESSAGE_JOB, 579, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 583, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 583, 129, "a count or an index out of range"},
     {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
     {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
     {MESSAGE_FILE, 5, 2, "a count or an index out of range"},
