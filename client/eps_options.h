@@ -17,6 +17,7 @@ extern "C" {
 enum eps_schedule { EPS_SCHEDULE_DEFAULT, EPS_SCHEDULE_COSINE, EPS_SCHEDULE_LINEAR, EPS_SCHEDULE_CONSTANT };
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16 };
+enum eps_base { EPS_BASE_DEFAULT, EPS_BASE_FULL, EPS_BASE_BF16, EPS_BASE_INT8, EPS_BASE_NF4 };
 enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
 enum eps_task { EPS_TASK_DEFAULT, EPS_CLASSIFY, EPS_REGRESS };
@@ -61,6 +62,7 @@ struct eps_train_options {
     enum eps_optimizer_kind optimizer;
     double clip_norm, clip_update; /* unset: no clipping */
     const char *freeze;            /* globs on tensor names, "wte.weight,h.*.attn.*" */
+    enum eps_base base;            /* form of frozen weights; full: that of precision */
     enum eps_commit commit;
     enum eps_number precision, moments, grad_dtype;
 

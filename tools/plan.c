@@ -44,7 +44,8 @@ static void print_asked(const struct eps_plan *plan)
     printf("%s: %u layers of %u, %s parameters", o->model, plan->n_layers, plan->width,
            text_count(count, plan->n_parameters));
     if (o->freeze)
-        printf(", %s of them frozen (%s)", text_count(count, plan->frozen.n_parameters), o->freeze);
+        printf(", %s of them frozen%s (%s)", text_count(count, plan->frozen.n_parameters), text_base(o->base),
+               o->freeze);
     if (o->task == EPS_CLASSIFY)
         printf(", to classify rows: %u classes", o->n_labels);
     else if (o->task == EPS_REGRESS)

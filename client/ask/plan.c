@@ -163,7 +163,7 @@ static int open_question(struct question *q, const struct eps_train_options *in,
     if (!rc)
         rc = resolve(q, in, err);
     if (!rc)
-        rc = client_options_model(&q->model, &q->config, in->freeze, err);
+        rc = client_options_model(&q->model, &q->config, &q->options, err);
     if (rc)
         return rc;
     q->shared = q->backend->takes_turns && !in->host_mem;
@@ -270,7 +270,12 @@ static void fill_cost(struct eps_plan *out, const struct question *q, const stru
     out->measured = q->measured, out->overlaps = !q->backend->takes_turns;
 }
 
-/* What the same choice takes if all tensors are trained. */
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* What the same choice takes if all tensors are trained. A base's decoded weights may take more of the device. */
 static int fill_frozen(struct eps_plan *out, const struct question *q, const struct plan_fit *fit, struct error *err)
 {
     const struct plan *plan = &fit->plans[0];
@@ -287,8 +292,8 @@ static int fill_frozen(struct eps_plan *out, const struct question *q, const str
     plan_host(&host, &q->model, &fit->setting);
     plan_host(&other_host, &other, &fit->setting);
     plan_lay_out(&other_plan, &other, &plan->setting, &plan->choice);
-    out->frozen.host_bytes = other_host.total - host.total;
-    out->frozen.device_bytes = plan_total(&other_plan) - plan_total(plan);
+    out->frozen.host_bytes = less(other_host.total, host.total);
+    out->frozen.device_bytes = less(plan_total(&other_plan), plan_total(plan));
     model_free(&other);
     return 0;
 }

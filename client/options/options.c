@@ -198,7 +198,7 @@ static int check_clip(const char *option, double value, struct error *err)
     return error_set(err, -EDOM, "%s %g is not a number above 0: leave it out for no clipping", option, value);
 }
 
-/* Resolves precision, moments, commit and optimizer; parts are known. With one part both optimizers are the same. With
+/* Resolves moments, base, commit and optimizer; parts are known. With one part both optimizers are the same. With
  * several, AdamA's result depends on their number, by default that of the workers, so it must be asked for. */
 static int resolve_commit(struct eps_train_options *o, struct error *err)
 {
@@ -211,6 +211,8 @@ static int resolve_commit(struct eps_train_options *o, struct error *err)
         o->moments = EPS_FP32;
     if (o->grad_dtype == EPS_NUMBER_DEFAULT)
         o->grad_dtype = EPS_FP32;
+    if (o->base == EPS_BASE_DEFAULT)
+        o->base = EPS_BASE_FULL;
     int rc = check_clip("--clip-norm", o->clip_norm, err);
     if (!rc)
         rc = check_clip("--clip-update", o->clip_update, err);
@@ -280,27 +282,50 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
     return 0;
 }
 
-int client_options_model(struct model *out, const struct model_config *config, const char *freeze, struct error *err)
+static enum number_type number_of(enum eps_number number)
 {
+    return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
+}
+
+/* As enum eps_base has them, from EPS_BASE_FULL on. */
+static enum form form_of(enum eps_base base)
+{
+    return base == EPS_BASE_DEFAULT ? FORM_VALUES : (enum form)(base - EPS_BASE_FULL);
+}
+
+static int check_base(const struct eps_train_options *o, struct error *err)
+{
+    const enum form form = form_of(o->base);
+
+    if (form == FORM_VALUES || (o->freeze && *o->freeze))
+        return 0;
+    return error_set(err, -EDOM,
+                     "--base %s is the form of frozen weights, and none are frozen here: name them with --freeze, or "
+                     "leave --base out",
+                     form_name(form));
+}
+
+int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *o,
+                         struct error *err)
+{
+    const char *freeze = o->freeze;
     int rc = model_init(out, config, err);
 
     if (!rc && freeze && strlen(freeze) >= MODEL_FREEZE_BYTES)
         return error_set(err, -EDOM, "--freeze: patterns of %zu characters are more than %d: choose wider patterns",
                          strlen(freeze), MODEL_FREEZE_BYTES - 1);
     if (!rc)
-        rc = model_freeze(out, freeze, err) ? -EDOM : 0;
+        rc = check_base(o, err);
+    if (!rc)
+        rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
     return rc;
-}
-
-static enum number_type number_of(enum eps_number number)
-{
-    return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
 }
 
 struct plan_goal client_options_goal(const struct eps_train_options *o)
 {
     return (struct plan_goal){.purpose = PLAN_TRAIN,
                               .precision = number_of(o->precision),
+                              .base = form_of(o->base),
                               .moments = number_of(o->moments),
                               .grad = number_of(o->grad_dtype),
                               .fenced = o->commit == EPS_FENCED,

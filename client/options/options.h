@@ -93,9 +93,11 @@ bool client_options_say_fenced(struct error *sentence, const struct eps_train_op
 bool client_options_say_summed(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved, const struct model *model);
 
-/* The model as it is trained: the tensors that match `freeze` (client/eps.h) are frozen. Owned: model_free, also after
- * a failure. -EDOM if a pattern is wrong; otherwise as model_init. */
-int client_options_model(struct model *out, const struct model_config *config, const char *freeze, struct error *err);
+/* The model as it is trained: the tensors that match `freeze` (client/eps.h) are frozen, in the form of `base`; the
+ * options' precision counts, too. Owned: model_free, also after a failure. -EDOM if a pattern is wrong, or if there is a
+ * base without frozen tensors; otherwise as model_init. */
+int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *options,
+                         struct error *err);
 
 /* The goal of a run with these resolved options. */
 struct plan_goal client_options_goal(const struct eps_train_options *options);

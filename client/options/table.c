@@ -255,6 +255,16 @@ static const struct eps_option rows[] = {
      .train = "do not train tensors whose names match, as in --freeze 'wte.*' 'h.[0-5].*': globs on names in the "
               "model's files, without the family's prefix. They take no gradient and no optimizer memory",
      .plan = "tensors that are not trained, as in eps train; the plan says what they save"},
+    {.name = "--base",
+     .value = "full|bf16|int8|nf4",
+     .kind = EPS_OPTION_CHOICE,
+     .offset = AT(base),
+     .key = 37,
+     .stored = EPS_STORED_LATER,
+     .train = "how frozen weights are kept on the host and sent to the device, which decodes them as it computes: full "
+              "(the type of --precision), bf16, or the matrices of the layers in int8 or nf4, as bitsandbytes codes "
+              "them, and the rest in bf16: 4, 2, 1 or 0.56 bytes a parameter. Default full",
+     .plan = "how frozen weights are kept and sent, as in eps train; default full"},
     {.name = "--commit",
      .value = "eager|fenced",
      .kind = EPS_OPTION_CHOICE,

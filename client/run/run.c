@@ -106,9 +106,9 @@ static int check_freeze(const struct client_run *run, struct error *err)
 {
     struct model model;
 
-    if (!run->asked.freeze)
+    if (!run->asked.freeze && run->asked.base <= EPS_BASE_FULL)
         return 0;
-    const int rc = client_options_model(&model, &run->model.config, run->asked.freeze, err);
+    const int rc = client_options_model(&model, &run->model.config, &run->asked, err);
     model_free(&model);
     return rc;
 }

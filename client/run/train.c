@@ -211,7 +211,7 @@ static int measure_disk(struct client_train *t, struct error *err)
     const struct client_run *run = &t->run;
     struct model model;
     struct stat st;
-    int rc = client_options_model(&model, &run->model.config, run->options.freeze, err);
+    int rc = client_options_model(&model, &run->model.config, &run->options, err);
 
     if (!rc && fstat(run->model.config_fd, &st))
         rc = error_set(err, -errno, "config.json: %s", strerror(errno));

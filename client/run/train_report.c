@@ -36,7 +36,7 @@ static void note_memory(const struct client_train *t)
     struct error sentence;
     struct model model;
 
-    const int rc = client_options_model(&model, &run->model.config, run->options.freeze, NULL);
+    const int rc = client_options_model(&model, &run->model.config, &run->options, NULL);
 
     if (!rc && client_options_say_fenced(&sentence, &run->asked, &run->options, model.n_trained))
         client_train_note(t, sentence.text);

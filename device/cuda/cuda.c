@@ -173,10 +173,15 @@ static void attention_backward(struct device *dev, const struct device_attention
         cuda_note(dev, cuda_attention_backward(&dev->queue, op));
 }
 
-/* Rows of n values that fit the workspace, through which they are copied. */
-static size_t rows_fetched(const struct device *dev, size_t n)
+static size_t table_bytes(const struct device *dev, bool narrow, size_t n)
 {
-    const size_t rows = CUDA_PIECE_BYTES / (n * number_bytes(dev->type));
+    return n * number_bytes(narrow ? NUMBER_BF16 : dev->type);
+}
+
+/* Rows that fit the workspace, through which they are copied. */
+static size_t rows_fetched(size_t row_bytes)
+{
+    const size_t rows = CUDA_PIECE_BYTES / row_bytes;
 
     assert(rows > 0);
     return rows;
@@ -184,7 +189,7 @@ static size_t rows_fetched(const struct device *dev, size_t n)
 
 static void embed(struct device *dev, const struct device_embed *op)
 {
-    const size_t row_bytes = op->n * number_bytes(dev->type);
+    const size_t row_bytes = table_bytes(dev, op->narrow, op->n);
     struct device_embed piece = *op;
 
     piece.table = cuda_reach(dev, op->table, op->n_table * row_bytes);
@@ -192,7 +197,7 @@ static void embed(struct device *dev, const struct device_embed *op)
         cuda_note(dev, cuda_embed(&dev->queue, &piece));
         return;
     }
-    const size_t most = rows_fetched(dev, op->n);
+    const size_t most = rows_fetched(row_bytes);
     piece.table = dev->workspace;
     for (size_t at = 0; at < op->n_table; at += most) {
         const size_t here = op->n_table - at < most ? op->n_table - at : most;
@@ -204,7 +209,7 @@ static void embed(struct device *dev, const struct device_embed *op)
 
 static void position(struct device *dev, const struct device_position *op)
 {
-    const size_t row_bytes = op->n * number_bytes(dev->type);
+    const size_t row_bytes = table_bytes(dev, op->narrow, op->n);
     struct device_position piece = *op;
 
     piece.table = cuda_reach(dev, op->table, op->n_tokens * row_bytes);
@@ -212,7 +217,7 @@ static void position(struct device *dev, const struct device_position *op)
         cuda_note(dev, cuda_position(&dev->queue, &piece, 0, op->n_tokens));
         return;
     }
-    const size_t most = rows_fetched(dev, op->n);
+    const size_t most = rows_fetched(row_bytes);
     piece.table = dev->workspace;
     for (size_t at = 0; at < op->n_tokens; at += most) {
         const size_t here = op->n_tokens - at < most ? op->n_tokens - at : most;

@@ -100,7 +100,7 @@ static int check_plan(const struct compute *c, struct error *err)
     if (plan_total(plan) > budget)
         return error_set(err, -ENOSPC, "the daemon's plan takes %s of this device, of which %s may be used",
                          process_format_bytes(need, plan_total(plan)), process_format_bytes(have, budget));
-    if (c->worker.model.largest_unit * number_bytes(plan->setting.goal.precision) > c->assign.assign.weights_bytes)
+    if (model_largest_bytes(&c->worker.model, plan->setting.goal.precision) > c->assign.assign.weights_bytes)
         return error_set(err, -EPROTO,
                          "the daemon's memory for weights has no room for the model's largest unit: are they of one "
                          "build?");

@@ -155,7 +155,7 @@ static int wait_weights(void *context, const void **weights, bool *lent)
         trace_end(link->trace, since, "wait for weights", model_unit_name(name, link->model, link->pulls[0].unit),
                   NULL);
     const struct link_pull *pull = &link->pulls[0];
-    const uint64_t bytes = link->model->units[pull->unit].n * number_bytes(link->precision);
+    const uint64_t bytes = model_unit_bytes(&link->model->units[pull->unit], link->precision);
     if (bytes > link->weights->bytes || pull->at > link->weights->bytes - bytes)
         return error_set(&link->error, -EPROTO,
                          "the daemon named a place of %s beyond the weights' memory: are they of one build?",

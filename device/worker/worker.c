@@ -68,7 +68,8 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
         (struct device_worker){.ops = options->ops, .layers = layer_table, .seed = options->seed, .ledger = ledger};
     int rc = model_init(&worker->model, &options->config, err);
     if (rc == 0)
-        rc = model_freeze(&worker->model, options->freeze, err);
+        rc = model_freeze(&worker->model, options->freeze, model_base_of(setting->goal.base, setting->goal.precision),
+                          err);
     if (rc == 0)
         rc = plan_check(&worker->model, setting, err);
     if (rc == 0)

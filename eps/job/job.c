@@ -76,7 +76,8 @@ static int size_up(struct job *job, struct error *err)
     if (!rc)
         rc = model_init(&job->model, &config, err);
     if (!rc)
-        rc = model_freeze(&job->model, job->request.job.freeze, err);
+        rc = model_freeze(&job->model, job->request.job.freeze,
+                          model_base_of(job_goal(job)->base, job_goal(job)->precision), err);
     if (!rc)
         rc = job_plan(job, err);
     if (rc)
@@ -463,7 +464,7 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
 
     worker->n_pulls--;
     progress_pull(&worker->progress, &job->model, unit,
-                  job->model.units[unit].n * number_bytes(job_goal(job)->precision));
+                  model_unit_bytes(&job->model.units[unit], job_goal(job)->precision));
     session_send(worker->session, &m);
 }
 

@@ -177,6 +177,7 @@ static int take_memory(struct job *job)
         return error_set(&job->load_error, rc, "no memory for a description of this machine");
     const struct store_options options = {.train = job_trains(job),
                                           .precision = m->job.goal.precision,
+                                          .base = m->job.goal.base,
                                           .moments = m->job.goal.moments,
                                           .fenced = job_is_fenced(job),
                                           .replay = job_replays(job),

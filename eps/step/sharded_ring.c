@@ -70,8 +70,8 @@ static void fetch(struct sharded *s, const struct ring_act *act)
                                                  .region = REGION_WEIGHTS,
                                                  .offset = store_weights_at(store, &s->owns[from], act->unit, buffer),
                                                  .into = (char *)store->weights.base + store_ring_at(store, act->slot),
-                                                 .bytes = job->model.units[act->unit].n *
-                                                          number_bytes(job_goal(job)->precision),
+                                                 .bytes = model_unit_bytes(&job->model.units[act->unit],
+                                                                           job_goal(job)->precision),
                                                  .token = SHARDED_TOKEN_RING + act->slot});
     if (s->n_left_ring[act->slot] == 0) /* a unit without parameters is in no piece */
         ring_fetched(&s->ring, act->slot);

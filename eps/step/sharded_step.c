@@ -44,7 +44,7 @@ int sharded_take_tables(struct sharded *s)
         uint32_t first, n;
         const int rc = plan_divide(&first, &n, model, s->n, h, &err);
         assert(rc == 0); /* as when the job was planned */
-        plan_own(&s->owns[h], model, first, n);
+        plan_own(&s->owns[h], model, job_goal(s->job)->precision, first, n);
         for (uint32_t u = first; u < first + n; u++)
             s->owner[u] = h;
     }

@@ -63,24 +63,28 @@ uint32_t store_buffer(const struct store *store, uint32_t unit, bool before)
     return store->current ? (uint32_t)store->current[unit] ^ before : 0;
 }
 
-/* The element `first` of a unit in one of its buffers. */
+static char *find_unit(const struct store *store, uint32_t unit, uint32_t buffer)
+{
+    return (char *)store->weights.base + store_weights_at(store, &store->own, unit, buffer);
+}
+
+/* The element `first` of a unit in one of its buffers; it is not coded. */
 static char *find_relayed(const struct store *store, uint32_t unit, uint32_t buffer, uint64_t first)
 {
-    return (char *)store->weights.base + store_weights_at(store, &store->own, unit, buffer) +
-           first * number_bytes(store->options.precision);
+    return find_unit(store, unit, buffer) + first * number_bytes(store->options.precision);
 }
 
 uint64_t store_weights_at(const struct store *store, const struct plan_own *own, uint32_t unit, uint32_t buffer)
 {
-    return plan_weights_at(own, store->model, unit, buffer) * number_bytes(store->options.precision);
+    return plan_weights_at(own, store->model, unit, buffer);
 }
 
 uint64_t store_ring_at(const struct store *store, uint32_t slot)
 {
-    const uint64_t replay_n = store->options.replay ? plan_replay_n(&store->own) : 0;
+    const uint64_t replay_bytes = store->options.replay ? plan_replay_bytes(&store->own) : 0;
 
     assert(slot < store->options.n_ring);
-    return (plan_weights_n(&store->own, slot) + replay_n) * number_bytes(store->options.precision);
+    return plan_weights_bytes(&store->own, slot) + replay_bytes;
 }
 
 float *store_weights(const struct store *store, uint32_t unit)
@@ -89,11 +93,28 @@ float *store_weights(const struct store *store, uint32_t unit)
     return (float *)find_relayed(store, unit, store_buffer(store, unit, false), 0);
 }
 
+/* Those of a piece in bf16. */
+static struct parameters coded_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n,
+                                          uint32_t part)
+{
+    const struct model_piece *piece = store_piece(store, unit, first);
+    const struct store_codes coded = store_codes(store, unit, piece);
+
+    assert(piece->form == FORM_BF16 && n <= piece->n - (first - piece->offset));
+    return (struct parameters){.kernel = store->kernel,
+                               .n = n,
+                               .high = (uint16_t *)coded.codes + (first - piece->offset),
+                               .part = part,
+                               .first = first};
+}
+
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part)
 {
     const struct model_unit *u = &store->model->units[unit];
     const bool frozen = first >= u->n_trained;
-    const uint64_t end = frozen ? u->n : u->n_trained;
+    const uint64_t end = frozen ? model_unit_values(store->model, u) : u->n_trained;
+    if (first >= end && n > 0)
+        return coded_parameters(store, unit, first, n, part);
     const uint32_t buffer = store_buffer(store, unit, false);
     char *const w = find_relayed(store, unit, buffer, first);
     char *const new_w = store->current && !frozen ? find_relayed(store, unit, !buffer, first) : NULL;
@@ -150,9 +171,8 @@ static void *take_table(struct store *store, size_t n, size_t size)
 
 static int take_weights(struct store *store, struct memory *memory, struct error *err)
 {
-    const size_t size = number_bytes(store->options.precision);
-    const uint64_t bytes = plan_weights_n(&store->own, store->options.n_ring) * size;
-    const uint64_t replay_bytes = store->options.replay ? plan_replay_n(&store->own) * size : 0;
+    const uint64_t bytes = plan_weights_bytes(&store->own, store->options.n_ring);
+    const uint64_t replay_bytes = store->options.replay ? plan_replay_bytes(&store->own) : 0;
     int rc = segment_create(&store->weights, "eps-weights", bytes + replay_bytes, SEGMENT_READ, err);
 
     if (rc != 0)
@@ -203,7 +223,8 @@ static int take_tables(struct store *store, struct error *err)
 {
     const struct model *model = store->model;
     struct plan_host_files files;
-    const bool narrow = store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32;
+    const bool narrow = store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32 ||
+                        store->options.base != FORM_VALUES;
 
     store->n_accumulators = store->options.n_accumulators;
     store->sums = take_table(store, model->n_units, sizeof *store->sums);
@@ -263,7 +284,8 @@ static void zero(const struct store *store, void *base, size_t size, uint64_t at
 static int touch(const struct store *store, struct error *err)
 {
     const struct model *model = store->model;
-    const size_t size = number_bytes(store->options.precision);
+    const enum number_type precision = store->options.precision;
+    const size_t size = number_bytes(precision);
     struct run run;
 
     for (uint32_t u = 0; u < model->n_units; u++)
@@ -283,11 +305,12 @@ static int touch(const struct store *store, struct error *err)
                     zero(store, store->sums[u], sizeof **store->sums, run.at, run.n);
             }
     for (uint32_t u = 0; u < model->n_units; u++)
-        if (store_keeps(store, u) && model->units[u].n_trained < model->units[u].n)
-            zero(store, find_relayed(store, u, 0, model->units[u].n_trained), size, 0,
-                 model->units[u].n - model->units[u].n_trained);
+        if (store_keeps(store, u) && model->units[u].n_trained < model->units[u].n) {
+            const uint64_t at = model->units[u].n_trained * size;
+            zero(store, find_unit(store, u, 0) + at, 1, 0, model_unit_bytes(&model->units[u], precision) - at);
+        }
     for (uint32_t slot = 0; slot < store->options.n_ring; slot++)
-        zero(store, (char *)store->weights.base + store_ring_at(store, slot), size, 0, store->own.slot_n);
+        zero(store, (char *)store->weights.base + store_ring_at(store, slot), 1, 0, store->own.slot_bytes);
     for (uint32_t i = 0; i < store->n_accumulators; i++) {
         const uint64_t n = store->own.accumulator_bytes / sizeof(float);
         zero(store, store->accumulators, sizeof *store->accumulators, i * n, n);
@@ -335,7 +358,7 @@ int store_init(struct store *store, const struct model *model, const struct stor
                             .options = *options,
                             .kernel = optimizer_find(OPTIMIZER_ISA_BEST),
                             .ledger = ledger};
-    plan_own(&store->own, model, options->own_first, options->n_own);
+    plan_own(&store->own, model, options->precision, options->own_first, options->n_own);
     if (options->memory) {
         rc = prepare_all(store, options->memory, err);
     } else {

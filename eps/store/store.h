@@ -14,9 +14,10 @@
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 4 per accumulator;
- *                         in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32
+ *                         in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32 without a base
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more, replay 4 or 2 more. An evaluation takes 4 or 2, and
- * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest.
+ * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest. With a base, frozen tensors have its
+ * bytes (proto/base/form.h): they are coded while they are loaded or drawn, and decoded when they are saved.
  *
  * One host owns all units. In a job on several, each owns consecutive ones (own_first, n_own), and has weights, low
  * halves, moments and sums of these alone; it folds and updates no others. It has a copy of the weights of the
@@ -45,6 +46,7 @@
 struct store_options {
     bool train;                          /* there are moments and sums; else weights alone */
     enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16-bit moments */
+    enum form base;                      /* FORM_VALUES: no piece of the model is coded */
     bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
     bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
     bool require_pinned;                 /* fail if the memory cannot be locked */
@@ -141,8 +143,24 @@ uint64_t store_ring_at(const struct store *store, uint32_t slot);
 /* A unit's current weights. The store's are fp32 (asserted). */
 float *store_weights(const struct store *store, uint32_t unit);
 
-/* n parameters of a unit, from its element `first` on, all trained or all frozen. part: the part whose fold rounds
- * them. Frozen ones, another host's, and those of an evaluation have no moments, and no low halves in bf16. */
+/* The piece of a unit that has this element. */
+const struct model_piece *store_piece(const struct store *store, uint32_t unit, uint64_t element);
+
+/* A coded piece of a unit: its codes, and its scales, of which bf16 has none. */
+struct store_codes {
+    enum form form;
+    uint64_t columns;
+    void *codes;
+    float *scales;
+};
+struct store_codes store_codes(const struct store *store, uint32_t unit, const struct model_piece *piece);
+
+/* n elements of a unit, from this one on, all of one piece or none of them coded, as fp32. */
+void store_read(const struct store *store, uint32_t unit, uint64_t first, size_t n, float *out);
+
+/* n parameters of a unit, from its element `first` on, all trained, all frozen in the job's type, or all of one piece in
+ * bf16; other coded ones have no parameters (asserted). part: the part whose fold rounds them. Frozen ones, another
+ * host's, and those of an evaluation have no moments, and no low halves in bf16. */
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part);
 
 /* The tasks of the optimizer thread, for own units (asserted). slice: 0-based, of MODEL_SLICE elements.

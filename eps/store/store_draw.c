@@ -1,12 +1,10 @@
 /* Fresh weights, drawn; and frozen ones, copied to their units' other buffers. */
 #include "eps/store/store.h"
+#include "eps/store/store_code.h"
 #include "eps/store/team.h"
 #include "proto/base/random.h"
 
 #include <errno.h>
-
-/* Elements drawn as one of the store's pieces: few, since drawing an element takes longer than moving its bytes. */
-enum { DRAWN = 64 << 10 };
 
 /* A piece to be drawn, for the threads. */
 struct draw {
@@ -27,26 +25,32 @@ static void clear_padding(float *drawn, const struct model *model, uint32_t tens
         drawn[at - first] = 0;
 }
 
-static void draw_range(void *data, size_t begin, size_t n)
+/* A store_source. */
+static int draw_run(void *context, uint64_t first, size_t n, float *drawn)
 {
-    const struct draw *d = data;
+    const struct draw *d = context;
     const struct model_piece *piece = d->piece;
     const struct model_tensor *tensor = &d->store->model->tensors[piece->tensor];
-    float drawn[1024];
+    const uint64_t at = piece->first_row * tensor->shape[1] + first;
+    const int rc = pieces_note(d->store->options.pieces);
 
-    for (size_t at = begin, now; at < begin + n; at += now) {
-        if ((at - begin) % DRAWN == 0 && pieces_note(d->store->options.pieces) != 0)
-            return;
-        now = begin + n - at < sizeof drawn / sizeof *drawn ? begin + n - at : sizeof drawn / sizeof *drawn;
-        const struct parameters p = store_parameters(d->store, d->unit, piece->offset + at, now, 0);
-        if (tensor->init == MODEL_INIT_NORMAL)
-            random_normal(drawn, d->key, piece->tensor, piece->first_row * tensor->shape[1] + at, now);
-        for (size_t i = 0; i < now; i++)
-            drawn[i] = tensor->init == MODEL_INIT_NORMAL ? drawn[i] * tensor->deviation
-                                                         : (tensor->init == MODEL_INIT_ONE ? 1 : 0);
-        clear_padding(drawn, d->store->model, piece->tensor, piece->first_row * tensor->shape[1] + at, now);
-        optimizer_write(&p, drawn, NULL, NULL);
-    }
+    if (rc != 0)
+        return rc;
+    if (tensor->init == MODEL_INIT_NORMAL)
+        random_normal(drawn, d->key, piece->tensor, at, n);
+    for (size_t i = 0; i < n; i++)
+        drawn[i] =
+            tensor->init == MODEL_INIT_NORMAL ? drawn[i] * tensor->deviation : (tensor->init == MODEL_INIT_ONE ? 1 : 0);
+    clear_padding(drawn, d->store->model, piece->tensor, at, n);
+    return 0;
+}
+
+/* Fails only if the pieces are abandoned, which the caller finds out by itself. */
+static void draw_range(void *data, size_t begin, size_t n)
+{
+    struct draw *d = data;
+
+    store_code(d->store, d->unit, d->piece, begin, n, &(struct store_source){draw_run, d});
 }
 
 void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece)
@@ -70,39 +74,38 @@ int store_draw(struct store *store, uint64_t seed)
     return pieces_are_abandoned(store->options.pieces) ? -ECANCELED : 0;
 }
 
-/* A run of elements to be copied, for the threads. */
+/* Bytes to be copied, for the threads. */
 struct copy {
     struct pieces *pieces;
     char *to;
     const char *from;
-    size_t size;
 };
 
 static void copy_range(void *data, size_t begin, size_t n)
 {
     const struct copy *c = data;
 
-    pieces_copy(c->pieces, c->to + begin * c->size, c->from + begin * c->size, n * c->size);
+    pieces_copy(c->pieces, c->to + begin, c->from + begin, n);
 }
 
-/* The first frozen weight of a unit in one of its buffers. */
-static char *find_frozen(const struct store *store, uint32_t unit, uint32_t buffer)
+static char *find_buffer(const struct store *store, uint32_t unit, uint32_t buffer)
 {
-    return (char *)store->weights.base + store_weights_at(store, &store->own, unit, buffer) +
-           store->model->units[unit].n_trained * number_bytes(store->options.precision);
+    return (char *)store->weights.base + store_weights_at(store, &store->own, unit, buffer);
 }
 
 void store_copy_frozen(struct store *store)
 {
+    const enum number_type precision = store->options.precision;
+
     for (uint32_t u = 0; store->current && u < store->model->n_units; u++) {
         const struct model_unit *unit = &store->model->units[u];
-        const uint32_t buffer = store_buffer(store, u, false);
+        const uint64_t first = unit->n_trained * number_bytes(precision);
         if (unit->n_trained == 0 || !store_keeps(store, u))
             continue;
+        const uint32_t buffer = store_buffer(store, u, false);
         struct copy copy = {.pieces = store->options.pieces,
-                            .to = find_frozen(store, u, !buffer),
-                            .from = find_frozen(store, u, buffer),
-                            .size = number_bytes(store->options.precision)};
-        team_run(unit->n - unit->n_trained, copy_range, &copy);
+                            .to = find_buffer(store, u, !buffer) + first,
+                            .from = find_buffer(store, u, buffer) + first};
+        team_run(model_unit_bytes(unit, precision) - first, copy_range, &copy);
     }
 }

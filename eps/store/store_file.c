@@ -1,5 +1,7 @@
 #include "eps/store/store.h"
+#include "eps/store/store_code.h"
 #include "eps/store/team.h"
+#include "proto/base/size.h"
 #include "proto/model/weights.h"
 
 #include <assert.h>
@@ -48,8 +50,7 @@ struct read {
     _Atomic int rc;
 };
 
-/* Elements read at a time, into the stack: 64 KiB. */
-enum { RUN = 16384 };
+enum { RUN = STORE_RUN };
 
 static bool has_negative(const float *values, size_t n)
 {
@@ -60,44 +61,68 @@ static bool has_negative(const float *values, size_t n)
     return least < 0;
 }
 
-/* begin: from r->at on. What a server of files may still change is copied before it is checked. */
-static int read_run(const struct read *r, uint64_t begin, size_t n)
+/* A store_source for the piece, of an array's values. What a server of files may still change is copied before it is
+ * checked. */
+static int read_run(void *context, uint64_t first, size_t n, float *values)
 {
-    const uint64_t at = r->at + begin;
-    const struct parameters p = store_parameters(r->store, r->unit, r->piece->offset + at, n, 0);
-    float values[RUN];
+    const struct read *r = context;
     int rc = pieces_note(r->store->options.pieces);
 
     if (rc == 0 && r->window)
-        safetensors_convert(values, r->entry, r->window + begin * safetensors_bytes(r->entry), n);
+        safetensors_convert(values, r->entry, r->window + (first - r->at) * safetensors_bytes(r->entry), n);
     else if (rc == 0)
-        rc = safetensors_read(values, r->entry, r->first + at, n, NULL);
+        rc = safetensors_read(values, r->entry, r->first + first, n, NULL);
     if (rc != 0)
         return rc;
-    if (!optimizer_is_finite(p.kernel, values, NUMBER_FP32, n))
+    if (!optimizer_is_finite(r->store->kernel, values, NUMBER_FP32, n))
         return -EDOM;
-    if (r->array == SECOND_MOMENT && has_negative(values, n))
-        return -ERANGE;
-    optimizer_write(&p, r->array == WEIGHTS ? values : NULL, r->array == FIRST_MOMENT ? values : NULL,
-                    r->array == SECOND_MOMENT ? values : NULL);
-    return 0;
+    return r->array == SECOND_MOMENT && has_negative(values, n) ? -ERANGE : 0;
 }
 
+static int write_moments(struct read *r, uint64_t begin, size_t n)
+{
+    float values[RUN];
+    int rc = 0;
+
+    for (uint64_t at = begin; rc == 0 && at < begin + n; at += RUN) {
+        const size_t now = size_smaller((size_t)(begin + n - at), RUN);
+        const struct parameters p = store_parameters(r->store, r->unit, r->piece->offset + at, now, 0);
+        rc = read_run(r, at, now, values);
+        if (rc == 0)
+            optimizer_write(&p, NULL, r->array == FIRST_MOMENT ? values : NULL,
+                            r->array == SECOND_MOMENT ? values : NULL);
+    }
+    return rc;
+}
+
+/* begin: from r->at on. */
 static void read_range(void *data, size_t begin, size_t n)
 {
     struct read *r = data;
-    int rc = 0;
+    const int rc = r->array == WEIGHTS
+                       ? store_code(r->store, r->unit, r->piece, r->at + begin, n, &(struct store_source){read_run, r})
+                       : write_moments(r, r->at + begin, n);
 
-    for (size_t at = begin; rc == 0 && at < begin + n; at += RUN)
-        rc = read_run(r, at, begin + n - at < RUN ? begin + n - at : RUN);
     if (rc != 0)
         r->rc = rc;
+}
+
+/* Elements of a window: whole groups, all of which fit. */
+static uint64_t window_of(const struct read *read)
+{
+    const struct model_piece *piece = read->piece;
+    const uint64_t most = FILE_WINDOW / safetensors_bytes(read->entry);
+    const uint64_t group =
+        read->array == WEIGHTS && piece->form != FORM_VALUES ? form_group(piece->form, piece->n / piece->n_rows) : 1;
+
+    assert(group <= most);
+    return most / group * group;
 }
 
 /* The next window is on its way while the team converts one. */
 static int read_served(struct read *read, struct error *err)
 {
-    const uint64_t most = FILE_WINDOW / safetensors_bytes(read->entry), all = read->piece->n;
+    const uint64_t most = window_of(read), all = read->piece->n;
     const void *window;
     int rc = 0;
 

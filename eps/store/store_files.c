@@ -153,6 +153,10 @@ enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
 static const float *find_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first,
                                 size_t n)
 {
+    if (array == WEIGHTS && store_piece(files->store, unit, first)->form != FORM_VALUES) {
+        store_read(files->store, unit, first, n, files->store->run);
+        return files->store->run;
+    }
     const struct parameters p = store_parameters(files->store, unit, first, n, 0);
     const float *const own = array == WEIGHTS ? p.w : array == FIRST_MOMENT ? p.m : p.v;
 
@@ -188,8 +192,8 @@ static uint64_t offset_of(const struct store_files *files, enum array array, con
     return files->moments.offsets[checkpoint_moment(model, array == SECOND_MOMENT, piece->tensor)] + first;
 }
 
-/* Pieces that are adjacent in the unit and in the file, such as those of a block, are written as one. Trained and
- * frozen ones have different forms. */
+/* Pieces that are adjacent in the unit and in the file, such as those of a block, are written as one. Trained,
+ * frozen and coded ones have different forms. */
 static int write_array(const struct store_files *files, uint32_t unit, enum array array, struct error *err)
 {
     const struct model *model = files->store->model;
@@ -202,7 +206,8 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
         if (array != WEIGHTS && model->tensors[piece->tensor].frozen)
             continue;
         const uint64_t at = offset_of(files, array, piece);
-        if (at != offset + (end - begin) * sizeof(float) || piece->offset != end || piece->offset == u->n_trained) {
+        if (at != offset + (end - begin) * sizeof(float) || piece->offset != end || piece->offset == u->n_trained ||
+            piece->form != FORM_VALUES) {
             rc = write_values(files, unit, array, begin, end, offset, err);
             begin = piece->offset, offset = at;
         }

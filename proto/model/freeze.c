@@ -14,30 +14,74 @@ static bool is_frozen(const struct model *m, const struct model_piece *piece)
     return m->tensors[piece->tensor].frozen;
 }
 
-/* Moves trained pieces to the unit's start, before frozen ones. */
-static void divide_unit(struct model *m, struct model_unit *unit)
+/* Embedding, head and vectors are not multiplied as a linear layer's weight is. */
+static bool is_matrix(const struct model *m, const struct model_unit *unit, const struct model_piece *piece)
+{
+    const uint32_t first = m->visits[m->layers[1].first_visit]; /* the lowest layer with a program */
+    const uint32_t n = m->n_layers - 2;                         /* such layers have a unit each */
+    const uint32_t u = (uint32_t)(unit - m->units);
+
+    return u >= first && u - first < n && m->tensors[piece->tensor].n_dims == 2;
+}
+
+/* Frozen ones are in the job's type, or coded. A unit has its pieces in this order. */
+enum kind { TRAINED, VALUES, CODED, KINDS };
+
+static enum kind kind_of(const struct model *m, const struct model_piece *piece)
+{
+    return !is_frozen(m, piece) ? TRAINED : piece->form == FORM_VALUES ? VALUES : CODED;
+}
+
+/* Places the unit's pieces of one kind, the first at element *n. */
+static void place_pieces(struct model *m, struct model_unit *unit, enum kind kind, uint64_t *n)
 {
     struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
-    uint64_t n = 0;
 
-    unit->frozen = 0;
+    for (struct model_piece *p = first; p < end; p++) {
+        if (kind_of(m, p) != kind)
+            continue;
+        p->offset = *n;
+        *n += p->n;
+        unit->frozen |= kind != TRAINED ? UINT64_C(1) << (p - first) : 0;
+        if (kind != CODED)
+            continue;
+        unit->coded |= UINT64_C(1) << (p - first);
+        p->coded = unit->coded_bytes;
+        unit->coded_bytes += form_bytes(p->form, p->n_rows, p->n / p->n_rows);
+    }
+}
+
+/* Values are rounded up where coded pieces follow them. */
+static void size_unit(struct model *m, struct model_unit *unit, struct model_base base)
+{
+    struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
+    uint64_t n[KINDS] = {0};
+
     for (struct model_piece *p = first; p < end; p++)
-        if (!is_frozen(m, p)) {
-            p->offset = n;
-            n += p->n;
-        }
-    unit->n_trained = n;
-    for (struct model_piece *p = first; p < end; p++)
-        if (is_frozen(m, p)) {
-            p->offset = n;
-            n += p->n;
-            unit->frozen |= UINT64_C(1) << (p - first);
-        }
+        p->form = !is_frozen(m, p) ? FORM_VALUES : is_matrix(m, unit, p) ? base.matrices : base.others;
+    unit->frozen = unit->coded = unit->coded_bytes = 0;
+    for (enum kind kind = TRAINED; kind < KINDS; kind++) {
+        n[kind] = kind > TRAINED ? n[kind - 1] : 0;
+        place_pieces(m, unit, kind, &n[kind]);
+    }
+    unit->n_trained = n[TRAINED];
+    unit->n_relayed = unit->coded ? model_rounded(n[VALUES]) : n[VALUES];
+}
+
+/* Sets what follows from which of the unit's pieces are frozen, and their forms. */
+static void divide_unit(struct model *m, struct model_unit *unit, struct model_base base)
+{
+    size_unit(m, unit, base);
     unit->n_slices = (uint32_t)((unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
+    unit->offset = m->segment_n, unit->coded_offset = m->segment_coded;
+    m->segment_n += model_rounded(unit->n_relayed), m->segment_coded += unit->coded_bytes;
     unit->trained_offset = m->trained_n;
     m->trained_n += model_rounded(unit->n_trained);
-    unit->replay_offset = unit->n_trained > 0 ? m->segment_n + m->replay_n : 0;
-    m->replay_n += unit->n_trained > 0 ? model_rounded(unit->n) : 0;
+    unit->replay_offset = unit->coded_replay_offset = 0;
+    if (unit->n_trained > 0) {
+        unit->replay_offset = m->replay_n, unit->coded_replay_offset = m->replay_coded;
+        m->replay_n += model_rounded(unit->n_relayed), m->replay_coded += unit->coded_bytes;
+    }
     m->n_trained += unit->n_trained;
     m->n_frozen_units += unit->n_trained == 0;
     m->n_slices += unit->n_slices;
@@ -47,7 +91,7 @@ static void divide_unit(struct model *m, struct model_unit *unit)
 
 static bool are_alike(const struct model_unit *a, const struct model_unit *b)
 {
-    return a->n == b->n && a->program == b->program && a->frozen == b->frozen;
+    return a->n == b->n && a->program == b->program && a->frozen == b->frozen && a->coded == b->coded;
 }
 
 /* Units of the lowest blocks, as many as a period has; 1, if that is longer than any that is looked for. */
@@ -77,14 +121,15 @@ static void find_alike(struct model *m)
     }
 }
 
-void model_divide(struct model *m)
+void model_divide(struct model *m, struct model_base base)
 {
-    m->n_trained = m->trained_n = m->largest_trained = m->replay_n = 0;
+    m->segment_n = m->segment_coded = m->replay_n = m->replay_coded = 0;
+    m->n_trained = m->trained_n = m->largest_trained = 0;
     m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = m->n_slices = 0;
     for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
         t->rank = t->frozen ? 0 : m->n_trained_tensors++;
     for (uint32_t u = 0; u < m->n_units; u++)
-        divide_unit(m, &m->units[u]);
+        divide_unit(m, &m->units[u], base);
     for (uint32_t visit = 0; visit < m->n_visits; visit++) {
         m->trained_below[visit] = m->n_trained_visits;
         if (m->units[m->visits[visit]].n_trained > 0)
@@ -122,7 +167,25 @@ static uint32_t freeze_matches(struct model *m, const char *pattern)
     return n;
 }
 
-int model_freeze(struct model *m, const char *patterns, struct error *err)
+struct model_base model_base_of(enum form base, enum number_type precision)
+{
+    const enum form others = base == FORM_VALUES || precision == NUMBER_BF16 ? FORM_VALUES : FORM_BF16;
+
+    return (struct model_base){base == FORM_VALUES || base == FORM_BF16 ? others : base, others};
+}
+
+uint64_t model_largest_bytes(const struct model *m, enum number_type precision)
+{
+    uint64_t most = 0;
+
+    for (uint32_t u = 0; u < m->n_units; u++) {
+        const uint64_t bytes = model_unit_bytes(&m->units[u], precision);
+        most = most < bytes ? bytes : most;
+    }
+    return most;
+}
+
+int model_freeze(struct model *m, const char *patterns, struct model_base base, struct error *err)
 {
     char pattern[sizeof m->tensors->name];
     size_t n;
@@ -138,7 +201,7 @@ int model_freeze(struct model *m, const char *patterns, struct error *err)
                              (int)(n < 200 ? n : 200), at, model_without_prefix(m, m->tensors[0].name),
                              model_without_prefix(m, first_of_block(m)->name));
     }
-    model_divide(m);
+    model_divide(m, base);
     return m->n_trained > 0
                ? 0
                : error_set(err, -EINVAL, "--freeze %.200s freezes all tensors of this model: leave one to train",

@@ -253,8 +253,7 @@ static uint32_t add_tensor(struct model *m, uint64_t rows, uint64_t columns, enu
 
 static void open_unit(struct model *m, uint64_t kind, uint64_t layer, uint64_t chunk)
 {
-    m->units[m->n_units] =
-        (struct model_unit){.id = kind << 56 | layer << 24 | chunk, .first_piece = m->n_pieces, .offset = m->segment_n};
+    m->units[m->n_units] = (struct model_unit){.id = kind << 56 | layer << 24 | chunk, .first_piece = m->n_pieces};
 }
 
 static void add_piece(struct model *m, uint32_t tensor, uint64_t first_row, uint64_t n_rows)
@@ -262,7 +261,8 @@ static void add_piece(struct model *m, uint32_t tensor, uint64_t first_row, uint
     struct model_unit *unit = &m->units[m->n_units];
     const uint64_t n = n_rows * m->tensors[tensor].shape[1];
 
-    m->pieces[m->n_pieces++] = (struct model_piece){tensor, first_row, n_rows, unit->n, n};
+    m->pieces[m->n_pieces++] =
+        (struct model_piece){.tensor = tensor, .first_row = first_row, .n_rows = n_rows, .offset = unit->n, .n = n};
     unit->n_pieces++;
     unit->n += n;
 }
@@ -271,7 +271,6 @@ static void close_unit(struct model *m)
 {
     struct model_unit *unit = &m->units[m->n_units++];
 
-    m->segment_n += model_rounded(unit->n);
     if (m->largest_unit < unit->n)
         m->largest_unit = unit->n;
 }
@@ -475,7 +474,7 @@ int model_init(struct model *out, const struct model_config *config, struct erro
         model_free(m);
         return refuse_memory(config, err);
     }
-    model_divide(m);
+    model_divide(m, (struct model_base){FORM_VALUES, FORM_VALUES});
     return 0;
 }
 

@@ -17,6 +17,7 @@
 #define PROTO_MODEL_MODEL_H
 
 #include "proto/base/error.h"
+#include "proto/base/form.h"
 #include "proto/base/number.h"
 #include "proto/model/decoder.h"
 #include "proto/model/encoder.h"
@@ -73,10 +74,12 @@ struct model_piece {
     uint64_t first_row, n_rows;
     uint64_t offset; /* elements from the unit's start */
     uint64_t n;      /* elements */
+    enum form form;  /* how it is relayed; FORM_VALUES for all trained ones */
+    uint64_t coded;  /* bytes from the start of the unit's coded pieces, unless its form is FORM_VALUES */
 };
 
-/* Consecutive units, first .. end-1, that recur: each equals (n, program, frozen pieces) the one `period` below it, if
- * that is among them. */
+/* Consecutive units, first .. end-1, that recur: each equals (n, program, frozen and coded pieces) the one `period`
+ * below it, if that is among them. */
 struct model_alike {
     uint32_t first, end, period;
 };
@@ -85,18 +88,23 @@ struct model_unit {
     uint64_t id; /* stable: kind << 56 | layer << 24 | chunk, the same in every checkpoint of the model; layer is a
                   * block's index, 0 for tokens, 1 for positions, else 0 */
     uint32_t first_piece, n_pieces; /* in model.pieces, in the order of its tensors. They fill the unit without gaps:
-                                     * trained pieces first, then frozen ones, each in this order */
+                                     * trained pieces first, then frozen ones in the job's type, then coded ones, each
+                                     * in this order */
     uint64_t n;                     /* elements */
     uint64_t n_trained;             /* trained elements: those of contributions, moments and sums */
-    uint64_t offset;                /* elements from the weight segment's start; as model_rounded */
-    uint64_t trained_offset;        /* elements from the start of an array of the trained ones; as model_rounded */
-    uint64_t replay_offset;         /* elements from the weight segment's start: the unit's second buffer, in jobs with
-                                     * replay; 0 if nothing of the unit is trained */
-    uint32_t n_slices;              /* ceil(n_trained / MODEL_SLICE) */
-    uint32_t n_visits;              /* 2 when tied */
-    uint32_t program;               /* index of the program that the unit's layer runs; 0 for a table's unit */
-    uint64_t frozen;                /* a set: bit i: piece i of the unit is frozen */
-    struct model_alike alike;       /* the run of recurring units that this one belongs to */
+    uint64_t n_relayed;             /* elements that are relayed in the job's type; as model_rounded, if coded pieces
+                                     * follow them */
+    uint64_t coded_bytes;           /* bytes of the coded pieces */
+    uint64_t offset;         /* elements from the weight segment's start, besides coded bytes; as model_rounded */
+    uint64_t coded_offset;   /* coded bytes from the weight segment's start, besides elements */
+    uint64_t trained_offset; /* elements from the start of an array of the trained ones; as model_rounded */
+    /* The same, from the start of second buffers, in jobs with replay; 0 if nothing of the unit is trained. */
+    uint64_t replay_offset, coded_replay_offset;
+    uint32_t n_slices;        /* ceil(n_trained / MODEL_SLICE) */
+    uint32_t n_visits;        /* 2 when tied */
+    uint32_t program;         /* index of the program that the unit's layer runs; 0 for a table's unit */
+    uint64_t frozen, coded;   /* sets: bit i: piece i of the unit is frozen; it is coded */
+    struct model_alike alike; /* the run of recurring units that this one belongs to */
 };
 
 /* Maximum elements of a slice: 16 MiB of fp32. */
@@ -210,8 +218,10 @@ struct model {
     uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
     uint32_t least_tokens; /* tokens that a row must have at least: those that programs take */
     uint64_t n_parameters; /* tied parameters count once */
-    uint64_t segment_n;    /* elements of the weight segment without replay, padding included */
-    uint64_t replay_n;     /* elements that replay adds to it: a second buffer of each unit with trained pieces */
+    /* The weight segment without replay, padding included: elements, and coded bytes. */
+    uint64_t segment_n, segment_coded;
+    /* What replay adds to it: a second buffer of each unit with trained pieces. */
+    uint64_t replay_n, replay_coded;
     uint64_t largest_unit; /* elements */
     /* Elements of the trained tensors: all of them; with each unit's padding; the most in one unit. */
     uint64_t n_trained, trained_n, largest_trained;
@@ -251,10 +261,20 @@ void model_free(struct model *model); /* safe on a zeroed one */
 
 enum { MODEL_FREEZE_BYTES = 256 }; /* maximum length of a list of patterns, its final 0 included */
 
+/* The forms of frozen tensors: of matrices in layers with a program, which products read; and of all others. */
+struct model_base {
+    enum form matrices, others;
+};
+
+/* The forms for --base. FORM_VALUES: all frozen tensors have the job's type. FORM_BF16: all are bf16. Otherwise
+ * matrices have this form, as bitsandbytes replaces linear layers alone, and all others are bf16. What would be coded
+ * in the job's own type is not coded. */
+struct model_base model_base_of(enum form base, enum number_type precision);
+
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
  * without the family's prefix, separated by commas; NULL or "": nothing. Called once, after model_init. -EINVAL with a
  * sentence if a pattern matches no tensor or no tensor is left to train; the model can then only be freed. */
-int model_freeze(struct model *model, const char *patterns, struct error *err);
+int model_freeze(struct model *model, const char *patterns, struct model_base base, struct error *err);
 
 /* The tensor of this name, with or without the family's prefix in front, or NULL. Borrowed. */
 const struct model_tensor *model_find(const struct model *model, const char *name);
@@ -346,6 +366,33 @@ static inline uint64_t model_rounded(uint64_t n)
 {
     return (n + 31) / 32 * 32;
 }
+
+/* Bytes of a unit as it is relayed: its elements in the job's type, then its coded pieces. */
+static inline uint64_t model_unit_bytes(const struct model_unit *unit, enum number_type precision)
+{
+    return unit->n_relayed * number_bytes(precision) + unit->coded_bytes;
+}
+
+/* Elements of a unit that are relayed in the job's type; the others follow them, coded. */
+static inline uint64_t model_unit_values(const struct model *model, const struct model_unit *unit)
+{
+    uint64_t n = unit->n;
+
+    for (uint32_t i = 0; unit->coded && i < unit->n_pieces; i++)
+        n -= unit->coded >> i & 1 ? model->pieces[unit->first_piece + i].n : 0;
+    return n;
+}
+
+/* Bytes from a unit's start, as it is relayed, to a piece, which begins there. */
+static inline uint64_t model_piece_at(const struct model_unit *unit, const struct model_piece *piece,
+                                      enum number_type precision)
+{
+    return piece->form == FORM_VALUES ? piece->offset * number_bytes(precision)
+                                      : unit->n_relayed * number_bytes(precision) + piece->coded;
+}
+
+/* Bytes of the largest unit, as it is relayed. */
+uint64_t model_largest_bytes(const struct model *model, enum number_type precision);
 
 /* Bytes of an inbox slot for contributions of this type: the largest slice of any unit, rounded up to a cache line. */
 size_t model_slot_bytes(const struct model *model, enum number_type type);

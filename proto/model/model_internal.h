@@ -17,7 +17,7 @@ const char *model_without_prefix(const struct model *model, const char *name);
 /* The head's table. */
 const char *model_logits_name(const struct model *model);
 
-/* Sets all that depends on which tensors are frozen. After model_bind_values, and whenever that changes. */
-void model_divide(struct model *model);
+/* Sets all that depends on which tensors are frozen, and on their forms. After model_bind_values, and whenever that changes. */
+void model_divide(struct model *model, struct model_base base);
 
 #endif

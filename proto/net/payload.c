@@ -71,7 +71,7 @@ static int read_model(struct payload *p, struct error *err)
     if (!rc)
         rc = model_init(&p->model, &c, err);
     if (!rc)
-        rc = model_freeze(&p->model, p->assign.assign.freeze, err);
+        rc = model_freeze(&p->model, p->assign.assign.freeze, model_base_of(goal->base, goal->precision), err);
     if (!rc && (p->assign.assign.n_slots > PLAN_HOST_MAX_SLOTS || goal->seq < 1 || goal->batch < 1 ||
                 (uint64_t)goal->batch * goal->seq > 1u << 28))
         rc = error_set(err, -EPROTO, "an assignment that cannot be");
@@ -204,7 +204,7 @@ static int weights(struct payload_range *out, const struct payload *p, const str
 {
     if (m->weights.unit >= p->model.n_units)
         return -EPROTO;
-    const uint64_t bytes = p->model.units[m->weights.unit].n * number_bytes(goal_of(p)->precision);
+    const uint64_t bytes = model_unit_bytes(&p->model.units[m->weights.unit], goal_of(p)->precision);
     const uint64_t most = p->segments[PAYLOAD_WEIGHTS].bytes;
     if (bytes > most || m->weights.at > most - bytes)
         return -EPROTO;

@@ -18,7 +18,7 @@ void call_set(const struct call_array *array, const void *at)
 
 size_t call_type_bytes(enum call_type type, enum number_type values)
 {
-    static const size_t bytes[] = {0, sizeof(float), sizeof(double), sizeof(uint32_t), 1};
+    static const size_t bytes[] = {0, sizeof(float), sizeof(uint16_t), sizeof(double), sizeof(uint32_t), 1};
 
     return type == CALL_VALUES ? number_bytes(values) : bytes[type];
 }

@@ -20,7 +20,7 @@ struct call {
     };
 };
 
-enum call_type { CALL_VALUES, CALL_FP32, CALL_FP64, CALL_WORDS, CALL_BYTES };
+enum call_type { CALL_VALUES, CALL_FP32, CALL_BF16, CALL_FP64, CALL_WORDS, CALL_BYTES };
 enum {
     CALL_READ = 1,
     CALL_WRITTEN = 2,

@@ -12,6 +12,7 @@
 #include "proto/operation/call/attention.h"
 #include "proto/operation/call/batch_norm.h"
 #include "proto/operation/call/cross_entropy.h"
+#include "proto/operation/call/decode.h"
 #include "proto/operation/call/dropout.h"
 #include "proto/operation/call/embed.h"
 #include "proto/operation/call/glu.h"
@@ -25,6 +26,7 @@
 #define DEVICE_CALLS(X)                                                                                                \
     X(zero, device_zero)                                                                                               \
     X(round_bf16, device_round_bf16)                                                                                   \
+    X(decode, device_decode)                                                                                           \
     X(activate, device_activate)                                                                                       \
     X(activate_backward, device_activate)                                                                              \
     X(add, device_add)                                                                                                 \

@@ -355,14 +355,15 @@ static void name_terms(char *text, size_t n, const struct plan *plan)
 /* "; its largest unit, h.0, alone has 27.0 MiB of weights": if that alone exceeds the budget. */
 static void name_unit(char *text, size_t n, const struct model *model, const struct plan *plan, uint64_t budget)
 {
-    const uint64_t bytes = model->largest_unit * number_bytes(plan->setting.goal.precision);
+    const enum number_type precision = plan->setting.goal.precision;
+    const uint64_t bytes = model_largest_bytes(model, precision);
     char name[MODEL_NAME_BYTES];
     uint32_t u = 0;
 
     text[0] = 0;
     if (bytes <= budget)
         return;
-    while (model->units[u].n != model->largest_unit)
+    while (model_unit_bytes(&model->units[u], precision) != bytes)
         u++;
     snprintf(text, n, "; its largest unit, %s, alone has %.1f MiB of weights", model_unit_name(name, model, u),
              mib(bytes));

@@ -48,6 +48,12 @@ static float scale_of(const struct layer_pass *pass)
     return pass->setting->goal.precision == NUMBER_BF16 ? number_from_bf16(number_to_bf16(scale)) : scale;
 }
 
+/* True if the table is in the host's memory in bf16, whatever the device's type. */
+static bool is_narrow(const struct layer_pass *pass)
+{
+    return pass->model->pieces[pass->unit->first_piece].form == FORM_BF16;
+}
+
 static struct device_embed embed_of(const struct layer_pass *pass, const struct table *table)
 {
     return (struct device_embed){.m = layer_tokens(pass),
@@ -56,6 +62,7 @@ static struct device_embed embed_of(const struct layer_pass *pass, const struct 
                                  .n_table = (uint32_t)table->n,
                                  .ids = pass->ids,
                                  .table = pass->weights,
+                                 .narrow = is_narrow(pass),
                                  .y = pass->at[MODEL_OUTPUT][0],
                                  .scale = scale_of(pass),
                                  .y_gradient = pass->at[MODEL_OUTPUT_GRADIENT][0],
@@ -100,7 +107,9 @@ static void each_row(const struct layer_pass *pass, const struct table *table, b
             op.table_gradient = pass->contribution + in_table * width;
             pass->ops->position_backward(pass->dev, &op);
         } else {
-            op.table = layer_element(pass, pass->weights, in_table * width);
+            op.narrow = is_narrow(pass);
+            op.table = device_element(op.narrow ? NUMBER_BF16 : pass->setting->goal.precision, pass->weights,
+                                      in_table * width);
             op.y = layer_element(pass, pass->at[MODEL_OUTPUT][0], token * width);
             pass->ops->position(pass->dev, &op);
         }
@@ -114,6 +123,7 @@ static void each_token(const struct layer_pass *pass, const struct table *table,
                                        .n_tokens = 1,
                                        .n = pass->model->config.width,
                                        .table = pass->weights,
+                                       .narrow = is_narrow(pass),
                                        .y = pass->at[MODEL_OUTPUT][0],
                                        .y_gradient = pass->at[MODEL_OUTPUT_GRADIENT][0],
                                        .table_gradient = pass->contribution};

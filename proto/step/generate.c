@@ -53,7 +53,8 @@ static struct place place_of_end(const struct tiles *t, uint32_t end)
 }
 
 /* n tokens. */
-static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const void *weights, uint32_t n)
+static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights,
+                                 uint32_t n)
 {
     struct device_worker *w = t->worker;
     const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
@@ -65,7 +66,8 @@ static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const vo
                                .program = layer->program,
                                .edges = &layer->edges,
                                .unit = &w->model.units[w->model.visits[visit]],
-                               .weights = weights,
+                               .weights = weights->relayed,
+                               .decoded = weights->decoded,
                                .fresh = true,
                                .workspace = address(w, w->plan.workspace),
                                .n_rows = 1,
@@ -117,7 +119,7 @@ static void run_layer(const struct layer_ops *const *layers, struct layer_pass *
 }
 
 /* As many spans at a time as the backend joins and the workspace has room for. */
-static void run_spans(const struct tiles *t, uint32_t visit, const void *weights)
+static void run_spans(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights)
 {
     const struct device_worker *w = t->worker;
     const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
@@ -146,7 +148,7 @@ static void run_spans(const struct tiles *t, uint32_t visit, const void *weights
 }
 
 /* Above the blocks only the last tokens continue, side by side: the first layer there reads each from its span. */
-static void run_ends(const struct tiles *t, uint32_t visit, const void *weights)
+static void run_ends(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights)
 {
     const struct device_worker *w = t->worker;
     const uint32_t l = w->model.visit_layers[visit];
@@ -172,16 +174,16 @@ static int run_layers(struct tiles *t)
     if (t->n_ends == 0) /* no tile needs the layers above the blocks */
         t->weights.n_visits = w->model.layers[w->model.first_block + w->model.n_block_layers].first_visit;
     for (uint32_t visit = 0; visit < t->weights.n_visits; visit++) {
-        const void *weights;
+        struct device_weights_at weights;
         int rc = t->link->ended(t->context);
         if (rc == 0)
             rc = device_weights_next(&t->weights, visit, &weights);
         if (rc != 0)
             return rc;
         if (model_is_above_blocks(&w->model, &w->model.layers[w->model.visit_layers[visit]]))
-            run_ends(t, visit, weights);
+            run_ends(t, visit, &weights);
         else
-            run_spans(t, visit, weights);
+            run_spans(t, visit, &weights);
     }
     return 0;
 }

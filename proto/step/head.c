@@ -45,7 +45,7 @@ static struct chunk chunk_of(const struct layer_pass *pass, const struct model_u
     return (struct chunk){.first = (uint32_t)piece->first_row,
                           .n = piece->n_rows,
                           .padded = plan_head_pad(piece->n_rows, pass->plan->head_pad),
-                          .weights = pass->weights,
+                          .weights = layer_piece(pass, piece),
                           .contribution = pass->contribution};
 }
 

@@ -18,7 +18,7 @@
 /* One unit of a head in one pass. */
 struct layer_chunk {
     const struct model_unit *unit;
-    const void *weights;
+    const void *weights; /* decoded, if it is coded */
     float *contribution; /* +=, or = if the pass is fresh; NULL: the unit is frozen */
 };
 
@@ -33,9 +33,12 @@ struct layer_pass {
     const struct model_unit *unit;
     bool bottom, top; /* this is the layer's first visit in forward; in backward */
     bool lowest;      /* the lowest layer that is trained: nobody reads its input's gradient */
-    /* The unit's weights, on the device; the head's are padded by rows of zeros. The embedding's may be host memory,
-     * which embed and position can read; they are NULL in backward. */
+    /* The unit's weights as it is relayed, on the device; the head's are padded by rows of zeros. The embedding's may be
+     * host memory, which embed and position can read; they are NULL in backward. */
     const void *weights;
+    /* The unit's coded pieces (struct model_unit), decoded on the device, one behind the other; the head's are padded
+     * likewise. NULL: there are none; and for the embedding, whose tables are decoded as they are looked up. */
+    const void *decoded;
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
     bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
     /* This microbatch's part of the layer's values, by enum model_role and in its order; NULL: not there, or not
@@ -102,6 +105,16 @@ extern const struct layer_ops *const layer_table[];
 static inline size_t layer_tokens(const struct layer_pass *pass)
 {
     return (size_t)pass->n_rows * pass->n_tokens;
+}
+
+/* A piece of the visited unit, in the device's type. NULL: there are no weights. */
+static inline const void *layer_piece(const struct layer_pass *pass, const struct model_piece *piece)
+{
+    const bool coded = piece->form != FORM_VALUES;
+    const void *from = coded ? pass->decoded : pass->weights;
+    const uint64_t at = piece->offset - (coded ? model_unit_values(pass->model, pass->unit) : 0);
+
+    return from ? device_element(pass->setting->goal.precision, from, at) : NULL;
 }
 
 /* Element n of values: of weights, boundaries, or a layer's own. */

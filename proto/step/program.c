@@ -63,7 +63,7 @@ static void place_tensors(struct operation_run *r, const struct layer_pass *pass
     for (int i = 0; i < r->program->n_tensors; i++) {
         const struct model_piece *piece = piece_of(pass, i);
         const bool trained = pass->contribution && !pass->model->tensors[piece->tensor].frozen;
-        r->weights[i] = pass->weights ? layer_element(pass, pass->weights, piece->offset) : NULL;
+        r->weights[i] = layer_piece(pass, piece);
         r->gradients[i] = trained ? pass->contribution + piece->offset : NULL;
     }
 }

@@ -122,19 +122,22 @@ static bool in_one_pass(const struct device_pass *pass, uint32_t visit)
 }
 
 /* The head's units with the sums of their contributions to one part. */
-static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint32_t run, const void *weights)
+static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint32_t run,
+                                           const struct device_weights_at *top)
 {
     struct device_worker *w = pass->worker;
     const struct model_layer *head = plan_head(&w->model);
 
     for (uint32_t i = 0; i < head->n_visits; i++) {
         const uint32_t unit = w->model.visits[head->first_visit + i];
-        w->chunks[i] =
-            (struct layer_chunk){.unit = &w->model.units[unit],
-                                 .weights = w->plan.head_apart
-                                                ? device_pass_address(pass, plan_resident(&w->plan, &w->model, unit))
-                                                : weights,
-                                 .contribution = begin_contribution(pass, head->first_visit + i, run)};
+        const bool coded = w->model.units[unit].coded;
+        const uint64_t apart =
+            coded ? plan_decoded_at(&w->plan, &w->model, unit) : plan_resident(&w->plan, &w->model, unit);
+        w->chunks[i] = (struct layer_chunk){.unit = &w->model.units[unit],
+                                            .weights = w->plan.head_apart ? device_pass_address(pass, apart)
+                                                       : coded            ? top->decoded
+                                                                          : top->relayed,
+                                            .contribution = begin_contribution(pass, head->first_visit + i, run)};
     }
     return w->chunks;
 }
@@ -184,7 +187,7 @@ static void finish_run(struct device_pass *pass, const struct layer_pass *visit,
 }
 
 /* Runs every microbatch of one run. contribution: NULL forward, and if the unit is frozen. */
-static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights,
+static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const struct device_weights_at *weights,
                      const struct layer_chunk *chunks, float *contribution)
 {
     const bool is_backward = pass->place >= pass->worker->model.n_visits;
@@ -194,7 +197,8 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     uint32_t done = 0;
     int rc = 0;
 
-    v.weights = weights;
+    v.weights = weights->relayed;
+    v.decoded = weights->decoded;
     v.chunks = chunks;
     v.contribution = contribution;
     device_boundaries_begin(&moves, pass, &v, run, is_backward);
@@ -219,14 +223,14 @@ static int forward(struct device_pass *pass)
     int rc = 0;
 
     for (uint32_t visit = 0; rc == 0 && visit < n; visit++) {
-        const void *weights;
+        struct device_weights_at weights;
         pass->place = visit;
         rc = device_weights_next(&pass->weights, visit, &weights);
         if (rc != 0 || (in_one_pass(pass, visit) && visit + 1 < n))
             continue;
         const uint64_t since = trace_begin(w->trace);
         for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++)
-            rc = visit_run(pass, visit, run, weights, in_one_pass(pass, visit) ? chunks_of(pass, run, weights) : NULL,
+            rc = visit_run(pass, visit, run, &weights, in_one_pass(pass, visit) ? chunks_of(pass, run, &weights) : NULL,
                            NULL);
         record_forward(pass, since, visit);
     }
@@ -236,7 +240,7 @@ static int forward(struct device_pass *pass)
     return rc;
 }
 
-static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights)
+static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, const struct device_weights_at *weights)
 {
     const uint64_t since = trace_begin(pass->worker->trace);
     const int rc = visit_run(pass, visit, run, weights, NULL, begin_contribution(pass, visit, run));
@@ -258,12 +262,12 @@ static int backward(struct device_pass *pass)
 
     for (uint32_t place = model->n_visits; rc == 0 && place < end; place++) {
         const uint32_t visit = device_weights_visit(&pass->weights, place);
-        const void *weights;
+        struct device_weights_at weights;
         pass->place = place;
         rc = device_weights_next(&pass->weights, place, &weights);
         for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
             if (!in_one_pass(pass, visit))
-                rc = backward_run(pass, visit, run, weights);
+                rc = backward_run(pass, visit, run, &weights);
             if (rc == 0 && model_contributes(model, visit))
                 rc = device_offers_made(pass);
         }

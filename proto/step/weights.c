@@ -148,7 +148,7 @@ static void clear_padding(struct device_weights *weights, uint32_t place)
     const uint64_t n = w->model.units[unit].n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
     const size_t value = number_bytes(w->plan.setting.goal.precision);
 
-    if (room > n && locate(weights, place) == BUFFER)
+    if (room > n && !w->model.units[unit].coded && locate(weights, place) == BUFFER)
         w->ops->zero(w->dev,
                      &(struct device_zero){(char *)device_address(weights, place) + n * value, (room - n) * value});
 }
@@ -182,7 +182,7 @@ static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t
 {
     const struct device_worker *w = weights->worker;
     const uint32_t place = weights->coming.place, unit = unit_at(weights, place);
-    const uint64_t bytes = w->model.units[unit].n * number_bytes(w->plan.setting.goal.precision);
+    const uint64_t bytes = model_unit_bytes(&w->model.units[unit], w->plan.setting.goal.precision);
     const uint64_t end = done == n ? bytes : bytes / n * done / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
 
     if (end == weights->coming.sent)
@@ -205,7 +205,51 @@ static void leave(struct device_weights *weights, uint32_t place)
         find(weights, unit_at(weights, place - 1))->used = w->ops->mark(w->dev, DEVICE_COMPUTE);
 }
 
-int device_weights_next(struct device_weights *weights, uint32_t place, const void **out)
+static void decode_piece(const struct device_worker *w, const struct model_unit *unit, const struct model_piece *piece,
+                         const char *relayed, char *decoded)
+{
+    const enum number_type precision = w->plan.setting.goal.precision;
+    const size_t columns = piece->n / piece->n_rows, value = number_bytes(precision);
+    const char *codes = relayed + model_piece_at(unit, piece, precision);
+    const uint64_t first = model_unit_values(&w->model, unit);
+    const struct device_decode op = {
+        .form = piece->form,
+        .rows = piece->n_rows,
+        .columns = columns,
+        .codes = codes,
+        .scales = piece->form == FORM_BF16
+                      ? NULL
+                      : (const float *)(codes + form_scales_at(piece->form, piece->n_rows, columns)),
+        .y = decoded + (piece->offset - first) * value,
+    };
+
+    w->ops->decode(w->dev, &op);
+}
+
+/* Decodes the coded pieces of a unit; returns where they are then, or NULL if there are none. */
+static const void *decode(struct device_weights *weights, uint32_t unit, const void *relayed)
+{
+    const struct device_worker *w = weights->worker;
+    const struct model_unit *u = &w->model.units[unit];
+    const size_t value = number_bytes(w->plan.setting.goal.precision);
+    const uint64_t n = u->n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
+
+    if (!u->coded)
+        return NULL;
+    char *const decoded = (char *)w->ops->arena(w->dev) + plan_decoded_at(&w->plan, &w->model, unit);
+    if (weights->has_decoded && weights->decoded == unit)
+        return decoded;
+    for (uint32_t i = 0; i < u->n_pieces; i++)
+        if (u->coded >> i & 1)
+            decode_piece(w, u, &w->model.pieces[u->first_piece + i], relayed, decoded);
+    if (room > n)
+        w->ops->zero(w->dev, &(struct device_zero){decoded + n * value, (room - n) * value});
+    weights->has_decoded = true;
+    weights->decoded = unit;
+    return decoded;
+}
+
+int device_weights_next(struct device_weights *weights, uint32_t place, struct device_weights_at *out)
 {
     const struct device_worker *w = weights->worker;
     bool has_arrived = weights->coming.host && weights->coming.place == place;
@@ -217,7 +261,7 @@ int device_weights_next(struct device_weights *weights, uint32_t place, const vo
         rc = receive(weights, place);
         has_arrived = true;
     }
-    *out = NULL;
+    *out = (struct device_weights_at){0};
     if (rc != 0)
         return rc;
     if (has_arrived)
@@ -227,9 +271,11 @@ int device_weights_next(struct device_weights *weights, uint32_t place, const vo
         clear_padding(weights, place);
     const enum location from = locate(weights, place);
     if (from == HOST)
-        *out = has_arrived ? weights->coming.host : w->tables[place]; /* the embedding's visits come first */
-    else if (from != NOWHERE)
-        *out = device_address(weights, place);
+        out->relayed = has_arrived ? weights->coming.host : w->tables[place]; /* the embedding's visits come first */
+    else if (from != NOWHERE) {
+        out->relayed = device_address(weights, place);
+        out->decoded = decode(weights, unit_at(weights, place), out->relayed);
+    }
     return 0;
 }
 
@@ -262,7 +308,7 @@ int device_weights_load(struct device_weights *weights)
         if (rc == 0 && at < n_resident) {
             const uint32_t unit = plan_unit_at(&w->model, at);
             upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), weights->coming.host, 0,
-                   w->model.units[unit].n * number_bytes(w->plan.setting.goal.precision));
+                   model_unit_bytes(&w->model.units[unit], w->plan.setting.goal.precision));
         } else if (rc == 0)
             w->tables[at - n_resident] = weights->coming.host;
     }

@@ -34,6 +34,8 @@ struct device_weights {
         bool lent;
         uint64_t sent; /* bytes queued */
     } coming;
+    bool has_decoded; /* decoded pieces on the device are those of unit `decoded` */
+    uint32_t decoded;
     uint32_t arranged; /* units for visits up to here were requested or are present */
 };
 
@@ -49,10 +51,16 @@ int device_weights_load(struct device_weights *weights);
 /* The visit at this place of the sequence. */
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);
 
-/* *out (unit.n): the weights of the visit at this place, which must follow the previous call's; NULL if it needs none.
- * They may be used by what is queued until the next call. Pulls ahead as far as buffers allow. Blocks until the host
- * has them; errors of the link. */
-int device_weights_next(struct device_weights *weights, uint32_t place, const void **out);
+/* Where a visit finds its unit: as it is relayed, and its coded pieces decoded, in the device's type (plan_decoded), if
+ * layers read those. Of the embedding's units, in host memory, rows are decoded as they are looked up. */
+struct device_weights_at {
+    const void *relayed, *decoded; /* NULL: the visit needs none; the unit has no coded pieces */
+};
+
+/* *out: the weights of the visit at this place, which must follow the previous call's. They may be used by what is
+ * queued until the next call. Pulls ahead as far as buffers allow, and decodes coded pieces unless the visit before had
+ * them. Blocks until the host has them; errors of the link. */
+int device_weights_next(struct device_weights *weights, uint32_t place, struct device_weights_at *out);
 
 /* Called while the visit before this place is queued, when `done` (> 0) of its n pieces are: uploads the same share of
  * this place's unit, if it was requested. In pieces, so that tiles of a stash on the host fit in between. Blocks until

@@ -66,9 +66,13 @@ static const struct row_call {
     bool accumulate; /* look-ups */
     size_t gap;      /* after each row of a sum */
     float scale;
-} row_calls[] = {{CALL_reduce_rows, false, 0, 0}, {CALL_reduce_rows, false, 24, 0},      {CALL_embed, false, 0, 0},
-                 {CALL_embed, true, 0, 0},        {CALL_embed, false, 0, 3.3f},          {CALL_embed, true, 0, -0.7f},
-                 {CALL_position, false, 0, 0},    {CALL_position_backward, false, 0, 0}, {CALL_add, false, 0, 0}};
+    bool narrow; /* a table in bf16 */
+} row_calls[] = {{CALL_reduce_rows, false, 0, 0, false}, {CALL_reduce_rows, false, 24, 0, false},
+                 {CALL_embed, false, 0, 0, false},       {CALL_embed, true, 0, 0, false},
+                 {CALL_embed, false, 0, 3.3f, false},    {CALL_embed, true, 0, -0.7f, false},
+                 {CALL_position, false, 0, 0, false},    {CALL_position_backward, false, 0, 0, false},
+                 {CALL_add, false, 0, 0, false},         {CALL_embed, false, 0, 0, true},
+                 {CALL_embed, true, 0, 2.1f, true},      {CALL_position, false, 0, 0, true}};
 
 /* On the CPU added in double and rounded once at the end: half a unit in the last place, however many rows. Elsewhere in
  * fp32, in a fixed order: of m additions each may be off by so much, of sums that grow with sqrt(m). */
@@ -115,8 +119,10 @@ static struct call call_of(const struct row_call *r, const struct shape *s)
                                        .first = FIRST_ID,
                                        .n_table = N_TABLE,
                                        .accumulate = r->accumulate,
-                                       .scale = r->scale}};
-    return (struct call){.kind = r->kind, .position = {.n_rows = n_rows, .n_tokens = s->m / n_rows, .n = s->n}};
+                                       .scale = r->scale,
+                                       .narrow = r->narrow}};
+    return (struct call){.kind = r->kind,
+                         .position = {.n_rows = n_rows, .n_tokens = s->m / n_rows, .n = s->n, .narrow = r->narrow}};
 }
 
 /* Tables that may be the host's are there too, lent and not, except on the CPU, to which all is the same. */

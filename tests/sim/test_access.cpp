@@ -249,13 +249,13 @@ static const struct {
      257, 0},
     {"cuda_position",
      [](auto q, auto x, auto y, auto, auto) {
-         const struct device_position op = {1, ROWS, WIDTH, y, x, NULL, NULL};
+         const struct device_position op = {1, ROWS, WIDTH, y, false, x, NULL, NULL};
          OK(cuda_position(q, &op, 0, ROWS));
      },
      0, 0},
     {"cuda_position_backward",
      [](auto q, auto x, auto y, auto, auto) {
-         const struct device_position op = {1, ROWS, WIDTH, NULL, NULL, y, x};
+         const struct device_position op = {1, ROWS, WIDTH, NULL, false, NULL, y, x};
          OK(cuda_position_backward(q, &op));
      },
      768, 0},

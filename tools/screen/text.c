@@ -74,3 +74,11 @@ uint64_t text_unit(uint64_t bytes, uint64_t larger)
 {
     return (bytes == 0 || bytes >= larger / 100) && larger > bytes ? larger : bytes;
 }
+
+const char *text_base(enum eps_base base)
+{
+    static const char *const texts[] = {
+        [EPS_BASE_BF16] = " in bf16", [EPS_BASE_INT8] = " in int8", [EPS_BASE_NF4] = " in nf4"};
+
+    return base > EPS_BASE_FULL ? texts[base] : "";
+}

@@ -2,6 +2,8 @@
 #ifndef TOOLS_SCREEN_TEXT_H
 #define TOOLS_SCREEN_TEXT_H
 
+#include "client/eps.h"
+
 #include <jansson.h>
 #include <stdint.h>
 
@@ -11,6 +13,9 @@ json_t *text_json(const char *text);
 
 /* Formats "842.5 k", "124.4 M", "50.4 B"; numbers below 10,000 in full. Returns out. */
 const char *text_count(char out[24], uint64_t n);
+
+/* " in nf4", of frozen weights; "" if they have the run's own type. */
+const char *text_base(enum eps_base base);
 
 /* The size whose unit both sizes in a line use: `larger` if `bytes` is 0 or at least a hundredth of it, else `bytes`.
  * If larger is 0: `bytes`. */

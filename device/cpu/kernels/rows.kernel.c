@@ -79,17 +79,32 @@ void KERNEL_NAME(cpu_reduce_rows)(struct device *dev, const struct device_reduce
         sum_rows(op->sum + j, (const value *)op->x + j, op->stride, op->m, size_smaller(COLUMNS, op->n - j));
 }
 
-/* y += x * scale, n elements */
-static void add_row(value *y, const value *x, size_t n, float scale)
+/* Up to VECTOR of n elements of a table, from element `at` on. */
+VECTOR_INLINE vec table_load(const void *table, size_t at, size_t n, bool narrow)
 {
-    for (size_t i = 0; i < n; i += VECTOR)
-        value_store_n(y + i, value_load_n(y + i, n - i) + value_load_n(x + i, n - i) * scale, n - i);
+#ifndef KERNEL_BF16
+    float wide[VECTOR] = {0};
+
+    for (size_t i = 0; narrow && i < n && i < VECTOR; i++)
+        wide[i] = number_from_bf16(((const uint16_t *)table)[at + i]);
+    if (narrow)
+        return vec_load(wide);
+#endif
+    (void)narrow;
+    return value_load_n((const value *)table + at, n);
 }
 
-static void scale_row(value *y, const value *x, size_t n, float scale)
+/* y += n elements of a table * scale */
+static void add_row(value *y, const void *table, size_t at, size_t n, float scale, bool narrow)
 {
     for (size_t i = 0; i < n; i += VECTOR)
-        value_store_n(y + i, value_load_n(x + i, n - i) * scale, n - i);
+        value_store_n(y + i, value_load_n(y + i, n - i) + table_load(table, at + i, n - i, narrow) * scale, n - i);
+}
+
+static void scale_row(value *y, const void *table, size_t at, size_t n, float scale, bool narrow)
+{
+    for (size_t i = 0; i < n; i += VECTOR)
+        value_store_n(y + i, table_load(table, at + i, n - i, narrow) * scale, n - i);
 }
 
 static void add_to_sums(float *sum, const value *x, size_t n, float scale)
@@ -113,14 +128,13 @@ void KERNEL_NAME(cpu_embed)(struct device *dev, const struct device_embed *op)
         const size_t row = table_row(op, op->ids[i]);
         if (row == op->n_table)
             continue;
-        const value *from = (const value *)op->table + row * op->n;
         value *to = (value *)op->y + i * op->n;
         if (op->accumulate)
-            add_row(to, from, op->n, scale);
-        else if (scale != 1)
-            scale_row(to, from, op->n, scale);
+            add_row(to, op->table, row * op->n, op->n, scale, op->narrow);
+        else if (scale != 1 || op->narrow)
+            scale_row(to, op->table, row * op->n, op->n, scale, op->narrow);
         else
-            memcpy(to, from, op->n * sizeof *to);
+            memcpy(to, (const value *)op->table + row * op->n, op->n * sizeof *to);
     }
 }
 
@@ -146,7 +160,7 @@ void KERNEL_NAME(cpu_position)(struct device *dev, const struct device_position 
 
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
     for (size_t i = 0; i < m; i++)
-        add_row((value *)op->y + i * op->n, (const value *)op->table + i % op->n_tokens * op->n, op->n, 1);
+        add_row((value *)op->y + i * op->n, op->table, i % op->n_tokens * op->n, op->n, 1, op->narrow);
 }
 
 void KERNEL_NAME(cpu_position_backward)(struct device *dev, const struct device_position *op)

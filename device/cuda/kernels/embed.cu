@@ -12,22 +12,26 @@
 /* ---- look-ups: a warp copies a row, 512 bytes at a time: lines of 128, if the table is in the host's memory ---- */
 
 /* y += x * scale, or = x * scale. */
-template <typename T, int V> static __device__ inline void put(T *y, pack<T, V> x, bool accumulate, float scale)
+template <typename T, typename U, int V>
+static __device__ inline void put(T *y, const pack<U, V> &x, bool accumulate, float scale)
 {
+    pack<T, V> row;
+
     if (accumulate) {
         const pack<T, V> was = load<V>(y);
 #pragma unroll
         for (int v = 0; v < V; v++)
-            set(&x.at[v], to_float(was.at[v]) + to_float(x.at[v]) * scale);
-    } else if (scale != 1) {
+            set(&row.at[v], to_float(was.at[v]) + to_float(x.at[v]) * scale);
+    } else {
 #pragma unroll
         for (int v = 0; v < V; v++)
-            set(&x.at[v], to_float(x.at[v]) * scale);
+            set(&row.at[v], to_float(x.at[v]) * scale);
     }
-    store<V>(y, x);
+    store<V>(y, row);
 }
 
-template <typename T, int V> static __global__ void look_up(struct device_embed op, float scale)
+/* U: the table's type. */
+template <typename T, typename U, int V> static __global__ void look_up(struct device_embed op, float scale)
 {
     const size_t warps = (size_t)gridDim.x * blockDim.x / WARP, step = WARP * V;
     const size_t first = (size_t)(threadIdx.x % WARP) * V;
@@ -38,12 +42,12 @@ template <typename T, int V> static __global__ void look_up(struct device_embed 
         if (op.ids[i] < op.first || id >= op.n_table)
             continue;
         for (size_t begin = first; begin < op.n; begin += PACKS * step) {
-            pack<T, V> held[PACKS];
+            pack<U, V> held[PACKS];
 
 #pragma unroll
             for (int k = 0; k < PACKS; k++)
                 if (begin + k * step < op.n)
-                    held[k] = load<V>((const T *)op.table + id * op.n + begin + k * step);
+                    held[k] = load<V>((const U *)op.table + id * op.n + begin + k * step);
 #pragma unroll
             for (int k = 0; k < PACKS; k++)
                 if (begin + k * step < op.n)
@@ -52,12 +56,12 @@ template <typename T, int V> static __global__ void look_up(struct device_embed 
     }
 }
 
-template <typename T> static cudaError_t embed(const struct cuda_queue *q, const struct device_embed *op)
+template <typename T, typename U> static cudaError_t embed(const struct cuda_queue *q, const struct device_embed *op)
 {
-    const bool are_whole = is_whole((T *)op->y, op->n) && is_whole((const T *)op->table, op->n);
+    const bool are_whole = is_whole((T *)op->y, op->n) && is_whole_for<T>((const U *)op->table, op->n);
     const size_t blocks = pieces(op->m, ROW_THREADS / WARP);
 
-    return launch(are_whole ? look_up<T, whole<T>::V> : look_up<T, 1>,
+    return launch(are_whole ? look_up<T, U, whole<T>::V> : look_up<T, U, 1>,
                   dim3(smaller(blocks, (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0, q->stream, *op,
                   device_embed_scale(op));
 }
@@ -66,7 +70,9 @@ cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op
 {
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? embed<bf16>(q, op) : embed<float>(q, op);
+    if (q->type == NUMBER_BF16)
+        return embed<bf16, bf16>(q, op);
+    return op->narrow ? embed<float, bf16>(q, op) : embed<float, float>(q, op);
 }
 
 /* ---- gradients of look-ups: each value of dy read once, each affected row of the table read and written ---- */

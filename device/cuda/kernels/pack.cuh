@@ -97,6 +97,12 @@ template <typename T> static inline bool is_whole(const T *x, size_t stride)
     return ((uintptr_t)x | stride * sizeof(T)) % PACK_BYTES == 0;
 }
 
+/* The same for a view of U whose packs have as many values as a whole pack of T. */
+template <typename T, typename U> static inline bool is_whole_for(const U *x, size_t stride)
+{
+    return ((uintptr_t)x | stride * sizeof(U)) % (whole<T>::V * sizeof(U)) == 0;
+}
+
 /* A grid over (m, n) of V values a pack: x over pieces of a row, y over rows, which the kernel strides. */
 struct row_grid {
     dim3 grid;

@@ -35,14 +35,15 @@ cudaError_t cuda_reduce_rows(const struct cuda_queue *q, const struct device_red
 
 /* ---- positions ---- */
 
-template <typename T, int V>
+/* U: the table's type. */
+template <typename T, typename U, int V>
 static __global__ void add_positions(struct device_position op, size_t first, size_t n_table)
 {
     const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * V, apart = op.n_tokens * op.n;
 
     if (at >= n_table * op.n)
         return;
-    const pack<T, V> x = load<V>((const T *)op.table + at);
+    const pack<U, V> x = load<V>((const U *)op.table + at);
     T *y = (T *)op.y + first * op.n + at;
     for (size_t row = 0; row < op.n_rows; row += PACKS) {
         pack<T, V> held[PACKS];
@@ -97,13 +98,13 @@ static dim3 blocks_over(size_t elements, size_t v)
     return dim3((unsigned)pieces(pieces(elements, v), ROW_THREADS));
 }
 
-template <typename T>
+template <typename T, typename U>
 static cudaError_t position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table)
 {
     enum { V = whole<T>::V };
-    const bool are_whole = is_whole((T *)op->y, op->n) && is_whole((const T *)op->table, op->n);
+    const bool are_whole = is_whole((T *)op->y, op->n) && is_whole_for<T>((const U *)op->table, op->n);
 
-    return launch(are_whole ? add_positions<T, V> : add_positions<T, 1>,
+    return launch(are_whole ? add_positions<T, U, V> : add_positions<T, U, 1>,
                   blocks_over(n_table * op->n, are_whole ? V : 1), ROW_THREADS, 0, q->stream, *op, first, n_table);
 }
 
@@ -111,7 +112,9 @@ cudaError_t cuda_position(const struct cuda_queue *q, const struct device_positi
 {
     if (op->n_rows * n_table * op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? position<bf16>(q, op, first, n_table) : position<float>(q, op, first, n_table);
+    if (q->type == NUMBER_BF16)
+        return position<bf16, bf16>(q, op, first, n_table);
+    return op->narrow ? position<float, bf16>(q, op, first, n_table) : position<float, float>(q, op, first, n_table);
 }
 
 template <typename T> static cudaError_t position_backward(const struct cuda_queue *q, const struct device_position *op)

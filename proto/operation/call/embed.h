@@ -12,6 +12,7 @@ struct device_embed {
     uint32_t first, n_table;
     const uint32_t *ids; /* (m) */
     const void *table;   /* (n_table, n), forward; may be host memory, lent or not, and is then borrowed until done */
+    bool narrow;         /* the table is bf16, whatever the device's type */
     void *y;             /* (m, n), forward: row i = scale * table row ids[i]-first */
     bool accumulate;     /* forward: row i += instead */
     float scale;         /* factor on rows looked up, and on their gradients; 0: 1 */
@@ -23,6 +24,7 @@ struct device_embed {
 struct device_position {
     size_t n_rows, n_tokens, n;
     const void *table;      /* (n_tokens, n), forward; in any memory that struct device_embed allows */
+    bool narrow;            /* as in struct device_embed */
     void *y;                /* (n_rows*n_tokens, n), forward, += */
     const void *y_gradient; /* (n_rows*n_tokens, n), backward */
     float *table_gradient;  /* (n_tokens, n), backward: row t += the sum over rows r, in order */

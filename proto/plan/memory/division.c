@@ -9,11 +9,18 @@ static uint64_t trained_before(const struct model *model, uint32_t unit)
     return unit < model->n_units ? model->units[unit].trained_offset : model->trained_n;
 }
 
-void plan_own(struct plan_own *out, const struct model *model, uint32_t own_first, uint32_t n_own)
+/* Bytes of a unit's room. */
+static uint64_t room_of(const struct model_unit *unit, enum number_type precision)
+{
+    return model_rounded(unit->n_relayed) * number_bytes(precision) + unit->coded_bytes;
+}
+
+void plan_own(struct plan_own *out, const struct model *model, enum number_type precision, uint32_t own_first,
+              uint32_t n_own)
 {
     const uint32_t first = n_own ? own_first : 0, end = n_own ? own_first + n_own : model->n_units;
     uint64_t n_tied = 0, largest = 0;
-    struct plan_own o = {.first = first, .end = end};
+    struct plan_own o = {.first = first, .end = end, .precision = precision};
 
     assert(first < end && end <= model->n_units);
     assert(model->visits[model->layers[0].n_visits - 1] == model->layers[0].n_visits - 1); /* plan_keeps */
@@ -24,14 +31,15 @@ void plan_own(struct plan_own *out, const struct model *model, uint32_t own_firs
     }
     for (uint32_t u = 0; u < model->n_units; u++) {
         const bool owns = u >= first && u < end, keeps = plan_keeps(&o, model, u);
-        const uint64_t n = model_rounded(model->units[u].n), replay_n = model->units[u].n_trained > 0 ? n : 0;
-        o.weights_n += owns ? n : 0;
-        o.replay_before += u < first ? replay_n : 0;
-        o.replay_n += owns ? replay_n : 0;
-        o.tables_n += keeps && !owns ? n : 0;
-        o.tables_replay_n += keeps && !owns ? replay_n : 0;
+        const uint64_t bytes = room_of(&model->units[u], precision);
+        const uint64_t replay_bytes = model->units[u].n_trained > 0 ? bytes : 0;
+        o.weights_bytes += owns ? bytes : 0;
+        o.replay_before += u < first ? replay_bytes : 0;
+        o.replay_bytes += owns ? replay_bytes : 0;
+        o.tables_bytes += keeps && !owns ? bytes : 0;
+        o.tables_replay_bytes += keeps && !owns ? replay_bytes : 0;
         o.n_foreign += !keeps;
-        o.slot_n = keeps || o.slot_n > n ? o.slot_n : n;
+        o.slot_bytes = keeps || o.slot_bytes > bytes ? o.slot_bytes : bytes;
     }
     o.trained_offset = trained_before(model, first);
     o.trained_n = trained_before(model, end) - o.trained_offset;
@@ -46,13 +54,20 @@ bool plan_keeps(const struct plan_own *own, const struct model *model, uint32_t 
     return (unit >= own->first && unit < own->end) || unit < model->layers[0].n_visits;
 }
 
-/* A kept unit's place in a range whose own units take own_n elements. Of the model's elements, `before` precede the
- * unit, and `before_own` the first own unit. */
-static uint64_t place(const struct plan_own *own, uint32_t unit, uint64_t own_n, uint64_t before, uint64_t before_own)
+/* A kept unit's place in a range whose own units take own_bytes. Of the model's bytes, `before` precede the unit, and
+ * `before_own` the first own unit. */
+static uint64_t place(const struct plan_own *own, uint32_t unit, uint64_t own_bytes, uint64_t before,
+                      uint64_t before_own)
 {
     if (unit < own->first)
-        return own_n + before;
-    return unit < own->end ? before - before_own : before; /* tables after own units: own_n of these precede them */
+        return own_bytes + before;
+    return unit < own->end ? before - before_own : before; /* tables after own units: own_bytes of these precede them */
+}
+
+/* Bytes from the model's segment's start. */
+static uint64_t begin(const struct model_unit *unit, enum number_type precision)
+{
+    return unit->offset * number_bytes(precision) + unit->coded_offset;
 }
 
 uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, uint32_t unit, uint32_t buffer)
@@ -61,19 +76,21 @@ uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, 
 
     assert(plan_keeps(own, model, unit) && (!buffer || u->n_trained > 0));
     if (!buffer)
-        return place(own, unit, own->weights_n, u->offset, model->units[own->first].offset);
-    return plan_weights_n(own, 0) +
-           place(own, unit, own->replay_n, u->replay_offset - model->segment_n, own->replay_before);
+        return place(own, unit, own->weights_bytes, begin(u, own->precision),
+                     begin(&model->units[own->first], own->precision));
+    return plan_weights_bytes(own, 0) + place(own, unit, own->replay_bytes,
+                                              u->replay_offset * number_bytes(own->precision) + u->coded_replay_offset,
+                                              own->replay_before);
 }
 
-uint64_t plan_weights_n(const struct plan_own *own, uint32_t n_ring)
+uint64_t plan_weights_bytes(const struct plan_own *own, uint32_t n_ring)
 {
-    return own->weights_n + own->tables_n + n_ring * own->slot_n;
+    return own->weights_bytes + own->tables_bytes + n_ring * own->slot_bytes;
 }
 
-uint64_t plan_replay_n(const struct plan_own *own)
+uint64_t plan_replay_bytes(const struct plan_own *own)
 {
-    return own->replay_n + own->tables_replay_n;
+    return own->replay_bytes + own->tables_replay_bytes;
 }
 
 uint32_t plan_ring_slots(const struct plan_own *own, uint32_t n_parts)

@@ -36,7 +36,7 @@ uint64_t plan_host_accumulators(const struct model *model, const struct plan_hos
 {
     struct plan_own own;
 
-    plan_own(&own, model, s->own_first, s->n_own);
+    plan_own(&own, model, s->goal.precision, s->own_first, s->n_own);
     return count_accumulators(s) * own.accumulator_bytes;
 }
 
@@ -45,7 +45,7 @@ static void add_training(struct plan_host *out, const struct model *model, const
 {
     struct plan_own own;
 
-    plan_own(&own, model, s->own_first, s->n_own);
+    plan_own(&own, model, s->goal.precision, s->own_first, s->n_own);
     const uint64_t n = own.trained_n;
     out->bytes[LEDGER_MASTER] = s->goal.precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
     out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->goal.moments);
@@ -78,7 +78,7 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
         plan_host_files(&files, model);
         bytes += ledger_table(files.bytes);
         bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* flags of each save in progress */
-        if (s->goal.precision != NUMBER_FP32 || s->goal.moments != NUMBER_FP32)
+        if (s->goal.precision != NUMBER_FP32 || s->goal.moments != NUMBER_FP32 || s->goal.base != FORM_VALUES)
             bytes += PLAN_HOST_RUN_BYTES;
     }
     return bytes;
@@ -86,13 +86,12 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
 
 static void add_weights(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
-    const size_t value = number_bytes(s->goal.precision);
     struct plan_own own;
 
-    plan_own(&own, model, s->own_first, s->n_own);
+    plan_own(&own, model, s->goal.precision, s->own_first, s->n_own);
     out->n_ring = plan_ring_slots(&own, s->own_parts);
-    out->bytes[LEDGER_WEIGHTS] = plan_weights_n(&own, out->n_ring) * value;
-    out->bytes[LEDGER_REPLAY] = s->replay ? plan_replay_n(&own) * value : 0;
+    out->bytes[LEDGER_WEIGHTS] = plan_weights_bytes(&own, out->n_ring);
+    out->bytes[LEDGER_REPLAY] = s->replay ? plan_replay_bytes(&own) : 0;
 }
 
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)

@@ -8,7 +8,7 @@
  *   the same, 16-bit        2 weights + 2 master  + 2 + 2 moments        8
  *   fenced commit           + 4 for the sum of its contributions
  *   replay                  + 4 or 2 for a second buffer of relayed weights
- *   frozen                  4 or 2 weights, in bf16 rounded to nearest
+ *   frozen                  4 or 2 weights, in bf16 rounded to nearest; with --base as in proto/base/form.h
  *   evaluated, generated    4 or 2 weights
  *
  * A job on several hosts divides its units among them. Weights, low halves, moments and sums are those of a host's own

@@ -49,24 +49,38 @@ static bool keeps_sum(const struct plan *plan)
     return plan->head_sums && !plan->one_pass;
 }
 
+/* Room for the decoded pieces of one unit; for all of the head, if its units are on the device at once. */
+static void take_decoded(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const struct model_layer *head = plan_head(model);
+    const uint32_t first = model->visits[head->first_visit];
+    const uint64_t largest = plan_largest_decoded(model, plan->head_apart ? head->n_visits : 0, plan->head_pad);
+
+    plan->decoded = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
+    if (plan->head_apart) /* the first of the head's units is the largest */
+        plan->decoded_head = take_each(l, LEDGER_WEIGHTS, head->n_visits,
+                                       plan_decoded(model, first, plan->head_pad) * value_bytes(plan));
+}
+
 /* Resident units, and buffers for the others: at most one for each. */
 static void take_weights(struct plan *plan, const struct model *model, struct layout *l)
 {
     const uint32_t passing = plan_count_uploaded(model) - plan->n_resident;
-    const uint64_t largest = plan_largest_uploaded(model, plan->n_resident, plan->head_pad);
+    const uint64_t largest = plan_largest_uploaded(model, plan->n_resident, plan);
 
     plan->resident = l->offset;
     for (uint32_t first = 0, n, times; first < plan->n_resident; first += n * times) {
         times = plan_count_times(model, first, plan->n_resident, &n);
         for (uint32_t place = first; place < first + n; place++) {
             const uint32_t unit = plan_unit_at(model, place);
-            take_each(l, LEDGER_WEIGHTS, times, room(plan, model, unit) * value_bytes(plan));
-            plan->resident_bytes += times * model->units[unit].n * value_bytes(plan);
+            take_each(l, LEDGER_WEIGHTS, times, plan_uploaded_bytes(model, unit, plan));
+            plan->resident_bytes += times * model_unit_bytes(&model->units[unit], plan->setting.goal.precision);
         }
     }
     plan->n_weight_buffers = plan->choice.n_weight_buffers < passing ? plan->choice.n_weight_buffers : passing;
     for (uint32_t i = 0; i < plan->n_weight_buffers; i++)
-        plan->weights[i] = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
+        plan->weights[i] = take(l, LEDGER_WEIGHTS, largest);
+    take_decoded(plan, model, l);
 }
 
 /* n values or gradients of a shape: in the arena, or behind the others in the host's stash. */
@@ -369,9 +383,20 @@ uint64_t plan_resident(const struct plan *plan, const struct model *model, uint3
     for (uint32_t first = 0, n, times; first < end; first += n * times) {
         times = plan_count_times(model, first, end, &n);
         for (uint32_t place = first; place < first + n; place++)
-            at += times * plan_align(room(plan, model, plan_unit_at(model, place)) * value_bytes(plan));
+            at += times * plan_align(plan_uploaded_bytes(model, plan_unit_at(model, place), plan));
     }
     return at;
+}
+
+uint64_t plan_decoded_at(const struct plan *plan, const struct model *model, uint32_t unit)
+{
+    const struct model_layer *head = plan_head(model);
+    const uint32_t first = model->visits[head->first_visit], place = plan_place_of(model, unit);
+
+    if (!plan->head_apart || place >= head->n_visits)
+        return plan->decoded;
+    return plan->decoded_head +
+           (unit - first) * plan_align(plan_decoded(model, first, plan->head_pad) * value_bytes(plan));
 }
 
 uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i)

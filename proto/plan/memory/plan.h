@@ -66,6 +66,7 @@ struct plan_tokens {
 struct plan_goal {
     enum plan_purpose purpose;
     enum number_type precision;   /* type of weights on the device, activations, stash */
+    enum form base;               /* form of frozen weights: model_base_of */
     enum number_type moments;     /* type of m and v in host memory; bf16: v in 8 + 8 bits */
     enum number_type grad;        /* type of contributions as they travel */
     bool fenced;                  /* commit: updates once all of a step is folded; else eager */
@@ -144,6 +145,7 @@ struct plan {
     uint64_t resident, resident_bytes; /* offset of resident units, for plan_resident(); their bytes without rounding */
     uint32_t n_weight_buffers;         /* as chosen, at most the number of units that are not resident */
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
+    uint64_t decoded, decoded_head; /* coded pieces as layers read them: plan_decoded_at() */
     uint32_t n_sets; /* sets of input, output and dy, used in turn: 2 if copies and computation overlap */
     uint32_t n_sums; /* sums, used in turn: at least n_sets, otherwise at most as many as contributions use */
     struct plan_values values[MODEL_SHAPES]; /* by the model's shapes: plan_value(), plan_gradient() */
@@ -239,6 +241,10 @@ uint64_t plan_block_cache(const struct plan *plan, const struct model_layer *blo
 
 /* Offset of a resident unit from the arena's start. */
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit);
+
+/* Offset of the decoded pieces of a unit: those of the unit that is visited, and of all units of the head if it is
+ * apart. */
+uint64_t plan_decoded_at(const struct plan *plan, const struct model *model, uint32_t unit);
 
 /* Offset of the sum of a part's contributions to the head's unit i, counted from the bottom; only if they lie apart. */
 uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i);

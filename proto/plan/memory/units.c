@@ -75,7 +75,27 @@ uint32_t plan_count_apart(const struct plan *plan, const struct model *model)
     return plan->head_apart && model_contributes(model, head->first_visit) ? head->n_visits : 0;
 }
 
-uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32_t pad)
+uint64_t plan_uploaded_bytes(const struct model *model, uint32_t unit, const struct plan *plan)
+{
+    const struct model_unit *u = &model->units[unit];
+    const enum number_type precision = plan->setting.goal.precision;
+
+    return u->coded ? model_unit_bytes(u, precision)
+                    : plan_unit_room(model, unit, plan->head_pad) * number_bytes(precision);
+}
+
+uint64_t plan_decoded(const struct model *model, uint32_t unit, uint32_t pad)
+{
+    const struct model_unit *u = &model->units[unit];
+
+    return u->coded ? plan_unit_room(model, unit, pad) - model_unit_values(model, u) : 0;
+}
+
+/* The largest of one of the two sizes. */
+enum size { UPLOADED, DECODED };
+
+static uint64_t find_largest(const struct model *model, uint32_t first, const struct plan *plan, uint32_t pad,
+                             enum size size)
 {
     const uint32_t end = plan_count_uploaded(model);
     uint64_t most = 0;
@@ -83,9 +103,21 @@ uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32
     for (uint32_t begin = first, n, times; begin < end; begin += n * times) {
         times = plan_count_times(model, begin, end, &n);
         for (uint32_t place = begin; place < begin + n; place++) {
-            const uint64_t room = plan_unit_room(model, plan_unit_at(model, place), pad);
-            most = most < room ? room : most;
+            const uint32_t unit = plan_unit_at(model, place);
+            const uint64_t found =
+                size == UPLOADED ? plan_uploaded_bytes(model, unit, plan) : plan_decoded(model, unit, pad);
+            most = most < found ? found : most;
         }
     }
     return most;
+}
+
+uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, const struct plan *plan)
+{
+    return find_largest(model, first, plan, plan->head_pad, UPLOADED);
+}
+
+uint64_t plan_largest_decoded(const struct model *model, uint32_t first, uint32_t pad)
+{
+    return find_largest(model, first, NULL, pad, DECODED);
 }

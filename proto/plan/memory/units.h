@@ -16,7 +16,7 @@ uint32_t plan_place_of(const struct model *model, uint32_t unit);
  * before `end`; at least once. Sets *n. So work for 4,096 equal blocks is done for one period of them. */
 uint32_t plan_count_times(const struct model *model, uint32_t place, uint32_t end, uint32_t *n);
 
-/* Elements that a unit takes on the device, the padding rows of a head's unit included (to a multiple of `pad`). */
+/* Elements of a unit as layers read it, the padding rows of a head's unit included (to a multiple of `pad`). */
 uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad);
 
 /* Elements of a unit's contribution on the device, padding rows of a head's unit included: the trained ones only. A
@@ -26,8 +26,15 @@ uint64_t plan_unit_sum(const struct model *model, uint32_t unit, uint32_t pad);
 /* The number of the head's visits whose contributions lie apart. */
 uint32_t plan_count_apart(const struct plan *plan, const struct model *model);
 
-/* The largest plan_unit_room (elements) of the places from `first` on; 0 if there is none. */
-uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32_t pad);
+/* Bytes that a unit takes on the device as it is uploaded. Padding rows are of the values alone: a unit of the head is
+ * coded whole or not at all. */
+uint64_t plan_uploaded_bytes(const struct model *model, uint32_t unit, const struct plan *plan);
+/* Elements of a unit's coded pieces once they are decoded, padding rows of a head's unit included. */
+uint64_t plan_decoded(const struct model *model, uint32_t unit, uint32_t pad);
+
+/* The largest plan_uploaded_bytes, and the largest plan_decoded, of the places from `first` on; 0 if there is none. */
+uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, const struct plan *plan);
+uint64_t plan_largest_decoded(const struct model *model, uint32_t first, uint32_t pad);
 
 /* n labels, or logits of a row, with their padding. */
 static inline uint64_t plan_head_pad(uint64_t n, uint32_t pad)

@@ -15,7 +15,7 @@ struct visit {
 /* The last visit of its kind, but for what it pulls and pads. */
 struct known {
     const struct model_program *program; /* NULL: none */
-    uint64_t frozen;                     /* as in struct model_unit */
+    uint64_t frozen, coded;              /* as in struct model_unit */
     bool is_lowest;
     struct visit visit;
 };
@@ -31,6 +31,7 @@ struct costs {
     double slow;                        /* workers that share the profiled device */
     double value;                       /* bytes */
     struct known known[2][2][PROGRAMS]; /* forward and backward; lower blocks, and those that keep more */
+    const struct model_unit *decoded;   /* whose coded pieces the last visit decoded; or NULL */
 };
 
 static double moved(const struct costs *c, double bytes)
@@ -187,7 +188,13 @@ static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backw
 
     if (backward || layer->kind != MODEL_EMBEDDING || visit > layer->first_visit)
         return 0;
-    return c->model->embedding.n_tables * tokens * c->model->config.width * number_bytes(s->goal.precision);
+    uint64_t bytes = 0;
+    for (uint32_t v = layer->first_visit; v < layer->first_visit + layer->n_visits; v++) {
+        const struct model_piece *piece = &c->model->pieces[c->model->units[c->model->visits[v]].first_piece];
+        if (piece->first_row == 0)
+            bytes += piece->form == FORM_BF16 ? number_bytes(NUMBER_BF16) : number_bytes(s->goal.precision);
+    }
+    return bytes * tokens * c->model->config.width;
 }
 
 /* Adds a period's visits, which come so many times, one period after the other. */
@@ -248,7 +255,7 @@ static struct visit find_visit(struct costs *c, uint32_t visit, bool backward)
 {
     const struct model *model = c->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
-    const uint64_t frozen = model->units[model->visits[visit]].frozen;
+    const struct model_unit *unit = &model->units[model->visits[visit]];
     const bool is_lowest = backward && layer == &model->layers[model->lowest_trained];
     const bool keeps =
         layer->kind == MODEL_BLOCK && plan_kept_of(c->plan, layer) != c->plan->kept[model_class_of(layer)];
@@ -256,8 +263,10 @@ static struct visit find_visit(struct costs *c, uint32_t visit, bool backward)
     if (!layer->program)
         return compute_visit(c, visit, backward);
     struct known *known = &c->known[backward][keeps][(layer->program - model->programs) % PROGRAMS];
-    if (known->program != layer->program || known->frozen != frozen || known->is_lowest != is_lowest)
-        *known = (struct known){layer->program, frozen, is_lowest, compute_visit(c, visit, backward)};
+    if (known->program != layer->program || known->frozen != unit->frozen || known->coded != unit->coded ||
+        known->is_lowest != is_lowest)
+        *known =
+            (struct known){layer->program, unit->frozen, unit->coded, is_lowest, compute_visit(c, visit, backward)};
     return known->visit;
 }
 
@@ -266,7 +275,23 @@ static double pad(const struct costs *c, uint32_t unit)
 {
     const uint64_t n = plan_unit_room(c->model, unit, c->plan->head_pad) - c->model->units[unit].n;
 
-    return plan_place_of(c->model, unit) < c->plan->n_resident ? 0 : moved(c, (double)n * c->value) * c->slow;
+    if (c->model->units[unit].coded || plan_place_of(c->model, unit) < c->plan->n_resident)
+        return 0;
+    return moved(c, (double)n * c->value) * c->slow;
+}
+
+/* Seconds to decode the coded pieces of a visit's unit, unless the visit before has. */
+static double decode(struct costs *c, uint32_t visit, bool backward)
+{
+    const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
+    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
+    const bool needs_none =
+        layer->kind == MODEL_EMBEDDING || (backward && c->plan->one_pass && layer->kind == MODEL_HEAD);
+
+    if (needs_none || !unit->coded || unit == c->decoded)
+        return 0;
+    c->decoded = unit;
+    return plan_work_decode(&c->work, visit) * c->slow;
 }
 
 static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
@@ -275,8 +300,9 @@ static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t 
     const bool pulled = is_pulled(c, buffers, visit, backward);
     struct visit v = find_visit(c, visit, backward);
 
-    v.compute += pulled ? pad(c, unit) : 0;
-    v.down_bytes = (pulled ? c->model->units[unit].n * (uint64_t)c->value : 0) + gathered_bytes(c, visit, backward);
+    v.compute += (pulled ? pad(c, unit) : 0) + decode(c, visit, backward);
+    v.down_bytes = (pulled ? model_unit_bytes(&c->model->units[unit], c->plan->setting.goal.precision) : 0) +
+                   gathered_bytes(c, visit, backward);
     v.pull = (double)v.down_bytes / (c->profile->link_bytes_per_s / c->slow);
     return v;
 }

@@ -177,6 +177,14 @@ static double looked_up(const struct batch *b, const struct table *table)
     return c->width;
 }
 
+/* Seconds to read n values of a table, which may be bf16 whatever the device's type. */
+static double read_table(const struct batch *b, const struct model_unit *unit, double n)
+{
+    const bool narrow = b->work->model->pieces[unit->first_piece].form == FORM_BF16;
+
+    return narrow ? moved(b, 2 * n) : values(b, n);
+}
+
 /* A classifier's tokens have segments; others are of the first. */
 static double segments(const struct batch *b)
 {
@@ -193,11 +201,11 @@ static double embedding_forward(const struct batch *b, const struct model_unit *
     case MODEL_BY_TOKEN:
         break;
     case MODEL_BY_POSITION:
-        return b->rows * values(b, 3 * n) + dropout;
+        return b->rows * (values(b, 2 * n) + read_table(b, unit, n)) + dropout;
     case MODEL_BY_SEGMENT:
-        return segments(b) + values(b, 2 * b->tokens * n + n) + dropout;
+        return segments(b) + values(b, 2 * b->tokens * n) + read_table(b, unit, n) + dropout;
     }
-    return values(b, 2 * n) + moved(b, 4 * b->tokens) + dropout;
+    return values(b, n) + read_table(b, unit, n) + moved(b, 4 * b->tokens) + dropout;
 }
 
 /* Zeros for the row of padding, if the unit has it. */
@@ -446,6 +454,27 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
         break;
     }
     return head_of(&b, visit, backward);
+}
+
+double plan_work_decode(const struct plan_work *work, uint32_t visit)
+{
+    const struct model *model = work->model;
+    const uint32_t index = model->visits[visit];
+    const struct model_unit *unit = &model->units[index];
+    const struct plan_setting *s = &work->plan->setting;
+    struct plan_meter meter = {.on = {s->backend, s->goal.precision, s->n_threads}, .profile = work->profile};
+    const uint64_t padding = plan_unit_room(model, index, work->plan->head_pad) - unit->n;
+    double seconds = (double)(padding * number_bytes(s->goal.precision)) / work->profile->memory_bytes_per_s;
+
+    for (uint32_t i = 0; i < unit->n_pieces; i++) {
+        const struct model_piece *piece = &model->pieces[unit->first_piece + i];
+        struct call call = {.kind = CALL_decode, .decode = {piece->form, piece->n_rows, piece->n / piece->n_rows}};
+        if (!(unit->coded >> i & 1))
+            continue;
+        call.decode.scales = piece->form == FORM_BF16 ? NULL : (const float *)(uintptr_t)nowhere;
+        seconds += plan_meter_price(&meter, &call);
+    }
+    return unit->coded ? seconds : 0;
 }
 
 double plan_work_round(const struct plan_work *work, uint32_t visit)

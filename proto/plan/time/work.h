@@ -45,6 +45,9 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
  * equally frequent. Of a table of segments one row is read. */
 double plan_work_found(const struct model *model, const struct model_unit *unit, size_t tokens);
 
+/* Seconds to decode the coded pieces of this visit's unit, padding included; 0: there are none. */
+double plan_work_decode(const struct plan_work *work, uint32_t visit);
+
 /* Seconds to round a finished contribution to this visit's unit before it is sent; 0: no rounding. */
 double plan_work_round(const struct plan_work *work, uint32_t visit);
 

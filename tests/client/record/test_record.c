@@ -28,6 +28,7 @@ static struct eps_train_options resolved(void)
     o.eval_tokens = 23, o.patience = 29;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
+    o.base = EPS_BASE_NF4;
     o.mask_fraction = 0.4;
     o.clip_norm = 0.7, o.clip_update = 2.0 / 3, o.host_mem = (uint64_t)5 << 40;
     o.device = "cuda:7";
@@ -154,8 +155,8 @@ TEST(what_is_read_is_what_was_written_to_the_bit)
 /* As the options were before: what trained then is what the defaults say. */
 TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
 {
-    static const char *const keys[] = {"precision", "moments",     "grad_dtype", "commit",
-                                       "clip_norm", "clip_update", "host_mem"};
+    static const char *const keys[] = {"precision", "moments",   "grad_dtype",  "base",
+                                       "commit",    "clip_norm", "clip_update", "host_mem"};
     struct eps_train_options in = resolved();
     in.mask_fraction = NAN;
     struct client_record record;
@@ -167,6 +168,7 @@ TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
     ck_assert_int_eq(record.options.precision, EPS_FP32);
     ck_assert_int_eq(record.options.moments, EPS_FP32);
     ck_assert_int_eq(record.options.grad_dtype, EPS_FP32);
+    ck_assert_int_eq(record.options.base, EPS_BASE_FULL);
     ck_assert_int_eq(record.options.commit, EPS_EAGER);
     ck_assert(isnan(record.options.clip_norm));
     ck_assert(isnan(record.options.clip_update));

@@ -27,12 +27,14 @@ static const struct way {
     bool tied, adamw;
     double clip_update;
     const char *freeze;
+    enum form base;
 } ways[] = {
     {.config = &store_fixture_big, .n_hosts = 2, .n_parts = 2},
     {.config = &store_fixture_cut, .n_hosts = 3, .n_parts = 3, .tied = true},
     {.config = &store_fixture_small, .n_hosts = 2, .n_parts = 3, .tied = true, .adamw = true},
     {.config = &store_fixture_small, .n_hosts = 3, .n_parts = 3, .adamw = true, .clip_update = 0.5},
     {.config = &store_fixture_small, .n_hosts = 3, .n_parts = 4, .freeze = "h.0.*,h.1.mlp.*,wpe.weight"},
+    {.config = &store_fixture_small, .n_hosts = 3, .n_parts = 3, .freeze = "h.0.*,h.1.mlp.*,wpe.*", .base = FORM_NF4},
 };
 
 /* Types of the relayed weights and of the moments. */
@@ -50,6 +52,7 @@ static void open_host(struct store_fixture *f, int i, uint32_t host, uint32_t n_
     struct error err = {""};
     struct store_options options = {.train = true,
                                     .precision = forms[i % COUNT(forms)][0],
+                                    .base = way->base,
                                     .moments = forms[i % COUNT(forms)][1],
                                     .n_accumulators = way->adamw,
                                     .clip_update = way->clip_update,
@@ -59,7 +62,8 @@ static void open_host(struct store_fixture *f, int i, uint32_t host, uint32_t n_
     config.tied = way->tied;
     config.gpt2.scale_attention = true;
     ck_assert_int_eq(model_init(&model, &config, &err), 0);
-    ck_assert(!way->freeze || model_freeze(&model, way->freeze, &err) == 0);
+    ck_assert(!way->freeze ||
+              model_freeze(&model, way->freeze, model_base_of(way->base, options.precision), &err) == 0);
     if (n_hosts > 1)
         ck_assert_msg(plan_divide(&options.own_first, &options.n_own, &model, n_hosts, host, &err) == 0, "%s",
                       err.text);
@@ -105,7 +109,7 @@ static void fetch(struct store *to, const struct store *from, uint32_t unit)
     const struct model_unit *u = &to->model->units[unit];
     struct plan_own theirs;
 
-    plan_own(&theirs, to->model, from->options.own_first, from->options.n_own);
+    plan_own(&theirs, to->model, from->options.precision, from->options.own_first, from->options.n_own);
     store_swap(to, unit);
     const uint32_t buffer = store_buffer(to, unit, false);
     const char *source = (const char *)from->weights.base + store_weights_at(to, &theirs, unit, buffer);
@@ -115,8 +119,8 @@ static void fetch(struct store *to, const struct store *from, uint32_t unit)
         return;
     }
     char *slot = (char *)to->weights.base + store_ring_at(to, unit % N_RING);
-    ck_assert(slot + bytes_of(to, u->n) <= (char *)to->weights.base + to->weights.bytes);
-    memcpy(slot, source, bytes_of(to, u->n));
+    ck_assert(slot + model_unit_bytes(u, to->options.precision) <= (char *)to->weights.base + to->weights.bytes);
+    memcpy(slot, source, model_unit_bytes(u, to->options.precision));
 }
 
 static void step(struct store_fixture *f, uint32_t unit, const struct way *way, uint64_t t)
@@ -166,7 +170,7 @@ static void check_same(const struct store_fixture *whole, const struct store_fix
         for (uint32_t h = 0; h < n_hosts; h++)
             ck_assert_msg(!store_keeps(&hosts[h].store, unit) ||
                               memcmp(relayed(&whole->store, unit), relayed(&hosts[h].store, unit),
-                                     bytes_of(&whole->store, n)) == 0,
+                                     model_unit_bytes(&whole->model.units[unit], whole->store.options.precision)) == 0,
                           "unit %u on host %u", unit, h);
         struct store_values x = store_fixture_values(whole, unit), y = store_fixture_values(&hosts[owner], unit);
         store_fixture_same(x.w, y.w, n, "w"), store_fixture_same(x.m, y.m, n, "m");
@@ -224,8 +228,7 @@ TEST_EACH(a_host_takes_the_bytes_of_its_own_units_as_planned, TRIES)
         ck_assert_uint_eq(got[LEDGER_SECOND_MOMENT], got[LEDGER_FIRST_MOMENT]);
         ck_assert_uint_eq(got[LEDGER_TIED], 4 * n_tied);
         plan_host(&plan, &hosts[h].model, &s);
-        plan.bytes[LEDGER_WEIGHTS] -=
-            ((uint64_t)plan.n_ring - N_RING) * bytes_of(&hosts[h].store, hosts[h].store.own.slot_n);
+        plan.bytes[LEDGER_WEIGHTS] -= ((uint64_t)plan.n_ring - N_RING) * hosts[h].store.own.slot_bytes;
         for (enum ledger_category c = 0; c < LEDGER_CATEGORIES; c++)
             if (c == LEDGER_WEIGHTS || c == LEDGER_REPLAY || c == LEDGER_MASTER || c == LEDGER_FIRST_MOMENT ||
                 c == LEDGER_SECOND_MOMENT || c == LEDGER_TIED)

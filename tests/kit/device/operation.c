@@ -241,11 +241,18 @@ static bool is_drawn(const struct call_array *array)
     return array->use & (CALL_READ | CALL_WRITTEN) && !(array->use & CALL_FORWARD);
 }
 
+static enum number_type number_of(enum call_type type, enum number_type values)
+{
+    return type == CALL_FP32 ? NUMBER_FP32 : type == CALL_BF16 ? NUMBER_BF16 : values;
+}
+
 static void *draw(const struct call_test *test, const struct call_array *array, uint32_t seed)
 {
     if (array->type == CALL_WORDS || array->type == CALL_FP64)
         return mirror_array(array->n, call_type_bytes(array->type, test->type));
-    return operation_values(array->type == CALL_FP32 ? NUMBER_FP32 : test->type, array->n, seed);
+    if (array->type == CALL_BYTES)
+        return operation_values(NUMBER_BF16, (array->n + 1) / 2, seed); /* any codes, and in bf16 numbers */
+    return operation_values(number_of(array->type, test->type), array->n, seed);
 }
 
 void call_make(struct call_test *test)
@@ -272,8 +279,8 @@ void call_expect(const struct call_test *test, const double *expected[CALL_ARRAY
     call_describe(&work, &exact, &(struct call_device){backend_get()->plan, test->type, 1});
     for (unsigned i = 0; i < work.n_arrays; i++) {
         const struct call_array *a = &work.arrays[i];
-        if (a->type == CALL_VALUES || a->type == CALL_FP32 || a->type == CALL_FP64) {
-            const enum number_type type = a->type == CALL_VALUES ? test->type : NUMBER_FP32;
+        if (a->type != CALL_WORDS && a->type != CALL_BYTES) {
+            const enum number_type type = number_of(a->type, test->type);
             expected[i] =
                 is_drawn(a) && a->type != CALL_FP64 ? operation_widen(type, call_get(a), a->n) : operation_zeros(a->n);
             call_set(a, expected[i]);

@@ -329,7 +329,8 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                              .preference = o->preference,
                              .seq = o->seq,
                              .batch = o->batch,
-                             .precision = o->precision},
+                             .precision = o->precision,
+                             .base = o->base},
                     .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
                     .part_rows = part_rows,
                     .n_threads = o->n_threads},
@@ -372,7 +373,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     pthread_cond_init(&ip->changed, NULL);
     rc = model_init(&ip->model, &o->config, err);
     if (!rc)
-        rc = model_freeze(&ip->model, o->freeze, err);
+        rc = model_freeze(&ip->model, o->freeze, model_base_of(o->base, o->precision), err);
     if (rc)
         goto fail;
     ip->n_slots = 2;
@@ -386,6 +387,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
             ip->frozen[n++] = u;
     const struct store_options store = {.train = !o->evaluate_only,
                                         .precision = o->precision,
+                                        .base = o->base,
                                         .moments = o->moments,
                                         .seed = o->seed,
                                         .fenced = o->fenced,
@@ -547,9 +549,12 @@ void inprocess_masters(const struct inprocess *ip, float *segment)
         const struct model_unit *unit = &ip->model.units[u];
         const uint64_t n = unit->n_trained;
         const struct parameters trained = store_parameters(&ip->store, u, 0, n, 0);
-        const struct parameters frozen = store_parameters(&ip->store, u, n, unit->n - n, 0);
         optimizer_read(&trained, segment + unit->offset, NULL, NULL);
-        optimizer_read(&frozen, segment + unit->offset + n, NULL, NULL);
+        for (uint32_t i = 0; i < unit->n_pieces; i++) {
+            const struct model_piece *piece = &ip->model.pieces[unit->first_piece + i];
+            if (piece->offset >= n)
+                store_read(&ip->store, u, piece->offset, piece->n, segment + unit->offset + piece->offset);
+        }
     }
 }
 

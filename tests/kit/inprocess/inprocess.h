@@ -22,6 +22,7 @@ struct inprocess_options {
     uint32_t n_workers, n_weight_buffers, n_threads; /* 0: 1, 2 and 1 */
     uint64_t budget; /* bytes of each worker: the planner chooses all but a microbatch; 0: nothing is chosen */
     enum number_type precision, moments; /* of weights and on the device; of the moments. fp32 */
+    enum form base;                      /* of frozen weights */
     bool adamw, deterministic, evaluate_only;
     bool fenced, replay;
     struct preference preference; /* rows are pairs of texts if beta > 0 */

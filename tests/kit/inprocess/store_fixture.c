@@ -40,7 +40,9 @@ void store_fixture_open_frozen(struct store_fixture *f, struct model_config conf
     config.tied = tied;
     config.gpt2.scale_attention = true;
     ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
-    ck_assert_msg(!*freeze || model_freeze(&f->model, freeze, &err) == 0, "%s", err.text);
+    ck_assert_msg(!*freeze ||
+                      model_freeze(&f->model, freeze, model_base_of(options->base, options->precision), &err) == 0,
+                  "%s", err.text);
     ck_assert_msg(store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);
 }
 
@@ -104,9 +106,12 @@ struct store_values store_fixture_values(const struct store_fixture *f, uint32_t
                              train ? plain_zeros(u->n, sizeof *x.v) : NULL};
 
     for (const struct model_piece *p = &f->model.pieces[u->first_piece], *end = p + u->n_pieces; p < end; p++) {
-        const struct parameters parameters = store_parameters(&f->store, unit, p->offset, p->n, 0);
         const bool moves = train && p->offset < u->n_trained;
-        optimizer_read(&parameters, x.w + p->offset, moves ? x.m + p->offset : NULL, moves ? x.v + p->offset : NULL);
+        store_read(&f->store, unit, p->offset, p->n, x.w + p->offset);
+        if (!moves)
+            continue;
+        const struct parameters parameters = store_parameters(&f->store, unit, p->offset, p->n, 0);
+        optimizer_read(&parameters, NULL, x.m + p->offset, x.v + p->offset);
     }
     return x;
 }

@@ -340,6 +340,48 @@ static void embed(const struct device_embed *op, bool backward)
         }
 }
 
+/* As published, in fp32: Dettmers et al., arXiv:2305.14314, appendix E, and arXiv:2208.07339. */
+static float decoded(const struct device_decode *op, size_t i)
+{
+    static const float quantiles[] = {-1,
+                                      -0.6961928009986877f,
+                                      -0.5250730514526367f,
+                                      -0.39491748809814453f,
+                                      -0.28444138169288635f,
+                                      -0.18477343022823334f,
+                                      -0.09105003625154495f,
+                                      0,
+                                      0.07958029955625534f,
+                                      0.16093020141124725f,
+                                      0.24611230194568634f,
+                                      0.33791524171829224f,
+                                      0.44070982933044434f,
+                                      0.5626170039176941f,
+                                      0.7229568362236023f,
+                                      1};
+    const double *scales = (const double *)(const void *)op->scales;
+    const uint8_t *bytes = op->codes;
+
+    switch (op->form) {
+    case FORM_BF16:
+        return number_from_pattern((uint32_t)(bytes[2 * i] | bytes[2 * i + 1] << 8) << 16);
+    case FORM_INT8:
+        return (float)(int8_t)bytes[i] * (float)scales[i / op->columns] * (float)(1.0 / 127);
+    case FORM_NF4:
+        return quantiles[i % 2 ? bytes[i / 2] % 16 : bytes[i / 2] / 16] * (float)scales[i / 64];
+    case FORM_VALUES:
+    case FORMS:
+        break;
+    }
+    abort();
+}
+
+static void decode(const struct device_decode *op)
+{
+    for (size_t i = 0; i < op->rows * op->columns; i++)
+        ((double *)op->y)[i] = (double)decoded(op, i);
+}
+
 static void position(const struct device_position *op, bool backward)
 {
     const size_t row = op->n_tokens * op->n;
@@ -510,6 +552,8 @@ void reference_run(const struct call *call)
         return attention_backward(&call->attention);
     case CALL_dropout_add:
         return dropout_add(&call->dropout_add);
+    case CALL_decode:
+        return decode(&call->decode);
     case CALL_embed:
     case CALL_embed_backward:
         return embed(&call->embed, call->kind == CALL_embed_backward);

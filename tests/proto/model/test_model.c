@@ -67,7 +67,7 @@ static void check_units(void)
         ck_assert_uint_eq(unit->first_piece, piece);
         ck_assert_uint_eq(unit->offset, offset);
         ck_assert_uint_eq(unit->trained_offset, trained_offset);
-        ck_assert_uint_eq(unit->replay_offset, unit->n_trained ? m.segment_n + replay_n : 0);
+        ck_assert_uint_eq(unit->replay_offset, unit->n_trained ? replay_n : 0);
         ck_assert_uint_eq(follow(unit, false, 0, rows), unit->n_trained);
         ck_assert_uint_eq(follow(unit, true, unit->n_trained, rows), unit->n);
         ck_assert_uint_eq(unit->n_slices, (unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
@@ -310,7 +310,7 @@ static const struct {
 TEST_EACH(trained_pieces_come_first_then_frozen_ones, COUNT(sets))
 {
     build(odd);
-    ck_assert_int_eq(model_freeze(&m, sets[_i].patterns, NULL), 0);
+    ck_assert_int_eq(model_freeze(&m, sets[_i].patterns, (struct model_base){0}, NULL), 0);
     check_whole();
     ck_assert_uint_eq(m.n_parameters, 15315);
     ck_assert_uint_eq(m.n_trained, sets[_i].n_trained);
@@ -336,6 +336,6 @@ static const struct {
 TEST_EACH(a_pattern_that_freezes_nothing_or_all_is_refused, COUNT(refused))
 {
     build(odd);
-    ck_assert_int_eq(model_freeze(&m, refused[_i].patterns, &err), -EINVAL);
+    ck_assert_int_eq(model_freeze(&m, refused[_i].patterns, (struct model_base){0}, &err), -EINVAL);
     ck_assert_holds(err.text, refused[_i].sentence);
 }

@@ -135,7 +135,8 @@ TEST(only_training_with_an_eager_commit_has_replay)
     ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
     ck_assert_int_eq(fit.host.replay, PLAN_REPLAY_NONE);
     asked.goal.purpose = PLAN_TRAIN;
-    ck_assert_int_eq(model_freeze(&model, "h.*", NULL), 0); /* units that are frozen as a whole have one buffer */
+    ck_assert_int_eq(model_freeze(&model, "h.*", (struct model_base){0}, NULL),
+                     0); /* units that are frozen as a whole have one buffer */
     ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
     ck_assert_uint_eq(fit.host.bytes[LEDGER_REPLAY], 4 * model.trained_n);
 }

@@ -293,7 +293,7 @@ TEST(more_hosts_than_trained_units_are_refused)
     ck_assert_int_eq(plan_divide(&first, &n, &model, 22, 0, &err), -EINVAL);
     ck_assert_holds(err.text, "21 trained units", "22 hosts", "21 or fewer");
     ck_assert_int_eq(model_freeze(&model, "wte.*,h.0.*,h.1.*,h.2.*,h.5.*,h.6.*,h.7.*,h.8.*,h.9.*,h.10.*,h.11.*,ln_f.*",
-                                  &err),
+                                  (struct model_base){0}, &err),
                      0);
     ck_assert_int_eq(plan_divide(&first, &n, &model, 4, 0, &err), -EINVAL);
     for (uint32_t h = 0; h < 3; h++) {

@@ -125,7 +125,7 @@ static void open_model(const char *kinds, uint32_t n_blocks, uint32_t width, con
     config.family = &family;
     pattern = kinds;
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
-    if (model_freeze(&model, frozen, NULL) == 0)
+    if (model_freeze(&model, frozen, (struct model_base){0}, NULL) == 0)
         return;
     model_free(&model); /* none of its kinds has such a tensor */
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);

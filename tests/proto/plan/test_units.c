@@ -29,7 +29,8 @@ TEST_EACH(units_stay_from_the_head_down, 2)
     }
     for (uint32_t unit = 0; unit < model.n_units; unit++)
         ck_assert_uint_eq(plan_place_of(&model, unit) == 8, unit < 4 && (unit == 3 || !_i));
+    const struct plan plan = {.setting.goal.precision = NUMBER_BF16, .head_pad = 1};
     for (uint32_t n_resident = 0; n_resident <= 8; n_resident++)
-        ck_assert_uint_eq(plan_largest_uploaded(&model, n_resident, 1), largest[n_resident]);
+        ck_assert_uint_eq(plan_largest_uploaded(&model, n_resident, &plan), 2 * largest[n_resident]);
     model_free(&model);
 }

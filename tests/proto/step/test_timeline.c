@@ -210,35 +210,41 @@ enum { PART_ROWS = 5, MICROBATCH = 2, N_PARTS = 2 }; /* microbatches of 2, 2 and
  * neighbours differ in nothing but what is frozen. */
 static const struct {
     const char *config, *frozen;
+    enum form base;
 } models[] = {
     {SIZES_OF(5) "'model_type': 'qwen2', 'vocab_size': 48, 'tie_word_embeddings': true, 'sliding_window': 3, "
                  "'use_sliding_window': true, 'max_window_layers': 0, 'layer_types': ['full_attention', "
                  "'sliding_attention', 'sliding_attention', 'full_attention', 'full_attention']",
-     "layers.1.*,layers.4.mlp.*"},
+     "layers.1.*,layers.4.mlp.*", FORM_VALUES},
     {"'model_type': 'gpt2', 'n_layer': 2, 'n_head': 2, 'n_embd': 16, 'n_positions': 16, 'vocab_size': 45, "
      "'embd_pdrop': 0.1, 'attn_pdrop': 0.2, 'resid_pdrop': 0.3",
-     NULL},
+     NULL, FORM_VALUES},
     {"'model_type': 'gpt2', 'n_layer': 2, 'n_head': 2, 'n_embd': 16, 'n_positions': 16, 'vocab_size': 8201, "
      "'tie_word_embeddings': false",
-     "wte.weight,wpe.weight,h.*,ln_f.*"},
+     "wte.weight,wpe.weight,h.*,ln_f.*", FORM_VALUES},
     {SIZES_OF(2) "'model_type': 'gemma', 'vocab_size': 8202, 'tie_word_embeddings': true, 'num_key_value_heads': 1, "
                  "'head_dim': 8",
-     NULL},
+     NULL, FORM_VALUES},
     {SIZES_OF(2) "'model_type': 'gemma3_text', 'vocab_size': 43, 'tie_word_embeddings': false, "
                  "'final_logit_softcapping': 3.0, 'num_key_value_heads': 1, 'head_dim': 8, 'sliding_window': 3",
-     NULL},
-    {SIZES_OF(2) "'model_type': 'bert', 'vocab_size': 8203, 'pad_token_id': null", NULL},
-    {SIZES_OF(2) "'model_type': 'bert', 'vocab_size': 41", "cls.predictions.bias,embeddings.position*"},
-    {SIZES_OF(2) "'model_type': 'roberta', 'vocab_size': 45, 'pad_token_id': 3, 'type_vocab_size': 1", NULL},
+     NULL, FORM_VALUES},
+    {SIZES_OF(2) "'model_type': 'bert', 'vocab_size': 8203, 'pad_token_id': null", NULL, FORM_VALUES},
+    {SIZES_OF(2) "'model_type': 'bert', 'vocab_size': 41", "cls.predictions.bias,embeddings.position*", FORM_VALUES},
+    {SIZES_OF(2) "'model_type': 'roberta', 'vocab_size': 45, 'pad_token_id': 3, 'type_vocab_size': 1", NULL,
+     FORM_VALUES},
     {SIZES_OF(2) "'model_type': 'bert', 'vocab_size': 45, 'architectures': ['BertForSequenceClassification'], "
                  "'id2label': {'0': 'a', '1': 'b', '2': 'c'}",
-     NULL},
+     NULL, FORM_VALUES},
     {SIZES_OF(2) "'model_type': 'bert', 'vocab_size': 45, 'architectures': ['BertForSequenceClassification'], "
                  "'id2label': {'0': 'a'}",
-     NULL},
+     NULL, FORM_VALUES},
     {SIZES_OF(2) "'model_type': 'roberta', 'vocab_size': 45, 'type_vocab_size': 1, "
                  "'architectures': ['RobertaForSequenceClassification'], 'id2label': {'0': 'a'}",
-     "classifier.out_proj.bias"},
+     "classifier.out_proj.bias", FORM_VALUES},
+    {"'model_type': 'gpt2', 'n_layer': 2, 'n_head': 2, 'n_embd': 16, 'n_positions': 16, 'vocab_size': 8203, "
+     "'tie_word_embeddings': false",
+     "h.*.attn.c_attn.*,h.1.*.weight,wpe.*,lm_head.*", FORM_NF4},
+    {SIZES_OF(2) "'model_type': 'bert', 'vocab_size': 8203", "embeddings.*,encoder.layer.0.*", FORM_INT8},
 };
 enum { MODELS = COUNT(models), DRAWS = 8 /* of each */ };
 
@@ -255,7 +261,9 @@ static void open_model(struct model *model, int which)
     ck_assert_int_eq(model_init(model, &parsed, &err), 0);
     ck_assert(which > 0 || model->n_block_programs == 2);
     if (models[which].frozen)
-        ck_assert_msg(model_freeze(model, models[which].frozen, &err) == 0, "%s", err.text);
+        ck_assert_msg(model_freeze(model, models[which].frozen, model_base_of(models[which].base, NUMBER_FP32), &err) ==
+                          0,
+                      "%s", err.text);
 }
 
 /* What one part sends with the stash on the device: losses and contributions. */

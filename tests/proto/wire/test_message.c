@@ -58,6 +58,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                       .preference = {0.1, 0.25},
                                       .purpose = PLAN_EVALUATE,
                                       .precision = NUMBER_BF16,
+                                      .base = FORM_NF4,
                                       .grad = NUMBER_BF16,
                                       .adamw = true,
                                       .packs = true,
@@ -89,24 +90,25 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                       .n_weight_buffers = 2,
                                                       .n_resident = 5},
                                            .replay = PLAN_REPLAY_OVER_CAP}},
-    [MESSAGE_ASSIGN] = {.assign = {.config_bytes = 0x100,
-                                   .goal = {.batch = 64, .seq = 255, .n_parts = 8, .precision = NUMBER_BF16},
-                                   .seed = 42,
-                                   .max_parts = 5,
-                                   .n_slots = 4,
-                                   .n_threads = 16,
-                                   .takes_turns = true,
-                                   .trace = true,
-                                   .weights_bytes = (uint64_t)5 << 40,
-                                   .choice = {.microbatch = 2,
-                                              .host_stash = true,
-                                              .keeping = {{11, MODEL_KEEPS_ALL}},
-                                              .n_weight_buffers = PLAN_MAX_WEIGHT_BUFFERS,
-                                              .n_sums = 5,
-                                              .n_resident = 12},
-                                   .host_stash_bytes = (uint64_t)6 << 40,
-                                   .attention = 2,
-                                   .freeze = "wte.weight"}},
+    [MESSAGE_ASSIGN] =
+        {.assign = {.config_bytes = 0x100,
+                    .goal = {.batch = 64, .seq = 255, .n_parts = 8, .precision = NUMBER_BF16, .base = FORM_INT8},
+                    .seed = 42,
+                    .max_parts = 5,
+                    .n_slots = 4,
+                    .n_threads = 16,
+                    .takes_turns = true,
+                    .trace = true,
+                    .weights_bytes = (uint64_t)5 << 40,
+                    .choice = {.microbatch = 2,
+                               .host_stash = true,
+                               .keeping = {{11, MODEL_KEEPS_ALL}},
+                               .n_weight_buffers = PLAN_MAX_WEIGHT_BUFFERS,
+                               .n_sums = 5,
+                               .n_resident = 12},
+                    .host_stash_bytes = (uint64_t)6 << 40,
+                    .attention = 2,
+                    .freeze = "wte.weight"}},
     [MESSAGE_ASSIGNED] = {.assigned = {.arena_bytes = (uint64_t)5 << 32}},
     [MESSAGE_OPEN_STEP] =
         {.open_step = {.step = 1000, .buffer = 1, .n_valid = 16320, .n_tokens = 512, .n_real = 16000, .lr = 1.5}},
@@ -380,7 +382,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 28 && hash == 0xc322c85ca861147e, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 28 && hash == 0xd8e51c821b8e29ad, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -476,27 +478,28 @@ static const struct {
     {MESSAGE_HELLO, 13, 0xC3, "a text that is not printable UTF-8"},
     {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
     {MESSAGE_HELLO, 200, 0xC1, "a number below zero"},  /* the first rate's sign */
-    {MESSAGE_JOB, 0, 3, "an enumeration out of range"}, /* purpose, then precision, moments and grad */
+    {MESSAGE_JOB, 0, 3, "an enumeration out of range"}, /* purpose, then precision, base, moments and grad */
     {MESSAGE_JOB, 1, 2, "an enumeration out of range"},
-    {MESSAGE_JOB, 2, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 2, 4, "an enumeration out of range"},
     {MESSAGE_JOB, 3, 2, "an enumeration out of range"},
-    {MESSAGE_JOB, 4, 2, "a flag that is neither 0 nor 1"},
-    {MESSAGE_JOB, 6, 2, "a flag that is neither 0 nor 1"},
-    {MESSAGE_JOB, 15, 0, "a count or an index out of range"},  /* n_parts 0 */
-    {MESSAGE_JOB, 15, 65, "a count or an index out of range"}, /* n_parts 65 */
-    {MESSAGE_JOB, 109, 0xBF, "a number below zero"},           /* -1.5 as a norm */
-    {MESSAGE_JOB, 109, 0x7F, "a number that is not finite"},   /* NaN as a norm */
-    {MESSAGE_JOB, 4, 0, "a clipped norm without a fenced commit"},
-    {MESSAGE_JOB, 117, 0xBF, "a number below zero"},
+    {MESSAGE_JOB, 4, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 5, 2, "a flag that is neither 0 nor 1"},
+    {MESSAGE_JOB, 7, 2, "a flag that is neither 0 nor 1"},
+    {MESSAGE_JOB, 16, 0, "a count or an index out of range"},  /* n_parts 0 */
+    {MESSAGE_JOB, 16, 65, "a count or an index out of range"}, /* n_parts 65 */
+    {MESSAGE_JOB, 110, 0xBF, "a number below zero"},            /* -1.5 as a norm */
+    {MESSAGE_JOB, 110, 0x7F, "a number that is not finite"},    /* NaN as a norm */
+    {MESSAGE_JOB, 5, 0, "a clipped norm without a fenced commit"},
+    {MESSAGE_JOB, 118, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 66, 0, "an assignment without weights"},
-    {MESSAGE_ASSIGN, 73, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 78, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 82, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 162, 16, "a count or an index out of range"}, /* those of the last class */
-    {MESSAGE_ASSIGN, 166, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 170, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 170, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 67, 0, "an assignment without weights"},
+    {MESSAGE_ASSIGN, 74, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 79, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 83, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 163, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 167, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 171, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 171, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_JOB_OPENED, 142, 4, "an enumeration out of range"},
@@ -510,14 +513,14 @@ static const struct {
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},
     {MESSAGE_TAKEN, 25, 9, "steps that end before they begin"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-    {MESSAGE_JOB, 126, 1, "an output directory, and files in its place"},
+    {MESSAGE_JOB, 127, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 576, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
-    {MESSAGE_JOB, 577, 17, "a count or an index out of range"},        /* more than a MiB of it */
-    {MESSAGE_JOB, 579, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 583, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 583, 129, "a count or an index out of range"},
+    {MESSAGE_JOB, 577, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 578, 17, "a count or an index out of range"},        /* more than a MiB of it */
+    {MESSAGE_JOB, 580, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 584, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 584, 129, "a count or an index out of range"},
     {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
     {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
     {MESSAGE_FILE, 5, 2, "a count or an index out of range"},
