@@ -51,6 +51,8 @@ static void prepare_attention(struct device_worker *w)
                                     .keeping = kept->keeping,
                                     .n_rows = plan->choice.microbatch,
                                     .n_tokens = plan->setting.goal.seq,
+                                    .positions =
+                                        plan->setting.goal.packs ? (uint32_t *)(arena + plan->positions) : NULL,
                                     .dropout = plan->setting.goal.purpose == PLAN_TRAIN,
                                     .setting = &plan->setting,
                                     .plan = plan};

@@ -28,6 +28,7 @@ struct bench {
     float *x, *y, *z, *w; /* (m, 4 width), and w (4 width, width) or a table */
     float *small;         /* (4 width) and statistics */
     uint32_t *ids;        /* (m) */
+    uint32_t *positions;  /* (m) of documents of equal length */
     double *losses;
     void *scratch;
 };
@@ -80,6 +81,33 @@ static double tile_flops(const struct bench *b, int products, size_t window)
 static size_t window_of(const struct bench *b)
 {
     return b->size.n_tokens / 16;
+}
+
+/* Of a packed row: a sixteenth of it too, but a tile at least. */
+static size_t document_of(const struct bench *b)
+{
+    const size_t n = b->size.n_tokens / 16;
+
+    return n > PLAN_CPU_TILE ? n : PLAN_CPU_TILE;
+}
+
+/* As many tiles as rows of that length would have, of which each is one document. */
+static double document_flops(const struct bench *b, int products)
+{
+    struct bench apart = *b;
+
+    apart.size.n_tokens = document_of(b), apart.size.n_rows = b->m / document_of(b);
+    return tile_flops(&apart, products, apart.size.n_tokens);
+}
+
+static double packed_flops(const struct bench *b)
+{
+    return document_flops(b, 2);
+}
+
+static double packed_backward_flops(const struct bench *b)
+{
+    return document_flops(b, 5);
 }
 
 static double forward_flops(const struct bench *b)
@@ -263,6 +291,26 @@ static void attention_window_backward(struct bench *b)
     device_cpu.attention_backward(b->dev, &op);
 }
 
+static struct device_attention packed_of(struct bench *b)
+{
+    struct device_attention op = attention_of(b);
+
+    op.positions = b->positions;
+    return op;
+}
+
+static void attention_packed(struct bench *b)
+{
+    const struct device_attention op = packed_of(b);
+    device_cpu.attention(b->dev, &op);
+}
+
+static void attention_packed_backward(struct bench *b)
+{
+    const struct device_attention op = packed_of(b);
+    device_cpu.attention_backward(b->dev, &op);
+}
+
 static struct device_norm norm_of(const struct bench *b)
 {
     return (struct device_norm){.m = b->m,
@@ -377,6 +425,8 @@ static const struct work works[] = {
     {"attention backward", attention_backward, backward_flops, 0},
     {"attention, window", attention_window, window_flops, 0},
     {"attention backward, window", attention_window_backward, window_backward_flops, 0},
+    {"attention, packed", attention_packed, packed_flops, 0},
+    {"attention backward, packed", attention_packed_backward, packed_backward_flops, 0},
     {"norm", norm, NULL, 2},
     {"norm backward", norm_backward, NULL, 4},
     {"reduce_rows", reduce_rows, NULL, 4},
@@ -443,12 +493,14 @@ static void run(struct device *dev, const struct size *s)
     b.x = allocate_floats(4 * m * s->width), b.y = allocate_floats(4 * m * s->width);
     b.z = allocate_floats(4 * m * s->width), b.w = allocate_floats(4 * s->width * s->width);
     b.small = allocate_floats(4 * s->width + 3 * m + m * s->n_heads);
-    b.ids = allocate(m * sizeof *b.ids), b.losses = allocate(m * sizeof *b.losses);
+    b.ids = allocate(m * sizeof *b.ids), b.positions = allocate(m * sizeof *b.positions),
+    b.losses = allocate(m * sizeof *b.losses);
     b.scratch = allocate(plan_cpu.scratch_bytes(&sizes, dev->n_threads));
     for (size_t i = 0; i < m; i++)
-        b.ids[i] = (uint32_t)(i * 37 % 256);
+        b.ids[i] = (uint32_t)(i * 37 % 256), b.positions[i] = (uint32_t)(i % document_of(&b));
     measure(&b, dev->kernels->name);
-    free(b.x), free(b.y), free(b.z), free(b.w), free(b.small), free(b.ids), free(b.losses), free(b.scratch);
+    free(b.x), free(b.y), free(b.z), free(b.w), free(b.small), free(b.ids), free(b.positions), free(b.losses),
+        free(b.scratch);
 }
 
 int main(int argc, char **argv)

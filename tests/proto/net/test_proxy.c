@@ -163,12 +163,12 @@ static void fill(void *base, size_t n, unsigned seed)
         ((uint8_t *)base)[i] = (uint8_t)((i + seed) * 2654435761u >> 11);
 }
 
-static struct message assignment(void)
+static struct message assignment(bool packs)
 {
     struct message m = {.kind = MESSAGE_ASSIGN};
 
     m.assign.config_bytes = (uint32_t)strlen(config);
-    m.assign.goal = (struct plan_goal){.purpose = PLAN_TRAIN, .batch = BATCH, .seq = SEQ, .n_parts = 1};
+    m.assign.goal = (struct plan_goal){.purpose = PLAN_TRAIN, .batch = BATCH, .seq = SEQ, .n_parts = 1, .packs = packs};
     m.assign.max_parts = 1;
     m.assign.n_slots = SLOTS;
     m.assign.n_threads = 1;
@@ -183,13 +183,13 @@ static struct message weights_of(uint32_t unit)
                             .weights = {.unit = unit, .at = model.units[unit].offset * sizeof(float)}};
 }
 
-/* HELLO, and a job whose segments are filled; the worker has its own. */
-static void assign(void)
+/* A job whose segments are filled; the worker has its own. */
+static void assign_as(bool packs)
 {
-    const struct plan_data data = plan_data_of(&(struct plan_goal){.batch = BATCH, .seq = SEQ}, 0);
+    const struct plan_data data = plan_data_of(&(struct plan_goal){.batch = BATCH, .seq = SEQ, .packs = packs}, 0);
     const size_t bytes[4] = {model.segment_n * sizeof(float), (1 + SLOTS) * model_slot_bytes(&model, NUMBER_FP32),
                              data.bytes, strlen(config)};
-    struct message m = assignment();
+    struct message m = assignment(packs);
     struct error err = {""};
     int fds[MAX_FDS];
     unsigned n_fds;
@@ -213,6 +213,11 @@ static void assign(void)
     ck_assert_mem_eq(theirs[3].base, config, strlen(config));
 }
 
+static void assign(void)
+{
+    assign_as(false);
+}
+
 static void greet(void)
 {
     say(worker_end, (struct message){.kind = MESSAGE_HELLO, .hello = {.role = ROLE_WORKER, .model = "a fast one"}},
@@ -230,13 +235,14 @@ static void release(void)
 
 TEST(every_message_finds_its_bytes)
 {
-    const struct plan_data data = plan_data_of(&(struct plan_goal){.batch = BATCH, .seq = SEQ}, 0);
     const size_t slot = model_slot_bytes(&model, NUMBER_FP32);
-    struct message m = {.kind = MESSAGE_SHARE, .share = {.buffer = 1, .n_valid = 1, .n_tokens = SEQ, .n = 1}};
+    struct message m;
 
     greet();
-    for (int job = 0; job < 2; job++) { /* the next job has segments of its own */
-        assign();
+    for (int job = 0; job < 2; job++) { /* the next job has segments of its own, and is packed */
+        const struct plan_data data =
+            plan_data_of(&(struct plan_goal){.batch = BATCH, .seq = SEQ, .packs = job == 1}, 0);
+        assign_as(job == 1);
         m = (struct message){.kind = MESSAGE_SHARE, .share = {.buffer = 1, .n_valid = 1, .n_tokens = SEQ, .n = 1}};
         say(daemon_end, m, NULL, 0);
         expect_message(worker_end, MESSAGE_SHARE);
@@ -244,6 +250,10 @@ TEST(every_message_finds_its_bytes)
         ck_assert_mem_eq((char *)theirs[2].base + second, (char *)segments[2].base + second, BATCH * SEQ * 4);
         ck_assert_mem_eq((char *)theirs[2].base + data.buffers[1].labels,
                          (char *)segments[2].base + data.buffers[1].labels, BATCH * SEQ * 4);
+        ck_assert(job == 0 || data.buffers[1].positions == second + 2 * BATCH * SEQ * 4);
+        if (job == 1)
+            ck_assert_mem_eq((char *)theirs[2].base + data.buffers[1].positions,
+                             (char *)segments[2].base + data.buffers[1].positions, BATCH * SEQ * 4);
         ck_assert(memcmp(theirs[2].base, segments[2].base, BATCH * SEQ * 4) != 0); /* the other buffer was not sent */
 
         for (uint32_t u = 0; u < model.n_units; u++) {
@@ -473,7 +483,7 @@ TEST(a_goodbye_waits_for_no_bytes)
     int fds[MAX_FDS];
     unsigned n_fds;
 
-    say_by_hand(&hand, assignment());
+    say_by_hand(&hand, assignment(false));
     ck_assert_int_eq(bulk_send(&hand.bulk, config, strlen(config)), 0);
     ck_assert(hear(&m, connection, fds, &n_fds));
     ck_assert_int_eq(m.kind, MESSAGE_ASSIGN);

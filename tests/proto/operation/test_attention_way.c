@@ -51,16 +51,16 @@ TEST_EACH(scratch_is_what_the_way_takes, COUNT(scratches))
     }
 }
 
-static uint64_t workspace_of(enum plan_attention way, enum plan_purpose purpose, enum number_type type, float dropout,
-                             uint32_t window)
+static struct plan_goal goal_of(enum plan_purpose purpose, enum number_type type)
+{
+    return (struct plan_goal){.purpose = purpose, .precision = type, .seq = 256};
+}
+
+static uint64_t workspace_of(enum plan_attention way, const struct plan_goal *goal, float dropout, uint32_t window)
 {
     const struct model_config config = GPT2_CONFIG(1, 2, 128, 128, 256, 64, .gpt2.dropout_attention = dropout);
-    const struct plan_setting setting = {.backend = &plan_cuda,
-                                         .attention = way,
-                                         .goal = {.purpose = purpose, .precision = type, .seq = 256},
-                                         .share_rows = 1,
-                                         .part_rows = 1,
-                                         .n_threads = 1};
+    const struct plan_setting setting = {
+        .backend = &plan_cuda, .attention = way, .goal = *goal, .share_rows = 1, .part_rows = 1, .n_threads = 1};
     struct plan_places places;
     struct model model;
 
@@ -69,7 +69,7 @@ static uint64_t workspace_of(enum plan_attention way, enum plan_purpose purpose,
     for (int i = 0; i < block->program.n_operations; i++)
         if (block->program.operations[i].kind == &operation_attention)
             block->program.operations[i].attention.window = window;
-    const struct schedule *schedule = purpose == PLAN_TRAIN ? block->backward : block->forward;
+    const struct schedule *schedule = goal->purpose == PLAN_TRAIN ? block->backward : block->forward;
     plan_places(&places, &block->program, schedule, &setting, (struct plan_shape){1, 256});
     model_free(&model);
     return places.bytes;
@@ -77,7 +77,9 @@ static uint64_t workspace_of(enum plan_attention way, enum plan_purpose purpose,
 
 static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, enum number_type type, float dropout)
 {
-    return workspace_of(way, purpose, type, dropout, 0);
+    const struct plan_goal goal = goal_of(purpose, type);
+
+    return workspace_of(way, &goal, dropout, 0);
 }
 
 /* Two heads of 256 tokens: 2 KiB of delta, 256 KiB of scores and 256 bytes, where ours takes 4 KiB. As the inner width is
@@ -85,15 +87,18 @@ static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, en
 TEST(a_block_has_room_for_it_where_it_is_computed_so)
 {
     const uint64_t own = workspace(PLAN_ATTENTION_OWN, PLAN_TRAIN, NUMBER_BF16, 0);
+    struct plan_goal goal = goal_of(PLAN_TRAIN, NUMBER_BF16);
 
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0) - own,
                       (2 << 10) + (256 << 10) + 256 - (4 << 10));
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0.1f), own);
-    ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0, 255), own);
-    ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0, 256),
+    ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, &goal, 0, 255), own);
+    ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, &goal, 0, 256),
                       workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0));
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_EVALUATE, NUMBER_BF16, 0),
                       workspace(PLAN_ATTENTION_OWN, PLAN_EVALUATE, NUMBER_BF16, 0));
+    goal.packs = true;
+    ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, &goal, 0, 0), own);
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_FP32, 0),
                       workspace(PLAN_ATTENTION_OWN, PLAN_TRAIN, NUMBER_FP32, 0));
 }

@@ -3,6 +3,8 @@
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
+#include "proto/operation/operation.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/memory/units.h"
 
 #include <errno.h>
@@ -143,6 +145,49 @@ TEST(the_terms_are_those_counted_by_hand)
      * normed 320, statistics 80 -> 128, qkv 960, attended 320, log-sum-exp (2 heads) 80, residual 320, two of inner
      * 2560. Attention's scratch, 20 + 8 + 2 = 30 -> 64, lies where other steps have theirs. */
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 960 + 320 + 80 + 320 + 2560);
+}
+
+/* By hand: 4 bytes a token of the share on the device, and of a minibatch in each buffer of the data's segment. Nothing
+ * else grows, and nothing at all of a job that does not pack. */
+TEST(packed_rows_take_their_positions_and_no_byte_more)
+{
+    const struct plan_data whole = plan_data_of(6, 5, 0, false), packed = plan_data_of(6, 5, 0, true);
+    struct plan before;
+
+    lay_out();
+    before = plan;
+    setting.goal.packs = true;
+    lay_out();
+    ck_assert_uint_eq(plan.bytes[LEDGER_DATA], before.bytes[LEDGER_DATA] + 30 * 4);
+    ck_assert_uint_eq(plan_total(&plan), plan_total(&before) + 128); /* of 64-byte places */
+    ck_assert_uint_eq(whole.bytes, 2 * 2 * 30 * 4);
+    ck_assert_uint_eq(packed.bytes, 2 * 3 * 30 * 4);
+    ck_assert_uint_eq(packed.buffers[1].positions, 5 * 30 * 4);
+    ck_assert_uint_eq(packed.logits, packed.bytes);
+}
+
+/* A program of a family that mixes tokens, a row's single label, and a text that is generated. */
+TEST(rows_that_cannot_be_packed_are_refused)
+{
+    struct program_operation *const op = model.programs[model.block].program.operations;
+    const struct operation *const kind = op->kind;
+    struct error err = {""};
+
+    setting.goal.packs = true;
+    ck_assert_int_eq(check(&err), 0);
+    op->kind = &operation_batch_norm;
+    ck_assert_int_eq(check(&err), -EINVAL);
+    ck_assert_str_eq(err.text, "a gpt2 model cannot keep documents of one row apart (batch norm mixes them): leave its "
+                               "rows unpacked");
+    op->kind = kind;
+    model.config.n_labels = 2;
+    ck_assert_int_eq(check(&err), -EINVAL);
+    ck_assert_str_eq(err.text, "a gpt2 model with labels has one for each row: its rows cannot be packed");
+    model.config.n_labels = 0;
+    ask_to_generate(5);
+    setting.goal.packs = true;
+    ck_assert_int_eq(check(&err), -EINVAL);
+    ck_assert_str_eq(err.text, "a job that generates has no packed rows");
 }
 
 /* The largest of everything: figures stay true where a product could wrap around. */

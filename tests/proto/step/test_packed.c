@@ -122,7 +122,7 @@ static void check_near(const struct model *model, const float *a, const float *b
     reference_gpt2_free(&y);
 }
 
-/* Loss and gradient are those of the documents in rows of their own, in microbatches of a row: to what section 4 allows
+/* Loss and gradient are those of the documents in rows of their own, in microbatches of a row, in one part or two: to what section 4 allows
  * a gradient; sums of the same some hundred products, but in another order, differ by a tenth of it. */
 TEST_EACH(a_packed_row_computes_what_its_documents_do, FAMILIES)
 {
@@ -134,7 +134,7 @@ TEST_EACH(a_packed_row_computes_what_its_documents_do, FAMILIES)
         return;
     open_packed(&p, _i);
     float *gradient = calloc(p.s.model.segment_n, sizeof *gradient);
-    const struct device_worker_options options = setting_options(&p.s, ROWS, 1);
+    const struct device_worker_options options = setting_options(&p.s, _i % 2 ? 1 : ROWS, 1);
     setting_step_whole(&together, &p.s, &options);
     for (uint32_t first = 0; first < ROWS * SEQ; first += length_at(&p, first)) {
         const struct setting s = alone(&p, first);
@@ -146,7 +146,7 @@ TEST_EACH(a_packed_row_computes_what_its_documents_do, FAMILIES)
             gradient[i] += link.gradient[i];
         array_link_free(&link);
     }
-    ck_assert_double_eq_tol(together.losses[0], loss, 1e-6 * loss);
+    ck_assert_double_eq_tol(together.losses[0] + together.losses[1], loss, 1e-6 * loss);
     check_near(&p.s.model, together.gradient, gradient, 1e-5);
     free(gradient);
     array_link_free(&together);
@@ -166,6 +166,31 @@ TEST_EACH(what_packed_blocks_keep_changes_no_bit, FAMILIES)
     setting_step_whole(&link, &p.s, &options);
     options.choice.keeping[0] = (struct plan_keeping){2, MODEL_KEEPS_ALL, 0};
     setting_check_bits(&link, &p.s, &options);
+    array_link_free(&link);
+    setting_close(&p.s);
+}
+
+/* Of the second row alone, too. */
+TEST_EACH(an_evaluation_of_packed_rows_has_the_loss_of_a_step, FAMILIES)
+{
+    struct packed p;
+    struct array_link link;
+
+    if (is_left_out(_i))
+        return;
+    open_packed(&p, _i);
+    struct device_worker_options options = setting_options(&p.s, 1, 1);
+    setting_step_whole(&link, &p.s, &options);
+    options = setting_options(&p.s, ROWS, 1);
+    options.setting.goal.purpose = PLAN_EVALUATE;
+    for (uint32_t first = 0; first < ROWS; first++) {
+        const struct device_evaluation evaluation = {.version = SETTING_STEP,
+                                                     .rows = setting_rows(&p.s),
+                                                     .first_row = first,
+                                                     .n_rows = ROWS - first};
+        ck_assert_double_eq_tol(setting_evaluate(&p.s, &options, &evaluation, NULL),
+                                (first ? 0 : link.losses[0]) + link.losses[1], 1e-9);
+    }
     array_link_free(&link);
     setting_close(&p.s);
 }
