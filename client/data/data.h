@@ -1,14 +1,15 @@
 /* client/data/data.h - tokens from files, as one stream.
  *
  * The files form one stream, in the order given. The suffix of a name selects the format: .bin holds u16 ids (u32 for
- * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object per line with its text; any
- * other file is UTF-8 text. Each may also be compressed, as .gz or .zst. "-" is standard input: text or JSON lines,
- * compressed or plain. A file whose first bytes reveal another format is refused.
+ * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object per line with its text
+ * (conversations: client/rows/documents.h); any other file is UTF-8 text. Each may also be compressed, as .gz or .zst.
+ * "-" is standard input: text or JSON lines, compressed or plain. A file whose first bytes reveal another format is
+ * refused.
  *
  * The model's tokenizer turns text into a nameless file of ids, on all processors. Without a tokenizer, a model with a
- * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within a
- * .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read when
- * it is needed (client/rows/windows.h). That takes no memory, and next to no time compared with a step. */
+ * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within
+ * a .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read
+ * when it is needed (client/rows/windows.h). That takes no memory, and next to no time compared with a step. */
 #ifndef CLIENT_DATA_DATA_H
 #define CLIENT_DATA_DATA_H
 

@@ -30,17 +30,17 @@ static uint32_t permute(uint64_t seed, uint64_t epoch, unsigned what, uint64_t i
 
 /* ---- Subsets ---- */
 
-static int make(struct client_subset *out, const struct client_rows *rows, size_t n, struct error *err)
+int client_subset_init(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err)
 {
-    *out = (struct client_subset){.rows = rows, .list = calloc(n + 1, sizeof *out->list)};
+    *out = (struct client_subset){.lengths = lengths, .list = calloc(n + 1, sizeof *out->list)};
     return out->list ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
-int client_subset_all(struct client_subset *out, const struct client_rows *rows, struct error *err)
+int client_subset_all(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err)
 {
-    const int rc = make(out, rows, rows->n, err);
+    const int rc = client_subset_init(out, lengths, n, err);
 
-    for (size_t i = 0; !rc && i < rows->n; i++)
+    for (size_t i = 0; !rc && i < n; i++)
         out->list[out->n++] = (uint32_t)i;
     return rc;
 }
@@ -50,21 +50,27 @@ size_t client_subset_n_held_out(size_t n)
     return n / HELD_OUT ? n / HELD_OUT : 1;
 }
 
-int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const struct client_rows *rows,
+void client_subset_draw(bool *held, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < client_subset_n_held_out(n); i++)
+        held[permute(seed, 0, DRAW_HELD_OUT, i, n)] = true;
+}
+
+int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const uint32_t *lengths, size_t n,
                          uint64_t seed, struct error *err)
 {
-    const size_t n_held = client_subset_n_held_out(rows->n);
-    int rc = make(rest, rows, rows->n, err);
-    const int also = make(held_out, rows, n_held, err);
-    bool *held = calloc(rows->n + 1, sizeof *held);
+    const size_t n_held = client_subset_n_held_out(n);
+    int rc = client_subset_init(rest, lengths, n, err);
+    const int also = client_subset_init(held_out, lengths, n_held, err);
+    bool *held = calloc(n + 1, sizeof *held);
 
     if (rc || also || !held)
         rc = error_set(err, -ENOMEM, "out of memory");
-    else if (rows->n < 2)
+    else if (n < 2)
         rc = error_set(err, -EINVAL, "one row is too few to train on and to hold out another: give more");
-    for (size_t i = 0; !rc && i < n_held; i++)
-        held[permute(seed, 0, DRAW_HELD_OUT, i, rows->n)] = true;
-    for (size_t i = 0; !rc && i < rows->n; i++) {
+    if (!rc)
+        client_subset_draw(held, n, seed);
+    for (size_t i = 0; !rc && i < n; i++) {
         struct client_subset *to = held[i] ? held_out : rest;
         to->list[to->n++] = (uint32_t)i;
     }
@@ -86,7 +92,7 @@ int client_subset_by_length(struct client_subset *subset, struct error *err)
     if (!keys)
         return error_set(err, -ENOMEM, "out of memory");
     for (uint32_t i = 0; i < subset->n; i++)
-        keys[i] = (uint64_t)client_rows_length(subset->rows, subset->list[i], UINT32_MAX) << 32 | subset->list[i];
+        keys[i] = (uint64_t)subset->lengths[subset->list[i]] << 32 | subset->list[i];
     qsort(keys, subset->n, sizeof *keys, by_number);
     for (uint32_t i = 0; i < subset->n; i++)
         subset->list[i] = (uint32_t)keys[i];
@@ -145,7 +151,8 @@ static void draw_rows(struct client_batches *b, uint64_t epoch)
 
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t row = b->subset->list[b->order == EPS_SEQUENTIAL ? i : permute(b->seed, epoch, DRAW_ROWS, i, n)];
-        b->places[i] = (struct client_place){row, client_rows_length(b->subset->rows, row, b->seq), i};
+        const uint32_t length = b->subset->lengths[row];
+        b->places[i] = (struct client_place){row, length < b->seq ? length : b->seq, i};
     }
     for (uint64_t at = 0; b->order != EPS_SEQUENTIAL && at < n; at += group)
         qsort(b->places + at, n - at < group ? n - at : group, sizeof *b->places, by_length);

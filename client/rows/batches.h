@@ -8,9 +8,10 @@
 #ifndef CLIENT_ROWS_BATCHES_H
 #define CLIENT_ROWS_BATCHES_H
 
-#include "client/rows/rows.h"
 #include "client/eps.h"
+#include "proto/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,19 +19,24 @@ enum { CLIENT_BATCHES_GROUP = 32 };
 
 /* Some of the rows, by their numbers. */
 struct client_subset {
-    const struct client_rows *rows; /* borrowed */
-    uint32_t *list;                 /* (n), owned */
+    const uint32_t *lengths; /* tokens of each of the rows, uncut; borrowed */
+    uint32_t *list;          /* (n), owned */
     uint32_t n;
 };
 
 /* How many of n rows are held out: a tenth, and at least one. */
 size_t client_subset_n_held_out(size_t n);
 
-/* Draws these rows by the seed. `held_out` gets them, `rest` the others, each in the data's order.
+/* Sets held (n, zeroed) of these. */
+void client_subset_draw(bool *held, size_t n, uint64_t seed);
+
+/* Draws these of n rows by the seed. `held_out` gets them, `rest` the others, each in the data's order.
  * -EINVAL if there are fewer than two rows; -ENOMEM. Undo: client_subset_free for both, also after a failure. */
-int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const struct client_rows *rows,
+int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const uint32_t *lengths, size_t n,
                          uint64_t seed, struct error *err);
-int client_subset_all(struct client_subset *out, const struct client_rows *rows, struct error *err); /* -ENOMEM */
+int client_subset_all(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err); /* -ENOMEM */
+/* An empty one with room for n. -ENOMEM. */
+int client_subset_init(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err);
 /* Sorts it, the shortest row first, so that an evaluation pads little. -ENOMEM. */
 int client_subset_by_length(struct client_subset *subset, struct error *err);
 void client_subset_free(struct client_subset *subset); /* safe on a zeroed struct */

@@ -116,10 +116,6 @@ static const struct {
     {"text.jsonl", BYTES("{\"text\": \"one\\u00e9\", \"id\": 7}\n\n{\"text\": \"two\\n\"}\n{\"text\": \"\"}"),
      "one\xC3\xA9\ntwo\n"},
     {"pairs.jsonl", BYTES("{\"prompt\": \"2+2=\", \"completion\": \"4\"}\r\n"), "2+2=4\n"},
-    {"talk.jsonl",
-     BYTES("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": "
-           "\"Hello\"}]}"),
-     "user: Hi\nassistant: Hello\n"},
     {"packed.jsonl.gz", BYTES(JSONL_GZ), "hi\n"},
     /* Texts that look a little like other formats. */
     {"braces.c", BYTES("{ int a[] = {1}; }\n"), NULL},
@@ -172,8 +168,8 @@ static const struct {
     {"b.jsonl", BYTES("{\"text\": \"one\"}\n\nnot json\n"), "line 3", "not JSON"},
     {"c.jsonl", BYTES("{\"text\": 7}\n"), "line 1", "\"text\""},
     {"d.jsonl", BYTES("[\"text\"]\n"), "line 1", "no object"},
-    {"e.jsonl", BYTES("{\"messages\": [{\"role\": \"user\"}]}\n"), "line 1", "content"},
-    {"f.jsonl", BYTES("{\"messages\": []}\n"), "line 1", "messages"},
+    {"e.jsonl", BYTES("{\"text\": \"a\"}\n{\"messages\": []}\n"), "line 2: a conversation", "--model DIR"},
+    {"f.jsonl", BYTES("{\"instruction\": \"Hi\"}\n"), "line 1: a conversation", "first line"},
     {"g.jsonl", BYTES("{\"prompt\": \"a\"}\n"), "line 1", "completion"},
     /* Other formats, by their names. */
     {"o.txt", BYTES("PK\x03\x04\x14\0\0\0"), "zip", "unzip"},
