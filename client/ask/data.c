@@ -122,6 +122,7 @@ static int show_conversations(struct show *s, struct error *err)
                                                  .side = s->model.side,
                                                  .train_on =
                                                      s->options->train_on ? s->options->train_on : EPS_TRAIN_ON_ANSWERS,
+                                                 .weighted = true,
                                                  .watch = &s->watch};
     const uint32_t n_positions = s->model.config.n_positions;
     struct client_documents documents;

@@ -33,7 +33,8 @@ static const struct eps_option rows[] = {
          "by the model's tokenizer (one byte a token with a vocabulary of 256); .jsonl (text, or prompt and "
          "completion); .bin (16-bit ids; 32-bit for vocabularies over 65536); .npy (one dimension of "
          "integers); each also as .gz or .zst. - is standard input. Conversations are rows of their own: .jsonl with "
-         "messages, prompt and completion, or the layouts of sharegpt and alpaca"},
+         "messages, prompt and completion, or the layouts of sharegpt and alpaca; FILE=2 takes each twice an epoch, "
+         "FILE=0.5 half of them"},
     {.name = "--eval-data",
      .value = "FILE",
      .kind = EPS_OPTION_TEXT,

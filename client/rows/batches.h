@@ -2,7 +2,7 @@
  *
  * A minibatch is padded to its longest row, so rows of like length belong together. But a class may have longer texts than
  * another, and then minibatches of one length teach less, so a group is at most a quarter of an epoch. An epoch takes every
- * row once: a permutation of the rows, cut into groups of 32 minibatches or fewer; the rows of a group sorted by length and
+ * row once, or as often as its share's weight says: a permutation of the rows, cut into groups of 32 minibatches or fewer; the rows of a group sorted by length and
  * cut into minibatches; all minibatches of the epoch permuted. The last rows may form a smaller one. This is a function of the seed
  * and the epoch alone, so a run resumes where it stopped. In sequential order rows come as they are in the data. */
 #ifndef CLIENT_ROWS_BATCHES_H
@@ -41,8 +41,21 @@ int client_subset_init(struct client_subset *out, const uint32_t *lengths, size_
 int client_subset_by_length(struct client_subset *subset, struct error *err);
 void client_subset_free(struct client_subset *subset); /* safe on a zeroed struct */
 
+/* Rows first .. first+n-1 of a subset's list, of which an epoch takes `weight` times n, at least one. All are taken
+ * equally often: an epoch goes on where the one before it ended, in permutations of these rows. */
+struct client_share {
+    uint32_t first, n;
+    double weight;
+};
+
+/* Rows that an epoch takes. */
+uint32_t client_share_rows(const struct client_share *share);
+
 struct client_batches {
     const struct client_subset *subset; /* borrowed */
+    struct client_share *shares;        /* (n_shares) which follow each other; owned */
+    size_t n_shares;
+    uint32_t n_rows; /* of an epoch */
     uint32_t batch, seq;
     uint64_t n; /* minibatches of an epoch */
     uint64_t seed;
@@ -50,16 +63,25 @@ struct client_batches {
     /* Of two epochs, since a step is prepared before the one before it is done. All owned. */
     struct client_epoch {
         uint64_t number;  /* UINT64_MAX: none */
-        uint32_t *rows;   /* (subset->n) in their order */
+        uint64_t before;  /* tokens of all epochs before it */
+        uint32_t *rows;   /* (n_rows) in their order */
         uint32_t *first;  /* (n + 1) where each minibatch begins in them */
         uint64_t *tokens; /* (n + 1) of the minibatches before each: real ones, not padding */
     } epochs[2];
-    struct client_place *places; /* (subset->n) to sort */
+    struct client_place *places; /* (n_rows) to sort */
 };
 
-/* -ENOMEM. Undo: client_batches_free, also after a failure. */
-int client_batches_init(struct client_batches *out, const struct client_subset *subset, uint32_t batch, uint32_t seq,
-                        enum eps_order order, uint64_t seed, struct error *err);
+struct client_batches_options {
+    const struct client_subset *subset; /* borrowed as long as the minibatches */
+    const struct client_share *shares; /* (n_shares) all of the subset, in its order; 0: an epoch takes each row once */
+    size_t n_shares;
+    uint32_t batch, seq;
+    enum eps_order order;
+    uint64_t seed;
+};
+
+/* -EINVAL: an epoch of too many rows; -ENOMEM. Undo: client_batches_free, also after a failure. */
+int client_batches_init(struct client_batches *out, const struct client_batches_options *options, struct error *err);
 void client_batches_free(struct client_batches *batches); /* safe on a zeroed struct */
 
 /* The rows of a step (from 0): *rows (*n) are numbers of rows, borrowed until the next call for another epoch but one. */

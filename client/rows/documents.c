@@ -156,6 +156,8 @@ static int read_file(struct reading *r, struct client_data_file *file, struct er
     const size_t before = r->documents->n;
     int rc = client_data_unpack(&r->pass, file, err);
 
+    if (file->weight != 1)
+        XXH3_64bits_update(r->hash, &file->weight, sizeof file->weight);
     r->file = file;
     if (!rc && file->kind != CLIENT_DATA_LINES)
         rc = error_set(
@@ -183,6 +185,8 @@ int client_documents_read(struct client_documents *out, struct client_data *data
                   : error_set(err, -ENOMEM, "out of memory");
 
     *out = (struct client_documents){.fd = -1};
+    if (!rc && !rules->weighted)
+        rc = client_data_refuse_weights(data, err);
     if (!rc) {
         XXH3_64bits_reset(hash);
         out->fd = client_data_nameless("tokens", err);

@@ -33,6 +33,7 @@ struct client_documents_rules {
     struct client_tokenizer *tokenizer; /* borrowed for the call */
     const json_t *side;                 /* the model's side files; may be NULL */
     enum eps_train_on train_on;         /* resolved */
+    bool weighted;                      /* files may have weights */
     const struct client_watch *watch;   /* as in client_data_rules */
 };
 

@@ -416,6 +416,9 @@ int client_rows_read(struct client_rows *out, struct client_data *data, struct c
                         .fields = calloc(MOST_FIELDS, sizeof *r.fields)};
     int rc = client_columns_parse(&r.columns, rules->columns, rules->unlabelled, err);
 
+    if (!rc)
+        rc = client_data_refuse_weights(data, err);
+
     *out = (struct client_rows){.fd = -1, .labelled = true};
     if (!rc && (!hash || !r.fields))
         rc = error_set(err, -ENOMEM, "out of memory");

@@ -20,8 +20,10 @@ struct conversations {
     struct client_documents documents[2]; /* of data and of eval_data, by enum client_part; either may be empty */
     struct client_subset subsets[2];      /* by enum client_part */
     size_t fates[EPS_UNANSWERED + 1];     /* documents of data, of each fate */
-    struct client_batches batches;        /* of the rows to train on */
-    uint32_t n_held_out;                  /* of the held-out rows, those that are evaluated */
+    struct client_share *shares;          /* (n_shares) of the rows to train on, a file's each; owned */
+    size_t n_shares;
+    struct client_batches batches; /* of them */
+    uint32_t n_held_out;           /* of the held-out rows, those that are evaluated */
     uint32_t seq;
     uint32_t *work; /* (seq + 1) */
 };
@@ -61,6 +63,7 @@ static void close_source(struct client_source *source)
         client_subset_free(&c->subsets[part]);
         client_documents_free(&c->documents[part]);
     }
+    free(c->shares);
     free(c->work);
     free(c);
 }
@@ -167,6 +170,26 @@ static int hold_out(struct conversations *c, uint64_t seed, struct error *err)
     return rc;
 }
 
+/* The rows to train on are in the data's order, so each file's follow each other. */
+static int make_shares(struct conversations *c, struct error *err)
+{
+    const struct client_subset *train = &c->subsets[CLIENT_TRAIN];
+    const struct client_data *data = c->setup.data;
+    uint32_t i = 0;
+
+    c->shares = calloc(data ? data->n_files + 1 : 1, sizeof *c->shares);
+    if (!c->shares)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (size_t file = 0; data && file < data->n_files; file++) {
+        struct client_share share = {.first = i, .weight = data->files[file].weight};
+        while (i < train->n && c->documents[CLIENT_TRAIN].list[train->list[i]].file == file)
+            i++;
+        share.n = i - share.first;
+        c->shares[c->n_shares++] = share;
+    }
+    return 0;
+}
+
 /* Settles which rows there are, once all data are read. */
 static int settle(struct conversations *c, const struct client_source_rules *rules, struct error *err)
 {
@@ -177,9 +200,11 @@ static int settle(struct conversations *c, const struct client_source_rules *rul
     if (c->documents[CLIENT_TRAIN].n > 0)
         rc = keep(&c->subsets[CLIENT_TRAIN], c->fates, c, CLIENT_TRAIN, rules->long_rows, err);
     if (!rc && c->documents[CLIENT_HELD_OUT].n > 0)
-        return keep(&c->subsets[CLIENT_HELD_OUT], c->documents[CLIENT_TRAIN].n > 0 ? ignored : c->fates, c,
-                    CLIENT_HELD_OUT, rules->long_rows, err);
-    return rc ? rc : hold_out(c, rules->seed, err);
+        rc = keep(&c->subsets[CLIENT_HELD_OUT], c->documents[CLIENT_TRAIN].n > 0 ? ignored : c->fates, c,
+                  CLIENT_HELD_OUT, rules->long_rows, err);
+    else if (!rc)
+        rc = hold_out(c, rules->seed, err);
+    return rc ? rc : make_shares(c, err);
 }
 
 static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
@@ -190,6 +215,7 @@ static int read_rows(struct client_source *source, enum client_part part, const 
     const struct client_documents_rules read = {.tokenizer = c->tokenizer,
                                                 .side = c->setup.side,
                                                 .train_on = rules->train_on ? rules->train_on : EPS_TRAIN_ON_ANSWERS,
+                                                .weighted = part == CLIENT_TRAIN,
                                                 .watch = rules->watch};
     int rc = 0;
 
@@ -208,10 +234,13 @@ static int read_rows(struct client_source *source, enum client_part part, const 
 static void measure(struct client_source_facts *out, const struct client_source *source)
 {
     const struct conversations *c = (const struct conversations *)source;
+    uint64_t n_rows = 0;
 
+    for (size_t i = 0; i < c->n_shares; i++)
+        n_rows += client_share_rows(&c->shares[i]);
     *out = (struct client_source_facts){.whole = true,
                                         .seq = choose_seq(c),
-                                        .n_rows = c->subsets[CLIENT_TRAIN].n,
+                                        .n_rows = n_rows < UINT32_MAX ? (uint32_t)n_rows : UINT32_MAX,
                                         .longest = longest_of(c),
                                         .least = 1};
 }
@@ -233,7 +262,15 @@ static int divide(struct client_source *source, const struct client_division *d,
         c->n_held_out = (uint32_t)((double)held_out->n * (double)d->eval_tokens / (double)n_tokens);
     c->n_held_out += c->n_held_out == 0;
     if (!rc && d->batch > 0 && c->subsets[CLIENT_TRAIN].n > 0)
-        rc = client_batches_init(&c->batches, &c->subsets[CLIENT_TRAIN], d->batch, d->seq, d->order, d->seed, err);
+        rc = client_batches_init(&c->batches,
+                                 &(struct client_batches_options){.subset = &c->subsets[CLIENT_TRAIN],
+                                                                  .shares = c->shares,
+                                                                  .n_shares = c->n_shares,
+                                                                  .batch = d->batch,
+                                                                  .seq = d->seq,
+                                                                  .order = d->order,
+                                                                  .seed = d->seed},
+                                 err);
     c->work = calloc(c->seq + (size_t)1, sizeof *c->work);
     return rc || c->work ? rc : error_set(err, -ENOMEM, "out of memory");
 }
@@ -269,7 +306,7 @@ static uint32_t held_out_row(const struct conversations *c, uint64_t k)
     return subset->list[k * subset->n / c->n_held_out];
 }
 
-static uint64_t n_rows(const struct client_source *source, enum client_part part)
+static uint64_t count_rows(const struct client_source *source, enum client_part part)
 {
     const struct conversations *c = (const struct conversations *)source;
 
@@ -349,7 +386,7 @@ const struct client_source_ops client_source_conversations = {
     .measure = measure,
     .divide = divide,
     .describe = describe,
-    .n_rows = n_rows,
+    .n_rows = count_rows,
     .tokens = tokens,
     .pick = pick,
     .pick_held_out = pick_held_out,

@@ -175,7 +175,13 @@ static int divide(struct client_source *source, const struct client_division *d,
     if (!rc)
         rc = client_subset_by_length(held_out, err);
     if (!rc && d->batch > 0)
-        rc = client_batches_init(&l->batches, &l->subsets[CLIENT_TRAIN], d->batch, d->seq, d->order, d->seed, err);
+        rc = client_batches_init(&l->batches,
+                                 &(struct client_batches_options){.subset = &l->subsets[CLIENT_TRAIN],
+                                                                  .batch = d->batch,
+                                                                  .seq = d->seq,
+                                                                  .order = d->order,
+                                                                  .seed = d->seed},
+                                 err);
     if (rc)
         return rc;
     source->n_logits = l->setup.config->n_labels;

@@ -33,7 +33,9 @@ static struct client_batches batches_of(const struct client_subset *subset, enum
 {
     struct client_batches batches;
 
-    ck_assert_int_eq(client_batches_init(&batches, subset, BATCH, SEQ, order, seed, NULL), 0);
+    const struct client_batches_options options = {
+        .subset = subset, .batch = BATCH, .seq = SEQ, .order = order, .seed = seed};
+    ck_assert_int_eq(client_batches_init(&batches, &options, NULL), 0);
     return batches;
 }
 
@@ -215,4 +217,56 @@ TEST(a_tenth_is_held_out_by_the_seed)
     ck_assert_int_eq(client_subset_divide(&rest, &held, lengths, 1, 1, &err), -EINVAL);
     ck_assert_holds(err.text, "one row");
     client_subset_free(&rest), client_subset_free(&held);
+}
+
+/* 30 rows once, 20 twice and 50 every second time are 95 rows an epoch. After 20 epochs each has had its share, to the row, and
+ * in each epoch no row comes more often than its weight rounded up. */
+TEST(shares_are_taken_as_often_as_their_weights_say)
+{
+    static const struct client_share shares[] = {{.first = 0, .n = 30, .weight = 1},
+                                                 {.first = 30, .n = 0, .weight = 7},
+                                                 {.first = 30, .n = 20, .weight = 2},
+                                                 {.first = 50, .n = 50, .weight = 0.5}};
+    struct client_subset subset = all(100);
+    const struct client_batches_options options = {.subset = &subset,
+                                                   .shares = shares,
+                                                   .n_shares = 4,
+                                                   .batch = BATCH,
+                                                   .seq = SEQ,
+                                                   .order = EPS_SHUFFLED,
+                                                   .seed = 1};
+    struct client_batches b, other;
+    unsigned total[100] = {0}, n_new = 0;
+    uint64_t tokens = 0;
+    const uint32_t *got;
+    uint32_t n;
+
+    ck_assert_int_eq(client_batches_init(&b, &options, NULL), 0);
+    ck_assert_int_eq(client_batches_init(&other, &options, NULL), 0);
+    ck_assert_uint_eq(b.n_rows, 30 + 40 + 25);
+    ck_assert_uint_eq(b.n, 12);
+    for (uint64_t epoch = 0; epoch < 20; epoch++) {
+        unsigned now[100] = {0};
+        for (uint64_t step = epoch * b.n; step < (epoch + 1) * b.n; step++) {
+            ck_assert_uint_eq(client_batches_tokens(&b, step), tokens);
+            client_batches_get(&got, &n, &b, step);
+            for (uint32_t i = 0; i < n; i++)
+                now[got[i]]++, tokens += length_of(got[i]);
+        }
+        for (unsigned row = 0; row < 100; row++) {
+            ck_assert_uint_le(now[row], row >= 30 && row < 50 ? 2 : 1);
+            total[row] += now[row];
+            n_new += epoch == 1 && row >= 50 && now[row] && total[row] == 1;
+        }
+    }
+    for (unsigned row = 0; row < 100; row++)
+        ck_assert_uint_eq(total[row], row < 30 ? 20 : row < 50 ? 40 : 10);
+    ck_assert_uint_eq(n_new, 25); /* the second epoch has the other half */
+    client_batches_get(&got, &n, &b, 230);
+    const uint32_t first = got[0];
+    client_batches_get(&got, &n, &other, 230); /* without those before it */
+    ck_assert_uint_eq(got[0], first);
+    ck_assert_uint_eq(client_batches_tokens(&other, 240), tokens);
+    client_batches_free(&b), client_batches_free(&other);
+    client_subset_free(&subset);
 }

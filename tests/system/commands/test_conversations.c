@@ -69,6 +69,21 @@ TEST(a_run_that_was_stopped_within_an_epoch_ends_with_the_same_bits)
     expect("eps train --resume stopped --steps 9 --change batch --batch 4", 2, "--change batch");
 }
 
+/* 36 conversations twice, and half of 40 sums, are 92 rows an epoch: 12 steps. Weights are stored, and part of what the data are. */
+TEST(sources_have_weights)
+{
+    expect("eps train --model chat/config.json --data chat.jsonl=2 sums.jsonl=0.5 --eval-data chat.jsonl --seq 96 "
+           "--batch 8 --epochs 1 --out weighted " MACHINE,
+           0, "steps        12 of 8 rows");
+    expect_file("weighted/latest/training.json", "chat.jsonl=2\"", "sums.jsonl=0.5\"");
+    expect("eps train --resume weighted --steps 13", 0, "continuing from");
+    expect("eps train --resume weighted --steps 14 --data chat.jsonl sums.jsonl", 1, "not what the run was trained on");
+    expect("eps train --model chat/config.json --data chat.jsonl --eval-data sums.jsonl=2 --out no " MACHINE, 1,
+           "--eval-data: ", "the weight 2");
+    expect("eps train --model chat/config.json --data plain.txt=2 --out no " MACHINE, 1,
+           "weights are for conversations");
+}
+
 /* Prompts with completions, which need no template; from standard input, compressed; beside texts. */
 TEST(a_base_model_is_trained_on_prompts_with_completions)
 {
