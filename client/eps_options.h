@@ -21,6 +21,8 @@ enum eps_base { EPS_BASE_DEFAULT, EPS_BASE_FULL, EPS_BASE_BF16, EPS_BASE_INT8, E
 enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
 enum eps_task { EPS_TASK_DEFAULT, EPS_CLASSIFY, EPS_REGRESS };
+enum eps_train_on { EPS_TRAIN_ON_DEFAULT, EPS_TRAIN_ON_ANSWERS, EPS_TRAIN_ON_ALL, EPS_TRAIN_ON_LAST };
+enum eps_long { EPS_LONG_DEFAULT, EPS_LONG_CUT, EPS_LONG_DROP, EPS_LONG_REFUSE };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
 /* Start from eps_train_defaults(), which leaves every option unset, and set data, which has no default. Unset are NULL,
@@ -36,6 +38,8 @@ struct eps_train_options {
     const char *columns;
     uint32_t n_labels; /* for eps_plan: training counts the classes of its data */
     enum eps_separator separator;
+    enum eps_train_on train_on;
+    enum eps_long long_rows;
     const char *out;
 
     /* On `resume`, options left unset take the stored values; what other values may do, their rows say (enum eps_resume).

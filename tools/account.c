@@ -78,6 +78,7 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
 void account_options(const struct eps_train_options *o, uint64_t n_parameters, bool free_memory)
 {
     static const char *const schedules[] = {"default", "cosine", "linear", "constant"};
+    const bool whole = *o->task_note;
     char count[24];
     struct lines text;
     FILE *out = open_lines(&text);
@@ -94,12 +95,14 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
         fprintf(out, "masks        %g %% of the tokens, anew in each epoch\n", 100 * o->mask_fraction);
     if (o->task)
         fprintf(out, "task         %s: %s\n", o->task == EPS_REGRESS ? "regress" : "classify", o->task_note);
+    else if (*o->task_note)
+        fprintf(out, "rows         %s\n", o->task_note);
     fprintf(out, "held out     %s\n",
             o->eval_data ? o->eval_data
-            : o->task    ? "a tenth of the rows, drawn by the seed"
+            : whole      ? "a tenth of the rows, drawn by the seed"
                          : "the last 1 % of the data, at least one sequence");
     fprintf(out, "steps        %" PRIu64 " of %u %s of %s%u tokens, in %u part%s\n", o->steps, o->batch,
-            o->task ? "rows" : "sequences", o->task ? "at most " : "", o->seq, o->parts, o->parts == 1 ? "" : "s");
+            whole ? "rows" : "sequences", whole ? "at most " : "", o->seq, o->parts, o->parts == 1 ? "" : "s");
     print_optimizer(out, o);
     fprintf(out, "rate         %g to %g, %s, %" PRIu64 " step%s of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
             o->warmup, o->warmup == 1 ? "" : "s");

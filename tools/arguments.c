@@ -100,6 +100,8 @@ static void print_help(const struct command *command)
     for (size_t i = 0; i < command->n_arguments; i++) {
         if (command->arguments[i].kind == ARGUMENT_POSITIONAL)
             printf(" [%s]", command->arguments[i].name);
+        else if (command->arguments[i].kind == ARGUMENT_WORDS)
+            printf(" %s", command->arguments[i].name);
     }
     printf(" [OPTIONS]\n\n");
     terminal_wrap(stdout, command->summary, 0, 0, help_width());
@@ -214,6 +216,7 @@ static int parse_value(const struct command *command, const struct argument *a, 
         *(const char **)a->target = text;
         return *text ? -1 : misuse(command, "%s is empty", a->name);
     case ARGUMENT_TEXTS:
+    case ARGUMENT_WORDS:
     case ARGUMENT_EACH: {
         struct argument_texts *texts = a->target;
         texts->items[texts->n++] = text;
@@ -268,6 +271,17 @@ static const struct argument *find(const struct command *command, const char *wo
     return NULL;
 }
 
+/* Makes room for n more words. */
+static int reserve(const struct command *command, struct argument_texts *texts, size_t n)
+{
+    const char **items = realloc(texts->items, (texts->n + n) * sizeof *items);
+
+    if (!items)
+        return misuse(command, "out of memory");
+    texts->items = items;
+    return -1;
+}
+
 /* Parses the option at argv[*at] and its values, and advances *at past them. */
 static int parse_option(const struct command *command, const struct argument *a, int argc, char **argv, int *at)
 {
@@ -287,13 +301,9 @@ static int parse_option(const struct command *command, const struct argument *a,
         *(const char **)a->target = "-";
         return -1;
     }
-    if (a->kind == ARGUMENT_TEXTS || a->kind == ARGUMENT_EACH) {
-        struct argument_texts *texts = a->target;
-        const char **items = realloc(texts->items, (texts->n + (size_t)argc) * sizeof *items);
-        if (!items)
-            return misuse(command, "out of memory");
-        texts->items = items;
-    }
+    if ((a->kind == ARGUMENT_TEXTS || a->kind == ARGUMENT_EACH) &&
+        (status = reserve(command, a->target, (size_t)argc)) >= 0)
+        return status;
     if (equals)
         return parse_value(command, a, equals + 1);
     if (*at == argc || strncmp(argv[*at], "--", 2) == 0)
@@ -308,6 +318,9 @@ static int parse_word(const struct command *command, const char *word, size_t *n
 {
     for (; *next < command->n_arguments; ++*next) {
         const struct argument *a = &command->arguments[*next];
+        const int status = a->kind == ARGUMENT_WORDS ? reserve(command, a->target, 1) : -1;
+        if (a->kind == ARGUMENT_WORDS)
+            return status < 0 ? parse_value(command, a, word) : status;
         if (a->kind == ARGUMENT_POSITIONAL) {
             ++*next;
             return parse_value(command, a, word);

@@ -27,6 +27,7 @@ enum argument_kind {
     ARGUMENT_MAYBE,      /* const char *; "-" if no word follows */
     ARGUMENT_AUTO,       /* uint32_t, at least 1; the word auto: 0 */
     ARGUMENT_POSITIONAL, /* const char *: a word without an option */
+    ARGUMENT_WORDS,      /* struct argument_texts: all words without an option */
     ARGUMENT_HEADING     /* no value: a heading above the arguments that follow, in the help */
 };
 

@@ -15,6 +15,7 @@ int command_bench(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_chat(int argc, char **argv);
+int command_data(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_report(int argc, char **argv);
 int command_export(int argc, char **argv);

@@ -199,7 +199,7 @@ int command_eval(int argc, char **argv)
 {
     struct eps_eval_options options = eps_eval_defaults();
     struct argument_texts data = {0};
-    unsigned separator = 0;
+    unsigned separator = 0, train_on = 0, long_rows = 0;
     bool json = false;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
@@ -213,6 +213,10 @@ int command_eval(int argc, char **argv)
          "for a classifier: the columns of the data, as in eps train --help"},
         {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
          "what separates texts; default eos, if the tokenizer has an end-of-text token"},
+        {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on,
+         "of conversations: the tokens that the loss is of, as in eps train --help; default answers"},
+        {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows,
+         "what becomes of conversations of more than --seq tokens; default cut"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch,
          "sequences per batch; default: about 16 Ki tokens; for a classifier 32 rows"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
@@ -246,6 +250,8 @@ int command_eval(int argc, char **argv)
     if (status < 0) {
         options.data = data.items, options.n_data = data.n;
         options.separator = (enum eps_separator)separator;
+        options.train_on = (enum eps_train_on)train_on;
+        options.long_rows = (enum eps_long)long_rows;
         status = run(&command, &options, json);
     }
     free(data.items);

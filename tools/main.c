@@ -23,6 +23,7 @@ static const struct {
     {"Models", NULL, NULL},
     {"train", "train a model", command_train},
     {"plan", "predict memory and step time; does it fit?", command_plan},
+    {"data", "show what a model sees of files: tokens, and which are trained", command_data},
     {"eval", "measure a model's loss on files", command_eval},
     {"generate", "continue a text", command_generate},
     {"chat", "converse with a model", command_chat},

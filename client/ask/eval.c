@@ -26,31 +26,54 @@ struct eval {
     struct client_job job;
 };
 
-static int open_source(struct eval *e, struct error *err)
+static int open_source(struct eval *e, const struct client_source_ops *kind, struct error *err)
 {
     const struct client_model *model = &e->forward.model;
     struct eps_eval_options *o = &e->options;
-    const int rc = client_model_source(&e->source, model, NULL, &e->data, err);
+    const bool masked = client_source_kind(&model->config) == &client_source_masked;
+    const int rc = client_model_source(&e->source, kind, model, NULL, &e->data, err);
 
     if (rc) {
         error_prefix(err, model->name);
         return rc;
     }
-    e->source->ops->measure(&e->facts, e->source);
-    if (!e->facts.masked && o->mask_fraction == 0)
+    if (!masked && o->mask_fraction == 0)
         o->mask_fraction = NAN;
-    return client_options_mask(&o->mask_fraction, e->facts.masked, err);
+    return client_options_mask(&o->mask_fraction, masked, err);
 }
 
-static int open_data(struct eval *e, struct error *err)
+static int prefixed(int rc, struct error *err)
 {
-    const struct client_source_rules rules = {.separator = e->options.separator, .watch = &e->forward.link.watches[1]};
-    int rc = e->source->ops->open_files(&e->data, e->options.data, e->options.n_data, err);
-
-    if (!rc)
-        rc = e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err);
     if (rc && rc != -EINTR && rc != -EDOM)
         error_prefix(err, "--data");
+    return rc;
+}
+
+/* Opens the data and the source, and reads the rows. */
+static int open_data(struct eval *e, struct error *err)
+{
+    const struct eps_eval_options *o = &e->options;
+    const struct model_config *config = &e->forward.model.config;
+    const struct client_watch *watch = &e->forward.link.watches[1];
+    const struct client_source_rules rules = {
+        .separator = o->separator, .train_on = o->train_on, .long_rows = o->long_rows, .seq = o->seq, .watch = watch};
+    const struct client_source_ops *kind = client_source_kind(config);
+    const bool undecided = kind == &client_source_text && (o->train_on || o->long_rows),
+               predicts = e->events->on_prediction;
+    int rc = undecided ? 0 : kind->check_evaluation(o, predicts, err);
+
+    if (!rc)
+        rc = prefixed(kind->open_files(&e->data, o->data, o->n_data, err), err);
+    if (!rc)
+        rc = prefixed(client_source_find_kind(&kind, config, &e->data, NULL, watch, err), err);
+    if (!rc)
+        rc = kind->check_evaluation(o, predicts, err);
+    if (!rc)
+        rc = open_source(e, kind, err);
+    if (!rc)
+        rc = prefixed(e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err), err);
+    if (!rc)
+        e->source->ops->measure(&e->facts, e->source);
     return rc;
 }
 
@@ -61,7 +84,7 @@ static int resolve(struct eval *e, struct error *err)
     const uint32_t n_positions = e->forward.model.config.n_positions;
 
     if (o->seq == 0)
-        o->seq = n_positions < 1024 ? n_positions : 1024;
+        o->seq = e->facts.seq ? e->facts.seq : n_positions < 1024 ? n_positions : 1024;
     if (o->seq > n_positions)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, n_positions);
     if (o->stride == 0)
@@ -115,13 +138,8 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
 /* A model that predicts tokens. */
 static int eval_tokens(struct eval *e, double *loss, uint64_t *tokens, struct error *err)
 {
-    const struct client_source_ops *kind = client_source_kind(&e->forward.model.config);
-    int rc = kind->check_evaluation(&e->options, e->events->on_prediction != NULL, err);
+    int rc = open_data(e, err);
 
-    if (!rc)
-        rc = open_source(e, err);
-    if (!rc)
-        rc = open_data(e, err);
     if (!rc)
         rc = resolve(e, err);
     if (!rc && e->events->on_start)

@@ -42,7 +42,7 @@ static int read_rows(struct eval_rows *e, struct error *err)
     const struct client_source_rules rules = {.columns = e->options->columns,
                                               .unlabelled = e->events->on_prediction != NULL,
                                               .watch = &e->forward->link.watches[1]};
-    int rc = client_model_source(&e->source, model, NULL, &e->data, err);
+    int rc = client_model_source(&e->source, &client_source_labelled, model, NULL, &e->data, err);
 
     if (rc)
         error_prefix(err, model->name);

@@ -124,6 +124,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
 {
     const struct client_facts facts = {.n_positions = q->config.n_positions,
                                        .masked = q->config.family->masked && !q->task,
+                                       .whole = q->task != EPS_TASK_DEFAULT,
                                        .task = q->task,
                                        .n_rows = MANY_ROWS,
                                        .longest = UINT32_MAX,

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CHUNK_BYTES = 16384 };
+enum { CHUNK_BYTES = 16384, MOST_WEIGHT = 1000 };
 
 unsigned client_data_width(enum client_integer type)
 {
@@ -169,6 +169,7 @@ static int add_file(struct client_data *data, const char *path, struct error *er
     }
     struct client_data_file *file = &files[data->n_files++];
     int rc = input ? input_open(file, err) : file_open(file, path, err);
+    file->weight = 1;
     data->has_text = data->has_text || client_data_is_a_text(file);
     return rc;
 }
@@ -256,14 +257,66 @@ static int add_matches(struct client_data *data, const char *pattern, struct err
     return rc;
 }
 
+/* The bytes of a name before =WEIGHT, which is no part of the name of a file that exists; all of them, and 1, without it. */
+static size_t find_weight(double *weight, const char *name)
+{
+    const char *equals = strrchr(name, '=');
+    const bool number = equals && equals > name && equals[1] && !equals[1 + strspn(equals + 1, "0123456789.")];
+    char *end;
+
+    *weight = number && access(name, F_OK) != 0 ? strtod(equals + 1, &end) : 0;
+    if (*weight > 0 && *weight <= MOST_WEIGHT && !*end)
+        return (size_t)(equals - name);
+    *weight = 1;
+    return strlen(name);
+}
+
+static int open_name(struct client_data *out, const char *given, struct error *err)
+{
+    const size_t before = out->n_files;
+    double weight;
+    char *name = strndup(given, find_weight(&weight, given));
+    int rc = name ? 0 : error_set(err, -ENOMEM, "%s: out of memory", given);
+
+    if (!rc && strpbrk(name, "*?[") && access(name, F_OK) != 0)
+        rc = add_matches(out, name, err);
+    else if (!rc)
+        rc = add_path(out, name, err);
+    for (size_t i = before; i < out->n_files; i++)
+        out->files[i].weight = weight;
+    free(name);
+    return rc;
+}
+
+int client_data_refuse_weights(const struct client_data *data, struct error *err)
+{
+    for (size_t i = 0; i < data->n_files; i++)
+        if (data->files[i].weight != 1)
+            return error_set(
+                err, -EINVAL,
+                "%s has the weight %g: weights are for conversations to train on: leave it out, with its =",
+                data->files[i].path, data->files[i].weight);
+    return 0;
+}
+
+char *client_data_name(const struct client_data_file *file)
+{
+    char *real = file->weight != 1 ? realpath(file->path, NULL) : NULL, *name = NULL;
+
+    if (file->weight == 1)
+        name = strdup(file->path);
+    else if (asprintf(&name, "%s=%.17g", real ? real : file->path, file->weight) < 0)
+        name = NULL;
+    free(real);
+    return name;
+}
+
 static int open_names(struct client_data *out, const char *const *names, size_t n_names, struct error *err)
 {
     int rc = 0;
 
-    for (size_t i = 0; !rc && i < n_names; i++) {
-        const bool pattern = strpbrk(names[i], "*?[") && access(names[i], F_OK) != 0;
-        rc = pattern ? add_matches(out, names[i], err) : add_path(out, names[i], err);
-    }
+    for (size_t i = 0; !rc && i < n_names; i++)
+        rc = open_name(out, names[i], err);
     if (rc)
         client_data_free(out);
     return rc;

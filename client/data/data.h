@@ -1,14 +1,15 @@
 /* client/data/data.h - tokens from files, as one stream.
  *
  * The files form one stream, in the order given. The suffix of a name selects the format: .bin holds u16 ids (u32 for
- * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object per line with its text; any
- * other file is UTF-8 text. Each may also be compressed, as .gz or .zst. "-" is standard input: text or JSON lines,
- * compressed or plain. A file whose first bytes reveal another format is refused.
+ * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object per line with its text
+ * (conversations: client/rows/documents.h); any other file is UTF-8 text. Each may also be compressed, as .gz or .zst.
+ * "-" is standard input: text or JSON lines, compressed or plain. A file whose first bytes reveal another format is
+ * refused.
  *
  * The model's tokenizer turns text into a nameless file of ids, on all processors. Without a tokenizer, a model with a
- * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within a
- * .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read when
- * it is needed (client/rows/windows.h). That takes no memory, and next to no time compared with a step. */
+ * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within
+ * a .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read
+ * when it is needed (client/rows/windows.h). That takes no memory, and next to no time compared with a step. */
 #ifndef CLIENT_DATA_DATA_H
 #define CLIENT_DATA_DATA_H
 
@@ -28,7 +29,8 @@ enum client_packing { CLIENT_PLAIN, CLIENT_GZIP, CLIENT_ZSTD };
 #define CLIENT_DATA_INPUT "-" /* standard input, as a file name */
 
 struct client_data_file {
-    char *path; /* owned */
+    char *path;    /* owned */
+    double weight; /* how often an epoch takes its rows; 1, unless the name ends in =WEIGHT */
     int fd;
     enum client_data_kind kind;
     enum client_packing packing; /* according to the name */
@@ -61,7 +63,8 @@ struct client_data {
 
 /* Opens the files and reads sizes and headers, but no tokens. If a name does not exist and holds *, ? or [, it is a
  * glob(7) pattern for at least one file; matches are sorted. A directory gives its own files (no subdirectories),
- * sorted by their bytes, whose suffix is .txt, .md, .jsonl, .bin or .npy, optionally followed by .gz or .zst. Returns
+ * sorted by their bytes, whose suffix is .txt, .md, .jsonl, .bin or .npy, optionally followed by .gz or .zst. A name
+ * that does not exist and ends in = and a number above 0, such as chat.jsonl=2 or talks/=0.5, gives its files that weight. Returns
  * -ENOENT, -EINVAL or -errno with a sentence that begins with the name; *out is then zeroed. Undo: client_data_free. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 /* The same for labelled rows (client/rows/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
@@ -70,6 +73,12 @@ void client_data_free(struct client_data *data); /* safe on a zeroed struct */
 
 /* ".tsv or .jsonl": the suffixes that a directory's files have. */
 const char *client_data_suffixes(const struct client_data *data);
+
+/* Refuses files with a weight, if rows are of a kind that has none. -EINVAL. */
+int client_data_refuse_weights(const struct client_data *data, struct error *err);
+
+/* The name that opens a file again with its weight, as an absolute path if it exists. Owned: free. NULL: no memory. */
+char *client_data_name(const struct client_data_file *file);
 
 /* True if every file is text. */
 bool client_data_is_text(const struct client_data *data);

@@ -240,6 +240,8 @@ int client_data_check(struct client_data *data, const struct client_data_rules *
     struct check c = {.pass = {.data = data, .rules = rules, .hash = hash}, .block = malloc(BLOCK_BYTES)};
     int rc = hash && c.block ? find_end_token(&c.pass.end, data, rules, err) : error_set(err, -ENOMEM, "out of memory");
 
+    if (!rc)
+        rc = client_data_refuse_weights(data, err);
     data->vocabulary = rules->vocabulary;
     data->separated = c.pass.end != CLIENT_NO_TOKEN;
     if (!rc)

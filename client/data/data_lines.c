@@ -37,35 +37,9 @@ static int add_string(struct lines *l, const json_t *string, struct error *err)
     return add(l, json_string_value(string), json_string_length(string), err);
 }
 
-/* One line "role: content" for each message: the model learns the roles, too. */
-static int add_messages(struct lines *l, const json_t *messages, struct error *err)
-{
-    int rc = json_array_size(messages) > 0 ? 0 : refuse(l, "its messages are no list with something in it", err);
-    const json_t *message;
-    size_t i;
-
-    json_array_foreach(messages, i, message)
-    {
-        const json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
-        if (!rc && (!json_is_string(role) || !json_is_string(content)))
-            rc = refuse(l, "a message is {\"role\": text, \"content\": text}", err);
-        if (!rc)
-            rc = add(l, "\n", i > 0, err);
-        if (!rc)
-            rc = add_string(l, role, err);
-        if (!rc)
-            rc = add(l, ": ", 2, err);
-        if (!rc)
-            rc = add_string(l, content, err);
-        if (rc)
-            break;
-    }
-    return rc;
-}
-
 static int add_object(struct lines *l, const json_t *object, struct error *err)
 {
-    const json_t *text = json_object_get(object, "text"), *messages = json_object_get(object, "messages");
+    const json_t *text = json_object_get(object, "text");
     const json_t *prompt = json_object_get(object, "prompt"), *completion = json_object_get(object, "completion");
 
     if (json_is_string(text))
@@ -74,9 +48,14 @@ static int add_object(struct lines *l, const json_t *object, struct error *err)
         const int rc = add_string(l, prompt, err);
         return rc ? rc : add_string(l, completion, err);
     }
-    if (messages)
-        return add_messages(l, messages, err);
-    return refuse(l, "no object with \"text\", \"prompt\" and \"completion\", or \"messages\", as texts", err);
+    if (json_object_get(object, "messages") || json_object_get(object, "conversations") ||
+        json_object_get(object, "instruction"))
+        return refuse(l,
+                      "a conversation, in a stream of text: conversations need a model with a chat template (--model "
+                      "DIR), and the "
+                      "first line of a file must be one",
+                      err);
+    return refuse(l, "no object with \"text\", or \"prompt\" and \"completion\", as texts", err);
 }
 
 /* Writes the text of a line and its separator: before it the mark of a document, or after it a newline. */

@@ -2,10 +2,10 @@
 
 #include "client/model/classifier.h"
 
-int client_model_source(struct client_source **out, const struct client_model *model, struct client_data *data,
-                        struct client_data *eval_data, struct error *err)
+int client_model_source(struct client_source **out, const struct client_source_ops *kind,
+                        const struct client_model *model, struct client_data *data, struct client_data *eval_data,
+                        struct error *err)
 {
-    const struct client_source_ops *kind = client_source_kind(&model->config);
     struct client_labels labels = {0};
     const struct client_source_setup setup = {
         .config = &model->config, .side = model->side, .labels = &labels, .data = data, .eval_data = eval_data};

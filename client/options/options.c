@@ -17,7 +17,7 @@ enum {
     EPOCHS = 10,
     EVAL_TOKENS = 65536, /* their mean is good to a hundredth of a nat; more would only take longer */
     TASK_BATCH = 32,
-    TASK_EPOCHS = 3,
+    ROWS_EPOCHS = 3,
     WARMUP = 45, /* preset's steps of warm-up; 30 % of a run under 150 steps */
     SAVE_MINUTES = 10,
     MAX_BATCH = 1 << 20,
@@ -171,6 +171,10 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
         o->order = EPS_SHUFFLED;
     if (o->separator == EPS_SEPARATOR_DEFAULT)
         o->separator = facts->separated ? EPS_SEPARATOR_EOS : EPS_SEPARATOR_NONE;
+    if (o->train_on == EPS_TRAIN_ON_DEFAULT)
+        o->train_on = EPS_TRAIN_ON_ANSWERS;
+    if (o->long_rows == EPS_LONG_DEFAULT)
+        o->long_rows = EPS_LONG_CUT;
     if (o->seed == UINT64_MAX)
         o->seed = 0;
     if (o->seed > INT64_MAX)
@@ -246,8 +250,8 @@ int client_options_check_connect(const struct eps_train_options *o, struct error
     return client_options_device(&device, o->device, o->workers, o->connect, err);
 }
 
-/* A task's: the longest row, rounded up as minibatches are. */
-static uint32_t task_seq(const struct client_facts *facts)
+/* The longest row, rounded up as minibatches are. */
+static uint32_t rows_seq(const struct client_facts *facts)
 {
     const uint32_t rounded = facts->longest > UINT32_MAX - 8 ? facts->longest : (facts->longest + 7) / 8 * 8;
 
@@ -275,7 +279,10 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
         return error_set(err, -EDOM, "--parts %u is more than %d", o->parts, MESSAGE_MAX_PARTS);
     if (o->seq == 0) {
         o->seq = facts->n_positions < 1024 ? facts->n_positions : 1024;
-        o->seq = facts->preset ? preset_seq(o, facts) : facts->task ? task_seq(facts) : o->seq;
+        o->seq = facts->preset  ? preset_seq(o, facts)
+                 : facts->seq   ? facts->seq
+                 : facts->whole ? rows_seq(facts)
+                                : o->seq;
     }
     if (o->seq > facts->n_positions)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, facts->n_positions);
@@ -367,7 +374,7 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     if (o->steps == 0 && isnan(o->epochs) && facts->preset)
         o->steps = preset_steps(facts->preset, n_windows, o->batch);
     if (o->steps == 0) {
-        o->epochs = chosen(o->epochs, facts->task ? TASK_EPOCHS : 1);
+        o->epochs = chosen(o->epochs, facts->whole ? ROWS_EPOCHS : 1);
         if (!(o->epochs > 0 && o->epochs <= 1e9))
             return error_set(err, -EDOM, "--epochs %g is not above 0 and at most 1e9", o->epochs);
         const double rows = o->epochs * (double)n_windows - (double)facts->batch_row;
@@ -403,12 +410,13 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     return 0;
 }
 
-/* Resolves a task's batch, and what counts steps. An epoch has a step for the rows that are left at its end. */
-static int resolve_task(struct eps_train_options *o, const struct eps_train_options *asked,
+/* Resolves the batch of whole rows, and what counts steps. An epoch has a step for the rows that are left at its end. */
+static int resolve_rows(struct eps_train_options *o, const struct eps_train_options *asked,
                         const struct client_facts *facts, struct error *err)
 {
     o->task = facts->task;
-    o->eval_tokens = 0;
+    if (facts->task)
+        o->eval_tokens = 0;
     if (o->seq < facts->least)
         return error_set(err, -EDOM,
                          "--seq %u: the special tokens of a row leave no room for its text: choose %u or more", o->seq,
@@ -417,7 +425,8 @@ static int resolve_task(struct eps_train_options *o, const struct eps_train_opti
         return error_set(err, -EINVAL, "--data %s: one row is too few to train on and to hold out another: give more",
                          o->data[0]);
     if (o->batch == 0)
-        o->batch = rows_of(TASK_BATCH, 1, o->parts, facts->n_rows);
+        o->batch = facts->task ? rows_of(TASK_BATCH, 1, o->parts, facts->n_rows)
+                               : client_options_batch(o->seq, o->parts, facts->n_rows);
     int rc = client_options_check_batch(o->batch, o->seq, err);
     if (!rc)
         rc = check_parts(o, asked, err);
@@ -440,8 +449,8 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
         rc = client_options_mask(&out->mask_fraction, facts->masked, err);
     if (rc)
         return rc;
-    if (facts->task)
-        return resolve_task(out, in, facts, err);
+    if (facts->whole)
+        return resolve_rows(out, in, facts, err);
     n_train = client_options_n_train(out, facts->n_tokens);
     window = (uint64_t)out->seq + !facts->masked;
     if (out->eval_data && facts->n_eval_tokens < window)

@@ -43,8 +43,10 @@
 struct client_facts {
     uint32_t n_positions;
     bool masked;            /* the model predicts masked tokens */
-    enum eps_task task;     /* the model is a classifier; */
-    uint32_t n_rows;        /* then: rows to train on; */
+    bool whole;             /* rows are as they come, not cut from a stream of tokens; */
+    enum eps_task task;     /* then: the model is a classifier; */
+    uint32_t seq;           /* chosen if none is given; 0: the longest row's; */
+    uint32_t n_rows;        /* rows to train on; */
     uint32_t longest;       /* tokens of the longest row; */
     uint32_t least;         /* the least seq that all rows have room in */
     bool fresh;             /* the model has no weights */

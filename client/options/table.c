@@ -28,16 +28,20 @@ static const struct eps_option rows[] = {
      .value = "FILE...",
      .kind = EPS_OPTION_FILES,
      .offset = AT(data),
-     .train = "training data: files, directories and patterns, joined into one stream of tokens. UTF-8 text, tokenised "
-              "by the model's tokenizer (one byte a token with a vocabulary of 256); .jsonl (text, prompt and "
-              "completion, or messages); .bin (16-bit ids; 32-bit for vocabularies over 65536); .npy (one dimension of "
-              "integers); each also as .gz or .zst. - is standard input"},
+     .train =
+         "training data: files, directories and patterns, joined into one stream of tokens. UTF-8 text, tokenised "
+         "by the model's tokenizer (one byte a token with a vocabulary of 256); .jsonl (text, or prompt and "
+         "completion); .bin (16-bit ids; 32-bit for vocabularies over 65536); .npy (one dimension of "
+         "integers); each also as .gz or .zst. - is standard input. Conversations are rows of their own: .jsonl with "
+         "messages, prompt and completion, or the layouts of sharegpt and alpaca; FILE=2 takes each twice an epoch, "
+         "FILE=0.5 half of them"},
     {.name = "--eval-data",
      .value = "FILE",
      .kind = EPS_OPTION_TEXT,
      .offset = AT(eval_data),
-     .train = "held-out data, in the same formats; default: the last 1 % of the data; with --task a tenth of the rows, "
-              "drawn by the seed"},
+     .train =
+         "held-out data, in the same formats; default: the last 1 % of the data; with --task, and of conversations, "
+         "a tenth of the rows, drawn by the seed"},
     {.name = "--task",
      .value = "classify|regress",
      .kind = EPS_OPTION_CHOICE,
@@ -68,6 +72,23 @@ static const struct eps_option rows[] = {
      .stored = EPS_STORED_LATER,
      .train = "what separates files of text and texts in .jsonl: eos is the tokenizer's end-of-text token, the default "
               "if it has one"},
+    {.name = "--train-on",
+     .value = "answers|all|last",
+     .kind = EPS_OPTION_CHOICE,
+     .offset = AT(train_on),
+     .key = 37,
+     .stored = EPS_STORED_LATER,
+     .train =
+         "of conversations: the tokens that the loss is of. answers: those of messages of the role assistant, the "
+         "default; all; last: those of each conversation's last answer. A message with \"train\": false is left out"},
+    {.name = "--long",
+     .value = "cut|drop|refuse",
+     .kind = EPS_OPTION_CHOICE,
+     .offset = AT(long_rows),
+     .key = 38,
+     .stored = EPS_STORED_LATER,
+     .train = "what becomes of conversations of more than --seq tokens: cut at the end (the default), dropped, or "
+              "refused. Those that are left without an answer are dropped. Counts are printed"},
     {.name = "--out",
      .value = "DIR",
      .kind = EPS_OPTION_TEXT,
@@ -134,7 +155,8 @@ static const struct eps_option rows[] = {
      .value = "X",
      .kind = EPS_OPTION_REAL,
      .offset = AT(epochs),
-     .train = "passes over the data; default 1; with --task 3; for a preset as many as 1500 steps take (750 for a text "
+     .train = "passes over the data; default 1; with --task and of conversations 3; for a preset as many as 1500 steps "
+              "take (750 for a text "
               "preset), at most 10"},
     {.name = "--batch",
      .value = "N",
@@ -150,8 +172,8 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_COUNT,
      .offset = AT(seq),
      .key = 6,
-     .train = "tokens per sequence; default: the model's positions, at most 1024; with --task the longest row's. "
-              "Longer rows are cut",
+     .train = "tokens per sequence; default: the model's positions, at most 1024; with --task the longest row's, of "
+              "conversations that at most 1024. Longer rows are cut",
      .plan = "tokens per sequence; default: the model's positions, at most 1024. With --task: tokens of the longest "
              "row; default: the model's positions"},
     {.name = "--microbatch",

@@ -3,11 +3,13 @@
 #include "proto/base/random.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { HELD_OUT = 10, ROUND = 8 }; /* one row in ten; tokens of a row */
-enum { DRAW_ROWS, DRAW_BATCHES, DRAW_HELD_OUT };
+enum { DRAW_ROWS, DRAW_BATCHES, DRAW_HELD_OUT, DRAW_SHARES /* and the numbers after it: one for each share */ };
 
 struct client_place {
     uint32_t row, length;
@@ -30,17 +32,17 @@ static uint32_t permute(uint64_t seed, uint64_t epoch, unsigned what, uint64_t i
 
 /* ---- Subsets ---- */
 
-static int make(struct client_subset *out, const struct client_rows *rows, size_t n, struct error *err)
+int client_subset_init(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err)
 {
-    *out = (struct client_subset){.rows = rows, .list = calloc(n + 1, sizeof *out->list)};
+    *out = (struct client_subset){.lengths = lengths, .list = calloc(n + 1, sizeof *out->list)};
     return out->list ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
-int client_subset_all(struct client_subset *out, const struct client_rows *rows, struct error *err)
+int client_subset_all(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err)
 {
-    const int rc = make(out, rows, rows->n, err);
+    const int rc = client_subset_init(out, lengths, n, err);
 
-    for (size_t i = 0; !rc && i < rows->n; i++)
+    for (size_t i = 0; !rc && i < n; i++)
         out->list[out->n++] = (uint32_t)i;
     return rc;
 }
@@ -50,21 +52,27 @@ size_t client_subset_n_held_out(size_t n)
     return n / HELD_OUT ? n / HELD_OUT : 1;
 }
 
-int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const struct client_rows *rows,
+void client_subset_draw(bool *held, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < client_subset_n_held_out(n); i++)
+        held[permute(seed, 0, DRAW_HELD_OUT, i, n)] = true;
+}
+
+int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const uint32_t *lengths, size_t n,
                          uint64_t seed, struct error *err)
 {
-    const size_t n_held = client_subset_n_held_out(rows->n);
-    int rc = make(rest, rows, rows->n, err);
-    const int also = make(held_out, rows, n_held, err);
-    bool *held = calloc(rows->n + 1, sizeof *held);
+    const size_t n_held = client_subset_n_held_out(n);
+    int rc = client_subset_init(rest, lengths, n, err);
+    const int also = client_subset_init(held_out, lengths, n_held, err);
+    bool *held = calloc(n + 1, sizeof *held);
 
     if (rc || also || !held)
         rc = error_set(err, -ENOMEM, "out of memory");
-    else if (rows->n < 2)
+    else if (n < 2)
         rc = error_set(err, -EINVAL, "one row is too few to train on and to hold out another: give more");
-    for (size_t i = 0; !rc && i < n_held; i++)
-        held[permute(seed, 0, DRAW_HELD_OUT, i, rows->n)] = true;
-    for (size_t i = 0; !rc && i < rows->n; i++) {
+    if (!rc)
+        client_subset_draw(held, n, seed);
+    for (size_t i = 0; !rc && i < n; i++) {
         struct client_subset *to = held[i] ? held_out : rest;
         to->list[to->n++] = (uint32_t)i;
     }
@@ -86,7 +94,7 @@ int client_subset_by_length(struct client_subset *subset, struct error *err)
     if (!keys)
         return error_set(err, -ENOMEM, "out of memory");
     for (uint32_t i = 0; i < subset->n; i++)
-        keys[i] = (uint64_t)client_rows_length(subset->rows, subset->list[i], UINT32_MAX) << 32 | subset->list[i];
+        keys[i] = (uint64_t)subset->lengths[subset->list[i]] << 32 | subset->list[i];
     qsort(keys, subset->n, sizeof *keys, by_number);
     for (uint32_t i = 0; i < subset->n; i++)
         subset->list[i] = (uint32_t)keys[i];
@@ -102,22 +110,47 @@ void client_subset_free(struct client_subset *subset)
 
 /* ---- Minibatches ---- */
 
-int client_batches_init(struct client_batches *out, const struct client_subset *subset, uint32_t batch, uint32_t seq,
-                        enum eps_order order, uint64_t seed, struct error *err)
+uint32_t client_share_rows(const struct client_share *share)
+{
+    const double rows = round(share->weight * share->n);
+
+    return share->n == 0 ? 0 : rows < 1 ? 1 : rows < UINT32_MAX / 2 ? (uint32_t)rows : UINT32_MAX / 2;
+}
+
+/* Copies the shares; without any, all rows are one. */
+static int take_shares(struct client_batches *b, const struct client_batches_options *o, struct error *err)
+{
+    const struct client_share all = {.n = o->subset->n, .weight = 1};
+    uint64_t n_rows = 0;
+
+    b->n_shares = o->n_shares > 0 ? o->n_shares : 1;
+    b->shares = calloc(b->n_shares, sizeof *b->shares);
+    if (!b->shares)
+        return error_set(err, -ENOMEM, "out of memory");
+    memcpy(b->shares, o->n_shares > 0 ? o->shares : &all, b->n_shares * sizeof *b->shares);
+    for (size_t i = 0; i < b->n_shares; i++)
+        n_rows += client_share_rows(&b->shares[i]);
+    if (n_rows > UINT32_MAX / 2)
+        return error_set(err, -EINVAL, "an epoch of %" PRIu64 " rows is too long: give lower weights", n_rows);
+    b->n_rows = (uint32_t)n_rows;
+    b->n = (n_rows + b->batch - 1) / b->batch;
+    return 0;
+}
+
+int client_batches_init(struct client_batches *out, const struct client_batches_options *o, struct error *err)
 {
     bool whole = true;
 
-    *out = (struct client_batches){.subset = subset,
-                                   .batch = batch,
-                                   .seq = seq,
-                                   .n = (subset->n + (uint64_t)batch - 1) / batch,
-                                   .seed = seed,
-                                   .order = order,
-                                   .places = calloc(subset->n + 1, sizeof *out->places)};
+    *out = (struct client_batches){
+        .subset = o->subset, .batch = o->batch, .seq = o->seq, .seed = o->seed, .order = o->order};
+    const int rc = take_shares(out, o, err);
+    if (rc)
+        return rc;
+    out->places = calloc(out->n_rows + (size_t)1, sizeof *out->places);
     for (int i = 0; i < 2; i++) {
         struct client_epoch *e = &out->epochs[i];
         *e = (struct client_epoch){.number = UINT64_MAX,
-                                   .rows = calloc(subset->n + 1, sizeof *e->rows),
+                                   .rows = calloc(out->n_rows + (size_t)1, sizeof *e->rows),
                                    .first = calloc(out->n + 1, sizeof *e->first),
                                    .tokens = calloc(out->n + 1, sizeof *e->tokens)};
         whole = whole && e->rows && e->first && e->tokens;
@@ -132,23 +165,72 @@ void client_batches_free(struct client_batches *batches)
         free(batches->epochs[i].first);
         free(batches->epochs[i].tokens);
     }
+    free(batches->shares);
     free(batches->places);
     *batches = (struct client_batches){0};
+}
+
+static uint32_t length_of(const struct client_batches *b, uint32_t row)
+{
+    return b->subset->lengths[row] < b->seq ? b->subset->lengths[row] : b->seq;
+}
+
+/* Row `at` of a share, counted from the run's beginning. An epoch that takes each row once is permuted as a whole; in
+ * other shares each pass over the rows is a permutation of its own. */
+static uint32_t row_of_share(const struct client_batches *b, size_t share, uint64_t at)
+{
+    const struct client_share *s = &b->shares[share];
+    const uint64_t pass = at / s->n;
+    uint64_t place = at % s->n;
+
+    if (client_share_rows(s) != s->n && b->order != EPS_SEQUENTIAL)
+        place = permute(b->seed, pass, DRAW_SHARES + (unsigned)share, place, s->n);
+    return b->subset->list[s->first + place];
+}
+
+/* Row i of an epoch, share after share. */
+static uint32_t row_of_epoch(const struct client_batches *b, uint64_t epoch, uint32_t i)
+{
+    size_t share = 0;
+    uint32_t n;
+
+    while (i >= (n = client_share_rows(&b->shares[share])))
+        i -= n, share++;
+    return row_of_share(b, share, epoch * n + i);
 }
 
 /* Fills b->places with the epoch's rows, sorted within groups. */
 static void draw_rows(struct client_batches *b, uint64_t epoch)
 {
-    const uint32_t n = b->subset->n;
+    const uint32_t n = b->n_rows;
     const uint64_t quarter = b->n / 4 > 0 ? b->n / 4 : 1;
     const uint64_t group = (quarter < CLIENT_BATCHES_GROUP ? quarter : CLIENT_BATCHES_GROUP) * b->batch;
 
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t row = b->subset->list[b->order == EPS_SEQUENTIAL ? i : permute(b->seed, epoch, DRAW_ROWS, i, n)];
-        b->places[i] = (struct client_place){row, client_rows_length(b->subset->rows, row, b->seq), i};
+        const uint32_t row =
+            row_of_epoch(b, epoch, b->order == EPS_SEQUENTIAL ? i : permute(b->seed, epoch, DRAW_ROWS, i, n));
+        b->places[i] = (struct client_place){row, length_of(b, row), i};
     }
     for (uint64_t at = 0; b->order != EPS_SEQUENTIAL && at < n; at += group)
         qsort(b->places + at, n - at < group ? n - at : group, sizeof *b->places, by_length);
+}
+
+/* Tokens of all epochs before one: whole passes over each share, and the begin of another. */
+static uint64_t tokens_before(const struct client_batches *b, uint64_t epoch)
+{
+    uint64_t n = 0;
+
+    for (size_t share = 0; share < b->n_shares; share++) {
+        const struct client_share *s = &b->shares[share];
+        const uint64_t rows = epoch * client_share_rows(s);
+        uint64_t pass = 0;
+        for (uint32_t i = 0; i < s->n; i++)
+            pass += length_of(b, b->subset->list[s->first + i]);
+        n += s->n > 0 ? rows / s->n * pass : 0;
+        for (uint64_t at = s->n > 0 ? rows - rows % s->n : 0; at < rows; at++)
+            n += length_of(b, row_of_share(b, share, at));
+    }
+    return n;
 }
 
 static const struct client_epoch *find_epoch(struct client_batches *b, uint64_t number)
@@ -159,12 +241,13 @@ static const struct client_epoch *find_epoch(struct client_batches *b, uint64_t 
     if (e->number == number)
         return e;
     e->number = number;
+    e->before = tokens_before(b, number);
     draw_rows(b, number);
     for (uint64_t i = 0; i < b->n; i++) {
         const uint64_t k = b->order == EPS_SEQUENTIAL ? i : permute(b->seed, number, DRAW_BATCHES, i, b->n);
         e->first[i] = at;
         e->tokens[i + 1] = e->tokens[i];
-        for (uint64_t p = k * b->batch; p < (k + 1) * b->batch && p < b->subset->n; p++) {
+        for (uint64_t p = k * b->batch; p < (k + 1) * b->batch && p < b->n_rows; p++) {
             e->rows[at++] = b->places[p].row;
             e->tokens[i + 1] += b->places[p].length;
         }
@@ -186,7 +269,7 @@ uint64_t client_batches_tokens(struct client_batches *b, uint64_t n_steps)
 {
     const struct client_epoch *e = find_epoch(b, n_steps / b->n);
 
-    return n_steps / b->n * e->tokens[b->n] + e->tokens[n_steps % b->n];
+    return e->before + e->tokens[n_steps % b->n];
 }
 
 uint32_t client_batches_length(uint32_t longest, uint32_t seq)

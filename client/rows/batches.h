@@ -2,15 +2,16 @@
  *
  * A minibatch is padded to its longest row, so rows of like length belong together. But a class may have longer texts than
  * another, and then minibatches of one length teach less, so a group is at most a quarter of an epoch. An epoch takes every
- * row once: a permutation of the rows, cut into groups of 32 minibatches or fewer; the rows of a group sorted by length and
+ * row once, or as often as its share's weight says: a permutation of the rows, cut into groups of 32 minibatches or fewer; the rows of a group sorted by length and
  * cut into minibatches; all minibatches of the epoch permuted. The last rows may form a smaller one. This is a function of the seed
  * and the epoch alone, so a run resumes where it stopped. In sequential order rows come as they are in the data. */
 #ifndef CLIENT_ROWS_BATCHES_H
 #define CLIENT_ROWS_BATCHES_H
 
-#include "client/rows/rows.h"
 #include "client/eps.h"
+#include "proto/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,25 +19,43 @@ enum { CLIENT_BATCHES_GROUP = 32 };
 
 /* Some of the rows, by their numbers. */
 struct client_subset {
-    const struct client_rows *rows; /* borrowed */
-    uint32_t *list;                 /* (n), owned */
+    const uint32_t *lengths; /* tokens of each of the rows, uncut; borrowed */
+    uint32_t *list;          /* (n), owned */
     uint32_t n;
 };
 
 /* How many of n rows are held out: a tenth, and at least one. */
 size_t client_subset_n_held_out(size_t n);
 
-/* Draws these rows by the seed. `held_out` gets them, `rest` the others, each in the data's order.
+/* Sets held (n, zeroed) of these. */
+void client_subset_draw(bool *held, size_t n, uint64_t seed);
+
+/* Draws these of n rows by the seed. `held_out` gets them, `rest` the others, each in the data's order.
  * -EINVAL if there are fewer than two rows; -ENOMEM. Undo: client_subset_free for both, also after a failure. */
-int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const struct client_rows *rows,
+int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const uint32_t *lengths, size_t n,
                          uint64_t seed, struct error *err);
-int client_subset_all(struct client_subset *out, const struct client_rows *rows, struct error *err); /* -ENOMEM */
+int client_subset_all(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err); /* -ENOMEM */
+/* An empty one with room for n. -ENOMEM. */
+int client_subset_init(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err);
 /* Sorts it, the shortest row first, so that an evaluation pads little. -ENOMEM. */
 int client_subset_by_length(struct client_subset *subset, struct error *err);
 void client_subset_free(struct client_subset *subset); /* safe on a zeroed struct */
 
+/* Rows first .. first+n-1 of a subset's list, of which an epoch takes `weight` times n, at least one. All are taken
+ * equally often: an epoch goes on where the one before it ended, in permutations of these rows. */
+struct client_share {
+    uint32_t first, n;
+    double weight;
+};
+
+/* Rows that an epoch takes. */
+uint32_t client_share_rows(const struct client_share *share);
+
 struct client_batches {
     const struct client_subset *subset; /* borrowed */
+    struct client_share *shares;        /* (n_shares) which follow each other; owned */
+    size_t n_shares;
+    uint32_t n_rows; /* of an epoch */
     uint32_t batch, seq;
     uint64_t n; /* minibatches of an epoch */
     uint64_t seed;
@@ -44,16 +63,25 @@ struct client_batches {
     /* Of two epochs, since a step is prepared before the one before it is done. All owned. */
     struct client_epoch {
         uint64_t number;  /* UINT64_MAX: none */
-        uint32_t *rows;   /* (subset->n) in their order */
+        uint64_t before;  /* tokens of all epochs before it */
+        uint32_t *rows;   /* (n_rows) in their order */
         uint32_t *first;  /* (n + 1) where each minibatch begins in them */
         uint64_t *tokens; /* (n + 1) of the minibatches before each: real ones, not padding */
     } epochs[2];
-    struct client_place *places; /* (subset->n) to sort */
+    struct client_place *places; /* (n_rows) to sort */
 };
 
-/* -ENOMEM. Undo: client_batches_free, also after a failure. */
-int client_batches_init(struct client_batches *out, const struct client_subset *subset, uint32_t batch, uint32_t seq,
-                        enum eps_order order, uint64_t seed, struct error *err);
+struct client_batches_options {
+    const struct client_subset *subset; /* borrowed as long as the minibatches */
+    const struct client_share *shares; /* (n_shares) all of the subset, in its order; 0: an epoch takes each row once */
+    size_t n_shares;
+    uint32_t batch, seq;
+    enum eps_order order;
+    uint64_t seed;
+};
+
+/* -EINVAL: an epoch of too many rows; -ENOMEM. Undo: client_batches_free, also after a failure. */
+int client_batches_init(struct client_batches *out, const struct client_batches_options *options, struct error *err);
 void client_batches_free(struct client_batches *batches); /* safe on a zeroed struct */
 
 /* The rows of a step (from 0): *rows (*n) are numbers of rows, borrowed until the next call for another epoch but one. */

@@ -395,6 +395,14 @@ static int sort_labels(struct reading *r, struct error *err)
     return 0;
 }
 
+static int measure(struct client_rows *rows, struct error *err)
+{
+    rows->lengths = calloc(rows->n + 1, sizeof *rows->lengths);
+    for (size_t i = 0; rows->lengths && i < rows->n; i++)
+        rows->lengths[i] = client_rows_length(rows, i, UINT32_MAX);
+    return rows->lengths ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
 int client_rows_read(struct client_rows *out, struct client_data *data, struct client_labels *labels,
                      const struct client_rows_rules *rules, struct error *err)
 {
@@ -407,6 +415,9 @@ int client_rows_read(struct client_rows *out, struct client_data *data, struct c
                         .hash = hash,
                         .fields = calloc(MOST_FIELDS, sizeof *r.fields)};
     int rc = client_columns_parse(&r.columns, rules->columns, rules->unlabelled, err);
+
+    if (!rc)
+        rc = client_data_refuse_weights(data, err);
 
     *out = (struct client_rows){.fd = -1, .labelled = true};
     if (!rc && (!hash || !r.fields))
@@ -425,6 +436,8 @@ int client_rows_read(struct client_rows *out, struct client_data *data, struct c
     if (!rc)
         rc = sort_labels(&r, err);
     if (!rc)
+        rc = measure(out, err);
+    if (!rc)
         out->hash = XXH3_64bits_digest(hash);
     XXH3_freeState(hash);
     free(r.fields);
@@ -435,6 +448,7 @@ int client_rows_read(struct client_rows *out, struct client_data *data, struct c
 void client_rows_free(struct client_rows *rows)
 {
     free(rows->list);
+    free(rows->lengths);
     if (rows->fd >= 0)
         close(rows->fd);
     *rows = (struct client_rows){.fd = -1};

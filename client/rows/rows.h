@@ -11,7 +11,7 @@
  * column; in other files empty lines are passed over. Rows that are to be predicted may lack a label: the column is
  * missing, or the label is empty, null, or, for a classifier without a class of this name, the -1 of GLUE's test files.
  *
- * Texts are tokenised once, into a nameless file. A row takes 24 bytes of memory beside that. */
+ * Texts are tokenised once, into a nameless file. A row takes 28 bytes of memory beside that. */
 #ifndef CLIENT_ROWS_ROWS_H
 #define CLIENT_ROWS_ROWS_H
 
@@ -28,6 +28,7 @@ struct client_row {
 
 struct client_rows {
     struct client_row *list; /* (n), owned */
+    uint32_t *lengths;       /* (n) tokens of each, special ones included; owned */
     size_t n, cap;
     int fd; /* tokens, u32 */
     struct client_pairs pairs;

@@ -1,5 +1,6 @@
 #include "client/rows/source.h"
 
+#include "client/rows/documents.h"
 #include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
@@ -24,6 +25,23 @@ const struct client_source_ops *client_source_kind(const struct model_config *co
     return config->n_labels > 0     ? &client_source_labelled
            : config->family->masked ? &client_source_masked
                                     : &client_source_text;
+}
+
+int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
+                            struct client_data *data, struct client_data *eval_data, const struct client_watch *watch,
+                            struct error *err)
+{
+    bool documents = false;
+    int rc = 0;
+
+    *out = client_source_kind(config);
+    if (*out == &client_source_text)
+        rc = client_documents_are(&documents, data, watch, err);
+    if (!rc && *out == &client_source_text && !documents && eval_data)
+        rc = client_documents_are(&documents, eval_data, watch, err);
+    if (documents)
+        *out = &client_source_conversations;
+    return rc;
 }
 
 int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err)

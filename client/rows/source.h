@@ -90,13 +90,19 @@ struct client_source_rules {
     enum eps_separator separator;     /* as in client_data_rules */
     const char *columns;              /* as in client_rows_rules, */
     bool unlabelled;                  /* likewise */
+    enum eps_train_on train_on;       /* of conversations, as are those below; default: answers */
+    enum eps_long long_rows;          /* default: cut */
+    uint32_t seq;                     /* 0: as in client_source_facts */
+    uint64_t seed;                    /* that held-out rows are drawn by */
     const struct client_watch *watch; /* may be NULL */
 };
 
 /* What options depend on before the rows are divided. */
 struct client_source_facts {
     bool masked;        /* a row predicts tokens of its own, not successors */
-    enum eps_task task; /* EPS_TASK_DEFAULT: rows are cut from a stream of tokens, and the rest is 0 */
+    bool whole;         /* rows are as they come; else they are cut from a stream of tokens, and the rest is 0 */
+    enum eps_task task; /* EPS_TASK_DEFAULT: they predict tokens */
+    uint32_t seq;       /* to be chosen if no other is asked for; 0: the longest row's */
     uint32_t n_rows;    /* to train on */
     uint32_t longest;   /* tokens of the longest row */
     uint32_t least;     /* the least seq that all rows have room in */
@@ -189,10 +195,17 @@ struct client_source_ops {
     /* Frees what the kind owns, and the source. */
     void (*close)(struct client_source *source);
 };
-extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled;
+extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled,
+    client_source_conversations;
 
-/* The kind of source that a model takes its rows from. */
+/* The kind of source that a model takes its rows from, if they are not conversations. */
 const struct client_source_ops *client_source_kind(const struct model_config *config);
+
+/* The same, once the files are open: if a model predicts the next token, either of the data may have documents
+ * (client/rows/documents.h); eval_data may be NULL. Unpacks them. Errors as client_documents_are. */
+int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
+                            struct client_data *data, struct client_data *eval_data, const struct client_watch *watch,
+                            struct error *err);
 
 /* True if its rows are several documents each: plan_goal.packs of a job on them. */
 bool client_source_packs(const struct client_source *source);

@@ -1,6 +1,7 @@
 /* Labelled rows: one text or two, with a class or a number, in minibatches of rows of like length (client/rows/rows.h,
  * client/rows/batches.h). The label is at the row's first token. */
 #include "client/rows/batches.h"
+#include "client/rows/rows.h"
 #include "client/rows/source.h"
 #include "client/text/tokenizer.h"
 #include "proto/plan/memory/data.h"
@@ -27,10 +28,13 @@ struct labelled {
 static int check(const struct eps_train_options *asked, struct error *err)
 {
     const bool limited = asked->eval_tokens != UINT64_MAX && asked->eval_tokens != 0;
-    const char *name = asked->separator == EPS_SEPARATOR_EOS ? "--separator eos"
-                       : !isnan(asked->mask_fraction)        ? "--mask-fraction"
-                       : limited                             ? "--eval-tokens"
-                                                             : NULL;
+    const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
+    const char *name = begins && asked->train_on               ? "--train-on"
+                       : begins && asked->long_rows            ? "--long"
+                       : asked->separator == EPS_SEPARATOR_EOS ? "--separator eos"
+                       : !isnan(asked->mask_fraction)          ? "--mask-fraction"
+                       : limited                               ? "--eval-tokens"
+                                                               : NULL;
 
     if (!name)
         return 0;
@@ -134,7 +138,8 @@ static void measure(struct client_source_facts *out, const struct client_source 
     const size_t n = l->rows[CLIENT_TRAIN].n;
     const bool apart = l->rows[CLIENT_HELD_OUT].n > 0;
 
-    *out = (struct client_source_facts){.task = l->labels.numbers ? EPS_REGRESS : EPS_CLASSIFY,
+    *out = (struct client_source_facts){.whole = true,
+                                        .task = l->labels.numbers ? EPS_REGRESS : EPS_CLASSIFY,
                                         .n_rows = (uint32_t)(apart ? n : n - client_subset_n_held_out(n)),
                                         .longest = most(l, client_rows_longest),
                                         .least = most(l, client_rows_least)};
@@ -144,10 +149,18 @@ static int divide_rows(struct labelled *l, uint64_t seed, struct error *err)
 {
     struct client_subset *train = &l->subsets[CLIENT_TRAIN], *held_out = &l->subsets[CLIENT_HELD_OUT];
 
-    if (l->rows[CLIENT_HELD_OUT].n == 0)
-        return client_subset_divide(train, held_out, &l->rows[CLIENT_TRAIN], seed, err);
-    const int rc = client_subset_all(train, &l->rows[CLIENT_TRAIN], err);
-    return rc ? rc : client_subset_all(held_out, &l->rows[CLIENT_HELD_OUT], err);
+    const struct client_rows *data = &l->rows[CLIENT_TRAIN], *eval_data = &l->rows[CLIENT_HELD_OUT];
+
+    if (eval_data->n == 0)
+        return client_subset_divide(train, held_out, data->lengths, data->n, seed, err);
+    const int rc = client_subset_all(train, data->lengths, data->n, err);
+    return rc ? rc : client_subset_all(held_out, eval_data->lengths, eval_data->n, err);
+}
+
+/* The rows that a part's numbers are of. */
+static const struct client_rows *rows_of(const struct labelled *l, enum client_part part)
+{
+    return &l->rows[part == CLIENT_HELD_OUT && l->rows[CLIENT_HELD_OUT].n > 0 ? CLIENT_HELD_OUT : CLIENT_TRAIN];
 }
 
 static int divide(struct client_source *source, const struct client_division *d, struct error *err)
@@ -162,7 +175,13 @@ static int divide(struct client_source *source, const struct client_division *d,
     if (!rc)
         rc = client_subset_by_length(held_out, err);
     if (!rc && d->batch > 0)
-        rc = client_batches_init(&l->batches, &l->subsets[CLIENT_TRAIN], d->batch, d->seq, d->order, d->seed, err);
+        rc = client_batches_init(&l->batches,
+                                 &(struct client_batches_options){.subset = &l->subsets[CLIENT_TRAIN],
+                                                                  .batch = d->batch,
+                                                                  .seq = d->seq,
+                                                                  .order = d->order,
+                                                                  .seed = d->seed},
+                                 err);
     if (rc)
         return rc;
     source->n_logits = l->setup.config->n_labels;
@@ -221,7 +240,7 @@ static uint32_t length(const struct client_source *source, enum client_part part
     uint32_t longest = 1;
 
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t own = client_rows_length(l->subsets[part].rows, samples[i].id, l->seq);
+        const uint32_t own = client_rows_length(rows_of(l, part), samples[i].id, l->seq);
         longest = own > longest ? own : longest;
     }
     return client_batches_length(longest, l->seq);
@@ -231,7 +250,7 @@ static int read_row(struct client_source *source, const struct client_row_fields
                     struct client_sample sample, struct error *err)
 {
     const struct labelled *l = (const struct labelled *)source;
-    const struct client_rows *rows = l->subsets[part].rows;
+    const struct client_rows *rows = rows_of(l, part);
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
     uint32_t *labels = row->at[CLIENT_FIELD_LABELS];
     const int64_t n =
@@ -263,7 +282,7 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
         return 0;
     }
     for (uint32_t i = 0; i < subset->n; i++)
-        l->targets[i] = subset->rows->list[subset->list[i]].label;
+        l->targets[i] = rows_of(l, CLIENT_HELD_OUT)->list[subset->list[i]].label;
     return l->labels.numbers
                ? client_score_numbers(&source->scores, source->logits, l->targets, subset->n, err)
                : client_score_classes(&source->scores, source->logits, l->targets, subset->n, l->labels.n, err);

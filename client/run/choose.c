@@ -36,16 +36,22 @@ static int open_data(struct client_run *run, const struct eps_train_options *in,
 static int read_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                      struct error *err)
 {
-    const struct client_source_rules rules = {.separator = in->separator, .columns = in->columns, .watch = watch};
+    const struct client_source_rules rules = {.separator = in->separator,
+                                              .columns = in->columns,
+                                              .train_on = in->train_on,
+                                              .long_rows = in->long_rows,
+                                              .seq = in->seq,
+                                              .seed = in->seed == UINT64_MAX ? 0 : in->seed,
+                                              .watch = watch};
     struct client_source *source = run->source;
     int rc = prefixed(source->ops->read(source, CLIENT_TRAIN, &rules, err), "--data", err);
 
     return rc ? rc : prefixed(source->ops->read(source, CLIENT_HELD_OUT, &rules, err), "--eval-data", err);
 }
 
-static int open_source(struct client_run *run, struct error *err)
+static int open_source(struct client_run *run, const struct client_source_ops *kind, struct error *err)
 {
-    return client_model_source(&run->source, &run->model, &run->data, &run->eval_data, err);
+    return client_model_source(&run->source, kind, &run->model, &run->data, &run->eval_data, err);
 }
 
 static void note(struct client_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -88,9 +94,11 @@ static int open_model(struct client_run *run, const struct eps_train_options *in
 static int open_preset(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
                        const struct client_watch *watch, struct error *err)
 {
-    const int rc = open_model(run, in, preset, watch, err);
+    int rc = client_source_text.check(in, err);
 
-    return rc ? rc : open_source(run, err);
+    if (!rc)
+        rc = open_model(run, in, preset, watch, err);
+    return rc ? rc : open_source(run, &client_source_text, err);
 }
 
 static int match(struct client_run *run, const struct eps_train_options *in, struct error *err)
@@ -105,14 +113,23 @@ static int match(struct client_run *run, const struct eps_train_options *in, str
     return rc;
 }
 
-/* Opens source and data for an open model, reads all rows, and gives the model their labels. */
+/* Opens data and source for an open model, reads all rows, and gives the model their labels. */
 static int open_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                      struct error *err)
 {
-    int rc = prefixed(open_source(run, err), in->model, err);
+    const struct client_source_ops *kind = client_source_kind(&run->model.config);
+    const bool undecided = kind == &client_source_text && (in->train_on || in->long_rows);
+    int rc = undecided ? 0 : kind->check(in, err);
 
     if (!rc)
-        rc = open_data(run, in, run->source->ops, err);
+        rc = open_data(run, in, kind, err);
+    if (!rc)
+        rc = prefixed(client_source_find_kind(&kind, &run->model.config, &run->data, &run->eval_data, watch, err),
+                      "--data", err);
+    if (!rc)
+        rc = kind->check(in, err);
+    if (!rc)
+        rc = prefixed(open_source(run, kind, err), in->model, err);
     if (!rc)
         rc = read_rows(run, in, watch, err);
     if (rc || !run->source->labels)
@@ -134,8 +151,7 @@ static int open_own(struct client_run *run, const struct eps_train_options *in, 
         return rc;
     const bool is_classifier = run->model.config.n_labels > 0;
     note(run, "%s", run->model.wrapper);
-    rc = client_source_kind(&run->model.config)->check(in, err);
-    if (!rc && !is_classifier)
+    if (!is_classifier)
         rc = match(run, in, err);
     if (!rc)
         rc = open_rows(run, in, watch, err);
@@ -226,10 +242,8 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
 int client_choose_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                        struct error *err)
 {
-    const int rc = client_source_kind(&run->model.config)->check(in, err);
-
     run->model_name = in->model;
-    return rc ? rc : open_rows(run, in, watch, err);
+    return open_rows(run, in, watch, err);
 }
 
 int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,

@@ -218,7 +218,9 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .batch_row = client_change_rows(changes, batch, batch_step),
         .n_positions = run->model.config.n_positions,
         .masked = rows.masked,
+        .whole = rows.whole,
         .task = rows.task,
+        .seq = rows.seq,
         .n_rows = rows.n_rows,
         .longest = rows.longest,
         .least = rows.least,
@@ -301,18 +303,21 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
     const struct client_content data = {run->data.n, run->data.hash};
     const struct client_content eval_data = {run->eval_data.n, run->eval_data.hash};
     struct eps_train_options options = run->options;
-    const char **paths = calloc(run->data.n_files + 1, sizeof *paths);
+    char **paths = calloc(run->data.n_files + 1, sizeof *paths);
+    bool whole = paths;
 
-    if (!paths)
-        return NULL;
-    for (size_t i = 0; i < run->data.n_files; i++)
-        paths[i] = run->data.files[i].path; /* a pattern is stored as the files it matched */
-    options.data = paths;
+    for (size_t i = 0; whole && i < run->data.n_files; i++) {
+        paths[i] = client_data_name(&run->data.files[i]); /* a pattern is stored as the files it matched */
+        whole = paths[i];
+    }
+    options.data = (const char *const *)paths;
     options.n_data = run->data.n_files;
     options.device = run->asked.device;
     options.device_mem = run->asked.device_mem;
     options.microbatch = microbatch;
-    json_t *record = client_record_write(&options, &data, &eval_data);
+    json_t *record = whole ? client_record_write(&options, &data, &eval_data) : NULL;
+    for (size_t i = 0; paths && i < run->data.n_files; i++)
+        free(paths[i]);
     free(paths);
     json_t *const products =
         json_object_get(run->resume.record.json, "products"); /* the daemon's choice, from the run's beginning */

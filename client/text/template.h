@@ -18,7 +18,9 @@
 #include "proto/base/error.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <time.h>
 
 enum { CLIENT_TEMPLATE_MAX_BYTES = 1 << 20 };
@@ -36,6 +38,32 @@ void client_template_close(struct client_template *template); /* NULL is safe */
  * exception; -E2BIG: past a bound; -ENOMEM. */
 int client_template_render(char **text, size_t *n, const struct client_template *template, const json_t *variables,
                            time_t now, struct error *err);
+
+/* What is known of a byte of a rendered conversation. The low bits are 1 + the index in `messages` of the message that
+ * the innermost loop over messages was at when the byte was printed; 0: none, or one beyond the bits. */
+enum {
+    CLIENT_LABEL_UNTRUSTED = 1 << 15, /* it comes from a text of `messages` (roles aside), `tools` or `documents` */
+    CLIENT_LABEL_GENERATED = 1 << 14, /* it is between {% generation %} and {% endgeneration %} */
+    CLIENT_LABEL_MESSAGE = (1 << 14) - 1
+};
+
+struct client_rendering {
+    char *text;       /* (n, then 0), owned: free */
+    uint16_t *labels; /* (n), owned: free */
+    size_t n;
+};
+
+/* Renders as client_template_render does, and labels each byte. Labels follow a text through variables, macros, filters
+ * and methods: what trim, split or replace leave of a message is still the message's. All that tojson makes of a value
+ * with a text of a message in it is untrusted. On failure *out is zeroed. */
+int client_template_render_labelled(struct client_rendering *out, const struct client_template *template,
+                                    const json_t *variables, time_t now, struct error *err);
+
+/* True if the template has {% generation %}. */
+bool client_template_marks_answers(const struct client_template *template);
+
+/* True if the text is a literal of the template, such as a role that it asks for. */
+bool client_template_names(const struct client_template *template, const char *text);
 
 /* Opens the template in a model's side files (proto/model/model_files.h; may be NULL): chat_template.jinja, or chat_template
  * of tokenizer_config.json, a text or a list whose element `default` counts. *out is NULL, with 0, if there is none.

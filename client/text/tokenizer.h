@@ -85,6 +85,32 @@ int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct clie
 int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokenizer *tokenizer, const char *bytes,
                                  size_t n, struct error *err);
 
+/* ---- A text of several hands ----
+ *
+ * Most of a conversation's text is a template's, whose special tokens count. What users wrote is plain: it may spell a
+ * special token, and stays text (tokenizers' encode_special_tokens). A token counts as special only if none of its
+ * bytes is plain. */
+struct client_place {
+    size_t at; /* the byte, below n; of an end the byte after, above 0 */
+    bool end;  /* the token is that of the byte before `at` */
+};
+
+struct client_marked {
+    const char *text; /* (n) UTF-8, whole; borrowed, as are both lists */
+    size_t n;
+    const size_t *plain; /* (n_plain) in pairs, ascending: where plain text begins and where it ends */
+    size_t n_plain;
+    const struct client_place *places; /* (n_places) by ascending bytes whose tokens are asked for */
+    size_t n_places;
+};
+
+/* Appends the tokens of the text, and sets tokens[i] (n_places, from the caller) to the index in *out of the token that
+ * place i is in, as char_to_token of transformers; of a byte that no token has, to the next one. What a tokenizer puts
+ * before a text belongs to its first byte, and a character in several tokens begins with the first and ends with the
+ * last of them. Errors as client_tokenizer_encode. */
+int client_tokenizer_encode_marked(struct client_tokens *out, size_t *tokens, struct client_tokenizer *tokenizer,
+                                   const struct client_marked *marked, struct error *err);
+
 /* ---- A tokenizer's state between two calls ----
  *
  * Later tokens depend on this state and on the bytes of later calls, and on nothing else. So if two tokenizers that

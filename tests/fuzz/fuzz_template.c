@@ -1,4 +1,5 @@
-/* tests/fuzz/fuzz_template.c - a chat template: it is rendered, or refused with a sentence, and changes no variable. */
+/* tests/fuzz/fuzz_template.c - a chat template: it is rendered, or refused with a sentence, and changes no variable; with
+ * labels its text is the same. */
 #include "client/text/template.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -8,6 +9,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     struct client_template *t;
+    struct client_rendering labelled;
     struct error err = {""};
     char *text;
 
@@ -23,6 +25,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         fuzz_demand(strlen(text) <= n && !text[n]);
     else
         fuzz_demand(!text);
+    if (fuzz_took(client_template_render_labelled(&labelled, t, variables, 0, &err), &err))
+        fuzz_demand(text && labelled.n == n && memcmp(labelled.text, text, n) == 0);
+    free(labelled.text);
+    free(labelled.labels);
     fuzz_demand(json_equal(variables, before));
     free(text);
     json_decref(variables);

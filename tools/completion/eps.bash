@@ -78,6 +78,10 @@ _eps() {
         _eps_words "$(_eps_daemons)" "$word"
         return
         ;;
+    *$'\n  FILE... '*)
+        _eps_files -f "$word"
+        return
+        ;;
     *$'\n  RUN '* | *$'\n  DIR '*)
         _eps_files -d "$word"
         return

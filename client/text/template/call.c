@@ -166,7 +166,7 @@ static size_t stripped(struct template_run *r, const char *text, size_t n, const
 /* template_strip, lstrip, rstrip and the filter trim. */
 json_t *template_strip(struct template_run *r, const struct template_call *c)
 {
-    const char *text = json_string_value(c->value);
+    const char *const all = json_string_value(c->value), *text = all;
     size_t n = json_string_length(c->value), n_set, length;
     const char *set = template_text_of(r, c, 0, "chars", &n_set), kind = c->name->text[0];
 
@@ -182,25 +182,25 @@ json_t *template_strip(struct template_run *r, const struct template_call *c)
             break;
         n = from;
     }
-    return r->rc ? NULL : template_string(r, text, n);
+    return r->rc ? NULL : template_part(r, c->value, (size_t)(text - all), n);
 }
 
 /* upper, lower, capitalize, title: of ASCII. */
 json_t *template_change_case(struct template_run *r, const struct template_call *c)
 {
-    struct client_text text = {0};
+    struct template_text text = {0};
     const char kind = c->name->text[0];
     bool first = true;
 
     if (!json_is_string(c->value) || !template_print(r, c->at, &text, c->value)) {
-        free(text.bytes);
+        template_text_free(&text);
         return template_refuse(r, c);
     }
-    for (size_t i = 0; i < text.n; i++) {
-        const int letter = (unsigned char)text.bytes[i];
+    for (size_t i = 0; i < text.bytes.n; i++) {
+        const int letter = (unsigned char)text.bytes.bytes[i];
         if (letter > 127)
             template_fail(r, c->at, "%.*s is supported for ASCII alone", (int)c->name->n, c->name->text);
-        text.bytes[i] = (char)(kind == 'u' || (kind != 'l' && first) ? toupper(letter) : tolower(letter));
+        text.bytes.bytes[i] = (char)(kind == 'u' || (kind != 'l' && first) ? toupper(letter) : tolower(letter));
         first = kind == 't' && !isalpha(letter);
     }
     return template_take(r, &text);
@@ -221,7 +221,7 @@ static const char *next_separator(size_t *length, const char *text, size_t n, co
 /* split(separator, limit), rsplit without a limit is the same; without a separator, at white space. */
 static json_t *split(struct template_run *r, const struct template_call *c)
 {
-    const char *text = json_string_value(c->value);
+    const char *const all = json_string_value(c->value), *text = all;
     size_t n = json_string_length(c->value), n_by = 0;
     const json_t *given = template_argument(c->arguments, 0, "sep");
     const char *by = json_is_null(given) ? NULL : template_text_of(r, c, 0, "sep", &n_by);
@@ -239,10 +239,10 @@ static json_t *split(struct template_run *r, const struct template_call *c)
         if (!at) {
             if (!by && left != 0)
                 template_strip_end(text, &n);
-            template_append(r, out, template_string(r, text, n));
+            template_append(r, out, template_part(r, c->value, (size_t)(text - all), n));
             break;
         }
-        template_append(r, out, template_string(r, text, (size_t)(at - text)));
+        template_append(r, out, template_part(r, c->value, (size_t)(text - all), (size_t)(at - text)));
         n -= (size_t)(at + length - text), text = at + length;
         left -= left > 0;
         if (!by)
@@ -256,9 +256,9 @@ static json_t *split(struct template_run *r, const struct template_call *c)
 
 json_t *template_replace(struct template_run *r, const struct template_call *c)
 {
-    struct client_text text = {0};
-    const char *at = json_is_string(c->value) ? json_string_value(c->value) : "",
-               *end = at + json_string_length(c->value);
+    struct template_text text = {0};
+    const char *const all = json_is_string(c->value) ? json_string_value(c->value) : "",
+                      *at = all, *const end = all + json_string_length(c->value);
     size_t n_from, n_to;
     const char *from = template_text_of(r, c, 0, "old", &n_from), *to = template_text_of(r, c, 1, "new", &n_to);
     json_int_t left = template_integer_of(r, c, 2, "count", -1);
@@ -268,9 +268,9 @@ json_t *template_replace(struct template_run *r, const struct template_call *c)
     template_charge(r, (size_t)(end - at));
     while (!r->rc && at < end) {
         const char *found = left != 0 ? memmem(at, (size_t)(end - at), from, n_from) : NULL;
-        template_add(r, &text, at, (size_t)((found ? found : end) - at));
+        template_add_part(r, &text, c->value, (size_t)(at - all), (size_t)((found ? found : end) - at));
         if (found)
-            template_add(r, &text, to, n_to);
+            template_add_part(r, &text, template_argument(c->arguments, 1, "new"), 0, n_to);
         at = found ? found + n_from : end;
         left -= left > 0;
     }
@@ -312,18 +312,16 @@ static json_t *find(struct template_run *r, const struct template_call *c)
     return json_integer(found ? (json_int_t)client_utf8_count(text, (size_t)(found - text)) : -1);
 }
 
-/* items joined by the text between. */
-json_t *template_join_all(struct template_run *r, const struct template_call *c, json_t *items, const char *between,
-                          size_t n)
+json_t *template_join_all(struct template_run *r, const struct template_call *c, json_t *items, const json_t *between)
 {
-    struct client_text text = {0};
+    struct template_text text = {0};
     json_t *list = template_list(r, c->at, items), *item;
     size_t i;
 
     json_array_foreach(list, i, item)
     {
-        if (i > 0)
-            template_add(r, &text, between, n);
+        if (i > 0 && between)
+            template_add_part(r, &text, between, 0, json_string_length(between));
         template_print(r, c->at, &text, item);
     }
     json_decref(list);
@@ -334,7 +332,7 @@ static json_t *join_method(struct template_run *r, const struct template_call *c
 {
     if (c->arguments->n != 1)
         return template_refuse(r, c);
-    return template_join_all(r, c, c->arguments->values[0], json_string_value(c->value), json_string_length(c->value));
+    return template_join_all(r, c, c->arguments->values[0], c->value);
 }
 
 /* ---- Objects ---- */
@@ -343,6 +341,7 @@ static json_t *join_method(struct template_run *r, const struct template_call *c
 json_t *template_list_items(struct template_run *r, const struct template_call *c)
 {
     const char kind = c->name->text[0], *key;
+    const bool labelled = template_labels_of(r, c->value) != NULL;
     json_t *out = json_array(), *value;
 
     if (!json_is_object(c->value) && !template_is_undefined(r, c->value)) {
@@ -352,6 +351,8 @@ json_t *template_list_items(struct template_run *r, const struct template_call *
     json_object_foreach(c->value, key, value)
     {
         json_t *name = kind == 'v' ? NULL : template_string(r, key, strlen(key));
+        if (name && labelled)
+            name = template_labels_set(r, name, NULL);
         template_append(r, out,
                         kind == 'k'   ? name
                         : kind == 'v' ? json_incref(value)

@@ -93,11 +93,11 @@ static json_t *sign(struct template_run *r, bool filters)
 
 static json_t *join_texts(struct template_run *r, const struct template_token *at, const json_t *a, const json_t *b)
 {
-    struct client_text text = {0};
+    struct template_text text = {0};
 
     if (template_print(r, at, &text, a) && template_print(r, at, &text, b))
         return template_take(r, &text);
-    free(text.bytes);
+    template_text_free(&text);
     return NULL;
 }
 

@@ -22,9 +22,11 @@ static json_t *length(struct template_run *r, const struct template_call *c)
 static json_t *tojson(struct template_run *r, const struct template_call *c)
 {
     const json_int_t indent = template_integer_of(r, c, 1, "indent", 0);
+    const json_t *ascii = template_argument(c->arguments, TEMPLATE_MAX_ARGUMENTS, "ensure_ascii");
+    const bool indents = template_argument(c->arguments, 1, "indent") != NULL;
 
-    if (c->arguments->n > 1 || (c->arguments->n == 1 && !template_argument(c->arguments, 1, "indent")) || indent < 0 ||
-        indent > 31 || template_is_undefined(r, c->value) || r->rc)
+    if (c->arguments->n > (indents ? 1u : 0u) + (json_is_false(ascii) ? 1u : 0u) || indent < 0 || indent > 31 ||
+        template_is_undefined(r, c->value) || r->rc)
         return template_refuse(r, c);
     const uint64_t before = r->work; /* a dump has up to 6 bytes for one, and the indent */
     if (!template_check_member(r, c->at, c->value) || !template_charge(r, (r->work - before) * (6 + (uint64_t)indent)))
@@ -37,7 +39,7 @@ static json_t *tojson(struct template_run *r, const struct template_call *c)
             at[i] = (char)tolower((unsigned char)at[i]);
     json_t *out = template_string(r, text, strlen(text));
     free(text);
-    return out;
+    return out && template_labels_any(r, c->value) ? template_labels_set(r, out, NULL) : out;
 }
 
 static json_t *to_list(struct template_run *r, const struct template_call *c)
@@ -50,8 +52,9 @@ static json_t *join_filter(struct template_run *r, const struct template_call *c
     size_t n;
     const char *between = template_text_of(r, c, 0, "d", &n);
 
-    return c->arguments->n > 1 || r->rc ? template_refuse(r, c)
-                                        : template_join_all(r, c, c->value, between ? between : "", n);
+    return c->arguments->n > 1 || r->rc
+               ? template_refuse(r, c)
+               : template_join_all(r, c, c->value, between ? template_argument(c->arguments, 0, "d") : NULL);
 }
 
 static json_t *or_default(struct template_run *r, const struct template_call *c)
@@ -66,7 +69,7 @@ static json_t *or_default(struct template_run *r, const struct template_call *c)
 
 static json_t *to_string(struct template_run *r, const struct template_call *c)
 {
-    struct client_text text = {0};
+    struct template_text text = {0};
 
     template_print(r, c->at, &text, c->value);
     return template_take(r, &text);

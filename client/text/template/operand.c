@@ -257,7 +257,7 @@ static json_t *literal(struct template_run *r)
 
     template_advance(r);
     while (json_is_string(value) && r->at->kind == TEMPLATE_LITERAL && json_is_string(r->at->value)) {
-        struct client_text text = {0};
+        struct template_text text = {0};
         template_print(r, r->at, &text, value);
         template_print(r, r->at, &text, r->at->value);
         json_decref(value);

@@ -167,16 +167,16 @@ static bool run_body(struct template_run *r, const char *const *ends);
 /* Runs a body into a text of its own. */
 static json_t *capture(struct template_run *r, const char *const *ends)
 {
-    struct client_text outer = r->out;
+    struct template_text outer = r->out;
     const unsigned n_loops = r->n_loops;
 
-    r->out = (struct client_text){0}, r->n_loops = 0;
+    r->out = (struct template_text){0}, r->n_loops = 0;
     const bool ok = run_body(r, ends);
-    struct client_text text = r->out;
+    struct template_text text = r->out;
     r->out = outer, r->n_loops = n_loops;
     if (ok && r->live)
         return template_take(r, &text);
-    free(text.bytes);
+    template_text_free(&text);
     return ok ? json_null() : NULL;
 }
 
@@ -336,9 +336,12 @@ static const char *const loop_ends[] = {"else", "endfor", NULL};
 static void run_items(struct template_run *r, const struct loop *loop, const json_t *items)
 {
     static const struct template_token name = {.text = "loop", .n = 4};
+    const uint16_t message = r->message;
 
     for (size_t i = 0; !r->rc && i < json_array_size(items) && r->jump != TEMPLATE_BREAK; i++) {
         const struct scope outer = open_scope(r);
+        const struct template_labelled *labelled = template_labels_of(r, json_array_get(items, i));
+        r->message = labelled && labelled->message ? labelled->message : message;
         r->jump = TEMPLATE_NO_JUMP;
         if (bind(r, &loop->names, json_array_get(items, i)) && template_set(r, &name, describe(r, items, i))) {
             r->at = loop->body;
@@ -346,6 +349,7 @@ static void run_items(struct template_run *r, const struct loop *loop, const jso
         }
         close_scope(r, &outer);
     }
+    r->message = message;
     r->jump = TEMPLATE_NO_JUMP;
 }
 
@@ -477,21 +481,24 @@ json_t *template_call_macro(struct template_run *r, const struct template_token 
 static bool run_print(struct template_run *r)
 {
     const struct template_token *at = r->at;
+    const size_t from = r->out.bytes.n;
     json_t *value = template_expression(r);
 
-    if (value && r->live)
-        template_print(r, at, &r->out, value);
+    if (value && r->live && template_print(r, at, &r->out, value))
+        template_labels_printed(r, from);
     json_decref(value);
     return template_expect(r, TEMPLATE_PRINT_END, NULL);
 }
 
-/* What {% generation %} marks is printed as if it was not marked. */
+/* What {% generation %} marks is printed as if it was not marked, and labelled. */
 static bool run_generation(struct template_run *r)
 {
     static const char *const ends[] = {"endgeneration", NULL};
     const struct scope outer = open_scope(r);
+    const size_t from = r->out.bytes.n;
     const bool ok = template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, ends);
 
+    template_labels_add(r, from, CLIENT_LABEL_GENERATED);
     close_scope(r, &outer);
     if (!ok || r->jump)
         return ok;
@@ -553,8 +560,9 @@ static bool run_body(struct template_run *r, const char *const *ends)
         }
         template_advance(r);
         if (at->kind == TEMPLATE_TEXT) {
-            if (r->live)
-                template_add(r, &r->out, at->text, at->n);
+            const size_t from = r->out.bytes.n;
+            if (r->live && template_add(r, &r->out, at->text, at->n))
+                template_labels_printed(r, from);
         } else if (at->kind == TEMPLATE_PRINT) {
             run_print(r);
         } else if (is_one(r->at, ends)) {

@@ -14,7 +14,8 @@ static void free_run(struct template_run *r)
     free(r->variables);
     json_decref(r->namespaces);
     json_decref(r->undefined);
-    free(r->out.bytes);
+    template_text_free(&r->out);
+    template_labels_close(r);
 }
 
 static int open_run(struct template_run *r, const struct client_template *t, bool live, struct error *err)
@@ -88,18 +89,20 @@ void client_template_close(struct client_template *t)
     free(t);
 }
 
-int client_template_render(char **text, size_t *n, const struct client_template *t, const json_t *variables, time_t now,
-                           struct error *err)
+static int render(struct client_rendering *out, const struct client_template *t, const json_t *variables, time_t now,
+                  bool labelled, struct error *err)
 {
     struct template_run *r = malloc(sizeof *r);
     const char *key;
     json_t *value;
 
-    *text = NULL;
+    *out = (struct client_rendering){0};
     if (!r)
         return error_set(err, -ENOMEM, "out of memory for a chat template");
     open_run(r, t, true, err);
     r->now = now;
+    if (!r->rc && labelled)
+        template_labels_open(r, variables);
     json_object_foreach((json_t *)variables, key, value)
     {
         const struct template_token name = {.text = key, .n = strlen(key)};
@@ -112,12 +115,48 @@ int client_template_render(char **text, size_t *n, const struct client_template 
         template_add(r, &r->out, "", 1);
     const int rc = r->rc;
     if (!rc) {
-        *text = r->out.bytes, *n = r->out.n - 1;
-        r->out.bytes = NULL;
+        *out = (struct client_rendering){r->out.bytes.bytes, r->out.labels, r->out.bytes.n - 1};
+        r->out = (struct template_text){0};
     }
     free_run(r);
     free(r);
     return rc;
+}
+
+int client_template_render(char **text, size_t *n, const struct client_template *t, const json_t *variables, time_t now,
+                           struct error *err)
+{
+    struct client_rendering rendering;
+    const int rc = render(&rendering, t, variables, now, false, err);
+
+    *text = rendering.text;
+    if (!rc)
+        *n = rendering.n;
+    return rc;
+}
+
+int client_template_render_labelled(struct client_rendering *out, const struct client_template *t,
+                                    const json_t *variables, time_t now, struct error *err)
+{
+    return render(out, t, variables, now, true, err);
+}
+
+bool client_template_marks_answers(const struct client_template *t)
+{
+    for (size_t i = 0; i + 1 < t->n; i++)
+        if (t->tokens[i].kind == TEMPLATE_TAG && template_is(&t->tokens[i + 1], TEMPLATE_NAME, "generation"))
+            return true;
+    return false;
+}
+
+bool client_template_names(const struct client_template *t, const char *text)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        const char *literal = t->tokens[i].kind == TEMPLATE_LITERAL ? json_string_value(t->tokens[i].value) : NULL;
+        if (literal && strcmp(literal, text) == 0)
+            return true;
+    }
+    return false;
 }
 
 /* ---- The template and the special tokens of a model ---- */

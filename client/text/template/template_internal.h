@@ -39,6 +39,25 @@ struct client_template {
     size_t n, cap;
 };
 
+/* A growing text; with a label for each byte if the run is labelled (client/text/template.h). */
+struct template_text {
+    struct client_text bytes; /* owned */
+    uint16_t *labels;         /* (cap), owned */
+    size_t cap;
+};
+
+/* Values that have labels, by their address: all that come from a conversation, and strings that were made of them. */
+struct template_labelled {
+    json_t *value;    /* NULL: a free place */
+    uint16_t *labels; /* (bytes of the string), owned; NULL: all of the value is untrusted */
+    uint16_t message; /* 1 + its index among the messages, if it is one */
+};
+
+struct template_labels {
+    struct template_labelled *places; /* (mask + 1), owned; NULL: the run is not labelled */
+    size_t mask, n;
+};
+
 struct template_variable {
     const char *name; /* (n), borrowed */
     size_t n;
@@ -71,7 +90,9 @@ struct template_run {
     size_t n_macros;
     json_t *undefined;  /* the undefined value, an empty list of its own */
     json_t *namespaces; /* list of all, which have no other mark */
-    struct client_text out;
+    struct template_text out;
+    struct template_labels labels;
+    uint16_t message; /* label of what is printed now; 0 outside loops over messages */
     enum { TEMPLATE_NO_JUMP, TEMPLATE_BREAK, TEMPLATE_CONTINUE } jump;
     time_t now;
     struct error *err;
@@ -152,13 +173,19 @@ bool template_is_undefined(const struct template_run *r, const json_t *value);
 bool template_is_integer(const json_t *value); /* a boolean is one */
 json_int_t template_integer(const json_t *value);
 
-bool template_add(struct template_run *r, struct client_text *text, const char *bytes, size_t n);
+/* Appends text of the template's own. */
+bool template_add(struct template_run *r, struct template_text *text, const char *bytes, size_t n);
+/* Appends n bytes of a string, with their labels. */
+bool template_add_part(struct template_run *r, struct template_text *text, const json_t *string, size_t from, size_t n);
 /* Appends str(value). */
-bool template_print(struct template_run *r, const struct template_token *at, struct client_text *text,
+bool template_print(struct template_run *r, const struct template_token *at, struct template_text *text,
                     const json_t *value);
 json_t *template_string(struct template_run *r, const char *bytes, size_t n);
+/* n bytes of a string as a string, with their labels. */
+json_t *template_part(struct template_run *r, const json_t *string, size_t from, size_t n);
 /* A string of the text, which is freed. */
-json_t *template_take(struct template_run *r, struct client_text *text);
+json_t *template_take(struct template_run *r, struct template_text *text);
+void template_text_free(struct template_text *text);
 
 /* Appends to a list and takes the reference; NULL is a failure. */
 bool template_append(struct template_run *r, json_t *list, json_t *value);
@@ -171,6 +198,24 @@ json_t *template_slice(struct template_run *r, const struct template_token *at, 
                        const json_t *to, const json_t *step);
 /* value.key or value[key]; undefined if it has none. */
 json_t *template_member(struct template_run *r, const struct template_token *at, json_t *value, const json_t *key);
+
+/* ---- labels.c: which bytes are a conversation's. Without labels each of these does nothing ---- */
+
+/* Begins labels for a conversation's variables. */
+bool template_labels_open(struct template_run *r, const json_t *variables);
+void template_labels_close(struct template_run *r);
+/* Makes room for the labels of a text's bytes. */
+bool template_labels_reserve(struct template_run *r, struct template_text *text);
+/* Gives a new string the labels (its bytes); NULL: all of it is untrusted. Takes the reference; NULL is a failure. */
+json_t *template_labels_set(struct template_run *r, json_t *string, const uint16_t *labels);
+/* The place of a value, or NULL. Borrowed until the next value is labelled. */
+const struct template_labelled *template_labels_of(const struct template_run *r, const json_t *value);
+/* True if the value is labelled, or one within it. */
+bool template_labels_any(const struct template_run *r, const json_t *value);
+/* Adds a label to the bytes of the output from `from` on. */
+void template_labels_add(struct template_run *r, size_t from, uint16_t label);
+/* Notes that the bytes of the output from `from` on are printed now. */
+void template_labels_printed(struct template_run *r, size_t from);
 
 /* ---- call.c and filter.c ---- */
 
@@ -207,9 +252,8 @@ json_t *template_strip(struct template_run *r, const struct template_call *c);
 json_t *template_change_case(struct template_run *r, const struct template_call *c);
 json_t *template_replace(struct template_run *r, const struct template_call *c);
 json_t *template_list_items(struct template_run *r, const struct template_call *c);
-/* items joined by the text between. */
-json_t *template_join_all(struct template_run *r, const struct template_call *c, json_t *items, const char *between,
-                          size_t n);
+/* items joined by the string between; NULL: by nothing. */
+json_t *template_join_all(struct template_run *r, const struct template_call *c, json_t *items, const json_t *between);
 
 /* NULL: there is none. Borrowed. */
 json_t *template_argument(const struct template_arguments *arguments, unsigned position, const char *name);

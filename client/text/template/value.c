@@ -52,12 +52,32 @@ const char *template_type(const struct template_run *r, const json_t *value)
     return template_is_undefined(r, value) ? "an undefined value" : names[json_typeof(value)];
 }
 
-bool template_add(struct template_run *r, struct client_text *text, const char *bytes, size_t n)
+bool template_add(struct template_run *r, struct template_text *text, const char *bytes, size_t n)
 {
-    return template_charge(r, n) && (client_text_add(text, bytes, n, NULL) == 0 || template_no_memory(r));
+    return template_charge(r, n) && (client_text_add(&text->bytes, bytes, n, NULL) == 0 || template_no_memory(r)) &&
+           template_labels_reserve(r, text);
 }
 
-bool template_print(struct template_run *r, const struct template_token *at, struct client_text *text,
+bool template_add_part(struct template_run *r, struct template_text *text, const json_t *string, size_t from, size_t n)
+{
+    const struct template_labelled *known = template_labels_of(r, string);
+    const size_t at = text->bytes.n;
+
+    if (!template_add(r, text, json_string_value(string) + from, n))
+        return false;
+    for (size_t i = 0; known && i < n; i++)
+        text->labels[at + i] = known->labels ? known->labels[from + i] : CLIENT_LABEL_UNTRUSTED;
+    return true;
+}
+
+void template_text_free(struct template_text *text)
+{
+    free(text->bytes.bytes);
+    free(text->labels);
+    *text = (struct template_text){0};
+}
+
+bool template_print(struct template_run *r, const struct template_token *at, struct template_text *text,
                     const json_t *value)
 {
     char number[32];
@@ -65,7 +85,7 @@ bool template_print(struct template_run *r, const struct template_token *at, str
     if (template_is_undefined(r, value))
         return r->rc == 0;
     if (json_is_string(value))
-        return template_add(r, text, json_string_value(value), json_string_length(value));
+        return template_add_part(r, text, value, 0, json_string_length(value));
     if (json_is_integer(value))
         return template_add(r, text, number,
                             (size_t)snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT,
@@ -87,12 +107,25 @@ json_t *template_string(struct template_run *r, const char *bytes, size_t n)
     return out ? out : template_no_memory(r);
 }
 
-json_t *template_take(struct template_run *r, struct client_text *text)
+json_t *template_part(struct template_run *r, const json_t *string, size_t from, size_t n)
 {
-    json_t *out = r->rc ? NULL : template_string(r, text->bytes, text->n);
+    const struct template_labelled *known = template_labels_of(r, string);
+    json_t *out = template_string(r, json_string_value(string) + from, n);
 
-    free(text->bytes);
-    *text = (struct client_text){0};
+    return out && known ? template_labels_set(r, out, known->labels ? known->labels + from : NULL) : out;
+}
+
+json_t *template_take(struct template_run *r, struct template_text *text)
+{
+    json_t *out = r->rc ? NULL : template_string(r, text->bytes.bytes, text->bytes.n);
+
+    for (size_t i = 0; out && text->labels && i < text->bytes.n; i++) {
+        if (text->labels[i]) {
+            out = template_labels_set(r, out, text->labels);
+            break;
+        }
+    }
+    template_text_free(text);
     return out;
 }
 
@@ -150,7 +183,8 @@ bool template_check_member(struct template_run *r, const struct template_token *
 json_t *template_list(struct template_run *r, const struct template_token *at, json_t *value)
 {
     const char *key, *text = json_string_value(value);
-    size_t left = json_string_length(value);
+    const size_t n_all = json_string_length(value);
+    const bool labelled = template_labels_of(r, value) != NULL;
     json_t *out, *item;
 
     if (json_is_array(value))
@@ -158,11 +192,14 @@ json_t *template_list(struct template_run *r, const struct template_token *at, j
     if (!json_is_object(value) && !text)
         return template_fail(r, at, "%s has no elements", template_type(r, value));
     out = json_array();
-    json_object_foreach(value, key, item) template_append(r, out, template_string(r, key, strlen(key)));
-    while (!r->rc && left > 0) {
-        const size_t n = (size_t)client_utf8_character((const uint8_t *)text, left);
-        template_append(r, out, template_string(r, text, n));
-        text += n, left -= n;
+    json_object_foreach(value, key, item)
+    {
+        json_t *name = template_string(r, key, strlen(key));
+        template_append(r, out, name && labelled ? template_labels_set(r, name, NULL) : name);
+    }
+    for (size_t from = 0, n; !r->rc && from < n_all; from += n) {
+        n = (size_t)client_utf8_character((const uint8_t *)text + from, n_all - from);
+        template_append(r, out, template_part(r, value, from, n));
     }
     return out;
 }
@@ -191,7 +228,7 @@ json_t *template_slice(struct template_run *r, const struct template_token *at, 
     json_int_t stride = is_step && template_is_integer(step) ? template_integer(step) : is_step ? 0 : 1;
     const bool down = stride < 0;
     json_int_t begin = down ? n - 1 : 0, end = down ? -1 : n;
-    struct client_text text = {0};
+    struct template_text text = {0};
 
     if (stride == 0 || !read_bound(&begin, from, n, down) || !read_bound(&end, to, n, down))
         template_fail(r, at, "a slice needs numbers, and a step that is not 0");
@@ -199,7 +236,7 @@ json_t *template_slice(struct template_run *r, const struct template_token *at, 
     for (json_int_t i = begin; !r->rc && (down ? i > end : i < end); i += stride) {
         json_t *item = json_array_get(items, (size_t)i);
         if (json_is_string(value))
-            template_add(r, &text, json_string_value(item), json_string_length(item));
+            template_add_part(r, &text, item, 0, json_string_length(item));
         else
             template_append(r, out, json_incref(item));
     }

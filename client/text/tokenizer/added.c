@@ -53,7 +53,8 @@ static int add_token(struct client_tokenizer *t, const json_t *token, struct err
     const struct tokenizer_added added = {.id = (uint32_t)json_integer_value(json_object_get(token, "id")),
                                           .lstrip = flag(token, "lstrip"),
                                           .rstrip = flag(token, "rstrip"),
-                                          .single_word = flag(token, "single_word")};
+                                          .single_word = flag(token, "single_word"),
+                                          .special = flag(token, "special")};
     struct client_text normal = {0};
     const char *text = json_string_value(content);
     size_t n = json_string_length(content);

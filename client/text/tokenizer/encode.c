@@ -54,12 +54,18 @@ static bool stands_alone(const struct tokenizer_added *token, const struct token
 
 /* Finds the first token that begins in [from, limit) and ends in the segment. */
 static const struct tokenizer_added *find(const struct tokenizer_set *set, size_t *at,
-                                          const struct tokenizer_segment *s, size_t from, size_t limit, uint32_t before)
+                                          const struct tokenizer_segment *s, size_t from, size_t limit, uint32_t before,
+                                          const struct tokenizer_marks *marks)
 {
     for (*at = from; *at < limit;) {
         const uint8_t byte = (uint8_t)s->text[*at];
         const struct tokenizer_added *token =
             set->first[byte] < set->first[byte + 1] ? tokenizer_added_at(set, s->text + *at, s->to - *at) : NULL;
+        size_t skipped;
+        if (token && tokenizer_marks_hide(&token, &skipped, marks, set, s->text, *at)) {
+            *at = skipped;
+            continue;
+        }
         if (token && stands_alone(token, s, *at, before))
             return token;
         *at += token ? token->n : 1;
@@ -84,7 +90,8 @@ static int encode_changed(struct client_tokens *out, size_t *used, struct client
 {
     const struct tokenizer_changes *changes = level == 0 ? &t->normal : &t->lead;
     struct tokenizer_held *held = &t->work.held[level];
-    size_t end = s.to, done;
+    const bool begins = !held->begun, first = s.first;
+    size_t end = s.to, done, *kept;
 
     *used = s.from;
     if (changes->n == 0)
@@ -93,15 +100,20 @@ static int encode_changed(struct client_tokens *out, size_t *used, struct client
         end = changes->whole || s.to == s.from ? s.from : tokenizer_changes_cut(changes, s.text, s.from, s.to);
     if (!s.closed && end == s.from)
         return 0;
-    int rc = tokenizer_changes_apply(&held->text, changes, &t->work, s.text + s.from, end - s.from, !held->begun,
-                                     &s.first, err);
+    int rc =
+        tokenizer_changes_apply(&held->text, changes, &t->work, s.text + s.from, end - s.from, begins, &s.first, err);
     if (rc)
         return rc;
     if (!held->begun)
         held->first = s.first;
     held->begun = held->begun || held->text.n > 0;
     const struct tokenizer_segment changed = {held->text.bytes, 0, held->text.n, s.closed, held->first};
+    const struct tokenizer_changed change = {changes, s.text, s.from, end, begins, first, changed.text, changed.to};
+    rc = tokenizer_marks_enter(&kept, t->work.marks, &t->work, &change, err);
+    if (rc)
+        return rc;
     rc = encode_next(out, &done, t, level, changed, err);
+    tokenizer_marks_return(t->work.marks, kept);
     if (rc)
         return rc;
     *used = end;
@@ -140,7 +152,7 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
         /* A token that begins behind the limit may extend beyond the segment, or have a word character beside it. */
         const size_t open = set->longest > 0 && !s.closed ? set->longest - 1 + (set->single_word ? 4 : 0) : 0;
         const size_t limit = s.to - s.from > open ? s.to - open : s.from;
-        token = set->n > 0 ? find(set, &at, &all, next, limit, before) : NULL;
+        token = set->n > 0 ? find(set, &at, &all, next, limit, before, t->work.marks) : NULL;
         if (!token)
             return encode_rest(out, used, t, level, s, limit, err);
         const size_t begin = token->lstrip ? before_blanks(s.text, s.from, at) : at;
@@ -156,6 +168,7 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
             *used = run, out->n = n_before;
             return 0;
         }
+        tokenizer_marks_pass(t->work.marks, end, out->n);
         if (!rc)
             rc = client_tokens_add(out, &token->id, 1, err);
         if (rc)

@@ -99,7 +99,8 @@ static int encode_changed(struct client_tokens *out, size_t *used, struct client
                           struct tokenizer_segment s, struct error *err)
 {
     struct client_text *text = &t->work.changed[step];
-    size_t done;
+    const bool first = s.first;
+    size_t done, *kept;
 
     text->n = 0;
     *used = s.from;
@@ -110,8 +111,26 @@ static int encode_changed(struct client_tokens *out, size_t *used, struct client
     if (rc)
         return rc;
     *used = s.to;
-    return tokenizer_encode_steps(out, &done, t, step + 1,
-                                  (struct tokenizer_segment){text->bytes, 0, text->n, true, s.first}, err);
+    const struct tokenizer_changed change = {
+        &t->steps[step].changes, s.text, s.from, s.to, true, first, text->bytes, text->n};
+    rc = tokenizer_marks_enter(&kept, t->work.marks, &t->work, &change, err);
+    if (rc)
+        return rc;
+    rc = tokenizer_encode_steps(out, &done, t, step + 1,
+                                (struct tokenizer_segment){text->bytes, 0, text->n, true, s.first}, err);
+    tokenizer_marks_return(t->work.marks, kept);
+    return rc;
+}
+
+static int add_word(struct client_tokens *out, struct client_tokenizer *t, const char *text, size_t from, size_t to,
+                    struct error *err)
+{
+    const size_t before = out->n;
+    const int rc = client_tokenizer_encode_word(out, t, text + from, to - from, err);
+
+    if (!rc)
+        tokenizer_marks_pass_word(t->work.marks, t, text, from, to, out->ids + before, out->n - before, before);
+    return rc;
 }
 
 /* A word as such: BPE over characters may begin before all of it is there. */
@@ -125,11 +144,11 @@ static int encode_word(struct client_tokens *out, size_t *used, struct client_to
         const size_t n = tokenizer_word_cut(t, s.text + at, s.to - at);
         if (at + n == s.to)
             break;
-        rc = client_tokenizer_encode_word(out, t, s.text + at, n, err);
+        rc = add_word(out, t, s.text, at, at + n, err);
         at += n;
     }
     if (!rc && s.closed && at < s.to) {
-        rc = client_tokenizer_encode_word(out, t, s.text + at, s.to - at, err);
+        rc = add_word(out, t, s.text, at, s.to, err);
         at = s.to;
     }
     *used = at;

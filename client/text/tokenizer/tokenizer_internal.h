@@ -42,7 +42,7 @@ struct tokenizer_added {
     char *text; /* (n), owned */
     size_t n;
     uint32_t id;
-    bool lstrip, rstrip, single_word;
+    bool lstrip, rstrip, single_word, special;
 };
 
 struct tokenizer_set {
@@ -134,6 +134,18 @@ struct tokenizer_held {
     uint32_t before; /* the character before what is looked at; 0: none */
 };
 
+/* What client_tokenizer_encode_marked looks for, as places of the text that is looked at: of the changed text while it
+ * is encoded. */
+struct tokenizer_marks {
+    size_t *at;    /* (n) bytes, ascending */
+    bool *ends;    /* (n) the byte is the last one before an end */
+    size_t *token; /* (n) the token that each is in; known for those before `next` */
+    size_t n, next;
+    size_t
+        *plain; /* (n_plain) in pairs, ascending: where a part begins that holds no special tokens, and where it ends */
+    size_t n_plain;
+};
+
 /* Working memory, for one thread: for merging a word its tokens as a linked list, and a heap of the pairs that can
  * merge; for text in pieces what is held. */
 struct tokenizer_work {
@@ -147,6 +159,7 @@ struct tokenizer_work {
     struct tokenizer_matcher matcher;
     uint64_t grows; /* bytes by which changes may still lengthen the text */
     struct tokenizer_held held[2];
+    struct tokenizer_marks *marks;                   /* NULL, but for client_tokenizer_encode_marked */
     bool begun;                                      /* some of the whole text has been used */
     struct client_text between[2];                   /* between two changes */
     struct client_text changed[TOKENIZER_MAX_STEPS]; /* a word after the changes of a step */
@@ -264,6 +277,37 @@ bool tokenizer_is_bytes(const struct client_tokenizer *t);
 /* Reads tokenizer.json's list; ids were checked, and the normalizer was read. */
 int tokenizer_added_open(struct client_tokenizer *t, const json_t *list, struct error *err);
 void tokenizer_added_close(struct tokenizer_set *set);
+
+/* ---- Marks, in marks.c: NULL for marks is none ---- */
+
+/* True if a special token at `at` is a text that somebody wrote. *skipped: where to look next; or there is a shorter
+ * token at `at`, which becomes *token. */
+bool tokenizer_marks_hide(const struct tokenizer_added **token, size_t *skipped, const struct tokenizer_marks *marks,
+                          const struct tokenizer_set *set, const char *text, size_t at);
+
+/* The text up to `end`, as far as it has not been passed, is in token number `token`. */
+void tokenizer_marks_pass(struct tokenizer_marks *marks, size_t end, size_t token);
+
+/* A word, [from, end) of the text, has become the tokens ids (n_ids), numbered from `token`. */
+void tokenizer_marks_pass_word(struct tokenizer_marks *marks, const struct client_tokenizer *t, const char *text,
+                               size_t from, size_t end, const uint32_t *ids, size_t n_ids, size_t token);
+
+/* A part of a text that is changed, and what it becomes; begins, first: as tokenizer_changes_apply has them. */
+struct tokenizer_changed {
+    const struct tokenizer_changes *changes;
+    const char *text; /* [from, to) of it */
+    size_t from, to;
+    bool begins, first;
+    const char *made; /* (n_made) */
+    size_t n_made;
+};
+
+/* Turns places into those of the changed text. *kept holds what tokenizer_marks_return needs; -ENOMEM and the errors of
+ * changes. */
+int tokenizer_marks_enter(size_t **kept, struct tokenizer_marks *marks, struct tokenizer_work *work,
+                          const struct tokenizer_changed *changed, struct error *err);
+/* Turns them back, and frees what was kept. */
+void tokenizer_marks_return(struct tokenizer_marks *marks, size_t *kept);
 
 /* The longest token of the set at the start of text (n bytes), or NULL. */
 const struct tokenizer_added *tokenizer_added_at(const struct tokenizer_set *set, const char *text, size_t n);

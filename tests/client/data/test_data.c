@@ -116,10 +116,6 @@ static const struct {
     {"text.jsonl", BYTES("{\"text\": \"one\\u00e9\", \"id\": 7}\n\n{\"text\": \"two\\n\"}\n{\"text\": \"\"}"),
      "one\xC3\xA9\ntwo\n"},
     {"pairs.jsonl", BYTES("{\"prompt\": \"2+2=\", \"completion\": \"4\"}\r\n"), "2+2=4\n"},
-    {"talk.jsonl",
-     BYTES("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": "
-           "\"Hello\"}]}"),
-     "user: Hi\nassistant: Hello\n"},
     {"packed.jsonl.gz", BYTES(JSONL_GZ), "hi\n"},
     /* Texts that look a little like other formats. */
     {"braces.c", BYTES("{ int a[] = {1}; }\n"), NULL},
@@ -172,8 +168,8 @@ static const struct {
     {"b.jsonl", BYTES("{\"text\": \"one\"}\n\nnot json\n"), "line 3", "not JSON"},
     {"c.jsonl", BYTES("{\"text\": 7}\n"), "line 1", "\"text\""},
     {"d.jsonl", BYTES("[\"text\"]\n"), "line 1", "no object"},
-    {"e.jsonl", BYTES("{\"messages\": [{\"role\": \"user\"}]}\n"), "line 1", "content"},
-    {"f.jsonl", BYTES("{\"messages\": []}\n"), "line 1", "messages"},
+    {"e.jsonl", BYTES("{\"text\": \"a\"}\n{\"messages\": []}\n"), "line 2: a conversation", "--model DIR"},
+    {"f.jsonl", BYTES("{\"instruction\": \"Hi\"}\n"), "line 1: a conversation", "first line"},
     {"g.jsonl", BYTES("{\"prompt\": \"a\"}\n"), "line 1", "completion"},
     /* Other formats, by their names. */
     {"o.txt", BYTES("PK\x03\x04\x14\0\0\0"), "zip", "unzip"},
@@ -499,4 +495,39 @@ TEST(a_nameless_file_lies_where_tmpdir_says_or_where_it_can)
     }
     if (any >= 0)
         close(any);
+}
+
+/* A name ends in a weight only if no file has that name. */
+TEST(a_name_may_end_in_a_weight)
+{
+    static const struct {
+        const char *name;
+        double weight; /* 0: there is no such file */
+    } names[] = {{"w.jsonl", 1},       {"w.jsonl=2", 2},    {"w.jsonl=0.5", 0.5}, {"w.jsonl=1.", 1}, {"x=3", 1},
+                 {"x=3=4", 4},         {"w.jsonl=0", 0},    {"w.jsonl=", 0},      {"w.jsonl=-1", 0}, {"w.jsonl=1e3", 0},
+                 {"w.jsonl=1.2.3", 0}, {"w.jsonl=1001", 0}, {"w*.jsonl=3", 3}};
+    const struct client_data_rules rules = {.vocabulary = 256};
+
+    processes_put_text("w.jsonl", "{\"text\": \"a\"}\n");
+    processes_put_text("x=3", "text");
+    for (int i = 0; i < COUNT(names); i++) {
+        const char *name = print("%s/%s", processes_directory(), names[i].name);
+        struct client_data data;
+        struct error err = {""};
+        const int rc = client_data_open(&data, &name, 1, &err);
+        if (names[i].weight == 0) {
+            ck_assert_msg(rc == -ENOENT, "%s: %d", name, rc);
+            continue;
+        }
+        ck_assert_msg(rc == 0, "%s", err.text);
+        ck_assert_double_eq(data.files[0].weight, names[i].weight);
+        char *again = client_data_name(&data.files[0]);
+        ck_assert_int_eq(strchr(again, '=') != NULL, names[i].weight != 1 || names[i].name[0] == 'x');
+        if (names[i].weight != 1) {
+            ck_assert_int_eq(client_data_check(&data, &rules, &err), -EINVAL);
+            ck_assert_holds(err.text, "has the weight", "conversations");
+        }
+        free(again);
+        client_data_free(&data);
+    }
 }

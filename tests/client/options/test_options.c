@@ -81,8 +81,13 @@ TEST(masked_tokens_are_a_fraction_and_have_no_successor)
 TEST(a_task_has_minibatches_of_rows)
 {
     struct eps_train_options in = given(), out;
-    struct client_facts task = {
-        .n_positions = 256, .task = EPS_CLASSIFY, .n_rows = 1000, .longest = 61, .least = 3, .n_tokens = 20000};
+    struct client_facts task = {.n_positions = 256,
+                                .whole = true,
+                                .task = EPS_CLASSIFY,
+                                .n_rows = 1000,
+                                .longest = 61,
+                                .least = 3,
+                                .n_tokens = 20000};
     struct error err;
 
     resolve(&out, &in, &task);

@@ -10,13 +10,12 @@
 
 enum { N = 1000, BATCH = 8, SEQ = 96, N_STEPS = N / BATCH };
 
-static struct client_row list[N];
-static const struct client_rows rows = {.list = list, .n = N, .fd = -1, .pairs = {.n = {1, 1}}};
+static uint32_t lengths[N];
 
 static void setup(void)
 {
     for (uint32_t i = 0; i < N; i++)
-        list[i].n[0] = 1 + (i * 2654435761u >> 8) % 120; /* 3 to 122 tokens, some longer than SEQ */
+        lengths[i] = 3 + (i * 2654435761u >> 8) % 120; /* some longer than SEQ */
 }
 
 SUITE_FIXTURE(setup, NULL)
@@ -25,7 +24,7 @@ static struct client_subset all(uint32_t n)
 {
     struct client_subset subset;
 
-    ck_assert_int_eq(client_subset_all(&subset, &rows, NULL), 0);
+    ck_assert_int_eq(client_subset_all(&subset, lengths, N, NULL), 0);
     subset.n = n;
     return subset;
 }
@@ -34,7 +33,9 @@ static struct client_batches batches_of(const struct client_subset *subset, enum
 {
     struct client_batches batches;
 
-    ck_assert_int_eq(client_batches_init(&batches, subset, BATCH, SEQ, order, seed, NULL), 0);
+    const struct client_batches_options options = {
+        .subset = subset, .batch = BATCH, .seq = SEQ, .order = order, .seed = seed};
+    ck_assert_int_eq(client_batches_init(&batches, &options, NULL), 0);
     return batches;
 }
 
@@ -65,13 +66,18 @@ TEST(an_epoch_has_every_row_once_and_its_last_minibatch_what_is_left)
     client_subset_free(&subset);
 }
 
+static uint32_t length_of(uint32_t row)
+{
+    return lengths[row] < SEQ ? lengths[row] : SEQ;
+}
+
 static uint32_t longest_of(const uint32_t *got, uint32_t n)
 {
     uint32_t longest = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        if (client_rows_length(&rows, got[i], SEQ) > longest)
-            longest = client_rows_length(&rows, got[i], SEQ);
+        if (length_of(got[i]) > longest)
+            longest = length_of(got[i]);
     return longest;
 }
 
@@ -86,7 +92,7 @@ static uint64_t padding(struct client_batches *b, uint64_t first)
         client_batches_get(&got, &n, b, step);
         const uint32_t length = client_batches_length(longest_of(got, n), SEQ);
         for (uint32_t i = 0; i < n; i++)
-            sum += length - client_rows_length(&rows, got[i], SEQ);
+            sum += length - length_of(got[i]);
     }
     return sum;
 }
@@ -167,7 +173,7 @@ TEST(tokens_so_far_are_real_ones)
         ck_assert_uint_eq(client_batches_tokens(&b, step), sum);
         client_batches_get(&got, &n, &b, step);
         for (uint32_t i = 0; i < n; i++)
-            sum += list[got[i]].n[0] + 2 < SEQ ? list[got[i]].n[0] + 2 : SEQ;
+            sum += length_of(got[i]);
     }
     client_batches_free(&b);
     client_subset_free(&subset);
@@ -186,8 +192,8 @@ TEST(a_tenth_is_held_out_by_the_seed)
     struct client_subset rest, held, other_rest, other;
     uint32_t n_common = 0;
 
-    ck_assert_int_eq(client_subset_divide(&rest, &held, &rows, 1, NULL), 0);
-    ck_assert_int_eq(client_subset_divide(&other_rest, &other, &rows, 2, NULL), 0);
+    ck_assert_int_eq(client_subset_divide(&rest, &held, lengths, N, 1, NULL), 0);
+    ck_assert_int_eq(client_subset_divide(&other_rest, &other, lengths, N, 2, NULL), 0);
     ck_assert_uint_eq(held.n, N / 10);
     ck_assert_uint_eq(rest.n, N - N / 10);
     bool seen[N] = {false};
@@ -207,9 +213,60 @@ TEST(a_tenth_is_held_out_by_the_seed)
     ck_assert_uint_lt(n_common, 40); /* 10 of 100 are expected */
     client_subset_free(&rest), client_subset_free(&held), client_subset_free(&other_rest), client_subset_free(&other);
 
-    const struct client_rows one = {.list = list, .n = 1, .fd = -1};
     struct error err = {""};
-    ck_assert_int_eq(client_subset_divide(&rest, &held, &one, 1, &err), -EINVAL);
+    ck_assert_int_eq(client_subset_divide(&rest, &held, lengths, 1, 1, &err), -EINVAL);
     ck_assert_holds(err.text, "one row");
     client_subset_free(&rest), client_subset_free(&held);
+}
+
+/* 30 rows once, 20 twice and 50 every second time are 95 rows an epoch. After 20 epochs each has had its share, to the row, and
+ * in each epoch no row comes more often than its weight rounded up. */
+TEST(shares_are_taken_as_often_as_their_weights_say)
+{
+    static const struct client_share shares[] = {{.first = 0, .n = 30, .weight = 1},
+                                                 {.first = 30, .n = 0, .weight = 7},
+                                                 {.first = 30, .n = 20, .weight = 2},
+                                                 {.first = 50, .n = 50, .weight = 0.5}};
+    struct client_subset subset = all(100);
+    const struct client_batches_options options = {.subset = &subset,
+                                                   .shares = shares,
+                                                   .n_shares = 4,
+                                                   .batch = BATCH,
+                                                   .seq = SEQ,
+                                                   .order = EPS_SHUFFLED,
+                                                   .seed = 1};
+    struct client_batches b, other;
+    unsigned total[100] = {0}, n_new = 0;
+    uint64_t tokens = 0;
+    const uint32_t *got;
+    uint32_t n;
+
+    ck_assert_int_eq(client_batches_init(&b, &options, NULL), 0);
+    ck_assert_int_eq(client_batches_init(&other, &options, NULL), 0);
+    ck_assert_uint_eq(b.n_rows, 30 + 40 + 25);
+    ck_assert_uint_eq(b.n, 12);
+    for (uint64_t epoch = 0; epoch < 20; epoch++) {
+        unsigned now[100] = {0};
+        for (uint64_t step = epoch * b.n; step < (epoch + 1) * b.n; step++) {
+            ck_assert_uint_eq(client_batches_tokens(&b, step), tokens);
+            client_batches_get(&got, &n, &b, step);
+            for (uint32_t i = 0; i < n; i++)
+                now[got[i]]++, tokens += length_of(got[i]);
+        }
+        for (unsigned row = 0; row < 100; row++) {
+            ck_assert_uint_le(now[row], row >= 30 && row < 50 ? 2 : 1);
+            total[row] += now[row];
+            n_new += epoch == 1 && row >= 50 && now[row] && total[row] == 1;
+        }
+    }
+    for (unsigned row = 0; row < 100; row++)
+        ck_assert_uint_eq(total[row], row < 30 ? 20 : row < 50 ? 40 : 10);
+    ck_assert_uint_eq(n_new, 25); /* the second epoch has the other half */
+    client_batches_get(&got, &n, &b, 230);
+    const uint32_t first = got[0];
+    client_batches_get(&got, &n, &other, 230); /* without those before it */
+    ck_assert_uint_eq(got[0], first);
+    ck_assert_uint_eq(client_batches_tokens(&other, 240), tokens);
+    client_batches_free(&b), client_batches_free(&other);
+    client_subset_free(&subset);
 }

@@ -207,6 +207,90 @@ TEST_EACH(a_nest_of_any_kind_has_a_limit, 6)
     ck_assert_holds(err.text, "more than 64 statements and expressions");
 }
 
+/* Of each byte: a dot if it is the template's, else u if it is a message's; in capitals, G and U, what is generated.
+ * Messages are {role: user, content: " a-b ", parts: ["x", {"k": "y"}]} and {role: assistant, content: "C"}. */
+static const struct {
+    const char *source, *text, *labels;
+} labelled[] = {
+    {"<{{ messages[0].role }}>{{ messages[0].content }}", "<user> a-b ", "......uuuuu"},
+    {"{{ messages[0].content | trim }}|{{ messages[0].content.rstrip() }}", "a-b| a-b", "uuu.uuuu"},
+    {"{{ messages[0].content.replace('-', '==') }}{{ 'x-y'.replace('-', messages[0].parts[0]) }}", " a==b xxy",
+     "uu..uu.u."},
+    {"{{ messages[0].content.split('-')[1] }}{{ messages[0].content[1:4] }}{{ messages[0].content[-2] }}", "b a-bb",
+     "uuuuuu"},
+    {"{{ '(' + messages[1].content ~ ')' }}{{ (messages[1].content + '.') | lower }}", "(C)c.", ".u.u."},
+    {"{{ ['a', messages[1].content] | join('-') }}{{ messages[1].content.join(['1', '2']) }}", "a-C1C2", "..u.u."},
+    {"{{ messages[0].parts[1] | tojson }}{{ {'k': 'y'} | tojson }}", "{\"k\": \"y\"}{\"k\": \"y\"}",
+     "uuuuuuuuuu.........."},
+    {"{% for k, v in messages[0].parts[1] | items %}{{ k }}={{ v }}{% endfor %}", "k=y", "u.u"},
+    {"{% for c in messages[1].content %}{{ c }}{% endfor %}{{ messages[0].parts | first }}{{ messages[0].content | "
+     "reverse }}",
+     "Cx b-a ", "uuuuuuu"},
+    {"{% set x %}[{{ messages[1].content }}]{% endset %}{{ x }}{% macro m(a) %}{{ a }}!{% endmacro %}{{ "
+     "m(messages[1].content) }}",
+     "[C]C!", ".u.u."},
+    {"{% generation %}<{{ messages[1].content }}{% endgeneration %}>", "<C>", "GU."},
+    {"{% set x %}{% generation %}g{% endgeneration %}{% endset %}{{ x + messages[1].content }}", "gC", "Gu"},
+    {"{{ messages[0].content == ' a-b ' }}{{ 'a' in messages[0].content }}{{ messages[0].content | length }}",
+     "TrueTrue5", "........."},
+    {"{{ tools[0].name }}{{ bos_token }}{{ messages[0].none }}{{ messages[0].content | string }}", "t<s> a-b ",
+     "u...uuuuu"},
+};
+
+static json_t *labelled_variables(void)
+{
+    return json_pack("{s:[{s:s, s:s, s:[s, {s:s}]}, {s:s, s:s}], s:[{s:s}], s:s}", "messages", "role", "user",
+                     "content", " a-b ", "parts", "x", "k", "y", "role", "assistant", "content", "C", "tools", "name",
+                     "t", "bos_token", "<s>");
+}
+
+TEST_EACH(labels_follow_a_message_s_text_through_what_a_template_does, COUNT(labelled))
+{
+    json_t *variables = labelled_variables();
+    struct client_rendering out;
+    struct client_template *t;
+    struct error err = {""};
+    char got[80] = "";
+
+    ck_assert_int_eq(client_template_open(&t, labelled[_i].source, strlen(labelled[_i].source), &err), 0);
+    ck_assert_msg(client_template_render_labelled(&out, t, variables, NOW, &err) == 0, "%s", err.text);
+    for (size_t i = 0; i < out.n; i++) {
+        const bool untrusted = out.labels[i] & CLIENT_LABEL_UNTRUSTED,
+                   generated = out.labels[i] & CLIENT_LABEL_GENERATED;
+        got[i] = untrusted ? (generated ? 'U' : 'u') : generated ? 'G' : '.';
+    }
+    ck_assert_str_eq(out.text, labelled[_i].text);
+    ck_assert_str_eq(got, labelled[_i].labels);
+    free(out.text);
+    free(out.labels);
+    client_template_close(t);
+    json_decref(variables);
+}
+
+/* The innermost loop over messages counts, also over some of them, and from the last to the first. */
+TEST(each_byte_knows_the_message_at_which_it_was_printed)
+{
+    static const char source[] =
+        "-{% for m in messages[1:] %}{{ m.content }}{% for x in ['.'] %}{{ x }}{% endfor %}{% endfor %}-"
+        "{% for m in messages[::-1] %}{{ m.role[0] }}{% endfor %}";
+    static const uint16_t want[] = {0, 2, 2, 0, 2, 1};
+    json_t *variables = labelled_variables();
+    struct client_rendering out;
+    struct client_template *t;
+
+    ck_assert_int_eq(client_template_open(&t, source, strlen(source), NULL), 0);
+    ck_assert_int_eq(client_template_render_labelled(&out, t, variables, NOW, NULL), 0);
+    ck_assert_str_eq(out.text, "-C.-au");
+    for (size_t i = 0; i < out.n; i++)
+        ck_assert_uint_eq(out.labels[i] & CLIENT_LABEL_MESSAGE, want[i]);
+    ck_assert(client_template_names(t, ".") && !client_template_names(t, "messages"));
+    ck_assert(!client_template_marks_answers(t));
+    free(out.text);
+    free(out.labels);
+    client_template_close(t);
+    json_decref(variables);
+}
+
 TEST(a_model_s_template_is_found_where_transformers_finds_it)
 {
     static const char *const configs[] = {

@@ -151,7 +151,8 @@ TEST(the_terms_are_those_counted_by_hand)
  * else grows, and nothing at all of a job that does not pack. */
 TEST(packed_rows_take_their_positions_and_no_byte_more)
 {
-    const struct plan_data whole = plan_data_of(6, 5, 0, false), packed = plan_data_of(6, 5, 0, true);
+    const struct plan_data whole = plan_data_of(&(struct plan_goal){.batch = 6, .seq = 5}, 0),
+                           packed = plan_data_of(&(struct plan_goal){.batch = 6, .seq = 5, .packs = true}, 0);
     struct plan before;
 
     lay_out();

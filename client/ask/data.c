@@ -1,0 +1,291 @@
+/* eps_data: rows as a model sees them, without a model's weights or a daemon. */
+#include "client/daemon/observer.h"
+#include "client/data/data.h"
+#include "client/eps.h"
+#include "client/model/model.h"
+#include "client/model/source.h"
+#include "client/rows/documents.h"
+#include "client/rows/source.h"
+#include "client/text/conversation.h"
+#include "client/text/tokenizer.h"
+#include "proto/plan/memory/data.h"
+#include "proto/wire/message.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct show {
+    const struct eps_data_options *options;
+    const struct eps_data_events *events;
+    void *user;
+    struct eps_data_counts counts;
+    struct client_model model;
+    struct client_data data;
+    struct client_watch watch;
+    struct client_tokenizer *tokenizer; /* NULL: ids have no texts */
+    uint32_t *lengths;                  /* tokens of each row, uncut */
+    struct eps_data_token *tokens;      /* (cap) of the row that is shown */
+    size_t cap;
+};
+
+static int ask(void *user, struct error *err)
+{
+    const struct show *s = user;
+
+    return s->events->should_stop && s->events->should_stop(s->user) ? error_set(err, -EINTR, "interrupted") : 0;
+}
+
+/* Shows a row of n ids (CLIENT_TOKEN_TRAINED), of which the first n_seen are seen, and counts them. */
+static int add_row(struct show *s, struct eps_data_row row, const uint32_t *ids, struct error *err)
+{
+    struct eps_data_counts *counts = &s->counts;
+
+    if (row.n > s->cap) {
+        free(s->tokens);
+        s->tokens = calloc(row.n, sizeof *s->tokens);
+        s->cap = s->tokens ? row.n : 0;
+        if (!s->tokens)
+            return error_set(err, -ENOMEM, "out of memory");
+    }
+    for (size_t i = 0; i < row.n; i++) {
+        struct eps_data_token *token = &s->tokens[i];
+        *token =
+            (struct eps_data_token){.id = ids[i] & ~CLIENT_TOKEN_TRAINED, .trained = ids[i] & CLIENT_TOKEN_TRAINED};
+        if (s->tokenizer)
+            token->text = client_tokenizer_decode(s->tokenizer, token->id, &token->n);
+        counts->n_trained += i < row.n_seen && token->trained;
+    }
+    counts->n_tokens += row.n_seen;
+    row.tokens = s->tokens;
+    row.number = ++counts->n_rows;
+    if (row.number <= s->options->limit && s->events->on_row)
+        s->events->on_row(s->user, &row);
+    return 0;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* lengths (n) become sorted. */
+static void find_quantiles(struct eps_data_counts *counts, uint32_t *lengths, size_t n)
+{
+    static const unsigned percent[EPS_DATA_QUANTILES] = {50, 90, 95, 99};
+
+    qsort(lengths, n, sizeof *lengths, by_number);
+    for (size_t i = 0; n > 0 && i < EPS_DATA_QUANTILES; i++)
+        counts->quantiles[i] = lengths[(n * percent[i] + 99) / 100 - 1];
+    counts->longest = n > 0 ? lengths[n - 1] : 0;
+}
+
+/* ---- Conversations ---- */
+
+static int show_documents(struct show *s, const struct client_documents *documents, struct error *err)
+{
+    const uint32_t longest = client_documents_longest(documents), seq = s->counts.seq;
+    uint32_t *ids = calloc(longest + (size_t)1, sizeof *ids);
+    int rc = ids && s->lengths ? 0 : error_set(err, -ENOMEM, "out of memory");
+
+    for (size_t k = 0; !rc && k < documents->n; k++) {
+        const struct client_document *document = &documents->list[k];
+        const enum eps_fate fate = client_documents_fate(documents, k, seq, s->options->long_rows);
+        const struct eps_data_row row = {.path = s->data.files[document->file].path,
+                                         .line = document->line,
+                                         .fate = fate,
+                                         .n = document->n,
+                                         .n_seen = fate == EPS_KEPT || fate == EPS_CUT
+                                                       ? client_documents_length(documents, k, seq) + 1
+                                                       : 0};
+        if (s->options->long_rows == EPS_LONG_REFUSE && documents->lengths[k] > seq)
+            rc = client_documents_refuse(documents, &s->data, k, seq, err);
+        s->counts.n_cut += fate == EPS_CUT;
+        s->counts.n_dropped += fate == EPS_DROPPED;
+        s->counts.n_unanswered += fate == EPS_UNANSWERED;
+        s->lengths[k] = document->n;
+        if (!rc)
+            rc = client_documents_tokens(documents, ids, k, document->n, err);
+        if (!rc)
+            rc = add_row(s, row, ids, err);
+        if (!rc && k % 1024 == 0)
+            rc = client_watch_ask(&s->watch, err);
+    }
+    free(ids);
+    return rc;
+}
+
+static int show_conversations(struct show *s, struct error *err)
+{
+    const struct client_documents_rules rules = {.tokenizer = s->tokenizer,
+                                                 .side = s->model.side,
+                                                 .train_on =
+                                                     s->options->train_on ? s->options->train_on : EPS_TRAIN_ON_ANSWERS,
+                                                 .weighted = true,
+                                                 .watch = &s->watch};
+    const uint32_t n_positions = s->model.config.n_positions;
+    struct client_documents documents;
+
+    if (s->options->separator)
+        return error_set(err, -EDOM, "--separator is not for conversations, which are rows of their own: leave it out");
+    int rc = client_documents_read(&documents, &s->data, &rules, err);
+    if (rc) {
+        error_prefix(err, "--data");
+    } else {
+        if (s->counts.seq == 0)
+            s->counts.seq = client_documents_seq(client_documents_longest(&documents), n_positions);
+        s->counts.conversations = true;
+        s->counts.n_lines = documents.n_lines;
+        s->lengths = calloc(documents.n + 1, sizeof *s->lengths);
+        rc = show_documents(s, &documents, err);
+        if (!rc)
+            find_quantiles(&s->counts, s->lengths, documents.n);
+    }
+    client_documents_free(&documents);
+    return rc;
+}
+
+/* ---- A stream of text ---- */
+
+/* Shows window k, whose tokens are its ids and then its last successor. */
+static int show_window(struct show *s, struct client_source *source, uint64_t k, uint32_t *ids, struct error *err)
+{
+    const uint32_t seq = s->counts.seq;
+    uint32_t *labels = ids + seq + 1, n = 0;
+    const struct client_row_fields fields = {.at = {[CLIENT_FIELD_IDS] = ids, [CLIENT_FIELD_LABELS] = labels},
+                                             .n_tokens = seq};
+    const int rc = source->ops->read_row(source, &fields, CLIENT_HELD_OUT, source->ops->pick_held_out(source, k), err);
+
+    if (rc)
+        return rc;
+    while (n < seq && labels[n] != PLAN_NO_LABEL)
+        n++;
+    ids[n] = labels[n - 1];
+    for (uint32_t i = 1; i <= n; i++)
+        ids[i] |= CLIENT_TOKEN_TRAINED;
+    s->lengths[k] = n + 1;
+    return add_row(s, (struct eps_data_row){.path = "", .n = n + 1, .n_seen = n + 1}, ids, err);
+}
+
+static int show_windows(struct show *s, struct client_source *source, struct error *err)
+{
+    const uint64_t n = source->ops->n_rows(source, CLIENT_HELD_OUT);
+    uint32_t *ids = calloc(2 * (s->counts.seq + (size_t)1), sizeof *ids);
+    int rc = 0;
+
+    s->lengths = calloc(n + 1, sizeof *s->lengths);
+    if (!ids || !s->lengths)
+        rc = error_set(err, -ENOMEM, "out of memory");
+    else if (n == 0)
+        rc = error_set(err, -EINVAL, "--data: too few tokens for a row of --seq %u and the token after it",
+                       s->counts.seq);
+    for (uint64_t k = 0; !rc && k < n; k++) {
+        rc = show_window(s, source, k, ids, err);
+        if (!rc && k % 1024 == 0)
+            rc = client_watch_ask(&s->watch, err);
+    }
+    if (!rc)
+        find_quantiles(&s->counts, s->lengths, n);
+    free(ids);
+    return rc;
+}
+
+static int show_text(struct show *s, struct error *err)
+{
+    const uint32_t n_positions = s->model.config.n_positions;
+    const struct client_source_rules rules = {.separator = s->options->separator, .watch = &s->watch};
+    struct client_source *source = NULL;
+
+    if (s->options->train_on || s->options->long_rows)
+        return error_set(err, -EDOM, "%s is for conversations, and the data are a stream of text: leave it out",
+                         s->options->train_on ? "--train-on" : "--long");
+    if (s->counts.seq == 0)
+        s->counts.seq = n_positions < 1024 ? n_positions : 1024;
+    const struct client_division division = {.seq = s->counts.seq, .stride = s->counts.seq};
+    int rc = client_model_source(&source, &client_source_text, &s->model, NULL, &s->data, err);
+    if (!rc && (rc = source->ops->read(source, CLIENT_HELD_OUT, &rules, err)) != 0 && rc != -EDOM)
+        error_prefix(err, "--data");
+    if (!rc)
+        rc = client_source_divide(source, &division, err);
+    if (!rc)
+        rc = show_windows(s, source, err);
+    client_source_close(source);
+    return rc;
+}
+
+/* ---- Both ---- */
+
+static int open_model(struct show *s, struct error *err)
+{
+    const uint32_t seq = s->options->seq;
+    int rc = client_model_open_fresh(&s->model, s->options->model, NULL, err);
+
+    if (rc)
+        return rc;
+    if (client_source_kind(&s->model.config) != &client_source_text)
+        return error_set(err, -EDOM,
+                         "--model %s does not predict the next token: eps data shows rows of models that do",
+                         s->options->model);
+    if (seq > s->model.config.n_positions)
+        return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", seq,
+                         s->model.config.n_positions);
+    s->counts.seq = seq;
+    rc = client_tokenizer_open(&s->tokenizer, s->model.side, s->model.config.vocabulary, err);
+    if (rc)
+        error_prefix(err, s->options->model);
+    return rc;
+}
+
+static int show(struct show *s, struct error *err)
+{
+    const struct client_source_ops *kind;
+    int rc = open_model(s, err);
+
+    if (!rc) {
+        rc = client_data_open(&s->data, s->options->data, s->options->n_data, err);
+        if (!rc)
+            rc = client_source_find_kind(&kind, &s->model.config, &s->data, NULL, &s->watch, err);
+        if (rc && rc != -EINTR)
+            error_prefix(err, "--data");
+    }
+    if (rc || kind == &client_source_text)
+        return rc ? rc : show_text(s, err);
+    if (!s->tokenizer && (rc = client_tokenizer_refuse_unread(s->model.side, err)) != 0)
+        return rc;
+    return s->tokenizer
+               ? show_conversations(s, err)
+               : error_set(err, -EINVAL, "%s: it has no tokenizer.json, which conversations need", s->options->model);
+}
+
+struct eps_data_options eps_data_defaults(void)
+{
+    return (struct eps_data_options){.limit = 10};
+}
+
+int eps_data(struct eps_data_counts *out, const struct eps_data_options *options, const struct eps_data_events *events,
+             void *user, struct eps_error *error)
+{
+    static const struct eps_data_events silent;
+    struct show s = {.options = options,
+                     .events = events ? events : &silent,
+                     .user = user,
+                     .model = {.config_fd = -1},
+                     .watch = {.ask = ask, .data = &s}};
+    struct error err = {""};
+    int rc = 0;
+
+    if (!options->model)
+        rc = error_set(&err, -EDOM, "--model is needed: a directory with config.json and the model's tokenizer");
+    else if (options->n_data == 0)
+        rc = error_set(&err, -EDOM, "name at least one file of data, or - for standard input");
+    if (!rc)
+        rc = show(&s, &err);
+    *out = s.counts;
+    client_tokenizer_close(s.tokenizer);
+    client_model_close(&s.model);
+    client_data_free(&s.data);
+    free(s.lengths);
+    free(s.tokens);
+    return client_report(error, &err, rc);
+}

@@ -1,0 +1,288 @@
+#include "client/rows/documents.h"
+
+#include "client/data/data_file.h"
+#include "client/rows/batches.h"
+#include "client/rows/layouts.h"
+#include "client/text/conversation.h"
+#include "proto/plan/memory/data.h"
+#include "proto/wire/message.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* ---- Are they documents? ---- */
+
+enum { SEEN = 1 }; /* ends a loop over lines */
+
+static int see_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
+{
+    enum client_layout *layout = user;
+
+    (void)number, (void)err;
+    if (client_data_is_blank(line, n))
+        return 0;
+    json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, NULL);
+    *layout = client_layout_of(object);
+    json_decref(object);
+    return SEEN;
+}
+
+int client_documents_are(bool *out, struct client_data *data, const struct client_watch *watch, struct error *err)
+{
+    const struct client_data_rules rules = {.watch = watch};
+    struct client_data_pass pass = {.data = data, .rules = &rules, .end = CLIENT_NO_TOKEN};
+    int rc = 0;
+
+    *out = false;
+    for (size_t i = 0; !rc && !*out && i < data->n_files; i++) {
+        struct client_data_file *file = &data->files[i];
+        enum client_layout layout = CLIENT_LAYOUT_NONE;
+        if (!client_data_is_a_text(file))
+            continue;
+        rc = client_data_unpack(&pass, file, err);
+        if (!rc && file->kind == CLIENT_DATA_LINES)
+            rc = client_data_each_line(&pass, file, see_line, &layout, err);
+        rc = rc == SEEN ? 0 : rc;
+        *out = layout == CLIENT_LAYOUT_CONVERSATION || layout == CLIENT_LAYOUT_PROMPT;
+    }
+    return rc;
+}
+
+/* ---- Reading ---- */
+
+struct reading {
+    struct client_documents *documents;
+    struct client_conversations *conversations;
+    struct client_data_pass pass;
+    XXH3_state_t *hash;
+    const struct client_data_file *file;
+    uint32_t file_number, line;
+};
+
+static int make_room(struct client_documents *d, struct error *err)
+{
+    const size_t cap = d->cap ? 2 * d->cap : 1024;
+
+    if (d->n < d->cap)
+        return 0;
+    if (d->n >= UINT32_MAX / 2)
+        return error_set(err, -E2BIG, "more than %zu rows", d->n);
+    struct client_document *list = realloc(d->list, cap * sizeof *list);
+    d->list = list ? list : d->list;
+    uint32_t *lengths = list ? realloc(d->lengths, cap * sizeof *lengths) : NULL;
+    if (!lengths)
+        return error_set(err, -ENOMEM, "out of memory");
+    d->lengths = lengths, d->cap = cap;
+    return 0;
+}
+
+static int add_document(void *user, const uint32_t *ids, size_t n, struct error *err)
+{
+    struct reading *r = user;
+    struct client_documents *d = r->documents;
+    struct client_document document = {.at = d->n_tokens, .n = (uint32_t)n, .file = r->file_number, .line = r->line};
+    int rc = n > INT32_MAX ? error_set(err, -E2BIG, "more than %d tokens", INT32_MAX) : make_room(d, err);
+
+    if (rc)
+        return rc;
+    while (document.first + 1 < n && !(ids[document.first + 1] & CLIENT_TOKEN_TRAINED))
+        document.first++;
+    XXH3_64bits_update(r->hash, &document.n, sizeof document.n);
+    XXH3_64bits_update(r->hash, ids, n * sizeof *ids);
+    rc = client_data_write(d->fd, r->file, ids, n * sizeof *ids, d->n_tokens * sizeof *ids, err);
+    d->n_tokens += n;
+    d->lengths[d->n] = (uint32_t)n - 1;
+    d->list[d->n++] = document;
+    return rc;
+}
+
+static int take_object(struct reading *r, json_t *object, struct error *err)
+{
+    const enum client_layout layout = client_layout_of(object);
+    json_t *conversation;
+    int rc = 0;
+
+    switch (layout) {
+    case CLIENT_LAYOUT_CONVERSATION:
+        conversation = client_layout_conversation(&rc, object, err);
+        if (!rc)
+            rc = client_conversation_encode(r->conversations, conversation, add_document, r, err);
+        json_decref(conversation);
+        return rc;
+    case CLIENT_LAYOUT_PROMPT:
+    case CLIENT_LAYOUT_TEXT:
+        return client_conversation_encode_text(r->conversations, json_object_get(object, "prompt"),
+                                               json_object_get(object,
+                                                               layout == CLIENT_LAYOUT_TEXT ? "text" : "completion"),
+                                               add_document, r, err);
+    case CLIENT_LAYOUT_NONE:
+        break;
+    }
+    return error_set(
+        err, -EINVAL,
+        "no object with \"messages\", \"conversations\", \"instruction\", \"prompt\" and \"completion\", or "
+        "\"text\"");
+}
+
+static int on_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
+{
+    struct reading *r = user;
+    json_error_t why;
+    char where[64];
+
+    if (client_data_is_blank(line, n))
+        return 0;
+    r->line = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
+    json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
+    const int rc = json_is_object(object)
+                       ? take_object(r, object, err)
+                       : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);
+    json_decref(object);
+    r->documents->n_lines++;
+    if (rc == -EINVAL || rc == -E2BIG) {
+        snprintf(where, sizeof where, "line %" PRIu64, number);
+        error_prefix(err, where);
+        error_prefix(err, r->file->path);
+    }
+    return rc;
+}
+
+static int read_file(struct reading *r, struct client_data_file *file, struct error *err)
+{
+    const size_t before = r->documents->n;
+    int rc = client_data_unpack(&r->pass, file, err);
+
+    if (file->weight != 1)
+        XXH3_64bits_update(r->hash, &file->weight, sizeof file->weight);
+    r->file = file;
+    if (!rc && file->kind != CLIENT_DATA_LINES)
+        rc = error_set(
+            err, -EINVAL,
+            "%s: it has no lines of JSON, and another file has conversations, which are rows of their own: give "
+            "its texts as .jsonl, each as {\"text\": \"...\"}",
+            file->path);
+    if (!rc)
+        rc = client_data_each_line(&r->pass, file, on_line, r, err);
+    if (!rc && r->documents->n == before)
+        rc = error_set(err, -EINVAL, "%s: nothing in it", file->path);
+    r->file_number++;
+    return rc;
+}
+
+int client_documents_read(struct client_documents *out, struct client_data *data,
+                          const struct client_documents_rules *rules, struct error *err)
+{
+    const struct client_data_rules watched = {.watch = rules->watch};
+    XXH3_state_t *hash = XXH3_createState();
+    struct reading r = {.documents = out,
+                        .pass = {.data = data, .rules = &watched, .hash = hash, .end = CLIENT_NO_TOKEN},
+                        .hash = hash};
+    int rc = hash ? client_conversations_open(&r.conversations, rules->tokenizer, rules->side, rules->train_on, err)
+                  : error_set(err, -ENOMEM, "out of memory");
+
+    *out = (struct client_documents){.fd = -1};
+    if (!rc && !rules->weighted)
+        rc = client_data_refuse_weights(data, err);
+    if (!rc) {
+        XXH3_64bits_reset(hash);
+        out->fd = client_data_nameless("tokens", err);
+        rc = out->fd < 0 ? out->fd : 0;
+    }
+    client_tokenizer_watch(rules->tokenizer, rules->watch);
+    for (size_t i = 0; !rc && i < data->n_files; i++)
+        rc = read_file(&r, &data->files[i], err);
+    client_tokenizer_watch(rules->tokenizer, NULL);
+    if (!rc)
+        out->hash = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    client_conversations_close(r.conversations);
+    return rc;
+}
+
+void client_documents_free(struct client_documents *documents)
+{
+    free(documents->list);
+    free(documents->lengths);
+    if (documents->fd >= 0)
+        close(documents->fd);
+    *documents = (struct client_documents){.fd = -1};
+}
+
+/* ---- A document ---- */
+
+enum { DEFAULT_SEQ = 1024 };
+
+uint32_t client_documents_length(const struct client_documents *documents, size_t k, uint32_t seq)
+{
+    return documents->lengths[k] < seq ? documents->lengths[k] : seq;
+}
+
+int client_documents_tokens(const struct client_documents *documents, uint32_t *out, size_t k, uint32_t n,
+                            struct error *err)
+{
+    uint8_t *at = (uint8_t *)out;
+    size_t left = n * sizeof *out;
+
+    for (off_t offset = (off_t)(documents->list[k].at * sizeof *out); left > 0;) {
+        const ssize_t got = pread(documents->fd, at, left, offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return error_set(err, got ? -errno : -EIO, "the temporary copy of the data: %s",
+                             strerror(got ? errno : EIO));
+        at += got, offset += got, left -= (size_t)got;
+    }
+    return 0;
+}
+
+int client_documents_get(const struct client_documents *documents, uint32_t *ids, uint32_t *labels, uint32_t *work,
+                         size_t k, uint32_t seq, struct error *err)
+{
+    const uint32_t n = client_documents_length(documents, k, seq);
+    const int rc = client_documents_tokens(documents, work, k, n + 1, err);
+
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        ids[i] = work[i] & ~CLIENT_TOKEN_TRAINED;
+        labels[i] = work[i + 1] & CLIENT_TOKEN_TRAINED ? work[i + 1] & ~CLIENT_TOKEN_TRAINED : PLAN_NO_LABEL;
+    }
+    return rc;
+}
+
+enum eps_fate client_documents_fate(const struct client_documents *documents, size_t k, uint32_t seq,
+                                    enum eps_long long_rows)
+{
+    const bool fits = documents->lengths[k] <= seq;
+
+    if (!fits && long_rows == EPS_LONG_DROP)
+        return EPS_DROPPED;
+    return documents->list[k].first >= seq ? EPS_UNANSWERED : fits ? EPS_KEPT : EPS_CUT;
+}
+
+int client_documents_refuse(const struct client_documents *documents, const struct client_data *data, size_t k,
+                            uint32_t seq, struct error *err)
+{
+    const struct client_document *document = &documents->list[k];
+
+    return error_set(err, -EINVAL,
+                     "%s: line %" PRIu32 ": %" PRIu32 " tokens are more than --seq %" PRIu32
+                     ": give a larger --seq, or --long cut or drop",
+                     data->files[document->file].path, document->line, document->n - 1, seq);
+}
+
+uint32_t client_documents_seq(uint32_t longest, uint32_t n_positions)
+{
+    return client_batches_length(longest, n_positions < DEFAULT_SEQ ? n_positions : DEFAULT_SEQ);
+}
+
+uint32_t client_documents_longest(const struct client_documents *documents)
+{
+    uint32_t longest = 0;
+
+    for (size_t i = 0; i < documents->n; i++)
+        longest = documents->lengths[i] > longest ? documents->lengths[i] : longest;
+    return longest;
+}

@@ -1,0 +1,217 @@
+#include "client/rows/layouts.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum client_layout client_layout_of(const json_t *object)
+{
+    const json_t *prompt = json_object_get(object, "prompt"), *completion = json_object_get(object, "completion");
+
+    if (json_object_get(object, "messages") || json_object_get(object, "conversations") ||
+        json_object_get(object, "instruction"))
+        return CLIENT_LAYOUT_CONVERSATION;
+    if (json_is_string(prompt) && json_is_string(completion))
+        return CLIENT_LAYOUT_PROMPT;
+    if (json_is_array(prompt) && json_is_array(completion))
+        return CLIENT_LAYOUT_CONVERSATION;
+    return json_is_string(json_object_get(object, "text")) ? CLIENT_LAYOUT_TEXT : CLIENT_LAYOUT_NONE;
+}
+
+static int add_message(json_t *messages, const char *role, json_t *content, struct error *err)
+{
+    json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
+
+    return message && json_array_append_new(messages, message) == 0 ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+/* A text that may be missing or null; else *rc is -EINVAL. Borrowed. */
+static json_t *optional_text(int *rc, const json_t *object, const char *key, struct error *err)
+{
+    json_t *value = json_object_get(object, key);
+
+    if (!value || json_is_null(value))
+        return NULL;
+    if (!json_is_string(value) && !*rc)
+        *rc = error_set(err, -EINVAL, "its \"%s\" is no text", key);
+    return *rc || json_string_length(value) == 0 ? NULL : value;
+}
+
+/* ---- sharegpt ---- */
+
+static const char *role_of(const char *from)
+{
+    static const char *const roles[][2] = {{"human", "user"},
+                                           {"user", "user"},
+                                           {"gpt", "assistant"},
+                                           {"assistant", "assistant"},
+                                           {"chatgpt", "assistant"},
+                                           {"model", "assistant"},
+                                           {"system", "system"},
+                                           {"tool", "tool"},
+                                           {"observation", "tool"},
+                                           {"function_response", "tool"},
+                                           {"function_call", "assistant"}};
+
+    for (size_t i = 0; from && i < sizeof roles / sizeof *roles; i++)
+        if (strcmp(from, roles[i][0]) == 0)
+            return roles[i][1];
+    return NULL;
+}
+
+/* {"from": "human", "value": "..."}; or a message as such. */
+static int add_turn(json_t *messages, json_t *turn, size_t i, struct error *err)
+{
+    const char *from = json_string_value(json_object_get(turn, "from")), *role = role_of(from);
+    json_t *value = json_object_get(turn, "value"), *train = json_object_get(turn, "train");
+
+    if (json_object_get(turn, "role"))
+        return json_array_append(messages, turn) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    if (!from || !json_is_string(value))
+        return error_set(err, -EINVAL, "turn %zu of its conversations is no {\"from\": text, \"value\": text}", i + 1);
+    if (!role)
+        return error_set(
+            err, -EINVAL,
+            "turn %zu of its conversations is from %.40s, an unknown role: known are human, gpt, system, tool, "
+            "observation and function_call",
+            i + 1, from);
+    const int rc = add_message(messages, role, value, err);
+    if (!rc && train && json_object_set(json_array_get(messages, json_array_size(messages) - 1), "train", train))
+        return error_set(err, -ENOMEM, "out of memory");
+    return rc;
+}
+
+static int take_sharegpt(json_t *messages, json_t *object, struct error *err)
+{
+    json_t *turns = json_object_get(object, "conversations"), *turn;
+    int rc = 0;
+    json_t *system = optional_text(&rc, object, "system", err);
+    size_t i;
+
+    if (!rc && !json_is_array(turns))
+        rc = error_set(err, -EINVAL, "its conversations are no list");
+    if (!rc && system)
+        rc = add_message(messages, "system", system, err);
+    json_array_foreach(turns, i, turn)
+    {
+        if (!rc)
+            rc = add_turn(messages, turn, i, err);
+    }
+    return rc;
+}
+
+/* ---- alpaca ---- */
+
+static int add_pair(json_t *messages, json_t *pair, size_t i, struct error *err)
+{
+    json_t *question = json_array_get(pair, 0), *answer = json_array_get(pair, 1);
+
+    if (json_array_size(pair) != 2 || !json_is_string(question) || !json_is_string(answer))
+        return error_set(err, -EINVAL, "turn %zu of its history is no list of two texts", i + 1);
+    const int rc = add_message(messages, "user", question, err);
+    return rc ? rc : add_message(messages, "assistant", answer, err);
+}
+
+static int take_alpaca(json_t *messages, json_t *object, struct error *err)
+{
+    json_t *output = json_object_get(object, "output"), *history = json_object_get(object, "history"), *pair;
+    int rc = 0;
+    json_t *instruction = optional_text(&rc, object, "instruction", err),
+           *input = optional_text(&rc, object, "input", err), *system = optional_text(&rc, object, "system", err);
+    size_t i;
+
+    if (!rc && !json_is_string(output))
+        rc = error_set(err, -EINVAL, "it has an instruction and no \"output\", a text");
+    if (!rc && history && !json_is_null(history) && !json_is_array(history))
+        rc = error_set(err, -EINVAL, "its history is no list");
+    if (!rc && !instruction && !input)
+        rc = error_set(err, -EINVAL, "its instruction is empty");
+    if (!rc && system)
+        rc = add_message(messages, "system", system, err);
+    json_array_foreach(history, i, pair)
+    {
+        if (!rc)
+            rc = add_pair(messages, pair, i, err);
+    }
+    json_t *question = rc ? NULL
+                          : json_sprintf("%s%s%s", instruction ? json_string_value(instruction) : "",
+                                         instruction && input ? "\n" : "", input ? json_string_value(input) : "");
+    if (!rc && !question)
+        rc = error_set(err, -ENOMEM, "out of memory");
+    if (!rc)
+        rc = add_message(messages, "user", question, err);
+    json_decref(question);
+    return rc ? rc : add_message(messages, "assistant", output, err);
+}
+
+/* ---- Messages ---- */
+
+static int take_prompt(json_t *messages, json_t *object, struct error *err)
+{
+    json_t *prompt = json_object_get(object, "prompt"), *message;
+    size_t i;
+
+    json_array_foreach(prompt, i, message)
+    {
+        json_t *copy = json_copy(message);
+        if (!copy || (json_is_object(copy) && json_object_set_new(copy, "train", json_false())) ||
+            json_array_append_new(messages, copy))
+            return error_set(err, -ENOMEM, "out of memory");
+    }
+    return json_array_extend(messages, json_object_get(object, "completion")) ? error_set(err, -ENOMEM, "out of memory")
+                                                                              : 0;
+}
+
+static int take_messages(json_t *messages, json_t *object, struct error *err)
+{
+    json_t *given = json_object_get(object, "messages");
+
+    if (!json_is_array(given))
+        return error_set(err, -EINVAL, "its messages are no list");
+    return json_array_extend(messages, given) ? error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+/* A list, or the JSON text of one, as data sets have it whose columns are texts. */
+static int take_tools(json_t *out, json_t *object, struct error *err)
+{
+    json_t *tools = json_object_get(object, "tools"), *parsed = NULL;
+    int rc = 0;
+
+    if (!tools || json_is_null(tools) || (json_is_string(tools) && json_string_length(tools) == 0))
+        return 0;
+    if (json_is_string(tools))
+        tools = parsed = json_loadb(json_string_value(tools), json_string_length(tools), JSON_ALLOW_NUL, NULL);
+    if (!json_is_array(tools))
+        rc = error_set(err, -EINVAL, "its tools are no list");
+    else if (json_array_size(tools) > 0 && json_object_set(out, "tools", tools))
+        rc = error_set(err, -ENOMEM, "out of memory");
+    json_decref(parsed);
+    return rc;
+}
+
+json_t *client_layout_conversation(int *rc, json_t *object, struct error *err)
+{
+    json_t *messages = json_array(), *out = json_pack("{s:o}", "messages", messages), *message,
+           *kwargs = json_object_get(object, "chat_template_kwargs");
+    size_t i;
+
+    *rc = out ? 0 : error_set(err, -ENOMEM, "out of memory");
+    if (!*rc)
+        *rc = json_object_get(object, "messages")        ? take_messages(messages, object, err)
+              : json_object_get(object, "conversations") ? take_sharegpt(messages, object, err)
+              : json_object_get(object, "instruction")   ? take_alpaca(messages, object, err)
+                                                         : take_prompt(messages, object, err);
+    json_array_foreach(messages, i, message)
+    {
+        if (!*rc && !json_is_object(message))
+            *rc = error_set(err, -EINVAL,
+                            "message %zu is no object: a message is {\"role\": \"user\", \"content\": \"...\"}", i + 1);
+    }
+    if (!*rc)
+        *rc = take_tools(out, object, err);
+    if (!*rc && kwargs && json_object_set(out, "chat_template_kwargs", kwargs))
+        *rc = error_set(err, -ENOMEM, "out of memory");
+    if (!*rc)
+        return out;
+    json_decref(out);
+    return NULL;
+}

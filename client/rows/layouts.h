@@ -1,0 +1,27 @@
+/* client/rows/layouts.h - the layouts of tuning data: what an object of a .jsonl file says, as one of three kinds.
+ *
+ *   {"messages": [{"role", "content"}, ...]}             a conversation; "tools" and "chat_template_kwargs" if it has them
+ *   {"prompt": [messages], "completion": [messages]}     the same; what the prompt answers is not trained
+ *   {"conversations": [{"from", "value"}, ...]}          sharegpt's; "system" and "tools" if it has them
+ *   {"instruction", "input", "output"}                   alpaca's; "system" and "history" if it has them
+ *   {"prompt": text, "completion": text}                 a prompt with a completion
+ *   {"text": text}                                       a text
+ *
+ * An instruction and its input are joined by a newline, as LLaMA-Factory joins them. */
+#ifndef CLIENT_ROWS_LAYOUTS_H
+#define CLIENT_ROWS_LAYOUTS_H
+
+#include "proto/base/error.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+enum client_layout { CLIENT_LAYOUT_NONE, CLIENT_LAYOUT_TEXT, CLIENT_LAYOUT_PROMPT, CLIENT_LAYOUT_CONVERSATION };
+
+enum client_layout client_layout_of(const json_t *object);
+
+/* A conversation in any layout as {"messages": [...], "tools": [...]}: a new reference. NULL with *rc: -EINVAL with a
+ * sentence that names the member; -ENOMEM. */
+json_t *client_layout_conversation(int *rc, json_t *object, struct error *err);
+
+#endif

@@ -1,0 +1,398 @@
+/* Conversations: documents, each a row (client/rows/documents.h), in minibatches of rows of like length
+ * (client/rows/batches.h). A tenth of the conversations is held out, all rows of each. */
+#include "client/rows/batches.h"
+#include "client/rows/documents.h"
+#include "client/rows/source.h"
+#include "client/text/tokenizer.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct conversations {
+    struct client_source source;
+    struct client_source_setup setup;
+    struct client_tokenizer *tokenizer;   /* NULL once all is read */
+    struct client_documents documents[2]; /* of data and of eval_data, by enum client_part; either may be empty */
+    struct client_subset subsets[2];      /* by enum client_part */
+    size_t fates[EPS_UNANSWERED + 1];     /* documents of data, of each fate */
+    struct client_share *shares;          /* (n_shares) of the rows to train on, a file's each; owned */
+    size_t n_shares;
+    struct client_batches batches; /* of them */
+    uint32_t n_held_out;           /* of the held-out rows, those that are evaluated */
+    uint32_t seq;
+    uint32_t *work; /* (seq + 1) */
+};
+
+static int check(const struct eps_train_options *asked, struct error *err)
+{
+    const bool begins = !asked->resume && !asked->attach; /* else it is stored, and of no use */
+    const char *name = asked->columns                 ? "--columns"
+                       : begins && asked->separator   ? "--separator"
+                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
+                                                      : NULL;
+
+    return name ? error_set(err, -EDOM, "%s is not for conversations, which are rows of their own: leave it out", name)
+                : 0;
+}
+
+static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
+{
+    const char *name = asked->stride                  ? "--stride"
+                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
+                       : asked->columns               ? "--columns"
+                       : predicts                     ? "--predictions"
+                       : asked->separator             ? "--separator"
+                                                      : NULL;
+
+    return name ? error_set(err, -EDOM, "%s is not for conversations, which are rows of their own: leave it out", name)
+                : 0;
+}
+
+static void close_source(struct client_source *source)
+{
+    struct conversations *c = (struct conversations *)source;
+
+    client_tokenizer_close(c->tokenizer);
+    client_batches_free(&c->batches);
+    for (int part = 0; part < 2; part++) {
+        client_subset_free(&c->subsets[part]);
+        client_documents_free(&c->documents[part]);
+    }
+    free(c->shares);
+    free(c->work);
+    free(c);
+}
+
+static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
+{
+    struct conversations *c = calloc(1, sizeof *c);
+
+    *out = NULL;
+    if (!c)
+        return error_set(err, -ENOMEM, "out of memory");
+    *c = (struct conversations){.source = {.ops = &client_source_conversations},
+                                .setup = *setup,
+                                .documents = {{.fd = -1}, {.fd = -1}}};
+    int rc = client_tokenizer_open(&c->tokenizer, setup->side, setup->config->vocabulary, err);
+    if (!rc && !c->tokenizer)
+        rc = client_tokenizer_refuse_unread(setup->side, err);
+    if (!rc && !c->tokenizer)
+        rc = error_set(err, -EINVAL, "it has no tokenizer.json, which conversations need");
+    if (rc)
+        close_source(&c->source);
+    else
+        *out = &c->source;
+    return rc;
+}
+
+/* ---- Reading, and which rows there are ---- */
+
+static const struct client_documents *documents_of(const struct conversations *c, enum client_part part)
+{
+    return &c->documents[part == CLIENT_HELD_OUT && c->documents[CLIENT_HELD_OUT].n > 0 ? CLIENT_HELD_OUT
+                                                                                        : CLIENT_TRAIN];
+}
+
+static uint32_t longest_of(const struct conversations *c)
+{
+    const uint32_t data = client_documents_longest(&c->documents[CLIENT_TRAIN]),
+                   eval_data = client_documents_longest(&c->documents[CLIENT_HELD_OUT]);
+
+    return data > eval_data ? data : eval_data;
+}
+
+static uint32_t choose_seq(const struct conversations *c)
+{
+    return client_documents_seq(longest_of(c), c->setup.config->n_positions);
+}
+
+/* Lists the documents that are rows, in their order. */
+static int keep(struct client_subset *out, size_t counts[EPS_UNANSWERED + 1], const struct conversations *c,
+                enum client_part part, enum eps_long long_rows, struct error *err)
+{
+    const struct client_documents *documents = &c->documents[part];
+    const struct client_data *data = part == CLIENT_TRAIN ? c->setup.data : c->setup.eval_data;
+    int rc = client_subset_init(out, documents->lengths, documents->n, err);
+
+    memset(counts, 0, (EPS_UNANSWERED + 1) * sizeof *counts);
+    for (size_t k = 0; !rc && k < documents->n; k++) {
+        const enum eps_fate fate = client_documents_fate(documents, k, c->seq, long_rows);
+        if (long_rows == EPS_LONG_REFUSE && documents->lengths[k] > c->seq)
+            rc = client_documents_refuse(documents, data, k, c->seq, err);
+        counts[fate]++;
+        if (fate == EPS_KEPT || fate == EPS_CUT)
+            out->list[out->n++] = (uint32_t)k;
+    }
+    if (!rc && documents->n > 0 && out->n == 0)
+        rc =
+            error_set(err, -EINVAL, "%s%s: no conversation has an answer within --seq %" PRIu32 ": give a larger --seq",
+                      data->files[0].path, data->n_files > 1 ? " and more" : "", c->seq);
+    return rc;
+}
+
+static bool same_line(const struct client_document *a, const struct client_document *b)
+{
+    return a->file == b->file && a->line == b->line;
+}
+
+/* Moves a tenth of the conversations among the rows to train on to the held-out ones. */
+static int hold_out(struct conversations *c, uint64_t seed, struct error *err)
+{
+    const struct client_documents *documents = &c->documents[CLIENT_TRAIN];
+    struct client_subset *train = &c->subsets[CLIENT_TRAIN], *held_out = &c->subsets[CLIENT_HELD_OUT];
+    const uint32_t n = train->n;
+    uint32_t before = 0;
+    size_t n_lines = 0, line = 0;
+    bool *held = calloc(n + (size_t)1, sizeof *held);
+    int rc = held ? client_subset_init(held_out, documents->lengths, n, err) : error_set(err, -ENOMEM, "out of memory");
+
+    for (uint32_t i = 0; i < n; i++)
+        n_lines += i == 0 || !same_line(&documents->list[train->list[i]], &documents->list[train->list[i - 1]]);
+    if (!rc && n_lines < 2)
+        rc = error_set(err, -EINVAL,
+                       "one conversation is too few to train on and to hold out another: give more, or --eval-data");
+    if (!rc)
+        client_subset_draw(held, n_lines, seed);
+    train->n = 0;
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        const uint32_t k = train->list[i];
+        line += i > 0 && !same_line(&documents->list[k], &documents->list[before]);
+        before = k;
+        struct client_subset *to = held[line] ? held_out : train;
+        to->list[to->n++] = k;
+    }
+    free(held);
+    return rc;
+}
+
+/* The rows to train on are in the data's order, so each file's follow each other. */
+static int make_shares(struct conversations *c, struct error *err)
+{
+    const struct client_subset *train = &c->subsets[CLIENT_TRAIN];
+    const struct client_data *data = c->setup.data;
+    uint32_t i = 0;
+
+    c->shares = calloc(data ? data->n_files + 1 : 1, sizeof *c->shares);
+    if (!c->shares)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (size_t file = 0; data && file < data->n_files; file++) {
+        struct client_share share = {.first = i, .weight = data->files[file].weight};
+        while (i < train->n && c->documents[CLIENT_TRAIN].list[train->list[i]].file == file)
+            i++;
+        share.n = i - share.first;
+        c->shares[c->n_shares++] = share;
+    }
+    return 0;
+}
+
+/* Settles which rows there are, once all data are read. */
+static int settle(struct conversations *c, const struct client_source_rules *rules, struct error *err)
+{
+    size_t ignored[EPS_UNANSWERED + 1];
+    int rc = 0;
+
+    c->seq = rules->seq ? rules->seq : choose_seq(c);
+    if (c->documents[CLIENT_TRAIN].n > 0)
+        rc = keep(&c->subsets[CLIENT_TRAIN], c->fates, c, CLIENT_TRAIN, rules->long_rows, err);
+    if (!rc && c->documents[CLIENT_HELD_OUT].n > 0)
+        rc = keep(&c->subsets[CLIENT_HELD_OUT], c->documents[CLIENT_TRAIN].n > 0 ? ignored : c->fates, c,
+                  CLIENT_HELD_OUT, rules->long_rows, err);
+    else if (!rc)
+        rc = hold_out(c, rules->seed, err);
+    return rc ? rc : make_shares(c, err);
+}
+
+static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
+                     struct error *err)
+{
+    struct conversations *c = (struct conversations *)source;
+    struct client_data *data = part == CLIENT_TRAIN ? c->setup.data : c->setup.eval_data;
+    const struct client_documents_rules read = {.tokenizer = c->tokenizer,
+                                                .side = c->setup.side,
+                                                .train_on = rules->train_on ? rules->train_on : EPS_TRAIN_ON_ANSWERS,
+                                                .weighted = part == CLIENT_TRAIN,
+                                                .watch = rules->watch};
+    int rc = 0;
+
+    if (data->n_files > 0) {
+        rc = client_documents_read(&c->documents[part], data, &read, err);
+        data->n = c->documents[part].n_tokens;
+        data->hash = c->documents[part].hash;
+    }
+    if (rc || part == CLIENT_TRAIN)
+        return rc;
+    client_tokenizer_close(c->tokenizer);
+    c->tokenizer = NULL;
+    return settle(c, rules, err);
+}
+
+static void measure(struct client_source_facts *out, const struct client_source *source)
+{
+    const struct conversations *c = (const struct conversations *)source;
+    uint64_t n_rows = 0;
+
+    for (size_t i = 0; i < c->n_shares; i++)
+        n_rows += client_share_rows(&c->shares[i]);
+    *out = (struct client_source_facts){.whole = true,
+                                        .seq = choose_seq(c),
+                                        .n_rows = n_rows < UINT32_MAX ? (uint32_t)n_rows : UINT32_MAX,
+                                        .longest = longest_of(c),
+                                        .least = 1};
+}
+
+/* ---- Rows ---- */
+
+static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+{
+    struct conversations *c = (struct conversations *)source;
+    struct client_subset *held_out = &c->subsets[CLIENT_HELD_OUT];
+    uint64_t n_tokens = 0;
+    int rc = client_subset_by_length(held_out, err);
+
+    assert(d->seq == c->seq);
+    for (uint32_t i = 0; i < held_out->n; i++)
+        n_tokens += client_documents_length(documents_of(c, CLIENT_HELD_OUT), held_out->list[i], c->seq);
+    c->n_held_out = held_out->n;
+    if (d->eval_tokens > 0 && n_tokens > d->eval_tokens)
+        c->n_held_out = (uint32_t)((double)held_out->n * (double)d->eval_tokens / (double)n_tokens);
+    c->n_held_out += c->n_held_out == 0;
+    if (!rc && d->batch > 0 && c->subsets[CLIENT_TRAIN].n > 0)
+        rc = client_batches_init(&c->batches,
+                                 &(struct client_batches_options){.subset = &c->subsets[CLIENT_TRAIN],
+                                                                  .shares = c->shares,
+                                                                  .n_shares = c->n_shares,
+                                                                  .batch = d->batch,
+                                                                  .seq = d->seq,
+                                                                  .order = d->order,
+                                                                  .seed = d->seed},
+                                 err);
+    c->work = calloc(c->seq + (size_t)1, sizeof *c->work);
+    return rc || c->work ? rc : error_set(err, -ENOMEM, "out of memory");
+}
+
+static void describe(char *out, size_t cap, const struct client_source *source)
+{
+    static const char *const words[] = {[EPS_CUT] = "cut", [EPS_DROPPED] = "dropped", [EPS_UNANSWERED] = "unanswered"};
+    const struct conversations *c = (const struct conversations *)source;
+    const struct client_documents *documents = &c->documents[CLIENT_TRAIN];
+    size_t used = (size_t)snprintf(out, cap, "%zu conversations", documents->n_lines);
+    const char *between = "";
+
+    if (documents->n > documents->n_lines)
+        used += (size_t)snprintf(out + used, cap - used, " in %zu rows", documents->n);
+    used += (size_t)snprintf(out + used, cap - used, ", %" PRIu32 " rows held out", c->subsets[CLIENT_HELD_OUT].n);
+    if (documents->n > c->fates[EPS_KEPT])
+        used += (size_t)snprintf(out + used, cap - used, "; at --seq %" PRIu32 " ", c->seq);
+    for (size_t i = EPS_CUT; i <= EPS_UNANSWERED; i++) {
+        if (c->fates[i] == 0)
+            continue;
+        used += (size_t)snprintf(out + used, cap - used, "%s%zu %s", between, c->fates[i], words[i]);
+        between = ", ";
+    }
+    if (c->fates[EPS_UNANSWERED] > 0)
+        snprintf(out + used, cap - used, " and left out");
+}
+
+/* Held-out rows that are evaluated are spread evenly over all, which are sorted by length. */
+static uint32_t held_out_row(const struct conversations *c, uint64_t k)
+{
+    const struct client_subset *subset = &c->subsets[CLIENT_HELD_OUT];
+
+    return subset->list[k * subset->n / c->n_held_out];
+}
+
+static uint64_t count_rows(const struct client_source *source, enum client_part part)
+{
+    const struct conversations *c = (const struct conversations *)source;
+
+    return part == CLIENT_HELD_OUT ? c->n_held_out : c->subsets[part].n;
+}
+
+static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    (void)n_before;
+    return client_batches_tokens(&((struct conversations *)source)->batches, step);
+}
+
+static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    const uint32_t *rows;
+    uint32_t n;
+
+    (void)n_before;
+    client_batches_get(&rows, &n, &((struct conversations *)source)->batches, step);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (struct client_sample){.id = rows[i]};
+    return n;
+}
+
+static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
+{
+    return (struct client_sample){.id = held_out_row((const struct conversations *)source, k)};
+}
+
+static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
+                       uint32_t n)
+{
+    const struct conversations *c = (const struct conversations *)source;
+    uint32_t longest = 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t own = client_documents_length(documents_of(c, part), samples[i].id, c->seq);
+        longest = own > longest ? own : longest;
+    }
+    return client_batches_length(longest, c->seq);
+}
+
+static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                    struct client_sample sample, struct error *err)
+{
+    const struct conversations *c = (const struct conversations *)source;
+
+    return client_documents_get(documents_of(c, part), row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], c->work,
+                                sample.id, c->seq, err);
+}
+
+static uint64_t progress(const struct client_source *source, uint64_t n)
+{
+    const struct conversations *c = (const struct conversations *)source;
+    uint64_t n_tokens = 0;
+
+    for (uint64_t k = 0; k < n; k++)
+        n_tokens += client_documents_length(documents_of(c, CLIENT_HELD_OUT), held_out_row(c, k), c->seq);
+    return n_tokens;
+}
+
+static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+{
+    (void)source, (void)loss;
+    return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no answer");
+}
+
+const struct client_source_ops client_source_conversations = {
+    .name = "conversations",
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS,
+    .fixes_batch = true,
+    .check = check,
+    .check_evaluation = check_evaluation,
+    .open = open_source,
+    .open_files = client_data_open,
+    .read = read_rows,
+    .measure = measure,
+    .divide = divide,
+    .describe = describe,
+    .n_rows = count_rows,
+    .tokens = tokens,
+    .pick = pick,
+    .pick_held_out = pick_held_out,
+    .length = length,
+    .read_row = read_row,
+    .progress = progress,
+    .score = score,
+    .close = close_source,
+};

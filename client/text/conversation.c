@@ -1,0 +1,559 @@
+#include "client/text/conversation.h"
+
+#include "client/text/template.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TODAY = 1721991600 /* 26 July 2024, 11:00 UTC: the same day in nearly every zone */ };
+
+struct client_conversations {
+    struct client_tokenizer *tokenizer;
+    struct client_template *template; /* NULL: the model has none */
+    bool marks;                       /* the template marks answers */
+    enum eps_train_on train_on;
+    json_t *variables; /* of the template, without messages */
+    struct client_tokens tokens;
+};
+
+int client_conversations_open(struct client_conversations **out, struct client_tokenizer *tokenizer, const json_t *side,
+                              enum eps_train_on train_on, struct error *err)
+{
+    struct client_conversations *c = calloc(1, sizeof *c);
+    int rc = c ? client_template_find(&c->template, side, err) : error_set(err, -ENOMEM, "out of memory");
+
+    *out = NULL;
+    if (!rc) {
+        c->tokenizer = tokenizer, c->train_on = train_on;
+        c->marks = c->template && client_template_marks_answers(c->template);
+        c->variables = json_pack("{s:n, s:n}", "tools", "documents");
+        rc = c->variables ? client_template_add_tokens(c->variables, side, err)
+                          : error_set(err, -ENOMEM, "out of memory");
+    }
+    if (rc)
+        client_conversations_close(c);
+    else
+        *out = c;
+    return rc;
+}
+
+void client_conversations_close(struct client_conversations *c)
+{
+    if (!c)
+        return;
+    client_template_close(c->template);
+    json_decref(c->variables);
+    free(c->tokens.ids);
+    free(c);
+}
+
+/* ---- A conversation that is encoded ---- */
+
+struct span {
+    size_t from, to;  /* bytes */
+    uint16_t message; /* its label */
+};
+
+/* A text, and what of it is trained. */
+struct row {
+    struct client_rendering text;
+    struct span *spans; /* (n_spans), ascending; owned */
+    size_t n_spans, cap;
+};
+
+struct turns {
+    struct client_conversations *c;
+    json_t *variables; /* with the messages */
+    json_t *messages;  /* borrowed from it: as the template gets them */
+    bool *trained;     /* (messages) */
+    size_t n, n_trained;
+};
+
+static void row_free(struct row *row)
+{
+    free(row->text.text);
+    free(row->text.labels);
+    free(row->spans);
+    *row = (struct row){0};
+}
+
+static int add_span(struct row *row, struct span span, struct error *err)
+{
+    if (row->n_spans == row->cap) {
+        struct span *larger = realloc(row->spans, (2 * row->cap + 8) * sizeof *larger);
+        if (!larger)
+            return error_set(err, -ENOMEM, "out of memory");
+        row->spans = larger, row->cap = 2 * row->cap + 8;
+    }
+    row->spans[row->n_spans++] = span;
+    return 0;
+}
+
+/* Renders the first n messages. */
+static int render(struct client_rendering *out, const struct turns *t, size_t n, bool prompts, struct error *err)
+{
+    json_t *variables = json_copy(t->variables), *messages = json_array();
+    int rc = variables && messages ? 0 : -ENOMEM;
+
+    *out = (struct client_rendering){0};
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = json_array_append(messages, json_array_get(t->messages, i)) ? -ENOMEM : 0;
+    if (!rc && (json_object_set(variables, "messages", messages) ||
+                json_object_set_new(variables, "add_generation_prompt", json_boolean(prompts))))
+        rc = -ENOMEM;
+    if (rc)
+        error_set(err, rc, "out of memory");
+    else if ((rc = client_template_render_labelled(out, t->c->template, variables, TODAY, err)) != 0)
+        error_prefix(err, "the chat template");
+    json_decref(messages);
+    json_decref(variables);
+    return rc;
+}
+
+/* ---- Messages ---- */
+
+static bool is_role(const json_t *message, const char *role)
+{
+    const char *is = json_string_value(json_object_get(message, "role"));
+    return is && strcmp(is, role) == 0;
+}
+
+static int check_message(const struct client_conversations *c, const json_t *message, size_t i, struct error *err)
+{
+    static const char *const known[] = {"system", "user", "assistant", "tool"};
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *train = json_object_get(message, "train");
+
+    if (!role)
+        return error_set(err, -EINVAL,
+                         "message %zu has no role: a message is {\"role\": \"user\", \"content\": \"...\"}", i + 1);
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+        if (strcmp(role, known[k]) == 0)
+            role = NULL, k = sizeof known / sizeof *known;
+    if (role && !client_template_names(c->template, role))
+        return error_set(
+            err, -EINVAL,
+            "message %zu has the role %.40s, which the chat template does not know: roles are system, user, "
+            "assistant and tool",
+            i + 1, role);
+    if (train && !json_is_boolean(train))
+        return error_set(err, -EINVAL, "message %zu: its \"train\" is neither true nor false", i + 1);
+    if (json_is_true(train) && !is_role(message, "assistant"))
+        return error_set(err, -EINVAL, "message %zu: \"train\": true is for answers, messages of the role assistant",
+                         i + 1);
+    return 0;
+}
+
+/* A message as transformers gives it to a template: without what is null, and its reasoning by all names. */
+static json_t *clean_message(const json_t *message)
+{
+    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
+    json_t *out = json_object(), *value, *reasoning = NULL;
+    const char *key;
+
+    for (size_t i = 0; !json_is_string(reasoning) && i < sizeof names / sizeof *names; i++)
+        reasoning = json_object_get(message, names[i]);
+    json_object_foreach((json_t *)message, key, value)
+    {
+        if (!json_is_null(value) && strcmp(key, "train") != 0)
+            json_object_set(out, key, value);
+    }
+    if (json_is_string(reasoning)) {
+        json_object_set(out, "reasoning_content", reasoning);
+        if (!json_object_get(out, "thinking"))
+            json_object_set(out, "thinking", reasoning);
+    }
+    return out;
+}
+
+static int take_messages(struct turns *t, const json_t *messages, struct error *err)
+{
+    const enum eps_train_on train_on = t->c->train_on;
+    size_t last = SIZE_MAX;
+    int rc = 0;
+
+    t->n = json_array_size(messages);
+    t->trained = calloc(t->n + 1, sizeof *t->trained);
+    if (!t->trained)
+        return error_set(err, -ENOMEM, "out of memory");
+    if (t->n == 0 || t->n > CLIENT_LABEL_MESSAGE)
+        return error_set(err, -EINVAL,
+                         t->n == 0 ? "its messages are no list with something in it" : "more than %d messages",
+                         CLIENT_LABEL_MESSAGE);
+    for (size_t i = 0; !rc && i < t->n; i++) {
+        const json_t *message = json_array_get(messages, i), *train = json_object_get(message, "train");
+        rc = check_message(t->c, message, i, err);
+        if (rc)
+            break;
+        const bool is_answer = is_role(message, "assistant");
+        last = is_answer ? i : last;
+        t->trained[i] = train_on == EPS_TRAIN_ON_ALL    ? !json_is_false(train)
+                        : train_on == EPS_TRAIN_ON_LAST ? json_is_true(train)
+                                                        : is_answer && !json_is_false(train);
+        if (json_array_append_new(t->messages, clean_message(message)))
+            rc = error_set(err, -ENOMEM, "out of memory");
+    }
+    if (!rc && last == SIZE_MAX)
+        return error_set(err, -EINVAL, "it has no answer, a message of the role assistant");
+    if (!rc && train_on == EPS_TRAIN_ON_LAST &&
+        !json_is_false(json_object_get(json_array_get(messages, last), "train")))
+        t->trained[last] = true;
+    for (size_t i = 0; !rc && i < t->n; i++)
+        t->n_trained += t->trained[i];
+    return rc || t->n_trained > 0 ? rc : error_set(err, -EINVAL, "none of its answers is trained (\"train\": false)");
+}
+
+static int open_turns(struct turns *t, struct client_conversations *c, const json_t *conversation, struct error *err)
+{
+    const json_t *tools = json_object_get(conversation, "tools"),
+                 *kwargs = json_object_get(conversation, "chat_template_kwargs");
+
+    *t = (struct turns){.c = c, .variables = json_copy(c->variables), .messages = json_array()};
+    if (!t->variables || !t->messages || json_object_set_new(t->variables, "messages", t->messages))
+        return error_set(err, -ENOMEM, "out of memory");
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return error_set(err, -EINVAL, "its tools are no list");
+    if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
+        return error_set(err, -EINVAL, "its chat_template_kwargs are no object");
+    if (json_is_array(tools) && json_object_set(t->variables, "tools", (json_t *)(uintptr_t)tools))
+        return error_set(err, -ENOMEM, "out of memory");
+    if (json_is_object(kwargs) && json_object_update_missing(t->variables, (json_t *)(uintptr_t)kwargs))
+        return error_set(err, -ENOMEM, "out of memory");
+    return take_messages(t, json_object_get(conversation, "messages"), err);
+}
+
+static void close_turns(struct turns *t)
+{
+    json_decref(t->variables);
+    free(t->trained);
+}
+
+/* ---- What is trained, by the mark ---- */
+
+static bool is_blank(char byte)
+{
+    return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
+}
+
+/* Adds runs of bytes that are of one message and, if `label` is not 0, have this label; of messages that are trained,
+ * or of none. */
+static int add_spans(struct row *row, const struct turns *t, uint16_t label, struct error *err)
+{
+    const uint16_t *labels = row->text.labels, seen = (uint16_t)(label | CLIENT_LABEL_MESSAGE);
+    int rc = 0;
+
+    for (size_t at = 0, end; !rc && at < row->text.n; at = end) {
+        const uint16_t message = labels[at] & CLIENT_LABEL_MESSAGE;
+        for (end = at + 1; end < row->text.n && (labels[end] & seen) == (labels[at] & seen);)
+            end++;
+        if ((labels[at] & label) == label && (message == 0 || t->trained[message - 1]))
+            rc = add_span(row, (struct span){at, end, message}, err);
+    }
+    return rc;
+}
+
+/* Each answer must have a mark of its own, so that none is left out unseen. */
+static int check_marks(const struct row *row, const struct turns *t, struct error *err)
+{
+    bool any_unknown = false;
+
+    for (size_t k = 0; k < row->text.n; k++)
+        any_unknown = any_unknown || (row->text.labels[k] & ~CLIENT_LABEL_UNTRUSTED) == CLIENT_LABEL_GENERATED;
+    for (size_t i = 0; i < t->n; i++) {
+        bool marked = false;
+        if (!is_role(json_array_get(t->messages, i), "assistant"))
+            continue;
+        if (any_unknown && !t->trained[i])
+            return error_set(
+                err, -EINVAL,
+                "the chat template marks answers outside a loop over the messages, so it is not known which "
+                "of them message %zu is, which is not to be trained: leave it out",
+                i + 1);
+        for (size_t k = 0; k < row->n_spans; k++)
+            marked = marked || row->spans[k].message == i + 1;
+        if (t->trained[i] && !marked && !any_unknown)
+            return error_set(
+                err, -EINVAL,
+                "the chat template marks no part of message %zu as an answer ({%% generation %%}): give the "
+                "message \"train\": false, or correct the template",
+                i + 1);
+    }
+    return 0;
+}
+
+static int rows_by_mark(struct row *row, const struct turns *t, struct error *err)
+{
+    int rc = render(&row->text, t, t->n, false, err);
+
+    if (!rc)
+        rc = add_spans(row, t, CLIENT_LABEL_GENERATED, err);
+    return rc ? rc : check_marks(row, t, err);
+}
+
+/* All of the text, but for messages that are not to be trained. */
+static int rows_of_all(struct row *row, const struct turns *t, struct error *err)
+{
+    int rc = render(&row->text, t, t->n, false, err);
+
+    for (size_t i = 0; !rc && i < t->n; i++) {
+        bool known = t->trained[i];
+        for (size_t k = 0; !known && k < row->text.n; k++)
+            known = (row->text.labels[k] & CLIENT_LABEL_MESSAGE) == i + 1;
+        if (!known)
+            rc = error_set(
+                err, -EINVAL,
+                "the chat template does not print message %zu in a loop over the messages, so it is not known "
+                "what is not to be trained: leave out its \"train\": false",
+                i + 1);
+    }
+    return rc ? rc : add_spans(row, t, 0, err);
+}
+
+/* ---- By prefixes ---- */
+
+static bool begins_with(const struct client_rendering *text, const struct client_rendering *with)
+{
+    return with->n <= text->n && memcmp(text->text, with->text, with->n) == 0;
+}
+
+/* The text up to answer i, and the place at which it begins. */
+static int render_answer(struct client_rendering *text, size_t *from, const struct turns *t, size_t i,
+                         struct error *err)
+{
+    struct client_rendering before = {0};
+    int rc = render(&before, t, i, true, err);
+
+    *from = before.n;
+    if (!rc)
+        rc = render(text, t, i + 1, false, err);
+    if (!rc && (before.n >= text->n || !begins_with(text, &before)))
+        rc = error_set(
+            err, -EINVAL,
+            "it cannot be told where the answer of message %zu begins: its text, by the chat template, does not "
+            "begin with the text of the messages before it: mark answers in the template, in a "
+            "chat_template.jinja, by {%% generation %%} and {%% endgeneration %%}, or give --train-on all",
+            i + 1);
+    free(before.text);
+    free(before.labels);
+    return rc;
+}
+
+/* The end of what was printed for message i, as the end of a conversation may have more: an end token (Phi 3). */
+static size_t own_end(const struct client_rendering *text, size_t i)
+{
+    size_t n = text->n;
+
+    while (n > 0 && (text->labels[n - 1] & CLIENT_LABEL_MESSAGE) != i + 1)
+        n--;
+    return n;
+}
+
+/* Fills rows (*n_rows, room for one more than messages), the longest first. */
+static int rows_by_prefixes(struct row *rows, size_t *n_rows, const struct turns *t, struct error *err)
+{
+    struct row *row = &rows[0];
+    int rc = render(&row->text, t, t->n, false, err);
+
+    *n_rows = 1;
+    for (size_t i = t->n; !rc && i-- > 0;) {
+        struct client_rendering text = {0};
+        size_t from;
+        if (!t->trained[i])
+            continue;
+        rc = render_answer(&text, &from, t, i, err);
+        size_t to = text.n;
+        if (!rc && !begins_with(&row->text, &text)) {
+            const size_t own = own_end(&text, i);
+            if (own > from && begins_with(&row->text, &(struct client_rendering){.text = text.text, .n = own}))
+                to = own;
+        }
+        if (!rc && to == text.n && !begins_with(&row->text, &text)) {
+            if (row->n_spans > 0)
+                row = &rows[(*n_rows)++];
+            free(row->text.text);
+            free(row->text.labels);
+            row->text = text, text = (struct client_rendering){0};
+        }
+        if (!rc)
+            rc = add_span(row, (struct span){from, to, (uint16_t)(i + 1)}, err);
+        free(text.text);
+        free(text.labels);
+    }
+    for (size_t k = 0; k < *n_rows; k++) /* answers were found from the last to the first */
+        for (size_t a = 0, b = rows[k].n_spans; a + 1 < b; a++) {
+            const struct span last = rows[k].spans[--b];
+            rows[k].spans[b] = rows[k].spans[a];
+            rows[k].spans[a] = last;
+        }
+    return rc;
+}
+
+/* ---- Tokens ---- */
+
+/* Where plain text begins and ends: what messages and tools say. */
+static int find_plain(size_t **out, size_t *n, const struct client_rendering *text, struct error *err)
+{
+    size_t cap = 0;
+
+    *out = NULL, *n = 0;
+    for (size_t i = 0; i < text->n; i++) {
+        const bool is = text->labels[i] & CLIENT_LABEL_UNTRUSTED;
+        const bool was = i > 0 && text->labels[i - 1] & CLIENT_LABEL_UNTRUSTED;
+        if (*n + 2 > cap) {
+            size_t *larger = realloc(*out, (cap = 2 * cap + 16) * sizeof *larger);
+            if (!larger)
+                return error_set(err, -ENOMEM, "out of memory");
+            *out = larger;
+        }
+        if (is != was)
+            (*out)[(*n)++] = i;
+    }
+    if (*n % 2 == 1)
+        (*out)[(*n)++] = text->n;
+    return 0;
+}
+
+/* The place after an answer at which the token may be that ends its turn: behind white space. */
+static size_t place_after(const struct client_rendering *text, const struct span *span)
+{
+    size_t at = span->to;
+
+    while (at < text->n && is_blank(text->text[at]))
+        at++;
+    return at;
+}
+
+/* The token after an answer belongs to it if it is special and printed for this message, or the one that ends texts. */
+static bool ends_turn(const struct client_conversations *c, const struct client_rendering *text,
+                      const struct span *span, size_t place, uint32_t id)
+{
+    const bool own = span->message && (text->labels[place] & CLIENT_LABEL_MESSAGE) == span->message;
+
+    return client_tokenizer_is_special(c->tokenizer, id) && (own || id == client_tokenizer_end(c->tokenizer));
+}
+
+/* Marks the tokens of the row's spans; tokens: of three places of each. */
+static size_t mark_tokens(struct client_conversations *c, const struct row *row, const size_t *tokens)
+{
+    uint32_t *ids = c->tokens.ids;
+    size_t n_marked = 0;
+
+    for (size_t k = 0; k < row->n_spans; k++) {
+        const size_t first = tokens[3 * k], after = tokens[3 * k + 2];
+        const size_t place = place_after(&row->text, &row->spans[k]);
+        size_t last = tokens[3 * k + 1];
+        if (c->marks && place < row->text.n && after < c->tokens.n && after > last &&
+            ends_turn(c, &row->text, &row->spans[k], place, ids[after]))
+            last = after;
+        for (size_t i = first; i <= last && i < c->tokens.n; i++)
+            ids[i] |= CLIENT_TOKEN_TRAINED;
+    }
+    for (size_t i = 1; i < c->tokens.n; i++)
+        n_marked += (ids[i] & CLIENT_TOKEN_TRAINED) != 0;
+    if (c->tokens.n > 0)
+        ids[0] &= ~CLIENT_TOKEN_TRAINED; /* nothing predicts the first token */
+    return n_marked;
+}
+
+static int encode_row(struct client_conversations *c, const struct row *row, client_conversation_take *take, void *user,
+                      struct error *err)
+{
+    struct client_marked marked = {.text = row->text.text, .n = row->text.n, .n_places = 3 * row->n_spans};
+    struct client_place *places = calloc(marked.n_places + 1, sizeof *places);
+    size_t *tokens = calloc(marked.n_places + 1, sizeof *tokens), *plain = NULL;
+    int rc = places && tokens ? find_plain(&plain, &marked.n_plain, &row->text, err)
+                              : error_set(err, -ENOMEM, "out of memory");
+
+    for (size_t k = 0; !rc && k < row->n_spans; k++) {
+        places[3 * k] = (struct client_place){row->spans[k].from, false};
+        places[3 * k + 1] = (struct client_place){row->spans[k].to, true};
+        places[3 * k + 2] = (struct client_place){place_after(&row->text, &row->spans[k]), false};
+    }
+    marked.places = places, marked.plain = plain;
+    c->tokens.n = 0;
+    if (!rc)
+        rc = client_tokenizer_encode_marked(&c->tokens, tokens, c->tokenizer, &marked, err);
+    if (!rc && mark_tokens(c, row, tokens) == 0)
+        rc = error_set(err, -EINVAL, "the chat template prints nothing of its answers");
+    if (!rc)
+        rc = take(user, c->tokens.ids, c->tokens.n, err);
+    free(places);
+    free(tokens);
+    free(plain);
+    return rc;
+}
+
+static int make_rows(struct row *rows, size_t *n_rows, const struct turns *t, struct error *err)
+{
+    *n_rows = 1;
+    if (t->c->train_on == EPS_TRAIN_ON_ALL)
+        return rows_of_all(&rows[0], t, err);
+    return t->c->marks ? rows_by_mark(&rows[0], t, err) : rows_by_prefixes(rows, n_rows, t, err);
+}
+
+int client_conversation_encode(struct client_conversations *c, const json_t *conversation,
+                               client_conversation_take *take, void *user, struct error *err)
+{
+    struct turns t;
+    size_t n_rows = 0;
+
+    if (!c->template)
+        return error_set(
+            err, -EINVAL,
+            "a conversation needs a chat template, and the model has none: put the chat_template.jinja of the "
+            "format that it is to learn beside its config.json, or give {\"prompt\", \"completion\"} as texts");
+    int rc = open_turns(&t, c, conversation, err);
+    struct row *rows = calloc(t.n + 2, sizeof *rows);
+    if (!rc && !rows)
+        rc = error_set(err, -ENOMEM, "out of memory");
+    if (!rc)
+        rc = make_rows(rows, &n_rows, &t, err);
+    for (size_t i = n_rows; i-- > 0;) {
+        if (!rc)
+            rc = encode_row(c, &rows[i], take, user, err);
+        row_free(&rows[i]);
+    }
+    free(rows);
+    close_turns(&t);
+    return rc;
+}
+
+/* ---- Texts ---- */
+
+int client_conversation_encode_text(struct client_conversations *c, const json_t *prompt, const json_t *text,
+                                    client_conversation_take *take, void *user, struct error *err)
+{
+    const size_t n_prompt = json_string_length(prompt), n_text = json_string_length(text);
+    const bool all = c->train_on == EPS_TRAIN_ON_ALL;
+    const uint32_t end = client_tokenizer_end(c->tokenizer), *added;
+    struct client_text joined = {0};
+    const struct client_place place = {all ? 0 : n_prompt, false};
+    size_t n, first = 0;
+    int rc = client_text_add(&joined, json_string_value(prompt), n_prompt, err);
+
+    c->tokens.n = 0;
+    if (!rc)
+        rc = client_text_add(&joined, json_string_value(text), n_text, err);
+    if (!rc && n_text == 0)
+        rc = error_set(err, -EINVAL, prompt ? "its completion is empty" : "its text is empty");
+    added = client_tokenizer_begins(c->tokenizer, &n);
+    if (!rc)
+        rc = client_tokens_add(&c->tokens, added, n, err);
+    const struct client_marked marked = {.text = joined.bytes, .n = joined.n, .places = &place, .n_places = 1};
+    if (!rc)
+        rc = client_tokenizer_encode_marked(&c->tokens, &first, c->tokenizer, &marked, err);
+    added = client_tokenizer_ends(c->tokenizer, &n);
+    if (!rc)
+        rc = client_tokens_add(&c->tokens, added, n, err);
+    if (!rc && end != CLIENT_NO_TOKEN && c->tokens.n > 0 && c->tokens.ids[c->tokens.n - 1] != end)
+        rc = client_tokens_add(&c->tokens, &end, 1, err);
+    for (size_t i = first > 0 ? first : 1; !rc && i < c->tokens.n; i++)
+        c->tokens.ids[i] |= CLIENT_TOKEN_TRAINED;
+    if (!rc && c->tokens.n < 2)
+        rc = error_set(err, -EINVAL, "a single token has nothing to predict it");
+    if (!rc)
+        rc = take(user, c->tokens.ids, c->tokens.n, err);
+    free(joined.bytes);
+    return rc;
+}

@@ -1,0 +1,159 @@
+/* Conversations, as a user looks at them, trains on them, measures and resumes, and what is refused. The weights are
+ * fresh ones of a small GPT-2 of bytes, beside a chat template. */
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MACHINE "--device cpu --device-mem 64MiB "
+#define TRAIN   "eps train --model chat/config.json --data chat.jsonl --batch 8 --lr 3e-3 " MACHINE
+
+static const char template[] = "{% for m in messages %}{{ '<' + m.role + '>' + m.content + '\n' }}{% endfor %}"
+                               "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
+
+/* 40 conversations of two turns; every tenth has a long question. */
+static void setup(void)
+{
+    processes_setup();
+    expect("mkdir chat bare", 0);
+    processes_config("chat/config.json", 2, 2, 16, 128);
+    processes_config("bare/config.json", 2, 2, 16, 128);
+    processes_put_text("chat/chat_template.jinja", template);
+    expect(
+        "for i in $(seq 40); do a=$(seq -s, 1 $((i % 10 ? i % 7 : 60))); printf '{\"messages\": [{\"role\": \"user\", "
+        "\"content\": \"%s?\"}, {\"role\": \"assistant\", \"content\": \"yes %s\"}, {\"role\": \"user\", \"content\": "
+        "\"so\"}, "
+        "{\"role\": \"assistant\", \"content\": \"no\"}]}\\n' \"$a\" $i; done >chat.jsonl; "
+        "for i in $(seq 40); do printf '{\"prompt\": \"%s+1=\", \"completion\": \"%s\"}\\n' $i $((i + 1)); done "
+        ">sums.jsonl; "
+        "printf '{\"text\": \"a text\"}\\n' >text.jsonl; seq 500 >plain.txt",
+        0);
+    expect(TRAIN "--steps 1 --out made", 0);
+}
+
+SUITE_TIMEOUT(200)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
+
+TEST(answers_are_learned_and_measured)
+{
+    expect(TRAIN "--epochs 12 --seq 96 --eval-every 10 --out run", 0,
+           "rows         40 conversations, 3 rows held out; at --seq 96 4 unanswered and left out",
+           "a tenth of the rows, drawn by the seed", "rows of at most 96 tokens", "held-out loss");
+    json_t *last = expect_json("tail -n 1 run/metrics.jsonl", 0);
+    json_t *first = expect_json("head -n 1 run/metrics.jsonl", 0);
+    json_t *said = expect_json("eps eval --model run --data chat.jsonl --json " MACHINE, 0);
+    json_t *all = expect_json("eps eval --model run --data chat.jsonl --train-on all --json " MACHINE, 0);
+    json_t *alone =
+        expect_json("eps eval --model run --data chat.jsonl --train-on last --long drop --json " MACHINE, 0);
+
+    ck_assert_double_lt(json_number_at(last, "loss"), 0.7 * json_number_at(first, "loss"));
+    /* 36 conversations whose question leaves room: "yes N\n" with 9 numbers of one digit and 27 of two, and "no\n". */
+    ck_assert_double_eq(json_number_at(said, "tokens"), 36 * 8 + 9 + 27 * 2);
+    ck_assert_double_gt(json_number_at(all, "tokens"), 3 * json_number_at(said, "tokens"));
+    ck_assert_double_eq(json_number_at(alone, "tokens"), 36 * 3);
+    json_decref(first), json_decref(last), json_decref(said), json_decref(all), json_decref(alone);
+}
+
+/* An epoch has 5 steps of 33 rows, so step 4 is within the first and step 8 within the second. */
+TEST(a_run_that_was_stopped_within_an_epoch_ends_with_the_same_bits)
+{
+    expect(TRAIN "--steps 8 --save-every 4 --keep 0 --seed 3 --out whole", 0);
+    expect("mkdir stopped && cp -r whole/step-4 stopped && eps train --resume stopped", 0, "continuing from");
+    expect("cmp whole/step-8/model.safetensors stopped/step-8/model.safetensors && "
+           "cmp whole/step-8/optimizer.safetensors stopped/step-8/optimizer.safetensors",
+           0);
+    expect("eps train --resume stopped --steps 9 --train-on all", 2, "--train-on");
+    expect("eps train --resume stopped --steps 9 --change batch --batch 4", 2, "--change batch");
+}
+
+/* 36 conversations twice, and half of 40 sums, are 92 rows an epoch: 12 steps. Weights are stored, and part of what the data are. */
+TEST(sources_have_weights)
+{
+    expect("eps train --model chat/config.json --data chat.jsonl=2 sums.jsonl=0.5 --eval-data chat.jsonl --seq 96 "
+           "--batch 8 --epochs 1 --out weighted " MACHINE,
+           0, "steps        12 of 8 rows");
+    expect_file("weighted/latest/training.json", "chat.jsonl=2\"", "sums.jsonl=0.5\"");
+    expect("eps train --resume weighted --steps 13", 0, "continuing from");
+    expect("eps train --resume weighted --steps 14 --data chat.jsonl sums.jsonl", 1, "not what the run was trained on");
+    expect("eps train --model chat/config.json --data chat.jsonl --eval-data sums.jsonl=2 --out no " MACHINE, 1,
+           "--eval-data: ", "the weight 2");
+    expect("eps train --model chat/config.json --data plain.txt=2 --out no " MACHINE, 1,
+           "weights are for conversations");
+}
+
+/* Prompts with completions, which need no template; from standard input, compressed; beside texts. */
+TEST(a_base_model_is_trained_on_prompts_with_completions)
+{
+    expect("gzip -c sums.jsonl | eps train --model bare/config.json --data - --batch 8 --steps 2 --out sums " MACHINE,
+           0, "rows         40 conversations, 4 rows held out");
+    expect("mkdir folder && cp sums.jsonl text.jsonl folder && eps train --model bare/config.json --data folder "
+           "--eval-data "
+           "sums.jsonl --batch 8 --steps 2 --out folded " MACHINE,
+           0, "rows         41 conversations, 40 rows held out");
+    expect("eps train --model bare/config.json --data text.jsonl plain.txt --batch 8 --steps 2 --seq 8 --out "
+           "stream " MACHINE,
+           0, "sequences of 8 tokens");
+}
+
+TEST(what_a_model_sees_is_shown)
+{
+    expect("eps data chat.jsonl --model chat --limit 1", 0, "row 1, chat.jsonl:1: 49 tokens, 9 trained",
+           "<|a|s|s|i|s|t|a|n|t|>|[[y|e|s| |1|\\n\n]]|<|u|s|e|r|>", "|[[n|o|\\n\n]]", "lines        40",
+           "rows         40: at --seq 128 0 cut, 0 dropped, 4 left out", "351 of them trained",
+           "longest 219; --seq 128");
+    ck_assert_ptr_null(strstr(command_out(), "row 2"));
+    ck_assert_ptr_null(strstr(command_out(), "\x1b"));
+    expect("eps data chat.jsonl --model chat --limit 10 --long drop --seq 50", 0,
+           "row 10, chat.jsonl:10: 219 tokens, 0 trained, dropped", "not seen: <|u|s|e|r");
+    json_t *said = expect_json("eps data sums.jsonl --model bare --limit 2 --json --train-on all", 0);
+    const json_t *rows = json_object_get(said, "rows"), *row = json_array_get(rows, 0);
+    ck_assert_uint_eq(json_array_size(rows), 2);
+    char *text = json_dumps(row, JSON_COMPACT);
+    ck_assert_str_eq(
+        text, "{\"row\":1,\"file\":\"sums.jsonl\",\"line\":1,\"fate\":\"kept\",\"seen\":5,\"ids\":[49,43,49,61,50],"
+              "\"texts\":[\"1\",\"+\",\"1\",\"=\",\"2\"],\"trained\":[0,1,1,1,1]}");
+    free(text);
+    ck_assert_double_eq(json_number_at(json_object_get(said, "counts"), "rows"), 40);
+    json_decref(said);
+    expect("eps data plain.txt --model bare --seq 16 --limit 1", 0, "row 1: 17 tokens, 16 trained",
+           "1|[[\\n\n|2|\\n\n|3");
+}
+
+static const struct {
+    const char *command;
+    int status;
+    const char *words[3];
+} refused[] = {
+    {"eps train --model bare/config.json --data chat.jsonl " MACHINE,
+     1,
+     {"--data: chat.jsonl: line 1: ", "needs a chat template", "chat_template.jinja"}},
+    {"eps train --model byte-small --data chat.jsonl " MACHINE, 1, {"line 1: a conversation", "--model DIR"}},
+    {"eps train --model chat/config.json --data text.jsonl chat.jsonl plain.txt " MACHINE,
+     1,
+     {"plain.txt", "no lines of JSON"}},
+    {"eps train --model chat/config.json --data plain.txt --train-on all " MACHINE,
+     2,
+     {"--train-on is for conversations"}},
+    {"eps train --model chat/config.json --data plain.txt --long drop " MACHINE, 2, {"--long is for conversations"}},
+    {TRAIN "--seq 64 --long refuse", 1, {"chat.jsonl: line 10: ", "more than --seq 64", "--long cut or drop"}},
+    {TRAIN "--seq 8", 1, {"no conversation has an answer within --seq 8"}},
+    {TRAIN "--separator eos", 2, {"--separator is not for conversations"}},
+    {TRAIN "--columns 1,2", 2, {"--columns"}},
+    {"head -n 1 chat.jsonl | eps train --model chat/config.json --data - " MACHINE,
+     1,
+     {"one conversation is too few", "--eval-data"}},
+    {"eps eval --model made --data chat.jsonl --stride 4 " MACHINE, 2, {"--stride is not for conversations"}},
+    {"eps eval --model made --data plain.txt --train-on last " MACHINE, 2, {"--train-on is for conversations"}},
+    {"eps data chat.jsonl", 2, {"--model is needed"}},
+    {"eps data --model chat", 2, {"at least one file"}},
+    {"eps data chat.jsonl --model chat --seq 999", 2, {"--seq 999", "128 positions"}},
+    {"eps data absent.jsonl --model chat", 1, {"absent.jsonl"}},
+};
+
+TEST_EACH(what_is_no_tuning_data_is_refused, COUNT(refused))
+{
+    expect(refused[_i].command, refused[_i].status, refused[_i].words[0], refused[_i].words[1], refused[_i].words[2]);
+}

@@ -1,0 +1,234 @@
+/* eps data: what a model sees of files. */
+#include "client/eps.h"
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tools/screen/terminal.h"
+#include "tools/screen/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct data {
+    struct stopping stopping;
+    json_t *rows; /* NULL: they are printed */
+    struct text text;
+};
+
+static const char *const fates[] = {
+    [EPS_KEPT] = "kept", [EPS_CUT] = "cut", [EPS_DROPPED] = "dropped", [EPS_UNANSWERED] = "unanswered"};
+static const unsigned percents[EPS_DATA_QUANTILES] = {50, 90, 95, 99};
+
+static int should_stop(void *user)
+{
+    struct data *d = user;
+    return stopping_observer(&d->stopping);
+}
+
+/* ---- Rows as text: [[ and ]] around what is trained, | between tokens ---- */
+
+static uint64_t count_trained(const struct eps_data_row *row, size_t n)
+{
+    uint64_t n_trained = 0;
+
+    for (size_t i = 0; i < n; i++)
+        n_trained += row->tokens[i].trained;
+    return n_trained;
+}
+
+/* True if the bytes before are whole characters, so that a border may follow. */
+static bool is_whole(const struct text *text)
+{
+    size_t at = text->n, n_more = 0;
+
+    while (at > 0 && n_more < 3 && ((unsigned char)text->bytes[at - 1] & 0xC0) == 0x80)
+        at--, n_more++;
+    const unsigned char first = at > 0 ? (unsigned char)text->bytes[at - 1] : 0;
+    return (first >= 0xF0 ? 3u : first >= 0xE0 ? 2u : first >= 0xC0 ? 1u : 0u) <= n_more;
+}
+
+/* Line breaks stay and are shown; other control characters are shown alone. */
+static void print_bytes(FILE *out, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+        if (c == '\n')
+            fputs("\\n\n", out);
+        else if (c == '\t')
+            fputs("\\t", out);
+        else if (c < 0x20 || c == 0x7F)
+            fprintf(out, "\\x%02X", c);
+        else if (c == 0xC2 && i + 1 < n && (unsigned char)bytes[i + 1] < 0xA0) /* a terminal's command in 8 bits */
+            fprintf(out, "\\x%02X", (unsigned char)bytes[++i]);
+        else
+            putc(c, out);
+    }
+}
+
+/* Prints the characters that tokens have completed. */
+static void flush_text(struct data *d)
+{
+    print_bytes(stdout, d->text.bytes, d->text.n);
+    d->text.n = 0;
+}
+
+static void print_tokens(struct data *d, const struct eps_data_row *row)
+{
+    const char *green = terminal_style(stdout, TERMINAL_GREEN), *plain = terminal_style(stdout, TERMINAL_PLAIN);
+    bool trained = false;
+
+    for (size_t i = 0; i < row->n; i++) {
+        const struct eps_data_token *token = &row->tokens[i];
+        char id[24];
+        const bool now = token->trained && i < row->n_seen;
+        if (i > 0 && is_whole(&d->text))
+            flush_text(d);
+        if (trained && !now)
+            printf("]]%s", plain);
+        if (i == row->n_seen)
+            printf("%s%s", i > 0 ? "\n" : "", "not seen: ");
+        else if (i > 0 && d->text.n == 0)
+            putchar('|');
+        if (now && !trained)
+            printf("%s[[", green);
+        trained = now;
+        snprintf(id, sizeof id, "<%" PRIu32 ">", token->id);
+        if (text_add(&d->text, token->text ? token->text : id, token->text ? token->n : strlen(id)))
+            return;
+    }
+    flush_text(d);
+    printf("%s\n\n", trained ? "]]" : "");
+    fputs(plain, stdout);
+}
+
+static void print_row(struct data *d, const struct eps_data_row *row)
+{
+    const char *bold = terminal_style(stdout, TERMINAL_BOLD), *plain = terminal_style(stdout, TERMINAL_PLAIN);
+
+    printf("%srow %" PRIu64 "%s", bold, row->number, plain);
+    if (row->line > 0)
+        printf(", %s:%" PRIu64, row->path, row->line);
+    printf(": %zu tokens, %" PRIu64 " trained", row->n, count_trained(row, row->n_seen));
+    if (row->fate != EPS_KEPT)
+        printf(", %s%s%s", terminal_style(stdout, TERMINAL_RED), fates[row->fate], plain);
+    printf("\n");
+    print_tokens(d, row);
+}
+
+/* ---- Rows as JSON ---- */
+
+static json_t *row_json(const struct eps_data_row *row)
+{
+    json_t *ids = json_array(), *texts = json_array(), *trained = json_array();
+
+    for (size_t i = 0; i < row->n; i++) {
+        const struct eps_data_token *token = &row->tokens[i];
+        char *text = token->text ? strndup(token->text, token->n) : NULL;
+        json_array_append_new(ids, json_integer(token->id));
+        json_array_append_new(texts, text ? text_json(text) : json_null());
+        json_array_append_new(trained, json_integer(token->trained && i < row->n_seen));
+        free(text);
+    }
+    return json_pack("{s:I, s:o, s:o, s:s, s:I, s:o, s:o, s:o}", "row", (json_int_t)row->number, "file",
+                     row->line > 0 ? text_json(row->path) : json_null(), "line",
+                     row->line > 0 ? json_integer((json_int_t)row->line) : json_null(), "fate", fates[row->fate],
+                     "seen", (json_int_t)row->n_seen, "ids", ids, "texts", texts, "trained", trained);
+}
+
+static void on_row(void *user, const struct eps_data_row *row)
+{
+    struct data *d = user;
+
+    if (d->rows)
+        json_array_append_new(d->rows, row_json(row));
+    else
+        print_row(d, row);
+}
+
+static json_t *counts_json(const struct eps_data_counts *c)
+{
+    json_t *quantiles = json_object();
+
+    for (size_t i = 0; i < EPS_DATA_QUANTILES; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%u", percents[i]);
+        json_object_set_new(quantiles, name, json_integer((json_int_t)c->quantiles[i]));
+    }
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "kind",
+                     c->conversations ? "conversations" : "text", "seq", (json_int_t)c->seq, "lines",
+                     (json_int_t)c->n_lines, "rows", (json_int_t)c->n_rows, "tokens", (json_int_t)c->n_tokens,
+                     "trained", (json_int_t)c->n_trained, "cut", (json_int_t)c->n_cut, "dropped",
+                     (json_int_t)c->n_dropped, "unanswered", (json_int_t)c->n_unanswered, "longest",
+                     (json_int_t)c->longest, "quantiles", quantiles);
+}
+
+static void print_counts(const struct eps_data_counts *c)
+{
+    const double share = c->n_tokens > 0 ? 100 * (double)c->n_trained / (double)c->n_tokens : 0;
+
+    if (c->conversations)
+        printf("lines        %" PRIu64 "\n", c->n_lines);
+    printf("rows         %" PRIu64, c->n_rows);
+    if (c->n_cut + c->n_dropped + c->n_unanswered > 0)
+        printf(": at --seq %" PRIu32 " %" PRIu64 " cut, %" PRIu64 " dropped, %" PRIu64
+               " left out as no answer begins in them",
+               c->seq, c->n_cut, c->n_dropped, c->n_unanswered);
+    printf("\ntokens       %" PRIu64 ", %" PRIu64 " of them trained (%.1f %%)\n", c->n_tokens, c->n_trained, share);
+    printf("length      ");
+    for (size_t i = 0; i < EPS_DATA_QUANTILES; i++)
+        printf(" %u %% of rows to %" PRIu64 ",", percents[i], c->quantiles[i]);
+    printf(" longest %" PRIu64 "; --seq %" PRIu32 "\n", c->longest, c->seq);
+}
+
+int command_data(int argc, char **argv)
+{
+    struct argument_texts files = {0};
+    struct eps_data_options options = eps_data_defaults();
+    unsigned separator = 0, train_on = 0, long_rows = 0;
+    bool json = false;
+    const struct argument arguments[] = {
+        {"FILE...", NULL, ARGUMENT_WORDS, &files, "data, as --data of eps train takes it"},
+        {"--model", "DIR", ARGUMENT_TEXT, &options.model,
+         "a directory with config.json, the tokenizer and the chat template; weights are not read"},
+        {"--seq", "N", ARGUMENT_COUNT, &options.seq, "as in eps train"},
+        {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on, "as in eps train"},
+        {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows, "as in eps train"},
+        {"--separator", "none|eos", ARGUMENT_CHOICE, &separator, "as in eps train"},
+        {"--limit", "N", ARGUMENT_NUMBER, &options.limit, "show the first N rows; default 10. All rows are counted"},
+        {"--json", NULL, ARGUMENT_FLAG, &json,
+         "print one object: rows, a list of objects with row, file, line, fate, seen, ids, texts and trained; and "
+         "counts"},
+    };
+    const struct command command = {
+        "eps data",
+        "Shows what a model sees of data before it is trained on them: the rows, their tokens "
+        "with | between them, and in [[ ]], green on a terminal, the tokens that are trained. "
+        "Then counts: rows, tokens, what --seq cuts, lengths.",
+        arguments, sizeof arguments / sizeof *arguments};
+    static const struct eps_data_events events = {.on_row = on_row, .should_stop = should_stop};
+    struct data d = {.rows = NULL};
+    struct eps_data_counts counts;
+    struct eps_error error;
+    int status = arguments_parse(&command, argc, argv);
+
+    if (status < 0) {
+        stopping_init(&d.stopping);
+        options.data = files.items, options.n_data = files.n;
+        options.separator = (enum eps_separator)separator;
+        options.train_on = (enum eps_train_on)train_on;
+        options.long_rows = (enum eps_long)long_rows;
+        d.rows = json ? json_array() : NULL;
+        const int rc = eps_data(&counts, &options, &events, &d, &error);
+        status = rc ? stopping_status(&d.stopping, arguments_fail(&command, rc, error.text)) : 0;
+        if (!rc && json)
+            answer_print(json_pack("{s:O, s:o}", "rows", d.rows, "counts", counts_json(&counts)));
+        else if (!rc)
+            print_counts(&counts);
+        json_decref(d.rows);
+        free(d.text.bytes);
+    }
+    free(files.items);
+    return status;
+}
