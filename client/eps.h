@@ -77,8 +77,10 @@ struct eps_step {
     double eval_before;             /* first step: the held-out loss before it; NAN: not measured */
     double grad_norm;               /* of the whole gradient, before clipping; NAN: unknown, as with eager commit */
     bool skipped;                   /* a contribution was not finite, so nothing was updated (fenced commit) */
-    const struct eps_score *scores; /* (n_scores) of a task, on steps that evaluate */
+    const struct eps_score *scores; /* (n_scores) of a task or of preferences, on steps that evaluate */
     size_t n_scores;
+    const struct eps_score *rewards; /* (n_rewards) of the step's preferences, by the names that TRL logs */
+    size_t n_rewards;
     const char *changed; /* changes before this step: "after step 5: lr 0.01 to 0.005"; NULL: none */
     /* (n_memory) The host, and the device with the most memory. Sampled once a second: absent on most steps. */
     const struct eps_memory *memory;

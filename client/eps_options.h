@@ -64,9 +64,10 @@ struct eps_train_options {
     uint64_t warmup;
     double weight_decay, beta1, beta2, epsilon;
     enum eps_optimizer_kind optimizer;
-    double clip_norm, clip_update; /* unset: no clipping */
-    const char *freeze;            /* globs on tensor names, "wte.weight,h.*.attn.*" */
-    enum eps_base base;            /* form of frozen weights; full: that of precision */
+    double clip_norm, clip_update;  /* unset: no clipping */
+    double dpo_beta, dpo_smoothing; /* of preferences; must be unset for other data */
+    const char *freeze;             /* globs on tensor names, "wte.weight,h.*.attn.*" */
+    enum eps_base base;             /* form of frozen weights; full: that of precision */
     enum eps_commit commit;
     enum eps_number precision, moments, grad_dtype;
 

@@ -14,8 +14,8 @@ struct train {
     struct progress progress;
     struct stopping stopping;
     struct account account;
-    bool free_memory; /* --device-mem was left unset */
-    enum eps_task task;
+    bool free_memory;    /* --device-mem was left unset */
+    const char *counted; /* what a held-out loss is the mean of */
 };
 
 static void on_start(void *user, const struct eps_train_options *o, uint64_t n_parameters)
@@ -25,7 +25,7 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
     snprintf(t->account.out, sizeof t->account.out, "%s", o->out);
     t->account.n_steps = o->steps;
     t->account.silent = o->task || !isnan(o->mask_fraction);
-    t->task = o->task;
+    t->counted = o->task ? "rows" : isnan(o->dpo_beta) ? "tokens" : "preferences";
     account_options(o, n_parameters, t->free_memory);
 }
 
@@ -80,7 +80,7 @@ static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens
 
     progress_clear(&t->progress);
     printf("held-out loss after %" PRIu64 " step%s: %.4f over %" PRIu64 " %s\n", step, step == 1 ? "" : "s", loss,
-           tokens, t->task ? "rows" : "tokens");
+           tokens, t->counted);
     fflush(stdout);
     if (step == 0)
         t->account.before = loss;

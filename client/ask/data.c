@@ -116,13 +116,15 @@ static int show_documents(struct show *s, const struct client_documents *documen
     return rc;
 }
 
-static int show_conversations(struct show *s, struct error *err)
+/* pairs: they are preferences, whose two texts are rows each. */
+static int show_conversations(struct show *s, bool pairs, struct error *err)
 {
     const struct client_documents_rules rules = {.tokenizer = s->tokenizer,
                                                  .side = s->model.side,
                                                  .train_on =
                                                      s->options->train_on ? s->options->train_on : EPS_TRAIN_ON_ANSWERS,
-                                                 .weighted = true,
+                                                 .weighted = !pairs,
+                                                 .pairs = pairs,
                                                  .watch = &s->watch};
     const uint32_t n_positions = s->model.config.n_positions;
     struct client_documents documents;
@@ -254,7 +256,7 @@ static int show(struct show *s, struct error *err)
     if (!s->tokenizer && (rc = client_tokenizer_refuse_unread(s->model.side, err)) != 0)
         return rc;
     return s->tokenizer
-               ? show_conversations(s, err)
+               ? show_conversations(s, kind == &client_source_preferences, err)
                : error_set(err, -EINVAL, "%s: it has no tokenizer.json, which conversations need", s->options->model);
 }
 

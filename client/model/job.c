@@ -284,6 +284,31 @@ int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job
     return source->ops->score(source, loss, n_labels, err);
 }
 
+int client_job_refer(struct client_job *job, struct client_source *source, unsigned buffer, struct error *err)
+{
+    const struct client_buffer room = client_job_buffer(job, buffer);
+    const uint32_t n_train = source->n_references[CLIENT_TRAIN], n = n_train + source->n_references[CLIENT_HELD_OUT];
+    double sum = 0;
+
+    for (uint32_t first = 0; first < n;) {
+        const uint32_t left = (first < n_train ? n_train : n) - first,
+                       n_rows = left < job->goal.batch ? left : job->goal.batch;
+        struct client_minibatch minibatch;
+        if (job->stop && *job->stop)
+            return error_set(err, -ECANCELED, "the reference model's pass was cut short");
+        int rc = client_source_fill_referenced(&minibatch, &room, source, first, n_rows, err);
+        if (!rc)
+            rc = evaluate_minibatch(&sum, job, buffer, n_rows, minibatch.n_tokens, err);
+        if (rc)
+            return rc;
+        memcpy(source->references + first, at(job, layout_of(job).logits), n_rows * sizeof *source->references);
+        first += n_rows;
+        if (job->on_evaluating)
+            job->on_evaluating(job->user, first / 2, n / 2);
+    }
+    return 0;
+}
+
 uint32_t *client_job_ids(const struct client_job *job, uint32_t row)
 {
     return (uint32_t *)job->data.base + (size_t)row * job->goal.seq;

@@ -65,6 +65,9 @@ struct client_buffer client_job_buffer(const struct client_job *job, unsigned bu
 int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job, struct client_source *source,
                         unsigned buffer, struct error *err);
 
+/* Sets source->references by the current weights. No step may be open. Uses `buffer`. Errors as client_job_evaluate. */
+int client_job_refer(struct client_job *job, struct client_source *source, unsigned buffer, struct error *err);
+
 /* For generation, of which job->microbatch rows advance together: a row's ids (seq). Write an id before its position is
  * run. */
 uint32_t *client_job_ids(const struct client_job *job, uint32_t row);

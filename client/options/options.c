@@ -337,6 +337,8 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .grad = number_of(o->grad_dtype),
                               .fenced = o->commit == EPS_FENCED,
                               .adamw = o->optimizer == EPS_ADAMW,
+                              .preference = {.beta = isnan(o->dpo_beta) ? 0 : o->dpo_beta,
+                                             .smoothing = isnan(o->dpo_smoothing) ? 0 : o->dpo_smoothing},
                               .batch = o->batch,
                               .seq = o->seq,
                               .n_parts = o->parts};
@@ -350,8 +352,18 @@ int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err)
                      MAX_BATCH, MAX_TOKENS);
 }
 
-static int check_parts(const struct eps_train_options *o, const struct eps_train_options *asked, struct error *err)
+static int check_parts(const struct eps_train_options *o, const struct eps_train_options *asked, bool pairs,
+                       struct error *err)
 {
+    const uint32_t whole = 2 * o->parts;
+
+    if (pairs && o->batch % whole)
+        return error_set(err, -EDOM,
+                         "--batch %u: each part (--parts %u) has whole preferences, which are two rows each: choose %u",
+                         o->batch, o->parts, o->batch < whole ? whole : o->batch - o->batch % whole);
+    if (pairs && o->microbatch % 2)
+        return error_set(err, -EDOM, "--microbatch %u: a preference is two rows, which stay together: choose %u",
+                         o->microbatch, o->microbatch + 1);
     if (o->batch % o->parts)
         return error_set(err, -EDOM, "--batch %u is not a multiple of --parts %u%s: choose %u", o->batch, o->parts,
                          asked->parts ? "" : " (by default one for each worker)",
@@ -410,6 +422,24 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     return 0;
 }
 
+static int resolve_preference(struct eps_train_options *o, bool pairs, struct error *err)
+{
+    if (!pairs && !(isnan(o->dpo_beta) && isnan(o->dpo_smoothing)))
+        return error_set(err, -EDOM,
+                         "%s is for preferences, and --data has none: lines of .jsonl with prompt, chosen and "
+                         "rejected",
+                         isnan(o->dpo_beta) ? "--dpo-smoothing" : "--dpo-beta");
+    if (!pairs)
+        return 0;
+    o->dpo_beta = chosen(o->dpo_beta, 0.1); /* as in the paper, and in TRL */
+    o->dpo_smoothing = chosen(o->dpo_smoothing, 0);
+    if (!(o->dpo_beta > 0 && o->dpo_beta <= 1e6))
+        return error_set(err, -EDOM, "--dpo-beta %g is not above 0 and at most 1e6", o->dpo_beta);
+    if (!(o->dpo_smoothing >= 0 && o->dpo_smoothing <= 0.5))
+        return error_set(err, -EDOM, "--dpo-smoothing %g is not within 0 and 0.5", o->dpo_smoothing);
+    return 0;
+}
+
 /* Resolves the batch of whole rows, and what counts steps. An epoch has a step for the rows that are left at its end. */
 static int resolve_rows(struct eps_train_options *o, const struct eps_train_options *asked,
                         const struct client_facts *facts, struct error *err)
@@ -426,10 +456,10 @@ static int resolve_rows(struct eps_train_options *o, const struct eps_train_opti
                          o->data[0]);
     if (o->batch == 0)
         o->batch = facts->task ? rows_of(TASK_BATCH, 1, o->parts, facts->n_rows)
-                               : client_options_batch(o->seq, o->parts, facts->n_rows);
+                               : client_options_batch(o->seq, facts->pairs ? 2 * o->parts : o->parts, facts->n_rows);
     int rc = client_options_check_batch(o->batch, o->seq, err);
     if (!rc)
-        rc = check_parts(o, asked, err);
+        rc = check_parts(o, asked, facts->pairs, err);
     return rc ? rc : resolve_length(o, facts, (facts->n_rows + (uint64_t)o->batch - 1) / o->batch * o->batch, err);
 }
 
@@ -447,6 +477,8 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
         rc = resolve_commit(out, err);
     if (!rc)
         rc = client_options_mask(&out->mask_fraction, facts->masked, err);
+    if (!rc)
+        rc = resolve_preference(out, facts->pairs, err);
     if (rc)
         return rc;
     if (facts->whole)
@@ -469,7 +501,7 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
                          : client_options_batch(out->seq, out->parts, n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
-        rc = check_parts(out, in, err);
+        rc = check_parts(out, in, false, err);
     return rc ? rc : resolve_length(out, facts, n_windows, err);
 }
 

@@ -43,6 +43,7 @@
 struct client_facts {
     uint32_t n_positions;
     bool masked;            /* the model predicts masked tokens */
+    bool pairs;             /* rows are preferences, two for each */
     bool whole;             /* rows are as they come, not cut from a stream of tokens; */
     enum eps_task task;     /* then: the model is a classifier; */
     uint32_t seq;           /* chosen if none is given; 0: the longest row's; */

@@ -91,6 +91,8 @@ static json_t *line_of(const struct eps_step *step)
     rc |= set(line, "step_ms", json_real(step->step_ms));
     rc |= set(line, "device_peak_bytes", bytes_json(step->device_peak_bytes));
     rc |= set(line, "host_bytes", bytes_json(step->host_bytes));
+    for (size_t i = 0; i < step->n_rewards; i++)
+        rc |= set(line, step->rewards[i].name, json_real(step->rewards[i].value));
     if (!isnan(step->eval_loss))
         rc |= set_evaluation(line, step->eval_loss, step->scores, step->n_scores);
     if (isfinite(step->eval_before))

@@ -31,14 +31,15 @@ static int see_line(void *user, const char *line, size_t n, uint64_t number, str
     return SEEN;
 }
 
-int client_documents_are(bool *out, struct client_data *data, const struct client_watch *watch, struct error *err)
+int client_documents_are(enum client_documents_kind *out, struct client_data *data, const struct client_watch *watch,
+                         struct error *err)
 {
     const struct client_data_rules rules = {.watch = watch};
     struct client_data_pass pass = {.data = data, .rules = &rules, .end = CLIENT_NO_TOKEN};
     int rc = 0;
 
-    *out = false;
-    for (size_t i = 0; !rc && !*out && i < data->n_files; i++) {
+    *out = CLIENT_NO_DOCUMENTS;
+    for (size_t i = 0; !rc && *out == CLIENT_NO_DOCUMENTS && i < data->n_files; i++) {
         struct client_data_file *file = &data->files[i];
         enum client_layout layout = CLIENT_LAYOUT_NONE;
         if (!client_data_is_a_text(file))
@@ -47,7 +48,10 @@ int client_documents_are(bool *out, struct client_data *data, const struct clien
         if (!rc && file->kind == CLIENT_DATA_LINES)
             rc = client_data_each_line(&pass, file, see_line, &layout, err);
         rc = rc == SEEN ? 0 : rc;
-        *out = layout == CLIENT_LAYOUT_CONVERSATION || layout == CLIENT_LAYOUT_PROMPT;
+        if (layout == CLIENT_LAYOUT_CONVERSATION || layout == CLIENT_LAYOUT_PROMPT)
+            *out = CLIENT_DOCUMENTS;
+        else if (layout == CLIENT_LAYOUT_PREFERENCE)
+            *out = CLIENT_DOCUMENT_PAIRS;
     }
     return rc;
 }
@@ -61,6 +65,7 @@ struct reading {
     XXH3_state_t *hash;
     const struct client_data_file *file;
     uint32_t file_number, line;
+    bool pairs;
 };
 
 static int make_room(struct client_documents *d, struct error *err)
@@ -119,6 +124,9 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
                                                json_object_get(object,
                                                                layout == CLIENT_LAYOUT_TEXT ? "text" : "completion"),
                                                add_document, r, err);
+    case CLIENT_LAYOUT_PREFERENCE:
+        return error_set(err, -EINVAL,
+                         "it is a preference, and the lines before it are not: train on preferences alone");
     case CLIENT_LAYOUT_NONE:
         break;
     }
@@ -126,6 +134,28 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
         err, -EINVAL,
         "no object with \"messages\", \"conversations\", \"instruction\", \"prompt\" and \"completion\", or "
         "\"text\"");
+}
+
+/* Both of its texts, each one document: only its completion is scored, whatever came before. */
+static int take_preference(struct reading *r, json_t *object, struct error *err)
+{
+    const size_t before = r->documents->n;
+    int rc = client_layout_of(object) == CLIENT_LAYOUT_PREFERENCE
+                 ? 0
+                 : error_set(err, -EINVAL, "it has no \"chosen\" and \"rejected\", and other lines are preferences");
+
+    for (int i = 0; !rc && i < 2; i++) {
+        json_t *choice = client_layout_choice(&rc, object, i == 0, err);
+        if (!rc)
+            rc = take_object(r, choice, err);
+        json_decref(choice);
+        if (!rc && r->documents->n != before + 1 + (size_t)i)
+            rc = error_set(err, -EINVAL,
+                           "its %s messages make several rows, as the chat template changes earlier answers: give one "
+                           "answer",
+                           i ? "rejected" : "chosen");
+    }
+    return rc;
 }
 
 static int on_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
@@ -139,7 +169,7 @@ static int on_line(void *user, const char *line, size_t n, uint64_t number, stru
     r->line = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
     json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
     const int rc = json_is_object(object)
-                       ? take_object(r, object, err)
+                       ? (r->pairs ? take_preference : take_object)(r, object, err)
                        : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);
     json_decref(object);
     r->documents->n_lines++;
@@ -180,7 +210,8 @@ int client_documents_read(struct client_documents *out, struct client_data *data
     XXH3_state_t *hash = XXH3_createState();
     struct reading r = {.documents = out,
                         .pass = {.data = data, .rules = &watched, .hash = hash, .end = CLIENT_NO_TOKEN},
-                        .hash = hash};
+                        .hash = hash,
+                        .pairs = rules->pairs};
     int rc = hash ? client_conversations_open(&r.conversations, rules->tokenizer, rules->side, rules->train_on, err)
                   : error_set(err, -ENOMEM, "out of memory");
 

@@ -34,13 +34,17 @@ struct client_documents_rules {
     const json_t *side;                 /* the model's side files; may be NULL */
     enum eps_train_on train_on;         /* resolved */
     bool weighted;                      /* files may have weights */
+    bool pairs;                         /* lines are preferences: document 2k is chosen, and 2k + 1 rejected */
     const struct client_watch *watch;   /* as in client_data_rules */
 };
 
-/* True if the data are documents: the first line of some .jsonl file is a conversation, or has a prompt and a
- * completion. Unpacks the files, as client_data_unpack does. Errors as there; a first line that is none is no error
- * here. */
-int client_documents_are(bool *out, struct client_data *data, const struct client_watch *watch, struct error *err);
+enum client_documents_kind { CLIENT_NO_DOCUMENTS, CLIENT_DOCUMENTS, CLIENT_DOCUMENT_PAIRS };
+
+/* What the data are: documents, if the first line of some .jsonl file is a conversation, or has a prompt and a completion;
+ * pairs, if it is a preference. Unpacks the files, as client_data_unpack does. Errors as there; a first line that is none
+ * is no error here. */
+int client_documents_are(enum client_documents_kind *out, struct client_data *data, const struct client_watch *watch,
+                         struct error *err);
 
 /* Reads every line of the files (client_data_open). -EINVAL or -errno with a sentence that begins with the file and
  * the line: no JSON object, or of no known layout, or as client_conversation_encode. Undo: client_documents_free, also

@@ -7,6 +7,8 @@ enum client_layout client_layout_of(const json_t *object)
 {
     const json_t *prompt = json_object_get(object, "prompt"), *completion = json_object_get(object, "completion");
 
+    if (json_object_get(object, "chosen") && json_object_get(object, "rejected"))
+        return CLIENT_LAYOUT_PREFERENCE;
     if (json_object_get(object, "messages") || json_object_get(object, "conversations") ||
         json_object_get(object, "instruction"))
         return CLIENT_LAYOUT_CONVERSATION;
@@ -209,6 +211,65 @@ json_t *client_layout_conversation(int *rc, json_t *object, struct error *err)
     if (!*rc)
         *rc = take_tools(out, object, err);
     if (!*rc && kwargs && json_object_set(out, "chat_template_kwargs", kwargs))
+        *rc = error_set(err, -ENOMEM, "out of memory");
+    if (!*rc)
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+/* ---- Preferences ---- */
+
+/* How many messages two lists begin with alike; fewer than either has. */
+static size_t count_alike(const json_t *a, const json_t *b)
+{
+    size_t n = 0;
+
+    while (n + 1 < json_array_size(a) && n + 1 < json_array_size(b) &&
+           json_equal(json_array_get(a, n), json_array_get(b, n)))
+        n++;
+    return n;
+}
+
+/* messages first .. end-1: a new reference, or NULL. */
+static json_t *slice(const json_t *messages, size_t first, size_t end)
+{
+    json_t *out = json_array();
+
+    for (size_t i = first; out && i < end; i++)
+        if (json_array_append(out, json_array_get(messages, i))) {
+            json_decref(out);
+            out = NULL;
+        }
+    return out;
+}
+
+json_t *client_layout_choice(int *rc, json_t *object, bool chosen, struct error *err)
+{
+    json_t *prompt = json_object_get(object, "prompt"),
+           *completion = json_object_get(object, chosen ? "chosen" : "rejected"),
+           *other = json_object_get(object, chosen ? "rejected" : "chosen"), *tools = json_object_get(object, "tools"),
+           *out;
+
+    *rc = 0;
+    if (json_is_string(prompt) && json_is_string(completion) && json_is_string(other)) {
+        out = json_pack("{s:O, s:O}", "prompt", prompt, "completion", completion);
+    } else if (json_is_array(completion) && json_is_array(other)) {
+        const size_t n = json_is_array(prompt) ? 0 : count_alike(completion, other);
+        if (n == 0 && !json_is_array(prompt)) {
+            *rc = error_set(err, -EINVAL, "its chosen and rejected messages do not begin alike, so there is no prompt");
+            return NULL;
+        }
+        out = json_pack("{s:o, s:o}", "prompt", n > 0 ? slice(completion, 0, n) : json_incref(prompt), "completion",
+                        slice(completion, n, json_array_size(completion)));
+    } else {
+        *rc =
+            error_set(err, -EINVAL,
+                      "its prompt, chosen and rejected are neither all texts nor lists of messages: give {\"prompt\": "
+                      "text, \"chosen\": text, \"rejected\": text}, or lists of messages");
+        return NULL;
+    }
+    if (!out || (tools && json_object_set(out, "tools", tools)))
         *rc = error_set(err, -ENOMEM, "out of memory");
     if (!*rc)
         return out;

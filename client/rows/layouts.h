@@ -6,6 +6,9 @@
  *   {"instruction", "input", "output"}                   alpaca's; "system" and "history" if it has them
  *   {"prompt": text, "completion": text}                 a prompt with a completion
  *   {"text": text}                                       a text
+ *   {"prompt", "chosen", "rejected"}                     a preference: two completions of one prompt, each a text or each
+ *                                                        messages. Without a prompt of messages, it is the messages that
+ *                                                        chosen and rejected begin with alike
  *
  * An instruction and its input are joined by a newline, as LLaMA-Factory joins them. */
 #ifndef CLIENT_ROWS_LAYOUTS_H
@@ -16,12 +19,22 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-enum client_layout { CLIENT_LAYOUT_NONE, CLIENT_LAYOUT_TEXT, CLIENT_LAYOUT_PROMPT, CLIENT_LAYOUT_CONVERSATION };
+enum client_layout {
+    CLIENT_LAYOUT_NONE,
+    CLIENT_LAYOUT_TEXT,
+    CLIENT_LAYOUT_PROMPT,
+    CLIENT_LAYOUT_CONVERSATION,
+    CLIENT_LAYOUT_PREFERENCE
+};
 
 enum client_layout client_layout_of(const json_t *object);
 
 /* A conversation in any layout as {"messages": [...], "tools": [...]}: a new reference. NULL with *rc: -EINVAL with a
  * sentence that names the member; -ENOMEM. */
 json_t *client_layout_conversation(int *rc, json_t *object, struct error *err);
+
+/* A preference's chosen completion, or the rejected one, as an object with a prompt and a completion, of one of the layouts
+ * above: a new reference. NULL with *rc: -EINVAL with a sentence; -ENOMEM. */
+json_t *client_layout_choice(int *rc, json_t *object, bool chosen, struct error *err);
 
 #endif

@@ -31,16 +31,16 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
                             struct client_data *data, struct client_data *eval_data, const struct client_watch *watch,
                             struct error *err)
 {
-    bool documents = false;
+    enum client_documents_kind documents = CLIENT_NO_DOCUMENTS;
     int rc = 0;
 
     *out = client_source_kind(config);
     if (*out == &client_source_text)
         rc = client_documents_are(&documents, data, watch, err);
-    if (!rc && *out == &client_source_text && !documents && eval_data)
+    if (!rc && *out == &client_source_text && documents == CLIENT_NO_DOCUMENTS && eval_data)
         rc = client_documents_are(&documents, eval_data, watch, err);
-    if (documents)
-        *out = &client_source_conversations;
+    if (documents != CLIENT_NO_DOCUMENTS)
+        *out = documents == CLIENT_DOCUMENT_PAIRS ? &client_source_preferences : &client_source_conversations;
     return rc;
 }
 
@@ -140,11 +140,24 @@ int client_source_fill_held_out(struct client_minibatch *out, const struct clien
     return fill(out, buffer, source, CLIENT_HELD_OUT, n, err);
 }
 
+int client_source_fill_referenced(struct client_minibatch *out, const struct client_buffer *buffer,
+                                  struct client_source *source, uint32_t first, uint32_t n, struct error *err)
+{
+    const uint32_t n_train = source->n_references[CLIENT_TRAIN];
+    const enum client_part part = first < n_train ? CLIENT_TRAIN : CLIENT_HELD_OUT;
+
+    assert(n <= source->batch && (part == CLIENT_HELD_OUT || first + n <= n_train));
+    for (uint32_t i = 0; i < n; i++)
+        source->samples[i] = (struct client_sample){.id = first + i - (part == CLIENT_HELD_OUT ? n_train : 0)};
+    return fill(out, buffer, source, part, n, err);
+}
+
 void client_source_close(struct client_source *source)
 {
     if (!source)
         return;
     free(source->samples);
     free(source->logits);
+    free(source->references);
     source->ops->close(source);
 }

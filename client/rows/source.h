@@ -4,6 +4,8 @@
  *   text      a window of a stream of tokens               ids, labels         client/rows/source_text.c
  *   masked    the same, with some of its tokens masked     ids, labels         client/rows/source_masked.c
  *   labelled  one text or two, with a class or a number    ids, labels, rows   client/rows/source_labelled.c
+ *   preferences  one of two texts, of which one was chosen  ids, labels,        client/rows/source_preferences.c
+ *                                                           references
  *
  * A source whose rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each
  * (struct plan_data, proto/plan/memory/data.h). None has yet.
@@ -100,6 +102,7 @@ struct client_source_rules {
 /* What options depend on before the rows are divided. */
 struct client_source_facts {
     bool masked;        /* a row predicts tokens of its own, not successors */
+    bool pairs;         /* two rows, one behind the other, are a pair of texts */
     bool whole;         /* rows are as they come; else they are cut from a stream of tokens, and the rest is 0 */
     enum eps_task task; /* EPS_TASK_DEFAULT: they predict tokens */
     uint32_t seq;       /* to be chosen if no other is asked for; 0: the longest row's */
@@ -117,6 +120,7 @@ struct client_division {
     uint64_t n_train;     /* tokens of data that are trained on: the others are held out, unless there are eval_data */
     uint64_t eval_tokens; /* that an evaluation predicts at most, spread evenly; 0: all */
     double mask_fraction;
+    double beta; /* of preferences: struct preference */
 };
 
 struct client_source {
@@ -128,6 +132,10 @@ struct client_source {
     float *logits; /* (n_rows of CLIENT_HELD_OUT, n_logits) in the order of evaluation, owned; NULL: there are none */
     uint32_t n_logits;           /* of a row */
     struct client_scores scores; /* beside the loss */
+    /* Of preferences, else NULL: log p that the reference model gives each text, of data (n_references[CLIENT_TRAIN]), then
+     * of eval_data; owned. Whoever trains sets them before the first step. */
+    float *references;
+    uint32_t n_references[2];
 };
 
 /* Every member is required. */
@@ -196,7 +204,7 @@ struct client_source_ops {
     void (*close)(struct client_source *source);
 };
 extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled,
-    client_source_conversations;
+    client_source_conversations, client_source_preferences;
 
 /* The kind of source that a model takes its rows from, if they are not conversations. */
 const struct client_source_ops *client_source_kind(const struct model_config *config);
@@ -222,6 +230,10 @@ int client_source_fill(struct client_minibatch *out, const struct client_buffer 
                        uint64_t step, uint64_t n_before, struct error *err);
 int client_source_fill_held_out(struct client_minibatch *out, const struct client_buffer *buffer,
                                 struct client_source *source, uint64_t first, uint32_t n, struct error *err);
+
+/* As client_source_fill_held_out, of the rows whose references are first .. first+n-1: all of one part. */
+int client_source_fill_referenced(struct client_minibatch *out, const struct client_buffer *buffer,
+                                  struct client_source *source, uint32_t first, uint32_t n, struct error *err);
 
 void client_source_close(struct client_source *source); /* safe on NULL */
 

@@ -45,7 +45,8 @@ static int divide_rows(struct client_run *run, struct error *err)
                                              .seed = o->seed,
                                              .n_train = client_options_n_train(o, run->data.n),
                                              .eval_tokens = o->eval_tokens,
-                                             .mask_fraction = o->mask_fraction};
+                                             .mask_fraction = o->mask_fraction,
+                                             .beta = o->dpo_beta};
     int rc = client_source_divide(run->source, &division, err);
 
     if (!rc)
@@ -218,6 +219,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .batch_row = client_change_rows(changes, batch, batch_step),
         .n_positions = run->model.config.n_positions,
         .masked = rows.masked,
+        .pairs = rows.pairs,
         .whole = rows.whole,
         .task = rows.task,
         .seq = rows.seq,

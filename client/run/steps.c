@@ -246,6 +246,28 @@ static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
     return 0;
 }
 
+enum { REWARDS = 6 };
+
+/* Means over the step's preferences, whose number the source knows. */
+static size_t name_rewards(struct eps_score out[REWARDS], struct client_steps *s, uint64_t step,
+                           const struct preference_rewards *sums)
+{
+    struct client_source *source = s->run->source;
+
+    if (!source->references)
+        return 0;
+    const uint32_t n_rows = source->ops->pick(source->samples, source, step, client_run_rows(s->run, step));
+    const double n = n_rows / 2;
+    const struct eps_score rewards[REWARDS] = {{"rewards/chosen", sums->chosen / n},
+                                               {"rewards/rejected", sums->rejected / n},
+                                               {"rewards/accuracies", sums->right / n},
+                                               {"rewards/margins", (sums->chosen - sums->rejected) / n},
+                                               {"logps/chosen", sums->chosen_log_p / n},
+                                               {"logps/rejected", sums->rejected_log_p / n}};
+    memcpy(out, rewards, sizeof rewards);
+    return REWARDS;
+}
+
 int client_steps_on_done(struct client_steps *s, const struct message *m, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
@@ -268,9 +290,12 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
         .grad_norm = m->done.grad_norm,
         .skipped = m->done.skipped,
     };
+    struct eps_score rewards[REWARDS];
     struct error changed;
     uint64_t after;
     int rc = 0;
+
+    step.rewards = rewards, step.n_rewards = name_rewards(rewards, s, s->done - 1, &m->done.rewards);
 
     if (s->catches_up)
         step.step_ms = step.tokens_per_s = NAN;

@@ -1,10 +1,15 @@
 /* How a run comes to its first step: begun, resumed, or taken over. */
 #include "client/record/change.h"
+#include "client/record/references.h"
 #include "client/options/options.h"
 #include "client/run/steps_state.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
+#include <unistd.h>
 
 static int begin(struct client_steps *s, struct error *err)
 {
@@ -16,6 +21,33 @@ static int begin(struct client_steps *s, struct error *err)
     s->job->user = s->user;
     s->opened = s->arrived = s->covered = s->done = run->first_step;
     return client_checkpoints_list(&s->checkpoints, run->directory_fd, err);
+}
+
+/* What preferences are compared with: a new run's own weights; of any other those that it began from. */
+static int find_references(struct client_steps *s, struct error *err)
+{
+    struct client_source *source = s->run->source;
+    const size_t n = (size_t)source->n_references[CLIENT_TRAIN] + source->n_references[CLIENT_HELD_OUT];
+    int rc;
+
+    if (!source->references)
+        return 0;
+    if (s->run->continues) {
+        const char *from = s->run->resume.in_place ? s->run->directory : s->run->resume.path;
+        const int fd = open(from, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        rc = fd < 0 ? error_set(err, -errno, "%s: %s", from, strerror(errno))
+                    : client_references_read(source->references, n, fd, err);
+        if (rc && fd >= 0)
+            error_prefix(err, from);
+        if (fd >= 0)
+            close(fd);
+        if (rc || s->run->resume.in_place)
+            return rc;
+    } else {
+        client_steps_note(s, "measuring log p of all texts by the model before its training, the reference");
+        rc = client_job_refer(s->job, source, (s->opened + 1) % 2, err);
+    }
+    return rc ? rc : client_references_write(s->run->directory_fd, source->references, n, err);
 }
 
 /* Decides as the run did so far. */
@@ -76,6 +108,8 @@ int client_steps_start(struct client_steps *s, struct error *err)
 {
     int rc = begin(s, err);
 
+    if (!rc)
+        rc = find_references(s, err);
     if (!rc) {
         recall(s, &s->run->resume.past);
         rc = measure_before(s, err);
@@ -146,6 +180,8 @@ int client_steps_take_over(struct client_steps *s, const struct client_attach *a
 {
     int rc = begin(s, err);
 
+    if (!rc)
+        rc = find_references(s, err);
     if (!rc)
         rc = take_job(s, attach, err);
     return rc ? rc : measure_before(s, err);

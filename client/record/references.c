@@ -1,0 +1,101 @@
+#include "client/record/references.h"
+
+#include "proto/model/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HEADER_BYTES = 128 };
+
+/* https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version 1.0: padded to a multiple of 64. */
+static void make_header(char header[HEADER_BYTES + 1], size_t n)
+{
+    const int room = HEADER_BYTES - 10 - 1;
+    char shape[64];
+
+    snprintf(shape, sizeof shape, "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu,), }", n);
+    memcpy(header, "\x93NUMPY\1\0", 8);
+    header[8] = (char)(room + 1), header[9] = 0;
+    snprintf(header + 10, (size_t)room + 2, "%-*s\n", room, shape);
+}
+
+static int write_all(int fd, const void *from, size_t bytes)
+{
+    const char *at = from;
+
+    while (bytes > 0) {
+        const ssize_t n = write(fd, at, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        at += n, bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+int client_references_write(int directory_fd, const float *references, size_t n, struct error *err)
+{
+    static const char beside[] = "." CLIENT_REFERENCES;
+    char header[HEADER_BYTES + 1];
+    const int fd = openat(directory_fd, beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int rc = fd < 0 ? -errno : 0;
+
+    make_header(header, n);
+    if (!rc)
+        rc = write_all(fd, header, HEADER_BYTES);
+    if (!rc)
+        rc = write_all(fd, references, n * sizeof *references);
+    if (!rc && fsync(fd))
+        rc = -errno;
+    if (fd >= 0)
+        close(fd);
+    if (!rc && renameat(directory_fd, beside, directory_fd, CLIENT_REFERENCES))
+        rc = -errno;
+    return rc ? output_fail(err, rc, directory_fd, CLIENT_REFERENCES, "written") : 0;
+}
+
+/* False: the file ends before. */
+static bool read_all(int fd, void *to, size_t bytes)
+{
+    char *at = to;
+
+    while (bytes > 0) {
+        const ssize_t n = read(fd, at, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        at += n, bytes -= (size_t)n;
+    }
+    return true;
+}
+
+int client_references_read(float *references, size_t n, int directory_fd, struct error *err)
+{
+    char header[HEADER_BYTES + 1], want[HEADER_BYTES + 1], more;
+    int fd = openat(directory_fd, CLIENT_REFERENCES, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 && errno == ENOENT)
+        fd = openat(directory_fd, "../" CLIENT_REFERENCES, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(
+            err, -errno,
+            "%s: %s: it has log p of each text by the model that the run began from, and lies in the run's "
+            "directory: copy it from there",
+            CLIENT_REFERENCES, strerror(errno));
+    make_header(want, n);
+    bool ok = read_all(fd, header, HEADER_BYTES) && memcmp(header, want, HEADER_BYTES) == 0 &&
+              read_all(fd, references, n * sizeof *references) && read(fd, &more, 1) == 0;
+    close(fd);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = isfinite(references[i]);
+    return ok ? 0
+              : error_set(err, -EINVAL, "%s is not of these data: it should have %zu numbers", CLIENT_REFERENCES, n);
+}

@@ -1,0 +1,377 @@
+/* Preferences: pairs of documents, the chosen text and the rejected one (client/rows/documents.h), each a row. A tenth of
+ * the pairs is held out. Pairs of like length share a minibatch (client/rows/batches.h). */
+#include "client/rows/batches.h"
+#include "client/rows/documents.h"
+#include "client/rows/source.h"
+#include "client/text/tokenizer.h"
+#include "proto/operation/call/preference.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct preferences {
+    struct client_source source;
+    struct client_source_setup setup;
+    struct client_tokenizer *tokenizer;   /* NULL once all is read */
+    struct client_documents documents[2]; /* of data and of eval_data, by enum client_part; the latter may be empty */
+    uint32_t *lengths[2];                 /* (documents / 2) inputs of each pair's longer text; owned */
+    struct client_subset subsets[2];      /* pairs, by enum client_part */
+    size_t n_cut, n_left_out;             /* pairs of data: with a text that is cut; with one that is too long */
+    struct client_batches batches;        /* of the pairs to train on */
+    uint32_t n_held_out;                  /* of the held-out pairs, those that are evaluated */
+    uint32_t seq;
+    double beta;
+    uint32_t *work; /* (seq + 1) */
+};
+
+static int check(const struct eps_train_options *asked, struct error *err)
+{
+    const bool begins = !asked->resume && !asked->attach; /* else it is stored, and of no use */
+    const char *name = asked->columns                 ? "--columns"
+                       : begins && asked->separator   ? "--separator"
+                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
+                       : begins && asked->train_on    ? "--train-on"
+                                                      : NULL;
+
+    return name ? error_set(err, -EDOM, "%s is not for preferences, of which both answers are scored: leave it out",
+                            name)
+                : 0;
+}
+
+static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
+{
+    (void)asked, (void)predicts;
+    return error_set(
+        err, -EDOM,
+        "--data has preferences, which a run compares with the model that it began from: evaluate them there, "
+        "with --eval-data and --eval-every");
+}
+
+static void close_source(struct client_source *source)
+{
+    struct preferences *p = (struct preferences *)source;
+
+    client_tokenizer_close(p->tokenizer);
+    client_batches_free(&p->batches);
+    for (int part = 0; part < 2; part++) {
+        client_subset_free(&p->subsets[part]);
+        client_documents_free(&p->documents[part]);
+        free(p->lengths[part]);
+    }
+    free(p->work);
+    free(p);
+}
+
+static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
+{
+    struct preferences *p = calloc(1, sizeof *p);
+
+    *out = NULL;
+    if (!p)
+        return error_set(err, -ENOMEM, "out of memory");
+    *p = (struct preferences){.source = {.ops = &client_source_preferences, .n_logits = 1},
+                              .setup = *setup,
+                              .documents = {{.fd = -1}, {.fd = -1}}};
+    int rc = client_tokenizer_open(&p->tokenizer, setup->side, setup->config->vocabulary, err);
+    if (!rc && !p->tokenizer)
+        rc = client_tokenizer_refuse_unread(setup->side, err);
+    if (!rc && !p->tokenizer)
+        rc = error_set(err, -EINVAL, "it has no tokenizer.json, which preferences need");
+    if (rc)
+        close_source(&p->source);
+    else
+        *out = &p->source;
+    return rc;
+}
+
+/* ---- Reading, and which rows there are ---- */
+
+/* The documents that a part's rows are of. */
+static enum client_part origin(const struct preferences *p, enum client_part part)
+{
+    return part == CLIENT_HELD_OUT && p->documents[CLIENT_HELD_OUT].n > 0 ? CLIENT_HELD_OUT : CLIENT_TRAIN;
+}
+
+static uint32_t longest_of(const struct preferences *p)
+{
+    const uint32_t data = client_documents_longest(&p->documents[CLIENT_TRAIN]),
+                   eval_data = client_documents_longest(&p->documents[CLIENT_HELD_OUT]);
+
+    return data > eval_data ? data : eval_data;
+}
+
+static uint32_t choose_seq(const struct preferences *p)
+{
+    return client_documents_seq(longest_of(p), p->setup.config->n_positions);
+}
+
+/* A pair is kept if both of its texts are. */
+static int keep(struct preferences *p, enum client_part part, enum eps_long long_rows, struct error *err)
+{
+    const struct client_documents *documents = &p->documents[part];
+    const struct client_data *data = part == CLIENT_TRAIN ? p->setup.data : p->setup.eval_data;
+    const size_t n = documents->n / 2;
+    struct client_subset *out = &p->subsets[part];
+    size_t n_cut = 0;
+
+    p->lengths[part] = calloc(n + 1, sizeof *p->lengths[part]);
+    int rc =
+        p->lengths[part] ? client_subset_init(out, p->lengths[part], n, err) : error_set(err, -ENOMEM, "out of memory");
+    for (size_t i = 0; !rc && i < n; i++) {
+        bool kept = true, cut = false;
+        for (size_t k = 2 * i; !rc && k < 2 * i + 2; k++) {
+            const enum eps_fate fate = client_documents_fate(documents, k, p->seq, long_rows);
+            kept &= fate == EPS_KEPT || fate == EPS_CUT, cut |= fate == EPS_CUT;
+            if (documents->lengths[k] > p->lengths[part][i])
+                p->lengths[part][i] = documents->lengths[k];
+            if (long_rows == EPS_LONG_REFUSE && documents->lengths[k] > p->seq)
+                rc = client_documents_refuse(documents, data, k, p->seq, err);
+        }
+        n_cut += kept && cut;
+        if (kept)
+            out->list[out->n++] = (uint32_t)i;
+    }
+    if (!rc && n > 0 && out->n == 0)
+        rc = error_set(err, -EINVAL, "%s%s: no pair has both answers within --seq %" PRIu32 ": give a larger --seq",
+                       data->files[0].path, data->n_files > 1 ? " and more" : "", p->seq);
+    if (part == CLIENT_TRAIN)
+        p->n_cut = n_cut, p->n_left_out = n - out->n;
+    return rc;
+}
+
+/* Moves a tenth of the pairs among those to train on to the held-out ones. */
+static int hold_out(struct preferences *p, uint64_t seed, struct error *err)
+{
+    struct client_subset *train = &p->subsets[CLIENT_TRAIN], *held_out = &p->subsets[CLIENT_HELD_OUT];
+    const uint32_t n = train->n;
+    bool *held = calloc(n + (size_t)1, sizeof *held);
+    int rc = held ? client_subset_init(held_out, train->lengths, n, err) : error_set(err, -ENOMEM, "out of memory");
+
+    if (!rc && n < 2)
+        rc = error_set(err, -EINVAL,
+                       "one pair is too few to train on and to hold out another: give more, or --eval-data");
+    if (!rc)
+        client_subset_draw(held, n, seed);
+    train->n = 0;
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        struct client_subset *to = held[i] ? held_out : train;
+        to->list[to->n++] = train->list[i];
+    }
+    free(held);
+    return rc;
+}
+
+/* Settles which rows there are, once all data are read. */
+static int settle(struct preferences *p, const struct client_source_rules *rules, struct error *err)
+{
+    int rc;
+
+    for (int part = 0; part < 2; part++)
+        p->source.n_references[part] = (uint32_t)p->documents[part].n;
+    p->source.references = calloc(p->documents[0].n + p->documents[1].n + 1, sizeof *p->source.references);
+    if (!p->source.references)
+        return error_set(err, -ENOMEM, "out of memory");
+    p->seq = rules->seq ? rules->seq : choose_seq(p);
+    rc = keep(p, CLIENT_TRAIN, rules->long_rows, err);
+    if (!rc)
+        rc = p->documents[CLIENT_HELD_OUT].n > 0 ? keep(p, CLIENT_HELD_OUT, rules->long_rows, err)
+                                                 : hold_out(p, rules->seed, err);
+    return rc;
+}
+
+static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
+                     struct error *err)
+{
+    struct preferences *p = (struct preferences *)source;
+    struct client_data *data = part == CLIENT_TRAIN ? p->setup.data : p->setup.eval_data;
+    const struct client_documents_rules read = {.tokenizer = p->tokenizer,
+                                                .side = p->setup.side,
+                                                .train_on = EPS_TRAIN_ON_ANSWERS,
+                                                .pairs = true,
+                                                .watch = rules->watch};
+    int rc = 0;
+
+    if (data->n_files > 0) {
+        rc = client_documents_read(&p->documents[part], data, &read, err);
+        data->n = p->documents[part].n_tokens;
+        data->hash = p->documents[part].hash;
+    }
+    if (rc || part == CLIENT_TRAIN)
+        return rc;
+    client_tokenizer_close(p->tokenizer);
+    p->tokenizer = NULL;
+    return settle(p, rules, err);
+}
+
+static void measure(struct client_source_facts *out, const struct client_source *source)
+{
+    const struct preferences *p = (const struct preferences *)source;
+
+    *out = (struct client_source_facts){.whole = true,
+                                        .pairs = true,
+                                        .seq = choose_seq(p),
+                                        .n_rows = 2 * p->subsets[CLIENT_TRAIN].n,
+                                        .longest = longest_of(p),
+                                        .least = 1};
+}
+
+/* ---- Rows ---- */
+
+static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+{
+    struct preferences *p = (struct preferences *)source;
+    struct client_subset *held_out = &p->subsets[CLIENT_HELD_OUT];
+    uint64_t n_tokens = 0;
+    int rc = client_subset_by_length(held_out, err);
+
+    assert(d->seq == p->seq && d->batch % 2 == 0);
+    p->beta = d->beta;
+    for (uint32_t i = 0; i < held_out->n; i++)
+        n_tokens += 2 * (uint64_t)(held_out->lengths[held_out->list[i]] < p->seq ? held_out->lengths[held_out->list[i]]
+                                                                                 : p->seq);
+    p->n_held_out = held_out->n;
+    if (d->eval_tokens > 0 && n_tokens > d->eval_tokens)
+        p->n_held_out = (uint32_t)((double)held_out->n * (double)d->eval_tokens / (double)n_tokens);
+    p->n_held_out += p->n_held_out == 0;
+    if (!rc)
+        rc = client_batches_init(&p->batches,
+                                 &(struct client_batches_options){.subset = &p->subsets[CLIENT_TRAIN],
+                                                                  .batch = d->batch / 2,
+                                                                  .seq = d->seq,
+                                                                  .order = d->order,
+                                                                  .seed = d->seed},
+                                 err);
+    p->work = calloc(p->seq + (size_t)1, sizeof *p->work);
+    return rc || p->work ? rc : error_set(err, -ENOMEM, "out of memory");
+}
+
+static void describe(char *out, size_t cap, const struct client_source *source)
+{
+    const struct preferences *p = (const struct preferences *)source;
+    size_t used = (size_t)snprintf(out, cap, "%zu preferences, %" PRIu32 " held out", p->documents[CLIENT_TRAIN].n / 2,
+                                   p->subsets[CLIENT_HELD_OUT].n);
+
+    if (p->n_cut > 0)
+        used += (size_t)snprintf(out + used, cap - used, "; at --seq %" PRIu32 " %zu cut", p->seq, p->n_cut);
+    if (p->n_left_out > 0)
+        snprintf(out + used, cap - used, "; at --seq %" PRIu32 " %zu left out", p->seq, p->n_left_out);
+}
+
+static uint64_t count_rows(const struct client_source *source, enum client_part part)
+{
+    const struct preferences *p = (const struct preferences *)source;
+
+    return 2 * (uint64_t)(part == CLIENT_HELD_OUT ? p->n_held_out : p->subsets[part].n);
+}
+
+/* Counts both texts as long as the longer one. */
+static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    (void)n_before;
+    return 2 * client_batches_tokens(&((struct preferences *)source)->batches, step);
+}
+
+static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    const uint32_t *pairs;
+    uint32_t n;
+
+    (void)n_before;
+    client_batches_get(&pairs, &n, &((struct preferences *)source)->batches, step);
+    for (uint32_t i = 0; i < 2 * n; i++)
+        out[i] = (struct client_sample){.id = 2 * (uint64_t)pairs[i / 2] + i % 2};
+    return 2 * n;
+}
+
+/* Held-out pairs that are evaluated are spread evenly over all, which are sorted by length. */
+static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
+{
+    const struct preferences *p = (const struct preferences *)source;
+    const struct client_subset *subset = &p->subsets[CLIENT_HELD_OUT];
+
+    return (struct client_sample){.id = 2 * (uint64_t)subset->list[k / 2 * subset->n / p->n_held_out] + k % 2};
+}
+
+static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
+                       uint32_t n)
+{
+    const struct preferences *p = (const struct preferences *)source;
+    uint32_t longest = 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t own = client_documents_length(&p->documents[origin(p, part)], samples[i].id, p->seq);
+        longest = own > longest ? own : longest;
+    }
+    return client_batches_length(longest, p->seq);
+}
+
+static float reference_of(const struct preferences *p, enum client_part part, uint64_t id)
+{
+    return p->source.references[(origin(p, part) == CLIENT_HELD_OUT ? p->documents[CLIENT_TRAIN].n : 0) + id];
+}
+
+static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                    struct client_sample sample, struct error *err)
+{
+    const struct preferences *p = (const struct preferences *)source;
+
+    *(float *)row->at[CLIENT_FIELD_REFERENCES] = reference_of(p, part, sample.id);
+    return client_documents_get(&p->documents[origin(p, part)], row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS],
+                                p->work, sample.id, p->seq, err);
+}
+
+static uint64_t progress(const struct client_source *source, uint64_t n)
+{
+    (void)source;
+    return n / 2;
+}
+
+/* As TRL names them, of the held-out pairs. */
+static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+{
+    const struct preferences *p = (const struct preferences *)source;
+    const struct preference preference = {.beta = p->beta};
+    const double n = p->n_held_out;
+    struct preference_rewards sums = {0};
+
+    (void)loss, (void)n_labels, (void)err;
+    for (uint32_t i = 0; i < p->n_held_out; i++) {
+        const double log_p[2] = {(double)source->logits[2 * i], (double)source->logits[2 * i + 1]};
+        const float references[2] = {reference_of(p, CLIENT_HELD_OUT, pick_held_out(source, 2 * i).id),
+                                     reference_of(p, CLIENT_HELD_OUT, pick_held_out(source, 2 * i + 1).id)};
+        preference_judge(&sums, &preference, log_p, references);
+    }
+    source->scores = (struct client_scores){.list = {{"rewards/accuracies", sums.right / n},
+                                                     {"rewards/margins", (sums.chosen - sums.rejected) / n},
+                                                     {"rewards/chosen", sums.chosen / n}},
+                                            .n = 3};
+    return 0;
+}
+
+const struct client_source_ops client_source_preferences = {
+    .name = "preferences",
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_REFERENCES,
+    .fixes_batch = true,
+    .check = check,
+    .check_evaluation = check_evaluation,
+    .open = open_source,
+    .open_files = client_data_open,
+    .read = read_rows,
+    .measure = measure,
+    .divide = divide,
+    .describe = describe,
+    .n_rows = count_rows,
+    .tokens = tokens,
+    .pick = pick,
+    .pick_held_out = pick_held_out,
+    .length = length,
+    .read_row = read_row,
+    .progress = progress,
+    .score = score,
+    .close = close_source,
+};
