@@ -100,6 +100,14 @@ static struct setting alone(const struct packed *p, uint32_t first)
     return s;
 }
 
+/* Only the documents from `first` on keep their labels, up to `end`. */
+static void label_only(struct setting *s, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = 0; i < s->batch * s->seq; i++)
+        if (i < first || i >= end)
+            s->labels[i] = PLAN_NO_LABEL;
+}
+
 /* Asserts that two gradients (segment_n) differ by at most `most` of each tensor's norm. An encoder's key biases have a
  * gradient of zero, as a softmax stays the same if all its scores move: what is there is rounding, of sums near 1. */
 static void check_near(const struct model *model, const float *a, const float *b, double most)
@@ -170,6 +178,30 @@ TEST_EACH(what_packed_blocks_keep_changes_no_bit, FAMILIES)
     setting_close(&p.s);
 }
 
+/* Where its tiles are those of a row of its own, as it begins with one, a document has the bits of such a row: rotations
+ * are by its own positions, though scores depend on differences of positions alone. (A device's products may differ.) */
+TEST_EACH(a_document_that_begins_with_a_tile_has_the_loss_of_a_row, FAMILIES)
+{
+    static const uint32_t lengths[4] = {64};
+    struct packed p;
+    struct array_link together, link;
+
+    if (backend_get()->cuda)
+        return;
+    open_packed(&p, _i);
+    place(p.positions, lengths);
+    label_only(&p.s, 64, SEQ);
+    const struct device_worker_options options = setting_options(&p.s, ROWS, 1);
+    setting_step_whole(&together, &p.s, &options);
+    const struct setting s = alone(&p, 64);
+    const struct device_worker_options apart = setting_options(&s, 1, 1);
+    setting_step_whole(&link, &s, &apart);
+    ck_assert_double_eq(together.losses[0], link.losses[0]);
+    array_link_free(&link);
+    array_link_free(&together);
+    setting_close(&p.s);
+}
+
 /* Of the second row alone, too. */
 TEST_EACH(an_evaluation_of_packed_rows_has_the_loss_of_a_step, FAMILIES)
 {
@@ -217,14 +249,6 @@ TEST_EACH(a_row_of_one_document_has_the_loss_of_a_row, FAMILIES)
     array_link_free(&packed);
     array_link_free(&plain);
     setting_close(&p.s);
-}
-
-/* Only the documents from `first` on keep their labels, up to `end`. */
-static void label_only(struct setting *s, uint32_t first, uint32_t end)
-{
-    for (uint32_t i = 0; i < s->batch * s->seq; i++)
-        if (i < first || i >= end)
-            s->labels[i] = PLAN_NO_LABEL;
 }
 
 /* Other tokens around tokens first .. end-1 of row 0, and other documents. */
