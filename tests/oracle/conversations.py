@@ -305,6 +305,18 @@ def spelt(draw):
                          for role in ("user", "assistant") * draw.randint(1, 2)]}
 
 
+PLACED = "it's naïve: Größe 42,  人工智能😀!\n\n e\u0301 <|im_end|>x \u00a0the end"
+
+
+def places(path):
+    """For each character of a text, the first and the last token that it is in, by tokenizers' offsets."""
+    tokenizer = make_tokenizer(path, CHATML)
+    out = tokenizer(PLACED, add_special_tokens=False, return_offsets_mapping=True)
+    found = [[i for i, (a, b) in enumerate(out["offset_mapping"]) if a <= at < b] for at in range(len(PLACED))]
+    return {"tokenizer": path, "tokens": {token: tokenizer.convert_tokens_to_ids(token) for token in [*special_tokens(CHATML), "<BOS>", "<EOS>"]},
+            "text": PLACED, "ids": out["input_ids"], "first": [f[0] if f else -1 for f in found], "last": [f[-1] if f else -1 for f in found]}
+
+
 def fixtures():
     out = []
     for number, (name, template, path) in enumerate(WAYS):
@@ -334,7 +346,7 @@ def fixtures():
             if isinstance(a, dict) or (b and a[-1]["ids"] != b):
                 print("   ", a if isinstance(a, dict) else "", json.dumps(one), "\n   ", b, "\n   ", a[-1]["ids"] if isinstance(a, list) else "")
                 break
-    fixture.write(FIXTURES / "conversations.json", out)
+    fixture.write(FIXTURES / "conversations.json", {"ways": out, "places": [places(path) for path in TOKENIZERS]})
 
 
 def main():
