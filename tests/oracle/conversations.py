@@ -28,6 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils, logging
 
 import fixture
+import templates
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TEMPLATES = pathlib.Path(trl.__file__).parent / "chat_templates"
@@ -192,7 +193,24 @@ def compare(n):
                     count["as TRL's"] += prefix == [want]
         wrong += count["wrong"] + count["prefixes wrong"]
         print(f"{name:28}", ", ".join(f"{value} {key}" for key, value in count.items() if value))
+    wrong += compare_own(n)
     print("conversations", digest.hexdigest())
+    return wrong
+
+
+def compare_own(n):
+    """The templates of templates.py, which mark nothing: by prefixes, against the slow reference."""
+    wrong = 0
+    for number, (name, template) in enumerate(templates.FAMILIES.items()):
+        draw = random.Random(20260700 + number)
+        tokenizer = make_tokenizer(TOKENIZERS[number % len(TOKENIZERS)], template)
+        conversations = [conversation(draw, with_tools=False) for _ in range(n)]
+        count = dict.fromkeys(["prefixes equal", "prefixes refused", "prefixes refused only here", "prefixes wrong", "rows of prefixes"], 0)
+        for one, got in zip(conversations, run([case(tokenizer, template, conversations)])[0]):
+            note(count, "prefixes ", tokenizer, name, one, by_prefixes(tokenizer, template, one), got)
+            count["rows of prefixes"] += len(got) if isinstance(got, list) else 0
+        wrong += count["prefixes wrong"]
+        print(f"ours: {name:22}", ", ".join(f"{value} {key}" for key, value in count.items() if value))
     return wrong
 
 

@@ -353,6 +353,9 @@ static const struct {
     {"{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}{% for m in messages %}"
      "{% set text = say(m) %}{{ '<' + m.role + '>' }}{{ text if m.role == 'assistant' else m.content }}{% endfor %}",
      USER "," ANSWER, EPS_TRAIN_ON_ANSWERS, "<user>a<assistant>[b]"},
+    /* The day is always the same. */
+    {"{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.content }}{% endfor %}", USER "," ANSWER,
+     EPS_TRAIN_ON_ANSWERS, "26 Jul 2024a[b]"},
     /* Only the last answer is printed with a star: each answer has a row, in which it is the last. */
     {"{% for m in messages %}{{ '<' + m.role + '>' + ('*' if loop.last and m.role == 'assistant' else '') + m.content "
      "}}"
