@@ -28,6 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils, logging
 
 import fixture
+import templates
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TEMPLATES = pathlib.Path(trl.__file__).parent / "chat_templates"
@@ -192,7 +193,24 @@ def compare(n):
                     count["as TRL's"] += prefix == [want]
         wrong += count["wrong"] + count["prefixes wrong"]
         print(f"{name:28}", ", ".join(f"{value} {key}" for key, value in count.items() if value))
+    wrong += compare_own(n)
     print("conversations", digest.hexdigest())
+    return wrong
+
+
+def compare_own(n):
+    """The templates of templates.py, which mark nothing: by prefixes, against the slow reference."""
+    wrong = 0
+    for number, (name, template) in enumerate(templates.FAMILIES.items()):
+        draw = random.Random(20260700 + number)
+        tokenizer = make_tokenizer(TOKENIZERS[number % len(TOKENIZERS)], template)
+        conversations = [conversation(draw, with_tools=False) for _ in range(n)]
+        count = dict.fromkeys(["prefixes equal", "prefixes refused", "prefixes refused only here", "prefixes wrong", "rows of prefixes"], 0)
+        for one, got in zip(conversations, run([case(tokenizer, template, conversations)])[0]):
+            note(count, "prefixes ", tokenizer, name, one, by_prefixes(tokenizer, template, one), got)
+            count["rows of prefixes"] += len(got) if isinstance(got, list) else 0
+        wrong += count["prefixes wrong"]
+        print(f"ours: {name:22}", ", ".join(f"{value} {key}" for key, value in count.items() if value))
     return wrong
 
 
@@ -305,6 +323,18 @@ def spelt(draw):
                          for role in ("user", "assistant") * draw.randint(1, 2)]}
 
 
+PLACED = "it's naïve: Größe 42,  人工智能😀!\n\n e\u0301 <|im_end|>x \u00a0the end"
+
+
+def places(path):
+    """For each character of a text, the first and the last token that it is in, by tokenizers' offsets."""
+    tokenizer = make_tokenizer(path, CHATML)
+    out = tokenizer(PLACED, add_special_tokens=False, return_offsets_mapping=True)
+    found = [[i for i, (a, b) in enumerate(out["offset_mapping"]) if a <= at < b] for at in range(len(PLACED))]
+    return {"tokenizer": path, "tokens": {token: tokenizer.convert_tokens_to_ids(token) for token in [*special_tokens(CHATML), "<BOS>", "<EOS>"]},
+            "text": PLACED, "ids": out["input_ids"], "first": [f[0] if f else -1 for f in found], "last": [f[-1] if f else -1 for f in found]}
+
+
 def fixtures():
     out = []
     for number, (name, template, path) in enumerate(WAYS):
@@ -334,7 +364,7 @@ def fixtures():
             if isinstance(a, dict) or (b and a[-1]["ids"] != b):
                 print("   ", a if isinstance(a, dict) else "", json.dumps(one), "\n   ", b, "\n   ", a[-1]["ids"] if isinstance(a, list) else "")
                 break
-    fixture.write(FIXTURES / "conversations.json", out)
+    fixture.write(FIXTURES / "conversations.json", {"ways": out, "places": [places(path) for path in TOKENIZERS]})
 
 
 def main():

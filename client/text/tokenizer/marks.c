@@ -91,15 +91,14 @@ void tokenizer_marks_pass_word(struct tokenizer_marks *marks, const struct clien
 
 /* ---- Changes ---- */
 
-/* The place in the changed text of a place in the text, between two characters: what the changes make of the text
- * before it. Where that is no beginning of the changed text, as the character before the place is joined with the one
- * behind it, both go to the place before that character. */
-static int translate(size_t *place, struct client_text *made, struct tokenizer_work *work,
+/* The place in the changed text of a place in the text, between two characters: what the changes make of the text before
+ * it. Where that is no beginning of the changed text, as they join the characters on both sides, a begin goes before these,
+ * and an end behind them. */
+static int translate(size_t *place, bool end, struct client_text *made, struct tokenizer_work *work,
                      const struct tokenizer_changed *c, struct error *err)
 {
     size_t at = *place;
 
-    *place = at <= c->from ? 0 : c->n_made + at - c->to;
     while (at > c->from && at < c->to) {
         bool first = c->first;
         made->n = 0;
@@ -107,16 +106,18 @@ static int translate(size_t *place, struct client_text *made, struct tokenizer_w
             tokenizer_changes_apply(made, c->changes, work, c->text + c->from, at - c->from, c->begins, &first, err);
         if (rc)
             return rc;
-        *place = made->n;
-        if (made->n <= c->n_made && (made->n == 0 || memcmp(made->bytes, c->made, made->n) == 0))
-            break;
-        at = client_utf8_before(c->text, c->from, at);
-        *place = 0;
+        if (made->n <= c->n_made && (made->n == 0 || memcmp(made->bytes, c->made, made->n) == 0)) {
+            *place = made->n;
+            return 0;
+        }
+        at = end ? at + (size_t)client_utf8_character((const uint8_t *)c->text + at, c->to - at)
+                 : client_utf8_before(c->text, c->from, at);
     }
+    *place = at <= c->from ? 0 : c->n_made + at - c->to;
     return 0;
 }
 
-/* ends (NULL: there are none): the places are of the byte before one. */
+/* ends (NULL: there are none): those places are of the byte before an end. */
 static int translate_all(size_t *places, const bool *ends, size_t n, struct tokenizer_work *work,
                          const struct tokenizer_changed *c, struct error *err)
 {
@@ -124,9 +125,10 @@ static int translate_all(size_t *places, const bool *ends, size_t n, struct toke
     int rc = 0;
 
     for (size_t i = 0; !rc && i < n; i++) {
-        places[i] += ends && ends[i];
-        rc = translate(&places[i], &made, work, c, err);
-        places[i] -= ends && ends[i] && places[i] > 0;
+        const bool end = ends && ends[i];
+        places[i] += end;
+        rc = translate(&places[i], end, &made, work, c, err);
+        places[i] -= end && places[i] > 0;
     }
     free(made.bytes);
     return rc;

@@ -270,19 +270,21 @@ TEST(an_epoch_has_each_conversation_once_but_those_held_out_or_unanswered)
     client_data_free(&files);
 }
 
-/* Held-out rows have up to 14 inputs: with a limit of 20 tokens there are one or two of the five, from the shortest
- * on. */
+/* Held-out rows that are evaluated are spread over all of them, from the shortest to the longest. */
 TEST(an_evaluation_may_be_limited)
 {
     const struct client_source_rules rules = {.seq = SEQ, .seed = 3};
-    struct client_data files;
-    struct client_source *source = open_source(&files, &rules, 20);
+    struct client_data files, others;
+    struct client_source *all = open_source(&files, &rules, 0);
+    const uint64_t n_tokens = all->ops->progress(all, 5);
+    struct client_source *some = open_source(&others, &rules, n_tokens * 2 / 5 + 1);
 
-    ck_assert_uint_ge(source->ops->n_rows(source, CLIENT_HELD_OUT), 1);
-    ck_assert_uint_le(source->ops->n_rows(source, CLIENT_HELD_OUT), 4);
-    ck_assert_uint_le(source->ops->progress(source, source->ops->n_rows(source, CLIENT_HELD_OUT)), 28);
-    client_source_close(source);
-    client_data_free(&files);
+    ck_assert_uint_eq(all->ops->n_rows(all, CLIENT_HELD_OUT), 5);
+    ck_assert_uint_eq(some->ops->n_rows(some, CLIENT_HELD_OUT), 2);
+    for (uint64_t k = 0; k < 2; k++)
+        ck_assert_uint_eq(some->ops->pick_held_out(some, k).id, all->ops->pick_held_out(all, k * 5 / 2).id);
+    client_source_close(all), client_source_close(some);
+    client_data_free(&files), client_data_free(&others);
 }
 
 TEST(what_a_long_conversation_does_is_chosen)

@@ -4,6 +4,7 @@
  * "train_on": "answers", "conversations": [...]}, ...]; it prints for each conversation a list of rows, {"ids": [...],
  * "trained": "0011..."}, or {"error": "..."}. */
 #include "client/text/conversation.h"
+#include "client/text/utf8.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -88,22 +89,23 @@ SUITE_COMMAND(command)
 
 /* ---- The fixture: tests/oracle/conversations.py made it with transformers and tokenizers ---- */
 
-static json_t *ways;
+static json_t *fixture, *ways; /* ways: borrowed from it */
 
 static void setup(void)
 {
-    ways = json_load_file(TESTS_DIR "/fixtures/conversations.json", JSON_ALLOW_NUL, NULL);
+    fixture = json_load_file(TESTS_DIR "/fixtures/conversations.json", JSON_ALLOW_NUL, NULL);
+    ways = json_object_get(fixture, "ways");
     ck_assert_ptr_nonnull(ways);
 }
 
 static void teardown(void)
 {
-    json_decref(ways);
+    json_decref(fixture);
 }
 
 SUITE_FIXTURE_ONCE(setup, teardown)
 
-enum { WAYS = 8 };
+enum { WAYS = 8, TOKENIZERS = 9, MOST_PLACES = 200 };
 
 static json_int_t id_of(const json_t *token)
 {
@@ -215,6 +217,78 @@ TEST_EACH(special_tokens_that_messages_spell_stay_text, WAYS)
     close_all(&o);
 }
 
+/* ---- Tokens of places ---- */
+
+static int encode_marked(struct client_tokens *out, size_t *tokens, const json_t *side,
+                         const struct client_marked *marked)
+{
+    struct client_tokenizer *t;
+
+    ck_assert_int_eq(client_tokenizer_open(&t, side, 65536, NULL), 0);
+    const int rc = client_tokenizer_encode_marked(out, tokens, t, marked, NULL);
+    client_tokenizer_close(t);
+    return rc;
+}
+
+/* Each character of a text, as a begin and as an end: by the offsets of tokenizers, inside words, where normal forms join
+ * characters, and where a text gets a mark before it. */
+TEST_EACH(places_are_in_the_tokens_that_offsets_say, TOKENIZERS)
+{
+    json_t *one = json_array_get(json_object_get(fixture, "places"), (size_t)_i);
+    const char *text = json_string_value(json_object_get(one, "text"));
+    json_t *side = side_of(json_string_value(json_object_get(one, "tokenizer")), json_object_get(one, "tokens"), NULL);
+    struct client_place places[MOST_PLACES];
+    struct client_tokens out = {0};
+    size_t tokens[MOST_PLACES], n = 0, i;
+    const json_t *id;
+
+    for (const char *at = text; *at; n += 2) {
+        places[n] = (struct client_place){(size_t)(at - text), false};
+        at += client_utf8_character((const uint8_t *)at, strlen(at));
+        places[n + 1] = (struct client_place){(size_t)(at - text), true};
+    }
+    ck_assert_uint_eq(json_array_size(json_object_get(fixture, "places")), TOKENIZERS);
+    ck_assert_int_eq(
+        encode_marked(&out, tokens, side,
+                      &(struct client_marked){.text = text, .n = strlen(text), .places = places, .n_places = n}),
+        0);
+    ck_assert_uint_eq(out.n, json_array_size(json_object_get(one, "ids")));
+    json_array_foreach(json_object_get(one, "ids"), i, id) ck_assert_int_eq(out.ids[i], json_integer_value(id));
+    for (i = 0; i < n; i++) {
+        const json_t *wants = json_object_get(one, i % 2 ? "last" : "first");
+        const json_int_t want = json_integer_value(json_array_get(wants, i / 2));
+        if (want >= 0) /* else no token has it */
+            ck_assert_msg(tokens[i] == (size_t)want, "%zu %s: token %zu, not %d", i / 2, i % 2 ? "last" : "first",
+                          tokens[i], (int)want);
+    }
+    free(out.ids);
+    json_decref(side);
+}
+
+/* "x<b>cy", where <b> and <b>c are special: the longest counts, unless some of it is plain; if all of it is, nothing within it
+ * does. By hand: 88, 67 and 89 are x, c and y; the plain "<b>c" is four tokens. */
+TEST(a_token_of_which_some_is_plain_is_a_shorter_one_or_none)
+{
+    static const size_t plain[][2] = {{0, 0}, {4, 6}, {1, 5}, {2, 3}};
+    static const char *const want[] = {"88 601 89", "88 600 67 89", "88 28 66 30 67 89", "88 28 66 30 67 89"};
+    json_t *tokens = json_pack("{s:i, s:i}", "<b>", 600, "<b>c", 601), *side = side_of("bpe/tokenizer", tokens, NULL);
+
+    for (int i = 0; i < COUNT(plain); i++) {
+        struct client_tokens out = {0};
+        char got[100] = "";
+        ck_assert_int_eq(
+            encode_marked(&out, NULL, side,
+                          &(struct client_marked){.text = "x<b>cy", .n = 6, .plain = plain[i], .n_plain = 2}),
+            0);
+        for (size_t k = 0; k < out.n; k++)
+            sprintf(got + strlen(got), "%s%u", k ? " " : "", out.ids[k]);
+        ck_assert_str_eq(got, want[i]);
+        free(out.ids);
+    }
+    json_decref(side);
+    json_decref(tokens);
+}
+
 /* ---- What is trained ---- */
 
 #define USER   "{\"role\": \"user\", \"content\": \"a\"}"
@@ -279,6 +353,9 @@ static const struct {
     {"{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}{% for m in messages %}"
      "{% set text = say(m) %}{{ '<' + m.role + '>' }}{{ text if m.role == 'assistant' else m.content }}{% endfor %}",
      USER "," ANSWER, EPS_TRAIN_ON_ANSWERS, "<user>a<assistant>[b]"},
+    /* The day is always the same. */
+    {"{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.content }}{% endfor %}", USER "," ANSWER,
+     EPS_TRAIN_ON_ANSWERS, "26 Jul 2024a[b]"},
     /* Only the last answer is printed with a star: each answer has a row, in which it is the last. */
     {"{% for m in messages %}{{ '<' + m.role + '>' + ('*' if loop.last and m.role == 'assistant' else '') + m.content "
      "}}"

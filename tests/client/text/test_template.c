@@ -216,6 +216,8 @@ static const struct {
     {"{{ messages[0].content | trim }}|{{ messages[0].content.rstrip() }}", "a-b| a-b", "uuu.uuuu"},
     {"{{ messages[0].content.replace('-', '==') }}{{ 'x-y'.replace('-', messages[0].parts[0]) }}", " a==b xxy",
      "uu..uu.u."},
+    {"{{ ('a-' + messages[1].content).replace('a', 'bb') }}{{ ('--' + messages[1].content + '-.').split('--')[1] }}",
+     "bb-CC-.", "...uu.."},
     {"{{ messages[0].content.split('-')[1] }}{{ messages[0].content[1:4] }}{{ messages[0].content[-2] }}", "b a-bb",
      "uuuuuu"},
     {"{{ '(' + messages[1].content ~ ')' }}{{ (messages[1].content + '.') | lower }}", "(C)c.", ".u.u."},
@@ -271,16 +273,18 @@ TEST_EACH(labels_follow_a_message_s_text_through_what_a_template_does, COUNT(lab
 TEST(each_byte_knows_the_message_at_which_it_was_printed)
 {
     static const char source[] =
+        "{% set n = namespace(x='') %}{% for m in messages %}{% set y %}{{ m.role[1] }}{% endset %}{{ n.x }}"
+        "{% set n.x = y %}{% endfor %}" /* the first message's, at the second */
         "-{% for m in messages[1:] %}{{ m.content }}{% for x in ['.'] %}{{ x }}{% endfor %}{% endfor %}-"
         "{% for m in messages[::-1] %}{{ m.role[0] }}{% endfor %}";
-    static const uint16_t want[] = {0, 2, 2, 0, 2, 1};
+    static const uint16_t want[] = {2, 0, 2, 2, 0, 2, 1};
     json_t *variables = labelled_variables();
     struct client_rendering out;
     struct client_template *t;
 
     ck_assert_int_eq(client_template_open(&t, source, strlen(source), NULL), 0);
     ck_assert_int_eq(client_template_render_labelled(&out, t, variables, NOW, NULL), 0);
-    ck_assert_str_eq(out.text, "-C.-au");
+    ck_assert_str_eq(out.text, "s-C.-au");
     for (size_t i = 0; i < out.n; i++)
         ck_assert_uint_eq(out.labels[i] & CLIENT_LABEL_MESSAGE, want[i]);
     ck_assert(client_template_names(t, ".") && !client_template_names(t, "messages"));

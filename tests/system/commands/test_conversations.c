@@ -108,6 +108,10 @@ TEST(what_a_model_sees_is_shown)
     ck_assert_ptr_null(strstr(command_out(), "\x1b"));
     expect("eps data chat.jsonl --model chat --limit 10 --long drop --seq 50", 0,
            "row 10, chat.jsonl:10: 219 tokens, 0 trained, dropped", "not seen: <|u|s|e|r");
+    ck_assert_ptr_nonnull(
+        strstr(expect_on_terminal("eps data chat.jsonl --model chat --limit 1", 0, 80), "\x1b[32m[[y|e|s| |1|\\n"));
+    ck_assert_ptr_null(
+        strstr(expect_on_terminal("NO_COLOR=1 eps data chat.jsonl --model chat --limit 1", 0, 80), "\x1b"));
     json_t *said = expect_json("eps data sums.jsonl --model bare --limit 2 --json --train-on all", 0);
     const json_t *rows = json_object_get(said, "rows"), *row = json_array_get(rows, 0);
     ck_assert_uint_eq(json_array_size(rows), 2);
