@@ -154,6 +154,17 @@ TEST(a_frozen_weight_takes_the_bytes_of_its_form)
     json_decref(full);
 }
 
+/* 124 M weights, all but biases and norms frozen: 475 MiB in fp32, 237 in bf16, 162 and 126 with int8 and nf4. */
+TEST(the_plan_names_a_base_that_fits)
+{
+    const char *line = "eps plan --model gpt2 --freeze 'w*' 'h.*.c_*.weight' --batch 1 --seq 64 --device cpu "
+                       "--device-mem 256MiB --host-mem %s";
+
+    expect(print(line, "200MiB"), 1, "; --base int8 would take ");
+    expect(print(line, "140MiB"), 1, "; --base nf4 would take ");
+    expect(print(line, "400MiB --base bf16"), 0, "yes");
+}
+
 #define STARS64 "****************************************************************"
 
 static const struct refusal refusals[] = {
