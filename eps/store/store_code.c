@@ -1,6 +1,7 @@
 #include "eps/store/store_code.h"
 
 #include <assert.h>
+#include <errno.h>
 
 /* ---- pieces ----------------------------------------------------------------------------------------------------- */
 
@@ -140,6 +141,8 @@ static int choose_scale(const struct row *row, float *scale)
     bool fits = false;
     int rc = find_largest(row, &largest);
 
+    if (rc == 0 && largest > FORM_MOST)
+        rc = -EDOM;
     *scale = largest;
     for (unsigned trial = 0; rc == 0 && !fits && trial < FORM_TRIALS; trial++) {
         rc = try_scale(row, form_trial(largest, trial), &fits);

@@ -12,7 +12,7 @@
  *                      elements in a byte, the first has the high bits
  *
  * A matrix with a last block of fewer than 64 elements has a shorter one. Magnitudes below FORM_LEAST are coded as
- * zeros, as 1 / s overflows there.
+ * zeros, as 1 / s overflows there. INT8 has no rows with magnitudes above FORM_MOST.
  *
  * Decoded weights are written to checkpoints, and coded again on resume. That gives the same decoded weights: in bf16
  * because all of them are bf16; in NF4 because the largest element of a block decodes to exactly s or -s. In INT8, 127
@@ -35,6 +35,7 @@ enum {
     FORM_ALIGNMENT = 64,
 };
 #define FORM_LEAST     1e-36f
+#define FORM_MOST      2.6e36f /* INT8: 127 times more is beyond fp32 */
 #define FORM_INT8_UNIT 7.874015718698502e-3f /* fl(1 / 127) */
 
 extern const float form_nf4[16]; /* ascending */

@@ -207,3 +207,15 @@ int model_freeze(struct model *m, const char *patterns, struct model_base base, 
                : error_set(err, -EINVAL, "--freeze %.200s freezes all tensors of this model: leave one to train",
                            patterns);
 }
+
+int model_recode(struct model *out, const struct model *model, struct model_base base, struct error *err)
+{
+    const int rc = model_init(out, &model->config, err);
+
+    if (rc != 0)
+        return rc;
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        out->tensors[t].frozen = model->tensors[t].frozen;
+    model_divide(out, base);
+    return 0;
+}

@@ -276,6 +276,9 @@ struct model_base model_base_of(enum form base, enum number_type precision);
  * sentence if a pattern matches no tensor or no tensor is left to train; the model can then only be freed. */
 int model_freeze(struct model *model, const char *patterns, struct model_base base, struct error *err);
 
+/* A model of the same config with the same frozen tensors, in other forms; as model_init. */
+int model_recode(struct model *out, const struct model *model, struct model_base base, struct error *err);
+
 /* The tensor of this name, with or without the family's prefix in front, or NULL. Borrowed. */
 const struct model_tensor *model_find(const struct model *model, const char *name);
 

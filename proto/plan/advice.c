@@ -40,7 +40,26 @@ static bool advice(struct plan_fit_asked *out, const struct plan_fit_asked *aske
         out->goal.precision = precision ? NUMBER_BF16 : goal->precision;
         return true;
     }
-    return false;
+    const enum form base = (enum form)(goal->base + 1 + n);
+    out->goal.base = base;
+    return asked->model->n_trained < asked->model->n_parameters && base < FORMS;
+}
+
+/* plan_fit; with another precision or base the frozen tensors of the model have other forms. */
+static int fit_other(struct plan_fit *out, const struct plan_fit_asked *other, const struct plan_fit_asked *asked)
+{
+    const struct plan_goal *goal = &other->goal;
+    struct plan_fit_asked with = *other;
+    struct model model;
+
+    if (goal->base == asked->goal.base && (goal->precision == asked->goal.precision || goal->base == FORM_VALUES))
+        return plan_fit(out, other, NULL);
+    int rc = model_recode(&model, asked->model, model_base_of(goal->base, goal->precision), NULL);
+    with.model = &model;
+    if (rc == 0)
+        rc = plan_fit(out, &with, NULL);
+    model_free(&model);
+    return rc;
 }
 
 /* "--workers 1 --parts 4". Also names values that would otherwise change with the number of workers or parts. */
@@ -49,7 +68,9 @@ static void name_advice(char text[ADVICE_TEXT], const struct plan_fit_asked *oth
     const struct plan_goal *goal = &other->goal;
     const bool moments = goal->moments != asked->goal.moments, precision = goal->precision != asked->goal.precision;
 
-    if (goal->n_parts != asked->goal.n_parts)
+    if (goal->base != asked->goal.base)
+        snprintf(text, ADVICE_TEXT, "--base %s", form_name(goal->base));
+    else if (goal->n_parts != asked->goal.n_parts)
         snprintf(text, ADVICE_TEXT, "--parts %" PRIu32 " --batch %" PRIu32, goal->n_parts, goal->batch);
     else if (other->n_workers != asked->n_workers)
         snprintf(text, ADVICE_TEXT, "--workers %" PRIu32 " --parts %" PRIu32, other->n_workers, goal->n_parts);
@@ -65,7 +86,7 @@ bool plan_advise(struct error *err, const struct plan_fit_asked *asked, const st
     struct plan_fit fit;
 
     for (unsigned n = 0; advice(&other, asked, scope, n); n++) {
-        if (plan_fit(&fit, &other, NULL))
+        if (fit_other(&fit, &other, asked))
             continue;
         name_advice(name, &other, asked);
         error_append(err, "; %s would take %s of host memory and %s of %s", name,

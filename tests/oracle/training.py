@@ -1,4 +1,5 @@
-"""Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip,frozen_*}.
+"""Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip,
+frozen_*,base_*}.
 
     python training.py [a] [b] [c] [clip] [frozen_wte]...        minutes for c, seconds for the others
 
@@ -22,6 +23,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import drawn
 import fixture
+import forms
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
 N_STEPS, N_MINIBATCHES, N_BUCKETS, SAMPLE = 20, 4, 128, 1000
@@ -52,9 +54,14 @@ FROZEN = {"wte": ("a", ["wte.weight"]), "weights": ("a", ["*.weight"]), "blocks"
           "norm": ("a", ["ln_f.*"]), "body": ("a", ["wte.*", "wpe.*", "h.*"])}
 MODELS.update({f"frozen_{name}": dict(MODELS[of], freeze=patterns, full_gradient=False, sample=200)
                for name, (of, patterns) in FROZEN.items()})
+# And with frozen tensors in the forms of --base: matrices whose rows no block of 64 divides, a tied table, a head.
+BASES = {"nf4": ("a", ["wte.*", "h.*.attn.c_attn.weight", "h.*.mlp.*.weight", "h.1.ln_1.*"]),
+         "int8": ("b", ["lm_head.*", "wpe.*", "h.[01].*.weight"]), "bf16": ("a", ["wte.*", "h.0.*"])}
+MODELS.update({f"base_{name}": dict(MODELS[of], freeze=patterns, base=name, full_gradient=False, sample=200)
+               for name, (of, patterns) in BASES.items()})
 # PyTorch's own fp32: attention spelled out, fused, and the minibatch in eight runs of rows.
 WAYS = (("eager", 1), ("sdpa", 1), ("eager", 8))
-OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm", "freeze", "sample")
+OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm", "freeze", "base", "sample")
 
 
 def config_of(name):
@@ -80,6 +87,8 @@ def model_of(name, dtype, attention="eager"):
             p.copy_(torch.from_numpy(w).view_as(p))
             p.requires_grad_(not any(fnmatch.fnmatch(tensor.removeprefix("transformer."), pattern)
                                      for pattern in MODELS[name].get("freeze", ())))
+            if "base" in MODELS[name] and not p.requires_grad:
+                p.copy_(forms.decoded(p, MODELS[name]["base"], tensor.startswith("transformer.h.") and p.dim() == 2))
     return model.to(dtype).train()
 
 

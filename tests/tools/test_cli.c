@@ -60,7 +60,7 @@ static const struct refusal wrongs[] = {
     {GOOD "--per-device-train-batch-size 4", 2, "--batch is the whole batch", "--microbatch"},
     {GOOD "--gradient-checkpointing", 2, "activation checkpointing", "--device-mem"},
     {GOOD "--torch_dtype bfloat16", 2, "--torch_dtype", "it is called --precision here"},
-    {GOOD "--load_in_4bit", 2, "weights are not quantised", "--precision bf16"},
+    {GOOD "--load_in_4bit", 2, "--base nf4 keeps frozen weights", "--freeze"},
     {GOOD "--eval_strategy steps", 2, "--eval_strategy", "--eval-every N evaluates"},
     {GOOD "--overwrite_output_dir", 2, "no run is overwritten", "--resume"},
     {GOOD "--packing", 2, "--packing", "always packed"},

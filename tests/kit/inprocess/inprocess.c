@@ -21,14 +21,24 @@ static float *slot_of(struct inprocess_worker *w, uint32_t slot)
     return w->inbox + slot * w->ip->slot_n;
 }
 
+uint64_t inprocess_at(const struct model *model, uint32_t unit)
+{
+    uint64_t n = 0;
+
+    for (uint32_t u = 0; u < unit; u++)
+        n += model_rounded(model->units[u].n);
+    return n;
+}
+
 static void note_gradient(struct inprocess *ip, const struct relay_action *a, const float *g)
 {
     const struct model_unit *unit = &ip->model.units[a->unit];
     const uint64_t first = (uint64_t)a->name.slice * MODEL_SLICE;
     const uint64_t n = unit->n_trained - first < MODEL_SLICE ? unit->n_trained - first : MODEL_SLICE;
+    const uint64_t at = inprocess_at(&ip->model, a->unit);
 
     for (uint64_t i = 0; ip->gradient && i < n; i++)
-        ip->gradient[unit->offset + first + i] += g[i];
+        ip->gradient[at + first + i] += g[i];
 }
 
 static void fold(struct inprocess *ip, const struct relay_action *a)
@@ -533,7 +543,7 @@ static void copy_tensor(const struct inprocess *ip, uint32_t tensor, const float
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
             const struct model_piece *piece = &model->pieces[model->units[u].first_piece + i];
-            const uint64_t at = model->units[u].offset + piece->offset, row = piece->first_row * columns;
+            const uint64_t at = inprocess_at(model, u) + piece->offset, row = piece->first_row * columns;
             if (piece->tensor != tensor)
                 continue;
             if (out)
@@ -548,12 +558,13 @@ void inprocess_masters(const struct inprocess *ip, float *segment)
     for (uint32_t u = 0; u < ip->model.n_units; u++) {
         const struct model_unit *unit = &ip->model.units[u];
         const uint64_t n = unit->n_trained;
+        float *const to = segment + inprocess_at(&ip->model, u);
         const struct parameters trained = store_parameters(&ip->store, u, 0, n, 0);
-        optimizer_read(&trained, segment + unit->offset, NULL, NULL);
+        optimizer_read(&trained, to, NULL, NULL);
         for (uint32_t i = 0; i < unit->n_pieces; i++) {
             const struct model_piece *piece = &ip->model.pieces[unit->first_piece + i];
             if (piece->offset >= n)
-                store_read(&ip->store, u, piece->offset, piece->n, segment + unit->offset + piece->offset);
+                store_read(&ip->store, u, piece->offset, piece->n, to + piece->offset);
         }
     }
 }

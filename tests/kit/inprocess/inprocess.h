@@ -97,11 +97,16 @@ int inprocess_evaluate(struct inprocess *ip, const uint32_t *ids, const uint32_t
 int inprocess_evaluate_rows(struct inprocess *ip, const struct device_evaluation *evaluation, double *sum,
                             struct error *err);
 
-/* Of all units the weights as the optimizer has them, joined if they are split, into `segment` (model.segment_n). */
+/* Elements of the units before this one, each as model_rounded: a unit's place in a buffer of whole units. That of the
+ * model's n_units: the buffer's elements. Without a base, the offset in the weight segment, and model.segment_n. */
+uint64_t inprocess_at(const struct model *model, uint32_t unit);
+
+/* Of all units the weights as the optimizer has them, joined if they are split, decoded if they are coded, into
+ * `segment`, a buffer of whole units. */
 void inprocess_masters(const struct inprocess *ip, float *segment);
 
-/* Copies a whole tensor (its n elements, in row order) out of, or into, a buffer laid out like the weight segment:
- * store.weights.base, store.m, store.v (in fp32), gradient. tensor: index into model.tensors. */
+/* Copies a whole tensor (its n elements, in row order) out of, or into, a buffer of whole units: masters, the gradient;
+ * without a base store.weights.base, store.m, store.v (in fp32). tensor: index into model.tensors. */
 void inprocess_get(const struct inprocess *ip, float *out, const float *segment, uint32_t tensor);
 void inprocess_set(const struct inprocess *ip, float *segment, uint32_t tensor, const float *values);
 

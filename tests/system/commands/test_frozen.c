@@ -23,11 +23,15 @@ static void setup(void)
 SUITE_TIMEOUT(180)
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 
-/* Part of a unit, tied units and whole lower layers; each in one of the two precisions. */
+/* Part of a unit, tied units and whole lower layers; each in one of the two precisions, and in each form. */
 static const char *const runs[] = {
     "--model tied.json --freeze wte.weight 'h.*.mlp.*' --precision bf16 --moments bf16",
     "--model untied.json --freeze 'wpe.*' --freeze 'wte.*,h.[01].*' --workers 2",
     "--model tied.json --freeze '*.weight' --commit fenced --clip-norm 0.5",
+    "--model tied.json --freeze wte.weight 'h.*.mlp.*' --base nf4 --moments bf16",
+    "--model untied.json --freeze 'wpe.*' 'h.[01].*,h.2.attn.*' --base int8 --workers 2",
+    "--model tied.json --freeze 'w*' 'h.*.c_*.*' --base int8 --precision bf16 --commit fenced --clip-norm 0.5",
+    "--model untied.json --freeze 'wte.*' 'h.1.*' 'lm_head.*' --base bf16",
 };
 
 static bool is_saved(void *context)
@@ -125,6 +129,42 @@ TEST(the_plan_says_what_it_saves)
     json_decref(all), json_decref(some);
 }
 
+/* Three blocks of four matrices, (32, 96), (32, 32), (32, 128) and (128, 32): 36,864 weights in 672 rows, 576 blocks of 64.
+ * At this budget all units are resident, so each is pulled once a step. */
+static const struct {
+    const char *base;
+    double bytes;
+} forms[] = {{"full", 4 * 36864}, {"bf16", 2 * 36864}, {"int8", 36864 + 4 * 672}, {"nf4", 18432 + 4 * 576}};
+
+TEST(a_frozen_weight_takes_the_bytes_of_its_form)
+{
+    const char *line = "eps plan --model untied.json --batch 4 --seq 16 --device cpu --device-mem 64MiB --json "
+                       "--freeze 'h.*.c_*.weight' --base %s";
+    json_t *full = expect_json(print(line, "full"), 0);
+
+    for (int i = 1; i < COUNT(forms); i++) {
+        static const char *const sums[] = {"host.categories.weights.current", "host.categories.replay.current",
+                                           "bytes_per_step.down"};
+        json_t *some = expect_json(print(line, forms[i].base), 0);
+        for (int k = 0; k < COUNT(sums); k++)
+            ck_assert_double_eq(json_number_at(full, sums[k]) - json_number_at(some, sums[k]),
+                                forms[0].bytes - forms[i].bytes);
+        json_decref(some);
+    }
+    json_decref(full);
+}
+
+/* 124 M weights, all but biases and norms frozen: 475 MiB in fp32, 237 in bf16, 162 and 126 with int8 and nf4. */
+TEST(the_plan_names_a_base_that_fits)
+{
+    const char *line = "eps plan --model gpt2 --freeze 'w*' 'h.*.c_*.weight' --batch 1 --seq 64 --device cpu "
+                       "--device-mem 256MiB --host-mem %s";
+
+    expect(print(line, "200MiB"), 1, "; --base int8 would take ");
+    expect(print(line, "140MiB"), 1, "; --base nf4 would take ");
+    expect(print(line, "400MiB --base bf16"), 0, "yes");
+}
+
 #define STARS64 "****************************************************************"
 
 static const struct refusal refusals[] = {
@@ -137,6 +177,10 @@ static const struct refusal refusals[] = {
     {TIED "--out kept --steps 1 --freeze wte.weight >/dev/null && eps train --resume kept --steps 2 --freeze 'wpe.*'",
      2, "--freeze wpe.*", "the run's wte.weight"},
     {"eps train --resume kept --steps 2 --freeze 'wpe.*' --change freeze", 2, "--change freeze", NULL},
+    {"eps train --resume kept --steps 2 --base int8", 2, "--base int8", "the run's full"},
+    {TIED "--out no --base nf4", 2, "--base nf4", "none are frozen"},
+    {"eps plan --model tied.json --base int8", 2, "--base int8", "none are frozen"},
+    {"eps plan --model tied.json --freeze 'h.*' --base fp4", 2, "--base", "full|bf16|int8|nf4"},
 };
 
 TEST(what_cannot_be_frozen_is_refused)

@@ -27,6 +27,12 @@ static const char *freeze_of(const char *fixture)
     return patterns;
 }
 
+/* Frozen tensors in a form of their own. */
+static const struct {
+    const char *fixture;
+    enum form base;
+} bases[] = {{"base_bf16", FORM_BF16}, {"base_int8", FORM_INT8}, {"base_nf4", FORM_NF4}};
+
 /* As they were drawn: in bf16, rounded to it once. */
 static void check_frozen(struct exact *exact)
 {
@@ -58,6 +64,59 @@ TEST_EACH(all_steps_are_pytorchs, backend_get()->simulated ? 0 : COUNT(fixtures)
                                                                    .n_workers = n,
                                                                    .microbatch = 4,
                                                                    .adamw = true});
+}
+
+/* Over the weights that bitsandbytes decodes. */
+TEST_EACH(all_steps_over_a_base_are_pytorchs, COUNT(bases))
+{
+    const uint32_t n = 1 + (uint32_t)_i % 2;
+
+    if (!backend_get()->simulated || _i == 2)
+        exact_check_training(bases[_i].fixture, &(struct inprocess_options){.freeze = freeze_of(bases[_i].fixture),
+                                                                            .base = bases[_i].base,
+                                                                            .n_parts = n,
+                                                                            .n_workers = n,
+                                                                            .microbatch = 4,
+                                                                            .adamw = true});
+}
+
+TEST_EACH(gradients_over_a_base_are_pytorchs, COUNT(bases))
+{
+    exact_check_gradient(bases[_i].fixture, &(struct inprocess_options){.freeze = freeze_of(bases[_i].fixture),
+                                                                        .base = bases[_i].base,
+                                                                        .n_parts = 1,
+                                                                        .microbatch = 3});
+}
+
+/* Against the roomiest: the smallest budget, which has a stash on the host; some resident units, kept activations, or a
+ * whole head; more weight buffers. */
+TEST_EACH(no_budget_changes_a_bit_over_a_base, COUNT(bases) * NUMBER_TYPES)
+{
+    const char *fixture = bases[_i / NUMBER_TYPES].fixture;
+    struct inprocess_options how = {.freeze = freeze_of(fixture),
+                                    .base = bases[_i / NUMBER_TYPES].base,
+                                    .precision = (enum number_type)(_i % NUMBER_TYPES),
+                                    .budget = (uint64_t)1 << 30,
+                                    .n_parts = 2,
+                                    .microbatch = 2,
+                                    .adamw = true};
+    struct exact roomy, other;
+    struct plan least;
+    const uint32_t n_steps = backend_get()->simulated ? 1 : 3;
+
+    exact_train(&roomy, fixture, &how, n_steps);
+    const struct plan *most = &roomy.ip->workers[0].worker.plan;
+    ck_assert_uint_gt(most->n_resident, 0);
+    plan_smallest(&least, &roomy.ip->model, &most->setting, &(struct plan_wish){.microbatch = 2});
+    const uint64_t smallest = plan_total(&least), largest = plan_total(most);
+    for (uint64_t i = 0; i < (backend_get()->simulated ? 1 : 6); i++) {
+        how.budget = smallest + i * (largest - smallest) / 6;
+        how.n_weight_buffers = 1 + (uint32_t)i % 3;
+        exact_train(&other, fixture, &how, n_steps);
+        ck_assert_uint_eq(exact_digest(&roomy, exact_weights(&roomy)), exact_digest(&other, exact_weights(&other)));
+        exact_close(&other);
+    }
+    exact_close(&roomy);
 }
 
 /* The same bits of a tensor in these segments. */

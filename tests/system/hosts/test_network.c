@@ -109,6 +109,8 @@ static const struct run runs[] = {
     {"one, bulk not encrypted", 1, 1, 1, "--optimizer adamw", true},
     {"one and a local one, AdamA in 16 bits", 2, 4, 2,
      "--optimizer adama --precision bf16 --moments bf16 --grad-dtype bf16", false},
+    {"one and a local one, most of the model frozen in NF4", 2, 2, 2,
+     "--optimizer adamw --freeze 'h.*.c_*.weight' 'w*' --base nf4", false},
 };
 
 static const char *train_line(const struct run *run, const char *out)

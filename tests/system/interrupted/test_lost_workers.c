@@ -146,9 +146,12 @@ static const struct kind {
     uint32_t workers, parts;
     enum eps_optimizer_kind optimizer;
     enum eps_number number;
+    const char *freeze;
+    enum eps_base base;
 } kinds[] = {
-    {"one part", 1, 1, EPS_ADAMW, EPS_FP32},
-    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16},
+    {"one part", 1, 1, EPS_ADAMW, EPS_FP32, NULL, EPS_BASE_DEFAULT},
+    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16, NULL, EPS_BASE_DEFAULT},
+    {"a base in NF4", 2, 2, EPS_ADAMW, EPS_FP32, "wpe.*,h.*.c_*.weight", EPS_BASE_NF4},
 };
 
 TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COUNT(kinds))
@@ -160,6 +163,7 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
 
     options.workers = kind->workers, options.parts = kind->parts, options.optimizer = kind->optimizer;
     options.precision = options.moments = options.grad_dtype = kind->number;
+    options.freeze = kind->freeze, options.base = kind->base;
     train(&options, &none);
     options.out = "struck";
     train(&options, &killed);

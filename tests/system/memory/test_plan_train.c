@@ -131,6 +131,7 @@ static struct eps_train_options draw_options(const char *model, const char *cons
     o.microbatch = draw(3) == 0;
     o.deterministic = draw(4) == 0;
     o.freeze = frozen[draw(7)];
+    o.base = o.freeze ? (enum eps_base)draw(EPS_BASE_NF4 + 1) : EPS_BASE_DEFAULT;
     return o;
 }
 
