@@ -216,6 +216,8 @@ int client_documents_read(struct client_documents *out, struct client_data *data
                   : error_set(err, -ENOMEM, "out of memory");
 
     *out = (struct client_documents){.fd = -1};
+    if (!rc && rules->pairs)
+        client_conversations_by_prefixes(r.conversations);
     if (!rc && !rules->weighted)
         rc = client_data_refuse_weights(data, err);
     if (!rc) {

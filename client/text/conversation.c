@@ -38,6 +38,11 @@ int client_conversations_open(struct client_conversations **out, struct client_t
     return rc;
 }
 
+void client_conversations_by_prefixes(struct client_conversations *conversations)
+{
+    conversations->marks = false;
+}
+
 void client_conversations_close(struct client_conversations *c)
 {
     if (!c)

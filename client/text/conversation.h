@@ -37,6 +37,10 @@ int client_conversations_open(struct client_conversations **out, struct client_t
                               enum eps_train_on train_on, struct error *err);
 void client_conversations_close(struct client_conversations *conversations); /* NULL is safe */
 
+/* From here on answers are found by prefixes, whatever the template marks: an answer is all that follows its prompt, as in
+ * TRL's preferences. */
+void client_conversations_by_prefixes(struct client_conversations *conversations);
+
 /* Takes the ids (n) of a row, which begin with a token that is not trained. */
 typedef int client_conversation_take(void *user, const uint32_t *ids, size_t n, struct error *err);
 
