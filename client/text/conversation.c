@@ -358,7 +358,8 @@ static size_t own_end(const struct client_rendering *text, size_t i)
 static int rows_by_prefixes(struct row *rows, size_t *n_rows, const struct turns *t, struct error *err)
 {
     struct row *row = &rows[0];
-    int rc = render(&row->text, t, t->n, false, err);
+    const bool ends_with_answer = t->trained[t->n - 1]; /* then the whole is the text up to this answer */
+    int rc = ends_with_answer ? 0 : render(&row->text, t, t->n, false, err);
 
     *n_rows = 1;
     for (size_t i = t->n; !rc && i-- > 0;) {
