@@ -1,13 +1,13 @@
-"""Compares tuning with TRL's: conversations and preferences, 10 steps of a small model of each family.
+"""Tuning on preferences: ten steps by TRL's DPOTrainer and by eps, from the same weights, on the same minibatches.
 
-    python check_tuning.py PATH/TO/eps [FAMILY]...
+    tune_preferences.py [FAMILY...]      trains a small model of each family by both, and prints the largest distances
 
 Each model is made here, with a byte-level tokenizer and a chat template that marks answers. Both sides train on the same
 rows in the data's order, by AdamW without decay; TRL in float64, and in fp32 for a yardstick. Printed are the largest
-distances of a step's loss, and for preferences of the margins that TRL logs, over the steps: ours, and TRL's own fp32's.
+distances of a step's loss, and of the margins that TRL logs, over the steps: ours, and TRL's own fp32's.
 The exit status is 1 if ours is more than 1e-5 and more than twice TRL's.
 
-Made with torch 2.15.0, transformers 5.23.0 and trl on the CPU.
+Made with torch 2.15.0, transformers 5.23.0 and trl 1.16.0 on the CPU.
 """
 import json
 import os
@@ -21,8 +21,9 @@ from datasets import load_dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (AutoModelForCausalLM, AutoTokenizer, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig,
                           MistralConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config)
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer
 
+EPS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../build/bin/eps")
 STEPS, ROWS, BETA, LR = 10, 8, 0.5, 1e-3
 # Some gradients of preferences nearly cancel, since both texts have their prompt in common. With Adam's 1e-8 rounding alone
 # would decide how far such a weight goes, in PyTorch as in ours.
@@ -67,70 +68,61 @@ def make_data(folder):
     rng, words = random.Random(2), "cats dogs are nice and small they like to run about the garden all day".split()
 
     def said(role):
-        return {"role": role, "content": " ".join(rng.choices(words, k=rng.randint(2, 8)))}
+        return [{"role": role, "content": " ".join(rng.choices(words, k=rng.randint(2, 8)))}]
 
-    with open(f"{folder}/chat.jsonl", "w") as chat, open(f"{folder}/pairs.jsonl", "w") as pairs:
+    with open(f"{folder}/pairs.jsonl", "w") as pairs:
         for _ in range(STEPS * ROWS):
-            chat.write(json.dumps({"messages": [said("user"), said("assistant"), said("user"), said("assistant")]}))
-            pairs.write(json.dumps({"prompt": [said("user")], "chosen": [said("assistant")],
-                                    "rejected": [said("assistant")]}))
-            chat.write("\n"), pairs.write("\n")
+            print(json.dumps({"prompt": said("user"), "chosen": said("assistant"), "rejected": said("assistant")}),
+                  file=pairs)
 
 
-def ours(eps, folder, data, rows, more=()):
-    out = f"{folder}/{data}.run"
-    subprocess.run([eps, "train", "--model", f"{folder}/model", "--data", f"{folder}/{data}", "--eval-data",
-                    f"{folder}/{data}", "--batch", str(rows), "--steps", str(STEPS), "--order", "sequential", "--lr",
-                    str(LR), "--min-lr", str(LR), "--warmup", "0", "--weight-decay", "0", "--epsilon", str(EPSILON), "--device", "cpu", "--out", out, *more],
-                   check=True, stdout=subprocess.DEVNULL)
+def ours(folder):
+    out = f"{folder}/ours"
+    subprocess.run([EPS, "train", "--model", f"{folder}/model", "--data", f"{folder}/pairs.jsonl", "--eval-data",
+                    f"{folder}/pairs.jsonl", "--batch", str(2 * ROWS), "--steps", str(STEPS), "--order", "sequential",
+                    "--lr", str(LR), "--schedule", "constant", "--warmup", "0", "--weight-decay", "0", "--epsilon",
+                    str(EPSILON), "--dpo-beta", str(BETA), "--device", "cpu", "--out", out], check=True,
+                   stdout=subprocess.DEVNULL)
     with open(f"{out}/metrics.jsonl") as f:
         return [json.loads(line) for line in f]
 
 
-def theirs(trainer, config, dtype, folder, data, **more):
-    class InOrder(trainer):
-        def _get_train_sampler(self, *_):
-            return torch.utils.data.SequentialSampler(self.train_dataset)
+class InOrder(DPOTrainer):
+    def _get_train_sampler(self, *_):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
 
-    run = InOrder(
+
+def theirs(folder, dtype):
+    trainer = InOrder(
         model=AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=dtype),
-        args=config(output_dir=f"{folder}/theirs", per_device_train_batch_size=ROWS, max_steps=STEPS, learning_rate=LR,
-                    lr_scheduler_type="constant", warmup_steps=0, weight_decay=0, adam_epsilon=EPSILON, max_grad_norm=1e9, logging_steps=1,
-                    use_cpu=True, report_to=[], save_strategy="no", bf16=False, gradient_checkpointing=False,
-                    optim="adamw_torch", disable_tqdm=True, **more),
-        train_dataset=load_dataset("json", data_files=f"{folder}/{data}", split="train", cache_dir=f"{folder}/cache"),
+        args=DPOConfig(output_dir=f"{folder}/theirs", per_device_train_batch_size=ROWS, max_steps=STEPS,
+                       learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, weight_decay=0, beta=BETA,
+                       adam_epsilon=EPSILON, max_grad_norm=1e9, logging_steps=1, use_cpu=True, report_to=[],
+                       save_strategy="no", bf16=False, gradient_checkpointing=False, disable_tqdm=True),
+        train_dataset=load_dataset("json", data_files=f"{folder}/pairs.jsonl", split="train",
+                                   cache_dir=f"{folder}/cache"),
         processing_class=AutoTokenizer.from_pretrained(f"{folder}/model"))
-    run.train()
-    return [line for line in run.state.log_history if "loss" in line]
+    trainer.train()
+    return [line for line in trainer.state.log_history if "loss" in line]
 
 
 def farthest(a, b, key):
     return max(abs(x[key] - y[key]) for x, y in zip(a, b))
 
 
-def main(eps, families):
-    failed = False
-    for family in families or FAMILIES:
-        with tempfile.TemporaryDirectory() as folder:
-            make_model(family, f"{folder}/model")
-            make_data(folder)
-            for what, keys, own, run in (
-                    ("conversations", ("loss",), ours(eps, folder, "chat.jsonl", ROWS),
-                     lambda dtype: theirs(SFTTrainer, SFTConfig, dtype, folder, "chat.jsonl", assistant_only_loss=True)),
-                    ("preferences", ("loss", "rewards/margins"),
-                     ours(eps, folder, "pairs.jsonl", 2 * ROWS, ("--dpo-beta", str(BETA))),
-                     lambda dtype: theirs(DPOTrainer, DPOConfig, dtype, folder, "pairs.jsonl", beta=BETA))):
-                exact, single = run(torch.float64), run(torch.float32)
-                assert len(own) == len(exact) == len(single) == STEPS
-                for key in keys:
-                    mine, pytorch = farthest(own, exact, key), farthest(single, exact, key)
-                    far = mine > 1e-5 and mine > 2 * pytorch
-                    failed |= far
-                    print(f"{family:12} {what:13} {key:16} {mine:.1e}, TRL in fp32 {pytorch:.1e}" + " FAR" * far,
-                          flush=True)
-    return int(failed)
+def compare(family):
+    passed = True
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(family, f"{folder}/model")
+        make_data(folder)
+        own, exact, single = ours(folder), theirs(folder, torch.float64), theirs(folder, torch.float32)
+    for key in ("loss", "rewards/margins", "logps/chosen"):
+        mine, pytorch = farthest(own, exact, key), farthest(single, exact, key)
+        print(f"{family:12} {key:16} {mine:.1e}, TRL in fp32 {pytorch:.1e}", flush=True)
+        passed &= mine <= max(1e-5, 2 * pytorch)
+    return passed and len(own) == len(exact) == len(single) == STEPS
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    sys.exit(main(os.path.abspath(sys.argv[1]), sys.argv[2:]))
+    sys.exit(not all([compare(family) for family in sys.argv[1:] or FAMILIES]))
