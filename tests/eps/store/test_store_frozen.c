@@ -5,6 +5,7 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -158,6 +159,66 @@ TEST_EACH(what_was_written_is_loaded_bit_for_bit, COUNT(sets) * 3)
     store_fixture_reload(&b, &a);
     store_fixture_same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
+}
+
+/* Of each form: what is drawn is coded as it is written into the other buffer too, and decoded when it is saved. What is
+ * saved is coded to the same decoded weights again. By a plain loop over the matrices of layers. */
+static const struct {
+    enum form base;
+    enum number_type precision;
+    bool replay;
+} coded[] = {
+    {FORM_BF16, NUMBER_FP32, true}, {FORM_INT8, NUMBER_FP32, false}, {FORM_INT8, NUMBER_BF16, true},
+    {FORM_NF4, NUMBER_FP32, true},  {FORM_NF4, NUMBER_BF16, false},
+};
+
+static void check_codes(const struct store_fixture *f, const struct store_fixture *full)
+{
+    for (uint32_t u = 0; u < f->model.n_units; u++) {
+        struct store_values want = store_fixture_values(full, u), got = store_fixture_values(f, u);
+        for (uint32_t i = 0; i < f->model.units[u].n_pieces; i++) {
+            const struct model_piece *piece = &f->model.pieces[f->model.units[u].first_piece + i];
+            const struct model_piece *was = &full->model.pieces[full->model.units[u].first_piece + i];
+            const uint64_t columns = piece->n / piece->n_rows, group = piece->form == FORM_INT8 ? columns : 64;
+            const float step = piece->form == FORM_INT8 ? 0.5f / 127 : 0.16f; /* half of the widest gap between codes */
+            for (uint64_t k = 0; k < piece->n; k++) {
+                const float w = want.w[was->offset + k], g = got.w[piece->offset + k];
+                float largest = 0;
+                for (uint64_t j = k / group * group; j < piece->n && j < (k / group + 1) * group; j++)
+                    largest = fmaxf(largest, fabsf(want.w[was->offset + j]));
+                const bool narrow = piece->form == FORM_BF16 || (f->store.options.precision == NUMBER_BF16 &&
+                                                                 piece->offset >= f->model.units[u].n_trained);
+                if (piece->form == FORM_VALUES && !narrow)
+                    ck_assert(g == w);
+                else if (piece->form == FORM_VALUES || piece->form == FORM_BF16)
+                    ck_assert(g == number_from_bf16(number_to_bf16(w)));
+                else
+                    ck_assert(fabsf(g - w) <= 1.0001f * step * largest);
+            }
+        }
+        store_values_free(&want), store_values_free(&got);
+    }
+}
+
+TEST_EACH(frozen_weights_are_coded_when_they_are_drawn_and_decoded_when_they_are_saved, COUNT(sets) * COUNT(coded))
+{
+    const struct store_options options = {.train = true,
+                                          .precision = coded[_i % COUNT(coded)].precision,
+                                          .base = coded[_i % COUNT(coded)].base,
+                                          .replay = coded[_i % COUNT(coded)].replay},
+                               plain = {.train = true, .replay = options.replay};
+    struct store_fixture a, b, full;
+
+    open_frozen(&a, sets[_i / COUNT(coded)], &options), open_frozen(&b, sets[_i / COUNT(coded)], &options);
+    open_frozen(&full, sets[_i / COUNT(coded)], &plain);
+    check_codes(&a, &full);
+    step(&a, STORE_FOLD_MOMENTS);
+    for (uint32_t u = 0; u < a.model.n_units; u++)
+        if (a.model.units[u].n_trained > 0)
+            store_swap(&a.store, u); /* frozen pieces are in both buffers */
+    store_fixture_reload(&b, &a);
+    store_fixture_same_stores(&a, &b);
+    store_fixture_close(&a), store_fixture_close(&b), store_fixture_close(&full);
 }
 
 static const struct {
