@@ -156,8 +156,8 @@ TEST(what_is_read_is_what_was_written_to_the_bit)
 /* As the options were before: what trained then is what the defaults say. */
 TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
 {
-    static const char *const keys[] = {"precision", "moments",   "grad_dtype",  "base",
-                                       "commit",    "clip_norm", "clip_update", "host_mem"};
+    static const char *const keys[] = {"precision",   "moments",  "grad_dtype", "base", "commit", "clip_norm",
+                                       "clip_update", "host_mem", "train_on",   "long", "pack"};
     struct eps_train_options in = resolved();
     in.mask_fraction = NAN;
     struct client_record record;
@@ -175,6 +175,9 @@ TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
     ck_assert(isnan(record.options.clip_update));
     ck_assert(!json_object_get(json, "mask_fraction") && isnan(record.options.mask_fraction));
     ck_assert_uint_eq(record.options.host_mem, 0);
+    ck_assert_int_eq(record.options.train_on, EPS_TRAIN_ON_ANSWERS);
+    ck_assert_int_eq(record.options.long_rows, EPS_LONG_CUT);
+    ck_assert(!record.options.pack);
     client_record_free(&record);
     json_decref(json);
 }
