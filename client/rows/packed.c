@@ -93,3 +93,23 @@ uint64_t client_packed_tokens(const struct client_packed *p)
 {
     return client_packing_tokens(&p->packing, p->packing.n_rows);
 }
+
+static uint32_t tokens_at(const struct client_packed *p, uint64_t k)
+{
+    return p->packing.tokens[client_packing_row(&p->packing, k)];
+}
+
+uint64_t client_packed_tokens_before(struct client_packed *p, uint64_t n)
+{
+    const uint64_t from = p->counted.n_rows, distance = n > from ? n - from : from - n;
+
+    if (distance > p->packing.n_rows) {
+        p->counted.n_rows = n;
+        p->counted.n_tokens = client_packing_tokens(&p->packing, n);
+    }
+    for (; p->counted.n_rows < n; p->counted.n_rows++)
+        p->counted.n_tokens += tokens_at(p, p->counted.n_rows);
+    for (; p->counted.n_rows > n; p->counted.n_rows--)
+        p->counted.n_tokens -= tokens_at(p, p->counted.n_rows - 1);
+    return p->counted.n_tokens;
+}

@@ -14,6 +14,9 @@ struct client_packed {
     struct client_packing packing;            /* its documents are indices of list */
     uint32_t *list;                           /* (n) numbers of documents; owned */
     uint32_t n, seq;
+    struct {
+        uint64_t n_rows, n_tokens;
+    } counted; /* the last answer of client_packed_tokens_before */
 };
 
 struct client_packed_options {
@@ -37,5 +40,8 @@ int client_packed_get(const struct client_packed *packed, const struct client_ro
 
 /* Tokens, without padding, of all rows together. */
 uint64_t client_packed_tokens(const struct client_packed *packed);
+
+/* Tokens of the run's first n rows. Takes time for the rows from the last call's n to this one, an epoch's at most. */
+uint64_t client_packed_tokens_before(struct client_packed *packed, uint64_t n);
 
 #endif

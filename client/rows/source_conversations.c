@@ -479,7 +479,7 @@ static uint64_t count_packed(const struct client_source *source, enum client_par
 static uint64_t tokens_packed(struct client_source *source, uint64_t step, uint64_t n_before)
 {
     (void)step;
-    return client_packing_tokens(packing_of(source, CLIENT_TRAIN), n_before);
+    return client_packed_tokens_before(&((struct conversations *)source)->packed[CLIENT_TRAIN], n_before);
 }
 
 static uint32_t pick_packed(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)

@@ -164,6 +164,16 @@ TEST_EACH(a_document_in_a_row_is_what_it_is_alone, COUNT(orders))
         n_documents += n, n_several += n > 1;
     }
     ck_assert_uint_gt(n_several, n_rows / 2);
+    for (uint64_t n = 5 * n_rows + 2; n > 0; n = n * 2 / 3) { /* far, and near, and backwards */
+        const uint64_t one = o.source->ops->tokens(o.source, n + 1, n + 1),
+                       none = o.source->ops->tokens(o.source, n, n);
+        fill(&o, &m, n);
+        unsigned own = 0;
+        for (uint32_t t = 0; t < SEQ; t++)
+            own += m.ids[t] != 0 && m.ids[t] != 0xAAAAAAAA;
+        ck_assert_uint_eq(one - none, own);
+        ck_assert_uint_eq(o.source->ops->tokens(o.source, n_rows * 3, n_rows * 3), 3 * n_tokens);
+    }
     ck_assert_uint_eq(n_documents, N - N / 20 - 7); /* a tenth of 76 is held out */
     const struct client_buffer buffer = buffer_of(&m);
     for (uint64_t k = 0; k < o.source->ops->n_rows(o.source, CLIENT_HELD_OUT); k++) {
