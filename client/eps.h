@@ -227,6 +227,7 @@ struct eps_eval_options {
     enum eps_separator separator; /* as in eps_train_options */
     enum eps_train_on train_on;   /* of conversations, as in eps_train_options, */
     enum eps_long long_rows;      /* likewise */
+    bool pack;                    /* likewise; the loss is the same, to rounding */
     const char *columns;          /* of a classifier's data, as in eps_train_options */
     const char *predictions;      /* the file that on_prediction writes: refused if it is one of data; NULL: none */
     enum eps_task task;           /* resolved: the model's */

@@ -40,6 +40,7 @@ struct eps_train_options {
     enum eps_separator separator;
     enum eps_train_on train_on;
     enum eps_long long_rows;
+    bool pack;
     const char *out;
 
     /* On `resume`, options left unset take the stored values; what other values may do, their rows say (enum eps_resume).

@@ -99,6 +99,7 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
         fprintf(out, "rows         %s\n", o->task_note);
     fprintf(out, "held out     %s\n",
             o->eval_data ? o->eval_data
+            : o->pack    ? "a tenth of the conversations, drawn by the seed"
             : whole      ? "a tenth of the rows, drawn by the seed"
                          : "the last 1 % of the data, at least one sequence");
     fprintf(out, "steps        %" PRIu64 " of %u %s of %s%u tokens, in %u part%s\n", o->steps, o->batch,

@@ -217,6 +217,8 @@ int command_eval(int argc, char **argv)
          "of conversations: the tokens that the loss is of, as in eps train --help; default answers"},
         {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows,
          "what becomes of conversations of more than --seq tokens; default cut"},
+        {"--pack", NULL, ARGUMENT_FLAG, &options.pack,
+         "several conversations in each row of --seq tokens, as in eps train --help: faster, with the same loss"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch,
          "sequences per batch; default: about 16 Ki tokens; for a classifier 32 rows"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,

@@ -58,7 +58,7 @@ static int open_data(struct eval *e, struct error *err)
     const struct client_source_rules rules = {
         .separator = o->separator, .train_on = o->train_on, .long_rows = o->long_rows, .seq = o->seq, .watch = watch};
     const struct client_source_ops *kind = client_source_kind(config);
-    const bool undecided = kind == &client_source_text && (o->train_on || o->long_rows),
+    const bool undecided = kind == &client_source_text && (o->train_on || o->long_rows || o->pack),
                predicts = e->events->on_prediction;
     int rc = undecided ? 0 : kind->check_evaluation(o, predicts, err);
 
@@ -66,6 +66,8 @@ static int open_data(struct eval *e, struct error *err)
         rc = prefixed(kind->open_files(&e->data, o->data, o->n_data, err), err);
     if (!rc)
         rc = prefixed(client_source_find_kind(&kind, config, &e->data, NULL, watch, err), err);
+    if (!rc && o->pack)
+        kind = client_source_pack(kind);
     if (!rc)
         rc = kind->check_evaluation(o, predicts, err);
     if (!rc)

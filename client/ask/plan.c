@@ -6,6 +6,7 @@
 #include "client/model/preset.h"
 #include "client/record/disk.h"
 #include "client/options/options.h"
+#include "client/rows/source.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"
 #include "proto/plan/advice.h"
@@ -165,6 +166,8 @@ static int open_question(struct question *q, const struct eps_train_options *in,
         rc = resolve(q, in, err);
     if (!rc)
         rc = client_options_model(&q->model, &q->config, &q->options, err);
+    if (!rc && in->pack)
+        rc = client_source_check_packs(&q->model, err);
     if (rc)
         return rc;
     q->shared = q->backend->takes_turns && !in->host_mem;

@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 enum client_data_kind { CLIENT_DATA_TEXT, CLIENT_DATA_LINES, CLIENT_DATA_BIN, CLIENT_DATA_NPY };
-enum client_packing { CLIENT_PLAIN, CLIENT_GZIP, CLIENT_ZSTD };
+enum client_compression { CLIENT_PLAIN, CLIENT_GZIP, CLIENT_ZSTD };
 
 #define CLIENT_DATA_INPUT "-" /* standard input, as a file name */
 
@@ -33,10 +33,10 @@ struct client_data_file {
     double weight; /* how often an epoch takes its rows; 1, unless the name ends in =WEIGHT */
     int fd;
     enum client_data_kind kind;
-    enum client_packing packing; /* according to the name */
-    bool stream;                 /* standard input that has not been read yet */
-    bool unpacked;               /* read and expanded */
-    bool marked;                 /* marks separate documents: JSON lines, and a tokenizer with an end token */
+    enum client_compression packing; /* according to the name */
+    bool stream;                     /* standard input that has not been read yet */
+    bool unpacked;                   /* read and expanded */
+    bool marked;                     /* marks separate documents: JSON lines, and a tokenizer with an end token */
     enum client_integer type;
     uint64_t bytes;  /* size of the tokens: without the header, and before tokenisation */
     uint64_t offset; /* of the first token in the file, in bytes */

@@ -73,7 +73,7 @@ int client_data_write(int fd, const struct client_data_file *file, const void *b
 int client_data_describe_npy(struct client_data_file *file, struct error *err);
 
 /* Compression, recognised by a file's first n bytes. */
-enum client_packing client_data_packing(const uint8_t *head, size_t n);
+enum client_compression client_data_packing(const uint8_t *head, size_t n);
 
 /* True for JSON lines. whole: the head is the entire file. */
 bool client_data_is_lines(const uint8_t *head, size_t n, bool whole);

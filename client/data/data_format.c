@@ -66,7 +66,7 @@ static bool ends_with(const char *path, const char *end)
     return n > m && strcasecmp(path + n - m, end) == 0;
 }
 
-enum client_packing client_data_packing(const uint8_t *head, size_t n)
+enum client_compression client_data_packing(const uint8_t *head, size_t n)
 {
     if (n >= 2 && head[0] == 0x1F && head[1] == 0x8B)
         return CLIENT_GZIP;

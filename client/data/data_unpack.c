@@ -189,7 +189,7 @@ static int read_head(uint8_t *head, size_t *n, const struct client_data_file *fi
     return client_data_pread(file, head, *n, 0, err);
 }
 
-static int unpack_packed(struct client_data_pass *pass, struct client_data_file *file, enum client_packing found,
+static int unpack_packed(struct client_data_pass *pass, struct client_data_file *file, enum client_compression found,
                          struct error *err)
 {
     static int (*const works[])(struct unpack *,
@@ -219,7 +219,7 @@ int client_data_unpack(struct client_data_pass *pass, struct client_data_file *f
     if (rc)
         return rc;
     /* Files of ids may begin with any bytes, so only the name says whether they are compressed. */
-    const enum client_packing packing =
+    const enum client_compression packing =
         ids && file->packing == CLIENT_PLAIN ? CLIENT_PLAIN : client_data_packing(head, n);
     if (packing != CLIENT_PLAIN || file->packing != CLIENT_PLAIN) {
         rc = unpack_packed(pass, file, packing, err);

@@ -339,6 +339,7 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .adamw = o->optimizer == EPS_ADAMW,
                               .preference = {.beta = isnan(o->dpo_beta) ? 0 : o->dpo_beta,
                                              .smoothing = isnan(o->dpo_smoothing) ? 0 : o->dpo_smoothing},
+                              .packs = o->pack,
                               .batch = o->batch,
                               .seq = o->seq,
                               .n_parts = o->parts};
@@ -440,7 +441,8 @@ static int resolve_preference(struct eps_train_options *o, bool pairs, struct er
     return 0;
 }
 
-/* Resolves the batch of whole rows, and what counts steps. An epoch has a step for the rows that are left at its end. */
+/* Resolves the batch of whole rows, and what counts steps. An epoch has a step for the rows that are left at its end,
+ * unless steps flow from one epoch into the next. */
 static int resolve_rows(struct eps_train_options *o, const struct eps_train_options *asked,
                         const struct client_facts *facts, struct error *err)
 {
@@ -460,7 +462,8 @@ static int resolve_rows(struct eps_train_options *o, const struct eps_train_opti
     int rc = client_options_check_batch(o->batch, o->seq, err);
     if (!rc)
         rc = check_parts(o, asked, facts->pairs, err);
-    return rc ? rc : resolve_length(o, facts, (facts->n_rows + (uint64_t)o->batch - 1) / o->batch * o->batch, err);
+    const uint64_t filled = (facts->n_rows + (uint64_t)o->batch - 1) / o->batch * o->batch;
+    return rc ? rc : resolve_length(o, facts, facts->flows ? facts->n_rows : filled, err);
 }
 
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,

@@ -45,6 +45,7 @@ struct client_facts {
     bool masked;            /* the model predicts masked tokens */
     bool pairs;             /* rows are preferences, two for each */
     bool whole;             /* rows are as they come, not cut from a stream of tokens; */
+    bool flows;             /* then: each step has all its rows, if need be from the next epoch; */
     enum eps_task task;     /* then: the model is a classifier; */
     uint32_t seq;           /* chosen if none is given; 0: the longest row's; */
     uint32_t n_rows;        /* rows to train on; */

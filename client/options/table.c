@@ -105,6 +105,14 @@ static const struct eps_option rows[] = {
      .stored = EPS_STORED_LATER,
      .train = "what becomes of conversations of more than --seq tokens: cut at the end (the default), dropped, or "
               "refused. Those that are left without an answer are dropped. Counts are printed"},
+    {.name = "--pack",
+     .kind = EPS_OPTION_FLAG,
+     .offset = AT(pack),
+     .key = 42,
+     .stored = EPS_STORED_LATER,
+     .train = "of conversations: fill each row of --seq tokens with several. None attends to another, and positions "
+              "begin at 0 in each. Rows and their fill are printed. Default: each conversation is a row",
+     .plan = "plan for rows of several conversations, as in eps train"},
     {.name = "--out",
      .value = "DIR",
      .kind = EPS_OPTION_TEXT,

@@ -44,6 +44,21 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
     return rc;
 }
 
+const struct client_source_ops *client_source_pack(const struct client_source_ops *kind)
+{
+    return kind == &client_source_conversations ? &client_source_packed : kind;
+}
+
+int client_source_check_packs(const struct model *model, struct error *err)
+{
+    const struct model_config *config = &model->config;
+
+    if (config->family->masked && config->n_labels == 0)
+        return error_set(err, -EDOM, "a %s model restores masked tokens, and --pack is for conversations: leave it out",
+                         config->family->model_type);
+    return plan_check_packs(model, err) ? -EDOM : 0;
+}
+
 int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err)
 {
     const int rc = source->ops->divide(source, division, err);

@@ -1,14 +1,15 @@
 /* client/rows/source.h - where the rows of a run come from: one interface, and a file for each kind of source.
  *
- *   kind      a row is                                     its fields          file
- *   text      a window of a stream of tokens               ids, labels         client/rows/source_text.c
- *   masked    the same, with some of its tokens masked     ids, labels         client/rows/source_masked.c
- *   labelled  one text or two, with a class or a number    ids, labels, rows   client/rows/source_labelled.c
- *   preferences  one of two texts, of which one was chosen  ids, labels,        client/rows/source_preferences.c
- *                                                           references
+ *   kind           a row is                                    its fields               file
+ *   text           a window of a stream of tokens              ids, labels              client/rows/source_text.c
+ *   masked         the same, with some of its tokens masked    ids, labels              client/rows/source_masked.c
+ *   labelled       one text or two, with a class or a number   ids, labels, rows        client/rows/source_labelled.c
+ *   conversations  a document (client/rows/documents.h)        ids, labels              client/rows/source_conversations.c
+ *   packed         several documents                           ids, labels, positions   the same
+ *   preferences    one of two texts, one of which was chosen   ids, labels, references  client/rows/source_preferences.c
  *
  * A source whose rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each
- * (struct plan_data, proto/plan/memory/data.h). None has yet.
+ * (struct plan_data, proto/plan/memory/data.h).
  *
  * A source reads all data once, divides the rows into those to train on and those held out, and then yields a row's
  * fields by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes where
@@ -95,7 +96,8 @@ struct client_source_rules {
     enum eps_train_on train_on;       /* of conversations, as are those below; default: answers */
     enum eps_long long_rows;          /* default: cut */
     uint32_t seq;                     /* 0: as in client_source_facts */
-    uint64_t seed;                    /* that held-out rows are drawn by */
+    uint64_t seed;                    /* that held-out rows are drawn by, and packed ones */
+    enum eps_order order;             /* of packed rows; default: shuffled */
     const struct client_watch *watch; /* may be NULL */
 };
 
@@ -104,6 +106,7 @@ struct client_source_facts {
     bool masked;        /* a row predicts tokens of its own, not successors */
     bool pairs;         /* two rows, one behind the other, are a pair of texts */
     bool whole;         /* rows are as they come; else they are cut from a stream of tokens, and the rest is 0 */
+    bool flows;         /* each step has all its rows, from the next epoch if need be; else an epoch's last has fewer */
     enum eps_task task; /* EPS_TASK_DEFAULT: they predict tokens */
     uint32_t seq;       /* to be chosen if no other is asked for; 0: the longest row's */
     uint32_t n_rows;    /* to train on */
@@ -204,7 +207,7 @@ struct client_source_ops {
     void (*close)(struct client_source *source);
 };
 extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled,
-    client_source_conversations, client_source_preferences;
+    client_source_conversations, client_source_packed, client_source_preferences;
 
 /* The kind of source that a model takes its rows from, if they are not conversations. */
 const struct client_source_ops *client_source_kind(const struct model_config *config);
@@ -215,8 +218,15 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
                             struct client_data *data, struct client_data *eval_data, const struct client_watch *watch,
                             struct error *err);
 
+/* The kind whose rows are several of this kind's, if it has one; else the kind itself, which refuses --pack. */
+const struct client_source_ops *client_source_pack(const struct client_source_ops *kind);
+
 /* True if its rows are several documents each: plan_goal.packs of a job on them. */
 bool client_source_packs(const struct client_source *source);
+
+/* Refuses a model whose rows cannot be several documents: it restores masked tokens, or as plan_check_packs. -EDOM with
+ * a sentence. */
+int client_source_check_packs(const struct model *model, struct error *err);
 
 /* ops->divide, and room for an evaluation's logits. */
 int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err);

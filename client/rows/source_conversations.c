@@ -1,7 +1,9 @@
-/* Conversations: documents, each a row (client/rows/documents.h), in minibatches of rows of like length
- * (client/rows/batches.h). A tenth of the conversations is held out, all rows of each. */
+/* Conversations: documents (client/rows/documents.h), each a row, in minibatches of rows of like length
+ * (client/rows/batches.h); or several a row, packed (client/rows/packed.h). A tenth of the conversations is held out, all
+ * documents of each. */
 #include "client/rows/batches.h"
 #include "client/rows/documents.h"
+#include "client/rows/packed.h"
 #include "client/rows/source.h"
 #include "client/text/tokenizer.h"
 
@@ -22,8 +24,9 @@ struct conversations {
     size_t fates[EPS_UNANSWERED + 1];     /* documents of data, of each fate */
     struct client_share *shares;          /* (n_shares) of the rows to train on, a file's each; owned */
     size_t n_shares;
-    struct client_batches batches; /* of them */
-    uint32_t n_held_out;           /* of the held-out rows, those that are evaluated */
+    struct client_batches batches;  /* of them */
+    struct client_packed packed[2]; /* of a packed source: rows, by enum client_part */
+    uint32_t n_held_out;            /* of the held-out documents, those that are evaluated */
     uint32_t seq;
     uint32_t *work; /* (seq + 1) */
 };
@@ -60,6 +63,7 @@ static void close_source(struct client_source *source)
     client_tokenizer_close(c->tokenizer);
     client_batches_free(&c->batches);
     for (int part = 0; part < 2; part++) {
+        client_packed_free(&c->packed[part]);
         client_subset_free(&c->subsets[part]);
         client_documents_free(&c->documents[part]);
     }
@@ -90,6 +94,22 @@ static int open_source(struct client_source **out, const struct client_source_se
     return rc;
 }
 
+static int open_packed(struct client_source **out, const struct client_source_setup *setup, struct error *err)
+{
+    struct model model;
+    int rc = model_init(&model, setup->config, err);
+
+    *out = NULL;
+    if (!rc)
+        rc = client_source_check_packs(&model, err);
+    model_free(&model);
+    if (!rc)
+        rc = open_source(out, setup, err);
+    if (!rc)
+        (*out)->ops = &client_source_packed;
+    return rc;
+}
+
 /* ---- Reading, and which rows there are ---- */
 
 static const struct client_documents *documents_of(const struct conversations *c, enum client_part part)
@@ -106,8 +126,16 @@ static uint32_t longest_of(const struct conversations *c)
     return data > eval_data ? data : eval_data;
 }
 
+static bool is_packed(const struct conversations *c)
+{
+    return c->source.ops == &client_source_packed;
+}
+
+/* Packed rows are as long as documents may be at most. */
 static uint32_t choose_seq(const struct conversations *c)
 {
+    if (is_packed(c))
+        return client_documents_seq(UINT32_MAX / 2, c->setup.config->n_positions);
     return client_documents_seq(longest_of(c), c->setup.config->n_positions);
 }
 
@@ -190,6 +218,22 @@ static int make_shares(struct conversations *c, struct error *err)
     return 0;
 }
 
+/* Packs the documents to train on. */
+static int pack(struct conversations *c, const struct client_source_rules *rules, struct error *err)
+{
+    if (!is_packed(c) || c->subsets[CLIENT_TRAIN].n == 0)
+        return 0;
+    return client_packed_init(&c->packed[CLIENT_TRAIN],
+                              &(struct client_packed_options){.documents = &c->documents[CLIENT_TRAIN],
+                                                              .subset = &c->subsets[CLIENT_TRAIN],
+                                                              .shares = c->shares,
+                                                              .n_shares = c->n_shares,
+                                                              .seq = c->seq,
+                                                              .order = rules->order ? rules->order : EPS_SHUFFLED,
+                                                              .seed = rules->seed},
+                              err);
+}
+
 /* Settles which rows there are, once all data are read. */
 static int settle(struct conversations *c, const struct client_source_rules *rules, struct error *err)
 {
@@ -204,7 +248,9 @@ static int settle(struct conversations *c, const struct client_source_rules *rul
                   CLIENT_HELD_OUT, rules->long_rows, err);
     else if (!rc)
         rc = hold_out(c, rules->seed, err);
-    return rc ? rc : make_shares(c, err);
+    if (!rc)
+        rc = make_shares(c, err);
+    return rc ? rc : pack(c, rules, err);
 }
 
 static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
@@ -238,7 +284,10 @@ static void measure(struct client_source_facts *out, const struct client_source 
 
     for (size_t i = 0; i < c->n_shares; i++)
         n_rows += client_share_rows(&c->shares[i]);
+    if (is_packed(c))
+        n_rows = c->packed[CLIENT_TRAIN].packing.n_rows;
     *out = (struct client_source_facts){.whole = true,
+                                        .flows = is_packed(c),
                                         .seq = choose_seq(c),
                                         .n_rows = n_rows < UINT32_MAX ? (uint32_t)n_rows : UINT32_MAX,
                                         .longest = longest_of(c),
@@ -247,9 +296,9 @@ static void measure(struct client_source_facts *out, const struct client_source 
 
 /* ---- Rows ---- */
 
-static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+/* Chooses the held-out documents that are evaluated, and makes room for one. */
+static int choose_held_out(struct conversations *c, const struct client_division *d, struct error *err)
 {
-    struct conversations *c = (struct conversations *)source;
     struct client_subset *held_out = &c->subsets[CLIENT_HELD_OUT];
     uint64_t n_tokens = 0;
     int rc = client_subset_by_length(held_out, err);
@@ -261,6 +310,15 @@ static int divide(struct client_source *source, const struct client_division *d,
     if (d->eval_tokens > 0 && n_tokens > d->eval_tokens)
         c->n_held_out = (uint32_t)((double)held_out->n * (double)d->eval_tokens / (double)n_tokens);
     c->n_held_out += c->n_held_out == 0;
+    c->work = calloc(c->seq + (size_t)1, sizeof *c->work);
+    return rc || c->work ? rc : error_set(err, -ENOMEM, "out of memory");
+}
+
+static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+{
+    struct conversations *c = (struct conversations *)source;
+    int rc = choose_held_out(c, d, err);
+
     if (!rc && d->batch > 0 && c->subsets[CLIENT_TRAIN].n > 0)
         rc = client_batches_init(&c->batches,
                                  &(struct client_batches_options){.subset = &c->subsets[CLIENT_TRAIN],
@@ -271,8 +329,15 @@ static int divide(struct client_source *source, const struct client_division *d,
                                                                   .order = d->order,
                                                                   .seed = d->seed},
                                  err);
-    c->work = calloc(c->seq + (size_t)1, sizeof *c->work);
-    return rc || c->work ? rc : error_set(err, -ENOMEM, "out of memory");
+    return rc;
+}
+
+static size_t describe_packed(char *out, size_t cap, const struct client_packed *p)
+{
+    const double rows = p->packing.n_rows;
+
+    return (size_t)snprintf(out, cap, "; %" PRIu32 " packed rows of %.1f documents, %.0f %% full", p->packing.n_rows,
+                            p->n / rows, 100 * (double)client_packed_tokens(p) / (rows * p->seq));
 }
 
 static void describe(char *out, size_t cap, const struct client_source *source)
@@ -280,12 +345,14 @@ static void describe(char *out, size_t cap, const struct client_source *source)
     static const char *const words[] = {[EPS_CUT] = "cut", [EPS_DROPPED] = "dropped", [EPS_UNANSWERED] = "unanswered"};
     const struct conversations *c = (const struct conversations *)source;
     const struct client_documents *documents = &c->documents[CLIENT_TRAIN];
+    const char *row = is_packed(c) ? "documents" : "rows", *between = "";
     size_t used = (size_t)snprintf(out, cap, "%zu conversations", documents->n_lines);
-    const char *between = "";
 
     if (documents->n > documents->n_lines)
-        used += (size_t)snprintf(out + used, cap - used, " in %zu rows", documents->n);
-    used += (size_t)snprintf(out + used, cap - used, ", %" PRIu32 " rows held out", c->subsets[CLIENT_HELD_OUT].n);
+        used += (size_t)snprintf(out + used, cap - used, " in %zu %s", documents->n, row);
+    used += (size_t)snprintf(out + used, cap - used, ", %" PRIu32 " %s held out", c->subsets[CLIENT_HELD_OUT].n, row);
+    if (is_packed(c))
+        used += describe_packed(out + used, cap - used, &c->packed[CLIENT_TRAIN]);
     if (documents->n > c->fates[EPS_KEPT])
         used += (size_t)snprintf(out + used, cap - used, "; at --seq %" PRIu32 " ", c->seq);
     for (size_t i = EPS_CUT; i <= EPS_UNANSWERED; i++) {
@@ -304,6 +371,29 @@ static uint32_t held_out_row(const struct conversations *c, uint64_t k)
     const struct client_subset *subset = &c->subsets[CLIENT_HELD_OUT];
 
     return subset->list[k * subset->n / c->n_held_out];
+}
+
+static int divide_packed(struct client_source *source, const struct client_division *d, struct error *err)
+{
+    struct conversations *c = (struct conversations *)source;
+    struct client_subset evaluated;
+    int rc = choose_held_out(c, d, err);
+
+    if (rc)
+        return rc;
+    rc = client_subset_init(&evaluated, c->subsets[CLIENT_HELD_OUT].lengths, c->n_held_out, err);
+    for (; !rc && evaluated.n < c->n_held_out; evaluated.n++)
+        evaluated.list[evaluated.n] = held_out_row(c, evaluated.n);
+    if (!rc)
+        rc = client_packed_init(&c->packed[CLIENT_HELD_OUT],
+                                &(struct client_packed_options){.documents = documents_of(c, CLIENT_HELD_OUT),
+                                                                .subset = &evaluated,
+                                                                .seq = c->seq,
+                                                                .order = EPS_SHUFFLED,
+                                                                .seed = d->seed},
+                                err);
+    client_subset_free(&evaluated);
+    return rc;
 }
 
 static uint64_t count_rows(const struct client_source *source, enum client_part part)
@@ -374,6 +464,68 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
     return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no answer");
 }
 
+/* ---- Packed rows ---- */
+
+static const struct client_packing *packing_of(const struct client_source *source, enum client_part part)
+{
+    return &((const struct conversations *)source)->packed[part].packing;
+}
+
+static uint64_t count_packed(const struct client_source *source, enum client_part part)
+{
+    return packing_of(source, part)->n_rows;
+}
+
+static uint64_t tokens_packed(struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    (void)step;
+    return client_packed_tokens_before(&((struct conversations *)source)->packed[CLIENT_TRAIN], n_before);
+}
+
+static uint32_t pick_packed(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    (void)step;
+    for (uint32_t i = 0; i < source->batch; i++)
+        out[i] = (struct client_sample){.id = client_packing_row(packing_of(source, CLIENT_TRAIN), n_before + i)};
+    return source->batch;
+}
+
+static struct client_sample pick_held_out_packed(const struct client_source *source, uint64_t k)
+{
+    (void)source;
+    return (struct client_sample){.id = k};
+}
+
+static uint32_t length_packed(const struct client_source *source, enum client_part part,
+                              const struct client_sample *samples, uint32_t n)
+{
+    const struct conversations *c = (const struct conversations *)source;
+    uint32_t longest = 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t own = packing_of(source, part)->tokens[samples[i].id];
+        longest = own > longest ? own : longest;
+    }
+    return client_batches_length(longest, c->seq);
+}
+
+static int read_packed(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                       struct client_sample sample, struct error *err)
+{
+    const struct conversations *c = (const struct conversations *)source;
+
+    return client_packed_get(&c->packed[part], row, c->work, (uint32_t)sample.id, err);
+}
+
+static uint64_t progress_packed(const struct client_source *source, uint64_t n)
+{
+    uint64_t n_tokens = 0;
+
+    for (uint64_t k = 0; k < n; k++)
+        n_tokens += packing_of(source, CLIENT_HELD_OUT)->tokens[k];
+    return n_tokens;
+}
+
 const struct client_source_ops client_source_conversations = {
     .name = "conversations",
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS,
@@ -393,6 +545,28 @@ const struct client_source_ops client_source_conversations = {
     .length = length,
     .read_row = read_row,
     .progress = progress,
+    .score = score,
+    .close = close_source,
+};
+
+const struct client_source_ops client_source_packed = {
+    .name = "packed conversations",
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_POSITIONS,
+    .check = check,
+    .check_evaluation = check_evaluation,
+    .open = open_packed,
+    .open_files = client_data_open,
+    .read = read_rows,
+    .measure = measure,
+    .divide = divide_packed,
+    .describe = describe,
+    .n_rows = count_packed,
+    .tokens = tokens_packed,
+    .pick = pick_packed,
+    .pick_held_out = pick_held_out_packed,
+    .length = length_packed,
+    .read_row = read_packed,
+    .progress = progress_packed,
     .score = score,
     .close = close_source,
 };

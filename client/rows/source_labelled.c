@@ -31,6 +31,7 @@ static int check(const struct eps_train_options *asked, struct error *err)
     const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
     const char *name = begins && asked->train_on               ? "--train-on"
                        : begins && asked->long_rows            ? "--long"
+                       : begins && asked->pack                 ? "--pack"
                        : asked->separator == EPS_SEPARATOR_EOS ? "--separator eos"
                        : !isnan(asked->mask_fraction)          ? "--mask-fraction"
                        : limited                               ? "--eval-tokens"
@@ -47,6 +48,7 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
     const char *name = asked->stride                           ? "--stride"
                        : !isnan(asked->mask_fraction)          ? "--mask-fraction"
                        : asked->eval_tokens                    ? "--eval-tokens"
+                       : asked->pack                           ? "--pack"
                        : asked->separator == EPS_SEPARATOR_EOS ? "--separator eos"
                                                                : NULL;
 

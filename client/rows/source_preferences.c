@@ -36,6 +36,7 @@ static int check(const struct eps_train_options *asked, struct error *err)
                        : begins && asked->separator   ? "--separator"
                        : !isnan(asked->mask_fraction) ? "--mask-fraction"
                        : begins && asked->train_on    ? "--train-on"
+                       : asked->pack                  ? "--pack"
                                                       : NULL;
 
     return name ? error_set(err, -EDOM, "%s is not for preferences, of which both answers are scored: leave it out",

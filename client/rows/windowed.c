@@ -9,22 +9,29 @@ static const struct client_windowed *of(const struct client_source *source)
     return (const struct client_windowed *)source;
 }
 
+int client_windowed_refuse(enum eps_train_on train_on, enum eps_long long_rows, bool pack, struct error *err)
+{
+    const char *name = train_on ? "--train-on" : long_rows ? "--long" : pack ? "--pack" : NULL;
+
+    return name
+               ? error_set(err, -EDOM, "%s is for conversations, and the data are a stream of text: leave it out", name)
+               : 0;
+}
+
 int client_windowed_check(const struct eps_train_options *asked, struct error *err)
 {
     if (asked->columns)
         return error_set(err, -EDOM, "--columns is for labelled rows: add --task classify or --task regress");
     const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
-    return begins && (asked->train_on || asked->long_rows)
-               ? error_set(err, -EDOM, "%s is for conversations, and the data are a stream of text: leave it out",
-                           asked->train_on ? "--train-on" : "--long")
-               : 0;
+    return begins ? client_windowed_refuse(asked->train_on, asked->long_rows, asked->pack, err) : 0;
 }
 
 int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
 {
-    if (asked->train_on || asked->long_rows)
-        return error_set(err, -EDOM, "%s is for conversations, and the data are a stream of text: leave it out",
-                         asked->train_on ? "--train-on" : "--long");
+    const int rc = client_windowed_refuse(asked->train_on, asked->long_rows, asked->pack, err);
+
+    if (rc)
+        return rc;
     return asked->columns || predicts
                ? error_set(err, -EDOM, "%s is for classifiers, and this model predicts tokens: leave it out",
                            asked->columns ? "--columns" : "--predictions")

@@ -14,6 +14,9 @@ struct client_windowed {
     uint64_t seed;
 };
 
+/* Refuses options of conversations, the first that is set. -EDOM. */
+int client_windowed_refuse(enum eps_train_on train_on, enum eps_long long_rows, bool pack, struct error *err);
+
 int client_windowed_check(const struct eps_train_options *asked, struct error *err);
 int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err);
 

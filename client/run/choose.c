@@ -42,6 +42,7 @@ static int read_rows(struct client_run *run, const struct eps_train_options *in,
                                               .long_rows = in->long_rows,
                                               .seq = in->seq,
                                               .seed = in->seed == UINT64_MAX ? 0 : in->seed,
+                                              .order = in->order,
                                               .watch = watch};
     struct client_source *source = run->source;
     int rc = prefixed(source->ops->read(source, CLIENT_TRAIN, &rules, err), "--data", err);
@@ -118,7 +119,7 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
                      struct error *err)
 {
     const struct client_source_ops *kind = client_source_kind(&run->model.config);
-    const bool undecided = kind == &client_source_text && (in->train_on || in->long_rows);
+    const bool undecided = kind == &client_source_text && (in->train_on || in->long_rows || in->pack);
     int rc = undecided ? 0 : kind->check(in, err);
 
     if (!rc)
@@ -126,6 +127,8 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
     if (!rc)
         rc = prefixed(client_source_find_kind(&kind, &run->model.config, &run->data, &run->eval_data, watch, err),
                       "--data", err);
+    if (!rc && in->pack)
+        kind = client_source_pack(kind);
     if (!rc)
         rc = kind->check(in, err);
     if (!rc)

@@ -221,6 +221,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .masked = rows.masked,
         .pairs = rows.pairs,
         .whole = rows.whole,
+        .flows = rows.flows,
         .task = rows.task,
         .seq = rows.seq,
         .n_rows = rows.n_rows,

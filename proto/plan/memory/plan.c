@@ -462,14 +462,13 @@ int plan_check_packs(const struct model *model, struct error *err)
     const char *const type = model->config.family->model_type;
 
     if (model->config.n_labels)
-        return error_set(err, -EINVAL, "a %s model with labels has one for each row: its rows cannot be packed", type);
+        return error_set(err, -EINVAL, "a %s model with labels has one for each row: leave out --pack", type);
     for (uint32_t i = 0; i < model->n_programs; i++) {
         const struct program_operation *op = program_find_mixing(&model->programs[i].program);
         if (op)
-            return error_set(
-                err, -EINVAL,
-                "a %s model cannot keep documents of one row apart (%s mixes them): leave its rows unpacked", type,
-                op->kind->name);
+            return error_set(err, -EINVAL,
+                             "a %s model cannot keep documents of one row apart (%s mixes them): leave out --pack",
+                             type, op->kind->name);
     }
     return 0;
 }

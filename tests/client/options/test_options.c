@@ -94,6 +94,10 @@ TEST(a_task_has_minibatches_of_rows)
     ck_assert_str_eq(print("lr %g, batch %u, seq %u, steps %ju, eval %ju, task %d", out.lr, out.batch, out.seq,
                            (uintmax_t)out.steps, (uintmax_t)out.eval_tokens, (int)out.task),
                      "lr 2e-05, batch 32, seq 64, steps 96, eval 0, task 1");
+    task.flows = true; /* 3 epochs are 3,000 rows in ceil(3000 / 32) steps */
+    resolve(&out, &in, &task);
+    ck_assert_uint_eq(out.steps, 94);
+    task.flows = false;
     in.epochs = 0.5, in.batch = 100, task.longest = 255;
     resolve(&out, &in, &task);
     ck_assert(out.steps == 5 && out.seq == 256);

@@ -26,7 +26,7 @@ static struct eps_train_options resolved(void)
     o.order = EPS_SEQUENTIAL, o.separator = EPS_SEPARATOR_EOS, o.seed = (uint64_t)INT64_MAX, o.eval_every = 19,
     o.save_every = 0, o.save_minutes = 0.25, o.keep = 5;
     o.eval_tokens = 23, o.patience = 29;
-    o.train_on = EPS_TRAIN_ON_LAST, o.long_rows = EPS_LONG_DROP;
+    o.train_on = EPS_TRAIN_ON_LAST, o.long_rows = EPS_LONG_DROP, o.pack = true;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
     o.base = EPS_BASE_NF4;
@@ -156,8 +156,8 @@ TEST(what_is_read_is_what_was_written_to_the_bit)
 /* As the options were before: what trained then is what the defaults say. */
 TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
 {
-    static const char *const keys[] = {"precision", "moments",   "grad_dtype",  "base",
-                                       "commit",    "clip_norm", "clip_update", "host_mem"};
+    static const char *const keys[] = {"precision",   "moments",  "grad_dtype", "base", "commit", "clip_norm",
+                                       "clip_update", "host_mem", "train_on",   "long", "pack"};
     struct eps_train_options in = resolved();
     in.mask_fraction = NAN;
     struct client_record record;
@@ -175,6 +175,9 @@ TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
     ck_assert(isnan(record.options.clip_update));
     ck_assert(!json_object_get(json, "mask_fraction") && isnan(record.options.mask_fraction));
     ck_assert_uint_eq(record.options.host_mem, 0);
+    ck_assert_int_eq(record.options.train_on, EPS_TRAIN_ON_ANSWERS);
+    ck_assert_int_eq(record.options.long_rows, EPS_LONG_CUT);
+    ck_assert(!record.options.pack);
     client_record_free(&record);
     json_decref(json);
 }

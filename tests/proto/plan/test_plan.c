@@ -178,12 +178,12 @@ TEST(rows_that_cannot_be_packed_are_refused)
     ck_assert_int_eq(check(&err), 0);
     op->kind = &operation_batch_norm;
     ck_assert_int_eq(check(&err), -EINVAL);
-    ck_assert_str_eq(err.text, "a gpt2 model cannot keep documents of one row apart (batch norm mixes them): leave its "
-                               "rows unpacked");
+    ck_assert_str_eq(err.text, "a gpt2 model cannot keep documents of one row apart (batch norm mixes them): leave out "
+                               "--pack");
     op->kind = kind;
     model.config.n_labels = 2;
     ck_assert_int_eq(check(&err), -EINVAL);
-    ck_assert_str_eq(err.text, "a gpt2 model with labels has one for each row: its rows cannot be packed");
+    ck_assert_str_eq(err.text, "a gpt2 model with labels has one for each row: leave out --pack");
     model.config.n_labels = 0;
     ask_to_generate(5);
     setting.goal.packs = true;

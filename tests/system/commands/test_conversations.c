@@ -18,10 +18,14 @@ static const char template[] = "{% for m in messages %}{{ '<' + m.role + '>' + m
 static void setup(void)
 {
     processes_setup();
-    expect("mkdir chat bare", 0);
+    expect("mkdir chat bare bert", 0);
     processes_config("chat/config.json", 2, 2, 16, 128);
     processes_config("bare/config.json", 2, 2, 16, 128);
     processes_put_text("chat/chat_template.jinja", template);
+    processes_put_text("bert/config.json",
+                       "{\"model_type\": \"bert\", \"vocab_size\": 330, \"hidden_size\": 32, "
+                       "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"intermediate_size\": 64, "
+                       "\"max_position_embeddings\": 32, \"hidden_act\": \"gelu\"}");
     expect(
         "for i in $(seq 40); do a=$(seq -s, 1 $((i % 10 ? i % 7 : 60))); printf '{\"messages\": [{\"role\": \"user\", "
         "\"content\": \"%s?\"}, {\"role\": \"assistant\", \"content\": \"yes %s\"}, {\"role\": \"user\", \"content\": "
@@ -98,6 +102,62 @@ TEST(a_base_model_is_trained_on_prompts_with_completions)
            0, "sequences of 8 tokens");
 }
 
+/* The loss and labels of an evaluation, packed and not. */
+static void same_evaluation(const char *options)
+{
+    json_t *one = expect_json(print("eps eval --model packed --data chat.jsonl --json " MACHINE "%s", options), 0);
+    json_t *several =
+        expect_json(print("eps eval --model packed --data chat.jsonl --pack --json " MACHINE "%s", options), 0);
+
+    ck_assert_double_eq(json_number_at(one, "tokens"), json_number_at(several, "tokens"));
+    ck_assert_double_eq_tol(json_number_at(one, "loss"), json_number_at(several, "loss"), 1e-6);
+    json_decref(one), json_decref(several);
+}
+
+/* A step of a whole epoch, 33 conversations in as many rows or packed in 17, has the same loss and the same gradient, but
+ * for the order of sums. */
+TEST(packed_conversations_are_learned_and_measured_as_they_are_alone)
+{
+    expect(TRAIN "--batch 33 --steps 4 --seq 128 --warmup 0 --out alone", 0);
+    expect(TRAIN "--batch 17 --steps 4 --seq 128 --warmup 0 --pack --out packed", 0,
+           "rows         40 conversations, 3 documents held out; 17 packed rows of 1.9 documents, 79 % full; at --seq "
+           "128 4 unanswered and left out",
+           "a tenth of the conversations, drawn by the seed");
+    for (int step = 1; step <= 4; step++) {
+        json_t *alone = expect_json(print("sed -n '/\"step\": %d, \"loss\"/p' alone/metrics.jsonl", step), 0);
+        json_t *packed = expect_json(print("sed -n '/\"step\": %d, \"loss\"/p' packed/metrics.jsonl", step), 0);
+        ck_assert_double_eq(json_number_at(alone, "tokens"), json_number_at(packed, "tokens"));
+        ck_assert_double_eq_tol(json_number_at(alone, "loss"), json_number_at(packed, "loss"), 1e-6);
+        json_decref(alone), json_decref(packed);
+    }
+    same_evaluation("");
+    same_evaluation("--train-on all --seq 96");
+    same_evaluation("--train-on all --seq 50 --long drop --batch 3");
+    same_evaluation("--train-on all --eval-tokens 300");
+}
+
+/* Packed rows of an epoch are fewer than 8 steps have. */
+TEST(a_packed_run_that_was_stopped_ends_with_the_same_bits)
+{
+    expect(TRAIN "--steps 8 --save-every 4 --keep 0 --seed 3 --pack --out filled", 0);
+    expect("mkdir refilled && cp -r filled/step-4 refilled && eps train --resume refilled", 0, "continuing from",
+           "packed rows");
+    expect("cmp filled/step-8/model.safetensors refilled/step-8/model.safetensors && "
+           "cmp filled/step-8/optimizer.safetensors refilled/step-8/optimizer.safetensors",
+           0);
+    expect("eps train --resume refilled --steps 9 --change batch --batch 4", 0, "packed rows");
+    expect("eps train --resume made --steps 2 --pack", 2, "--pack differs from the run's default without it");
+}
+
+/* Sums have 4 to 6 inputs, mostly 6, of which a row of 23 has room for three. What is left of it takes a short one in first
+ * fit; in sequential order, only if that is the next. */
+TEST(packing_follows_the_order)
+{
+#define PACK "eps train --model bare/config.json --data sums.jsonl --pack --seq 23 --batch 2 --steps 1 " MACHINE
+    expect(PACK "--out fitted", 0, "9 packed rows of 4.0 documents, 96 % full");
+    expect(PACK "--order sequential --out queued", 0, "11 packed rows of 3.3 documents, 79 % full");
+}
+
 TEST(what_a_model_sees_is_shown)
 {
     expect("eps data chat.jsonl --model chat --limit 1", 0, "row 1, chat.jsonl:1: 49 tokens, 9 trained",
@@ -151,6 +211,16 @@ static const struct {
      {"one conversation is too few", "--eval-data"}},
     {"eps eval --model made --data chat.jsonl --stride 4 " MACHINE, 2, {"--stride is not for conversations"}},
     {"eps eval --model made --data plain.txt --train-on last " MACHINE, 2, {"--train-on is for conversations"}},
+    {"eps train --model chat/config.json --data plain.txt --pack " MACHINE, 2, {"--pack is for conversations"}},
+    {"eps eval --model made --data plain.txt --pack " MACHINE, 2, {"--pack is for conversations"}},
+    {"eps train --model bert/config.json --data plain.txt --pack " MACHINE, 2, {"--pack is for conversations"}},
+    {"eps train --model bert/config.json --task classify --data rows.tsv --pack " MACHINE,
+     2,
+     {"--pack is for models that predict tokens"}},
+    {"eps plan --model bert/config.json --pack", 2, {"a bert model restores masked tokens", "--pack", "leave it out"}},
+    {"eps plan --model bert/config.json --task classify --pack", 2, {"has one for each row: leave out --pack"}},
+    {"eps train --model chat/config.json --data chat.jsonl=0.5 --pack " MACHINE, 1, {"--pack", "give whole weights"}},
+    {TRAIN "--seq 64 --long refuse --pack", 1, {"chat.jsonl: line 10: ", "more than --seq 64", "--long cut or drop"}},
     {"eps data chat.jsonl", 2, {"--model is needed"}},
     {"eps data --model chat", 2, {"at least one file"}},
     {"eps data chat.jsonl --model chat --seq 999", 2, {"--seq 999", "128 positions"}},

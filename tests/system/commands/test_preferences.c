@@ -108,6 +108,7 @@ static const struct {
     {TRAIN "--batch 6 --parts 2 --steps 1", 2, {"--batch 6: each part (--parts 2) has whole preferences", "choose 4"}},
     {TRAIN "--microbatch 3 --steps 1", 2, {"--microbatch 3: a preference is two rows", "choose 4"}},
     {TRAIN "--train-on all", 2, {"--train-on is not for preferences", "leave it out"}},
+    {TRAIN "--pack", 2, {"--pack is not for preferences", "leave it out"}},
     {TRAIN "--dpo-beta 0", 2, {"--dpo-beta 0 is not above 0", ""}},
     {TRAIN "--dpo-smoothing 0.6", 2, {"--dpo-smoothing 0.6 is not within 0 and 0.5", ""}},
     {"eps train --model byte-small --data plain.txt --dpo-beta 0.1 " MACHINE, 2, {"--dpo-beta is for preferences", ""}},

@@ -15,7 +15,7 @@
 
 SUITE_LABELS(slow)
 
-static const char *const files[] = {"text.txt"};
+static const char *const files[] = {"text.txt"}, *const conversations[] = {"sums.jsonl"};
 
 static void setup(void)
 {
@@ -23,6 +23,9 @@ static void setup(void)
     processes_config_with("model.json", 1, 2, 16, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
     processes_text("text.txt", 3400);
     processes_text("other.txt", 3300);
+    expect("for i in $(seq 80); do printf '{\"prompt\": \"%s+%s=\", \"completion\": \"%s\"}\\n' $i $i $((2 * i)); done "
+           ">sums.jsonl",
+           0);
 }
 
 SUITE_TIMEOUT(180)
@@ -81,18 +84,21 @@ static const struct kind {
     uint32_t workers, parts;
     enum eps_commit commit;
     enum eps_number number;
+    bool packs;
 } kinds[] = {
-    {"one part", 1, 1, EPS_EAGER, EPS_FP32},
-    {"fenced and clipped, two workers in 16 bits", 2, 4, EPS_FENCED, EPS_BF16},
+    {"one part", 1, 1, EPS_EAGER, EPS_FP32, false},
+    {"fenced and clipped, two workers in 16 bits", 2, 4, EPS_FENCED, EPS_BF16, false},
+    {"packed conversations", 1, 1, EPS_EAGER, EPS_FP32, true},
 };
 
 static struct eps_train_options run_of(const struct kind *kind, const char *out)
 {
-    struct eps_train_options options = processes_options("model.json", files, out);
+    struct eps_train_options options = processes_options("model.json", kind->packs ? conversations : files, out);
 
     options.connect = "lab", options.device_mem = 0, options.workers = 0;
     options.steps = STEPS, options.batch = 8, options.seq = 32, options.eval_every = EVERY, options.save_every = SAVED;
     options.deterministic = true;
+    options.pack = kind->packs;
     options.keep = 0;
     options.parts = kind->parts, options.optimizer = EPS_ADAMW, options.commit = kind->commit;
     options.precision = options.moments = options.grad_dtype = kind->number;
@@ -156,6 +162,7 @@ static const struct {
       {.moment = BEFORE_EVALUATION, .step = STEPS},
       {.moment = AFTER_EVALUATION, .step = STEPS}}},
     {1, {{.moment = AT_STEP, .step = 5}, {.moment = AT_SAVED, .step = 6}, {.moment = AFTER_EVALUATION, .step = STEPS}}},
+    {2, {{.moment = AT_STEP, .step = 5}, {.moment = IN_EVALUATION, .step = 8}}},
 };
 
 TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))
