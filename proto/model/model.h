@@ -19,6 +19,7 @@
 #include "proto/base/error.h"
 #include "proto/base/form.h"
 #include "proto/base/number.h"
+#include "proto/model/adapter.h"
 #include "proto/model/decoder.h"
 #include "proto/model/encoder.h"
 #include "proto/model/gpt2.h"
@@ -43,7 +44,8 @@ struct model_config {
     bool regression;         /* the classifier's one label is a number */
     bool has_padding;        /* the input does not train the row of token `padding` in the table of tokens */
     uint32_t padding;        /* a token, if has_padding */
-    union {                  /* the family's own numbers: only its own file reads them */
+    struct model_adapter adapter;
+    union { /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;
         struct encoder_config encoder;
@@ -62,10 +64,11 @@ struct model_tensor {
     uint64_t shape[2]; /* rows, columns; a vector is (n), shape[1] = 1 */
     uint64_t n;        /* elements */
     bool decays;       /* weight decay: matrices yes, biases and norms no */
-    bool frozen;       /* not trained: model_freeze */
+    bool frozen;       /* not trained: model_freeze, or the base of an adapter */
+    bool adapts;       /* of an adapter: the base's files do not have it */
     uint32_t rank;     /* index among the trained tensors, if it is trained */
     enum model_init init;
-    float deviation; /* standard deviation for MODEL_INIT_NORMAL */
+    float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
 };
 
 /* Consecutive rows of one tensor inside one unit. */
