@@ -158,7 +158,7 @@ static double preset_lr(const struct eps_preset *preset)
 static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
     const double tiny = 1e-12;
-    const double usual = facts->fresh ? 3e-4 : 2e-5;
+    const double usual = facts->adapts ? 2e-4 : facts->fresh ? 3e-4 : 2e-5;
 
     o->lr = chosen(o->lr, facts->preset ? preset_lr(facts->preset) : usual);
     o->weight_decay = chosen(o->weight_decay, 0.01);

@@ -1,5 +1,6 @@
 #include "eps/save/capture.h"
 
+#include "proto/model/checkpoint_layout.h"
 #include "proto/model/model_files.h"
 #include "proto/model/output.h"
 #include "proto/wire/training_text.h"
@@ -48,7 +49,7 @@ static int open_checkpoint(struct capture *capture, struct error *err)
     int rc = (leads ? output_begin : output_join)(&capture->directory, o->output, o->step, err);
 
     if (!rc)
-        rc = open_file(&capture->weights, capture, CHECKPOINT_WEIGHTS, err);
+        rc = open_file(&capture->weights, capture, checkpoint_weights_name(o->store->model), err);
     if (!rc)
         rc = open_file(&capture->moments, capture, CHECKPOINT_MOMENTS, err);
     return rc;

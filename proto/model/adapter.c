@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void model_adapt_program(struct program *p, const struct model_adapter *adapter)
@@ -19,16 +21,15 @@ void model_adapt_program(struct program *p, const struct model_adapter *adapter)
     program_adapt(p, &how);
 }
 
-bool model_adapter_saves(const struct model *model, const struct model_tensor *tensor)
+void model_set_saved(struct model *model)
 {
-    return tensor->adapts ||
-           program_adapter_holds(model->config.adapter.trained, model_without_prefix(model, tensor->name));
-}
+    const struct model_adapter *adapter = &model->config.adapter;
 
-void model_freeze_base(struct model *model)
-{
-    for (struct model_tensor *t = model->tensors; t < model->tensors + model->n_tensors; t++)
-        t->frozen = !model_adapter_saves(model, t);
+    for (struct model_tensor *t = model->tensors; t < model->tensors + model->n_tensors; t++) {
+        t->saved = adapter->rank == 0 || t->adapts || program_adapter_holds(adapter->trained, t->name);
+        t->frozen = !t->saved;
+        t->place = t->saved ? model->n_saved++ : 0;
+    }
 }
 
 /* ---- the key of config.json ---- */
@@ -117,7 +118,8 @@ static int each_of_layer(const struct model *model, const struct model_layer *la
             rc = on_linear(data, &(struct model_linear){.name = name,
                                                         .n = (size_t)(strrchr(name, '.') - name),
                                                         .stem = stem,
-                                                        .n_stem = (size_t)(strrchr(stem, '.') - stem)});
+                                                        .n_stem = (size_t)(strrchr(stem, '.') - stem),
+                                                        .in_out = !op->linear.out_in});
         }
     return rc;
 }

@@ -42,13 +42,9 @@ struct model_adapter {
 
 struct json_t;
 struct model;
-struct model_tensor;
 
 /* Reads the value of config.json's key. -EINVAL with a sentence. */
 int model_adapter_read(struct model_adapter *out, const struct json_t *value, struct error *err);
-
-/* True if a tensor is in adapter_model.safetensors: the adapter's, or one that is trained with it. */
-bool model_adapter_saves(const struct model *model, const struct model_tensor *tensor);
 
 /* A linear map of a model without adapters, in one of its layers. */
 struct model_linear {
@@ -56,6 +52,7 @@ struct model_linear {
     size_t n;
     const char *stem; /* its name in the layer's program, "self_attn.q_proj", of n_stem characters */
     size_t n_stem;
+    bool in_out; /* its weight is (in, out) */
 };
 
 /* Calls on_linear for each, from the bottom up, until it returns a number other than 0; returns that. */

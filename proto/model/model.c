@@ -477,8 +477,7 @@ int model_init(struct model *out, const struct model_config *config, struct erro
         model_free(m);
         return refuse_memory(config, err);
     }
-    if (m->config.adapter.rank > 0)
-        model_freeze_base(m);
+    model_set_saved(m);
     model_divide(m, (struct model_base){FORM_VALUES, FORM_VALUES});
     if (m->n_trained > 0)
         return 0;

@@ -66,6 +66,8 @@ struct model_tensor {
     bool decays;       /* weight decay: matrices yes, biases and norms no */
     bool frozen;       /* not trained: model_freeze, or the base of an adapter */
     bool adapts;       /* of an adapter: the base's files do not have it */
+    bool saved;        /* in checkpoints: all, or of a model with adapters what its base does not hold */
+    uint32_t place;    /* index among the saved tensors, if it is saved */
     uint32_t rank;     /* index among the trained tensors, if it is trained */
     enum model_init init;
     float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
@@ -229,6 +231,7 @@ struct model {
     /* Elements of the trained tensors: all of them; with each unit's padding; the most in one unit. */
     uint64_t n_trained, trained_n, largest_trained;
     uint32_t n_trained_tensors, n_frozen_units; /* units without a trained piece */
+    uint32_t n_saved;                           /* tensors in checkpoints */
     uint32_t n_slices;                          /* slices of all units */
     uint32_t *trained_visits; /* (n_trained_visits) visits of units with trained pieces, bottom first */
     uint32_t *trained_below;  /* (n_visits) how many trained_visits are below the visit */

@@ -22,9 +22,10 @@ bool program_adapter_lists(const char *list, const char *name, size_t n)
 
 bool program_adapter_holds(const char *list, const char *tensor)
 {
-    for (const char *dot = strchr(tensor, '.'); dot; dot = strchr(dot + 1, '.'))
-        if (program_adapter_lists(list, tensor, (size_t)(dot - tensor)))
-            return true;
+    for (const char *from = tensor; from; from = strchr(from, '.') ? strchr(from, '.') + 1 : NULL)
+        for (const char *dot = strchr(from, '.'); dot; dot = strchr(dot + 1, '.'))
+            if (program_adapter_lists(list, from, (size_t)(dot - from)))
+                return true;
     return false;
 }
 

@@ -43,7 +43,7 @@ void program_adapt(struct program *p, const struct program_adaptation *how);
 /* True if a list, "a,b", has this name of n characters. */
 bool program_adapter_lists(const char *list, const char *name, size_t n);
 
-/* True if a tensor, "classifier.dense.weight", belongs to a module of the list. */
+/* True if a tensor, "bert.pooler.dense.weight", is inside a module of the list, by the end of its name: "pooler". */
 bool program_adapter_holds(const char *list, const char *tensor);
 
 #endif
