@@ -7,6 +7,7 @@
 #include "client/ask/forward.h"
 #include "client/record/checkpoints.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/checkpoint_layout.h"
 #include "proto/model/model_files.h"
 #include "proto/model/output.h"
 
@@ -66,7 +67,9 @@ static int open_model(struct export *e, struct error *err)
 static int write_config(const struct export *e, struct error *err)
 {
     char *text = client_model_print_config(&e->model, e->type, err);
-    const int rc = text ? client_export_text(e->directory_fd, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
+    const int rc =
+        text ? client_export_text(e->directory_fd, checkpoint_config_name(&e->model.config), text, strlen(text), err)
+             : -ENOMEM;
 
     free(text);
     return rc;

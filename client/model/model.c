@@ -202,8 +202,8 @@ static int open_adapter(struct client_model *model, const char *directory, const
     if (!rc)
         rc = client_adapter_find_base(base, peft, directory, named, err);
     if (!rc)
-        rc = client_file_join(config, client_file_is_in(directory, CHECKPOINT_CONFIG) ? directory : base,
-                              CHECKPOINT_CONFIG, err);
+        rc = client_file_is_in(directory, ADAPTER_BASE) ? client_file_join(config, directory, ADAPTER_BASE, err)
+                                                        : client_file_join(config, base, CHECKPOINT_CONFIG, err);
     if (!rc)
         rc = open_config(model, config, err);
     if (!rc)
@@ -261,8 +261,8 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
         return error_set(err, -EINVAL,
                          "--model %s is a file of weights: name the directory that holds it, with its config.json",
                          path);
-    if (*is_directory && !client_file_is_in(path, CHECKPOINT_CONFIG) &&
-        client_file_is_in(path, "latest/" CHECKPOINT_CONFIG))
+    if (*is_directory && !client_file_is_in(path, CHECKPOINT_CONFIG) && !client_adapter_is_in(path) &&
+        (client_file_is_in(path, "latest/" CHECKPOINT_CONFIG) || client_file_is_in(path, "latest/" ADAPTER_CONFIG)))
         return client_file_join(out, path, "latest", err);
     if (*is_directory && client_adapter_is_in(path))
         return 0;

@@ -62,7 +62,8 @@ static int make_files(struct client_output *o, struct error *err)
 {
     json_t *side = lseek(o->side_fd, 0, SEEK_SET) == 0 ? json_loadfd(o->side_fd, 0, NULL) : NULL, *text;
     const bool adapts = json_object_get(json_object_get(side, "files"), ADAPTER_CONFIG);
-    const char *const first[] = {adapts ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_CONFIG};
+    const char *const first[] = {adapts ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS,
+                                 adapts ? ADAPTER_BASE : CHECKPOINT_CONFIG};
     const char *name;
     int rc = side ? 0 : error_set(err, -EIO, "the run's side file could not be read again");
 

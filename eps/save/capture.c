@@ -128,7 +128,9 @@ static char *print_config(const struct capture_options *o, struct error *err)
 static int add_config(struct capture *capture, struct error *err)
 {
     char *text = print_config(&capture->options, err);
-    const int rc = text ? add_file(capture, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
+    const int rc = text ? add_file(capture, checkpoint_config_name(&capture->options.store->model->config), text,
+                                   strlen(text), err)
+                        : -ENOMEM;
 
     free(text);
     return rc;

@@ -2,10 +2,10 @@
  *
  * LoRA (Hu et al., arXiv:2106.09685) in the form of PEFT, Hugging Face's library: names, files and arithmetic are its
  * own. An adapter directory has two files: adapter_config.json and adapter_model.safetensors. The base, which the former
- * names, stays where it is.
+ * names, stays where it is. There is no config.json, or transformers would take the directory for a whole model.
  *
  * config.json says what a model is, and daemon, workers and clients all read it. So an adapter is a key of config.json,
- * in memory and in the checkpoints of its run:
+ * in memory, and as base_config.json in the checkpoints of its run:
  *
  *   "adapter": {"peft": {"peft_type": "LORA", "r": 16, ...}, "modules": ["self_attn.q_proj", ...]}
  *
@@ -27,6 +27,7 @@
 
 #define ADAPTER_CONFIG  "adapter_config.json"
 #define ADAPTER_WEIGHTS "adapter_model.safetensors"
+#define ADAPTER_BASE    "base_config.json"  /* the base's config.json, with the key: eps's own, which others ignore */
 #define ADAPTER_KEY     "adapter"           /* of config.json */
 #define ADAPTER_PREFIX  "base_model.model." /* precedes names in adapter_model.safetensors */
 

@@ -246,8 +246,9 @@ static int read_file_entry(struct checkpoint_file *file, const json_t *entry, st
 
 static int read_files(struct checkpoint *out, json_t *files, struct error *err)
 {
-    const char *const weights = json_object_get(files, ADAPTER_WEIGHTS) ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS;
-    const char *const needed[] = {CHECKPOINT_CONFIG, weights, CHECKPOINT_MOMENTS};
+    const bool adapts = json_object_get(files, ADAPTER_WEIGHTS);
+    const char *const needed[] = {adapts ? ADAPTER_BASE : CHECKPOINT_CONFIG,
+                                  adapts ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS};
     const char *name;
     json_t *entry;
 

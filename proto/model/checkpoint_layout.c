@@ -37,6 +37,11 @@ const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const stru
     return out;
 }
 
+const char *checkpoint_config_name(const struct model_config *config)
+{
+    return config->adapter.rank > 0 ? ADAPTER_BASE : CHECKPOINT_CONFIG;
+}
+
 const char *checkpoint_weights_name(const struct model *model)
 {
     return model->config.adapter.rank > 0 ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS;

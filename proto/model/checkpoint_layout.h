@@ -15,8 +15,9 @@
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err);
 int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, struct error *err);
 
-/* The name of the file of weights, and of a saved tensor in it. */
+/* The names of the config, of the file of weights, and of a saved tensor in it. */
 enum { CHECKPOINT_TENSOR_BYTES = sizeof((struct model_tensor *)0)->name + sizeof ADAPTER_PREFIX };
+const char *checkpoint_config_name(const struct model_config *config);
 const char *checkpoint_weights_name(const struct model *model);
 const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const struct model *model,
                                    const struct model_tensor *tensor);
