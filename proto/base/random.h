@@ -23,7 +23,8 @@ enum random_site {
     RANDOM_MASKS, /* masked tokens (client/data/masks.h); unit 0: training, 1: evaluation; quad: position in the row */
     RANDOM_DROPOUT_CLASSIFIER_INPUT,
     RANDOM_DROPOUT_CLASSIFIER,
-    RANDOM_DROPOUT_ADAPTER, /* plus the number of the adapter's first tensor in its program: the last of the sites */
+    /* An adapter's input; plus the number of its first tensor in its program, so this is the last of the sites. */
+    RANDOM_DROPOUT_ADAPTER = 256,
 };
 
 struct random_key {

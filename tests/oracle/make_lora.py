@@ -26,7 +26,7 @@ import logits
 import masked
 import training
 
-BATCH, SEQ, LABEL_GAP, N_STEPS, SITE = 8, 17, 7, 10, 12  # SITE: RANDOM_DROPOUT_ADAPTER
+BATCH, SEQ, LABEL_GAP, N_STEPS, SITE = 8, 17, 7, 10, 256  # SITE: RANDOM_DROPOUT_ADAPTER
 SIZES = dict(max_position_embeddings=24, initializer_range=0.02)
 ENCODER = logits.ENCODER | SIZES | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 DECODER = {k: v for k, v in (logits.DECODER | SIZES).items() if "token_id" not in k}
