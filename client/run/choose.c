@@ -163,7 +163,7 @@ static int note_adapters(struct client_run *run, const struct eps_train_options 
 
     if (run->model.config.adapter.rank == 0)
         return 0;
-    const int rc = client_options_model(&model, &run->model.config, in->freeze, err);
+    const int rc = client_options_model(&model, &run->model.config, in, err);
     print_count(trained, sizeof trained, model.n_trained);
     print_count(all, sizeof all, model.n_parameters);
     model_free(&model);

@@ -190,9 +190,9 @@ int model_freeze(struct model *m, const char *patterns, struct model_base base, 
     char pattern[sizeof m->tensors->name];
     size_t n;
 
-    if (!patterns || !*patterns)
+    if ((!patterns || !*patterns) && base.others == FORM_VALUES && base.matrices == FORM_VALUES)
         return 0;
-    for (const char *at = patterns; at; at = at[n] ? at + n + 1 : NULL) {
+    for (const char *at = patterns && *patterns ? patterns : NULL; at; at = at[n] ? at + n + 1 : NULL) {
         n = strcspn(at, ",");
         snprintf(pattern, sizeof pattern, "%.*s", (int)n, at);
         if (n >= sizeof pattern || freeze_matches(m, pattern) == 0)

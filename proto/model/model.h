@@ -278,7 +278,7 @@ struct model_base {
 struct model_base model_base_of(enum form base, enum number_type precision);
 
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
- * without the family's prefix, separated by commas; NULL or "": nothing. Called once, after model_init. -EINVAL with a
+ * without the family's prefix, separated by commas; NULL or "": none but those of the base of an adapter. Called once, after model_init. -EINVAL with a
  * sentence if a pattern matches no tensor or no tensor is left to train; the model can then only be freed. */
 int model_freeze(struct model *model, const char *patterns, struct model_base base, struct error *err);
 
