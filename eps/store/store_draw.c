@@ -1,4 +1,4 @@
-/* Fresh weights, drawn; and frozen ones, copied to their units' other buffers. */
+/* Fresh weights, drawn. */
 #include "eps/store/store.h"
 #include "eps/store/store_code.h"
 #include "eps/store/team.h"
@@ -90,42 +90,5 @@ int store_draw(struct store *store, uint64_t seed)
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; store_keeps(store, u) && i < model->units[u].n_pieces; i++)
             store_draw_piece(store, seed, u, &model->pieces[model->units[u].first_piece + i]);
-    store_copy_frozen(store);
     return pieces_are_abandoned(store->options.pieces) ? -ECANCELED : 0;
-}
-
-/* Bytes to be copied, for the threads. */
-struct copy {
-    struct pieces *pieces;
-    char *to;
-    const char *from;
-};
-
-static void copy_range(void *data, size_t begin, size_t n)
-{
-    const struct copy *c = data;
-
-    pieces_copy(c->pieces, c->to + begin, c->from + begin, n);
-}
-
-static char *find_buffer(const struct store *store, uint32_t unit, uint32_t buffer)
-{
-    return (char *)store->weights.base + store_weights_at(store, &store->own, unit, buffer);
-}
-
-void store_copy_frozen(struct store *store)
-{
-    const enum number_type precision = store->options.precision;
-
-    for (uint32_t u = 0; store->current && u < store->model->n_units; u++) {
-        const struct model_unit *unit = &store->model->units[u];
-        const uint64_t first = unit->n_trained * number_bytes(precision);
-        if (unit->n_trained == 0 || !store_keeps(store, u))
-            continue;
-        const uint32_t buffer = store_buffer(store, u, false);
-        struct copy copy = {.pieces = store->options.pieces,
-                            .to = find_buffer(store, u, !buffer) + first,
-                            .from = find_buffer(store, u, buffer) + first};
-        team_run(model_unit_bytes(unit, precision) - first, copy_range, &copy);
-    }
 }

@@ -100,11 +100,10 @@ struct model_unit {
     uint64_t n_relayed;             /* elements that are relayed in the job's type; as model_rounded, if coded pieces
                                      * follow them */
     uint64_t coded_bytes;           /* bytes of the coded pieces */
-    uint64_t offset;         /* elements from the weight segment's start, besides coded bytes; as model_rounded */
-    uint64_t coded_offset;   /* coded bytes from the weight segment's start, besides elements */
-    uint64_t trained_offset; /* elements from the start of an array of the trained ones; as model_rounded */
-    /* The same, from the start of second buffers, in jobs with replay; 0 if nothing of the unit is trained. */
-    uint64_t replay_offset, coded_replay_offset;
+    uint64_t offset;          /* elements from the weight segment's start, besides coded bytes; as model_rounded */
+    uint64_t coded_offset;    /* coded bytes from the weight segment's start, besides elements */
+    uint64_t trained_offset;  /* elements from the start of an array of the trained ones; as model_rounded */
+    uint64_t replay_offset;   /* elements from the start of second buffers, in jobs with replay; as model_rounded */
     uint32_t n_slices;        /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;        /* 2 when tied */
     uint32_t program;         /* index of the program that the unit's layer runs; 0 for a table's unit */
@@ -225,8 +224,7 @@ struct model {
     uint64_t n_parameters; /* tied parameters count once */
     /* The weight segment without replay, padding included: elements, and coded bytes. */
     uint64_t segment_n, segment_coded;
-    /* What replay adds to it: a second buffer of each unit with trained pieces. */
-    uint64_t replay_n, replay_coded;
+    uint64_t replay_n;     /* elements that replay adds to it: a second buffer of each unit's trained ones */
     uint64_t largest_unit; /* elements */
     /* Elements of the trained tensors: all of them; with each unit's padding; the most in one unit. */
     uint64_t n_trained, trained_n, largest_trained;
