@@ -80,6 +80,28 @@ TEST(any_budget_gives_the_same_adapters)
     outputs_check_same_latest("tight", "roomy");
 }
 
+/* By hand, of rank 4 on c_attn in 3 blocks: A (4, 32) and B (96, 4), 512 of each block, in whole lines of 32 elements. What is
+ * frozen takes its 4 bytes, in bf16 2, once, also with replay; the optimizer knows the adapters alone. */
+TEST_EACH(frozen_weights_take_their_own_bytes_and_no_others, 2)
+{
+    const double value = _i ? 2 : 4, trained = 3 * 512;
+    json_t *plan =
+        expect_json(print("eps plan --model base --lora rank=4,targets=c_attn --batch 4 --seq 16 --device cpu "
+                          "--device-mem 64MiB --precision %s --json",
+                          _i ? "bf16" : "fp32"),
+                    0);
+
+    ck_assert_double_eq(json_number_at(plan, "trained"), trained);
+    ck_assert_double_eq(json_number_at(plan, "host.categories.weights.peak"), value * (55584 + trained));
+    ck_assert_double_eq(json_number_at(plan, "host.categories.replay.peak"), value * trained);
+    ck_assert_double_eq(json_number_at(plan, "host.categories.first_moment.peak"), 4 * trained);
+    ck_assert_double_eq(json_number_at(plan, "host.categories.second_moment.peak"), 4 * trained);
+    json_decref(plan);
+    expect(print(TRAIN "--model base --lora rank=4,targets=c_attn --steps 2 --precision %s --out bytes-%d",
+                 _i ? "bf16" : "fp32", _i),
+           0, "at most (as planned)", "B (as planned)");
+}
+
 /* A loss that eps eval prints, to compare with others. */
 static double loss_of(const char *command)
 {
