@@ -297,7 +297,7 @@ static const struct eps_option rows[] = {
      .value = "full|bf16|int8|nf4",
      .kind = EPS_OPTION_CHOICE,
      .offset = AT(base),
-     .key = 39,
+     .key = 37,
      .stored = EPS_STORED_LATER,
      .train = "how frozen weights are kept on the host and sent to the device, which decodes them as it computes: full "
               "(the type of --precision), bf16, or the matrices of the layers in int8 or nf4, as bitsandbytes codes "
@@ -307,7 +307,7 @@ static const struct eps_option rows[] = {
      .value = "KEY=VALUE,...",
      .kind = EPS_OPTION_PATTERNS,
      .offset = AT(lora),
-     .key = 40,
+     .key = 42,
      .stored = EPS_STORED_ABSENT,
      .train =
          "train low-rank adapters (LoRA) of the model and leave its weights as they are: rank=N (default 16), alpha=X "
