@@ -210,6 +210,7 @@ struct eps_eval_options {
     /* A directory; a run directory means its latest checkpoint. NULL: a snapshot of the model that a daemon trains; its
      * training goes on. */
     const char *model;
+    const char *base_model;  /* of an adapter, as in eps_train_options */
     const char *const *data; /* (n_data), as in eps_train_options */
     size_t n_data;
     /* With model: as in eps_train_options. Without: the daemon that trains it; NULL: the caller's only daemon. */
@@ -341,7 +342,7 @@ struct eps_prompt {
 
 /* Continues texts, token by token. Start from eps_generate_defaults(). */
 struct eps_generate_options {
-    const char *model; /* as in eps_eval_options */
+    const char *model, *base_model; /* as in eps_eval_options */
     const char *connect, *programs;
     double wait; /* as in eps_eval_options */
     const char *device;
@@ -399,7 +400,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
  * tokenizer_config.json. Texts of messages are encoded as in transformers: a special token's text becomes that token.
  * Start from eps_chat_defaults(). */
 struct eps_chat_options {
-    const char *model; /* as in eps_eval_options */
+    const char *model, *base_model; /* as in eps_eval_options */
     const char *connect, *programs;
     double wait; /* as in eps_eval_options */
     const char *device;
@@ -445,12 +446,17 @@ int eps_chat_say(struct eps_answer *out, struct eps_chat *chat, const char *text
 void eps_chat_close(struct eps_chat *chat); /* NULL is safe */
 
 /* Writes a model for other programs: config.json, tokenizer, generation settings, and weights, split into several files
- * above 4 GiB. out must not hold a model. fp16 and bf16 are rounded to nearest, ties to even; a number beyond their
+ * above 4 GiB; or adapters alone, for PEFT. out must not hold a model. fp16 and bf16 are rounded to nearest, ties to even; a number beyond their
  * range is refused. written may be NULL. */
 struct eps_export_options {
     const char *model, *connect; /* as in eps_eval_options */
+    const char *base_model;      /* of an adapter, as in eps_train_options */
     const char *out;
-    enum eps_dtype dtype; /* default: the type in which the model came, also after training; fp32 if it had several */
+    /* Of a model with adapters: adds them to its weights, in fp32. Otherwise the adapters are written alone, as PEFT has
+     * them. Must not be set for other models. */
+    bool merge;
+    /* Default: the type in which the model came, also after training; fp32 if it had several, and of adapters alone. */
+    enum eps_dtype dtype;
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for; NULL: nobody hears */
     void *user;
 };
@@ -460,6 +466,7 @@ struct eps_exported {
     const char *loader;   /* the class of transformers that loads it: "AutoModelForCausalLM"; constant */
     char part
         [96]; /* what alone was exported, "text model of Gemma3ForConditionalGeneration (without vision)"; or empty */
+    bool adapter; /* adapters alone: loader is PEFT's class */
 };
 int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error);
 

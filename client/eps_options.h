@@ -69,6 +69,8 @@ struct eps_train_options {
     double dpo_beta, dpo_smoothing; /* of preferences; must be unset for other data */
     const char *freeze;             /* globs on tensor names, "wte.weight,h.*.attn.*" */
     enum eps_base base;             /* form of frozen weights; full: that of precision */
+    const char *lora;               /* "rank=16,alpha=32,targets=q_proj,v_proj": train adapters of the model alone */
+    const char *base_model;         /* of an adapter: the directory of its base; unset: the one that it names */
     enum eps_commit commit;
     enum eps_number precision, moments, grad_dtype;
 

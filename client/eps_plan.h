@@ -67,6 +67,7 @@ struct eps_plan {
         uint64_t n_parameters;
         uint64_t host_bytes, device_bytes; /* extra bytes of the same choice if all are trained */
     } frozen;
+    uint32_t adapter_rank; /* of adapters, if these are trained; 0: they are not */
     uint32_t n_layers, width;
     uint32_t n_workers;                /* workers that get a share */
     struct eps_plan_side host, worker; /* worker: each of them */

@@ -190,6 +190,8 @@ int command_chat(int argc, char **argv)
          "a directory with config.json, *.safetensors, a tokenizer and a chat template (chat_template.jinja, or in "
          "tokenizer_config.json), a run's directory (its latest checkpoint) or a step-N; default: the current model of "
          "your only live run"},
+        {"--base-model", "DIR", ARGUMENT_TEXT, &o->base_model,
+         "where the base of an adapter is, if its adapter_config.json names another place"},
         {"--system", "TEXT", ARGUMENT_TEXT, &o->system,
          "the system message; default: the template's own, if it has one"},
         {"--context", "N", ARGUMENT_COUNT, &o->context,

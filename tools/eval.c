@@ -206,6 +206,8 @@ int command_eval(int argc, char **argv)
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
          "a directory with config.json and *.safetensors, a run's directory (its latest checkpoint) or a step-N; "
          "default: the current model of your only live run"},
+        {"--base-model", "DIR", ARGUMENT_TEXT, &options.base_model,
+         "where the base of an adapter is, if its adapter_config.json names another place"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data,
          "text, .jsonl, or token ids as .bin or .npy; for a classifier labelled rows, as .tsv or .jsonl: as in eps "
          "train --help"},

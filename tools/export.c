@@ -23,12 +23,18 @@ int command_export(int argc, char **argv)
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
          "a checkpoint, a run's directory (its latest checkpoint), or any directory with config.json and "
          "*.safetensors; default: the current model of a live daemon"},
+        {"--base-model", "DIR", ARGUMENT_TEXT, &options.base_model,
+         "where the base of an adapter is, if its adapter_config.json names another place"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
          "that daemon, by name or directory; default: your only daemon"},
         {"--out", "DIR", ARGUMENT_TEXT, &options.out, "new directory to write"},
+        {"--merge", NULL, ARGUMENT_FLAG, &options.merge,
+         "of a model with adapters (eps train --lora, PEFT): add them to the weights, and write the whole model; "
+         "default: "
+         "the adapters alone, which PEFT loads"},
         {"--dtype", "fp32|fp16|bf16", ARGUMENT_CHOICE, &type,
-         "type of the weights; default: the type in which the model came, also after training; fp32 if it had several. "
-         "fp16 and bf16 are rounded to nearest"},
+         "type of the weights; default: the type in which the model came, also after training; fp32 if it had several, "
+         "and of adapters alone. fp16 and bf16 are rounded to nearest"},
     };
     const struct command command = {
         "eps export",
@@ -45,7 +51,8 @@ int command_export(int argc, char **argv)
     int rc = eps_export(&written, &options, &error);
     if (rc)
         return arguments_fail(&command, rc, error.text);
-    printf("%s holds the %s in %s. In Python: transformers.%s.from_pretrained(\"%s\")\n", options.out,
-           *written.part ? written.part : "model", names[written.dtype], written.loader, options.out);
+    const char *what = written.adapter ? "adapters" : *written.part ? written.part : "model";
+    printf("%s holds the %s in %s. In Python: %s.%s.from_pretrained(\"%s\")\n", options.out, what, names[written.dtype],
+           written.adapter ? "peft" : "transformers", written.loader, options.out);
     return 0;
 }

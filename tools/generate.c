@@ -306,6 +306,8 @@ int command_generate(int argc, char **argv)
         {"--model", "DIR", ARGUMENT_TEXT, &o->model,
          "a directory with config.json, *.safetensors and a tokenizer, a run's directory (its latest checkpoint) or a "
          "step-N; default: the current model of your only live run"},
+        {"--base-model", "DIR", ARGUMENT_TEXT, &o->base_model,
+         "where the base of an adapter is, if its adapter_config.json names another place"},
         {"--prompt", "TEXT", ARGUMENT_EACH, &g.texts,
          "text to continue; default: begin a new text. Given several times: several texts, with a line --- between"},
         {"--prompt-file", "FILE|-", ARGUMENT_EACH, &g.files,

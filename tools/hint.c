@@ -8,7 +8,8 @@
 
 enum { MAX_OPTIONS = 80 };
 
-#define NO_ADAPTERS "there are no adapters (LoRA); what exists is --freeze: tensors that it names are not trained"
+#define LORA    "all of an adapter is one option: --lora rank=16,alpha=32,targets=q_proj,v_proj,dropout=0.05"
+#define ADAPTER "--model takes an adapter's directory, and finds its base"
 #define NO_TRACKER                                                                                                     \
     "there is no tracker; what exists is metrics.jsonl in the run's directory (--out), which eps report plots"
 
@@ -119,18 +120,22 @@ static const struct {
     {"--cpu", "--device cpu", NULL},
     {"--memory", "--device-mem", NULL},
     {"--max-memory", "--device-mem", NULL},
+    {"--lora-*", "--lora", LORA},
+    {"--qlora*", "--lora", LORA},
+    {"--use-lora", "--lora", LORA},
+    {"--use-peft", "--lora", LORA},
+    {"--peft*", "--lora", LORA},
+    {"--target-modules", "--lora", LORA},
+    {"--adapter*", "--model", ADAPTER},
+    {"--lora*", "--model", ADAPTER},
+    {"--peft*", "--model", ADAPTER},
+    {"--merge-*", "--merge", NULL},
     /* What there is none of here. */
-    {"--lora*", "--freeze", NO_ADAPTERS},
-    {"--qlora*", "--freeze", NO_ADAPTERS},
-    {"--use-lora", "--freeze", NO_ADAPTERS},
-    {"--peft*", "--freeze", NO_ADAPTERS},
-    {"--adapter*", "--model", "there are no adapters: merge one into its model first, and name that by --model"},
-    {"--lora*", "--model", "there are no adapters: merge one into its model first, and name that by --model"},
-    {"--load-in-4bit", "--base", "--base nf4 keeps frozen weights (--freeze) in 4 bits"},
-    {"--load-in-8bit", "--base", "--base int8 keeps frozen weights (--freeze) in 8 bits"},
-    {"--load-in-*", "--base", "--base nf4 or int8 keeps frozen weights (--freeze) in 4 or 8 bits"},
-    {"--quantization*", "--base", "--base nf4 or int8 keeps frozen weights (--freeze) in 4 or 8 bits"},
-    {"--bnb-*", "--base", "--base nf4 keeps frozen weights (--freeze) in 4 bits"},
+    {"--load-in-4bit", "--base", "--base nf4 keeps frozen weights (--lora, --freeze) in 4 bits"},
+    {"--load-in-8bit", "--base", "--base int8 keeps frozen weights (--lora, --freeze) in 8 bits"},
+    {"--load-in-*", "--base", "--base nf4 or int8 keeps frozen weights (--lora, --freeze) in 4 or 8 bits"},
+    {"--quantization*", "--base", "--base nf4 or int8 keeps frozen weights (--lora, --freeze) in 4 or 8 bits"},
+    {"--bnb-*", "--base", "--base nf4 keeps frozen weights (--lora, --freeze) in 4 bits"},
     {"--packing", "--separator", "texts are always packed: joined into one stream, which is cut into rows of --seq"},
     {"--do-sample", "--temperature", "tokens are sampled unless --temperature is 0"},
     {"--logging-steps", "--out",

@@ -43,9 +43,12 @@ static void print_asked(const struct eps_plan *plan)
 
     printf("%s: %u layers of %u, %s parameters", o->model, plan->n_layers, plan->width,
            text_count(count, plan->n_parameters));
-    if (o->freeze)
+    if (o->freeze && !plan->adapter_rank)
         printf(", %s of them frozen%s (%s)", text_count(count, plan->frozen.n_parameters), text_base(o->base),
                o->freeze);
+    if (plan->adapter_rank)
+        printf(", adapters of rank %u: %s of them trained%s", plan->adapter_rank,
+               text_count(count, plan->n_parameters - plan->frozen.n_parameters), text_base(o->base));
     if (o->task == EPS_CLASSIFY)
         printf(", to classify rows: %u classes", o->n_labels);
     else if (o->task == EPS_REGRESS)
@@ -175,7 +178,7 @@ static void print_plan(const struct eps_plan *plan)
         printf("  (library is an estimate: the device tells its real size when a worker opens it)\n");
     print_choice(plan);
     print_step(plan);
-    if (plan->options.freeze) {
+    if (plan->options.freeze && !plan->adapter_rank) {
         printf("\nfrozen      saves %s of host memory", eps_format_bytes(text, plan->frozen.host_bytes));
         printf(" and %s of each worker's, with this choice\n", eps_format_bytes(text, plan->frozen.device_bytes));
     }
@@ -268,7 +271,9 @@ static void print_json(const struct eps_plan *plan)
                   "checkpoints", (json_int_t)plan->n_checkpoints);
 
     assert(all); /* all finite: a profile's numbers are checked */
-    if (plan->options.freeze)
+    if (plan->adapter_rank)
+        json_object_set_new(all, "trained", json_integer((json_int_t)(plan->n_parameters - plan->frozen.n_parameters)));
+    else if (plan->options.freeze)
         json_object_set_new(all, "frozen",
                             json_pack("{s:I, s:I, s:I}", "parameters", (json_int_t)plan->frozen.n_parameters, "host",
                                       (json_int_t)plan->frozen.host_bytes, "device",
@@ -423,7 +428,9 @@ int command_plan(int argc, char **argv)
          "\"workers\": [the same with \"id\", \"device\", \"budget\"], \"fits\", \"why\", \"choice\", "
          "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\", \"parameters\",\n"
          "\"disk\": {\"checkpoint\": bytes of one, \"checkpoints\": at most at once}};\n"
-         "with --freeze also \"frozen\": {\"parameters\", \"host\", \"device\"}: the bytes that it saves"},
+         "with --freeze also \"frozen\": {\"parameters\", \"host\", \"device\"}: the bytes that it saves; with "
+         "adapters "
+         "\"trained\", the parameters of these"},
     };
 
     train_options_init(&options, TRAIN_OPTIONS_OF_PLAN);

@@ -109,6 +109,7 @@ static int open_chat(struct eps_chat *chat, const struct client_sample_options *
 {
     const struct eps_chat_options *o = &chat->options;
     const struct client_forward_options forward = {.model = o->model,
+                                                   .base_model = o->base_model,
                                                    .connect = o->connect,
                                                    .wait = o->wait,
                                                    .programs = o->programs,

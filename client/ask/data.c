@@ -221,7 +221,7 @@ static int show_text(struct show *s, struct error *err)
 static int open_model(struct show *s, struct error *err)
 {
     const uint32_t seq = s->options->seq;
-    int rc = client_model_open_fresh(&s->model, s->options->model, NULL, err);
+    int rc = client_model_open_fresh(&s->model, &(struct client_model_name){.path = s->options->model}, NULL, err);
 
     if (rc)
         return rc;

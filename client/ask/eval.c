@@ -161,6 +161,7 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
 {
     static const struct eps_eval_events silent;
     const struct client_forward_options forward = {.model = options->model,
+                                                   .base_model = options->base_model,
                                                    .connect = options->connect,
                                                    .wait = options->wait,
                                                    .programs = options->programs,

@@ -3,9 +3,11 @@
 #include "client/ask/export.h"
 
 #include "client/daemon/observer.h"
+#include "client/model/adapter.h"
 #include "client/ask/forward.h"
 #include "client/record/checkpoints.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/checkpoint_layout.h"
 #include "proto/model/model_files.h"
 #include "proto/model/output.h"
 
@@ -49,7 +51,7 @@ int client_export_text(int directory_fd, const char *name, const char *text, siz
 
 static int open_model(struct export *e, struct error *err)
 {
-    int rc = client_model_open(&e->model, e->options->model, err);
+    int rc = client_model_open(&e->model, &(struct client_model_name){e->options->model, e->options->base_model}, err);
 
     if (rc != 0)
         return rc;
@@ -65,7 +67,9 @@ static int open_model(struct export *e, struct error *err)
 static int write_config(const struct export *e, struct error *err)
 {
     char *text = client_model_print_config(&e->model, e->type, err);
-    const int rc = text ? client_export_text(e->directory_fd, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
+    const int rc =
+        text ? client_export_text(e->directory_fd, checkpoint_config_name(&e->model.config), text, strlen(text), err)
+             : -ENOMEM;
 
     free(text);
     return rc;
@@ -129,14 +133,18 @@ static int make_partial(struct export *e, struct error *err)
     return 0;
 }
 
+/* The weights first: the adapter is then taken out of the config. */
 static int fill(struct export *e, struct error *err)
 {
-    int rc = write_config(e, err);
+    const struct client_export_form form = {e->type, e->shard_bytes, e->options->merge};
+    int rc = client_export_weights(&e->model, e->directory_fd, &form, err);
 
+    if (rc == 0 && e->options->merge)
+        rc = client_adapter_remove(&e->model, err);
+    if (rc == 0)
+        rc = write_config(e, err);
     if (rc == 0)
         rc = model_files_write(e->model.side, e->directory_fd, err);
-    if (rc == 0)
-        rc = client_export_weights(&e->model, e->directory_fd, e->type, e->shard_bytes, err);
     if (rc == 0 && fsync(e->directory_fd) != 0)
         rc = error_set(err, -errno, "cannot be flushed: %s", strerror(errno));
     if (rc != 0) /* -EINVAL, -ERANGE: the source is at fault, otherwise the output */
@@ -162,6 +170,11 @@ static int write_out(struct export *e, struct error *err)
     return rc == 0 ? 0 : error_set(err, rc, "--out %s: cannot be flushed: %s", e->out, strerror(-rc));
 }
 
+static bool writes_adapter(const struct export *e)
+{
+    return e->model.config.adapter.rank > 0 && !e->options->merge;
+}
+
 static enum safetensors_type type_to_write(const struct export *e)
 {
     switch (e->options->dtype) {
@@ -174,7 +187,7 @@ static enum safetensors_type type_to_write(const struct export *e)
     case EPS_DTYPE_DEFAULT:
         break;
     }
-    return e->model.dtype;
+    return writes_adapter(e) ? SAFETENSORS_F32 : e->model.dtype;
 }
 
 int client_export(struct eps_exported *written, const struct eps_export_options *options, uint64_t shard_bytes,
@@ -193,11 +206,17 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
     if (rc == 0)
         rc = options->model ? open_model(&e, err)
                             : client_snapshot_fetch(&e.model, NULL, options->connect, NULL, &await, err);
+    if (rc == 0 && options->merge && e.model.config.adapter.rank == 0)
+        rc = error_set(err, -EDOM, "--merge is for models with adapters, and this one has none: leave it out");
     e.type = type_to_write(&e);
+    const bool adapter = writes_adapter(&e);
     if (rc == 0)
         rc = write_out(&e, err);
     if (rc == 0 && written) {
-        *written = (struct eps_exported){public[e.type], client_model_loader(&e.model.config), ""};
+        *written = (struct eps_exported){public[e.type],
+                                         adapter ? client_model_adapter_loader(&e.model.config)
+                                                 : client_model_loader(&e.model.config),
+                                         "", adapter};
         snprintf(written->part, sizeof written->part, "%s", e.model.wrapper);
     }
     if (e.directory_fd >= 0)

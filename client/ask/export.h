@@ -18,11 +18,17 @@
 int client_export(struct eps_exported *written, const struct eps_export_options *options, uint64_t shard_bytes,
                   struct error *err);
 
-/* Writes model.safetensors, flushed, in F32, F16 or BF16. If that would pass shard_bytes, writes
- * model-00001-of-0000N.safetensors and so on, and model.safetensors.index.json. The directory must hold none of them.
- * Errors as weights_open; -ERANGE names the tensor with a number too large for the type; -errno. */
-int client_export_weights(const struct client_model *model, int directory_fd, enum safetensors_type type,
-                          uint64_t shard_bytes, struct error *err);
+struct client_export_form {
+    enum safetensors_type type; /* F32, F16 or BF16 */
+    uint64_t shard_bytes;
+    bool merge; /* adapters are added to the weights: W + factor * B A, in fp32, rounded once to the type */
+};
+
+/* Writes model.safetensors, flushed. If that would pass shard_bytes, writes model-00001-of-0000N.safetensors and so on, and
+ * model.safetensors.index.json. Of a model with adapters that are not merged: adapter_model.safetensors. The directory must
+ * hold none of them. Errors as weights_open; -ERANGE names the tensor with a number too large for the type; -errno. */
+int client_export_weights(const struct client_model *model, int directory_fd, const struct client_export_form *form,
+                          struct error *err);
 
 /* Converts to F16 or BF16: to nearest, ties to even; NaN stays NaN, infinity stays infinity. Returns n, or the index of
  * the first finite value that would overflow. */

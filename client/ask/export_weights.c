@@ -1,6 +1,8 @@
 #include "client/ask/export.h"
 
+#include "client/ask/merge.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/checkpoint_layout.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -12,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK = 1 << 20 }; /* elements */
+enum { BLOCK = 1 << 20 /* elements */ };
+#define ELSEWHERE UINT32_MAX
 
 struct source {
     struct model model;
@@ -22,7 +25,8 @@ struct source {
 struct target {
     int directory_fd;
     enum safetensors_type type; /* F32, F16 or BF16 */
-    uint32_t *shard;            /* (n_tensors) file of each tensor, from 0 */
+    bool merge;
+    uint32_t *shard; /* (n_tensors) file of each tensor, from 0; ELSEWHERE: none */
     uint32_t n_shards;
     float *block;      /* (BLOCK) */
     uint16_t *rounded; /* (BLOCK) */
@@ -92,6 +96,12 @@ static uint64_t tensor_bytes(const struct target *to, const struct model_tensor 
     return tensor->n * (to->type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t));
 }
 
+/* An adapter alone has what its base has not; merged, there is no tensor of an adapter any more. */
+static bool is_written(const struct target *to, const struct model_tensor *tensor)
+{
+    return to->merge ? !tensor->adapts : tensor->saved;
+}
+
 /* Assigns tensors to files in order. A file is full when the next tensor would pass shard_bytes. */
 static int plan_shards(struct target *to, const struct model *model, uint64_t shard_bytes, struct error *err)
 {
@@ -105,6 +115,10 @@ static int plan_shards(struct target *to, const struct model *model, uint64_t sh
     to->n_shards = 1;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         const uint64_t more = tensor_bytes(to, &model->tensors[t]);
+        if (!is_written(to, &model->tensors[t])) {
+            to->shard[t] = ELSEWHERE;
+            continue;
+        }
         if (bytes > 0 && bytes + more > shard_bytes)
             to->n_shards++, bytes = 0;
         bytes += more;
@@ -113,10 +127,10 @@ static int plan_shards(struct target *to, const struct model *model, uint64_t sh
     return 0;
 }
 
-static void name_shard(char out[64], const struct target *to, uint32_t shard)
+static void name_shard(char out[64], const struct source *from, const struct target *to, uint32_t shard)
 {
     if (to->n_shards == 1)
-        snprintf(out, 64, "%s", CHECKPOINT_WEIGHTS);
+        snprintf(out, 64, "%s", to->merge ? CHECKPOINT_WEIGHTS : checkpoint_weights_name(&from->model));
     else
         snprintf(out, 64, "model-%05u-of-%05u.safetensors", shard + 1, to->n_shards);
 }
@@ -126,23 +140,27 @@ static int write_tensor(struct safetensors_writer *writer, const struct source *
 {
     const struct safetensors_entry *entry = from->weights.entries[tensor];
     const char *name = from->model.tensors[tensor].name;
-    int rc = 0;
+    struct client_merge merge;
+    int rc = client_merge_open(&merge, &from->model, &from->weights, to->merge ? tensor : MERGE_NONE, err);
 
     for (uint64_t at = 0; rc == 0 && at < entry->n; at += BLOCK) {
         const uint64_t n = entry->n - at < BLOCK ? entry->n - at : BLOCK;
         rc = safetensors_read(to->block, entry, at, n, err);
         if (rc != 0)
-            return rc;
+            break;
+        client_merge_add(&merge, to->block, at, n);
         if (to->type == SAFETENSORS_F32) {
             rc = safetensors_append(writer, to->block, n * sizeof *to->block, err);
             continue;
         }
         const size_t good = client_export_round(to->rounded, to->block, n, to->type);
         if (good < n)
-            return error_set(err, -ERANGE, "%s: element %" PRIu64 " is %g, too large for %s: give --dtype fp32", name,
-                             at + good, (double)to->block[good], safetensors_type_name(to->type));
-        rc = safetensors_append(writer, to->rounded, n * sizeof *to->rounded, err);
+            rc = error_set(err, -ERANGE, "%s: element %" PRIu64 " is %g, too large for %s: give --dtype fp32", name,
+                           at + good, (double)to->block[good], safetensors_type_name(to->type));
+        else
+            rc = safetensors_append(writer, to->rounded, n * sizeof *to->rounded, err);
     }
+    client_merge_close(&merge);
     return rc;
 }
 
@@ -150,21 +168,24 @@ static int write_shard(const struct source *from, const struct target *to, uint3
 {
     const struct model *model = &from->model;
     struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
+    char(*names)[CHECKPOINT_TENSOR_BYTES] = calloc(model->n_tensors, sizeof *names);
     struct safetensors_writer writer;
     char name[64];
     size_t n = 0;
 
-    name_shard(name, to, shard);
+    name_shard(name, from, to, shard);
     int fd = openat(to->directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     int rc = fd < 0 ? error_set(err, -errno, "%s", strerror(errno)) : 0;
-    if (rc == 0 && !plan)
+    if (rc == 0 && (!plan || !names))
         rc = error_set(err, -ENOMEM, "out of memory");
     for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++)
         if (to->shard[t] == shard)
-            plan[n++] = (struct safetensors_plan){model->tensors[t].name,
-                                                  model->tensors[t].n_dims,
-                                                  {model->tensors[t].shape[0], model->tensors[t].shape[1]},
-                                                  to->type};
+            plan[n++] =
+                (struct safetensors_plan){to->merge ? model->tensors[t].name
+                                                    : checkpoint_tensor_name(names[t], model, &model->tensors[t]),
+                                          model->tensors[t].n_dims,
+                                          {model->tensors[t].shape[0], model->tensors[t].shape[1]},
+                                          to->type};
     if (rc == 0)
         rc = safetensors_begin(&writer, fd, plan, n, err);
     for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++)
@@ -175,6 +196,7 @@ static int write_shard(const struct source *from, const struct target *to, uint3
     if (fd >= 0)
         close(fd);
     free(plan);
+    free(names);
     if (rc != 0)
         error_prefix(err, name);
     return rc;
@@ -190,7 +212,9 @@ static int write_index(const struct source *from, const struct target *to, struc
     int rc = 0;
 
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        name_shard(name, to, to->shard[t]);
+        if (to->shard[t] == ELSEWHERE)
+            continue;
+        name_shard(name, from, to, to->shard[t]);
         rc |= json_object_set_new(map, model->tensors[t].name, json_string(name));
         bytes += tensor_bytes(to, &model->tensors[t]);
     }
@@ -203,15 +227,15 @@ static int write_index(const struct source *from, const struct target *to, struc
     return rc;
 }
 
-int client_export_weights(const struct client_model *model, int directory_fd, enum safetensors_type type,
-                          uint64_t shard_bytes, struct error *err)
+int client_export_weights(const struct client_model *model, int directory_fd, const struct client_export_form *form,
+                          struct error *err)
 {
-    struct target to = {.directory_fd = directory_fd, .type = type};
+    struct target to = {.directory_fd = directory_fd, .type = form->type, .merge = form->merge};
     struct source from;
     int rc = open_source(&from, model, err);
 
     if (rc == 0)
-        rc = plan_shards(&to, &from.model, shard_bytes, err);
+        rc = plan_shards(&to, &from.model, form->shard_bytes, err);
     if (rc == 0)
         rc = check_head(&from, &to, err);
     for (uint32_t shard = 0; rc == 0 && shard < to.n_shards; shard++)

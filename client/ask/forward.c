@@ -32,7 +32,7 @@ static int on_checked(void *data, uint64_t bytes)
 static int open_model(struct client_forward *f, struct error *err)
 {
     const char *path = f->options.model;
-    int rc = client_model_open(&f->model, path, err);
+    int rc = client_model_open(&f->model, &(struct client_model_name){path, f->options.base_model}, err);
 
     const struct eps_preset *preset = rc == -ENOENT ? client_preset_find(path) : NULL;
     struct error sentence;

@@ -16,7 +16,8 @@
 #include <stdint.h>
 
 struct client_forward_options {
-    const char *model; /* NULL: the model of a live daemon */
+    const char *model;      /* NULL: the model of a live daemon */
+    const char *base_model; /* of an adapter: as in eps_train_options */
     /* The daemon whose model is copied, or whose workers run `model`. NULL: the caller's daemon, or private workers. */
     const char *connect;
     double wait;                                       /* as in eps_train_options */

@@ -247,6 +247,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
     g->events = events ? events : &silent;
     g->user = user;
     const struct client_forward_options forward = {.model = options->model,
+                                                   .base_model = options->base_model,
                                                    .connect = options->connect,
                                                    .wait = options->wait,
                                                    .programs = options->programs,

@@ -2,6 +2,7 @@
 #include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "client/member.h"
+#include "client/model/adapter.h"
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
 #include "client/record/disk.h"
@@ -75,7 +76,7 @@ static void read_headers(struct question *q, const struct eps_train_options *in)
 {
     struct client_model model;
 
-    if (client_classifier_open(&model, in->model, in->task, NULL))
+    if (client_classifier_open(&model, &(struct client_model_name){in->model, in->base_model}, in->task, NULL))
         return;
     if (client_model_header_bytes(&q->header_bytes, &model, NULL) == 0)
         q->n_files = model.n_weights;
@@ -96,8 +97,11 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     if (preset && in->task)
         return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
                          name);
-    rc = preset ? client_preset_open(&model, preset, preset->vocabulary, err)
-                : client_classifier_open_fresh(&model, name, in->task, err);
+    rc = preset
+             ? client_preset_open(&model, preset, preset->vocabulary, err)
+             : client_classifier_open_fresh(&model, &(struct client_model_name){name, in->base_model}, in->task, err);
+    if (!rc && in->lora)
+        rc = client_adapter_plan(&model, in->lora, err);
     if (rc)
         return rc;
     rc = set_labels(&model, in->n_labels, err);
@@ -131,6 +135,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
                                        .longest = UINT32_MAX,
                                        .least = 1,
                                        .fresh = true,
+                                       .adapts = q->config.adapter.rank > 0,
                                        .n_tokens = (uint64_t)1 << 40}; /* enough for any batch, as are the rows */
     const uint32_t n_workers = in->workers ? in->workers : 1;
     struct eps_train_options options = *in;
@@ -288,7 +293,7 @@ static int fill_frozen(struct eps_plan *out, const struct question *q, const str
     struct model other;
 
     out->frozen.n_parameters = q->model.n_parameters - q->model.n_trained;
-    if (out->frozen.n_parameters == 0)
+    if (out->frozen.n_parameters == 0 || q->config.adapter.rank > 0) /* without it this would be another model */
         return 0;
     const int rc = model_init(&other, &q->config, err);
     if (rc)
@@ -308,6 +313,7 @@ static void fill(struct eps_plan *out, struct question *q, const struct plan_fit
 
     *out = (struct eps_plan){.options = q->options,
                              .n_parameters = q->model.n_parameters,
+                             .adapter_rank = q->config.adapter.rank,
                              .n_layers = q->config.n_layers,
                              .width = q->config.width,
                              .n_workers = workers_of(q),

@@ -146,52 +146,55 @@ static int prepare(char **out, const char *text, size_t n, void *data, struct er
     return rc;
 }
 
-static int open_for(struct client_model *out, const char *path, enum eps_task task, bool fresh, struct error *err)
+static int open_for(struct client_model *out, const struct client_model_name *name, enum eps_task task, bool fresh,
+                    struct error *err)
 {
     const struct client_model_rewrite rewrite = {prepare, &task};
-    int rc = (fresh ? client_model_open_fresh : client_model_open_as)(out, path, task ? &rewrite : NULL, err);
+    int rc = (fresh ? client_model_open_fresh : client_model_open_as)(out, name, task ? &rewrite : NULL, err);
 
     if (rc || !task || client_classifier_task(out) == task)
         return rc;
     rc = error_set(err, -EINVAL,
                    "%s: the model is a classifier already, and predicts %s: leave --task out, or begin from a model "
                    "without that head",
-                   path, out->config.regression ? "numbers" : "classes");
+                   name->path, out->config.regression ? "numbers" : "classes");
     client_model_close(out);
     return rc;
 }
 
-static void suggest(struct error *err, const char *path, bool fresh)
+static void suggest(struct error *err, const struct client_model_name *name, bool fresh)
 {
     char drawn[WEIGHTS_MISSING_BYTES];
     struct client_model model;
 
-    if (open_for(&model, path, EPS_CLASSIFY, fresh, NULL))
+    if (open_for(&model, name, EPS_CLASSIFY, fresh, NULL))
         return;
     if (model.n_weights == 0 || client_model_match_base(&model, drawn, NULL) == 0)
         error_append(err, "; --task classify or --task regress makes a classifier of it");
     client_model_close(&model);
 }
 
-int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err)
+int client_classifier_open(struct client_model *out, const struct client_model_name *name, enum eps_task task,
+                           struct error *err)
 {
-    const int rc = open_for(out, path, task, false, err);
+    const int rc = open_for(out, name, task, false, err);
 
     if (rc == -EINVAL && !task)
-        suggest(err, path, false);
+        suggest(err, name, false);
     return rc;
 }
 
-int client_classifier_open_fresh(struct client_model *out, const char *path, enum eps_task task, struct error *err)
+int client_classifier_open_fresh(struct client_model *out, const struct client_model_name *name, enum eps_task task,
+                                 struct error *err)
 {
-    const int rc = open_for(out, path, task, true, err);
+    const int rc = open_for(out, name, task, true, err);
 
     if (rc == -EINVAL && !task)
-        suggest(err, path, true);
+        suggest(err, name, true);
     return rc;
 }
 
-void client_classifier_suggest(struct error *err, const char *path)
+void client_classifier_suggest(struct error *err, const struct client_model_name *name)
 {
-    suggest(err, path, false);
+    suggest(err, name, false);
 }

@@ -14,13 +14,15 @@
  * client_classifier_label; unless the model is a classifier. EPS_TASK_DEFAULT: the model as it is. -EDOM if the model's
  * family cannot do the task; -EINVAL if it is a classifier for the other one, or as client_model_open, and then the
  * sentence says so if a task would take the model. */
-int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err);
+int client_classifier_open(struct client_model *out, const struct client_model_name *name, enum eps_task task,
+                           struct error *err);
 
 /* client_classifier_open, but ignores the weights. */
-int client_classifier_open_fresh(struct client_model *out, const char *path, enum eps_task task, struct error *err);
+int client_classifier_open_fresh(struct client_model *out, const struct client_model_name *name, enum eps_task task,
+                                 struct error *err);
 
 /* Appends that --task would take this model, if it would, to the sentence that refuses it without. */
-void client_classifier_suggest(struct error *err, const char *path);
+void client_classifier_suggest(struct error *err, const struct client_model_name *name);
 
 /* The model's own task: EPS_TASK_DEFAULT if it predicts tokens. */
 enum eps_task client_classifier_task(const struct client_model *model);

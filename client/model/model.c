@@ -1,5 +1,6 @@
 #include "client/model/model.h"
 
+#include "client/model/adapter.h"
 #include "client/model/file.h"
 #include "client/model/preset.h"
 #include "client/model/shards.h"
@@ -91,6 +92,13 @@ const char *client_model_loader(const struct model_config *config)
                                     : "AutoModelForCausalLM";
 }
 
+const char *client_model_adapter_loader(const struct model_config *config)
+{
+    return config->n_labels         ? "AutoPeftModelForSequenceClassification"
+           : config->family->masked ? "AutoPeftModel"
+                                    : "AutoPeftModelForCausalLM";
+}
+
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err)
 {
     char *text, *out = NULL;
@@ -156,6 +164,60 @@ static int open_directory(struct client_model *model, const char *directory, str
     return rc ? rc : model_files_read(&model->side, directory, err);
 }
 
+/* Adds side files of a directory that the model does not have yet. */
+static int add_side(struct client_model *model, const char *directory, struct error *err)
+{
+    json_t *files;
+    const int rc = model_files_read(&files, directory, err);
+
+    if (rc)
+        return rc;
+    const int failed = json_object_update_missing(model->side, files);
+    json_decref(files);
+    return failed ? error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+/* The base's weights, then the adapter's. */
+static int open_base(struct client_model *model, json_t *peft, const char *base, bool weightless, struct error *err)
+{
+    int rc = 0;
+
+    if (!weightless)
+        rc = client_shards_open(model, base, err);
+    return rc ? rc : client_adapter_set(model, peft, base, err);
+}
+
+/* An adapter's directory has a config of its own if eps wrote it. */
+static int open_adapter(struct client_model *model, const char *directory, const char *named, bool weightless,
+                        struct error *err)
+{
+    char base[PATH_MAX], config[PATH_MAX];
+    json_t *peft;
+    int rc = client_adapter_read(&peft, directory, err);
+
+    if (rc)
+        return rc;
+    if (!realpath(directory, model->directory))
+        rc = error_set(err, -errno, "%s: %s", directory, strerror(errno));
+    if (!rc)
+        rc = client_adapter_find_base(base, peft, directory, named, err);
+    if (!rc)
+        rc = client_file_is_in(directory, ADAPTER_BASE) ? client_file_join(config, directory, ADAPTER_BASE, err)
+                                                        : client_file_join(config, base, CHECKPOINT_CONFIG, err);
+    if (!rc)
+        rc = open_config(model, config, err);
+    if (!rc)
+        rc = model_files_read(&model->side, directory, err);
+    if (!rc)
+        rc = add_side(model, base, err);
+    if (!rc && (rc = open_base(model, peft, base, weightless, err)) != 0)
+        error_prefix(err, directory);
+    if (!rc && !weightless)
+        rc = client_shards_add(model, directory, ADAPTER_WEIGHTS, err);
+    json_decref(peft);
+    return rc;
+}
+
 /* True for a file of weights. */
 static bool is_weights_file(const char *path)
 {
@@ -199,9 +261,11 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
         return error_set(err, -EINVAL,
                          "--model %s is a file of weights: name the directory that holds it, with its config.json",
                          path);
-    if (*is_directory && !client_file_is_in(path, CHECKPOINT_CONFIG) &&
-        client_file_is_in(path, "latest/" CHECKPOINT_CONFIG))
+    if (*is_directory && !client_file_is_in(path, CHECKPOINT_CONFIG) && !client_adapter_is_in(path) &&
+        (client_file_is_in(path, "latest/" CHECKPOINT_CONFIG) || client_file_is_in(path, "latest/" ADAPTER_CONFIG)))
         return client_file_join(out, path, "latest", err);
+    if (*is_directory && client_adapter_is_in(path))
+        return 0;
     if (*is_directory && (rc = client_preset_refuse_foreign(path, err)) != 0)
         return rc;
     if (*is_directory && !client_file_is_in(path, CHECKPOINT_CONFIG))
@@ -211,18 +275,23 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
     return 0;
 }
 
-static int open_found(struct client_model *out, const char *path, bool weightless,
+static int open_found(struct client_model *out, const struct client_model_name *name, bool weightless,
                       const struct client_model_rewrite *rewrite, struct error *err)
 {
     char found[PATH_MAX], config[PATH_MAX];
     bool is_directory = false;
 
     *out = (struct client_model){.config_fd = -1, .rewrite = rewrite};
-    int rc = find_model(found, &is_directory, path, err);
+    int rc = find_model(found, &is_directory, name->path, err);
     if (rc)
         return rc;
     name_model(out, found, is_directory);
-    if (is_directory && !weightless)
+    if (is_directory && client_adapter_is_in(found))
+        rc = open_adapter(out, found, name->base, weightless, err);
+    else if (name->base)
+        rc = error_set(err, -EDOM, "--base-model %.200s is for an adapter, and %.200s is none: leave it out",
+                       name->base, name->path);
+    else if (is_directory && !weightless)
         rc = open_directory(out, found, err);
     else if (!is_directory || !(rc = client_file_join(config, found, CHECKPOINT_CONFIG, err)))
         rc = open_alone(out, is_directory ? config : found, err);
@@ -232,34 +301,36 @@ static int open_found(struct client_model *out, const char *path, bool weightles
     return rc;
 }
 
-int client_model_open(struct client_model *out, const char *path, struct error *err)
+int client_model_open(struct client_model *out, const struct client_model_name *name, struct error *err)
 {
-    return open_found(out, path, false, NULL, err);
+    return open_found(out, name, false, NULL, err);
 }
 
-int client_model_open_as(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
-                         struct error *err)
+int client_model_open_as(struct client_model *out, const struct client_model_name *name,
+                         const struct client_model_rewrite *rewrite, struct error *err)
 {
-    return open_found(out, path, false, rewrite, err);
+    return open_found(out, name, false, rewrite, err);
 }
 
-int client_model_open_fresh(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
-                            struct error *err)
+int client_model_open_fresh(struct client_model *out, const struct client_model_name *name,
+                            const struct client_model_rewrite *rewrite, struct error *err)
 {
-    return open_found(out, path, true, rewrite, err);
+    return open_found(out, name, true, rewrite, err);
 }
 
-/* Verifies the files in use, without the moments. */
+/* Verifies the files in use, without the moments: weights first. */
 static int check_files(const struct checkpoint *checkpoint, int directory, int (*on_bytes)(void *data, uint64_t bytes),
                        void *data, struct error *err)
 {
-    int rc = checkpoint_check(checkpoint, directory, CHECKPOINT_WEIGHTS, on_bytes, data, err);
+    int rc = 0;
 
-    for (size_t i = 0; !rc && i < checkpoint->n_files; i++) {
-        const char *name = checkpoint->files[i].name;
-        if (strcmp(name, CHECKPOINT_WEIGHTS) != 0 && strcmp(name, CHECKPOINT_MOMENTS) != 0)
-            rc = checkpoint_check(checkpoint, directory, name, on_bytes, data, err);
-    }
+    for (int weights = 1; weights >= 0; weights--)
+        for (size_t i = 0; !rc && i < checkpoint->n_files; i++) {
+            const char *name = checkpoint->files[i].name;
+            const bool has_weights = strcmp(name, CHECKPOINT_WEIGHTS) == 0 || strcmp(name, ADAPTER_WEIGHTS) == 0;
+            if (has_weights == weights && strcmp(name, CHECKPOINT_MOMENTS) != 0)
+                rc = checkpoint_check(checkpoint, directory, name, on_bytes, data, err);
+        }
     return rc;
 }
 
@@ -374,18 +445,38 @@ int client_model_check(struct client_model *model, int (*on_bytes)(void *data, u
     return rc;
 }
 
+/* The base of an open model that has an adapter, as its side files name it. */
+static int open_named_base(struct client_model *model, struct error *err)
+{
+    char base[PATH_MAX];
+    json_t *peft = model_files_json(model->side, ADAPTER_CONFIG);
+    int rc = peft ? client_adapter_find_base(base, peft, "", NULL, err)
+                  : error_set(err, -EINVAL, "it has an adapter, and no " ADAPTER_CONFIG " that names its base");
+
+    if (!rc)
+        rc = open_base(model, peft, base, false, err);
+    json_decref(peft);
+    return rc;
+}
+
 int client_model_from(struct client_model *out, const char *name, int config_fd, int weights_fd, json_t *side,
                       struct error *err)
 {
     *out = (struct client_model){.config_fd = config_fd, .side = side};
     snprintf(out->name, sizeof out->name, "%s", name);
-    if (weights_fd >= 0)
-        out->weights[out->n_weights++] = file_own(weights_fd);
     int rc = read_config(out, name, err);
-    if (!rc && weights_fd >= 0)
-        rc = check_weights(weights_fd, name, err);
     if (!rc && side && (rc = model_files_check(side, err)) != 0)
         error_prefix(err, name);
+    if (!rc && weights_fd >= 0 && out->config.adapter.rank > 0 && (rc = open_named_base(out, err)) != 0)
+        error_prefix(err, name);
+    if (!rc && out->n_weights == CLIENT_MODEL_MAX_FILES)
+        rc = error_set(err, -E2BIG, "%s: its base has more than %d files", name, CLIENT_MODEL_MAX_FILES - 1);
+    if (rc && weights_fd >= 0)
+        close(weights_fd);
+    else if (weights_fd >= 0)
+        out->weights[out->n_weights++] = file_own(weights_fd);
+    if (!rc && weights_fd >= 0)
+        rc = check_weights(weights_fd, name, err);
     if (rc)
         client_model_close(out);
     return rc;

@@ -25,7 +25,7 @@ struct client_model {
     struct model_config config;
     int config_fd;
     struct file weights[CLIENT_MODEL_MAX_FILES];
-    unsigned n_weights;                         /* 0: fresh weights */
+    unsigned n_weights;                         /* 0: fresh weights; of an adapter, the last one is its own */
     enum number_type precision;                 /* precision of its training, if its checkpoint says; else fp32 */
     enum safetensors_type dtype;                /* type of the weights as they came: client_model_match */
     const struct client_model_rewrite *rewrite; /* borrowed while the model is opened, else NULL */
@@ -35,9 +35,15 @@ struct client_model {
     char directory[PATH_MAX]; /* directory of the files, links resolved; empty for a lone config or open files */
 };
 
-/* Returns -errno or -EINVAL with a sentence that begins with the path; nothing is then open. Undo:
- * client_model_close. */
-int client_model_open(struct client_model *out, const char *path, struct error *err);
+/* Which model. */
+struct client_model_name {
+    const char *path;
+    const char *base; /* of an adapter: its base's directory; NULL: the one that the adapter names */
+};
+
+/* Returns -errno or -EINVAL with a sentence that begins with the path; nothing is then open. A directory of an adapter
+ * (client/model/adapter.h) is opened with its base. Undo: client_model_close. */
+int client_model_open(struct client_model *out, const struct client_model_name *name, struct error *err);
 
 /* client_model_open, but first passes the text of config.json (n bytes) to rewrite (NULL: it stays), which sets *out to
  * the new text, owned, or to NULL: it stays. An error of rewrite ends the call. */
@@ -45,12 +51,12 @@ struct client_model_rewrite {
     int (*rewrite)(char **out, const char *text, size_t n, void *data, struct error *err);
     void *data;
 };
-int client_model_open_as(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
-                         struct error *err);
+int client_model_open_as(struct client_model *out, const struct client_model_name *name,
+                         const struct client_model_rewrite *rewrite, struct error *err);
 
 /* As client_model_open_as, but ignores the weights. */
-int client_model_open_fresh(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
-                            struct error *err);
+int client_model_open_fresh(struct client_model *out, const struct client_model_name *name,
+                            const struct client_model_rewrite *rewrite, struct error *err);
 
 /* Replaces an open model's config by this text, in memory. -EINVAL as model_config_parse; the model then has its
  * own. */
@@ -81,8 +87,9 @@ char *client_model_print_config(const struct client_model *model, enum safetenso
 uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct model *model,
                              const struct plan_choice *choice);
 
-/* The class of transformers that loads such a model. */
+/* The class of transformers that loads such a model, and the one of PEFT that loads adapters of it. */
 const char *client_model_loader(const struct model_config *config);
+const char *client_model_adapter_loader(const struct model_config *config);
 
 /* The precision in a run's recorded options (client/record/record.h); fp32 if they have none. */
 enum number_type client_model_precision(const json_t *options);

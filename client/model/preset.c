@@ -246,16 +246,8 @@ int client_preset_refuse_gguf(const char *path, struct error *err)
 
 int client_preset_refuse_foreign(const char *directory, struct error *err)
 {
-    char quoted[PATH_MAX];
-
     if (has(directory, is_safetensors))
         return 0;
-    if (client_file_is_in(directory, "adapter_config.json"))
-        return error_set(err, -EINVAL,
-                         "--model %.100s holds an adapter (adapter_config.json), not a model: merge it into its model, "
-                         "and name that: python3 -c 'import sys; from peft import AutoPeftModelForCausalLM as M; "
-                         "M.from_pretrained(sys.argv[1]).merge_and_unload().save_pretrained(\"merged\")' %.100s",
-                         directory, eps_quote(quoted, sizeof quoted, directory));
     return has(directory, client_preset_is_gguf) && !has(directory, is_pytorch)
                ? client_preset_refuse_gguf(directory, err)
                : 0;

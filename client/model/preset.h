@@ -81,7 +81,7 @@ int client_preset_missing(const char *path, int rc, struct error *err);
  * is there, the sentence gives the command that converts it. */
 int client_preset_unconverted(const char *directory, const struct client_model *model, struct error *err);
 
-/* The error for a directory of other files than a model's: an adapter's, or GGUF. -EINVAL; 0: it is none of these. */
+/* The error for a directory of other files than a model's: GGUF. -EINVAL; 0: it is none. */
 int client_preset_refuse_foreign(const char *directory, struct error *err);
 
 /* True for the name of a GGUF file; and the error for it, or for its directory: -EINVAL. */

@@ -190,7 +190,7 @@ static int is_weights(const struct dirent *entry)
     const size_t n = strlen(entry->d_name), m = sizeof end - 1;
 
     return n > m && entry->d_name[0] != '.' && strcmp(entry->d_name, CHECKPOINT_MOMENTS) != 0 &&
-           strcmp(entry->d_name + n - m, end) == 0;
+           strcmp(entry->d_name, ADAPTER_WEIGHTS) != 0 && strcmp(entry->d_name + n - m, end) == 0;
 }
 
 static int open_all(struct client_model *model, const char *directory, struct error *err)
@@ -208,6 +208,11 @@ static int open_all(struct client_model *model, const char *directory, struct er
     }
     free(entries);
     return rc;
+}
+
+int client_shards_add(struct client_model *model, const char *directory, const char *name, struct error *err)
+{
+    return add(model, directory, name, NULL, err);
 }
 
 int client_shards_open(struct client_model *model, const char *directory, struct error *err)

@@ -16,4 +16,7 @@
  * there. -ENOENT, -E2BIG, -errno. On failure, client_model_close closes what is open. */
 int client_shards_open(struct client_model *model, const char *directory, struct error *err);
 
+/* Opens one more file of the directory. Errors as client_shards_open. */
+int client_shards_add(struct client_model *model, const char *directory, const char *name, struct error *err);
+
 #endif

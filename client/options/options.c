@@ -158,7 +158,7 @@ static double preset_lr(const struct eps_preset *preset)
 static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
     const double tiny = 1e-12;
-    const double usual = facts->fresh ? 3e-4 : 2e-5;
+    const double usual = facts->adapts ? 2e-4 : facts->fresh ? 3e-4 : 2e-5;
 
     o->lr = chosen(o->lr, facts->preset ? preset_lr(facts->preset) : usual);
     o->weight_decay = chosen(o->weight_decay, 0.01);
@@ -300,16 +300,17 @@ static enum form form_of(enum eps_base base)
     return base == EPS_BASE_DEFAULT ? FORM_VALUES : (enum form)(base - EPS_BASE_FULL);
 }
 
-static int check_base(const struct eps_train_options *o, struct error *err)
+static int check_base(const struct eps_train_options *o, const struct model_config *config, struct error *err)
 {
     const enum form form = form_of(o->base);
 
-    if (form == FORM_VALUES || (o->freeze && *o->freeze))
+    if (form == FORM_VALUES || (o->freeze && *o->freeze) || config->adapter.rank > 0)
         return 0;
-    return error_set(err, -EDOM,
-                     "--base %s is the form of frozen weights, and none are frozen here: name them with --freeze, or "
-                     "leave --base out",
-                     form_name(form));
+    return error_set(
+        err, -EDOM,
+        "--base %s is the form of frozen weights, and none are frozen here: name them with --freeze, train "
+        "adapters with --lora, or leave --base out",
+        form_name(form));
 }
 
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *o,
@@ -322,7 +323,7 @@ int client_options_model(struct model *out, const struct model_config *config, c
         return error_set(err, -EDOM, "--freeze: patterns of %zu characters are more than %d: choose wider patterns",
                          strlen(freeze), MODEL_FREEZE_BYTES - 1);
     if (!rc)
-        rc = check_base(o, err);
+        rc = check_base(o, config, err);
     if (!rc)
         rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
     return rc;

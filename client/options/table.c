@@ -311,6 +311,25 @@ static const struct eps_option rows[] = {
               "(the type of --precision), bf16, or the matrices of the layers in int8 or nf4, as bitsandbytes codes "
               "them, and the rest in bf16: 4, 2, 1 or 0.56 bytes a parameter. Default full",
      .plan = "how frozen weights are kept and sent, as in eps train; default full"},
+    {.name = "--lora",
+     .value = "KEY=VALUE,...",
+     .kind = EPS_OPTION_PATTERNS,
+     .offset = AT(lora),
+     .key = 43,
+     .stored = EPS_STORED_ABSENT,
+     .train =
+         "train low-rank adapters (LoRA) of the model and leave its weights as they are: rank=N (default 16), alpha=X "
+         "(default twice the rank), targets=q_proj,v_proj,... (ends of names of linear maps; default all-linear: all "
+         "but the head), dropout=X, rslora (divide alpha by the root of the rank). Checkpoints hold the adapters "
+         "alone, as PEFT does; eps export --merge adds them to the weights. The head of a classifier is trained, too",
+     .plan = "train adapters, as in eps train; a config.json without weights will do"},
+    {.name = "--base-model",
+     .value = "DIR",
+     .kind = EPS_OPTION_TEXT,
+     .offset = AT(base_model),
+     .train = "where the base of an adapter is, if --model, or the checkpoint of --resume, is an adapter whose "
+              "adapter_config.json names another place",
+     .plan = "as in eps train"},
     {.name = "--commit",
      .value = "eager|fenced",
      .kind = EPS_OPTION_CHOICE,

@@ -1,5 +1,6 @@
 #include "client/record/output.h"
 
+#include "proto/model/adapter.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"
 
@@ -59,8 +60,10 @@ static int make_file(struct client_output *o, const char *name, struct error *er
 /* Opens the files in the order in which the daemon writes them. Both derive that order from the side file. */
 static int make_files(struct client_output *o, struct error *err)
 {
-    static const char *const first[] = {CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_CONFIG};
     json_t *side = lseek(o->side_fd, 0, SEEK_SET) == 0 ? json_loadfd(o->side_fd, 0, NULL) : NULL, *text;
+    const bool adapts = json_object_get(json_object_get(side, "files"), ADAPTER_CONFIG);
+    const char *const first[] = {adapts ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS,
+                                 adapts ? ADAPTER_BASE : CHECKPOINT_CONFIG};
     const char *name;
     int rc = side ? 0 : error_set(err, -EIO, "the run's side file could not be read again");
 

@@ -1,8 +1,10 @@
 #include "client/run/run.h"
 
+#include "client/model/adapter.h"
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
 #include "client/model/source.h"
+#include "client/options/options.h"
 #include "client/rows/learn.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/process.h"
@@ -110,7 +112,7 @@ static int match(struct client_run *run, const struct eps_train_options *in, str
                                        : client_model_match_base(&run->model, run->drawn, err),
                             in->model, err);
     if (rc == -EINVAL && !in->resume && run->model.config.n_labels == 0)
-        client_classifier_suggest(err, in->model);
+        client_classifier_suggest(err, &(struct client_model_name){in->model, in->base_model});
     return rc;
 }
 
@@ -143,13 +145,45 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
     return rc;
 }
 
+static void print_count(char *out, size_t cap, uint64_t n)
+{
+    static const struct {
+        double least, unit;
+        const char *name;
+    } units[] = {{999.95e6, 1e9, " B"}, {999.95e3, 1e6, " M"}, {1e3, 1e3, " k"}, {0, 1, ""}};
+    size_t i = 0;
+
+    while ((double)n < units[i].least)
+        i++;
+    snprintf(out, cap, "%.*f%s", *units[i].name ? 1 : 0, (double)n / units[i].unit, units[i].name);
+}
+
+/* Says how much of a model with adapters is trained. */
+static int note_adapters(struct client_run *run, const struct eps_train_options *in, struct error *err)
+{
+    char trained[24], all[24];
+    struct model model;
+
+    if (run->model.config.adapter.rank == 0)
+        return 0;
+    const int rc = client_options_model(&model, &run->model.config, in, err);
+    print_count(trained, sizeof trained, model.n_trained);
+    print_count(all, sizeof all, model.n_parameters);
+    model_free(&model);
+    note(run, "adapters of rank %u: %s of %s parameters are trained", run->model.config.adapter.rank, trained, all);
+    return rc;
+}
+
 /* A model of the user's. Weights that do not fit the config are refused before anything is read or started; but a
  * classifier's fit once its labels are known. */
 static int open_own(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                     struct error *err)
 {
-    int rc = client_classifier_open(&run->model, in->model, in->task, err);
+    const struct client_model_name name = {in->model, in->base_model};
+    int rc = client_classifier_open(&run->model, &name, in->task, err);
 
+    if (!rc && in->lora && !in->resume)
+        rc = client_adapter_add(&run->model, in->lora, err);
     if (rc)
         return rc;
     const bool is_classifier = run->model.config.n_labels > 0;
@@ -160,7 +194,7 @@ static int open_own(struct client_run *run, const struct eps_train_options *in, 
         rc = open_rows(run, in, watch, err);
     if (!rc && is_classifier)
         rc = match(run, in, err);
-    return rc;
+    return rc ? rc : note_adapters(run, in, err);
 }
 
 /* Files take precedence over presets, so that adding a preset never changes the meaning of a name. */
@@ -175,6 +209,9 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
         return client_preset_unknown(in->model, err);
     if (!preset)
         return open_own(run, in, watch, err);
+    if (in->lora || in->base_model)
+        return error_set(err, -EDOM, "%s needs a model that has weights, and --model %s is a preset: name a directory",
+                         in->lora ? "--lora" : "--base-model", in->model);
     if (in->task)
         return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
                          in->model);
@@ -182,19 +219,6 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
     if (!rc)
         rc = open_preset(run, in, preset, watch, err);
     return rc ? rc : read_rows(run, in, watch, err);
-}
-
-static void print_count(char *out, size_t cap, uint64_t n)
-{
-    static const struct {
-        double least, unit;
-        const char *name;
-    } units[] = {{999.95e6, 1e9, " B"}, {999.95e3, 1e6, " M"}, {1e3, 1e3, " k"}, {0, 1, ""}};
-    size_t i = 0;
-
-    while ((double)n < units[i].least)
-        i++;
-    snprintf(out, cap, "%.*f%s", *units[i].name ? 1 : 0, (double)n / units[i].unit, units[i].name);
 }
 
 /* Measures the data: bytes of a text, or tokens. Tokens are checked against the largest preset's vocabulary, which

@@ -36,7 +36,7 @@ struct cpu_kernels {
     const char *name;
     const struct cpu_operations *operations;
     /* The parts of a product (matmul.kernel.c). */
-    /* Stores a tile of op's c from its sums, whose rows are `stride` apart: applies beta and the epilogue. */
+    /* Stores a tile of op's c from its sums, whose rows are `stride` apart: applies factor, beta and the epilogue. */
     void (*finish)(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride);
     /* Computes the sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH into the start of scratch, rows WIDTH
      * apart. */

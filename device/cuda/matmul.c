@@ -411,10 +411,11 @@ static cudaError_t follow_up(struct device *dev, const struct device_matmul *op,
 
 void cuda_matmul(struct device *dev, const struct device_matmul *op)
 {
-    const float one = 1;
+    const float factor = op->factor != 0 ? op->factor : 1;
     void *c = product_of(op);
 
-    assert((op->beta == 0 || op->beta == 1) && (op->epilogue == DEVICE_NO_EPILOGUE || (op->beta == 0 && !op->wide)));
+    assert((op->beta == 0 || op->beta == 1) &&
+           (op->epilogue == DEVICE_NO_EPILOGUE || (op->beta == 0 && op->factor == 0 && !op->wide)));
     if (op->m == 0 || op->n == 0 || dev->failed != cudaSuccess)
         return;
     struct shape *s = find(dev, op);
@@ -428,7 +429,7 @@ void cuda_matmul(struct device *dev, const struct device_matmul *op)
     if (s->epilogue == CUBLASLT_EPILOGUE_DGELU)
         ok = set_pre(s, op->pre, op->c_stride);
     const cublasStatus_t status =
-        ok ? cublasLtMatmul(dev->blas, &s->product, &one, op->b, &s->a, op->a, &s->b, &op->beta, c, &s->c, c, &s->c,
+        ok ? cublasLtMatmul(dev->blas, &s->product, &factor, op->b, &s->a, op->a, &s->b, &op->beta, c, &s->c, c, &s->c,
                             &s->algorithm, dev->workspace, PLAN_CUDA_WORKSPACE_BYTES, dev->queue.stream)
            : CUBLAS_STATUS_INVALID_VALUE;
     if (status != CUBLAS_STATUS_SUCCESS)

@@ -36,6 +36,7 @@ static void on_weights(struct link *link, const struct message *m)
 {
     struct link_pull come = {.version = m->weights.version,
                              .at = m->weights.at,
+                             .frozen_at = m->weights.frozen_at,
                              .unit = m->weights.unit,
                              .ready = true,
                              .lent = m->weights.lent};
@@ -138,7 +139,12 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return verdict(link);
 }
 
-static int wait_weights(void *context, const void **weights, bool *lent)
+static bool is_within(const struct link *link, uint64_t at, uint64_t bytes)
+{
+    return bytes <= link->weights->bytes && at <= link->weights->bytes - bytes;
+}
+
+static int wait_weights(void *context, struct device_link_weights *weights)
 {
     struct link *link = context;
     char name[MODEL_NAME_BYTES];
@@ -155,13 +161,15 @@ static int wait_weights(void *context, const void **weights, bool *lent)
         trace_end(link->trace, since, "wait for weights", model_unit_name(name, link->model, link->pulls[0].unit),
                   NULL);
     const struct link_pull *pull = &link->pulls[0];
-    const uint64_t bytes = model_unit_bytes(&link->model->units[pull->unit], link->precision);
-    if (bytes > link->weights->bytes || pull->at > link->weights->bytes - bytes)
+    const struct model_unit *unit = &link->model->units[pull->unit];
+    if (!is_within(link, pull->at, unit->n_trained * number_bytes(link->precision)) ||
+        !is_within(link, pull->frozen_at, model_unit_bytes(unit, link->precision)))
         return error_set(&link->error, -EPROTO,
                          "the daemon named a place of %s beyond the weights' memory: are they of one build?",
                          model_unit_name(name, link->model, pull->unit));
-    *weights = (const char *)link->weights->base + pull->at;
-    *lent = pull->lent;
+    *weights = (struct device_link_weights){.trained = (const char *)link->weights->base + pull->at,
+                                            .frozen = (const char *)link->weights->base + pull->frozen_at,
+                                            .lent = pull->lent};
     link->reading = *pull;
     link->n_pulls--;
     memmove(link->pulls, link->pulls + 1, link->n_pulls * sizeof *link->pulls);

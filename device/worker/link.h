@@ -32,7 +32,7 @@ struct link {
     uint64_t step;
     uint32_t attempts[MESSAGE_MAX_PARTS]; /* for each part of the share */
     struct link_pull {
-        uint64_t version, at; /* at: once it is ready */
+        uint64_t version, at, frozen_at; /* at, frozen_at: once it is ready */
         uint32_t unit;
         bool ready, lent;
     } pulls[PLAN_MAX_WEIGHT_BUFFERS]; /* oldest first */

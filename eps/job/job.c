@@ -457,10 +457,14 @@ void job_on_released(struct peer *worker)
     memset(&worker->plan, 0, sizeof worker->plan);
 }
 
-void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at, bool lent)
+void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, struct job_weights weights)
 {
     const struct message m = {.kind = MESSAGE_WEIGHTS,
-                              .weights = {.version = version, .unit = unit, .at = at, .lent = lent}};
+                              .weights = {.version = version,
+                                          .unit = unit,
+                                          .at = weights.at,
+                                          .frozen_at = weights.frozen_at,
+                                          .lent = weights.lent}};
 
     worker->n_pulls--;
     progress_pull(&worker->progress, &job->model, unit,

@@ -289,8 +289,13 @@ void job_renew_seat(struct job_seat *seat);
 void job_vacate(struct job_seat *seat);
 /* The seat's worker was to get its memory, and cannot: it is left out of this job. */
 void job_turn_away(struct job_seat *seat, const char *why);
-/* Answers a pull: the unit is `at` these bytes of the weights' segment. lent: until the worker says READ. */
-void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at, bool lent);
+/* Answers a pull: where the unit is, as in struct message's weights. lent: until the worker says READ. */
+struct job_weights {
+    uint64_t at, frozen_at;
+    bool lent;
+};
+void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit,
+                      struct job_weights weights);
 /* Answers a stale pull. */
 void job_send_void(struct peer *worker, uint64_t version, uint32_t unit);
 

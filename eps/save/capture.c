@@ -1,5 +1,6 @@
 #include "eps/save/capture.h"
 
+#include "proto/model/checkpoint_layout.h"
 #include "proto/model/model_files.h"
 #include "proto/model/output.h"
 #include "proto/wire/training_text.h"
@@ -48,7 +49,7 @@ static int open_checkpoint(struct capture *capture, struct error *err)
     int rc = (leads ? output_begin : output_join)(&capture->directory, o->output, o->step, err);
 
     if (!rc)
-        rc = open_file(&capture->weights, capture, CHECKPOINT_WEIGHTS, err);
+        rc = open_file(&capture->weights, capture, checkpoint_weights_name(o->store->model), err);
     if (!rc)
         rc = open_file(&capture->moments, capture, CHECKPOINT_MOMENTS, err);
     return rc;
@@ -127,7 +128,9 @@ static char *print_config(const struct capture_options *o, struct error *err)
 static int add_config(struct capture *capture, struct error *err)
 {
     char *text = print_config(&capture->options, err);
-    const int rc = text ? add_file(capture, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
+    const int rc = text ? add_file(capture, checkpoint_config_name(&capture->options.store->model->config), text,
+                                   strlen(text), err)
+                        : -ENOMEM;
 
     free(text);
     return rc;

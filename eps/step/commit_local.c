@@ -101,8 +101,9 @@ static void answer(struct steps *steps, struct peer *worker, uint64_t version, u
         job_send_void(worker, version, unit);
     else
         job_send_weights(steps->job, worker, version, unit,
-                         store_weights_at(store, &store->own, unit, store_buffer(store, unit, which == COMMIT_BEFORE)),
-                         false);
+                         (struct job_weights){.at = store_weights_at(store, &store->own, unit,
+                                                                     store_buffer(store, unit, which == COMMIT_BEFORE)),
+                                              .frozen_at = store_weights_at(store, &store->own, unit, 0)});
 }
 
 static void on_read(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit)

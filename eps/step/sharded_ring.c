@@ -59,20 +59,33 @@ void sharded_on_ring_fetched(struct sharded *s, uint32_t slot)
 
 /* ---- actions ---------------------------------------------------------------------------------------------------- */
 
+/* Fetches bytes first .. end-1 of a unit from its owner's buffer. Returns the number of pieces. */
+static uint32_t fetch_some(struct sharded *s, const struct ring_act *act, uint32_t buffer, uint64_t first, uint64_t end)
+{
+    const struct store *store = &s->job->store;
+    const uint32_t from = s->owner[act->unit];
+
+    return sharded_fetch(
+        s, &(struct sharded_fetch){.from = from,
+                                   .region = REGION_WEIGHTS,
+                                   .offset = store_weights_at(store, &s->owns[from], act->unit, buffer) + first,
+                                   .into = (char *)store->weights.base + store_ring_at(store, act->slot) + first,
+                                   .bytes = end - first,
+                                   .token = SHARDED_TOKEN_RING + act->slot});
+}
+
+/* The owner's frozen weights are in its first buffer. */
 static void fetch(struct sharded *s, const struct ring_act *act)
 {
     const struct job *job = s->job;
-    const struct store *store = &job->store;
-    const uint32_t from = s->owner[act->unit], buffer = job_replays(job) ? (uint32_t)(act->turn & 1) : 0;
+    const struct model_unit *unit = &job->model.units[act->unit];
+    const uint64_t trained = unit->n_trained * number_bytes(job_goal(job)->precision),
+                   bytes = model_unit_bytes(unit, job_goal(job)->precision);
+    const uint32_t buffer = job_replays(job) ? (uint32_t)(act->turn & 1) : 0;
 
-    s->n_left_ring[act->slot] =
-        sharded_fetch(s, &(struct sharded_fetch){.from = from,
-                                                 .region = REGION_WEIGHTS,
-                                                 .offset = store_weights_at(store, &s->owns[from], act->unit, buffer),
-                                                 .into = (char *)store->weights.base + store_ring_at(store, act->slot),
-                                                 .bytes = model_unit_bytes(&job->model.units[act->unit],
-                                                                           job_goal(job)->precision),
-                                                 .token = SHARDED_TOKEN_RING + act->slot});
+    s->n_left_ring[act->slot] = buffer == 0
+                                    ? fetch_some(s, act, 0, 0, bytes)
+                                    : fetch_some(s, act, buffer, 0, trained) + fetch_some(s, act, 0, trained, bytes);
     if (s->n_left_ring[act->slot] == 0) /* a unit without parameters is in no piece */
         ring_fetched(&s->ring, act->slot);
 }
@@ -80,11 +93,13 @@ static void fetch(struct sharded *s, const struct ring_act *act)
 static void answer(struct sharded *s, const struct ring_act *act)
 {
     struct peer *worker = peer_find(s->peers->first, act->worker);
+    const uint64_t at = store_ring_at(&s->job->store, act->slot);
 
     if (act->kind == RING_VOID)
         job_send_void(worker, act->version, act->unit);
     else
-        job_send_weights(s->job, worker, act->version, act->unit, store_ring_at(&s->job->store, act->slot), true);
+        job_send_weights(s->job, worker, act->version, act->unit,
+                         (struct job_weights){.at = at, .frozen_at = at, .lent = true});
 }
 
 /* Who waits for another host owes nothing meanwhile (eps/job/watch.c). */

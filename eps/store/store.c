@@ -115,7 +115,7 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
     const uint64_t end = frozen ? model_unit_values(store->model, u) : u->n_trained;
     if (first >= end && n > 0)
         return coded_parameters(store, unit, first, n, part);
-    const uint32_t buffer = store_buffer(store, unit, false);
+    const uint32_t buffer = frozen ? 0 : store_buffer(store, unit, false);
     char *const w = find_relayed(store, unit, buffer, first);
     char *const new_w = store->current && !frozen ? find_relayed(store, unit, !buffer, first) : NULL;
     struct parameters p = {.kernel = store->kernel, .n = n, .part = part, .first = first};

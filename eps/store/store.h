@@ -4,7 +4,7 @@
  * otherwise:
  *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment, which workers map read-only (struct plan_own); in fp32 it
  *                                             is the master
- *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: each trained unit's second buffer in that segment
+ *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: each unit's trained weights once more, in that segment
  *   LEDGER_MASTER         2, bf16 in training the low halves of the split master (proto/base/number.h)
  *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training
@@ -23,9 +23,9 @@
  * halves, moments and sums of these alone; it folds and updates no others. It has a copy of the weights of the
  * embedding's tables, and room for a few other units, the ring; both are fetched from their owners.
  *
- * With replay, a trained unit's relayed weights alternate between two buffers. Folds and updates read them from the
- * current one and write the other, so version t stands, whole, until folds of step t+1 begin. Low halves and moments
- * stay in place; frozen pieces of such a unit are in both buffers. The thread that updates may not be the one that
+ * With replay, a unit's trained weights alternate between two buffers. Folds and updates read them from the current one
+ * and write the other, so version t stands, whole, until folds of step t+1 begin. Low halves and moments stay in place,
+ * and so do frozen weights, which are in the first buffer alone. The thread that updates may not be the one that
  * answers pulls: the other buffer becomes current when the latter calls store_swap. The bits are those without replay.
  *
  * All but the segment is private to the daemon. Memory is bound by hwloc, requested in huge pages and page-locked where
@@ -97,10 +97,6 @@ void store_free(struct store *store); /* safe on a zeroed store */
 int store_draw(struct store *store, uint64_t seed);
 /* Draws the initial weights of one piece of a unit, as store_draw does. */
 void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece);
-/* With replay: copies the frozen pieces of trained units to their other buffer. For callers of store_draw_piece;
- * store_draw and store_load do it themselves. */
-void store_copy_frozen(struct store *store);
-
 /* Reads weights from open safetensors files of F32, F16 or BF16, which stay the caller's. The files' tensors are
  * matched with the model's before any is read: errors as weights_open (proto/model/weights.h). Then -EINVAL, with the
  * tensor's name, for a value that is not finite, and for a tied model's copy of its head that differs from the table of
@@ -134,8 +130,8 @@ static inline bool store_keeps(const struct store *store, uint32_t unit)
     return plan_keeps(&store->own, store->model, unit);
 }
 
-/* Offset of a buffer of a kept unit in a host's segment of weights, in bytes; it holds the trained weights, then the
- * frozen ones. own: the plan_own of that host, this one or another. */
+/* Offset of a buffer of a kept unit in a host's segment of weights, in bytes; it holds the trained weights, and
+ * the first one the frozen ones behind them. own: the plan_own of that host, this one or another. */
 uint64_t store_weights_at(const struct store *store, const struct plan_own *own, uint32_t unit, uint32_t buffer);
 /* Offset of a slot of the ring in this host's segment, in bytes. */
 uint64_t store_ring_at(const struct store *store, uint32_t slot);

@@ -21,8 +21,7 @@ struct store_codes store_codes(const struct store *store, uint32_t unit, const s
 {
     const struct model_unit *u = &store->model->units[unit];
     const uint64_t columns = piece->n / piece->n_rows;
-    char *const codes = (char *)store->weights.base +
-                        store_weights_at(store, &store->own, unit, store_buffer(store, unit, false)) +
+    char *const codes = (char *)store->weights.base + store_weights_at(store, &store->own, unit, 0) +
                         model_piece_at(u, piece, store->options.precision);
 
     assert(piece->form != FORM_VALUES);

@@ -1,4 +1,4 @@
-/* Fresh weights, drawn; and frozen ones, copied to their units' other buffers. */
+/* Fresh weights, drawn. */
 #include "eps/store/store.h"
 #include "eps/store/store_code.h"
 #include "eps/store/team.h"
@@ -25,6 +25,30 @@ static void clear_padding(float *drawn, const struct model *model, uint32_t tens
         drawn[at - first] = 0;
 }
 
+/* Elements first .. first+n-1 of a tensor. */
+static void draw_elements(float *out, const struct model_tensor *tensor, struct random_key key, uint32_t index,
+                          uint64_t first, size_t n)
+{
+    float factor = tensor->deviation;
+
+    switch (tensor->init) {
+    case MODEL_INIT_ZERO:
+    case MODEL_INIT_ONE:
+        for (size_t i = 0; i < n; i++)
+            out[i] = tensor->init == MODEL_INIT_ONE;
+        factor = 1;
+        break;
+    case MODEL_INIT_NORMAL:
+        random_normal(out, key, index, first, n);
+        break;
+    case MODEL_INIT_UNIFORM:
+        random_uniform(out, key, index, first, n);
+        break;
+    }
+    for (size_t i = 0; i < n; i++)
+        out[i] *= factor;
+}
+
 /* A store_source. */
 static int draw_run(void *context, uint64_t first, size_t n, float *drawn)
 {
@@ -36,11 +60,7 @@ static int draw_run(void *context, uint64_t first, size_t n, float *drawn)
 
     if (rc != 0)
         return rc;
-    if (tensor->init == MODEL_INIT_NORMAL)
-        random_normal(drawn, d->key, piece->tensor, at, n);
-    for (size_t i = 0; i < n; i++)
-        drawn[i] =
-            tensor->init == MODEL_INIT_NORMAL ? drawn[i] * tensor->deviation : (tensor->init == MODEL_INIT_ONE ? 1 : 0);
+    draw_elements(drawn, tensor, d->key, piece->tensor, at, n);
     clear_padding(drawn, d->store->model, piece->tensor, at, n);
     return 0;
 }
@@ -70,42 +90,5 @@ int store_draw(struct store *store, uint64_t seed)
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; store_keeps(store, u) && i < model->units[u].n_pieces; i++)
             store_draw_piece(store, seed, u, &model->pieces[model->units[u].first_piece + i]);
-    store_copy_frozen(store);
     return pieces_are_abandoned(store->options.pieces) ? -ECANCELED : 0;
-}
-
-/* Bytes to be copied, for the threads. */
-struct copy {
-    struct pieces *pieces;
-    char *to;
-    const char *from;
-};
-
-static void copy_range(void *data, size_t begin, size_t n)
-{
-    const struct copy *c = data;
-
-    pieces_copy(c->pieces, c->to + begin, c->from + begin, n);
-}
-
-static char *find_buffer(const struct store *store, uint32_t unit, uint32_t buffer)
-{
-    return (char *)store->weights.base + store_weights_at(store, &store->own, unit, buffer);
-}
-
-void store_copy_frozen(struct store *store)
-{
-    const enum number_type precision = store->options.precision;
-
-    for (uint32_t u = 0; store->current && u < store->model->n_units; u++) {
-        const struct model_unit *unit = &store->model->units[u];
-        const uint64_t first = unit->n_trained * number_bytes(precision);
-        if (unit->n_trained == 0 || !store_keeps(store, u))
-            continue;
-        const uint32_t buffer = store_buffer(store, u, false);
-        struct copy copy = {.pieces = store->options.pieces,
-                            .to = find_buffer(store, u, !buffer) + first,
-                            .from = find_buffer(store, u, buffer) + first};
-        team_run(model_unit_bytes(unit, precision) - first, copy_range, &copy);
-    }
 }

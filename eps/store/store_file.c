@@ -272,8 +272,6 @@ static int load_weights(struct loading *loading, const struct weights *weights, 
     }
     if (rc == 0 && weights->head)
         rc = check_head(loading, weights->head, err);
-    if (rc == 0)
-        store_copy_frozen(store);
     if (rc == 0 && pieces_are_abandoned(store->options.pieces)) /* while it drew */
         rc = error_set(err, -ECANCELED, "the job has ended");
     return rc;

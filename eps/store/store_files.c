@@ -92,7 +92,7 @@ static int write_runs(const struct target *to, const void *data, uint64_t n, uin
 
 static struct target weights_target(const struct store_files *files)
 {
-    return (struct target){&files->to_weights, CHECKPOINT_WEIGHTS, files->weights_file};
+    return (struct target){&files->to_weights, checkpoint_weights_name(files->store->model), files->weights_file};
 }
 
 static struct target moments_target(const struct store_files *files)
@@ -129,7 +129,8 @@ int store_files_begin(struct store_files *files, struct file to_weights, struct 
     files->n_written = 0;
     memset(files->updates, 0xff, files->store->model->n_tensors * sizeof *files->updates);
     if (checkpoint)
-        files->weights_file = checkpoint_add_file(checkpoint, CHECKPOINT_WEIGHTS, files->weights.file_bytes);
+        files->weights_file =
+            checkpoint_add_file(checkpoint, checkpoint_weights_name(files->store->model), files->weights.file_bytes);
     if (checkpoint && has_moments(files))
         files->moments_file = checkpoint_add_file(checkpoint, CHECKPOINT_MOMENTS, files->moments.file_bytes);
     if (files->weights_file && files->weights_runs)
@@ -188,7 +189,7 @@ static uint64_t offset_of(const struct store_files *files, enum array array, con
     const uint64_t first = piece->first_row * model->tensors[piece->tensor].shape[1] * sizeof(float);
 
     if (array == WEIGHTS)
-        return files->weights.offsets[piece->tensor] + first;
+        return files->weights.offsets[model->tensors[piece->tensor].place] + first;
     return files->moments.offsets[checkpoint_moment(model, array == SECOND_MOMENT, piece->tensor)] + first;
 }
 
@@ -203,7 +204,8 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
 
     for (uint32_t i = 0; rc == 0 && i < u->n_pieces; i++) {
         const struct model_piece *piece = &model->pieces[u->first_piece + i];
-        if (array != WEIGHTS && model->tensors[piece->tensor].frozen)
+        const struct model_tensor *tensor = &model->tensors[piece->tensor];
+        if (array == WEIGHTS ? !tensor->saved : tensor->frozen)
             continue;
         const uint64_t at = offset_of(files, array, piece);
         if (at != offset + (end - begin) * sizeof(float) || piece->offset != end || piece->offset == u->n_trained ||

@@ -1,4 +1,4 @@
-/* eps/store/store_files.h - model.safetensors and optimizer.safetensors, written unit by unit.
+/* eps/store/store_files.h - a checkpoint's weights and optimizer.safetensors, written unit by unit.
  *
  * A checkpoint's units are captured in the order in which the relay holds them back, while the optimizer works on the
  * others. So both files are laid out in advance, and each unit's weights and moments are written to their places when

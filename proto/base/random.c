@@ -33,6 +33,17 @@ void random_normal(float *out, struct random_key key, uint64_t row, uint64_t fir
     }
 }
 
+void random_uniform(float *out, struct random_key key, uint64_t row, uint64_t first, uint64_t n)
+{
+    for (uint64_t i = first; i < first + n;) {
+        uint32_t word[4];
+
+        random_quad(word, key, row, i / 4);
+        for (unsigned lane = (unsigned)(i % 4); lane < 4 && i < first + n; lane++, i++)
+            out[i - first] = (float)(((double)word[lane] + 0.5) * 0x1p-31 - 1);
+    }
+}
+
 uint64_t random_permute(struct random_key key, uint64_t index, uint64_t n)
 {
     unsigned half = 1;

@@ -23,6 +23,8 @@ enum random_site {
     RANDOM_MASKS, /* masked tokens (client/data/masks.h); unit 0: training, 1: evaluation; quad: position in the row */
     RANDOM_DROPOUT_CLASSIFIER_INPUT,
     RANDOM_DROPOUT_CLASSIFIER,
+    /* An adapter's input; plus the number of its first tensor in its program, so this is the last of the sites. */
+    RANDOM_DROPOUT_ADAPTER = 256,
 };
 
 struct random_key {
@@ -65,6 +67,9 @@ static inline uint32_t random_threshold(float p)
 /* n normal deviates of mean 0 and deviation 1: elements first .. first+n-1 of this row (Box-Muller on pairs of words).
  * Element i does not depend on first and n. */
 void random_normal(float *out, struct random_key key, uint64_t row, uint64_t first, uint64_t n);
+
+/* n numbers, uniform in (-1, 1): elements first .. first+n-1 of this row, each from a word of its own. */
+void random_uniform(float *out, struct random_key key, uint64_t row, uint64_t first, uint64_t n);
 
 /* A seeded permutation of 0..n-1, computed for one index without memory. A four-round Feistel network over the next
  * even power of two, repeated until the result is in range (cycle walking; Black & Rogaway 2002). n >= 1, index < n. */

@@ -1,5 +1,7 @@
 #include "proto/model/checkpoint.h"
 
+#include "proto/model/adapter.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -244,7 +246,9 @@ static int read_file_entry(struct checkpoint_file *file, const json_t *entry, st
 
 static int read_files(struct checkpoint *out, json_t *files, struct error *err)
 {
-    static const char *const needed[] = {CHECKPOINT_CONFIG, CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS};
+    const bool adapts = json_object_get(files, ADAPTER_WEIGHTS);
+    const char *const needed[] = {adapts ? ADAPTER_BASE : CHECKPOINT_CONFIG,
+                                  adapts ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS};
     const char *name;
     json_t *entry;
 

@@ -1,7 +1,9 @@
 /* proto/model/checkpoint.h - step-N/: the contents of a checkpoint directory, and how damage is detected.
  *
  *   config.json            the model's, with torch_dtype float32
- *   model.safetensors      weights, fp32, named as Hugging Face names them: what transformers loads
+ *   model.safetensors      weights, fp32, named as Hugging Face names them: what transformers loads; or, of a model with
+ *                          adapters, adapter_model.safetensors, beside adapter_config.json: what PEFT loads; its config
+ *                          is then base_config.json
  *   optimizer.safetensors  "m.NAME" and "v.NAME" (fp32) for each tensor, and "updates" (I64, one for each tensor in the
  *                          model's order): Adam's moments, and its t
  *   training.json          the step, the run's options, and checksums of every byte of the other files

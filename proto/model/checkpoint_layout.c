@@ -1,5 +1,7 @@
 #include "proto/model/checkpoint_layout.h"
 
+#include "proto/model/checkpoint.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,20 +13,38 @@ uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tens
 
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err)
 {
-    struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
+    struct safetensors_plan *plan = calloc(model->n_saved, sizeof *plan);
+    char(*names)[CHECKPOINT_TENSOR_BYTES] = calloc(model->n_saved, sizeof *names);
+    int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_saved);
 
-    if (!plan)
-        return error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
-    for (uint32_t i = 0; i < model->n_tensors; i++) {
-        const struct model_tensor *tensor = &model->tensors[i];
-        plan[i] = (struct safetensors_plan){tensor->name,
-                                            tensor->n_dims,
-                                            {tensor->shape[0], tensor->shape[1]},
-                                            SAFETENSORS_F32};
-    }
-    int rc = safetensors_layout_init(out, plan, model->n_tensors, err);
+    for (const struct model_tensor *t = model->tensors; !rc && t < model->tensors + model->n_tensors; t++)
+        if (t->saved)
+            plan[t->place] = (struct safetensors_plan){checkpoint_tensor_name(names[t->place], model, t),
+                                                       t->n_dims,
+                                                       {t->shape[0], t->shape[1]},
+                                                       SAFETENSORS_F32};
+    if (!rc)
+        rc = safetensors_layout_init(out, plan, model->n_saved, err);
     free(plan);
+    free(names);
     return rc;
+}
+
+const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const struct model *model,
+                                   const struct model_tensor *tensor)
+{
+    snprintf(out, CHECKPOINT_TENSOR_BYTES, "%s%s", model->config.adapter.rank > 0 ? ADAPTER_PREFIX : "", tensor->name);
+    return out;
+}
+
+const char *checkpoint_config_name(const struct model_config *config)
+{
+    return config->adapter.rank > 0 ? ADAPTER_BASE : CHECKPOINT_CONFIG;
+}
+
+const char *checkpoint_weights_name(const struct model *model)
+{
+    return model->config.adapter.rank > 0 ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS;
 }
 
 int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, struct error *err)

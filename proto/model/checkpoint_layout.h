@@ -1,7 +1,8 @@
 /* proto/model/checkpoint_layout.h - where each tensor lies in a checkpoint's two large files, known before they are
  * written.
  *
- * model.safetensors has the tensors in the model's order. optimizer.safetensors has first the updates, the widest type;
+ * model.safetensors has the tensors in the model's order; adapter_model.safetensors, in its stead, those that a model with
+ * adapters saves (struct model_tensor), whose names have PEFT's prefix. optimizer.safetensors has first the updates, the widest type;
  * then m, then v of the trained tensors, each in the model's order. So what lies together in a unit lies together in
  * the file. */
 #ifndef PROTO_MODEL_CHECKPOINT_LAYOUT_H
@@ -13,6 +14,13 @@
 /* -ENOMEM, -EFBIG. Undo: safetensors_layout_free. */
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err);
 int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, struct error *err);
+
+/* The names of the config, of the file of weights, and of a saved tensor in it. */
+enum { CHECKPOINT_TENSOR_BYTES = sizeof((struct model_tensor *)0)->name + sizeof ADAPTER_PREFIX };
+const char *checkpoint_config_name(const struct model_config *config);
+const char *checkpoint_weights_name(const struct model *model);
+const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const struct model *model,
+                                   const struct model_tensor *tensor);
 
 /* Index of a trained tensor's first or second moment in the layout of the moments. */
 uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor);

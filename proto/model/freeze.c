@@ -77,11 +77,8 @@ static void divide_unit(struct model *m, struct model_unit *unit, struct model_b
     m->segment_n += model_rounded(unit->n_relayed), m->segment_coded += unit->coded_bytes;
     unit->trained_offset = m->trained_n;
     m->trained_n += model_rounded(unit->n_trained);
-    unit->replay_offset = unit->coded_replay_offset = 0;
-    if (unit->n_trained > 0) {
-        unit->replay_offset = m->replay_n, unit->coded_replay_offset = m->replay_coded;
-        m->replay_n += model_rounded(unit->n_relayed), m->replay_coded += unit->coded_bytes;
-    }
+    unit->replay_offset = unit->n_trained > 0 ? m->replay_n : 0;
+    m->replay_n += model_rounded(unit->n_trained);
     m->n_trained += unit->n_trained;
     m->n_frozen_units += unit->n_trained == 0;
     m->n_slices += unit->n_slices;
@@ -123,7 +120,7 @@ static void find_alike(struct model *m)
 
 void model_divide(struct model *m, struct model_base base)
 {
-    m->segment_n = m->segment_coded = m->replay_n = m->replay_coded = 0;
+    m->segment_n = m->segment_coded = m->replay_n = 0;
     m->n_trained = m->trained_n = m->largest_trained = 0;
     m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = m->n_slices = 0;
     for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
@@ -190,9 +187,9 @@ int model_freeze(struct model *m, const char *patterns, struct model_base base, 
     char pattern[sizeof m->tensors->name];
     size_t n;
 
-    if (!patterns || !*patterns)
+    if ((!patterns || !*patterns) && base.others == FORM_VALUES && base.matrices == FORM_VALUES)
         return 0;
-    for (const char *at = patterns; at; at = at[n] ? at + n + 1 : NULL) {
+    for (const char *at = patterns && *patterns ? patterns : NULL; at; at = at[n] ? at + n + 1 : NULL) {
         n = strcspn(at, ",");
         snprintf(pattern, sizeof pattern, "%.*s", (int)n, at);
         if (n >= sizeof pattern || freeze_matches(m, pattern) == 0)

@@ -161,6 +161,8 @@ static void write_program(struct model *m, struct model_program *p,
     const struct family *family = m->config.family;
 
     write(&p->program, &m->config);
+    if (m->config.adapter.rank > 0)
+        model_adapt_program(&p->program, &m->config.adapter);
     for (uint32_t own = 0; family->own_domain && own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
         p->program.n_own[own] = family->own_domain(&m->config, own);
     model_complete_program(p);
@@ -246,7 +248,7 @@ static uint32_t add_tensor(struct model *m, uint64_t rows, uint64_t columns, enu
     t->n = t->shape[0] * t->shape[1];
     t->decays = columns != 0;
     t->init = init;
-    t->deviation = init == MODEL_INIT_NORMAL ? deviation : 0;
+    t->deviation = init == MODEL_INIT_NORMAL || init == MODEL_INIT_UNIFORM ? deviation : 0;
     m->n_parameters += t->n;
     return m->n_tensors++;
 }
@@ -331,6 +333,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
         memcpy(m->tensors[tensor].name, in_front, n_in_front); /* snprintf would take longer than all else here */
         memcpy(m->tensors[tensor].name + n_in_front, t->name, n);
         add_piece(m, tensor, 0, t->rows);
+        m->tensors[tensor].adapts = t->adapts;
         if (t - p->tensors == p->logit_bias)
             m->logit_bias = &m->tensors[tensor];
     }
@@ -474,8 +477,13 @@ int model_init(struct model *out, const struct model_config *config, struct erro
         model_free(m);
         return refuse_memory(config, err);
     }
+    model_set_saved(m);
     model_divide(m, (struct model_base){FORM_VALUES, FORM_VALUES});
-    return 0;
+    if (m->n_trained > 0)
+        return 0;
+    model_free(m);
+    return error_set(err, -EINVAL, "the adapter adapts no layer of this model: its modules are %.200s",
+                     config->adapter.modules);
 }
 
 void model_free(struct model *model)

@@ -19,6 +19,7 @@
 #include "proto/base/error.h"
 #include "proto/base/form.h"
 #include "proto/base/number.h"
+#include "proto/model/adapter.h"
 #include "proto/model/decoder.h"
 #include "proto/model/encoder.h"
 #include "proto/model/gpt2.h"
@@ -43,7 +44,8 @@ struct model_config {
     bool regression;         /* the classifier's one label is a number */
     bool has_padding;        /* the input does not train the row of token `padding` in the table of tokens */
     uint32_t padding;        /* a token, if has_padding */
-    union {                  /* the family's own numbers: only its own file reads them */
+    struct model_adapter adapter;
+    union { /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;
         struct encoder_config encoder;
@@ -62,10 +64,13 @@ struct model_tensor {
     uint64_t shape[2]; /* rows, columns; a vector is (n), shape[1] = 1 */
     uint64_t n;        /* elements */
     bool decays;       /* weight decay: matrices yes, biases and norms no */
-    bool frozen;       /* not trained: model_freeze */
+    bool frozen;       /* not trained: model_freeze, or the base of an adapter */
+    bool adapts;       /* of an adapter: the base's files do not have it */
+    bool saved;        /* in checkpoints: all, or of a model with adapters what its base does not hold */
+    uint32_t place;    /* index among the saved tensors, if it is saved */
     uint32_t rank;     /* index among the trained tensors, if it is trained */
     enum model_init init;
-    float deviation; /* standard deviation for MODEL_INIT_NORMAL */
+    float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
 };
 
 /* Consecutive rows of one tensor inside one unit. */
@@ -95,11 +100,10 @@ struct model_unit {
     uint64_t n_relayed;             /* elements that are relayed in the job's type; as model_rounded, if coded pieces
                                      * follow them */
     uint64_t coded_bytes;           /* bytes of the coded pieces */
-    uint64_t offset;         /* elements from the weight segment's start, besides coded bytes; as model_rounded */
-    uint64_t coded_offset;   /* coded bytes from the weight segment's start, besides elements */
-    uint64_t trained_offset; /* elements from the start of an array of the trained ones; as model_rounded */
-    /* The same, from the start of second buffers, in jobs with replay; 0 if nothing of the unit is trained. */
-    uint64_t replay_offset, coded_replay_offset;
+    uint64_t offset;          /* elements from the weight segment's start, besides coded bytes; as model_rounded */
+    uint64_t coded_offset;    /* coded bytes from the weight segment's start, besides elements */
+    uint64_t trained_offset;  /* elements from the start of an array of the trained ones; as model_rounded */
+    uint64_t replay_offset;   /* elements from the start of second buffers, in jobs with replay; as model_rounded */
     uint32_t n_slices;        /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;        /* 2 when tied */
     uint32_t program;         /* index of the program that the unit's layer runs; 0 for a table's unit */
@@ -220,12 +224,12 @@ struct model {
     uint64_t n_parameters; /* tied parameters count once */
     /* The weight segment without replay, padding included: elements, and coded bytes. */
     uint64_t segment_n, segment_coded;
-    /* What replay adds to it: a second buffer of each unit with trained pieces. */
-    uint64_t replay_n, replay_coded;
+    uint64_t replay_n;     /* elements that replay adds to it: a second buffer of each unit's trained ones */
     uint64_t largest_unit; /* elements */
     /* Elements of the trained tensors: all of them; with each unit's padding; the most in one unit. */
     uint64_t n_trained, trained_n, largest_trained;
     uint32_t n_trained_tensors, n_frozen_units; /* units without a trained piece */
+    uint32_t n_saved;                           /* tensors in checkpoints */
     uint32_t n_slices;                          /* slices of all units */
     uint32_t *trained_visits; /* (n_trained_visits) visits of units with trained pieces, bottom first */
     uint32_t *trained_below;  /* (n_visits) how many trained_visits are below the visit */
@@ -272,7 +276,7 @@ struct model_base {
 struct model_base model_base_of(enum form base, enum number_type precision);
 
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
- * without the family's prefix, separated by commas; NULL or "": nothing. Called once, after model_init. -EINVAL with a
+ * without the family's prefix, separated by commas; NULL or "": none but those of the base of an adapter. Called once, after model_init. -EINVAL with a
  * sentence if a pattern matches no tensor or no tensor is left to train; the model can then only be freed. */
 int model_freeze(struct model *model, const char *patterns, struct model_base base, struct error *err);
 

@@ -301,7 +301,7 @@ static int check_inner(const struct family *family, const char *name, const json
 /* Accepts the keys that the family has, and those that change nothing. */
 static int check_pair(const struct family *family, const char *name, const json_t *value, struct error *err)
 {
-    if (strcmp(name, "model_type") == 0 || strcmp(name, "architectures") == 0)
+    if (strcmp(name, "model_type") == 0 || strcmp(name, "architectures") == 0 || strcmp(name, ADAPTER_KEY) == 0)
         return 0; /* read apart */
     if (is_object(family, name))
         return check_inner(family, name, value, err);
@@ -463,6 +463,9 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
             return rc;
     }
     if ((rc = read_labels(out, object, err)) != 0)
+        return rc;
+    if (json_object_get(object, ADAPTER_KEY) &&
+        (rc = model_adapter_read(&out->adapter, json_object_get(object, ADAPTER_KEY), err)) != 0)
         return rc;
     family->complete(out);
     rc = model_config_check(out, err);

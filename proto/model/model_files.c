@@ -1,5 +1,7 @@
 #include "proto/model/model_files.h"
 
+#include "proto/model/adapter.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +22,7 @@ static const char *const names[] = {
     "chat_template.jinja",
     "generation_config.json",
     "tokenizer.model",
+    ADAPTER_CONFIG,
 };
 
 static bool is_name(const char *name)

@@ -18,7 +18,8 @@
 enum { MODEL_FILES_MAX_BYTES = 40 << 20 };
 
 /* Reads a directory's files: any of tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, vocab.txt,
- * special_tokens_map.json, added_tokens.json, chat_template.jinja, generation_config.json and tokenizer.model. *out is an
+ * special_tokens_map.json, added_tokens.json, chat_template.jinja, generation_config.json, tokenizer.model and an adapter's
+ * adapter_config.json. *out is an
  * object, owned (json_decref), maybe empty. -EINVAL (not UTF-8, Git LFS's pointer), -EFBIG, -errno, with a sentence that
  * names the file. */
 int model_files_read(json_t **out, const char *directory, struct error *err);

@@ -17,6 +17,12 @@ const char *model_without_prefix(const struct model *model, const char *name);
 /* The head's table. */
 const char *model_logits_name(const struct model *model);
 
+/* Adds adapters to a program. */
+void model_adapt_program(struct program *p, const struct model_adapter *adapter);
+
+/* Sets what is saved; and freezes the rest, which is the base of an adapter. Before model_divide. */
+void model_set_saved(struct model *model);
+
 /* Sets all that depends on which tensors are frozen, and on their forms. After model_bind_values, and whenever that changes. */
 void model_divide(struct model *model, struct model_base base);
 

@@ -1,5 +1,6 @@
 #include "proto/model/weights.h"
 
+#include "proto/model/checkpoint_layout.h"
 #include "proto/model/family.h"
 #include "proto/model/wrapper.h"
 
@@ -145,6 +146,25 @@ static const struct safetensors_entry *take(struct search *search, struct tally 
     return search->found;
 }
 
+/* Finds a tensor that adapter_model.safetensors may have, by its name there. The base's, if it has one, is then not asked
+ * for. */
+static const struct safetensors_entry *take_adapted(struct search *search, struct tally *tally,
+                                                    const struct model_tensor *tensor, const struct family *family)
+{
+    char name[CHECKPOINT_TENSOR_BYTES];
+    struct tally ignored = {0};
+
+    snprintf(name, sizeof name, "%s%s", ADAPTER_PREFIX, tensor->name);
+    search->found = NULL, search->n_found = 0;
+    search_name(search, name);
+    const struct safetensors_entry *const found = search->found;
+    if (search->n_found > 1)
+        note(tally, DOUBLED, "%.64s is there twice", name);
+    const struct safetensors_entry *const in_base =
+        tensor->adapts ? NULL : take(search, found ? &ignored : tally, tensor->name, family);
+    return found ? found : in_base;
+}
+
 /* Finds a tied model's copy of its head. A table that is there under the head's name alone is taken from there. */
 static void take_head(struct weights *out, const struct model *model, struct search *search, struct tally *tally)
 {
@@ -180,19 +200,43 @@ static void take_bias(struct weights *out, const struct model *model, struct sea
         out->entries[model->logit_bias - model->tensors] = bias;
 }
 
-static void match(struct weights *out, const struct model *model, uint32_t first_drawn, struct tally *tally)
+/* True if an adapter's file has the tensor, whatever the base has. */
+static bool is_adapted(const struct model *model, const struct model_tensor *tensor)
+{
+    return model->config.adapter.rank > 0 && tensor->saved;
+}
+
+/* What files may lack when training begins. */
+struct drawn {
+    uint32_t first; /* tensors from this one on */
+    bool adapters;  /* all tensors of adapters, or none */
+};
+
+/* True if the files have a tensor of an adapter. */
+static bool has_adapters(const struct weights *weights, const struct model *model)
+{
+    bool any = false;
+
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        any |= model->tensors[t].adapts && weights->entries[t];
+    return any;
+}
+
+static void match(struct weights *out, const struct model *model, struct drawn drawn, struct tally *tally)
 {
     struct search search = {.weights = out};
 
     find_wrapper(out);
     for (uint32_t t = 0; t < model->n_tensors; t++)
-        out->entries[t] = take(&search, tally, model->tensors[t].name, model->config.family);
+        out->entries[t] = is_adapted(model, &model->tensors[t])
+                              ? take_adapted(&search, tally, &model->tensors[t], model->config.family)
+                              : take(&search, tally, model->tensors[t].name, model->config.family);
     take_head(out, model, &search, tally);
     take_bias(out, model, &search, tally);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         if (out->entries[t])
             check_entry(tally, out->entries[t], &model->tensors[t]);
-        else if (t < first_drawn)
+        else if (model->tensors[t].adapts ? !drawn.adapters || has_adapters(out, model) : t < drawn.first)
             note(tally, MISSING, "%.64s is missing", model->tensors[t].name);
     }
     for (unsigned i = 0; i < out->n_files; i++)
@@ -255,9 +299,8 @@ static int read_headers(struct weights *out, const struct model *model, const st
     return rc;
 }
 
-/* first_drawn: tensors from this one on may be missing. */
 static int open_files(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
-                      uint32_t first_drawn, struct reserve *reserve, struct error *err)
+                      struct drawn drawn, struct reserve *reserve, struct error *err)
 {
     struct reserve own = {0};
     struct tally tally = {0};
@@ -270,7 +313,7 @@ static int open_files(struct weights *out, const struct model *model, const stru
     }
     int rc = read_headers(out, model, files, n_files, reserve, err);
     if (rc == 0) {
-        match(out, model, first_drawn, &tally);
+        match(out, model, drawn, &tally);
         rc = report(&tally, err);
     }
     if (rc != 0)
@@ -281,14 +324,15 @@ static int open_files(struct weights *out, const struct model *model, const stru
 int weights_open(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
                  struct reserve *reserve, struct error *err)
 {
-    return open_files(out, model, files, n_files, model->n_tensors, reserve, err);
+    return open_files(out, model, files, n_files, (struct drawn){model->n_tensors, false}, reserve, err);
 }
 
 int weights_open_base(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
                       struct reserve *reserve, struct error *err)
 {
-    return open_files(out, model, files, n_files,
-                      model->config.n_labels ? model_first_above_blocks(model) : model->n_tensors, reserve, err);
+    const uint32_t first = model->config.n_labels ? model_first_above_blocks(model) : model->n_tensors;
+
+    return open_files(out, model, files, n_files, (struct drawn){first, true}, reserve, err);
 }
 
 uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *weights, const struct model *model)
@@ -298,7 +342,7 @@ uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *
 
     out[0] = 0;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        if (weights->entries[t])
+        if (weights->entries[t] || model->tensors[t].adapts)
             continue;
         if (n < WEIGHTS_MISSING_BYTES)
             n += (size_t)snprintf(out + n, WEIGHTS_MISSING_BYTES - n, "%s%s", n_missing ? ", " : "",
@@ -319,7 +363,7 @@ enum safetensors_type weights_type(const struct weights *weights, const struct m
     const enum safetensors_type type = weights->entries[0]->type;
 
     for (uint32_t t = 1; t < model->n_tensors; t++)
-        if (weights->entries[t] && weights->entries[t]->type != type)
+        if (weights->entries[t] && weights->entries[t]->type != type && !is_adapted(model, &model->tensors[t]))
             return SAFETENSORS_F32;
     return type;
 }

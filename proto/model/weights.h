@@ -1,7 +1,8 @@
 /* proto/model/weights.h - matches the tensors in files of weights with those of a model.
  *
  * Only headers are read, so that a directory of 200 GB is accepted or refused at once. Names in the files may lack the
- * family's prefix, or be old ones (struct family). Two kinds of tensors are no weights of their own: those that the
+ * family's prefix, or be old ones (struct family). Those of a model with adapters are its base's files and an adapter's,
+ * whose tensors replace those of the base that are trained with it. Two kinds of tensors are no weights of their own: those that the
  * model has no use for (model_is_mask), and a tied model's copy of its head. */
 #ifndef PROTO_MODEL_WEIGHTS_H
 #define PROTO_MODEL_WEIGHTS_H
@@ -37,16 +38,17 @@ int weights_open(struct weights *out, const struct model *model, const struct fi
 void weights_close(struct weights *weights); /* safe on a zeroed one */
 
 /* weights_open for a model whose training begins. A classifier's tensors above the blocks may be missing, as they are
- * in the files of an encoder without a head: their entries are NULL, and store_load draws them. */
+ * in the files of an encoder without a head, and those of adapters, if all are: their entries are NULL, and store_load
+ * draws them. */
 int weights_open_base(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
                       struct reserve *reserve, struct error *err);
 
-/* The names of missing tensors, "bert.pooler.dense.weight, classifier.weight", cut to fit; "" if there are none.
- * Returns how many there are. */
+/* The names of missing tensors, "bert.pooler.dense.weight, classifier.weight", cut to fit; "" if there are none. Those
+ * of adapters do not count. Returns how many there are. */
 enum { WEIGHTS_MISSING_BYTES = 512 };
 uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *weights, const struct model *model);
 
-/* The type of all tensors; if they differ, F32, which holds any of them exactly. */
+/* The type of all tensors but those in an adapter's file; if they differ, F32, which holds any of them exactly. */
 enum safetensors_type weights_type(const struct weights *weights, const struct model *model);
 
 bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor);

@@ -204,11 +204,15 @@ static int weights(struct payload_range *out, const struct payload *p, const str
 {
     if (m->weights.unit >= p->model.n_units)
         return -EPROTO;
-    const uint64_t bytes = model_unit_bytes(&p->model.units[m->weights.unit], goal_of(p)->precision);
-    const uint64_t most = p->segments[PAYLOAD_WEIGHTS].bytes;
-    if (bytes > most || m->weights.at > most - bytes)
+    const struct model_unit *unit = &p->model.units[m->weights.unit];
+    const uint64_t trained = unit->n_trained * number_bytes(goal_of(p)->precision),
+                   bytes = model_unit_bytes(unit, goal_of(p)->precision), most = p->segments[PAYLOAD_WEIGHTS].bytes;
+    if (bytes > most || m->weights.at > most - trained || m->weights.frozen_at > most - bytes)
         return -EPROTO;
-    return one(out, PAYLOAD_WEIGHTS, m->weights.at, bytes);
+    if (m->weights.at == m->weights.frozen_at)
+        return one(out, PAYLOAD_WEIGHTS, m->weights.at, bytes);
+    const int k = one(out, PAYLOAD_WEIGHTS, m->weights.at, trained);
+    return k + one(&out[k], PAYLOAD_WEIGHTS, m->weights.frozen_at + trained, bytes - trained);
 }
 
 static int contribution(struct payload_range *out, struct payload *p, const struct message *m)

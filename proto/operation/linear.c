@@ -61,19 +61,22 @@ static int activation_before(const struct program *p, int operation)
     return program_count_readers(p, p->operations[maker].inputs[0]) == 1 ? maker : SCHEDULE_NONE;
 }
 
-/* First the gradients of weight and bias, then that of x, or of the operand of the activation that made x. */
+/* First the gradients of weight and bias, if they are trained, then that of x, or of the operand of the activation that made x. */
 static void differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
     const int activation = activation_before(b->program, operation);
 
-    schedule_ensure(b, op->inputs[0]);
-    struct schedule_step *step = schedule_begin_step(b, SCHEDULE_CONTRIBUTE, operation);
-    step->contributes = true;
-    step->inputs[0] = schedule_read(b, op->inputs[0]);
-    step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
-    schedule_end_step(b);
+    struct schedule_step *step;
 
+    if (!op->frozen) {
+        schedule_ensure(b, op->inputs[0]);
+        step = schedule_begin_step(b, SCHEDULE_CONTRIBUTE, operation);
+        step->contributes = true;
+        step->inputs[0] = schedule_read(b, op->inputs[0]);
+        step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
+        schedule_end_step(b);
+    }
     if (activation != SCHEDULE_NONE)
         schedule_ensure(b, b->program->operations[activation].inputs[0]);
     step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
@@ -215,5 +218,9 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     }
 }
 
-const struct operation operation_linear = {
-    .name = "linear", .reads_inputs = OPERATION_FIRST, .absorb = absorb, .differentiate = differentiate, .run = run};
+const struct operation operation_linear = {.name = "linear",
+                                           .reads_inputs = OPERATION_FIRST,
+                                           .reads_frozen = OPERATION_FIRST,
+                                           .absorb = absorb,
+                                           .differentiate = differentiate,
+                                           .run = run};

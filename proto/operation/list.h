@@ -5,6 +5,7 @@
 #define PROTO_OPERATION_LIST_H
 
 #include "proto/operation/activation.h"
+#include "proto/operation/adapter.h"
 #include "proto/operation/add.h"
 #include "proto/operation/attention.h"
 #include "proto/operation/batch_norm.h"
@@ -22,6 +23,7 @@
 #define OPERATIONS(X)                                                                                                  \
     X(norm, program_norm_options)                                                                                      \
     X(linear, program_linear_maps)                                                                                     \
+    X(adapter, program_adapter_options)                                                                                \
     X(head_norm, program_head_norm_options)                                                                            \
     X(rope, program_rotation)                                                                                          \
     X(attention, program_attention_options)                                                                            \

@@ -28,6 +28,7 @@ struct operation {
     const char *name;
     const char *result;                  /* what a plan calls its outputs if it keeps them; NULL: `name` */
     uint8_t reads_inputs, reads_outputs; /* sets: what the operation's backward reads */
+    uint8_t reads_frozen;                /* set: which of these inputs serve its tensors' gradients alone */
     uint8_t over_inputs;                 /* set: output 0 may be written over them */
     bool gradient_over; /* the gradient of input 0 may overwrite that of output 0, unless it accumulates */
     bool cheap;         /* element by element or row by row: recomputed in backward rather than kept */
@@ -42,6 +43,12 @@ struct operation {
                         const struct operation_setting *setting);
     void (*run)(const struct operation_run *r, const struct schedule_step *step);
 };
+
+/* Set of the inputs that the operation's backward reads. */
+static inline uint8_t operation_reads(const struct program_operation *op)
+{
+    return op->frozen ? op->kind->reads_inputs & (uint8_t)~op->kind->reads_frozen : op->kind->reads_inputs;
+}
 
 /* In generation: new tokens of one text, side by side with those of others. */
 struct operation_span {

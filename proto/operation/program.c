@@ -219,7 +219,7 @@ uint64_t program_read_backward(const struct program *p)
     uint64_t read = 0;
 
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        read |= pick(op->inputs, op->n_inputs, op->kind->reads_inputs) |
+        read |= pick(op->inputs, op->n_inputs, operation_reads(op)) |
                 pick(op->outputs, op->n_outputs, op->kind->reads_outputs);
     return read;
 }

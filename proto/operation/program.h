@@ -26,7 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum model_init { MODEL_INIT_ZERO, MODEL_INIT_ONE, MODEL_INIT_NORMAL };
+enum model_init { MODEL_INIT_ZERO, MODEL_INIT_ONE, MODEL_INIT_NORMAL, MODEL_INIT_UNIFORM };
 
 /* Sets of operations and of values are bits of 64. */
 enum {
@@ -71,7 +71,8 @@ struct program_tensor {
     char name[PROGRAM_NAME_BYTES]; /* "attn.c_attn.weight" */
     uint32_t rows, columns;        /* columns 0: a vector */
     enum model_init init;
-    float deviation; /* standard deviation for MODEL_INIT_NORMAL */
+    float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
+    bool adapts;     /* of an adapter */
 };
 
 struct program_operation {
@@ -79,6 +80,7 @@ struct program_operation {
     int n_inputs, n_outputs;
     int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS];
     int tensor, n_tensors; /* the first: weights, then biases */
+    bool frozen;           /* its tensors are not trained: no layer that runs the program needs their gradients */
 #define PROGRAM_OPTIONS(name, options) struct options name;
     union { /* by kind */
         OPERATIONS(PROGRAM_OPTIONS)

@@ -50,15 +50,22 @@ struct device_evaluation {
         *logits; /* (batch, plan_row_outputs): these rows' are written. NULL: they are not needed, or there are none */
 };
 
+/* Where a unit is in host memory, as it is relayed: its first byte. Trained weights are read from one place, those behind
+ * them from another, or mostly from the same. */
+struct device_link_weights {
+    const void *trained, *frozen;
+    bool lent; /* until the next wait; an embedding's table never is */
+};
+
 /* All calls return 0, -ECANCELED if the job ended meanwhile, or -EPROTO if the other side broke the rules: the step
  * then returns that at once. */
 struct device_link {
     /* Requests a unit and returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier
      * visit left on the device (the head's top one, when forward turns into backward) is not requested again. */
     int (*pull)(void *context, uint64_t version, uint32_t unit);
-    /* Waits for the oldest pull. *weights (unit.n values) stays readable until the step's end, for generation until the
-     * job's; if it is *lent, which an embedding's table never is, until the next wait. */
-    int (*wait_weights)(void *context, const void **weights, bool *lent);
+    /* Waits for the oldest pull. *weights stays readable until the step's end, for generation until the job's, unless it
+     * is lent. */
+    int (*wait_weights)(void *context, struct device_link_weights *weights);
     /* sum: the sum of -log p over the part's labels, in nats, or of the losses of its pairs; not divided by T. rewards:
      * those of the pairs, else zeros. Called once for each part, ascending. */
     int (*loss)(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite);

@@ -195,15 +195,14 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return 0;
 }
 
-static int wait_weights(void *context, const void **weights, bool *lent)
+static int wait_weights(void *context, struct device_link_weights *weights)
 {
     struct timeline *t = context;
     const uint32_t unit = t->asked[t->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS];
 
     while (t->worker.model.units[unit].n_trained > 0 && t->units[unit].updates < t->version && verdict(t) == 0)
         clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER);
-    *weights = CLOCK_ADDRESS;
-    *lent = false;
+    *weights = (struct device_link_weights){.trained = CLOCK_ADDRESS, .frozen = CLOCK_ADDRESS};
     return verdict(t);
 }
 

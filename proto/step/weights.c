@@ -126,14 +126,23 @@ static void *device_address(struct device_weights *weights, uint32_t place)
     return arena + w->plan.weights[find(weights, unit) - weights->buffers];
 }
 
+static void copy(const struct device_worker *w, char *to, const void *from, uint64_t first, uint64_t end)
+{
+    if (first < end)
+        w->ops->upload(w->dev, to + first, (const char *)from + first, end - first);
+}
+
 /* Uploads bytes first .. end-1 of a unit. */
-static void upload(const struct device_worker *w, uint32_t unit, void *to, const void *host, uint64_t first,
-                   uint64_t end)
+static void upload(const struct device_worker *w, uint32_t unit, void *to, const struct device_link_weights *from,
+                   uint64_t first, uint64_t end)
 {
     const uint64_t since = trace_begin(w->trace);
+    const uint64_t trained = w->model.units[unit].n_trained * number_bytes(w->plan.setting.goal.precision);
+    const uint64_t border = from->trained == from->frozen || trained > end ? end : trained < first ? first : trained;
     char name[MODEL_NAME_BYTES];
 
-    w->ops->upload(w->dev, (char *)to + first, (const char *)host + first, end - first);
+    copy(w, to, from->trained, first, border);
+    copy(w, to, from->frozen, border, end);
     if (w->trace)
         trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, unit),
                   (struct trace_arg[]){{"bytes", end - first}, {NULL, 0}});
@@ -159,10 +168,10 @@ static int wait_weights(struct device_weights *weights)
     const struct device_worker *w = weights->worker;
     int rc = 0;
 
-    if (weights->coming.lent)
+    if (weights->coming.from.lent)
         rc = w->ops->finish(w->dev, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
-    weights->coming.lent = false;
-    return rc ? rc : weights->link->wait_weights(weights->context, &weights->coming.host, &weights->coming.lent);
+    weights->coming.from.lent = false;
+    return rc ? rc : weights->link->wait_weights(weights->context, &weights->coming.from);
 }
 
 /* Visits need their units in the order of the pulls, so the oldest pull is this one's. */
@@ -192,7 +201,7 @@ static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t
         return;
     if (from == BUFFER)
         w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, find(weights, unit)->used);
-    upload(w, unit, device_address(weights, place), weights->coming.host, weights->coming.sent, end);
+    upload(w, unit, device_address(weights, place), &weights->coming.from, weights->coming.sent, end);
     weights->coming.sent = end;
 }
 
@@ -252,7 +261,7 @@ static const void *decode(struct device_weights *weights, uint32_t unit, const v
 int device_weights_next(struct device_weights *weights, uint32_t place, struct device_weights_at *out)
 {
     const struct device_worker *w = weights->worker;
-    bool has_arrived = weights->coming.host && weights->coming.place == place;
+    bool has_arrived = weights->coming.from.trained && weights->coming.place == place;
 
     leave(weights, place);
     int rc = arrange(weights, place);
@@ -271,7 +280,8 @@ int device_weights_next(struct device_weights *weights, uint32_t place, struct d
         clear_padding(weights, place);
     const enum location from = locate(weights, place);
     if (from == HOST)
-        out->relayed = has_arrived ? weights->coming.host : w->tables[place]; /* the embedding's visits come first */
+        out->relayed =
+            has_arrived ? weights->coming.from.trained : w->tables[place]; /* the embedding's visits come first */
     else if (from != NOWHERE) {
         out->relayed = device_address(weights, place);
         out->decoded = decode(weights, unit_at(weights, place), out->relayed);
@@ -285,7 +295,7 @@ int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_
 
     if (weights->n_pending > 0 && weights->pending[0] == place)
         rc = receive(weights, place);
-    if (rc == 0 && weights->coming.host && weights->coming.place == place)
+    if (rc == 0 && weights->coming.from.trained && weights->coming.place == place)
         upload_piece(weights, done, n);
     return rc;
 }
@@ -307,10 +317,10 @@ int device_weights_load(struct device_weights *weights)
             rc = wait_weights(weights);
         if (rc == 0 && at < n_resident) {
             const uint32_t unit = plan_unit_at(&w->model, at);
-            upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), weights->coming.host, 0,
+            upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), &weights->coming.from, 0,
                    model_unit_bytes(&w->model.units[unit], w->plan.setting.goal.precision));
         } else if (rc == 0)
-            w->tables[at - n_resident] = weights->coming.host;
+            w->tables[at - n_resident] = weights->coming.from.trained;
     }
     return rc;
 }

@@ -30,9 +30,8 @@ struct device_weights {
     uint32_t n_pending;
     struct {
         uint32_t place;
-        const void *host; /* NULL: nothing was received ahead */
-        bool lent;
-        uint64_t sent; /* bytes queued */
+        struct device_link_weights from; /* NULL: nothing was received ahead */
+        uint64_t sent;                   /* bytes queued */
     } coming;
     bool has_decoded; /* decoded pieces on the device are those of unit `decoded` */
     uint32_t decoded;

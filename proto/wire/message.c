@@ -154,8 +154,9 @@ static void weights(struct wire *w, struct message *m)
     wire_u64(w, &m->weights.version);
     wire_u32(w, &m->weights.unit);
     wire_u64(w, &m->weights.at);
+    wire_u64(w, &m->weights.frozen_at);
     wire_flag(w, &m->weights.lent);
-    if (m->weights.at % 64)
+    if (m->weights.at % 64 || m->weights.frozen_at % 64)
         wire_wrong(w, "weights that are not at a multiple of 64 bytes");
 }
 

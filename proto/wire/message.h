@@ -75,7 +75,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 28,
+    MESSAGE_VERSION = 29,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -320,7 +320,9 @@ struct message {
         struct {
             uint64_t version;
             uint32_t unit;
-            uint64_t at; /* bytes from the start of the weights' segment, a multiple of 64 */
+            /* Where the unit is that has the trained weights, and the one that has the frozen ones behind them: bytes
+             * from the start of the weights' segment, multiples of 64. With replay they may be two. */
+            uint64_t at, frozen_at;
             bool lent;   /* the place is another unit's next: the worker says READ when it needs it no more */
         } weights;
         struct {

@@ -1,5 +1,6 @@
 #include "proto/wire/training_text.h"
 
+#include "proto/model/adapter.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/model_files.h"
 #include "proto/model/output.h"
@@ -73,7 +74,8 @@ int training_text_seal(int *fd, json_t *options, json_t *files, size_t room, str
 
 static bool is_own_name(const char *name)
 {
-    static const char *const own[] = {CHECKPOINT_CONFIG, CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_TRAINING};
+    static const char *const own[] = {CHECKPOINT_CONFIG, CHECKPOINT_WEIGHTS, ADAPTER_BASE,
+                                      ADAPTER_WEIGHTS,   CHECKPOINT_MOMENTS, CHECKPOINT_TRAINING};
 
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (strcmp(name, own[i]) == 0)

@@ -74,6 +74,8 @@ TEST_EACH(matmul_is_the_product, COUNT(shapes) * NUMBER_TYPES * N_TRANSPOSITIONS
             struct call_test test = product(s, type, way & 1, way & 2);
             test.call.matmul.wide = wide, test.call.matmul.beta = (float)beta;
             call_check(&test);
+            test.call.matmul.factor = 1.75f;
+            call_check(&test);
         }
 }
 

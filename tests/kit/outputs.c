@@ -2,6 +2,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 
+#include "proto/model/adapter.h"
 #include "proto/model/checkpoint.h"
 
 #include <check.h>
@@ -66,17 +67,30 @@ void outputs_check_same(const char *directory, const char *other, const char *na
     ck_assert_int_eq(system(command), 0);
 }
 
+/* Weights, or an adapter's. */
+static void check_same_weights(const char *directory, const char *other)
+{
+    char path[700];
+
+    snprintf(path, sizeof path, "%s/" ADAPTER_WEIGHTS, directory);
+    outputs_check_same(directory, other, access(path, F_OK) == 0 ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS);
+}
+
 void outputs_check_same_state(const char *step, const char *other)
 {
-    outputs_check_same(step, other, CHECKPOINT_WEIGHTS);
+    check_same_weights(step, other);
     outputs_check_same(step, other, CHECKPOINT_MOMENTS);
     outputs_check_same(step, other, CHECKPOINT_TRAINING);
 }
 
 void outputs_check_same_latest(const char *out, const char *other)
 {
-    outputs_check_same(out, other, "latest/" CHECKPOINT_WEIGHTS);
-    outputs_check_same(out, other, "latest/" CHECKPOINT_MOMENTS);
+    char one[300], two[300];
+
+    snprintf(one, sizeof one, "%s/latest", out);
+    snprintf(two, sizeof two, "%s/latest", other);
+    check_same_weights(one, two);
+    outputs_check_same(one, two, CHECKPOINT_MOMENTS);
 }
 
 static json_t *read_lines(const char *out)

@@ -95,13 +95,13 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return 0;
 }
 
-static int wait_weights(void *context, const void **weights, bool *lent)
+static int wait_weights(void *context, struct device_link_weights *weights)
 {
     struct bench *b = context;
-
-    *lent = false;
-    *weights =
+    const float *const at =
         (const float *)b->store.weights.base + b->model.units[b->pulled[b->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS]].offset;
+
+    *weights = (struct device_link_weights){.trained = at, .frozen = at};
     return 0;
 }
 

@@ -66,10 +66,11 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return 0;
 }
 
-static int wait_weights(void *context, const void **weights, bool *lent)
+static int wait_weights(void *context, struct device_link_weights *weights)
 {
-    *lent = false;
-    *weights = ((struct resident *)context)->weights;
+    const void *const at = ((struct resident *)context)->weights;
+
+    *weights = (struct device_link_weights){.trained = at, .frozen = at};
     return 0;
 }
 

@@ -35,7 +35,8 @@ void KERNEL_NAME(cpu_matmul)(struct device *dev, const struct device_matmul *op)
 {
     size_t height, width, n_down, n_across;
 
-    assert(op->k > 0 && (op->beta == 0 || (op->beta == 1 && op->epilogue == DEVICE_NO_EPILOGUE)));
+    assert(op->k > 0 && (op->beta == 0 || op->beta == 1));
+    assert(op->epilogue == DEVICE_NO_EPILOGUE || (op->beta == 0 && op->factor == 0));
     if (op->m == 1 && !op->transpose_a) { /* packing b would not pay, as it is used once */
         dev->kernels->single(dev, op);
         return;

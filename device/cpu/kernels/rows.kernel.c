@@ -198,13 +198,14 @@ VECTOR_INLINE void finish_rows(const struct device_matmul *op, const struct cpu_
                                size_t stride, enum device_epilogue epilogue, enum model_activation activation)
 {
     const value *bias = op->bias ? (const value *)op->bias + tile->column : NULL;
+    const float factor = op->factor != 0 ? op->factor : 1;
 
     for (size_t i = 0; i < tile->m; i++) {
         const size_t offset = (tile->row + i) * op->c_stride + tile->column;
         value *c = (value *)op->c + offset, *pre = op->pre ? (value *)op->pre + offset : NULL;
         for (size_t j = 0; j < tile->n; j += VECTOR) {
             const size_t left = size_smaller(VECTOR, tile->n - j);
-            vec x = vec_load_n(sums + i * stride + j, left, 0);
+            vec x = factor * vec_load_n(sums + i * stride + j, left, 0);
             if (op->beta != 0)
                 x += value_load_n(c + j, left);
             value_store_n(c + j, follow(epilogue, activation, x, bias, pre, j, left), left);
@@ -215,11 +216,13 @@ VECTOR_INLINE void finish_rows(const struct device_matmul *op, const struct cpu_
 /* For a c in fp32. */
 static void finish_wide(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride)
 {
+    const float factor = op->factor != 0 ? op->factor : 1;
+
     for (size_t i = 0; i < tile->m; i++) {
         float *c = (float *)op->c + (tile->row + i) * op->c_stride + tile->column;
         for (size_t j = 0; j < tile->n; j += VECTOR) {
             const size_t left = size_smaller(VECTOR, tile->n - j);
-            vec x = vec_load_n(sums + i * stride + j, left, 0);
+            vec x = factor * vec_load_n(sums + i * stride + j, left, 0);
             if (op->beta != 0)
                 x += vec_load_n(c + j, left, 0);
             vec_store_n(c + j, x, left);

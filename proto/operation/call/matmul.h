@@ -14,7 +14,7 @@ enum device_epilogue {
     DEVICE_ACTIVATION_GRADIENT, /* c = ab * act'(pre) */
 };
 
-/* c (m, n) = op(a) op(b) + beta * c, then the epilogue. op(a) is (m, k): a itself, or a (k, m) transposed. */
+/* c (m, n) = factor * op(a) op(b) + beta * c, then the epilogue. op(a) is (m, k): a itself, or a (k, m) transposed. */
 struct device_matmul {
     bool transpose_a, transpose_b;
     size_t m, n, k;
@@ -23,6 +23,7 @@ struct device_matmul {
     void *c;
     bool wide;      /* c is fp32 whatever the values are: logits, contributions; without epilogue */
     float beta;     /* 0 or 1 */
+    float factor;   /* 0: 1, as with every epilogue */
     bool over_rows; /* k counts rows: with beta 0 too, parts of k may be summed apart, in a fixed order */
     enum device_epilogue epilogue; /* with beta 0 only */
     enum model_activation activation;

@@ -32,7 +32,7 @@ void plan_own(struct plan_own *out, const struct model *model, enum number_type 
     for (uint32_t u = 0; u < model->n_units; u++) {
         const bool owns = u >= first && u < end, keeps = plan_keeps(&o, model, u);
         const uint64_t bytes = room_of(&model->units[u], precision);
-        const uint64_t replay_bytes = model->units[u].n_trained > 0 ? bytes : 0;
+        const uint64_t replay_bytes = model_rounded(model->units[u].n_trained) * number_bytes(precision);
         o.weights_bytes += owns ? bytes : 0;
         o.replay_before += u < first ? replay_bytes : 0;
         o.replay_bytes += owns ? replay_bytes : 0;
@@ -78,9 +78,8 @@ uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, 
     if (!buffer)
         return place(own, unit, own->weights_bytes, begin(u, own->precision),
                      begin(&model->units[own->first], own->precision));
-    return plan_weights_bytes(own, 0) + place(own, unit, own->replay_bytes,
-                                              u->replay_offset * number_bytes(own->precision) + u->coded_replay_offset,
-                                              own->replay_before);
+    return plan_weights_bytes(own, 0) +
+           place(own, unit, own->replay_bytes, u->replay_offset * number_bytes(own->precision), own->replay_before);
 }
 
 uint64_t plan_weights_bytes(const struct plan_own *own, uint32_t n_ring)

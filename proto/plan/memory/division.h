@@ -14,7 +14,8 @@
 /* A host's own units, first .. end-1, and its segment of relayed weights. The segment has three ranges, counted in
  * bytes; each unit's values are rounded up by model_rounded, and its coded pieces follow them:
  *   own      buffer 0 of its own units (weights_bytes), and of other hosts' tables that are looked up (tables_bytes)
- *   replay   with replay, buffer 1 of these units (replay_bytes) and tables (tables_replay_bytes)
+ *   replay   with replay, buffer 1 of these units (replay_bytes) and tables (tables_replay_bytes): their trained weights
+ *            alone, as the others are the same in each version
  *   ring     slots of slot_bytes each, for any other unit of another host
  * If one host owns all units, weights_bytes are those of the model's segment, and replay_bytes those of its replay. */
 struct plan_own {
@@ -35,7 +36,7 @@ void plan_own(struct plan_own *out, const struct model *model, enum number_type 
 /* True if the host has its own copy of the unit's weights: it owns the unit, or workers look rows of it up. */
 bool plan_keeps(const struct plan_own *own, const struct model *model, uint32_t unit);
 /* Offset in the host's segment, in bytes, of a unit that it keeps (plan_keeps). buffer: 0; with replay, 0 or 1 for a
- * trained unit. */
+ * trained unit, whose frozen weights are in buffer 0 alone. */
 uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, uint32_t unit, uint32_t buffer);
 /* Bytes of the host's segment: plan_weights_bytes counts buffers 0 and the ring of n_ring slots, plan_replay_bytes
  * buffers 1. The ring comes last. */

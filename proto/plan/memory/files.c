@@ -4,18 +4,34 @@
 #include "proto/model/checkpoint.h"
 #include "proto/model/weights.h"
 
+#include <string.h>
+
 /* Maximum bytes of a file's header:
  * {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[R,C],"data_offsets":[B,E]},...}. A name has at most 65
- * characters, numbers 20, and 52 surround them. */
-static uint64_t header_bytes(uint64_t n_tensors)
+ * characters and the prefix, numbers 20, and 52 surround them. */
+static uint64_t header_bytes(uint64_t n_tensors, size_t prefix)
 {
     enum { FIXED = 64, OF_A_TENSOR = 200 };
-    return FIXED + n_tensors * OF_A_TENSOR;
+    return FIXED + n_tensors * (OF_A_TENSOR + prefix);
+}
+
+/* Runs of a unit's saved tensors. */
+static uint64_t count_saved(const struct model *model, const struct model_unit *unit)
+{
+    uint64_t n_pieces = 0, n = 0;
+
+    for (uint32_t i = 0; i < unit->n_pieces; i++) {
+        const struct model_piece *piece = &model->pieces[unit->first_piece + i];
+        if (model->tensors[piece->tensor].saved)
+            n_pieces++, n += piece->n;
+    }
+    return n_pieces + n * sizeof(float) / PLAN_HOST_RUN_BYTES;
 }
 
 void plan_host_files(struct plan_host_files *out, const struct model *model)
 {
-    const uint64_t n_tensors = model->n_tensors;
+    const uint64_t n_tensors = model->n_tensors, n_saved = model->n_saved;
+    const size_t prefix = model->config.adapter.rank > 0 ? strlen(ADAPTER_PREFIX) : 0;
     const uint64_t n_moments = 1 + 2 * (uint64_t)model->n_trained_tensors; /* counts of updates, then m and v */
     uint64_t n_runs = 0, n_trained_runs = 0;
 
@@ -23,16 +39,16 @@ void plan_host_files(struct plan_host_files *out, const struct model *model)
     for (uint32_t p = 0; p < model->n_pieces; p++)
         n_trained_runs += !model->tensors[model->pieces[p].tensor].frozen;
     for (uint32_t u = 0; u < model->n_units; u++) {
-        n_runs += model->units[u].n_pieces + model->units[u].n * sizeof(float) / PLAN_HOST_RUN_BYTES;
+        n_runs += count_saved(model, &model->units[u]);
         n_trained_runs += model->units[u].n_trained * sizeof(float) / PLAN_HOST_RUN_BYTES;
     }
-    *out =
-        (struct plan_host_files){.weights_header = header_bytes(n_tensors), .moments_header = header_bytes(n_moments)};
+    *out = (struct plan_host_files){.weights_header = header_bytes(n_saved, prefix),
+                                    .moments_header = header_bytes(n_moments, 0)};
     out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
     out->moments_runs =
         2 * n_trained_runs + 2 + (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
     out->bytes = out->weights_header + out->moments_header + /* offsets, and one more of each file: */
-                 (n_tensors + 1 + n_moments + 1 + /* updates: */ n_tensors) * sizeof(uint64_t) +
+                 (n_saved + 1 + n_moments + 1 + /* updates: */ n_tensors) * sizeof(uint64_t) +
                  (out->weights_runs + out->moments_runs) * sizeof(struct checkpoint_run);
 }
 

@@ -67,7 +67,7 @@ static void load(struct store_fixture *f, const char *path, bool tied)
     struct client_model model;
     struct error err = {""};
 
-    ck_assert_msg(client_model_open(&model, path, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_model_open(&model, &(struct client_model_name){.path = path}, &err) == 0, "%s", err.text);
     store_fixture_open(f, model.config, tied, 0);
     ck_assert_msg(store_fixture_load(&f->store, model.weights, model.n_weights, &err) == 0, "%s", err.text);
     client_model_close(&model);
@@ -213,7 +213,7 @@ TEST_EACH(a_large_model_goes_to_several_files_of_whole_tensors, 2)
     json_t *map = json_at(index, "weight_map");
     ck_assert_uint_eq(json_object_size(map), f.model.n_tensors);
     ck_assert_double_eq(json_number_at(index, "metadata.total_size"), (double)(4 * f.model.n_parameters));
-    ck_assert_int_eq(client_model_open(&model, "out", &err), 0);
+    ck_assert_int_eq(client_model_open(&model, &(struct client_model_name){.path = "out"}, &err), 0);
     ck_assert_uint_eq(model.n_weights, _i ? f.model.n_tensors : 3);
     for (unsigned i = 0; i < model.n_weights; i++) {
         struct safetensors file;
@@ -427,7 +427,7 @@ TEST(a_type_is_chosen_that_holds_the_weights)
     static const uint16_t halves[8] = {1, 0x3c00, 0x7bff};
     const struct safetensors_plan large = {"ln_f.bias", 1, {8, 1}, SAFETENSORS_F32},
                                   half = {"ln_f.bias", 1, {8, 1}, SAFETENSORS_F16};
-    struct eps_exported written = {ANY, NULL, ""};
+    struct eps_exported written = {.dtype = ANY};
     struct error err;
 
     put_model(&large, numbers, sizeof numbers, "transformer.ln_f.bias");

@@ -30,7 +30,7 @@ static void check_same_tensors(const char *path, const char *other, const char *
     size_t n[2] = {0};
 
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(client_model_open(&both[i], i ? other : path, &err), 0);
+        ck_assert_int_eq(client_model_open(&both[i], &(struct client_model_name){.path = i ? other : path}, &err), 0);
         ck_assert_uint_le(both[i].n_weights, COUNT(files[i]));
         for (unsigned k = 0; k < both[i].n_weights; k++) {
             ck_assert_int_eq(safetensors_open(&files[i][k], both[i].weights[k].fd, &err), 0);

@@ -41,8 +41,10 @@ TEST(an_encoder_becomes_a_classifier_with_the_data_s_labels)
     struct error err = {""};
     uint32_t at, to[3];
 
-    ck_assert_msg(client_classifier_open(&model, processes_put_text("bare.json", bare), EPS_CLASSIFY, &err) == 0, "%s",
-                  err.text);
+    ck_assert_msg(client_classifier_open(&model,
+                                         &(struct client_model_name){.path = processes_put_text("bare.json", bare)},
+                                         EPS_CLASSIFY, &err) == 0,
+                  "%s", err.text);
     ck_assert_int_eq(client_classifier_task(&model), EPS_CLASSIFY);
     ck_assert_int_eq(client_classifier_labels(&labels, &model, NULL), 0);
     ck_assert_uint_eq(labels.n, 0);
@@ -73,7 +75,10 @@ TEST(a_regression_has_one_label)
     struct client_labels labels;
     struct client_model model;
 
-    ck_assert_int_eq(client_classifier_open(&model, processes_put_text("bare.json", bare), EPS_REGRESS, NULL), 0);
+    ck_assert_int_eq(client_classifier_open(&model,
+                                            &(struct client_model_name){.path = processes_put_text("bare.json", bare)},
+                                            EPS_REGRESS, NULL),
+                     0);
     ck_assert_int_eq(client_classifier_labels(&labels, &model, NULL), 0);
     ck_assert(labels.numbers);
     ck_assert_int_eq(client_classifier_label(&model, &labels, NULL), 0);
@@ -93,7 +98,9 @@ TEST(a_classifier_keeps_its_own_labels)
     const char *path = processes_put_text("own.json", own);
 
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(client_classifier_open(&model, path, i ? EPS_CLASSIFY : EPS_TASK_DEFAULT, NULL), 0);
+        ck_assert_int_eq(client_classifier_open(&model, &(struct client_model_name){.path = path},
+                                                i ? EPS_CLASSIFY : EPS_TASK_DEFAULT, NULL),
+                         0);
         ck_assert_int_eq(client_classifier_labels(&labels, &model, NULL), 0);
         ck_assert_uint_eq(labels.n, 3);
         ck_assert_str_eq(labels.names[0], "no");
@@ -114,9 +121,13 @@ TEST(what_is_no_classifier_for_the_task_is_refused)
     struct client_model model;
     struct error err = {""};
 
-    ck_assert_int_eq(client_classifier_open(&model, gpt2, EPS_CLASSIFY, &err), -EDOM);
+    ck_assert_int_eq(client_classifier_open(&model, &(struct client_model_name){.path = gpt2}, EPS_CLASSIFY, &err),
+                     -EDOM);
     ck_assert_holds(err.text, "--task classify is for BERT and RoBERTa", "gpt2");
-    ck_assert_int_eq(client_classifier_open(&model, processes_put_text("own.json", own), EPS_REGRESS, &err), -EINVAL);
+    ck_assert_int_eq(client_classifier_open(&model,
+                                            &(struct client_model_name){.path = processes_put_text("own.json", own)},
+                                            EPS_REGRESS, &err),
+                     -EINVAL);
     ck_assert_holds(err.text, "own.json", "a classifier already", "classes");
 }
 

@@ -136,8 +136,9 @@ TEST(a_path_is_a_model_or_refused_by_file_and_nothing_stays_open)
         struct error err = {""};
         char text[sizeof config];
         expect(directories[i].command, 0);
-        ck_assert_msg(client_model_open(&model, directories[i].path, &err) == directories[i].code, "%s: %s",
-                      directories[i].command, err.text);
+        ck_assert_msg(client_model_open(&model, &(struct client_model_name){.path = directories[i].path}, &err) ==
+                          directories[i].code,
+                      "%s: %s", directories[i].command, err.text);
         if (directories[i].code == 0) {
             ck_assert_str_eq(model.name, directories[i].name);
             ck_assert_uint_eq(model.config.width, 8);
@@ -161,7 +162,7 @@ static size_t n_side(const char *path, struct client_model *model)
 {
     struct error err = {""};
 
-    ck_assert_msg(client_model_open(model, path, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_model_open(model, &(struct client_model_name){.path = path}, &err) == 0, "%s", err.text);
     const size_t n = json_object_size(model->side);
     client_model_close(model);
     return n;
@@ -183,7 +184,7 @@ TEST(what_came_with_the_weights_is_kept_and_other_files_are_not)
     ck_assert_uint_eq(n_side("config.json", &model), 2);
     ck_assert_int_eq(chdir(".."), 0);
     processes_put_text("talks/vocab.json", "\xC3");
-    ck_assert_int_eq(client_model_open(&model, "talks", &err), -EINVAL);
+    ck_assert_int_eq(client_model_open(&model, &(struct client_model_name){.path = "talks"}, &err), -EINVAL);
     ck_assert_holds(err.text, "talks/vocab.json", "UTF-8");
 }
 
@@ -254,7 +255,7 @@ static void check_flipped(const char *path, long at, const char *says)
 
     if (path)
         processes_flip(path, at);
-    ck_assert_msg(client_model_open(&model, "sealed", &err) == 0, "%s", err.text);
+    ck_assert_msg(client_model_open(&model, &(struct client_model_name){.path = "sealed"}, &err) == 0, "%s", err.text);
     ck_assert_msg(client_model_check(&model, NULL, NULL, &err) == (says ? -EINVAL : 0), "%s: %s", path, err.text);
     ck_assert_holds(err.text, says ? says : "");
     client_model_close(&model);
@@ -277,7 +278,7 @@ TEST(a_checkpoint_is_held_to_its_checksums)
     check_flipped("sealed/model.safetensors", -3, "/sealed: model.safetensors");
     check_flipped("sealed/merges.txt", 3, "/sealed: merges.txt");
     check_flipped("sealed/training.json", 12, "/sealed: training.json");
-    ck_assert_int_eq(client_model_open(&model, "sealed", NULL), 0);
+    ck_assert_int_eq(client_model_open(&model, &(struct client_model_name){.path = "sealed"}, NULL), 0);
     ck_assert_int_eq(client_model_check(&model, on_bytes, &bytes, NULL), 0);
     ck_assert_uint_gt(bytes, 4 * 1936); /* the weights, at least */
     ck_assert_int_eq(client_model_check(&model, cut_short, NULL, NULL), -EINTR);

@@ -181,9 +181,7 @@ TEST(what_is_no_model_here_gets_the_command_that_downloads_or_converts_it)
          "import AutoModelForSequenceClassification as M; ", ""},
         {"true", "my old/pytorch_model-00001-of-00002.bin", -EINVAL, "name the directory that holds it", ""},
         {"mkdir lora; touch lora/adapter_config.json lora/adapter_model.safetensors", "lora", -EINVAL,
-         "--model lora holds an adapter (adapter_config.json), not a model: merge it into its model, and name that: "
-         "python3",
-         ".merge_and_unload()"},
+         "lora/adapter_config.json: not a JSON object", "adapter_config.json must be"},
         {"mkdir gguf; touch gguf/small.gguf", "gguf", -EINVAL,
          "--model gguf holds weights as GGUF, which is not read here", "config.json and *.safetensors"},
         {"cp bert/config.json gguf", "gguf", -EINVAL, "--model gguf holds weights as GGUF", ""},
@@ -197,11 +195,13 @@ TEST(what_is_no_model_here_gets_the_command_that_downloads_or_converts_it)
     processes_config("config.json", 1, 2, 8, 16);
     for (int i = 0; i < COUNT(wrongs); i++) {
         expect(wrongs[i].command, 0);
-        ck_assert_int_eq(client_model_open(&model, wrongs[i].path, &err), wrongs[i].code);
+        ck_assert_int_eq(client_model_open(&model, &(struct client_model_name){.path = wrongs[i].path}, &err),
+                         wrongs[i].code);
         ck_assert_holds(err.text, wrongs[i].first, wrongs[i].second);
     }
     expect("echo '{" BERT "}' >bert/config.json; mkdir here", 0);
-    ck_assert_int_eq(client_classifier_open(&model, "bert", EPS_CLASSIFY, &err), -ENOENT);
+    ck_assert_int_eq(client_classifier_open(&model, &(struct client_model_name){.path = "bert"}, EPS_CLASSIFY, &err),
+                     -ENOENT);
     ck_assert_holds(err.text, "import AutoModelForMaskedLM as M; "); /* what the files hold, not what they begin */
     for (int i = 0; i < COUNT(paths); i++) {
         client_preset_missing(paths[i], -ENOENT, &err);

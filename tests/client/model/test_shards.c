@@ -75,7 +75,7 @@ TEST(a_model_is_opened_by_its_headers_alone)
     struct client_model model;
     struct error err = {""};
 
-    ck_assert_msg(client_model_open(&model, "large", &err) == 0, "%s", err.text);
+    ck_assert_msg(client_model_open(&model, &(struct client_model_name){.path = "large"}, &err) == 0, "%s", err.text);
     ck_assert_uint_eq(model.n_weights, N_SHARDS);
     ck_assert_msg(client_model_match(&model, &err) == 0, "%s", err.text);
     ck_assert_int_eq(model.dtype, SAFETENSORS_BF16);
@@ -90,7 +90,7 @@ static uint64_t load_bytes(void)
     struct model model;
     uint64_t header_bytes;
 
-    ck_assert_int_eq(client_model_open(&large, "large", NULL), 0);
+    ck_assert_int_eq(client_model_open(&large, &(struct client_model_name){.path = "large"}, NULL), 0);
     ck_assert_int_eq(client_model_header_bytes(&header_bytes, &large, NULL), 0);
     ck_assert_int_eq(model_init(&model, &large.config, NULL), 0);
     const uint64_t bytes = plan_load_bytes(&model, N_SHARDS, header_bytes);

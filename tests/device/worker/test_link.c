@@ -60,7 +60,8 @@ static void say(struct message m)
 
 static void say_weights_at(uint64_t version, uint32_t unit, uint64_t at)
 {
-    say((struct message){.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit, .at = at}});
+    say((struct message){.kind = MESSAGE_WEIGHTS,
+                         .weights = {.version = version, .unit = unit, .at = at, .frozen_at = at}});
 }
 
 static void lend(uint64_t version, uint32_t unit)
@@ -122,10 +123,12 @@ static bool lent; /* what wait_weights gave last */
 
 static const void *wait_weights(void)
 {
-    const void *at = NULL;
+    struct device_link_weights at;
 
-    ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), 0);
-    return at;
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), 0);
+    lent = at.lent;
+    ck_assert_ptr_eq(at.trained, at.frozen);
+    return at.trained;
 }
 
 static void check_weights_of(uint32_t unit)
@@ -201,14 +204,14 @@ static void say_void(uint64_t version, uint32_t unit)
 
 TEST(a_pull_that_is_void_ends_the_share_and_one_of_an_earlier_share_does_not)
 {
-    const void *at;
+    struct device_link_weights at;
 
     pull(STEP, 1);
     say_void(STEP - 1, 1);
     say_void(STEP, 2);
     ck_assert_int_eq(link_session.ended(&link_), 0);
     say_void(STEP, 1);
-    ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), -ESTALE);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), -ESTALE);
     link_end(&link_);
     link_begin(&link_, STEP + 1);
     ck_assert_int_eq(link_session.ended(&link_), 0);
@@ -240,13 +243,13 @@ TEST(weights_are_where_the_daemon_says)
 TEST_EACH(a_place_beyond_the_weights_is_refused, 2)
 {
     const uint64_t beyond = sizeof weights_base - model.units[1].n * sizeof(float) + 1;
-    const void *at = NULL;
+    struct device_link_weights at = {0};
 
     pull(STEP, 1);
     say_weights_at(STEP, 1, _i ? UINT64_MAX / 64 * 64 : (beyond + 63) / 64 * 64);
-    ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), -EPROTO);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), -EPROTO);
     ck_assert_holds(link_.error.text, "the daemon named a place of ", "beyond the weights' memory");
-    ck_assert_ptr_null(at);
+    ck_assert_ptr_null(at.trained);
 }
 
 static void expect_read(uint64_t version, uint32_t unit)
@@ -443,7 +446,7 @@ TEST(contributed_goes_on_at_once_when_it_takes_no_turns)
 
 TEST_EACH(release_cancels_every_wait_and_all_that_follows, 4)
 {
-    const void *at;
+    struct device_link_weights at;
     void *slot;
 
     fill_ordinary_slots();
@@ -452,7 +455,7 @@ TEST_EACH(release_cancels_every_wait_and_all_that_follows, 4)
     say((struct message){.kind = MESSAGE_RELEASE});
     switch (_i) {
     case 0:
-        ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), -ECANCELED);
+        ck_assert_int_eq(link_session.wait_weights(&link_, &at), -ECANCELED);
         break;
     case 1:
     case 2:
@@ -514,7 +517,7 @@ TEST_EACH(a_share_of_a_step_under_way_replaces_it, 2)
     const struct message share = {
         .kind = MESSAGE_SHARE,
         .share = {.step = STEP - (unsigned)_i, .n_valid = 99, .n_tokens = 7, .n = 1, .parts = {{.part = 3}}}};
-    const void *at;
+    struct device_link_weights at;
     void *slot;
 
     ck_assert_uint_eq(slot_for(5, 0, 0), 1);
@@ -525,7 +528,7 @@ TEST_EACH(a_share_of_a_step_under_way_replaces_it, 2)
     heard(MESSAGE_PULL);
     say(share);
     say_grant_of(share.share.step, 0, 5, 3, 0);
-    ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), -ESTALE);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), -ESTALE);
     ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, true, &slot), -ESTALE);
     ck_assert_int_eq(link_session.pull(&link_, STEP, 1), -ESTALE);
     ck_assert_int_eq(link_session.ended(&link_), -ESTALE);

@@ -120,7 +120,10 @@ static void fetch(struct store *to, const struct store *from, uint32_t unit)
     }
     char *slot = (char *)to->weights.base + store_ring_at(to, unit % N_RING);
     ck_assert(slot + model_unit_bytes(u, to->options.precision) <= (char *)to->weights.base + to->weights.bytes);
-    memcpy(slot, source, model_unit_bytes(u, to->options.precision));
+    const size_t trained = bytes_of(to, u->n_trained);
+    memcpy(slot, source, trained);
+    memcpy(slot + trained, (const char *)from->weights.base + store_weights_at(to, &theirs, unit, 0) + trained,
+           model_unit_bytes(u, to->options.precision) - trained);
 }
 
 static void step(struct store_fixture *f, uint32_t unit, const struct way *way, uint64_t t)
@@ -161,6 +164,18 @@ static const char *relayed(const struct store *store, uint32_t unit)
            store_weights_at(store, &store->own, unit, store_buffer(store, unit, false));
 }
 
+/* Trained weights are in the current buffer, those behind them in the first one. */
+static bool is_same(const struct store *a, const struct store *b, uint32_t unit)
+{
+    const struct model_unit *u = &a->model->units[unit];
+    const size_t trained = bytes_of(a, u->n_trained), bytes = model_unit_bytes(u, a->options.precision);
+    const char *x = (const char *)a->weights.base + store_weights_at(a, &a->own, unit, 0);
+    const char *y = (const char *)b->weights.base + store_weights_at(b, &b->own, unit, 0);
+
+    return (trained == 0 || memcmp(relayed(a, unit), relayed(b, unit), trained) == 0) &&
+           memcmp(x + trained, y + trained, bytes - trained) == 0;
+}
+
 /* Relayed weights are where they are kept; low halves and moments with the owner. */
 static void check_same(const struct store_fixture *whole, const struct store_fixture *hosts, uint32_t n_hosts)
 {
@@ -168,9 +183,7 @@ static void check_same(const struct store_fixture *whole, const struct store_fix
         const uint64_t n = whole->model.units[unit].n;
         const uint32_t owner = owner_of(hosts, n_hosts, unit);
         for (uint32_t h = 0; h < n_hosts; h++)
-            ck_assert_msg(!store_keeps(&hosts[h].store, unit) ||
-                              memcmp(relayed(&whole->store, unit), relayed(&hosts[h].store, unit),
-                                     model_unit_bytes(&whole->model.units[unit], whole->store.options.precision)) == 0,
+            ck_assert_msg(!store_keeps(&hosts[h].store, unit) || is_same(&whole->store, &hosts[h].store, unit),
                           "unit %u on host %u", unit, h);
         struct store_values x = store_fixture_values(whole, unit), y = store_fixture_values(&hosts[owner], unit);
         store_fixture_same(x.w, y.w, n, "w"), store_fixture_same(x.m, y.m, n, "m");

@@ -48,7 +48,7 @@ static void open_way(struct store_fixture *f, int i, bool replay)
     store_fixture_open_frozen(f, *way->config, way->tied, way->freeze ? way->freeze : "", &options);
 }
 
-/* What a worker is sent of a unit. */
+/* Where a worker reads a unit's trained weights; those behind them are in the first buffer alone. */
 static const void *relayed(const struct store_fixture *f, uint32_t unit, bool before)
 {
     return (const char *)f->store.weights.base +
@@ -57,9 +57,13 @@ static const void *relayed(const struct store_fixture *f, uint32_t unit, bool be
 
 static void check_relayed(const struct store_fixture *f, uint32_t unit, bool before, const void *want, const char *what)
 {
-    const size_t bytes = f->model.units[unit].n * number_bytes(f->store.options.precision);
+    const size_t size = number_bytes(f->store.options.precision), trained = f->model.units[unit].n_trained * size,
+                 bytes = f->model.units[unit].n * size;
+    const char *const first = (const char *)f->store.weights.base + store_weights_at(&f->store, &f->store.own, unit, 0);
 
-    ck_assert_msg(memcmp(relayed(f, unit, before), want, bytes) == 0, "unit %u, %s", unit, what);
+    ck_assert_msg(trained == 0 || memcmp(relayed(f, unit, before), want, trained) == 0, "unit %u, %s", unit, what);
+    ck_assert_msg(memcmp(first + trained, (const char *)want + trained, bytes - trained) == 0, "unit %u, %s: frozen",
+                  unit, what);
 }
 
 /* The same step of a unit in both stores; b has replay. */

@@ -82,20 +82,18 @@ static const void *lend(struct array_link *link, uint32_t unit, const void *weig
     return link->lent;
 }
 
-static int wait_weights(void *context, const void **weights, bool *lent)
+static int wait_weights(void *context, struct device_link_weights *weights)
 {
     struct array_link *link = context;
 
     ck_assert_uint_lt(link->n_waits, link->n_pulls);
     const uint32_t unit = link->asked[link->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS];
     const uint64_t offset = link->model->units[unit].offset;
-    if (link->precision == NUMBER_BF16)
-        *weights = rounded(link) + offset;
-    else
-        *weights = link->weights + offset;
-    *lent = link->lent && unit >= link->model->layers[0].n_visits;
-    if (*lent)
-        *weights = lend(link, unit, *weights);
+    const void *at = link->precision == NUMBER_BF16 ? (const void *)(rounded(link) + offset) : link->weights + offset;
+    const bool lent = link->lent && unit >= link->model->layers[0].n_visits;
+    if (lent)
+        at = lend(link, unit, at);
+    *weights = (struct device_link_weights){.trained = at, .frozen = at, .lent = lent};
     return count(link);
 }
 

@@ -121,7 +121,7 @@ static int pull(void *context, uint64_t version, uint32_t unit)
 }
 
 /* Nothing comes while the worker waits, so what the optimizer does next is known. */
-static int wait_weights(void *context, const void **weights, bool *lent)
+static int wait_weights(void *context, struct device_link_weights *weights)
 {
     struct timed_link *link = context;
     const uint32_t unit = link->asked[link->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS];
@@ -131,10 +131,10 @@ static int wait_weights(void *context, const void **weights, bool *lent)
         begin_next(link);
     simulated.host_awaits(link->optimizer, link->folded[unit]);
     const size_t each = number_bytes(link->array.precision);
-    const int rc = array_link.wait_weights(&link->array, weights, lent);
+    const int rc = array_link.wait_weights(&link->array, weights);
     char *pinned = (char *)link->weights + link->array.model->units[unit].offset * each;
-    memcpy(pinned, *weights, link->array.model->units[unit].n * each); /* the same every time */
-    *weights = pinned;
+    memcpy(pinned, weights->trained, link->array.model->units[unit].n * each); /* the same every time */
+    weights->trained = weights->frozen = pinned;
     return rc;
 }
 

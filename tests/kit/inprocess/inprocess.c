@@ -200,7 +200,7 @@ static int link_pull(void *context, uint64_t version, uint32_t unit)
     return still ? 0 : say(w, &event);
 }
 
-static int link_wait_weights(void *context, const void **weights, bool *lent)
+static int link_wait_weights(void *context, struct device_link_weights *weights)
 {
     struct inprocess_worker *w = context;
     struct inprocess *ip = w->ip;
@@ -209,9 +209,11 @@ static int link_wait_weights(void *context, const void **weights, bool *lent)
     assert(w->n_pulls);
     while (!w->pulls[0].ready && !ip->failed)
         pthread_cond_wait(&ip->changed, &ip->mutex);
-    *lent = false;
-    *weights = (const char *)ip->store.weights.base +
-               store_weights_at(&ip->store, &ip->store.own, w->pulls[0].unit, w->pulls[0].buffer);
+    const char *const base = ip->store.weights.base;
+    const uint32_t unit = w->pulls[0].unit;
+    *weights = (struct device_link_weights){.trained = base + store_weights_at(&ip->store, &ip->store.own, unit,
+                                                                               w->pulls[0].buffer),
+                                            .frozen = base + store_weights_at(&ip->store, &ip->store.own, unit, 0)};
     w->n_pulls--;
     memmove(w->pulls, w->pulls + 1, w->n_pulls * sizeof *w->pulls);
     const bool failed = ip->failed;

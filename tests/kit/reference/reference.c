@@ -67,6 +67,7 @@ static void matmul(const struct device_matmul *op)
             for (size_t k = 0; k < op->k; k++)
                 sum += a[op->transpose_a ? k * op->a_stride + i : i * op->a_stride + k] *
                        b[op->transpose_b ? j * op->b_stride + k : k * op->b_stride + j];
+            sum *= op->factor != 0 ? (double)op->factor : 1;
             if (op->beta != 0)
                 sum += c[at];
             if (op->epilogue == DEVICE_BIAS || op->epilogue == DEVICE_BIAS_ACTIVATION)

@@ -134,6 +134,24 @@ TEST(a_normal_is_the_same_however_the_range_is_cut)
     ck_assert_mem_ne(cut, whole, 5 * sizeof *cut);
 }
 
+/* (word + 1/2) / 2^31 - 1, whatever else is drawn with it; one rounding to fp32. */
+TEST(a_uniform_number_follows_from_its_word)
+{
+    uint32_t word[4];
+    float x[61];
+
+    random_uniform(x, (struct random_key){{0, 0}}, 0, 0, 4); /* the published words */
+    for (unsigned lane = 0; lane < 4; lane++)
+        ck_assert_float_eq(x[lane], (float)((known[0].expected[lane] + 0.5) / 2147483648.0 - 1));
+    for (uint64_t first = 0; first < 9; first++) {
+        random_uniform(x, key, 7, first, 61);
+        for (uint64_t i = 0; i < 61; i++) {
+            random_quad(word, key, 7, (first + i) / 4);
+            ck_assert_float_eq(x[i], (float)((word[(first + i) % 4] + 0.5) / 2147483648.0 - 1));
+        }
+    }
+}
+
 TEST_EACH(a_permutation_takes_every_place_once, 10)
 {
     static const uint64_t sizes[] = {1, 2, 3, 5, 15, 16, 17, 64, 65, 65536};

@@ -72,7 +72,7 @@ static void check_units(void)
         ck_assert_uint_eq(follow(unit, true, unit->n_trained, rows), unit->n);
         ck_assert_uint_eq(unit->n_slices, (unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
         piece += unit->n_pieces;
-        replay_n += unit->n_trained ? (unit->n + 31) / 32 * 32 : 0;
+        replay_n += (unit->n_trained + 31) / 32 * 32;
         offset += (unit->n + 31) / 32 * 32, trained_offset += (unit->n_trained + 31) / 32 * 32;
         n += unit->n, n_trained += unit->n_trained, n_frozen += unit->n_trained == 0;
         largest = larger(unit->n, largest), largest_trained = larger(unit->n_trained, largest_trained);

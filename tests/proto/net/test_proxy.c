@@ -179,8 +179,9 @@ static struct message assignment(bool packs)
 
 static struct message weights_of(uint32_t unit)
 {
-    return (struct message){.kind = MESSAGE_WEIGHTS,
-                            .weights = {.unit = unit, .at = model.units[unit].offset * sizeof(float)}};
+    const uint64_t at = model.units[unit].offset * sizeof(float);
+
+    return (struct message){.kind = MESSAGE_WEIGHTS, .weights = {.unit = unit, .at = at, .frozen_at = at}};
 }
 
 /* A job whose segments are filled; the worker has its own. */

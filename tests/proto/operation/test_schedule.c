@@ -4,6 +4,7 @@
 #include "tests/kit/inprocess/programs.h"
 #include "tests/kit/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,6 +85,57 @@ TEST_EACH(what_can_be_kept_is_what_is_dear_and_is_not_computed_again, PROGRAMS)
     for (int i = 0; i < s.n_steps; i++)
         if (s.steps[i].action == SCHEDULE_FORWARD)
             ck_assert(p.operations[s.steps[i].operation].kind->cheap);
+}
+
+static void adapt(struct program *p, const char *modules, const char *trained)
+{
+    program_adapt(p, &(struct program_adaptation){
+                         .rank = 2, .factor = 1, .modules = modules, .trained = trained, .dropout = 0.5f});
+}
+
+/* An adapter follows its map, and the activation is then a step of its own. Of the base no gradient of a tensor is made:
+ * what only those would read, such as the input of mlp.c_fc, is neither kept nor computed again. */
+TEST(an_adapters_steps_are_written_out_and_the_base_contributes_nothing)
+{
+    static struct program p;
+    static struct schedule s;
+
+    programs_gpt2(&p, &plain);
+    adapt(&p, "attn.c_attn,mlp.c_proj", "");
+    schedule_forward(&s, &p, 0);
+    check_steps(&p, &s,
+                "norm ln_1, linear attn.c_attn, adapter attn.c_attn.lora_A, attention, linear attn.c_proj, add, "
+                "norm ln_2, linear mlp.c_fc+, linear mlp.c_proj, adapter mlp.c_proj.lora_A, add");
+    schedule_backward(&s, &p, program_keepable(&p));
+    check_steps(
+        &p, &s,
+        "norm ln_2, activation, x adapter mlp.c_proj.lora_A, x+ linear mlp.c_proj, x activation, x linear mlp.c_fc, "
+        "x+ norm ln_2, x linear attn.c_proj, x attention, norm ln_1, x adapter attn.c_attn.lora_A, "
+        "x+ linear attn.c_attn, x+ norm ln_1");
+}
+
+/* Two of Llama's three maps in one operation: A and B of each, 8 columns in, queries of 8 and values of 4. */
+TEST(any_of_the_maps_that_lie_side_by_side_is_adapted)
+{
+    static struct program p;
+
+    programs_write(&p, PROGRAMS_LLAMA, &plain);
+    adapt(&p, "self_attn.q_proj,self_attn.v_proj,mlp.up_proj", "mlp.up_proj");
+    const struct program_operation *op = program_find(&p, &operation_adapter);
+    const struct program_tensor *t = &p.tensors[op->tensor];
+    ck_assert(op->n_tensors == 4 && op->adapter.n_maps == 2 && op->inputs[0] == op[-1].outputs[0]);
+    ck_assert_str_eq(t[0].name, "self_attn.q_proj.lora_A.weight");
+    ck_assert_str_eq(t[3].name, "self_attn.v_proj.lora_B.weight");
+    ck_assert(t[0].rows == 2 && t[0].columns == 8 && t[1].rows == 8 && t[1].columns == 2 && t[3].rows == 4);
+    ck_assert(op->adapter.maps[0].first == 0 && op->adapter.maps[1].first == 12 && op->adapter.maps[1].columns == 4);
+    ck_assert(t[0].init == MODEL_INIT_UNIFORM && fabsf(t[0].deviation - 0.35355339f) < 1e-7f); /* 1 / sqrt(8) */
+    for (int i = 0, n = 0; i < p.n_operations; i++) {
+        op = &p.operations[i];
+        n += op->kind == &operation_adapter; /* what is trained as a whole has none */
+        ck_assert_int_le(n, 1);
+        if (op->kind == &operation_linear)
+            ck_assert_int_eq(op->frozen, strncmp(p.tensors[op->tensor].name, "mlp.gate_proj", 13) != 0);
+    }
 }
 
 /* A linear map cannot write over the gradient that it reads. So where nothing passes the gradient around it, backward

@@ -274,20 +274,20 @@ int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, cons
     return n;
 }
 
-void __real_job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at,
-                             bool lent);
-void __wrap_job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at,
-                             bool lent);
+void __real_job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit,
+                             struct job_weights weights);
+void __wrap_job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit,
+                             struct job_weights weights);
 
 /* Of a step that is over, weights may be overwritten at any moment, and a stale pull gets none. */
-void __wrap_job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at,
-                             bool lent)
+void __wrap_job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit,
+                             struct job_weights weights)
 {
     see(process_running);
     if (version < seen->n_covered)
         world_fail("worker %u is given unit %u of step %" PRIu64 ", and %" PRIu64 " are covered", worker->id, unit,
                    version, seen->n_covered);
-    __real_job_send_weights(job, worker, version, unit, at, lent);
+    __real_job_send_weights(job, worker, version, unit, weights);
 }
 
 /* The daemon is at rest then, and its watch leaves alone whoever waits for another host, and nobody else. */

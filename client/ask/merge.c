@@ -1,0 +1,104 @@
+#include "client/ask/merge.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COLUMNS = 1024 }; /* summed at a time */
+
+/* "h.0.attn.c_attn.lora_A.weight" of "h.0.attn.c_attn.weight". NULL: there is none. */
+static const struct safetensors_entry *find(const struct model *model, const struct weights *weights, uint32_t tensor,
+                                            const char *which)
+{
+    const char *name = model->tensors[tensor].name, *dot = strrchr(name, '.');
+    char other[2 * sizeof model->tensors->name];
+
+    snprintf(other, sizeof other, "%.*s.%s.weight", (int)(dot - name), name, which);
+    const struct model_tensor *found = strcmp(dot, ".weight") == 0 ? model_find(model, other) : NULL;
+    return found ? weights->entries[found - model->tensors] : NULL;
+}
+
+/* Whose weight is this tensor? */
+struct owner {
+    const char *name;
+    bool in_out;
+};
+
+static int on_linear(void *data, const struct model_linear *linear)
+{
+    struct owner *owner = data;
+
+    if (strncmp(owner->name, linear->name, linear->n) != 0 || strcmp(owner->name + linear->n, ".weight") != 0)
+        return 0;
+    owner->in_out = linear->in_out;
+    return 1;
+}
+
+/* Reads a matrix (rows, columns), or its transpose. Owned; NULL with *rc. */
+static float *read_matrix(const struct safetensors_entry *entry, bool transpose, int *rc, struct error *err)
+{
+    float *values = malloc(entry->n * sizeof *values), *out = transpose ? malloc(entry->n * sizeof *out) : NULL;
+    const uint64_t rows = entry->shape[0], columns = entry->shape[1];
+
+    if (!values || (transpose && !out))
+        *rc = *rc ? *rc : error_set(err, -ENOMEM, "out of memory");
+    if (*rc == 0)
+        *rc = safetensors_read(values, entry, 0, entry->n, err);
+    for (uint64_t i = 0; *rc == 0 && transpose && i < entry->n; i++)
+        out[i % columns * rows + i / columns] = values[i];
+    if (!transpose)
+        return values;
+    free(values);
+    return out;
+}
+
+int client_merge_open(struct client_merge *out, const struct model *model, const struct weights *weights,
+                      uint32_t tensor, struct error *err)
+{
+    *out = (struct client_merge){0};
+    const struct safetensors_entry *a = tensor == MERGE_NONE ? NULL : find(model, weights, tensor, "lora_A");
+    const struct safetensors_entry *b = a ? find(model, weights, tensor, "lora_B") : NULL;
+    int rc = 0;
+
+    if (!b)
+        return 0;
+    struct owner owner = {.name = model->tensors[tensor].name};
+    model_each_linear(model, on_linear, &owner);
+    *out = (struct client_merge){.rank = a->shape[0],
+                                 .columns = owner.in_out ? b->shape[0] : a->shape[1],
+                                 .factor = model->config.adapter.factor};
+    out->left = read_matrix(owner.in_out ? a : b, owner.in_out, &rc, err);
+    out->right = read_matrix(owner.in_out ? b : a, owner.in_out, &rc, err);
+    return rc;
+}
+
+/* Columns of one row of the product, at most COLUMNS. */
+static void add_row(const struct client_merge *merge, float *values, uint64_t row, uint64_t column, uint64_t n)
+{
+    float sums[COLUMNS] = {0};
+
+    for (uint64_t k = 0; k < merge->rank; k++)
+        for (uint64_t i = 0; i < n; i++)
+            sums[i] += merge->left[row * merge->rank + k] * merge->right[k * merge->columns + column + i];
+    for (uint64_t i = 0; i < n; i++)
+        values[i] += merge->factor * sums[i];
+}
+
+void client_merge_add(const struct client_merge *merge, float *values, uint64_t first, uint64_t n)
+{
+    for (uint64_t at = first, now; merge->left && at < first + n; at += now) {
+        const uint64_t column = at % merge->columns, left = first + n - at;
+        now = merge->columns - column < COLUMNS ? merge->columns - column : COLUMNS;
+        now = now < left ? now : left;
+        add_row(merge, values + (at - first), at / merge->columns, column, now);
+    }
+}
+
+void client_merge_close(struct client_merge *merge)
+{
+    free(merge->left);
+    free(merge->right);
+    *merge = (struct client_merge){0};
+}

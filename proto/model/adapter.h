@@ -1,0 +1,63 @@
+/* proto/model/adapter.h - a model whose weights are frozen, with low-rank adapters that are trained in their place.
+ *
+ * LoRA (Hu et al., arXiv:2106.09685) in the form of PEFT, Hugging Face's library: names, files and arithmetic are its
+ * own. An adapter directory has two files: adapter_config.json and adapter_model.safetensors. The base, which the former
+ * names, stays where it is. There is no config.json, or transformers would take the directory for a whole model.
+ *
+ * config.json says what a model is, and daemon, workers and clients all read it. So an adapter is a key of config.json,
+ * in memory, and as base_config.json in the checkpoints of its run:
+ *
+ *   "adapter": {"peft": {"peft_type": "LORA", "r": 16, ...}, "modules": ["self_attn.q_proj", ...]}
+ *
+ * peft is the content of adapter_config.json. PEFT's target_modules are endings of names, or a pattern; what they match
+ * in this model is resolved once, by the client, to `modules`: the names of linear maps within their layers. They are
+ * adapted in every layer that has them.
+ *
+ * A program with adapters has an operation behind each linear map that is adapted (proto/operation/adapter.h), so that
+ * no family knows of adapters. */
+#ifndef PROTO_MODEL_ADAPTER_H
+#define PROTO_MODEL_ADAPTER_H
+
+#include "proto/base/error.h"
+#include "proto/operation/adapter.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ADAPTER_CONFIG  "adapter_config.json"
+#define ADAPTER_WEIGHTS "adapter_model.safetensors"
+#define ADAPTER_BASE    "base_config.json"  /* the base's config.json, with the key: eps's own, which others ignore */
+#define ADAPTER_KEY     "adapter"           /* of config.json */
+#define ADAPTER_PREFIX  "base_model.model." /* precedes names in adapter_model.safetensors */
+
+enum { ADAPTER_MODULES_BYTES = 512, ADAPTER_TRAINED_BYTES = 128, ADAPTER_MOST_RANK = 4096 };
+
+struct model_adapter {
+    uint32_t rank;                       /* 0: there is no adapter */
+    float factor;                        /* of B A: alpha / rank, or with rsLoRA alpha / sqrt(rank) */
+    float dropout;                       /* probability */
+    char modules[ADAPTER_MODULES_BYTES]; /* "self_attn.q_proj,mlp.up_proj": as in struct program_adaptation */
+    char trained[ADAPTER_TRAINED_BYTES]; /* "classifier,score": modules that are trained as a whole */
+};
+
+struct json_t;
+struct model;
+
+/* Reads the value of config.json's key. -EINVAL with a sentence. */
+int model_adapter_read(struct model_adapter *out, const struct json_t *value, struct error *err);
+
+/* A linear map of a model without adapters, in one of its layers. */
+struct model_linear {
+    const char *name; /* the module's, "model.layers.0.self_attn.q_proj", of n characters, not terminated */
+    size_t n;
+    const char *stem; /* its name in the layer's program, "self_attn.q_proj", of n_stem characters */
+    size_t n_stem;
+    bool in_out; /* its weight is (in, out) */
+};
+
+/* Calls on_linear for each, from the bottom up, until it returns a number other than 0; returns that. */
+int model_each_linear(const struct model *model, int (*on_linear)(void *data, const struct model_linear *linear),
+                      void *data);
+
+#endif

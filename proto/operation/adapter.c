@@ -1,0 +1,360 @@
+#include "proto/operation/adapter.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- the program ---- */
+
+bool program_adapter_lists(const char *list, const char *name, size_t n)
+{
+    for (size_t length; *list; list += length + (list[length] == ',')) {
+        length = strcspn(list, ",");
+        if (length == n && strncmp(list, name, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool program_adapter_holds(const char *list, const char *tensor)
+{
+    for (const char *from = tensor; from; from = strchr(from, '.') ? strchr(from, '.') + 1 : NULL)
+        for (const char *dot = strchr(from, '.'); dot; dot = strchr(dot + 1, '.'))
+            if (program_adapter_lists(list, from, (size_t)(dot - from)))
+                return true;
+    return false;
+}
+
+/* "self_attn.q_proj" of the tensor "self_attn.q_proj.weight". */
+static size_t stem_length(const struct program_tensor *weight)
+{
+    return (size_t)(strrchr(weight->name, '.') - weight->name);
+}
+
+/* Adds A and B. A is drawn as torch.nn.Linear's weight is, by Kaiming's uniform distribution with a = sqrt(5): all
+ * deviations up to 1 / sqrt(in). B begins with zeros, so that the model is at first the base. */
+static void add_map(struct program *p, struct program_operation *op, const struct program_tensor *weight, uint32_t in,
+                    uint32_t first, uint32_t out)
+{
+    const uint32_t rank = op->adapter.rank;
+    char stem[PROGRAM_NAME_BYTES];
+
+    memcpy(stem, weight->name, sizeof stem);
+    stem[stem_length(weight)] = 0;
+    op->adapter.maps[op->adapter.n_maps].first = first;
+    op->adapter.maps[op->adapter.n_maps++].columns = out;
+    program_add_tensor(p, op, stem, "lora_A.weight",
+                       (struct program_tensor){.rows = rank,
+                                               .columns = in,
+                                               .init = MODEL_INIT_UNIFORM,
+                                               .deviation = (float)(1 / sqrt(in)),
+                                               .adapts = true});
+    program_add_tensor(p, op, stem, "lora_B.weight",
+                       (struct program_tensor){.rows = out, .columns = rank, .init = MODEL_INIT_ZERO, .adapts = true});
+}
+
+static bool is_adapted(const struct program_adaptation *how, const struct program_tensor *weight)
+{
+    return program_adapter_lists(how->modules, weight->name, stem_length(weight)) &&
+           !program_adapter_holds(how->trained, weight->name);
+}
+
+/* Adds the adapter of a linear operation that was just added, and whose tensors they are; returns its result. */
+static int adapt(struct program *p, const struct program_operation *linear, const struct program_adaptation *how)
+{
+    const int x = linear->inputs[0], y = linear->outputs[0];
+    const struct program_linear_maps maps = linear->linear;
+    const int weights = linear->tensor;
+    struct program_operation *op = program_append(p, &operation_adapter);
+
+    op->adapter = (struct program_adapter_options){.rank = how->rank, .factor = how->factor, .dropout = how->dropout};
+    program_add_input(p, op, y);
+    program_add_input(p, op, x);
+    for (uint32_t i = 0, first = 0; i < (uint32_t)maps.n_parts; first += maps.columns[i++])
+        if (is_adapted(how, &p->tensors[weights + (int)i]))
+            add_map(p, op, &p->tensors[weights + (int)i], p->values[x].columns, first, maps.columns[i]);
+    return program_add_output(p, op, PROGRAM_VALUE, p->values[y].columns);
+}
+
+static bool adapts_any(const struct program *p, const struct program_operation *op,
+                       const struct program_adaptation *how)
+{
+    bool any = false;
+
+    for (int i = 0; op->kind == &operation_linear && i < op->linear.n_parts; i++)
+        any |= is_adapted(how, &p->tensors[op->tensor + i]);
+    return any;
+}
+
+static bool is_trained(const struct program *p, const struct program_operation *op,
+                       const struct program_adaptation *how)
+{
+    bool any = false;
+
+    for (int i = 0; i < op->n_tensors; i++)
+        any |= program_adapter_holds(how->trained, p->tensors[op->tensor + i].name);
+    return any;
+}
+
+/* Adds an operation of another program. values: the new index of each of its values, which is extended. */
+static struct program_operation *copy(struct program *p, int values[PROGRAM_VALUES], const struct program *from,
+                                      const struct program_operation *source)
+{
+    struct program_operation *op = program_append(p, source->kind);
+
+    *op = *source;
+    op->n_inputs = op->n_outputs = op->n_tensors = 0;
+    op->tensor = p->n_tensors;
+    for (int i = 0; i < source->n_inputs; i++)
+        program_add_input(p, op, values[source->inputs[i]]);
+    for (int i = 0; i < source->n_outputs; i++) {
+        const struct program_value *value = &from->values[source->outputs[i]];
+        values[source->outputs[i]] = program_add_output_in(p, op, value->type, value->domain, value->columns);
+    }
+    for (int i = 0; i < source->n_tensors; i++) {
+        const struct program_tensor *tensor = &from->tensors[source->tensor + i];
+        if (source->tensor + i == from->logit_bias)
+            p->logit_bias = p->n_tensors;
+        program_add_named_tensor(p, op, tensor->name, *tensor);
+    }
+    return op;
+}
+
+void program_adapt(struct program *p, const struct program_adaptation *how)
+{
+    const struct program from = *p;
+    int values[PROGRAM_VALUES];
+
+    program_init(p);
+    memcpy(p->n_own, from.n_own, sizeof p->n_own);
+    memcpy(p->numbers, from.numbers, sizeof p->numbers);
+    p->n_numbers = from.n_numbers;
+    for (int i = 0; i < from.n_inputs; i++) {
+        const struct program_value *value = &from.values[from.inputs[i].value];
+        values[from.inputs[i].value] = program_input(p, from.inputs[i].name, value->domain, value->columns);
+    }
+    for (const struct program_operation *source = from.operations; source < from.operations + from.n_operations;
+         source++) {
+        struct program_operation *op = copy(p, values, &from, source);
+        op->frozen = op->n_tensors > 0 && !is_trained(p, op, how);
+        if (adapts_any(p, op, how))
+            values[source->outputs[0]] = adapt(p, op, how);
+    }
+    for (int i = 0; i < from.n_outputs; i++)
+        (from.outputs[i].adds ? program_add_to : program_output)(p, from.outputs[i].name,
+                                                                 values[from.outputs[i].value]);
+}
+
+/* ---- the derivative ---- */
+
+static uint64_t scratch_elements(const struct program *p, const struct program_operation *op, uint64_t n)
+{
+    const uint64_t low = n * op->adapter.rank,
+                   wide = op->adapter.dropout > 0 ? n * p->values[op->inputs[1]].columns : 0;
+
+    return (low + 31) / 32 * 32 + wide;
+}
+
+static uint64_t scratch(const struct program *p, const struct program_operation *op,
+                        const struct operation_setting *setting)
+{
+    const uint64_t n = program_elements(p, op->inputs[1], setting->n_rows, setting->n_tokens);
+
+    return (scratch_elements(p, op, n) * number_bytes(setting->type) + 63) / 64 * 64;
+}
+
+/* One step for all gradients; y' passes its own on to y. */
+static void differentiate(struct schedule_builder *b, int operation)
+{
+    const struct program_operation *op = &b->program->operations[operation];
+
+    schedule_ensure(b, op->inputs[1]);
+    struct schedule_step *step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
+    step->contributes = true;
+    step->inputs[1] = schedule_read(b, op->inputs[1]);
+    step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
+    schedule_write_gradient(b, step, 1);
+    schedule_end_step(b);
+    schedule_pass_gradient(b, op->outputs[0], op->inputs[0]);
+}
+
+/* ---- running ---- */
+
+/* One adapted map in a step. */
+struct map {
+    const struct operation_run *r;
+    const struct program_operation *op;
+    size_t m, in, out, width, rank; /* rows; columns of x, of the map, of y, of h */
+    size_t first;                   /* column of y */
+    const void *x;
+    const void *a, *b;
+    float *a_gradient, *b_gradient; /* NULL: frozen */
+    void *low;                      /* (m, rank) scratch */
+    void *wide;                     /* (m, in) scratch, if x is dropped */
+    struct program_dropout dropout;
+};
+
+static struct map map_of(const struct operation_run *r, const struct schedule_step *step, int i)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const struct program_adapter_options *how = &op->adapter;
+    const int tensor = op->tensor + 2 * i;
+    struct map map = {.r = r,
+                      .op = op,
+                      .m = operation_elements(r, op->inputs[1]),
+                      .in = operation_columns(r, op->inputs[1]),
+                      .out = how->maps[i].columns,
+                      .width = operation_columns(r, op->outputs[0]),
+                      .rank = how->rank,
+                      .first = how->maps[i].first,
+                      .x = r->at[step->inputs[1]],
+                      .a = r->weights[tensor],
+                      .b = r->weights[tensor + 1],
+                      .a_gradient = r->gradients[tensor],
+                      .b_gradient = r->gradients[tensor + 1],
+                      .low = r->at[step->scratch],
+                      .dropout = {how->dropout, RANDOM_DROPOUT_ADAPTER + (enum random_site)tensor}};
+
+    map.wide = operation_element(r, map.low, (map.m * map.rank + 31) / 32 * 32);
+    return map;
+}
+
+static bool drops(const struct map *map)
+{
+    return map->r->drops && map->dropout.p > 0;
+}
+
+/* x, or in `wide` what dropout leaves of it. */
+static const void *drop(const struct map *map)
+{
+    if (!drops(map))
+        return map->x;
+    operation_drop_add(map->r, &map->dropout, map->op->inputs[1], map->wide, NULL, map->x);
+    return map->wide;
+}
+
+/* low = factor * x A^T */
+static void descend(const struct map *map, const void *x)
+{
+    map->r->ops->matmul(map->r->dev, &(struct device_matmul){.transpose_b = true,
+                                                             .m = map->m,
+                                                             .n = map->rank,
+                                                             .k = map->in,
+                                                             .a = x,
+                                                             .a_stride = map->in,
+                                                             .b = map->a,
+                                                             .b_stride = map->in,
+                                                             .c = map->low,
+                                                             .c_stride = map->rank,
+                                                             .factor = map->op->adapter.factor});
+}
+
+/* y' += low B^T */
+static void run_forward(const struct map *map, void *y)
+{
+    descend(map, drop(map));
+    map->r->ops->matmul(map->r->dev, &(struct device_matmul){.transpose_b = true,
+                                                             .m = map->m,
+                                                             .n = map->out,
+                                                             .k = map->rank,
+                                                             .a = map->low,
+                                                             .a_stride = map->rank,
+                                                             .b = map->b,
+                                                             .b_stride = map->rank,
+                                                             .c = operation_element(map->r, y, map->first),
+                                                             .c_stride = map->width,
+                                                             .beta = 1});
+}
+
+/* The gradient (m, n) of a matrix += left^T right, over all rows. */
+static void contribute(const struct map *map, float *gradient, size_t m, size_t n, const void *left, size_t left_stride,
+                       const void *right, size_t right_stride)
+{
+    if (gradient)
+        map->r->ops->matmul(map->r->dev, &(struct device_matmul){.transpose_a = true,
+                                                                 .m = m,
+                                                                 .n = n,
+                                                                 .k = map->m,
+                                                                 .a = left,
+                                                                 .a_stride = left_stride,
+                                                                 .b = right,
+                                                                 .b_stride = right_stride,
+                                                                 .c = gradient,
+                                                                 .c_stride = n,
+                                                                 .wide = true,
+                                                                 .over_rows = true,
+                                                                 .beta = map->r->fresh ? 0 : 1});
+}
+
+/* low = factor * dy B */
+static void ascend(const struct map *map, const void *dy)
+{
+    map->r->ops->matmul(map->r->dev, &(struct device_matmul){.m = map->m,
+                                                             .n = map->rank,
+                                                             .k = map->out,
+                                                             .a = dy,
+                                                             .a_stride = map->width,
+                                                             .b = map->b,
+                                                             .b_stride = map->rank,
+                                                             .c = map->low,
+                                                             .c_stride = map->rank,
+                                                             .factor = map->op->adapter.factor});
+}
+
+/* dx = or += low A, through the mask of x. */
+static void return_gradient(const struct map *map, void *dx, bool accumulate)
+{
+    const bool masks = drops(map);
+
+    map->r->ops->matmul(map->r->dev, &(struct device_matmul){.m = map->m,
+                                                             .n = map->in,
+                                                             .k = map->rank,
+                                                             .a = map->low,
+                                                             .a_stride = map->rank,
+                                                             .b = map->a,
+                                                             .b_stride = map->in,
+                                                             .c = masks ? map->wide : dx,
+                                                             .c_stride = map->in,
+                                                             .beta = accumulate && !masks ? 1 : 0});
+    if (masks)
+        operation_drop_add(map->r, &map->dropout, map->op->inputs[1], dx, accumulate ? dx : NULL, map->wide);
+}
+
+static void run_backward(const struct map *map, const void *dy, void *dx, bool accumulate)
+{
+    const void *const x = drop(map), *const of_map = operation_element(map->r, dy, map->first);
+
+    descend(map, x);
+    contribute(map, map->b_gradient, map->out, map->rank, of_map, map->width, map->low, map->rank);
+    ascend(map, of_map);
+    contribute(map, map->a_gradient, map->rank, map->in, map->low, map->rank, x, map->in);
+    return_gradient(map, dx, accumulate);
+}
+
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const bool forward = step->action == SCHEDULE_FORWARD;
+
+    if (forward && step->inputs[0] != step->outputs[0])
+        operation_drop_add(r, &(struct program_dropout){0}, op->outputs[0], r->at[step->outputs[0]], NULL,
+                           r->at[step->inputs[0]]);
+    for (int i = 0; i < op->adapter.n_maps; i++) {
+        const struct map map = map_of(r, step, i);
+        if (forward)
+            run_forward(&map, r->at[step->outputs[0]]);
+        else
+            run_backward(&map, r->at[step->y_gradient], r->at[step->x_gradient], step->accumulate || i > 0);
+    }
+}
+
+const struct operation operation_adapter = {.name = "adapter",
+                                            .reads_inputs = OPERATION_SECOND,
+                                            .over_inputs = OPERATION_FIRST,
+                                            .differentiate = differentiate,
+                                            .scratch = scratch,
+                                            .run = run};

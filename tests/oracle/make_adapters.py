@@ -1,0 +1,85 @@
+"""Adapters as PEFT saves them, of models in tests/fixtures, with their losses in float64: tests/fixtures/adapter_*.
+
+    python make_adapters.py [NAME]...
+
+    adapter_tied     GPT-2, all linear maps, by the names of all modules
+    adapter_qwen3    a pattern; rsLoRA
+    adapter_llama3   names, of which one matches nothing, and one excluded
+    adapter_gemma3   all linear maps
+    adapter_mistral  one name; saved with a pattern of ranks that is empty, and a key of a PEFT to come
+
+Each names its base by a path from its own directory. reference.json has token ids and the mean loss over windows of seq, as
+eps eval cuts them, with the adapter and without.
+
+Made with torch 2.15.0, transformers 5.23.0 and peft 0.21.2 on the CPU.
+"""
+import json
+import os
+import shutil
+import sys
+
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, PeftModel, get_peft_model
+
+import drawn
+import fixture
+import float64
+import logits
+
+SEQ, N = 12, 12 * 12 + 1
+ADAPTERS = {
+    "tied": dict(r=2, lora_alpha=6, target_modules="all-linear", fan_in_fan_out=True),
+    "qwen3": dict(r=3, lora_alpha=4, target_modules=r".*\.(q|v)_proj", use_rslora=True),
+    "llama3": dict(r=2, lora_alpha=8, target_modules=["q_proj", "o_proj", "mlp.down_proj", "out_proj"],
+                   exclude_modules=["o_proj"], lora_dropout=0.1),
+    "gemma3": dict(r=2, lora_alpha=4, target_modules="all-linear"),
+    "mistral": dict(r=4, lora_alpha=4, target_modules=["v_proj"]),
+}
+
+
+def base_of(name, dtype):
+    model = logits.MODELS[name][0].from_pretrained(os.path.join(logits.FIXTURES, name), dtype=torch.float32,
+                                                   attn_implementation="sdpa").to(dtype).eval()
+    return float64.widen(model) if dtype == torch.float64 else model
+
+
+def loss_of(model, ids):
+    inputs, labels = torch.tensor(ids[:-1]).view(-1, SEQ), torch.tensor(ids[1:]).view(-1, SEQ)
+    with torch.no_grad():
+        return F.cross_entropy(model(input_ids=inputs).logits.flatten(0, 1), labels.flatten()).item()
+
+
+def make(name):
+    folder = os.path.join(logits.FIXTURES, f"adapter_{name}")
+    shutil.rmtree(folder, ignore_errors=True)
+    model = get_peft_model(base_of(name, torch.float32), LoraConfig(task_type="CAUSAL_LM", **ADAPTERS[name]))
+    with torch.no_grad():
+        for t, p in model.named_parameters():
+            if "lora_" in t:
+                p.copy_(torch.from_numpy(drawn.weights(f"{name}:{t}", p.numel(), 0.0, 0.8)).view_as(p))
+    model.peft_config["default"].base_model_name_or_path = f"../{name}"
+    model.save_pretrained(folder)
+    os.remove(os.path.join(folder, "README.md"))
+    path = os.path.join(folder, "adapter_config.json")
+    with open(path) as f:
+        config = json.load(f)
+    if name == "mistral":
+        config["key_of_a_later_peft"] = True
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2)
+        f.write("\n")
+    exact = base_of(name, torch.float64)
+    ids = drawn.minibatch(name, 0, 1, N, exact.config.vocab_size, 0)[0][0].tolist()
+    base = loss_of(exact, ids)
+    exact = PeftModel.from_pretrained(exact, folder, autocast_adapter_dtype=False).to(torch.float64).eval()
+    fixture.write(os.path.join(folder, "reference.json"),
+                  {"seq": SEQ, "base": base, "loss": loss_of(exact, ids), "ids": ids})
+    print(name, base, loss_of(exact, ids), config["target_modules"])
+
+
+if __name__ == "__main__":
+    for which in sys.argv[1:] or ADAPTERS:
+        make(which)

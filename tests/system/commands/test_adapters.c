@@ -1,0 +1,255 @@
+/* eps train --lora as a user has it, and adapters that PEFT wrote: killed and resumed, evaluated, exported, refused. */
+#include "proto/model/safetensors.h"
+#include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FIXTURES TESTS_DIR "/fixtures/"
+#define TRAIN    "eps train --data data.txt --batch 4 --seq 16 --device cpu "
+
+/* Two bases of one kind, trained for a step, and one of another shape. */
+static void setup(void)
+{
+    processes_setup();
+    processes_text("data.txt", 20000);
+    processes_config_with("config.json", 3, 4, 32, 32, "\"tie_word_embeddings\": false, \"resid_pdrop\": 0.1");
+    processes_config("small.json", 1, 2, 16, 32);
+    expect(TRAIN "--model config.json --steps 1 --lr 0.01 --out first && eps export --model first/latest --out base",
+           0);
+    expect(TRAIN "--model config.json --steps 1 --lr 0.01 --seed 1 --out second && "
+                 "eps export --model second/latest --out other",
+           0);
+    expect(TRAIN "--model small.json --steps 1 --out third && eps export --model third/latest --out small", 0);
+}
+
+SUITE_TIMEOUT(180)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
+
+static const char *const runs[] = {
+    "--lora rank=4,targets=c_attn,alpha=6 --precision bf16 --moments bf16",
+    "--lora rank=3 --workers 2",
+    "--lora rank=2,rslora,dropout=0.2,targets=attn.c_proj,c_fc --commit fenced --clip-norm 0.5",
+};
+
+static bool is_saved(void *context)
+{
+    return access(context, F_OK) == 0;
+}
+
+/* Killed with more steps to come than there is time for, wherever it is by then. */
+TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
+{
+    const char *train =
+        print("eps train --model base %s --data data.txt --batch 4 --seq 16 --schedule constant --warmup 0 "
+              "--device cpu --save-every 2",
+              runs[_i]);
+    const char *const argv[] = {"-c", print("PATH=" BIN_DIR ":$PATH; exec %s --out cut-%d --steps 1000000", train, _i),
+                                NULL};
+    const char *cut = print("cut-%d", _i), *whole = print("whole-%d", _i);
+    char step[32];
+
+    strcpy(step, print("cut-%d/step-4", _i));
+    const pid_t client = processes_start("/bin/sh", argv, NULL);
+    ck_assert(processes_until(is_saved, step));
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+    const int end = (int)outputs_latest(cut) + 3;
+    expect(print("eps train --resume %s --steps %d && %s --out %s --steps %d", cut, end, train, whole, end), 0);
+    outputs_check_same_latest(cut, whole);
+}
+
+/* The smallest budget, and one that keeps everything, for the same microbatches. */
+TEST(any_budget_gives_the_same_adapters)
+{
+    const char *train = TRAIN "--model base --lora rank=4 --steps 3 --microbatch 2 --deterministic";
+    json_t *plan = expect_json("eps plan --model base --lora rank=4 --batch 4 --seq 16 --microbatch 2 --device cpu "
+                               "--device-mem 1GiB --json",
+                               0);
+    const double least = json_number_at(plan, "minimum");
+
+    json_decref(plan);
+    expect(print("%s --device-mem %.0f --out tight && %s --device-mem 1GiB --out roomy", train, least, train), 0);
+    outputs_check_same_latest("tight", "roomy");
+}
+
+/* By hand, of rank 4 on c_attn in 3 blocks: A (4, 32) and B (96, 4), 512 of each block, in whole lines of 32 elements. What is
+ * frozen takes its 4 bytes, in bf16 2, once, also with replay; the optimizer knows the adapters alone. */
+TEST_EACH(frozen_weights_take_their_own_bytes_and_no_others, 2)
+{
+    const double value = _i ? 2 : 4, trained = 3 * 512;
+    json_t *plan =
+        expect_json(print("eps plan --model base --lora rank=4,targets=c_attn --batch 4 --seq 16 --device cpu "
+                          "--device-mem 64MiB --precision %s --json",
+                          _i ? "bf16" : "fp32"),
+                    0);
+
+    ck_assert_double_eq(json_number_at(plan, "trained"), trained);
+    ck_assert_double_eq(json_number_at(plan, "host.categories.weights.peak"), value * (55584 + trained));
+    ck_assert_double_eq(json_number_at(plan, "host.categories.replay.peak"), value * trained);
+    ck_assert_double_eq(json_number_at(plan, "host.categories.first_moment.peak"), 4 * trained);
+    ck_assert_double_eq(json_number_at(plan, "host.categories.second_moment.peak"), 4 * trained);
+    json_decref(plan);
+    expect(print(TRAIN "--model base --lora rank=4,targets=c_attn --steps 2 --precision %s --out bytes-%d",
+                 _i ? "bf16" : "fp32", _i),
+           0, "at most (as planned)", "B (as planned)");
+}
+
+/* A loss that eps eval prints, to compare with others. */
+static double loss_of(const char *command)
+{
+    json_t *json = expect_json(command, 0);
+    const double loss = json_number_at(json, "loss");
+
+    json_decref(json);
+    return loss;
+}
+
+static const char *const adapters[] = {"tied", "qwen3", "llama3", "gemma3", "mistral"};
+
+/* fp32 against float64: 1e-6 of it. Merged, each weight is rounded once more. */
+TEST_EACH(an_adapter_of_peft_has_pefts_loss_also_merged_and_the_base_its_own, COUNT(adapters))
+{
+    const char *const name = adapters[_i];
+    json_t *reference = json_load_file(print(FIXTURES "adapter_%s/reference.json", name), 0, NULL);
+    const double loss = json_number_at(reference, "loss"), base = json_number_at(reference, "base");
+    const json_t *ids = json_at(reference, "ids");
+    char eval[100], file[40];
+
+    strcpy(file, print("%s.bin", name));
+    FILE *out = fopen(file, "wb");
+    ck_assert_ptr_nonnull(out);
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const uint16_t id = (uint16_t)json_integer_value(json_array_get(ids, i));
+        ck_assert_uint_eq(fwrite(&id, sizeof id, 1, out), 1);
+    }
+    fclose(out);
+    strcpy(eval, print("eps eval --json --data %s --seq %.0f --model", file, json_number_at(reference, "seq")));
+    json_decref(reference);
+    ck_assert_double_gt(fabs(loss - base), 1e-2);
+    ck_assert_double_eq_tol(loss_of(print("%s " FIXTURES "adapter_%s", eval, name)), loss, 1e-6 * loss);
+    ck_assert_double_eq_tol(loss_of(print("%s " FIXTURES "%s", eval, name)), base, 1e-6 * base);
+    expect(print("eps export --model " FIXTURES "adapter_%s --merge --out merged-%s", name, name), 0,
+           "holds the model");
+    ck_assert_double_eq_tol(loss_of(print("%s merged-%s", eval, name)), loss, 2e-6 * loss);
+    expect_absent(print("merged-%s/config.json", name), "adapter");
+    /* And goes on being trained, from where it was. */
+    expect(print("cp -r " FIXTURES "%s " FIXTURES
+                 "adapter_%s . && eps train --model adapter_%s --data %s --seq 12 --batch 2 "
+                 "--steps 1 --lr 1e-12 --out more-%s",
+                 name, name, name, file, name),
+           0);
+    ck_assert_double_eq_tol(loss_of(print("%s more-%s", eval, name)), loss, 1e-6 * loss);
+}
+
+/* Names of the tensors in a file of weights. */
+static void check_tensors(const char *path, unsigned n, const char *one, unsigned other)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct safetensors file;
+
+    ck_assert_int_eq(safetensors_open(&file, fd, NULL), 0);
+    ck_assert_uint_eq(file.n_entries, n);
+    const struct safetensors_entry *entry = safetensors_find(&file, one);
+    ck_assert_msg(entry != NULL, "%s", one);
+    ck_assert_uint_eq(entry->shape[1], other);
+    safetensors_close(&file);
+    close(fd);
+}
+
+/* By hand, of c_attn, (32, 96), in 3 blocks: A (5, 32) and B (96, 5), 1,920 of 55,584 + 1,920. */
+TEST(checkpoints_and_exports_hold_the_adapters_alone)
+{
+    expect(TRAIN "--model base --lora rank=5,targets=c_attn --steps 2 --out held", 0, "adapters",
+           "1.9 k of 57.5 k parameters are trained");
+    check_tensors("held/latest/adapter_model.safetensors", 6,
+                  "base_model.model.transformer.h.2.attn.c_attn.lora_A.weight", 32);
+    check_tensors("held/latest/optimizer.safetensors", 13, "m.transformer.h.0.attn.c_attn.lora_B.weight", 5);
+    ck_assert_int_ne(access("held/latest/model.safetensors", F_OK), 0);
+    expect_file("held/latest/adapter_config.json", "\"target_modules\": [\n    \"c_attn\"\n  ]", "\"r\": 5",
+                "\"lora_alpha\": 10", "\"fan_in_fan_out\": true", "\"task_type\": \"CAUSAL_LM\"", "/base\"");
+    expect("eps verify held", 0, "step-2  whole");
+    expect("eps export --model held/latest --out alone", 0, "adapters in fp32", "peft.AutoPeftModelForCausalLM");
+    check_tensors("alone/adapter_model.safetensors", 6, "base_model.model.transformer.h.2.attn.c_attn.lora_A.weight",
+                  32);
+    expect("cmp held/latest/adapter_config.json alone/adapter_config.json", 0);
+    expect("eps generate --model held/latest --tokens 20 --temperature 0 >with && "
+           "eps export --model held/latest --merge --out whole && "
+           "eps generate --model whole --tokens 20 --temperature 0 >merged && cmp with merged",
+           0);
+    check_tensors("whole/model.safetensors", 41, "transformer.h.0.attn.c_attn.weight", 96);
+}
+
+/* A base that moved is named; another one, or one of another shape, is refused. */
+TEST(a_base_is_the_one_that_the_adapter_was_trained_on)
+{
+    expect(TRAIN "--model base --lora rank=2 --steps 1 --out based && cp -r base moved && cp -r based away && "
+                 "sed -i 's#/base\"#/gone\"#' away/latest/adapter_config.json",
+           0);
+    expect_refusal(&(struct refusal){"eps eval --model based --base-model other --data data.txt", 1,
+                                     "the adapter was trained on another model", "--base-model"});
+    expect_refusal(&(struct refusal){"eps eval --model based --base-model small --data data.txt", 1,
+                                     "the adapter was trained on another model", "--base-model"});
+    expect("eps eval --model based --base-model moved --data data.txt", 0);
+    expect("eps export --model away/latest --base-model moved --merge --out from-away", 1, "adapter_config.json");
+    expect("rm away/latest/training.json && eps export --model away/latest --base-model moved --merge --out from-away",
+           0);
+    expect_refusal(&(struct refusal){"eps export --model away/latest --merge --out no", 1, "there is no such directory",
+                                     "--base-model"});
+    expect("eps train --resume based --base-model moved --steps 2", 0);
+    expect_file("based/latest/adapter_config.json", "/moved\"");
+}
+
+/* An adapter of PEFT, one of whose settings is another. */
+#define ODD(edit)                                                                                                      \
+    "rm -rf odd; cp -r " FIXTURES "adapter_tied odd; " edit "; "                                                       \
+    "eps eval --model odd --base-model " FIXTURES "tied --data ids.bin"
+#define CONFIG(edit) ODD("sed -i '" edit "' odd/adapter_config.json")
+
+static const struct refusal refusals[] = {
+    {TRAIN "--model base --out no --lora targets=q_proj,c_attn", 2, "the target q_proj matches no linear map",
+     "attn.c_attn, attn.c_proj, mlp.c_fc and mlp.c_proj"},
+    {TRAIN "--model base --out no --lora targets=h.1.attn.c_attn", 2, "in 1 of 3 layers", "all of them"},
+    {TRAIN "--model base --out no --lora targets=lm_head", 2, "the target lm_head matches no linear map", "all-linear"},
+    {TRAIN "--model base --out no --lora ranks=4", 2, "--lora ranks=4", "rank=N"},
+    {TRAIN "--model base --out no --lora rank=0", 2, "--lora rank=0", "from 1 to 4096"},
+    {TRAIN "--model base --out no --lora rank=1.5", 2, "--lora rank=1.5", "whole number"},
+    {TRAIN "--model base --out no --lora dropout=1", 2, "--lora dropout=1", "from 0 to"},
+    {TRAIN "--model config.json --out no --lora rank=4", 2, "--lora", "has weights"},
+    {TRAIN "--model byte-small --out no --lora rank=4", 2, "--lora", "byte-small is a preset"},
+    {TRAIN "--model base --out no --base-model other", 2, "--base-model other is for an adapter", "leave it out"},
+    {"eps plan --model base --lora targets=nothing", 2, "the target nothing", "attn.c_attn"},
+    {"eps export --model base --merge --out no", 2, "--merge is for models with adapters", "leave it out"},
+    {"eps train --resume once --lora rank=8 --steps 2", 2, "--lora rank=8", "the run's rank=4"},
+    {TRAIN "--model once/latest --lora rank=4 --out no", 2, "is an adapter already", "leave --lora out"},
+    {CONFIG("s/\"use_dora\": false/\"use_dora\": true/"), 1, "use_dora is set", "not supported"},
+    {CONFIG("s/\"bias\": \"none\"/\"bias\": \"all\"/"), 1, "bias is all", "none"},
+    {CONFIG("s/LORA/IA3/"), 1, "peft_type is IA3", "only LORA"},
+    {CONFIG("s/\"init_lora_weights\": true/\"init_lora_weights\": \"pissa_niter_4\"/"), 1, "pissa_niter_4",
+     "the base as well"},
+    {CONFIG("s/\"r\": 2/\"r\": 3/"), 1, "lora_A.weight is 2 x 24, the model's is 3 x 24", NULL},
+    {CONFIG("s/\"transformer.h.0.attn.c_proj\",//"), 1, "in 1 of 2 layers", "all of them"},
+    {CONFIG("/mlp.c_fc/d"), 1, "mlp.c_fc.lora_A.weight is not a tensor of this model", NULL},
+    {ODD("echo [] >odd/adapter_config.json"), 1, "not a JSON object", "odd/adapter_config.json"},
+    {ODD("rm odd/adapter_model.safetensors"), 1, "odd/adapter_model.safetensors", "No such file"},
+    {"rm -rf odd; cp -r " FIXTURES "adapter_tied odd; sed -i 's#\\.\\./tied#someone/tied#' odd/adapter_config.json; "
+     "eps eval --model odd --data ids.bin",
+     1, "the adapter's base is someone/tied", "hf download"},
+    {"eps eval --model " FIXTURES "adapter_tied --base-model " FIXTURES "adapter_qwen3 --data ids.bin", 1,
+     "the base of an adapter cannot be an adapter", "--merge"},
+};
+
+TEST_EACH(what_cannot_be_is_refused, COUNT(refusals))
+{
+    expect("head -c 400 /dev/zero >ids.bin", 0);
+    if (strstr(refusals[_i].command, "once"))
+        expect("rm -rf once; " TRAIN "--model base --lora rank=4 --steps 1 --out once", 0);
+    expect_refusal(&refusals[_i]);
+}

@@ -1,0 +1,82 @@
+/* Adapters: gradients and training are PEFT's; neither a budget nor workers change a bit of them. */
+#include "proto/plan/search.h"
+#include "tests/kit/device/backend.h"
+#include "tests/kit/fixtures/exact.h"
+#include "tests/kit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+SUITE_LABELS(single, on_cuda_release)
+
+/* Each family; some of the maps that one operation computes, or all; in all layers; rsLoRA; with masks. */
+static const char *const fixtures[] = {
+    "lora_gpt2",  "lora_gpt2_all", "lora_llama", "lora_mistral", "lora_qwen2",   "lora_qwen3",
+    "lora_gemma", "lora_gemma3",   "lora_bert",  "lora_roberta", "lora_dropout",
+};
+
+static int count_fixtures(void)
+{
+    return backend_get()->simulated ? 2 : COUNT(fixtures);
+}
+
+TEST_EACH(the_gradient_is_pefts, count_fixtures())
+{
+    exact_check_gradient(fixtures[_i], &(struct inprocess_options){.n_parts = 1, .microbatch = 3, .adamw = true});
+}
+
+/* One worker with one part, or two workers with one each. */
+TEST_EACH(all_steps_are_pefts, backend_get()->simulated ? 0 : COUNT(fixtures))
+{
+    const uint32_t n = 1 + (uint32_t)_i % 2;
+
+    exact_check_training(fixtures[_i],
+                         &(struct inprocess_options){.n_parts = n, .n_workers = n, .microbatch = 4, .adamw = true});
+}
+
+/* The base keeps its bits: in bf16, rounded once. */
+static void check_base(struct exact *exact)
+{
+    const struct model *model = &exact->ip->model;
+    float *drawn = calloc(model->largest_unit, sizeof *drawn);
+    uint32_t n_frozen = 0;
+
+    exact->segment = exact_weights(exact);
+    for (const struct model_tensor *t = model->tensors; t < model->tensors + model->n_tensors; t++) {
+        ck_assert(t->frozen == !strstr(t->name, ".lora_"));
+        if (!t->frozen)
+            continue;
+        fixture_draw(drawn, &exact->fixture, t->name);
+        for (uint64_t i = 0; exact->masters && i < t->n; i++)
+            drawn[i] = number_from_bf16(number_to_bf16(drawn[i]));
+        ck_assert_mem_eq(exact_find(exact, t->name, t->n), drawn, t->n * sizeof *drawn);
+        n_frozen++;
+    }
+    ck_assert_uint_gt(n_frozen, 0);
+    free(drawn);
+}
+
+/* The smallest budget: boundaries on the host, one buffer, nothing kept; against the roomiest, and two workers. */
+TEST_EACH(no_budget_changes_a_bit, backend_get()->simulated ? 0 : COUNT(fixtures) * NUMBER_TYPES)
+{
+    const char *fixture = fixtures[_i / NUMBER_TYPES];
+    struct inprocess_options how = {.n_parts = 2,
+                                    .microbatch = 2,
+                                    .budget = (uint64_t)1 << 30,
+                                    .precision = (enum number_type)(_i % NUMBER_TYPES),
+                                    .adamw = true,
+                                    .deterministic = true};
+    struct exact roomy, small;
+    struct plan least;
+
+    exact_train(&roomy, fixture, &how, 3);
+    ck_assert_int_gt(roomy.ip->workers[0].worker.plan.choice.keeping[0].n_kept, 0);
+    plan_smallest(&least, &roomy.ip->model, &roomy.ip->workers[0].worker.plan.setting,
+                  &(struct plan_wish){.microbatch = 2});
+    how.budget = plan_total(&least), how.n_workers = 2;
+    exact_train(&small, fixture, &how, 3);
+    ck_assert(small.ip->workers[0].worker.plan.choice.host_stash);
+    ck_assert_uint_eq(exact_digest(&roomy, exact_weights(&roomy)), exact_digest(&small, exact_weights(&small)));
+    check_base(&small);
+    exact_close(&roomy), exact_close(&small);
+}
