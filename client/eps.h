@@ -73,14 +73,13 @@ struct eps_step {
     uint64_t tokens;              /* so far, without padding */
     double tokens_per_s, step_ms; /* NAN: the step ended while the run had no client (attach) */
     uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
-    double eval_loss;               /* held-out loss; NAN if this step did not evaluate */
-    double eval_before;             /* first step: the held-out loss before it; NAN: not measured */
-    double grad_norm;               /* of the whole gradient, before clipping; NAN: unknown, as with eager commit */
-    bool skipped;                   /* a contribution was not finite, so nothing was updated (fenced commit) */
-    const struct eps_score *scores; /* (n_scores) of a task or of preferences, on steps that evaluate */
-    size_t n_scores;
+    double eval_loss;                /* held-out loss; NAN if this step did not evaluate */
+    double eval_before;              /* first step: the held-out loss before it; NAN: not measured */
+    double grad_norm;                /* of the whole gradient, before clipping; NAN: unknown, as with eager commit */
+    bool skipped;                    /* a contribution was not finite, so nothing was updated (fenced commit) */
+    const struct eps_score *scores;  /* (n_scores) of a task or of preferences, on steps that evaluate */
     const struct eps_score *rewards; /* (n_rewards) of the step's preferences, by the names that TRL logs */
-    size_t n_rewards;
+    size_t n_scores, n_rewards;
     const char *changed; /* changes before this step: "after step 5: lr 0.01 to 0.005"; NULL: none */
     /* (n_memory) The host, and the device with the most memory. Sampled once a second: absent on most steps. */
     const struct eps_memory *memory;
