@@ -129,6 +129,10 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
     const uint32_t n_positions = s->model.config.n_positions;
     struct client_documents documents;
 
+    if (pairs && s->options->train_on)
+        return error_set(err, -EDOM,
+                         "--train-on is not for preferences, of which both answers are scored: leave it out");
+
     if (s->options->separator)
         return error_set(err, -EDOM, "--separator is not for conversations, which are rows of their own: leave it out");
     int rc = client_documents_read(&documents, &s->data, &rules, err);

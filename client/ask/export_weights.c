@@ -102,7 +102,8 @@ static bool is_written(const struct target *to, const struct model_tensor *tenso
     return to->merge ? !tensor->adapts : tensor->saved;
 }
 
-/* Assigns tensors to files in order. A file is full when the next tensor would pass shard_bytes. */
+/* Assigns tensors to files in order. A file is full when the next tensor would pass shard_bytes; adapters have one, as PEFT
+ * reads no other. */
 static int plan_shards(struct target *to, const struct model *model, uint64_t shard_bytes, struct error *err)
 {
     uint64_t bytes = 0;
@@ -119,7 +120,7 @@ static int plan_shards(struct target *to, const struct model *model, uint64_t sh
             to->shard[t] = ELSEWHERE;
             continue;
         }
-        if (bytes > 0 && bytes + more > shard_bytes)
+        if (bytes > 0 && bytes + more > shard_bytes && (to->merge || model->config.adapter.rank == 0))
             to->n_shards++, bytes = 0;
         bytes += more;
         to->shard[t] = to->n_shards - 1;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -301,12 +302,20 @@ int client_data_refuse_weights(const struct client_data *data, struct error *err
 
 char *client_data_name(const struct client_data_file *file)
 {
+    const int decimals = 16 - (int)floor(log10(file->weight)); /* 17 digits, which tell any two numbers apart */
     char *real = file->weight != 1 ? realpath(file->path, NULL) : NULL, *name = NULL;
 
     if (file->weight == 1)
         name = strdup(file->path);
-    else if (asprintf(&name, "%s=%.17g", real ? real : file->path, file->weight) < 0)
+    else if (asprintf(&name, "%s=%.*f", real ? real : file->path, decimals, file->weight) < 0)
         name = NULL;
+    for (size_t n = name && file->weight != 1 ? strlen(name) : 0; n > 0 && (name[n - 1] == '0' || name[n - 1] == '.');
+         n--) {
+        const bool last = name[n - 1] == '.';
+        name[n - 1] = 0;
+        if (last)
+            break;
+    }
     free(real);
     return name;
 }

@@ -435,7 +435,7 @@ static int resolve_preference(struct eps_train_options *o, bool pairs, struct er
         return 0;
     o->dpo_beta = chosen(o->dpo_beta, 0.1); /* as in the paper, and in TRL */
     o->dpo_smoothing = chosen(o->dpo_smoothing, 0);
-    if (!(o->dpo_beta > 0 && o->dpo_beta <= 1e6))
+    if (!(o->dpo_beta > 0 && o->dpo_beta <= PREFERENCE_MOST_BETA))
         return error_set(err, -EDOM, "--dpo-beta %g is not above 0 and at most 1e6", o->dpo_beta);
     if (!(o->dpo_smoothing >= 0 && o->dpo_smoothing <= 0.5))
         return error_set(err, -EDOM, "--dpo-smoothing %g is not within 0 and 0.5", o->dpo_smoothing);

@@ -125,8 +125,7 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
                                                                layout == CLIENT_LAYOUT_TEXT ? "text" : "completion"),
                                                add_document, r, err);
     case CLIENT_LAYOUT_PREFERENCE:
-        return error_set(err, -EINVAL,
-                         "it is a preference, and the lines before it are not: train on preferences alone");
+        return error_set(err, -EINVAL, "it is a preference, and other lines are not: train on preferences alone");
     case CLIENT_LAYOUT_NONE:
         break;
     }

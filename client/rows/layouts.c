@@ -3,14 +3,21 @@
 #include <errno.h>
 #include <string.h>
 
+/* Data sets that were joined have null where a row lacks a column. */
+static bool has(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    return value && !json_is_null(value);
+}
+
 enum client_layout client_layout_of(const json_t *object)
 {
     const json_t *prompt = json_object_get(object, "prompt"), *completion = json_object_get(object, "completion");
 
-    if (json_object_get(object, "chosen") && json_object_get(object, "rejected"))
+    if (has(object, "chosen") && has(object, "rejected"))
         return CLIENT_LAYOUT_PREFERENCE;
-    if (json_object_get(object, "messages") || json_object_get(object, "conversations") ||
-        json_object_get(object, "instruction"))
+    if (has(object, "messages") || has(object, "conversations") || has(object, "instruction"))
         return CLIENT_LAYOUT_CONVERSATION;
     if (json_is_string(prompt) && json_is_string(completion))
         return CLIENT_LAYOUT_PROMPT;
@@ -198,10 +205,10 @@ json_t *client_layout_conversation(int *rc, json_t *object, struct error *err)
 
     *rc = out ? 0 : error_set(err, -ENOMEM, "out of memory");
     if (!*rc)
-        *rc = json_object_get(object, "messages")        ? take_messages(messages, object, err)
-              : json_object_get(object, "conversations") ? take_sharegpt(messages, object, err)
-              : json_object_get(object, "instruction")   ? take_alpaca(messages, object, err)
-                                                         : take_prompt(messages, object, err);
+        *rc = has(object, "messages")        ? take_messages(messages, object, err)
+              : has(object, "conversations") ? take_sharegpt(messages, object, err)
+              : has(object, "instruction")   ? take_alpaca(messages, object, err)
+                                             : take_prompt(messages, object, err);
     json_array_foreach(messages, i, message)
     {
         if (!*rc && !json_is_object(message))
@@ -210,7 +217,7 @@ json_t *client_layout_conversation(int *rc, json_t *object, struct error *err)
     }
     if (!*rc)
         *rc = take_tools(out, object, err);
-    if (!*rc && kwargs && json_object_set(out, "chat_template_kwargs", kwargs))
+    if (!*rc && has(object, "chat_template_kwargs") && json_object_set(out, "chat_template_kwargs", kwargs))
         *rc = error_set(err, -ENOMEM, "out of memory");
     if (!*rc)
         return out;
@@ -249,7 +256,7 @@ json_t *client_layout_choice(int *rc, json_t *object, bool chosen, struct error 
     json_t *prompt = json_object_get(object, "prompt"),
            *completion = json_object_get(object, chosen ? "chosen" : "rejected"),
            *other = json_object_get(object, chosen ? "rejected" : "chosen"), *tools = json_object_get(object, "tools"),
-           *out;
+           *kwargs = has(object, "chat_template_kwargs") ? json_object_get(object, "chat_template_kwargs") : NULL, *out;
 
     *rc = 0;
     if (json_is_string(prompt) && json_is_string(completion) && json_is_string(other)) {
@@ -269,8 +276,12 @@ json_t *client_layout_choice(int *rc, json_t *object, bool chosen, struct error 
                       "text, \"chosen\": text, \"rejected\": text}, or lists of messages");
         return NULL;
     }
-    if (!out || (tools && json_object_set(out, "tools", tools)))
+    if (!out || (tools && json_object_set(out, "tools", tools)) ||
+        (kwargs && json_object_set(out, "chat_template_kwargs", kwargs)))
         *rc = error_set(err, -ENOMEM, "out of memory");
+    else if (json_is_array(completion) && json_array_size(json_object_get(out, "completion")) != 1)
+        *rc = error_set(err, -EINVAL, "its %s text has %zu messages after the prompt: give one answer",
+                        chosen ? "chosen" : "rejected", json_array_size(json_object_get(out, "completion")));
     if (!*rc)
         return out;
     json_decref(out);

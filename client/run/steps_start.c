@@ -23,8 +23,8 @@ static int begin(struct client_steps *s, struct error *err)
     return client_checkpoints_list(&s->checkpoints, run->directory_fd, err);
 }
 
-/* What preferences are compared with: a new run's own weights; of any other those that it began from. */
-static int find_references(struct client_steps *s, struct error *err)
+/* What preferences are compared with. begins: the weights that are there now; else those that the run began from. */
+static int find_references(struct client_steps *s, bool begins, struct error *err)
 {
     struct client_source *source = s->run->source;
     const size_t n = (size_t)source->n_references[CLIENT_TRAIN] + source->n_references[CLIENT_HELD_OUT];
@@ -32,7 +32,7 @@ static int find_references(struct client_steps *s, struct error *err)
 
     if (!source->references)
         return 0;
-    if (s->run->continues) {
+    if (!begins) {
         const char *from = s->run->resume.in_place ? s->run->directory : s->run->resume.path;
         const int fd = open(from, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         rc = fd < 0 ? error_set(err, -errno, "%s: %s", from, strerror(errno))
@@ -109,7 +109,7 @@ int client_steps_start(struct client_steps *s, struct error *err)
     int rc = begin(s, err);
 
     if (!rc)
-        rc = find_references(s, err);
+        rc = find_references(s, !s->run->continues, err);
     if (!rc) {
         recall(s, &s->run->resume.past);
         rc = measure_before(s, err);
@@ -165,6 +165,9 @@ static int take_job(struct client_steps *s, const struct client_attach *attach, 
     if (client_steps_has_saved(s, s->covered))
         s->asked = s->covered;
     recall(s, &past);
+    rc = find_references(s, s->opened == 0, err); /* the last client may have ended before it had them all */
+    if (rc)
+        return rc;
     rc = client_metrics_reopen(&s->metrics, s->run->directory_fd, s->done, fill_line, s, err);
     if (!rc && s->done == s->opened && client_past_lacks_evaluation(&past, &s->run->resume.record.options, s->done))
         rc = make_up_evaluation(s, err);
@@ -180,8 +183,6 @@ int client_steps_take_over(struct client_steps *s, const struct client_attach *a
 {
     int rc = begin(s, err);
 
-    if (!rc)
-        rc = find_references(s, err);
     if (!rc)
         rc = take_job(s, attach, err);
     return rc ? rc : measure_before(s, err);

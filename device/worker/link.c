@@ -167,7 +167,8 @@ static int wait_weights(void *context, struct device_link_weights *weights)
         return error_set(&link->error, -EPROTO,
                          "the daemon named a place of %s beyond the weights' memory: are they of one build?",
                          model_unit_name(name, link->model, pull->unit));
-    *weights = (struct device_link_weights){.trained = (const char *)link->weights->base + pull->at,
+    const uint64_t trained = unit->n_trained > 0 ? pull->at : pull->frozen_at; /* then all of it is frozen */
+    *weights = (struct device_link_weights){.trained = (const char *)link->weights->base + trained,
                                             .frozen = (const char *)link->weights->base + pull->frozen_at,
                                             .lent = pull->lent};
     link->reading = *pull;

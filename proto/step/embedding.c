@@ -157,7 +157,9 @@ static void each_position(const struct layer_pass *pass, const struct table *tab
     op.n_table = (uint32_t)(table->n - first);
     op.accumulate = true;
     op.scale = 0;
-    op.table = pass->weights ? layer_element(pass, pass->weights, first * width) : NULL;
+    op.table = pass->weights ? device_element(op.narrow ? NUMBER_BF16 : pass->setting->goal.precision, pass->weights,
+                                              first * width)
+                             : NULL;
     op.table_gradient = pass->contribution ? pass->contribution + first * width : NULL;
     if (is_backward)
         pass->ops->embed_backward(pass->dev, &op);

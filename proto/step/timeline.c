@@ -40,6 +40,7 @@ struct timeline {
     uint32_t n_runs, *parts;  /* (n_runs) of the share */
     uint32_t *tokens;         /* (share_rows, seq) zeros: ids and labels */
     struct plan_row *lengths; /* (share_rows) of a classifier */
+    float *references;        /* (share_rows) zeros */
 
     /* The daemon: */
     double contributions;                    /* contributions of all workers per contribution of this one */
@@ -265,7 +266,8 @@ static int make_share(struct timeline *t)
     t->parts = calloc(t->n_runs, sizeof *t->parts);
     t->tokens = calloc((size_t)p->share_rows * p->goal.seq, sizeof *t->tokens);
     t->lengths = calloc(p->share_rows, sizeof *t->lengths);
-    if (!t->parts || !t->tokens || !t->lengths)
+    t->references = calloc(p->share_rows, sizeof *t->references);
+    if (!t->parts || !t->tokens || !t->lengths || !t->references)
         return -ENOMEM;
     for (uint32_t i = 0; i < t->n_runs; i++)
         t->parts[i] = i;
@@ -321,7 +323,12 @@ static int play_step(struct timeline *t, uint64_t step)
         .n_valid = 1,
         .n_parts = t->n_runs,
         .parts = t->parts,
-        .rows = {t->s->plan->setting.goal.seq, t->tokens, t->tokens, t->tokens, t->lengths},
+        .rows = {.n_tokens = t->s->plan->setting.goal.seq,
+                 .ids = t->tokens,
+                 .labels = t->tokens,
+                 .positions = t->tokens,
+                 .rows = t->lengths,
+                 .references = t->references},
     };
     struct error err;
 
@@ -339,6 +346,7 @@ static void close_timeline(struct timeline *t)
     free(t->parts);
     free(t->tokens);
     free(t->lengths);
+    free(t->references);
     free(t->units);
 }
 

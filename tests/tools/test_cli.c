@@ -63,7 +63,7 @@ static const struct refusal wrongs[] = {
     {GOOD "--load_in_4bit", 2, "--base nf4 keeps frozen weights", "--freeze"},
     {GOOD "--eval_strategy steps", 2, "--eval_strategy", "--eval-every N evaluates"},
     {GOOD "--overwrite_output_dir", 2, "no run is overwritten", "--resume"},
-    {GOOD "--packing", 2, "--packing", "always packed"},
+    {GOOD "--packing", 2, "--packing", "always joined"},
     {GOOD "--logging_steps 1", 2, "--logging_steps", "metrics.jsonl"},
     {"eps generate --max-tokens 4", 2, "--max-tokens", "it is called --tokens here"},
     {"eps generate --do_sample", 2, "--do_sample", "unless --temperature is 0"},

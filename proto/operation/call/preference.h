@@ -13,8 +13,9 @@
 
 #include <stddef.h>
 
+#define PREFERENCE_MOST_BETA 1e6
 struct preference {
-    double beta;      /* > 0; in a job's goal 0: its rows are no pairs */
+    double beta;      /* > 0 and at most PREFERENCE_MOST_BETA; in a job's goal 0: its rows are no pairs */
     double smoothing; /* 0 to 0.5: how often the wrong text is taken to have been chosen */
 };
 

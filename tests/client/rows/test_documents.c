@@ -62,6 +62,10 @@ static void spell(char *out, size_t k)
 static const struct {
     const char *line, *want;
 } layouts[] = {
+    {"{\"messages\": null, \"instruction\": null, \"chosen\": null, \"rejected\": null, \"chat_template_kwargs\": "
+     "null, "
+     "\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", \"value\": \"b\"}]}",
+     "<user>a<assistant>[b.]"},
     {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
      "<user>a<assistant>[b.]"},
     {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}, "

@@ -188,7 +188,7 @@ TEST(rows_that_cannot_be_packed_are_refused)
     ask_to_generate(5);
     setting.goal.packs = true;
     ck_assert_int_eq(check(&err), -EINVAL);
-    ck_assert_str_eq(err.text, "a job that generates has no packed rows");
+    ck_assert_str_eq(err.text, "a job that generates has neither packed rows nor preferences");
 }
 
 /* The largest of everything: figures stay true where a product could wrap around. */

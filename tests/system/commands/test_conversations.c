@@ -82,6 +82,9 @@ TEST(sources_have_weights)
     expect_file("weighted/latest/training.json", "chat.jsonl=2\"", "sums.jsonl=0.5\"");
     expect("eps train --resume weighted --steps 13", 0, "continuing from");
     expect("eps train --resume weighted --steps 14 --data chat.jsonl sums.jsonl", 1, "not what the run was trained on");
+    expect("eps train --model chat/config.json --data chat.jsonl sums.jsonl=0.00005 --eval-data chat.jsonl --seq 96 "
+           "--batch 8 --steps 1 --out light " MACHINE "&& eps train --resume light --steps 2",
+           0, "continuing from");
     expect("eps train --model chat/config.json --data chat.jsonl --eval-data sums.jsonl=2 --out no " MACHINE, 1,
            "--eval-data: ", "the weight 2");
     expect("eps train --model chat/config.json --data plain.txt=2 --out no " MACHINE, 1,

@@ -123,6 +123,13 @@ static const struct {
     {"head -n 1 sums.jsonl >one.jsonl; eps train --model bare/config.json --data one.jsonl " MACHINE,
      1,
      {"one pair is too few", "--eval-data"}},
+    {"printf '{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}, "
+     "{\"role\": \"user\", \"content\": \"c\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+     "\"assistant\", \"content\": \"d\"}]}\\n' >many.jsonl; eps train --model chat/config.json --data "
+     "many.jsonl " MACHINE,
+     1,
+     {"many.jsonl: line 1: its chosen text has 2 messages after the prompt", ""}},
+    {"eps data pairs.jsonl --model chat --train-on all", 2, {"--train-on is not for preferences", ""}},
     {TRAIN "--seq 8", 1, {"no pair has both answers within --seq 8", ""}},
     {"eps eval --model bare/config.json --data sums.jsonl " MACHINE, 1, {"", ""}},
 };
