@@ -468,7 +468,10 @@ double plan_work_decode(const struct plan_work *work, uint32_t visit)
 
     for (uint32_t i = 0; i < unit->n_pieces; i++) {
         const struct model_piece *piece = &model->pieces[unit->first_piece + i];
-        struct call call = {.kind = CALL_decode, .decode = {piece->form, piece->n_rows, piece->n / piece->n_rows}};
+        struct call call = {.kind = CALL_decode,
+                            .decode = {.form = piece->form,
+                                       .rows = piece->n_rows,
+                                       .columns = piece->n / piece->n_rows}};
         if (!(unit->coded >> i & 1))
             continue;
         call.decode.scales = piece->form == FORM_BF16 ? NULL : (const float *)(uintptr_t)nowhere;
