@@ -35,7 +35,7 @@ enum {
     FORM_ALIGNMENT = 64,
 };
 #define FORM_LEAST     1e-36f
-#define FORM_MOST      2.6e36f /* INT8: 127 times more is beyond fp32 */
+#define FORM_MOST      2.6e36f               /* INT8: 127 times more is beyond fp32 */
 #define FORM_INT8_UNIT 7.874015718698502e-3f /* fl(1 / 127) */
 
 extern const float form_nf4[16]; /* ascending */

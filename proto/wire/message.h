@@ -323,7 +323,7 @@ struct message {
             /* Where the unit is that has the trained weights, and the one that has the frozen ones behind them: bytes
              * from the start of the weights' segment, multiples of 64. With replay they may be two. */
             uint64_t at, frozen_at;
-            bool lent;   /* the place is another unit's next: the worker says READ when it needs it no more */
+            bool lent; /* the place is another unit's next: the worker says READ when it needs it no more */
         } weights;
         struct {
             uint64_t step;

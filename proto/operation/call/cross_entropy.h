@@ -33,8 +33,8 @@ struct device_cross_entropy {
     const uint32_t *labels; /* (m); rows whose label is UINT32_MAX count for nothing */
     float *running;         /* (m, 3): maximum, sum of exp(logit - maximum), the label's logit; log_sum_exp writes it */
     float scale;            /* cross_entropy_gradient */
-    const float *scales;    /* (m): cross_entropy_gradient takes these in place of `scale`. NULL: `scale` for all rows */
-    float cap;              /* cross_entropy_gradient: logits are capped (soft_cap); 0: they are not */
+    const float *scales; /* (m): cross_entropy_gradient takes these in place of `scale`. NULL: `scale` for all rows */
+    float cap;           /* cross_entropy_gradient: logits are capped (soft_cap); 0: they are not */
 };
 
 /* The loss of each row: -log p of the label, from log_sum_exp's sums; 0 without a label. */

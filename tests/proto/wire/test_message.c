@@ -114,7 +114,11 @@ static const struct message samples[MESSAGE_KINDS] = {
         {.open_step = {.step = 1000, .buffer = 1, .n_valid = 16320, .n_tokens = 512, .n_real = 16000, .lr = 1.5}},
     [MESSAGE_SHARE] = {.share = {.step = 1000, .buffer = 1, .n_valid = 16320, .n_tokens = 512, .n = MESSAGE_MAX_PARTS}},
     [MESSAGE_PULL] = {.pull = {.version = 1000, .unit = 17}},
-    [MESSAGE_WEIGHTS] = {.weights = {.version = 1000, .unit = 17, .at = (uint64_t)3 << 36, .frozen_at = (uint64_t)5 << 37, .lent = true}},
+    [MESSAGE_WEIGHTS] = {.weights = {.version = 1000,
+                                     .unit = 17,
+                                     .at = (uint64_t)3 << 36,
+                                     .frozen_at = (uint64_t)5 << 37,
+                                     .lent = true}},
     [MESSAGE_VOID] = {.voided = {.version = 1001, .unit = 19}},
     [MESSAGE_READ] = {.read = {.version = (uint64_t)1 << 34, .unit = 18}},
     [MESSAGE_LOSS] = {.loss = {.step = 1000,
@@ -487,8 +491,8 @@ static const struct {
     {MESSAGE_JOB, 7, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_JOB, 16, 0, "a count or an index out of range"},  /* n_parts 0 */
     {MESSAGE_JOB, 16, 65, "a count or an index out of range"}, /* n_parts 65 */
-    {MESSAGE_JOB, 110, 0xBF, "a number below zero"},            /* -1.5 as a norm */
-    {MESSAGE_JOB, 110, 0x7F, "a number that is not finite"},    /* NaN as a norm */
+    {MESSAGE_JOB, 110, 0xBF, "a number below zero"},           /* -1.5 as a norm */
+    {MESSAGE_JOB, 110, 0x7F, "a number that is not finite"},   /* NaN as a norm */
     {MESSAGE_JOB, 5, 0, "a clipped norm without a fenced commit"},
     {MESSAGE_JOB, 118, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},

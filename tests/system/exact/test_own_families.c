@@ -115,9 +115,9 @@ TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, COUNT(families))
     ck_assert_uint_eq(processes_workers("lab"), 2);
     expect_stop(daemon);
     outputs_check_same_latest("alone", "three");
-    expect(
-        "grep -o 'eval_loss[^,}]*' alone/metrics.jsonl >a && grep -o 'eval_loss[^,}]*' three/metrics.jsonl >b && cmp a b",
-        0);
+    expect("grep -o 'eval_loss[^,}]*' alone/metrics.jsonl >a && grep -o 'eval_loss[^,}]*' three/metrics.jsonl >b && "
+           "cmp a b",
+           0);
 }
 
 /* PyTorch computes the whole text for each token, eps that token alone. Weights on the device: none, some and all. With
