@@ -24,7 +24,8 @@ else()
 
   # Machine code for common devices, and PTX that the driver compiles for newer ones. All of it is made from the oldest
   # target's PTX, which suffices for every kernel: generating PTX takes nvcc longer than all machine code.
-  set(nvcc_options -std=c++17 -O3 -lineinfo -Werror=all-warnings -Xptxas=-v
+  # None is compressed, so that tests can read it.
+  set(nvcc_options -std=c++17 -O3 -lineinfo -no-compress -Werror=all-warnings -Xptxas=-v
       -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics,-Wall
       -gencode=arch=compute_80,code=[${EPS_CUDA_CODE}])
 
