@@ -392,3 +392,20 @@ int client_data_nameless(const char *what, struct error *err)
     int fd = memfd_create("eps-nameless", MFD_CLOEXEC);
     return fd >= 0 ? fd : error_set(err, -errno, "no temporary file for %s: %s", what, strerror(errno));
 }
+
+int client_data_reread(int fd, uint32_t *out, uint64_t first, size_t n, struct error *err)
+{
+    uint8_t *at = (uint8_t *)out;
+    size_t left = n * sizeof *out;
+
+    for (off_t offset = (off_t)(first * sizeof *out); left > 0;) {
+        const ssize_t got = pread(fd, at, left, offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return error_set(err, got ? -errno : -EIO, "the temporary copy of the data: %s",
+                             strerror(got ? errno : EIO));
+        at += got, offset += got, left -= (size_t)got;
+    }
+    return 0;
+}

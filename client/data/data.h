@@ -107,4 +107,7 @@ int client_data_read(const struct client_data *data, uint32_t *out, uint64_t fir
  * what the file was for. */
 int client_data_nameless(const char *what, struct error *err);
 
+/* Reads tokens first .. first+n-1 of such a file that holds tokens. -EIO: it ends before; -errno. */
+int client_data_reread(int fd, uint32_t *out, uint64_t first, size_t n, struct error *err);
+
 #endif

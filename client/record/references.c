@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,40 +26,23 @@ static void make_header(char header[HEADER_BYTES + 1], size_t n)
     snprintf(header + 10, (size_t)room + 2, "%-*s\n", room, shape);
 }
 
-static int write_all(int fd, const void *from, size_t bytes)
-{
-    const char *at = from;
-
-    while (bytes > 0) {
-        const ssize_t n = write(fd, at, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        at += n, bytes -= (size_t)n;
-    }
-    return 0;
-}
-
 int client_references_write(int directory_fd, const float *references, size_t n, struct error *err)
 {
     static const char beside[] = "." CLIENT_REFERENCES;
-    char header[HEADER_BYTES + 1];
-    const int fd = openat(directory_fd, beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    int rc = fd < 0 ? -errno : 0;
+    const size_t bytes = n * sizeof *references;
+    char *file = malloc(HEADER_BYTES + 1 + bytes);
+    int rc = file ? 0 : error_set(err, -ENOMEM, "out of memory");
 
-    make_header(header, n);
-    if (!rc)
-        rc = write_all(fd, header, HEADER_BYTES);
-    if (!rc)
-        rc = write_all(fd, references, n * sizeof *references);
-    if (!rc && fsync(fd))
-        rc = -errno;
-    if (fd >= 0)
-        close(fd);
+    if (!rc) {
+        make_header(file, n);
+        memcpy(file + HEADER_BYTES, references, bytes);
+        unlinkat(directory_fd, beside, 0); /* of a process that was killed */
+        rc = output_write(directory_fd, beside, file, HEADER_BYTES + bytes, err);
+    }
     if (!rc && renameat(directory_fd, beside, directory_fd, CLIENT_REFERENCES))
-        rc = -errno;
-    return rc ? output_fail(err, rc, directory_fd, CLIENT_REFERENCES, "written") : 0;
+        rc = output_fail(err, -errno, directory_fd, CLIENT_REFERENCES, "written");
+    free(file);
+    return rc;
 }
 
 /* False: the file ends before. */

@@ -256,19 +256,7 @@ uint32_t client_documents_length(const struct client_documents *documents, size_
 int client_documents_tokens(const struct client_documents *documents, uint32_t *out, size_t k, uint32_t n,
                             struct error *err)
 {
-    uint8_t *at = (uint8_t *)out;
-    size_t left = n * sizeof *out;
-
-    for (off_t offset = (off_t)(documents->list[k].at * sizeof *out); left > 0;) {
-        const ssize_t got = pread(documents->fd, at, left, offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return error_set(err, got ? -errno : -EIO, "the temporary copy of the data: %s",
-                             strerror(got ? errno : EIO));
-        at += got, offset += got, left -= (size_t)got;
-    }
-    return 0;
+    return client_data_reread(documents->fd, out, documents->list[k].at, n, err);
 }
 
 int client_documents_get(const struct client_documents *documents, uint32_t *ids, uint32_t *labels, uint32_t *work,

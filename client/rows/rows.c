@@ -467,32 +467,15 @@ uint32_t client_rows_length(const struct client_rows *rows, size_t k, uint32_t s
     return n < seq ? (uint32_t)n : seq;
 }
 
-static int read_tokens(const struct client_rows *rows, uint32_t *out, uint64_t first, uint32_t n, struct error *err)
-{
-    uint8_t *at = (uint8_t *)out;
-    size_t left = n * sizeof *out;
-
-    for (off_t offset = (off_t)(first * sizeof *out); left > 0;) {
-        const ssize_t got = pread(rows->fd, at, left, offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return error_set(err, got ? -errno : -EIO, "the temporary copy of the data: %s",
-                             strerror(got ? errno : EIO));
-        at += got, offset += got, left -= (size_t)got;
-    }
-    return 0;
-}
-
 int64_t client_rows_get(const struct client_rows *rows, uint32_t *ids, uint32_t *second, uint32_t *work, size_t k,
                         uint32_t seq, struct error *err)
 {
     const struct client_row *row = &rows->list[k];
     const struct client_texts left = client_pairs_cut(&rows->pairs, texts_of(row), seq);
-    int rc = read_tokens(rows, work, row->at, left.n[0], err);
+    int rc = client_data_reread(rows->fd, work, row->at, left.n[0], err);
 
     if (!rc)
-        rc = read_tokens(rows, work + seq, row->at + row->n[0], left.n[1], err);
+        rc = client_data_reread(rows->fd, work + seq, row->at + row->n[0], left.n[1], err);
     if (rc)
         return rc;
     return client_pairs_write(ids, second, &rows->pairs, texts_of(row), (const uint32_t *const[2]){work, work + seq},

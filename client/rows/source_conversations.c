@@ -82,11 +82,8 @@ static int open_source(struct client_source **out, const struct client_source_se
     *c = (struct conversations){.source = {.ops = &client_source_conversations},
                                 .setup = *setup,
                                 .documents = {{.fd = -1}, {.fd = -1}}};
-    int rc = client_tokenizer_open(&c->tokenizer, setup->side, setup->config->vocabulary, err);
-    if (!rc && !c->tokenizer)
-        rc = client_tokenizer_refuse_unread(setup->side, err);
-    if (!rc && !c->tokenizer)
-        rc = error_set(err, -EINVAL, "it has no tokenizer.json, which conversations need");
+    const int rc =
+        client_tokenizer_require(&c->tokenizer, setup->side, setup->config->vocabulary, "conversations need", err);
     if (rc)
         close_source(&c->source);
     else

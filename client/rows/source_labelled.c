@@ -89,11 +89,7 @@ static int open_source(struct client_source **out, const struct client_source_se
                            .labels = *setup->labels,
                            .rows = {{.fd = -1}, {.fd = -1}}};
     *setup->labels = (struct client_labels){0};
-    int rc = client_tokenizer_open(&l->tokenizer, setup->side, setup->config->vocabulary, err);
-    if (!rc && !l->tokenizer)
-        rc = client_tokenizer_refuse_unread(setup->side, err);
-    if (!rc && !l->tokenizer)
-        rc = error_set(err, -EINVAL, "it has no tokenizer.json, which text needs");
+    const int rc = client_tokenizer_require(&l->tokenizer, setup->side, setup->config->vocabulary, "text needs", err);
     if (rc)
         close_source(&l->source);
     else

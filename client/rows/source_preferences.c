@@ -78,11 +78,8 @@ static int open_source(struct client_source **out, const struct client_source_se
     *p = (struct preferences){.source = {.ops = &client_source_preferences, .n_logits = 1},
                               .setup = *setup,
                               .documents = {{.fd = -1}, {.fd = -1}}};
-    int rc = client_tokenizer_open(&p->tokenizer, setup->side, setup->config->vocabulary, err);
-    if (!rc && !p->tokenizer)
-        rc = client_tokenizer_refuse_unread(setup->side, err);
-    if (!rc && !p->tokenizer)
-        rc = error_set(err, -EINVAL, "it has no tokenizer.json, which preferences need");
+    const int rc =
+        client_tokenizer_require(&p->tokenizer, setup->side, setup->config->vocabulary, "preferences need", err);
     if (rc)
         close_source(&p->source);
     else

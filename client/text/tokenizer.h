@@ -36,6 +36,10 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uin
 /* For a model without a tokenizer: -EINVAL with the way out if its side files have one of a kind that is not read, a
  * tokenizer.model or vocab.txt; else 0. */
 int client_tokenizer_refuse_unread(const json_t *side, struct error *err);
+
+/* client_tokenizer_open for what cannot do without one: user, as in "conversations need". -EINVAL too if there is none. */
+int client_tokenizer_require(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, const char *user,
+                             struct error *err);
 void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe */
 
 /* Makes a tokenizer for another thread that shares everything but working memory with this one; close it first.

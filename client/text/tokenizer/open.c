@@ -134,6 +134,16 @@ int client_tokenizer_refuse_unread(const json_t *side, struct error *err)
     return 0;
 }
 
+int client_tokenizer_require(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, const char *user,
+                             struct error *err)
+{
+    int rc = client_tokenizer_open(out, side, vocabulary, err);
+
+    if (!rc && !*out)
+        rc = client_tokenizer_refuse_unread(side, err);
+    return rc || *out ? rc : error_set(err, -EINVAL, "it has no tokenizer.json, which %s", user);
+}
+
 int client_tokenizer_share(struct client_tokenizer **out, const struct client_tokenizer *t, struct error *err)
 {
     struct client_tokenizer *other = malloc(sizeof *other);
