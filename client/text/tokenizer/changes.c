@@ -321,7 +321,8 @@ int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_chan
             rc = add_stripped(to, change, text, n, err);
             break;
         }
-        text = to->bytes + before, n = to->n - before;
+        n = to->n - before;
+        text = n ? to->bytes + before : ""; /* nothing may have been written yet: no bytes, a null pointer */
     }
     return rc;
 }
