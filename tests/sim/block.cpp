@@ -169,12 +169,12 @@ static void describe(char *to, size_t size, const fibre *who)
 static fibre &nobody = *new fibre(); /* a lane past the block's end */
 static char laid[warpSize * 1024];   /* what the lanes of a warp lay down */
 
-/* The lane that `me` waits for in vain, or NULL. */
+/* A lane that `me` waits for, or NULL. Lanes arrive in their order, so the last is the first to be looked at. */
 static const fibre *missing(const fibre *me)
 {
     const unsigned first = me->number / warpSize * warpSize;
 
-    for (unsigned lane = 0; lane < warpSize; lane++) {
+    for (unsigned lane = warpSize; lane-- > 0;) {
         if (!(me->mask >> lane & 1))
             continue;
         if (first + lane >= block.n_threads) {

@@ -1,11 +1,13 @@
 /* tests/sim/memory.cpp - the device's memory and what the host lends it.
  *
  * An allocation lies between red zones and pages that are not there, is full of NaNs at first, and its addresses are
- * never used again. Its pages are within reach only while work runs: a host that reads them is told so. Host memory is
- * as it is: copies of registered memory touch it when they run, others as the runtime has it, which takes the source
- * before it returns and waits for the destination. */
+ * never used again. Its pages come within reach when work first touches them, and only until that work is done: a host
+ * that reads them is told so. Host memory is as it is: copies of registered memory touch it when they run, others as
+ * the runtime has it, which takes the source before it returns and waits for the destination. */
 #include "tests/sim/state.hpp"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <signal.h>
 #include <stdlib.h>
@@ -26,10 +28,11 @@ struct registration {
 };
 
 static struct memory_state {
-    std::vector<allocation> allocations;
+    std::map<const char *, allocation> allocations; /* by their pages; freed ones, too */
+    std::vector<allocation *> touched;              /* those within reach */
     std::vector<registration> registrations;
     size_t limit = (size_t)4 << 30, used, registered_limit = SIZE_MAX, registered;
-    bool open;
+    bool open; /* work runs */
     struct sigaction others;
 } &memory = *new memory_state(); /* never destroyed: the end of the program looks into it */
 
@@ -47,11 +50,12 @@ static size_t page_bytes()
 static allocation *find_allocation(const void *address)
 {
     const char *at = (const char *)address;
+    auto next = memory.allocations.upper_bound(at + GUARD);
 
-    for (allocation &a : memory.allocations)
-        if (a.pages - GUARD <= at && at < a.pages + a.mapped + GUARD)
-            return &a;
-    return NULL;
+    if (next == memory.allocations.begin())
+        return NULL;
+    allocation &a = std::prev(next)->second;
+    return at < a.pages + a.mapped + GUARD ? &a : NULL;
 }
 
 /* A registration that has any of the bytes, or `at` itself. */
@@ -119,17 +123,29 @@ void cudasim_check_word(const char *who, const void *word)
 
 /* ---- reach and damage ---- */
 
+static void protect(const allocation *a, int protection)
+{
+    if (mprotect(a->pages, a->mapped, protection))
+        cudasim_fault("mprotect failed");
+}
+
 static void on_segv(int signal, siginfo_t *info, void *context)
 {
-    const allocation *a = find_allocation(info->si_addr);
+    const char *at = (const char *)info->si_addr;
+    allocation *a = find_allocation(at);
     (void)context;
 
+    if (a && a->live && memory.open && a->pages <= at && at < a->pages + a->mapped) {
+        protect(a, PROT_READ | PROT_WRITE);
+        memory.touched.push_back(a);
+        return; /* the instruction runs again */
+    }
     if (a && !a->live)
         cudasim_fault("device memory that has been freed is touched");
     if (a && !memory.open)
-        cudasim_fault("the host touches device memory, byte %td of %zu", (char *)info->si_addr - a->data, a->bytes);
+        cudasim_fault("the host touches device memory, byte %td of %zu", at - a->data, a->bytes);
     if (a)
-        cudasim_fault("byte %td of device memory of %zu bytes is touched", (char *)info->si_addr - a->data, a->bytes);
+        cudasim_fault("byte %td of device memory of %zu bytes is touched", at - a->data, a->bytes);
     if (cudasim_past_shared(info->si_addr))
         cudasim_fault("memory past the block's shared memory is touched");
     sigaction(signal, &memory.others, NULL); /* happens again there */
@@ -144,17 +160,6 @@ void cudasim_watch(void)
     sigaction(SIGSEGV, &ours, &memory.others);
 }
 
-/* While products are idle the memory stays open: there is much of it then, and nothing to find. */
-static void reach(int protection)
-{
-    if (protection == PROT_NONE && cudasim_products_are_idle)
-        return;
-    for (const allocation &a : memory.allocations)
-        if (a.live && mprotect(a.pages, a.mapped, protection))
-            cudasim_fault("mprotect failed");
-    memory.open = protection != PROT_NONE;
-}
-
 __attribute__((no_sanitize("address"))) static void check_red(const allocation &a)
 {
     for (const char *at = a.pages; at < a.pages + a.mapped; at++) {
@@ -167,20 +172,26 @@ __attribute__((no_sanitize("address"))) static void check_red(const allocation &
 
 void cudasim_open_memory(void)
 {
-    reach(PROT_READ | PROT_WRITE);
+    memory.open = true;
 }
 
+/* Memory that the work did not touch is as it was. While products are idle the memory stays open: there is much of it
+ * then, and nothing to find. */
 void cudasim_close_memory(void)
 {
-    for (const allocation &a : memory.allocations)
-        if (a.live)
-            check_red(a);
-    reach(PROT_NONE);
+    for (const allocation *a : memory.touched)
+        check_red(*a);
+    if (cudasim_products_are_idle)
+        return;
+    for (const allocation *a : memory.touched)
+        protect(a, PROT_NONE);
+    memory.touched.clear();
+    memory.open = false;
 }
 
 void cudasim_memory_left(void)
 {
-    for (const allocation &a : memory.allocations)
+    for (const auto &[pages, a] : memory.allocations)
         if (a.live)
             cudasim_fault("%zu bytes of device memory are left at the end", a.bytes);
     for (const registration &r : memory.registrations)
@@ -264,7 +275,7 @@ cudaError_t cudaMalloc(void **to, size_t bytes)
     CUDASIM_POISON(a.pages, CUDASIM_RED);
     CUDASIM_POISON(a.data + bytes, (size_t)(a.pages + a.mapped - a.data) - bytes);
     mprotect(a.pages, a.mapped, PROT_NONE);
-    memory.allocations.push_back(a);
+    memory.allocations[a.pages] = a;
     memory.used += bytes;
     *to = a.data;
     return cudaSuccess;
@@ -281,8 +292,8 @@ cudaError_t cudaFree(void *address)
     if (!a || address != a->data || !a->live)
         cudasim_fault("cudaFree: %p is not device memory, or has been freed", address);
     cudasim_await_all(); /* as the runtime does */
-    cudasim_open_memory();
-    cudasim_close_memory();
+    protect(a, PROT_NONE);
+    memory.touched.erase(std::remove(memory.touched.begin(), memory.touched.end(), a), memory.touched.end());
     a->live = false;
     memory.used -= a->bytes;
     madvise(a->pages, a->mapped, MADV_DONTNEED);

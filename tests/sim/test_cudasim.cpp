@@ -106,7 +106,7 @@ TEST(a_shuffle_that_lacks_lanes_is_a_fault)
     SAYS("thread 0 waits at __shfl_xor_sync (mask ffffffff) in line *, but thread 31 has returned",
          launch(shuffle_if, 1, THREADS, 0, make_stream(), WHOLE_WARP, 31);
          cudaDeviceSynchronize(););
-    SAYS("but there is no thread 16", launch(shuffle_if, 1, 16, 0, make_stream(), WHOLE_WARP, 16);
+    SAYS("but there is no thread 31", launch(shuffle_if, 1, 16, 0, make_stream(), WHOLE_WARP, 16);
          cudaDeviceSynchronize(););
     SAYS("thread 1: __shfl_xor_sync in line *: the mask fffffffd lacks the lane itself",
          launch(shuffle_if, 1, 32, 0, make_stream(), 0xfffffffdu, 32);
