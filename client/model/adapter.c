@@ -273,13 +273,20 @@ static int read_word(struct lora *out, const char *word, bool *targets, struct e
     const char *equals = strchr(word, '=');
     const size_t n = equals ? (size_t)(equals - word) : 0;
 
+    if (!*word)
+        return error_set(err, -EDOM, "--lora: nothing stands before one of its commas: leave that comma out");
     if (equals)
         *targets = n == 7 && strncmp(word, "targets", n) == 0;
     else if (strcmp(word, "rslora") == 0) {
         *targets = false, out->rslora = true;
         return 0;
     }
-    if (*targets && *(word = equals ? equals + 1 : word)) {
+    if (*targets && equals && !equals[1])
+        return error_set(err, -EDOM,
+                         "--lora targets= names nothing: list ends of modules' names, as in targets=q_proj,v_proj, or "
+                         "leave it out for all-linear");
+    if (*targets) {
+        word = equals ? equals + 1 : word;
         if (!json_is_array(out->targets))
             out->targets = json_array();
         return json_array_append_new(out->targets, json_string(word))
