@@ -119,7 +119,7 @@ static int check_stored(const struct client_run *run, int rc, struct error *err)
 {
     const struct client_record *record = &run->resume.record;
 
-    if (rc == -ENOENT)
+    if (rc == -ENOENT && run->model.config_fd >= 0) /* the model was found */
         error_append(err, "; if it has moved, say where it is now with --data or --eval-data");
     if (!rc)
         rc = check_freeze(run, err);
