@@ -197,6 +197,7 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
         [SAFETENSORS_F32] = EPS_DTYPE_FP32, [SAFETENSORS_F16] = EPS_DTYPE_FP16, [SAFETENSORS_BF16] = EPS_DTYPE_BF16};
     struct export e = {.options = options, .shard_bytes = shard_bytes, .model.config_fd = -1, .directory_fd = -1};
     const struct client_await await = {.on_note = options->on_note, .user = options->user};
+    const struct client_snapshot snapshot = {options->connect, options->base_model, NULL, &await};
     int rc = check_out(&e, err);
 
     if (rc == 0 && options->model && options->connect)
@@ -204,8 +205,7 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
                        "--model %s does not go with --connect, which exports the model of a live daemon: leave one out",
                        options->model);
     if (rc == 0)
-        rc = options->model ? open_model(&e, err)
-                            : client_snapshot_fetch(&e.model, NULL, options->connect, NULL, &await, err);
+        rc = options->model ? open_model(&e, err) : client_snapshot_fetch(&e.model, NULL, &snapshot, err);
     if (rc == 0 && options->merge && e.model.config.adapter.rank == 0)
         rc = error_set(err, -EDOM, "--merge is for models with adapters, and this one has none: leave it out");
     e.type = type_to_write(&e);

@@ -54,7 +54,8 @@ static int open_model(struct client_forward *f, struct error *err)
 static int copy_live_model(struct client_forward *f, struct error *err)
 {
     const char *connect = f->options.connect;
-    int rc = client_snapshot_fetch(&f->model, NULL, connect, &f->link.watches[1], &f->await, err);
+    const struct client_snapshot snapshot = {connect, f->options.base_model, &f->link.watches[1], &f->await};
+    int rc = client_snapshot_fetch(&f->model, NULL, &snapshot, err);
 
     if (rc == -ENOENT && !connect)
         return error_set(err, -EDOM, "--model is needed because no run of yours is live: name a directory");
@@ -207,7 +208,7 @@ static int ask(char name[64], uint64_t *step, struct client_link *link, struct c
 }
 
 static int take(struct client_model *out, uint64_t *step, struct client_link *link, struct client_saved_wait *wait,
-                struct error *err)
+                const char *base_model, struct error *err)
 {
     static const char *const names[N_FILES] = {"weights", "config.json", "a tokenizer"};
     int fds[N_FILES] = {-1, -1, -1}, rc = 0;
@@ -229,7 +230,8 @@ static int take(struct client_model *out, uint64_t *step, struct client_link *li
         rc = read_side(&side, fds[SIDE], err);
     if (rc == 0) {
         const json_t *options = json_object_get(side, "options");
-        rc = client_model_from(out, name, fds[CONFIG], fds[WEIGHTS], json_incref(json_object_get(side, "files")), err);
+        rc = client_model_from(out, &(struct client_model_name){name, base_model}, fds[CONFIG], fds[WEIGHTS],
+                               json_incref(json_object_get(side, "files")), err);
         out->precision = client_model_precision(options);
         out->dtype = client_model_dtype(options);
         fds[CONFIG] = fds[WEIGHTS] = -1;
@@ -242,16 +244,18 @@ static int take(struct client_model *out, uint64_t *step, struct client_link *li
 }
 
 /* Takes a snapshot of a named daemon once its run has begun. */
-static int take_begun(struct client_model *out, uint64_t *step, struct client_link *link, const char *address,
-                      const struct client_await *await, struct error *err)
+static int take_begun(struct client_model *out, uint64_t *step, struct client_link *link,
+                      const struct client_snapshot *snapshot, struct error *err)
 {
+    const struct client_await *await = snapshot->await;
+    const char *address = snapshot->address, *base_model = snapshot->base_model;
     char directory[PATH_MAX];
     struct client_saved_wait wait = {directory, await ? await->on_note : NULL, await ? await->user : NULL, 0};
     struct error sentence;
     int rc = client_observer_find(directory, sizeof directory, address, err);
 
     if (!rc)
-        rc = take(out, step, link, &wait, err);
+        rc = take(out, step, link, &wait, base_model, err);
     if ((rc != -EAGAIN && rc != -ENOENT) || !await || !address || !*address)
         return rc;
     error_set(&sentence, 0, "waiting for a run of the daemon %.200s to begin", address);
@@ -259,13 +263,13 @@ static int take_begun(struct client_model *out, uint64_t *step, struct client_li
         client_tell(await->on_note, await->user, sentence.text);
     while ((rc == -EAGAIN || rc == -ENOENT) && link->awake_ms < await->ms) {
         const int stopped = client_link_pause(link, RETRY_MS, err);
-        rc = stopped ? stopped : take(out, step, link, &wait, err);
+        rc = stopped ? stopped : take(out, step, link, &wait, base_model, err);
     }
     return rc;
 }
 
-int client_snapshot_fetch(struct client_model *out, uint64_t *step, const char *address,
-                          const struct client_watch *watch, const struct client_await *await, struct error *err)
+int client_snapshot_fetch(struct client_model *out, uint64_t *step, const struct client_snapshot *snapshot,
+                          struct error *err)
 {
     struct client_link link;
     int rc = client_link_init(&link, err);
@@ -273,11 +277,11 @@ int client_snapshot_fetch(struct client_model *out, uint64_t *step, const char *
     *out = (struct client_model){.config_fd = -1};
     if (rc != 0)
         return rc;
-    if (watch)
-        link.watches[1] = *watch;
-    rc = client_await_daemon(&link, address, ROLE_VIEWER, await, err);
+    if (snapshot->watch)
+        link.watches[1] = *snapshot->watch;
+    rc = client_await_daemon(&link, snapshot->address, ROLE_VIEWER, snapshot->await, err);
     if (rc == 0)
-        rc = take_begun(out, step, &link, address, await, err);
+        rc = take_begun(out, step, &link, snapshot, err);
     client_link_free(&link);
     return rc;
 }

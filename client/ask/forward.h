@@ -58,12 +58,19 @@ void client_forward_close(struct client_forward *forward);
  * (client_data_nameless) and sends them over the connection. The daemon writes weights, config.json and the job's side
  * file into them, unit by unit, while training goes on. The result is used like any model. */
 
-/* Takes a snapshot of the daemon at address, its name or directory; NULL: the caller's only daemon. Blocks until it is
- * complete. *step (may be NULL): updates done. watch (copied) may be NULL. await waits for a named daemon and its run,
- * and hears if the snapshot waits for a worker; NULL: no wait. Returns the daemon's code if it refuses (no model, or no
- * room for a copy); -EPROTO if it wrote an invalid side file; -ENOENT: no such daemon; otherwise errors as
- * client_model_from. On failure nothing is open. Undo: client_model_close. */
-int client_snapshot_fetch(struct client_model *out, uint64_t *step, const char *address,
-                          const struct client_watch *watch, const struct client_await *await, struct error *err);
+/* What is copied. All borrowed. */
+struct client_snapshot {
+    const char *address;              /* the daemon's name or directory; NULL: the caller's only daemon */
+    const char *base_model;           /* of an adapter: as in eps_train_options */
+    const struct client_watch *watch; /* may be NULL */
+    const struct client_await
+        *await; /* for a named daemon and its run; hears if it waits for a worker; NULL: no wait */
+};
+
+/* Takes a snapshot. Blocks until it is complete. *step (may be NULL): updates done. Returns the daemon's code if it
+ * refuses (no model, or no room for a copy); -EPROTO if it wrote an invalid side file; -ENOENT: no such daemon;
+ * otherwise errors as client_model_from. On failure nothing is open. Undo: client_model_close. */
+int client_snapshot_fetch(struct client_model *out, uint64_t *step, const struct client_snapshot *snapshot,
+                          struct error *err);
 
 #endif

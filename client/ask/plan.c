@@ -97,6 +97,9 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     if (preset && in->task)
         return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
                          name);
+    if (preset && in->base_model)
+        return error_set(err, -EDOM, "--base-model %.200s is for an adapter, and --model %s is a preset: leave it out",
+                         in->base_model, name);
     rc = preset
              ? client_preset_open(&model, preset, preset->vocabulary, err)
              : client_classifier_open_fresh(&model, &(struct client_model_name){name, in->base_model}, in->task, err);

@@ -275,6 +275,12 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
     return 0;
 }
 
+static int refuse_base(const struct client_model_name *name, struct error *err)
+{
+    return error_set(err, -EDOM, "--base-model %.200s is for an adapter, and %.200s is none: leave it out", name->base,
+                     name->path);
+}
+
 static int open_found(struct client_model *out, const struct client_model_name *name, bool weightless,
                       const struct client_model_rewrite *rewrite, struct error *err)
 {
@@ -289,8 +295,7 @@ static int open_found(struct client_model *out, const struct client_model_name *
     if (is_directory && client_adapter_is_in(found))
         rc = open_adapter(out, found, name->base, weightless, err);
     else if (name->base)
-        rc = error_set(err, -EDOM, "--base-model %.200s is for an adapter, and %.200s is none: leave it out",
-                       name->base, name->path);
+        rc = refuse_base(name, err);
     else if (is_directory && !weightless)
         rc = open_directory(out, found, err);
     else if (!is_directory || !(rc = client_file_join(config, found, CHECKPOINT_CONFIG, err)))
@@ -445,38 +450,40 @@ int client_model_check(struct client_model *model, int (*on_bytes)(void *data, u
     return rc;
 }
 
-/* The base of an open model that has an adapter, as its side files name it. */
-static int open_named_base(struct client_model *model, struct error *err)
+/* The base of an open model that has an adapter: the named one, or as its side files name it. */
+static int open_named_base(struct client_model *model, const char *named, struct error *err)
 {
     char base[PATH_MAX];
     json_t *peft = model_files_json(model->side, ADAPTER_CONFIG);
-    int rc = peft ? client_adapter_find_base(base, peft, "", NULL, err)
+    int rc = peft ? client_adapter_find_base(base, peft, "", named, err)
                   : error_set(err, -EINVAL, "it has an adapter, and no " ADAPTER_CONFIG " that names its base");
 
     if (!rc)
         rc = open_base(model, peft, base, false, err);
     json_decref(peft);
-    return rc;
+    return rc == -ENOENT ? -EINVAL : rc;
 }
 
-int client_model_from(struct client_model *out, const char *name, int config_fd, int weights_fd, json_t *side,
-                      struct error *err)
+int client_model_from(struct client_model *out, const struct client_model_name *name, int config_fd, int weights_fd,
+                      json_t *side, struct error *err)
 {
     *out = (struct client_model){.config_fd = config_fd, .side = side};
-    snprintf(out->name, sizeof out->name, "%s", name);
-    int rc = read_config(out, name, err);
+    snprintf(out->name, sizeof out->name, "%s", name->path);
+    int rc = read_config(out, name->path, err);
     if (!rc && side && (rc = model_files_check(side, err)) != 0)
-        error_prefix(err, name);
-    if (!rc && weights_fd >= 0 && out->config.adapter.rank > 0 && (rc = open_named_base(out, err)) != 0)
-        error_prefix(err, name);
+        error_prefix(err, name->path);
+    if (!rc && name->base && out->config.adapter.rank == 0)
+        rc = refuse_base(name, err);
+    if (!rc && weights_fd >= 0 && out->config.adapter.rank > 0 && (rc = open_named_base(out, name->base, err)) != 0)
+        error_prefix(err, name->path);
     if (!rc && out->n_weights == CLIENT_MODEL_MAX_FILES)
-        rc = error_set(err, -E2BIG, "%s: its base has more than %d files", name, CLIENT_MODEL_MAX_FILES - 1);
+        rc = error_set(err, -E2BIG, "%s: its base has more than %d files", name->path, CLIENT_MODEL_MAX_FILES - 1);
     if (rc && weights_fd >= 0)
         close(weights_fd);
     else if (weights_fd >= 0)
         out->weights[out->n_weights++] = file_own(weights_fd);
     if (!rc && weights_fd >= 0)
-        rc = check_weights(weights_fd, name, err);
+        rc = check_weights(weights_fd, name->path, err);
     if (rc)
         client_model_close(out);
     return rc;

@@ -98,10 +98,11 @@ enum number_type client_model_precision(const json_t *options);
 #define CLIENT_MODEL_DTYPE_KEY "source_dtype"
 enum safetensors_type client_model_dtype(const json_t *options);
 
-/* Makes a model from open files, such as a snapshot of a live one. Takes ownership of config_fd, weights_fd (-1: fresh
- * weights) and side (may be NULL), also on failure. Errors as client_model_open; sentences begin with name. */
-int client_model_from(struct client_model *out, const char *name, int config_fd, int weights_fd, json_t *side,
-                      struct error *err);
+/* Makes a model from open files, such as a snapshot of a live one. name->path is what sentences call it, and begin with.
+ * The base of an adapter that has weights is opened. Takes ownership of config_fd, weights_fd (-1: fresh weights) and
+ * side (may be NULL), also on failure. Errors as client_model_open, but -EINVAL if the base is not there. */
+int client_model_from(struct client_model *out, const struct client_model_name *name, int config_fd, int weights_fd,
+                      json_t *side, struct error *err);
 
 /* Safe after a failure, when called twice, and on {.config_fd = -1}. */
 void client_model_close(struct client_model *model);

@@ -101,7 +101,7 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
         close(fd);
         return error_set(err, -ENOSPC, "no memory for a model's config");
     }
-    return client_model_from(out, preset->name, fd, -1, NULL, err);
+    return client_model_from(out, &(struct client_model_name){.path = preset->name}, fd, -1, NULL, err);
 }
 
 const struct client_recipe *client_preset_recipe(const struct eps_preset *preset)

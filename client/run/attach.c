@@ -30,6 +30,7 @@ static int check_options(const struct eps_train_options *in, struct error *err)
                        : in->trace          ? "--trace"
                        : in->task           ? "--task"
                        : in->columns        ? "--columns"
+                       : in->base_model     ? "--base-model"
                        : in->require_pinned ? "--require-pinned"
                        : !isnan(in->epochs) ? "--epochs"
                                             : NULL;
@@ -125,6 +126,7 @@ static json_t *read_side(int fd, struct error *err)
 
 static int open_model(struct client_run *run, const struct client_attach *attach, json_t *side, struct error *err)
 {
+    const struct client_model_name name = {.path = run->resume.record.options.model};
     const size_t n = attach->job.description.config_bytes;
     char *text = read_bytes(attach->config_fd, n, "config.json", err);
     int rc = text ? 0 : -EPROTO, fd = -1;
@@ -138,8 +140,7 @@ static int open_model(struct client_run *run, const struct client_attach *attach
         close(fd);
     }
     if (!rc)
-        rc = client_model_from(&run->model, run->resume.record.options.model, fd, -1,
-                               json_incref(json_object_get(side, "files")), err);
+        rc = client_model_from(&run->model, &name, fd, -1, json_incref(json_object_get(side, "files")), err);
     free(text);
     return rc;
 }

@@ -24,7 +24,9 @@ static void match(int fd)
     const int config_fd = memfd_create("config", MFD_CLOEXEC);
 
     fuzz_demand(config_fd >= 0 && write(config_fd, config, sizeof config - 1) == sizeof config - 1);
-    if (!fuzz_took(client_model_from(&model, "m", config_fd, fcntl(fd, F_DUPFD_CLOEXEC, 0), NULL, &err), &err))
+    if (!fuzz_took(client_model_from(&model, &(struct client_model_name){.path = "m"}, config_fd,
+                                     fcntl(fd, F_DUPFD_CLOEXEC, 0), NULL, &err),
+                   &err))
         abort(); /* safetensors_open has taken it */
     fuzz_took(client_model_match(&model, &err), &err);
     client_model_close(&model);

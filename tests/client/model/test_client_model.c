@@ -200,21 +200,24 @@ static int nameless(const char *content)
 TEST(a_snapshot_is_a_model_and_its_files_are_checked_as_any_others)
 {
     const unsigned before = processes_count_fds(getpid());
+    const struct client_model_name live = {.path = "live"}, based = {"live", "one"};
     struct client_model model;
     struct error err = {0};
 
-    ck_assert_int_eq(client_model_from(&model, "live", nameless(config), open("one", O_RDONLY),
+    ck_assert_int_eq(client_model_from(&model, &live, nameless(config), open("one", O_RDONLY),
                                        json_pack("{ss}", "merges.txt", "a b"), NULL),
                      0);
     ck_assert_uint_eq(model.config.vocabulary, 256);
     ck_assert_uint_eq(model.n_weights, 1);
     client_model_close(&model);
-    ck_assert_int_eq(client_model_from(&model, "live", nameless("{"), nameless("x"), json_object(), &err), -EINVAL);
+    ck_assert_int_eq(client_model_from(&model, &live, nameless("{"), nameless("x"), json_object(), &err), -EINVAL);
     ck_assert_holds(err.text, "live: ");
-    ck_assert_int_eq(client_model_from(&model, "live", nameless(config), nameless("x"), NULL, &err), -EINVAL);
-    ck_assert_int_eq(client_model_from(&model, "live", nameless(config), -1, json_pack("{ss}", "../x", "y"), &err),
+    ck_assert_int_eq(client_model_from(&model, &live, nameless(config), nameless("x"), NULL, &err), -EINVAL);
+    ck_assert_int_eq(client_model_from(&model, &live, nameless(config), -1, json_pack("{ss}", "../x", "y"), &err),
                      -EINVAL);
     ck_assert_holds(err.text, "live: ../x");
+    ck_assert_int_eq(client_model_from(&model, &based, nameless(config), open("one", O_RDONLY), NULL, &err), -EDOM);
+    ck_assert_holds(err.text, "--base-model one is for an adapter, and live is none");
     ck_assert_uint_eq(processes_count_fds(getpid()), before);
 }
 

@@ -95,7 +95,8 @@ static int fetch(struct client_model *model, uint64_t *step, struct error *err)
     const struct client_watch watch = {give_up, NULL};
 
     const pid_t pid = stage_begin_daemon(&st, on_message);
-    int rc = client_snapshot_fetch(model, step, st.directory, course->does == SILENT ? &watch : NULL, NULL, err);
+    const struct client_snapshot snapshot = {.address = st.directory, .watch = course->does == SILENT ? &watch : NULL};
+    int rc = client_snapshot_fetch(model, step, &snapshot, err);
     stage_end_daemon(&st, pid);
     return rc;
 }

@@ -207,6 +207,64 @@ TEST(a_base_is_the_one_that_the_adapter_was_trained_on)
     expect_file("based/latest/adapter_config.json", "/moved\"");
 }
 
+static bool is_training(void *context)
+{
+    (void)context;
+    return processes_eps("export --out seen") == 0;
+}
+
+/* A live run may outlast its base's directory. What it trains is copied, and its base is where the command says. */
+TEST(the_base_of_a_live_run_may_have_moved)
+{
+    static const char *const adapted[] = {"train", "--model", "own",     "--data",  "data.txt", "--batch",
+                                          "1",     "--seq",   "4",       "--lora",  "rank=2",   "--device",
+                                          "cpu",   "--out",   "adapted", "--steps", "1000000",  NULL};
+    static const char *const whole[] = {"train", "--model", "base",    "--data",   "data.txt", "--batch",
+                                        "1",     "--seq",   "4",       "--device", "cpu",      "--out",
+                                        "full",  "--steps", "1000000", NULL};
+
+    expect("cp -r base own", 0);
+    pid_t run = processes_start("eps", adapted, NULL);
+    ck_assert(processes_until(is_training, NULL));
+    expect("mv own moved-on", 0);
+    expect_refusal(&(struct refusal){"eps export --out no", 1, "own, and there is no such directory", "--base-model"});
+    expect_refusal(&(struct refusal){"eps eval --data data.txt --eval-tokens 8", 1,
+                                     "own, and there is no such directory", "--base-model"});
+    expect_refusal(&(struct refusal){"eps export --base-model other --out no", 1,
+                                     "the adapter was trained on another model than that in", "--base-model"});
+    expect("eps export --base-model moved-on --merge --out live && eps eval --model live --data data.txt "
+           "--eval-tokens 8",
+           0);
+    expect("eps eval --base-model moved-on --data data.txt --eval-tokens 8", 0, "loss ");
+    expect("eps generate --base-model moved-on --prompt a --tokens 2", 0);
+    ck_assert_int_eq(kill(run, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(run), 128 + SIGKILL);
+    processes_await_nobody();
+    run = processes_start("eps", whole, NULL);
+    expect("rm -r seen", 0);
+    ck_assert(processes_until(is_training, NULL));
+    expect_refusal(&(struct refusal){"eps export --base-model base --out no", 2, "--base-model base is for an adapter",
+                                     "leave it out"});
+    expect_refusal(&(struct refusal){"eps generate --base-model base --tokens 2", 2,
+                                     "--base-model base is for an adapter", "leave it out"});
+    ck_assert_int_eq(kill(run, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(run), 128 + SIGKILL);
+    processes_await_nobody();
+}
+
+TEST(a_run_whose_base_is_gone_says_so_and_not_that_data_are)
+{
+    expect("cp -r base lent && cp data.txt kept.txt && " TRAIN "--model lent --lora rank=2 --steps 1 --out lost", 0);
+    expect("mv lent returned", 0);
+    expect_refusal(&(struct refusal){"eps train --resume lost --steps 2", 1, "lent, and there is no such directory",
+                                     "--base-model"});
+    ck_assert_ptr_null(strstr(command_err(), "--data"));
+    expect("mv data.txt hidden.txt", 0);
+    expect_refusal(&(struct refusal){"eps train --resume lost --base-model returned --steps 2", 1, "data.txt",
+                                     "say where it is now with --data"});
+    expect("mv hidden.txt data.txt && eps train --resume lost --base-model returned --steps 2", 0);
+}
+
 /* An adapter of PEFT, one of whose settings is another. */
 #define ODD(edit)                                                                                                      \
     "rm -rf odd; cp -r " FIXTURES "adapter_tied odd; " edit "; "                                                       \
@@ -219,6 +277,12 @@ static const struct refusal refusals[] = {
     {TRAIN "--model base --out no --lora targets=h.1.attn.c_attn", 2, "in 1 of 3 layers", "all of them"},
     {TRAIN "--model base --out no --lora targets=lm_head", 2, "the target lm_head matches no linear map", "all-linear"},
     {TRAIN "--model base --out no --lora ranks=4", 2, "--lora ranks=4", "rank=N"},
+    {TRAIN "--model base --out no --lora targets=,rank=4", 2, "--lora targets= names nothing", "targets=q_proj,v_proj"},
+    {TRAIN "--model base --out no --lora rank=4,targets=", 2, "--lora targets= names nothing", "all-linear"},
+    {TRAIN "--model base --out no --lora targets=c_attn,,c_fc", 2, "nothing stands before one of its commas", NULL},
+    {TRAIN "--model base --out no --lora ,rank=4", 2, "nothing stands before one of its commas", "leave"},
+    {"eps plan --model byte-small --base-model base", 2, "--base-model base is for an adapter", "is a preset"},
+    {"eps train --attach lab --base-model base", 2, "--base-model does not go with --attach", NULL},
     {TRAIN "--model base --out no --lora rank=0", 2, "--lora rank=0", "from 1 to 4096"},
     {TRAIN "--model base --out no --lora rank=1.5", 2, "--lora rank=1.5", "whole number"},
     {TRAIN "--model base --out no --lora dropout=1", 2, "--lora dropout=1", "from 0 to"},
