@@ -1,8 +1,8 @@
 /* client/eps.h - libeps: train a model, generate from it, observe a live daemon.
  *
- * This and what it includes, eps_options.h and eps_plan.h, are the whole public interface; the eps command uses nothing
- * else. A call blocks until it is done and reports through callbacks on the caller's thread. It runs its own event loop
- * and leaves no thread behind.
+ * This and what it includes, eps_data.h, eps_options.h and eps_plan.h, are the whole public interface; the eps command
+ * uses nothing else. A call blocks until it is done and reports through callbacks on the caller's thread. It runs its
+ * own event loop and leaves no thread behind.
  * Errors: 0 or -errno, and one sentence in error (which may be NULL); `device_mem` in it is the option of that name.
  * Everywhere:
  *   -EDOM         an option's value is invalid, or options contradict each other
@@ -12,6 +12,7 @@
 #ifndef CLIENT_EPS_H
 #define CLIENT_EPS_H
 
+#include "eps_data.h"
 #include "eps_options.h"
 #include "eps_plan.h"
 
@@ -260,65 +261,6 @@ struct eps_eval_events {
 /* events may be NULL, and so may each callback. *tokens: those that the loss is the mean of; of a classifier the rows. */
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
              const struct eps_eval_events *events, void *user, struct eps_error *error);
-
-/* What a model sees of data: rows of tokens, and which of them it is trained to predict. The data are conversations, or
- * texts for a model that predicts the next token. Start from eps_data_defaults(), and set model and data. */
-struct eps_data_options {
-    const char *model;       /* a directory; weights are not read */
-    const char *const *data; /* (n_data), as in eps_train_options, as are those below */
-    size_t n_data;
-    uint32_t seq; /* 0: chosen */
-    enum eps_train_on train_on;
-    enum eps_long long_rows;
-    enum eps_separator separator;
-    uint64_t limit; /* rows that on_row gets; all are counted */
-};
-struct eps_data_options eps_data_defaults(void); /* limit 10, all others unset */
-
-enum eps_fate {
-    EPS_KEPT,
-    EPS_CUT,       /* it has more tokens than are seen */
-    EPS_DROPPED,   /* as long_rows says */
-    EPS_UNANSWERED /* dropped, as no token that is seen is trained */
-};
-
-struct eps_data_token {
-    uint32_t id;
-    bool trained;
-    const char
-        *text; /* (n) bytes, not terminated: those of the text for byte-level tokens, else as in the vocabulary */
-    size_t n;
-};
-
-struct eps_data_row {
-    uint64_t number;  /* from 1, over all files */
-    const char *path; /* of conversations the file; else "" */
-    uint64_t line;    /* and the line, from 1; else 0 */
-    enum eps_fate fate;
-    const struct eps_data_token *tokens; /* (n), also those that are not seen */
-    size_t n;
-    size_t n_seen; /* the last of them is predicted alone; 0: the row is dropped */
-};
-
-enum { EPS_DATA_QUANTILES = 4 };
-
-struct eps_data_counts {
-    bool conversations;       /* else windows of a stream of text */
-    uint32_t seq;             /* resolved */
-    uint64_t n_lines, n_rows; /* a conversation may make several rows */
-    uint64_t n_cut, n_dropped, n_unanswered;
-    uint64_t n_tokens, n_trained;           /* of rows that are kept, as far as they are seen */
-    uint64_t longest;                       /* tokens of a row, uncut */
-    uint64_t quantiles[EPS_DATA_QUANTILES]; /* tokens that 50, 90, 95 and 99 % of the rows do not exceed, uncut */
-};
-
-struct eps_data_events {
-    void (*on_row)(void *user, const struct eps_data_row *row); /* its argument is valid during the call only */
-    int (*should_stop)(void *user);                             /* asked now and then; not 0: -EINTR */
-};
-/* events may be NULL, and so may each callback. */
-int eps_data(struct eps_data_counts *out, const struct eps_data_options *options, const struct eps_data_events *events,
-             void *user, struct eps_error *error);
 
 /* How tokens are drawn, in the order of transformers: repetition_penalty, temperature, top_k, top_p, min_p. */
 struct eps_sampling {

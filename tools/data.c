@@ -29,12 +29,12 @@ static int should_stop(void *user)
 
 /* ---- Rows as text: [[ and ]] around what is trained, | between tokens ---- */
 
-static uint64_t count_trained(const struct eps_data_row *row, size_t n)
+static uint64_t count_trained(const struct eps_data_token *tokens, size_t n)
 {
     uint64_t n_trained = 0;
 
     for (size_t i = 0; i < n; i++)
-        n_trained += row->tokens[i].trained;
+        n_trained += tokens[i].trained;
     return n_trained;
 }
 
@@ -74,20 +74,21 @@ static void flush_text(struct data *d)
     d->text.n = 0;
 }
 
-static void print_tokens(struct data *d, const struct eps_data_row *row)
+/* n tokens, of which the first n_seen are seen. */
+static void print_tokens(struct data *d, const struct eps_data_token *tokens, size_t n, size_t n_seen)
 {
     const char *green = terminal_style(stdout, TERMINAL_GREEN), *plain = terminal_style(stdout, TERMINAL_PLAIN);
     bool trained = false;
 
-    for (size_t i = 0; i < row->n; i++) {
-        const struct eps_data_token *token = &row->tokens[i];
+    for (size_t i = 0; i < n; i++) {
+        const struct eps_data_token *token = &tokens[i];
         char id[24];
-        const bool now = token->trained && i < row->n_seen;
+        const bool now = token->trained && i < n_seen;
         if (i > 0 && is_whole(&d->text))
             flush_text(d);
         if (trained && !now)
             printf("]]%s", plain);
-        if (i == row->n_seen)
+        if (i == n_seen)
             printf("%s%s", i > 0 ? "\n" : "", "not seen: ");
         else if (i > 0 && d->text.n == 0)
             putchar('|');
@@ -103,21 +104,59 @@ static void print_tokens(struct data *d, const struct eps_data_row *row)
     fputs(plain, stdout);
 }
 
+static void print_fate(enum eps_fate fate)
+{
+    if (fate != EPS_KEPT)
+        printf(", %s%s%s", terminal_style(stdout, TERMINAL_RED), fates[fate], terminal_style(stdout, TERMINAL_PLAIN));
+    printf("\n");
+}
+
+/* Each document below a line that says where it is from: the border. */
+static void print_documents(struct data *d, const struct eps_data_row *row)
+{
+    const struct eps_data_token *tokens = row->tokens;
+
+    for (size_t i = 0; i < row->n_documents; i++) {
+        const struct eps_data_document *document = &row->documents[i];
+        printf("---- document %zu, %s:%" PRIu64 ": %zu tokens, %" PRIu64 " trained", i + 1, document->path,
+               document->line, document->n, count_trained(tokens, document->n));
+        print_fate(document->fate);
+        print_tokens(d, tokens, document->n, document->n);
+        tokens += document->n;
+    }
+}
+
 static void print_row(struct data *d, const struct eps_data_row *row)
 {
-    const char *bold = terminal_style(stdout, TERMINAL_BOLD), *plain = terminal_style(stdout, TERMINAL_PLAIN);
-
-    printf("%srow %" PRIu64 "%s", bold, row->number, plain);
+    printf("%srow %" PRIu64 "%s", terminal_style(stdout, TERMINAL_BOLD), row->number,
+           terminal_style(stdout, TERMINAL_PLAIN));
     if (row->line > 0)
         printf(", %s:%" PRIu64, row->path, row->line);
-    printf(": %zu tokens, %" PRIu64 " trained", row->n, count_trained(row, row->n_seen));
-    if (row->fate != EPS_KEPT)
-        printf(", %s%s%s", terminal_style(stdout, TERMINAL_RED), fates[row->fate], plain);
-    printf("\n");
-    print_tokens(d, row);
+    if (row->n_documents > 0)
+        printf(", %zu document%s", row->n_documents, row->n_documents > 1 ? "s" : "");
+    printf(": %zu tokens, %" PRIu64 " trained", row->n, count_trained(row->tokens, row->n_seen));
+    print_fate(row->fate);
+    if (row->n_documents > 0)
+        print_documents(d, row);
+    else
+        print_tokens(d, row->tokens, row->n, row->n_seen);
 }
 
 /* ---- Rows as JSON ---- */
+
+/* NULL: the row is not packed. */
+static json_t *documents_json(const struct eps_data_row *row)
+{
+    json_t *list = row->n_documents > 0 ? json_array() : NULL;
+
+    for (size_t i = 0; i < row->n_documents; i++) {
+        const struct eps_data_document *document = &row->documents[i];
+        json_array_append_new(list, json_pack("{s:o, s:I, s:s, s:I}", "file", text_json(document->path), "line",
+                                              (json_int_t)document->line, "fate", fates[document->fate], "tokens",
+                                              (json_int_t)document->n));
+    }
+    return list;
+}
 
 static json_t *row_json(const struct eps_data_row *row)
 {
@@ -131,10 +170,11 @@ static json_t *row_json(const struct eps_data_row *row)
         json_array_append_new(trained, json_integer(token->trained && i < row->n_seen));
         free(text);
     }
-    return json_pack("{s:I, s:o, s:o, s:s, s:I, s:o, s:o, s:o}", "row", (json_int_t)row->number, "file",
+    return json_pack("{s:I, s:o, s:o, s:s, s:I, s:o, s:o, s:o, s:o*}", "row", (json_int_t)row->number, "file",
                      row->line > 0 ? text_json(row->path) : json_null(), "line",
                      row->line > 0 ? json_integer((json_int_t)row->line) : json_null(), "fate", fates[row->fate],
-                     "seen", (json_int_t)row->n_seen, "ids", ids, "texts", texts, "trained", trained);
+                     "seen", (json_int_t)row->n_seen, "ids", ids, "texts", texts, "trained", trained, "documents",
+                     documents_json(row));
 }
 
 static void on_row(void *user, const struct eps_data_row *row)
@@ -156,12 +196,13 @@ static json_t *counts_json(const struct eps_data_counts *c)
         snprintf(name, sizeof name, "%u", percents[i]);
         json_object_set_new(quantiles, name, json_integer((json_int_t)c->quantiles[i]));
     }
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "kind",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o*}", "kind",
                      c->conversations ? "conversations" : "text", "seq", (json_int_t)c->seq, "lines",
                      (json_int_t)c->n_lines, "rows", (json_int_t)c->n_rows, "tokens", (json_int_t)c->n_tokens,
                      "trained", (json_int_t)c->n_trained, "cut", (json_int_t)c->n_cut, "dropped",
                      (json_int_t)c->n_dropped, "unanswered", (json_int_t)c->n_unanswered, "longest",
-                     (json_int_t)c->longest, "quantiles", quantiles);
+                     (json_int_t)c->longest, "quantiles", quantiles, "documents",
+                     c->n_documents > 0 ? json_integer((json_int_t)c->n_documents) : NULL);
 }
 
 static void print_counts(const struct eps_data_counts *c)
@@ -170,15 +211,18 @@ static void print_counts(const struct eps_data_counts *c)
 
     if (c->conversations)
         printf("lines        %" PRIu64 "\n", c->n_lines);
-    printf("rows         %" PRIu64, c->n_rows);
-    if (c->n_cut + c->n_dropped + c->n_unanswered > 0)
+    if (*c->packing)
+        printf("rows         %s", c->packing);
+    else
+        printf("rows         %" PRIu64, c->n_rows);
+    if (!*c->packing && c->n_cut + c->n_dropped + c->n_unanswered > 0)
         printf(": at --seq %" PRIu32 " %" PRIu64 " cut, %" PRIu64 " dropped, %" PRIu64
                " left out as no answer begins in them",
                c->seq, c->n_cut, c->n_dropped, c->n_unanswered);
     printf("\ntokens       %" PRIu64 ", %" PRIu64 " of them trained (%.1f %%)\n", c->n_tokens, c->n_trained, share);
     printf("length      ");
     for (size_t i = 0; i < EPS_DATA_QUANTILES; i++)
-        printf(" %u %% of rows to %" PRIu64 ",", percents[i], c->quantiles[i]);
+        printf(" %u %% of %s to %" PRIu64 ",", percents[i], *c->packing ? "documents" : "rows", c->quantiles[i]);
     printf(" longest %" PRIu64 "; --seq %" PRIu32 "\n", c->longest, c->seq);
 }
 
@@ -186,20 +230,28 @@ int command_data(int argc, char **argv)
 {
     struct argument_texts files = {0};
     struct eps_data_options options = eps_data_defaults();
-    unsigned separator = 0, train_on = 0, long_rows = 0;
+    unsigned separator = 0, train_on = 0, long_rows = 0, order = 0;
     bool json = false;
     const struct argument arguments[] = {
         {"FILE...", NULL, ARGUMENT_WORDS, &files, "data, as --data of eps train takes it"},
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
          "a directory with config.json, the tokenizer and the chat template; weights are not read"},
+        {"--base-model", "DIR", ARGUMENT_TEXT, &options.base_model, "as in eps train"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq, "as in eps train"},
         {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on, "as in eps train"},
         {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows, "as in eps train"},
         {"--separator", "none|eos", ARGUMENT_CHOICE, &separator, "as in eps train"},
+        {"--pack", NULL, ARGUMENT_FLAG, &options.pack,
+         "show the rows that eps train --pack has with these options, document by document, in the order of its first "
+         "epoch"},
+        {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
+         "with --pack: as in eps train; without it, a tenth is held out and not shown"},
+        {"--order", "shuffled|sequential", ARGUMENT_CHOICE, &order, "with --pack: as in eps train"},
+        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "with --pack: as in eps train"},
         {"--limit", "N", ARGUMENT_NUMBER, &options.limit, "show the first N rows; default 10. All rows are counted"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
-         "print one object: rows, a list of objects with row, file, line, fate, seen, ids, texts and trained; and "
-         "counts"},
+         "print one object: rows, a list of objects with row, file, line, fate, seen, ids, texts, trained and, with "
+         "--pack, documents; and counts"},
     };
     const struct command command = {
         "eps data",
@@ -219,6 +271,7 @@ int command_data(int argc, char **argv)
         options.separator = (enum eps_separator)separator;
         options.train_on = (enum eps_train_on)train_on;
         options.long_rows = (enum eps_long)long_rows;
+        options.order = (enum eps_order)order;
         d.rows = json ? json_array() : NULL;
         const int rc = eps_data(&counts, &options, &events, &d, &error);
         status = rc ? stopping_status(&d.stopping, arguments_fail(&command, rc, error.text)) : 0;

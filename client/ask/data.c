@@ -1,10 +1,12 @@
-/* eps_data: rows as a model sees them, without a model's weights or a daemon. */
+/* eps_data: rows as a model sees them, without a model's weights or a daemon. Of packed rows, those that training has: they
+ * come from its own source. */
 #include "client/daemon/observer.h"
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/model/model.h"
 #include "client/model/source.h"
 #include "client/rows/documents.h"
+#include "client/rows/packed.h"
 #include "client/rows/source.h"
 #include "client/text/conversation.h"
 #include "client/text/tokenizer.h"
@@ -21,7 +23,7 @@ struct show {
     void *user;
     struct eps_data_counts counts;
     struct client_model model;
-    struct client_data data;
+    struct client_data data, eval_data;
     struct client_watch watch;
     struct client_tokenizer *tokenizer; /* NULL: ids have no texts */
     uint32_t *lengths;                  /* tokens of each row, uncut */
@@ -129,12 +131,6 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
     const uint32_t n_positions = s->model.config.n_positions;
     struct client_documents documents;
 
-    if (pairs && s->options->train_on)
-        return error_set(err, -EDOM,
-                         "--train-on is not for preferences, of which both answers are scored: leave it out");
-
-    if (s->options->separator)
-        return error_set(err, -EDOM, "--separator is not for conversations, which are rows of their own: leave it out");
     int rc = client_documents_read(&documents, &s->data, &rules, err);
     if (rc) {
         error_prefix(err, "--data");
@@ -149,6 +145,106 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
             find_quantiles(&s->counts, s->lengths, documents.n);
     }
     client_documents_free(&documents);
+    return rc;
+}
+
+/* ---- Packed rows ---- */
+
+/* Reads the documents of row k, one behind the other, into ids. */
+static int read_packed(struct eps_data_row *row, struct eps_data_document *list, uint32_t *ids, const struct show *s,
+                       const struct client_packed *packed, uint32_t k, struct error *err)
+{
+    const struct client_documents *documents = packed->documents;
+    const uint32_t *places;
+    uint32_t n;
+    int rc = 0;
+
+    client_packing_get(&places, &n, &packed->packing, k);
+    *row = (struct eps_data_row){.path = "", .documents = list, .n_documents = n};
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        const uint32_t number = packed->list[places[i]];
+        const struct client_document *document = &documents->list[number];
+        const uint32_t n_tokens = client_documents_length(documents, number, packed->seq) + 1;
+        list[i] = (struct eps_data_document){.path = s->data.files[document->file].path,
+                                             .line = document->line,
+                                             .fate = client_documents_fate(documents, number, packed->seq,
+                                                                           s->options->long_rows),
+                                             .n = n_tokens};
+        rc = client_documents_tokens(documents, ids + row->n, number, n_tokens, err);
+        row->n += n_tokens;
+    }
+    row->n_seen = row->n;
+    return rc;
+}
+
+/* In the order in which the first epoch takes them. A row has no more documents than tokens. */
+static int show_packed_rows(struct show *s, const struct client_packed *packed, struct error *err)
+{
+    struct eps_data_document *list = calloc(packed->seq, sizeof *list);
+    uint32_t *ids = calloc(2 * (size_t)packed->seq, sizeof *ids);
+    struct eps_data_row row;
+    int rc = list && ids ? 0 : error_set(err, -ENOMEM, "out of memory");
+
+    for (uint32_t k = 0; !rc && k < packed->packing.n_rows; k++) {
+        rc = read_packed(&row, list, ids, s, packed, client_packing_row(&packed->packing, k), err);
+        if (!rc)
+            rc = add_row(s, row, ids, err);
+        if (!rc && k % 1024 == 0)
+            rc = client_watch_ask(&s->watch, err);
+    }
+    free(list);
+    free(ids);
+    return rc;
+}
+
+static int count_documents(struct show *s, const struct client_packed *packed, struct error *err)
+{
+    const struct client_documents *documents = packed->documents;
+
+    s->counts.conversations = true;
+    s->counts.seq = packed->seq;
+    s->counts.n_lines = documents->n_lines;
+    s->counts.n_documents = packed->n;
+    s->lengths = calloc(documents->n + 1, sizeof *s->lengths);
+    if (!s->lengths)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (size_t k = 0; k < documents->n; k++) {
+        const enum eps_fate fate = client_documents_fate(documents, k, packed->seq, s->options->long_rows);
+        s->counts.n_cut += fate == EPS_CUT;
+        s->counts.n_dropped += fate == EPS_DROPPED;
+        s->counts.n_unanswered += fate == EPS_UNANSWERED;
+        s->lengths[k] = documents->list[k].n;
+    }
+    find_quantiles(&s->counts, s->lengths, documents->n);
+    return 0;
+}
+
+/* As client_choose reads them. */
+static int show_packed(struct show *s, struct error *err)
+{
+    const struct eps_data_options *o = s->options;
+    const struct client_source_rules rules = {.train_on = o->train_on,
+                                              .long_rows = o->long_rows,
+                                              .seq = o->seq,
+                                              .seed = o->seed == UINT64_MAX ? 0 : o->seed,
+                                              .order = o->order,
+                                              .watch = &s->watch};
+    struct client_source *source = NULL;
+    int rc = client_model_source(&source, &client_source_packed, &s->model, &s->data, &s->eval_data, err);
+
+    if (rc)
+        error_prefix(err, o->model);
+    if (!rc && (rc = source->ops->read(source, CLIENT_TRAIN, &rules, err)) != 0)
+        error_prefix(err, "--data");
+    if (!rc && (rc = source->ops->read(source, CLIENT_HELD_OUT, &rules, err)) != 0)
+        error_prefix(err, o->eval_data ? "--eval-data" : "--data");
+    if (!rc)
+        rc = count_documents(s, client_packed_of(source), err);
+    if (!rc)
+        rc = show_packed_rows(s, client_packed_of(source), err);
+    if (!rc)
+        source->ops->describe(s->counts.packing, sizeof s->counts.packing, source);
+    client_source_close(source);
     return rc;
 }
 
@@ -203,9 +299,6 @@ static int show_text(struct show *s, struct error *err)
     const struct client_source_rules rules = {.separator = s->options->separator, .watch = &s->watch};
     struct client_source *source = NULL;
 
-    if (s->options->train_on || s->options->long_rows)
-        return error_set(err, -EDOM, "%s is for conversations, and the data are a stream of text: leave it out",
-                         s->options->train_on ? "--train-on" : "--long");
     if (s->counts.seq == 0)
         s->counts.seq = n_positions < 1024 ? n_positions : 1024;
     const struct client_division division = {.seq = s->counts.seq, .stride = s->counts.seq};
@@ -220,12 +313,27 @@ static int show_text(struct show *s, struct error *err)
     return rc;
 }
 
-/* ---- Both ---- */
+/* ---- All ---- */
+
+/* Refuses what eps train refuses of this kind of rows. */
+static int check(const struct show *s, const struct client_source_ops *kind, struct error *err)
+{
+    const struct eps_data_options *o = s->options;
+    struct eps_train_options asked = eps_train_defaults();
+    const char *alone = o->eval_data ? "--eval-data" : o->order ? "--order" : o->seed != UINT64_MAX ? "--seed" : NULL;
+
+    asked.train_on = o->train_on, asked.long_rows = o->long_rows, asked.separator = o->separator, asked.pack = o->pack;
+    const int rc = kind->check(&asked, err);
+    return rc || o->pack || !alone
+               ? rc
+               : error_set(err, -EDOM, "%s goes with --pack: without it, rows are shown as they come", alone);
+}
 
 static int open_model(struct show *s, struct error *err)
 {
     const uint32_t seq = s->options->seq;
-    int rc = client_model_open_fresh(&s->model, &(struct client_model_name){.path = s->options->model}, NULL, err);
+    const struct client_model_name name = {s->options->model, s->options->base_model};
+    int rc = client_model_open_fresh(&s->model, &name, NULL, err);
 
     if (rc)
         return rc;
@@ -255,8 +363,14 @@ static int show(struct show *s, struct error *err)
         if (rc && rc != -EINTR)
             error_prefix(err, "--data");
     }
+    if (!rc)
+        rc = check(s, kind, err);
+    if (!rc && s->options->eval_data && (rc = client_data_open(&s->eval_data, &s->options->eval_data, 1, err)) != 0)
+        error_prefix(err, "--eval-data");
     if (rc || kind == &client_source_text)
         return rc ? rc : show_text(s, err);
+    if (s->options->pack)
+        return show_packed(s, err);
     if (!s->tokenizer && (rc = client_tokenizer_refuse_unread(s->model.side, err)) != 0)
         return rc;
     return s->tokenizer
@@ -266,7 +380,7 @@ static int show(struct show *s, struct error *err)
 
 struct eps_data_options eps_data_defaults(void)
 {
-    return (struct eps_data_options){.limit = 10};
+    return (struct eps_data_options){.limit = 10, .seed = UINT64_MAX};
 }
 
 int eps_data(struct eps_data_counts *out, const struct eps_data_options *options, const struct eps_data_events *events,
@@ -291,6 +405,7 @@ int eps_data(struct eps_data_counts *out, const struct eps_data_options *options
     client_tokenizer_close(s.tokenizer);
     client_model_close(&s.model);
     client_data_free(&s.data);
+    client_data_free(&s.eval_data);
     free(s.lengths);
     free(s.tokens);
     return client_report(error, &err, rc);

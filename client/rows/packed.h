@@ -38,6 +38,9 @@ void client_packed_free(struct client_packed *packed); /* safe on a zeroed struc
 int client_packed_get(const struct client_packed *packed, const struct client_row_fields *row, uint32_t *work,
                       uint32_t k, struct error *err);
 
+/* The rows to train on of a source of this kind, once it has read them; borrowed. Its seq is the documents' limit. */
+const struct client_packed *client_packed_of(const struct client_source *source);
+
 /* Tokens, without padding, of all rows together. */
 uint64_t client_packed_tokens(const struct client_packed *packed);
 

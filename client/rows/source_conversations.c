@@ -468,6 +468,12 @@ static const struct client_packing *packing_of(const struct client_source *sourc
     return &((const struct conversations *)source)->packed[part].packing;
 }
 
+const struct client_packed *client_packed_of(const struct client_source *source)
+{
+    assert(source->ops == &client_source_packed);
+    return &((const struct conversations *)source)->packed[CLIENT_TRAIN];
+}
+
 static uint64_t count_packed(const struct client_source *source, enum client_part part)
 {
     return packing_of(source, part)->n_rows;

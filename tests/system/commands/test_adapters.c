@@ -203,6 +203,9 @@ TEST(a_base_is_the_one_that_the_adapter_was_trained_on)
            0);
     expect_refusal(&(struct refusal){"eps export --model away/latest --merge --out no", 1, "there is no such directory",
                                      "--base-model"});
+    expect_refusal(
+        &(struct refusal){"eps data data.txt --model away/latest", 1, "there is no such directory", "--base-model"});
+    expect("eps data data.txt --model away/latest --base-model moved --seq 16", 0, "row 1: 17 tokens, 16 trained");
     expect("eps train --resume based --base-model moved --steps 2", 0);
     expect_file("based/latest/adapter_config.json", "/moved\"");
 }

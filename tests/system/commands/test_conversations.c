@@ -4,6 +4,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,6 +190,58 @@ TEST(what_a_model_sees_is_shown)
            "1|[[\\n\n|2|\\n\n|3");
 }
 
+/* By hand, of the sums above in the data's order: 20 inputs leave no room for 4 in a row of 23, and the tenth sum is held out.
+ * A row of 4 takes sums of one digit alone. */
+TEST(packed_rows_are_shown_as_training_has_them)
+{
+    expect(
+        "eps data sums.jsonl --model bare --pack --seq 23 --order sequential --limit 2", 0,
+        "row 1, 5 documents: 25 tokens, 5 trained\n---- document 1, sums.jsonl:1: 5 tokens, 1 trained\n1|+|1|=|[[2]]",
+        "---- document 5, sums.jsonl:5: 5 tokens, 1 trained\n5|+|1|=|[[6]]\n\n"
+        "row 2, 5 documents: 28 tokens, 7 trained\n---- document 1, sums.jsonl:6: 5 tokens, 1 trained",
+        "---- document 4, sums.jsonl:9: 6 tokens, 2 trained\n9|+|1|=|[[1|0]]\n\n"
+        "---- document 5, sums.jsonl:11: 7 tokens, 2 trained\n",
+        "rows         40 conversations, 4 documents held out; 11 packed rows of 3.3 documents, 79 % full",
+        "50 % of documents to 7");
+    expect("eps data sums.jsonl --model bare --pack --seq 23 --limit 0", 0,
+           "40 conversations, 4 documents held out; 9 packed rows of 4.0 documents, 96 % full");
+    expect("eps data sums.jsonl --model bare --pack --seq 5 --limit 40 --eval-data sums.jsonl", 0,
+           "sums.jsonl:38: 6 tokens, 1 trained, cut\n3|8|+|1|=|[[3]]\n", "40 packed rows", "at --seq 5 31 cut");
+    json_t *said = expect_json("eps data sums.jsonl=2 --model bare --pack --seq 4 --seed 5 --limit 1 --json", 0);
+    const json_t *row = json_array_get(json_object_get(said, "rows"), 0);
+    const json_t *documents = json_object_get(row, "documents"), *line = NULL;
+    ck_assert_uint_eq(json_array_size(documents), 1);
+    line = json_object_get(json_array_get(documents, 0), "line");
+    ck_assert_int_eq(json_integer_value(json_array_get(json_object_get(row, "ids"), 0)),
+                     '0' + json_integer_value(line));
+    ck_assert_double_eq(json_number_at(said, "counts.documents"), json_number_at(said, "counts.rows"));
+    ck_assert_double_eq(fmod(json_number_at(said, "counts.rows"), 2), 0);
+    json_decref(said);
+}
+
+/* A row that training has is the row that is shown: another order of the same seed would have another loss. */
+TEST(the_first_row_that_is_shown_is_the_first_that_is_trained)
+{
+    json_t *said = expect_json("eps data sums.jsonl --model bare --pack --seq 23 --seed 7 --limit 1 --json", 0);
+    const json_t *documents = json_object_get(json_array_get(json_object_get(said, "rows"), 0), "documents");
+    json_t *document;
+    size_t i;
+
+    expect("rm -f first.jsonl", 0);
+    json_array_foreach((json_t *)(uintptr_t)documents, i, document)
+        expect(print("sed -n %dp sums.jsonl >>first.jsonl", (int)json_integer_value(json_object_get(document, "line"))),
+               0);
+    json_decref(said);
+    expect("eps train --model bare/config.json --data sums.jsonl --pack --seq 23 --seed 7 --batch 1 --steps 1 --out "
+           "all-of-them " MACHINE
+           "&& eps train --model bare/config.json --data first.jsonl --eval-data sums.jsonl --pack "
+           "--seq 23 --order sequential --seed 7 --batch 1 --steps 1 --out only-those " MACHINE,
+           0);
+    expect("for run in all-of-them only-those; do sed 's/.*\\(\"loss\": *[0-9.e-]*\\).*/\\1/' $run/metrics.jsonl; done "
+           ">losses; test $(sort -u losses | wc -l) = 1 && grep -q loss losses",
+           0);
+}
+
 static const struct {
     const char *command;
     int status;
@@ -228,6 +281,14 @@ static const struct {
     {"eps data --model chat", 2, {"at least one file"}},
     {"eps data chat.jsonl --model chat --seq 999", 2, {"--seq 999", "128 positions"}},
     {"eps data absent.jsonl --model chat", 1, {"absent.jsonl"}},
+    {"eps data plain.txt --model bare --pack", 2, {"--pack is for conversations"}},
+    {"eps data plain.txt --model bare --long drop", 2, {"--long is for conversations"}},
+    {"eps data sums.jsonl --model bare --seed 0", 2, {"--seed goes with --pack"}},
+    {"eps data sums.jsonl --model bare --order shuffled", 2, {"--order goes with --pack"}},
+    {"eps data sums.jsonl --model bare --eval-data sums.jsonl", 2, {"--eval-data goes with --pack"}},
+    {"eps data sums.jsonl --model bare --pack --eval-data absent.jsonl", 1, {"--eval-data: ", "absent.jsonl"}},
+    {"eps data sums.jsonl=0.5 --model bare --pack", 1, {"give whole weights"}},
+    {"eps data sums.jsonl --model bare --base-model chat", 2, {"--base-model chat is for an adapter"}},
 };
 
 TEST_EACH(what_is_no_tuning_data_is_refused, COUNT(refused))

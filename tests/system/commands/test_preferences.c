@@ -130,6 +130,7 @@ static const struct {
      1,
      {"many.jsonl: line 1: its chosen text has 2 messages after the prompt", ""}},
     {"eps data pairs.jsonl --model chat --train-on all", 2, {"--train-on is not for preferences", ""}},
+    {"eps data pairs.jsonl --model chat --pack", 2, {"--pack is not for preferences", ""}},
     {TRAIN "--seq 8", 1, {"no pair has both answers within --seq 8", ""}},
     {"eps eval --model bare/config.json --data sums.jsonl " MACHINE, 1, {"", ""}},
 };

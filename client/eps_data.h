@@ -1,0 +1,101 @@
+/* client/eps_data.h - what a model sees of training data: tokens, what is trained of them, borders, and counts.
+ *
+ * Included by eps.h. */
+#ifndef CLIENT_EPS_DATA_H
+#define CLIENT_EPS_DATA_H
+
+#include "eps_options.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default) /* exported by libeps.so */
+
+struct eps_error; /* eps.h */
+
+/* Rows of tokens, and which of them the model is trained to predict. The data are conversations, or texts for a model
+ * that predicts the next token. Start from eps_data_defaults(), and set model and data. */
+struct eps_data_options {
+    const char *model;       /* a directory; weights are not read */
+    const char *base_model;  /* of an adapter, as in eps_train_options, as are those below */
+    const char *const *data; /* (n_data) */
+    size_t n_data;
+    uint32_t seq; /* 0: chosen */
+    enum eps_train_on train_on;
+    enum eps_long long_rows;
+    enum eps_separator separator;
+    bool pack;             /* shows the rows that eps_train with these options has, in the order of its first epoch */
+    const char *eval_data; /* with pack: if there are none, a tenth of the data is held out; */
+    enum eps_order order;  /* with pack, */
+    uint64_t seed;         /* likewise */
+    uint64_t limit;        /* rows that on_row gets; all are counted */
+};
+struct eps_data_options eps_data_defaults(void); /* limit 10, all others unset */
+
+enum eps_fate {
+    EPS_KEPT,
+    EPS_CUT,       /* it has more tokens than are seen */
+    EPS_DROPPED,   /* as long_rows says */
+    EPS_UNANSWERED /* dropped, as no token that is seen is trained */
+};
+
+struct eps_data_token {
+    uint32_t id;
+    bool trained;
+    const char *text; /* (n) bytes, not terminated: of the text for byte-level tokens, else as in the vocabulary */
+    size_t n;
+};
+
+/* One of several in a packed row. */
+struct eps_data_document {
+    const char *path;   /* the file, */
+    uint64_t line;      /* and the line, from 1 */
+    enum eps_fate fate; /* EPS_KEPT or EPS_CUT */
+    size_t n;           /* tokens that are seen, of which the last is predicted alone: n - 1 take room in the row */
+};
+
+struct eps_data_row {
+    uint64_t number;  /* from 1, over all files */
+    const char *path; /* of a conversation the file; else "" */
+    uint64_t line;    /* and the line, from 1; else 0 */
+    enum eps_fate fate;
+    const struct eps_data_token *tokens; /* (n), also those that are not seen */
+    size_t n;
+    size_t n_seen; /* the last of them is predicted alone; 0: the row is dropped */
+    /* (n_documents) of a packed row, one behind the other: none attends to another, and positions begin at 0 in each. */
+    const struct eps_data_document *documents;
+    size_t n_documents; /* 0: the row is not packed */
+};
+
+enum { EPS_DATA_QUANTILES = 4 };
+
+struct eps_data_counts {
+    bool conversations;       /* else windows of a stream of text */
+    uint32_t seq;             /* resolved */
+    uint64_t n_lines, n_rows; /* a conversation may make several rows */
+    uint64_t n_documents;     /* in packed rows: of the data, as often as an epoch takes each */
+    char packing[200];        /* what eps_train says of packed rows; or empty */
+    uint64_t n_cut, n_dropped, n_unanswered;
+    uint64_t n_tokens, n_trained;           /* of rows that are kept, as far as they are seen */
+    uint64_t longest;                       /* tokens of a row, or of a document in packed rows, uncut */
+    uint64_t quantiles[EPS_DATA_QUANTILES]; /* tokens that 50, 90, 95 and 99 % of them do not exceed, uncut */
+};
+
+struct eps_data_events {
+    void (*on_row)(void *user, const struct eps_data_row *row); /* its argument is valid during the call only */
+    int (*should_stop)(void *user);                             /* asked now and then; not 0: -EINTR */
+};
+/* events may be NULL, and so may each callback. */
+int eps_data(struct eps_data_counts *out, const struct eps_data_options *options, const struct eps_data_events *events,
+             void *user, struct eps_error *error);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif
