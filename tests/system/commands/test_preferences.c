@@ -89,6 +89,23 @@ TEST(a_run_that_was_stopped_ends_with_the_same_bits_against_the_same_reference)
     expect("eps train --resume stopped --steps 9 --dpo-beta 0.2", 2, "--dpo-beta");
 }
 
+/* As in TRL 1.16 (DPOTrainer, the adapter "ref"): of an adapter that goes on being trained, the reference is that adapter as
+ * it was, not its base. So the first loss is log 2 again, though the adapter has moved away from the base. */
+TEST(the_reference_of_an_adapter_is_the_adapter_as_it_was)
+{
+#define ADAPT(model) "eps train --data pairs.jsonl --batch 8 --lr 1e-2 " MACHINE "--model " model " "
+    expect(ADAPT("chat/config.json") "--steps 1 --out grown && eps export --model grown/latest --out trunk && " ADAPT(
+               "trunk") "--lora rank=4 --steps 6 --out grafted && " ADAPT("grafted/latest") "--steps 1 --out regrafted",
+           0);
+    json_t *line = expect_json("head -n 1 regrafted/metrics.jsonl", 0);
+    ck_assert_double_eq_tol(json_number_at(line, "loss"), log(2), 1e-5);
+    json_decref(line);
+    line = expect_json("tail -n 1 grafted/metrics.jsonl", 0);
+    ck_assert_double_lt(json_number_at(line, "loss"), 0.69); /* of the reference that the base is */
+    json_decref(line);
+    expect("cmp grafted/references.npy regrafted/references.npy", 1);
+}
+
 /* The workers' number changes nothing, nor does memory. */
 TEST(parts_and_budgets_change_no_bit)
 {
