@@ -20,9 +20,7 @@ budgets=8 steps=8 rounds=3 plot='' bin=build/bin
 take_options "width layers heads vocabulary batch seq microbatch precision budgets steps rounds plot bin" "$@"
 need_programs "$bin"
 
-export LC_ALL=C # printf %c is a byte
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+make_work
 print_config "$vocabulary" >"$work/config.json"
 write_tokens $((batch * seq * steps + 1))
 options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --microbatch "$microbatch" --precision "$precision")

@@ -30,9 +30,8 @@ for kind in ${kinds//,/ }; do
     [ -n "${how[$kind]+known}" ] || misuse "unknown kind $kind (see --help)"
 done
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-if [ -n "$data" ]; then cat "$data"; else find README.md proto eps device client tools -name "*.[ch]" -print0 | LC_ALL=C sort -z | xargs -0 cat; fi >"$work/all.txt"
+make_work
+if [ -n "$data" ]; then cat "$data"; else find README.md proto eps device client tools -name "*.[ch]" -print0 | sort -z | xargs -0 cat; fi >"$work/all.txt"
 bytes=$(wc -c <"$work/all.txt")
 head -c $((bytes - bytes / 20)) "$work/all.txt" >"$work/data.txt"
 head -c 32768 < <(tail -c $((bytes / 20)) "$work/all.txt") >"$work/held_out.txt"

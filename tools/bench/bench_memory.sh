@@ -25,11 +25,9 @@ plain) rows=auto ;;
 *) misuse "--against $against is neither accumulate nor plain" ;;
 esac
 need_programs "$bin"
-"$python" -c 'import torch' 2>/dev/null || { echo "bench_memory.sh: $python has no torch (Debian: python3-torch)" >&2; exit 1; }
+need_python "$python" torch
 
-export LC_ALL=C # printf %c is a byte
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+make_work
 print_config "$vocabulary" >"$work/config.json"
 write_tokens $((batch * seq + 1))
 options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --microbatch "$rows" --precision "$precision" --moments "$moments")

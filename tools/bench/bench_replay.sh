@@ -17,8 +17,7 @@ width=768 layers=6 heads=12 batch=4 seq=128 precision=fp32 steps=12 rounds=5 dir
 take_options "width layers heads batch seq precision steps rounds dir bin" "$@"
 need_programs "$bin"
 
-work=$(mktemp -d -p "$dir" replay.XXXXXX)
-trap 'rm -rf "$work"' EXIT
+make_work -p "$dir" replay.XXXXXX
 print_config 256 >"$work/config.json"
 write_text $((batch * seq * 20 + 1))
 options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --precision "$precision" --microbatch "$batch")

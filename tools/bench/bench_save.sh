@@ -17,8 +17,7 @@ width=384 layers=6 heads=6 batch=8 seq=256 steps=100 every=20 rounds=3 dir=build
 take_options "width layers heads batch seq steps every rounds dir bin" "$@"
 need_programs "$bin"
 
-work=$(mktemp -d -p "$dir" save.XXXXXX)
-trap 'rm -rf "$work"' EXIT
+make_work -p "$dir" save.XXXXXX
 print_config 256 >"$work/config.json"
 write_text $((batch * seq * 20 + 1))
 
@@ -38,7 +37,7 @@ for ((round = 1; round <= rounds; round++)); do
     times "$every" >>"$work/saving"
 done
 bytes=$(du -sbL "$work/run/latest" | cut -f 1)
-rate=$({ LC_ALL=C dd if=/dev/zero of="$work/probe" bs=1M count=$(((bytes + 1048575) / 1048576)) conv=fsync; } 2>&1 |
+rate=$({ dd if=/dev/zero of="$work/probe" bs=1M count=$(((bytes + 1048575) / 1048576)) conv=fsync; } 2>&1 |
     awk -F, '/copied/ { split($3, t, " "); split($1, b, " "); printf "%.0f", b[1] / t[1] / 1e6 }')
 
 echo "width $width, $layers layers, $batch x $seq tokens, $steps steps, $rounds rounds, $(nproc) processors"

@@ -22,12 +22,9 @@ layers=24 width=1024 heads=16 inner=4096 vocabulary=30522 seq=128 batches="2 8 3
 modes="recomputed kept" steps=2 threads=$(nproc) python=/usr/bin/python3 bin=build/bin
 take_options "layers width heads inner vocabulary seq batches most modes steps threads python bin" "$@"
 need_programs "$bin"
-"$python" -c 'import torch, transformers' 2>/dev/null ||
-    { echo "bert.sh: $python has no torch, or no transformers" >&2; exit 1; }
+need_python "$python" torch transformers
 
-export LC_ALL=C # printf %c is a byte
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+make_work
 mkdir "$work/model"
 cat >"$work/model/config.json" <<JSON
 {"model_type": "bert", "hidden_size": $width, "num_hidden_layers": $layers, "num_attention_heads": $heads,
@@ -43,13 +40,7 @@ cat >"$work/model/tokenizer.json" <<'JSON'
 JSON
 echo '{"mask_token": "[MASK]", "unk_token": "[UNK]"}' >"$work/model/tokenizer_config.json"
 
-# Random tokens, u16 (.bin): tokens N FILE
-tokens() {
-    awk -v n="$1" -v v="$vocabulary" 'BEGIN {
-        srand(1)
-        for (i = 0; i < n; i++) { t = 2 + int(rand() * (v - 2)); printf "%c%c", t % 256, int(t / 256) } }' >"$2"
-}
-tokens "$seq" "$work/held_out.bin"
+random_tokens "$seq" 2 >"$work/held_out.bin"
 
 # ours BATCH BUDGET: the columns of our side
 ours() {
@@ -59,7 +50,7 @@ ours() {
             sed -n 's/{"host": {"current": \([0-9]*\).*"workers": \[{"current": \([0-9]*\).*/\2 \1/p') (planned)"
         return
     fi
-    tokens $((steps * $1 * seq)) "$work/data.bin"
+    random_tokens $((steps * $1 * seq)) 2 >"$work/data.bin"
     OMP_NUM_THREADS=$threads run_training "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" \
         --steps "$steps" --save-every 0 --device-mem "$budget"
     tail -n 1 "$work/run/metrics.jsonl" >"$work/last"

@@ -2,6 +2,7 @@
 # Shared by the scripts of this folder; each sources it from the repository's root.
 
 script=${0##*/}
+export LC_ALL=C # printf %c is a byte
 
 # misuse SENTENCE
 misuse() {
@@ -31,6 +32,20 @@ need_programs() {
     [ -x "$1/eps" ] || { echo "$script: no $1/eps: build the release preset first" >&2; exit 1; }
 }
 
+# need_python PYTHON MODULE...
+need_python() {
+    local modules="${*:2}"
+    "$1" -c "import ${modules// /, }" 2>/dev/null ||
+        { echo "$script: $1 lacks one of: $modules (Debian has python3-torch)" >&2; exit 1; }
+}
+
+# make_work [OPTION OF mktemp...]: an empty directory $work, until the script ends
+# shellcheck disable=SC2120
+make_work() {
+    work=$(mktemp -d "$@")
+    trap 'rm -rf "$work"' EXIT
+}
+
 # print_config VOCABULARY: prints config.json of a GPT-2 without dropout, from $width, $layers, $heads and $seq
 print_config() {
     cat <<JSON
@@ -54,11 +69,16 @@ write_text() {
     head -c $((seq + 1)) "$work/data.txt" >"$work/held_out.txt"
 }
 
-# write_tokens N: random tokens of $vocabulary, u16, the same every time, in $work/data.bin, and held_out.bin
-write_tokens() {
-    awk -v n="$1" -v v="$vocabulary" 'BEGIN {
+# random_tokens N [LEAST]: prints random tokens from LEAST to $vocabulary - 1, u16, the same every time
+random_tokens() {
+    awk -v n="$1" -v v="$vocabulary" -v least="${2-0}" 'BEGIN {
         srand(1)
-        for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
+        for (i = 0; i < n; i++) { t = least + int(rand() * (v - least)); printf "%c%c", t % 256, int(t / 256) } }'
+}
+
+# write_tokens N: such tokens in $work/data.bin, and held_out.bin
+write_tokens() {
+    random_tokens "$1" >"$work/data.bin"
     head -c $((2 * (seq + 1))) "$work/data.bin" >"$work/held_out.bin"
 }
 

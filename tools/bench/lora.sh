@@ -10,7 +10,7 @@
 #   --threads N [all]     for both sides
 #   --rounds N [5]        each runs both once
 #   --steps N [4]         measured per round, after 2 to warm up
-#   --bases LIST [bf16] --checkpoints LIST [off] --attentions LIST [sdpa]  of the peer; "all": each there is
+#   --bases NAME [bf16] --checkpoints NAME [off] --attentions NAME [sdpa]  of the peer; "all": each there is
 #   --python PATH [/usr/bin/python3]  a Python with torch, transformers and peft
 #   --bin DIR [build/bin]     where eps, epsd and eps-worker are
 set -euo pipefail
@@ -22,20 +22,18 @@ threads=$(nproc) rounds=5 steps=4 bases=bf16 checkpoints=off attentions=sdpa pyt
 take_options "width layers heads kv headwidth inner vocabulary batch seq rank threads rounds steps bases checkpoints
  attentions python bin" "$@"
 need_programs "$bin"
-"$python" -c 'import torch, transformers, peft' 2>/dev/null ||
-    { echo "lora.sh: $python has no torch, transformers or peft" >&2; exit 1; }
+need_python "$python" torch transformers peft
 
-export LC_ALL=C # printf %c is a byte
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+make_work
+mkdir "$work/model"
+print_qwen3_config "$vocabulary" >"$work/model/config.json"
 write_tokens $(((steps + 2) * batch * seq + 1)) # one window per row and step
 
 # peer WHAT OPTION...
 peer() {
-    "$python" tools/bench/peer_lora.py "$1" --model "$work/model" --data "$work/data.bin" --width "$width" \
-        --layers "$layers" --heads "$heads" --kv "$kv" --headwidth "$headwidth" --inner "$inner" \
-        --vocabulary "$vocabulary" --batch "$batch" --seq "$seq" --rank "$rank" --threads "$threads" --steps "$steps" \
-        "${@:2}" 2>"$work/peer.log" || { tail -n 3 "$work/peer.log" >&2; exit 1; }
+    "$python" tools/bench/peer_lora.py "$1" --model "$work/model" --data "$work/data.bin" --batch "$batch" \
+        --seq "$seq" --rank "$rank" --threads "$threads" --steps "$steps" "${@:2}" 2>"$work/peer.log" ||
+        { tail -n 3 "$work/peer.log" >&2; exit 1; }
 }
 
 ours() {

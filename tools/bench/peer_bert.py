@@ -11,10 +11,10 @@ What does not fit the machine's available memory says so.
 """
 import argparse
 import json
-import os
 import resource
-import sys
 import time
+
+from peer_environment import restart_at_best
 
 p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
 p.add_argument("what", choices=("memory", "speed"))
@@ -24,16 +24,11 @@ for name in ("batch", "seq", "steps", "threads"):
 p.add_argument("--checkpoint", choices=("yes", "no"), required=True)
 a = p.parse_args()
 
-if os.environ.get("PEER_ENVIRONMENT") != "set":  # libraries read these when the process starts
-    env = dict(os.environ, PEER_ENVIRONMENT="set", OMP_NUM_THREADS=str(a.threads), GOMP_SPINCOUNT="2000",
-               HF_HUB_OFFLINE="1")
-    if a.what == "memory":
-        env.update(MALLOC_MMAP_THRESHOLD_="65536", MALLOC_TRIM_THRESHOLD_="0")
-    env.pop("OPENBLAS_CORETYPE", None)
-    os.execve(sys.executable, [sys.executable] + sys.argv, env)
+freed_at_once = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+restart_at_best(a.threads, HF_HUB_OFFLINE="1", **(freed_at_once if a.what == "memory" else {}))
 
-import torch
-import transformers
+import torch  # noqa: E402
+import transformers  # noqa: E402
 
 
 def status(field, path="/proc/self/status"):

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Trains LoRA adapters of a Qwen 3 by PEFT on the CPU and prints its speed: the peer of tools/bench/lora.sh.
 
-    peer_lora.py make --model DIR --width 768 ...     writes a random Qwen 3 in bf16, as transformers saves it
+    peer_lora.py make --model DIR                     writes random weights in bf16 beside DIR/config.json
     peer_lora.py train --model DIR --data FILE.bin    prints one JSON object per variant, and at the end the fastest again
                                                       with "best": true
 
 Variants: the base in fp32 or bf16, computed as it is or under autocast to bf16; the adapters in fp32, as PEFT keeps them
-beside a bf16 base, or in bf16; activations kept or recomputed; eager or fused (sdpa) attention; compiled or not. AdamW is fused. The
-data are 16-bit tokens, of which each step takes the next --batch rows. Freed memory of an earlier variant stays with the
-process, so rss_bytes is right when there is one variant.
+beside a bf16 base, or in bf16; activations kept or recomputed; eager or fused (sdpa) attention; compiled or not. AdamW is
+fused. The data are 16-bit tokens, of which each step takes the next --batch rows. Freed memory of an earlier variant stays
+with the process, so rss_bytes is right when there is one variant.
 """
 import argparse
 import array
@@ -18,8 +18,9 @@ import json
 import os
 import resource
 import statistics
-import sys
 import time
+
+from peer_environment import restart_at_best
 
 VARIANTS = {"base": ("bf16", "fp32"), "autocast": ("on", "off"), "adapters": ("fp32", "bf16"), "checkpoint": ("off", "on"),
             "attention": ("sdpa", "eager"), "compile": ("off", "on")}
@@ -30,9 +31,8 @@ def arguments():
     p.add_argument("what", choices=("make", "train"))
     p.add_argument("--model", required=True)
     p.add_argument("--data")
-    for name, default in (("width", 768), ("layers", 12), ("heads", 8), ("kv", 4), ("headwidth", 128), ("inner", 2304),
-                          ("vocabulary", 32000), ("rank", 16), ("batch", 8), ("seq", 256), ("threads", os.cpu_count()),
-                          ("steps", 4), ("warmup", 2)):
+    for name, default in (("rank", 16), ("batch", 8), ("seq", 256), ("threads", os.cpu_count()), ("steps", 4),
+                          ("warmup", 2)):
         p.add_argument("--" + name, type=int, default=default)
     for name, values in VARIANTS.items():
         p.add_argument("--" + name, choices=("all", *values), default="all")
@@ -40,11 +40,7 @@ def arguments():
 
 
 options = arguments()
-if os.environ.get("PEER_ENVIRONMENT") != "set":  # libraries read these when the process starts
-    env = dict(os.environ, PEER_ENVIRONMENT="set", OMP_NUM_THREADS=str(options.threads), GOMP_SPINCOUNT="2000",
-               HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
-    env.pop("OPENBLAS_CORETYPE", None)
-    os.execve(sys.executable, [sys.executable] + sys.argv, env)
+restart_at_best(options.threads, HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
 import peft  # noqa: E402
 import torch  # noqa: E402
@@ -53,11 +49,8 @@ import transformers  # noqa: E402
 
 def make(o):
     torch.manual_seed(1)
-    config = transformers.Qwen3Config(
-        hidden_size=o.width, num_hidden_layers=o.layers, num_attention_heads=o.heads, num_key_value_heads=o.kv,
-        head_dim=o.headwidth, intermediate_size=o.inner, vocab_size=o.vocabulary, max_position_embeddings=o.seq,
-        tie_word_embeddings=True, bos_token_id=None, eos_token_id=None)
-    transformers.Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(o.model)
+    config = transformers.AutoConfig.from_pretrained(o.model)
+    transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(o.model)
 
 
 def load(o, way):

@@ -7,20 +7,18 @@
 Prints one JSON object per variant that this PyTorch supports (eager or fused attention, each form of AdamW, compiled or
 not) and, at the end, the fastest again with "best": true. Works with Debian's python3-torch (1.13) and current releases.
 
-The peer runs at its best. The script restarts itself with OPENBLAS_CORETYPE unset (some machines force an old core by it:
-half the speed), OpenBLAS before the reference BLAS, AVX-512 kernels if the CPU has them, bounded spinning, and the given
-number of threads. On AMD, Debian's package is the fairer peer: wheels from PyPI use MKL, which runs there at half of
+The peer runs at its best (peer_environment.py). On AMD, Debian's package is the fairer peer: wheels from PyPI use MKL, which runs there at half of
 OpenBLAS's rate (Zen 5, fp32: 190 against 400 GF/s).
 """
 import argparse
-import glob
 import itertools
 import json
 import os
 import resource
 import statistics
-import sys
 import time
+
+from peer_environment import restart_at_best
 
 
 def arguments():
@@ -39,22 +37,8 @@ def arguments():
     return p.parse_args()
 
 
-def fair_environment(threads):
-    """Libraries read these variables when they load, so they must be set before Python starts."""
-    env = dict(os.environ, GOMP_SPINCOUNT="2000", OMP_NUM_THREADS=str(threads), PEER_ENVIRONMENT="set")
-    env.pop("OPENBLAS_CORETYPE", None)
-    with open("/proc/cpuinfo") as f:
-        if "avx512f" in f.read():
-            env["ATEN_CPU_CAPABILITY"] = "avx512"
-    openblas = glob.glob("/usr/lib/*/openblas-openmp")
-    if openblas:
-        env["LD_LIBRARY_PATH"] = ":".join(openblas + [env.get("LD_LIBRARY_PATH", "")]).rstrip(":")
-    return env
-
-
 options = arguments()
-if os.environ.get("PEER_ENVIRONMENT") != "set":
-    os.execve(sys.executable, [sys.executable] + sys.argv, fair_environment(options.threads))
+restart_at_best(options.threads)
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402

@@ -24,13 +24,10 @@ family=gpt2 kv=4 inner=1536 headwidth=128
 take_options "family kv inner headwidth width layers heads vocabulary batch seq threads rounds steps precisions pythons bin" "$@"
 need_programs "$bin"
 for python in $pythons; do
-    "$python" -c 'import torch' 2>/dev/null ||
-        { echo "speed.sh: $python has no torch (Debian: python3-torch)" >&2; exit 1; }
+    need_python "$python" torch
 done
 
-export LC_ALL=C # printf %c is a byte
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+make_work
 
 case $family in
 gpt2) print_config "$vocabulary" ;;

@@ -15,8 +15,7 @@ width=512 layers=8 heads=8 batch=1 seq=64 rounds=9 bin=build/bin
 take_options "width layers heads batch seq rounds bin" "$@"
 need_programs "$bin"
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+make_work
 print_config 256 >"$work/config.json"
 write_text $(((batch * 4 + 1) * seq + 1))
 

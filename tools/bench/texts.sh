@@ -21,8 +21,7 @@ take_options "width layers heads vocabulary budget texts tokens rounds bin again
 need_programs "$bin"
 [ -z "$against" ] || need_programs "$against"
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+make_work
 print_config "$vocabulary" >"$work/config.json"
 write_tokens $((seq + 1))
 if ! "$bin/eps" train --model "$work/config.json" --data "$work/data.bin" --eval-data "$work/data.bin" --out "$work/run" \

@@ -21,8 +21,7 @@ cores="16 72" memory="80 120 180" core=12 products=740 mem=135GiB seq=4096 bin=b
 take_options "cores memory core products mem seq bin" "$@"
 need_programs "$bin"
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+make_work
 export XDG_CACHE_HOME=$work
 mkdir "$work/eps"
 
