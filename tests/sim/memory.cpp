@@ -274,7 +274,7 @@ cudaError_t cudaMalloc(void **to, size_t bytes)
         return call.failed(cudaErrorMemoryAllocation);
     CUDASIM_POISON(a.pages, CUDASIM_RED);
     CUDASIM_POISON(a.data + bytes, (size_t)(a.pages + a.mapped - a.data) - bytes);
-    mprotect(a.pages, a.mapped, PROT_NONE);
+    protect(&a, PROT_NONE);
     memory.allocations[a.pages] = a;
     memory.used += bytes;
     *to = a.data;
@@ -292,6 +292,7 @@ cudaError_t cudaFree(void *address)
     if (!a || address != a->data || !a->live)
         cudasim_fault("cudaFree: %p is not device memory, or has been freed", address);
     cudasim_await_all(); /* as the runtime does */
+    cudasim_close_memory();
     protect(a, PROT_NONE);
     memory.touched.erase(std::remove(memory.touched.begin(), memory.touched.end(), a), memory.touched.end());
     a->live = false;
