@@ -85,6 +85,15 @@ static void find_quantiles(struct eps_data_counts *counts, uint32_t *lengths, si
 
 /* ---- Conversations ---- */
 
+/* Document k, of n tokens, uncut. */
+static void count_document(struct show *s, size_t k, uint32_t n, enum eps_fate fate)
+{
+    s->counts.n_cut += fate == EPS_CUT;
+    s->counts.n_dropped += fate == EPS_DROPPED;
+    s->counts.n_unanswered += fate == EPS_UNANSWERED;
+    s->lengths[k] = n;
+}
+
 static int show_documents(struct show *s, const struct client_documents *documents, struct error *err)
 {
     const uint32_t longest = client_documents_longest(documents), seq = s->counts.seq;
@@ -103,10 +112,7 @@ static int show_documents(struct show *s, const struct client_documents *documen
                                                        : 0};
         if (s->options->long_rows == EPS_LONG_REFUSE && documents->lengths[k] > seq)
             rc = client_documents_refuse(documents, &s->data, k, seq, err);
-        s->counts.n_cut += fate == EPS_CUT;
-        s->counts.n_dropped += fate == EPS_DROPPED;
-        s->counts.n_unanswered += fate == EPS_UNANSWERED;
-        s->lengths[k] = document->n;
+        count_document(s, k, document->n, fate);
         if (!rc)
             rc = client_documents_tokens(documents, ids, k, document->n, err);
         if (!rc)
@@ -130,7 +136,6 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
                                                  .watch = &s->watch};
     const uint32_t n_positions = s->model.config.n_positions;
     struct client_documents documents;
-
     int rc = client_documents_read(&documents, &s->data, &rules, err);
     if (rc) {
         error_prefix(err, "--data");
@@ -210,10 +215,7 @@ static int count_documents(struct show *s, const struct client_packed *packed, s
         return error_set(err, -ENOMEM, "out of memory");
     for (size_t k = 0; k < documents->n; k++) {
         const enum eps_fate fate = client_documents_fate(documents, k, packed->seq, s->options->long_rows);
-        s->counts.n_cut += fate == EPS_CUT;
-        s->counts.n_dropped += fate == EPS_DROPPED;
-        s->counts.n_unanswered += fate == EPS_UNANSWERED;
-        s->lengths[k] = documents->list[k].n;
+        count_document(s, k, documents->list[k].n, fate);
     }
     find_quantiles(&s->counts, s->lengths, documents->n);
     return 0;
