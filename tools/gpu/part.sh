@@ -14,7 +14,6 @@ memcheck) file=sanitizer ;;
 esac
 # shellcheck source=/dev/null
 . "tools/gpu/$file.sh"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+make_work
 trap ended TERM
 "part_$part"
