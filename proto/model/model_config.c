@@ -298,6 +298,14 @@ static int check_inner(const struct family *family, const char *name, const json
     return 0;
 }
 
+/* True for the methods that proto/model/coded.h reads. */
+static bool is_read_coded(const json_t *quantization)
+{
+    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
+
+    return method && (strcmp(method, "bitsandbytes") == 0 || strcmp(method, "mxfp4") == 0);
+}
+
 /* Accepts the keys that the family has, and those that change nothing. */
 static int check_pair(const struct family *family, const char *name, const json_t *value, struct error *err)
 {
@@ -311,10 +319,11 @@ static int check_pair(const struct family *family, const char *name, const json_
     if (family_lists(harmless, name) || family_lists(family->harmless, name))
         return 0;
     if (strcmp(name, "quantization_config") == 0 && !is_off(value))
-        return refuse(
-            err, name, value,
-            "weights that are quantised are not read here; begin from those that they were made from, in fp32, "
-            "fp16 or bf16");
+        return is_read_coded(value) ? 0
+                                    : refuse(err, name, value,
+                                             "weights that are quantised are read in the forms of bitsandbytes and "
+                                             "mxfp4 (quant_method); begin from those that they were made from, in "
+                                             "fp32, fp16 or bf16");
     if (family_lists(unsupported, name) || family_lists(family->unsupported, name))
         return is_off(value) ? 0 : refuse(err, name, value, "this is not supported, it must be off (null or false)");
     return refuse(err, name, value, "this key is unknown, and it may change the mathematics");

@@ -60,7 +60,8 @@ char *model_config_print(const char *text, size_t n, enum safetensors_type type)
 
     if (json_is_object(config)) {
         const bool foreign = drop_foreign_ids(config), typed = name_type(config, type);
-        out = foreign || typed ? model_config_text(config) : strndup(text, n);
+        const bool coded = json_object_del(config, "quantization_config") == 0; /* what is saved is not */
+        out = foreign || typed || coded ? model_config_text(config) : strndup(text, n);
     }
     json_decref(config);
     return out;

@@ -1,5 +1,7 @@
 #include "proto/model/safetensors.h"
 
+#include "proto/model/coded.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <jansson.h>
@@ -248,9 +250,14 @@ static int read_member(void *context, const char *name, struct text *text, struc
     return rc;
 }
 
+uint64_t safetensors_entry_bytes(const struct safetensors_entry *entry)
+{
+    return entry->n * find_type(entry->dtype)->bytes;
+}
+
 static uint64_t entry_end(const struct safetensors_entry *entry)
 {
-    return entry->offset + entry->n * find_type(entry->dtype)->bytes;
+    return entry->offset + safetensors_entry_bytes(entry);
 }
 
 /* True if a must come before b. */
@@ -413,6 +420,13 @@ static int take_memory(struct safetensors *out, struct text *text, struct reserv
     return 0;
 }
 
+/* Memory of entries that the header did not need. */
+static struct reserve spare_of(const struct safetensors *file, uint64_t length)
+{
+    return (struct reserve){(char *)(file->entries + file->n_entries),
+                            (length / LEAST_MEMBER_BYTES - file->n_entries) * sizeof *file->entries, 0};
+}
+
 int safetensors_open_within(struct safetensors *out, const struct file *file, struct reserve *reserve,
                             struct error *err)
 {
@@ -429,6 +443,8 @@ int safetensors_open_within(struct safetensors *out, const struct file *file, st
         rc = read_header(out, file, &text, file_bytes - LENGTH_BYTES - length, err);
     if (rc != 0)
         *out = (struct safetensors){0};
+    else
+        out->spare = spare_of(out, length);
     return rc;
 }
 
@@ -543,6 +559,8 @@ static int read_halves(float *out, const struct safetensors_entry *entry, uint64
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
 {
     assert(is_real(entry) && first <= entry->n && n <= entry->n - first);
+    if (entry->coded)
+        return coded_read(out, entry->coded, first, n, err);
     return entry->type == SAFETENSORS_F32
                ? file_read(&entry->file, out, n * sizeof *out, entry->offset + first * sizeof *out, err)
                : read_halves(out, entry, first, n, err);

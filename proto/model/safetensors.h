@@ -20,6 +20,8 @@ enum safetensors_type { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFE
 /* "fp32", "fp16" or "bf16", as in options; asserts that it is one of these. */
 const char *safetensors_type_name(enum safetensors_type type);
 
+struct coded;
+
 struct safetensors_entry {
     const char *name;
     bool taken; /* set by whoever matches names; false at first */
@@ -30,12 +32,14 @@ struct safetensors_entry {
     uint64_t n;      /* elements */
     uint64_t offset; /* position of the first element in the file, in bytes */
     struct file file;
+    const struct coded *coded; /* how its values are coded (coded_find); NULL: they are not */
 };
 
 struct safetensors {
     struct safetensors_entry *entries; /* by name */
     size_t n_entries;
-    void *memory; /* (safetensors_memory), owned; NULL: in a reserve */
+    struct reserve spare; /* what the entries did not need of their memory: coded_find's */
+    void *memory;         /* (safetensors_memory), owned; NULL: in a reserve */
 };
 
 /* Length of a file's header with its length field: the bytes before its data. Errors as safetensors_open's. */
@@ -58,18 +62,21 @@ void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 /* Borrowed, or NULL. */
 struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
-/* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is
+/* Converts n elements from index first on to fp32. f16 and bf16 widen exactly; coded ones are decoded. Asserts the range and that the type is
  * one of these three. -EIO if the file has become shorter, -errno, with a sentence; any thread that may read the
  * file. */
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err);
 
-/* safetensors_read in two steps, for a file that is served (asserted). safetensors_window brings the bytes of n
+/* safetensors_read in two steps, for a file that is served (asserted) and values that are not coded. safetensors_window brings the bytes of n
  * elements into *out, as file_server.window, and requests `ahead` elements more; safetensors_convert (any thread) makes
  * them fp32. */
 int safetensors_window(const void **out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
                        uint64_t ahead, struct error *err);
 void safetensors_convert(float *out, const struct safetensors_entry *entry, const void *bytes, uint64_t n);
 unsigned safetensors_bytes(const struct safetensors_entry *entry); /* bytes of an element */
+
+/* Bytes of a tensor's data, of any type. Not for one that coded_find has found. */
+uint64_t safetensors_entry_bytes(const struct safetensors_entry *entry);
 
 /* safetensors_read for I64, unconverted. */
 int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,

@@ -1,6 +1,7 @@
 #include "proto/model/weights.h"
 
 #include "proto/model/checkpoint_layout.h"
+#include "proto/model/coded.h"
 #include "proto/model/family.h"
 #include "proto/model/wrapper.h"
 
@@ -72,10 +73,27 @@ struct search {
     unsigned n_found;
 };
 
+/* A tensor in MXFP4 has another name: NAME_blocks, or that of its module. */
+static struct safetensors_entry *find_in(const struct safetensors *file, const char *name)
+{
+    static const char weight[] = ".weight";
+    struct safetensors_entry *entry = safetensors_find(file, name);
+    const size_t n = strlen(name), stem = n - (n < sizeof weight ? n : sizeof weight - 1);
+    char other[160];
+
+    for (int i = 0; !entry && i < 2; i++) {
+        if (i == 1 && strcmp(name + stem, weight) != 0)
+            break;
+        snprintf(other, sizeof other, "%.*s_blocks", (int)(i ? stem : n), name);
+        entry = safetensors_find(file, other);
+    }
+    return entry;
+}
+
 static void search_name(struct search *search, const char *name)
 {
     for (unsigned i = 0; i < search->weights->n_files; i++) {
-        struct safetensors_entry *entry = safetensors_find(&search->weights->files[i], name);
+        struct safetensors_entry *entry = find_in(&search->weights->files[i], name);
         if (!entry)
             continue;
         entry->taken = true;
@@ -222,6 +240,14 @@ static bool has_adapters(const struct weights *weights, const struct model *mode
     return any;
 }
 
+/* True for the weight of a map from rows to columns, which others transpose before they quantise it. */
+static int is_in_out(void *data, const struct model_linear *linear)
+{
+    const char *name = data;
+
+    return linear->in_out && strncmp(name, linear->name, linear->n) == 0 && strcmp(name + linear->n, ".weight") == 0;
+}
+
 static void match(struct weights *out, const struct model *model, struct drawn drawn, struct tally *tally)
 {
     struct search search = {.weights = out};
@@ -234,7 +260,9 @@ static void match(struct weights *out, const struct model *model, struct drawn d
     take_head(out, model, &search, tally);
     take_bias(out, model, &search, tally);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        if (out->entries[t])
+        if (out->entries[t] && out->entries[t]->coded && model_each_linear(model, is_in_out, model->tensors[t].name))
+            note(tally, MISTYPED, "%.64s is quantised in its transposed form", out->entries[t]->name);
+        else if (out->entries[t])
             check_entry(tally, out->entries[t], &model->tensors[t]);
         else if (model->tensors[t].adapts ? !drawn.adapters || has_adapters(out, model) : t < drawn.first)
             note(tally, MISSING, "%.64s is missing", model->tensors[t].name);
@@ -296,7 +324,7 @@ static int read_headers(struct weights *out, const struct model *model, const st
         rc = error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
     for (; rc == 0 && out->n_files < n_files; out->n_files += rc == 0)
         rc = safetensors_open_within(&out->files[out->n_files], &files[out->n_files], reserve, err);
-    return rc;
+    return rc ? rc : coded_find(out->files, n_files, err);
 }
 
 static int open_files(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
@@ -363,7 +391,8 @@ enum safetensors_type weights_type(const struct weights *weights, const struct m
     const enum safetensors_type type = weights->entries[0]->type;
 
     for (uint32_t t = 1; t < model->n_tensors; t++)
-        if (weights->entries[t] && weights->entries[t]->type != type && !is_adapted(model, &model->tensors[t]))
+        if (weights->entries[t] && !weights->entries[t]->coded && weights->entries[t]->type != type &&
+            !is_adapted(model, &model->tensors[t]))
             return SAFETENSORS_F32;
     return type;
 }

@@ -48,7 +48,7 @@ int weights_open_base(struct weights *out, const struct model *model, const stru
 enum { WEIGHTS_MISSING_BYTES = 512 };
 uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *weights, const struct model *model);
 
-/* The type of all tensors but those in an adapter's file; if they differ, F32, which holds any of them exactly. */
+/* The type of all tensors but coded ones and those in an adapter's file; if they differ, F32, which holds any of them exactly. */
 enum safetensors_type weights_type(const struct weights *weights, const struct model *model);
 
 bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor);

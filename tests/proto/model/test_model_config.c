@@ -155,6 +155,8 @@ static const struct {
     {"'pruned_heads': {'0': [1]}", "pruned_heads is {'0':[1]}", "not supported"},
     {"'rope_theta': 10000.0", "rope_theta is 10000.0", "not supported"},
     {"'quantization_config': {'bits': 4}", "quantization_config is {'bits':4}", "quantised"},
+    {"'quantization_config': {'quant_method': 'gptq'}", "quantization_config is {'quant_method':'gptq'}",
+     "bitsandbytes and mxfp4"},
     {"'use_bfloat16': true", "use_bfloat16 is true", "not supported"},
     {"'n_experts': 8", "n_experts is 8", "unknown"},
     {"'N_layer': null", "N_layer is null", "unknown"},

@@ -1,0 +1,356 @@
+#include "proto/model/coded.h"
+
+#include "proto/base/form.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_STATE_BYTES = 4096, NAME_BYTES = 256, OUTER_TABLE = 256, MX_BLOCK = 32, LEAST_BLOCK = 32 };
+
+static const char state_mark[] = ".quant_state.bitsandbytes__";
+
+/* ---- finding ---------------------------------------------------------------------------------------------------- */
+
+struct finding {
+    struct safetensors *files;
+    unsigned n_files;
+};
+
+static struct safetensors_entry *find(const struct finding *f, const char *stem, size_t n, const char *end)
+{
+    struct safetensors_entry *entry = NULL;
+    char name[NAME_BYTES];
+
+    if ((size_t)snprintf(name, sizeof name, "%.*s%s", (int)n, stem, end) >= sizeof name)
+        return NULL;
+    for (unsigned i = 0; !entry && i < f->n_files; i++)
+        entry = safetensors_find(&f->files[i], name);
+    return entry;
+}
+
+/* Finds a companion with n elements of a type, and marks it. */
+static int take(const struct safetensors_entry **out, const struct finding *f, const char *stem, size_t n_stem,
+                const char *end, const char *dtype, uint64_t n, struct error *err)
+{
+    struct safetensors_entry *entry = find(f, stem, n_stem, end);
+
+    if (!entry)
+        return error_set(err, -EINVAL, "%.*s%s is missing: are all files of these weights there?", (int)n_stem, stem,
+                         end);
+    if (strcmp(entry->dtype, dtype) != 0 || entry->n != n)
+        return error_set(err, -EINVAL, "%.100s has %ju elements of %s, not %ju of %s", entry->name, (uintmax_t)entry->n,
+                         entry->dtype, (uintmax_t)n, dtype);
+    entry->taken = true;
+    *out = entry;
+    return 0;
+}
+
+static struct coded *begin(const struct finding *f, enum coded_kind kind, struct safetensors_entry *codes,
+                           struct error *err)
+{
+    struct coded *coded = NULL;
+
+    for (unsigned i = 0; !coded && !codes->coded && i < f->n_files; i++)
+        coded = reserve_take(&f->files[i].spare, sizeof *coded);
+    if (codes->coded)
+        error_set(err, -EINVAL, "%.100s is quantised in two ways", codes->name);
+    else if (!coded)
+        error_set(err, -ENOMEM, "no memory for the form of %.100s: names in its header are too short", codes->name);
+    if (!coded)
+        return NULL;
+    coded->kind = kind;
+    coded->codes = *codes;
+    return coded;
+}
+
+static uint64_t parts(uint64_t n, uint64_t size)
+{
+    return n / size + (n % size > 0);
+}
+
+/* What a quantisation state says: {"shape": [128, 64], "blocksize": 64, "dtype": "bfloat16", "nested_blocksize": ...} */
+static int read_state(struct safetensors_entry *codes, struct coded *coded, const json_t *state, struct error *err)
+{
+    const json_t *shape = json_object_get(state, "shape");
+    const json_int_t block = json_integer_value(json_object_get(state, "blocksize"));
+    const char *type = json_string_value(json_object_get(state, "dtype"));
+    const json_t *nested = json_object_get(state, "nested_blocksize");
+    const json_int_t outer = json_integer_value(nested);
+    uint64_t n = 1;
+
+    codes->type = type && strcmp(type, "bfloat16") == 0  ? SAFETENSORS_BF16
+                  : type && strcmp(type, "float16") == 0 ? SAFETENSORS_F16
+                                                         : SAFETENSORS_F32;
+    coded->block = (uint64_t)block;
+    coded->outer_block = (uint64_t)outer;
+    coded->outer_offset = (float)json_number_value(json_object_get(state, "nested_offset"));
+    if (json_array_size(shape) < 1 || json_array_size(shape) > 2 || block < LEAST_BLOCK || block % 2 ||
+        (nested && outer < LEAST_BLOCK))
+        return error_set(err, -EINVAL,
+                         "%.100s: its quant_state must have a shape of one or two sizes, and even block sizes of %d "
+                         "or more",
+                         codes->name, LEAST_BLOCK);
+    codes->n_dims = (uint32_t)json_array_size(shape);
+    for (uint32_t i = 0; i < codes->n_dims; i++) {
+        const json_int_t size = json_integer_value(json_array_get(shape, i));
+        if (size < 1 || __builtin_mul_overflow(n, (uint64_t)size, &n))
+            return error_set(err, -EINVAL, "%.100s: size %u in its quant_state is not one of a tensor", codes->name, i);
+        codes->shape[i] = (uint64_t)size;
+    }
+    if (safetensors_entry_bytes(&coded->codes) != parts(n, 2))
+        return error_set(err, -EINVAL, "%.100s: its quant_state has %ju elements of 4 bits, its codes are %ju bytes",
+                         codes->name, (uintmax_t)n, (uintmax_t)safetensors_entry_bytes(&coded->codes));
+    codes->n = n;
+    return 0;
+}
+
+static int take_tables(const struct finding *f, struct coded *coded, const char *stem, size_t n_stem, uint64_t n,
+                       struct error *err)
+{
+    const uint64_t n_scales = parts(n, coded->block);
+    int rc = take(&coded->table, f, stem, n_stem, ".quant_map", "F32", 16, err);
+
+    if (rc == 0)
+        rc = take(&coded->scales, f, stem, n_stem, ".absmax", coded->outer_block ? "U8" : "F32", n_scales, err);
+    if (rc != 0 || !coded->outer_block)
+        return rc;
+    rc = take(&coded->outer_table, f, stem, n_stem, ".nested_quant_map", "F32", OUTER_TABLE, err);
+    return rc != 0 ? rc
+                   : take(&coded->outer_scales, f, stem, n_stem, ".nested_absmax", "F32",
+                          parts(n_scales, coded->outer_block), err);
+}
+
+static int find_table(const struct finding *f, struct safetensors_entry *state, struct error *err)
+{
+    const size_t n_stem = (size_t)(strstr(state->name, state_mark) - state->name);
+    struct safetensors_entry *codes = find(f, state->name, n_stem, "");
+    char text[MOST_STATE_BYTES];
+    const uint64_t n = safetensors_entry_bytes(state);
+
+    state->taken = true;
+    if (!codes || n > sizeof text)
+        return error_set(err, -EINVAL, codes ? "%.100s is longer than 4096 bytes" : "%.100s: its tensor is missing",
+                         state->name);
+    struct coded *coded = begin(f, CODED_TABLE, codes, err);
+    if (!coded)
+        return -EINVAL;
+    int rc = file_read(&state->file, text, n, state->offset, err);
+    if (rc != 0)
+        return rc;
+    json_t *object = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+    rc = json_is_object(object) ? read_state(codes, coded, object, err)
+                                : error_set(err, -EINVAL, "%.100s is not a JSON object", state->name);
+    json_decref(object);
+    if (rc == 0)
+        rc = take_tables(f, coded, state->name, n_stem, codes->n, err);
+    codes->coded = coded;
+    return rc;
+}
+
+static int find_rows(const struct finding *f, struct safetensors_entry *scales, struct error *err)
+{
+    const size_t n_stem = strlen(scales->name) - strlen(".SCB");
+    struct safetensors_entry *codes = find(f, scales->name, n_stem, ".weight"),
+                             *layout = find(f, scales->name, n_stem, ".weight_format");
+    uint8_t format = 0;
+    int rc = 0;
+
+    if (!codes || strcmp(codes->dtype, "I8") != 0 || codes->n_dims != 2 || codes->shape[1] == 0)
+        return error_set(err, -EINVAL, "%.100s: there is no weight of type I8 that it scales", scales->name);
+    if (layout) {
+        layout->taken = true;
+        if (safetensors_entry_bytes(layout) != 1)
+            return error_set(err, -EINVAL, "%.100s is not one byte", layout->name);
+        rc = file_read(&layout->file, &format, 1, layout->offset, err);
+    }
+    if (rc == 0 && format != 0)
+        rc = error_set(err, -EINVAL, "%.100s is %u: only 0, rows in order, is read", layout->name, format);
+    struct coded *coded = rc == 0 ? begin(f, CODED_ROWS, codes, err) : NULL;
+    if (!coded)
+        return rc ? rc : -EINVAL;
+    coded->block = codes->shape[1];
+    codes->type = SAFETENSORS_F32;
+    codes->coded = coded;
+    return take(&coded->scales, f, scales->name, n_stem, ".SCB", "F32", codes->shape[0], err);
+}
+
+static int find_mxfp4(const struct finding *f, struct safetensors_entry *codes, struct error *err)
+{
+    const size_t n_stem = strlen(codes->name) - strlen("_blocks");
+
+    if (strcmp(codes->dtype, "U8") != 0 || codes->n_dims != 3 || codes->shape[2] != MX_BLOCK / 2)
+        return error_set(err, -EINVAL, "%.100s is not (rows, blocks, %d) of U8, as MXFP4's blocks are", codes->name,
+                         MX_BLOCK / 2);
+    struct coded *coded = begin(f, CODED_MXFP4, codes, err);
+    if (!coded)
+        return -EINVAL;
+    coded->block = MX_BLOCK;
+    codes->type = SAFETENSORS_F32;
+    codes->n_dims = 2;
+    codes->shape[1] *= MX_BLOCK;
+    codes->n *= 2; /* fits: the codes do */
+    codes->coded = coded;
+    return take(&coded->scales, f, codes->name, n_stem, "_scales", "U8", coded->codes.n / (MX_BLOCK / 2), err);
+}
+
+static bool ends_in(const char *name, const char *end)
+{
+    const size_t n = strlen(name), m = strlen(end);
+
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+int coded_find(struct safetensors *files, unsigned n_files, struct error *err)
+{
+    const struct finding f = {files, n_files};
+    int rc = 0;
+
+    for (unsigned i = 0; i < n_files; i++)
+        for (size_t k = 0; rc == 0 && k < files[i].n_entries; k++) {
+            struct safetensors_entry *entry = &files[i].entries[k];
+            if (strstr(entry->name, state_mark))
+                rc = find_table(&f, entry, err);
+            else if (ends_in(entry->name, ".SCB"))
+                rc = find_rows(&f, entry, err);
+            else if (ends_in(entry->name, "_blocks"))
+                rc = find_mxfp4(&f, entry, err);
+        }
+    return rc;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------------- */
+
+static int read_numbers(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
+                        struct error *err)
+{
+    return file_read(&entry->file, out, n * sizeof *out, entry->offset + first * sizeof *out, err);
+}
+
+/* Scales that are codes: table[code] * outer scale, rounded, then the offset. */
+static int read_nested(float *out, const struct coded *coded, uint64_t first, uint64_t n, struct error *err)
+{
+    enum { PART = 4096 };
+    float table[OUTER_TABLE], outer[PART / LEAST_BLOCK + 1];
+    uint8_t codes[PART];
+    int rc = read_numbers(table, coded->outer_table, 0, OUTER_TABLE, err);
+
+    for (uint64_t done = 0, now; rc == 0 && done < n; done += now) {
+        const uint64_t at = first + done, begin = at / coded->outer_block;
+        now = n - done < PART ? n - done : PART;
+        rc = file_read(&coded->scales->file, codes, now, coded->scales->offset + at, err);
+        if (rc == 0)
+            rc = read_numbers(outer, coded->outer_scales, begin, (at + now - 1) / coded->outer_block - begin + 1, err);
+        for (uint64_t i = 0; rc == 0 && i < now; i++)
+            out[done + i] = table[codes[i]] * outer[(at + i) / coded->outer_block - begin];
+    }
+    for (uint64_t i = 0; rc == 0 && i < n; i++)
+        out[i] += coded->outer_offset;
+    return rc;
+}
+
+static int read_exponents(float *out, const struct coded *coded, uint64_t first, uint64_t n, struct error *err)
+{
+    uint8_t *const bytes = (uint8_t *)out + 3 * n; /* the last quarter of out: read before it is written */
+    const int rc = file_read(&coded->scales->file, bytes, n, coded->scales->offset + first, err);
+
+    for (uint64_t i = 0; rc == 0 && i < n; i++) {
+        const uint8_t exponent = bytes[i];
+        out[i] = exponent == 255 ? NAN : ldexpf(1, exponent - 127);
+    }
+    return rc;
+}
+
+static int read_scales(struct coded_window *out, const struct coded *coded, uint64_t first, uint64_t n,
+                       struct error *err)
+{
+    static const float e2m1[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
+    const uint64_t begin = first / coded->block, n_scales = (first + n - 1) / coded->block - begin + 1;
+
+    assert(n > 0 && n_scales <= CODED_SCALES);
+    out->first_scale = begin;
+    if (coded->kind == CODED_MXFP4) {
+        memcpy(out->table, e2m1, sizeof e2m1);
+        return read_exponents(out->scales, coded, begin, n_scales, err);
+    }
+    const int rc = coded->table ? read_numbers(out->table, coded->table, 0, 16, err) : 0;
+    if (rc != 0)
+        return rc;
+    return coded->outer_scales ? read_nested(out->scales, coded, begin, n_scales, err)
+                               : read_numbers(out->scales, coded->scales, begin, n_scales, err);
+}
+
+/* Position in the file of an element's code, and bytes of the codes from there to that of element first + n - 1. */
+static uint64_t codes_at(const struct coded *coded, uint64_t first)
+{
+    return coded->codes.offset + (coded->kind == CODED_ROWS ? first : first / 2);
+}
+
+static uint64_t codes_bytes(const struct coded *coded, uint64_t first, uint64_t n)
+{
+    return coded->kind == CODED_ROWS ? n : (first + n + 1) / 2 - first / 2;
+}
+
+uint64_t coded_most(const struct coded *coded)
+{
+    /* One scale fewer, as the window may begin within a block. */
+    const uint64_t fit = coded->block < CODED_WINDOW ? (CODED_SCALES - 1) * coded->block : CODED_WINDOW;
+
+    return fit < CODED_WINDOW ? fit : CODED_WINDOW;
+}
+
+int coded_window(struct coded_window *out, const struct coded *coded, uint64_t first, uint64_t n, struct error *err)
+{
+    const struct file *file = &coded->codes.file;
+
+    assert(file->server && n <= coded_most(coded));
+    const int rc = read_scales(out, coded, first, n, err);
+    out->first = coded->kind == CODED_ROWS ? first : first / 2 * 2;
+    return rc != 0 ? rc
+                   : file->server->window(file->server, &out->codes, file->index, codes_at(coded, first),
+                                          codes_bytes(coded, first, n), 0, err);
+}
+
+void coded_convert(float *out, const struct coded *coded, const struct coded_window *window, uint64_t first, uint64_t n)
+{
+    const uint8_t *const codes = window->codes;
+
+    for (uint64_t i = 0, end; i < n; i = end) {
+        const uint64_t at = first + i, left = coded->block - at % coded->block;
+        const float scale = window->scales[at / coded->block - window->first_scale];
+        end = left < n - i ? i + left : n;
+        for (uint64_t k = i, c = at - window->first; k < end; k++, c++) {
+            if (coded->kind == CODED_ROWS)
+                out[k] = form_value_int8(((const int8_t *)codes)[c], scale);
+            else if (coded->kind == CODED_TABLE)
+                out[k] = window->table[form_code_nf4(codes, c)] * scale;
+            else
+                out[k] = window->table[codes[c / 2] >> c % 2 * 4 & 15] * scale;
+        }
+    }
+}
+
+int coded_read(float *out, const struct coded *coded, uint64_t first, uint64_t n, struct error *err)
+{
+    enum { PART = 8192 };
+    float scales[PART + 1];
+    uint8_t codes[PART + 1];
+    struct coded_window window = {.codes = codes, .scales = scales};
+    int rc = 0;
+
+    for (uint64_t done = 0, now; rc == 0 && done < n; done += now) {
+        const uint64_t at = first + done;
+        now = n - done < PART ? n - done : PART;
+        window.first = coded->kind == CODED_ROWS ? at : at / 2 * 2;
+        rc = read_scales(&window, coded, at, now, err);
+        if (rc == 0)
+            rc = file_read(&coded->codes.file, codes, codes_bytes(coded, at, now), codes_at(coded, at), err);
+        if (rc == 0)
+            coded_convert(out + done, coded, &window, at, now);
+    }
+    return rc;
+}

@@ -1,0 +1,62 @@
+/* proto/model/coded.h - weights that files hold as codes and scales, as other tools quantised them.
+ *
+ * Such a tensor has companions: other tensors in the same files, which scale its codes. What is read is the fp32 value
+ * code * scale, without the rounding to a model's type that follows elsewhere:
+ *
+ *   bitsandbytes, 4 bits  NAME (codes; the first of two elements has the high bits), NAME.absmax (a scale for each
+ *                         block), NAME.quant_map (16 values), NAME.quant_state.bitsandbytes__nf4 or __fp4 (JSON: shape,
+ *                         blocksize). Scales may be codes, too: of NAME.nested_quant_map (256 values), scaled by
+ *                         NAME.nested_absmax for each block of blocks, with an offset
+ *   bitsandbytes, 8 bits  MODULE.weight (I8), MODULE.SCB (a row's largest magnitude): code * SCB * fl(1 / 127)
+ *   MXFP4                 NAME_blocks (rows, blocks, 16; U8; the first of two elements has the low bits) and
+ *                         NAME_scales (rows, blocks; U8): E2M1 times 2^(scale - 127), 32 elements a block. NAME is the
+ *                         tensor's, with or without ".weight"
+ *
+ * Sources: bitsandbytes 0.50, functional.QuantState and nn.Linear8bitLt; MXFP4 - OCP Microscaling Formats 1.0, section
+ * 5.3, in gpt-oss's layout. */
+#ifndef PROTO_MODEL_CODED_H
+#define PROTO_MODEL_CODED_H
+
+#include "proto/model/safetensors.h"
+
+enum coded_kind { CODED_TABLE, CODED_ROWS, CODED_MXFP4 };
+
+struct coded {
+    enum coded_kind kind;
+    uint64_t block;                                             /* elements that share a scale */
+    struct safetensors_entry codes;                             /* as the file has it */
+    const struct safetensors_entry *scales, *table;             /* table: CODED_TABLE's */
+    const struct safetensors_entry *outer_scales, *outer_table; /* of scales that are codes; else NULL */
+    uint64_t outer_block;                                       /* scales that share an outer one */
+    float outer_offset;
+};
+
+/* Finds coded tensors in the open files of a model: gives each its true shape and values' type, and marks companions as
+ * taken. Memory is what the files'
+ * headers have to spare. -EINVAL with a sentence: a companion is missing, misshapen or of another type;
+ * -ENOMEM, -EIO. */
+int coded_find(struct safetensors *files, unsigned n_files, struct error *err);
+
+/* Scales and codes of consecutive elements. */
+struct coded_window {
+    const void *codes; /* from that of element first on; first is even */
+    uint64_t first, first_scale;
+    float *scales; /* the caller's, of CODED_SCALES numbers */
+    float table[16];
+};
+
+enum { CODED_SCALES = 32768, CODED_WINDOW = 1 << 20 /* elements */ };
+
+/* Elements of a window: at least CODED_WINDOW, or all rows whose scales fit. */
+uint64_t coded_most(const struct coded *coded);
+
+/* As safetensors_window, for n elements, at most coded_most. */
+int coded_window(struct coded_window *out, const struct coded *coded, uint64_t first, uint64_t n, struct error *err);
+/* Decodes n elements of the window; any thread. */
+void coded_convert(float *out, const struct coded *coded, const struct coded_window *window, uint64_t first,
+                   uint64_t n);
+
+/* As safetensors_read. */
+int coded_read(float *out, const struct coded *coded, uint64_t first, uint64_t n, struct error *err);
+
+#endif
