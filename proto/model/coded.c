@@ -298,7 +298,7 @@ static uint64_t codes_bytes(const struct coded *coded, uint64_t first, uint64_t 
 uint64_t coded_most(const struct coded *coded)
 {
     /* One scale fewer, as the window may begin within a block. */
-    const uint64_t fit = coded->block < CODED_WINDOW ? (CODED_SCALES - 1) * coded->block : CODED_WINDOW;
+    const uint64_t fit = (CODED_SCALES - 1) * (coded->block < CODED_WINDOW ? coded->block : CODED_WINDOW);
 
     return fit < CODED_WINDOW ? fit : CODED_WINDOW;
 }

@@ -45,9 +45,9 @@ struct coded_window {
     float table[16];
 };
 
-enum { CODED_SCALES = 32768, CODED_WINDOW = 1 << 20 /* elements */ };
+enum { CODED_WINDOW = 1 << 20 /* elements */, CODED_SCALES = CODED_WINDOW / 32 + 1 };
 
-/* Elements of a window: at least CODED_WINDOW, or all rows whose scales fit. */
+/* Elements of a window: CODED_WINDOW, or as many as CODED_SCALES scales are enough for. */
 uint64_t coded_most(const struct coded *coded);
 
 /* As safetensors_window, for n elements, at most coded_most. */
