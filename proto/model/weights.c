@@ -261,7 +261,7 @@ static void match(struct weights *out, const struct model *model, struct drawn d
     take_bias(out, model, &search, tally);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         if (out->entries[t] && out->entries[t]->coded && model_each_linear(model, is_in_out, model->tensors[t].name))
-            note(tally, MISTYPED, "%.64s is quantised in its transposed form", out->entries[t]->name);
+            note(tally, MISTYPED, "%.64s is quantised and transposed, not F32, F16 or BF16", out->entries[t]->name);
         else if (out->entries[t])
             check_entry(tally, out->entries[t], &model->tensors[t]);
         else if (model->tensors[t].adapts ? !drawn.adapters || has_adapters(out, model) : t < drawn.first)
