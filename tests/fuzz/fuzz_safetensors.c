@@ -2,6 +2,7 @@
  *
  * Each input is tried as it is, and as a header: behind the length that it has, before 256 bytes of data. */
 #include "client/model/model.h"
+#include "proto/model/coded.h"
 #include "proto/model/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -32,6 +33,23 @@ static void match(int fd)
     client_model_close(&model);
 }
 
+/* Reads the last values of tensors that are coded. */
+static void decode(struct safetensors *file)
+{
+    struct error err = {""};
+
+    if (!fuzz_took(coded_find(file, 1, &err), &err))
+        return;
+    for (size_t i = 0; i < file->n_entries; i++) {
+        const struct safetensors_entry *entry = &file->entries[i];
+        const uint64_t few = entry->n < 8 ? entry->n : 8;
+        float values[8];
+
+        if (entry->coded)
+            fuzz_demand(safetensors_read(values, entry, entry->n - few, few, &err) == 0);
+    }
+}
+
 static void try(const void *bytes, size_t n)
 {
     const int fd = fuzz_file(bytes, n);
@@ -52,6 +70,7 @@ static void try(const void *bytes, size_t n)
         else if (entry->type == SAFETENSORS_I64)
             fuzz_demand(safetensors_read_counts(counts, entry, entry->n - few, few, &err) == 0);
     }
+    decode(&file);
     safetensors_close(&file);
     match(fd);
 }
