@@ -20,22 +20,6 @@ static const struct safetensors_entry *find(const struct model *model, const str
     return found ? weights->entries[found - model->tensors] : NULL;
 }
 
-/* Whose weight is this tensor? */
-struct owner {
-    const char *name;
-    bool in_out;
-};
-
-static int on_linear(void *data, const struct model_linear *linear)
-{
-    struct owner *owner = data;
-
-    if (strncmp(owner->name, linear->name, linear->n) != 0 || strcmp(owner->name + linear->n, ".weight") != 0)
-        return 0;
-    owner->in_out = linear->in_out;
-    return 1;
-}
-
 /* Reads a matrix (rows, columns), or its transpose. Owned; NULL with *rc. */
 static float *read_matrix(const struct safetensors_entry *entry, bool transpose, int *rc, struct error *err)
 {
@@ -64,13 +48,12 @@ int client_merge_open(struct client_merge *out, const struct model *model, const
 
     if (!b)
         return 0;
-    struct owner owner = {.name = model->tensors[tensor].name};
-    model_each_linear(model, on_linear, &owner);
+    const bool in_out = model_is_in_out(model, model->tensors[tensor].name);
     *out = (struct client_merge){.rank = a->shape[0],
-                                 .columns = owner.in_out ? b->shape[0] : a->shape[1],
+                                 .columns = in_out ? b->shape[0] : a->shape[1],
                                  .factor = model->config.adapter.factor};
-    out->left = read_matrix(owner.in_out ? a : b, owner.in_out, &rc, err);
-    out->right = read_matrix(owner.in_out ? b : a, owner.in_out, &rc, err);
+    out->left = read_matrix(in_out ? a : b, in_out, &rc, err);
+    out->right = read_matrix(in_out ? b : a, in_out, &rc, err);
     return rc;
 }
 

@@ -2,6 +2,7 @@
 
 #include "client/model/file.h"
 #include "client/model/preset.h"
+#include "proto/base/text.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/weights.h"
 
@@ -186,11 +187,8 @@ static int open_index(struct client_model *model, const char *directory, struct 
 
 static int is_weights(const struct dirent *entry)
 {
-    static const char end[] = ".safetensors";
-    const size_t n = strlen(entry->d_name), m = sizeof end - 1;
-
-    return n > m && entry->d_name[0] != '.' && strcmp(entry->d_name, CHECKPOINT_MOMENTS) != 0 &&
-           strcmp(entry->d_name, ADAPTER_WEIGHTS) != 0 && strcmp(entry->d_name + n - m, end) == 0;
+    return entry->d_name[0] != '.' && strcmp(entry->d_name, CHECKPOINT_MOMENTS) != 0 &&
+           strcmp(entry->d_name, ADAPTER_WEIGHTS) != 0 && text_ends_with(entry->d_name, ".safetensors");
 }
 
 static int open_all(struct client_model *model, const char *directory, struct error *err)

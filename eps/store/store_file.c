@@ -2,7 +2,6 @@
 #include "eps/store/store_code.h"
 #include "eps/store/team.h"
 #include "proto/base/size.h"
-#include "proto/model/coded.h"
 #include "proto/model/weights.h"
 
 #include <assert.h>
@@ -45,10 +44,9 @@ struct read {
     const struct model_piece *piece;
     enum array array;
     const struct safetensors_entry *entry;
-    uint64_t first;                   /* index in the tensor of the piece's first element */
-    uint64_t at;                      /* index in the piece of the first element that is read now */
-    const char *window;               /* these elements, in a file that is served; else NULL */
-    const struct coded_window *coded; /* the same of a tensor that is coded */
+    uint64_t first;                          /* index in the tensor of the piece's first element */
+    uint64_t at;                             /* index in the piece of the first element that is read now */
+    const struct safetensors_window *window; /* these elements, in a file that is served; else NULL */
     _Atomic int rc;
 };
 
@@ -71,9 +69,7 @@ static int read_run(void *context, uint64_t first, size_t n, float *values)
     int rc = pieces_note(r->store->options.pieces);
 
     if (rc == 0 && r->window)
-        safetensors_convert(values, r->entry, r->window + (first - r->at) * safetensors_bytes(r->entry), n);
-    else if (rc == 0 && r->coded)
-        coded_convert(values, r->entry->coded, r->coded, r->first + first, n);
+        safetensors_convert(values, r->entry, r->window, r->first + first, n);
     else if (rc == 0)
         rc = safetensors_read(values, r->entry, r->first + first, n, NULL);
     if (rc != 0)
@@ -115,8 +111,7 @@ static void read_range(void *data, size_t begin, size_t n)
 static uint64_t window_of(const struct read *read)
 {
     const struct model_piece *piece = read->piece;
-    const uint64_t most =
-        read->entry->coded ? coded_most(read->entry->coded) : FILE_WINDOW / safetensors_bytes(read->entry);
+    const uint64_t most = safetensors_most(read->entry);
     const uint64_t group =
         read->array == WEIGHTS && piece->form != FORM_VALUES ? form_group(piece->form, piece->n / piece->n_rows) : 1;
 
@@ -124,41 +119,22 @@ static uint64_t window_of(const struct read *read)
     return most / group * group;
 }
 
-/* Reads a window and converts it in turn. */
-static int read_coded(struct read *read, struct error *err)
-{
-    const uint64_t most = window_of(read), all = read->piece->n;
-    float scales[CODED_SCALES];
-    struct coded_window window = {.scales = scales};
-    int rc = 0;
-
-    read->coded = &window;
-    for (; rc == 0 && read->rc == 0 && read->at < all; read->at += most) {
-        const uint64_t n = all - read->at < most ? all - read->at : most;
-        rc = coded_window(&window, read->entry->coded, read->first + read->at, n, err);
-        if (rc == 0)
-            team_run(n, read_range, read);
-    }
-    read->coded = NULL;
-    if (rc != 0)
-        error_prefix(err, read->entry->name);
-    return rc;
-}
-
 /* The next window is on its way while the team converts one. */
 static int read_served(struct read *read, struct error *err)
 {
     const uint64_t most = window_of(read), all = read->piece->n;
-    const void *window;
+    float scales[SAFETENSORS_SCALES];
+    struct safetensors_window window = {.scales = scales};
     int rc = 0;
 
+    read->window = &window;
     for (; rc == 0 && read->rc == 0 && read->at < all; read->at += most) {
         const uint64_t n = all - read->at < most ? all - read->at : most, left = all - read->at - n;
         rc = safetensors_window(&window, read->entry, read->first + read->at, n, left < most ? left : most, err);
-        read->window = window;
         if (rc == 0)
             team_run(n, read_range, read);
     }
+    read->window = NULL;
     if (rc != 0)
         error_prefix(err, read->entry->name);
     return rc;
@@ -170,7 +146,7 @@ static int read_piece(struct read *read, struct error *err)
     int rc = 0;
 
     if (read->entry->file.server)
-        rc = read->entry->coded ? read_coded(read, err) : read_served(read, err);
+        rc = read_served(read, err);
     else
         team_run(read->piece->n, read_range, read);
     if (rc != 0)

@@ -12,7 +12,7 @@ static inline size_t size_smaller(size_t a, size_t b)
 /* How many pieces of this size n takes; the last may be shorter. */
 static inline size_t size_pieces(size_t n, size_t piece)
 {
-    return (n + piece - 1) / piece;
+    return n / piece + (n % piece > 0); /* which cannot overflow */
 }
 
 #endif

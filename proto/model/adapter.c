@@ -134,3 +134,16 @@ int model_each_linear(const struct model *model, int (*on_linear)(void *data, co
             rc = each_of_layer(model, layer, on_linear, data);
     return rc;
 }
+
+static int is_in_out(void *data, const struct model_linear *linear)
+{
+    const char *tensor = data;
+
+    return linear->in_out && strncmp(tensor, linear->name, linear->n) == 0 &&
+           strcmp(tensor + linear->n, ".weight") == 0;
+}
+
+bool model_is_in_out(const struct model *model, const char *tensor)
+{
+    return model_each_linear(model, is_in_out, (void *)(uintptr_t)tensor) != 0;
+}

@@ -60,4 +60,7 @@ struct model_linear {
 int model_each_linear(const struct model *model, int (*on_linear)(void *data, const struct model_linear *linear),
                       void *data);
 
+/* True for the weight of a linear map that is (in, out). */
+bool model_is_in_out(const struct model *model, const char *tensor);
+
 #endif

@@ -1,6 +1,8 @@
 #include "proto/model/coded.h"
 
 #include "proto/base/form.h"
+#include "proto/base/size.h"
+#include "proto/base/text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -10,7 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STATE_BYTES = 4096, NAME_BYTES = 256, OUTER_TABLE = 256, MX_BLOCK = 32, LEAST_BLOCK = 32 };
+enum {
+    MOST_STATE_BYTES = 4096,
+    NAME_BYTES = 256,
+    OUTER_TABLE = 256,
+    MX_BLOCK = 32,
+    LEAST_BLOCK = 32,
+    CODED_WINDOW = 1 << 20 /* elements */
+};
 
 static const char state_mark[] = ".quant_state.bitsandbytes__";
 
@@ -50,27 +59,23 @@ static int take(const struct safetensors_entry **out, const struct finding *f, c
     return 0;
 }
 
-static struct coded *begin(const struct finding *f, enum coded_kind kind, struct safetensors_entry *codes,
-                           struct error *err)
+/* Memory for the form of a tensor: its kind and its codes are set. */
+static int begin(struct coded **out, const struct finding *f, enum coded_kind kind, struct safetensors_entry *codes,
+                 struct error *err)
 {
     struct coded *coded = NULL;
 
-    for (unsigned i = 0; !coded && !codes->coded && i < f->n_files; i++)
-        coded = reserve_take(&f->files[i].spare, sizeof *coded);
     if (codes->coded)
-        error_set(err, -EINVAL, "%.100s is quantised in two ways", codes->name);
-    else if (!coded)
-        error_set(err, -ENOMEM, "no memory for the form of %.100s: names in its header are too short", codes->name);
+        return error_set(err, -EINVAL, "%.100s is quantised in two ways", codes->name);
+    for (unsigned i = 0; !coded && i < f->n_files; i++)
+        coded = reserve_take(&f->files[i].spare, sizeof *coded);
     if (!coded)
-        return NULL;
+        return error_set(err, -ENOMEM, "no memory for the form of %.100s: names in its header are too short",
+                         codes->name);
     coded->kind = kind;
     coded->codes = *codes;
-    return coded;
-}
-
-static uint64_t parts(uint64_t n, uint64_t size)
-{
-    return n / size + (n % size > 0);
+    *out = coded;
+    return 0;
 }
 
 /* What a quantisation state says: {"shape": [128, 64], "blocksize": 64, "dtype": "bfloat16", "nested_blocksize": ...} */
@@ -102,7 +107,7 @@ static int read_state(struct safetensors_entry *codes, struct coded *coded, cons
             return error_set(err, -EINVAL, "%.100s: size %u in its quant_state is not one of a tensor", codes->name, i);
         codes->shape[i] = (uint64_t)size;
     }
-    if (safetensors_entry_bytes(&coded->codes) != parts(n, 2))
+    if (safetensors_entry_bytes(&coded->codes) != size_pieces(n, 2))
         return error_set(err, -EINVAL, "%.100s: its quant_state has %ju elements of 4 bits, its codes are %ju bytes",
                          codes->name, (uintmax_t)n, (uintmax_t)safetensors_entry_bytes(&coded->codes));
     codes->n = n;
@@ -112,7 +117,7 @@ static int read_state(struct safetensors_entry *codes, struct coded *coded, cons
 static int take_tables(const struct finding *f, struct coded *coded, const char *stem, size_t n_stem, uint64_t n,
                        struct error *err)
 {
-    const uint64_t n_scales = parts(n, coded->block);
+    const uint64_t n_scales = size_pieces(n, coded->block);
     int rc = take(&coded->table, f, stem, n_stem, ".quant_map", "F32", 16, err);
 
     if (rc == 0)
@@ -122,7 +127,7 @@ static int take_tables(const struct finding *f, struct coded *coded, const char 
     rc = take(&coded->outer_table, f, stem, n_stem, ".nested_quant_map", "F32", OUTER_TABLE, err);
     return rc != 0 ? rc
                    : take(&coded->outer_scales, f, stem, n_stem, ".nested_absmax", "F32",
-                          parts(n_scales, coded->outer_block), err);
+                          size_pieces(n_scales, coded->outer_block), err);
 }
 
 static int find_table(const struct finding *f, struct safetensors_entry *state, struct error *err)
@@ -131,15 +136,15 @@ static int find_table(const struct finding *f, struct safetensors_entry *state, 
     struct safetensors_entry *codes = find(f, state->name, n_stem, "");
     char text[MOST_STATE_BYTES];
     const uint64_t n = safetensors_entry_bytes(state);
+    struct coded *coded = NULL;
 
     state->taken = true;
     if (!codes || n > sizeof text)
         return error_set(err, -EINVAL, codes ? "%.100s is longer than 4096 bytes" : "%.100s: its tensor is missing",
                          state->name);
-    struct coded *coded = begin(f, CODED_TABLE, codes, err);
-    if (!coded)
-        return -EINVAL;
-    int rc = file_read(&state->file, text, n, state->offset, err);
+    int rc = begin(&coded, f, CODED_TABLE, codes, err);
+    if (rc == 0)
+        rc = file_read(&state->file, text, n, state->offset, err);
     if (rc != 0)
         return rc;
     json_t *object = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
@@ -157,6 +162,7 @@ static int find_rows(const struct finding *f, struct safetensors_entry *scales, 
     const size_t n_stem = strlen(scales->name) - strlen(".SCB");
     struct safetensors_entry *codes = find(f, scales->name, n_stem, ".weight"),
                              *layout = find(f, scales->name, n_stem, ".weight_format");
+    struct coded *coded = NULL;
     uint8_t format = 0;
     int rc = 0;
 
@@ -170,9 +176,10 @@ static int find_rows(const struct finding *f, struct safetensors_entry *scales, 
     }
     if (rc == 0 && format != 0)
         rc = error_set(err, -EINVAL, "%.100s is %u: only 0, rows in order, is read", layout->name, format);
-    struct coded *coded = rc == 0 ? begin(f, CODED_ROWS, codes, err) : NULL;
-    if (!coded)
-        return rc ? rc : -EINVAL;
+    if (rc == 0)
+        rc = begin(&coded, f, CODED_ROWS, codes, err);
+    if (rc != 0)
+        return rc;
     coded->block = codes->shape[1];
     codes->type = SAFETENSORS_F32;
     codes->coded = coded;
@@ -182,13 +189,14 @@ static int find_rows(const struct finding *f, struct safetensors_entry *scales, 
 static int find_mxfp4(const struct finding *f, struct safetensors_entry *codes, struct error *err)
 {
     const size_t n_stem = strlen(codes->name) - strlen("_blocks");
+    struct coded *coded = NULL;
 
     if (strcmp(codes->dtype, "U8") != 0 || codes->n_dims != 3 || codes->shape[2] != MX_BLOCK / 2)
         return error_set(err, -EINVAL, "%.100s is not (rows, blocks, %d) of U8, as MXFP4's blocks are", codes->name,
                          MX_BLOCK / 2);
-    struct coded *coded = begin(f, CODED_MXFP4, codes, err);
-    if (!coded)
-        return -EINVAL;
+    const int rc = begin(&coded, f, CODED_MXFP4, codes, err);
+    if (rc != 0)
+        return rc;
     coded->block = MX_BLOCK;
     codes->type = SAFETENSORS_F32;
     codes->n_dims = 2;
@@ -196,13 +204,6 @@ static int find_mxfp4(const struct finding *f, struct safetensors_entry *codes, 
     codes->n *= 2; /* fits: the codes do */
     codes->coded = coded;
     return take(&coded->scales, f, codes->name, n_stem, "_scales", "U8", coded->codes.n / (MX_BLOCK / 2), err);
-}
-
-static bool ends_in(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-
-    return n > m && strcmp(name + n - m, end) == 0;
 }
 
 int coded_find(struct safetensors *files, unsigned n_files, struct error *err)
@@ -215,9 +216,9 @@ int coded_find(struct safetensors *files, unsigned n_files, struct error *err)
             struct safetensors_entry *entry = &files[i].entries[k];
             if (strstr(entry->name, state_mark))
                 rc = find_table(&f, entry, err);
-            else if (ends_in(entry->name, ".SCB"))
+            else if (text_ends_with(entry->name, ".SCB"))
                 rc = find_rows(&f, entry, err);
-            else if (ends_in(entry->name, "_blocks"))
+            else if (text_ends_with(entry->name, "_blocks"))
                 rc = find_mxfp4(&f, entry, err);
         }
     return rc;
@@ -265,13 +266,13 @@ static int read_exponents(float *out, const struct coded *coded, uint64_t first,
     return rc;
 }
 
-static int read_scales(struct coded_window *out, const struct coded *coded, uint64_t first, uint64_t n,
+static int read_scales(struct safetensors_window *out, const struct coded *coded, uint64_t first, uint64_t n,
                        struct error *err)
 {
     static const float e2m1[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
     const uint64_t begin = first / coded->block, n_scales = (first + n - 1) / coded->block - begin + 1;
 
-    assert(n > 0 && n_scales <= CODED_SCALES);
+    assert(n > 0 && n_scales <= SAFETENSORS_SCALES);
     out->first_scale = begin;
     if (coded->kind == CODED_MXFP4) {
         memcpy(out->table, e2m1, sizeof e2m1);
@@ -297,13 +298,13 @@ static uint64_t codes_bytes(const struct coded *coded, uint64_t first, uint64_t 
 
 uint64_t coded_most(const struct coded *coded)
 {
-    /* One scale fewer, as the window may begin within a block. */
-    const uint64_t fit = (CODED_SCALES - 1) * (coded->block < CODED_WINDOW ? coded->block : CODED_WINDOW);
+    enum { ENOUGH = SAFETENSORS_SCALES - 1 }; /* one fewer, as the window may begin within a block */
 
-    return fit < CODED_WINDOW ? fit : CODED_WINDOW;
+    return coded->block < CODED_WINDOW / ENOUGH ? ENOUGH * coded->block : CODED_WINDOW;
 }
 
-int coded_window(struct coded_window *out, const struct coded *coded, uint64_t first, uint64_t n, struct error *err)
+int coded_window(struct safetensors_window *out, const struct coded *coded, uint64_t first, uint64_t n,
+                 struct error *err)
 {
     const struct file *file = &coded->codes.file;
 
@@ -311,13 +312,14 @@ int coded_window(struct coded_window *out, const struct coded *coded, uint64_t f
     const int rc = read_scales(out, coded, first, n, err);
     out->first = coded->kind == CODED_ROWS ? first : first / 2 * 2;
     return rc != 0 ? rc
-                   : file->server->window(file->server, &out->codes, file->index, codes_at(coded, first),
+                   : file->server->window(file->server, &out->bytes, file->index, codes_at(coded, first),
                                           codes_bytes(coded, first, n), 0, err);
 }
 
-void coded_convert(float *out, const struct coded *coded, const struct coded_window *window, uint64_t first, uint64_t n)
+void coded_convert(float *out, const struct coded *coded, const struct safetensors_window *window, uint64_t first,
+                   uint64_t n)
 {
-    const uint8_t *const codes = window->codes;
+    const uint8_t *const codes = window->bytes;
 
     for (uint64_t i = 0, end; i < n; i = end) {
         const uint64_t at = first + i, left = coded->block - at % coded->block;
@@ -339,7 +341,7 @@ int coded_read(float *out, const struct coded *coded, uint64_t first, uint64_t n
     enum { PART = 8192 };
     float scales[PART + 1];
     uint8_t codes[PART + 1];
-    struct coded_window window = {.codes = codes, .scales = scales};
+    struct safetensors_window window = {.bytes = codes, .scales = scales};
     int rc = 0;
 
     for (uint64_t done = 0, now; rc == 0 && done < n; done += now) {

@@ -37,25 +37,12 @@ struct coded {
  * -ENOMEM, -EIO. */
 int coded_find(struct safetensors *files, unsigned n_files, struct error *err);
 
-/* Scales and codes of consecutive elements. */
-struct coded_window {
-    const void *codes; /* from that of element first on; first is even */
-    uint64_t first, first_scale;
-    float *scales; /* the caller's, of CODED_SCALES numbers */
-    float table[16];
-};
-
-enum { CODED_WINDOW = 1 << 20 /* elements */, CODED_SCALES = CODED_WINDOW / 32 + 1 };
-
-/* Elements of a window: CODED_WINDOW, or as many as CODED_SCALES scales are enough for. */
+/* As safetensors_most, safetensors_window and safetensors_convert. */
 uint64_t coded_most(const struct coded *coded);
-
-/* As safetensors_window, for n elements, at most coded_most. */
-int coded_window(struct coded_window *out, const struct coded *coded, uint64_t first, uint64_t n, struct error *err);
-/* Decodes n elements of the window; any thread. */
-void coded_convert(float *out, const struct coded *coded, const struct coded_window *window, uint64_t first,
+int coded_window(struct safetensors_window *out, const struct coded *coded, uint64_t first, uint64_t n,
+                 struct error *err);
+void coded_convert(float *out, const struct coded *coded, const struct safetensors_window *window, uint64_t first,
                    uint64_t n);
-
 /* As safetensors_read. */
 int coded_read(float *out, const struct coded *coded, uint64_t first, uint64_t n, struct error *err);
 

@@ -1,5 +1,6 @@
 #include "proto/model/output.h"
 
+#include "proto/base/text.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/model_files.h"
 
@@ -84,18 +85,11 @@ int output_fail(struct error *err, int code, int directory, const char *name, co
 
 /* ---- removing --------------------------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text), n_end = strlen(end);
-
-    return n > n_end && strcmp(text + n - n_end, end) == 0;
-}
-
 bool output_is_name(const char *name)
 {
     return checkpoint_is_name(name) &&
-           (ends_with(name, ".json") || ends_with(name, ".txt") || ends_with(name, ".jinja") ||
-            ends_with(name, ".safetensors") || model_files_is_binary(name));
+           (text_ends_with(name, ".json") || text_ends_with(name, ".txt") || text_ends_with(name, ".jinja") ||
+            text_ends_with(name, ".safetensors") || model_files_is_binary(name));
 }
 
 static DIR *open_directory(int parent, const char *name)

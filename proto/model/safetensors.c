@@ -525,15 +525,25 @@ static bool is_real(const struct safetensors_entry *entry)
     return entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16;
 }
 
-unsigned safetensors_bytes(const struct safetensors_entry *entry)
+static unsigned element_bytes(const struct safetensors_entry *entry)
 {
     assert(is_real(entry));
     return entry->type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-void safetensors_convert(float *out, const struct safetensors_entry *entry, const void *bytes, uint64_t n)
+uint64_t safetensors_most(const struct safetensors_entry *entry)
 {
-    assert(is_real(entry));
+    return entry->coded ? coded_most(entry->coded) : FILE_WINDOW / element_bytes(entry);
+}
+
+void safetensors_convert(float *out, const struct safetensors_entry *entry, const struct safetensors_window *window,
+                         uint64_t first, uint64_t n)
+{
+    if (entry->coded) {
+        coded_convert(out, entry->coded, window, first, n);
+        return;
+    }
+    const void *bytes = (const char *)window->bytes + (first - window->first) * element_bytes(entry);
     if (entry->type == SAFETENSORS_F32)
         memcpy(out, bytes, n * sizeof *out);
     else
@@ -566,15 +576,18 @@ int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t
                : read_halves(out, entry, first, n, err);
 }
 
-int safetensors_window(const void **out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
-                       uint64_t ahead, struct error *err)
+int safetensors_window(struct safetensors_window *out, const struct safetensors_entry *entry, uint64_t first,
+                       uint64_t n, uint64_t ahead, struct error *err)
 {
-    const unsigned bytes = safetensors_bytes(entry);
     const struct file *file = &entry->file;
 
     assert(file->server && first <= entry->n && n + ahead <= entry->n - first);
-    return file->server->window(file->server, out, file->index, entry->offset + first * bytes, n * bytes, ahead * bytes,
-                                err);
+    if (entry->coded)
+        return coded_window(out, entry->coded, first, n, err);
+    const unsigned bytes = element_bytes(entry);
+    out->first = first;
+    return file->server->window(file->server, &out->bytes, file->index, entry->offset + first * bytes, n * bytes,
+                                ahead * bytes, err);
 }
 
 int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,

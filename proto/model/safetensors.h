@@ -67,13 +67,24 @@ struct safetensors_entry *safetensors_find(const struct safetensors *file, const
  * file. */
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err);
 
-/* safetensors_read in two steps, for a file that is served (asserted) and values that are not coded. safetensors_window brings the bytes of n
- * elements into *out, as file_server.window, and requests `ahead` elements more; safetensors_convert (any thread) makes
- * them fp32. */
-int safetensors_window(const void **out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
-                       uint64_t ahead, struct error *err);
-void safetensors_convert(float *out, const struct safetensors_entry *entry, const void *bytes, uint64_t n);
-unsigned safetensors_bytes(const struct safetensors_entry *entry); /* bytes of an element */
+/* Bytes of consecutive elements; of a tensor that is coded its codes, with their scales. */
+struct safetensors_window {
+    const void *bytes; /* from those of element first on */
+    uint64_t first, first_scale;
+    float table[16];
+    float *scales; /* the caller's, of SAFETENSORS_SCALES numbers */
+};
+enum { SAFETENSORS_SCALES = (1 << 15) + 1 };
+
+/* safetensors_read in two steps, for a file that is served (asserted). safetensors_window brings the bytes of n
+ * elements, at most safetensors_most; as file_server.window, they last until the next call. Those of `ahead` elements
+ * more are requested, unless the tensor is coded. safetensors_convert (any thread) makes n of its elements fp32, from
+ * `first` of the tensor on. */
+uint64_t safetensors_most(const struct safetensors_entry *entry);
+int safetensors_window(struct safetensors_window *out, const struct safetensors_entry *entry, uint64_t first,
+                       uint64_t n, uint64_t ahead, struct error *err);
+void safetensors_convert(float *out, const struct safetensors_entry *entry, const struct safetensors_window *window,
+                         uint64_t first, uint64_t n);
 
 /* Bytes of a tensor's data, of any type. Not for one that coded_find has found. */
 uint64_t safetensors_entry_bytes(const struct safetensors_entry *entry);

@@ -1,5 +1,6 @@
 #include "proto/model/weights.h"
 
+#include "proto/base/text.h"
 #include "proto/model/checkpoint_layout.h"
 #include "proto/model/coded.h"
 #include "proto/model/family.h"
@@ -73,27 +74,10 @@ struct search {
     unsigned n_found;
 };
 
-/* A tensor in MXFP4 has another name: NAME_blocks, or that of its module. */
-static struct safetensors_entry *find_in(const struct safetensors *file, const char *name)
-{
-    static const char weight[] = ".weight";
-    struct safetensors_entry *entry = safetensors_find(file, name);
-    const size_t n = strlen(name), stem = n - (n < sizeof weight ? n : sizeof weight - 1);
-    char other[160];
-
-    for (int i = 0; !entry && i < 2; i++) {
-        if (i == 1 && strcmp(name + stem, weight) != 0)
-            break;
-        snprintf(other, sizeof other, "%.*s_blocks", (int)(i ? stem : n), name);
-        entry = safetensors_find(file, other);
-    }
-    return entry;
-}
-
 static void search_name(struct search *search, const char *name)
 {
     for (unsigned i = 0; i < search->weights->n_files; i++) {
-        struct safetensors_entry *entry = find_in(&search->weights->files[i], name);
+        struct safetensors_entry *entry = safetensors_find(&search->weights->files[i], name);
         if (!entry)
             continue;
         entry->taken = true;
@@ -149,6 +133,20 @@ static bool is_ours(const struct weights *weights, const struct model *model, co
     return (!weights->wrapper || inside != name) && !model_is_mask(model, inside);
 }
 
+/* Finds a tensor whose codes are MXFP4's, under its own name or its module's. */
+static void search_blocks(struct search *search, const char *name, const char *prefix)
+{
+    static const char weight[] = ".weight";
+    char blocks[96];
+
+    snprintf(blocks, sizeof blocks, "%s_blocks", name);
+    search_both(search, blocks, prefix);
+    if (!text_ends_with(name, weight))
+        return;
+    snprintf(blocks, sizeof blocks, "%.*s_blocks", (int)(strlen(name) - strlen(weight)), name);
+    search_both(search, blocks, prefix);
+}
+
 /* Finds a tensor under its name, or under the one that old files give it. NULL: there is none. */
 static const struct safetensors_entry *take(struct search *search, struct tally *tally, const char *name,
                                             const struct family *family)
@@ -159,6 +157,8 @@ static const struct safetensors_entry *take(struct search *search, struct tally 
     search_both(search, name, family->prefix);
     if (family->old_name && family->old_name(old, sizeof old, name))
         search_both(search, old, family->prefix);
+    if (!search->found)
+        search_blocks(search, name, family->prefix);
     if (search->n_found > 1)
         note(tally, DOUBLED, "%.64s is there twice", name);
     return search->found;
@@ -240,14 +240,6 @@ static bool has_adapters(const struct weights *weights, const struct model *mode
     return any;
 }
 
-/* True for the weight of a map from rows to columns, which others transpose before they quantise it. */
-static int is_in_out(void *data, const struct model_linear *linear)
-{
-    const char *name = data;
-
-    return linear->in_out && strncmp(name, linear->name, linear->n) == 0 && strcmp(name + linear->n, ".weight") == 0;
-}
-
 static void match(struct weights *out, const struct model *model, struct drawn drawn, struct tally *tally)
 {
     struct search search = {.weights = out};
@@ -260,7 +252,7 @@ static void match(struct weights *out, const struct model *model, struct drawn d
     take_head(out, model, &search, tally);
     take_bias(out, model, &search, tally);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        if (out->entries[t] && out->entries[t]->coded && model_each_linear(model, is_in_out, model->tensors[t].name))
+        if (out->entries[t] && out->entries[t]->coded && model_is_in_out(model, model->tensors[t].name))
             note(tally, MISTYPED, "%.64s is quantised and transposed, not F32, F16 or BF16", out->entries[t]->name);
         else if (out->entries[t])
             check_entry(tally, out->entries[t], &model->tensors[t]);

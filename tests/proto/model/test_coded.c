@@ -39,7 +39,7 @@ static int make_file(const struct part *parts, size_t n)
     return fd;
 }
 
-/* Opens the file; NULL: it is refused with these words. */
+/* Opens a file of these tensors and finds those that are coded. */
 static int open_parts(struct safetensors *out, const struct part *parts, size_t n, struct error *err)
 {
     const int fd = make_file(parts, n);
