@@ -282,8 +282,8 @@ static int show_windows(struct show *s, struct client_source *source, struct err
     if (!ids || !s->lengths)
         rc = error_set(err, -ENOMEM, "out of memory");
     else if (n == 0)
-        rc = error_set(err, -EINVAL, "--data: too few tokens for a row of --seq %u and the token after it",
-                       s->counts.seq);
+        rc = error_set(err, -EINVAL, "--data %s: too few tokens for a row of --seq %u and the token after it",
+                       s->options->data[0], s->counts.seq);
     for (uint64_t k = 0; !rc && k < n; k++) {
         rc = show_window(s, source, k, ids, err);
         if (!rc && k % 1024 == 0)

@@ -103,6 +103,9 @@ static int resolve(struct eval *e, struct error *err)
     if (rc)
         return rc;
     const uint64_t n = e->source->ops->n_rows(e->source, CLIENT_HELD_OUT);
+    if (n == 0 && e->data.n == 0)
+        return error_set(err, -EINVAL, "--data %s%s is empty, or blank: give more data", o->data[0],
+                         o->n_data > 1 ? " and more" : "");
     if (n == 0)
         return error_set(err, -EINVAL,
                          "--data %s%s: %" PRIu64

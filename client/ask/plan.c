@@ -139,6 +139,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
                                        .least = 1,
                                        .fresh = true,
                                        .adapts = q->config.adapter.rank > 0,
+                                       .coded = q->config.coded,
                                        .n_tokens = (uint64_t)1 << 40}; /* enough for any batch, as are the rows */
     const uint32_t n_workers = in->workers ? in->workers : 1;
     struct eps_train_options options = *in;

@@ -202,7 +202,16 @@ static int check_clip(const char *option, double value, struct error *err)
     return error_set(err, -EDOM, "%s %g is not a number above 0: leave it out for no clipping", option, value);
 }
 
-/* Resolves moments, base, commit and optimizer; parts are known. With one part both optimizers are the same. With
+/* Frozen weights that came quantised keep their form. */
+static void resolve_base(struct eps_train_options *o, const struct client_facts *facts)
+{
+    const bool freezes = facts->adapts || (o->freeze && *o->freeze);
+
+    if (o->base == EPS_BASE_DEFAULT)
+        o->base = freezes ? (enum eps_base)(EPS_BASE_FULL + facts->coded) : EPS_BASE_FULL;
+}
+
+/* Resolves moments, commit and optimizer; parts are known. With one part both optimizers are the same. With
  * several, AdamA's result depends on their number, by default that of the workers, so it must be asked for. */
 static int resolve_commit(struct eps_train_options *o, struct error *err)
 {
@@ -215,8 +224,6 @@ static int resolve_commit(struct eps_train_options *o, struct error *err)
         o->moments = EPS_FP32;
     if (o->grad_dtype == EPS_NUMBER_DEFAULT)
         o->grad_dtype = EPS_FP32;
-    if (o->base == EPS_BASE_DEFAULT)
-        o->base = EPS_BASE_FULL;
     int rc = check_clip("--clip-norm", o->clip_norm, err);
     if (!rc)
         rc = check_clip("--clip-update", o->clip_update, err);
@@ -474,6 +481,7 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     uint64_t n_train, window;
 
     *out = *in;
+    resolve_base(out, facts);
     int rc = resolve_optimizer(out, facts, err);
     if (!rc)
         rc = resolve_shape(out, facts, err);
@@ -489,6 +497,12 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
         return resolve_rows(out, in, facts, err);
     n_train = client_options_n_train(out, facts->n_tokens);
     window = (uint64_t)out->seq + !facts->masked;
+    if (facts->n_tokens == 0 || (out->eval_data && facts->n_eval_tokens == 0))
+        return error_set(err, -EINVAL, "%s %s is empty, or blank: give more data",
+                         facts->n_tokens == 0 ? "--data" : "--eval-data",
+                         facts->n_tokens > 0 ? out->eval_data
+                         : out->n_data       ? out->data[0]
+                                             : "");
     if (out->eval_data && facts->n_eval_tokens < window)
         return error_set(err, -EINVAL, "--eval-data %s: %" PRIu64 " tokens are too few for a window of --seq %u%s",
                          out->eval_data, facts->n_eval_tokens, out->seq, successor);

@@ -12,9 +12,16 @@ struct masked {
     struct client_masks masks;
 };
 
+static const char reader[] = "a model that predicts masked tokens reads";
+
+static int check(const struct eps_train_options *asked, struct error *err)
+{
+    return client_windowed_check_for(asked, reader, err);
+}
+
 static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
 {
-    const int rc = client_windowed_check_evaluation(asked, predicts, err);
+    const int rc = client_windowed_check_evaluation_for(asked, predicts, reader, err);
 
     if (rc || !asked->stride)
         return rc;
@@ -82,7 +89,7 @@ const struct client_source_ops client_source_masked = {
     .name = "masked",
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS,
     .fixes_batch = false,
-    .check = client_windowed_check,
+    .check = check,
     .check_evaluation = check_evaluation,
     .open = open_source,
     .open_files = client_data_open,

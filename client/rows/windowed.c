@@ -9,26 +9,31 @@ static const struct client_windowed *of(const struct client_source *source)
     return (const struct client_windowed *)source;
 }
 
-int client_windowed_refuse(enum eps_train_on train_on, enum eps_long long_rows, bool pack, struct error *err)
+static int refuse(enum eps_train_on train_on, enum eps_long long_rows, bool pack, const char *reader, struct error *err)
 {
     const char *name = train_on ? "--train-on" : long_rows ? "--long" : pack ? "--pack" : NULL;
 
-    return name
-               ? error_set(err, -EDOM, "%s is for conversations, and the data are a stream of text: leave it out", name)
-               : 0;
+    return name ? error_set(err, -EDOM, "%s is for conversations, and %s a stream of text: leave it out", name, reader)
+                : 0;
 }
 
-int client_windowed_check(const struct eps_train_options *asked, struct error *err)
+int client_windowed_check_for(const struct eps_train_options *asked, const char *reader, struct error *err)
 {
     if (asked->columns)
         return error_set(err, -EDOM, "--columns is for labelled rows: add --task classify or --task regress");
     const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
-    return begins ? client_windowed_refuse(asked->train_on, asked->long_rows, asked->pack, err) : 0;
+    return begins ? refuse(asked->train_on, asked->long_rows, asked->pack, reader, err) : 0;
 }
 
-int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
+int client_windowed_check(const struct eps_train_options *asked, struct error *err)
 {
-    const int rc = client_windowed_refuse(asked->train_on, asked->long_rows, asked->pack, err);
+    return client_windowed_check_for(asked, "the data are", err);
+}
+
+int client_windowed_check_evaluation_for(const struct eps_eval_options *asked, bool predicts, const char *reader,
+                                         struct error *err)
+{
+    const int rc = refuse(asked->train_on, asked->long_rows, asked->pack, reader, err);
 
     if (rc)
         return rc;
@@ -36,6 +41,11 @@ int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool 
                ? error_set(err, -EDOM, "%s is for classifiers, and this model predicts tokens: leave it out",
                            asked->columns ? "--columns" : "--predictions")
                : 0;
+}
+
+int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
+{
+    return client_windowed_check_evaluation_for(asked, predicts, "the data are", err);
 }
 
 int client_windowed_read(struct client_source *source, enum client_part part, const struct client_source_rules *rules,

@@ -14,11 +14,12 @@ struct client_windowed {
     uint64_t seed;
 };
 
-/* Refuses options of conversations, the first that is set. -EDOM. */
-int client_windowed_refuse(enum eps_train_on train_on, enum eps_long long_rows, bool pack, struct error *err);
-
+/* Refuse options of other rows. _for: reader says what reads, or is, a stream of text, as in "the data are". -EDOM. */
 int client_windowed_check(const struct eps_train_options *asked, struct error *err);
 int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err);
+int client_windowed_check_for(const struct eps_train_options *asked, const char *reader, struct error *err);
+int client_windowed_check_evaluation_for(const struct eps_eval_options *asked, bool predicts, const char *reader,
+                                         struct error *err);
 
 /* The model's tokenizer splits text; without one, bytes are tokens. */
 int client_windowed_read(struct client_source *source, enum client_part part, const struct client_source_rules *rules,

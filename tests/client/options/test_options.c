@@ -49,6 +49,25 @@ TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
 }
 
+TEST(frozen_weights_keep_the_form_in_which_they_came_unless_another_is_named)
+{
+    struct eps_train_options in = given(), out;
+    struct client_facts quantised = facts;
+
+    quantised.fresh = false, quantised.coded = FORM_NF4;
+    resolve(&out, &in, &quantised);
+    ck_assert_int_eq(out.base, EPS_BASE_FULL); /* nothing is frozen */
+    in.freeze = "wte.*";
+    resolve(&out, &in, &quantised);
+    ck_assert_int_eq(out.base, EPS_BASE_NF4);
+    in.base = EPS_BASE_FULL;
+    resolve(&out, &in, &quantised);
+    ck_assert_int_eq(out.base, EPS_BASE_FULL);
+    in = given(), quantised.adapts = true, quantised.coded = FORM_INT8;
+    resolve(&out, &in, &quantised);
+    ck_assert_int_eq(out.base, EPS_BASE_INT8);
+}
+
 /* 99,001 tokens without a successor: 386 windows of 256 still; 256 tokens are one window. */
 TEST(masked_tokens_are_a_fraction_and_have_no_successor)
 {
@@ -340,6 +359,8 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
     X((o->commit = EPS_FENCED, o->parts = 4, o->optimizer = EPS_ADAMA), -EDOM, "--commit fenced with --parts 4",       \
       "--optimizer adamw")                                                                                             \
     X((o->steps = 20, o->warmup = 30), -EDOM, "--warmup 30", "20 steps")                                               \
+    X((f->n_tokens = 0), -EINVAL, "--data some.txt is empty", "")                                         \
+    X((o->eval_data = "e.txt", f->n_eval_tokens = 0), -EINVAL, "--eval-data e.txt is empty", "")          \
     X((f->n_tokens = 2 * 257 - 1), -EINVAL, "some.txt: 513 tokens are too few for two windows", "")                    \
     X((o->eval_data = "e.txt", f->n_tokens = 257, f->n_eval_tokens = 256), -EINVAL, "--eval-data e.txt: 256 tokens",   \
       "")                                                                                                              \
