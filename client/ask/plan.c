@@ -132,6 +132,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
 {
     const struct client_facts facts = {.n_positions = q->config.n_positions,
                                        .masked = q->config.family->masked && !q->task,
+                                       .pairs = !isnan(in->dpo_beta),
                                        .whole = q->task != EPS_TASK_DEFAULT,
                                        .task = q->task,
                                        .n_rows = MANY_ROWS,
@@ -462,11 +463,17 @@ static bool fits_depth(struct question *q, uint32_t n_layers)
     return yes;
 }
 
-static bool fits_parts_of(struct question *q, uint32_t part_rows)
+/* The smallest minibatch. */
+static uint32_t least_rows(const struct question *q)
+{
+    return (isnan(q->options.dpo_beta) ? 1 : 2) * q->options.parts;
+}
+
+static bool fits_rows(struct question *q, uint32_t n)
 {
     struct question other = *q;
 
-    other.options.batch = part_rows * q->options.parts;
+    other.options.batch = n * least_rows(q);
     return fits(&other);
 }
 
@@ -532,8 +539,8 @@ int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, st
         rc = check(&q, &err);
     if (!rc) {
         const uint32_t by_tokens = MOST_TOKENS / q.options.seq, most = by_tokens < MOST_ROWS ? by_tokens : MOST_ROWS;
-        *n_rows = q.options.parts * find_most(&q, most / q.options.parts, fits_parts_of);
-        q.options.batch = q.options.parts;
+        *n_rows = least_rows(&q) * find_most(&q, most / least_rows(&q), fits_rows);
+        q.options.batch = least_rows(&q);
         if (*n_rows == 0)
             rc = refuse_all(&q, &err);
     }

@@ -516,10 +516,10 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     if (out->batch == 0)
         out->batch = facts->preset
                          ? rows_of(client_preset_batch_tokens(facts->preset, n_train), out->seq, out->parts, n_windows)
-                         : client_options_batch(out->seq, out->parts, n_windows);
+                         : client_options_batch(out->seq, facts->pairs ? 2 * out->parts : out->parts, n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
-        rc = check_parts(out, in, false, err);
+        rc = check_parts(out, in, facts->pairs, err);
     return rc ? rc : resolve_length(out, facts, n_windows, err);
 }
 

@@ -89,7 +89,8 @@ static const struct eps_option rows[] = {
      .stored = EPS_STORED_NULL,
      .train = "of preferences (.jsonl with prompt, chosen and rejected), which are trained by direct preference "
               "optimisation: beta, how much a departure from the reference model costs, which is the model before "
-              "the run; default 0.1"},
+              "the run; default 0.1",
+     .plan = "plan for preferences, as in eps train: each is two rows of --batch"},
     {.name = "--dpo-smoothing",
      .value = "X",
      .kind = EPS_OPTION_REAL,

@@ -359,8 +359,8 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
     X((o->commit = EPS_FENCED, o->parts = 4, o->optimizer = EPS_ADAMA), -EDOM, "--commit fenced with --parts 4",       \
       "--optimizer adamw")                                                                                             \
     X((o->steps = 20, o->warmup = 30), -EDOM, "--warmup 30", "20 steps")                                               \
-    X((f->n_tokens = 0), -EINVAL, "--data some.txt is empty", "")                                         \
-    X((o->eval_data = "e.txt", f->n_eval_tokens = 0), -EINVAL, "--eval-data e.txt is empty", "")          \
+    X((f->n_tokens = 0), -EINVAL, "--data some.txt is empty", "")                                                      \
+    X((o->eval_data = "e.txt", f->n_eval_tokens = 0), -EINVAL, "--eval-data e.txt is empty", "")                       \
     X((f->n_tokens = 2 * 257 - 1), -EINVAL, "some.txt: 513 tokens are too few for two windows", "")                    \
     X((o->eval_data = "e.txt", f->n_tokens = 257, f->n_eval_tokens = 256), -EINVAL, "--eval-data e.txt: 256 tokens",   \
       "")                                                                                                              \

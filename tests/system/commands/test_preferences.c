@@ -72,6 +72,24 @@ TEST(a_prompt_is_given_or_found)
         0, "rows         40 preferences");
 }
 
+/* Device and data to the byte; a part has whole preferences. */
+TEST(what_a_run_takes_is_what_is_planned)
+{
+    static const char run[] = "eps train --model chat/config.json --data pairs.jsonl --batch 16 --seq 64 --steps 2 "
+                              "--parts 2 --out planned " MACHINE;
+    json_t *plan =
+        expect_json("eps plan --model chat/config.json --dpo-beta 0.1 --batch 16 --seq 64 --parts 2 --json " MACHINE,
+                    0);
+    json_t *worker = json_array_get(json_object_get(plan, "workers"), 0);
+
+    expect(run, 0);
+    json_t *step = expect_json("tail -n 1 planned/metrics.jsonl", 0);
+    ck_assert_double_eq(json_number_at(step, "device_peak_bytes"), json_number_at(worker, "current"));
+    ck_assert_double_eq(json_number_at(step, "memory.host.data"), json_number_at(plan, "host.categories.data.current"));
+    json_decref(plan), json_decref(step);
+    expect("eps plan --model chat/config.json --dpo-beta 0.1 --seq 64 --parts 2 --find-batch " MACHINE, 0);
+}
+
 /* An epoch has 9 steps. The reference is the model before step 1, wherever a run goes on. */
 TEST(a_run_that_was_stopped_ends_with_the_same_bits_against_the_same_reference)
 {
