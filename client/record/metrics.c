@@ -77,6 +77,17 @@ static int set_evaluation(json_t *line, double loss, const struct eps_score *sco
     return rc;
 }
 
+/* In the order that line_of has. */
+static bool follows_evaluation(const char *key)
+{
+    static const char *const later[] = {"eval_loss_before", "grad_norm", "skipped", "changed", "memory"};
+
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (strcmp(key, later[i]) == 0)
+            return true;
+    return false;
+}
+
 /* json_real returns NULL for a number that is not finite. */
 static json_t *line_of(const struct eps_step *step)
 {
@@ -214,9 +225,9 @@ int client_metrics_add_evaluation(struct client_metrics *m, double loss, const s
         rc = -EIO;
     json_object_foreach(old, key, value)
     {
-        rc = rc ? rc : json_object_set(line, key, value);
-        if (!rc && strcmp(key, "host_bytes") == 0) /* as line_of has it */
+        if (!rc && follows_evaluation(key) && !json_object_get(line, "eval_loss"))
             rc = set_evaluation(line, loss, scores, n_scores);
+        rc = rc ? rc : json_object_set(line, key, value);
     }
     json_decref(old);
     if (!rc && !json_object_get(line, "eval_loss"))

@@ -15,7 +15,8 @@
 
 SUITE_LABELS(slow)
 
-static const char *const files[] = {"text.txt"}, *const conversations[] = {"sums.jsonl"};
+static const char *const files[] = {"text.txt"}, *const conversations[] = {"sums.jsonl"},
+                         *const preferences[] = {"pairs.jsonl"};
 
 static void setup(void)
 {
@@ -24,7 +25,9 @@ static void setup(void)
     processes_text("text.txt", 3400);
     processes_text("other.txt", 3300);
     expect("for i in $(seq 80); do printf '{\"prompt\": \"%s+%s=\", \"completion\": \"%s\"}\\n' $i $i $((2 * i)); done "
-           ">sums.jsonl",
+           ">sums.jsonl; for i in $(seq 60); do printf '{\"prompt\": \"%s+1=\", \"chosen\": \"%s\", \"rejected\": "
+           "\"%s\"}\\n' "
+           "$i $((i + 1)) $((i - 1)); done >pairs.jsonl",
            0);
 }
 
@@ -80,20 +83,21 @@ static void on_saved(void *user, uint64_t step, const char *path)
 }
 
 static const struct kind {
-    const char *name;
+    const char *name, *const *data;
     uint32_t workers, parts;
     enum eps_commit commit;
     enum eps_number number;
     bool packs;
 } kinds[] = {
-    {"one part", 1, 1, EPS_EAGER, EPS_FP32, false},
-    {"fenced and clipped, two workers in 16 bits", 2, 4, EPS_FENCED, EPS_BF16, false},
-    {"packed conversations", 1, 1, EPS_EAGER, EPS_FP32, true},
+    {"one part", files, 1, 1, EPS_EAGER, EPS_FP32, false},
+    {"fenced and clipped, two workers in 16 bits", files, 2, 4, EPS_FENCED, EPS_BF16, false},
+    {"packed conversations", conversations, 1, 1, EPS_EAGER, EPS_FP32, true},
+    {"preferences", preferences, 2, 2, EPS_EAGER, EPS_FP32, false},
 };
 
 static struct eps_train_options run_of(const struct kind *kind, const char *out)
 {
-    struct eps_train_options options = processes_options("model.json", kind->packs ? conversations : files, out);
+    struct eps_train_options options = processes_options("model.json", kind->data, out);
 
     options.connect = "lab", options.device_mem = 0, options.workers = 0;
     options.steps = STEPS, options.batch = 8, options.seq = 32, options.eval_every = EVERY, options.save_every = SAVED;
@@ -163,6 +167,13 @@ static const struct {
       {.moment = AFTER_EVALUATION, .step = STEPS}}},
     {1, {{.moment = AT_STEP, .step = 5}, {.moment = AT_SAVED, .step = 6}, {.moment = AFTER_EVALUATION, .step = STEPS}}},
     {2, {{.moment = AT_STEP, .step = 5}, {.moment = IN_EVALUATION, .step = 8}}},
+    /* While references are measured, and just after; the last one of these begins to measure them again. */
+    {3,
+     {{.moment = IN_EVALUATION, .step = 1},
+      {.moment = IN_EVALUATION, .step = 1},
+      {.moment = BEFORE_EVALUATION, .step = 1},
+      {.moment = AT_STEP, .step = 5},
+      {.moment = IN_EVALUATION, .step = 8}}},
 };
 
 TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))
