@@ -22,6 +22,7 @@ import distribution
 import drawn
 import fixture
 import float64
+import forms
 import logits
 import masked
 import training
@@ -58,11 +59,21 @@ MODELS = {  # family, numbers of the config, numbers of the adapter
 # The draw of weights and tokens where it has another name: in that of the name itself a first gradient is smaller than Adam's
 # epsilon, and rounding alone decides how far that element goes (training.py).
 DRAWS = {"lora_bert": "lora_bert_2"}
+# Gradients alone, over the base that bitsandbytes codes and decodes: each family in 4 or 8 bits.
+MODELS |= {f"lora_{family}_{base}": MODELS[f"lora_{family}"] for family, base in (
+    ("gpt2", "nf4"), ("llama", "int8"), ("mistral", "nf4"), ("qwen2", "int8"), ("qwen3", "nf4"), ("gemma", "nf4"),
+    ("gemma3", "int8"), ("bert", "nf4"), ("roberta", "int8"))}
 FIRST_TENSOR = {"q_proj": 4, "v_proj": 6}  # of lora_dropout's adapters in a block: behind the norm's, q's, k's and v's
 
 
+def base_of(name):
+    """How the base is coded; None: not at all."""
+    return name.split("_")[-1] if name.endswith(("_nf4", "_int8")) else None
+
+
 def draw_of(name):
-    return DRAWS.get(name, name)
+    plain = name.removesuffix(f"_{base_of(name)}")
+    return DRAWS.get(plain, plain)
 
 
 def config_of(name):
@@ -137,7 +148,11 @@ class Run(distribution.Run):
         with torch.no_grad():
             for t, p in model.named_parameters():
                 w = drawn.weights(f"{draw_of(name)}:{ours(t)}", p.numel(), *how_drawn(name, ours(t), p.shape))
-                p.copy_(torch.from_numpy(w).view_as(p))
+                w = torch.from_numpy(w).view_as(p)
+                if base_of(name) and not p.requires_grad:
+                    linear = p.dim() == 2 and not re.search(r"embed|wte|wpe|decoder|lm_head\.weight", t)
+                    w = forms.decoded(w.float(), base_of(name), linear)
+                p.copy_(w)
                 self.weights[ours(t)] = p
         for module, dropout in [(t, m) for t, m in model.named_modules() if t.endswith("lora_dropout")]:
             if "default" in dropout and adapter.get("lora_dropout"):
@@ -174,6 +189,15 @@ def config_json(name, run):
                    "adapter": {"peft": {"peft_type": "LORA"} | adapter, "modules": stems(run)}}
 
 
+def train(name, ways, writer):
+    runs = [Run(name, *way) for way in ways]
+    start = flat(runs[0].master)
+    exact, *singles = [flat(run.train(N_STEPS)) for run in runs]
+    print(name, stems(runs[0]), runs[0].losses[0], "->", runs[0].losses[-1], flush=True)
+    return {"optimizer": "adamw", "parts": 1, "losses": runs[0].losses, "fp32_losses": [run.losses for run in runs[1:]],
+            "pieces": training.digest(writer, f"{name}:adamw1", exact, singles, 100, start)}
+
+
 def make(name):
     folder, writer = os.path.join(training.FIXTURES, name), training.Writer()
     shutil.rmtree(folder, ignore_errors=True)
@@ -184,20 +208,17 @@ def make(name):
     exact, *singles = [flat(run.gradient()) for run in runs]
     gradient = {"loss": runs[0].loss, "fp32_losses": [run.loss for run in runs[1:]],
                 "pieces": training.digest(writer, f"{name}:gradient", exact, singles, 300)}
-    runs = [Run(name, *way) for way in ways]
-    start = flat(runs[0].master)
-    exact, *singles = [flat(run.train(N_STEPS)) for run in runs]
-    trained = {"optimizer": "adamw", "parts": 1, "losses": runs[0].losses, "fp32_losses": [run.losses for run in runs[1:]],
-               "pieces": training.digest(writer, f"{name}:adamw1", exact, singles, 100, start)}
-    print(name, stems(runs[0]), runs[0].losses[0], "->", runs[0].losses[-1], flush=True)
-    fixture.write(os.path.join(folder, "reference.json"), {
+    reference = {
         "name": name, "draw": draw_of(name), "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": SEQ,
         "label_gap": LABEL_GAP, "n_minibatches": training.N_MINIBATCHES, "n_steps": N_STEPS, "lr": 1e-3,
         "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": 1e-8, "weight_decay": training.DECAY,
         "n_buckets": training.N_BUCKETS,
         "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(),
                      **dict(zip(("base", "scale"), how_drawn(name, t, p.shape)))} for t, p in runs[0].weights.items()],
-        "gradient": gradient, "training": [trained]})
+        "gradient": gradient}
+    if not base_of(name):
+        reference["training"] = [train(name, ways, writer)]
+    fixture.write(os.path.join(folder, "reference.json"), reference)
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
 
 

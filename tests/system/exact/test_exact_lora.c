@@ -25,6 +25,22 @@ TEST_EACH(the_gradient_is_pefts, count_fixtures())
     exact_check_gradient(fixtures[_i], &(struct inprocess_options){.n_parts = 1, .microbatch = 3, .adamw = true});
 }
 
+/* Each family's base in 4 or 8 bits: float64 over the weights that bitsandbytes decodes. */
+static const struct {
+    const char *fixture;
+    enum form base;
+} coded[] = {
+    {"lora_gpt2_nf4", FORM_NF4},     {"lora_llama_int8", FORM_INT8}, {"lora_mistral_nf4", FORM_NF4},
+    {"lora_qwen2_int8", FORM_INT8},  {"lora_qwen3_nf4", FORM_NF4},   {"lora_gemma_nf4", FORM_NF4},
+    {"lora_gemma3_int8", FORM_INT8}, {"lora_bert_nf4", FORM_NF4},    {"lora_roberta_int8", FORM_INT8},
+};
+
+TEST_EACH(the_gradient_over_a_coded_base_is_pefts, backend_get()->simulated ? 0 : COUNT(coded))
+{
+    exact_check_gradient(coded[_i].fixture, &(struct inprocess_options){
+                                                .base = coded[_i].base, .n_parts = 1, .microbatch = 3, .adamw = true});
+}
+
 /* One worker with one part, or two workers with one each. */
 TEST_EACH(all_steps_are_pefts, backend_get()->simulated ? 0 : COUNT(fixtures))
 {
