@@ -236,10 +236,8 @@ static int show_packed(struct show *s, struct error *err)
 
     if (rc)
         error_prefix(err, o->model);
-    if (!rc && (rc = source->ops->read(source, CLIENT_TRAIN, &rules, err)) != 0)
-        error_prefix(err, "--data");
-    if (!rc && (rc = source->ops->read(source, CLIENT_HELD_OUT, &rules, err)) != 0)
-        error_prefix(err, o->eval_data ? "--eval-data" : "--data");
+    else
+        rc = client_source_read(source, &rules, err);
     if (!rc)
         rc = count_documents(s, client_packed_of(source), err);
     if (!rc)

@@ -75,6 +75,8 @@ static int open_data(struct eval *e, struct error *err)
     if (!rc)
         rc = prefixed(e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err), err);
     if (!rc)
+        rc = client_source_settle(e->source, &rules, err);
+    if (!rc)
         e->source->ops->measure(&e->facts, e->source);
     return rc;
 }

@@ -1,6 +1,7 @@
 #include "client/rows/layouts.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Data sets that were joined have null where a row lacks a column. */
@@ -70,7 +71,9 @@ static const char *role_of(const char *from)
 /* {"from": "human", "value": "..."}; or a message as such. */
 static int add_turn(json_t *messages, json_t *turn, size_t i, struct error *err)
 {
-    const char *from = json_string_value(json_object_get(turn, "from")), *role = role_of(from);
+    const json_t *named = json_object_get(turn, "from");
+    const char *from = json_string_value(named);
+    const char *role = from && strlen(from) == json_string_length(named) ? role_of(from) : NULL;
     json_t *value = json_object_get(turn, "value"), *train = json_object_get(turn, "train");
 
     if (json_object_get(turn, "role"))
@@ -110,6 +113,27 @@ static int take_sharegpt(json_t *messages, json_t *object, struct error *err)
 
 /* ---- alpaca ---- */
 
+/* With a line's end between them; either may be NULL. Owned; NULL: out of memory. */
+static json_t *join_lines(const json_t *first, const json_t *second)
+{
+    const size_t n_first = json_string_length(first), n_second = json_string_length(second),
+                 n = n_first + n_second + (first && second);
+    char *text = malloc(n + 1);
+    json_t *joined;
+
+    if (!text)
+        return NULL;
+    if (n_first > 0)
+        memcpy(text, json_string_value(first), n_first);
+    if (first && second)
+        text[n_first] = '\n';
+    if (n_second > 0)
+        memcpy(text + n - n_second, json_string_value(second), n_second);
+    joined = json_stringn(text, n);
+    free(text);
+    return joined;
+}
+
 static int add_pair(json_t *messages, json_t *pair, size_t i, struct error *err)
 {
     json_t *question = json_array_get(pair, 0), *answer = json_array_get(pair, 1);
@@ -141,9 +165,7 @@ static int take_alpaca(json_t *messages, json_t *object, struct error *err)
         if (!rc)
             rc = add_pair(messages, pair, i, err);
     }
-    json_t *question = rc ? NULL
-                          : json_sprintf("%s%s%s", instruction ? json_string_value(instruction) : "",
-                                         instruction && input ? "\n" : "", input ? json_string_value(input) : "");
+    json_t *question = rc ? NULL : join_lines(instruction, input);
     if (!rc && !question)
         rc = error_set(err, -ENOMEM, "out of memory");
     if (!rc)

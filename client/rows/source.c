@@ -59,6 +59,24 @@ int client_source_check_packs(const struct model *model, struct error *err)
     return plan_check_packs(model, err) ? -EDOM : 0;
 }
 
+int client_source_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+{
+    return source->ops->settle ? source->ops->settle(source, rules, err) : 0;
+}
+
+int client_source_read(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+{
+    static const char *const options[] = {[CLIENT_TRAIN] = "--data", [CLIENT_HELD_OUT] = "--eval-data"};
+    int rc = 0;
+
+    for (enum client_part part = CLIENT_TRAIN; !rc && part <= CLIENT_HELD_OUT; part++) {
+        rc = source->ops->read(source, part, rules, err);
+        if (rc && rc != -EINTR && rc != -EDOM)
+            error_prefix(err, options[part]);
+    }
+    return rc ? rc : client_source_settle(source, rules, err);
+}
+
 int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err)
 {
     const int rc = source->ops->divide(source, division, err);

@@ -165,7 +165,11 @@ struct client_source_ops {
     int (*read)(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                 struct error *err);
 
-    /* What is known once all parts are read. Cannot fail. */
+    /* Settles which rows there are, once all parts are read: client_source_settle. NULL: all that were read. -EINVAL,
+     * -ENOMEM, with a sentence that names the part. */
+    int (*settle)(struct client_source *source, const struct client_source_rules *rules, struct error *err);
+
+    /* What is known then. Cannot fail. */
     void (*measure)(struct client_source_facts *out, const struct client_source *source);
 
     /* Divides the rows, once. Without eval_data some of data are held out. -EINVAL: too few rows; -ENOMEM. */
@@ -227,6 +231,10 @@ bool client_source_packs(const struct client_source *source);
 /* Refuses a model whose rows cannot be several documents: it restores masked tokens, or as plan_check_packs. -EDOM with
  * a sentence. */
 int client_source_check_packs(const struct model *model, struct error *err);
+
+/* Reads all parts and settles the rows: read and settle. Sentences about a part begin with its option. */
+int client_source_read(struct client_source *source, const struct client_source_rules *rules, struct error *err);
+int client_source_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err);
 
 /* ops->divide, and room for an evaluation's logits. */
 int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err);

@@ -180,7 +180,8 @@ static int hold_out(struct conversations *c, uint64_t seed, struct error *err)
         n_lines += i == 0 || !same_line(&documents->list[train->list[i]], &documents->list[train->list[i - 1]]);
     if (!rc && n_lines < 2)
         rc = error_set(err, -EINVAL,
-                       "one conversation is too few to train on and to hold out another: give more, or --eval-data");
+                       "--data: one conversation is too few to train on and to hold out another: give more, or "
+                       "--eval-data");
     if (!rc)
         client_subset_draw(held, n_lines, seed);
     train->n = 0;
@@ -232,8 +233,9 @@ static int pack(struct conversations *c, const struct client_source_rules *rules
 }
 
 /* Settles which rows there are, once all data are read. */
-static int settle(struct conversations *c, const struct client_source_rules *rules, struct error *err)
+static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
+    struct conversations *c = (struct conversations *)source;
     size_t ignored[EPS_UNANSWERED + 1];
     int rc = 0;
 
@@ -267,11 +269,11 @@ static int read_rows(struct client_source *source, enum client_part part, const 
         data->n = c->documents[part].n_tokens;
         data->hash = c->documents[part].hash;
     }
-    if (rc || part == CLIENT_TRAIN)
-        return rc;
-    client_tokenizer_close(c->tokenizer);
-    c->tokenizer = NULL;
-    return settle(c, rules, err);
+    if (part == CLIENT_HELD_OUT) { /* the last one */
+        client_tokenizer_close(c->tokenizer);
+        c->tokenizer = NULL;
+    }
+    return rc;
 }
 
 static void measure(struct client_source_facts *out, const struct client_source *source)
@@ -538,6 +540,7 @@ const struct client_source_ops client_source_conversations = {
     .open = open_source,
     .open_files = client_data_open,
     .read = read_rows,
+    .settle = settle,
     .measure = measure,
     .divide = divide,
     .describe = describe,
@@ -560,6 +563,7 @@ const struct client_source_ops client_source_packed = {
     .open = open_packed,
     .open_files = client_data_open,
     .read = read_rows,
+    .settle = settle,
     .measure = measure,
     .divide = divide_packed,
     .describe = describe,

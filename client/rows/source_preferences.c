@@ -152,7 +152,7 @@ static int hold_out(struct preferences *p, uint64_t seed, struct error *err)
 
     if (!rc && n < 2)
         rc = error_set(err, -EINVAL,
-                       "one pair is too few to train on and to hold out another: give more, or --eval-data");
+                       "--data: one pair is too few to train on and to hold out another: give more, or --eval-data");
     if (!rc)
         client_subset_draw(held, n, seed);
     train->n = 0;
@@ -165,8 +165,9 @@ static int hold_out(struct preferences *p, uint64_t seed, struct error *err)
 }
 
 /* Settles which rows there are, once all data are read. */
-static int settle(struct preferences *p, const struct client_source_rules *rules, struct error *err)
+static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
+    struct preferences *p = (struct preferences *)source;
     int rc;
 
     for (int part = 0; part < 2; part++)
@@ -199,11 +200,11 @@ static int read_rows(struct client_source *source, enum client_part part, const 
         data->n = p->documents[part].n_tokens;
         data->hash = p->documents[part].hash;
     }
-    if (rc || part == CLIENT_TRAIN)
-        return rc;
-    client_tokenizer_close(p->tokenizer);
-    p->tokenizer = NULL;
-    return settle(p, rules, err);
+    if (part == CLIENT_HELD_OUT) { /* the last one */
+        client_tokenizer_close(p->tokenizer);
+        p->tokenizer = NULL;
+    }
+    return rc;
 }
 
 static void measure(struct client_source_facts *out, const struct client_source *source)
@@ -360,6 +361,7 @@ const struct client_source_ops client_source_preferences = {
     .open = open_source,
     .open_files = client_data_open,
     .read = read_rows,
+    .settle = settle,
     .measure = measure,
     .divide = divide,
     .describe = describe,

@@ -46,10 +46,8 @@ static int read_rows(struct client_run *run, const struct eps_train_options *in,
                                               .seed = in->seed == UINT64_MAX ? 0 : in->seed,
                                               .order = in->order,
                                               .watch = watch};
-    struct client_source *source = run->source;
-    int rc = prefixed(source->ops->read(source, CLIENT_TRAIN, &rules, err), "--data", err);
 
-    return rc ? rc : prefixed(source->ops->read(source, CLIENT_HELD_OUT, &rules, err), "--eval-data", err);
+    return client_source_read(run->source, &rules, err);
 }
 
 static int open_source(struct client_run *run, const struct client_source_ops *kind, struct error *err)

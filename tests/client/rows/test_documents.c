@@ -103,6 +103,21 @@ TEST_EACH(layouts_of_tuning_data_are_read, COUNT(layouts))
     forget();
 }
 
+/* "<user>a?b\nc<assistant>d.", in which the third of the user's characters is zero. */
+TEST(a_zero_character_in_a_text_ends_it_nowhere)
+{
+    const char *path =
+        processes_put_text("zero.jsonl", "{\"instruction\": \"a\\u0000b\", \"input\": \"c\", \"output\": \"d\"}");
+    struct error err = {""};
+    uint32_t ids[24];
+
+    ck_assert_msg(read_files(&path, 1, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(documents.list[0].n, COUNT(ids));
+    ck_assert_int_eq(client_documents_tokens(&documents, ids, 0, COUNT(ids), NULL), 0);
+    ck_assert(ids[6] == 'a' && ids[7] == 0 && ids[8] == 'b' && ids[10] == 'c');
+    forget();
+}
+
 /* A text whose file begins with a conversation is a row of its own; its file counts by its first line that is not
  * empty. */
 TEST(texts_and_conversations_may_share_a_run_that_begins_with_one)
@@ -133,6 +148,12 @@ static const struct {
     {"d.jsonl", "{\"prompt\": \"a\"}", {"line 1: ", "\"completion\""}},
     {"e.jsonl", "{\"text\": \"ok\"}\n{\"text\": }", {"line 2: ", "no JSON object"}},
     {"f.jsonl", "{\"conversations\": [{\"from\": \"alien\", \"value\": \"a\"}]}", {"line 1: ", "turn 1", "alien"}},
+    {"q.jsonl",
+     "{\"conversations\": [{\"from\": \"human\\u0000\", \"value\": \"a\"}]}",
+     {"line 1: ", "turn 1", "unknown role"}},
+    {"r.jsonl",
+     "{\"messages\": [{\"role\": \"user\\u0000\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+     {"line 1: message 1 has a role with a zero character"}},
     {"g.jsonl", "{\"conversations\": [{\"from\": \"human\"}]}", {"line 1: ", "turn 1", "\"value\""}},
     {"h.jsonl", "{\"instruction\": \"a\"}", {"line 1: ", "\"output\""}},
     {"i.jsonl", "{\"instruction\": \"\", \"output\": \"b\"}", {"line 1: ", "instruction is empty"}},
@@ -225,8 +246,7 @@ static struct client_source *open_source(struct client_data *files, const struct
 
     ck_assert_int_eq(client_data_open(files, &path, 1, &err), 0);
     ck_assert_int_eq(client_source_conversations.open(&source, &setup, &err), 0);
-    ck_assert_msg(source->ops->read(source, CLIENT_TRAIN, rules, &err) == 0, "%s", err.text);
-    ck_assert_msg(source->ops->read(source, CLIENT_HELD_OUT, rules, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_source_read(source, rules, &err) == 0, "%s", err.text);
     ck_assert_int_eq(client_source_divide(source, &division, &err), 0);
     ck_assert_int_eq(client_source_make_room(source, BATCH, &err), 0);
     return source;

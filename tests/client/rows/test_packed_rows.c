@@ -58,8 +58,7 @@ static int try_open(struct opened *o, const char *const *paths, size_t n, const 
     const struct client_source_setup setup = {.config = &o->config, .data = &o->data, .eval_data = &o->eval_data};
     ck_assert_int_eq(client_data_open(&o->data, paths, n, err), 0);
     ck_assert_int_eq(client_source_packed.open(&o->source, &setup, err), 0);
-    const int rc = o->source->ops->read(o->source, CLIENT_TRAIN, rules, err);
-    return rc ? rc : o->source->ops->read(o->source, CLIENT_HELD_OUT, rules, err);
+    return client_source_read(o->source, rules, err);
 }
 
 static void open_with(struct opened *o, const char *path, const struct client_source_rules *rules, uint32_t batch)

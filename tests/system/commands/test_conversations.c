@@ -242,6 +242,15 @@ TEST(the_first_row_that_is_shown_is_the_first_that_is_trained)
            0);
 }
 
+TEST(conversations_from_standard_input_are_piped_in_again)
+{
+    expect("cat chat.jsonl | eps train --model chat/config.json --data - --batch 4 --steps 1 --out piped " MACHINE, 0);
+    expect("eps train --resume piped --steps 2", 2, "its data came from standard input", "--data -");
+    expect("head -n 11 chat.jsonl | eps train --resume piped --data - --steps 2", 1,
+           "is not what the run was trained on");
+    expect("cat chat.jsonl | eps train --resume piped --data - --steps 2", 0, "continuing from");
+}
+
 static const struct {
     const char *command;
     int status;
@@ -259,12 +268,12 @@ static const struct {
      {"--train-on is for conversations"}},
     {"eps train --model chat/config.json --data plain.txt --long drop " MACHINE, 2, {"--long is for conversations"}},
     {TRAIN "--seq 64 --long refuse", 1, {"chat.jsonl: line 10: ", "more than --seq 64", "--long cut or drop"}},
-    {TRAIN "--seq 8", 1, {"no conversation has an answer within --seq 8"}},
+    {TRAIN "--seq 8", 1, {"eps train: chat.jsonl: no conversation has an answer within --seq 8"}},
     {TRAIN "--separator eos", 2, {"--separator is not for conversations"}},
     {TRAIN "--columns 1,2", 2, {"--columns"}},
     {"head -n 1 chat.jsonl | eps train --model chat/config.json --data - " MACHINE,
      1,
-     {"one conversation is too few", "--eval-data"}},
+     {"eps train: --data: one conversation is too few", "or --eval-data"}},
     {"eps eval --model made --data chat.jsonl --stride 4 " MACHINE, 2, {"--stride is not for conversations"}},
     {"eps eval --model made --data plain.txt --train-on last " MACHINE, 2, {"--train-on is for conversations"}},
     {"eps train --model chat/config.json --data plain.txt --pack " MACHINE, 2, {"--pack is for conversations"}},

@@ -157,7 +157,7 @@ static const struct {
      {"odd.jsonl: line 1: ", "neither all texts nor lists of messages"}},
     {"head -n 1 sums.jsonl >one.jsonl; eps train --model bare/config.json --data one.jsonl " MACHINE,
      1,
-     {"one pair is too few", "--eval-data"}},
+     {"eps train: --data: one pair is too few", "or --eval-data"}},
     {"printf '{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}, "
      "{\"role\": \"user\", \"content\": \"c\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
      "\"assistant\", \"content\": \"d\"}]}\\n' >many.jsonl; eps train --model chat/config.json --data "
@@ -166,7 +166,7 @@ static const struct {
      {"many.jsonl: line 1: its chosen text has 2 messages after the prompt", ""}},
     {"eps data pairs.jsonl --model chat --train-on all", 2, {"--train-on is not for preferences", ""}},
     {"eps data pairs.jsonl --model chat --pack", 2, {"--pack is not for preferences", ""}},
-    {TRAIN "--seq 8", 1, {"no pair has both answers within --seq 8", ""}},
+    {TRAIN "--seq 8", 1, {"eps train: pairs.jsonl: no pair has both answers within --seq 8", ""}},
     {"eps eval --model bare/config.json --data sums.jsonl " MACHINE, 1, {"", ""}},
 };
 
