@@ -193,10 +193,10 @@ def origin(name, llama, folder):
 
 
 def run(programs, *words):
-    done = subprocess.run([os.path.join(programs, "eps"), *map(str, words)], capture_output=True, encoding="utf-8", errors="replace")
+    done = subprocess.run([os.path.join(programs, "eps"), *map(str, words)], capture_output=True)  # bytes: \r stays
     if done.returncode:
-        sys.exit(f"eps {' '.join(map(str, words))}: {done.stderr}")
-    return done.stdout
+        sys.exit(f"eps {' '.join(map(str, words))}: {done.stderr.decode(errors='replace')}")
+    return done.stdout.decode(errors="replace")
 
 
 def export_all(name, programs, work):
@@ -417,7 +417,14 @@ if __name__ == "__main__":
     parser.add_argument("--only", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--simple")
     chosen = parser.parse_args()
+    failed = []
     for each in chosen.only:
         with tempfile.TemporaryDirectory(prefix="gguf-") as folder:
             os.environ["XDG_RUNTIME_DIR"] = folder
-            check(each, chosen, pathlib.Path(folder))
+            try:
+                check(each, chosen, pathlib.Path(folder))
+            except SystemExit as why:
+                print(f"FAILED: {why}", flush=True)
+                failed.append(each)
+    print(f"{len(chosen.only) - len(failed)} passed, {len(failed)} failed")
+    sys.exit(bool(failed))

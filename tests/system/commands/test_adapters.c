@@ -80,6 +80,19 @@ TEST(any_budget_gives_the_same_adapters)
     outputs_check_same_latest("tight", "roomy");
 }
 
+/* Of weights that bf16 holds exactly, those of positions among them, in rows whose documents have their own. */
+TEST(a_base_in_bf16_changes_no_bit_of_packed_rows_either)
+{
+    expect("for i in $(seq 40); do printf '{\"prompt\": \"%s+1=\", \"completion\": \"%s\"}\\n' $i $((i + 1)); done "
+           ">sums.jsonl; eps export --model base --dtype bf16 --out half; for form in full bf16; do eps train --model "
+           "half "
+           "--lora rank=2 --base $form --data sums.jsonl --pack --seq 32 --batch 4 --steps 3 --device cpu --out "
+           "packed-$form "
+           "|| exit 1; done",
+           0);
+    outputs_check_same_latest("packed-full", "packed-bf16");
+}
+
 /* By hand, of rank 4 on c_attn in 3 blocks: A (4, 32) and B (96, 4), 512 of each block, in whole lines of 32 elements. What is
  * frozen takes its 4 bytes, in bf16 2, once, also with replay; the optimizer knows the adapters alone. */
 TEST_EACH(frozen_weights_take_their_own_bytes_and_no_others, 2)
