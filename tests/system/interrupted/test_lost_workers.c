@@ -1,5 +1,6 @@
 /* Workers of a private run that are killed or stopped: it starts others, and ends with the bits of one that was left alone.
  * Real processes and signals. Those of a shared daemon: tests/system/interrupted/test_elastic.c. */
+#include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -15,13 +16,17 @@
 
 SUITE_LABELS(slow)
 
-static const char *const files[] = {"text.txt"};
+static const char *const files[] = {"text.txt"}, *const preferences[] = {"pairs.jsonl"};
 
 static void setup(void)
 {
     processes_setup();
     processes_config_with("model.json", 4, 4, 96, 64, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
     processes_text("text.txt", 4000);
+    expect("for i in $(seq 90); do printf '{\"prompt\": \"%s+1=\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\\n' $i "
+           "$((i + 1)) $((i - 1)); done >pairs.jsonl; eps train --model model.json --data text.txt --steps 1 --batch 2 "
+           "--device cpu --out first && eps export --model first/latest --out base",
+           0);
 }
 
 SUITE_TIMEOUT(180)
@@ -146,12 +151,13 @@ static const struct kind {
     uint32_t workers, parts;
     enum eps_optimizer_kind optimizer;
     enum eps_number number;
-    const char *freeze;
+    const char *freeze, *lora;
     enum eps_base base;
 } kinds[] = {
-    {"one part", 1, 1, EPS_ADAMW, EPS_FP32, NULL, EPS_BASE_DEFAULT},
-    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16, NULL, EPS_BASE_DEFAULT},
-    {"a base in NF4", 2, 2, EPS_ADAMW, EPS_FP32, "wpe.*,h.*.c_*.weight", EPS_BASE_NF4},
+    {"one part", 1, 1, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT},
+    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT},
+    {"a base in NF4", 2, 2, EPS_ADAMW, EPS_FP32, "wpe.*,h.*.c_*.weight", NULL, EPS_BASE_NF4},
+    {"adapters by preferences", 2, 2, EPS_ADAMW, EPS_FP32, NULL, "rank=4,dropout=0.1", EPS_BASE_INT8},
 };
 
 TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COUNT(kinds))
@@ -163,7 +169,9 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
 
     options.workers = kind->workers, options.parts = kind->parts, options.optimizer = kind->optimizer;
     options.precision = options.moments = options.grad_dtype = kind->number;
-    options.freeze = kind->freeze, options.base = kind->base;
+    options.freeze = kind->freeze, options.base = kind->base, options.lora = kind->lora;
+    if (kind->lora)
+        options.model = processes_path("base"), options.data = preferences, options.eval_data = *preferences;
     train(&options, &none);
     options.out = "struck";
     train(&options, &killed);
