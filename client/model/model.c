@@ -298,6 +298,8 @@ static int open_found(struct client_model *out, const struct client_model_name *
         rc = refuse_base(name, err);
     else if (is_directory && !weightless)
         rc = open_directory(out, found, err);
+    else if (is_directory && !realpath(found, out->directory))
+        rc = error_set(err, -errno, "%s: %s", found, strerror(errno));
     else if (!is_directory || !(rc = client_file_join(config, found, CHECKPOINT_CONFIG, err)))
         rc = open_alone(out, is_directory ? config : found, err);
     out->rewrite = NULL;

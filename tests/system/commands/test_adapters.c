@@ -109,10 +109,12 @@ TEST_EACH(frozen_weights_take_their_own_bytes_and_no_others, 2)
     ck_assert_double_eq(json_number_at(plan, "host.categories.replay.peak"), value * trained);
     ck_assert_double_eq(json_number_at(plan, "host.categories.first_moment.peak"), 4 * trained);
     ck_assert_double_eq(json_number_at(plan, "host.categories.second_moment.peak"), 4 * trained);
-    json_decref(plan);
     expect(print(TRAIN "--model base --lora rank=4,targets=c_attn --steps 2 --precision %s --out bytes-%d",
                  _i ? "bf16" : "fp32", _i),
            0, "at most (as planned)", "B (as planned)");
+    json_t *step = expect_json(print("tail -n 1 bytes-%d/metrics.jsonl", _i), 0);
+    ck_assert_double_eq(json_number_at(step, "host_bytes"), json_number_at(plan, "host.peak"));
+    json_decref(step), json_decref(plan);
 }
 
 /* A loss that eps eval prints, to compare with others. */
