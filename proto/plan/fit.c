@@ -195,8 +195,7 @@ int plan_fit(struct plan_fit *out, const struct plan_fit_asked *asked, struct er
 
     if (rc && rc != -ENOSPC && rc != -ENOMEM)
         return rc;
-    if (!rc)
-        plan_host_add_replay(&out->host, &out->setting, asked->model, &out->room);
+    plan_host_add_replay(&out->host, &out->setting, asked->model, &out->room);
     if (!rc)
         plan_host_add_slots(&out->host, asked->model, &out->setting, &out->room);
     plan_cost(&out->cost, &out->plans[0], asked->model, &out->setting, asked->devices[0].profile, NULL);

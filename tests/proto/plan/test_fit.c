@@ -89,6 +89,7 @@ TEST(a_cap_of_what_the_host_needs_suffices_and_a_byte_less_does_not)
     ck_assert_uint_eq(fit.host.total, need);
     asked.cap = need - 1;
     ck_assert_int_eq(plan_fit(&fit, &asked, NULL), -ENOMEM);
+    ck_assert_int_eq(fit.host.replay, PLAN_REPLAY_OVER_CAP); /* said of what does not fit, too */
     plan_fit_shortage(&shortage, &fit);
     ck_assert(shortage.capped);
     ck_assert_uint_eq(shortage.need, need);
