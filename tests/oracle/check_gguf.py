@@ -37,6 +37,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import tokens
 
@@ -355,33 +356,44 @@ def compare_tokens(name, reader, folder):
     return len(vocabulary)
 
 
-def visible(text):
-    """A run of bytes that is no UTF-8 is one U+FFFD for each byte in the decoder of Llama 2's tokens, valid ones among them, but
-    not in llama.cpp: such a run counts as one."""
-    return re.sub("[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f]+", "\ufffd", text).strip()
+def bytes_of(tokenizer):
+    """What llama.cpp writes for each token: a token that is a byte writes it, whether or not a character comes of it."""
+    letters = {v: k for k, v in bytes_to_unicode().items()} if "ByteLevel" in tokenizer.backend_tokenizer.to_str() else None
+
+    def of(token):
+        if re.fullmatch("<0x[0-9A-F]{2}>", token):
+            return bytes([int(token[3:5], 16)])
+        if letters and all(c in letters for c in token):
+            return bytes(letters[c] for c in token)
+        return token.replace("\u2581", " ").encode()
+    return [of(token) for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
 
 
 def compare_generated(name, programs, simple, file, model):
     """The likeliest tokens after a prompt. llama.cpp rounds keys, values and GELU to 16 bits, so where the texts part, the
     two tokens must be all but equally likely by transformers: their logits within a fiftieth of all logits' deviation."""
     theirs = subprocess.run([simple, "-m", file, "-n", str(N_GENERATED), PROMPT], capture_output=True)
-    ours = run(programs, "generate", "--model", model, "--prompt", PROMPT, "--tokens", N_GENERATED, "--temperature", 0,
-               "--device", "cpu")
+    ours = json.loads(run(programs, "generate", "--model", model, "--prompt", PROMPT, "--tokens", N_GENERATED,
+                          "--temperature", 0, "--device", "cpu", "--json"))["ids"]
     if theirs.returncode:
         sys.exit(f"{name}: {simple}: {theirs.stderr.decode(errors='replace')[-2000:]}")
-    text = theirs.stdout.decode(errors="replace").removeprefix(SPECIAL[MODELS[name][3]][0] or "").strip()
-    if visible(text) == visible(ours):
-        return
+    rest = theirs.stdout.removesuffix(b"\n")
+    rest = rest[rest.index(PROMPT.encode()) + len(PROMPT.encode()):]
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    ids = [tokenizer(each)["input_ids"] for each in (text, ours.strip())]
-    at = next((i for i, pair in enumerate(zip(*ids)) if pair[0] != pair[1]), min(map(len, ids)))
-    if at >= min(map(len, ids)):
-        sys.exit(f"{name}: llama.cpp writes {text!r}, eps {ours.strip()!r}")
+    written = bytes_of(tokenizer)
+    for at, token in enumerate(ours):
+        if not rest.startswith(written[token]):
+            break
+        rest = rest[len(written[token]):]
+    else:
+        return
+    context = tokenizer(PROMPT)["input_ids"] + ours[:at]
     with torch.no_grad():
-        logits = transformers.AutoModelForCausalLM.from_pretrained(model)(torch.tensor([ids[0][:at]])).logits[0, -1].float()
-    gap = abs(logits[ids[0][at]] - logits[ids[1][at]]) / logits.std()
+        logits = transformers.AutoModelForCausalLM.from_pretrained(model)(torch.tensor([context])).logits[0, -1].float()
+    other = max(float(logits[i]) for i, b in enumerate(written) if b and rest.startswith(b))
+    gap = abs(float(logits[ours[at]]) - other) / float(logits.std())
     if gap > 0.02:
-        sys.exit(f"{name}: llama.cpp writes {text!r}, eps {ours.strip()!r}: {gap:.3f} deviations apart")
+        sys.exit(f"{name}: llama.cpp goes on with {rest!r}, eps with {written[ours[at]]!r}: {gap:.3f} deviations apart")
 
 
 def check(name, options, work):

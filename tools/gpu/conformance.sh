@@ -46,7 +46,7 @@ part_conformance() {
     for test in "${tests[@]}"; do
         [[ " ${core[*]} " != *" $test "* ]] || continue
         case $test in
-        test_norm | test_rope | test_glu | test_rows | test_dropout | test_softmax)
+        test_attention_cached | test_norm | test_rope | test_glu | test_rows | test_dropout | test_softmax)
             conforms "$test" "$test" 25 ;; # cuDNN has no part in it, and takes long to begin
         *) conforms "$test" "$test" 40 "${EPS_CUDNN-}" ;;
         esac

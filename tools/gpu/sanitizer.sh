@@ -43,7 +43,7 @@ cut_off() {
 }
 
 part_memcheck() {
-    watched memcheck-attention memcheck $((allowed - 5)) test_attention
+    watched memcheck-attention memcheck $((allowed - 5)) test_attention test_attention_cached
 }
 
 part_sanitizer() {

@@ -288,3 +288,58 @@ TEST(models_that_cannot_keep_documents_apart_are_refused)
     ck_assert_holds(err.text, "batch norm mixes them", "leave out --pack");
     model_free(&model);
 }
+
+/* ---- Positions in a minibatch ---- */
+
+static uint32_t pick_one(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    (void)source, (void)step, (void)n_before;
+    *out = (struct client_sample){0};
+    return 1;
+}
+
+static uint32_t length_of_six(const struct client_source *source, enum client_part part,
+                              const struct client_sample *samples, uint32_t n)
+{
+    (void)source, (void)part, (void)samples, (void)n;
+    return 6;
+}
+
+/* Documents of 2 tokens, and of 3. */
+static int read_two(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                    struct client_sample sample, struct error *err)
+{
+    static const uint32_t positions[] = {0, 1, 0, 1, 2};
+
+    (void)source, (void)part, (void)sample, (void)err;
+    memcpy(row->at[CLIENT_FIELD_POSITIONS], positions, sizeof positions);
+    ck_assert_ptr_null(row->at[CLIENT_FIELD_ROWS]);
+    return 0;
+}
+
+/* What a source leaves of positions is padding: documents of one token each, in rows of none too. */
+TEST(a_source_with_positions_packs)
+{
+    static const struct client_source_ops packs = {.fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS |
+                                                             1u << CLIENT_FIELD_POSITIONS,
+                                                   .pick = pick_one,
+                                                   .length = length_of_six,
+                                                   .read_row = read_two};
+    const uint32_t expected[12] = {0, 1, 0, 1, 2};
+    struct client_sample sample;
+    struct client_source source = {.ops = &packs, .batch = 1, .samples = &sample},
+                         other = {.ops = &client_source_labelled};
+    uint32_t ids[12], labels[12], positions[13];
+    const struct client_buffer buffer = {
+        .at = {[CLIENT_FIELD_IDS] = ids, [CLIENT_FIELD_LABELS] = labels, [CLIENT_FIELD_POSITIONS] = positions},
+        .n_rows = 2,
+        .seq = 6};
+    struct client_minibatch minibatch;
+
+    positions[12] = 77;
+    ck_assert(client_source_packs(&source) && !client_source_packs(&other));
+    ck_assert_int_eq(client_source_fill(&minibatch, &buffer, &source, 0, 0, NULL), 0);
+    ck_assert_uint_eq(minibatch.n_tokens, 6);
+    ck_assert_mem_eq(positions, expected, sizeof expected);
+    ck_assert_uint_eq(positions[12], 77); /* nothing behind them is touched */
+}

@@ -266,58 +266,6 @@ TEST_EACH(every_held_out_row_is_evaluated_once, KINDS)
     close_kind(&o);
 }
 
-/* ---- rows of several documents ---- */
-
-static uint32_t pick_one(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
-{
-    (void)source, (void)step, (void)n_before;
-    *out = (struct client_sample){0};
-    return 1;
-}
-
-static uint32_t length_of_six(const struct client_source *source, enum client_part part,
-                              const struct client_sample *samples, uint32_t n)
-{
-    (void)source, (void)part, (void)samples, (void)n;
-    return 6;
-}
-
-/* Documents of 2 tokens, and of 3. */
-static int read_two(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                    struct client_sample sample, struct error *err)
-{
-    static const uint32_t positions[] = {0, 1, 0, 1, 2};
-
-    (void)source, (void)part, (void)sample, (void)err;
-    memcpy(row->at[CLIENT_FIELD_POSITIONS], positions, sizeof positions);
-    ck_assert_ptr_null(row->at[CLIENT_FIELD_ROWS]);
-    return 0;
-}
-
-/* What a source leaves of positions is padding: documents of one token each, in rows of none too. */
-TEST(a_source_with_positions_packs)
-{
-    static const struct client_source_ops packs = {.fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS |
-                                                             1u << CLIENT_FIELD_POSITIONS,
-                                                   .pick = pick_one,
-                                                   .length = length_of_six,
-                                                   .read_row = read_two};
-    const uint32_t expected[12] = {0, 1, 0, 1, 2};
-    struct client_sample sample;
-    struct client_source source = {.ops = &packs, .batch = 1, .samples = &sample},
-                         other = {.ops = &client_source_labelled};
-    struct client_minibatch minibatch;
-    struct memory m;
-    struct client_buffer buffer = guarded(&m, 6);
-
-    buffer.n_rows = 2;
-    ck_assert(client_source_packs(&source) && !client_source_packs(&other));
-    ck_assert_int_eq(client_source_fill(&minibatch, &buffer, &source, 0, 0, NULL), 0);
-    ck_assert_uint_eq(minibatch.n_tokens, 6);
-    ck_assert_mem_eq(buffer.at[CLIENT_FIELD_POSITIONS], expected, sizeof expected);
-    ck_assert_uint_eq(m.at[CLIENT_FIELD_POSITIONS][13], GUARD);
-}
-
 /* Rows that a minibatch has no sample for are empty ones: no label, and of one token. */
 TEST_EACH(a_minibatch_that_is_not_full_ends_with_empty_rows, KINDS)
 {
