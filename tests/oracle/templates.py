@@ -292,6 +292,7 @@ FAMILIES = {"chatml": CHATML, "thinking": THINKING, "llama2": LLAMA2, "llama3": 
 # What the templates above do not reach: white space, values, filters and tests, scopes.
 CONSTRUCTS = [
     "a\n  {% if true %}\n  b\n  {% endif %}\n c\n", "{% if true %}x{% endif %}\n\ny", "  {%+ if true %} x {%- endif +%}\n z",
+    "a{% if true %}b{% endif %}\n\n", "{{ '\\x4A\\u00E9\\uFFFD' }}", "{{ {} is sequence }}{{ namespace(a=1) is sequence }}",
     "a {{- ' b ' -}} \n\t c", "a {# no #} b\n  {# line #}\nc {#- x -#} d\n", "\r\na\r\n{% if 1 %}\r\nb{% endif %}\r",
     "a\u3000{{- 1 -}}\u2003b\u00a0", "{{ '}}' }}{{ \"%}\" }}{{ {'a': {'b': 1}}['a']['b'] }}", "{{ 'a' 'b' \"c\" }}{{ 'it\\'s \\x41\\u00e9\\t\\q' }}",
     "{{ 1 + 2 * 3 - 4 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ 2 - -3 }} {{ 1_000 }} {{ (1 + 2) * 3 }}",
