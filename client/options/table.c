@@ -311,8 +311,7 @@ static const struct eps_option rows[] = {
      .train = "how frozen weights are kept on the host and sent to the device, which decodes them as it computes: full "
               "(the type of --precision), bf16, or the matrices of the layers in int8 or nf4, as bitsandbytes codes "
               "them, and the rest in bf16: 4, 2, 1 or 0.56 bytes a parameter. Default full; for files that are "
-              "quantised, the form that keeps their values: "
-              "nf4, int8, or bf16 for MXFP4",
+              "quantised, the form that keeps their values: nf4, int8, or bf16 for MXFP4",
      .plan = "how frozen weights are kept and sent, as in eps train"},
     {.name = "--lora",
      .value = "KEY=VALUE,...",

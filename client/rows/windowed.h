@@ -14,7 +14,8 @@ struct client_windowed {
     uint64_t seed;
 };
 
-/* Refuse options of other rows. _for: reader says what reads, or is, a stream of text, as in "the data are". -EDOM. */
+/* Refuse options that are for other rows. -EDOM. reader, where it is given, stands in the sentence "--pack is for
+ * conversations, and READER a stream of text"; else it is "the data are". */
 int client_windowed_check(const struct eps_train_options *asked, struct error *err);
 int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err);
 int client_windowed_check_for(const struct eps_train_options *asked, const char *reader, struct error *err);

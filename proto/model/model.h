@@ -45,9 +45,8 @@ struct model_config {
     bool has_padding;        /* the input does not train the row of token `padding` in the table of tokens */
     uint32_t padding;        /* a token, if has_padding */
     struct model_adapter adapter;
-    enum form
-        coded; /* the form that keeps the values of quantised files (quantization_config); FORM_VALUES: none does */
-    union {    /* the family's own numbers: only its own file reads them */
+    enum form coded; /* keeps the values of files that are quantised (quantization_config); FORM_VALUES: none does */
+    union {          /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;
         struct encoder_config encoder;

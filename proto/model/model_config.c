@@ -312,8 +312,11 @@ static bool skips_head_alone(const json_t *skipped)
     const json_t *module;
     size_t i;
 
-    json_array_foreach(skipped, i, module) if (!json_is_string(module) ||
-                                               strcmp(json_string_value(module), "lm_head") != 0) return false;
+    json_array_foreach(skipped, i, module)
+    {
+        if (!json_is_string(module) || strcmp(json_string_value(module), "lm_head") != 0)
+            return false;
+    }
     return true;
 }
 
