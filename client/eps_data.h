@@ -62,6 +62,7 @@ struct eps_data_row {
     uint64_t number;  /* from 1, over all files */
     const char *path; /* of a conversation the file; else "" */
     uint64_t line;    /* and the line, from 1; else 0 */
+    const char *side; /* of a preference "chosen" or "rejected"; else NULL */
     enum eps_fate fate;
     const struct eps_data_token *tokens; /* (n), also those that are not seen */
     size_t n;
@@ -75,6 +76,7 @@ enum { EPS_DATA_QUANTILES = 4 };
 
 struct eps_data_counts {
     bool conversations;       /* else windows of a stream of text */
+    bool preferences;         /* the conversations are; a preference is two rows */
     uint32_t seq;             /* resolved */
     uint64_t n_lines, n_rows; /* a conversation may make several rows */
     uint64_t n_documents;     /* in packed rows: of the data, as often as an epoch takes each */

@@ -88,7 +88,7 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     fprintf(out, "model        %s%s%s, %s parameters\n", o->model, *o->model_note ? ", " : "", o->model_note,
             text_count(count, n_parameters));
     if (o->lora)
-        fprintf(out, "adapters     %s\n", o->lora);
+        fprintf(out, "adapters     %s%s%s\n", o->lora, o->base > EPS_BASE_FULL ? ", the base" : "", text_base(o->base));
     if (o->freeze)
         fprintf(out, "frozen       %s%s\n", o->freeze, text_base(o->base));
     fprintf(out, "data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",

@@ -132,6 +132,8 @@ static void print_row(struct data *d, const struct eps_data_row *row)
            terminal_style(stdout, TERMINAL_PLAIN));
     if (row->line > 0)
         printf(", %s:%" PRIu64, row->path, row->line);
+    if (row->side)
+        printf(", %s", row->side);
     if (row->n_documents > 0)
         printf(", %zu document%s", row->n_documents, row->n_documents > 1 ? "s" : "");
     printf(": %zu tokens, %" PRIu64 " trained", row->n, count_trained(row->tokens, row->n_seen));
@@ -170,11 +172,11 @@ static json_t *row_json(const struct eps_data_row *row)
         json_array_append_new(trained, json_integer(token->trained && i < row->n_seen));
         free(text);
     }
-    return json_pack("{s:I, s:o, s:o, s:s, s:I, s:o, s:o, s:o, s:o*}", "row", (json_int_t)row->number, "file",
+    return json_pack("{s:I, s:o, s:o, s:s*, s:s, s:I, s:o, s:o, s:o, s:o*}", "row", (json_int_t)row->number, "file",
                      row->line > 0 ? text_json(row->path) : json_null(), "line",
-                     row->line > 0 ? json_integer((json_int_t)row->line) : json_null(), "fate", fates[row->fate],
-                     "seen", (json_int_t)row->n_seen, "ids", ids, "texts", texts, "trained", trained, "documents",
-                     documents_json(row));
+                     row->line > 0 ? json_integer((json_int_t)row->line) : json_null(), "side", row->side, "fate",
+                     fates[row->fate], "seen", (json_int_t)row->n_seen, "ids", ids, "texts", texts, "trained", trained,
+                     "documents", documents_json(row));
 }
 
 static void on_row(void *user, const struct eps_data_row *row)
@@ -197,12 +199,14 @@ static json_t *counts_json(const struct eps_data_counts *c)
         json_object_set_new(quantiles, name, json_integer((json_int_t)c->quantiles[i]));
     }
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o*}", "kind",
-                     c->conversations ? "conversations" : "text", "seq", (json_int_t)c->seq, "lines",
-                     (json_int_t)c->n_lines, "rows", (json_int_t)c->n_rows, "tokens", (json_int_t)c->n_tokens,
-                     "trained", (json_int_t)c->n_trained, "cut", (json_int_t)c->n_cut, "dropped",
-                     (json_int_t)c->n_dropped, "unanswered", (json_int_t)c->n_unanswered, "longest",
-                     (json_int_t)c->longest, "quantiles", quantiles, "documents",
-                     c->n_documents > 0 ? json_integer((json_int_t)c->n_documents) : NULL);
+                     c->preferences     ? "preferences"
+                     : c->conversations ? "conversations"
+                                        : "text",
+                     "seq", (json_int_t)c->seq, "lines", (json_int_t)c->n_lines, "rows", (json_int_t)c->n_rows,
+                     "tokens", (json_int_t)c->n_tokens, "trained", (json_int_t)c->n_trained, "cut",
+                     (json_int_t)c->n_cut, "dropped", (json_int_t)c->n_dropped, "unanswered",
+                     (json_int_t)c->n_unanswered, "longest", (json_int_t)c->longest, "quantiles", quantiles,
+                     "documents", c->n_documents > 0 ? json_integer((json_int_t)c->n_documents) : NULL);
 }
 
 static void print_counts(const struct eps_data_counts *c)
@@ -250,8 +254,9 @@ int command_data(int argc, char **argv)
         {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "with --pack: as in eps train"},
         {"--limit", "N", ARGUMENT_NUMBER, &options.limit, "show the first N rows; default 10. All rows are counted"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
-         "print one object: rows, a list of objects with row, file, line, fate, seen, ids, texts, trained and, with "
-         "--pack, documents; and counts"},
+         "print one object: rows, a list of objects with row, file, line, side of a preference, fate, seen, ids, "
+         "texts, "
+         "trained and, with --pack, documents; and counts"},
     };
     const struct command command = {
         "eps data",

@@ -105,6 +105,9 @@ static int show_documents(struct show *s, const struct client_documents *documen
         const enum eps_fate fate = client_documents_fate(documents, k, seq, s->options->long_rows);
         const struct eps_data_row row = {.path = s->data.files[document->file].path,
                                          .line = document->line,
+                                         .side = !s->counts.preferences ? NULL
+                                                 : k % 2                ? "rejected"
+                                                                        : "chosen",
                                          .fate = fate,
                                          .n = document->n,
                                          .n_seen = fate == EPS_KEPT || fate == EPS_CUT
@@ -142,7 +145,7 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
     } else {
         if (s->counts.seq == 0)
             s->counts.seq = client_documents_seq(client_documents_longest(&documents), n_positions);
-        s->counts.conversations = true;
+        s->counts.conversations = true, s->counts.preferences = pairs;
         s->counts.n_lines = documents.n_lines;
         s->lengths = calloc(documents.n + 1, sizeof *s->lengths);
         rc = show_documents(s, &documents, err);
@@ -279,8 +282,10 @@ static int show_windows(struct show *s, struct client_source *source, struct err
     s->lengths = calloc(n + 1, sizeof *s->lengths);
     if (!ids || !s->lengths)
         rc = error_set(err, -ENOMEM, "out of memory");
+    else if (s->data.n == 0)
+        rc = error_set(err, -EINVAL, "%s is empty, or blank: give more data", s->options->data[0]);
     else if (n == 0)
-        rc = error_set(err, -EINVAL, "--data %s: too few tokens for a row of --seq %u and the token after it",
+        rc = error_set(err, -EINVAL, "%s: too few tokens for a row of --seq %u and the token after it",
                        s->options->data[0], s->counts.seq);
     for (uint64_t k = 0; !rc && k < n; k++) {
         rc = show_window(s, source, k, ids, err);

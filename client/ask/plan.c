@@ -35,6 +35,7 @@ struct question {
     uint64_t config_bytes, side_bytes; /* of the job's files */
     uint64_t header_bytes;             /* of its weights' files */
     uint32_t n_files;                  /* of weights */
+    enum form coded;                   /* of those files: weights_form */
     uint64_t saved_bytes;              /* of those files in a checkpoint */
     struct model model;
     struct profile profile;
@@ -80,6 +81,8 @@ static void read_headers(struct question *q, const struct eps_train_options *in)
         return;
     if (client_model_header_bytes(&q->header_bytes, &model, NULL) == 0)
         q->n_files = model.n_weights;
+    if (model.n_weights > 0 && client_model_match(&model, NULL) == 0)
+        q->coded = model.form;
     client_model_close(&model);
 }
 
@@ -140,7 +143,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
                                        .least = 1,
                                        .fresh = true,
                                        .adapts = q->config.adapter.rank > 0,
-                                       .coded = q->config.coded,
+                                       .coded = q->coded,
                                        .n_tokens = (uint64_t)1 << 40}; /* enough for any batch, as are the rows */
     const uint32_t n_workers = in->workers ? in->workers : 1;
     struct eps_train_options options = *in;
@@ -160,6 +163,16 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
     return rc;
 }
 
+static int check_preferences(const struct question *q, const struct eps_train_options *in, struct error *err)
+{
+    if (isnan(in->dpo_beta))
+        return 0;
+    if (q->task || q->config.family->masked)
+        return error_set(err, -EDOM, "--dpo-beta is for models that predict the next token, and this %s model does not",
+                         q->config.family->model_type);
+    return in->pack ? error_set(err, -EDOM, "--pack is not for preferences: leave it out, or --dpo-beta") : 0;
+}
+
 static void close_question(struct question *q)
 {
     model_free(&q->model);
@@ -172,6 +185,8 @@ static int open_question(struct question *q, const struct eps_train_options *in,
     if (!in->model)
         return error_set(err, -EDOM, "--model is missing: name a directory, a config.json or a preset");
     int rc = read_config(q, in, err);
+    if (!rc)
+        rc = check_preferences(q, in, err);
     if (!rc)
         rc = resolve(q, in, err);
     if (!rc)

@@ -255,6 +255,7 @@ struct lora {
     json_t *targets; /* a list, or "all-linear"; owned */
     double rank, alpha, dropout;
     bool rslora;
+    unsigned given; /* bits: rank, alpha, dropout */
 };
 
 static int read_number(double *out, const char *text, const char *key, double least, double most, struct error *err)
@@ -270,6 +271,7 @@ static int read_number(double *out, const char *text, const char *key, double le
 /* One word of the list: "rank=16", or one more target. *targets: the words behind targets=. */
 static int read_word(struct lora *out, const char *word, bool *targets, struct error *err)
 {
+    static const char *const keys[] = {"rank", "alpha", "dropout"};
     const char *equals = strchr(word, '=');
     const size_t n = equals ? (size_t)(equals - word) : 0;
 
@@ -292,6 +294,13 @@ static int read_word(struct lora *out, const char *word, bool *targets, struct e
         return json_array_append_new(out->targets, json_string(word))
                    ? error_set(err, -EDOM, "--lora targets=%.60s: not UTF-8", word)
                    : 0;
+    }
+    for (unsigned k = 0; k < sizeof keys / sizeof *keys; k++) {
+        if (n != strlen(keys[k]) || strncmp(word, keys[k], n) != 0)
+            continue;
+        if (out->given >> k & 1)
+            return error_set(err, -EDOM, "--lora has %s twice: leave one out", keys[k]);
+        out->given |= 1u << k;
     }
     if (n == 4 && strncmp(word, "rank", n) == 0) {
         const int rc = read_number(&out->rank, equals + 1, "rank", 1, ADAPTER_MOST_RANK, err);

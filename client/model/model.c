@@ -405,6 +405,8 @@ static int match(struct client_model *out, char *drawn, struct error *err)
         weights_missing(drawn, &weights, &model);
     if (!rc && !find_dtype(&out->dtype, out))
         out->dtype = weights_type(&weights, &model);
+    if (!rc)
+        out->form = weights_form(&weights, &model);
     weights_close(&weights);
     model_free(&model);
     return rc;

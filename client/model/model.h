@@ -28,6 +28,7 @@ struct client_model {
     unsigned n_weights;                         /* 0: fresh weights; of an adapter, the last one is its own */
     enum number_type precision;                 /* precision of its training, if its checkpoint says; else fp32 */
     enum safetensors_type dtype;                /* type of the weights as they came: client_model_match */
+    enum form form;                             /* that keeps the files' values: weights_form, by client_model_match */
     const struct client_model_rewrite *rewrite; /* borrowed while the model is opened, else NULL */
     bool rewritten;                             /* the config is not the directory's own: client_model_open_as */
     char wrapper[WRAPPER_NOTE_BYTES]; /* the model that its text model is a part of (proto/model/wrapper.h); else "" */

@@ -202,6 +202,10 @@ static int check_clip(const char *option, double value, struct error *err)
     return error_set(err, -EDOM, "%s %g is not a number above 0: leave it out for no clipping", option, value);
 }
 
+_Static_assert(EPS_BASE_BF16 - EPS_BASE_FULL == FORM_BF16 && EPS_BASE_INT8 - EPS_BASE_FULL == FORM_INT8 &&
+                   EPS_BASE_NF4 - EPS_BASE_FULL == FORM_NF4,
+               "enum eps_base has the forms in their order");
+
 /* Frozen weights that came quantised keep their form. */
 static void resolve_base(struct eps_train_options *o, const struct client_facts *facts)
 {
@@ -301,7 +305,6 @@ static enum number_type number_of(enum eps_number number)
     return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
 }
 
-/* As enum eps_base has them, from EPS_BASE_FULL on. */
 static enum form form_of(enum eps_base base)
 {
     return base == EPS_BASE_DEFAULT ? FORM_VALUES : (enum form)(base - EPS_BASE_FULL);
@@ -477,7 +480,7 @@ static int resolve_rows(struct eps_train_options *o, const struct eps_train_opti
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
                            const struct client_facts *facts, struct error *err)
 {
-    const char *successor = facts->masked ? "" : " and the token after it";
+    const char *successor = facts->masked ? "" : " and the token after it", *first = in->n_data ? in->data[0] : "";
     uint64_t n_train, window;
 
     *out = *in;
@@ -498,20 +501,17 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     n_train = client_options_n_train(out, facts->n_tokens);
     window = (uint64_t)out->seq + !facts->masked;
     if (facts->n_tokens == 0 || (out->eval_data && facts->n_eval_tokens == 0))
-        return error_set(err, -EINVAL, "%s %s is empty, or blank: give more data",
-                         facts->n_tokens == 0 ? "--data" : "--eval-data",
-                         facts->n_tokens > 0 ? out->eval_data
-                         : out->n_data       ? out->data[0]
-                                             : "");
+        return error_set(err, -EINVAL, "%s %s%s is empty, or blank: give more data",
+                         facts->n_tokens == 0 ? "--data" : "--eval-data", facts->n_tokens == 0 ? first : out->eval_data,
+                         facts->n_tokens == 0 && out->n_data > 1 ? " and more" : "");
     if (out->eval_data && facts->n_eval_tokens < window)
         return error_set(err, -EINVAL, "--eval-data %s: %" PRIu64 " tokens are too few for a window of --seq %u%s",
                          out->eval_data, facts->n_eval_tokens, out->seq, successor);
     if (n_train < window)
         return error_set(err, -EINVAL,
-                         "--data %s: %" PRIu64 " tokens are too few for %s of --seq %u%s: give more data%s",
-                         out->n_data ? out->data[0] : "", facts->n_tokens,
-                         out->eval_data ? "a window" : "two windows (one is held out)", out->seq, successor,
-                         out->seq > 1 ? " or a lower --seq" : "");
+                         "--data %s: %" PRIu64 " tokens are too few for %s of --seq %u%s: give more data%s", first,
+                         facts->n_tokens, out->eval_data ? "a window" : "two windows (one is held out)", out->seq,
+                         successor, out->seq > 1 ? " or a lower --seq" : "");
     const uint64_t n_windows = (n_train - !facts->masked) / out->seq;
     if (out->batch == 0)
         out->batch = facts->preset

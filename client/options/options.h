@@ -53,7 +53,7 @@ struct client_facts {
     uint32_t least;         /* the least seq that all rows have room in */
     bool fresh;             /* the model has no weights */
     bool adapts;            /* adapters are trained */
-    enum form coded;        /* model_config.coded */
+    enum form coded;        /* of the model's files: weights_form */
     bool resumed;           /* the run is resumed: options are the stored ones, apart from those that may differ */
     uint64_t batch_step;    /* first step with the current batch: 0, unless --change altered it */
     uint64_t batch_row;     /* the run's row at which that step begins */

@@ -225,7 +225,8 @@ static const struct eps_option rows[] = {
      .offset = AT(lr),
      .key = 9,
      .resume = EPS_RESUME_CHANGES,
-     .train = "peak learning rate; default 3e-4 for fresh weights, else 2e-5; presets: 3e-3 for text-small, 2e-3 for "
+     .train = "peak learning rate; default 3e-4 for fresh weights, 2e-4 with --lora, else 2e-5; presets: 3e-3 for "
+              "text-small, 2e-3 for "
               "byte-small, 1e-3 for the medium ones"},
     {.name = "--min-lr",
      .value = "X",
@@ -311,7 +312,7 @@ static const struct eps_option rows[] = {
      .train = "how frozen weights are kept on the host and sent to the device, which decodes them as it computes: full "
               "(the type of --precision), bf16, or the matrices of the layers in int8 or nf4, as bitsandbytes codes "
               "them, and the rest in bf16: 4, 2, 1 or 0.56 bytes a parameter. Default full; for files that are "
-              "quantised, the form that keeps their values: nf4, int8, or bf16 for MXFP4",
+              "quantised, the form that keeps all their values, if there is one: nf4, int8, or bf16 for MXFP4",
      .plan = "how frozen weights are kept and sent, as in eps train"},
     {.name = "--lora",
      .value = "KEY=VALUE,...",

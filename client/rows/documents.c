@@ -124,7 +124,8 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
                                                                layout == CLIENT_LAYOUT_TEXT ? "text" : "completion"),
                                                add_document, r, err);
     case CLIENT_LAYOUT_PREFERENCE:
-        return error_set(err, -EINVAL, "it is a preference, and other lines are not: train on preferences alone");
+        return error_set(err, -EINVAL,
+                         "it is a preference, and other data of this run are not: train on preferences alone");
     case CLIENT_LAYOUT_NONE:
         break;
     }
@@ -144,8 +145,8 @@ static int take_preference(struct reading *r, json_t *object, struct error *err)
 
     for (int i = 0; !rc && i < 2; i++) {
         json_t *choice = client_layout_choice(&rc, object, i == 0, err);
-        if (!rc)
-            rc = take_object(r, choice, err);
+        if (!rc && (rc = take_object(r, choice, err)) == -EINVAL)
+            error_prefix(err, i ? "rejected" : "chosen");
         json_decref(choice);
         if (!rc && r->documents->n != before + 1 + (size_t)i)
             rc = error_set(err, -EINVAL,

@@ -229,7 +229,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .least = rows.least,
         .fresh = run->model.n_weights == 0,
         .adapts = run->model.config.adapter.rank > 0,
-        .coded = run->model.n_weights > 0 ? run->model.config.coded : FORM_VALUES,
+        .coded = run->model.form,
         .preset = run->preset,
         .resumed = run->continues,
         .separated = run->data.separated || run->eval_data.separated,

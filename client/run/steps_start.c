@@ -28,6 +28,7 @@ static int find_references(struct client_steps *s, bool begins, struct error *er
 {
     struct client_source *source = s->run->source;
     const size_t n = (size_t)source->n_references[CLIENT_TRAIN] + source->n_references[CLIENT_HELD_OUT];
+    const uint64_t texts = s->run->data.hash ^ 3 * s->run->eval_data.hash;
     int rc;
 
     if (!source->references)
@@ -36,7 +37,7 @@ static int find_references(struct client_steps *s, bool begins, struct error *er
         const char *from = s->run->resume.in_place ? s->run->directory : s->run->resume.path;
         const int fd = open(from, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         rc = fd < 0 ? error_set(err, -errno, "%s: %s", from, strerror(errno))
-                    : client_references_read(source->references, n, fd, err);
+                    : client_references_read(source->references, n, texts, fd, err);
         if (rc && fd >= 0)
             error_prefix(err, from);
         if (fd >= 0)
@@ -47,7 +48,7 @@ static int find_references(struct client_steps *s, bool begins, struct error *er
         client_steps_note(s, "measuring log p of all texts by the model before its training, the reference");
         rc = client_job_refer(s->job, source, (s->opened + 1) % 2, err);
     }
-    return rc ? rc : client_references_write(s->run->directory_fd, source->references, n, err);
+    return rc ? rc : client_references_write(s->run->directory_fd, source->references, n, texts, err);
 }
 
 /* Decides as the run did so far. */

@@ -296,6 +296,19 @@ static uint64_t codes_bytes(const struct coded *coded, uint64_t first, uint64_t 
     return coded->kind == CODED_ROWS ? n : (first + n + 1) / 2 - first / 2;
 }
 
+enum form coded_form(const struct coded *coded)
+{
+    float table[16];
+
+    if (coded->kind == CODED_ROWS)
+        return FORM_INT8;
+    if (coded->kind == CODED_MXFP4)
+        return FORM_BF16;
+    if (coded->block != FORM_BLOCK || safetensors_read(table, coded->table, 0, 16, NULL) != 0)
+        return FORM_VALUES;
+    return memcmp(table, form_nf4, sizeof table) == 0 ? FORM_NF4 : FORM_VALUES;
+}
+
 uint64_t coded_most(const struct coded *coded)
 {
     enum { ENOUGH = SAFETENSORS_SCALES - 1 }; /* one fewer, as the window may begin within a block */

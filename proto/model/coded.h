@@ -17,6 +17,7 @@
 #ifndef PROTO_MODEL_CODED_H
 #define PROTO_MODEL_CODED_H
 
+#include "proto/base/form.h"
 #include "proto/model/safetensors.h"
 
 enum coded_kind { CODED_TABLE, CODED_ROWS, CODED_MXFP4 };
@@ -36,6 +37,10 @@ struct coded {
  * headers have to spare. -EINVAL with a sentence: a companion is missing, misshapen or of another type;
  * -ENOMEM, -EIO. */
 int coded_find(struct safetensors *files, unsigned n_files, struct error *err);
+
+/* The form that codes the same values again without a change (proto/base/form.h); of MXFP4 bf16, which holds them all.
+ * FORM_VALUES: none does, or the table of codes cannot be read. */
+enum form coded_form(const struct coded *coded);
 
 /* As safetensors_most, safetensors_window and safetensors_convert. */
 uint64_t coded_most(const struct coded *coded);

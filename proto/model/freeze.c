@@ -24,6 +24,15 @@ static bool is_matrix(const struct model *m, const struct model_unit *unit, cons
     return u >= first && u - first < n && m->tensors[piece->tensor].n_dims == 2;
 }
 
+bool model_is_matrix(const struct model *m, uint32_t tensor)
+{
+    for (uint32_t u = 0; u < m->n_units; u++)
+        for (uint32_t p = m->units[u].first_piece; p < m->units[u].first_piece + m->units[u].n_pieces; p++)
+            if (m->pieces[p].tensor == tensor)
+                return is_matrix(m, &m->units[u], &m->pieces[p]);
+    return false;
+}
+
 /* Frozen ones are in the job's type, or coded. A unit has its pieces in this order. */
 enum kind { TRAINED, VALUES, CODED, KINDS };
 

@@ -45,8 +45,7 @@ struct model_config {
     bool has_padding;        /* the input does not train the row of token `padding` in the table of tokens */
     uint32_t padding;        /* a token, if has_padding */
     struct model_adapter adapter;
-    enum form coded; /* keeps the values of files that are quantised (quantization_config); FORM_VALUES: none does */
-    union {          /* the family's own numbers: only its own file reads them */
+    union { /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;
         struct encoder_config encoder;
@@ -270,6 +269,9 @@ enum { MODEL_FREEZE_BYTES = 256 }; /* maximum length of a list of patterns, its 
 struct model_base {
     enum form matrices, others;
 };
+
+/* True for a matrix of a layer with a program, which products read. */
+bool model_is_matrix(const struct model *model, uint32_t tensor);
 
 /* The forms for --base. FORM_VALUES: all frozen tensors have the job's type. FORM_BF16: all are bf16. Otherwise
  * matrices have this form, as bitsandbytes replaces linear layers alone, and all others are bf16. What would be coded

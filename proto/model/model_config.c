@@ -306,37 +306,6 @@ static bool is_read_coded(const json_t *quantization)
     return method && (strcmp(method, "bitsandbytes") == 0 || strcmp(method, "mxfp4") == 0);
 }
 
-/* True unless it names modules of the blocks. */
-static bool skips_head_alone(const json_t *skipped)
-{
-    const json_t *module;
-    size_t i;
-
-    json_array_foreach(skipped, i, module)
-    {
-        if (!json_is_string(module) || strcmp(json_string_value(module), "lm_head") != 0)
-            return false;
-    }
-    return true;
-}
-
-/* Where only some blocks are quantised, no form keeps the values of all. */
-static enum form read_form(const json_t *quantization)
-{
-    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
-    const char *code = json_string_value(json_object_get(quantization, "bnb_4bit_quant_type"));
-
-    if (method && strcmp(method, "mxfp4") == 0)
-        return FORM_BF16;
-    if (!skips_head_alone(json_object_get(quantization, "llm_int8_skip_modules")))
-        return FORM_VALUES;
-    if (json_is_true(json_object_get(quantization, "load_in_8bit")))
-        return FORM_INT8;
-    return json_is_true(json_object_get(quantization, "load_in_4bit")) && code && strcmp(code, "nf4") == 0
-               ? FORM_NF4
-               : FORM_VALUES;
-}
-
 /* Accepts the keys that the family has, and those that change nothing. */
 static int check_pair(const struct family *family, const char *name, const json_t *value, struct error *err)
 {
@@ -507,7 +476,6 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
     if (json_object_get(object, ADAPTER_KEY) &&
         (rc = model_adapter_read(&out->adapter, json_object_get(object, ADAPTER_KEY), err)) != 0)
         return rc;
-    out->coded = read_form(json_object_get(object, "quantization_config"));
     family->complete(out);
     rc = model_config_check(out, err);
     return rc ? rc : read_padding(out, object, err);

@@ -378,6 +378,27 @@ void weights_close(struct weights *weights)
     *weights = (struct weights){0};
 }
 
+enum form weights_form(const struct weights *weights, const struct model *model)
+{
+    enum form form = FORM_VALUES;
+    bool any = false;
+
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        const struct safetensors_entry *entry = weights->entries[t];
+        if (!entry || is_adapted(model, &model->tensors[t]))
+            continue;
+        const enum form its = entry->coded                      ? coded_form(entry->coded)
+                              : entry->type == SAFETENSORS_BF16 ? FORM_BF16
+                                                                : FORM_VALUES;
+        if (model_is_matrix(model, t) && form == FORM_VALUES)
+            form = its;
+        if (its == FORM_VALUES || its != (model_is_matrix(model, t) ? form : FORM_BF16))
+            return FORM_VALUES;
+        any |= entry->coded != NULL;
+    }
+    return any ? form : FORM_VALUES;
+}
+
 enum safetensors_type weights_type(const struct weights *weights, const struct model *model)
 {
     const enum safetensors_type type = weights->entries[0]->type;

@@ -51,6 +51,10 @@ uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *
 /* The type of all tensors but coded ones and those in an adapter's file; if they differ, F32, which holds any of them exactly. */
 enum safetensors_type weights_type(const struct weights *weights, const struct model *model);
 
+/* The form for --base that keeps the values of files that are quantised: all matrices of layers are coded in it, and all
+ * else is bf16. FORM_VALUES: none does, or nothing is coded. Adapters do not count. */
+enum form weights_form(const struct weights *weights, const struct model *model);
+
 bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor);
 
 /* "3 x 4", cut to fit. Returns out. */

@@ -150,7 +150,7 @@ static const struct {
     {"f.jsonl", "{\"conversations\": [{\"from\": \"alien\", \"value\": \"a\"}]}", {"line 1: ", "turn 1", "alien"}},
     {"q.jsonl",
      "{\"conversations\": [{\"from\": \"human\\u0000\", \"value\": \"a\"}]}",
-     {"line 1: ", "turn 1", "unknown role"}},
+     {"line 1: ", "turn 1", "a zero character"}},
     {"r.jsonl",
      "{\"messages\": [{\"role\": \"user\\u0000\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
      {"line 1: message 1 has a role with a zero character"}},

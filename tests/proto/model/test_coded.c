@@ -2,6 +2,7 @@
 #include "tests/kit/test.h"
 
 #include "proto/model/coded.h"
+#include "proto/model/weights.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -145,4 +146,90 @@ TEST(a_companion_that_is_missing_or_misshapen_is_refused)
         ck_assert_holds(err.text, cases[c].words);
         safetensors_close(&file);
     }
+}
+
+static enum form form_of(const struct part *parts, const char *name)
+{
+    struct safetensors file;
+    struct error err;
+
+    ck_assert_msg(open_parts(&file, parts, N, &err) == 0, "%s", err.text);
+    const enum form form = coded_form(safetensors_find(&file, name)->coded);
+    safetensors_close(&file);
+    return form;
+}
+
+/* Blocks of another size, and another table, have other scales and codes. */
+TEST(the_form_is_the_one_that_codes_the_same_values_again)
+{
+    static const char by_128[] =
+        "{\"shape\": [2, 64], \"blocksize\": 128, \"dtype\": \"bfloat16\", \"nested_blocksize\": "
+        "256, \"nested_offset\": 0.25}";
+    struct part parts[N];
+
+    fill();
+    memcpy(parts, whole, sizeof parts);
+    ck_assert_int_eq(form_of(parts, "layers.0.eight.weight"), FORM_INT8);
+    ck_assert_int_eq(form_of(parts, "layers.0.mx_blocks"), FORM_BF16);
+    ck_assert_int_eq(form_of(parts, "layers.0.four.weight"), FORM_VALUES);
+    memcpy(table, form_nf4, sizeof table);
+    ck_assert_int_eq(form_of(parts, "layers.0.four.weight"), FORM_NF4);
+    parts[1].shape = "1", parts[1].n = 1;
+    parts[5].shape = "105", parts[5].bytes = by_128, parts[5].n = sizeof by_128 - 1;
+    ck_assert_int_eq(form_of(parts, "layers.0.four.weight"), FORM_VALUES);
+}
+
+/* A Llama of one layer: matrices of layers in 8 bits, all else in bf16; but the tensor `other`, which is F32. */
+static enum form form_of_model(const char *other)
+{
+    static const char config[] = "{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"num_attention_heads\": 2, "
+                                 "\"hidden_size\": 8, \"intermediate_size\": 12, \"vocab_size\": 17}";
+    static const char zeros[17 * 8 * 4];
+    static char names[40][80], shapes[40][24];
+    struct model_config c;
+    struct model model;
+    struct part parts[40];
+    struct weights weights;
+    struct error err;
+    size_t n = 0;
+
+    ck_assert_msg(model_config_parse(&c, config, strlen(config), &err) == 0, "%s", err.text);
+    ck_assert_int_eq(model_init(&model, &c, NULL), 0);
+    for (uint32_t t = 0; t < model.n_tensors; t++) {
+        const struct model_tensor *tensor = &model.tensors[t];
+        const bool plain = other && strcmp(other, tensor->name) == 0;
+        const bool coded = !plain && tensor->n_dims == 2 && strstr(tensor->name, "proj");
+        snprintf(shapes[n], sizeof *shapes, tensor->n_dims == 2 ? "%u,%u" : "%u", (unsigned)tensor->shape[0],
+                 (unsigned)tensor->shape[1]);
+        parts[n] = (struct part){tensor->name,
+                                 plain   ? "F32"
+                                 : coded ? "I8"
+                                         : "BF16",
+                                 shapes[n], zeros,
+                                 tensor->n * (plain   ? 4
+                                              : coded ? 1
+                                                      : 2)};
+        n++;
+        if (!coded)
+            continue;
+        snprintf(names[n], sizeof *names, "%.*s.SCB", (int)(strlen(tensor->name) - strlen(".weight")), tensor->name);
+        snprintf(shapes[n], sizeof *shapes, "%u", (unsigned)tensor->shape[0]);
+        parts[n] = (struct part){names[n], "F32", shapes[n], zeros, 4 * tensor->shape[0]};
+        n++;
+    }
+    const struct file file = {.fd = make_file(parts, n)};
+    ck_assert_msg(weights_open(&weights, &model, &file, 1, NULL, &err) == 0, "%s", err.text);
+    const enum form form = weights_form(&weights, &model);
+    weights_close(&weights);
+    model_free(&model);
+    close(file.fd);
+    return form;
+}
+
+TEST(a_model_has_a_form_if_all_its_tensors_keep_their_values_in_it)
+{
+    ck_assert_int_eq(form_of_model(NULL), FORM_INT8);
+    ck_assert_int_eq(form_of_model("model.layers.0.mlp.up_proj.weight"), FORM_VALUES);
+    ck_assert_int_eq(form_of_model("model.norm.weight"), FORM_VALUES);
+    ck_assert_int_eq(form_of_model("model.embed_tokens.weight"), FORM_VALUES);
 }

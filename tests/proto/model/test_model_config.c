@@ -253,34 +253,6 @@ TEST_EACH(what_cannot_be_trained_is_refused_with_its_key_and_value, COUNT(refusa
     ck_assert_int_eq(parse(&c, text, NULL), -EINVAL);
 }
 
-#define BY_4BIT "'quant_method': 'bitsandbytes', 'load_in_4bit': true, 'load_in_8bit': false, 'bnb_4bit_quant_type': "
-#define BY_8BIT                                                                                                        \
-    "'quant_method': 'bitsandbytes', 'load_in_4bit': false, 'load_in_8bit': true, 'bnb_4bit_quant_type': 'fp4'"
-
-TEST(quantised_files_name_the_form_that_keeps_their_values)
-{
-    static const struct {
-        const char *quantization;
-        enum form coded;
-    } cases[] = {
-        {"'quant_method': 'mxfp4'", FORM_BF16},
-        {BY_4BIT "'nf4'", FORM_NF4},
-        {BY_4BIT "'nf4', 'llm_int8_skip_modules': ['lm_head']", FORM_NF4},
-        {BY_4BIT "'nf4', 'llm_int8_skip_modules': ['lm_head', 'model.layers.0.mlp.up_proj']", FORM_VALUES},
-        {BY_4BIT "'fp4'", FORM_VALUES}, /* there is none */
-        {BY_8BIT, FORM_INT8},
-        {BY_8BIT ", 'llm_int8_skip_modules': null", FORM_INT8},
-    };
-
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        struct model_config config;
-        struct error err = {""};
-        const char *text = print(SMALLEST ", 'quantization_config': {%s}}", cases[i].quantization);
-        ck_assert_msg(parse(&config, text, &err) == 0, "%s", err.text);
-        ck_assert_msg(config.coded == cases[i].coded, "%s", text);
-    }
-}
-
 /* jansson alone takes this one, while its text ends at the zero for whoever prints it. */
 TEST(a_zero_byte_is_refused_where_it_stands)
 {

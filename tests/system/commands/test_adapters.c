@@ -302,6 +302,7 @@ static const struct refusal refusals[] = {
     {"eps plan --model byte-small --base-model base", 2, "--base-model base is for an adapter", "is a preset"},
     {"eps train --attach lab --base-model base", 2, "--base-model does not go with --attach", NULL},
     {TRAIN "--model base --out no --lora rank=0", 2, "--lora rank=0", "from 1 to 4096"},
+    {TRAIN "--model base --out no --lora rank=4,rank=5", 2, "--lora has rank twice", "leave one out"},
     {TRAIN "--model base --out no --lora rank=1.5", 2, "--lora rank=1.5", "whole number"},
     {TRAIN "--model base --out no --lora dropout=1", 2, "--lora dropout=1", "from 0 to"},
     {TRAIN "--model config.json --out no --lora rank=4", 2, "--lora", "has weights"},

@@ -72,6 +72,18 @@ TEST(a_prompt_is_given_or_found)
         0, "rows         40 preferences");
 }
 
+TEST(each_text_is_shown_as_chosen_or_rejected)
+{
+    expect("eps data pairs.jsonl --model chat --limit 2", 0,
+           "row 1, pairs.jsonl:1, chosen: ", "row 2, pairs.jsonl:1, rejected: ");
+    json_t *said = expect_json("eps data pairs.jsonl --model chat --limit 2 --json", 0);
+    const json_t *second = json_array_get(json_object_get(said, "rows"), 1);
+
+    ck_assert_str_eq(json_string_value(json_object_get(second, "side")), "rejected");
+    ck_assert_str_eq(json_string_value(json_object_get(json_object_get(said, "counts"), "kind")), "preferences");
+    json_decref(said);
+}
+
 /* Device and data to the byte; a part has whole preferences. */
 TEST(what_a_run_takes_is_what_is_planned)
 {
@@ -103,7 +115,11 @@ TEST(a_run_that_was_stopped_ends_with_the_same_bits_against_the_same_reference)
     expect("mkdir lost && cp -r whole/step-4 lost && eps train --resume lost", 1, "lost: references.npy",
            "copy it from there");
     expect("head -c 200 whole/references.npy >lost/references.npy && eps train --resume lost", 1,
-           "references.npy is not of these data");
+           "references.npy is damaged, or of other texts");
+    expect("cp whole/references.npy lost && printf x | dd of=lost/references.npy bs=1 seek=201 conv=notrunc "
+           "2>/dev/null && eps "
+           "train --resume lost",
+           1, "references.npy is damaged, or of other texts");
     expect("eps train --resume stopped --steps 9 --dpo-beta 0.2", 2, "--dpo-beta");
 }
 
@@ -144,6 +160,7 @@ static const struct {
     {TRAIN "--microbatch 3 --steps 1", 2, {"--microbatch 3: a preference is two rows", "choose 4"}},
     {TRAIN "--train-on all", 2, {"--train-on is not for preferences", "leave it out"}},
     {TRAIN "--pack", 2, {"--pack is not for preferences", "leave it out"}},
+    {"eps plan --model chat/config.json --dpo-beta 0.1 --pack", 2, {"--pack is not for preferences", ""}},
     {TRAIN "--dpo-beta 0", 2, {"--dpo-beta 0 is not above 0", ""}},
     {TRAIN "--dpo-smoothing 0.6", 2, {"--dpo-smoothing 0.6 is not within 0 and 0.5", ""}},
     {"eps train --model byte-small --data plain.txt --dpo-beta 0.1 " MACHINE, 2, {"--dpo-beta is for preferences", ""}},
