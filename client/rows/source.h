@@ -232,7 +232,8 @@ bool client_source_packs(const struct client_source *source);
  * a sentence. */
 int client_source_check_packs(const struct model *model, struct error *err);
 
-/* Reads all parts and settles the rows: read and settle. Sentences about a part begin with its option. */
+/* Reads all parts and settles the rows: read and settle. A sentence about a part's data begins with its option; one about
+ * misuse (-EDOM) names its own. */
 int client_source_read(struct client_source *source, const struct client_source_rules *rules, struct error *err);
 int client_source_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err);
 
