@@ -109,6 +109,13 @@ def batches(tokenizer, lines, size):
         yield {"input_ids": ids, "attention_mask": seen, "labels": labels}
 
 
+def rate(step, warmup, steps):
+    """The rate of eps: transformers' own warm-up begins with a step whose rate is 0, which Adam's second moment remembers."""
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    return (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+
+
 def train(o):
     import peft
     torch.manual_seed(o.seed)
@@ -117,7 +124,7 @@ def train(o):
     model = peft.get_peft_model(base, peft.LoraConfig(r=o.rank, lora_alpha=2 * o.rank, lora_dropout=o.dropout,
                                                       target_modules="all-linear")).train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=o.lr, weight_decay=0.01, fused=True)
-    schedule = transformers.get_cosine_schedule_with_warmup(optimizer, o.warmup, len(lines) // o.batch)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, o.warmup, len(lines) // o.batch))
     losses = []
     for batch in batches(tokenizer, lines, o.batch):
         loss = model(**batch).loss
