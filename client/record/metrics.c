@@ -77,17 +77,6 @@ static int set_evaluation(json_t *line, double loss, const struct eps_score *sco
     return rc;
 }
 
-/* In the order that line_of has. */
-static bool follows_evaluation(const char *key)
-{
-    static const char *const later[] = {"eval_loss_before", "grad_norm", "skipped", "changed", "memory"};
-
-    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        if (strcmp(key, later[i]) == 0)
-            return true;
-    return false;
-}
-
 /* json_real returns NULL for a number that is not finite. */
 static json_t *line_of(const struct eps_step *step)
 {
@@ -102,10 +91,10 @@ static json_t *line_of(const struct eps_step *step)
     rc |= set(line, "step_ms", json_real(step->step_ms));
     rc |= set(line, "device_peak_bytes", bytes_json(step->device_peak_bytes));
     rc |= set(line, "host_bytes", bytes_json(step->host_bytes));
-    for (size_t i = 0; i < step->n_rewards; i++)
-        rc |= set(line, step->rewards[i].name, json_real(step->rewards[i].value));
     if (!isnan(step->eval_loss))
         rc |= set_evaluation(line, step->eval_loss, step->scores, step->n_scores);
+    for (size_t i = 0; i < step->n_rewards; i++)
+        rc |= set(line, step->rewards[i].name, json_real(step->rewards[i].value));
     if (isfinite(step->eval_before))
         rc |= set(line, "eval_loss_before", json_real(step->eval_before));
     if (isfinite(step->grad_norm))
@@ -225,9 +214,9 @@ int client_metrics_add_evaluation(struct client_metrics *m, double loss, const s
         rc = -EIO;
     json_object_foreach(old, key, value)
     {
-        if (!rc && follows_evaluation(key) && !json_object_get(line, "eval_loss"))
-            rc = set_evaluation(line, loss, scores, n_scores);
         rc = rc ? rc : json_object_set(line, key, value);
+        if (!rc && strcmp(key, "host_bytes") == 0) /* as line_of has it */
+            rc = set_evaluation(line, loss, scores, n_scores);
     }
     json_decref(old);
     if (!rc && !json_object_get(line, "eval_loss"))
