@@ -1,0 +1,62 @@
+/* Options as the model and the goal of a plan. */
+#include "client/options/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static enum number_type number_of(enum eps_number number)
+{
+    return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
+}
+
+static enum form form_of(enum eps_base base)
+{
+    return base == EPS_BASE_DEFAULT ? FORM_VALUES : (enum form)(base - EPS_BASE_FULL);
+}
+
+static int check_base(const struct eps_train_options *o, const struct model_config *config, struct error *err)
+{
+    const enum form form = form_of(o->base);
+
+    if (form == FORM_VALUES || (o->freeze && *o->freeze) || config->adapter.rank > 0)
+        return 0;
+    return error_set(
+        err, -EDOM,
+        "--base %s is the form of frozen weights, and none are frozen here: name them with --freeze, train "
+        "adapters with --lora, or leave --base out",
+        form_name(form));
+}
+
+int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *o,
+                         struct error *err)
+{
+    const char *freeze = o->freeze;
+    int rc = model_init(out, config, err);
+
+    if (!rc && freeze && strlen(freeze) >= MODEL_FREEZE_BYTES)
+        return error_set(err, -EDOM, "--freeze: patterns of %zu characters are more than %d: choose wider patterns",
+                         strlen(freeze), MODEL_FREEZE_BYTES - 1);
+    if (!rc)
+        rc = check_base(o, config, err);
+    if (!rc)
+        rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
+    return rc;
+}
+
+struct plan_goal client_options_goal(const struct eps_train_options *o)
+{
+    return (struct plan_goal){.purpose = PLAN_TRAIN,
+                              .precision = number_of(o->precision),
+                              .base = form_of(o->base),
+                              .moments = number_of(o->moments),
+                              .grad = number_of(o->grad_dtype),
+                              .fenced = o->commit == EPS_FENCED,
+                              .adamw = o->optimizer == EPS_ADAMW,
+                              .preference = {.beta = isnan(o->dpo_beta) ? 0 : o->dpo_beta,
+                                             .smoothing = isnan(o->dpo_smoothing) ? 0 : o->dpo_smoothing},
+                              .packs = o->pack,
+                              .batch = o->batch,
+                              .seq = o->seq,
+                              .n_parts = o->parts};
+}
