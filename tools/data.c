@@ -255,8 +255,7 @@ int command_data(int argc, char **argv)
         {"--limit", "N", ARGUMENT_NUMBER, &options.limit, "show the first N rows; default 10. All rows are counted"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
          "print one object: rows, a list of objects with row, file, line, side of a preference, fate, seen, ids, "
-         "texts, "
-         "trained and, with --pack, documents; and counts"},
+         "texts, trained and, with --pack, documents; and counts"},
     };
     const struct command command = {
         "eps data",

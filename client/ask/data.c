@@ -5,6 +5,7 @@
 #include "client/eps.h"
 #include "client/model/model.h"
 #include "client/model/source.h"
+#include "client/options/options.h"
 #include "client/rows/documents.h"
 #include "client/rows/packed.h"
 #include "client/rows/source.h"
@@ -283,7 +284,7 @@ static int show_windows(struct show *s, struct client_source *source, struct err
     if (!ids || !s->lengths)
         rc = error_set(err, -ENOMEM, "out of memory");
     else if (s->data.n == 0)
-        rc = error_set(err, -EINVAL, "%s is empty, or blank: give more data", s->options->data[0]);
+        rc = client_options_refuse_empty("", s->options->data, s->options->n_data, err);
     else if (n == 0)
         rc = error_set(err, -EINVAL, "%s: too few tokens for a row of --seq %u and the token after it",
                        s->options->data[0], s->counts.seq);

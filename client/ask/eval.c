@@ -42,13 +42,6 @@ static int open_source(struct eval *e, const struct client_source_ops *kind, str
     return client_options_mask(&o->mask_fraction, masked, err);
 }
 
-static int prefixed(int rc, struct error *err)
-{
-    if (rc && rc != -EINTR && rc != -EDOM)
-        error_prefix(err, "--data");
-    return rc;
-}
-
 /* Opens the data and the source, and reads the rows. */
 static int open_data(struct eval *e, struct error *err)
 {
@@ -63,9 +56,9 @@ static int open_data(struct eval *e, struct error *err)
     int rc = undecided ? 0 : kind->check_evaluation(o, predicts, err);
 
     if (!rc)
-        rc = prefixed(kind->open_files(&e->data, o->data, o->n_data, err), err);
+        rc = client_source_prefixed(kind->open_files(&e->data, o->data, o->n_data, err), "--data", err);
     if (!rc)
-        rc = prefixed(client_source_find_kind(&kind, config, &e->data, NULL, watch, err), err);
+        rc = client_source_prefixed(client_source_find_kind(&kind, config, &e->data, NULL, watch, err), "--data", err);
     if (!rc && o->pack)
         kind = client_source_pack(kind);
     if (!rc)
@@ -73,7 +66,7 @@ static int open_data(struct eval *e, struct error *err)
     if (!rc)
         rc = open_source(e, kind, err);
     if (!rc)
-        rc = prefixed(e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err), err);
+        rc = client_source_prefixed(e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err), "--data", err);
     if (!rc)
         rc = client_source_settle(e->source, &rules, err);
     if (!rc)
@@ -106,8 +99,7 @@ static int resolve(struct eval *e, struct error *err)
         return rc;
     const uint64_t n = e->source->ops->n_rows(e->source, CLIENT_HELD_OUT);
     if (n == 0 && e->data.n == 0)
-        return error_set(err, -EINVAL, "--data %s%s is empty, or blank: give more data", o->data[0],
-                         o->n_data > 1 ? " and more" : "");
+        return client_options_refuse_empty("--data ", o->data, o->n_data, err);
     if (n == 0)
         return error_set(err, -EINVAL,
                          "--data %s%s: %" PRIu64

@@ -170,7 +170,7 @@ static int check_preferences(const struct question *q, const struct eps_train_op
     if (q->task || q->config.family->masked)
         return error_set(err, -EDOM, "--dpo-beta is for models that predict the next token, and this %s model does not",
                          q->config.family->model_type);
-    return in->pack ? error_set(err, -EDOM, "--pack is not for preferences: leave it out, or --dpo-beta") : 0;
+    return client_source_preferences.check(in, err);
 }
 
 static void close_question(struct question *q)
@@ -481,7 +481,9 @@ static bool fits_depth(struct question *q, uint32_t n_layers)
 /* The smallest minibatch. */
 static uint32_t least_rows(const struct question *q)
 {
-    return (isnan(q->options.dpo_beta) ? 1 : 2) * q->options.parts;
+    const struct plan_goal goal = client_options_goal(&q->options);
+
+    return plan_whole_rows(&goal) * q->options.parts;
 }
 
 static bool fits_rows(struct question *q, uint32_t n)

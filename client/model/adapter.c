@@ -255,7 +255,7 @@ struct lora {
     json_t *targets; /* a list, or "all-linear"; owned */
     double rank, alpha, dropout;
     bool rslora;
-    unsigned given; /* bits: rank, alpha, dropout */
+    unsigned given; /* a bit for each key of a number */
 };
 
 static int read_number(double *out, const char *text, const char *key, double least, double most, struct error *err)
@@ -271,7 +271,13 @@ static int read_number(double *out, const char *text, const char *key, double le
 /* One word of the list: "rank=16", or one more target. *targets: the words behind targets=. */
 static int read_word(struct lora *out, const char *word, bool *targets, struct error *err)
 {
-    static const char *const keys[] = {"rank", "alpha", "dropout"};
+    const struct {
+        const char *name;
+        double *to, least, most;
+        bool whole;
+    } keys[] = {{"rank", &out->rank, 1, ADAPTER_MOST_RANK, true},
+                {"alpha", &out->alpha, 1e-3, 1e6, false},
+                {"dropout", &out->dropout, 0, 0.99, false}};
     const char *equals = strchr(word, '=');
     const size_t n = equals ? (size_t)(equals - word) : 0;
 
@@ -296,22 +302,16 @@ static int read_word(struct lora *out, const char *word, bool *targets, struct e
                    : 0;
     }
     for (unsigned k = 0; k < sizeof keys / sizeof *keys; k++) {
-        if (n != strlen(keys[k]) || strncmp(word, keys[k], n) != 0)
+        if (n != strlen(keys[k].name) || strncmp(word, keys[k].name, n) != 0)
             continue;
         if (out->given >> k & 1)
-            return error_set(err, -EDOM, "--lora has %s twice: leave one out", keys[k]);
+            return error_set(err, -EDOM, "--lora has %s twice: leave one out", keys[k].name);
         out->given |= 1u << k;
-    }
-    if (n == 4 && strncmp(word, "rank", n) == 0) {
-        const int rc = read_number(&out->rank, equals + 1, "rank", 1, ADAPTER_MOST_RANK, err);
-        return rc || out->rank == (double)(int)out->rank
+        const int rc = read_number(keys[k].to, equals + 1, keys[k].name, keys[k].least, keys[k].most, err);
+        return rc || !keys[k].whole || *keys[k].to == (double)(int)*keys[k].to
                    ? rc
-                   : error_set(err, -EDOM, "--lora rank=%.60s: it must be a whole number", equals + 1);
+                   : error_set(err, -EDOM, "--lora %s=%.60s: it must be a whole number", keys[k].name, equals + 1);
     }
-    if (n == 5 && strncmp(word, "alpha", n) == 0)
-        return read_number(&out->alpha, equals + 1, "alpha", 1e-3, 1e6, err);
-    if (n == 7 && strncmp(word, "dropout", n) == 0)
-        return read_number(&out->dropout, equals + 1, "dropout", 0, 0.99, err);
     return error_set(err, -EDOM,
                      "--lora %.60s: it takes rank=N, alpha=X, targets=NAME,... or targets=all-linear, dropout=X and "
                      "rslora, separated by commas",

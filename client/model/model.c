@@ -153,9 +153,6 @@ static void name_model(struct client_model *model, const char *path, bool direct
 static int open_directory(struct client_model *model, const char *directory, struct error *err)
 {
     char config[PATH_MAX];
-
-    if (!realpath(directory, model->directory)) /* `latest` may point elsewhere a moment later */
-        return error_set(err, -errno, "%s: %s", directory, strerror(errno));
     int rc = client_file_join(config, directory, CHECKPOINT_CONFIG, err);
     if (!rc)
         rc = open_config(model, config, err);
@@ -197,10 +194,7 @@ static int open_adapter(struct client_model *model, const char *directory, const
 
     if (rc)
         return rc;
-    if (!realpath(directory, model->directory))
-        rc = error_set(err, -errno, "%s: %s", directory, strerror(errno));
-    if (!rc)
-        rc = client_adapter_find_base(base, peft, directory, named, err);
+    rc = client_adapter_find_base(base, peft, directory, named, err);
     if (!rc)
         rc = client_file_is_in(directory, ADAPTER_BASE) ? client_file_join(config, directory, ADAPTER_BASE, err)
                                                         : client_file_join(config, base, CHECKPOINT_CONFIG, err);
@@ -292,14 +286,14 @@ static int open_found(struct client_model *out, const struct client_model_name *
     if (rc)
         return rc;
     name_model(out, found, is_directory);
-    if (is_directory && client_adapter_is_in(found))
+    if (is_directory && !realpath(found, out->directory)) /* `latest` may point elsewhere a moment later */
+        rc = error_set(err, -errno, "%s: %s", found, strerror(errno));
+    else if (is_directory && client_adapter_is_in(found))
         rc = open_adapter(out, found, name->base, weightless, err);
     else if (name->base)
         rc = refuse_base(name, err);
     else if (is_directory && !weightless)
         rc = open_directory(out, found, err);
-    else if (is_directory && !realpath(found, out->directory))
-        rc = error_set(err, -errno, "%s: %s", found, strerror(errno));
     else if (!is_directory || !(rc = client_file_join(config, found, CHECKPOINT_CONFIG, err)))
         rc = open_alone(out, is_directory ? config : found, err);
     out->rewrite = NULL;

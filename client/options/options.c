@@ -396,6 +396,12 @@ static int resolve_preference(struct eps_train_options *o, bool pairs, struct er
     return 0;
 }
 
+/* The smallest batch: a row of each part, or a preference, which is two. */
+static uint32_t least_batch(const struct eps_train_options *o, const struct client_facts *facts)
+{
+    return facts->pairs ? 2 * o->parts : o->parts;
+}
+
 /* Resolves the batch of whole rows, and what counts steps. An epoch has a step for the rows that are left at its end,
  * unless steps flow from one epoch into the next. */
 static int resolve_rows(struct eps_train_options *o, const struct eps_train_options *asked,
@@ -413,7 +419,7 @@ static int resolve_rows(struct eps_train_options *o, const struct eps_train_opti
                          o->data[0]);
     if (o->batch == 0)
         o->batch = facts->task ? rows_of(TASK_BATCH, 1, o->parts, facts->n_rows)
-                               : client_options_batch(o->seq, facts->pairs ? 2 * o->parts : o->parts, facts->n_rows);
+                               : client_options_batch(o->seq, least_batch(o, facts), facts->n_rows);
     int rc = client_options_check_batch(o->batch, o->seq, err);
     if (!rc)
         rc = check_parts(o, asked, facts->pairs, err);
@@ -421,10 +427,16 @@ static int resolve_rows(struct eps_train_options *o, const struct eps_train_opti
     return rc ? rc : resolve_length(o, facts, facts->flows ? facts->n_rows : filled, err);
 }
 
+int client_options_refuse_empty(const char *option, const char *const *names, size_t n, struct error *err)
+{
+    return error_set(err, -EINVAL, "%s%s%s is empty, or blank: give more data", option, n > 0 ? names[0] : "",
+                     n > 1 ? " and more" : "");
+}
+
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
                            const struct client_facts *facts, struct error *err)
 {
-    const char *successor = facts->masked ? "" : " and the token after it", *first = in->n_data ? in->data[0] : "";
+    const char *successor = facts->masked ? "" : " and the token after it";
     uint64_t n_train, window;
 
     *out = *in;
@@ -444,23 +456,24 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
         return resolve_rows(out, in, facts, err);
     n_train = client_options_n_train(out, facts->n_tokens);
     window = (uint64_t)out->seq + !facts->masked;
-    if (facts->n_tokens == 0 || (out->eval_data && facts->n_eval_tokens == 0))
-        return error_set(err, -EINVAL, "%s %s%s is empty, or blank: give more data",
-                         facts->n_tokens == 0 ? "--data" : "--eval-data", facts->n_tokens == 0 ? first : out->eval_data,
-                         facts->n_tokens == 0 && out->n_data > 1 ? " and more" : "");
+    if (facts->n_tokens == 0)
+        return client_options_refuse_empty("--data ", out->data, out->n_data, err);
+    if (out->eval_data && facts->n_eval_tokens == 0)
+        return client_options_refuse_empty("--eval-data ", &out->eval_data, 1, err);
     if (out->eval_data && facts->n_eval_tokens < window)
         return error_set(err, -EINVAL, "--eval-data %s: %" PRIu64 " tokens are too few for a window of --seq %u%s",
                          out->eval_data, facts->n_eval_tokens, out->seq, successor);
     if (n_train < window)
         return error_set(err, -EINVAL,
-                         "--data %s: %" PRIu64 " tokens are too few for %s of --seq %u%s: give more data%s", first,
-                         facts->n_tokens, out->eval_data ? "a window" : "two windows (one is held out)", out->seq,
-                         successor, out->seq > 1 ? " or a lower --seq" : "");
+                         "--data %s: %" PRIu64 " tokens are too few for %s of --seq %u%s: give more data%s",
+                         out->n_data ? out->data[0] : "", facts->n_tokens,
+                         out->eval_data ? "a window" : "two windows (one is held out)", out->seq, successor,
+                         out->seq > 1 ? " or a lower --seq" : "");
     const uint64_t n_windows = (n_train - !facts->masked) / out->seq;
     if (out->batch == 0)
         out->batch = facts->preset
                          ? rows_of(client_preset_batch_tokens(facts->preset, n_train), out->seq, out->parts, n_windows)
-                         : client_options_batch(out->seq, facts->pairs ? 2 * out->parts : out->parts, n_windows);
+                         : client_options_batch(out->seq, least_batch(out, facts), n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
         rc = check_parts(out, in, facts->pairs, err);

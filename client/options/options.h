@@ -72,6 +72,9 @@ struct client_facts {
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
                            const struct client_facts *facts, struct error *err);
 
+/* Says that data (n names, of which the first is said) hold nothing, after their option and a blank, or "". -EINVAL. */
+int client_options_refuse_empty(const char *option, const char *const *names, size_t n, struct error *err);
+
 /* Checks a fraction of tokens to be masked, and chooses it if it is NAN. Without masks it must be NAN. -EDOM. */
 int client_options_mask(double *fraction, bool masked, struct error *err);
 

@@ -226,8 +226,7 @@ static const struct eps_option rows[] = {
      .key = 9,
      .resume = EPS_RESUME_CHANGES,
      .train = "peak learning rate; default 3e-4 for fresh weights, 2e-4 with --lora, else 2e-5; presets: 3e-3 for "
-              "text-small, 2e-3 for "
-              "byte-small, 1e-3 for the medium ones"},
+              "text-small, 2e-3 for byte-small, 1e-3 for the medium ones"},
     {.name = "--min-lr",
      .value = "X",
      .kind = EPS_OPTION_REAL,

@@ -1,5 +1,7 @@
 #include "client/rows/layouts.h"
 
+#include "client/text/conversation.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,15 +74,14 @@ static const char *role_of(const char *from)
 static int add_turn(json_t *messages, json_t *turn, size_t i, struct error *err)
 {
     const json_t *named = json_object_get(turn, "from");
-    const char *from = json_string_value(named);
-    const char *role = role_of(from);
+    const char *from = json_string_value(named), *role = role_of(from);
     json_t *value = json_object_get(turn, "value"), *train = json_object_get(turn, "train");
 
     if (json_object_get(turn, "role"))
         return json_array_append(messages, turn) ? error_set(err, -ENOMEM, "out of memory") : 0;
     if (!from || !json_is_string(value))
         return error_set(err, -EINVAL, "turn %zu of its conversations is no {\"from\": text, \"value\": text}", i + 1);
-    if (strlen(from) < json_string_length(named))
+    if (client_conversation_has_zero(named))
         return error_set(err, -EINVAL, "turn %zu of its conversations has a role with a zero character", i + 1);
     if (!role)
         return error_set(

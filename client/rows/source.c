@@ -64,16 +64,20 @@ int client_source_settle(struct client_source *source, const struct client_sourc
     return source->ops->settle ? source->ops->settle(source, rules, err) : 0;
 }
 
+int client_source_prefixed(int rc, const char *option, struct error *err)
+{
+    if (rc && rc != -EINTR && rc != -EDOM)
+        error_prefix(err, option);
+    return rc;
+}
+
 int client_source_read(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
     static const char *const options[] = {[CLIENT_TRAIN] = "--data", [CLIENT_HELD_OUT] = "--eval-data"};
     int rc = 0;
 
-    for (enum client_part part = CLIENT_TRAIN; !rc && part <= CLIENT_HELD_OUT; part++) {
-        rc = source->ops->read(source, part, rules, err);
-        if (rc && rc != -EINTR && rc != -EDOM)
-            error_prefix(err, options[part]);
-    }
+    for (enum client_part part = CLIENT_TRAIN; !rc && part <= CLIENT_HELD_OUT; part++)
+        rc = client_source_prefixed(source->ops->read(source, part, rules, err), options[part], err);
     return rc ? rc : client_source_settle(source, rules, err);
 }
 

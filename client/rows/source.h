@@ -232,8 +232,12 @@ bool client_source_packs(const struct client_source *source);
  * a sentence. */
 int client_source_check_packs(const struct model *model, struct error *err);
 
-/* Reads all parts and settles the rows: read and settle. A sentence about a part's data begins with its option; one about
- * misuse (-EDOM) names its own. */
+/* Puts an option in front of the sentence about what it names, but of misuse (-EDOM), which names its own, and of an
+ * interruption. Returns rc. */
+int client_source_prefixed(int rc, const char *option, struct error *err);
+
+/* Reads all parts and settles the rows: read and settle. A sentence about a part's data begins with its option:
+ * client_source_prefixed. */
 int client_source_read(struct client_source *source, const struct client_source_rules *rules, struct error *err);
 int client_source_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err);
 

@@ -16,12 +16,12 @@ static const char reader[] = "a model that predicts masked tokens reads";
 
 static int check(const struct eps_train_options *asked, struct error *err)
 {
-    return client_windowed_check_for(asked, reader, err);
+    return client_windowed_check(asked, reader, err);
 }
 
 static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
 {
-    const int rc = client_windowed_check_evaluation_for(asked, predicts, reader, err);
+    const int rc = client_windowed_check_evaluation(asked, predicts, reader, err);
 
     if (rc || !asked->stride)
         return rc;

@@ -17,7 +17,7 @@ static int refuse(enum eps_train_on train_on, enum eps_long long_rows, bool pack
                 : 0;
 }
 
-int client_windowed_check_for(const struct eps_train_options *asked, const char *reader, struct error *err)
+int client_windowed_check(const struct eps_train_options *asked, const char *reader, struct error *err)
 {
     if (asked->columns)
         return error_set(err, -EDOM, "--columns is for labelled rows: add --task classify or --task regress");
@@ -25,13 +25,8 @@ int client_windowed_check_for(const struct eps_train_options *asked, const char 
     return begins ? refuse(asked->train_on, asked->long_rows, asked->pack, reader, err) : 0;
 }
 
-int client_windowed_check(const struct eps_train_options *asked, struct error *err)
-{
-    return client_windowed_check_for(asked, "the data are", err);
-}
-
-int client_windowed_check_evaluation_for(const struct eps_eval_options *asked, bool predicts, const char *reader,
-                                         struct error *err)
+int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, const char *reader,
+                                     struct error *err)
 {
     const int rc = refuse(asked->train_on, asked->long_rows, asked->pack, reader, err);
 
@@ -41,11 +36,6 @@ int client_windowed_check_evaluation_for(const struct eps_eval_options *asked, b
                ? error_set(err, -EDOM, "%s is for classifiers, and this model predicts tokens: leave it out",
                            asked->columns ? "--columns" : "--predictions")
                : 0;
-}
-
-int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
-{
-    return client_windowed_check_evaluation_for(asked, predicts, "the data are", err);
 }
 
 int client_windowed_read(struct client_source *source, enum client_part part, const struct client_source_rules *rules,

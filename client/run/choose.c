@@ -17,21 +17,14 @@
 #include <string.h>
 #include <unistd.h>
 
-static int prefixed(int rc, const char *option, struct error *err)
-{
-    if (rc && rc != -EINTR && rc != -EDOM)
-        error_prefix(err, option);
-    return rc;
-}
-
 /* Opens the source and the data's files. */
 static int open_data(struct client_run *run, const struct eps_train_options *in, const struct client_source_ops *kind,
                      struct error *err)
 {
-    int rc = prefixed(kind->open_files(&run->data, in->data, in->n_data, err), "--data", err);
+    int rc = client_source_prefixed(kind->open_files(&run->data, in->data, in->n_data, err), "--data", err);
 
     if (!rc && in->eval_data)
-        rc = prefixed(kind->open_files(&run->eval_data, &in->eval_data, 1, err), "--eval-data", err);
+        rc = client_source_prefixed(kind->open_files(&run->eval_data, &in->eval_data, 1, err), "--eval-data", err);
     return rc;
 }
 
@@ -87,8 +80,9 @@ static int open_model(struct client_run *run, const struct eps_train_options *in
     run->model.side = json_object();
     if (!run->model.side)
         return error_set(err, -ENOMEM, "out of memory");
-    return prefixed(client_learn(run->model.side, &run->data, preset->vocabulary, preset->n_positions, &rules, err),
-                    "--data", err);
+    return client_source_prefixed(client_learn(run->model.side, &run->data, preset->vocabulary, preset->n_positions,
+                                               &rules, err),
+                                  "--data", err);
 }
 
 /* The data's files are open. */
@@ -106,9 +100,9 @@ static int match(struct client_run *run, const struct eps_train_options *in, str
 {
     if (run->model.n_weights == 0)
         return 0;
-    const int rc = prefixed(in->resume ? client_model_match(&run->model, err)
-                                       : client_model_match_base(&run->model, run->drawn, err),
-                            in->model, err);
+    const int rc = client_source_prefixed(in->resume ? client_model_match(&run->model, err)
+                                                     : client_model_match_base(&run->model, run->drawn, err),
+                                          in->model, err);
     if (rc == -EINVAL && !in->resume && run->model.config.n_labels == 0)
         client_classifier_suggest(err, &(struct client_model_name){in->model, in->base_model});
     return rc;
@@ -125,14 +119,15 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
     if (!rc)
         rc = open_data(run, in, kind, err);
     if (!rc)
-        rc = prefixed(client_source_find_kind(&kind, &run->model.config, &run->data, &run->eval_data, watch, err),
-                      "--data", err);
+        rc = client_source_prefixed(client_source_find_kind(&kind, &run->model.config, &run->data, &run->eval_data,
+                                                            watch, err),
+                                    "--data", err);
     if (!rc && in->pack)
         kind = client_source_pack(kind);
     if (!rc)
         rc = kind->check(in, err);
     if (!rc)
-        rc = prefixed(open_source(run, kind, err), in->model, err);
+        rc = client_source_prefixed(open_source(run, kind, err), in->model, err);
     if (!rc)
         rc = read_rows(run, in, watch, err);
     if (rc || !run->source->labels)
@@ -229,11 +224,11 @@ static int measure(struct client_preset_facts *facts, struct client_run *run, co
 
     facts->text = client_data_is_text(&run->data) && (!in->eval_data || client_data_is_text(&run->eval_data));
     if (facts->text)
-        return prefixed(client_learn_size(&facts->n_tokens, &run->data, &rules, err), "--data", err);
+        return client_source_prefixed(client_learn_size(&facts->n_tokens, &run->data, &rules, err), "--data", err);
     rules.vocabulary = run->data.has_text || run->eval_data.has_text ? 256 : client_preset_find("gpt2")->vocabulary;
-    rc = prefixed(client_data_check(&run->data, &rules, err), "--data", err);
+    rc = client_source_prefixed(client_data_check(&run->data, &rules, err), "--data", err);
     if (!rc)
-        rc = prefixed(client_data_check(&run->eval_data, &rules, err), "--eval-data", err);
+        rc = client_source_prefixed(client_data_check(&run->eval_data, &rules, err), "--eval-data", err);
     facts->n_tokens = run->data.n;
     facts->vocabulary = 1 + (run->data.largest > run->eval_data.largest ? run->data.largest : run->eval_data.largest);
     return rc;

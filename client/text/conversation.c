@@ -124,7 +124,7 @@ static bool is_role(const json_t *message, const char *role)
     return is && strcmp(is, role) == 0;
 }
 
-static bool has_zero(const json_t *text)
+bool client_conversation_has_zero(const json_t *text)
 {
     return json_is_string(text) && strlen(json_string_value(text)) < json_string_length(text);
 }
@@ -138,7 +138,7 @@ static int check_message(const struct client_conversations *c, const json_t *mes
     if (!role)
         return error_set(err, -EINVAL,
                          "message %zu has no role: a message is {\"role\": \"user\", \"content\": \"...\"}", i + 1);
-    if (has_zero(json_object_get(message, "role")))
+    if (client_conversation_has_zero(json_object_get(message, "role")))
         return error_set(err, -EINVAL, "message %zu has a role with a zero character", i + 1);
     for (size_t k = 0; k < sizeof known / sizeof *known; k++)
         if (strcmp(role, known[k]) == 0)

@@ -57,4 +57,7 @@ int client_conversation_encode(struct client_conversations *conversations, const
 int client_conversation_encode_text(struct client_conversations *conversations, const json_t *prompt,
                                     const json_t *text, client_conversation_take *take, void *user, struct error *err);
 
+/* True for a text with a zero character, which is no name of a role. */
+bool client_conversation_has_zero(const json_t *text);
+
 #endif

@@ -387,12 +387,13 @@ enum form weights_form(const struct weights *weights, const struct model *model)
         const struct safetensors_entry *entry = weights->entries[t];
         if (!entry || is_adapted(model, &model->tensors[t]))
             continue;
+        const bool matrix = model_is_matrix(model, t);
         const enum form its = entry->coded                      ? coded_form(entry->coded)
                               : entry->type == SAFETENSORS_BF16 ? FORM_BF16
                                                                 : FORM_VALUES;
-        if (model_is_matrix(model, t) && form == FORM_VALUES)
+        if (matrix && form == FORM_VALUES)
             form = its;
-        if (its == FORM_VALUES || its != (model_is_matrix(model, t) ? form : FORM_BF16))
+        if (its == FORM_VALUES || its != (matrix ? form : FORM_BF16))
             return FORM_VALUES;
         any |= entry->coded != NULL;
     }
