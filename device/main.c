@@ -125,6 +125,7 @@ static void on_closed(struct session *s, const char *reason)
         w->gone = w->daemon != NULL;
         break;
     case END_LOST:
+    case END_UNANSWERED:
         w->gone = w->daemon && (w->open || w->seeks);
         if (w->gone && w->open)
             log_line("the daemon at %s is gone: %s; waiting for the next one there", w->daemon, reason);

@@ -25,6 +25,7 @@ static bool has_died(enum message_end end)
     case END_UNREAD:
     case END_TURNED_AWAY:
     case END_LOST:
+    case END_UNANSWERED:
     case END_BROKEN:
     case END_DISMISSED:
         break;

@@ -84,6 +84,7 @@ static void on_closed(struct session *s, const char *reason)
     struct client_link *link = session_data(s);
 
     link->session = NULL;
+    link->absent = !link->attached && session_end(s) == END_LOST;
     link->attached = false;
     if (reason)
         snprintf(link->end, sizeof link->end, "%s", reason);
@@ -171,7 +172,9 @@ int client_link_open(struct client_link *link, const char *directory, enum messa
         if (rc)
             return rc;
     }
-    return link->session ? 0 : error_set(err, -EIO, "the daemon at %s: %s", directory, link->end);
+    return link->session
+               ? 0
+               : error_set(err, link->absent ? -ECONNREFUSED : -EIO, "the daemon at %s: %s", directory, link->end);
 }
 
 void client_link_send(struct client_link *link, const struct message *m)
@@ -184,6 +187,23 @@ void client_link_send_fds(struct client_link *link, const struct message *m, con
 {
     if (link->session)
         session_send_fds(link->session, m, fds, n_fds);
+}
+
+/* REFUSED and FAILED are errors. A worker that was lost may be the cause, while a job runs (-EIO), or because a job found
+ * none (-EAGAIN). */
+static int report_fault(struct client_link *link, const struct message *m, struct error *err)
+{
+    if (m->kind != MESSAGE_REFUSED && m->kind != MESSAGE_FAILED)
+        return 0;
+    const bool refused = m->kind == MESSAGE_REFUSED;
+    const int code = refused ? m->refused.code : m->failed.code;
+    if (!refused)
+        link->failed = code;
+    const int rc = code == (refused ? -EAGAIN : -EIO) ? child_error(link, err) : 0;
+    if (rc)
+        return rc;
+    return refused ? error_set(err, code < 0 ? code : -EIO, "%s", m->refused.error.text)
+                   : error_set(err, -EIO, "%s", m->failed.error.text);
 }
 
 static int next(struct client_link *link, struct message *out, int fds[CLIENT_MAIL_FDS], unsigned *n_fds,
@@ -205,13 +225,7 @@ static int next(struct client_link *link, struct message *out, int fds[CLIENT_MA
     memcpy(fds, mail->fds, mail->n_fds * sizeof *fds);
     link->first_mail = (link->first_mail + 1) % link->mail_cap;
     link->n_mail--;
-    if (out->kind == MESSAGE_REFUSED)
-        return error_set(err, out->refused.code < 0 ? out->refused.code : -EIO, "%s", out->refused.error.text);
-    if (out->kind != MESSAGE_FAILED)
-        return 0;
-    link->failed = out->failed.code;
-    const int rc = link->failed == -EIO ? child_error(link, err) : 0; /* a lost worker */
-    return rc ? rc : error_set(err, -EIO, "%s", out->failed.error.text);
+    return report_fault(link, out, err);
 }
 
 /* Keeps the first of the descriptors, if it is wanted and there is one, and closes the others. */

@@ -30,6 +30,7 @@ struct client_link {
     struct session *session;        /* NULL: not open */
     bool attached;                  /* the handshake is complete */
     char end[160];                  /* why the other side closed the session; empty if it did not */
+    bool absent;                    /* the daemon ended before the session was open */
     struct client_mail *mail;       /* ring of messages that have not been read yet */
     size_t n_mail, first_mail, mail_cap;
     uint64_t seen_ms;  /* the loop's clock at its last reading */
@@ -59,7 +60,8 @@ int client_link_init(struct client_link *link, struct error *err);
 void client_link_free(struct client_link *link);
 void client_link_close(struct client_link *link); /* closes the session only */
 
-/* Attaches to the daemon at directory. -ENOENT, -ECONNREFUSED: there is none; -EIO: refused; the sentence says why. */
+/* Attaches to the daemon at directory. -ENOENT, -ECONNREFUSED: there is none, or it is ending; -EIO: refused; the
+ * sentence says why. */
 int client_link_open(struct client_link *link, const char *directory, enum message_role role, struct error *err);
 
 void client_link_send(struct client_link *link, const struct message *m);

@@ -167,7 +167,7 @@ void attach_on_tick(struct session *s)
             session_fault(s, -ETIMEDOUT, "said nothing for %u s", limit);
     } else if (s->n_ticks >= (s->path[0] ? 1u << (s->n_attempts - 1) : GREETING_TICKS)) {
         if (s->n_attempts == ATTEMPTS || !s->path[0]) {
-            session_finish(s, END_LOST, "does not answer: it is stopped, or its machine is overloaded");
+            session_finish(s, END_UNANSWERED, "does not answer: it is stopped, or its machine is overloaded");
             return;
         }
         session_enter(s, SESSION_RETRYING);

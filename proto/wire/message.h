@@ -190,10 +190,11 @@ enum message_end {
     END_UNREAD,      /* it did not read what it was sent */
     END_TURNED_AWAY, /* it may not have a session, or the daemon stops, or has no room for one */
     /* No message says so: */
-    END_CLOSED,    /* on purpose: BYE */
-    END_LOST,      /* the other process died, or is silent, or cannot be reached */
-    END_BROKEN,    /* this process could not open or use a link */
-    END_DISMISSED, /* this process has sent DISMISSED */
+    END_CLOSED,     /* on purpose: BYE */
+    END_LOST,       /* the other process died, or is silent, or cannot be reached */
+    END_UNANSWERED, /* the other process lives, but did not open the session */
+    END_BROKEN,     /* this process could not open or use a link */
+    END_DISMISSED,  /* this process has sent DISMISSED */
 };
 
 /* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that it

@@ -247,7 +247,11 @@ static void on_message(struct session *s, const struct message *m, const int *fd
 
 static void on_open(struct session *s, const struct message *welcome)
 {
-    (void)s, (void)welcome;
+    const struct puppet *p = session_data(s);
+
+    (void)welcome;
+    if (p->fault == PUPPET_DIES_ATTACHED)
+        _exit(0);
 }
 
 static void on_closed(struct session *s, const char *reason)

@@ -40,11 +40,12 @@ enum puppet_fault {
     PUPPET_NEVER_RELEASES,
     PUPPET_PULLS_AHEAD,
     /* No worker for any job: its device is called "foo", or nothing; it refuses ASSIGN, which another one may accept; its
-     * process ends at ASSIGN. */
+     * process ends at ASSIGN, or as soon as it is attached. */
     PUPPET_STRANGE,
     PUPPET_NAMELESS,
     PUPPET_REFUSES,
     PUPPET_DIES_ASSIGNED,
+    PUPPET_DIES_ATTACHED,
 };
 
 /* A process that plays one, attached to the daemon of this name. Before any session of the caller's. */

@@ -5,6 +5,7 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -114,5 +115,27 @@ TEST(a_daemon_that_is_gone_ends_every_wait)
     ck_assert_int_eq(client_link_next(&link, &m, NULL, &err), -EIO);
     ck_assert_ptr_nonnull(strstr(err.text, "the daemon is gone"));
     ck_assert_int_eq(client_link_next(&link, &m, NULL, &err), -EIO);
+    client_link_free(&link);
+}
+
+static int kill_it(void *data, struct error *err)
+{
+    (void)err;
+    kill(*(const pid_t *)data, SIGKILL);
+    return 0;
+}
+
+/* Its listener may outlive its sessions for a moment: who knocks then is to wait for the next daemon. */
+TEST(a_daemon_that_ends_before_the_session_is_open_is_none)
+{
+    struct client_link link;
+    struct error err = {""};
+    pid_t ending = processes_daemon("ending", 0, NULL);
+    char directory[PATH_MAX];
+
+    ck_assert_int_eq(kill(ending, SIGSTOP), 0);
+    ck_assert_int_eq(client_link_init(&link, &err) | session_directory(directory, sizeof directory, "ending", &err), 0);
+    link.watches[1] = (struct client_watch){.ask = kill_it, .data = &ending};
+    ck_assert_msg(client_link_open(&link, directory, ROLE_VIEWER, &err) == -ECONNREFUSED, "%s", err.text);
     client_link_free(&link);
 }

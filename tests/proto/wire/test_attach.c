@@ -214,7 +214,7 @@ TEST_EACH(without_a_greeting_it_attaches_anew_and_at_last_gives_up, 2)
     }
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_holds(worker.reason, "does not answer");
-    ck_assert_int_eq(worker.end, END_LOST);
+    ck_assert_int_eq(worker.end, END_UNANSWERED);
     for (int i = 0; i < 4; i++)
         raw_close(&raw[i]);
     close(listening);

@@ -239,28 +239,29 @@ TEST(a_restarted_run_waits_for_the_next_daemon_no_longer_than_asked)
     ck_assert_holds(error.text, "no daemon lab after 0.1 s");
 }
 
-/* As eps-worker, the first time: it ends when it is assigned. */
-static int die_assigned(int argc, char **argv)
+static const enum puppet_fault deaths[] = {PUPPET_DIES_ATTACHED, PUPPET_DIES_ASSIGNED};
+
+/* As eps-worker, the first time: it ends as soon as it is attached, or when it is assigned. */
+static int die_early(int argc, char **argv)
 {
-    if (argc == 2)
-        puppet_play(argv[1], PUPPET_DIES_ASSIGNED);
+    if (argc == 3)
+        puppet_play(argv[1], deaths[atoi(argv[2])]);
     return 1;
 }
 
-SUITE_COMMAND(die_assigned)
+SUITE_COMMAND(die_early)
 
-TEST(a_worker_that_dies_while_it_is_assigned_is_replaced)
+TEST_EACH(a_worker_that_dies_before_the_first_step_is_replaced, COUNT(deaths))
 {
     struct eps_train_options o = begin("mine", false);
     struct fate fate = {0};
 
-    expect(
-        print(
-            "mkdir programs && ln -s %s/epsd programs && printf '%%s\n' '#!/bin/bash' "
-            "'[ $2 = --connect ] && address=$3' 'mkdir \"%s/once\" 2>/dev/null && exec %s/test_restarts \"$address\"' "
-            "'exec %s/eps-worker \"$@\"' >programs/eps-worker && chmod +x programs/eps-worker",
-            BIN_DIR, processes_directory(), BIN_DIR, BIN_DIR),
-        0);
+    expect(print("mkdir programs && ln -s %s/epsd programs && printf '%%s\n' '#!/bin/bash' "
+                 "'[ $2 = --connect ] && address=$3' 'mkdir \"%s/once\" 2>/dev/null && exec %s/test_restarts "
+                 "\"$address\" %d' "
+                 "'exec %s/eps-worker \"$@\"' >programs/eps-worker && chmod +x programs/eps-worker",
+                 BIN_DIR, processes_directory(), BIN_DIR, _i, BIN_DIR),
+           0);
     o.programs = "programs";
     ck_assert_msg(train(&o, &fate) == 0, "%s", error.text);
     ck_assert_int_eq(access("once", F_OK), 0);
