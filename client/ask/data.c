@@ -141,9 +141,7 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
     const uint32_t n_positions = s->model.config.n_positions;
     struct client_documents documents;
     int rc = client_documents_read(&documents, &s->data, &rules, err);
-    if (rc) {
-        error_prefix(err, "--data");
-    } else {
+    if (!rc) {
         if (s->counts.seq == 0)
             s->counts.seq = client_documents_seq(client_documents_longest(&documents), n_positions);
         s->counts.conversations = true, s->counts.preferences = pairs;
@@ -309,8 +307,8 @@ static int show_text(struct show *s, struct error *err)
         s->counts.seq = n_positions < 1024 ? n_positions : 1024;
     const struct client_division division = {.seq = s->counts.seq, .stride = s->counts.seq};
     int rc = client_model_source(&source, &client_source_text, &s->model, NULL, &s->data, err);
-    if (!rc && (rc = source->ops->read(source, CLIENT_HELD_OUT, &rules, err)) != 0 && rc != -EDOM)
-        error_prefix(err, "--data");
+    if (!rc)
+        rc = source->ops->read(source, CLIENT_HELD_OUT, &rules, err);
     if (!rc)
         rc = client_source_divide(source, &division, err);
     if (!rc)
@@ -366,8 +364,6 @@ static int show(struct show *s, struct error *err)
         rc = client_data_open(&s->data, s->options->data, s->options->n_data, err);
         if (!rc)
             rc = client_source_find_kind(&kind, &s->model.config, &s->data, NULL, &s->watch, err);
-        if (rc && rc != -EINTR)
-            error_prefix(err, "--data");
     }
     if (!rc)
         rc = check(s, kind, err);

@@ -100,6 +100,11 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     if (preset && in->task)
         return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
                          name);
+    if (preset && !isnan(in->dpo_beta))
+        return error_set(err, -EDOM,
+                         "--dpo-beta is for preferences, which tune a model that is there, and --model %s is a preset: "
+                         "leave it out",
+                         name);
     if (preset && in->base_model)
         return error_set(err, -EDOM, "--base-model %.200s is for an adapter, and --model %s is a preset: leave it out",
                          in->base_model, name);

@@ -297,7 +297,7 @@ static const struct {
     {"eps data chat.jsonl", 2, {"--model is needed"}},
     {"eps data --model chat", 2, {"at least one file"}},
     {"eps data chat.jsonl --model chat --seq 999", 2, {"--seq 999", "128 positions"}},
-    {"eps data absent.jsonl --model chat", 1, {"absent.jsonl"}},
+    {"eps data absent.jsonl --model chat", 1, {"eps data: absent.jsonl: No such file"}},
     {"eps data plain.txt --model bare --pack", 2, {"--pack is for conversations"}},
     {"eps data plain.txt --model bare --long drop", 2, {"--long is for conversations"}},
     {"eps data sums.jsonl --model bare --seed 0", 2, {"--seed goes with --pack"}},

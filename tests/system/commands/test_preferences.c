@@ -161,6 +161,7 @@ static const struct {
     {TRAIN "--train-on all", 2, {"--train-on is not for preferences", "leave it out"}},
     {TRAIN "--pack", 2, {"--pack is not for preferences", "leave it out"}},
     {"eps plan --model chat/config.json --dpo-beta 0.1 --pack", 2, {"--pack is not for preferences", ""}},
+    {"eps plan --model byte-small --dpo-beta 0.1", 2, {"--dpo-beta is for preferences", "byte-small is a preset"}},
     {TRAIN "--dpo-beta 0", 2, {"--dpo-beta 0 is not above 0", ""}},
     {TRAIN "--dpo-smoothing 0.6", 2, {"--dpo-smoothing 0.6 is not within 0 and 0.5", ""}},
     {"eps train --model byte-small --data plain.txt --dpo-beta 0.1 " MACHINE, 2, {"--dpo-beta is for preferences", ""}},
