@@ -1,7 +1,9 @@
-/* eps_verify: checks every byte of checkpoints against their checksums. */
+/* eps_verify: checks every byte of checkpoints, and of what they need beside them, against their checksums. */
 #include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "client/record/checkpoints.h"
+#include "client/record/record.h"
+#include "client/record/references.h"
 #include "proto/model/checkpoint.h"
 
 #include <dirent.h>
@@ -22,6 +24,21 @@ struct verify {
     uint64_t n_checked, n_bad, newest_whole;
 };
 
+/* What a run of preferences cannot go on without. */
+static int check_references(json_t *options, int fd, struct error *err)
+{
+    struct client_record record;
+    int rc;
+
+    if (!json_is_number(json_object_get(options, "dpo_beta")))
+        return 0;
+    rc = client_record_read(&record, options, err);
+    if (!rc)
+        rc = client_references_check(client_references_texts(record.data.hash, record.eval_data.hash), fd, err);
+    client_record_free(&record);
+    return rc == -ENOENT ? -EINVAL : rc;
+}
+
 static int check_open(int fd, const char *name, uint64_t *step, struct error *err)
 {
     struct checkpoint checkpoint;
@@ -36,6 +53,8 @@ static int check_open(int fd, const char *name, uint64_t *step, struct error *er
         rc = error_set(err, -EINVAL, "holds step %" PRIu64 ": was the directory renamed?", checkpoint.step);
     else
         rc = checkpoint_check(&checkpoint, fd, NULL, NULL, NULL, err);
+    if (!rc)
+        rc = check_references(checkpoint.options, fd, err);
     *step = checkpoint.step;
     checkpoint_free(&checkpoint);
     return rc;

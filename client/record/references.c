@@ -28,6 +28,11 @@ static void make_header(char header[HEADER_BYTES + 1], const float *references, 
     snprintf(header + 10, (size_t)room + 2, "%-*s\n", room, shape);
 }
 
+uint64_t client_references_texts(uint64_t data_hash, uint64_t eval_data_hash)
+{
+    return data_hash ^ 3 * eval_data_hash;
+}
+
 int client_references_write(int directory_fd, const float *references, size_t n, uint64_t texts, struct error *err)
 {
     static const char beside[] = "." CLIENT_REFERENCES;
@@ -63,22 +68,25 @@ static bool read_all(int fd, void *to, size_t bytes)
     return true;
 }
 
-int client_references_read(float *references, size_t n, uint64_t texts, int directory_fd, struct error *err)
+static int open_beside(int directory_fd, struct error *err)
 {
-    char header[HEADER_BYTES + 1], want[HEADER_BYTES + 1], more;
     int fd = openat(directory_fd, CLIENT_REFERENCES, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0 && errno == ENOENT)
         fd = openat(directory_fd, "../" CLIENT_REFERENCES, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return error_set(
-            err, -errno,
-            "%s: %s: it has log p of each text by the model that the run began from, and lies in the run's "
-            "directory: copy it from there",
-            CLIENT_REFERENCES, strerror(errno));
+    return fd >= 0 ? fd
+                   : error_set(err, -errno,
+                               "%s: %s: it has log p of each text by the model that the run began from, and lies in "
+                               "the run's directory: copy it from there",
+                               CLIENT_REFERENCES, strerror(errno));
+}
+
+static int read_whole(float *references, size_t n, uint64_t texts, int fd, struct error *err)
+{
+    char header[HEADER_BYTES + 1], want[HEADER_BYTES + 1], more;
     bool ok = read_all(fd, header, HEADER_BYTES) && read_all(fd, references, n * sizeof *references) &&
               read(fd, &more, 1) == 0;
-    close(fd);
+
     make_header(want, references, n, texts);
     ok = ok && memcmp(header, want, HEADER_BYTES) == 0;
     return ok ? 0
@@ -86,4 +94,30 @@ int client_references_read(float *references, size_t n, uint64_t texts, int dire
                     err, -EINVAL,
                     "%s is damaged, or of other texts: copy it again from the run's directory, or start a new run",
                     CLIENT_REFERENCES);
+}
+
+int client_references_read(float *references, size_t n, uint64_t texts, int directory_fd, struct error *err)
+{
+    const int fd = open_beside(directory_fd, err);
+    const int rc = fd < 0 ? fd : read_whole(references, n, texts, fd, err);
+
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int client_references_check(uint64_t texts, int directory_fd, struct error *err)
+{
+    const int fd = open_beside(directory_fd, err);
+    const off_t bytes = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
+
+    if (fd < 0)
+        return fd;
+    const size_t n = bytes > HEADER_BYTES ? (size_t)(bytes - HEADER_BYTES) / sizeof(float) : 0;
+    float *references = malloc(n * sizeof *references + 1);
+    lseek(fd, 0, SEEK_SET);
+    const int rc = references ? read_whole(references, n, texts, fd, err) : error_set(err, -ENOMEM, "out of memory");
+    free(references);
+    close(fd);
+    return rc;
 }

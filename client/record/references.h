@@ -13,11 +13,17 @@
 
 #define CLIENT_REFERENCES "references.npy"
 
-/* Writes the file (n numbers) beside, flushes and renames it. texts: a checksum of the texts that they are of. -errno. */
+/* A checksum of the texts, from those of the data and of what is held out (0: none of its own). */
+uint64_t client_references_texts(uint64_t data_hash, uint64_t eval_data_hash);
+
+/* Writes the file (n numbers) beside, flushes and renames it. texts: client_references_texts. -errno. */
 int client_references_write(int directory_fd, const float *references, size_t n, uint64_t texts, struct error *err);
 
 /* Reads n numbers. directory_fd may be that of a checkpoint, whose parent has the file. -ENOENT: there is no file; -EINVAL:
  * it is of other texts, or damaged; -errno. The sentence says what to do. */
 int client_references_read(float *references, size_t n, uint64_t texts, int directory_fd, struct error *err);
+
+/* Reads them, however many, only to see that they are whole. Errors as of client_references_read; -ENOMEM. */
+int client_references_check(uint64_t texts, int directory_fd, struct error *err);
 
 #endif

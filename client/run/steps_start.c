@@ -28,7 +28,7 @@ static int find_references(struct client_steps *s, bool begins, struct error *er
 {
     struct client_source *source = s->run->source;
     const size_t n = (size_t)source->n_references[CLIENT_TRAIN] + source->n_references[CLIENT_HELD_OUT];
-    const uint64_t texts = s->run->data.hash ^ 3 * s->run->eval_data.hash;
+    const uint64_t texts = client_references_texts(s->run->data.hash, s->run->eval_data.hash);
     int rc;
 
     if (!source->references)

@@ -87,7 +87,7 @@ TEST(each_text_is_shown_as_chosen_or_rejected)
 /* Device and data to the byte; a part has whole preferences. */
 TEST(what_a_run_takes_is_what_is_planned)
 {
-    static const char run[] = "eps train --model chat/config.json --data pairs.jsonl --batch 16 --seq 64 --steps 2 "
+    static const char run[] = "eps train --model chat/config.json --data pairs.jsonl --batch 16 --seq 64 --steps 4 "
                               "--parts 2 --out planned " MACHINE;
     json_t *plan =
         expect_json("eps plan --model chat/config.json --dpo-beta 0.1 --batch 16 --seq 64 --parts 2 --json " MACHINE,
@@ -95,7 +95,7 @@ TEST(what_a_run_takes_is_what_is_planned)
     json_t *worker = json_array_get(json_object_get(plan, "workers"), 0);
 
     expect(run, 0);
-    json_t *step = expect_json("tail -n 1 planned/metrics.jsonl", 0);
+    json_t *step = expect_json("grep memory planned/metrics.jsonl | tail -n 1", 0);
     ck_assert_double_eq(json_number_at(step, "device_peak_bytes"), json_number_at(worker, "current"));
     ck_assert_double_eq(json_number_at(step, "memory.host.data"), json_number_at(plan, "host.categories.data.current"));
     json_decref(plan), json_decref(step);
@@ -112,14 +112,17 @@ TEST(a_run_that_was_stopped_ends_with_the_same_bits_against_the_same_reference)
     expect("for run in stopped other; do cmp whole/step-8/model.safetensors $run/step-8/model.safetensors && cmp "
            "whole/references.npy $run/references.npy || exit 1; done",
            0);
+    expect("eps verify whole && eps verify other/step-8", 0);
     expect("mkdir lost && cp -r whole/step-4 lost && eps train --resume lost", 1, "lost: references.npy",
            "copy it from there");
+    expect("eps verify lost 1>&2", 1, "references.npy: No such file", "copy it from there");
     expect("head -c 200 whole/references.npy >lost/references.npy && eps train --resume lost", 1,
            "references.npy is damaged, or of other texts");
     expect("cp whole/references.npy lost && printf x | dd of=lost/references.npy bs=1 seek=201 conv=notrunc "
            "2>/dev/null && eps "
            "train --resume lost",
            1, "references.npy is damaged, or of other texts");
+    expect("eps verify lost 1>&2", 1, "references.npy is damaged, or of other texts");
     expect("eps train --resume stopped --steps 9 --dpo-beta 0.2", 2, "--dpo-beta");
 }
 
