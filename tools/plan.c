@@ -392,6 +392,8 @@ static int answer(const struct command *command, const struct eps_train_options 
     if (q->minimum + q->find_depth + q->find_batch + (q->timeline || q->json) > 1)
         return arguments_fail(command, -EDOM,
                               "give only one of --minimum, --find-depth, --find-batch and (--timeline or --json)");
+    if (q->find_batch && options->batch)
+        return arguments_fail(command, -EDOM, "--find-batch finds what --batch would say: give only one of them");
     if (q->timeline)
         return answer_timeline(command, options, q->json);
     rc = q->minimum      ? eps_plan_minimum(&bytes, options, &error)
