@@ -5,7 +5,9 @@
                                                             dev.jsonl (conversations); DIR/model: tokenizer and template
     peer_tuning.py draw --train TSV --work DIR --seed N --rows N
                                                             DIR/conversations.jsonl, in the order of both sides
-    peer_tuning.py train --work DIR --model DIR --seed N    PEFT's adapters of DIR/conversations.jsonl, merged into DIR/theirs
+    peer_tuning.py adapt --work DIR --model DIR --seed N    DIR/adapters: PEFT's new ones, from which both sides begin
+    peer_tuning.py train --work DIR --model DIR --seed N    DIR/adapters trained by PEFT on DIR/conversations.jsonl, merged
+                                                            into DIR/theirs
     peer_tuning.py score --work DIR --model DIR             prints accuracy over dev.jsonl, and the loss of its answers
     peer_tuning.py compare FILE                             of lines "SEED OURS THEIRS": the paired difference
 
@@ -35,7 +37,7 @@ TEMPLATE = """{%- for message in messages -%}
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    p.add_argument("what", choices=("make", "draw", "train", "score", "compare"))
+    p.add_argument("what", choices=("make", "draw", "adapt", "train", "score", "compare"))
     p.add_argument("file", nargs="?")
     for name in ("train", "dev", "work", "model"):
         p.add_argument("--" + name, type=pathlib.Path)
@@ -116,13 +118,22 @@ def rate(step, warmup, steps):
     return (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
 
 
+def adapt(o):
+    import peft
+    torch.manual_seed(o.seed)
+    base, tokenizer = load(o.model)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=o.rank, lora_alpha=2 * o.rank, lora_dropout=o.dropout,
+                                                      target_modules="all-linear", task_type="CAUSAL_LM"))
+    model.save_pretrained(o.work / "adapters")
+    tokenizer.save_pretrained(o.work / "adapters")
+
+
 def train(o):
     import peft
     torch.manual_seed(o.seed)
     base, tokenizer = load(o.model)
     lines = read_lines(o.work / "conversations.jsonl")
-    model = peft.get_peft_model(base, peft.LoraConfig(r=o.rank, lora_alpha=2 * o.rank, lora_dropout=o.dropout,
-                                                      target_modules="all-linear")).train()
+    model = peft.PeftModel.from_pretrained(base, o.work / "adapters", is_trainable=True).train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=o.lr, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, o.warmup, len(lines) // o.batch))
     losses = []
@@ -174,4 +185,4 @@ options = arguments()
 transformers.logging.set_verbosity_error()
 if options.threads:
     torch.set_num_threads(options.threads)
-{"make": make, "draw": draw, "train": train, "score": score, "compare": compare}[options.what](options)
+{"make": make, "draw": draw, "adapt": adapt, "train": train, "score": score, "compare": compare}[options.what](options)

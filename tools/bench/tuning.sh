@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Held-out accuracy of a tuning by eps and by PEFT. A small Qwen 3 learns the sentences of SST-2 without their labels, by
-# eps. Then both sides train LoRA adapters of it on SST-2 as conversations, with the same settings and rows in the same
-# order, but each with adapters and dropout that it draws itself, and merge them. One program scores all models, on the
-# rows of --dev. Prints a line per seed, and the difference paired by seed, with its standard error.
+# eps. Then both sides train LoRA adapters of it on SST-2 as conversations, and merge them: the same settings, the same rows
+# in the same order, and for each seed one set of new adapters that PEFT draws; each side draws its own dropout. One program
+# scores all models, on the rows of --dev. Prints a line per seed, and the difference paired by seed, with its standard
+# error.
 #
 # usage: tools/bench/tuning.sh [options]      defaults in brackets
 #   --train TSV --dev TSV [../shared/data/sst2/{train,dev}.tsv.gz]   GLUE's SST-2; may be .gz
@@ -55,14 +56,15 @@ echo "untuned: $(score "$work/base")"
 for ((seed = 1; seed <= seeds; seed++)); do
     peer draw --train "$train" --seed "$seed" --rows "$rows"
     steps=$(($(wc -l <"$work/conversations.jsonl") / batch)) warmup=$((steps / 30))
-    run_training --model "$work/base" --data "$work/conversations.jsonl" --eval-data "$work/dev.jsonl" --order sequential \
-        --lora "rank=$rank,alpha=$((2 * rank)),targets=all-linear,dropout=$dropout" --device cpu --batch "$batch" --seq "$seq" \
+    peer adapt --model "$work/base" --seed "$seed" --rank "$rank" --dropout "$dropout"
+    run_training --model "$work/adapters" --base-model "$work/base" --data "$work/conversations.jsonl" \
+        --eval-data "$work/dev.jsonl" --order sequential --device cpu --batch "$batch" --seq "$seq" \
         --steps "$steps" --lr "$lr" --min-lr 0 --schedule cosine --warmup "$warmup" --weight-decay 0.01 --seed "$seed" --save-every 0
     own=$("$bin/eps" eval --model "$work/run/latest" --data "$work/dev.jsonl" --device cpu --json | field loss)
     rm -rf "$work/ours"
     "$bin/eps" export --model "$work/run/latest" --merge --out "$work/ours" >>"$work/log"
-    theirs_last=$(peer train --model "$work/base" --seed "$seed" --batch "$batch" --rank "$rank" --lr "$lr" --dropout "$dropout" \
-        --warmup "$warmup" | tail -n 1 | field loss)
+    theirs_last=$(peer train --model "$work/base" --seed "$seed" --batch "$batch" --lr "$lr" --warmup "$warmup" | tail -n 1 |
+        field loss)
     ours_last=$(tail -n 50 "$work/run/metrics.jsonl" | field loss | awk '{ s += $1 } END { printf "%.4f", s / NR }')
     ours=$(score "$work/ours") theirs=$(score "$work/theirs")
     echo "$seed $(field accuracy <<<"$ours") $(field accuracy <<<"$theirs")" >>"$work/pairs"
