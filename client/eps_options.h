@@ -14,7 +14,13 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default) /* exported by libeps.so */
 
-enum eps_schedule { EPS_SCHEDULE_DEFAULT, EPS_SCHEDULE_COSINE, EPS_SCHEDULE_LINEAR, EPS_SCHEDULE_CONSTANT };
+enum eps_schedule {
+    EPS_SCHEDULE_DEFAULT,
+    EPS_SCHEDULE_COSINE,
+    EPS_SCHEDULE_LINEAR,
+    EPS_SCHEDULE_CONSTANT,
+    EPS_SCHEDULE_INVERSE_SQRT
+};
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16 };
 enum eps_base { EPS_BASE_DEFAULT, EPS_BASE_FULL, EPS_BASE_BF16, EPS_BASE_INT8, EPS_BASE_NF4 };

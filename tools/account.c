@@ -77,7 +77,7 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
 
 void account_options(const struct eps_train_options *o, uint64_t n_parameters, bool free_memory)
 {
-    static const char *const schedules[] = {"default", "cosine", "linear", "constant"};
+    static const char *const schedules[] = {"default", "cosine", "linear", "constant", "inverse-sqrt"};
     const bool whole = *o->task_note;
     char count[24];
     struct lines text;
@@ -107,7 +107,8 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     fprintf(out, "steps        %" PRIu64 " of %u %s of %s%u tokens, in %u part%s\n", o->steps, o->batch,
             whole ? "rows" : "sequences", whole ? "at most " : "", o->seq, o->parts, o->parts == 1 ? "" : "s");
     print_optimizer(out, o);
-    fprintf(out, "rate         %g to %g, %s, %" PRIu64 " step%s of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
+    fprintf(out, "rate         %g %s %g, %s, %" PRIu64 " step%s of warm-up\n", o->lr,
+            o->schedule == EPS_SCHEDULE_INVERSE_SQRT ? "to at least" : "to", o->min_lr, schedules[o->schedule],
             o->warmup, o->warmup == 1 ? "" : "s");
     print_workers(out, o, free_memory);
     fprintf(out, "checkpoints  ");

@@ -183,7 +183,9 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
     if (rc)
         return rc;
     if (isnan(o->min_lr))
-        o->min_lr = o->schedule == EPS_SCHEDULE_CONSTANT ? o->lr : o->lr / 10;
+        o->min_lr = o->schedule == EPS_SCHEDULE_CONSTANT       ? o->lr
+                    : o->schedule == EPS_SCHEDULE_INVERSE_SQRT ? 0
+                                                               : o->lr / 10;
     if (!(o->min_lr >= 0 && o->min_lr <= o->lr))
         return error_set(err, -EDOM, "--min-lr %g is not within 0 and --lr %g%s", o->min_lr, o->lr,
                          facts->resumed ? ": change both, with --change lr,min-lr" : "");
@@ -539,6 +541,8 @@ double client_options_lr(const struct eps_train_options *options, uint64_t step)
 
     if (step < options->warmup)
         return lr * (double)(step + 1) / (double)(options->warmup + 1);
+    if (options->schedule == EPS_SCHEDULE_INVERSE_SQRT)
+        return fmax(min_lr, lr * sqrt((double)(options->warmup + 1) / (double)(step + 1)));
     if (step >= options->steps)
         return min_lr;
     const double way = (double)(step - options->warmup) / (double)(options->steps - options->warmup);
@@ -549,6 +553,7 @@ double client_options_lr(const struct eps_train_options *options, uint64_t step)
         return lr - (lr - min_lr) * way;
     case EPS_SCHEDULE_COSINE:
         return min_lr + (lr - min_lr) * (1 + cos(M_PI * way)) / 2;
+    case EPS_SCHEDULE_INVERSE_SQRT:
     case EPS_SCHEDULE_DEFAULT:
         break;
     }

@@ -89,7 +89,7 @@ static const struct refusal wrongs[] = {
     {GOOD "--seq", 2, "--seq", "value"},
     {GOOD "--seq --batch 3", 2, "--seq", "value"},
     {GOOD "--deterministic=yes", 2, "--deterministic", "no value"},
-    {GOOD "--schedule cos", 2, "'cos'", "cosine|linear|constant"},
+    {GOOD "--schedule cos", 2, "'cos'", "cosine|linear|constant|inverse-sqrt"},
     {GOOD "--device gpu", 2, "--device gpu", "cuda:N"},
     {GOOD "--betas 0.9", 2, "--betas", "0.9,0.999"},
     {GOOD "--lr 0", 2, "--lr 0", "within"},

@@ -227,6 +227,7 @@ static const struct model_config config =
     X((o->steps = 1000), (void)0, out.warmup == 30) /* 3 % */                                                          \
     /* what is printed is what it ends at */                                                                           \
     X((o->schedule = EPS_SCHEDULE_CONSTANT, o->lr = 0.5), (void)0, out.min_lr == 0.5)                                  \
+    X((o->schedule = EPS_SCHEDULE_INVERSE_SQRT), (void)0, out.min_lr == 0)                                             \
     /* What is given stands for a preset: 9899 windows, twice, are 309.3 batches. */                                   \
     X((o->batch = 64, o->epochs = 2, o->lr = 5e-4, o->beta1 = 0.8, o->beta2 = 0.9, o->seq = 100),                      \
       (*f = facts_of(&byte_small, 1000000)),                                                                           \
@@ -400,6 +401,14 @@ TEST(the_rate_warms_up_and_falls)
     ck_assert_double_eq(client_options_lr(&o, 10), 8);
     o.warmup = 0;
     ck_assert_double_eq(client_options_lr(&o, 0), 8);
+    /* Half at four times the step, a third at nine times, whatever the last one is. */
+    o.schedule = EPS_SCHEDULE_INVERSE_SQRT, o.warmup = 3, o.min_lr = 0;
+    ck_assert_double_eq_tol(client_options_lr(&o, 1), 4, 1e-14);
+    ck_assert_double_eq_tol(client_options_lr(&o, 3), 8, 1e-14);
+    ck_assert_double_eq_tol(client_options_lr(&o, 15), 4, 1e-14);
+    ck_assert_double_eq_tol(client_options_lr(&o, 35), 8.0 / 3, 1e-14);
+    o.min_lr = 3;
+    ck_assert_double_eq(client_options_lr(&o, 35), 3);
 }
 
 /* Which numbers, by whose devices. */
