@@ -396,6 +396,9 @@ struct eps_export_options {
     /* Of a model with adapters: adds them to its weights, in fp32. Otherwise the adapters are written alone, as PEFT has
      * them. Must not be set for other models. */
     bool merge;
+    /* > 0: the mean of the weights of so many checkpoints, the newest of a run, whose directory is `model`. In double
+     * precision, rounded once. Adapters only with merge. */
+    uint32_t average;
     /* Default: the type in which the model came, also after training; fp32 if it had several, and of adapters alone. */
     enum eps_dtype dtype;
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for; NULL: nobody hears */

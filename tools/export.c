@@ -32,6 +32,8 @@ int command_export(int argc, char **argv)
          "of a model with adapters (eps train --lora, PEFT): add them to the weights, and write the whole model; "
          "default: "
          "the adapters alone, which PEFT loads"},
+        {"--average", "N", ARGUMENT_COUNT, &options.average,
+         "the mean of the weights of the N newest checkpoints of the run that --model names"},
         {"--dtype", "fp32|fp16|bf16", ARGUMENT_CHOICE, &type,
          "type of the weights; default: the type in which the model came, also after training; fp32 if it had several, "
          "and of adapters alone. fp16 and bf16 are rounded to nearest"},

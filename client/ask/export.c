@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,8 @@ struct export
 {
     const struct eps_export_options *options;
     uint64_t shard_bytes;
-    struct client_model model;
+    struct client_model *models; /* (n) owned; their mean is written, and the other files of the first, the newest */
+    size_t n;
     enum safetensors_type type; /* to write */
     char out[PATH_MAX], partial[PATH_MAX];
     int directory_fd; /* descriptor of partial */
@@ -49,26 +51,93 @@ int client_export_text(int directory_fd, const char *name, const char *text, siz
     return rc == 0 ? 0 : error_set(err, rc, "%s: %s", name, strerror(-rc));
 }
 
-static int open_model(struct export *e, struct error *err)
+static int make_models(struct export *e, size_t n, struct error *err)
 {
-    int rc = client_model_open(&e->model, &(struct client_model_name){e->options->model, e->options->base_model}, err);
+    e->models = calloc(n, sizeof *e->models);
+    if (!e->models)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (e->n = 0; e->n < n; e->n++)
+        e->models[e->n].config_fd = -1;
+    return 0;
+}
+
+static int open_model(struct client_model *model, const struct export *e, const char *path, struct error *err)
+{
+    int rc = client_model_open(model, &(struct client_model_name){path, e->options->base_model}, err);
 
     if (rc != 0)
         return rc;
-    if (e->model.n_weights == 0)
-        return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them",
-                         e->options->model);
-    rc = client_model_check(&e->model, NULL, NULL, err);
-    if (rc == 0 && (rc = client_model_match(&e->model, err)) != 0)
-        error_prefix(err, e->options->model);
+    if (model->n_weights == 0)
+        return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them", path);
+    rc = client_model_check(model, NULL, NULL, err);
+    if (rc == 0 && (rc = client_model_match(model, err)) != 0)
+        error_prefix(err, path);
     return rc;
+}
+
+/* The newest checkpoints of a run, the newest first. */
+static int open_newest(struct export *e, struct error *err)
+{
+    const char *run = e->options->model;
+    const uint32_t n = e->options->average;
+    struct client_checkpoints found = {0};
+    char path[PATH_MAX];
+    const int fd = open(run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = fd < 0 ? error_set(err, -errno, "--model %s: %s", run, strerror(errno))
+                    : client_checkpoints_list(&found, fd, err);
+
+    if (rc == 0 && found.n < n)
+        rc =
+            error_set(err, -EINVAL,
+                      "--average %u: %s holds %zu checkpoint%s: name a run's directory; eps train --keep says how many "
+                      "stay",
+                      n, run, found.n, found.n == 1 ? "" : "s");
+    if (rc == 0)
+        rc = make_models(e, n, err);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        if (snprintf(path, sizeof path, "%s/step-%" PRIu64, run, found.steps[found.n - 1 - i]) >= (int)sizeof path)
+            rc = error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", run);
+        else
+            rc = open_model(&e->models[i], e, path, err);
+    }
+    client_checkpoints_free(&found);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static int open_models(struct export *e, struct error *err)
+{
+    const struct eps_export_options *o = e->options;
+    const struct client_await await = {.on_note = o->on_note, .user = o->user};
+    const struct client_snapshot snapshot = {o->connect, o->base_model, NULL, &await};
+
+    if (o->model && o->connect)
+        return error_set(
+            err, -EDOM,
+            "--model %s does not go with --connect, which exports the model of a live daemon: leave one out", o->model);
+    if (o->average && !o->model)
+        return error_set(err, -EDOM, "--average %u needs --model, which names a run's directory", o->average);
+    if (o->average)
+        return open_newest(e, err);
+    const int rc = make_models(e, 1, err);
+    return rc         ? rc
+           : o->model ? open_model(e->models, e, o->model, err)
+                      : client_snapshot_fetch(e->models, NULL, &snapshot, err);
+}
+
+static void close_models(struct export *e)
+{
+    for (size_t i = 0; i < e->n; i++)
+        client_model_close(&e->models[i]);
+    free(e->models);
 }
 
 static int write_config(const struct export *e, struct error *err)
 {
-    char *text = client_model_print_config(&e->model, e->type, err);
+    char *text = client_model_print_config(e->models, e->type, err);
     const int rc =
-        text ? client_export_text(e->directory_fd, checkpoint_config_name(&e->model.config), text, strlen(text), err)
+        text ? client_export_text(e->directory_fd, checkpoint_config_name(&e->models->config), text, strlen(text), err)
              : -ENOMEM;
 
     free(text);
@@ -137,14 +206,14 @@ static int make_partial(struct export *e, struct error *err)
 static int fill(struct export *e, struct error *err)
 {
     const struct client_export_form form = {e->type, e->shard_bytes, e->options->merge};
-    int rc = client_export_weights(&e->model, e->directory_fd, &form, err);
+    int rc = client_export_weights(e->models, e->n, e->directory_fd, &form, err);
 
     if (rc == 0 && e->options->merge)
-        rc = client_adapter_remove(&e->model, err);
+        rc = client_adapter_remove(e->models, err);
     if (rc == 0)
         rc = write_config(e, err);
     if (rc == 0)
-        rc = model_files_write(e->model.side, e->directory_fd, err);
+        rc = model_files_write(e->models->side, e->directory_fd, err);
     if (rc == 0 && fsync(e->directory_fd) != 0)
         rc = error_set(err, -errno, "cannot be flushed: %s", strerror(errno));
     if (rc != 0) /* -EINVAL, -ERANGE: the source is at fault, otherwise the output */
@@ -172,7 +241,7 @@ static int write_out(struct export *e, struct error *err)
 
 static bool writes_adapter(const struct export *e)
 {
-    return e->model.config.adapter.rank > 0 && !e->options->merge;
+    return e->models->config.adapter.rank > 0 && !e->options->merge;
 }
 
 static enum safetensors_type type_to_write(const struct export *e)
@@ -187,7 +256,21 @@ static enum safetensors_type type_to_write(const struct export *e)
     case EPS_DTYPE_DEFAULT:
         break;
     }
-    return writes_adapter(e) ? SAFETENSORS_F32 : e->model.dtype;
+    return writes_adapter(e) ? SAFETENSORS_F32 : e->models->dtype;
+}
+
+/* --merge and --average, by what the model is. */
+static int check_form(const struct export *e, struct error *err)
+{
+    const bool adapts = e->models->config.adapter.rank > 0;
+
+    if (e->options->merge && !adapts)
+        return error_set(err, -EDOM, "--merge is for models with adapters, and this one has none: leave it out");
+    if (e->options->average && adapts && !e->options->merge)
+        return error_set(err, -EDOM,
+                         "--average of adapters needs --merge: the product of mean factors is not the mean of their "
+                         "products");
+    return 0;
 }
 
 int client_export(struct eps_exported *written, const struct eps_export_options *options, uint64_t shard_bytes,
@@ -195,33 +278,29 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
 {
     static const enum eps_dtype public[] = {
         [SAFETENSORS_F32] = EPS_DTYPE_FP32, [SAFETENSORS_F16] = EPS_DTYPE_FP16, [SAFETENSORS_BF16] = EPS_DTYPE_BF16};
-    struct export e = {.options = options, .shard_bytes = shard_bytes, .model.config_fd = -1, .directory_fd = -1};
-    const struct client_await await = {.on_note = options->on_note, .user = options->user};
-    const struct client_snapshot snapshot = {options->connect, options->base_model, NULL, &await};
+    struct export e = {.options = options, .shard_bytes = shard_bytes, .directory_fd = -1};
+    bool adapter = false;
     int rc = check_out(&e, err);
 
-    if (rc == 0 && options->model && options->connect)
-        rc = error_set(err, -EDOM,
-                       "--model %s does not go with --connect, which exports the model of a live daemon: leave one out",
-                       options->model);
     if (rc == 0)
-        rc = options->model ? open_model(&e, err) : client_snapshot_fetch(&e.model, NULL, &snapshot, err);
-    if (rc == 0 && options->merge && e.model.config.adapter.rank == 0)
-        rc = error_set(err, -EDOM, "--merge is for models with adapters, and this one has none: leave it out");
-    e.type = type_to_write(&e);
-    const bool adapter = writes_adapter(&e);
+        rc = open_models(&e, err);
     if (rc == 0)
+        rc = check_form(&e, err);
+    if (rc == 0) {
+        e.type = type_to_write(&e);
+        adapter = writes_adapter(&e);
         rc = write_out(&e, err);
+    }
     if (rc == 0 && written) {
         *written = (struct eps_exported){public[e.type],
-                                         adapter ? client_model_adapter_loader(&e.model.config)
-                                                 : client_model_loader(&e.model.config),
+                                         adapter ? client_model_adapter_loader(&e.models->config)
+                                                 : client_model_loader(&e.models->config),
                                          "", adapter};
-        snprintf(written->part, sizeof written->part, "%s", e.model.wrapper);
+        snprintf(written->part, sizeof written->part, "%s", e.models->wrapper);
     }
     if (e.directory_fd >= 0)
         close(e.directory_fd);
-    client_model_close(&e.model);
+    close_models(&e);
     return rc;
 }
 

@@ -20,6 +20,13 @@ enum { BLOCK = 1 << 20 /* elements */ };
 struct source {
     struct model model;
     struct weights weights;
+    struct client_merge merge; /* of the tensor that is being written */
+};
+
+/* The models of which the mean is written; that of one model is the model. */
+struct sources {
+    struct source *list; /* (n) owned */
+    size_t n;
 };
 
 struct target {
@@ -29,6 +36,7 @@ struct target {
     uint32_t *shard; /* (n_tensors) file of each tensor, from 0; ELSEWHERE: none */
     uint32_t n_shards;
     float *block;      /* (BLOCK) */
+    double *sum;       /* (BLOCK) of several models */
     uint16_t *rounded; /* (BLOCK) */
 };
 
@@ -79,16 +87,46 @@ static int check_head(const struct source *from, const struct target *to, struct
 
 static int open_source(struct source *from, const struct client_model *model, struct error *err)
 {
-    *from = (struct source){0};
     int rc = model_init(&from->model, &model->config, err);
 
     return rc != 0 ? rc : weights_open(&from->weights, &from->model, model->weights, model->n_weights, NULL, err);
 }
 
-static void close_source(struct source *from)
+static bool is_alike(const struct model *a, const struct model *b)
 {
-    weights_close(&from->weights);
-    model_free(&from->model);
+    bool alike = a->n_tensors == b->n_tensors;
+
+    for (uint32_t t = 0; alike && t < a->n_tensors; t++)
+        alike = strcmp(a->tensors[t].name, b->tensors[t].name) == 0 && a->tensors[t].n_dims == b->tensors[t].n_dims &&
+                memcmp(a->tensors[t].shape, b->tensors[t].shape, a->tensors[t].n_dims * sizeof *a->tensors->shape) == 0;
+    return alike;
+}
+
+/* Undo: close_sources, also after a failure. */
+static int open_sources(struct sources *from, const struct client_model *models, size_t n, struct error *err)
+{
+    int rc = 0;
+
+    *from = (struct sources){.list = calloc(n, sizeof *from->list), .n = n};
+    if (!from->list)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        rc = open_source(&from->list[i], &models[i], err);
+        if (rc == 0 && !is_alike(&from->list[i].model, &from->list[0].model))
+            rc = error_set(err, -EINVAL, "its tensors are not those of %s, so there is no mean", models[0].name);
+        if (rc != 0 && n > 1)
+            error_prefix(err, models[i].name);
+    }
+    return rc;
+}
+
+static void close_sources(struct sources *from)
+{
+    for (size_t i = 0; from->list && i < from->n; i++) {
+        weights_close(&from->list[i].weights);
+        model_free(&from->list[i].model);
+    }
+    free(from->list);
 }
 
 static uint64_t tensor_bytes(const struct target *to, const struct model_tensor *tensor)
@@ -104,14 +142,17 @@ static bool is_written(const struct target *to, const struct model_tensor *tenso
 
 /* Assigns tensors to files in order. A file is full when the next tensor would pass shard_bytes; adapters have one, as PEFT
  * reads no other. */
-static int plan_shards(struct target *to, const struct model *model, uint64_t shard_bytes, struct error *err)
+static int plan_shards(struct target *to, const struct model *model, uint64_t shard_bytes, bool averages,
+                       struct error *err)
 {
     uint64_t bytes = 0;
 
     to->shard = calloc(model->n_tensors, sizeof *to->shard);
     to->block = malloc(BLOCK * sizeof *to->block);
     to->rounded = malloc(BLOCK * sizeof *to->rounded);
-    if (!to->shard || !to->block || !to->rounded)
+    if (averages)
+        to->sum = malloc(BLOCK * sizeof *to->sum);
+    if (!to->shard || !to->block || !to->rounded || (averages && !to->sum))
         return error_set(err, -ENOMEM, "out of memory");
     to->n_shards = 1;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -136,45 +177,77 @@ static void name_shard(char out[64], const struct source *from, const struct tar
         snprintf(out, 64, "model-%05u-of-%05u.safetensors", shard + 1, to->n_shards);
 }
 
-static int write_tensor(struct safetensors_writer *writer, const struct source *from, const struct target *to,
-                        uint32_t tensor, struct error *err)
+/* Elements first .. first+n-1 of the tensor, the mean of the models', into the block. Several are summed in double
+ * precision and rounded once. */
+static int read_block(const struct sources *from, const struct target *to, uint32_t tensor, uint64_t first, uint64_t n,
+                      struct error *err)
 {
-    const struct safetensors_entry *entry = from->weights.entries[tensor];
-    const char *name = from->model.tensors[tensor].name;
-    struct client_merge merge;
-    int rc = client_merge_open(&merge, &from->model, &from->weights, to->merge ? tensor : MERGE_NONE, err);
+    int rc = 0;
 
-    for (uint64_t at = 0; rc == 0 && at < entry->n; at += BLOCK) {
-        const uint64_t n = entry->n - at < BLOCK ? entry->n - at : BLOCK;
-        rc = safetensors_read(to->block, entry, at, n, err);
+    for (size_t s = 0; rc == 0 && s < from->n; s++) {
+        rc = safetensors_read(to->block, from->list[s].weights.entries[tensor], first, n, err);
         if (rc != 0)
             break;
-        client_merge_add(&merge, to->block, at, n);
+        client_merge_add(&from->list[s].merge, to->block, first, n);
+        for (uint64_t i = 0; to->sum && i < n; i++)
+            to->sum[i] = (s > 0 ? to->sum[i] : 0) + to->block[i];
+    }
+    for (uint64_t i = 0; rc == 0 && to->sum && i < n; i++)
+        to->block[i] = (float)(to->sum[i] / (double)from->n);
+    return rc;
+}
+
+static int open_merges(const struct sources *from, uint32_t tensor, struct error *err)
+{
+    int rc = 0;
+
+    for (size_t s = 0; rc == 0 && s < from->n; s++)
+        rc = client_merge_open(&from->list[s].merge, &from->list[s].model, &from->list[s].weights, tensor, err);
+    return rc;
+}
+
+static void close_merges(const struct sources *from)
+{
+    for (size_t s = 0; s < from->n; s++)
+        client_merge_close(&from->list[s].merge);
+}
+
+static int write_tensor(struct safetensors_writer *writer, const struct sources *from, const struct target *to,
+                        uint32_t tensor, struct error *err)
+{
+    const struct model_tensor *written = &from->list->model.tensors[tensor];
+    int rc = open_merges(from, to->merge ? tensor : MERGE_NONE, err);
+
+    for (uint64_t at = 0; rc == 0 && at < written->n; at += BLOCK) {
+        const uint64_t n = written->n - at < BLOCK ? written->n - at : BLOCK;
+        rc = read_block(from, to, tensor, at, n, err);
+        if (rc != 0)
+            break;
         if (to->type == SAFETENSORS_F32) {
             rc = safetensors_append(writer, to->block, n * sizeof *to->block, err);
             continue;
         }
         const size_t good = client_export_round(to->rounded, to->block, n, to->type);
         if (good < n)
-            rc = error_set(err, -ERANGE, "%s: element %" PRIu64 " is %g, too large for %s: give --dtype fp32", name,
-                           at + good, (double)to->block[good], safetensors_type_name(to->type));
+            rc = error_set(err, -ERANGE, "%s: element %" PRIu64 " is %g, too large for %s: give --dtype fp32",
+                           written->name, at + good, (double)to->block[good], safetensors_type_name(to->type));
         else
             rc = safetensors_append(writer, to->rounded, n * sizeof *to->rounded, err);
     }
-    client_merge_close(&merge);
+    close_merges(from);
     return rc;
 }
 
-static int write_shard(const struct source *from, const struct target *to, uint32_t shard, struct error *err)
+static int write_shard(const struct sources *from, const struct target *to, uint32_t shard, struct error *err)
 {
-    const struct model *model = &from->model;
+    const struct model *model = &from->list->model;
     struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
     char(*names)[CHECKPOINT_TENSOR_BYTES] = calloc(model->n_tensors, sizeof *names);
     struct safetensors_writer writer;
     char name[64];
     size_t n = 0;
 
-    name_shard(name, from, to, shard);
+    name_shard(name, from->list, to, shard);
     int fd = openat(to->directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     int rc = fd < 0 ? error_set(err, -errno, "%s", strerror(errno)) : 0;
     if (rc == 0 && (!plan || !names))
@@ -228,24 +301,25 @@ static int write_index(const struct source *from, const struct target *to, struc
     return rc;
 }
 
-int client_export_weights(const struct client_model *model, int directory_fd, const struct client_export_form *form,
-                          struct error *err)
+int client_export_weights(const struct client_model *models, size_t n_models, int directory_fd,
+                          const struct client_export_form *form, struct error *err)
 {
     struct target to = {.directory_fd = directory_fd, .type = form->type, .merge = form->merge};
-    struct source from;
-    int rc = open_source(&from, model, err);
+    struct sources from;
+    int rc = open_sources(&from, models, n_models, err);
 
     if (rc == 0)
-        rc = plan_shards(&to, &from.model, form->shard_bytes, err);
-    if (rc == 0)
-        rc = check_head(&from, &to, err);
+        rc = plan_shards(&to, &from.list->model, form->shard_bytes, n_models > 1, err);
+    for (size_t s = 0; rc == 0 && s < n_models; s++)
+        rc = check_head(&from.list[s], &to, err);
     for (uint32_t shard = 0; rc == 0 && shard < to.n_shards; shard++)
         rc = write_shard(&from, &to, shard, err);
     if (rc == 0 && to.n_shards > 1)
-        rc = write_index(&from, &to, err);
+        rc = write_index(from.list, &to, err);
     free(to.shard);
     free(to.block);
+    free(to.sum);
     free(to.rounded);
-    close_source(&from);
+    close_sources(&from);
     return rc;
 }

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 SUITE_TIMEOUT(120)
@@ -439,4 +440,56 @@ TEST(a_type_is_chosen_that_holds_the_weights)
                                    CLIENT_EXPORT_SHARD_BYTES, &err),
                      0);
     ck_assert_int_eq(written.dtype, FP32);
+}
+
+/* The two newest of three, whose files are in several shards in between; and the newest alone, bit for bit. */
+TEST(a_mean_is_that_of_the_newest_checkpoints)
+{
+    struct store_fixture f[3], back;
+    struct error err = {""};
+    struct eps_export_options options = {.model = "run", .out = "mean", .average = 2};
+
+    mkdir("run", 0777);
+    for (int i = 0; i < COUNT(f); i++) {
+        store_fixture_open(&f[i], store_fixture_small, true, 0);
+        store_draw(&f[i].store, 3 + (uint64_t)i);
+        store_fixture_save(&f[i], print("run/step-%d", 9 + i), 9 + (uint64_t)i);
+    }
+    ck_assert_msg(client_export(NULL, &options, 10000, &err) == 0, "%s", err.text);
+    load(&back, "mean", true);
+    float *want = f[0].store.weights.base;
+    const float *a = f[1].store.weights.base, *b = f[2].store.weights.base;
+    for (uint64_t i = 0; i < back.model.segment_n; i++)
+        want[i] = (float)(((double)a[i] + b[i]) / 2);
+    store_fixture_same(want, back.store.weights.base, back.model.segment_n, "mean");
+    store_fixture_close(&back);
+    options.average = 1, options.out = "newest";
+    ck_assert_msg(client_export(NULL, &options, CLIENT_EXPORT_SHARD_BYTES, &err) == 0, "%s", err.text);
+    check_export("run/step-11", "alone", ANY);
+    expect("cmp newest/model.safetensors alone/model.safetensors", 0);
+    for (int i = 0; i < COUNT(f); i++)
+        store_fixture_close(&f[i]);
+}
+
+TEST(a_mean_of_what_is_not_alike_or_not_there_is_refused)
+{
+    struct store_fixture f;
+    struct error err;
+    struct eps_export_options options = {.model = "run", .out = "mean", .average = 2};
+
+    mkdir("run", 0777);
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    store_fixture_save(&f, "run/step-1", 1);
+    store_fixture_close(&f);
+    ck_assert_int_eq(client_export(NULL, &options, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
+    ck_assert_holds(err.text, "--average 2: run holds 1 checkpoint: ", "--keep");
+    store_fixture_open(&f, store_fixture_cut, true, 0);
+    store_fixture_save(&f, "run/step-2", 2);
+    store_fixture_close(&f);
+    ck_assert_int_eq(client_export(NULL, &options, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
+    ck_assert_holds(err.text, "step-1: its tensors are not those of step-2, so there is no mean");
+    options.model = NULL;
+    ck_assert_int_eq(client_export(NULL, &options, CLIENT_EXPORT_SHARD_BYTES, &err), -EDOM);
+    ck_assert_holds(err.text, "--average 2 needs --model");
+    ck_assert_str_eq(names_in("mean"), "none");
 }

@@ -200,6 +200,11 @@ TEST(checkpoints_and_exports_hold_the_adapters_alone)
            "eps generate --model whole --tokens 20 --temperature 0 >merged && cmp with merged",
            0);
     check_tensors("whole/model.safetensors", 41, "transformer.h.0.attn.c_attn.weight", 96);
+    expect(
+        "eps export --model held --average 1 --merge --out mean && cmp whole/model.safetensors mean/model.safetensors",
+        0);
+    expect_refusal(&(struct refusal){"eps export --model held --average 1 --out mean-of-factors", 2,
+                                     "--average of adapters needs --merge", NULL});
 }
 
 /* A base that moved is named; another one, or one of another shape, is refused. */
