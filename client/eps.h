@@ -387,8 +387,8 @@ int eps_chat_say(struct eps_answer *out, struct eps_chat *chat, const char *text
 void eps_chat_close(struct eps_chat *chat); /* NULL is safe */
 
 /* Writes a model for other programs: config.json, tokenizer, generation settings, and weights, split into several files
- * above 4 GiB; or adapters alone, for PEFT. out must not hold a model. fp16 and bf16 are rounded to nearest, ties to even; a number beyond their
- * range is refused. written may be NULL. */
+ * above 4 GiB; or adapters alone, for PEFT. out must not hold a model. fp16 and bf16 are rounded to nearest, ties to
+ * even; a number beyond their range is refused. written may be NULL. */
 struct eps_export_options {
     const char *model, *connect; /* as in eps_eval_options */
     const char *base_model;      /* of an adapter, as in eps_train_options */
@@ -408,8 +408,8 @@ struct eps_export_options eps_export_defaults(void); /* all options unset; out m
 struct eps_exported {
     enum eps_dtype dtype; /* of the weights in out */
     const char *loader;   /* the class of transformers that loads it: "AutoModelForCausalLM"; constant */
-    char part
-        [96]; /* what alone was exported, "text model of Gemma3ForConditionalGeneration (without vision)"; or empty */
+    /* What alone was exported, "text model of Gemma3ForConditionalGeneration (without vision)"; or empty. */
+    char part[96];
     bool adapter; /* adapters alone: loader is PEFT's class */
 };
 int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error);
@@ -496,8 +496,8 @@ int eps_observer_workers(struct eps_observer *observer, void (*on_worker)(void *
                          void *user, struct eps_error *error);
 /* losses are valid until the next call. */
 int eps_observer_recent(struct eps_observer *observer, struct eps_recent *out, struct eps_error *error);
-/* on_note hears what eps_observer_save, eps_observer_wait and eps_observer_wait_job wait for, if that may take long: "step 12 waits
- * for a worker: ...". NULL: nobody does. */
+/* on_note hears what eps_observer_save, eps_observer_wait and eps_observer_wait_job wait for, if that may take long:
+ * "step 12 waits for a worker: ...". NULL: nobody does. */
 void eps_observer_notes(struct eps_observer *observer, void (*on_note)(void *user, const char *sentence), void *user);
 int eps_observer_save(struct eps_observer *observer, uint64_t *step, struct eps_error *error);
 /* Both return 0 once the daemon has received the request, or if it has ended already. The run saves first what it

@@ -218,8 +218,8 @@ static bool is_source(const struct batch *b, uint32_t r)
 }
 
 /* Runs what the rows have to run. A row whose tokens are still to be copied only goes on after them: to run others in their
- * place, or to go on after those of another row, it waits until they are. Until then its ids stay, too, as they run again if the
- * worker is lost. */
+ * place, or to go on after those of another row, it waits until they are. Until then its ids stay, too, as they run
+ * again if the worker is lost. */
 static int run_rows(struct batch *b, struct error *err)
 {
     struct plan_tokens tokens[PLAN_GENERATE_ROWS];

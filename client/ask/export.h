@@ -24,9 +24,10 @@ struct client_export_form {
     bool merge; /* adapters are added to the weights: W + factor * B A, in fp32, rounded once to the type */
 };
 
-/* Writes the mean of the models (n_models > 0), which must have the same tensors: model.safetensors, flushed. If that would pass shard_bytes, writes model-00001-of-0000N.safetensors and so on, and
- * model.safetensors.index.json. Of a model with adapters that are not merged: adapter_model.safetensors. The directory must
- * hold none of them. Errors as weights_open; -ERANGE names the tensor with a number too large for the type; -errno. */
+/* Writes the mean of the models (n_models > 0), which must have the same tensors: model.safetensors, flushed. If that
+ * would pass shard_bytes, writes model-00001-of-0000N.safetensors and so on, and model.safetensors.index.json. Of a
+ * model with adapters that are not merged: adapter_model.safetensors. The directory must hold none of them. Errors as
+ * weights_open; -ERANGE names the tensor with a number too large for the type; -errno. */
 int client_export_weights(const struct client_model *models, size_t n_models, int directory_fd,
                           const struct client_export_form *form, struct error *err);
 

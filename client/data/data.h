@@ -64,8 +64,9 @@ struct client_data {
 /* Opens the files and reads sizes and headers, but no tokens. If a name does not exist and holds *, ? or [, it is a
  * glob(7) pattern for at least one file; matches are sorted. A directory gives its own files (no subdirectories),
  * sorted by their bytes, whose suffix is .txt, .md, .jsonl, .bin or .npy, optionally followed by .gz or .zst. A name
- * that does not exist and ends in = and a number above 0, such as chat.jsonl=2 or talks/=0.5, gives its files that weight. Returns
- * -ENOENT, -EINVAL or -errno with a sentence that begins with the name; *out is then zeroed. Undo: client_data_free. */
+ * that does not exist and ends in = and a number above 0, such as chat.jsonl=2 or talks/=0.5, gives its files that
+ * weight. Returns -ENOENT, -EINVAL or -errno with a sentence that begins with the name; *out is then zeroed. Undo:
+ * client_data_free. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 /* The same for labelled rows (client/rows/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
 int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err);

@@ -2,9 +2,10 @@
  *
  * A minibatch is padded to its longest row, so rows of like length belong together. But a class may have longer texts than
  * another, and then minibatches of one length teach less, so a group is at most a quarter of an epoch. An epoch takes every
- * row once, or as often as its share's weight says: a permutation of the rows, cut into groups of 32 minibatches or fewer; the rows of a group sorted by length and
- * cut into minibatches; all minibatches of the epoch permuted. The last rows may form a smaller one. This is a function of the seed
- * and the epoch alone, so a run resumes where it stopped. In sequential order rows come as they are in the data. */
+ * row once, or as often as its share's weight says: a permutation of the rows, cut into groups of 32 minibatches or
+ * fewer; the rows of a group sorted by length and cut into minibatches; all minibatches of the epoch permuted. The last
+ * rows may form a smaller one. This is a function of the seed and the epoch alone, so a run resumes where it stopped.
+ * In sequential order rows come as they are in the data. */
 #ifndef CLIENT_ROWS_BATCHES_H
 #define CLIENT_ROWS_BATCHES_H
 

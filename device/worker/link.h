@@ -50,8 +50,8 @@ struct link {
 
 extern const struct device_link link_session;
 
-/* Called before each step, or with MESSAGE_NO_STEP before an evaluation or a generation: no pull is pending, and no transfer into a slot. Slots contributed before may
- * still be in use. */
+/* Called before each step, or with MESSAGE_NO_STEP before an evaluation or a generation: no pull is pending, and no
+ * transfer into a slot. Slots contributed before may still be in use. */
 void link_begin(struct link *link, uint64_t step);
 /* Called after a step or evaluation, however it ended: lent weights are not read any more, and no pull is waited
  * for. */

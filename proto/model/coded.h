@@ -33,8 +33,8 @@ struct coded {
 };
 
 /* Finds coded tensors in the open files of a model: gives each its true shape and values' type, and marks companions as
- * taken. Memory is what the files' headers have to spare. -EINVAL with a sentence: a companion is missing, misshapen or of another type;
- * -ENOMEM, -EIO. */
+ * taken. Memory is what the files' headers have to spare. -EINVAL with a sentence: a companion is missing, misshapen or
+ * of another type; -ENOMEM, -EIO. */
 int coded_find(struct safetensors *files, unsigned n_files, struct error *err);
 
 /* The form that codes the same values again without a change (proto/base/form.h); of MXFP4 bf16, which holds them all.

@@ -279,8 +279,9 @@ bool model_is_matrix(const struct model *model, uint32_t tensor);
 struct model_base model_base_of(enum form base, enum number_type precision);
 
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
- * without the family's prefix, separated by commas; NULL or "": none but those of the base of an adapter. Called once, after model_init. -EINVAL with a
- * sentence if a pattern matches no tensor or no tensor is left to train; the model can then only be freed. */
+ * without the family's prefix, separated by commas; NULL or "": none but those of the base of an adapter. Called once,
+ * after model_init. -EINVAL with a sentence if a pattern matches no tensor or no tensor is left to train; the model can
+ * then only be freed. */
 int model_freeze(struct model *model, const char *patterns, struct model_base base, struct error *err);
 
 /* A model of the same config with the same frozen tensors, in other forms; as model_init. */

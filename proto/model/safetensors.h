@@ -62,9 +62,9 @@ void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 /* Borrowed, or NULL. */
 struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
-/* Converts n elements from index first on to fp32. f16 and bf16 widen exactly; coded ones are decoded. Asserts the range and that the type is
- * one of these three. -EIO if the file has become shorter, -errno, with a sentence; any thread that may read the
- * file. */
+/* Converts n elements from index first on to fp32. f16 and bf16 widen exactly; coded ones are decoded. Asserts the
+ * range and that the type is one of these three. -EIO if the file has become shorter, -errno, with a sentence; any
+ * thread that may read the file. */
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err);
 
 /* Bytes of consecutive elements; of a tensor that is coded its codes, with their scales. */

@@ -2,8 +2,8 @@
  *
  * Only headers are read, so that a directory of 200 GB is accepted or refused at once. Names in the files may lack the
  * family's prefix, or be old ones (struct family). Those of a model with adapters are its base's files and an adapter's,
- * whose tensors replace those of the base that are trained with it. Two kinds of tensors are no weights of their own: those that the
- * model has no use for (model_is_mask), and a tied model's copy of its head. */
+ * whose tensors replace those of the base that are trained with it. Two kinds of tensors are no weights of their own:
+ * those that the model has no use for (model_is_mask), and a tied model's copy of its head. */
 #ifndef PROTO_MODEL_WEIGHTS_H
 #define PROTO_MODEL_WEIGHTS_H
 
@@ -48,7 +48,8 @@ int weights_open_base(struct weights *out, const struct model *model, const stru
 enum { WEIGHTS_MISSING_BYTES = 512 };
 uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *weights, const struct model *model);
 
-/* The type of all tensors but coded ones and those in an adapter's file; if they differ, F32, which holds any of them exactly. */
+/* The type of all tensors but coded ones and those in an adapter's file; if they differ, F32, which holds any of them
+ * exactly. */
 enum safetensors_type weights_type(const struct weights *weights, const struct model *model);
 
 /* The form for --base that keeps the values of files that are quantised: all matrices of layers are coded in it, and all

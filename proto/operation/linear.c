@@ -61,7 +61,8 @@ static int activation_before(const struct program *p, int operation)
     return program_count_readers(p, p->operations[maker].inputs[0]) == 1 ? maker : SCHEDULE_NONE;
 }
 
-/* First the gradients of weight and bias, if they are trained, then that of x, or of the operand of the activation that made x. */
+/* First the gradients of weight and bias, if they are trained, then that of x, or of the operand of the activation that
+ * made x. */
 static void differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];

@@ -129,8 +129,8 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
 void device_worker_free(struct device_worker *worker); /* safe on a zeroed struct */
 
 /* Runs one training step; an empty share is done at once. 0; -ECANCELED from the link; -EINVAL with a sentence for a
- * token id or label out of range, lengths of rows or positions that cannot be, or parts that are no share of this worker; -EIO: the
- * device is lost. */
+ * token id or label out of range, lengths of rows or positions that cannot be, or parts that are no share of this
+ * worker; -EIO: the device is lost. */
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err);
 

@@ -21,8 +21,8 @@ void expect_sentence_texts(const char *command, int status, const char *const *t
 void expect_stop(pid_t daemon);
 /* As expect, of a command that prints one JSON value, which the caller drops. */
 json_t *expect_json(const char *command, int status);
-/* What is at a path of members and indices, "workers.0.budget"; borrowed. json_at asserts that it is there, json_number_at that it
- * is a number. */
+/* What is at a path of members and indices, "workers.0.budget"; borrowed. json_at asserts that it is there,
+ * json_number_at that it is a number. */
 json_t *json_at(json_t *value, const char *path);
 double json_number_at(json_t *value, const char *path);
 

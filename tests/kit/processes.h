@@ -46,8 +46,8 @@ const char *processes_config_with(const char *name, uint32_t n_layers, uint32_t 
 const char *processes_text(const char *name, size_t n);
 uint32_t processes_token(size_t i);
 
-/* Starts one of our programs, by its name or a path; its stderr goes to the file log (NULL: to nowhere). argv ends with NULL and begins after
- * the program's name. */
+/* Starts one of our programs, by its name or a path; its stderr goes to the file log (NULL: to nowhere). argv ends with
+ * NULL and begins after the program's name. */
 pid_t processes_start(const char *program, const char *const *argv, const char *log);
 /* Runs eps with these arguments, as a shell reads them, in the directory, its stdout to the file out, its stderr to err;
  * the exit status. */

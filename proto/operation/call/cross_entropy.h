@@ -21,9 +21,9 @@ struct device_soft_cap {
  * log_sum_exp adds the chunk to `running`, which holds the chunks before it.
  *
  * cross_entropy_gradient overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a
- * label; the scale may be a row's own; of capped logits by the gradient of those that were capped, which is that times 1 - (logit / cap)^2. The
- * gradient has the values' type: its row i begins where row i of the logits did, so its stride in elements is that of
- * the logits times device_wide(type). Elements from n up to the stride become 0. */
+ * label; the scale may be a row's own; of capped logits by the gradient of those that were capped, which is that times
+ * 1 - (logit / cap)^2. The gradient has the values' type: its row i begins where row i of the logits did, so its stride
+ * in elements is that of the logits times device_wide(type). Elements from n up to the stride become 0. */
 struct device_cross_entropy {
     size_t m, n, logits_stride;
     uint32_t first;

@@ -201,9 +201,9 @@ int plan_check_generates(const struct model_config *config, struct error *err);
 int plan_check_packs(const struct model *model, struct error *err);
 
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
- * has positions or too few for it, generating in several parts, packed rows or pairs, more than PLAN_GENERATE_ROWS rows, or with a masked
- * model; packed rows of which plan_check_packs disapproves; pairs of texts in parts of an odd number of rows, in packed
- * rows, or for a model that does not predict the next token. */
+ * has positions or too few for it, generating in several parts, packed rows or pairs, more than PLAN_GENERATE_ROWS
+ * rows, or with a masked model; packed rows of which plan_check_packs disapproves; pairs of texts in parts of an odd
+ * number of rows, in packed rows, or for a model that does not predict the next token. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
 /* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows, beyond the part's, or with half a

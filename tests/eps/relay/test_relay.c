@@ -1,5 +1,5 @@
-/* The relay against traces: events, and under each its actions (tests/kit/inprocess/relay_trace.h). A few stand beside this file;
- * compare.py has the executable specification, relay.py, write thousands. */
+/* The relay against traces: events, and under each its actions (tests/kit/inprocess/relay_trace.h). A few stand beside
+ * this file; compare.py has the executable specification, relay.py, write thousands. */
 #include "tests/kit/inprocess/relay_trace.h"
 #include "tests/kit/test.h"
 

@@ -1,4 +1,5 @@
-/* tests/kit/device/backend.h - whose operations a test program runs: the CPU's, or those of a module that the environment names.
+/* tests/kit/device/backend.h - whose operations a test program runs: the CPU's, or those of a module that the
+ * environment names.
  *
  * EPS_TEST_CUDA=PATH of an eps-cuda.so: tests/sim's, as ctest runs what is labelled cuda, or a real one on a machine
  * that has a GPU, as tools/gpu_check.sh does. A module that cannot be loaded fails the test: it was asked for. */

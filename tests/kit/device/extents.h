@@ -1,7 +1,7 @@
 /* tests/kit/device/extents.h - the CPU device, with a record of every place in its arena that an operation is given.
  *
- * Counted from the arguments of the operations, by what proto/operation/device.h says of them: nothing of the plan. One device at
- * a time. */
+ * Counted from the arguments of the operations, by what proto/operation/device.h says of them: nothing of the plan. One
+ * device at a time. */
 #ifndef TESTS_KIT_DEVICE_EXTENTS_H
 #define TESTS_KIT_DEVICE_EXTENTS_H
 

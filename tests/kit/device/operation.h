@@ -1,9 +1,9 @@
 /* tests/kit/device/operation.h - runs one device operation in every way there is, and compares.
  *
  * On the CPU: every instruction set of this machine; on the best one, with 1, 2 and 3 threads, whose results are equal
- * bit for bit: work is divided by shapes alone. On a CUDA device (tests/kit/device/backend.h): twice, the results equal bit for bit, and once more
- * with arrays that begin where no vector may be loaded; on the simulated one in three orders of threads and blocks. All
- * are near what the reference says.
+ * bit for bit: work is divided by shapes alone. On a CUDA device (tests/kit/device/backend.h): twice, the results equal
+ * bit for bit, and once more with arrays that begin where no vector may be loaded; on the simulated one in three orders
+ * of threads and blocks. All are near what the reference says.
  *
  * What the reference says is computed in double from the values as the device gets them. A result that is bf16 may be
  * off by what fp32 arithmetic may be off, and by its one rounding on top: half a unit in the last place. */

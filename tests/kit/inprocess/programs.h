@@ -1,5 +1,5 @@
-/* tests/kit/inprocess/programs.h - layers of three families as programs: GPT-2's block as it is trained, Llama's and BERT's to show
- * that programs say those too. */
+/* tests/kit/inprocess/programs.h - layers of three families as programs: GPT-2's block as it is trained, Llama's and
+ * BERT's to show that programs say those too. */
 #ifndef TESTS_KIT_INPROCESS_PROGRAMS_H
 #define TESTS_KIT_INPROCESS_PROGRAMS_H
 

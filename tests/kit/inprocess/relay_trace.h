@@ -1,5 +1,5 @@
-/* tests/kit/inprocess/relay_trace.h - a relay that is fed lines of text, and writes its actions as lines: the form of the traces that
- * its executable specification writes.
+/* tests/kit/inprocess/relay_trace.h - a relay that is fed lines of text, and writes its actions as lines: the form of
+ * the traces that its executable specification writes.
  *
  *   config parts=2 slices=1 slots=2 accumulators=1 optimizer=adama commit=eager deterministic=0 replay=1
  *   attached 0 1             a worker, and its room; without it, unlimited

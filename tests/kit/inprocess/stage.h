@@ -65,8 +65,8 @@ pid_t stage_begin_daemon(struct stage *st, void (*on_message)(struct session *s,
                                                               const int *fds, unsigned n_fds));
 void stage_end_daemon(struct stage *st, pid_t pid);
 
-/* A peer that says what it likes: a connection, and once attached a channel, unless the stage is by_connection: then what is said by
- * the channel below goes over the connection. */
+/* A peer that says what it likes: a connection, and once attached a channel, unless the stage is by_connection: then
+ * what is said by the channel below goes over the connection. */
 struct raw {
     int fd, channel;
     uint64_t sent_by_connection, sent_by_channel;

@@ -1,4 +1,5 @@
-/* tests/kit/inprocess/store_fixture.h - a small model and its store, for the tests of eps/store/store.c and eps/store/store_file.c. */
+/* tests/kit/inprocess/store_fixture.h - a small model and its store, for the tests of eps/store/store.c and
+ * eps/store/store_file.c. */
 #ifndef TESTS_KIT_INPROCESS_STORE_FIXTURE_H
 #define TESTS_KIT_INPROCESS_STORE_FIXTURE_H
 

@@ -1,5 +1,6 @@
 /* A host that allows less: to a preloaded program mlock2 fails with the error of number $LIMITS_LOCK, no more than
- * $LIMITS_THREADS threads can be made beside the first, at a time, and none after $LIMITS_THREADS_EVER, and its memory limits are those of the directory $LIMITS_ROOT, which has /proc/self/cgroup and /sys/fs/cgroup of its own. */
+ * $LIMITS_THREADS threads can be made beside the first, at a time, and none after $LIMITS_THREADS_EVER, and its memory
+ * limits are those of the directory $LIMITS_ROOT, which has /proc/self/cgroup and /sys/fs/cgroup of its own. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>

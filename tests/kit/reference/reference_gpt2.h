@@ -1,7 +1,8 @@
 /* tests/kit/reference/reference_gpt2.h - the loss of a GPT-2, in double, by plain loops: what the layers are held to.
  *
  * Written from the model's definition (Radford et al. 2019; Hugging Face's names), with nothing of device/: it knows
- * tensors, not units. Gradients come from central differences of it. Dropout follows the definition in proto/operation/device.h.
+ * tensors, not units. Gradients come from central differences of it. Dropout follows the definition in
+ * proto/operation/device.h.
  */
 #ifndef TESTS_KIT_REFERENCE_REFERENCE_GPT2_H
 #define TESTS_KIT_REFERENCE_REFERENCE_GPT2_H

@@ -64,8 +64,9 @@ TEST(gpt2_runs_in_the_order_that_is_written_out)
     ck_assert_int_eq(s.n_steps, n + 2);
 }
 
-/* Where forward kept all it can, backward computes nothing again but what is cheap. By hand: of 8 columns and 2 heads qkv 24, attended 8, log-sum-exp 2, residual 8, the inner 32 before its activation;
- * Llama keeps queries and keys as they are turned, of 1 head of keys and values, and both halves of its gated unit. */
+/* Where forward kept all it can, backward computes nothing again but what is cheap. By hand: of 8 columns and 2 heads
+ * qkv 24, attended 8, log-sum-exp 2, residual 8, the inner 32 before its activation; Llama keeps queries and keys as
+ * they are turned, of 1 head of keys and values, and both halves of its gated unit. */
 TEST_EACH(what_can_be_kept_is_what_is_dear_and_is_not_computed_again, PROGRAMS)
 {
     static const uint32_t columns[PROGRAMS][8] = {[PROGRAMS_GPT2] = {24, 8, 2, 8, 32},

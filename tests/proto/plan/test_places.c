@@ -178,8 +178,8 @@ static uint64_t rounded(uint64_t bytes)
 }
 
 /* GPT-2's block as it was once arranged by hand, for forward and backward in one: a norm's result and statistics; qkv,
- * what was attended, log-sum-exp, the residual; twice the inner width, or the gradient of qkv if that is larger; scratch. What is
- * kept lies elsewhere, and then once the inner width is enough. */
+ * what was attended, log-sum-exp, the residual; twice the inner width, or the gradient of qkv if that is larger;
+ * scratch. What is kept lies elsewhere, and then once the inner width is enough. */
 static uint64_t bytes_by_hand(const struct drawn *d, bool kept)
 {
     const uint64_t tokens = (uint64_t)d->tokens.n_rows * d->tokens.n_tokens,

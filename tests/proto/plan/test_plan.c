@@ -243,8 +243,9 @@ TEST(the_terms_of_generating_are_those_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], (88 + 16 + 872) * 4 + 872 * 4);
 }
 
-/* By hand, 2 parts of 3 rows of 5 tokens, 2 rows at a time: a block keeps of 10 tokens qkv 960, attended 320, log-sum-exp 80 -> 128, residual 320, pre 1280, of 5
- * tokens 480 -> 512, 160 -> 192, 40 -> 64, 192, 640. Without them the workspace has normed 320, statistics 80, active
+/* By hand, 2 parts of 3 rows of 5 tokens, 2 rows at a time: a block keeps of 10 tokens qkv 960, attended 320,
+ * log-sum-exp 80 -> 128, residual 320, pre 1280, of 5 tokens 480 -> 512, 160 -> 192, 40 -> 64, 192, 640. Without them
+ * the workspace has normed 320, statistics 80, active
  * 1280. */
 TEST(what_is_kept_is_counted_by_hand)
 {

@@ -88,7 +88,8 @@ static int first_setting(void)
     return simulated() ? SETTING_CONFIGS - 1 : 0;
 }
 
-/* From the smallest budget, which every sixth is, over all between, evenly on a logarithmic scale, to twice what could be used. */
+/* From the smallest budget, which every sixth is, over all between, evenly on a logarithmic scale, to twice what could
+ * be used. */
 static uint64_t random_budget(const struct setting *s, const struct plan_setting *setting, const struct plan_wish *wish,
                               uint64_t *state)
 {

@@ -12,8 +12,8 @@
 
 SUITE_LABELS(single, slow, on_cuda)
 
-/* Element by element (some, under a sanitizer and on the simulated device): fp32 against double, whose differences are good to 1e-9. Also proves that dropout's masks are the
- * same in forward, in recomputation, in backward and by definition. */
+/* Element by element (some, under a sanitizer and on the simulated device): fp32 against double, whose differences are
+ * good to 1e-9. Also proves that dropout's masks are the same in forward, in recomputation, in backward and by definition. */
 TEST_EACH(gradients_are_the_slopes_of_the_loss, SANITIZED ? 2 : SETTING_CONFIGS)
 {
     struct setting s;

@@ -130,8 +130,8 @@ static void check_near(const struct model *model, const float *a, const float *b
     reference_gpt2_free(&y);
 }
 
-/* Loss and gradient are those of the documents in rows of their own, in microbatches of a row, in one part or two: to what section 4 allows
- * a gradient; sums of the same some hundred products, but in another order, differ by a tenth of it. */
+/* Loss and gradient are those of the documents in rows of their own, in microbatches of a row, in one part or two: to
+ * what section 4 allows a gradient; sums of the same some hundred products, but in another order, differ by a tenth of it. */
 TEST_EACH(a_packed_row_computes_what_its_documents_do, FAMILIES)
 {
     struct packed p;

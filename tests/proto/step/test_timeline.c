@@ -276,9 +276,9 @@ static double bytes_of_part(const struct plan *plan, const struct model *model)
     return bytes;
 }
 
-/* As proto/plan/time/cost.h adds up visits one by one: operations of programs, formulas of embedding and head, and zeros that pad.
- * On a device of its own, and on one that takes turns with the optimizer: there nothing overlaps, so that the times of all
- * queues add up, and its two workers share it. */
+/* As proto/plan/time/cost.h adds up visits one by one: operations of programs, formulas of embedding and head, and
+ * zeros that pad. On a device of its own, and on one that takes turns with the optimizer: there nothing overlaps, so
+ * that the times of all queues add up, and its two workers share it. */
 TEST_EACH(a_step_takes_what_its_visits_and_copies_take, MODELS *DRAWS)
 {
     uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(_i + 1);

@@ -74,7 +74,8 @@ TEST(a_run_that_was_stopped_within_an_epoch_ends_with_the_same_bits)
     expect("eps train --resume stopped --steps 9 --change batch --batch 4", 2, "--change batch");
 }
 
-/* 36 conversations twice, and half of 40 sums, are 92 rows an epoch: 12 steps. Weights are stored, and part of what the data are. */
+/* 36 conversations twice, and half of 40 sums, are 92 rows an epoch: 12 steps. Weights are stored, and part of what the
+ * data are. */
 TEST(sources_have_weights)
 {
     expect("eps train --model chat/config.json --data chat.jsonl=2 sums.jsonl=0.5 --eval-data chat.jsonl --seq 96 "

@@ -8,7 +8,8 @@ SUITE_LABELS(single, on_cuda_release)
 /* b has 16 rows, the others 8. The blocks of alternating differ; those of chunked and experts are of several layers, which
  * add to sums and read one value together. Those of shifted read a value that is made once a part, those of crossing two
  * texts, those of part_norm a norm over the part. The minibatches of padding_* have the token of padding,
- * whose row of the embedding the input does not train. The first ones are enough for a device that is simulated and for a sanitizer. */
+ * whose row of the embedding the input does not train. The first ones are enough for a device that is simulated and for
+ * a sanitizer. */
 static const struct {
     const char *fixture;
     uint32_t n_parts, microbatch;

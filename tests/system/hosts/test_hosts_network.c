@@ -35,7 +35,8 @@ static const char cable[] =
     "until [ \"$(cat /sys/class/net/eth0/operstate)\" = up ] &&\n"
     "    [ \"$(there cat /sys/class/net/eth0/operstate)\" = up ]; do :; done\n";
 
-/* A daemon and a worker on each, mpirun's options in $TRANSPORT; Open MPI leaves memory behind. `agent ADDRESS COMMAND` takes the place of ssh. */
+/* A daemon and a worker on each, mpirun's options in $TRANSPORT; Open MPI leaves memory behind. `agent ADDRESS COMMAND`
+ * takes the place of ssh. */
 static const char hosts[] =
     "echo '#!/bin/sh' >agent\n"
     "echo shift >>agent\n"

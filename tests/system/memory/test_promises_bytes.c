@@ -1,6 +1,6 @@
 /* Every byte accounted for, of real processes at work: the ledgers against the operating system's count, against eps plan,
- * and against 16, 16 (fenced, without replay) and 10 bytes a parameter in training, 4 and 2 of a frozen model. What a parameter takes in each mode is
- * test_host's; categories one by one are test_plan_train's. */
+ * and against 16, 16 (fenced, without replay) and 10 bytes a parameter in training, 4 and 2 of a frozen model. What a
+ * parameter takes in each mode is test_host's; categories one by one are test_plan_train's. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
