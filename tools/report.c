@@ -96,13 +96,16 @@ static int copy(FILE *picture, const char *path, struct eps_error *error)
     return rc ? fail(error, rc, path) : 0;
 }
 
-static int draw(const struct plot *plot, const char *run, const char *path, struct eps_error *error)
+static int draw(const struct plot_titled *runs, size_t n, const char *path, struct eps_error *error)
 {
     FILE *script = tmpfile(), *picture = tmpfile(), *said = tmpfile();
     int rc = script && picture && said ? 0 : fail(error, -errno, "a temporary file");
 
     if (!rc) {
-        plot_write(script, plot, format_of(path), run);
+        if (n == 1)
+            plot_write(script, runs->plot, format_of(path), runs->title);
+        else
+            plot_compare(script, runs, n, format_of(path));
         rc = fflush(script) ? fail(error, -errno, "a temporary file") : 0;
         rewind(script); /* also for gnuplot's copy of the descriptor */
     }
@@ -126,67 +129,127 @@ static void print_text(const char *text)
         putchar(*text >= ' ' && *text <= '~' ? *text : '?');
 }
 
+struct reading {
+    struct plot_titled run;
+    bool names; /* the run, with what changed in it */
+};
+
 static void on_step(void *user, const struct eps_step *step)
 {
+    const struct reading *reading = user;
+
     if (step->changed) {
+        if (reading->names) {
+            print_text(reading->run.title);
+            fputs(": ", stdout);
+        }
         fputs("changed ", stdout);
         print_text(step->changed);
         putchar('\n');
     }
-    plot_add(user, step);
+    plot_add(reading->run.plot, step);
 }
 
-static int report(const struct command *command, struct plot *plot, const char *run, const char *out)
+static const char *last_component(const char *path)
 {
-    struct eps_error error;
-    uint64_t n_bad;
-    int rc = eps_metrics_read(run, on_step, plot, &n_bad, &error);
+    const char *slash = strrchr(path, '/');
 
-    if (!rc && plot->n_steps == 0) {
-        snprintf(error.text, sizeof error.text, "%.300s/metrics.jsonl has no step yet", run);
-        rc = -ENODATA;
-    }
-    if (!rc)
-        rc = draw(plot, run, out, &error);
-    if (rc)
-        return arguments_fail(command, rc, error.text);
-    printf("%s: %" PRIu64 " step%s", out, plot->n_steps, plot->n_steps == 1 ? "" : "s");
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+/* What a run is called among several: its directory, without those that it is in if that tells it from the others. */
+static const char *title_of(const struct argument_texts *runs, size_t i)
+{
+    const char *title = last_component(runs->items[i]);
+
+    for (size_t k = 0; k < runs->n; k++)
+        if (k != i && strcmp(last_component(runs->items[k]), title) == 0)
+            return runs->items[i];
+    return runs->n == 1 ? runs->items[i] : title;
+}
+
+static int read_run(struct plot_titled *out, const struct argument_texts *runs, size_t i, uint64_t *n_bad,
+                    struct eps_error *error)
+{
+    struct reading reading = {.run = {calloc(1, sizeof *out->plot), title_of(runs, i)}, .names = runs->n > 1};
+
+    *out = reading.run;
+    if (!out->plot)
+        return fail(error, -ENOMEM, runs->items[i]);
+    const int rc = eps_metrics_read(runs->items[i], on_step, &reading, n_bad, error);
+    if (rc || out->plot->n_steps > 0)
+        return rc;
+    snprintf(error->text, sizeof error->text, "%.300s/metrics.jsonl has no step yet", runs->items[i]);
+    return -ENODATA;
+}
+
+static void print_drawn(const struct plot_titled *runs, size_t n, uint64_t n_bad, const char *out)
+{
+    const uint64_t n_steps = runs->plot->n_steps;
+
+    if (n > 1)
+        printf("%s: %zu runs", out, n);
+    else
+        printf("%s: %" PRIu64 " step%s", out, n_steps, n_steps == 1 ? "" : "s");
     if (n_bad > 0)
         printf("; %" PRIu64 " %s of metrics.jsonl %s passed over", n_bad, n_bad == 1 ? "line" : "lines",
                n_bad == 1 ? "was" : "were");
     putchar('\n');
-    return 0;
+}
+
+static int report(const struct command *command, const struct argument_texts *runs, const char *out)
+{
+    struct plot_titled *read = calloc(runs->n, sizeof *read);
+    struct eps_error error;
+    uint64_t n_bad = 0, all_bad = 0;
+    int rc = read ? 0 : fail(&error, -ENOMEM, "eps report");
+
+    for (size_t i = 0; !rc && i < runs->n; i++, all_bad += n_bad)
+        rc = read_run(&read[i], runs, i, &n_bad, &error);
+    if (!rc)
+        rc = draw(read, runs->n, out, &error);
+    if (!rc)
+        print_drawn(read, runs->n, all_bad, out);
+    for (size_t i = 0; read && i < runs->n; i++)
+        free(read[i].plot);
+    free(read);
+    return rc ? arguments_fail(command, rc, error.text) : 0;
 }
 
 int command_report(int argc, char **argv)
 {
-    const char *run = NULL, *out = NULL;
+    struct argument_texts runs = {0};
+    const char *out = NULL;
     char path[4096], why[400];
     const struct argument arguments[] = {
-        {"RUN", NULL, ARGUMENT_POSITIONAL, &run, "a run's directory; the run may be live"},
-        {"--out", "FILE", ARGUMENT_TEXT, &out, "a .svg or .png file; default RUN/report.svg"},
+        {"RUN...", NULL, ARGUMENT_WORDS, &runs, "the directory of a run, which may be live; or several, to compare"},
+        {"--out", "FILE", ARGUMENT_TEXT, &out, "a .svg or .png file; of one run by default RUN/report.svg"},
     };
-    const struct command command = {"eps report",
-                                    "Plots a run with gnuplot: training and held-out loss, tokens/s, and memory by "
-                                    "category of the host and of the device that uses most.",
-                                    arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {
+        "eps report",
+        "Plots a run with gnuplot: training and held-out loss, tokens/s, and memory by "
+        "category of the host and of the device that uses most. Of several runs: losses and "
+        "tokens/s, beside each other.",
+        arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
-    if (status >= 0)
+    if (status >= 0) {
+        free(runs.items);
         return status;
-    if (!run)
-        return arguments_fail(&command, -EDOM, "RUN is needed: the directory of a run");
-    if (!out && snprintf(path, sizeof path, "%s/report.svg", run) >= (int)sizeof path)
-        return arguments_fail(&command, -EDOM, "RUN: name too long");
-    if (out && !format_of(out)) {
+    }
+    if (runs.n == 0)
+        status = arguments_fail(&command, -EDOM, "RUN is needed: the directory of a run");
+    else if (!out && runs.n > 1)
+        status = arguments_fail(&command, -EDOM, "--out is needed for several runs: a .svg or .png file");
+    else if (!out && snprintf(path, sizeof path, "%s/report.svg", runs.items[0]) >= (int)sizeof path)
+        status = arguments_fail(&command, -EDOM, "RUN: name too long");
+    else if (out && !format_of(out)) {
         snprintf(why, sizeof why, "--out %.300s: a report is a .svg or a .png: name a file that ends in one of these",
                  out);
-        return arguments_fail(&command, -EDOM, why);
+        status = arguments_fail(&command, -EDOM, why);
+    } else {
+        status = report(&command, &runs, out ? out : path);
     }
-    struct plot *plot = calloc(1, sizeof *plot);
-    if (!plot)
-        return arguments_fail(&command, -ENOMEM, "out of memory");
-    status = report(&command, plot, run, out ? out : path);
-    free(plot);
+    free(runs.items);
     return status;
 }

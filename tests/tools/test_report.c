@@ -149,12 +149,34 @@ TEST_IF(a_run_may_be_called_anything, has_gnuplot())
     }
 }
 
+/* Held-out loss, training loss and speed; a legend's word in each panel that has its curve. Runs of one name are called by
+ * their paths. */
+TEST_IF(runs_are_drawn_beside_each_other, has_gnuplot())
+{
+    put_run("adam", whole);
+    put_run("never-evaluated", "{\"step\": 4, \"loss\": 3, \"tokens_per_s\": 5}\n{\"step\": 9, \"loss\": 2}\n");
+    ck_assert_int_eq(mkdir("deep", 0777), 0);
+    put_run("deep/adam", whole);
+    expect("eps report adam/ never-evaluated --out both.svg", 0, "both.svg: 2 runs\n");
+    char *svg = processes_read("both.svg");
+    ck_assert_uint_eq(count(svg, "<title>adam/"), 3);
+    ck_assert_uint_eq(count(svg, "<title>never-evaluated"), 2);
+    free(svg);
+    expect("eps report adam never-evaluated deep/adam --out all.svg", 0, "all.svg: 3 runs\n");
+    svg = processes_read("all.svg");
+    ck_assert_uint_eq(count(svg, "<title>adam</title>"), 3);
+    ck_assert_uint_eq(count(svg, "<title>deep/adam</title>"), 3);
+    free(svg);
+}
+
 TEST_IF(what_cannot_be_drawn_is_refused_in_a_sentence, has_gnuplot())
 {
     static const struct refusal wrongs[] = {
         {"eps report fine --out x.pdf", 2, "--out x.pdf: a report is a .svg or a .png", NULL},
         {"eps report fine --out svg", 2, "--out svg", NULL},
         {"eps report no-such-run", 1, "no-such-run", NULL},
+        {"eps report fine fine", 2, "--out is needed for several runs", NULL},
+        {"eps report fine empty --out x.svg", 1, "empty/metrics.jsonl has no step yet", NULL},
         {"eps report empty", 1, "empty/metrics.jsonl has no step yet", NULL},
         {"eps report fine --out no/such/directory.svg", 1, "no/such/directory.svg: No such file", NULL},
     };

@@ -140,9 +140,9 @@ static void print_x(FILE *out, double step)
     fprintf(out, " %.17g", step);
 }
 
-static void print_series(FILE *out, const char *name, const struct series *s)
+static void print_series(FILE *out, const char *name, size_t number, const struct series *s)
 {
-    fprintf(out, "$%s << EOD\n", name);
+    fprintf(out, "$%s%zu << EOD\n", name, number);
     for (size_t i = 0; i < s->n; i++) {
         print_x(out, series_x(s, i));
         print_number(out, series_y(s, i));
@@ -162,20 +162,27 @@ static bool has_lone_point(const struct series *s)
     return false;
 }
 
+struct curve {
+    const struct series *series;
+    const char *title; /* NULL: the legend does not name it */
+    size_t colour;
+};
+
 /* Draws a line, with points if they are few, large ones if they are very few. */
-static void print_curve(FILE *out, const char *data, const struct series *s, const char *title, int colour)
+static void print_curve(FILE *out, const char *data, size_t number, const struct curve *curve)
 {
+    const struct series *s = curve->series;
     const double size = s->n <= 3 ? 1 : s->n <= 32 ? 0.6 : 0.4;
 
-    fprintf(out, "$%s using 1:2 with ", data);
+    fprintf(out, "$%s%zu using 1:2 with ", data, number);
     if (s->n <= 32 || has_lone_point(s))
         fprintf(out, "linespoints pt 7 ps %g", size);
     else
         fputs("lines", out);
-    fprintf(out, " lw 1.5 lc %d", colour);
-    fputs(title ? " title " : " notitle", out);
-    if (title)
-        print_text(out, title);
+    fprintf(out, " lw 1.5 lc %zu", curve->colour);
+    fputs(curve->title ? " title " : " notitle", out);
+    if (curve->title)
+        print_text(out, curve->title);
 }
 
 static void print_nothing(FILE *out, const char *why)
@@ -190,38 +197,39 @@ static bool has_numbers(const struct series *s)
     return !isnan(series_most(s));
 }
 
-static void print_loss(FILE *out, const struct plot *plot)
+/* Those of the curves that have numbers, in one panel; its data are called by `data`, which no other panel has. */
+static void print_curves(FILE *out, const char *data, const struct curve *curves, size_t n, const char *nothing)
 {
-    const bool train = has_numbers(&plot->loss), held_out = has_numbers(&plot->eval_loss);
+    size_t n_drawn = 0;
 
-    fputs("set ylabel 'loss, nats per token'\n", out);
-    if (!train && !held_out) {
-        print_nothing(out, "no step has a loss that is finite");
+    for (size_t i = 0; i < n; i++)
+        if (has_numbers(curves[i].series))
+            print_series(out, data, i, curves[i].series), n_drawn++;
+    if (n_drawn == 0) {
+        print_nothing(out, nothing);
         return;
     }
-    print_series(out, "loss", &plot->loss);
-    print_series(out, "eval_loss", &plot->eval_loss);
-    fputs("set offsets 0, 0, graph 0.05, graph 0.05\nplot ", out); /* keeps points off the frame */
-    if (train)
-        print_curve(out, "loss", &plot->loss, "training", 1);
-    if (held_out) {
-        fputs(train ? ", " : "", out);
-        print_curve(out, "eval_loss", &plot->eval_loss, "held out", 2);
-    }
-    fputs("\nunset offsets\n", out);
+    fputs("plot ", out);
+    for (size_t i = 0; i < n; i++)
+        if (has_numbers(curves[i].series)) {
+            print_curve(out, data, i, &curves[i]);
+            fputs(--n_drawn > 0 ? ", " : "\n", out);
+        }
 }
 
-static void print_speed(FILE *out, const struct plot *plot)
+static void print_losses(FILE *out, const char *data, const char *label, const struct curve *curves, size_t n,
+                         const char *nothing)
 {
-    fputs("set ylabel 'tokens/s'\n", out);
-    if (!has_numbers(&plot->tokens_per_s)) {
-        print_nothing(out, "no step was timed");
-        return;
-    }
-    print_series(out, "speed", &plot->tokens_per_s);
-    fputs("set yrange [0:*]\nplot ", out);
-    print_curve(out, "speed", &plot->tokens_per_s, NULL, 3);
-    fputs("\nset yrange [*:*]\n", out);
+    fprintf(out, "set ylabel '%s'\nset offsets 0, 0, graph 0.05, graph 0.05\n", label); /* keeps points off the frame */
+    print_curves(out, data, curves, n, nothing);
+    fputs("unset offsets\n", out);
+}
+
+static void print_speed(FILE *out, const struct curve *curves, size_t n)
+{
+    fputs("set ylabel 'tokens/s'\nset yrange [0:*]\n", out);
+    print_curves(out, "speed", curves, n, "no step was timed");
+    fputs("set yrange [*:*]\n", out);
 }
 
 static double unit_of(double bytes, const char **name)
@@ -314,24 +322,56 @@ static void print_colours(FILE *out)
     fprintf(out, "set linetype cycle %zu\n", sizeof colours / sizeof *colours);
 }
 
-void plot_write(FILE *out, const struct plot *plot, const char *format, const char *title)
+/* A picture of so many panels over these steps. */
+static void begin(FILE *out, const char *format, int n_panels, uint64_t from, uint64_t to)
 {
-    const double first = (double)plot->first, last = (double)plot->last;
+    const double first = (double)from, last = (double)to;
     const double margin = last - first > 1e-9 * last ? 0 : fmax(1, 1e-6 * last); /* the range must not be empty */
 
-    fprintf(out, "set terminal %s size 1000,1200 noenhanced\n",
-            strcmp(format, "png") == 0 ? "pngcairo font 'sans,10'" : "svg background 'white'");
+    fprintf(out, "set terminal %s size 1000,%d noenhanced\n",
+            strcmp(format, "png") == 0 ? "pngcairo font 'sans,10'" : "svg background 'white'", 300 * n_panels);
     print_colours(out);
-    fputs("set encoding utf8\nset multiplot layout 4,1 title ", out);
-    print_text(out, title);
-    fprintf(out, " noenhanced\nset xrange [%.17g:%.17g]\n", first - margin, last + margin);
+    fprintf(out, "set encoding utf8\nset xrange [%.17g:%.17g]\n", first - margin, last + margin);
     fputs("set key outside right top Left reverse noenhanced\nset lmargin 12\nset rmargin 27\nset grid ytics lc "
           "'#dddddd'\n"
           "set xlabel 'step'\n",
           out);
-    print_loss(out, plot);
-    print_speed(out, plot);
+    fprintf(out, "set multiplot layout %d,1", n_panels);
+}
+
+void plot_write(FILE *out, const struct plot *plot, const char *format, const char *title)
+{
+    const struct curve losses[] = {{&plot->loss, "training", 1}, {&plot->eval_loss, "held out", 2}};
+    const struct curve speed = {&plot->tokens_per_s, NULL, 3};
+
+    begin(out, format, 4, plot->first, plot->last);
+    fputs(" title ", out);
+    print_text(out, title);
+    fputs(" noenhanced\n", out);
+    print_losses(out, "loss", "loss, nats per token", losses, 2, "no step has a loss that is finite");
+    print_speed(out, &speed, 1);
     print_memory(out, plot, 0);
     print_memory(out, plot, 1);
+    fputs("unset multiplot\n", out);
+}
+
+void plot_compare(FILE *out, const struct plot_titled *runs, size_t n, const char *format)
+{
+    uint64_t first = runs->plot->first, last = runs->plot->last;
+    struct curve curves[3][n];
+
+    for (size_t i = 0; i < n; i++) {
+        const struct plot *plot = runs[i].plot;
+        first = plot->first < first ? plot->first : first;
+        last = plot->last > last ? plot->last : last;
+        curves[0][i] = (struct curve){&plot->eval_loss, runs[i].title, i + 1};
+        curves[1][i] = (struct curve){&plot->loss, runs[i].title, i + 1};
+        curves[2][i] = (struct curve){&plot->tokens_per_s, runs[i].title, i + 1};
+    }
+    begin(out, format, 3, first, last);
+    fputc('\n', out);
+    print_losses(out, "held_out", "held-out loss, nats per token", curves[0], n, "no run was evaluated");
+    print_losses(out, "loss", "training loss, nats per token", curves[1], n, "no step has a loss that is finite");
+    print_speed(out, curves[2], n);
     fputs("unset multiplot\n", out);
 }

@@ -1,4 +1,4 @@
-/* tools/screen/plot.h - draws a run's curves with gnuplot.
+/* tools/screen/plot.h - draws the curves of a run, or of several beside each other, with gnuplot.
  *
  * gnuplot reads its script, data included, from standard input and writes the picture to standard output. It is given
  * no path, and names of paths or categories are never executed as commands. */
@@ -60,7 +60,14 @@ struct plot {
 /* Adds a step. Begin with a zeroed struct. */
 void plot_add(struct plot *plot, const struct eps_step *step);
 
-/* Writes the script for a picture in this format, "svg" or "png"; the title may hold any characters. */
+/* Writes the script for a picture of a run in this format, "svg" or "png"; the title may hold any characters. */
 void plot_write(FILE *script, const struct plot *plot, const char *format, const char *title);
+
+/* The same of several runs (n > 0), without memory: each curve has its run's title. */
+struct plot_titled {
+    struct plot *plot;
+    const char *title;
+};
+void plot_compare(FILE *script, const struct plot_titled *runs, size_t n, const char *format);
 
 #endif
