@@ -111,10 +111,12 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     rc = preset
              ? client_preset_open(&model, preset, preset->vocabulary, err)
              : client_classifier_open_fresh(&model, &(struct client_model_name){name, in->base_model}, in->task, err);
-    if (!rc && in->lora)
-        rc = client_adapter_plan(&model, in->lora, err);
     if (rc)
         return rc;
+    if (in->lora && (rc = client_adapter_plan(&model, in->lora, err)) != 0) {
+        client_model_close(&model);
+        return rc;
+    }
     rc = set_labels(&model, in->n_labels, err);
     q->config = model.config;
     q->task = client_classifier_task(&model);
