@@ -152,9 +152,20 @@ static void on_step(void *user, const struct eps_step *step)
 
 static const char *last_component(const char *path)
 {
-    const char *slash = strrchr(path, '/');
+    const char *at = path + strlen(path);
 
-    return slash && slash[1] ? slash + 1 : path;
+    while (at > path && at[-1] == '/') /* as the shell completes it */
+        at--;
+    while (at > path && at[-1] != '/')
+        at--;
+    return at;
+}
+
+static bool is_same_name(const char *a, const char *b)
+{
+    const size_t n = strcspn(a, "/");
+
+    return n == strcspn(b, "/") && strncmp(a, b, n) == 0;
 }
 
 /* What a run is called among several: its directory, without those that it is in if that tells it from the others. */
@@ -163,7 +174,7 @@ static const char *title_of(const struct argument_texts *runs, size_t i)
     const char *title = last_component(runs->items[i]);
 
     for (size_t k = 0; k < runs->n; k++)
-        if (k != i && strcmp(last_component(runs->items[k]), title) == 0)
+        if (k != i && is_same_name(last_component(runs->items[k]), title))
             return runs->items[i];
     return runs->n == 1 ? runs->items[i] : title;
 }
@@ -237,7 +248,9 @@ int command_report(int argc, char **argv)
         free(runs.items);
         return status;
     }
-    if (runs.n == 0)
+    if (runs.n > PLOT_RUNS)
+        status = arguments_fail(&command, -EDOM, "more than 14 runs cannot be told apart: compare fewer at a time");
+    else if (runs.n == 0)
         status = arguments_fail(&command, -EDOM, "RUN is needed: the directory of a run");
     else if (!out && runs.n > 1)
         status = arguments_fail(&command, -EDOM, "--out is needed for several runs: a .svg or .png file");

@@ -87,11 +87,9 @@ static int open_newest(struct export *e, struct error *err)
                     : client_checkpoints_list(&found, fd, err);
 
     if (rc == 0 && found.n < n)
-        rc =
-            error_set(err, -EINVAL,
-                      "--average %u: %s holds %zu checkpoint%s: name a run's directory; eps train --keep says how many "
-                      "stay",
-                      n, run, found.n, found.n == 1 ? "" : "s");
+        rc = error_set(err, -EINVAL, "--average %u: %s holds %zu checkpoint%s: %s", n, run, found.n,
+                       found.n == 1 ? "" : "s",
+                       found.n > 0 ? "eps train --keep says how many stay" : "name a run's directory");
     if (rc == 0)
         rc = make_models(e, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++) {

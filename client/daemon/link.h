@@ -60,8 +60,8 @@ int client_link_init(struct client_link *link, struct error *err);
 void client_link_free(struct client_link *link);
 void client_link_close(struct client_link *link); /* closes the session only */
 
-/* Attaches to the daemon at directory. -ENOENT, -ECONNREFUSED: there is none, or it is ending; -EIO: refused; the
- * sentence says why. */
+/* Attaches to the daemon at directory. -ENOENT, -ECONNREFUSED: there is none, or it died before the session was open;
+ * -EIO: refused; the sentence says why. */
 int client_link_open(struct client_link *link, const char *directory, enum message_role role, struct error *err);
 
 void client_link_send(struct client_link *link, const struct message *m);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -68,32 +69,55 @@ static bool read_all(int fd, void *to, size_t bytes)
     return true;
 }
 
+static int refuse(struct error *err)
+{
+    return error_set(err, -EINVAL,
+                     "%s is damaged, or of other texts: copy it again from the run's directory, or start a new run",
+                     CLIENT_REFERENCES);
+}
+
 static int open_beside(int directory_fd, struct error *err)
 {
-    int fd = openat(directory_fd, CLIENT_REFERENCES, O_RDONLY | O_CLOEXEC);
+    int fd = openat(directory_fd, CLIENT_REFERENCES, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat info;
 
     if (fd < 0 && errno == ENOENT)
-        fd = openat(directory_fd, "../" CLIENT_REFERENCES, O_RDONLY | O_CLOEXEC);
-    return fd >= 0 ? fd
-                   : error_set(err, -errno,
-                               "%s: %s: it has log p of each text by the model that the run began from, and lies in "
-                               "the run's directory: copy it from there",
-                               CLIENT_REFERENCES, strerror(errno));
+        fd = openat(directory_fd, "../" CLIENT_REFERENCES, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return error_set(
+            err, -errno,
+            "%s: %s: it has log p of each text by the model that the run began from, and lies in the run's "
+            "directory: copy it from there",
+            CLIENT_REFERENCES, strerror(errno));
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+        return fd;
+    close(fd);
+    return refuse(err);
+}
+
+/* The header, which has the number and checksum of what follows. */
+static bool read_header(char header[HEADER_BYTES + 1], size_t *n, int fd)
+{
+    static const char shape[] = "'shape': (";
+    const char *at;
+
+    header[HEADER_BYTES] = 0;
+    if (!read_all(fd, header, HEADER_BYTES) || !(at = memmem(header, HEADER_BYTES, shape, sizeof shape - 1)))
+        return false;
+    *n = strtoull(at + sizeof shape - 1, NULL, 10);
+    return true;
 }
 
 static int read_whole(float *references, size_t n, uint64_t texts, int fd, struct error *err)
 {
     char header[HEADER_BYTES + 1], want[HEADER_BYTES + 1], more;
-    bool ok = read_all(fd, header, HEADER_BYTES) && read_all(fd, references, n * sizeof *references) &&
+    size_t n_there;
+    bool ok = read_header(header, &n_there, fd) && n_there == n && read_all(fd, references, n * sizeof *references) &&
               read(fd, &more, 1) == 0;
 
     make_header(want, references, n, texts);
     ok = ok && memcmp(header, want, HEADER_BYTES) == 0;
-    return ok ? 0
-              : error_set(
-                    err, -EINVAL,
-                    "%s is damaged, or of other texts: copy it again from the run's directory, or start a new run",
-                    CLIENT_REFERENCES);
+    return ok ? 0 : refuse(err);
 }
 
 int client_references_read(float *references, size_t n, uint64_t texts, int directory_fd, struct error *err)
@@ -109,15 +133,21 @@ int client_references_read(float *references, size_t n, uint64_t texts, int dire
 int client_references_check(uint64_t texts, int directory_fd, struct error *err)
 {
     const int fd = open_beside(directory_fd, err);
-    const off_t bytes = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
+    char header[HEADER_BYTES + 1];
+    float *references = NULL;
+    struct stat info;
+    size_t n = 0;
+    int rc = fd < 0 ? fd : 0;
 
-    if (fd < 0)
-        return fd;
-    const size_t n = bytes > HEADER_BYTES ? (size_t)(bytes - HEADER_BYTES) / sizeof(float) : 0;
-    float *references = malloc(n * sizeof *references + 1);
-    lseek(fd, 0, SEEK_SET);
-    const int rc = references ? read_whole(references, n, texts, fd, err) : error_set(err, -ENOMEM, "out of memory");
+    if (!rc && (!read_header(header, &n, fd) || fstat(fd, &info) ||
+                (uint64_t)info.st_size != HEADER_BYTES + (uint64_t)n * sizeof *references || lseek(fd, 0, SEEK_SET)))
+        rc = refuse(err);
+    if (!rc && !(references = malloc(n * sizeof *references + 1)))
+        rc = error_set(err, -ENOMEM, "out of memory");
+    if (!rc)
+        rc = read_whole(references, n, texts, fd, err);
     free(references);
-    close(fd);
+    if (fd >= 0)
+        close(fd);
     return rc;
 }

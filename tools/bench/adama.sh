@@ -14,6 +14,7 @@
 #   --host BYTES [4GiB]   of depth
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
+shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
@@ -76,9 +77,15 @@ compare() {
 if asks loss; then
     [ -r "$data" ] || misuse "no $data: give text by --data"
     mkdir -p "$keep"
+    settings="$preset, $steps steps of $batch x $seq tokens of $(cksum <"$data")"
+    [ -e "$keep/settings" ] || echo "$settings" >"$keep/settings"
+    [ "$(cat "$keep/settings")" = "$settings" ] || misuse "--keep $keep has runs of $(cat "$keep/settings"): choose another"
     echo "held-out loss, $preset, $steps steps of $batch x $seq tokens, $seeds seeds, at one rate"
     reference=$(losses adamw-8 "$lr")
-    for form in $forms; do compare "$form" "$lr" "$(losses "$form" "$lr")" "$reference"; done
+    for form in $forms; do
+        now=$(losses "$form" "$lr")
+        compare "$form" "$lr" "$now" "$reference"
+    done
     drawn=()
     for form in $forms; do drawn+=("$keep/$form-$lr-1"); done
     "$bin/eps" report "${drawn[@]}" --out "$keep/adama.svg"
@@ -124,17 +131,19 @@ parameters() {
     "$bin/eps" plan --model "$work/config.json" --batch 8 --seq 128 --json | field parameters
 }
 
+# depth OPTIMIZER MOMENTS: layers that fit
+depth() {
+    "$bin/eps" plan --model gpt2 --batch 8 --seq 128 --parts 8 --optimizer "$1" --moments "$2" --device-mem 4GiB \
+        --host-mem "$host" --find-depth
+}
+
 if asks depth; then
+    bytes=$(numfmt --from=iec-i --suffix=B "$host" 2>/dev/null) || misuse "--host $host: give it as in 4GiB"
     [ -n "${work-}" ] || make_work
     one=$(parameters 1) two=$(parameters 2)
     for moments in fp32 bf16; do
-        for form in adamw adama; do
-            declare "$form=$("$bin/eps" plan --model gpt2 --batch 8 --seq 128 --parts 8 --optimizer $form --moments $moments \
-                --device-mem 4GiB --host-mem "$host" --find-depth)"
-        done
-        # shellcheck disable=SC2154 # declared above
-        awk -v a="$adama" -v w="$adamw" -v m=$moments -v h="$host" -v one="$one" -v two="$two" \
-            -v bytes="$(numfmt --from=iec-i --suffix=B "$host" | tr -d B)" 'BEGIN {
+        adama=$(depth adama $moments) adamw=$(depth adamw $moments)
+        awk -v a="$adama" -v w="$adamw" -v m=$moments -v h="$host" -v one="$one" -v two="$two" -v bytes="${bytes%B}" 'BEGIN {
             plain = int((bytes / 16 - one) / (two - one)) + 1
             printf "layers of width 768 in %s of host memory, 8 parts, moments %s: AdamA %d, AdamW %d; at 16 bytes a parameter " \
                 "and nothing else %d: %.2f\n", h, m, a, w, plain, a / plain }'

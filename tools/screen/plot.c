@@ -1,5 +1,6 @@
 #include "tools/screen/plot.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -162,6 +163,20 @@ static bool has_lone_point(const struct series *s)
     return false;
 }
 
+/* As much of the end as the legend has room for. */
+static void print_end(FILE *out, const char *text)
+{
+    enum { ROOM = 24 };
+    const size_t n = strlen(text);
+    char end[ROOM + 1];
+
+    if (n > ROOM) {
+        snprintf(end, sizeof end, "...%s", text + n - (ROOM - 3));
+        text = end;
+    }
+    print_text(out, text);
+}
+
 struct curve {
     const struct series *series;
     const char *title; /* NULL: the legend does not name it */
@@ -182,7 +197,7 @@ static void print_curve(FILE *out, const char *data, size_t number, const struct
     fprintf(out, " lw 1.5 lc %zu", curve->colour);
     fputs(curve->title ? " title " : " notitle", out);
     if (curve->title)
-        print_text(out, curve->title);
+        print_end(out, curve->title);
 }
 
 static void print_nothing(FILE *out, const char *why)
@@ -314,8 +329,9 @@ static void print_memory(FILE *out, const struct plot *plot, unsigned which)
 /* gnuplot's own colours repeat after the eighth. */
 static void print_colours(FILE *out)
 {
-    static const char *const colours[] = {"4477aa", "ee6677", "228833", "ccbb44", "66ccee", "aa3377", "999999",
-                                          "ee8866", "44bb99", "bbcc33", "aaaa00", "332288", "882255", "ddcc77"};
+    static const char *const colours[PLOT_RUNS] = {"4477aa", "ee6677", "228833", "ccbb44", "66ccee",
+                                                   "aa3377", "999999", "ee8866", "44bb99", "bbcc33",
+                                                   "aaaa00", "332288", "882255", "ddcc77"};
 
     for (size_t i = 0; i < sizeof colours / sizeof *colours; i++)
         fprintf(out, "set linetype %zu lc rgb '#%s'\n", i + 1, colours[i]);
@@ -358,8 +374,9 @@ void plot_write(FILE *out, const struct plot *plot, const char *format, const ch
 void plot_compare(FILE *out, const struct plot_titled *runs, size_t n, const char *format)
 {
     uint64_t first = runs->plot->first, last = runs->plot->last;
-    struct curve curves[3][n];
+    struct curve curves[3][PLOT_RUNS];
 
+    assert(n <= PLOT_RUNS);
     for (size_t i = 0; i < n; i++) {
         const struct plot *plot = runs[i].plot;
         first = plot->first < first ? plot->first : first;

@@ -63,7 +63,9 @@ void plot_add(struct plot *plot, const struct eps_step *step);
 /* Writes the script for a picture of a run in this format, "svg" or "png"; the title may hold any characters. */
 void plot_write(FILE *script, const struct plot *plot, const char *format, const char *title);
 
-/* The same of several runs (n > 0), without memory: each curve has its run's title. */
+enum { PLOT_RUNS = 14 }; /* as many colours as there are */
+
+/* The same of several runs (1 .. PLOT_RUNS), without memory: each curve has its run's title, or the end of a long one. */
 struct plot_titled {
     struct plot *plot;
     const char *title;

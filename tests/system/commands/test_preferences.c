@@ -123,6 +123,8 @@ TEST(a_run_that_was_stopped_ends_with_the_same_bits_against_the_same_reference)
            "train --resume lost",
            1, "references.npy is damaged, or of other texts");
     expect("eps verify lost 1>&2", 1, "references.npy is damaged, or of other texts");
+    expect("rm lost/references.npy && mkfifo lost/references.npy && eps verify lost 1>&2", 1,
+           "references.npy is damaged, or of other texts");
     expect("eps train --resume stopped --steps 9 --dpo-beta 0.2", 2, "--dpo-beta");
 }
 
