@@ -248,9 +248,10 @@ int command_report(int argc, char **argv)
         free(runs.items);
         return status;
     }
-    if (runs.n > PLOT_RUNS)
-        status = arguments_fail(&command, -EDOM, "more than 14 runs cannot be told apart: compare fewer at a time");
-    else if (runs.n == 0)
+    if (runs.n > PLOT_RUNS) {
+        snprintf(why, sizeof why, "more than %d runs cannot be told apart: compare fewer at a time", PLOT_RUNS);
+        status = arguments_fail(&command, -EDOM, why);
+    } else if (runs.n == 0)
         status = arguments_fail(&command, -EDOM, "RUN is needed: the directory of a run");
     else if (!out && runs.n > 1)
         status = arguments_fail(&command, -EDOM, "--out is needed for several runs: a .svg or .png file");

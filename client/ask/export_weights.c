@@ -17,16 +17,14 @@
 enum { BLOCK = 1 << 20 /* elements */ };
 #define ELSEWHERE UINT32_MAX
 
-struct source {
-    struct model model;
-    struct weights weights;
-    struct client_merge merge; /* of the tensor that is being written */
-};
-
 /* The models of which the mean is written; that of one model is the model. */
 struct sources {
-    struct source *list; /* (n) owned */
+    struct model model; /* the first, whose tensors all have */
     size_t n;
+    struct source {
+        struct weights weights;
+        struct client_merge merge; /* of the tensor that is being written */
+    } * list;                      /* (n) owned */
 };
 
 struct target {
@@ -68,65 +66,52 @@ size_t client_export_round(uint16_t *out, const float *values, size_t n, enum sa
 }
 
 /* A tied head's copy, which is left out, must equal the table of tokens. */
-static int check_head(const struct source *from, const struct target *to, struct error *err)
+static int check_head(const struct model *model, const struct weights *from, const struct target *to, struct error *err)
 {
-    const struct safetensors_entry *tokens = from->weights.entries[from->model.embedding.tables[0].tensor];
+    const struct safetensors_entry *tokens = from->entries[model->embedding.tables[0].tensor];
     float *half = to->block + BLOCK / 2;
     int rc = 0;
 
-    for (uint64_t at = 0; rc == 0 && from->weights.head && at < tokens->n; at += BLOCK / 2) {
+    for (uint64_t at = 0; rc == 0 && from->head && at < tokens->n; at += BLOCK / 2) {
         const uint64_t n = tokens->n - at < BLOCK / 2 ? tokens->n - at : BLOCK / 2;
         rc = safetensors_read(to->block, tokens, at, n, err);
         if (rc == 0)
-            rc = safetensors_read(half, from->weights.head, at, n, err);
+            rc = safetensors_read(half, from->head, at, n, err);
         if (rc == 0 && memcmp(to->block, half, n * sizeof *half) != 0)
-            rc = model_refuse_tied_copy(&from->model, err);
+            rc = model_refuse_tied_copy(model, err);
     }
     return rc;
 }
 
-static int open_source(struct source *from, const struct client_model *model, struct error *err)
+/* Each fits its own config, so one that does not fit the first's is another model. */
+static int open_source(struct sources *from, size_t i, const struct client_model *models, struct error *err)
 {
-    int rc = model_init(&from->model, &model->config, err);
+    int rc = weights_open(&from->list[i].weights, &from->model, models[i].weights, models[i].n_weights, NULL, err);
 
-    return rc != 0 ? rc : weights_open(&from->weights, &from->model, model->weights, model->n_weights, NULL, err);
-}
-
-static bool is_alike(const struct model *a, const struct model *b)
-{
-    bool alike = a->n_tensors == b->n_tensors;
-
-    for (uint32_t t = 0; alike && t < a->n_tensors; t++)
-        alike = strcmp(a->tensors[t].name, b->tensors[t].name) == 0 && a->tensors[t].n_dims == b->tensors[t].n_dims &&
-                memcmp(a->tensors[t].shape, b->tensors[t].shape, a->tensors[t].n_dims * sizeof *a->tensors->shape) == 0;
-    return alike;
+    if (rc == -EINVAL && i > 0)
+        rc = error_set(err, rc, "its tensors are not those of %s, so there is no mean", models[0].name);
+    if (rc != 0 && from->n > 1)
+        error_prefix(err, models[i].name);
+    return rc;
 }
 
 /* Undo: close_sources, also after a failure. */
 static int open_sources(struct sources *from, const struct client_model *models, size_t n, struct error *err)
 {
-    int rc = 0;
-
     *from = (struct sources){.list = calloc(n, sizeof *from->list), .n = n};
-    if (!from->list)
-        return error_set(err, -ENOMEM, "out of memory");
-    for (size_t i = 0; rc == 0 && i < n; i++) {
-        rc = open_source(&from->list[i], &models[i], err);
-        if (rc == 0 && !is_alike(&from->list[i].model, &from->list[0].model))
-            rc = error_set(err, -EINVAL, "its tensors are not those of %s, so there is no mean", models[0].name);
-        if (rc != 0 && n > 1)
-            error_prefix(err, models[i].name);
-    }
+    int rc = from->list ? model_init(&from->model, &models->config, err) : error_set(err, -ENOMEM, "out of memory");
+
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = open_source(from, i, models, err);
     return rc;
 }
 
 static void close_sources(struct sources *from)
 {
-    for (size_t i = 0; from->list && i < from->n; i++) {
+    for (size_t i = 0; from->list && i < from->n; i++)
         weights_close(&from->list[i].weights);
-        model_free(&from->list[i].model);
-    }
     free(from->list);
+    model_free(&from->model);
 }
 
 static uint64_t tensor_bytes(const struct target *to, const struct model_tensor *tensor)
@@ -169,10 +154,10 @@ static int plan_shards(struct target *to, const struct model *model, uint64_t sh
     return 0;
 }
 
-static void name_shard(char out[64], const struct source *from, const struct target *to, uint32_t shard)
+static void name_shard(char out[64], const struct model *model, const struct target *to, uint32_t shard)
 {
     if (to->n_shards == 1)
-        snprintf(out, 64, "%s", to->merge ? CHECKPOINT_WEIGHTS : checkpoint_weights_name(&from->model));
+        snprintf(out, 64, "%s", to->merge ? CHECKPOINT_WEIGHTS : checkpoint_weights_name(model));
     else
         snprintf(out, 64, "model-%05u-of-%05u.safetensors", shard + 1, to->n_shards);
 }
@@ -202,7 +187,7 @@ static int open_merges(const struct sources *from, uint32_t tensor, struct error
     int rc = 0;
 
     for (size_t s = 0; rc == 0 && s < from->n; s++)
-        rc = client_merge_open(&from->list[s].merge, &from->list[s].model, &from->list[s].weights, tensor, err);
+        rc = client_merge_open(&from->list[s].merge, &from->model, &from->list[s].weights, tensor, err);
     return rc;
 }
 
@@ -215,7 +200,7 @@ static void close_merges(const struct sources *from)
 static int write_tensor(struct safetensors_writer *writer, const struct sources *from, const struct target *to,
                         uint32_t tensor, struct error *err)
 {
-    const struct model_tensor *written = &from->list->model.tensors[tensor];
+    const struct model_tensor *written = &from->model.tensors[tensor];
     int rc = open_merges(from, to->merge ? tensor : MERGE_NONE, err);
 
     for (uint64_t at = 0; rc == 0 && at < written->n; at += BLOCK) {
@@ -240,14 +225,14 @@ static int write_tensor(struct safetensors_writer *writer, const struct sources 
 
 static int write_shard(const struct sources *from, const struct target *to, uint32_t shard, struct error *err)
 {
-    const struct model *model = &from->list->model;
+    const struct model *model = &from->model;
     struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
     char(*names)[CHECKPOINT_TENSOR_BYTES] = calloc(model->n_tensors, sizeof *names);
     struct safetensors_writer writer;
     char name[64];
     size_t n = 0;
 
-    name_shard(name, from->list, to, shard);
+    name_shard(name, model, to, shard);
     int fd = openat(to->directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     int rc = fd < 0 ? error_set(err, -errno, "%s", strerror(errno)) : 0;
     if (rc == 0 && (!plan || !names))
@@ -277,9 +262,8 @@ static int write_shard(const struct sources *from, const struct target *to, uint
 }
 
 /* Writes the index: the file of each tensor. */
-static int write_index(const struct source *from, const struct target *to, struct error *err)
+static int write_index(const struct model *model, const struct target *to, struct error *err)
 {
-    const struct model *model = &from->model;
     json_t *map = json_object();
     uint64_t bytes = 0;
     char name[64];
@@ -288,7 +272,7 @@ static int write_index(const struct source *from, const struct target *to, struc
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         if (to->shard[t] == ELSEWHERE)
             continue;
-        name_shard(name, from, to, to->shard[t]);
+        name_shard(name, model, to, to->shard[t]);
         rc |= json_object_set_new(map, model->tensors[t].name, json_string(name));
         bytes += tensor_bytes(to, &model->tensors[t]);
     }
@@ -309,13 +293,13 @@ int client_export_weights(const struct client_model *models, size_t n_models, in
     int rc = open_sources(&from, models, n_models, err);
 
     if (rc == 0)
-        rc = plan_shards(&to, &from.list->model, form->shard_bytes, n_models > 1, err);
+        rc = plan_shards(&to, &from.model, form->shard_bytes, n_models > 1, err);
     for (size_t s = 0; rc == 0 && s < n_models; s++)
-        rc = check_head(&from.list[s], &to, err);
+        rc = check_head(&from.model, &from.list[s].weights, &to, err);
     for (uint32_t shard = 0; rc == 0 && shard < to.n_shards; shard++)
         rc = write_shard(&from, &to, shard, err);
     if (rc == 0 && to.n_shards > 1)
-        rc = write_index(from.list, &to, err);
+        rc = write_index(&from.model, &to, err);
     free(to.shard);
     free(to.block);
     free(to.sum);

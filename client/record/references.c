@@ -95,24 +95,10 @@ static int open_beside(int directory_fd, struct error *err)
     return refuse(err);
 }
 
-/* The header, which has the number and checksum of what follows. */
-static bool read_header(char header[HEADER_BYTES + 1], size_t *n, int fd)
-{
-    static const char shape[] = "'shape': (";
-    const char *at;
-
-    header[HEADER_BYTES] = 0;
-    if (!read_all(fd, header, HEADER_BYTES) || !(at = memmem(header, HEADER_BYTES, shape, sizeof shape - 1)))
-        return false;
-    *n = strtoull(at + sizeof shape - 1, NULL, 10);
-    return true;
-}
-
 static int read_whole(float *references, size_t n, uint64_t texts, int fd, struct error *err)
 {
     char header[HEADER_BYTES + 1], want[HEADER_BYTES + 1], more;
-    size_t n_there;
-    bool ok = read_header(header, &n_there, fd) && n_there == n && read_all(fd, references, n * sizeof *references) &&
+    bool ok = read_all(fd, header, HEADER_BYTES) && read_all(fd, references, n * sizeof *references) &&
               read(fd, &more, 1) == 0;
 
     make_header(want, references, n, texts);
@@ -130,18 +116,29 @@ int client_references_read(float *references, size_t n, uint64_t texts, int dire
     return rc;
 }
 
+/* How many numbers the file has by its header, if it is as long as that says. */
+static bool count(size_t *n, int fd)
+{
+    static const char shape[] = "'shape': (";
+    char header[HEADER_BYTES];
+    struct stat info;
+    const char *at;
+
+    if (!read_all(fd, header, HEADER_BYTES) || !(at = memmem(header, HEADER_BYTES - 1, shape, sizeof shape - 1)))
+        return false;
+    header[HEADER_BYTES - 1] = 0;
+    *n = strtoull(at + sizeof shape - 1, NULL, 10);
+    return fstat(fd, &info) == 0 && lseek(fd, 0, SEEK_SET) == 0 &&
+           (uint64_t)info.st_size == HEADER_BYTES + (uint64_t)*n * sizeof(float);
+}
+
 int client_references_check(uint64_t texts, int directory_fd, struct error *err)
 {
     const int fd = open_beside(directory_fd, err);
-    char header[HEADER_BYTES + 1];
     float *references = NULL;
-    struct stat info;
     size_t n = 0;
-    int rc = fd < 0 ? fd : 0;
+    int rc = fd < 0 ? fd : count(&n, fd) ? 0 : refuse(err);
 
-    if (!rc && (!read_header(header, &n, fd) || fstat(fd, &info) ||
-                (uint64_t)info.st_size != HEADER_BYTES + (uint64_t)n * sizeof *references || lseek(fd, 0, SEEK_SET)))
-        rc = refuse(err);
     if (!rc && !(references = malloc(n * sizeof *references + 1)))
         rc = error_set(err, -ENOMEM, "out of memory");
     if (!rc)

@@ -65,11 +65,13 @@ void plot_write(FILE *script, const struct plot *plot, const char *format, const
 
 enum { PLOT_RUNS = 14 }; /* as many colours as there are */
 
-/* The same of several runs (1 .. PLOT_RUNS), without memory: each curve has its run's title, or the end of a long one. */
 struct plot_titled {
     struct plot *plot;
-    const char *title;
+    const char *title; /* as of plot_write */
 };
+
+/* The same of several runs (n in 1 .. PLOT_RUNS), without memory: each curve has its run's title, or the end of a long
+ * one. */
 void plot_compare(FILE *script, const struct plot_titled *runs, size_t n, const char *format);
 
 #endif
