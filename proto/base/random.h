@@ -23,8 +23,9 @@ enum random_site {
     RANDOM_MASKS, /* masked tokens (client/data/masks.h); unit 0: training, 1: evaluation; quad: position in the row */
     RANDOM_DROPOUT_CLASSIFIER_INPUT,
     RANDOM_DROPOUT_CLASSIFIER,
-    /* An adapter's input; plus the number of its first tensor in its program, so this is the last of the sites. */
-    RANDOM_DROPOUT_ADAPTER = 256,
+    /* Of an operation; plus the number of its first tensor in its program, so nothing lies between these. */
+    RANDOM_DROPOUT_ADAPTER = 256, /* an adapter's input */
+    RANDOM_ROWS = 512, /* rows that stand for all (proto/operation/call/sample.h); quad: half the index of the choice */
 };
 
 struct random_key {

@@ -20,6 +20,7 @@
 #include "proto/operation/call/norm.h"
 #include "proto/operation/call/preference.h"
 #include "proto/operation/call/rope.h"
+#include "proto/operation/call/sample.h"
 #include "proto/operation/call/squared_error.h"
 #include "proto/operation/call/vector.h"
 
@@ -31,6 +32,9 @@
     X(activate_backward, device_activate)                                                                              \
     X(add, device_add)                                                                                                 \
     X(reduce_rows, device_reduce_rows)                                                                                 \
+    X(row_norms, device_row_norms)                                                                                     \
+    X(choose_rows, device_choose_rows)                                                                                 \
+    X(gather_rows, device_gather_rows)                                                                                 \
     X(matmul, device_matmul)                                                                                           \
     X(norm, device_norm)                                                                                               \
     X(norm_backward, device_norm)                                                                                      \

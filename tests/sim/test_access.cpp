@@ -265,6 +265,26 @@ static const struct {
          OK(cuda_add(q, &op));
      },
      0, 0},
+    {"cuda_row_norms",
+     [](auto q, auto x, auto y, auto, auto) {
+         const struct device_row_norms op = {ROWS, WIDTH, WIDTH, x, y, false};
+         OK(cuda_row_norms(q, &op));
+     },
+     0, 0},
+    {"cuda_choose_rows",
+     [](auto q, auto x, auto y, auto z, auto) {
+         struct device_choose_rows op = {};
+         op.n_rows = 2, op.n_tokens = 1024, op.n_chosen = 256;
+         op.scores = x, op.weights = y, op.chosen = (uint32_t *)z;
+         OK(cuda_choose_rows(q, &op));
+     },
+     0, 20096},
+    {"cuda_gather_rows",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_gather_rows op = {ROWS, WIDTH, WIDTH, ROWS, x, (uint32_t *)z, NULL, y};
+         OK(cuda_gather_rows(q, &op));
+     },
+     0, 0},
     {"cuda_soft_cap",
      [](auto q, auto x, auto, auto, auto) {
          const struct device_soft_cap op = {x, ROWS * WIDTH, 30};

@@ -30,6 +30,9 @@ struct cuda_queue {
     X(activate_backward, device_activate)                                                                              \
     X(add, device_add)                                                                                                 \
     X(reduce_rows, device_reduce_rows)                                                                                 \
+    X(row_norms, device_row_norms)                                                                                     \
+    X(choose_rows, device_choose_rows)                                                                                 \
+    X(gather_rows, device_gather_rows)                                                                                 \
     X(norm, device_norm)                                                                                               \
     X(norm_backward, device_norm)                                                                                      \
     X(row_moments, device_row_moments)                                                                                 \

@@ -515,6 +515,25 @@ static void reduce_rows(const struct device_reduce_rows *op)
         ((double *)(void *)op->sum)[i % op->n] += ((const double *)op->x)[i / op->n * op->stride + i % op->n];
 }
 
+static void row_norms(const struct device_row_norms *op)
+{
+    for (size_t i = 0; i < op->m; i++) {
+        double *norm = (double *)(void *)op->norms + i, squares = 0;
+        for (size_t j = 0; j < op->n; j++)
+            squares += pow(((const double *)op->x)[i * op->stride + j], 2);
+        *norm = (op->multiply ? *norm : 1) * sqrt(squares);
+    }
+}
+
+static void gather_rows(const struct device_gather_rows *op)
+{
+    const double *weights = (const void *)op->weights;
+
+    for (size_t i = 0; i < op->m * op->n; i++)
+        ((double *)op->y)[i] = ((const double *)op->x)[op->chosen[i / op->n] * op->stride + i % op->n] *
+                               (weights ? weights[i / op->n] : 1);
+}
+
 static void soft_cap(const struct device_soft_cap *op)
 {
     double *x = (double *)(void *)op->x;
@@ -580,11 +599,16 @@ void reference_run(const struct call *call)
         return add(&call->add);
     case CALL_reduce_rows:
         return reduce_rows(&call->reduce_rows);
+    case CALL_row_norms:
+        return row_norms(&call->row_norms);
+    case CALL_gather_rows:
+        return gather_rows(&call->gather_rows);
     case CALL_soft_cap:
         return soft_cap(&call->soft_cap);
     case CALL_zero:
     case CALL_round_bf16:
     case CALL_attention_cached:
+    case CALL_choose_rows:
         break;
     }
     abort();

@@ -117,6 +117,11 @@ static const struct {
      2 * 15},
     {{CALL_add, .add = {.n = 0}}, 0, 0},
     {{CALL_reduce_rows, .reduce_rows = {.m = 0, .n = 5, .stride = 5}}, 4 * 5, 4 * 5},
+    {{CALL_row_norms, .row_norms = {.m = 3, .n = 5, .stride = 8}}, 2 * 15, 4 * 3},
+    {{CALL_row_norms, .row_norms = {.m = 3, .n = 5, .stride = 8, .multiply = true}}, 2 * 15 + 4 * 3, 4 * 3},
+    {{CALL_choose_rows, .choose_rows = {.n_rows = 2, .n_tokens = 10, .n_chosen = 3}}, 4 * 20, 8 * 6},
+    /* 2 rows of 8 are read, however many there are. */
+    {{CALL_gather_rows, .gather_rows = {.n_rows = 8, .n = 5, .stride = 5, .m = 2}}, 2 * 10 + 4 * 2, 2 * 10},
 };
 
 TEST_EACH(a_call_says_how_much_it_moves, COUNT(moving))

@@ -1,0 +1,78 @@
+/* proto/operation/call/sample.h - k of n rows stand for all of them in a product that sums over rows: WTA-CRS.
+ *
+ * Source: Liu et al., "Winner-Take-All Column Row Sampling for Memory Efficient Adaptation of Language Model", NeurIPS
+ * 2023, arXiv 2305.15265. A sum over rows of g_i x_i^T is estimated without bias: the rows with the largest scores, the
+ * winners, are kept with weight 1; the others are drawn with replacement, in proportion to their scores, and weighted
+ * by the inverse of that probability. Any scores will do that are positive wherever g_i x_i^T is not zero. With the
+ * scores |x_i| |g_i| of row_norms the variance is least.
+ *
+ *   row_norms    the norms of rows, or their products with others: the scores;
+ *   choose_rows  the rows and their weights;
+ *   gather_rows  these rows, side by side, weighted: the products' operands. */
+#ifndef PROTO_OPERATION_CALL_SAMPLE_H
+#define PROTO_OPERATION_CALL_SAMPLE_H
+
+#include "proto/base/random.h"
+#include "proto/base/size.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* norms_i = |x_i|, or norms_i * |x_i|. Squares are summed in fp32: a row whose squares all vanish there has norm 0. */
+struct device_row_norms {
+    size_t m, n, stride; /* (m, n), rows `stride` elements apart */
+    const void *x;
+    float *norms; /* (m) */
+    bool multiply;
+};
+
+enum {
+    SAMPLE_BLOCK = 2048,    /* tokens that rows are chosen from at once */
+    SAMPLE_SCORE_BITS = 40, /* a score's weight is a whole number: the largest one's is 2^40 */
+};
+
+/* Chooses n_chosen of each row's n_tokens tokens, in blocks of its tokens that depend on n_tokens alone
+ * (sample_block). So neither the microbatch nor the worker changes the choice.
+ *
+ * Of a block's n scores, sorted, c winners are kept; with p_i a score's share of all, P the winners' sum, and k rows to
+ * choose, c minimises (1 - P) / (k - c), the paper's rule. With `least` it minimises (1 - P)^2 / (k - c), the leading
+ * term of the variance for these scores. The k - c others have the weights (1 - P) / ((k - c) p_i).
+ *
+ * Scores are rounded to whole numbers, those above 0 to at least 1. Sums of these are exact, so every device chooses
+ * the same. Winners come first, the largest score first; then the drawn rows in the order of drawing. A block with
+ * k >= n is chosen whole, in its order, and draws nothing. Rows of weight 0 fill up where fewer than k scores are above
+ * 0. If a score is not finite, all weights of its block are NaN. */
+struct device_choose_rows {
+    size_t n_rows, n_tokens, n_chosen; /* n_chosen: of each row, 0 < n_chosen <= n_tokens */
+    bool least;
+    const float *scores; /* (n_rows * n_tokens), >= 0 */
+    uint32_t *chosen;    /* (n_rows * n_chosen), indices of scores */
+    float *weights;      /* (n_rows * n_chosen) */
+    struct random_key key;
+    uint64_t first_row; /* minibatch row of the call's row 0 */
+};
+
+/* y_i = x_c of c = chosen_i, times weights_i. */
+struct device_gather_rows {
+    size_t n_rows, n, stride; /* x: (n_rows, n), rows `stride` elements apart */
+    size_t m;                 /* y: (m, n) */
+    const void *x;
+    const uint32_t *chosen; /* (m), below n_rows */
+    const float *weights;   /* (m), or NULL: 1 */
+    void *y;
+};
+
+/* Tokens of each block of a row's tokens but the last, which may have fewer. */
+static inline size_t sample_block(size_t n_tokens)
+{
+    return size_pieces(n_tokens, size_pieces(n_tokens, SAMPLE_BLOCK));
+}
+
+/* Chosen ones among a row's first `end` tokens. */
+static inline size_t sample_before(const struct device_choose_rows *op, size_t end)
+{
+    return op->n_chosen * end / op->n_tokens;
+}
+
+#endif
