@@ -73,6 +73,9 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
         fprintf(out, ", updates clipped to %g", o->clip_update);
     fprintf(out, "\nnumbers      %s, moments %s, gradients %s\n", numbers[o->precision], numbers[o->moments],
             numbers[o->grad_dtype]);
+    if (o->approximate)
+        fprintf(out, "approximate  %s: gradients of the layers' matrices from a sample of the tokens, unbiased\n",
+                o->approximate);
 }
 
 void account_options(const struct eps_train_options *o, uint64_t n_parameters, bool free_memory)

@@ -55,14 +55,17 @@ static void print_asked(const struct eps_plan *plan)
     else if (o->task == EPS_REGRESS)
         printf(", to predict a number of each row");
     putchar('\n');
-    printf("%u %s %u tokens in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n\n",
-           o->batch,
+    printf("%u %s %u tokens in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n", o->batch,
            o->task              ? "rows of at most"
            : isnan(o->dpo_beta) ? "sequences of"
                                 : "rows, two for each preference, of at most",
            o->seq, o->parts, o->parts > 1 ? "s" : "", plan->n_workers, plan->device, plan->n_workers > 1 ? "s" : "",
            number_text(o->precision), number_text(o->moments), number_text(o->grad_dtype),
            o->commit == EPS_FENCED ? "fenced" : "eager");
+    if (o->approximate)
+        printf("approximate %s: gradients of the layers' matrices from a sample of the tokens, unbiased\n",
+               o->approximate);
+    putchar('\n');
 }
 
 /* "all", "nothing", or the operations whose results are kept. */

@@ -109,6 +109,9 @@ bool client_options_say_summed(struct error *sentence, const struct eps_train_op
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *options,
                          struct error *err);
 
+/* What --approximate allows; NULL: nothing. -EDOM with a sentence. */
+int client_options_approximate(struct sampling *out, const char *text, struct error *err);
+
 /* The goal of a run with these resolved options. */
 struct plan_goal client_options_goal(const struct eps_train_options *options);
 

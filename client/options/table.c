@@ -334,6 +334,20 @@ static const struct eps_option rows[] = {
      .train = "where the base of an adapter is, if --model, or the checkpoint of --resume, is an adapter whose "
               "adapter_config.json names another place",
      .plan = "as in eps train"},
+    {.name = "--approximate",
+     .value = "wta=X,...",
+     .kind = EPS_OPTION_TEXT,
+     .offset = AT(approximate),
+     .key = 44,
+     .stored = EPS_STORED_ABSENT,
+     .train =
+         "allow inexact gradients. wta=X: those of the layers' matrices from a share X of each row's tokens (0.01 to "
+         "1), "
+         "winners kept and the rest drawn by the seed (WTA-CRS). They are unbiased and take less time; no other "
+         "gradient "
+         "changes, and no budget or number of workers changes a bit. rule=paper|variance: how many are winners, by the "
+         "published rule (default) or for less variance",
+     .plan = "allow inexact gradients, as in eps train"},
     {.name = "--commit",
      .value = "eager|fenced",
      .kind = EPS_OPTION_CHOICE,

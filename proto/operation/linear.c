@@ -144,34 +144,142 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
     r->ops->matmul(r->dev, &matmul);
 }
 
-/* W's gradient += x^T dy, or its transpose dy^T x; a bias's gradient += the sum of dy's rows. Trained tensors only. */
-static void run_contribution(const struct operation_run *r, const struct schedule_step *step, const struct part *part)
+/* What the gradient of a weight is a product of: rows of x and of dy, all or a sample. */
+struct operands {
+    const void *x, *dy;
+    size_t n_rows;
+};
+
+/* W's gradient += x^T dy, or its transpose dy^T x. Trained tensors only. */
+static void contribute(const struct operation_run *r, const struct program_operation *op, const struct part *part,
+                       const struct operands *of)
 {
-    const struct program_operation *op = operation_of(r, step);
     const size_t in = operation_columns(r, op->inputs[0]), out = operation_columns(r, op->outputs[0]);
-    const void *const x = r->at[step->inputs[0]], *const dy =
-                                                      operation_element(r, r->at[step->y_gradient], part->first);
+    const void *const dy = operation_element(r, of->dy, part->first);
     const bool swap = op->linear.out_in;
     const struct device_matmul matmul = {.transpose_a = true,
                                          .m = swap ? part->columns : in,
                                          .n = swap ? in : part->columns,
-                                         .k = operation_elements(r, op->inputs[0]),
-                                         .a = swap ? dy : x,
+                                         .k = of->n_rows,
+                                         .a = swap ? dy : of->x,
                                          .a_stride = swap ? out : in,
-                                         .b = swap ? x : dy,
+                                         .b = swap ? of->x : dy,
                                          .b_stride = swap ? in : out,
                                          .c = r->gradients[part->weight],
                                          .c_stride = swap ? in : part->columns,
                                          .wide = true,
                                          .over_rows = true,
                                          .beta = r->fresh ? 0 : 1};
-    float *const bias = op->linear.bias ? r->gradients[part->bias] : NULL;
 
     if (matmul.c)
         r->ops->matmul(r->dev, &matmul);
+}
+
+/* A bias's gradient += the sum of dy's rows. */
+static void contribute_bias(const struct operation_run *r, const struct program_operation *op, const struct part *part,
+                            const void *dy)
+{
+    float *const bias = op->linear.bias ? r->gradients[part->bias] : NULL;
+
     if (bias)
-        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, dy, operation_elements(r, op->inputs[0]),
-                                                                 part->columns, out});
+        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, operation_element(r, dy, part->first),
+                                                                 operation_elements(r, op->inputs[0]), part->columns,
+                                                                 operation_columns(r, op->outputs[0])});
+}
+
+/* ---- a sample of rows ---- */
+
+/* Places in a step's scratch, in bytes. */
+struct places {
+    uint64_t scores, chosen, weights, x, dy, bytes;
+};
+
+static uint64_t take(uint64_t *end, uint64_t bytes)
+{
+    const uint64_t at = *end;
+
+    *end += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+/* For n_rows rows of n tokens, of which k are chosen. */
+static struct places lay_out(const struct program *p, const struct program_operation *op, enum number_type type,
+                             uint64_t n_rows, uint64_t n, uint64_t k)
+{
+    const uint64_t in = p->values[op->inputs[0]].columns, out = p->values[op->outputs[0]].columns;
+    struct places at = {0};
+
+    at.scores = take(&at.bytes, n_rows * n * sizeof(float));
+    at.chosen = take(&at.bytes, n_rows * k * sizeof(uint32_t));
+    at.weights = take(&at.bytes, n_rows * k * sizeof(float));
+    at.x = take(&at.bytes, n_rows * k * in * number_bytes(type));
+    at.dy = take(&at.bytes, n_rows * k * out * number_bytes(type));
+    return at;
+}
+
+static uint64_t scratch(const struct program *p, const struct program_operation *op,
+                        const struct operation_setting *setting)
+{
+    const size_t n = program_row_elements(p, op->inputs[0], setting->n_tokens);
+    const size_t k = sampling_count(&setting->sampling, n);
+
+    return op->frozen || k == n ? 0 : lay_out(p, op, setting->type, setting->n_rows, n, k).bytes;
+}
+
+/* The chosen rows of both operands, those of dy weighted. */
+static struct operands sample(const struct operation_run *r, const struct schedule_step *step,
+                              const struct operands *all, size_t n, size_t k)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const size_t in = operation_columns(r, op->inputs[0]), out = operation_columns(r, op->outputs[0]);
+    const size_t n_rows = all->n_rows / n;
+    const struct places at = lay_out(r->program, op, r->type, n_rows, n, k);
+    char *const scratch = r->at[step->scratch];
+    float *const scores = (float *)(void *)(scratch + at.scores), *const weights =
+                                                                      (float *)(void *)(scratch + at.weights);
+    uint32_t *const chosen = (uint32_t *)(void *)(scratch + at.chosen);
+    void *const x = scratch + at.x, *const dy = scratch + at.dy;
+
+    r->ops->row_norms(r->dev, &(struct device_row_norms){all->n_rows, in, in, all->x, scores, false});
+    r->ops->row_norms(r->dev, &(struct device_row_norms){all->n_rows, out, out, all->dy, scores, true});
+    r->ops->choose_rows(r->dev,
+                        &(struct device_choose_rows){.n_rows = n_rows,
+                                                     .n_tokens = n,
+                                                     .n_chosen = k,
+                                                     .least = r->sampling.least,
+                                                     .scores = scores,
+                                                     .chosen = chosen,
+                                                     .weights = weights,
+                                                     .key = random_site_key(r->seed, r->step, r->unit,
+                                                                            RANDOM_ROWS + (enum random_site)op->tensor),
+                                                     .first_row = r->first_row});
+    r->ops->gather_rows(r->dev, &(struct device_gather_rows){all->n_rows, in, in, n_rows * k, all->x, chosen, NULL, x});
+    r->ops->gather_rows(r->dev,
+                        &(struct device_gather_rows){all->n_rows, out, out, n_rows * k, all->dy, chosen, weights, dy});
+    return (struct operands){x, dy, n_rows * k};
+}
+
+static bool trains_weights(const struct operation_run *r, const struct program_operation *op)
+{
+    bool any = false;
+
+    for (int i = 0; i < op->linear.n_parts; i++)
+        any |= r->gradients[part_of(op, i).weight] != NULL;
+    return any;
+}
+
+static void run_contributions(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const size_t n = operation_row_elements(r, op->inputs[0]), k = sampling_count(&r->sampling, n);
+    const struct operands all = {r->at[step->inputs[0]], r->at[step->y_gradient], operation_elements(r, op->inputs[0])};
+    const struct operands of = k < n && trains_weights(r, op) ? sample(r, step, &all, n, k) : all;
+
+    for (int i = 0; i < op->linear.n_parts; i++) {
+        const struct part part = part_of(op, i);
+        contribute(r, op, &part, &of);
+        contribute_bias(r, op, &part, all.dy);
+    }
 }
 
 /* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand. */
@@ -203,19 +311,11 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
 
-    for (int i = 0; i < op->linear.n_parts; i++) {
+    if (step->action == SCHEDULE_CONTRIBUTE)
+        run_contributions(r, step);
+    for (int i = 0; i < op->linear.n_parts && step->action != SCHEDULE_CONTRIBUTE; i++) {
         const struct part part = part_of(op, i);
-        switch (step->action) {
-        case SCHEDULE_FORWARD:
-            run_forward(r, step, &part);
-            break;
-        case SCHEDULE_CONTRIBUTE:
-            run_contribution(r, step, &part);
-            break;
-        case SCHEDULE_BACKWARD:
-            run_backward(r, step, &part);
-            break;
-        }
+        (step->action == SCHEDULE_FORWARD ? run_forward : run_backward)(r, step, &part);
     }
 }
 
@@ -224,4 +324,6 @@ const struct operation operation_linear = {.name = "linear",
                                            .reads_frozen = OPERATION_FIRST,
                                            .absorb = absorb,
                                            .differentiate = differentiate,
+                                           .contributes_with_scratch = true,
+                                           .scratch = scratch,
                                            .run = run};

@@ -6,6 +6,7 @@
 #define PROTO_OPERATION_OPERATION_H
 
 #include "proto/operation/device.h"
+#include "proto/operation/sampling.h"
 #include "proto/operation/schedule.h"
 
 struct operation_run;
@@ -18,6 +19,7 @@ struct operation_setting {
     enum plan_attention attention; /* how the device computes attention's gradient */
     bool trains;
     bool packs; /* a row is several documents */
+    struct sampling sampling;
     unsigned n_threads;
     uint32_t n_rows, n_tokens; /* rows, and tokens of a row */
 };
@@ -38,7 +40,8 @@ struct operation {
     int (*absorb)(const struct program *p, int operation);
     /* Adds the steps of its derivative. NULL: schedule_differentiate. */
     void (*differentiate)(struct schedule_builder *b, int operation);
-    /* Bytes of workspace for each of its steps. NULL: none. */
+    /* Bytes of workspace for each of its steps, or for those that contribute alone. NULL: none. */
+    bool contributes_with_scratch;
     uint64_t (*scratch)(const struct program *p, const struct program_operation *op,
                         const struct operation_setting *setting);
     void (*run)(const struct operation_run *r, const struct schedule_step *step);
@@ -73,8 +76,9 @@ struct operation_run {
     const uint32_t *positions;            /* (n_rows*n_tokens), on the device: each token's index in its document, of
                                            * several in a row; NULL: a row is one document */
     uint32_t layer;                       /* index of the block */
+    struct sampling sampling;
     bool drops;                           /* false in evaluation */
-    uint64_t seed, step, unit, first_row; /* dropout's keys; first_row: index in the minibatch */
+    uint64_t seed, step, unit, first_row; /* keys of random bits; first_row: index in the minibatch */
     /* Generating, where n_rows is 1, and its tokens are those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise */
     uint32_t n_spans;

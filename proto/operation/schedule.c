@@ -93,7 +93,8 @@ void schedule_end_step(struct schedule_builder *b)
 {
     struct schedule_step *step = &b->schedule->steps[b->schedule->n_steps];
 
-    if (b->program->operations[step->operation].kind->scratch)
+    const struct operation *kind = b->program->operations[step->operation].kind;
+    if (kind->scratch && (!kind->contributes_with_scratch || step->action == SCHEDULE_CONTRIBUTE))
         step->scratch = touch(b, add_buffer(b, SCHEDULE_WORKSPACE, SCHEDULE_NONE, false));
     b->schedule->n_steps++;
 }

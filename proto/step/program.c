@@ -83,6 +83,7 @@ static struct operation_run run_of(const struct layer_pass *pass, bool backward)
                               .lengths = pass->lengths,
                               .positions = pass->positions,
                               .layer = pass->layer->index,
+                              .sampling = pass->setting->goal.sampling,
                               .drops = pass->dropout,
                               .seed = pass->seed,
                               .step = pass->step,

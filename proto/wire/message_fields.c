@@ -29,6 +29,8 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_u32_in(w, &goal->n_parts, 1, MESSAGE_MAX_PARTS);
     wire_f64_from_0(w, &goal->preference.beta);
     wire_f64_from_0(w, &goal->preference.smoothing);
+    wire_f64_from_0(w, &goal->sampling.share);
+    wire_flag(w, &goal->sampling.least);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)

@@ -10,6 +10,7 @@ struct operation_setting plan_operation_setting(const struct plan_setting *setti
                                       .attention = setting->attention,
                                       .trains = setting->goal.purpose == PLAN_TRAIN,
                                       .packs = setting->goal.packs,
+                                      .sampling = setting->goal.sampling,
                                       .n_threads = setting->n_threads,
                                       .n_rows = shape.n_rows,
                                       .n_tokens = shape.n_tokens};

@@ -31,6 +31,7 @@
 #include "proto/model/model.h"
 #include "proto/operation/attention_way.h"
 #include "proto/operation/call/preference.h"
+#include "proto/operation/sampling.h"
 
 #include <stdbool.h>
 
@@ -72,6 +73,7 @@ struct plan_goal {
     bool fenced;                  /* commit: updates once all of a step is folded; else eager */
     bool adamw;                   /* several parts are summed before they are squared */
     bool packs;                   /* a row is several documents, none of which sees another */
+    struct sampling sampling;     /* gradients of matrices are estimated from some rows, if share > 0 */
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
     uint32_t batch;               /* rows of a minibatch, a multiple of n_parts */
     uint32_t seq;                 /* tokens of a row */

@@ -92,6 +92,7 @@ static double run(const struct batch *b, const struct visit *v)
                               .n_tokens = s->goal.seq,
                               .lengths = b->work->model->config.n_labels ? nowhere : NULL,
                               .positions = s->goal.packs ? nowhere : NULL,
+                              .sampling = s->goal.sampling,
                               .drops = s->goal.purpose == PLAN_TRAIN};
 
     place(&r, v->frozen);

@@ -1,4 +1,5 @@
 /* What is derived from a program: no step reads what is not there, in any layout, and none is larger than by hand. */
+#include "proto/operation/operation.h"
 #include "proto/plan/memory/layers.h"
 #include "tests/kit/inprocess/programs.h"
 #include "tests/kit/test.h"
@@ -58,13 +59,34 @@ static uint64_t scratch_of(const struct drawn *d, size_t n_kv_heads)
     return d->setting.backend->scratch_bytes(&sizes, d->setting.n_threads);
 }
 
+static uint64_t rounded(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Of a linear map's contribution from some tokens: all tokens' scores; what is chosen, its weights, and its rows of both
+ * operands. */
+static uint64_t sample_bytes(const struct memory *m, const struct program_operation *op)
+{
+    const struct plan_shape *tokens = &m->d->tokens;
+    const uint64_t rows = tokens->n_rows, n = tokens->n_tokens, value = number_bytes(m->d->setting.goal.precision);
+    const uint64_t share = (uint64_t)(m->d->setting.goal.sampling.share * (double)n), k = share > 10 ? share : 10;
+
+    if (m->d->setting.goal.sampling.share == 0 || k >= n)
+        return 0;
+    return rounded(rows * n * 4) + 2 * rounded(rows * k * 4) +
+           rounded(rows * k * m->p->values[op->inputs[0]].columns * value) +
+           rounded(rows * k * m->p->values[op->outputs[0]].columns * value);
+}
+
 static uint64_t bytes_of(const struct memory *m, int buffer)
 {
     const int value = m->s->buffers[buffer].value;
     const uint64_t tokens = (uint64_t)m->d->tokens.n_rows * m->d->tokens.n_tokens;
+    const struct program_operation *op = &m->p->operations[m->s->steps[m->s->buffers[buffer].first].operation];
 
     if (value == SCHEDULE_NONE)
-        return scratch_of(m->d, m->d->shape.n_kv_heads);
+        return op->kind == &operation_linear ? sample_bytes(m, op) : scratch_of(m->d, m->d->shape.n_kv_heads);
     return tokens * m->p->values[value].columns *
            (m->p->values[value].type == PROGRAM_STATISTIC ? 4 : number_bytes(m->d->setting.goal.precision));
 }
@@ -161,6 +183,7 @@ TEST_EACH(every_step_finds_what_it_reads, PROGRAMS)
         struct drawn d = draw_shape(i);
         if (_i != PROGRAMS_LLAMA)
             d.shape.n_kv_heads = d.shape.n_heads;
+        d.setting.goal.sampling.share = i % 2 ? 0.6 : 0;
         programs_write(&layer.program, _i, &d.shape);
         model_complete_program(&layer);
         for (uint32_t keeping = 0; keeping < layer.n_keepings; keeping++) {
@@ -171,11 +194,6 @@ TEST_EACH(every_step_finds_what_it_reads, PROGRAMS)
 }
 
 /* ---- bytes ---- */
-
-static uint64_t rounded(uint64_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
 
 /* GPT-2's block as it was once arranged by hand, for forward and backward in one: a norm's result and statistics; qkv,
  * what was attended, log-sum-exp, the residual; twice the inner width, or the gradient of qkv if that is larger;

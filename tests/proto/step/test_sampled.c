@@ -1,0 +1,182 @@
+/* Gradients of matrices from a sample of the tokens, in whole steps: which tensors they touch, their mean, and that
+ * nothing but the seed changes the sample. */
+#include "tests/kit/device/backend.h"
+#include "tests/kit/device/setting.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+SUITE_LABELS(single, on_cuda)
+
+enum { POSITIONS = 40, BATCH = 4 };
+
+static const struct sampling some = {.share = 0.3}, least = {.share = 0.3, .least = true};
+
+/* One linear map a matrix, (in, out); and three maps of one value, (out, in), beside a classifier, whose own maps are of
+ * one token a row. */
+static void open_model(struct setting *s, int which)
+{
+    struct model_config config = which ? setting_classifier(3, 2) : setting_configs[0];
+
+    config.n_positions = POSITIONS;
+    config.encoder.n_rows = which ? POSITIONS : 0;
+    setting_open(s, &config, BATCH, POSITIONS);
+}
+
+static struct device_worker_options sampled(const struct setting *s, const struct sampling *sampling,
+                                            uint32_t microbatch)
+{
+    struct device_worker_options options = setting_options(s, BATCH, microbatch);
+
+    options.setting.goal.sampling = *sampling;
+    return options;
+}
+
+static bool is_sampled(const struct model_tensor *t)
+{
+    return t->n_dims == 2 && (strncmp(t->name, "transformer.h.", 14) == 0 || strstr(t->name, "encoder.layer."));
+}
+
+/* The squared distance of a tensor in two gradients, and its own squared norm in the second. */
+static void compare(const struct setting *s, uint32_t tensor, const double *a, const double *b, double *distance,
+                    double *size)
+{
+    const struct model *m = &s->model;
+
+    *distance = *size = 0;
+    for (const struct model_unit *unit = m->units; unit < m->units + m->n_units; unit++)
+        for (const struct model_piece *p = &m->pieces[unit->first_piece];
+             p < &m->pieces[unit->first_piece + unit->n_pieces]; p++)
+            for (uint64_t i = unit->offset + p->offset; p->tensor == tensor && i < unit->offset + p->offset + p->n;
+                 i++) {
+                *distance += pow(a[i] - b[i], 2);
+                *size += pow(b[i], 2);
+            }
+}
+
+/* Of one step. Owned. */
+static double *gradient_of(const struct setting *s, const struct device_worker_options *options, double *loss)
+{
+    struct array_link link;
+    double *gradient = malloc(s->model.segment_n * sizeof *gradient);
+
+    ck_assert_ptr_nonnull(gradient);
+    setting_step_whole(&link, s, options);
+    for (uint64_t i = 0; i < s->model.segment_n; i++)
+        gradient[i] = (double)link.gradient[i];
+    *loss = link.losses[0];
+    array_link_free(&link);
+    return gradient;
+}
+
+/* Matrices of blocks are estimated; the gradients of biases, norms, embedding, pooler and head are the exact ones, bit for
+ * bit, and so was what flowed down to them. */
+TEST_EACH(only_matrices_of_blocks_are_estimated, 2)
+{
+    struct setting s;
+    double losses[2], distance, size;
+    unsigned n_estimated = 0;
+
+    open_model(&s, _i);
+    const struct device_worker_options exact = setting_options(&s, BATCH, 0), options = sampled(&s, &some, 0);
+    double *const want = gradient_of(&s, &exact, &losses[0]), *const got = gradient_of(&s, &options, &losses[1]);
+    ck_assert(losses[0] == losses[1]);
+    for (uint32_t t = 0; t < s.model.n_tensors; t++) {
+        compare(&s, t, got, want, &distance, &size);
+        ck_assert_msg(distance == 0 || is_sampled(&s.model.tensors[t]), "%s: off by %g of %g", s.model.tensors[t].name,
+                      sqrt(distance), sqrt(size));
+        n_estimated += distance > 0;
+    }
+    ck_assert_uint_eq(n_estimated,
+                      8); /* a classifier's last block: keys and values alone, as all else is of one token a row */
+    free(want);
+    free(got);
+    setting_close(&s);
+}
+
+/* The mean over many seeds, against the exact gradient: its squared distance is the variance of one over their number. */
+TEST_EACH(the_mean_of_estimates_is_the_gradient, 4)
+{
+    enum { SEEDS = 300 };
+    const unsigned n_seeds = SANITIZED || backend_get()->cuda ? 20 : SEEDS;
+    struct setting s;
+    double loss, distance, size;
+
+    open_model(&s, _i % 2);
+    struct device_worker_options exact = setting_options(&s, BATCH, 0),
+                                 options = sampled(&s, _i < 2 ? &some : &least, 0);
+    double *const want = gradient_of(&s, &exact, &loss);
+    double *const mean = calloc(s.model.segment_n, sizeof *mean);
+    double *const squares = calloc(s.model.n_tensors, sizeof *squares);
+    ck_assert(mean && squares);
+    for (options.seed = 100; options.seed < 100 + n_seeds; options.seed++) {
+        double *const got = gradient_of(&s, &options, &loss);
+        for (uint64_t i = 0; i < s.model.segment_n; i++)
+            mean[i] += got[i] / n_seeds;
+        for (uint32_t t = 0; t < s.model.n_tensors; t++) {
+            compare(&s, t, got, want, &distance, &size);
+            squares[t] += distance / n_seeds;
+        }
+        free(got);
+    }
+    for (uint32_t t = 0; t < s.model.n_tensors; t++) {
+        if (squares[t] == 0)
+            continue;
+        compare(&s, t, mean, want, &distance, &size);
+        ck_assert_msg(distance * n_seeds < 3 * squares[t], "%s: the mean's squared distance is %g times its variance",
+                      s.model.tensors[t].name, distance * n_seeds / squares[t]);
+    }
+    free(want);
+    free(mean);
+    free(squares);
+    setting_close(&s);
+}
+
+/* Kept or recomputed, on the host or on the device, whatever else is chosen: the same bits. In microbatches of other rows,
+ * the same sample: the gradient but for the order of additions. */
+TEST_EACH(no_choice_changes_the_sample, 2)
+{
+    struct setting s;
+    struct array_link link;
+    uint64_t state = 521288629u;
+    double loss, distance, size;
+
+    open_model(&s, _i);
+    struct device_worker_options options = sampled(&s, &some, 2);
+    setting_step_whole(&link, &s, &options);
+    for (int k = 0; k < (SANITIZED || backend_get()->simulated ? 4 : 30); k++) {
+        setting_choose(&options.choice, &s.model, &state);
+        setting_check_bits(&link, &s, &options);
+    }
+    const struct device_worker_options others[] = {sampled(&s, &some, 1), sampled(&s, &some, 3)};
+    double *const want = gradient_of(&s, &options, &loss);
+    for (int k = 0; k < 2; k++) {
+        double *const got = gradient_of(&s, &others[k], &loss);
+        for (uint32_t t = 0; t < s.model.n_tensors; t++) {
+            compare(&s, t, got, want, &distance, &size);
+            ck_assert_msg(sqrt(distance) <= 1e-5 * sqrt(size) + 1e-7, "%s: off by %g of %g", s.model.tensors[t].name,
+                          sqrt(distance), sqrt(size));
+        }
+        free(got);
+    }
+    free(want);
+    array_link_free(&link);
+    setting_close(&s);
+}
+
+/* So few tokens that each is chosen: nothing is drawn, and the gradient is the exact one. */
+TEST(a_sample_of_all_tokens_changes_no_bit)
+{
+    struct setting s;
+    struct array_link link;
+
+    setting_open(&s, &setting_configs[0], BATCH, 9);
+    struct device_worker_options options = setting_options(&s, BATCH, 2);
+    setting_step_whole(&link, &s, &options);
+    options.setting.goal.sampling = some;
+    setting_check_bits(&link, &s, &options);
+    array_link_free(&link);
+    setting_close(&s);
+}
