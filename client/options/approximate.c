@@ -1,6 +1,8 @@
 /* --approximate as a goal's sampling. */
 #include "client/options/options.h"
 
+#include "proto/base/size.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,9 +6,8 @@
 #ifndef PROTO_OPERATION_SAMPLING_H
 #define PROTO_OPERATION_SAMPLING_H
 
-#include "proto/base/size.h"
-
 #include <stdbool.h>
+#include <stddef.h>
 
 struct sampling {
     double share; /* of each row's tokens; 0: gradients are exact */
@@ -16,19 +15,18 @@ struct sampling {
 };
 
 #define SAMPLING_LEAST_SHARE 0.01
-enum { SAMPLING_LEAST_TOKENS = 10 }; /* as in the paper's code */
 
 static inline bool sampling_is_valid(const struct sampling *s)
 {
     return s->share == 0 || (s->share >= SAMPLING_LEAST_SHARE && s->share < 1);
 }
 
-/* How many of a row's n tokens are chosen; n: the gradient is exact. Never less for more tokens. */
+/* How many of a row's n tokens are chosen, n > 0; n: the gradient is exact. Never less for more tokens. */
 static inline size_t sampling_count(const struct sampling *s, size_t n)
 {
     const size_t k = (size_t)(s->share * (double)n);
 
-    return s->share == 0 ? n : size_smaller(n, k > SAMPLING_LEAST_TOKENS ? k : SAMPLING_LEAST_TOKENS);
+    return s->share == 0 ? n : k > 0 ? k : 1;
 }
 
 #endif

@@ -70,7 +70,7 @@ static uint64_t sample_bytes(const struct memory *m, const struct program_operat
 {
     const struct plan_shape *tokens = &m->d->tokens;
     const uint64_t rows = tokens->n_rows, n = tokens->n_tokens, value = number_bytes(m->d->setting.goal.precision);
-    const uint64_t share = (uint64_t)(m->d->setting.goal.sampling.share * (double)n), k = share > 10 ? share : 10;
+    const uint64_t share = (uint64_t)(m->d->setting.goal.sampling.share * (double)n), k = share > 1 ? share : 1;
 
     if (m->d->setting.goal.sampling.share == 0 || k >= n)
         return 0;

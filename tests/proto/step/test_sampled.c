@@ -165,18 +165,3 @@ TEST_EACH(no_choice_changes_the_sample, 2)
     array_link_free(&link);
     setting_close(&s);
 }
-
-/* So few tokens that each is chosen: nothing is drawn, and the gradient is the exact one. */
-TEST(a_sample_of_all_tokens_changes_no_bit)
-{
-    struct setting s;
-    struct array_link link;
-
-    setting_open(&s, &setting_configs[0], BATCH, 9);
-    struct device_worker_options options = setting_options(&s, BATCH, 2);
-    setting_step_whole(&link, &s, &options);
-    options.setting.goal.sampling = some;
-    setting_check_bits(&link, &s, &options);
-    array_link_free(&link);
-    setting_close(&s);
-}

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Gradients from a sample of the tokens (WTA-CRS, arXiv 2305.15265: eps train --approximate) beside exact ones: a step's time,
+# with activations kept; and accuracy. For accuracy a small BERT learns the sentences of SST-2 and of Multi30k, masked, and is
+# then tuned on SST-2, exactly and in each approximate form, from each seed. Prints accuracy on the dev set and held-out loss
+# of each seed, and the difference to exact paired by seed, with its standard error.
+#
+# usage: tools/bench/sampling.sh [options]      defaults in brackets
+#   --what time|accuracy|all [all]
+#   --keep DIR            where the runs stay: what is there goes on, what is done is not run again. Needed for accuracy
+#   --forms "F ..." ["wta=0.3 wta=0.3,rule=variance wta=0.1"]   of --approximate
+#   --data DIR [../shared/data]    of sst2/{train,dev}.tsv.gz and multi30k/train.en.gz
+#   --vocabulary N [4000] --width N [256] --layers N [4] --heads N [4]   of the BERT; of the time's model --heads too
+#   --tokens N [10000000] masked ones to learn from; --epochs N [3] --batch N [32] --lr X [2e-4] --seeds N [3] of the tuning
+#   --widths "N ..." [256 512 768]   of the time's models, of 4 layers, in steps of 16 x 128 tokens
+#   --rounds N [5]        of times, each runs all forms once
+#   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
+#   --bin DIR [build/bin] where eps, epsd and eps-worker are
+set -euo pipefail
+shopt -s inherit_errexit
+cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
+
+what=all keep='' forms='wta=0.3 wta=0.3,rule=variance wta=0.1' data=../shared/data vocabulary=4000 width=256 layers=4 heads=4
+tokens=10000000 epochs=3 batch=32 lr=2e-4 seeds=3 widths='256 512 768' rounds=5 python=/usr/bin/python3 bin=build/bin
+take_options "what keep forms data vocabulary width layers heads tokens epochs batch lr seeds widths rounds python bin" "$@"
+need_programs "$bin"
+case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
+asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }
+[ -n "$keep" ] || ! asks accuracy || misuse "--keep is needed: a directory for the runs"
+
+# train OUT OPTION...: a run in OUT, unless it is done; what was begun goes on
+train() {
+    local out=$1
+    shift
+    [ ! -e "$out.done" ] || return 0
+    if [ -e "$out/latest" ]; then
+        "$bin/eps" train --resume "$out" >>"$out.log" 2>&1
+    else
+        rm -rf "$out"
+        "$bin/eps" train "$@" --device cpu --keep 1 --out "$out" >"$out.log" 2>&1
+    fi || { tail -n 3 "$out.log" >&2; exit 1; }
+    touch "$out.done"
+}
+
+# learn_vocabulary FILE DIR: of a lower-case WordPiece, and the tokenizer of a BERT
+learn_vocabulary() {
+    "$python" - "$1" "$2" "$vocabulary" <<'PYTHON'
+import sys
+from tokenizers import BertWordPieceTokenizer
+text, out, vocabulary = sys.argv[1:]
+tokenizer = BertWordPieceTokenizer(lowercase=True)
+tokenizer.train([text], vocab_size=int(vocabulary), show_progress=False)
+tokenizer.post_processor = __import__("tokenizers").processors.BertProcessing(
+    ("[SEP]", tokenizer.token_to_id("[SEP]")), ("[CLS]", tokenizer.token_to_id("[CLS]")))
+tokenizer.save(out + "/tokenizer.json")
+print(tokenizer.get_vocab_size())
+PYTHON
+}
+
+# score FORM SEED: "accuracy loss" of a tuning on the dev set
+score() {
+    local out=$keep/$1-$2 approximate=(--approximate "$1")
+    [ "$1" != exact ] || approximate=()
+    train "$out" --model "$keep/base/latest" --task classify --data "$keep/train.tsv" --eval-data "$keep/dev.tsv" \
+        --epochs "$epochs" --batch "$batch" --lr "$lr" --seed "$2" "${approximate[@]}"
+    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/dev.tsv" --device cpu --json >"$out.score"
+    echo "$(field accuracy <"$out.score") $(field loss <"$out.score")"
+}
+
+# compare FORM: the file of its "accuracy loss" by seed, with that of the exact ones
+compare() {
+    paste -d ' ' "$keep/$1.scores" "$keep/exact.scores" | awk -v form="$1" '
+        { n++; shown = shown sprintf(" %.4f", $1); a += $1; l += $2; d[n] = $1 - $3; e[n] = $2 - $4; s += d[n]; t += e[n] }
+        END {
+            for (i = 1; i <= n; i++) { q += (d[i] - s / n) ^ 2; r += (e[i] - t / n) ^ 2 }
+            printf "%-22s accuracy%s, mean %.4f, loss %.4f", form, shown, a / n, l / n
+            if (form != "exact" && n > 1)
+                printf "; less exact %+.4f, standard error %.4f; loss %+.4f, %.4f", s / n, sqrt(q / (n - 1) / n), t / n,
+                    sqrt(r / (n - 1) / n)
+            print ""
+        }'
+}
+
+if asks accuracy; then
+    for file in sst2/train.tsv.gz sst2/dev.tsv.gz multi30k/train.en.gz; do
+        [ -r "$data/$file" ] || misuse "no $data/$file: give the directory of SST-2 and Multi30k by --data"
+    done
+    mkdir -p "$keep/bert"
+    if [ ! -e "$keep/base.done" ]; then
+        zcat "$data/sst2/train.tsv.gz" >"$keep/train.tsv"
+        zcat "$data/sst2/dev.tsv.gz" >"$keep/dev.tsv"
+        { tail -n +2 "$keep/train.tsv" | cut -f 1; zcat "$data/multi30k/train.en.gz"; } >"$keep/text.txt"
+        need_python "$python" tokenizers
+        [ -e "$keep/bert/tokenizer.json" ] || learn_vocabulary "$keep/text.txt" "$keep/bert" >"$keep/vocabulary"
+        cat >"$keep/bert/config.json" <<JSON
+{"model_type": "bert", "vocab_size": $(cat "$keep/vocabulary"), "hidden_size": $width, "num_hidden_layers": $layers,
+ "num_attention_heads": $heads, "intermediate_size": $((4 * width)), "max_position_embeddings": 128,
+ "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "type_vocab_size": 2}
+JSON
+        train "$keep/base" --model "$keep/bert/config.json" --data "$keep/text.txt" --seq 128 --batch 32 --lr 1e-3 \
+            --steps $((tokens / 4096)) --seed 1
+    fi
+    echo "BERT of $layers layers of $width, $tokens masked tokens, then SST-2, $epochs epochs, $seeds seeds"
+    : >"$keep/exact.scores"
+    for ((seed = 1; seed <= seeds; seed++)); do score exact "$seed" >>"$keep/exact.scores"; done
+    compare exact
+    for form in $forms; do
+        : >"$keep/$form.scores"
+        for ((seed = 1; seed <= seeds; seed++)); do score "$form" "$seed" >>"$keep/$form.scores"; done
+        compare "$form"
+    done
+fi
+
+if asks time; then
+    make_work
+    seq=128 layers=4
+    for width in $widths; do
+        print_config 256 >"$work/config.json"
+        write_text $((16 * seq * 20 + 1))
+        for ((round = 1; round <= rounds; round++)); do
+            for form in wta=1 $forms; do
+                run_training --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" --batch 16 \
+                    --seq "$seq" --steps 10 --device cpu --save-every 0 --approximate "$form"
+                step_times >>"$work/$width-$form"
+            done
+        done
+        for form in $forms; do
+            awk -v e="$(median <"$work/$width-wta=1")" -v a="$(median <"$work/$width-$form")" -v f="$form" -v w="$width" 'BEGIN {
+                printf "a kept step of width %d: exact %.1f ms, %s %.1f ms: %.3f x faster\n", w, e, f, a, e / a }'
+        done
+    done
+fi
