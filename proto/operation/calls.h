@@ -11,6 +11,7 @@
 
 #include "proto/operation/call/attention.h"
 #include "proto/operation/call/batch_norm.h"
+#include "proto/operation/call/compress.h"
 #include "proto/operation/call/cross_entropy.h"
 #include "proto/operation/call/decode.h"
 #include "proto/operation/call/dropout.h"
@@ -35,6 +36,9 @@
     X(row_norms, device_row_norms)                                                                                     \
     X(choose_rows, device_choose_rows)                                                                                 \
     X(gather_rows, device_gather_rows)                                                                                 \
+    X(compress, device_compress)                                                                                       \
+    X(expand, device_expand)                                                                                           \
+    X(round_values, device_round_values)                                                                               \
     X(matmul, device_matmul)                                                                                           \
     X(norm, device_norm)                                                                                               \
     X(norm_backward, device_norm)                                                                                      \

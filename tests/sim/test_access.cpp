@@ -285,6 +285,24 @@ static const struct {
          OK(cuda_gather_rows(q, &op));
      },
      0, 0},
+    {"cuda_compress",
+     [](auto q, auto x, auto y, auto, auto) {
+         const struct device_compress op = {ROWS, WIDTH, 8, x, (uint8_t *)y, {{1, 2}}, 0};
+         OK(cuda_compress(q, &op));
+     },
+     0, 0},
+    {"cuda_expand",
+     [](auto q, auto x, auto y, auto, auto) {
+         const struct device_expand op = {ROWS, WIDTH, 4, (const uint8_t *)y, x};
+         OK(cuda_expand(q, &op));
+     },
+     0, 0},
+    {"cuda_round_values",
+     [](auto q, auto x, auto, auto, auto) {
+         const struct device_round_values op = {ROWS, WIDTH, 8, x, {{1, 2}}, 0};
+         OK(cuda_round_values(q, &op));
+     },
+     0, 0},
     {"cuda_soft_cap",
      [](auto q, auto x, auto, auto, auto) {
          const struct device_soft_cap op = {x, ROWS * WIDTH, 30};

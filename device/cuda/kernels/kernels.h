@@ -33,6 +33,9 @@ struct cuda_queue {
     X(row_norms, device_row_norms)                                                                                     \
     X(choose_rows, device_choose_rows)                                                                                 \
     X(gather_rows, device_gather_rows)                                                                                 \
+    X(compress, device_compress)                                                                                       \
+    X(expand, device_expand)                                                                                           \
+    X(round_values, device_round_values)                                                                               \
     X(norm, device_norm)                                                                                               \
     X(norm_backward, device_norm)                                                                                      \
     X(row_moments, device_row_moments)                                                                                 \

@@ -534,6 +534,39 @@ static void gather_rows(const struct device_gather_rows *op)
                                (weights ? weights[i / op->n] : 1);
 }
 
+/* The largest of 64 values that lie in n, rounded up to 8 bits of precision. */
+static double scale_of(const double *x, size_t first, size_t n)
+{
+    double largest = 0;
+    int exponent;
+
+    for (size_t i = first; i < n && i < first + 64; i++)
+        largest = fmax(largest, fabs(x[i]));
+    frexp(largest, &exponent);
+    return ldexp(ceil(ldexp(largest, 8 - exponent)), exponent - 8);
+}
+
+/* As its header says, except that its first product is rounded to fp32 here, too: else it would, once in many numbers,
+ * fall on the other side of a whole one. */
+static void round_values(const struct device_round_values *op)
+{
+    const double most = op->bits == 8 ? 127 : 7;
+
+    for (size_t row = 0; row < op->n_rows; row++) {
+        double *x = (double *)op->x + row * op->n, scale = 0;
+        for (size_t i = 0; i < op->n; i++) {
+            const size_t in_block = i % 64;
+            uint32_t words[4];
+            scale = in_block == 0 ? scale_of(x, i, op->n) : scale;
+            random_quad(words, op->key, op->first_row + row, i / 64 * 8 + in_block % 32 / 4);
+            const uint32_t word = words[in_block % 4], half = in_block < 32 ? word & 0xffff : word >> 16;
+            const float scaled = (float)x[i] * ((float)(most * 65536) / (float)scale);
+            const double q = floor((nearbyint((double)scaled) + half) / 65536);
+            x[i] = scale == 0 ? 0 : fmax(-most, fmin(most, q)) * scale / most;
+        }
+    }
+}
+
 static void soft_cap(const struct device_soft_cap *op)
 {
     double *x = (double *)(void *)op->x;
@@ -603,12 +636,16 @@ void reference_run(const struct call *call)
         return row_norms(&call->row_norms);
     case CALL_gather_rows:
         return gather_rows(&call->gather_rows);
+    case CALL_round_values:
+        return round_values(&call->round_values);
     case CALL_soft_cap:
         return soft_cap(&call->soft_cap);
     case CALL_zero:
     case CALL_round_bf16:
     case CALL_attention_cached:
     case CALL_choose_rows:
+    case CALL_compress:
+    case CALL_expand:
         break;
     }
     abort();

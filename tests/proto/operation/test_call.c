@@ -118,6 +118,10 @@ static const struct {
     {{CALL_add, .add = {.n = 0}}, 0, 0},
     {{CALL_reduce_rows, .reduce_rows = {.m = 0, .n = 5, .stride = 5}}, 4 * 5, 4 * 5},
     {{CALL_row_norms, .row_norms = {.m = 3, .n = 5, .stride = 8}}, 2 * 15, 4 * 3},
+    /* 2 rows of 2 blocks: 64 or 32 bytes and a scale each, in whole 16 bytes. */
+    {{CALL_compress, .compress = {.n_rows = 2, .n = 100, .bits = 8}}, 2 * 200, 2 * 144},
+    {{CALL_expand, .expand = {.n_rows = 2, .n = 100, .bits = 4}}, 2 * 80, 2 * 200},
+    {{CALL_round_values, .round_values = {.n_rows = 2, .n = 100, .bits = 4}}, 2 * 200, 2 * 200},
     {{CALL_row_norms, .row_norms = {.m = 3, .n = 5, .stride = 8, .multiply = true}}, 2 * 15 + 4 * 3, 4 * 3},
     {{CALL_choose_rows, .choose_rows = {.n_rows = 2, .n_tokens = 10, .n_chosen = 3}}, 4 * 20, 8 * 6},
     /* 2 rows of 8 are read, however many there are. */
