@@ -24,30 +24,38 @@ static int read_share(double *out, const char *text, size_t n, struct error *err
                      (int)size_smaller(n, 60), text, SAMPLING_LEAST_SHARE);
 }
 
-static int read_word(struct sampling *out, const char *word, size_t n, struct error *err)
+static int read_word(struct client_approximation *out, const char *word, size_t n, struct error *err)
 {
-    if (n > 4 && strncmp(word, "wta=", 4) == 0 && out->share == 0)
-        return read_share(&out->share, word + 4, n - 4, err);
+    struct sampling *sampling = &out->sampling;
+
+    if (n > 4 && strncmp(word, "wta=", 4) == 0 && sampling->share == 0)
+        return read_share(&sampling->share, word + 4, n - 4, err);
     if (is_word(word, n, "rule=paper") || is_word(word, n, "rule=variance")) {
-        out->least = word[5] == 'v';
+        sampling->least = word[5] == 'v';
         return 0;
     }
-    return error_set(err, -EDOM, "--approximate %.*s: it takes wta=X once, and rule=paper or rule=variance",
+    if (out->kept_bits == 0 && (is_word(word, n, "coded=8") || is_word(word, n, "coded=4"))) {
+        out->kept_bits = (uint32_t)(word[6] - '0');
+        return 0;
+    }
+    return error_set(err, -EDOM,
+                     "--approximate %.*s: it takes wta=X, with rule=paper or rule=variance, and coded=8 or coded=4, "
+                     "each once",
                      (int)size_smaller(n, 60), word);
 }
 
-int client_options_approximate(struct sampling *out, const char *text, struct error *err)
+int client_options_approximate(struct client_approximation *out, const char *text, struct error *err)
 {
     int rc = 0;
 
-    *out = (struct sampling){0};
+    *out = (struct client_approximation){0};
     for (size_t n; !rc && text && *text; text += n + (text[n] == ',')) {
         n = strcspn(text, ",");
         rc = read_word(out, text, n, err);
     }
-    if (!rc && text && out->share == 0)
-        rc = error_set(err, -EDOM, "--approximate says nothing to sample: wta=0.3 takes 30 %% of the tokens");
-    if (out->share == 1) /* all of them: exact */
-        out->share = 0;
+    if (!rc && out->sampling.least && out->sampling.share == 0)
+        rc = error_set(err, -EDOM, "--approximate has a rule, but samples nothing: add wta=0.3, or leave the rule out");
+    if (out->sampling.share == 1) /* all of them: exact */
+        out->sampling.share = 0;
     return rc;
 }

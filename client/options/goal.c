@@ -31,15 +31,24 @@ static int check_base(const struct eps_train_options *o, const struct model_conf
 /* An adapter's matrices are small: what their gradients take is nothing beside those of the inputs. */
 static int check_sampled(const struct eps_train_options *o, const struct model_config *config, struct error *err)
 {
-    struct sampling sampling;
-    const int rc = client_options_approximate(&sampling, o->approximate, err);
+    struct client_approximation allowed;
+    const int rc = client_options_approximate(&allowed, o->approximate, err);
 
-    if (rc || !o->approximate || config->adapter.rank == 0)
+    if (rc || allowed.sampling.share == 0 || config->adapter.rank == 0)
         return rc;
-    return error_set(err, -EDOM,
-                     "--approximate %.60s saves nothing here, where adapters are trained, whose gradients take little: "
-                     "leave it out",
-                     o->approximate);
+    return error_set(
+        err, -EDOM,
+        "--approximate wta=%g saves nothing here, where adapters are trained, whose gradients take little: "
+        "leave it out",
+        allowed.sampling.share);
+}
+
+static struct client_approximation allowed_by(const struct eps_train_options *o)
+{
+    struct client_approximation allowed = {0};
+
+    client_options_approximate(&allowed, o->approximate, NULL);
+    return allowed;
 }
 
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *o,
@@ -56,15 +65,16 @@ int client_options_model(struct model *out, const struct model_config *config, c
     if (!rc)
         rc = check_sampled(o, config, err);
     if (!rc)
+        model_compress(out, allowed_by(o).kept_bits);
+    if (!rc)
         rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
     return rc;
 }
 
 struct plan_goal client_options_goal(const struct eps_train_options *o)
 {
-    struct sampling sampling = {0};
+    const struct client_approximation allowed = allowed_by(o);
 
-    client_options_approximate(&sampling, o->approximate, NULL);
     return (struct plan_goal){.purpose = PLAN_TRAIN,
                               .precision = number_of(o->precision),
                               .base = form_of(o->base),
@@ -75,7 +85,8 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .preference = {.beta = isnan(o->dpo_beta) ? 0 : o->dpo_beta,
                                              .smoothing = isnan(o->dpo_smoothing) ? 0 : o->dpo_smoothing},
                               .packs = o->pack,
-                              .sampling = sampling,
+                              .kept_bits = allowed.kept_bits,
+                              .sampling = allowed.sampling,
                               .batch = o->batch,
                               .seq = o->seq,
                               .n_parts = o->parts};

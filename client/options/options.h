@@ -110,7 +110,12 @@ int client_options_model(struct model *out, const struct model_config *config, c
                          struct error *err);
 
 /* What --approximate allows; NULL: nothing. -EDOM with a sentence. */
-int client_options_approximate(struct sampling *out, const char *text, struct error *err);
+struct client_approximation {
+    struct sampling sampling;
+    uint32_t kept_bits; /* as in plan_goal */
+};
+
+int client_options_approximate(struct client_approximation *out, const char *text, struct error *err);
 
 /* The goal of a run with these resolved options. */
 struct plan_goal client_options_goal(const struct eps_train_options *options);

@@ -335,18 +335,18 @@ static const struct eps_option rows[] = {
               "adapter_config.json names another place",
      .plan = "as in eps train"},
     {.name = "--approximate",
-     .value = "wta=X,...",
+     .value = "wta=X,coded=N",
      .kind = EPS_OPTION_TEXT,
      .offset = AT(approximate),
      .key = 44,
      .stored = EPS_STORED_ABSENT,
      .train =
-         "allow inexact gradients. wta=X: those of the layers' matrices from a share X of each row's tokens (0.01 to "
-         "1), "
-         "winners kept and the rest drawn by the seed (WTA-CRS). They are unbiased and take less time; no other "
-         "gradient "
-         "changes, and no budget or number of workers changes a bit. rule=paper|variance: how many are winners, by the "
-         "published rule (default) or for less variance",
+         "allow inexact gradients; no budget and no number of workers changes a bit of them. wta=X: gradients of the "
+         "layers' matrices from a share X of each row's tokens (0.01 to 1), winners kept and the rest drawn (WTA-CRS). "
+         "They are unbiased, and take less time. rule=paper|variance: how many are winners, by the published rule "
+         "(default) or for less variance. coded=8|4: layers keep activations in 8 bits; with 4, in 4 where that does "
+         "no "
+         "harm. All else stays exact",
      .plan = "allow inexact gradients, as in eps train"},
     {.name = "--commit",
      .value = "eager|fenced",

@@ -73,6 +73,8 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
         rc = model_freeze(&worker->model, options->freeze, model_base_of(setting->goal.base, setting->goal.precision),
                           err);
     if (rc == 0)
+        model_compress(&worker->model, setting->goal.kept_bits);
+    if (rc == 0)
         rc = plan_check(&worker->model, setting, err);
     if (rc == 0)
         rc = plan_check_choice(&worker->model, setting, &options->choice, err);

@@ -79,6 +79,8 @@ static int size_up(struct job *job, struct error *err)
         rc = model_freeze(&job->model, job->request.job.freeze,
                           model_base_of(job_goal(job)->base, job_goal(job)->precision), err);
     if (!rc)
+        model_compress(&job->model, job_goal(job)->kept_bits);
+    if (!rc)
         rc = job_plan(job, err);
     if (rc)
         return rc;

@@ -26,6 +26,7 @@ enum random_site {
     /* Of an operation; plus the number of its first tensor in its program, so nothing lies between these. */
     RANDOM_DROPOUT_ADAPTER = 256, /* an adapter's input */
     RANDOM_ROWS = 512, /* rows that stand for all (proto/operation/call/sample.h); quad: half the index of the choice */
+    RANDOM_VALUES = 768, /* values in few bits (proto/operation/call/compress.h); plus the value's number instead */
 };
 
 struct random_key {

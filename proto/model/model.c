@@ -83,6 +83,16 @@ void model_complete_program(struct model_program *p)
     p->reads = program_inputs_read(&p->program);
 }
 
+void model_compress(struct model *m, unsigned bits)
+{
+    struct model_program *const first = &m->programs[m->block];
+
+    for (struct model_program *p = first; bits > 0 && p < first + m->n_block_programs; p++) {
+        program_compress(&p->program, bits);
+        model_complete_program(p);
+    }
+}
+
 static const struct family_layer *layers_of(const struct model *m)
 {
     const struct family *family = m->config.family;

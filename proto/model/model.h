@@ -278,6 +278,10 @@ bool model_is_matrix(const struct model *model, uint32_t tensor);
  * in the job's own type is not coded. */
 struct model_base model_base_of(enum form base, enum number_type precision);
 
+/* Has blocks keep their activations in this number of bits, 8 or 4 (program_compress); 0: as they are. Called once, after
+ * model_init. */
+void model_compress(struct model *model, unsigned bits);
+
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
  * without the family's prefix, separated by commas; NULL or "": none but those of the base of an adapter. Called once,
  * after model_init. -EINVAL with a sentence if a pattern matches no tensor or no tensor is left to train; the model can

@@ -50,6 +50,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 
 const struct operation operation_activation = {.name = "activation",
                                                .reads_inputs = OPERATION_FIRST,
+                                               .bears_4_bits = true,
                                                .gradient_over = true,
                                                .cheap = true,
                                                .differentiate = differentiate,

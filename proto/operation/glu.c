@@ -39,4 +39,5 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     r->ops->glu_backward(r->dev, &glu);
 }
 
-const struct operation operation_glu = {.name = "glu", .reads_inputs = OPERATION_FIRST, .cheap = true, .run = run};
+const struct operation operation_glu = {
+    .name = "glu", .reads_inputs = OPERATION_FIRST, .bears_4_bits = true, .cheap = true, .run = run};

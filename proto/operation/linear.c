@@ -321,6 +321,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 
 const struct operation operation_linear = {.name = "linear",
                                            .reads_inputs = OPERATION_FIRST,
+                                           .bears_4_bits = true,
                                            .reads_frozen = OPERATION_FIRST,
                                            .absorb = absorb,
                                            .differentiate = differentiate,

@@ -21,10 +21,30 @@ void operation_drop_add(const struct operation_run *r, const struct program_drop
     r->ops->dropout_add(r->dev, &sum);
 }
 
+/* A value to, from or in few bits. */
+static void run_change(const struct operation_run *r, const struct schedule_step *step)
+{
+    const unsigned bits = r->program->values[step->value].bits;
+    const size_t n = operation_row_elements(r, step->value) * operation_columns(r, step->value);
+    const struct random_key key =
+        random_site_key(r->seed, r->step, r->unit, RANDOM_VALUES + (enum random_site)step->value);
+    void *const from = r->at[step->inputs[0]], *const to = r->at[step->outputs[0]];
+
+    if (step->action == SCHEDULE_COMPRESS)
+        r->ops->compress(r->dev, &(struct device_compress){r->n_rows, n, bits, from, to, key, r->first_row});
+    else if (step->action == SCHEDULE_EXPAND)
+        r->ops->expand(r->dev, &(struct device_expand){r->n_rows, n, bits, from, to});
+    else
+        r->ops->round_values(r->dev, &(struct device_round_values){r->n_rows, n, bits, to, key, r->first_row});
+}
+
 void operation_run_steps(const struct operation_run *r, int first, int end)
 {
     for (const struct schedule_step *step = &r->schedule->steps[first]; step < &r->schedule->steps[end]; step++)
-        operation_of(r, step)->kind->run(r, step);
+        if (step->action >= SCHEDULE_COMPRESS)
+            run_change(r, step);
+        else
+            operation_of(r, step)->kind->run(r, step);
 }
 
 static bool contributes(const struct operation_run *r, const struct schedule_step *step)

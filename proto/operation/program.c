@@ -31,7 +31,7 @@ int program_add_output_in(struct program *p, struct program_operation *op, enum 
 {
     assert(op->n_outputs < PROGRAM_OUTPUTS);
     return op->outputs[op->n_outputs++] =
-               add_value(p, (struct program_value){type, domain, columns, p->n_operations - 1});
+               add_value(p, (struct program_value){type, domain, columns, p->n_operations - 1, 0});
 }
 
 int program_add_output(struct program *p, struct program_operation *op, enum program_type type, uint32_t columns)
@@ -87,7 +87,7 @@ static enum program_type type_in(uint32_t domain)
 int program_input(struct program *p, const char *name, uint32_t domain, uint32_t columns)
 {
     assert(p->n_operations == 0);
-    const int value = add_value(p, (struct program_value){type_in(domain), domain, columns, -1});
+    const int value = add_value(p, (struct program_value){type_in(domain), domain, columns, -1, 0});
 
     add_boundary(p->inputs, &p->n_inputs, name, value, false);
     return value;
@@ -171,8 +171,8 @@ bool program_is_alike(const struct program *a, const struct program *b)
     for (int i = 0; alike && i < a->n_operations; i++)
         alike = is_alike(&a->operations[i], &b->operations[i]);
     for (int i = 0; alike && i < a->n_values; i++)
-        alike = a->values[i].type == b->values[i].type && a->values[i].domain == b->values[i].domain &&
-                a->values[i].columns == b->values[i].columns;
+        alike = a->values[i].type == b->values[i].type && a->values[i].bits == b->values[i].bits &&
+                a->values[i].domain == b->values[i].domain && a->values[i].columns == b->values[i].columns;
     for (int i = 0; alike && i < a->n_outputs; i++)
         alike = a->outputs[i].value == b->outputs[i].value && a->outputs[i].adds == b->outputs[i].adds;
     return alike;
@@ -260,6 +260,54 @@ uint64_t program_keepable(const struct program *p)
     return keepable;
 }
 
+/* The fewest bits, of `bits` or more, that all bear that read a value in backward, to make a cheap value again, too. */
+static unsigned bits_of(const struct program *p, int value, unsigned bits)
+{
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
+        const uint8_t inputs = op->kind->cheap ? UINT8_MAX : operation_reads(op);
+        const uint64_t read =
+            pick(op->inputs, op->n_inputs, inputs) | pick(op->outputs, op->n_outputs, op->kind->reads_outputs);
+        if (read >> value & 1 && !op->kind->bears_4_bits)
+            return 8;
+    }
+    return bits;
+}
+
+/* True if backward reads an output that is dear: it would be made again from compressed values, and so be another. */
+static bool reads_output(const struct program *p)
+{
+    const uint64_t read = program_read_backward(p);
+    bool any = false;
+
+    for (int i = 0; i < p->n_outputs; i++) {
+        const struct program_value *v = &p->values[p->outputs[i].value];
+        any |= read >> p->outputs[i].value & 1 && v->type == PROGRAM_VALUE && v->operation >= 0 &&
+               !p->operations[v->operation].kind->cheap;
+    }
+    return any;
+}
+
+void program_compress(struct program *p, unsigned bits)
+{
+    const uint64_t keepable = bits == 0 || reads_output(p) ? 0 : program_keepable(p);
+
+    for (int value = 0; value < p->n_values; value++) {
+        struct program_value *v = &p->values[value];
+        const bool is_long = v->domain == PROGRAM_TOKENS || v->domain >= PROGRAM_OWN;
+        const bool fits = keepable >> value & 1 && v->type == PROGRAM_VALUE && is_long;
+        v->bits = fits ? bits_of(p, value, bits) : 0;
+    }
+}
+
+bool program_is_compressed(const struct program *p)
+{
+    bool any = false;
+
+    for (int value = 0; value < p->n_values; value++)
+        any |= p->values[value].bits > 0;
+    return any;
+}
+
 int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],
                         int operations[PROGRAM_KEPT_GROUPS])
 {
@@ -270,7 +318,7 @@ int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GR
         const int operation = p->values[value].operation;
         if (!(keepable >> value & 1))
             continue;
-        if (operation != last && n < PROGRAM_KEPT_GROUPS) {
+        if (operation != last && n < (program_is_compressed(p) ? 1 : PROGRAM_KEPT_GROUPS)) {
             values[n] = 0;
             operations[n++] = operation;
         }

@@ -56,6 +56,7 @@ struct program_value {
     uint32_t domain;
     uint32_t columns; /* numbers per element: a width; 2 for a norm's statistics; n_heads for attention's */
     int operation;    /* the one that writes it; -1: an input of the layer */
+    unsigned bits;    /* 8 or 4: backward reads it in as many (program_compress); 0: as it is */
 };
 
 /* A value that layers share. */
@@ -171,8 +172,17 @@ uint32_t program_inputs_read(const struct program *p);
 /* The values that backward reads and that are expensive to recompute: all that a layer can keep. */
 uint64_t program_keepable(const struct program *p);
 
+/* Has backward read the keepable values in this number of bits, 8 or 4, or in more where a derivative bears no fewer
+ * (struct operation); 0: as they are. Statistics stay as they are. Whether a layer keeps these values or computes them
+ * again, backward then reads the same bits. */
+void program_compress(struct program *p, unsigned bits);
+
+/* True if a value is read in fewer bits. */
+bool program_is_compressed(const struct program *p);
+
 /* Divides the keepable values into groups, which are kept or not: one for each operation that writes some, the last
- * ones sharing a group if they are too many. Returns the number of groups, and sets each one's values and first
+ * ones sharing a group if they are too many; into one group if some are compressed, as what is computed again needs what
+ * it is computed from as it is. Returns the number of groups, and sets each one's values and first
  * operation. */
 enum { PROGRAM_KEPT_GROUPS = 4 };
 int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],

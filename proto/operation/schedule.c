@@ -16,7 +16,7 @@ static void begin(struct schedule_builder *b, struct schedule *s, const struct p
         s->gradients[i] = SCHEDULE_NONE;
     *b = (struct schedule_builder){.program = program, .schedule = s, .kept = kept};
     for (int i = 0; i < PROGRAM_VALUES; i++)
-        b->values[i] = b->gradients[i] = SCHEDULE_NONE;
+        b->values[i] = b->codes[i] = b->gradients[i] = SCHEDULE_NONE;
 }
 
 static int add_buffer(struct schedule_builder *b, enum schedule_place place, int value, bool gradient)
@@ -79,7 +79,7 @@ static int write_value(struct schedule_builder *b, int value)
     const int output = program_output_of(b->program, value);
     const bool is_free = !b->backward || (output == 0 && !b->program->outputs[0].adds);
 
-    if (contains(b->kept, value))
+    if (contains(b->kept, value) && b->program->values[value].bits == 0)
         b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
     else if (output >= 0 && is_free)
         b->values[value] = add_boundary(b, SCHEDULE_OUTPUT, output, value, false);
@@ -107,6 +107,27 @@ static int neighbour_of(const struct program *p, int operation)
     return kind->absorb ? kind->absorb(p, operation) : SCHEDULE_NONE;
 }
 
+/* Adds a step that no operation runs, from a buffer to another, or to the same. */
+static void change(struct schedule_builder *b, enum schedule_action action, int value, int from, int to)
+{
+    struct schedule_step *step = schedule_begin_step(b, action, b->program->values[value].operation);
+
+    b->aligned = false;
+    step->value = value;
+    step->inputs[0] = touch(b, from);
+    step->outputs[0] = touch(b, to);
+    b->schedule->n_steps++;
+}
+
+/* Compresses what forward made, if it is kept so. */
+static void keep(struct schedule_builder *b, const struct program_operation *op)
+{
+    for (int i = 0; !b->backward && i < op->n_outputs; i++)
+        if (contains(b->kept, op->outputs[i]) && b->program->values[op->outputs[i]].bits > 0)
+            change(b, SCHEDULE_COMPRESS, op->outputs[i], b->values[op->outputs[i]],
+                   add_buffer(b, SCHEDULE_KEPT, op->outputs[i], false));
+}
+
 /* Runs an operation, with its neighbour unless that is SCHEDULE_NONE. */
 static void run(struct schedule_builder *b, int operation, int neighbour)
 {
@@ -122,6 +143,7 @@ static void run(struct schedule_builder *b, int operation, int neighbour)
         step->after = write_value(b, b->program->operations[neighbour].outputs[0]);
     }
     schedule_end_step(b);
+    keep(b, op);
 }
 
 /* Runs the operations of a set, in order. */
@@ -280,19 +302,57 @@ static bool waits(const struct schedule_builder *b, int value, uint64_t read)
     return !is_made_last(b->program, operation, cheap);
 }
 
+/* Buffers of values that are kept, or at hand. */
+static void find_kept(struct schedule_builder *b)
+{
+    const struct program *p = b->program;
+
+    for (int value = 0; value < p->n_values; value++)
+        if (contains(b->kept, value) && p->values[value].bits > 0)
+            b->codes[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
+        else if (contains(b->kept, value))
+            b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
+        else if (program_is_at_hand(p, value))
+            b->values[value] = add_boundary(b, SCHEDULE_OUTPUT, program_output_of(p, value), value, false);
+}
+
+/* Cheap values wait until backward reads them: then they are made from what it reads, not from what forward made. */
+static void recompute_compressed(struct schedule_builder *b)
+{
+    const struct program *p = b->program;
+    const uint64_t read = program_read_backward(p);
+    uint64_t operations = 0;
+
+    find_kept(b);
+    for (int value = 0; value < p->n_values; value++)
+        if (contains(read, value) && p->values[value].operation >= 0 && !is_cheap(p, p->values[value].operation))
+            require(b, value, &operations);
+    run_all(b, operations);
+    for (int value = 0; value < p->n_values; value++)
+        if (p->values[value].bits > 0 && b->values[value] != SCHEDULE_NONE)
+            change(b, SCHEDULE_ROUND, value, b->values[value], b->values[value]);
+    b->schedule->n_recomputed = b->schedule->n_steps;
+    for (int value = 0; value < p->n_values; value++) {
+        const int operation = p->values[value].operation;
+        if (operation >= 0 && !contains(b->kept, value) && !program_is_at_hand(p, value) &&
+            (!contains(read, value) || is_cheap(p, operation)))
+            b->values[value] = SCHEDULE_NONE;
+    }
+}
+
 static void recompute(struct schedule_builder *b)
 {
     const uint64_t read = program_read_backward(b->program);
     uint64_t operations = 0;
 
-    for (int value = 0; value < b->program->n_values; value++) {
+    if (program_is_compressed(b->program)) {
+        recompute_compressed(b);
+        return;
+    }
+    find_kept(b);
+    for (int value = 0; value < b->program->n_values; value++)
         if (contains(read, value) && !waits(b, value, read))
             require(b, value, &operations);
-        if (contains(b->kept, value))
-            b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
-        else if (program_is_at_hand(b->program, value))
-            b->values[value] = add_boundary(b, SCHEDULE_OUTPUT, program_output_of(b->program, value), value, false);
-    }
     run_all(b, operations);
     b->schedule->n_recomputed = b->schedule->n_steps;
     for (int value = 0; value < b->program->n_values; value++) {
@@ -308,6 +368,11 @@ void schedule_ensure(struct schedule_builder *b, int value)
 {
     if (b->values[value] != SCHEDULE_NONE)
         return;
+    if (b->codes[value] != SCHEDULE_NONE) {
+        b->values[value] = add_buffer(b, SCHEDULE_WORKSPACE, value, false);
+        change(b, SCHEDULE_EXPAND, value, b->codes[value], b->values[value]);
+        return;
+    }
     const int operation = b->program->values[value].operation;
     for (int i = 0; i < b->program->operations[operation].n_inputs; i++)
         schedule_ensure(b, b->program->operations[operation].inputs[i]);

@@ -9,6 +9,10 @@
  * scratch of one step. Where an operation may write over its input, and no later step reads that input, input and
  * output share a buffer. A layout only has to keep apart the buffers whose steps overlap (proto/plan/memory/layers.h).
  *
+ * Values that backward reads in few bits (program_compress) are compressed as soon as forward has made them, and
+ * expanded just before backward first reads them. If they are not kept, backward computes all of them again as they
+ * were, and then rounds them to what it would have read. Cheap values are made from these, just before they are read.
+ *
  * The gradient of the layer's first input takes the place of that of its first output, if they have the same shape
  * (program_passes_gradient). A sum passes its gradient on without a copy. */
 #ifndef PROTO_OPERATION_SCHEDULE_H
@@ -22,6 +26,10 @@ enum schedule_action {
     SCHEDULE_FORWARD,    /* outputs from inputs */
     SCHEDULE_CONTRIBUTE, /* the gradients of a linear map's weight and bias */
     SCHEDULE_BACKWARD,   /* the gradients of inputs, and of tensors other than a linear map's */
+    /* Of a value in few bits (program_compress), which no operation runs: `operation` writes it. */
+    SCHEDULE_COMPRESS, /* what is kept, output 0, from the value, input 0 */
+    SCHEDULE_EXPAND,   /* the value, output 0, from what was kept, input 0 */
+    SCHEDULE_ROUND,    /* the value, input 0, in its place, to what it would have been after both */
 };
 
 /* Where a buffer lies: one of the layer's own places, or the workspace. */
@@ -46,6 +54,7 @@ struct schedule_buffer {
 struct schedule_step {
     enum schedule_action action;
     int operation;
+    int value; /* of those of few bits */
     /* The neighbour that the step computes as well: an operation, or SCHEDULE_NONE. Forward, it is the next one, and
      * the step writes its output (`after`). Backward, it is the one before: the step reads its input and writes the
      * gradient of that. */

@@ -12,6 +12,7 @@ struct schedule_builder {
     bool backward;
     bool aligned;                  /* the step that is being built needs aligned arrays */
     int values[PROGRAM_VALUES];    /* buffer that holds the value now, or SCHEDULE_NONE */
+    int codes[PROGRAM_VALUES];     /* buffer that holds the value compressed, or SCHEDULE_NONE */
     int gradients[PROGRAM_VALUES]; /* buffer that holds its gradient as summed so far, or SCHEDULE_NONE */
     int changed[SCHEDULE_BUFFERS]; /* how often a gradient was added to */
     int as_of[PROGRAM_VALUES];     /* `changed` when a sum passed this gradient on */

@@ -97,8 +97,8 @@ if asks accuracy; then
  "num_attention_heads": $heads, "intermediate_size": $((4 * width)), "max_position_embeddings": 128,
  "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "type_vocab_size": 2}
 JSON
-        train "$keep/base" --model "$keep/bert/config.json" --data "$keep/text.txt" --seq 128 --batch 32 --lr 1e-3 \
-            --steps $((tokens / 4096)) --seed 1
+        train "$keep/base" --model "$keep/bert/config.json" --data "$keep/text.txt" --seq 128 --batch 8 --lr 3e-4 \
+            --steps $((tokens / 1024)) --seed 1
     fi
     echo "BERT of $layers layers of $width, $tokens masked tokens, then SST-2, $epochs epochs, $seeds seeds"
     : >"$keep/exact.scores"

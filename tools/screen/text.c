@@ -75,6 +75,16 @@ uint64_t text_unit(uint64_t bytes, uint64_t larger)
     return (bytes == 0 || bytes >= larger / 100) && larger > bytes ? larger : bytes;
 }
 
+const char *text_approximate(const char *approximate)
+{
+    const bool samples = strstr(approximate, "wta="), codes = strstr(approximate, "coded=");
+
+    return samples && codes ? "gradients of layers' matrices are estimated without bias, from activations in fewer bits"
+           : samples        ? "gradients of layers' matrices are estimated, without bias"
+           : codes          ? "layers keep activations in fewer bits"
+                            : "nothing: gradients are exact";
+}
+
 const char *text_base(enum eps_base base)
 {
     static const char *const texts[] = {

@@ -17,6 +17,9 @@ const char *text_count(char out[24], uint64_t n);
 /* " in nf4", of frozen weights; "" if they have the run's own type. */
 const char *text_base(enum eps_base base);
 
+/* What --approximate does to a run. */
+const char *text_approximate(const char *approximate);
+
 /* The size whose unit both sizes in a line use: `larger` if `bytes` is 0 or at least a hundredth of it, else `bytes`.
  * If larger is 0: `bytes`. */
 uint64_t text_unit(uint64_t bytes, uint64_t larger);

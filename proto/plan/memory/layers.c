@@ -50,6 +50,18 @@ static uint64_t value_bytes(const struct program *p, int value, const struct pla
            (v->type == PROGRAM_STATISTIC ? sizeof(float) : number_bytes(setting->goal.precision));
 }
 
+/* As it is kept. */
+static uint64_t kept_bytes(const struct program *p, int value, const struct plan_setting *setting,
+                           struct plan_shape shape)
+{
+    const struct program_value *v = &p->values[value];
+
+    if (v->bits == 0)
+        return value_bytes(p, value, setting, shape);
+    return shape.n_rows *
+           compress_row_bytes((size_t)program_row_elements(p, value, shape.n_tokens) * v->columns, v->bits);
+}
+
 uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const struct plan_setting *setting,
                          struct plan_shape shape)
 {
@@ -57,7 +69,7 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
 
     for (int value = 0; value < program->n_values; value++)
         if (kept >> value & 1)
-            bytes += plan_align(value_bytes(program, value, setting, shape));
+            bytes += plan_align(kept_bytes(program, value, setting, shape));
     return bytes;
 }
 

@@ -492,6 +492,8 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     if (s->goal.preference.beta > PREFERENCE_MOST_BETA || s->goal.preference.smoothing > 0.5)
         return error_set(err, -EINVAL, "preferences with beta %g and smoothing %g: at most %g and 0.5 are possible",
                          s->goal.preference.beta, s->goal.preference.smoothing, PREFERENCE_MOST_BETA);
+    if (s->goal.kept_bits != 0 && s->goal.kept_bits != 8 && s->goal.kept_bits != 4)
+        return error_set(err, -EINVAL, "activations in %u bits: 8 and 4 are possible", s->goal.kept_bits);
     if (!sampling_is_valid(&s->goal.sampling))
         return error_set(err, -EINVAL, "gradients from a share of %g of the rows: at least %g and below 1 are possible",
                          s->goal.sampling.share, SAMPLING_LEAST_SHARE);

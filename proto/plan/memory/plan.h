@@ -73,6 +73,7 @@ struct plan_goal {
     bool fenced;                  /* commit: updates once all of a step is folded; else eager */
     bool adamw;                   /* several parts are summed before they are squared */
     bool packs;                   /* a row is several documents, none of which sees another */
+    uint32_t kept_bits;           /* 8 or 4: of activations that blocks keep; 0: as they are */
     struct sampling sampling;     /* gradients of matrices are estimated from some rows, if share > 0 */
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
     uint32_t batch;               /* rows of a minibatch, a multiple of n_parts */

@@ -128,7 +128,7 @@ static void read_buffer(const struct memory *m, int buffer, int step)
 static void run_step(struct memory *m, int n)
 {
     const struct schedule_step *step = &m->s->steps[n];
-    const bool forward = step->action == SCHEDULE_FORWARD;
+    const bool forward = step->action == SCHEDULE_FORWARD || step->action >= SCHEDULE_COMPRESS;
 
     for (int i = 0; i < PROGRAM_INPUTS; i++)
         read_buffer(m, step->inputs[i], n);
@@ -185,6 +185,7 @@ TEST_EACH(every_step_finds_what_it_reads, PROGRAMS)
             d.shape.n_kv_heads = d.shape.n_heads;
         d.setting.goal.sampling.share = i % 2 ? 0.6 : 0;
         programs_write(&layer.program, _i, &d.shape);
+        program_compress(&layer.program, i % 3 ? 0 : 4);
         model_complete_program(&layer);
         for (uint32_t keeping = 0; keeping < layer.n_keepings; keeping++) {
             run_schedule(&d, &layer.program, &layer.forward[keeping]);

@@ -134,26 +134,35 @@ TEST_EACH(the_mean_of_estimates_is_the_gradient, 4)
     setting_close(&s);
 }
 
+/* What is allowed at once. */
+static const struct allowed {
+    struct sampling sampling;
+    uint32_t kept_bits;
+} allowed[] = {{{0.3, false}, 0}, {{0, false}, 8}, {{0, false}, 4}, {{0.3, true}, 4}};
+
 /* Kept or recomputed, on the host or on the device, whatever else is chosen: the same bits. In microbatches of other rows,
- * the same sample: the gradient but for the order of additions. */
-TEST_EACH(no_choice_changes_the_sample, 2)
+ * the same sample and the same codes: the gradient but for the order of additions. */
+TEST_EACH(no_choice_changes_what_is_drawn, 2 * COUNT(allowed))
 {
+    const struct allowed *how = &allowed[_i / 2];
     struct setting s;
     struct array_link link;
     uint64_t state = 521288629u;
     double loss, distance, size;
 
-    open_model(&s, _i);
-    struct device_worker_options options = sampled(&s, &some, 2);
+    open_model(&s, _i % 2);
+    model_compress(&s.model, how->kept_bits);
+    struct device_worker_options options = sampled(&s, &how->sampling, 2);
+    options.setting.goal.kept_bits = how->kept_bits;
     setting_step_whole(&link, &s, &options);
     for (int k = 0; k < (SANITIZED || backend_get()->simulated ? 4 : 30); k++) {
         setting_choose(&options.choice, &s.model, &state);
         setting_check_bits(&link, &s, &options);
     }
-    const struct device_worker_options others[] = {sampled(&s, &some, 1), sampled(&s, &some, 3)};
     double *const want = gradient_of(&s, &options, &loss);
-    for (int k = 0; k < 2; k++) {
-        double *const got = gradient_of(&s, &others[k], &loss);
+    for (uint32_t rows = 1; rows <= 3; rows += 2) {
+        options.choice.microbatch = rows;
+        double *const got = gradient_of(&s, &options, &loss);
         for (uint32_t t = 0; t < s.model.n_tensors; t++) {
             compare(&s, t, got, want, &distance, &size);
             ck_assert_msg(sqrt(distance) <= 1e-5 * sqrt(size) + 1e-7, "%s: off by %g of %g", s.model.tensors[t].name,
@@ -163,5 +172,29 @@ TEST_EACH(no_choice_changes_the_sample, 2)
     }
     free(want);
     array_link_free(&link);
+    setting_close(&s);
+}
+
+/* Activations in few bits: the loss is the exact one, as forward reads them as they are; the gradient is near, the nearer
+ * the more bits, but not the exact one. */
+TEST_EACH(few_bits_leave_the_gradient_near, 4)
+{
+    static const double within[] = {0.05, 0.3};
+    struct setting s;
+    double losses[2], distance, size, all = 0, of = 0;
+
+    open_model(&s, _i % 2);
+    struct device_worker_options options = setting_options(&s, BATCH, 0);
+    double *const want = gradient_of(&s, &options, &losses[0]);
+    options.setting.goal.kept_bits = _i < 2 ? 8 : 4;
+    double *const got = gradient_of(&s, &options, &losses[1]);
+    ck_assert(losses[0] == losses[1]);
+    for (uint32_t t = 0; t < s.model.n_tensors; t++) {
+        compare(&s, t, got, want, &distance, &size);
+        all += distance, of += size;
+    }
+    ck_assert_msg(sqrt(all / of) < within[_i / 2] && sqrt(all / of) > within[_i / 2] / 50, "off by %g", sqrt(all / of));
+    free(want);
+    free(got);
     setting_close(&s);
 }

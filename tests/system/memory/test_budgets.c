@@ -61,7 +61,7 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 4)
     static const struct {
         const char *form, *data;
     } forms[] = {{"--model middle.json", DATA},
-                 {"--model middle.json --approximate wta=0.3,rule=variance", DATA},
+                 {"--model middle.json --approximate wta=0.3,rule=variance,coded=4", DATA},
                  {"--model middle.json --precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5", DATA},
                  {"--model bert/config.json", "--data ids.bin --eval-data held.bin --mask-fraction 0.3 " SAVES}};
     const char *run = print("--batch 12 --seq 20 --microbatch 3 --parts 2 %s", forms[_i].form), *data = forms[_i].data;
