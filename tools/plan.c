@@ -2,6 +2,7 @@
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/screen/terminal.h"
+#include "tools/plan_frontier.h"
 #include "tools/screen/text.h"
 #include "tools/train_options.h"
 
@@ -133,18 +134,6 @@ static void print_choice(const struct eps_plan *plan)
            plan->one_pass ? "once" : "twice, as its weights are not on the device all at once", plan->head_tile);
 }
 
-/* "812 ms", "12.3 s", "1 h 48 min" */
-static const char *time_text(char out[32], double ms)
-{
-    if (ms >= 60e3)
-        return text_duration(out, ms);
-    if (ms < 1000)
-        snprintf(out, 32, ms < 10 ? "%.2f ms" : "%.0f ms", ms);
-    else
-        snprintf(out, 32, "%.1f s", ms / 1e3);
-    return out;
-}
-
 static void print_step(const struct eps_plan *plan)
 {
     const uint64_t share = (plan->options.parts + plan->n_workers - 1) / plan->n_workers * (uint64_t)plan->part_rows;
@@ -164,9 +153,9 @@ static void print_step(const struct eps_plan *plan)
     printf(", up %s", eps_format_bytes_like(text, up, most));
     if (stash)
         printf(", stash %s", eps_format_bytes_like(text, stash, most));
-    printf("%s\n            %s: ", plan->n_workers > 1 ? ", for each worker" : "", time_text(text, plan->step_ms));
+    printf("%s\n            %s: ", plan->n_workers > 1 ? ", for each worker" : "", text_ms(text, plan->step_ms));
     for (size_t i = 0; i < sizeof terms / sizeof *terms; i++)
-        printf("%s%s %s", i ? ", " : "", terms[i].name, time_text(text, terms[i].ms));
+        printf("%s%s %s", i ? ", " : "", terms[i].name, text_ms(text, terms[i].ms));
     printf(plan->overlaps ? " (in parallel)\n" : " (one after the other)\n");
     if (!plan->measured)
         printf("            estimated from another machine; eps bench measures this one\n");
@@ -311,7 +300,7 @@ static void print_device(const struct eps_timeline *line)
     printf("device      works %.0f %%", 100 * line->busy_ms[EPS_COMPUTE] / line->step_ms);
     for (int i = 0; i < EPS_QUEUES; i++)
         if (line->waited_ms[EPS_COMPUTE][i] > least) {
-            printf("%s %s for %s", between, time_text(text, line->waited_ms[EPS_COMPUTE][i]), queues[i].name);
+            printf("%s %s for %s", between, text_ms(text, line->waited_ms[EPS_COMPUTE][i]), queues[i].name);
             between = ",";
         }
     putchar('\n');
@@ -322,7 +311,7 @@ static void print_timeline(const struct eps_timeline *line)
     char text[32];
 
     printf("a step      %s: %.0f tokens/s, %.3g TFLOP/s at 6 operations a parameter and token%s\n",
-           time_text(text, line->step_ms), line->tokens_per_s, line->tflops,
+           text_ms(text, line->step_ms), line->tokens_per_s, line->tflops,
            line->n_workers > 1 ? ", of all workers" : "");
     printf("binds       %s\n", queues[line->binds].name);
     print_device(line);
@@ -396,6 +385,12 @@ static int answer(const struct command *command, const struct eps_train_options 
                               "give only one of --minimum, --find-depth, --find-batch and (--timeline or --json)");
     if (q->find_batch && options->batch)
         return arguments_fail(command, -EDOM, "--find-batch finds what --batch would say: give only one of them");
+    if (options->approximate && strcmp(options->approximate, "any") == 0) {
+        if (q->minimum || q->find_depth || q->find_batch || q->timeline)
+            return arguments_fail(command, -EDOM,
+                                  "--approximate any compares whole plans: of other questions name one form");
+        return plan_frontier(command, options, q->json);
+    }
     if (q->timeline)
         return answer_timeline(command, options, q->json);
     rc = q->minimum      ? eps_plan_minimum(&bytes, options, &error)

@@ -38,6 +38,11 @@ static int read_word(struct client_approximation *out, const char *word, size_t 
         out->kept_bits = (uint32_t)(word[6] - '0');
         return 0;
     }
+    if (is_word(word, n, "any"))
+        return error_set(
+            err, -EDOM,
+            "--approximate any is a question to eps plan, which compares all forms: name wta=X, coded=N or "
+            "both");
     return error_set(err, -EDOM,
                      "--approximate %.*s: it takes wta=X, with rule=paper or rule=variance, and coded=8 or coded=4, "
                      "each once",

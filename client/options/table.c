@@ -347,7 +347,7 @@ static const struct eps_option rows[] = {
          "(default) or for less variance. coded=8|4: layers keep activations in 8 bits; with 4, in 4 where that does "
          "no "
          "harm. All else stays exact",
-     .plan = "allow inexact gradients, as in eps train"},
+     .plan = "allow inexact gradients, as in eps train; any: compare what each form takes and gives, a line for each"},
     {.name = "--commit",
      .value = "eager|fenced",
      .kind = EPS_OPTION_CHOICE,

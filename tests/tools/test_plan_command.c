@@ -207,6 +207,38 @@ TEST(what_does_not_fit_is_said_with_what_would)
     expect("eps plan --model tiny.json --device-mem 1MiB --find-batch", 1, "this model needs at least");
 }
 
+/* Each line of the frontier is the plan of its form; beside it is the exact plan within the same memory. */
+TEST(the_frontier_is_made_of_plans)
+{
+    static const char run[] = "--model tiny.json --batch 8 --device-mem 3MiB";
+    static const char *const forms[] = {NULL,      "wta=0.3",         "wta=0.1",        "coded=8",
+                                        "coded=4", "wta=0.3,coded=8", "wta=0.3,coded=4"};
+    json_t *lines = expect_json(print("eps plan --json %s --approximate any", run), 0);
+
+    ck_assert_uint_eq(json_array_size(lines), COUNT(forms));
+    for (size_t i = 0; i < COUNT(forms); i++) {
+        json_t *line = json_array_get(lines, i);
+        const char *form = json_string_value(json_object_get(line, "approximate"));
+        const char *kind = json_string_value(json_object_get(line, "kind"));
+        ck_assert(forms[i] ? form && strcmp(form, forms[i]) == 0 : !form);
+        ck_assert_str_eq(kind, !form ? "exact" : strstr(form, "coded") ? "biased" : "unbiased");
+        json_t *own = plan_json(0, print("%s%s%s", run, form ? " --approximate " : "", form ? form : ""));
+        const uint64_t device = bytes_at(json_array_get(json_at(own, "workers"), 0), "current");
+        ck_assert_uint_eq(bytes_at(line, "device"), device);
+        ck_assert_double_eq(json_number_at(line, "step_ms"), json_number_at(own, "ms.step"));
+        json_t *rival = plan_json(0, print("--model tiny.json --batch 8 --device-mem %ju", (uintmax_t)device));
+        ck_assert_double_eq(json_number_at(line, "exact_step_ms"), json_number_at(rival, "ms.step"));
+        json_decref(rival);
+        json_decref(own);
+    }
+    json_decref(lines);
+    lines = expect_json("eps plan --json --model tiny.json --lora rank=4 --approximate any", 0); /* nothing to sample */
+    ck_assert_uint_eq(json_array_size(lines), 3);
+    json_decref(lines);
+    expect(print("eps plan %s --approximate any", run), 0, "exact in the same", "wta=0.3,coded=4", "unbiased");
+    expect("eps plan --model tiny.json --device-mem 4KiB --approximate any", 1, "nothing fits, exact or not");
+}
+
 /* Without a figure the device has as much as the fastest choice takes; the numbers are those that it is good at. */
 TEST(a_plan_for_cuda_needs_no_cuda)
 {

@@ -75,6 +75,17 @@ uint64_t text_unit(uint64_t bytes, uint64_t larger)
     return (bytes == 0 || bytes >= larger / 100) && larger > bytes ? larger : bytes;
 }
 
+const char *text_ms(char out[32], double ms)
+{
+    if (ms >= 60e3)
+        return text_duration(out, ms);
+    if (ms < 1000)
+        snprintf(out, 32, ms < 10 ? "%.2f ms" : "%.0f ms", ms);
+    else
+        snprintf(out, 32, "%.1f s", ms / 1e3);
+    return out;
+}
+
 const char *text_approximate(const char *approximate)
 {
     const bool samples = strstr(approximate, "wta="), codes = strstr(approximate, "coded=");

@@ -17,6 +17,9 @@ const char *text_count(char out[24], uint64_t n);
 /* " in nf4", of frozen weights; "" if they have the run's own type. */
 const char *text_base(enum eps_base base);
 
+/* "812 ms", "12.3 s", "1 h 48 min" */
+const char *text_ms(char out[32], double ms);
+
 /* What --approximate does to a run. */
 const char *text_approximate(const char *approximate);
 
