@@ -236,6 +236,8 @@ TEST(the_frontier_is_made_of_plans)
     ck_assert_uint_eq(json_array_size(lines), 3);
     json_decref(lines);
     expect(print("eps plan %s --approximate any", run), 0, "exact in the same", "wta=0.3,coded=4", "unbiased");
+    expect(print("eps plan --json %s >exact && eps plan --json %s --approximate wta=1 >all && cmp exact all", run, run),
+           0);
     expect("eps plan --model tiny.json --device-mem 4KiB --approximate any", 1, "nothing fits, exact or not");
 }
 

@@ -236,3 +236,23 @@ TEST(no_layout_takes_more_than_by_hand)
     }
     ck_assert_uint_lt(found, by_hand);
 }
+
+/* Of 2 rows of 5 tokens, width 16 and an inner width of 64, what a block keeps in 8 bits and in 4, row by row: queries, keys
+ * and values 240 numbers, what was attended 80, the residual 80, the inner 320, in blocks of 64 with 2 bytes each, in
+ * whole 16 bytes. Products and the activation alone read the inner one; all others stay in 8 bits. The log-sum-exp is as it
+ * was. */
+TEST_EACH(what_is_kept_in_few_bits_takes_their_bytes, 2)
+{
+    static struct model_program layer;
+    const struct programs_shape shape = {16, 2, 2, 64, 0};
+    const struct plan_setting setting = {.backend = &plan_cpu, .goal = {.purpose = PLAN_TRAIN}};
+    const uint64_t qkv = 2 * 272, attended = 2 * 144, residual = 2 * 144, inner = 2 * (_i ? 176 : 336),
+                   sums = 2 * 5 * 2 * 4;
+
+    programs_gpt2(&layer.program, &shape);
+    program_compress(&layer.program, _i ? 4 : 8);
+    model_complete_program(&layer);
+    ck_assert_uint_eq(layer.n_keepings, 2);
+    ck_assert_uint_eq(plan_kept_bytes(&layer.program, layer.kept[1], &setting, (struct plan_shape){2, 5}),
+                      rounded(qkv) + rounded(attended) + rounded(residual) + rounded(inner) + rounded(sums));
+}
