@@ -144,6 +144,13 @@ static const struct eps_option rows[] = {
      .train = "with --resume: these options take their new values, as in --change lr,batch --lr 1e-4 --batch 32. NAME "
               "is batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm or clip-update. The optimizer's moments "
               "are kept, the data continue with the next sequence, and checkpoints record the change"},
+    {.name = "--grow",
+     .value = "N",
+     .kind = EPS_OPTION_TEXT,
+     .offset = AT(grow),
+     .train = "with --resume and --out: begin the new run with N more blocks, copies of the topmost N, put above them "
+              "(progressive stacking). Copies take the moments of what they copy, and its number of updates; with "
+              "N,moments=zero none. Step, rates and data go on"},
     {.name = "--save-every",
      .value = "N",
      .kind = EPS_OPTION_NUMBER,

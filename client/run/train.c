@@ -1,5 +1,6 @@
 /* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down an attempt at
  * a run; client/run/steps.h runs the steps. */
+#include "client/run/grow.h"
 #include "client/run/train_state.h"
 
 #include "client/member.h"
@@ -307,6 +308,17 @@ static int count_workers(struct client_train *t, uint32_t *n, struct error *err)
     return rc ? rc : client_await_worker(n, &t->link, o->connect, &t->await, err);
 }
 
+/* The grown checkpoint is written first, and then it is a run like another. A second attempt finds it there. */
+static int open_grown(struct client_train *t, const struct client_restart *restart, struct error *err)
+{
+    struct eps_train_options options = restart->options;
+    int rc = restart->n > 0 ? 0 : client_grow(&options, &t->link.watches[1], err);
+
+    options.resume = options.out, options.out = options.grow = NULL;
+    client_run_close(&t->run);
+    return rc ? rc : client_run_resume(&t->run, &options, &t->link.watches[1], err);
+}
+
 /* A new or a resumed run. What an earlier attempt lost may still hold the run's directory until it has ended. */
 static int open_run(struct client_train *t, const struct client_restart *restart, struct error *err)
 {
@@ -315,6 +327,8 @@ static int open_run(struct client_train *t, const struct client_restart *restart
     const int n_tries = restart->n > 0 ? TRIES : 1;
     int rc = -EBUSY;
 
+    if (restart->options.grow)
+        return open_grown(t, restart, err);
     for (int i = 0; i < n_tries && rc == -EBUSY; i++) {
         client_run_close(&t->run);
         rc = (options->resume ? client_run_resume : client_run_new)(&t->run, options, &t->link.watches[1], err);
