@@ -210,7 +210,7 @@ TEST(what_does_not_fit_is_said_with_what_would)
 /* Each line of the frontier is the plan of its form; beside it is the exact plan within the same memory. */
 TEST(the_frontier_is_made_of_plans)
 {
-    static const char run[] = "--model tiny.json --batch 8 --device-mem 3MiB";
+    static const char run[] = "--model tiny.json --batch 8 --host-mem 1GiB --device-mem 3MiB";
     static const char *const forms[] = {NULL,      "wta=0.3",         "wta=0.1",        "coded=8",
                                         "coded=4", "wta=0.3,coded=8", "wta=0.3,coded=4"};
     json_t *lines = expect_json(print("eps plan --json %s --approximate any", run), 0);
@@ -226,7 +226,8 @@ TEST(the_frontier_is_made_of_plans)
         const uint64_t device = bytes_at(json_array_get(json_at(own, "workers"), 0), "current");
         ck_assert_uint_eq(bytes_at(line, "device"), device);
         ck_assert_double_eq(json_number_at(line, "step_ms"), json_number_at(own, "ms.step"));
-        json_t *rival = plan_json(0, print("--model tiny.json --batch 8 --device-mem %ju", (uintmax_t)device));
+        json_t *rival =
+            plan_json(0, print("--model tiny.json --batch 8 --host-mem 1GiB --device-mem %ju", (uintmax_t)device));
         ck_assert_double_eq(json_number_at(line, "exact_step_ms"), json_number_at(rival, "ms.step"));
         json_decref(rival);
         json_decref(own);
