@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Progressive stacking (Gong et al., ICML 2019): a model that begins with a quarter of its blocks, is grown to a half and then to
+# all of them by eps train --grow, beside the same model with all blocks from the start: the same steps, rates and data.
+# Prints the held-out loss of each seed, the difference paired by seed with its standard error, and the blocks computed.
+#
+# usage: tools/bench/stacking.sh [options]      defaults in brackets
+#   --keep DIR            where the runs stay: what is done is not run again; needed
+#   --data FILE [../shared/data/tinyshakespeare.txt]   text, as bytes; its last 1 % is held out
+#   --layers N [8] --width N [192] --heads N [4] --seq N [128]   of the whole model; layers: a multiple of 4
+#   --batch N [16] --steps N [3000] --lr X [1e-3] --seeds N [3]
+#   --bounds "A B" ["1/3 2/3"]   the parts of the steps after which it grows
+#   --moments copy|zero [copy]   of the copies
+#   --bin DIR [build/bin] where eps, epsd and eps-worker are
+set -euo pipefail
+shopt -s inherit_errexit
+cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
+
+keep='' data=../shared/data/tinyshakespeare.txt layers=8 width=192 heads=4 seq=128 batch=16 steps=3000 lr=1e-3 seeds=3
+bounds='1/3 2/3' moments=copy bin=build/bin
+take_options "keep data layers width heads seq batch steps lr seeds bounds moments bin" "$@"
+need_programs "$bin"
+[ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
+[ -r "$data" ] || misuse "no $data: give text by --data"
+[ $((layers % 4)) -eq 0 ] && [ "$layers" -gt 0 ] || misuse "--layers $layers is no multiple of 4"
+mkdir -p "$keep"
+read -r first second <<<"$bounds"
+# shellcheck disable=SC2004
+first=$(($steps * $first)) second=$(($steps * $second)) # 3000 * 1/3
+
+# train OUT OPTION...: a run in OUT, unless it is done
+train() {
+    local out=$1
+    shift
+    [ ! -e "$out.done" ] || return 0
+    rm -rf "$out"
+    "$bin/eps" train "$@" --device cpu --keep 1 --out "$out" >"$out.log" 2>&1 || { tail -n 3 "$out.log" >&2; exit 1; }
+    touch "$out.done"
+}
+
+# begin OUT LAYERS STEPS SEED: all stages share the schedule of the whole run, so a stage ends by its steps alone
+begin() {
+    local whole=$layers
+    layers=$2
+    print_config 256 >"$keep/$2.json"
+    layers=$whole
+    train "$1" --model "$keep/$2.json" --data "$data" --batch "$batch" --seq "$seq" --steps "$3" --lr "$lr" --schedule constant \
+        --warmup $((steps / 30)) --seed "$4" --save-every 0
+}
+
+loss() { field eval_loss <"$1/metrics.jsonl" | tail -n 1; }
+
+: >"$keep/pairs"
+for ((seed = 1; seed <= seeds; seed++)); do
+    begin "$keep/whole-$seed" "$layers" "$steps" "$seed"
+    begin "$keep/quarter-$seed" $((layers / 4)) "$first" "$seed"
+    train "$keep/half-$seed" --resume "$keep/quarter-$seed" --grow "$((layers / 4)),moments=$moments" --steps "$second"
+    train "$keep/grown-$seed" --resume "$keep/half-$seed" --grow "$((layers / 2)),moments=$moments" --steps "$steps"
+    echo "$(loss "$keep/grown-$seed") $(loss "$keep/whole-$seed")" >>"$keep/pairs"
+done
+awk -v a="$first" -v b="$second" -v n="$steps" -v layers="$layers" '
+    { k++; grown = grown " " $1; whole = whole " " $2; d[k] = $1 - $2; s += d[k] }
+    END {
+        for (i = 1; i <= k; i++) q += (d[i] - s / k) ^ 2
+        printf "held-out loss: grown%s; whole from the start%s; difference %+.4f", grown, whole, s / k
+        if (k > 1) printf ", standard error %.4f", sqrt(q / (k - 1) / k)
+        printf "\ntokens x layers: %.3f of the whole model'"'"'s\n", (a / 4 + (b - a) / 2 + n - b) / n
+    }' "$keep/pairs"
