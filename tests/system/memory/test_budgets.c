@@ -93,3 +93,30 @@ TEST(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve)
            "checkpoints on the device");
     outputs_check_same_latest("deep", "roomy");
 }
+
+/* Each of them changes the weights, and coded activations take less: what eps plan says of it is what a run takes. */
+TEST(what_is_approximate_is_another_run)
+{
+    static const char run[] = "--model middle.json --batch 12 --seq 20 --microbatch 3 --device-mem 1GiB ";
+    static const char *const forms[] = {"wta=1", "wta=0.3", "coded=8", "coded=4"};
+
+    for (int i = 0; i < COUNT(forms); i++) {
+        expect(
+            print(
+                "eps plan --json %s --host-mem 1GiB --approximate %s | grep -o '\"kept\": {[^}]*' | grep -o '[0-9]*$' "
+                ">planned-%d",
+                run, forms[i], i),
+            0);
+        expect(print("eps train %s --approximate %s " DATA "--steps 2 --out form-%d", run, forms[i], i), 0,
+               "at most (as planned)");
+        expect(
+            print("grep -o '\"kept\": [0-9]*' form-%d/metrics.jsonl | tail -n 1 | grep -o '[0-9]*$' | cmp - planned-%d",
+                  i, i),
+            0);
+        for (int k = 0; k < i; k++)
+            expect(print("cmp -s form-%d/latest/model.safetensors form-%d/latest/model.safetensors", i, k), 1);
+    }
+    expect("cmp planned-0 planned-1 && test $(cat planned-2) -lt $(($(cat planned-0) / 3)) && "
+           "test $(cat planned-3) -lt $(cat planned-2)",
+           0);
+}
