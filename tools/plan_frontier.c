@@ -20,7 +20,7 @@ enum { N_FORMS = sizeof forms / sizeof *forms };
 struct line {
     bool is_there;
     uint64_t device, kept; /* bytes of a worker */
-    double ms, exact_ms;   /* a step; an exact one in as many bytes, NAN: none fits */
+    double ms, exact_ms;   /* a step; an exact one in as many bytes, -1: none fits */
 };
 
 static uint64_t bytes_of(const struct eps_plan_side *side, const char *category)

@@ -18,20 +18,22 @@ static int read_share(double *out, const char *text, size_t n, struct error *err
     char *end;
 
     *out = strtod(text, &end);
-    if (n > 0 && end == text + n && *out >= SAMPLING_LEAST_SHARE && *out <= 1)
+    if (n > 0 && *text >= '0' && *text <= '9' && end == text + n && *out >= SAMPLING_LEAST_SHARE && *out <= 1)
         return 0;
     return error_set(err, -EDOM, "--approximate wta=%.*s: it must be a share of the tokens, from %g to 1",
                      (int)size_smaller(n, 60), text, SAMPLING_LEAST_SHARE);
 }
 
-static int read_word(struct client_approximation *out, const char *word, size_t n, struct error *err)
+/* *ruled: a rule was given. */
+static int read_word(struct client_approximation *out, const char *word, size_t n, bool *ruled, struct error *err)
 {
     struct sampling *sampling = &out->sampling;
 
     if (n > 4 && strncmp(word, "wta=", 4) == 0 && sampling->share == 0)
         return read_share(&sampling->share, word + 4, n - 4, err);
-    if (is_word(word, n, "rule=paper") || is_word(word, n, "rule=variance")) {
+    if (!*ruled && (is_word(word, n, "rule=paper") || is_word(word, n, "rule=variance"))) {
         sampling->least = word[5] == 'v';
+        *ruled = true;
         return 0;
     }
     if (out->kept_bits == 0 && (is_word(word, n, "coded=8") || is_word(word, n, "coded=4"))) {
@@ -51,14 +53,18 @@ static int read_word(struct client_approximation *out, const char *word, size_t 
 
 int client_options_approximate(struct client_approximation *out, const char *text, struct error *err)
 {
+    bool ruled = false;
     int rc = 0;
 
     *out = (struct client_approximation){0};
     for (size_t n; !rc && text && *text; text += n + (text[n] == ',')) {
         n = strcspn(text, ",");
-        rc = read_word(out, text, n, err);
+        rc = n > 0 && strcmp(text + n, ",") != 0
+                 ? read_word(out, text, n, &ruled, err)
+                 : error_set(err, -EDOM,
+                             "--approximate: nothing stands before or behind one of its commas: leave it out");
     }
-    if (!rc && out->sampling.least && out->sampling.share == 0)
+    if (!rc && ruled && out->sampling.share == 0)
         rc = error_set(err, -EDOM, "--approximate has a rule, but samples nothing: add wta=0.3, or leave the rule out");
     if (out->sampling.share == 1) /* all of them: exact */
         out->sampling.share = 0;

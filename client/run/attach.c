@@ -24,6 +24,7 @@ enum { RETRY_MS = 100 };
 static int check_options(const struct eps_train_options *in, struct error *err)
 {
     const char *name = in->resume           ? "--resume"
+                       : in->grow           ? "--grow"
                        : in->connect        ? "--connect"
                        : !isnan(in->wait)   ? "--wait"
                        : in->change         ? "--change"

@@ -1,6 +1,8 @@
 #include "client/run/grow.h"
 
+#include "client/record/references.h"
 #include "client/run/resume.h"
+#include "client/run/run.h"
 #include "proto/model/checkpoint_layout.h"
 #include "proto/model/output.h"
 
@@ -404,19 +406,45 @@ static int check_source(const struct grow *g, struct error *err)
     return 0;
 }
 
-static int make_output(struct grow *g, const char *out, struct error *err)
+/* Opens OUT/grown; OUT must not hold a run. */
+static int make_output(struct grow *g, const char *out, const char *grown, struct error *err)
 {
-    if (mkdir(out, 0777) && errno != EEXIST)
-        return error_set(err, -errno, "--out %.200s: %s", out, strerror(errno));
-    g->out_fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (g->out_fd < 0)
-        return error_set(err, -errno, "--out %.200s: %s", out, strerror(errno));
-    const int rc = client_resume_lock(g->out_fd, out, g->watch, err);
+    const int fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool is_run =
+        fd >= 0 && (client_checkpoints_latest(fd) != UINT64_MAX || faccessat(fd, "metrics.jsonl", F_OK, 0) == 0);
+    size_t made;
+
+    if (fd >= 0)
+        close(fd);
+    if (is_run)
+        return error_set(err, -EEXIST, "--out %.200s holds a run already: choose another directory", out);
+    int rc = client_run_make_directories(grown, &made, err);
     if (rc)
         return rc;
-    if (client_checkpoints_latest(g->out_fd) != UINT64_MAX || faccessat(g->out_fd, "metrics.jsonl", F_OK, 0) == 0)
-        return error_set(err, -EEXIST, "--out %.200s holds a run already: choose another directory", out);
-    return output_begin(&g->to_fd, g->out_fd, g->resume.checkpoint.step, err);
+    g->out_fd = open(grown, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (g->out_fd < 0)
+        return error_set(err, -errno, "--out %.200s: %s", grown, strerror(errno));
+    rc = client_resume_lock(g->out_fd, grown, g->watch, err);
+    return rc ? rc : output_begin(&g->to_fd, g->out_fd, g->resume.checkpoint.step, err);
+}
+
+/* Of preferences: what the model that the run began from said of each text. */
+static int copy_references(struct grow *g, struct error *err)
+{
+    char path[PATH_MAX + sizeof "/" CLIENT_REFERENCES];
+    char *bytes = NULL;
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "%s/" CLIENT_REFERENCES, g->resume.directory);
+    if (access(path, F_OK))
+        return 0;
+    int rc = read_text(&bytes, &n, AT_FDCWD, path, err);
+    if (!rc && unlinkat(g->out_fd, CLIENT_REFERENCES, 0) && errno != ENOENT)
+        rc = error_set(err, -errno, CLIENT_REFERENCES ": %s", strerror(errno));
+    if (!rc)
+        rc = output_write(g->out_fd, CLIENT_REFERENCES, bytes, n, err);
+    free(bytes);
+    return rc;
 }
 
 static int write_all(struct grow *g, struct error *err)
@@ -436,10 +464,11 @@ static int write_all(struct grow *g, struct error *err)
     if (!rc)
         rc = write_training(g, err);
     if (!rc)
-        rc = output_place(g->out_fd, g->to_fd, step, err);
-    else
-        output_remove_partial(g->out_fd, step);
-    return rc;
+        rc = copy_references(g, err);
+    if (!rc)
+        return output_place(g->out_fd, g->to_fd, step, err);
+    output_remove_partial(g->out_fd, step);
+    return rc == -EINTR ? rc : output_explain(err, rc, g->out_fd);
 }
 
 static void close_all(struct grow *g)
@@ -459,12 +488,15 @@ static void close_all(struct grow *g)
     free(g->chunk);
 }
 
-int client_grow(const struct eps_train_options *in, const struct client_watch *watch, struct error *err)
+int client_grow(char grown[PATH_MAX], const struct eps_train_options *in, const struct client_watch *watch,
+                struct error *err)
 {
     struct grow g = {.watch = watch, .from_fd = -1, .out_fd = -1, .to_fd = -1};
 
     client_resume_init(&g.resume);
     int rc = read_option(&g, in, err);
+    if (!rc && snprintf(grown, PATH_MAX, "%s/grown", in->out) >= PATH_MAX)
+        rc = error_set(err, -EDOM, "--out %.200s: the name is too long", in->out);
     if (!rc)
         rc = client_resume_open(&g.resume, in, watch, err);
     if (!rc && g.resume.in_place)
@@ -480,7 +512,7 @@ int client_grow(const struct eps_train_options *in, const struct client_watch *w
     if (!rc)
         rc = find_sources(&g, err);
     if (!rc)
-        rc = make_output(&g, in->out, err);
+        rc = make_output(&g, in->out, grown, err);
     if (!rc)
         rc = write_all(&g, err);
     close_all(&g);

@@ -9,8 +9,12 @@
 #include "client/eps.h"
 #include "proto/base/watch.h"
 
-/* Writes the grown checkpoint of in->resume into in->out, a new run's directory, as its step-N. watch (may be NULL) can
+#include <limits.h>
+
+/* Writes the grown checkpoint of in->resume as step-N of OUT/grown, OUT being in->out, a new run's directory; in place of
+ * one that is there. The run then resumes from that directory, whose path becomes *grown. watch (may be NULL) can
  * interrupt. -EDOM, -EEXIST, -EINVAL, -errno with a sentence; a checkpoint is there whole or not at all. */
-int client_grow(const struct eps_train_options *in, const struct client_watch *watch, struct error *err);
+int client_grow(char grown[PATH_MAX], const struct eps_train_options *in, const struct client_watch *watch,
+                struct error *err);
 
 #endif

@@ -338,8 +338,7 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
     return record;
 }
 
-/* Creates the directory and its parents. *made: length of the path up to the first that was created; 0 if none was. */
-static int make_directories(const char *path, size_t *made, struct error *err)
+int client_run_make_directories(const char *path, size_t *made, struct error *err)
 {
     char part[PATH_MAX];
 
@@ -395,7 +394,7 @@ static int make_named(struct client_run *run, struct error *err)
         int used = snprintf(run->directory, sizeof run->directory, "runs/%s-%s", run->model.name, stamp);
         if (i > 1)
             snprintf(run->directory + used, sizeof run->directory - (size_t)used, "-%d", i);
-        int rc = make_directories(run->directory, &run->made, err);
+        int rc = client_run_make_directories(run->directory, &run->made, err);
         if (rc || run->made)
             return rc; /* created just now, maybe with its parents */
     }
@@ -427,7 +426,7 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
                        sizeof run->directory - 33);
     else {
         snprintf(run->directory, sizeof run->directory, "%s", out);
-        rc = make_directories(run->directory, &run->made, err);
+        rc = client_run_make_directories(run->directory, &run->made, err);
     }
     if (rc)
         return rc;

@@ -67,6 +67,10 @@ int client_run_check_left(struct client_run *run, struct error *err);
 
 void client_run_close(struct client_run *run);
 
+/* Creates a directory and its parents. *made: length of the path up to the first that was created; 0 if none was. -errno
+ * with a sentence about --out. */
+int client_run_make_directories(const char *path, size_t *made, struct error *err);
+
 /* Of the run's job; its options are resolved. */
 struct plan_goal client_run_goal(const struct client_run *run);
 

@@ -308,30 +308,23 @@ static int count_workers(struct client_train *t, uint32_t *n, struct error *err)
     return rc ? rc : client_await_worker(n, &t->link, o->connect, &t->await, err);
 }
 
-/* The grown checkpoint is written first, and then it is a run like another. A second attempt finds it there. */
-static int open_grown(struct client_train *t, const struct client_restart *restart, struct error *err)
-{
-    struct eps_train_options options = restart->options;
-    int rc = restart->n > 0 ? 0 : client_grow(&options, &t->link.watches[1], err);
-
-    options.resume = options.out, options.out = options.grow = NULL;
-    client_run_close(&t->run);
-    return rc ? rc : client_run_resume(&t->run, &options, &t->link.watches[1], err);
-}
-
 /* A new or a resumed run. What an earlier attempt lost may still hold the run's directory until it has ended. */
 static int open_run(struct client_train *t, const struct client_restart *restart, struct error *err)
 {
     enum { TRIES = 20 }; /* each waits for some seconds: client_resume_lock */
-    const struct eps_train_options *options = &restart->options;
+    struct eps_train_options options = restart->options;
     const int n_tries = restart->n > 0 ? TRIES : 1;
     int rc = -EBUSY;
 
-    if (restart->options.grow)
-        return open_grown(t, restart, err);
+    if (options.grow) {
+        const int failed = client_grow(t->grown, &options, &t->link.watches[1], err);
+        if (failed)
+            return failed;
+        options.resume = t->grown, options.grow = NULL;
+    }
     for (int i = 0; i < n_tries && rc == -EBUSY; i++) {
         client_run_close(&t->run);
-        rc = (options->resume ? client_run_resume : client_run_new)(&t->run, options, &t->link.watches[1], err);
+        rc = (options.resume ? client_run_resume : client_run_new)(&t->run, &options, &t->link.watches[1], err);
     }
     return rc;
 }

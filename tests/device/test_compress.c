@@ -163,3 +163,22 @@ TEST_EACH(the_mean_is_what_was_written, 2)
                       i);
     }
 }
+
+/* A block with a NaN, of any pattern, or an infinity is NaN; one of numbers without an inverse is 0; the largest number stays
+ * finite. The block beside it is as without them. */
+TEST_EACH(blocks_at_the_ends_of_numbers, 5)
+{
+    static const uint32_t patterns[] = {0x7fffffff, 0xffc00000, 0x7f800000, 0x00000001, 0x7f7fffff};
+    struct round_trip t = make_round_trip(NUMBER_FP32, 1, 128, 8);
+    float *const x = (float *)(uintptr_t)t.compress.x;
+    const float *const y = t.expand.y;
+
+    for (int i = 0; i < 64; i++)
+        x[i] = 0;
+    memcpy(&x[7], &patterns[_i], sizeof *x);
+    go_and_return(&t, NUMBER_FP32, 1);
+    for (int i = 0; i < 64; i++)
+        ck_assert(_i < 3 ? isnan(y[i]) : i == 7 && _i == 4 ? y[i] > 3e38f && isfinite(y[i]) : y[i] == 0);
+    for (int i = 64; i < 128; i++)
+        ck_assert(fabsf(y[i] - x[i]) < 0.1f);
+}

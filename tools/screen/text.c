@@ -88,12 +88,13 @@ const char *text_ms(char out[32], double ms)
 
 const char *text_approximate(const char *approximate)
 {
-    const bool samples = strstr(approximate, "wta="), codes = strstr(approximate, "coded=");
+    const char *const wta = strstr(approximate, "wta=");
+    const bool samples = wta && strtod(wta + 4, NULL) < 1, codes = strstr(approximate, "coded=");
 
-    return samples && codes ? "gradients of layers' matrices are estimated without bias, from activations in fewer bits"
+    return samples && codes ? "gradients of layers' matrices are estimated, and layers keep activations in fewer bits"
            : samples        ? "gradients of layers' matrices are estimated, without bias"
-           : codes          ? "layers keep activations in fewer bits"
-                            : "nothing: gradients are exact";
+           : codes          ? "layers keep activations in fewer bits, so gradients are approximate"
+                            : "gradients are exact";
 }
 
 const char *text_base(enum eps_base base)

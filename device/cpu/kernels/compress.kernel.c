@@ -32,7 +32,7 @@ static void store(const struct pair *p, value *x, size_t n)
         value_store_n(x + j, vec_load(p->x + j), n - j);
 }
 
-/* The largest magnitude, rounded up to bf16; a NaN stays one. */
+/* From the largest magnitude. */
 static uint16_t scale_of(const float *x)
 {
     vec_uint largest = {0};
@@ -46,7 +46,7 @@ static uint16_t scale_of(const float *x)
     memcpy(lanes, &largest, sizeof lanes);
     for (size_t i = 0; i < VECTOR; i++)
         most = lanes[i] > most ? lanes[i] : most;
-    return (uint16_t)((most + 0xffff) >> 16);
+    return COMPRESS_SCALE(most);
 }
 
 /* Random words of a pair: HALF of each block. */

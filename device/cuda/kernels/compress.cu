@@ -49,7 +49,7 @@ static __device__ inline struct two round_block(const float x[2], unsigned bits,
         const uint32_t other = __float_as_uint(__shfl_xor_sync(WHOLE_WARP, __uint_as_float(largest), far));
         largest = largest < other ? other : largest;
     }
-    y.scale = (uint16_t)((largest + 0xffff) >> 16);
+    y.scale = COMPRESS_SCALE(largest);
     device_random_quad(words, key, row, block * (HALF / 4) + lane / 4);
     const uint32_t drawn = lane % 4 == 0 ? words[0] : lane % 4 == 1 ? words[1] : lane % 4 == 2 ? words[2] : words[3];
     const float factor = scale_of(y.scale) > 0 ? (float)most / scale_of(y.scale) : 0;

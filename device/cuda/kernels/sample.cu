@@ -188,12 +188,10 @@ static __device__ uint64_t draw(const struct device_choose_rows &op, uint64_t ro
     return i % 2 ? (uint64_t)words[2] << 32 | words[3] : (uint64_t)words[0] << 32 | words[1];
 }
 
-/* Block (x, y): tokens x * tokens ... of row y. */
-static __global__ void __launch_bounds__(CHOICE_THREADS) choose_rows(struct device_choose_rows op, size_t tokens)
+/* Of `n` tokens from `first` on of a row. */
+static __device__ void choose(struct choice *c, const struct device_choose_rows &op, size_t row, size_t first, size_t n)
 {
-    struct choice *const c = shared_memory<struct choice>();
-    const size_t row = blockIdx.y, first = blockIdx.x * tokens, left = op.n_tokens - first;
-    const size_t n = left < tokens ? left : tokens, begin = op.n_chosen * first / op.n_tokens;
+    const size_t begin = op.n_chosen * first / op.n_tokens;
     const unsigned k = (unsigned)(op.n_chosen * (first + n) / op.n_tokens - begin);
     const size_t from = row * op.n_tokens + first, to = row * op.n_chosen + begin;
     const float *const scores = op.scores + from;
@@ -231,13 +229,25 @@ static __global__ void __launch_bounds__(CHOICE_THREADS) choose_rows(struct devi
     }
 }
 
+/* Block (x, y): tokens x * tokens ... of row y, and of rows that follow as far apart as there are blocks. */
+static __global__ void __launch_bounds__(CHOICE_THREADS) choose_rows(struct device_choose_rows op, size_t tokens)
+{
+    struct choice *const c = shared_memory<struct choice>();
+    const size_t first = blockIdx.x * tokens, left = op.n_tokens - first;
+
+    for (size_t row = blockIdx.y; row < op.n_rows; row += gridDim.y) {
+        choose(c, op, row, first, left < tokens ? left : tokens);
+        __syncthreads(); /* the next row takes the same memory */
+    }
+}
+
 cudaError_t cuda_choose_rows(const struct cuda_queue *q, const struct device_choose_rows *op)
 {
     const size_t tokens = op->n_rows * op->n_tokens > 0 ? sample_block(op->n_tokens) : 1;
 
     if (op->n_rows * op->n_tokens == 0)
         return cudaSuccess;
-    return launch(choose_rows, dim3((unsigned)pieces(op->n_tokens, tokens), (unsigned)op->n_rows), CHOICE_THREADS,
+    return launch(choose_rows, dim3((unsigned)pieces(op->n_tokens, tokens), smaller(op->n_rows, 65535)), CHOICE_THREADS,
                   sizeof(struct choice), q->stream, *op, tokens);
 }
 

@@ -2,7 +2,8 @@
  *
  * Each 64 values of a row have a scale s, the largest of their magnitudes, rounded up to bf16, and whole numbers of
  * magnitude L = 127 or 7 at most; a number q stands for q s / L. Numbers are rounded stochastically, so what is read
- * back is, on average, what was written (but for 2^-17 of a step, and for the rounding to bf16 of values in bf16).
+ * back is, on average, what was written (but for 2^-17 of a step, for the rounding to bf16 of
+ * values in bf16, and for blocks below 2^-95, which become 0).
  * Random bits are those of the row of the minibatch and the element, so neither microbatch nor worker changes one.
  * Sources: Chen et al., "ActNN", arXiv 2104.14129; Liu et al., "GACT", arXiv 2206.11357.
  *
@@ -60,6 +61,14 @@ static inline size_t compress_row_bytes(size_t n, unsigned bits)
 {
     return size_pieces(compress_blocks(n) * (compress_block_bytes(bits) + sizeof(uint16_t)), 16) * 16;
 }
+
+/* A block's scale, as bf16, from the pattern of its largest magnitude in fp32, rounded up. What is too small for its inverse
+ * counts as 0, the largest finite numbers as the largest bf16; an infinity or a NaN makes the block NaN. */
+#define COMPRESS_SCALE(pattern)                                                                                        \
+    ((pattern) < 0x10000000u    ? (uint16_t)0                                                                          \
+     : (pattern) >= 0x7f800000u ? (uint16_t)0x7fc0                                                                     \
+     : (pattern) > 0x7f7f0000u  ? (uint16_t)0x7f7f                                                                     \
+                                : (uint16_t)(((pattern) + 0xffffu) >> 16))
 
 /* L */
 static inline int32_t compress_most(unsigned bits)

@@ -164,13 +164,14 @@ TEST_EACH(each_tensor_is_what_it_copies_and_trains_on, COUNT(cases))
     char out[20], step[40], from[20]; /* print's texts do not last */
 
     snprintf(out, sizeof out, "grown-%d", _i);
-    snprintf(step, sizeof step, "%s/step-3", out);
+    snprintf(step, sizeof step, "%s/grown/step-3", out);
     snprintf(from, sizeof from, "%s/step-3", c->from);
 
     expect(print("eps train --resume %s --grow %d%s --out %s --steps 5 --save-every 1 --keep 0", c->from, c->n_added,
                  c->zeros ? ",moments=zero" : "", out),
            0, "held out");
-    expect(print("eps verify %s", out), 0, "step-3", "step-5");
+    expect(print("eps verify %s/grown && eps verify %s", out, out), 0, "step-3", "step-5");
+    expect(print("wc -l <%s/metrics.jsonl", out), 0, "2\n");
     check_copies(step, from, "model.safetensors", c->n, c->n_added, false);
     check_copies(step, from, "optimizer.safetensors", c->n, c->n_added, c->zeros);
     check_updates(step, c->n, c->zeros ? 0 : 3, 3);
@@ -187,7 +188,7 @@ TEST(a_new_block_s_first_update_is_corrected_as_a_first_one)
     const double rate = 1e-3;
 
     expect("eps train --resume gpt2 --grow 2,moments=zero --out first --steps 4 --save-every 1 --keep 0", 0);
-    open_file(&before, "first/step-3", "model.safetensors");
+    open_file(&before, "first/grown/step-3", "model.safetensors");
     open_file(&after, "first/step-4", "model.safetensors");
     for (int block = 0; block < 4; block++) {
         const char *name = print("transformer.h.%d.mlp.c_fc.weight", block);
@@ -217,6 +218,14 @@ TEST(a_grown_run_is_a_run_like_another)
     outputs_check_same_latest("whole", "on");
 }
 
+/* What was refused after the model had grown leaves nothing in the way of the command as it should have been. */
+TEST(a_corrected_command_begins_where_a_wrong_one_ended)
+{
+    expect("eps train --resume gpt2 --grow 2 --out new/deep --lr 1e-2", 2, "--change");
+    expect("eps train --resume gpt2 --grow 2 --out new/deep --lr 1e-2 --change lr --steps 5", 0);
+    outputs_check_whole("new/deep", 5);
+}
+
 static const struct {
     const char *command;
     int status;
@@ -232,12 +241,12 @@ static const struct {
     {"eps train --resume lora --grow 1 --out x", 2, {"holds adapters", "grow the model that they adapt"}},
     {"eps train --resume frozen --grow 1 --out x", 2, {"has frozen tensors, by --freeze wte.*", ""}},
     {"eps train --resume gpt2 --grow 2 --out llama", 1, {"--out llama holds a run already", ""}},
-    {"eps train --resume gpt2 --grow 2 --out data.txt", 1, {"--out data.txt: ", ""}},
-    {"eps train --resume gpt2 --grow 2 --out none/x", 1, {"--out none/x: No such file", ""}},
+    {"eps train --resume gpt2 --grow 2 --out data.txt", 1, {"--out data.txt/grown: ", ""}},
+    {"eps train --attach none --grow 2", 2, {"--grow does not go with --attach", ""}},
 };
 
 TEST_EACH(what_cannot_grow_is_refused, COUNT(refused))
 {
     expect(refused[_i].command, refused[_i].status, refused[_i].words[0], refused[_i].words[1]);
-    expect("! ls -d x/step-* x/*.partial", 0);
+    expect("! ls -d x/step-* x/grown/step-*", 0);
 }
