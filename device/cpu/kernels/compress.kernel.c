@@ -123,7 +123,7 @@ static void write_codes(const struct pair *p, uint8_t *row, size_t block, size_t
         for (size_t j = 0; bits == 8 && j < BLOCK; j++)
             codes[j] = (uint8_t)q[j];
         for (size_t j = 0; bits == 4 && j < HALF; j++)
-            codes[j] = (uint8_t)((q[j] & 15) | q[j + HALF] << 4);
+            codes[j] = (uint8_t)(((unsigned)q[j] & 15) | (unsigned)q[j + HALF] << 4);
         memcpy(scales + (block + k) * sizeof *p->scales, &p->scales[k], sizeof *p->scales);
     }
 }

@@ -113,7 +113,7 @@ static __global__ void __launch_bounds__(COMPRESS_THREADS)
             codes[lane] = (uint8_t)y.q[0];
             codes[lane + HALF] = (uint8_t)y.q[1];
         } else {
-            codes[lane] = (uint8_t)((y.q[0] & 15) | y.q[1] << 4);
+            codes[lane] = (uint8_t)(((unsigned)y.q[0] & 15) | (unsigned)y.q[1] << 4);
         }
         if (lane == 0)
             ((uint16_t *)(row + n_blocks * block_bytes))[p.block] = y.scale;
