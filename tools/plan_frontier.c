@@ -2,9 +2,7 @@
 
 #include "tools/screen/text.h"
 
-#include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>

@@ -28,32 +28,25 @@ static int check_base(const struct eps_train_options *o, const struct model_conf
         form_name(form));
 }
 
-/* An adapter's matrices are small: what their gradients take is nothing beside those of the inputs. */
-static int check_sampled(const struct eps_train_options *o, const struct model_config *config, struct error *err)
+/* Reads --approximate. An adapter's matrices are small: what their gradients take is nothing beside those of the inputs. */
+static int read_allowed(struct client_approximation *out, const struct eps_train_options *o,
+                        const struct model_config *config, struct error *err)
 {
-    struct client_approximation allowed;
-    const int rc = client_options_approximate(&allowed, o->approximate, err);
+    const int rc = client_options_approximate(out, o->approximate, err);
 
-    if (rc || allowed.sampling.share == 0 || config->adapter.rank == 0)
+    if (rc || out->sampling.share == 0 || config->adapter.rank == 0)
         return rc;
     return error_set(
         err, -EDOM,
         "--approximate wta=%g saves nothing here, where adapters are trained, whose gradients take little: "
         "leave it out",
-        allowed.sampling.share);
-}
-
-static struct client_approximation allowed_by(const struct eps_train_options *o)
-{
-    struct client_approximation allowed = {0};
-
-    client_options_approximate(&allowed, o->approximate, NULL);
-    return allowed;
+        out->sampling.share);
 }
 
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *o,
                          struct error *err)
 {
+    struct client_approximation allowed;
     const char *freeze = o->freeze;
     int rc = model_init(out, config, err);
 
@@ -63,9 +56,9 @@ int client_options_model(struct model *out, const struct model_config *config, c
     if (!rc)
         rc = check_base(o, config, err);
     if (!rc)
-        rc = check_sampled(o, config, err);
+        rc = read_allowed(&allowed, o, config, err);
     if (!rc)
-        model_compress(out, allowed_by(o).kept_bits);
+        model_compress(out, allowed.kept_bits);
     if (!rc)
         rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
     return rc;
@@ -73,8 +66,9 @@ int client_options_model(struct model *out, const struct model_config *config, c
 
 struct plan_goal client_options_goal(const struct eps_train_options *o)
 {
-    const struct client_approximation allowed = allowed_by(o);
+    struct client_approximation allowed;
 
+    client_options_approximate(&allowed, o->approximate, NULL); /* which client_options_model has checked */
     return (struct plan_goal){.purpose = PLAN_TRAIN,
                               .precision = number_of(o->precision),
                               .base = form_of(o->base),

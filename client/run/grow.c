@@ -3,10 +3,10 @@
 #include "client/record/references.h"
 #include "client/run/resume.h"
 #include "client/run/run.h"
+#include "proto/base/file.h"
 #include "proto/model/checkpoint_layout.h"
 #include "proto/model/output.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -58,19 +58,14 @@ static int read_option(struct grow *g, const struct eps_train_options *in, struc
 
 /* ---- the grown model ---- */
 
-/* Repeats the last entries of lists that have one for each block. */
-static int extend_lists(json_t *config, uint32_t n, uint32_t n_added)
+/* Repeats the last entries of the list of blocks' kinds, if there is one. */
+static int extend_kinds(json_t *config, uint32_t n, uint32_t n_added)
 {
-    const char *key;
-    json_t *value;
+    json_t *kinds = json_object_get(config, "layer_types");
     int rc = 0;
 
-    json_object_foreach(config, key, value)
-    {
-        for (uint32_t i = 0;
-             rc == 0 && strcmp(key, "layer_types") == 0 && json_array_size(value) == n + i && i < n_added; i++)
-            rc = json_array_append(value, json_array_get(value, n + i - n_added));
-    }
+    for (uint32_t i = 0; rc == 0 && json_array_size(kinds) == n + i && i < n_added; i++)
+        rc = json_array_append(kinds, json_array_get(kinds, n + i - n_added));
     return rc;
 }
 
@@ -83,7 +78,7 @@ static char *grow_config(const char *text, size_t n, uint32_t n_added)
     char *grown = NULL;
 
     if (blocks > 0 && json_object_set_new(config, key, json_integer(blocks + n_added)) == 0 &&
-        extend_lists(config, (uint32_t)blocks, n_added) == 0)
+        extend_kinds(config, (uint32_t)blocks, n_added) == 0)
         grown = model_config_text(config);
     json_decref(config);
     return grown;
@@ -91,20 +86,21 @@ static char *grow_config(const char *text, size_t n, uint32_t n_added)
 
 static int read_text(char **out, size_t *n, int directory_fd, const char *name, struct error *err)
 {
-    const int fd = openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat st;
-    int rc = fd < 0 || fstat(fd, &st) ? error_set(err, -errno, "%s: %s", name, strerror(errno)) : 0;
+    const struct file file = file_own(openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    uint64_t bytes;
+    int rc = file_is_open(&file) ? file_size(&bytes, &file, err) : error_set(err, -errno, "%s", strerror(errno));
 
     *out = NULL;
-    if (!rc && (st.st_size > CHECKPOINT_MAX_TEXT || !(*out = malloc((size_t)st.st_size + 1))))
-        rc = no_memory(err);
+    if (!rc && !(*out = malloc(bytes + 1)))
+        rc = error_set(err, -ENOMEM, "no memory for its %" PRIu64 " bytes", bytes);
     if (!rc) {
-        const ssize_t got = pread(fd, *out, (size_t)st.st_size, 0);
-        rc = got == st.st_size ? 0 : error_set(err, -EIO, "%s could not be read", name);
-        *n = (size_t)st.st_size;
+        rc = file_read(&file, *out, bytes, 0, err);
+        *n = bytes;
     }
-    if (fd >= 0)
-        close(fd);
+    if (rc)
+        error_prefix(err, name);
+    if (file_is_open(&file))
+        close(file.fd);
     return rc;
 }
 
@@ -207,44 +203,34 @@ static int find_sources(struct grow *g, struct error *err)
 
 /* ---- the files ---- */
 
-static int write_at(int fd, const char *from, size_t n, uint64_t offset, const char *name, struct error *err)
-{
-    for (size_t done = 0; done < n;) {
-        const ssize_t now = pwrite(fd, from + done, n - done, (off_t)(offset + done));
-        if (now < 0 && errno != EINTR)
-            return error_set(err, -errno, "%s could not be written: %s", name, strerror(errno));
-        done += now > 0 ? (size_t)now : 0;
-    }
-    return 0;
-}
-
 /* A file that is being written, and its checksums. */
 struct target {
-    int fd;
+    struct file to;
     struct checkpoint_file *file;
 };
 
-static int put(struct target *to, const char *bytes, size_t n, uint64_t offset, struct error *err)
+static int put(struct target *to, const void *bytes, size_t n, uint64_t offset, struct error *err)
 {
-    const int rc = write_at(to->fd, bytes, n, offset, to->file->name, err);
+    const int rc = n > 0 ? checkpoint_write_run(to->file, &to->to, bytes, n, offset, err) : 0;
 
-    if (rc || n == 0)
-        return rc;
-    return checkpoint_add_run(to->file, offset, n, checkpoint_hash(bytes, n)) ? no_memory(err) : 0;
+    if (rc)
+        error_prefix(err, to->file->name);
+    return rc;
 }
 
-/* n bytes from another file, or zeros (fd -1). */
-static int copy(struct grow *g, struct target *to, uint64_t at, int fd, uint64_t from, uint64_t n, struct error *err)
+/* n bytes from another file; NULL: zeros. */
+static int copy(struct grow *g, struct target *to, uint64_t at, const struct file *from, uint64_t first, uint64_t n,
+                struct error *err)
 {
     int rc = 0;
 
     for (uint64_t done = 0, now; !rc && done < n; done += now) {
         now = n - done < CHUNK_BYTES ? n - done : CHUNK_BYTES;
         rc = client_watch_ask(g->watch, err);
-        if (fd < 0)
+        if (!from)
             memset(g->chunk, 0, now);
-        else if (!rc && pread(fd, g->chunk, now, (off_t)(from + done)) != (ssize_t)now)
-            rc = error_set(err, -EIO, "%s became shorter while it was read", to->file->name);
+        else if (!rc && (rc = file_read(from, g->chunk, now, first + done, err)) != 0)
+            error_prefix(err, to->file->name);
         if (!rc)
             rc = put(to, g->chunk, now, at + done, err);
     }
@@ -254,45 +240,52 @@ static int copy(struct grow *g, struct target *to, uint64_t at, int fd, uint64_t
 static int open_target(struct target *to, struct grow *g, const char *name, uint64_t bytes, struct error *err)
 {
     to->file = checkpoint_add_file(&g->checkpoint, name, bytes);
-    to->fd = output_open(g->to_fd, name, O_WRONLY | O_CREAT | O_EXCL);
-    return to->fd < 0 ? output_fail(err, to->fd, g->to_fd, name, "created") : 0;
+    to->to = file_own(output_open(g->to_fd, name, O_WRONLY | O_CREAT | O_EXCL));
+    return to->to.fd < 0 ? output_fail(err, to->to.fd, g->to_fd, name, "created") : 0;
+}
+
+/* A file of tensors, with its header. */
+static int open_tensors(struct target *to, struct grow *g, const char *name, const struct safetensors_layout *layout,
+                        struct error *err)
+{
+    const int rc = open_target(to, g, name, layout->file_bytes, err);
+
+    return rc ? rc : put(to, layout->header, layout->header_bytes, 0, err);
 }
 
 static int close_target(const struct target *to, int rc, struct error *err)
 {
-    if (to->fd < 0)
+    if (!file_is_open(&to->to))
         return rc;
-    if (!rc && fsync(to->fd))
-        rc = error_set(err, -errno, "%s could not be written: %s", to->file->name, strerror(errno));
-    close(to->fd);
+    if (!rc && (rc = file_flush(&to->to, err)) != 0)
+        error_prefix(err, to->file->name);
+    close(to->to.fd);
     return rc;
 }
 
 /* The tensor of this name in the source, in fp32, to its place. */
-static int copy_tensor(struct grow *g, struct target *to, uint64_t at, const struct safetensors *from, int fd,
-                       const char *name, uint64_t n, bool zero, struct error *err)
+static int copy_tensor(struct grow *g, struct target *to, uint64_t at, const struct safetensors *from, const char *name,
+                       uint64_t n, bool zero, struct error *err)
 {
     const struct safetensors_entry *entry = safetensors_find(from, name);
 
     if (!entry || entry->type != SAFETENSORS_F32 || entry->n != n)
         return error_set(err, -EINVAL, "%s has no fp32 tensor %s of %" PRIu64 " numbers", to->file->name, name, n);
-    return copy(g, to, at, zero ? -1 : fd, entry->offset, n * sizeof(float), err);
+    return copy(g, to, at, zero ? NULL : &entry->file, entry->offset, n * sizeof(float), err);
 }
 
-static int write_weights(struct grow *g, const struct safetensors *from, int fd, struct error *err)
+static int write_weights(struct grow *g, const struct safetensors *from, struct error *err)
 {
     struct safetensors_layout layout;
-    struct target to = {.fd = -1};
+    struct target to = {.to.fd = -1};
     int rc = checkpoint_lay_out_weights(&layout, &g->grown, err);
 
     if (rc)
         return rc;
-    rc = open_target(&to, g, CHECKPOINT_WEIGHTS, layout.file_bytes, err);
-    if (!rc)
-        rc = put(&to, layout.header, layout.header_bytes, 0, err);
+    rc = open_tensors(&to, g, CHECKPOINT_WEIGHTS, &layout, err);
     for (uint32_t t = 0; !rc && t < g->grown.n_tensors; t++)
-        rc = copy_tensor(g, &to, layout.offsets[t], from, fd, g->model.tensors[g->sources[t]].name,
-                         g->grown.tensors[t].n, false, err);
+        rc = copy_tensor(g, &to, layout.offsets[t], from, g->model.tensors[g->sources[t]].name, g->grown.tensors[t].n,
+                         false, err);
     safetensors_layout_free(&layout);
     return close_target(&to, rc, err);
 }
@@ -311,30 +304,28 @@ static int write_updates(struct grow *g, struct target *to, uint64_t at, const s
     for (uint32_t t = 0; !rc && t < g->grown.n_tensors; t++)
         new[t] = g->added[t] && g->without_moments ? 0 : old[g->sources[t]];
     if (!rc)
-        rc = put(to, (const char *)new, g->grown.n_tensors * sizeof *new, at, err);
+        rc = put(to, new, g->grown.n_tensors * sizeof *new, at, err);
     free(old);
     free(new);
     return rc;
 }
 
-static int write_moments(struct grow *g, const struct safetensors *from, int fd, struct error *err)
+static int write_moments(struct grow *g, const struct safetensors *from, struct error *err)
 {
     char name[CHECKPOINT_TENSOR_BYTES + 2];
     struct safetensors_layout layout;
-    struct target to = {.fd = -1};
+    struct target to = {.to.fd = -1};
     int rc = checkpoint_lay_out_moments(&layout, &g->grown, err);
 
     if (rc)
         return rc;
-    rc = open_target(&to, g, CHECKPOINT_MOMENTS, layout.file_bytes, err);
-    if (!rc)
-        rc = put(&to, layout.header, layout.header_bytes, 0, err);
+    rc = open_tensors(&to, g, CHECKPOINT_MOMENTS, &layout, err);
     if (!rc)
         rc = write_updates(g, &to, layout.offsets[0], from, err);
     for (int second = 0; second < 2; second++)
         for (uint32_t t = 0; !rc && t < g->grown.n_tensors; t++) {
             snprintf(name, sizeof name, "%c.%s", second ? 'v' : 'm', g->model.tensors[g->sources[t]].name);
-            rc = copy_tensor(g, &to, layout.offsets[checkpoint_moment(&g->grown, second, t)], from, fd, name,
+            rc = copy_tensor(g, &to, layout.offsets[checkpoint_moment(&g->grown, second, t)], from, name,
                              g->grown.tensors[t].n, g->added[t] && g->without_moments, err);
         }
     safetensors_layout_free(&layout);
@@ -342,14 +333,14 @@ static int write_moments(struct grow *g, const struct safetensors *from, int fd,
 }
 
 static int with_source(struct grow *g, const char *name,
-                       int (*write)(struct grow *, const struct safetensors *, int, struct error *), struct error *err)
+                       int (*write)(struct grow *, const struct safetensors *, struct error *), struct error *err)
 {
     const int fd = openat(g->from_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct safetensors from = {0};
     int rc = fd < 0 ? error_set(err, -errno, "%s: %s", name, strerror(errno)) : safetensors_open(&from, fd, err);
 
     if (!rc)
-        rc = write(g, &from, fd, err);
+        rc = write(g, &from, err);
     safetensors_close(&from);
     if (fd >= 0)
         close(fd);
@@ -364,18 +355,19 @@ static int write_others(struct grow *g, struct error *err)
     for (size_t i = 0; !rc && i < g->resume.checkpoint.n_files; i++) {
         const struct checkpoint_file *file = &g->resume.checkpoint.files[i];
         const bool is_config = strcmp(file->name, CHECKPOINT_CONFIG) == 0;
-        struct target to = {.fd = -1};
+        struct target to = {.to.fd = -1};
         if (strcmp(file->name, CHECKPOINT_WEIGHTS) == 0 || strcmp(file->name, CHECKPOINT_MOMENTS) == 0)
             continue;
-        const int fd = openat(g->from_fd, file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        rc = fd < 0 ? error_set(err, -errno, "%s: %s", file->name, strerror(errno)) : 0;
+        const struct file from = file_own(openat(g->from_fd, file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+        rc = file_is_open(&from) ? 0 : error_set(err, -errno, "%s: %s", file->name, strerror(errno));
         if (!rc)
             rc = open_target(&to, g, file->name, is_config ? strlen(g->config) : file->bytes, err);
         if (!rc)
-            rc = is_config ? put(&to, g->config, strlen(g->config), 0, err) : copy(g, &to, 0, fd, 0, file->bytes, err);
+            rc = is_config ? put(&to, g->config, strlen(g->config), 0, err)
+                           : copy(g, &to, 0, &from, 0, file->bytes, err);
         rc = close_target(&to, rc, err);
-        if (fd >= 0)
-            close(fd);
+        if (file_is_open(&from))
+            close(from.fd);
     }
     return rc;
 }
@@ -410,15 +402,13 @@ static int check_source(const struct grow *g, struct error *err)
 static int make_output(struct grow *g, const char *out, const char *grown, struct error *err)
 {
     const int fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool is_run =
-        fd >= 0 && (client_checkpoints_latest(fd) != UINT64_MAX || faccessat(fd, "metrics.jsonl", F_OK, 0) == 0);
+    int rc = fd < 0 ? 0 : client_run_check_unused(fd, out, err);
     size_t made;
 
     if (fd >= 0)
         close(fd);
-    if (is_run)
-        return error_set(err, -EEXIST, "--out %.200s holds a run already: choose another directory", out);
-    int rc = client_run_make_directories(grown, &made, err);
+    if (!rc)
+        rc = client_run_make_directories(grown, &made, err);
     if (rc)
         return rc;
     g->out_fd = open(grown, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -357,16 +357,15 @@ int client_run_make_directories(const char *path, size_t *made, struct error *er
     return 0;
 }
 
-/* Refuses a directory that holds a run's metrics or checkpoints, complete or not. */
-static int check_unused(const struct client_run *run, struct error *err)
+int client_run_check_unused(int directory_fd, const char *directory, struct error *err)
 {
-    const int fd = openat(run->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
     const struct dirent *entry;
     int rc = 0;
 
     if (!entries) {
-        rc = error_set(err, -errno, "--out %s: %s", run->directory, strerror(errno));
+        rc = error_set(err, -errno, "--out %s: %s", directory, strerror(errno));
         if (fd >= 0)
             close(fd);
         return rc;
@@ -375,7 +374,7 @@ static int check_unused(const struct client_run *run, struct error *err)
         if (strcmp(entry->d_name, "metrics.jsonl") == 0 || strncmp(entry->d_name, "step-", 5) == 0)
             rc = error_set(err, -EEXIST,
                            "--out %s holds a run already (%s): choose another directory, or continue it with --resume",
-                           run->directory, entry->d_name);
+                           directory, entry->d_name);
     }
     closedir(entries);
     return rc;
@@ -434,12 +433,13 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
     run->directory_fd = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (run->directory_fd < 0)
         return error_set(err, -errno, "--out %s: %s", run->directory, strerror(errno));
-    rc = check_unused(run, err);
+    rc = client_run_check_unused(run->directory_fd, run->directory, err);
     if (!rc)
         rc = client_resume_lock(run->directory_fd, run->directory, watch, err);
     if (!rc)
-        rc = check_unused(run, err); /* the previous owner of the lock may have begun a run */
-    if (rc) {                        /* it belongs to another run */
+        rc = client_run_check_unused(run->directory_fd, run->directory,
+                                     err); /* the previous owner of the lock may have begun a run */
+    if (rc) {                              /* it belongs to another run */
         close(run->directory_fd);
         run->directory_fd = -1;
     }

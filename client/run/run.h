@@ -71,6 +71,9 @@ void client_run_close(struct client_run *run);
  * with a sentence about --out. */
 int client_run_make_directories(const char *path, size_t *made, struct error *err);
 
+/* Refuses a directory, of --out, that holds a run's metrics or checkpoints, complete or not: -EEXIST, -errno. */
+int client_run_check_unused(int directory_fd, const char *directory, struct error *err);
+
 /* Of the run's job; its options are resolved. */
 struct plan_goal client_run_goal(const struct client_run *run);
 

@@ -62,15 +62,11 @@ struct target {
     struct checkpoint_file *file; /* or NULL */
 };
 
-/* Each run is hashed right before it is written, so the write finds it in the cache. */
 static int write_run(const struct target *to, const void *data, size_t n, uint64_t offset, struct error *err)
 {
-    int rc = 0;
+    const int rc = to->file ? checkpoint_write_run(to->file, to->to, data, n, offset, err)
+                            : file_write(to->to, data, n, offset, err);
 
-    if (to->file && checkpoint_add_run(to->file, offset, n, checkpoint_hash(data, n)) != 0)
-        rc = error_set(err, -ENOMEM, "no memory for its checksums");
-    if (rc == 0)
-        rc = file_write(to->to, data, n, offset, err);
     if (rc != 0)
         error_prefix(err, to->name);
     return rc;

@@ -69,6 +69,14 @@ int checkpoint_add_run(struct checkpoint_file *file, uint64_t offset, uint64_t b
     return 0;
 }
 
+int checkpoint_write_run(struct checkpoint_file *file, const struct file *to, const void *data, size_t n,
+                         uint64_t offset, struct error *err)
+{
+    if (checkpoint_add_run(file, offset, n, checkpoint_hash(data, n)) != 0)
+        return error_set(err, -ENOMEM, "no memory for its checksums");
+    return file_write(to, data, n, offset, err);
+}
+
 void checkpoint_free(struct checkpoint *checkpoint)
 {
     for (size_t i = 0; i < checkpoint->n_files; i++)

@@ -24,6 +24,7 @@
 #define PROTO_MODEL_CHECKPOINT_H
 
 #include "proto/base/error.h"
+#include "proto/base/file.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -74,6 +75,11 @@ struct checkpoint_file *checkpoint_add_file(struct checkpoint *checkpoint, const
 void checkpoint_lend_runs(struct checkpoint_file *file, struct checkpoint_run *runs, size_t cap);
 /* -ENOMEM. */
 int checkpoint_add_run(struct checkpoint_file *file, uint64_t offset, uint64_t bytes, uint64_t hash);
+
+/* Writes n bytes of a file at `offset` as a run of it, hashed right before, so that the write finds them in the cache.
+ * -ENOMEM, errors of file_write. */
+int checkpoint_write_run(struct checkpoint_file *file, const struct file *to, const void *data, size_t n,
+                         uint64_t offset, struct error *err);
 
 /* The text of training.json, to be freed; NULL: no memory. Sorts the runs. */
 char *checkpoint_print(struct checkpoint *checkpoint);

@@ -33,7 +33,7 @@ struct operation {
     uint8_t reads_frozen;                /* set: which of these inputs serve its tensors' gradients alone */
     uint8_t over_inputs;                 /* set: output 0 may be written over them */
     bool gradient_over; /* the gradient of input 0 may overwrite that of output 0, unless it accumulates */
-    bool bears_4_bits;  /* its derivative bears values of 4 bits; else 8 (TECHNIQUES: a table by operation) */
+    bool bears_4_bits;  /* its derivative bears values of 4 bits; else 8 (proto/plan/README.md has the reasons) */
     bool cheap;         /* element by element or row by row: recomputed in backward rather than kept */
     bool aligned;       /* its arrays are aligned to 64 bytes */
     bool mixes_tokens;  /* a token's result depends on others of its row or part, whatever their documents */

@@ -311,6 +311,7 @@ bool program_is_compressed(const struct program *p)
 int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],
                         int operations[PROGRAM_KEPT_GROUPS])
 {
+    const int most = program_is_compressed(p) ? 1 : PROGRAM_KEPT_GROUPS;
     const uint64_t keepable = program_keepable(p);
     int n = 0, last = -1;
 
@@ -318,7 +319,7 @@ int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GR
         const int operation = p->values[value].operation;
         if (!(keepable >> value & 1))
             continue;
-        if (operation != last && n < (program_is_compressed(p) ? 1 : PROGRAM_KEPT_GROUPS)) {
+        if (operation != last && n < most) {
             values[n] = 0;
             operations[n++] = operation;
         }
