@@ -532,6 +532,8 @@ int eps_open_output(const char *path, struct eps_error *error);
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* The line of a program's --help about these: "BYTES: as in 1.5GiB, ...". */
 const char *eps_bytes_help(void);
+/* What an option's --approximate does to a run, in words; static. */
+const char *eps_approximate_text(const char *approximate);
 /* Formats as "1.4 GiB"; returns out. */
 const char *eps_format_bytes(char out[24], uint64_t bytes);
 /* The same in the unit of `like`: "0.12 GiB" beside "2.0 GiB". */

@@ -74,7 +74,7 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
     fprintf(out, "\nnumbers      %s, moments %s, gradients %s\n", numbers[o->precision], numbers[o->moments],
             numbers[o->grad_dtype]);
     if (o->approximate)
-        fprintf(out, "approximate  %s: %s\n", o->approximate, text_approximate(o->approximate));
+        fprintf(out, "approximate  %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
 }
 
 void account_options(const struct eps_train_options *o, uint64_t n_parameters, bool free_memory)

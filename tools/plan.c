@@ -64,7 +64,7 @@ static void print_asked(const struct eps_plan *plan)
            number_text(o->precision), number_text(o->moments), number_text(o->grad_dtype),
            o->commit == EPS_FENCED ? "fenced" : "eager");
     if (o->approximate)
-        printf("approximate %s: %s\n", o->approximate, text_approximate(o->approximate));
+        printf("approximate %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
     putchar('\n');
 }
 

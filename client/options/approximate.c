@@ -70,3 +70,15 @@ int client_options_approximate(struct client_approximation *out, const char *tex
         out->sampling.share = 0;
     return rc;
 }
+
+const char *eps_approximate_text(const char *approximate)
+{
+    struct client_approximation allowed;
+
+    client_options_approximate(&allowed, approximate, NULL);
+    const bool samples = allowed.sampling.share > 0, codes = allowed.kept_bits > 0;
+    return samples && codes ? "gradients of layers' matrices are estimated, and layers keep activations in fewer bits"
+           : samples        ? "gradients of layers' matrices are estimated, without bias"
+           : codes          ? "layers keep activations in fewer bits, so gradients are approximate"
+                            : "gradients are exact";
+}

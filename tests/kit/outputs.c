@@ -1,6 +1,7 @@
 #include "tests/kit/outputs.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/adapter.h"
 #include "proto/model/checkpoint.h"
@@ -163,4 +164,32 @@ void outputs_check_python(const char *arguments)
 
     if (python)
         ck_assert_int_eq(system(print("%s %s/oracle/check_saved.py %s", python, TESTS_DIR, arguments)), 0);
+}
+
+void outputs_open_tensors(struct outputs_tensors *out, const char *directory, const char *name)
+{
+    struct error err = {""};
+
+    out->fd = open(processes_path(print("%s/%s", directory, name)), O_RDONLY | O_CLOEXEC);
+    ck_assert_msg(out->fd >= 0, "%s/%s", directory, name);
+    ck_assert_msg(safetensors_open(&out->file, out->fd, &err) == 0, "%s", err.text);
+}
+
+void outputs_close_tensors(struct outputs_tensors *tensors)
+{
+    safetensors_close(&tensors->file);
+    close(tensors->fd);
+}
+
+const float *outputs_tensor(const struct outputs_tensors *tensors, const char *name, uint64_t *n)
+{
+    static float values[2][8192];
+    static unsigned turn;
+    const struct safetensors_entry *entry = safetensors_find(&tensors->file, name);
+    float *out = values[turn++ % 2];
+
+    ck_assert_msg(entry && entry->n <= COUNT(values[0]), "%s", name);
+    *n = entry->n;
+    ck_assert_int_eq(safetensors_read(out, entry, 0, *n, NULL), 0);
+    return out;
 }

@@ -2,6 +2,8 @@
 #ifndef TESTS_KIT_OUTPUTS_H
 #define TESTS_KIT_OUTPUTS_H
 
+#include "proto/model/safetensors.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +29,15 @@ void outputs_check_whole(const char *out, uint64_t step);
 
 /* The step that `latest` points to. */
 uint64_t outputs_latest(const char *out);
+
+/* An open file of tensors of a directory; and one of its tensors in fp32, of up to 8,192 numbers, until the next but one. */
+struct outputs_tensors {
+    int fd;
+    struct safetensors file;
+};
+void outputs_open_tensors(struct outputs_tensors *out, const char *directory, const char *name);
+void outputs_close_tensors(struct outputs_tensors *tensors);
+const float *outputs_tensor(const struct outputs_tensors *tensors, const char *name, uint64_t *n);
 
 /* With a Python that has transformers at hand (EPS_ORACLE_PYTHON), it loads these exports, too: the arguments of
  * tests/oracle/check_saved.py. */

@@ -86,17 +86,6 @@ const char *text_ms(char out[32], double ms)
     return out;
 }
 
-const char *text_approximate(const char *approximate)
-{
-    const char *const wta = strstr(approximate, "wta=");
-    const bool samples = wta && strtod(wta + 4, NULL) < 1, codes = strstr(approximate, "coded=");
-
-    return samples && codes ? "gradients of layers' matrices are estimated, and layers keep activations in fewer bits"
-           : samples        ? "gradients of layers' matrices are estimated, without bias"
-           : codes          ? "layers keep activations in fewer bits, so gradients are approximate"
-                            : "gradients are exact";
-}
-
 const char *text_base(enum eps_base base)
 {
     static const char *const texts[] = {

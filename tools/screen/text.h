@@ -20,9 +20,6 @@ const char *text_base(enum eps_base base);
 /* "812 ms", "12.3 s", "1 h 48 min" */
 const char *text_ms(char out[32], double ms);
 
-/* What --approximate does to a run. */
-const char *text_approximate(const char *approximate);
-
 /* The size whose unit both sizes in a line use: `larger` if `bytes` is 0 or at least a hundredth of it, else `bytes`.
  * If larger is 0: `bytes`. */
 uint64_t text_unit(uint64_t bytes, uint64_t larger);

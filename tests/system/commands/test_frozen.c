@@ -1,11 +1,9 @@
 /* eps train --freeze as a user has it: killed and resumed, saved, exported, planned, refused. */
-#include "proto/model/safetensors.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -61,42 +59,24 @@ TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
     outputs_check_same_latest(cut, whole);
 }
 
-/* Of a directory's weights, in fp32; the largest is of 256 x 32. */
-static const float *read_tensor(const struct safetensors *file, const char *name, uint64_t *n)
-{
-    static float values[2][8192];
-    static unsigned turn;
-    const struct safetensors_entry *entry = safetensors_find(file, name);
-    float *out = values[turn++ % 2];
-
-    ck_assert_msg(entry && entry->n <= COUNT(values[0]), "%s", name);
-    *n = entry->n;
-    ck_assert_int_eq(safetensors_read(out, entry, 0, *n, NULL), 0);
-    return out;
-}
-
 /* The tensors of both are the same, or of run 0 those that it freezes alone. */
 static void check_tensors(const char *directory, const char *other, bool all)
 {
     const char *const directories[] = {directory, other};
-    struct safetensors files[2];
-    struct error err = {""};
+    struct outputs_tensors files[2];
     uint64_t n, n_other;
-    int fds[2];
 
-    for (int i = 0; i < 2; i++) {
-        fds[i] = open(print("%s/model.safetensors", directories[i]), O_RDONLY | O_CLOEXEC);
-        ck_assert_msg(safetensors_open(&files[i], fds[i], &err) == 0, "%s", err.text);
-    }
-    ck_assert_uint_gt(files[0].n_entries, 20);
-    for (size_t i = 0; i < files[0].n_entries; i++) {
-        const char *name = files[0].entries[i].name;
-        const float *a = read_tensor(&files[0], name, &n), *b = read_tensor(&files[1], name, &n_other);
+    for (int i = 0; i < 2; i++)
+        outputs_open_tensors(&files[i], directories[i], "model.safetensors");
+    ck_assert_uint_gt(files[0].file.n_entries, 20);
+    for (size_t i = 0; i < files[0].file.n_entries; i++) {
+        const char *name = files[0].file.entries[i].name;
+        const float *a = outputs_tensor(&files[0], name, &n), *b = outputs_tensor(&files[1], name, &n_other);
         const bool same = n == n_other && memcmp(a, b, n * sizeof *a) == 0;
         ck_assert_msg(same == (all || strstr(name, "wte.weight") || strstr(name, ".mlp.")), "%s", name);
     }
     for (int i = 0; i < 2; i++)
-        safetensors_close(&files[i]), close(fds[i]);
+        outputs_close_tensors(&files[i]);
 }
 
 /* From weights in bf16, which are those that training begins with. */

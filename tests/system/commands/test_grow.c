@@ -1,16 +1,13 @@
 /* eps train --grow as a user has it: what each tensor of the grown checkpoint is, how it trains on, what is refused. */
-#include "proto/model/safetensors.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define DATA "--data data.txt --batch 4 --seq 16 --device cpu --device-mem 8MiB "
 #define RATE "--lr 1e-3 --schedule constant --warmup 0 --weight-decay 0 "
@@ -47,37 +44,6 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 /* ---- checkpoints ---- */
 
-struct opened {
-    int fd;
-    struct safetensors tensors;
-};
-
-static void open_file(struct opened *f, const char *directory, const char *name)
-{
-    f->fd = open(processes_path(print("%s/%s", directory, name)), O_RDONLY);
-    ck_assert_int_ge(f->fd, 0);
-    ck_assert_int_eq(safetensors_open(&f->tensors, f->fd, NULL), 0);
-}
-
-static void close_file(struct opened *f)
-{
-    safetensors_close(&f->tensors);
-    close(f->fd);
-}
-
-static const float *read_tensor(const struct opened *f, const char *name, uint64_t *n)
-{
-    static float values[2][8192];
-    static unsigned turn;
-    const struct safetensors_entry *entry = safetensors_find(&f->tensors, name);
-    float *out = values[turn++ % 2];
-
-    ck_assert_msg(entry && entry->n <= COUNT(values[0]), "%s", name);
-    *n = entry->n;
-    ck_assert_int_eq(safetensors_read(out, entry, 0, *n, NULL), 0);
-    return out;
-}
-
 /* The block in a tensor's name, behind "h." or "layers."; -1: none. *at: where its number begins. */
 static int block_of(const char *name, const char **at)
 {
@@ -100,53 +66,53 @@ static const char *source_of(const char *name, int n, int n_added, bool *added)
 /* Every tensor of a grown file is the one that it copies, bit for bit; without_moments: zeros in added blocks. */
 static void check_copies(const char *grown, const char *from, const char *name, int n, int n_added, bool zeros)
 {
-    struct opened to, source;
+    struct outputs_tensors to, source;
     size_t n_copies = 0;
 
-    open_file(&to, grown, name);
-    open_file(&source, from, name);
-    for (size_t i = 0; i < to.tensors.n_entries; i++) {
-        const struct safetensors_entry *entry = &to.tensors.entries[i];
+    outputs_open_tensors(&to, grown, name);
+    outputs_open_tensors(&source, from, name);
+    for (size_t i = 0; i < to.file.n_entries; i++) {
+        const struct safetensors_entry *entry = &to.file.entries[i];
         uint64_t n_got, n_want;
         bool added;
         if (entry->type != SAFETENSORS_F32)
             continue;
         const char *copied = source_of(entry->name, n, n_added, &added);
-        const float *got = read_tensor(&to, entry->name, &n_got), *want = read_tensor(&source, copied, &n_want);
+        const float *got = outputs_tensor(&to, entry->name, &n_got), *want = outputs_tensor(&source, copied, &n_want);
         ck_assert_uint_eq(n_got, n_want);
         for (uint64_t k = 0; k < n_got; k++)
             ck_assert_msg(got[k] == (added && zeros ? 0 : want[k]), "%s", entry->name);
         n_copies += added;
     }
     ck_assert_uint_gt(n_copies, 0);
-    ck_assert_uint_eq(to.tensors.n_entries, source.tensors.n_entries + n_copies);
-    close_file(&to);
-    close_file(&source);
+    ck_assert_uint_eq(to.file.n_entries, source.file.n_entries + n_copies);
+    outputs_close_tensors(&to);
+    outputs_close_tensors(&source);
 }
 
 /* "updates" of a checkpoint: those of tensors in blocks from n on, and of all others. */
 static void check_updates(const char *step, int n, int64_t added, int64_t others)
 {
-    struct opened moments, weights;
+    struct outputs_tensors moments, weights;
     int64_t counts[200];
     size_t n_added = 0, n_found = 0;
 
-    open_file(&moments, step, "optimizer.safetensors");
-    open_file(&weights, step, "model.safetensors");
-    const struct safetensors_entry *entry = safetensors_find(&moments.tensors, "updates");
+    outputs_open_tensors(&moments, step, "optimizer.safetensors");
+    outputs_open_tensors(&weights, step, "model.safetensors");
+    const struct safetensors_entry *entry = safetensors_find(&moments.file, "updates");
     ck_assert(entry && entry->n <= COUNT(counts));
     ck_assert_int_eq(safetensors_read_counts(counts, entry, 0, entry->n, NULL), 0);
-    for (size_t i = 0; i < weights.tensors.n_entries; i++) {
+    for (size_t i = 0; i < weights.file.n_entries; i++) {
         const char *at;
-        n_added += block_of(weights.tensors.entries[i].name, &at) >= n;
+        n_added += block_of(weights.file.entries[i].name, &at) >= n;
     }
     for (uint64_t i = 0; i < entry->n; i++) {
         ck_assert(counts[i] == added || counts[i] == others);
         n_found += counts[i] == added;
     }
     ck_assert_uint_eq(n_found, added == others ? entry->n : n_added);
-    close_file(&moments);
-    close_file(&weights);
+    outputs_close_tensors(&moments);
+    outputs_close_tensors(&weights);
 }
 
 static const struct grown {
@@ -184,23 +150,23 @@ TEST_EACH(each_tensor_is_what_it_copies_and_trains_on, COUNT(cases))
  * begin with zeros, and not in those that have had three updates. */
 TEST(a_new_block_s_first_update_is_corrected_as_a_first_one)
 {
-    struct opened before, after;
+    struct outputs_tensors before, after;
     const double rate = 1e-3;
 
     expect("eps train --resume gpt2 --grow 2,moments=zero --out first --steps 4 --save-every 1 --keep 0", 0);
-    open_file(&before, "first/grown/step-3", "model.safetensors");
-    open_file(&after, "first/step-4", "model.safetensors");
+    outputs_open_tensors(&before, "first/grown/step-3", "model.safetensors");
+    outputs_open_tensors(&after, "first/step-4", "model.safetensors");
     for (int block = 0; block < 4; block++) {
         const char *name = print("transformer.h.%d.mlp.c_fc.weight", block);
         uint64_t n, n_rates = 0;
-        const float *old = read_tensor(&before, name, &n), *new = read_tensor(&after, name, &n);
+        const float *old = outputs_tensor(&before, name, &n), *new = outputs_tensor(&after, name, &n);
         for (uint64_t i = 0; i < n; i++)
             n_rates += fabs(fabs((double)(new[i] - old[i])) - rate) < 0.01 * rate;
         ck_assert_msg(block < 2 ? n_rates < n / 5 : n_rates > n * 9 / 10, "block %d: %ju of %ju", block,
                       (uintmax_t)n_rates, (uintmax_t)n);
     }
-    close_file(&before);
-    close_file(&after);
+    outputs_close_tensors(&before);
+    outputs_close_tensors(&after);
 }
 
 /* At any budget, stopped and resumed, by two workers: the same bits. */
