@@ -1,5 +1,6 @@
 #include "tests/kit/reference/reference.h"
 
+#include "tests/kit/reference/reference_approximate.h"
 #include "tests/kit/reference/reference_batch_norm.h"
 
 #include <math.h>
@@ -515,58 +516,6 @@ static void reduce_rows(const struct device_reduce_rows *op)
         ((double *)(void *)op->sum)[i % op->n] += ((const double *)op->x)[i / op->n * op->stride + i % op->n];
 }
 
-static void row_norms(const struct device_row_norms *op)
-{
-    for (size_t i = 0; i < op->m; i++) {
-        double *norm = (double *)(void *)op->norms + i, squares = 0;
-        for (size_t j = 0; j < op->n; j++)
-            squares += pow(((const double *)op->x)[i * op->stride + j], 2);
-        *norm = (op->multiply ? *norm : 1) * sqrt(squares);
-    }
-}
-
-static void gather_rows(const struct device_gather_rows *op)
-{
-    const double *weights = (const void *)op->weights;
-
-    for (size_t i = 0; i < op->m * op->n; i++)
-        ((double *)op->y)[i] = ((const double *)op->x)[op->chosen[i / op->n] * op->stride + i % op->n] *
-                               (weights ? weights[i / op->n] : 1);
-}
-
-/* The largest of 64 values that lie in n, rounded up to 8 bits of precision. */
-static double scale_of(const double *x, size_t first, size_t n)
-{
-    double largest = 0;
-    int exponent;
-
-    for (size_t i = first; i < n && i < first + 64; i++)
-        largest = fmax(largest, fabs(x[i]));
-    frexp(largest, &exponent);
-    return ldexp(ceil(ldexp(largest, 8 - exponent)), exponent - 8);
-}
-
-/* As its header says, except that its first product is rounded to fp32 here, too: else it would, once in many numbers,
- * fall on the other side of a whole one. */
-static void round_values(const struct device_round_values *op)
-{
-    const double most = op->bits == 8 ? 127 : 7;
-
-    for (size_t row = 0; row < op->n_rows; row++) {
-        double *x = (double *)op->x + row * op->n, scale = 0;
-        for (size_t i = 0; i < op->n; i++) {
-            const size_t in_block = i % 64;
-            uint32_t words[4];
-            scale = in_block == 0 ? scale_of(x, i, op->n) : scale;
-            random_quad(words, op->key, op->first_row + row, i / 64 * 8 + in_block % 32 / 4);
-            const uint32_t word = words[in_block % 4], half = in_block < 32 ? word & 0xffff : word >> 16;
-            const float scaled = (float)x[i] * ((float)(most * 65536) / (float)scale);
-            const double q = floor((nearbyint((double)scaled) + half) / 65536);
-            x[i] = scale == 0 ? 0 : fmax(-most, fmin(most, q)) * scale / most;
-        }
-    }
-}
-
 static void soft_cap(const struct device_soft_cap *op)
 {
     double *x = (double *)(void *)op->x;
@@ -633,11 +582,11 @@ void reference_run(const struct call *call)
     case CALL_reduce_rows:
         return reduce_rows(&call->reduce_rows);
     case CALL_row_norms:
-        return row_norms(&call->row_norms);
+        return reference_row_norms(&call->row_norms);
     case CALL_gather_rows:
-        return gather_rows(&call->gather_rows);
+        return reference_gather_rows(&call->gather_rows);
     case CALL_round_values:
-        return round_values(&call->round_values);
+        return reference_round_values(&call->round_values);
     case CALL_soft_cap:
         return soft_cap(&call->soft_cap);
     case CALL_zero:
