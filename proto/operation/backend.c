@@ -9,14 +9,16 @@ static uint64_t cpu_library_bytes(unsigned n_threads)
     return (uint64_t)n_threads * PLAN_CPU_PRODUCT_SCRATCH;
 }
 
-/* Each thread computes one head of one row at a time. */
+/* Each thread computes one head of one row at a time. Behind all threads' are a bias's gradients, head by head. */
 static uint64_t cpu_scratch_bytes(const struct plan_attention_sizes *sizes, unsigned n_threads)
 {
     const size_t n_keys = sizes->n_keys ? sizes->n_keys : sizes->n_tokens;
+    const size_t of_thread = plan_cpu_attention_scratch(sizes->n_tokens, n_keys, sizes->width / sizes->n_heads,
+                                                        sizes->n_kv_heads < sizes->n_heads);
+    const size_t distances = sizes->n_buckets ? 2 * plan_cpu_distances(sizes->n_tokens, n_keys) : 0;
+    const size_t of_heads = (sizes->n_rows * sizes->n_heads * sizes->n_buckets + 15) / 16 * 16;
 
-    return n_threads * sizeof(float) *
-           plan_cpu_attention_scratch(sizes->n_tokens, n_keys, sizes->width / sizes->n_heads,
-                                      sizes->n_kv_heads < sizes->n_heads);
+    return (n_threads * (of_thread + distances) + of_heads) * sizeof(float);
 }
 
 static uint64_t cpu_cache_bytes(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
@@ -45,7 +47,8 @@ static uint64_t cuda_library_bytes(unsigned n_threads)
 static uint64_t cuda_scratch_bytes(const struct plan_attention_sizes *sizes, unsigned n_threads)
 {
     (void)n_threads;
-    return plan_cuda_attention_scratch(sizes->n_rows, sizes->n_tokens, sizes->n_heads);
+    return plan_cuda_attention_scratch(sizes->n_rows, sizes->n_tokens, sizes->n_heads) +
+           plan_cuda_bias_scratch(sizes->n_rows, sizes->n_tokens, sizes->n_heads, sizes->n_buckets);
 }
 
 /* (2, n_heads, n_positions, head_width). */

@@ -16,6 +16,7 @@ struct plan_attention_sizes {
     size_t n_rows, n_tokens;
     size_t n_keys; /* keys of each row; 0: n_tokens */
     size_t n_heads, n_kv_heads, width;
+    size_t n_buckets; /* of a bias by distance; 0: there is none */
 };
 
 struct plan_backend {
@@ -80,6 +81,14 @@ static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t n_keys, 
     return forward > backward ? forward : backward;
 }
 
+/* With a bias by distance, what a thread has besides: a head's bias, and its gradient, of each distance in whole tiles. */
+static inline size_t plan_cpu_distances(size_t n_tokens, size_t n_keys)
+{
+    const size_t tile = PLAN_CPU_TILE;
+
+    return (n_tokens + tile - 1) / tile * tile + (n_keys + tile - 1) / tile * tile;
+}
+
 /* CUDA's memory outside the arena: a context with our kernels, estimated until measured; an allowance for what cuBLASLt
  * and cuDNN load on first use; cuBLASLt's workspace, which also stages copies from host memory that was not lent;
  * partial sums of kernels that sum over rows. */
@@ -99,6 +108,15 @@ enum { PLAN_CUDA_ROUNDING_BYTES = 1 << 20 };
 static inline uint64_t plan_cuda_attention_scratch(size_t n_rows, size_t n_tokens, size_t n_heads)
 {
     return ((uint64_t)n_rows * n_tokens * n_heads * 2 * sizeof(float) + 255) / 256 * 256;
+}
+
+/* With a bias by distance: the sums of its gradient over each tile of keys of each head. */
+enum { PLAN_CUDA_PLAIN_TILE = 64 };
+static inline uint64_t plan_cuda_bias_scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_buckets)
+{
+    const uint64_t tiles = (n_tokens + PLAN_CUDA_PLAIN_TILE - 1) / PLAN_CUDA_PLAIN_TILE;
+
+    return (n_rows * n_heads * tiles * n_buckets * sizeof(float) + 255) / 256 * 256;
 }
 
 /* The CPU's products are computed in tiles of at most HEIGHT x WIDTH, and along k in steps of at most DEPTH. Scratch

@@ -15,7 +15,13 @@ SUITE_LABELS(single, on_cuda_release, on_cudnn)
  * and more than queries by tiles, so many that the CPU's forward pass takes more scratch than backward; one query, and one
  * key, in heads of 1, as only there its gradient of 0 is exact. documents: those of each row in turn, of so many tokens,
  * the last one of the rest: of one token, that end with a tile, that begin in the tile after the queries', that cross
- * borders of tiles of 32, 64 and 128, that are shorter and longer than the window. */
+ * borders of tiles of 32, 64 and 128, that are shorter and longer than the window. buckets: of a bias, T5's and few. */
+static const struct device_buckets one_bucket = {1, false, {0}}, near_and_far = {4, true, {0, 1}},
+                                   t5_decoder = {32, false, {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                                             11, 12, 13, 14, 15, 16, 19, 21, 24, 27, 31,
+                                                             35, 40, 46, 52, 59, 67, 77, 87, 99, 113}},
+                                   t5_encoder = {32, true, {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91}};
+
 static const struct shape {
     size_t n_rows, n_tokens, n_heads, n_kv_heads, head_width;
     bool full;
@@ -23,6 +29,7 @@ static const struct shape {
     float p;
     bool is_prepared; /* a CUDA device computes it through cuDNN, where that is found and can */
     size_t documents[10];
+    const struct device_buckets *buckets;
 } shapes[] = {
     {1, 1, 1, 1, 1, .p = 0},
     {2, 1, 3, 3, 8, .p = 0.5f},
@@ -102,6 +109,14 @@ static const struct shape {
     {1, 200, 2, 2, 8, .full = true, .documents = {64, 10, 100}},
     {2, 330, 4, 2, 20, .full = true, .documents = {20, 5, 1, 1, 101, 40, 90}},
     {1, 260, 2, 2, 64, .full = true, .documents = {70, 130, 30}, .p = 0.2f},
+    {1, 1, 1, 1, 1, .buckets = &one_bucket},
+    {2, 5, 3, 3, 3, .full = true, .buckets = &near_and_far, .length = 4},
+    {2, 70, 2, 2, 8, .buckets = &t5_decoder, .p = 0.1f},
+    {1, 190, 2, 2, 64, .buckets = &t5_decoder},
+    {2, 130, 3, 3, 20, .full = true, .length = 64, .buckets = &t5_encoder, .p = 0.2f},
+    {1, 150, 2, 2, 64, .full = true, .buckets = &t5_encoder},
+    {1, 140, 2, 2, 12, .documents = {30, 70}, .buckets = &t5_decoder},
+    {1, 100, 1, 1, 17, .window = 20, .buckets = &near_and_far},
 };
 enum { N_CASES = COUNT(shapes) * NUMBER_TYPES, FIRST_ROW = 5 };
 
@@ -148,6 +163,9 @@ static struct attention attention_of(const struct shape *s, int type)
                                               .positions = s->documents[0] ? (void *)call_given : NULL,
                                               .kv = s->n_keys ? call_given : NULL,
                                               .n_keys = s->n_keys,
+                                              .bias = s->buckets ? (void *)call_given : NULL,
+                                              .bias_gradient = s->buckets ? (void *)call_given : NULL,
+                                              .buckets = s->buckets ? *s->buckets : (struct device_buckets){0},
                                               .scale = scale,
                                               .dropout = {s->p, key, FIRST_ROW}}};
     return t;
@@ -206,6 +224,7 @@ static void prepare(struct mirror *at, struct device_attention *op, const struct
     struct plan_attention_scratch scratch;
     char told[DEVICE_TOLD];
 
+    op->bias_gradient = NULL; /* forward has none */
     if (!((const struct attention *)test)->shape->is_prepared)
         return;
     plan_attention_lay_out(&scratch, backend_get()->attention, op->n_rows, op->n_tokens, op->n_heads, op->width);
@@ -228,6 +247,7 @@ static struct device_attention run_forward(struct mirror *at, struct call *call,
     prepare(at, &op, test);
     call->attention.scratch = op.scratch;
     at->ops->attention(at->dev, &op);
+    op.bias_gradient = call->attention.bias_gradient;
     return op;
 }
 
@@ -271,6 +291,12 @@ TEST_EACH(attention_is_the_formula, 2 * N_CASES)
     call_check(&t.test);
 }
 
+/* True of what rows share: the bias, and its gradient. */
+static bool is_of_all_rows(const struct call_array *array)
+{
+    return strncmp(array->name, "bias", 4) == 0;
+}
+
 /* A row computed by itself, at its place in the minibatch, equals the same row among others: by our own kernels, as a
  * library may divide its work as it likes. */
 TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
@@ -288,13 +314,15 @@ TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
     for (unsigned i = 0; i < all.test.work.n_arrays; i++) {
         const struct call_array *a = &all.test.work.arrays[i], *one = &alone.test.work.arrays[i];
         const size_t row = a->n / s->n_rows * call_type_bytes(a->type, all.test.type);
-        if (a->use & CALL_READ && !(a->use & CALL_FORWARD))
+        if (is_of_all_rows(a))
+            memcpy(call_get(one), call_get(a), a->n * sizeof(float));
+        else if (a->use & CALL_READ && !(a->use & CALL_FORWARD))
             memcpy(call_get(one), (char *)call_get(a) + (s->n_rows - 1) * row, row);
     }
     call_once(&all.test), call_once(&alone.test);
     for (unsigned i = 0; i < all.test.work.n_arrays; i++) {
         const struct call_array *gradient = &alone.test.work.arrays[i];
-        if (gradient->use & CALL_WRITTEN)
+        if (gradient->use & CALL_WRITTEN && !is_of_all_rows(gradient))
             ck_assert_mem_eq(call_get(gradient),
                              device_element(all.test.type, call_get(&all.test.work.arrays[i]),
                                             (s->n_rows - 1) * gradient->n),
@@ -330,12 +358,13 @@ static void copy_inputs(const struct call_test *to, const struct call_test *from
 {
     for (unsigned i = 0; i < from->work.n_arrays; i++) {
         const struct call_array *a = &from->work.arrays[i];
-        if (a->type == CALL_VALUES && a->use & CALL_READ && !(a->use & CALL_FORWARD))
-            memcpy(call_get(call_find(to, a->name)), call_get(a), a->n * number_bytes(from->type));
+        if ((a->type == CALL_VALUES || is_of_all_rows(a)) && a->use & CALL_READ && !(a->use & CALL_FORWARD))
+            memcpy(call_get(call_find(to, a->name)), call_get(a), a->n * call_type_bytes(a->type, from->type));
     }
 }
 
-/* Asserts that two calls wrote the same bits for tokens first .. end-1 of row 0. */
+/* Asserts that two calls wrote the same bits for tokens first .. end-1 of row 0, and of what rows share, if these are
+ * all its tokens. */
 static void check_tokens(const struct call_test *a, const struct call_test *b, size_t first, size_t end)
 {
     const struct device_attention *op = &a->host.attention;
@@ -343,6 +372,11 @@ static void check_tokens(const struct call_test *a, const struct call_test *b, s
     for (unsigned i = 0; i < a->work.n_arrays; i++) {
         const struct call_array *x = &a->work.arrays[i], *y = call_find(b, x->name);
         const size_t bytes = call_type_bytes(x->type, a->type);
+        if (is_of_all_rows(x)) {
+            if (x->use & CALL_WRITTEN && end - first == op->n_tokens)
+                ck_assert_mem_eq(call_get(x), call_get(y), x->n * bytes);
+            continue;
+        }
         /* one number for each head and token, or a token's values side by side */
         const size_t runs = x->type == CALL_FP32 ? op->n_heads : 1;
         const size_t columns = x->n / op->n_rows / op->n_tokens / runs;
@@ -447,7 +481,7 @@ TEST_EACH(keys_in_another_array_change_no_bit, N_CASES)
     const size_t rows = s->n_rows * s->n_tokens, width = one.test.call.attention.width;
     const size_t keys = 2 * s->n_kv_heads * s->head_width, columns[] = {0, width, keys};
 
-    if (!s->full || s->n_keys || s->documents[0] || !suits(s))
+    if (!s->full || s->n_keys || s->documents[0] || s->buckets || !suits(s))
         return;
     one.test.call.kind = CALL_attention_backward, one.test.before = run_both, one.test.prepare = draw_lengths;
     two = one;

@@ -6,7 +6,10 @@
  * sets of the first-level cache. Packed rows, scores, probabilities and their gradients are fp32.
  *
  * Documents of one row: a tile of queries runs over the tiles from the first that any of its queries sees to the last.
- * In tiles before or after a query's document its probabilities are 0, and sums stay as they are. */
+ * In tiles before or after a query's document its probabilities are 0, and sums stay as they are.
+ *
+ * A bias is looked up once per head for all distances. Its gradient is summed by distance, then by bucket, for each head
+ * of each row; and those over the rows, in their order. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/dropout.h"
 #include "device/cpu/kernels/math.h"
@@ -30,6 +33,9 @@ struct head {
     const value *q, *k, *v;
     float to_log2;  /* score * to_log2 is the exponent of 2 */
     float *scratch; /* this thread's */
+    /* With a bias, else NULL: what is added to the score of a key so many places after the query, before it is scaled;
+     * and the sum of the gradients of such scores. From -(n_tokens - 1) up. */
+    float *bias, *bias_gradient;
 };
 
 static size_t round_up(size_t n, size_t to)
@@ -41,6 +47,27 @@ static size_t round_up(size_t n, size_t to)
 static size_t group_of(const struct device_attention *op)
 {
     return op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+}
+
+/* Floats of scratch per thread. */
+static size_t thread_scratch(const struct device_attention *op)
+{
+    const size_t n_keys = device_attention_keys(op);
+
+    return plan_cpu_attention_scratch(op->n_tokens, n_keys, op->width / op->n_heads, group_of(op) > 1) +
+           (op->bias ? 2 * plan_cpu_distances(op->n_tokens, n_keys) : 0);
+}
+
+/* The distances' own scratch: the thread's last. */
+static void find_bias(struct head *head, unsigned thread)
+{
+    const struct device_attention *op = head->op;
+    const size_t n = plan_cpu_distances(op->n_tokens, head->n_keys), before = round_up(op->n_tokens, TILE);
+
+    head->bias = (float *)op->scratch + (thread + 1) * thread_scratch(op) - 2 * n + before;
+    head->bias_gradient = head->bias + n;
+    for (ptrdiff_t i = -(ptrdiff_t)before; i < (ptrdiff_t)(n - before); i++)
+        head->bias[i] = op->bias[device_bucket(&op->buckets, i) * op->n_heads + head->index] / op->scale;
 }
 
 static struct head find_head(const struct device_attention *op, size_t item, unsigned thread)
@@ -71,8 +98,7 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
         .k = k,
         .v = k + kv_width,
         .to_log2 = (float)((double)op->scale * 1.4426950408889634),
-        .scratch =
-            (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, n_keys, width, group_of(op) > 1),
+        .scratch = (float *)op->scratch + thread * thread_scratch(op),
     };
 }
 
@@ -235,6 +261,18 @@ static void draw_factors(const struct head *head, float factors[TILE], size_t qu
     dropout_factors(factors, first, TILE, dropout->first_row + head->row, dropout);
 }
 
+/* Adds the bias to the scores of a tile. */
+static void add_bias(const struct head *head, float *scores, size_t n, const size_t place[2])
+{
+    const bool diagonal = is_diagonal(head, place);
+
+    for (size_t i = 0; i < n; i++) {
+        const float *bias = head->bias + (ptrdiff_t)place[1] - (ptrdiff_t)(place[0] + i);
+        for (size_t j = 0; j < tile_columns(i, diagonal); j += VECTOR)
+            vec_store(scores + i * TILE + j, vec_load(scores + i * TILE + j) + vec_load(bias + j));
+    }
+}
+
 /* Running softmax of the queries of one tile, over the keys so far. */
 struct softmax {
     float max[TILE];
@@ -340,6 +378,8 @@ static void forward_tile(const struct head *head, const struct forward *at, size
         const bool diagonal = is_diagonal(head, place);
 
         tile_scores(head, at->scores, at->q, at->transposed + key * head->padded, n, diagonal);
+        if (head->bias)
+            add_bias(head, at->scores, n, place);
         update_max(&softmax, head, at->scores, n, place);
         exponentiate(&softmax, head, at->scores, n, place);
         if (key > begin)
@@ -439,6 +479,18 @@ static void softmax_backward(const struct head *head, const struct backward *at,
     }
 }
 
+/* Adds the gradients of a tile's scores, by distance. */
+static void add_bias_gradient(const struct head *head, const float *gradient, size_t n, const size_t place[2])
+{
+    const bool diagonal = is_diagonal(head, place);
+
+    for (size_t i = 0; i < n; i++) {
+        float *sum = head->bias_gradient + (ptrdiff_t)place[1] - (ptrdiff_t)(place[0] + i);
+        for (size_t j = 0; j < tile_columns(i, diagonal); j += VECTOR)
+            vec_store(sum + j, vec_load(sum + j) + vec_load(gradient + i * TILE + j));
+    }
+}
+
 static void backward_tile(const struct head *head, const struct backward *at, size_t query, size_t key)
 {
     const size_t place[2] = {query, key};
@@ -449,7 +501,11 @@ static void backward_tile(const struct head *head, const struct backward *at, si
 
     tile_scores(head, at->scores, q, at->k_transposed, n, diagonal);
     tile_scores(head, at->score_gradient, out_gradient, at->v_transposed, n, diagonal);
+    if (head->bias)
+        add_bias(head, at->scores, n, place);
     softmax_backward(head, at, n, place);
+    if (head->bias)
+        add_bias_gradient(head, at->score_gradient, n, place);
 
     sum.a = at->score_gradient, sum.a_row = TILE, sum.a_step = 1;
     sum.b = at->k, sum.c = at->q_gradient + query * head->padded;
@@ -504,21 +560,50 @@ static void backward_keys(const struct head *head, const struct backward *at, si
     }
 }
 
+static void begin_bias(struct head *head, unsigned thread)
+{
+    const size_t n = plan_cpu_distances(head->op->n_tokens, head->n_keys);
+
+    find_bias(head, thread);
+    memset(head->bias_gradient - round_up(head->op->n_tokens, TILE), 0, n * sizeof *head->bias_gradient);
+}
+
+/* Where the heads' gradients of the bias are: (n_rows, n_heads, buckets.n). */
+static float *bias_gradients(const struct device_attention *op, unsigned n_threads)
+{
+    return (float *)op->scratch + n_threads * thread_scratch(op);
+}
+
+/* The head's gradient of the bias, by bucket. Scores' gradients are those of the scaled scores, times the scale. */
+static void end_bias(const struct head *head, float *to)
+{
+    const struct device_attention *op = head->op;
+    const ptrdiff_t first = -(ptrdiff_t)round_up(op->n_tokens, TILE), end = (ptrdiff_t)round_up(head->n_keys, TILE);
+    double sums[DEVICE_BUCKETS] = {0};
+
+    for (ptrdiff_t i = first; i < end; i++)
+        sums[device_bucket(&op->buckets, i)] += (double)head->bias_gradient[i];
+    for (size_t b = 0; b < op->buckets.n; b++)
+        to[b] = (float)(sums[b] / (double)op->scale);
+}
+
 /* The heads that share their keys, from this one on. */
-static void backward_heads(const struct device_attention *op, size_t item, unsigned thread)
+static void backward_heads(const struct device_attention *op, size_t item, unsigned thread, float *bias_gradients)
 {
     const size_t group = group_of(op);
     const value *const keys = op->kv ? op->kv : op->qkv;
     value *const keys_gradient = op->kv ? op->kv_gradient : op->qkv_gradient;
 
     for (size_t i = 0; i < group; i++) {
-        const struct head head = find_head(op, item + i, thread);
+        struct head head = find_head(op, item + i, thread);
         const ptrdiff_t k = head.k - keys, q = head.q - (const value *)op->qkv;
         struct backward at = lay_out(&head);
         float *const k_gradient = at.k_gradient, *const v_gradient = at.v_gradient;
 
         at.is_next = i > 0;
         backward_prepare(&head, &at);
+        if (op->bias)
+            begin_bias(&head, thread);
         for (size_t key = 0; key < head.n_keys; key += TILE) {
             const size_t n = size_smaller(TILE, head.n_keys - key);
             value *to = keys_gradient + k + key * head.kv_stride;
@@ -532,15 +617,30 @@ static void backward_heads(const struct device_attention *op, size_t item, unsig
             }
         }
         unpack(&head, (value *)op->qkv_gradient + q, head.q_stride, at.q_gradient, head.n_tokens);
+        if (op->bias)
+            end_bias(&head, bias_gradients + (item + i) * op->buckets.n);
     }
+}
+
+/* Adds up all heads' gradients of the bias, row by row. */
+static void sum_bias(const struct device_attention *op, const float *of_heads)
+{
+    const size_t n = op->buckets.n;
+
+    for (size_t row = 0; row < op->n_rows; row++)
+        for (size_t h = 0; h < op->n_heads; h++, of_heads += n)
+            for (size_t b = 0; b < n; b++)
+                op->bias_gradient[b * op->n_heads + h] += of_heads[b];
 }
 
 void KERNEL_NAME(cpu_attention)(struct device *dev, const struct device_attention *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
-        const struct head head = find_head(op, item, cpu_thread());
+        struct head head = find_head(op, item, cpu_thread());
         device_count(dev->done);
+        if (op->bias)
+            find_bias(&head, cpu_thread());
         forward_head(&head);
     }
 }
@@ -550,6 +650,8 @@ void KERNEL_NAME(cpu_attention_backward)(struct device *dev, const struct device
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item += group_of(op)) {
         device_count(dev->done);
-        backward_heads(op, item, cpu_thread());
+        backward_heads(op, item, cpu_thread(), bias_gradients(op, dev->n_threads));
     }
+    if (op->bias_gradient)
+        sum_bias(op, bias_gradients(op, dev->n_threads));
 }

@@ -226,6 +226,8 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
             float top = max[i];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
+                if (K == ANY_SELF && a.op.bias)
+                    p[i][j] += bias_of(a, head, at, key + plain_column() + j);
                 p[i][j] = is_seen<K>(a, head, at, key + plain_column() + j, n_keys) ? p[i][j] : -INFINITY;
                 top = fmaxf(top, p[i][j]);
             }

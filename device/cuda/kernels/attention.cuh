@@ -23,6 +23,9 @@ struct attention {
     float kept_scale;        /* 1/(1-p) */
     float *delta;            /* scratch, (n_rows, n_heads, n_tokens): sum over the head of out * its gradient */
     float *log2_sum;         /* scratch, (n_rows, n_heads, n_tokens): log_sum_exp in powers of 2 */
+    /* Scratch, (n_rows, n_heads, tiles of keys, buckets.n): sums of the bias's gradient. */
+    float *bias_sums;
+    float to_score; /* a bias times this is added to a score before it is scaled */
 };
 
 inline attention attention_of(const struct device_attention *op)
@@ -44,6 +47,8 @@ inline attention attention_of(const struct device_attention *op)
     a.kept_scale = (float)(1 / (1 - (double)op->dropout.p));
     a.delta = (float *)op->scratch;
     a.log2_sum = a.delta + n;
+    a.bias_sums = a.delta + plan_cuda_attention_scratch(op->n_rows, op->n_tokens, op->n_heads) / sizeof(float);
+    a.to_score = 1 / op->scale;
     return a;
 }
 
@@ -53,7 +58,8 @@ inline bool attention_is_fast(const struct cuda_queue *q, const struct device_at
     const uintptr_t addresses =
         (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->out_gradient | (uintptr_t)op->qkv_gradient;
 
-    return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0 && !op->full;
+    return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0 && !op->full &&
+           !op->bias;
 }
 
 /* Which of the keys up to its own a query of a causal row sees: all; the last `window` of them; of these, those of its
@@ -83,7 +89,7 @@ inline kind kind_of(const attention &a)
 {
     if (a.op.kv)
         return CROSS;
-    return a.op.full || a.group > 1 || reach_of(a) != REACH_ALL ? ANY_SELF : OWN_CAUSAL;
+    return a.op.full || a.op.bias || a.group > 1 || reach_of(a) != REACH_ALL ? ANY_SELF : OWN_CAUSAL;
 }
 
 template <kind K> __device__ inline bool is_full(const attention &a)
@@ -185,6 +191,30 @@ template <kind K> __device__ inline bool is_seen(const attention &a, unsigned he
     if (is_full<K>(a))
         return key < n_keys;
     return key <= query && (K == OWN_CAUSAL || key + a.window > query);
+}
+
+/* The bucket of a key so many places after the query. */
+__device__ inline int bucket_of(const attention &a, int ahead)
+{
+    const struct device_buckets *buckets = &a.op.buckets;
+    const bool upper = buckets->both && ahead > 0;
+    const unsigned half = buckets->n / 2, distance = ahead <= 0 ? (unsigned)-ahead : upper ? (unsigned)ahead : 0;
+    unsigned low = 0, high = buckets->both ? half : buckets->n; /* the bucket is one of low .. high - 1 */
+
+    while (high - low > 1) {
+        const unsigned middle = (low + high) / 2;
+        if (buckets->starts[middle] <= distance)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (int)(low + (upper ? half : 0));
+}
+
+/* What is added to a score before it is scaled. */
+__device__ inline float bias_of(const attention &a, unsigned head, int query, int key)
+{
+    return a.op.bias[bucket_of(a, key - query) * a.n_heads + head % a.n_heads] * a.to_score;
 }
 
 /* One head's part of out or its gradient. */
@@ -364,6 +394,7 @@ enum { PLAIN = 64, PLAIN_STEP = 16, PLAIN_THREADS = 256, PLAIN_ROW = PLAIN + 4 }
 /* Shared memory: a few columns, or rows, of two factors; a tile with its columns as rows. */
 struct plain_room {
     float left[PLAIN_STEP][PLAIN_ROW], right[PLAIN_STEP][PLAIN_ROW], tile[PLAIN][PLAIN_ROW];
+    float by_bucket[DEVICE_BUCKETS]; /* a bias's gradient */
 };
 
 __device__ inline int plain_row()

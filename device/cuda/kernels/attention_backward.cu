@@ -228,6 +228,31 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                          gradient_of<fast_kind<OF_KEYS>::K, bf16>(a, head, VALUES), first + row, a.n_tokens);
 }
 
+/* Adds the gradients of a tile's scores, of keys from `key` on by queries from `query` on, to their buckets. A diagonal
+ * of the tile is one distance: a thread sums it, and another one sums a bucket's diagonals, each in order. */
+__device__ inline void add_bias_gradient(plain_room *room, const attention &a, const float g[4][4], int key, int query)
+{
+    const int number = (int)threadIdx.x, ahead = number - (PLAIN - 1); /* this thread's diagonal */
+    float *by_distance = &room->left[0][0];
+    int *bucket = (int *)&room->right[0][0];
+
+    __syncthreads();
+    for (int i = 0; i < 16; i++)
+        room->tile[plain_row() + i / 4][plain_column() + i % 4] = g[i / 4][i % 4];
+    __syncthreads();
+    if (ahead < PLAIN) {
+        float sum = 0;
+        for (int row = max(ahead, 0); row < min(PLAIN, PLAIN + ahead); row++)
+            sum += room->tile[row][row - ahead];
+        by_distance[number] = sum;
+        bucket[number] = bucket_of(a, key - query + ahead);
+    }
+    __syncthreads();
+    if (number < (int)a.op.buckets.n)
+        for (int i = 0; i < 2 * PLAIN - 1; i++)
+            room->by_bucket[number] += bucket[i] == number ? by_distance[i] : 0;
+}
+
 /* Any head width and any keys, as attend_plain of attention.cu. The block that holds keys runs over the heads that
  * share them, one after another. */
 template <typename T, kind K, bool OF_KEYS, bool DROPS>
@@ -248,8 +273,11 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
                         ? min(row_end, documents_end<PLAIN>(a, from, begin, first + PLAIN - 1))
                         : row_end;
     plain_room *room = shared_memory<plain_room>();
+    const bool sums_bias = OF_KEYS && K == ANY_SELF && a.op.bias_gradient && column == 0;
     float sums[2][4][4] = {}, scale[4], kept_scale[4];
 
+    if (sums_bias && threadIdx.x < DEVICE_BUCKETS)
+        room->by_bucket[threadIdx.x] = 0;
     for (unsigned member = 0; member < group; member++) {
         const unsigned head = from + member;
         const sides<T, K, OF_KEYS> sides(a, head);
@@ -265,22 +293,43 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
                 const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
                 const size_t number = (size_t)head * a.n_tokens + query;
                 const bool takes_part = is_seen<K>(a, head, query, key, n_keys) && query < a.n_tokens;
+                if (K == ANY_SELF && a.op.bias)
+                    p[i / 4][i % 4] += bias_of(a, head, query, key);
                 const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
                 const float factor = !DROPS ? 1 : takes_part && is_kept<K>(a, head, query, key) ? a.kept_scale : 0;
 
                 p[i / 4][i % 4] = x * factor;
                 g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) : 0;
             }
+            if (sums_bias)
+                add_bias_gradient(room, a, g, first, other);
             plain_add<K, !OF_KEYS>(sums[0], room, a, g, sides.coming[0], other, column);
             if (OF_KEYS)
                 plain_add<K, !OF_KEYS>(sums[1], room, a, p, sides.coming[1], other, column);
         }
     }
+    if (sums_bias && threadIdx.x < a.op.buckets.n)
+        a.bias_sums[((size_t)from * n_tiles + tile) * a.op.buckets.n + threadIdx.x] = room->by_bucket[threadIdx.x];
     for (int i = 0; i < 4; i++)
         scale[i] = a.op.scale, kept_scale[i] = 1;
     plain_store<K, OF_KEYS>(gradient_of<K, T>(a, from, OF_KEYS ? KEYS : QUERIES), a, first, column, sums[0], scale);
     if (OF_KEYS)
         plain_store<K, OF_KEYS>(gradient_of<K, T>(a, from, VALUES), a, first, column, sums[1], kept_scale);
+}
+
+/* The bias's gradient += the sums of all rows, and of their tiles, in order; a block for each bucket, a thread for each
+ * head. */
+__global__ void sum_bias(const attention a, unsigned n_tiles)
+{
+    const unsigned bucket = blockIdx.x, n = a.op.buckets.n;
+
+    for (unsigned h = threadIdx.x; h < a.n_heads; h += blockDim.x) {
+        float sum = 0;
+        for (size_t row = 0; row < a.op.n_rows; row++)
+            for (unsigned tile = 0; tile < n_tiles; tile++)
+                sum += a.bias_sums[((row * a.n_heads + h) * n_tiles + tile) * n + bucket];
+        a.op.bias_gradient[bucket * a.n_heads + h] += sum;
+    }
 }
 
 template <typename T, int GROUP> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
@@ -365,5 +414,9 @@ extern "C" cudaError_t cuda_attention_backward(const struct cuda_queue *q, const
 
     if (rc == cudaSuccess)
         rc = launch_gradient<true>(q, a);
-    return rc == cudaSuccess ? launch_gradient<false>(q, a) : rc;
+    if (rc == cudaSuccess)
+        rc = launch_gradient<false>(q, a);
+    if (rc != cudaSuccess || !op->bias_gradient)
+        return rc;
+    return launch(sum_bias, dim3(op->buckets.n), 128, 0, q->stream, a, (unsigned)((op->n_tokens + PLAIN - 1) / PLAIN));
 }

@@ -36,6 +36,11 @@ static struct call_extent out_of(const struct device_attention *op)
     return call_all(op->n_rows * op->n_tokens * op->width);
 }
 
+static struct call_extent bias_of(const struct device_attention *op)
+{
+    return call_all(op->buckets.n * op->n_heads);
+}
+
 static void describe(struct call_work *out, struct device_attention *op, unsigned use_of_out, unsigned use_of_sums)
 {
     const struct plan_attention_sizes sizes = {.n_rows = op->n_rows,
@@ -43,13 +48,15 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
                                                .n_keys = device_attention_keys(op),
                                                .n_heads = op->n_heads,
                                                .n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads),
-                                               .width = op->width};
+                                               .width = op->width,
+                                               .n_buckets = op->bias ? op->buckets.n : 0};
 
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, qkv_of(op));
     call_add_array(out, "kv", &op->kv, CALL_VALUES, CALL_READ | CALL_OPTIONAL, kv_of(op));
     call_add_array(out, "lengths", &op->lengths, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(op->n_rows));
     call_add_array(out, "positions", &op->positions, CALL_WORDS, CALL_READ | CALL_OPTIONAL,
                    call_all(op->n_rows * op->n_tokens));
+    call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, bias_of(op));
     call_add_array(out, "out", &op->out, CALL_VALUES, use_of_out, out_of(op));
     call_add_array(out, "log_sum_exp", &op->log_sum_exp, CALL_FP32, use_of_sums,
                    call_all(op->n_rows * op->n_tokens * op->n_heads));
@@ -74,6 +81,8 @@ void device_attention_backward_describe(struct call_work *out, struct device_att
     call_add_array(out, "qkv_gradient", &op->qkv_gradient, CALL_VALUES, CALL_WRITTEN, qkv_of(op));
     if (op->kv)
         call_add_array(out, "kv_gradient", &op->kv_gradient, CALL_VALUES, CALL_WRITTEN, kv_of(op));
+    call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, CALL_READ | CALL_WRITTEN | CALL_OPTIONAL,
+                   bias_of(op));
 }
 
 /* Keys that all queries of the call see together: the first ones all keys up to their own, later ones a window. */

@@ -9,11 +9,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { DEVICE_BUCKETS = 64 };
+
+/* Buckets of distances between a query and a key: T5's relative positions - Raffel et al., arXiv:1910.10683, section
+ * 2.1. The buckets of one direction are runs of distances, from 0 up. */
+struct device_buckets {
+    uint32_t n; /* of both directions together, at most DEVICE_BUCKETS */
+    bool both;  /* keys after the query have the upper half of the buckets; else they are at distance 0 */
+    uint32_t starts[DEVICE_BUCKETS]; /* (n, or n/2 with both) the least distance of each, ascending from 0 */
+};
+
 /* Attention over n_rows sequences of n_tokens, heads side by side. Queries, keys and values are columns of one buffer
  * qkv: first `width` columns of queries, head h at h*width/n_heads; then keys, then values, n_kv_heads heads of the
  * same width each. With `kv`, cross attention: qkv holds queries alone, and each query sees all n_keys keys of its row
  * in kv. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie et al.,
- * arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao et al.,
+ * arXiv:2305.13245. Scores are scaled by `scale`; with `bias`, a number
+ * by head and by the distance from query to key is added. Tiled: no score matrix is stored. Flash attention - Dao et al.,
  * arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums gradients of shared keys and values head by head.
  *
  * With positions, tiles of queries and keys that share no document are left out, so a row costs about what its
@@ -28,15 +39,18 @@ struct device_attention {
     /* (n_rows*n_tokens), on the device: each token's index in its document, where the documents of a row follow each
      * other; a query sees keys of its own document alone. NULL: a row is one document. Not with kv or lengths */
     const uint32_t *positions;
-    float scale;              /* > 0 */
-    const void *qkv;          /* (n_rows*n_tokens, width + 2*kv_width); with kv (n_rows*n_tokens, width) */
-    const void *kv;           /* (n_rows*n_keys, 2*kv_width): keys, then values. NULL: self-attention. Needs `full` */
-    size_t n_keys;            /* keys of each row, at least 1, with kv; n_tokens without */
+    float scale;       /* > 0 */
+    const void *qkv;   /* (n_rows*n_tokens, width + 2*kv_width); with kv (n_rows*n_tokens, width) */
+    const void *kv;    /* (n_rows*n_keys, 2*kv_width): keys, then values. NULL: self-attention. Needs `full` */
+    size_t n_keys;     /* keys of each row, at least 1, with kv; n_tokens without */
+    const float *bias; /* (buckets.n, n_heads): added to scores. NULL: none. Not with kv or shared keys */
+    struct device_buckets buckets;
     void *out;                /* (n_rows*n_tokens, width): written forward, read backward */
     float *log_sum_exp;       /* (n_rows, n_heads, n_tokens): written forward, read backward */
     const void *out_gradient; /* (n_rows*n_tokens, width), backward */
     void *qkv_gradient;       /* shaped as qkv, backward, overwritten */
     void *kv_gradient;        /* shaped as kv, backward, overwritten */
+    float *bias_gradient;     /* shaped as bias, backward, added to; NULL: it is not wanted */
     void *scratch; /* scratch_bytes() of proto/operation/backend.h; or, backward, of proto/operation/attention_way.h */
     struct device_dropout dropout; /* drops probabilities: element (head*n_tokens + query)*n_keys + key of a row */
 };
@@ -62,6 +76,24 @@ static inline size_t device_kv_heads(size_t n_heads, size_t n_kv_heads)
     return n_kv_heads ? n_kv_heads : n_heads;
 }
 
+/* Buckets of one direction. */
+static inline uint32_t device_buckets_of_direction(const struct device_buckets *buckets)
+{
+    return buckets->both ? buckets->n / 2 : buckets->n;
+}
+
+/* The bucket of a key so many places after the query. */
+static inline uint32_t device_bucket(const struct device_buckets *buckets, ptrdiff_t ahead)
+{
+    const bool upper = buckets->both && ahead > 0;
+    const size_t distance = ahead <= 0 ? (size_t)-ahead : upper ? (size_t)ahead : 0;
+    uint32_t bucket = device_buckets_of_direction(buckets) - 1;
+
+    while (buckets->starts[bucket] > distance)
+        bucket--;
+    return bucket + (upper ? buckets->n / 2 : 0);
+}
+
 /* Columns of keys, or of values. */
 static inline size_t device_kv_width(size_t n_heads, size_t n_kv_heads, size_t width)
 {
@@ -73,6 +105,7 @@ static inline size_t device_attention_keys(const struct device_attention *op)
 {
     assert(!op->kv || (op->full && op->n_keys > 0));
     assert(!op->positions || (!op->kv && !op->lengths));
+    assert(!op->bias || (!op->kv && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads));
     return op->kv ? op->n_keys : op->n_tokens;
 }
 

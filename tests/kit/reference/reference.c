@@ -226,6 +226,20 @@ static struct view view_of(const struct device_attention *op, size_t number)
                          .row = row};
 }
 
+/* The element of the bias for a key, by T5's own words: half of the buckets for each direction, if there are both. */
+static size_t bias_of(const struct device_attention *op, const struct view *view, size_t key)
+{
+    const size_t query = view->number % op->n_tokens, head = view->number / op->n_tokens % op->n_heads;
+    const struct device_buckets *buckets = &op->buckets;
+    const size_t n = buckets->both ? buckets->n / 2 : buckets->n, distance = query > key ? query - key : key - query;
+    size_t bucket = 0;
+
+    for (size_t i = 0; i < n && (key <= query || buckets->both); i++)
+        if (buckets->starts[i] <= distance)
+            bucket = i;
+    return (bucket + (buckets->both && key > query ? n : 0)) * op->n_heads + head;
+}
+
 /* Probabilities p (n_keys) of the keys that are seen; returns the log of the sum of exponentials. */
 static double probabilities(double *p, const struct view *view, const struct device_attention *op)
 {
@@ -236,6 +250,8 @@ static double probabilities(double *p, const struct view *view, const struct dev
         p[key] = 0;
         for (size_t d = 0; d < view->head_width; d++)
             p[key] += (double)op->scale * q[d] * kv[view->k + key * view->stride + d];
+        if (op->bias)
+            p[key] += ((const double *)(const void *)op->bias)[bias_of(op, view, key)];
         max = fmax(max, p[key]);
     }
     for (size_t key = view->from; key < view->to; key++)
@@ -289,6 +305,8 @@ static void query_backward(const struct view *view, const struct device_attentio
     }
     for (size_t d = 0; d < view->head_width; d++)
         mean += out[d] * dy[d];
+    for (size_t key = view->from; key < view->to && op->bias; key++)
+        ((double *)(void *)op->bias_gradient)[bias_of(op, view, key)] += p[key] * (g[key] - mean);
     for (size_t key = view->from; key < view->to; key++)
         for (size_t d = 0; d < view->head_width; d++) {
             const double ds = p[key] * (g[key] - mean) * (double)op->scale;
