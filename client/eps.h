@@ -218,6 +218,7 @@ struct eps_eval_options {
     double wait; /* as in eps_train_options; without model, for the daemon and its run */
     const char *programs;
     uint32_t batch, seq; /* 0: chosen */
+    uint32_t source_seq; /* as in eps_train_options */
     /* Tokens from one sequence's begin to the next one's; 0: seq. With fewer, sequences overlap, and a token is predicted
      * from at least seq - stride tokens before it: what transformers calls the perplexity of fixed-length models, with a
      * max_length of seq + 1 and this stride. Not for masked tokens. */

@@ -65,6 +65,7 @@ struct eps_train_options {
     uint64_t steps; /* resolved: set, and epochs is not */
     double epochs;
     uint32_t batch, seq, microbatch, parts;
+    uint32_t source_seq; /* of an encoder-decoder: those of seq that are the source; must be unset for other models */
 
     double lr, min_lr;
     enum eps_schedule schedule;

@@ -20,7 +20,7 @@ struct eps_error; /* eps.h */
 /* Activations that a block keeps for the backward pass: "all", "nothing", or the operations whose results they are, as
  * "attn.c_attn, attention". */
 struct eps_kept {
-    char names[192];
+    char names[288];
 };
 
 /* Blocks that can keep the same activations. In most models these are all blocks. */

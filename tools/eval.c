@@ -225,6 +225,8 @@ int command_eval(int argc, char **argv)
          "sequences per batch; default: about 16 Ki tokens; for a classifier 32 rows"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
          "tokens per sequence; default: the model's positions, at most 1024; for a classifier the longest row"},
+        {"--source-seq", "N", ARGUMENT_COUNT, &options.source_seq,
+         "of an encoder-decoder: tokens of each --seq that are the source; default: the longest source's, at most 512"},
         {"--stride", "N", ARGUMENT_COUNT, &options.stride,
          "tokens from one sequence's begin to the next one's; default: --seq. Fewer predict each token from more "
          "tokens before it, and take longer"},

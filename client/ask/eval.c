@@ -48,8 +48,12 @@ static int open_data(struct eval *e, struct error *err)
     const struct eps_eval_options *o = &e->options;
     const struct model_config *config = &e->forward.model.config;
     const struct client_watch *watch = &e->forward.link.watches[1];
-    const struct client_source_rules rules = {
-        .separator = o->separator, .train_on = o->train_on, .long_rows = o->long_rows, .seq = o->seq, .watch = watch};
+    const struct client_source_rules rules = {.separator = o->separator,
+                                              .train_on = o->train_on,
+                                              .long_rows = o->long_rows,
+                                              .seq = o->seq,
+                                              .source_seq = o->source_seq,
+                                              .watch = watch};
     const struct client_source_ops *kind = client_source_kind(config);
     const bool undecided = kind == &client_source_text && (o->train_on || o->long_rows || o->pack),
                predicts = e->events->on_prediction;
@@ -84,6 +88,9 @@ static int resolve(struct eval *e, struct error *err)
         o->seq = e->facts.seq ? e->facts.seq : n_positions < 1024 ? n_positions : 1024;
     if (o->seq > n_positions)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, n_positions);
+    if (o->source_seq > 0 && e->facts.source == 0)
+        return error_set(err, -EDOM, "--source-seq %u is for encoder-decoders, whose rows have a source: leave it out",
+                         o->source_seq);
     if (o->stride == 0)
         o->stride = o->seq;
     if (o->stride > o->seq)
@@ -121,6 +128,7 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
                                                .packs = client_source_packs(e->source),
                                                .batch = e->options.batch,
                                                .seq = e->options.seq,
+                                               .source = e->facts.source,
                                                .n_parts = 1},
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,

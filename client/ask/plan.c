@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27, MANY_ROWS = 1 << 30 };
+enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27, MANY_ROWS = 1 << 30, DEFAULT_SEQ = 1024 };
 
 /* A model with its options and the memory available. */
 struct question {
@@ -138,12 +138,21 @@ static uint64_t default_budget(const struct question *q, uint32_t n_workers)
     return q->backend->takes_turns ? plan_default_budget(q->backend, q->available, n_workers) : UINT64_MAX;
 }
 
+/* Of an encoder-decoder, whose data are not known, half of the row. */
+static uint32_t source_of(const struct question *q, const struct eps_train_options *in)
+{
+    if (!model_has_source(&q->config))
+        return 0;
+    return in->source_seq ? in->source_seq : (in->seq ? in->seq : DEFAULT_SEQ) / 2;
+}
+
 static int resolve(struct question *q, const struct eps_train_options *in, struct error *err)
 {
     const struct client_facts facts = {.n_positions = q->config.n_positions,
                                        .masked = q->config.family->masked && !q->task,
                                        .pairs = !isnan(in->dpo_beta),
                                        .whole = q->task != EPS_TASK_DEFAULT,
+                                       .source = source_of(q, in),
                                        .task = q->task,
                                        .n_rows = MANY_ROWS,
                                        .longest = UINT32_MAX,
@@ -545,6 +554,9 @@ int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, 
 
     if (!rc)
         rc = check(&q, &err);
+    if (!rc && model_has_source(&q.config))
+        rc = error_set(&err, -EDOM, "--find-depth is for models of one stack of blocks, and a %s model has two",
+                       q.config.family->model_type);
     if (!rc && options->freeze)
         rc = error_set(&err, -EDOM, "--find-depth does not go with --freeze, whose patterns name tensors of one depth");
     if (!rc && (*n_layers = find_most(&q, MOST_LAYERS, fits_depth)) == 0)

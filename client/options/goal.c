@@ -48,8 +48,13 @@ int client_options_model(struct model *out, const struct model_config *config, c
 {
     struct client_approximation allowed;
     const char *freeze = o->freeze;
-    int rc = model_init(out, config, err);
+    struct model_config divided = *config;
+    int rc = 0;
 
+    if (o->source_seq > 0 && o->seq > 0 && model_divide_rows(&divided, o->source_seq, o->seq, NULL))
+        return error_set(err, -EDOM, "--source-seq %u leaves no room for a target in --seq %u, which is that of both",
+                         o->source_seq, o->seq);
+    rc = model_init(out, &divided, err);
     if (!rc && freeze && strlen(freeze) >= MODEL_FREEZE_BYTES)
         return error_set(err, -EDOM, "--freeze: patterns of %zu characters are more than %d: choose wider patterns",
                          strlen(freeze), MODEL_FREEZE_BYTES - 1);
@@ -83,5 +88,6 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .sampling = allowed.sampling,
                               .batch = o->batch,
                               .seq = o->seq,
+                              .source = o->source_seq,
                               .n_parts = o->parts};
 }

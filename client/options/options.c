@@ -297,6 +297,10 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
                  : facts->whole ? rows_seq(facts)
                                 : o->seq;
     }
+    if (o->source_seq > 0 && facts->source == 0)
+        return error_set(err, -EDOM, "--source-seq %u is for encoder-decoders, whose rows have a source: leave it out",
+                         o->source_seq);
+    o->source_seq = facts->source;
     if (o->seq > facts->n_positions)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, facts->n_positions);
     return 0;

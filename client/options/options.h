@@ -48,6 +48,7 @@ struct client_facts {
     bool flows;             /* then: each step has all its rows, if need be from the next epoch; */
     enum eps_task task;     /* then: the model is a classifier; */
     uint32_t seq;           /* chosen if none is given; 0: the longest row's; */
+    uint32_t source;        /* tokens of it that are a source; 0: there is none; */
     uint32_t n_rows;        /* rows to train on; */
     uint32_t longest;       /* tokens of the longest row; */
     uint32_t least;         /* the least seq that all rows have room in */

@@ -208,6 +208,14 @@ static const struct eps_option rows[] = {
               "conversations that at most 1024. Longer rows are cut",
      .plan = "tokens per sequence; default: the model's positions, at most 1024. With --task: tokens of the longest "
              "row; default: the model's positions"},
+    {.name = "--source-seq",
+     .value = "N",
+     .kind = EPS_OPTION_COUNT,
+     .offset = AT(source_seq),
+     .key = 45,
+     .train = "of an encoder-decoder: tokens of each --seq that are the source, the others the target; default: the "
+              "longest source's, at most 512. Rows are padded to the longest of their batch, in this proportion",
+     .plan = "of an encoder-decoder: tokens of each --seq that are the source; default: half of them"},
     {.name = "--microbatch",
      .value = "N|auto",
      .kind = EPS_OPTION_AUTO,

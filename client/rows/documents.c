@@ -64,7 +64,8 @@ struct reading {
     XXH3_state_t *hash;
     const struct client_data_file *file;
     uint32_t file_number, line;
-    bool pairs;
+    struct client_tokenizer *tokenizer;
+    int (*take)(struct reading *r, json_t *object, struct error *err);
 };
 
 static int make_room(struct client_documents *d, struct error *err)
@@ -126,6 +127,11 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
     case CLIENT_LAYOUT_PREFERENCE:
         return error_set(err, -EINVAL,
                          "it is a preference, and other data of this run are not: train on preferences alone");
+    case CLIENT_LAYOUT_TARGET:
+        return error_set(
+            err, -EINVAL,
+            "it has a \"source\" and a \"target\", which are for encoder-decoders: for this model name them "
+            "\"prompt\" and \"completion\"");
     case CLIENT_LAYOUT_NONE:
         break;
     }
@@ -157,6 +163,54 @@ static int take_preference(struct reading *r, json_t *object, struct error *err)
     return rc;
 }
 
+/* Appends a text with what the tokenizer puts around it, and the token that ends it. */
+static int add_side(struct client_tokens *tokens, struct client_tokenizer *tokenizer, const json_t *text,
+                    struct error *err)
+{
+    const uint32_t end = client_tokenizer_end(tokenizer), *added;
+    size_t n, used;
+
+    added = client_tokenizer_begins(tokenizer, &n);
+    int rc = client_tokens_add(tokens, added, n, err);
+    if (!rc)
+        rc = client_tokenizer_encode(tokens, &used, tokenizer, json_string_value(text), json_string_length(text), true,
+                                     err);
+    added = client_tokenizer_ends(tokenizer, &n);
+    if (!rc)
+        rc = client_tokens_add(tokens, added, n, err);
+    if (!rc && end != CLIENT_NO_TOKEN && (tokens->n == 0 || tokens->ids[tokens->n - 1] != end))
+        rc = client_tokens_add(tokens, &end, 1, err);
+    return rc;
+}
+
+/* A source and its target; or a prompt and its completion. */
+static int take_target(struct reading *r, json_t *object, struct error *err)
+{
+    const enum client_layout layout = client_layout_of(object);
+    const bool prompts = layout == CLIENT_LAYOUT_PROMPT;
+    const json_t *source = json_object_get(object, prompts ? "prompt" : "source"),
+                 *target = json_object_get(object, prompts ? "completion" : "target");
+    struct client_tokens tokens = {0};
+    int rc = 0;
+
+    if (!prompts && layout != CLIENT_LAYOUT_TARGET)
+        return error_set(err, -EINVAL, "no object with \"source\" and \"target\", both texts");
+    if (json_string_length(source) == 0 || json_string_length(target) == 0)
+        return error_set(err, -EINVAL, "its %s is empty", json_string_length(source) ? "target" : "source");
+    rc = add_side(&tokens, r->tokenizer, source, err);
+    const size_t n_source = tokens.n;
+    if (!rc)
+        rc = add_side(&tokens, r->tokenizer, target, err);
+    if (!rc && (n_source == 0 || tokens.n == n_source))
+        rc = error_set(err, -EINVAL, "its %s is no token", n_source ? "target" : "source");
+    for (size_t i = n_source; !rc && i < tokens.n; i++)
+        tokens.ids[i] |= CLIENT_TOKEN_TRAINED;
+    if (!rc)
+        rc = add_document(r, tokens.ids, tokens.n, err);
+    free(tokens.ids);
+    return rc;
+}
+
 static int on_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
 {
     struct reading *r = user;
@@ -168,7 +222,7 @@ static int on_line(void *user, const char *line, size_t n, uint64_t number, stru
     r->line = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
     json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
     const int rc = json_is_object(object)
-                       ? (r->pairs ? take_preference : take_object)(r, object, err)
+                       ? r->take(r, object, err)
                        : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);
     json_decref(object);
     r->documents->n_lines++;
@@ -191,8 +245,10 @@ static int read_file(struct reading *r, struct client_data_file *file, struct er
     if (!rc && file->kind != CLIENT_DATA_LINES)
         rc = error_set(
             err, -EINVAL,
-            "%s: it has no lines of JSON, and another file has conversations, which are rows of their own: give "
-            "its texts as .jsonl, each as {\"text\": \"...\"}",
+            r->take == take_target
+                ? "%s: it has no lines of JSON: give rows as .jsonl, each as {\"source\": \"...\", \"target\": \"...\"}"
+                : "%s: it has no lines of JSON, and another file has conversations, which are rows of their own: give "
+                  "its texts as .jsonl, each as {\"text\": \"...\"}",
             file->path);
     if (!rc)
         rc = client_data_each_line(&r->pass, file, on_line, r, err);
@@ -210,7 +266,10 @@ int client_documents_read(struct client_documents *out, struct client_data *data
     struct reading r = {.documents = out,
                         .pass = {.data = data, .rules = &watched, .hash = hash, .end = CLIENT_NO_TOKEN},
                         .hash = hash,
-                        .pairs = rules->pairs};
+                        .tokenizer = rules->tokenizer,
+                        .take = rules->pairs     ? take_preference
+                                : rules->targets ? take_target
+                                                 : take_object};
     int rc = hash ? client_conversations_open(&r.conversations, rules->tokenizer, rules->side, rules->train_on, err)
                   : error_set(err, -ENOMEM, "out of memory");
 

@@ -35,7 +35,8 @@ struct client_documents_rules {
     enum eps_train_on train_on;         /* resolved */
     bool weighted;                      /* files may have weights */
     bool pairs;                         /* lines are preferences: document 2k is chosen, and 2k + 1 rejected */
-    const struct client_watch *watch;   /* as in client_data_rules */
+    bool targets; /* lines are sources with targets: a document is the one, not trained, and then the other */
+    const struct client_watch *watch; /* as in client_data_rules */
 };
 
 enum client_documents_kind { CLIENT_NO_DOCUMENTS, CLIENT_DOCUMENTS, CLIENT_DOCUMENT_PAIRS };

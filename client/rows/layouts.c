@@ -26,6 +26,8 @@ enum client_layout client_layout_of(const json_t *object)
         return CLIENT_LAYOUT_PROMPT;
     if (json_is_array(prompt) && json_is_array(completion))
         return CLIENT_LAYOUT_CONVERSATION;
+    if (json_is_string(json_object_get(object, "source")) && json_is_string(json_object_get(object, "target")))
+        return CLIENT_LAYOUT_TARGET;
     return json_is_string(json_object_get(object, "text")) ? CLIENT_LAYOUT_TEXT : CLIENT_LAYOUT_NONE;
 }
 

@@ -6,6 +6,8 @@
  *   {"instruction", "input", "output"}                   alpaca's; "system" and "history" if it has them
  *   {"prompt": text, "completion": text}                 a prompt with a completion
  *   {"text": text}                                       a text
+ *   {"source": text, "target": text}                     what an encoder-decoder reads, and what it says of it; so is a
+ *                                                        prompt with a completion
  *   {"prompt", "chosen", "rejected"}                     a preference: two completions of one prompt, each a text or each
  *                                                        messages. Without a prompt of messages, it is the messages that
  *                                                        chosen and rejected begin with alike
@@ -24,7 +26,8 @@ enum client_layout {
     CLIENT_LAYOUT_TEXT,
     CLIENT_LAYOUT_PROMPT,
     CLIENT_LAYOUT_CONVERSATION,
-    CLIENT_LAYOUT_PREFERENCE
+    CLIENT_LAYOUT_PREFERENCE,
+    CLIENT_LAYOUT_TARGET
 };
 
 enum client_layout client_layout_of(const json_t *object);

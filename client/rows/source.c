@@ -22,9 +22,10 @@ _Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an
 
 const struct client_source_ops *client_source_kind(const struct model_config *config)
 {
-    return config->n_labels > 0     ? &client_source_labelled
-           : config->family->masked ? &client_source_masked
-                                    : &client_source_text;
+    return config->n_labels > 0       ? &client_source_labelled
+           : config->family->masked   ? &client_source_masked
+           : model_has_source(config) ? &client_source_targets
+                                      : &client_source_text;
 }
 
 int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,

@@ -7,6 +7,7 @@
  *   conversations  a document (client/rows/documents.h)        ids, labels              client/rows/source_conversations.c
  *   packed         several documents                           ids, labels, positions   the same
  *   preferences    one of two texts, one of which was chosen   ids, labels, references  client/rows/source_preferences.c
+ *   targets        a source and its target                     ids, labels, rows        client/rows/source_targets.c
  *
  * A source whose rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each
  * (struct plan_data, proto/plan/memory/data.h).
@@ -95,7 +96,7 @@ struct client_source_rules {
     bool unlabelled;                  /* likewise */
     enum eps_train_on train_on;       /* of conversations, as are those below; default: answers */
     enum eps_long long_rows;          /* default: cut */
-    uint32_t seq;                     /* 0: as in client_source_facts */
+    uint32_t seq, source_seq;         /* 0: as in client_source_facts */
     uint64_t seed;                    /* that held-out rows are drawn by, and packed ones */
     enum eps_order order;             /* of packed rows; default: shuffled */
     const struct client_watch *watch; /* may be NULL */
@@ -109,6 +110,7 @@ struct client_source_facts {
     bool flows;         /* each step has all its rows, from the next epoch if need be; else an epoch's last has fewer */
     enum eps_task task; /* EPS_TASK_DEFAULT: they predict tokens */
     uint32_t seq;       /* to be chosen if no other is asked for; 0: the longest row's */
+    uint32_t source;    /* tokens of it that are a source; 0: there is none */
     uint32_t n_rows;    /* to train on */
     uint32_t longest;   /* tokens of the longest row */
     uint32_t least;     /* the least seq that all rows have room in */
@@ -211,7 +213,7 @@ struct client_source_ops {
     void (*close)(struct client_source *source);
 };
 extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled,
-    client_source_conversations, client_source_packed, client_source_preferences;
+    client_source_conversations, client_source_packed, client_source_preferences, client_source_targets;
 
 /* The kind of source that a model takes its rows from, if they are not conversations. */
 const struct client_source_ops *client_source_kind(const struct model_config *config);

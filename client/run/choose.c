@@ -36,6 +36,7 @@ static int read_rows(struct client_run *run, const struct eps_train_options *in,
                                               .train_on = in->train_on,
                                               .long_rows = in->long_rows,
                                               .seq = in->seq,
+                                              .source_seq = in->source_seq,
                                               .seed = in->seed == UINT64_MAX ? 0 : in->seed,
                                               .order = in->order,
                                               .watch = watch};

@@ -224,6 +224,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .flows = rows.flows,
         .task = rows.task,
         .seq = rows.seq,
+        .source = rows.source,
         .n_rows = rows.n_rows,
         .longest = rows.longest,
         .least = rows.least,

@@ -108,7 +108,7 @@ static int check_plan(const struct compute *c, struct error *err)
 }
 
 /* Reads the daemon's config text by this process's own rules: copies it first, then checks the copy. */
-static int read_config(struct model_config *out, int fd, uint32_t n, struct error *err)
+static int read_config(struct model_config *out, int fd, uint32_t n, const struct plan_goal *goal, struct error *err)
 {
     char *text = malloc(n);
     int rc = text ? 0 : error_set(err, -ENOMEM, "out of memory");
@@ -117,6 +117,8 @@ static int read_config(struct model_config *out, int fd, uint32_t n, struct erro
         rc = error_set(err, -EPROTO, "config.json came without its %" PRIu32 " bytes", n);
     if (!rc && (rc = model_config_parse(out, text, n, err)))
         error_prefix(err, "config.json");
+    if (!rc)
+        rc = model_divide_rows(out, goal->source, goal->seq, err);
     free(text);
     return rc;
 }
@@ -244,7 +246,7 @@ static void on_assign(struct compute *c, const struct mail *mail)
     if (mail->n_fds != n_fds || m->assign.n_slots > LINK_MAX_SLOTS)
         rc = error_set(&err, -EPROTO, "an assignment that cannot be");
     if (!rc)
-        rc = read_config(&config, mail->fds[CONFIG_FD], m->assign.config_bytes, &err);
+        rc = read_config(&config, mail->fds[CONFIG_FD], m->assign.config_bytes, &m->assign.goal, &err);
     if (!rc)
         rc = claim(c, &config, &err);
     if (!rc)

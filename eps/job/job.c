@@ -74,6 +74,8 @@ static int size_up(struct job *job, struct error *err)
     int rc = model_config_parse(&config, job->config.base, job->config_bytes, err);
 
     if (!rc)
+        rc = model_divide_rows(&config, job_goal(job)->source, job_goal(job)->seq, err);
+    if (!rc)
         rc = model_init(&job->model, &config, err);
     if (!rc)
         rc = model_freeze(&job->model, job->request.job.freeze,

@@ -23,6 +23,10 @@ enum random_site {
     RANDOM_MASKS, /* masked tokens (client/data/masks.h); unit 0: training, 1: evaluation; quad: position in the row */
     RANDOM_DROPOUT_CLASSIFIER_INPUT,
     RANDOM_DROPOUT_CLASSIFIER,
+    RANDOM_DROPOUT_MLP, /* between an MLP's two maps */
+    RANDOM_DROPOUT_CROSS_ATTENTION,
+    RANDOM_DROPOUT_RESIDUAL_CROSS_ATTENTION,
+    RANDOM_DROPOUT_NORM, /* what the last norm made */
     /* Of an operation; plus the number of its first tensor in its program, so nothing lies between these. */
     RANDOM_DROPOUT_ADAPTER = 256, /* an adapter's input */
     RANDOM_ROWS = 512, /* rows that stand for all (proto/operation/call/sample.h); quad: half the index of the choice */

@@ -130,7 +130,7 @@ static void write_block(struct program *p, const struct model_config *c, uint32_
         .n_kv_heads = d->n_kv_heads,
         .window = window,
         .scale = 1 / sqrtf((float)d->score_width),
-        .dropout = {d->dropout_attention, RANDOM_DROPOUT_ATTENTION},
+        .dropout = {.p = d->dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
     };
     const struct program_head_norm_options head_norm = {.epsilon = c->norm_epsilon,
                                                         .n_heads = c->n_heads,

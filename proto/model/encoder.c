@@ -77,7 +77,7 @@ static struct program_linear_options linear_of(const struct model_config *c)
 
 static struct program_dropout dropout_of(const struct model_config *c, enum random_site site)
 {
-    return (struct program_dropout){c->encoder.dropout_hidden, site};
+    return (struct program_dropout){.p = c->encoder.dropout_hidden, .site = site};
 }
 
 void encoder_write_embedding(struct program *p, const struct model_config *c)
@@ -101,7 +101,7 @@ void encoder_write_block(struct program *p, const struct model_config *c)
         .n_heads = c->n_heads,
         .full = true,
         .scale = 1 / sqrtf((float)(c->width / c->n_heads)),
-        .dropout = {c->encoder.dropout_attention, RANDOM_DROPOUT_ATTENTION},
+        .dropout = {.p = c->encoder.dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
     };
     const struct program_dropout after_attention = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
     const struct program_dropout after_mlp = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_MLP);
@@ -131,8 +131,8 @@ void encoder_write_classifier(struct program *p, const struct model_config *c, c
 {
     const struct program_linear_options linear = linear_of(c);
     const float drop = c->encoder.dropout_classifier;
-    const struct program_dropout before = {names->drops_input ? drop : 0, RANDOM_DROPOUT_CLASSIFIER_INPUT};
-    const struct program_dropout after = {drop, RANDOM_DROPOUT_CLASSIFIER};
+    const struct program_dropout before = {.p = names->drops_input ? drop : 0, .site = RANDOM_DROPOUT_CLASSIFIER_INPUT};
+    const struct program_dropout after = {.p = drop, .site = RANDOM_DROPOUT_CLASSIFIER};
     const int x = program_drop(p, program_begin(p, c->width), &before);
     const int t = program_activation(p, program_linear(p, x, names->dense, c->width, &linear), MODEL_TANH);
 

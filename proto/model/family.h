@@ -74,8 +74,8 @@ struct family_table {
 struct family_layer {
     enum model_layer_kind kind; /* MODEL_BLOCK: n_layers blocks in all; or MODEL_SINGLE */
     const char *name;           /* the unit's: "h.%u" in block %u, "ln_f"; NULL: the end */
-    /* A block's tensors are named by the block's first layer, a dot and the program's name; a single layer's by the
-     * program's name alone. The prefix precedes both, unless a single layer is `bare`. */
+    /* A block's tensors are named by the block's first layer, or by a layer whose name has no number, a dot and the
+     * program's name; a single layer's by the program's name alone. The prefix precedes both, unless a single layer is `bare`. */
     bool bare;
     bool goes_on; /* belongs to the block of the row before */
     void (*write)(struct program *program, const struct model_config *config);
@@ -120,8 +120,12 @@ struct family {
     const struct family_layer *layers; /* from the bottom up */
     /* The kind of this block, numbered from 0 in the order of `layers`. NULL: there is one kind. */
     uint32_t (*kind_of_block)(const struct model_config *config, uint32_t index);
-    /* Elements (tokens) of a row in the family's domain PROGRAM_OWN + own. NULL: it has none. */
-    uint32_t (*own_domain)(const struct model_config *config, uint32_t own);
+    /* The number in a block's name. NULL: its index. */
+    uint32_t (*number_of_block)(const struct model_config *config, uint32_t index);
+    /* The family's domain PROGRAM_OWN + own. NULL: it has none. */
+    struct program_own (*own_domain)(const struct model_config *config, uint32_t own);
+    /* A row is a source, which the encoder reads, and its target, of which the decoder predicts each token. */
+    bool has_source;
     const char *logits; /* the head's table if it is not tied: "lm_head"; without the prefix */
     /* Dropout of the embedding's sum. NULL: none. */
     struct program_dropout (*embedding_dropout)(const struct model_config *config);

@@ -125,6 +125,31 @@ struct model_kind model_kind_of_block(const struct model *m, uint32_t index)
     return kind;
 }
 
+uint32_t model_block_number(const struct model *m, uint32_t index)
+{
+    const struct family *family = m->config.family;
+
+    return family->number_of_block ? family->number_of_block(&m->config, index) : index;
+}
+
+bool model_has_source(const struct model_config *config)
+{
+    return config->family->has_source;
+}
+
+int model_divide_rows(struct model_config *config, uint32_t source, uint32_t row, struct error *err)
+{
+    if (!model_has_source(config) && source == 0)
+        return 0;
+    if (!model_has_source(config))
+        return error_set(err, -EINVAL, "a %s model has no encoder that reads a source", config->family->model_type);
+    if (source < 1 || source >= row)
+        return error_set(err, -EINVAL, "rows of %u tokens cannot begin with a source of %u and have a target", row,
+                         source);
+    config->source = source, config->row = row;
+    return 0;
+}
+
 /* The class of a program's blocks: a new one, if it is like none so far. */
 static uint32_t class_of(struct model *m, const struct model_program *program)
 {
@@ -159,9 +184,9 @@ static void classify(struct model *m)
 static void count_taken(struct model *m, const struct program *p)
 {
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
-        const uint32_t end =
-            op->kind == &operation_take ? op->take.first + program_row_elements(p, op->outputs[0], 0) : 0;
-        m->least_tokens = m->least_tokens < end ? end : m->least_tokens;
+        const uint32_t least =
+            op->kind == &operation_take ? program_own_least(&p->own[op->take.domain - PROGRAM_OWN]) : 0;
+        m->least_tokens = m->least_tokens < least ? least : m->least_tokens;
     }
 }
 
@@ -174,7 +199,7 @@ static void write_program(struct model *m, struct model_program *p,
     if (m->config.adapter.rank > 0)
         model_adapt_program(&p->program, &m->config.adapter);
     for (uint32_t own = 0; family->own_domain && own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
-        p->program.n_own[own] = family->own_domain(&m->config, own);
+        p->program.own[own] = family->own_domain(&m->config, own);
     model_complete_program(p);
     count_taken(m, &p->program);
 }
@@ -356,10 +381,14 @@ static void add_block(struct model *m, uint32_t index)
     const struct model_kind kind = model_kind_of_block(m, index);
     char block[24], in_front[40];
 
-    snprintf(block, sizeof block, layers_of(m)[kind.first].name, index);
-    snprintf(in_front, sizeof in_front, "%s%s.", m->config.family->prefix, block);
-    for (uint32_t part = 0; part < kind.n; part++)
+    for (uint32_t part = 0; part < kind.n; part++) {
+        const char *name = layers_of(m)[kind.first + part].name;
+        if (part == 0 || !strchr(name, '%')) {
+            snprintf(block, sizeof block, name, model_block_number(m, index));
+            snprintf(in_front, sizeof in_front, "%s%s.", m->config.family->prefix, block);
+        }
         add_layer(m, MODEL_BLOCK, index, part, kind.first + part, in_front);
+    }
 }
 
 static void add_embedding(struct model *m)
@@ -545,6 +574,22 @@ uint64_t model_zero_row(const struct model *model, uint32_t tensor)
             return table->first - 1;
     }
     return MODEL_NO_ROW;
+}
+
+uint32_t model_predicted(const struct model *model, uint32_t n_tokens)
+{
+    const struct model_edges *head = &model->layers[model->n_layers - 1].edges;
+    const struct model_shape *stream = &model->values.shapes[model->values.of[head->reads[0]].shape];
+
+    return stream->domain == PROGRAM_TOKENS ? n_tokens : program_own_elements(&stream->own, n_tokens);
+}
+
+uint32_t model_first_predicted(const struct model *model, uint32_t n_tokens)
+{
+    const struct model_edges *head = &model->layers[model->n_layers - 1].edges;
+    const struct model_shape *stream = &model->values.shapes[model->values.of[head->reads[0]].shape];
+
+    return stream->domain == PROGRAM_TOKENS ? 0 : program_own_first(&stream->own, n_tokens);
 }
 
 uint32_t model_first_above_blocks(const struct model *model)

@@ -24,6 +24,7 @@
 #include "proto/model/encoder.h"
 #include "proto/model/gpt2.h"
 #include "proto/model/safetensors.h"
+#include "proto/model/t5.h"
 #include "proto/model/values.h"
 #include "proto/operation/schedule.h"
 
@@ -45,10 +46,15 @@ struct model_config {
     bool has_padding;        /* the input does not train the row of token `padding` in the table of tokens */
     uint32_t padding;        /* a token, if has_padding */
     struct model_adapter adapter;
-    union { /* the family's own numbers: only its own file reads them */
+    /* Of an encoder-decoder: a row is divided into `row` parts, of which the first `source` are its source, and the others
+     * its target (model_divide_rows); else 0. */
+    uint32_t source, row;
+    uint32_t start; /* of an encoder-decoder: the token before a target's first */
+    union {         /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;
         struct encoder_config encoder;
+        struct t5_config t5;
     };
 };
 
@@ -59,7 +65,7 @@ static inline uint32_t model_outputs(const struct model_config *config)
 }
 
 struct model_tensor {
-    char name[64];     /* "transformer.h.0.attn.c_attn.weight" */
+    char name[80];     /* "transformer.h.0.attn.c_attn.weight" */
     uint32_t n_dims;   /* 1 or 2 */
     uint64_t shape[2]; /* rows, columns; a vector is (n), shape[1] = 1 */
     uint64_t n;        /* elements */
@@ -281,6 +287,24 @@ struct model_base model_base_of(enum form base, enum number_type precision);
 /* Has blocks keep their activations in this number of bits, 8 or 4 (program_compress); 0: as they are. Called once, after
  * model_init. */
 void model_compress(struct model *model, unsigned bits);
+
+/* True for an encoder-decoder: a row is a source and its target, one behind the other. */
+bool model_has_source(const struct model_config *config);
+
+/* Has rows of `row` tokens begin with `source` tokens of source, and shorter ones in proportion; of a model that has
+ * none, nothing changes. Before model_init. -EINVAL with a sentence: not 1 <= source < row, or of a model without a
+ * source it is not 0. */
+int model_divide_rows(struct model_config *config, uint32_t source, uint32_t row, struct error *err);
+
+/* Of each row of n_tokens, the first token that has a prediction, and how many have one. */
+uint32_t model_first_predicted(const struct model *model, uint32_t n_tokens);
+uint32_t model_predicted(const struct model *model, uint32_t n_tokens);
+
+/* True if rows have lengths of their own on the device: a classifier's, or those of their sources. */
+static inline bool model_has_lengths(const struct model_config *config)
+{
+    return config->n_labels > 0 || model_has_source(config);
+}
 
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
  * without the family's prefix, separated by commas; NULL or "": none but those of the base of an adapter. Called once,

@@ -11,6 +11,9 @@ struct model_kind {
 
 struct model_kind model_kind_of_block(const struct model *model, uint32_t index);
 
+/* The number in a block's name. */
+uint32_t model_block_number(const struct model *model, uint32_t index);
+
 /* A tensor's name without the family's prefix, if it has one. Borrowed. */
 const char *model_without_prefix(const struct model *model, const char *name);
 

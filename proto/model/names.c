@@ -60,7 +60,7 @@ const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *mode
         layer->kind == MODEL_HEAD ? model_logits_name(model) : model->embedding.tables[index % MODEL_TABLES].name;
 
     if (layer->kind == MODEL_BLOCK)
-        snprintf(out, MODEL_NAME_BYTES, layer->name, index);
+        snprintf(out, MODEL_NAME_BYTES, layer->name, model_block_number(model, index));
     else if (layer->kind == MODEL_SINGLE)
         snprintf(out, MODEL_NAME_BYTES, "%s", layer->name);
     else if (piece->n_rows < model->tensors[piece->tensor].shape[0])

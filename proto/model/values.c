@@ -40,12 +40,17 @@ static void set_name(struct scope *scope, const char *name, uint32_t value)
     *known = value;
 }
 
+static bool is_as_large(const struct model_shape *a, const struct model_shape *b)
+{
+    return a->domain == b->domain && a->columns == b->columns && a->own.first == b->own.first && a->own.n == b->own.n &&
+           a->own.of == b->own.of;
+}
+
 static uint32_t add_shape(struct model_values *values, struct model_shape shape)
 {
     for (uint32_t i = 0; i < values->n_shapes; i++) {
         const struct model_shape *s = &values->shapes[i];
-        if (s->domain == shape.domain && s->n_own == shape.n_own && s->columns == shape.columns &&
-            s->wide == shape.wide && s->by_part == shape.by_part)
+        if (is_as_large(s, &shape) && s->wide == shape.wide && s->by_part == shape.by_part)
             return i;
     }
     assert(values->n_shapes < MODEL_SHAPES);
@@ -59,7 +64,8 @@ static struct model_shape shape_of(const struct program *p, int value, bool wide
     const struct program_value *v = &p->values[value];
 
     return (struct model_shape){.domain = v->domain,
-                                .n_own = v->domain >= PROGRAM_OWN ? p->n_own[v->domain - PROGRAM_OWN] : 0,
+                                .own = v->domain >= PROGRAM_OWN ? p->own[v->domain - PROGRAM_OWN]
+                                                                : (struct program_own){0},
                                 .columns = v->columns,
                                 .wide = wide || v->type == PROGRAM_STATISTIC};
 }
@@ -89,7 +95,7 @@ static void read_value(struct model *m, struct scope *scope, uint32_t layer, str
     assert(value);
     struct model_value *v = &m->values.of[*value];
     const struct model_shape *s = &m->values.shapes[v->shape];
-    assert(s->domain == shape.domain && s->n_own == shape.n_own && s->columns == shape.columns);
+    assert(is_as_large(s, &shape));
     v->top = layer;
     v->n_readers++;
     edges->reads[edges->n_reads++] = *value;
@@ -132,6 +138,17 @@ static void bind_program(struct model *m, struct scope *scope, uint32_t layer, s
     }
 }
 
+/* What the head reads: the stream, in any domain of tokens. */
+static struct model_shape predicted_shape(const struct model *m, struct scope *scope)
+{
+    const struct model_shape *written = &m->values.shapes[m->values.of[*find_name(scope, "")].shape];
+    struct model_shape shape = stream_shape(m);
+
+    assert(written->domain == PROGRAM_TOKENS || written->domain >= PROGRAM_OWN);
+    shape.domain = written->domain, shape.own = written->own;
+    return shape;
+}
+
 static void bind_layers(struct model *m)
 {
     struct scope scope = {0};
@@ -149,7 +166,7 @@ static void bind_layers(struct model *m)
                 bind_program(m, &scope, l, &layer->finish, &layer->program->finish->program, true);
             break;
         case MODEL_HEAD:
-            read_value(m, &scope, l, &layer->edges, "", stream_shape(m));
+            read_value(m, &scope, l, &layer->edges, "", predicted_shape(m, &scope));
             if (find_name(&scope, PROGRAM_LOGIT_BIAS))
                 read_value(m, &scope, l, &layer->edges, PROGRAM_LOGIT_BIAS, bias_shape(m));
             break;
@@ -262,7 +279,7 @@ static struct model_shape gradient_shape(const struct model_values *values, cons
     const struct model_shape *shape = &values->shapes[v->shape];
 
     return (struct model_shape){.domain = shape->domain,
-                                .n_own = shape->n_own,
+                                .own = shape->own,
                                 .columns = shape->columns,
                                 .wide = v->n_readers > 1 || model_is_small(shape),
                                 .by_part = shape->domain == PROGRAM_PART};

@@ -30,7 +30,8 @@ enum {
 
 /* How large values are. */
 struct model_shape {
-    uint32_t domain, n_own; /* domain: PROGRAM_...; n_own: elements of a row if the domain is the family's own */
+    uint32_t domain;        /* PROGRAM_... */
+    struct program_own own; /* if the domain is the family's own */
     uint32_t columns;
     bool wide;    /* fp32; else of the device's type */
     bool by_part; /* each part has its own: PART values, unless made of tensors alone, and their gradients */

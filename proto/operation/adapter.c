@@ -130,7 +130,7 @@ void program_adapt(struct program *p, const struct program_adaptation *how)
     int values[PROGRAM_VALUES];
 
     program_init(p);
-    memcpy(p->n_own, from.n_own, sizeof p->n_own);
+    memcpy(p->own, from.own, sizeof p->own);
     memcpy(p->numbers, from.numbers, sizeof p->numbers);
     p->n_numbers = from.n_numbers;
     for (int i = 0; i < from.n_inputs; i++) {

@@ -2,10 +2,13 @@
 
 #include "proto/operation/operation.h"
 #include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
 
 #include <assert.h>
 
-int program_attention(struct program *p, int qkv, const struct program_attention_options *attention)
+enum { QKV, BIAS, NONE = -1 }; /* inputs */
+
+static int append(struct program *p, int qkv, int bias, const struct program_attention_options *attention)
 {
     const uint32_t n_kv_heads = attention->n_kv_heads ? attention->n_kv_heads : attention->n_heads;
     const uint32_t n_heads = attention->n_heads, head_width = p->values[qkv].columns / (n_heads + 2 * n_kv_heads);
@@ -16,9 +19,39 @@ int program_attention(struct program *p, int qkv, const struct program_attention
     op->attention = *attention;
     op->attention.n_kv_heads = n_kv_heads;
     program_add_input(p, op, qkv);
+    if (bias != NONE)
+        program_add_input(p, op, bias);
     const int a = program_add_output(p, op, PROGRAM_VALUE, n_heads * head_width);
     program_add_output(p, op, PROGRAM_STATISTIC, n_heads);
     return a;
+}
+
+int program_attention(struct program *p, int qkv, const struct program_attention_options *attention)
+{
+    assert(attention->buckets.n == 0);
+    return append(p, qkv, NONE, attention);
+}
+
+int program_biased_attention(struct program *p, int qkv, int bias, const struct program_attention_options *attention)
+{
+    assert(p->values[bias].domain == PROGRAM_PART);
+    assert(p->values[bias].columns == attention->buckets.n * attention->n_heads);
+    return append(p, qkv, bias, attention);
+}
+
+static bool is_biased(const struct program_operation *op)
+{
+    return op->n_inputs > BIAS;
+}
+
+static void differentiate(struct schedule_builder *b, int operation)
+{
+    struct schedule_step *step = schedule_begin_derivative(b, operation);
+
+    schedule_write_gradient(b, step, QKV);
+    if (is_biased(&b->program->operations[operation]))
+        schedule_write_other_gradient(b, step);
+    schedule_end_step(b);
 }
 
 uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention)
@@ -31,7 +64,8 @@ enum plan_attention operation_attention_way(const struct program_attention_optio
 {
     const bool slides = attention->window > 0 && attention->window < setting->n_tokens;
     const bool suits = setting->trains && setting->type == NUMBER_BF16 && attention->dropout.p == 0 &&
-                       attention->n_kv_heads == attention->n_heads && !attention->full && !slides && !setting->packs;
+                       attention->n_kv_heads == attention->n_heads && !attention->full && !slides && !setting->packs &&
+                       attention->buckets.n == 0;
 
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
 }
@@ -48,7 +82,8 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
                                                                         .n_tokens = n_tokens,
                                                                         .n_heads = n_heads,
                                                                         .n_kv_heads = op->attention.n_kv_heads,
-                                                                        .width = width},
+                                                                        .width = width,
+                                                                        .n_buckets = op->attention.buckets.n},
                                          s->n_threads);
     plan_attention_lay_out(&scratch, s->attention, s->n_rows, n_tokens, n_heads, width);
     return scratch.bytes;
@@ -67,16 +102,19 @@ struct device_attention operation_attention_call(const struct operation_run *r, 
         .n_kv_heads = how->n_kv_heads,
         .full = how->full,
         .window = how->window,
-        .lengths = r->program->values[op->inputs[0]].domain == PROGRAM_TOKENS ? r->lengths : NULL,
+        .lengths = how->full ? r->lengths : NULL,
         .positions = operation_positions(r, op->inputs[0]),
         .width = operation_columns(r, op->outputs[0]),
         .scale = how->scale_by_layer ? how->scale / (float)(r->layer + 1) : how->scale,
-        .qkv = r->at[step->inputs[0]],
+        .qkv = r->at[step->inputs[QKV]],
+        .bias = is_biased(op) ? r->at[step->inputs[BIAS]] : NULL,
+        .buckets = how->buckets,
         .out = r->at[step->outputs[0]],
         .log_sum_exp = r->at[step->outputs[1]],
         .scratch = r->at[step->scratch],
         .out_gradient = backward ? r->at[step->y_gradient] : NULL,
         .qkv_gradient = backward ? r->at[step->x_gradient] : NULL,
+        .bias_gradient = backward && is_biased(op) ? r->at[step->other_gradient] : NULL,
         .dropout = operation_dropout_of(r, &how->dropout),
     };
 }
@@ -115,8 +153,9 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 }
 
 const struct operation operation_attention = {.name = "attention",
-                                              .reads_inputs = OPERATION_FIRST,
+                                              .reads_inputs = OPERATION_FIRST | OPERATION_SECOND,
                                               .reads_outputs = OPERATION_FIRST | OPERATION_SECOND,
                                               .aligned = true,
+                                              .differentiate = differentiate,
                                               .scratch = scratch,
                                               .run = run};

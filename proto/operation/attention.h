@@ -3,6 +3,7 @@
 #define PROTO_OPERATION_ATTENTION_H
 
 #include "proto/operation/attention_way.h"
+#include "proto/operation/call/attention.h"
 #include "proto/operation/dropout.h"
 
 struct operation_run;
@@ -19,21 +20,23 @@ struct program_attention_options {
     float scale;         /* factor on scores */
     bool scale_by_layer; /* scores are multiplied by 1/(layer + 1) too */
     struct program_dropout dropout;
+    struct device_buckets buckets; /* of the bias, if there is one */
 };
 
 /* qkv: the columns of all heads' queries, then keys, then values. */
 int program_attention(struct program *p, int qkv, const struct program_attention_options *attention);
 
+/* The same; bias, of domain PART, (buckets.n, n_heads): added to scores by the distance from query to key. */
+int program_biased_attention(struct program *p, int qkv, int bias, const struct program_attention_options *attention);
+
 /* Columns of the keys that attention reads, or of the values. */
 uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention);
 
 /* How this device computes attention's gradient for supported shapes (proto/operation/attention_way.h): by our kernels
- * if cuDNN cannot, values are fp32, rows are packed, or attention has dropout, shared keys or a window shorter than a
- * row. */
+ * if cuDNN cannot, values are fp32, rows are packed, or attention has a bias, dropout, shared keys or a window shorter
+ * than a row. */
 enum plan_attention operation_attention_way(const struct program_attention_options *attention,
                                             const struct operation_setting *setting);
-
-struct device_attention;
 
 /* The device's call for a step of attention; backward: with the gradients. */
 struct device_attention operation_attention_call(const struct operation_run *r, const struct schedule_step *step);

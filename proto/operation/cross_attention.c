@@ -56,6 +56,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
         .n_heads = op->cross_attention.n_heads,
         .n_kv_heads = op->cross_attention.n_kv_heads,
         .full = true,
+        .lengths = r->lengths,
         .width = operation_columns(r, op->outputs[0]),
         .scale = op->cross_attention.scale,
         .qkv = r->at[step->inputs[0]],

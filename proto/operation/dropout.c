@@ -7,7 +7,7 @@
 
 int program_drop(struct program *p, int x, const struct program_dropout *dropout)
 {
-    if (dropout->p == 0)
+    if (dropout->p == 0 && (dropout->scale == 0 || dropout->scale == 1))
         return x;
     struct program_operation *op = program_append(p, &operation_dropout);
     op->dropout = *dropout;

@@ -9,9 +9,10 @@ struct program;
 struct program_dropout {
     float p;
     enum random_site site;
+    float scale; /* factor on what is kept; 0: 1 */
 };
 
-/* No other operation may read x. p = 0: returns x. */
+/* No other operation may read x. p = 0 without a scale: returns x. */
 int program_drop(struct program *p, int x, const struct program_dropout *dropout);
 
 #endif

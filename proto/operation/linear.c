@@ -23,7 +23,8 @@ int program_linears(struct program *p, int x, const struct program_part *parts, 
                            (struct program_tensor){.rows = linear->out_in ? out : in,
                                                    .columns = linear->out_in ? in : out,
                                                    .init = MODEL_INIT_NORMAL,
-                                                   .deviation = linear->deviation});
+                                                   .deviation = i == 0 && linear->first > 0 ? linear->first
+                                                                                            : linear->deviation});
     }
     for (int i = 0; i < n_parts && linear->bias; i++)
         program_add_tensor(p, op, parts[i].stem, "bias",

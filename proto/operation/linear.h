@@ -11,6 +11,7 @@ enum { PROGRAM_PARTS = 3 }; /* at most */
 
 struct program_linear_options {
     float deviation; /* standard deviation of the fresh weight */
+    float first;     /* that of the first part's; 0: the same */
     bool bias;       /* each part has one */
     bool out_in;     /* the weight is (out, in), as in torch.nn.Linear; else (in, out) */
 };

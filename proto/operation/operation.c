@@ -4,7 +4,8 @@ struct device_dropout operation_dropout_of(const struct operation_run *r, const 
 {
     return (struct device_dropout){.p = r->drops ? dropout->p : 0,
                                    .key = random_site_key(r->seed, r->step, r->unit, dropout->site),
-                                   .first_row = r->first_row};
+                                   .first_row = r->first_row,
+                                   .scale = dropout->scale};
 }
 
 void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, int value, void *y,

@@ -73,7 +73,8 @@ struct operation_run {
     float *gradients[PROGRAM_TENSORS];    /* backward; NULL: frozen */
     bool fresh;                           /* the gradients of matrices are uninitialised, those of vectors zero */
     uint32_t n_rows, n_tokens;            /* rows, and tokens of a row */
-    const uint32_t *lengths;              /* (n_rows), on the device: the length of each; NULL: n_tokens */
+    const uint32_t *lengths;              /* (n_rows), on the device: the keys of each row that count where attention
+                                           * is to all; NULL: all */
     const uint32_t *positions;            /* (n_rows*n_tokens), on the device: each token's index in its document, of
                                            * several in a row; NULL: a row is one document */
     uint32_t layer;                       /* index of the block */

@@ -4,13 +4,26 @@
 #include "proto/operation/program_internal.h"
 #include "proto/operation/schedule_internal.h"
 
-int program_parameter(struct program *p, const char *name, uint32_t n)
+static int append(struct program *p, const char *name, struct program_tensor tensor)
 {
     struct program_operation *op = program_append(p, &operation_parameter);
 
-    op->parameter.n = n;
-    program_add_named_tensor(p, op, name, (struct program_tensor){.rows = n, .init = MODEL_INIT_ZERO});
-    return program_add_output_in(p, op, PROGRAM_STATISTIC, PROGRAM_PART, n);
+    op->parameter.n = tensor.rows * (tensor.columns ? tensor.columns : 1);
+    op->parameter.is_matrix = tensor.columns > 0;
+    program_add_named_tensor(p, op, name, tensor);
+    return program_add_output_in(p, op, PROGRAM_STATISTIC, PROGRAM_PART, op->parameter.n);
+}
+
+int program_parameter(struct program *p, const char *name, uint32_t n)
+{
+    return append(p, name, (struct program_tensor){.rows = n, .init = MODEL_INIT_ZERO});
+}
+
+int program_matrix(struct program *p, const char *name, uint32_t rows, uint32_t columns, float deviation)
+{
+    return append(
+        p, name,
+        (struct program_tensor){.rows = rows, .columns = columns, .init = MODEL_INIT_NORMAL, .deviation = deviation});
 }
 
 /* What all microbatches of a part left in the gradient of y is the tensor's. */
@@ -34,7 +47,9 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
         float *const y = r->at[step->outputs[0]];
         r->ops->zero(r->dev, &(struct device_zero){y, n * sizeof *y});
         r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){y, r->weights[op->tensor], 1, n, n});
-    } else if (r->fresh && gradient)
+    } else if (r->fresh && gradient && op->parameter.is_matrix)
+        r->ops->zero(r->dev, &(struct device_zero){gradient, n * sizeof *gradient});
+    if (r->fresh && gradient && step->action != SCHEDULE_FORWARD)
         r->ops->add(r->dev, &(struct device_add){gradient, r->at[step->y_gradient], n});
 }
 

@@ -37,12 +37,37 @@ enum {
     PROGRAM_INPUTS = 3,     /* of one operation */
     PROGRAM_OUTPUTS = 2,    /* of one operation */
     PROGRAM_BOUNDARIES = 4, /* inputs of a program, or outputs */
-    PROGRAM_NAME_BYTES = 48,
+    PROGRAM_NAME_BYTES = 72,
 };
 
 /* A value's domain: how many elements each row has. TOKENS: one per token; ROW: one; PART: one for the whole part.
- * Domains from OWN on are the family's own: n_own tokens of each row. */
+ * Domains from OWN on are the family's own: some tokens of each row. */
 enum { PROGRAM_TOKENS, PROGRAM_ROW, PROGRAM_PART, PROGRAM_OWN, PROGRAM_DOMAINS = 6 };
+
+/* A domain of the family's own: tokens first .. first+n-1 of each row, whatever its length. With `of`: the row is divided
+ * into as many parts, however long it is, and the domain has parts first .. first+n-1. */
+struct program_own {
+    uint32_t first, n, of;
+};
+
+/* The first token of the domain in a row of n_tokens, and how many it has. */
+static inline uint32_t program_own_first(const struct program_own *own, uint32_t n_tokens)
+{
+    return own->of ? (uint32_t)((uint64_t)own->first * n_tokens / own->of) : own->first;
+}
+
+static inline uint32_t program_own_elements(const struct program_own *own, uint32_t n_tokens)
+{
+    const uint64_t end = (uint64_t)own->first + own->n;
+
+    return own->of ? (uint32_t)(end * n_tokens / own->of) - program_own_first(own, n_tokens) : own->n;
+}
+
+/* The least tokens that a row must have for the domain to be there. */
+static inline uint32_t program_own_least(const struct program_own *own)
+{
+    return own->of ? (own->of + own->n - 1) / own->n : own->first + own->n;
+}
 
 struct operation; /* proto/operation/operation.h */
 
@@ -93,8 +118,8 @@ struct program {
     int n_operations, n_values, n_tensors, n_numbers;
     int n_inputs, n_outputs;
     struct program_boundary inputs[PROGRAM_BOUNDARIES], outputs[PROGRAM_BOUNDARIES];
-    uint32_t n_own[PROGRAM_DOMAINS - PROGRAM_OWN]; /* elements of a row in the family's own domains */
-    int logit_bias;                                /* the tensor that the head adds to logits; -1: none */
+    struct program_own own[PROGRAM_DOMAINS - PROGRAM_OWN]; /* the family's own domains */
+    int logit_bias;                                        /* the tensor that the head adds to logits; -1: none */
     struct program_operation operations[PROGRAM_OPERATIONS];
     struct program_value values[PROGRAM_VALUES];
     struct program_tensor tensors[PROGRAM_TENSORS];
@@ -126,7 +151,9 @@ void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs)
 /* Elements of a domain in a row of n_tokens; of a value in such a row; of a value in n_rows of them. */
 static inline uint32_t program_domain_elements(const struct program *p, uint32_t domain, uint32_t n_tokens)
 {
-    return domain == PROGRAM_TOKENS ? n_tokens : domain >= PROGRAM_OWN ? p->n_own[domain - PROGRAM_OWN] : 1;
+    if (domain >= PROGRAM_OWN)
+        return program_own_elements(&p->own[domain - PROGRAM_OWN], n_tokens);
+    return domain == PROGRAM_TOKENS ? n_tokens : 1;
 }
 
 static inline uint32_t program_row_elements(const struct program *p, int value, uint32_t n_tokens)

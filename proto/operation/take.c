@@ -5,12 +5,12 @@
 
 #include <assert.h>
 
-int program_take(struct program *p, int x, uint32_t domain, uint32_t first)
+int program_take(struct program *p, int x, uint32_t domain)
 {
     struct program_operation *op = program_append(p, &operation_take);
 
     assert(domain >= PROGRAM_OWN && p->values[x].domain == PROGRAM_TOKENS);
-    op->take.first = first;
+    op->take.domain = domain;
     program_add_input(p, op, x);
     return program_add_output_in(p, op, PROGRAM_VALUE, domain, p->values[x].columns);
 }
@@ -28,15 +28,16 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     const struct program_operation *op = operation_of(r, step);
     const size_t columns = operation_columns(r, op->outputs[0]), all = operation_row_elements(r, op->inputs[0]);
     const size_t n = operation_row_elements(r, op->outputs[0]);
+    const size_t begin = program_own_first(&r->program->own[op->take.domain - PROGRAM_OWN], r->n_tokens);
     const bool forward = step->action == SCHEDULE_FORWARD;
     void *const gradient = forward ? NULL : r->at[step->x_gradient];
 
-    assert(op->take.first + n <= all);
+    assert(begin + n <= all);
     if (!forward && !step->accumulate)
         r->ops->zero(r->dev, &(struct device_zero){gradient, operation_elements(r, op->inputs[0]) * columns *
                                                                  number_bytes(r->type)});
     for (size_t row = 0; row < r->n_rows; row++) {
-        const size_t of_x = (row * all + op->take.first) * columns, of_y = row * n * columns;
+        const size_t of_x = (row * all + begin) * columns, of_y = row * n * columns;
         if (forward)
             copy(r, n, columns, operation_element(r, r->at[step->outputs[0]], of_y),
                  operation_element(r, r->at[step->inputs[0]], of_x), false);

@@ -1,4 +1,4 @@
-/* proto/operation/take.h - y = some elements of each row of x: a domain of the family's own, out of its tokens. */
+/* proto/operation/take.h - y = some tokens of each row of x: a domain of the family's own. */
 #ifndef PROTO_OPERATION_TAKE_H
 #define PROTO_OPERATION_TAKE_H
 
@@ -7,10 +7,9 @@
 struct program;
 
 struct program_take_options {
-    uint32_t first; /* element of a row */
+    uint32_t domain; /* PROGRAM_OWN or above */
 };
 
-/* domain: PROGRAM_OWN or above; of each row of x, its elements are those from `first` on. */
-int program_take(struct program *p, int x, uint32_t domain, uint32_t first);
+int program_take(struct program *p, int x, uint32_t domain);
 
 #endif

@@ -59,6 +59,11 @@ static struct chunk chunk_at(const struct layer_pass *pass, uint32_t i)
     return chunk;
 }
 
+static size_t predicted_tokens(const struct layer_pass *pass)
+{
+    return (size_t)pass->n_rows * (pass->logits ? pass->n_tokens : model_predicted(pass->model, pass->n_tokens));
+}
+
 static size_t tile_tokens(const struct layer_pass *pass, size_t first, size_t tokens)
 {
     return tokens - first < pass->plan->head_tile ? tokens - first : pass->plan->head_tile;
@@ -259,7 +264,7 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
 static void forward(const struct layer_pass *pass)
 {
     const struct chunk chunk = chunk_of(pass, pass->unit);
-    const size_t tokens = layer_tokens(pass);
+    const size_t tokens = predicted_tokens(pass);
 
     if (pass->logits) {
         assert(!bias_of(pass)); /* families with a bias do not generate */
@@ -284,7 +289,7 @@ static void forward(const struct layer_pass *pass)
 static void backward(const struct layer_pass *pass)
 {
     const struct chunk chunk = chunk_of(pass, pass->unit);
-    const size_t tokens = layer_tokens(pass), width = pass->model->config.width;
+    const size_t tokens = predicted_tokens(pass), width = pass->model->config.width;
     float *const sum = pass->gradient_sum;
 
     for (size_t first = 0; first < tokens; first += pass->plan->head_tile) {

@@ -45,18 +45,19 @@ struct layer_pass {
      * needed. Backward, the gradient of the first input may be in the place of the first output's (struct
      * model_operand), and the first output's own place is free. Small gradients (model_is_small) are added to. */
     void *at[MODEL_ROLES][PROGRAM_BOUNDARIES];
-    /* (tokens, width): if the plan has it, the head's visits sum their input's gradient here, and the last visit rounds
+    /* (predicted, width): if the plan has it, the head's visits sum their input's gradient here, and the last visit rounds
      * the sum to that gradient, which lies at its beginning or in the input's place; else NULL. */
     float *gradient_sum;
-    const uint32_t *ids, *labels; /* (tokens), on the device */
-    const uint32_t *positions;    /* (tokens), on the device: each one's index in its document; NULL: rows are whole */
-    /* In a classifier, on the device: the length of each row, (n_rows); the segment of each token, (tokens). Else
-     * NULL. */
+    const uint32_t *ids;       /* (tokens), on the device */
+    const uint32_t *labels;    /* (predicted), on the device */
+    const uint32_t *positions; /* (tokens), on the device: each one's index in its document; NULL: rows are whole */
+    /* On the device, else NULL: the length of each row, or of its source (model_has_lengths), (n_rows); in a classifier the
+     * segment of each token, (tokens). */
     const uint32_t *lengths, *segments;
-    float *running; /* (tokens, 3) */
-    double *losses; /* (tokens) */
+    float *running; /* (predicted, 3) */
+    double *losses; /* (predicted) */
     /* Of pairs of texts, else NULL: (n_rows), the reference model's log p; (n_rows), the model's, which the head's topmost
-     * visit writes in forward; (tokens), the factors of their gradients, likewise. */
+     * visit writes in forward; (predicted), the factors of their gradients, likewise. */
     const float *references;
     double *log_p;
     float *scales;
@@ -67,8 +68,10 @@ struct layer_pass {
     uint32_t keeping;
     /* (the head's units, bottom first): forward also does backward's work for all of them; NULL otherwise. */
     const struct layer_chunk *chunks;
-    uint32_t n_rows, n_tokens; /* rows of this microbatch; tokens of a row. Above, tokens = n_rows * n_tokens */
-    uint64_t first_row;        /* in the minibatch */
+    uint32_t n_rows,
+        n_tokens;       /* rows of this microbatch; tokens of a row. Above, tokens = n_rows * n_tokens; predicted: those
+                                * of them that have a prediction (model_predicted) */
+    uint64_t first_row; /* in the minibatch */
     uint64_t seed, step;
     float loss_scale; /* 1/T */
     bool dropout;     /* false in evaluation */

@@ -112,6 +112,13 @@ static uint32_t count_segments(const struct model *model)
 
 static int check_row(const struct device_pass *pass, const struct plan_row *row, size_t number)
 {
+    const struct model *model = &pass->worker->model;
+    const uint32_t source = model_first_predicted(model, pass->n_tokens);
+
+    if (model_has_source(&model->config) &&
+        (row->n_tokens < 1 || row->n_tokens > source || row->second != row->n_tokens))
+        return error_set(pass->err, -EINVAL, "row %zu has a source of %u tokens, not 1 to %u", number, row->n_tokens,
+                         source);
     if (row->n_tokens < 1 || row->n_tokens > pass->n_tokens || row->second > row->n_tokens)
         return error_set(pass->err, -EINVAL,
                          "row %zu has %u tokens, and its second segment begins at %u: rows here have 1 to %u tokens",
@@ -127,6 +134,7 @@ static int load_lengths(const struct device_pass *pass, const struct plan_row *r
 {
     const struct plan *plan = &pass->worker->plan;
     struct outgoing lengths = {.pass = pass, .to = (uint32_t *)device_pass_address(pass, plan->lengths) + at};
+    const bool has_segments = pass->worker->model.config.n_labels > 0;
     struct outgoing segments = {.pass = pass,
                                 .to = (uint32_t *)device_pass_address(pass, plan->segments) + at * pass->n_tokens};
     int rc = 0;
@@ -137,7 +145,7 @@ static int load_lengths(const struct device_pass *pass, const struct plan_row *r
         rc = check_row(pass, &row, first + i);
         if (rc == 0)
             rc = put(&lengths, row.n_tokens);
-        for (uint32_t t = 0; rc == 0 && t < pass->n_tokens; t++)
+        for (uint32_t t = 0; rc == 0 && has_segments && t < pass->n_tokens; t++)
             rc = put(&segments, t >= row.second && t < row.n_tokens);
     }
     if (rc == 0)
@@ -186,6 +194,28 @@ static int load_references(const struct device_pass *pass, const float *referenc
     return rc ? rc : flush(&out);
 }
 
+/* Loads the labels of a run, from the minibatch's token `first` on: of each row those of the tokens that are predicted,
+ * each read once as above. */
+static int load_labels(const struct device_pass *pass, const uint32_t *labels, size_t first, uint32_t run)
+{
+    const struct model *model = &pass->worker->model;
+    const uint32_t n = model_predicted(model, pass->n_tokens), begin = model_first_predicted(model, pass->n_tokens);
+    uint32_t *to =
+        (uint32_t *)device_pass_address(pass, pass->worker->plan.labels) + device_pass_predicted(pass, run, 0);
+    int rc = 0;
+
+    if (n == pass->n_tokens)
+        return load_field(pass, to, labels, first, (size_t)pass->run_rows * n, LABELS);
+    struct outgoing out = {.pass = pass, .to = to};
+    for (size_t i = 0; rc == 0 && i < (size_t)pass->run_rows * n; i++) {
+        const size_t at = first + i / n * pass->n_tokens + begin + i % n;
+        uint32_t label;
+        memcpy(&label, &labels[at], sizeof label);
+        rc = is_label(&model->config, label) ? put(&out, label) : refuse(pass, LABELS, label, at);
+    }
+    return rc ? rc : flush(&out);
+}
+
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows)
 {
     const struct plan *plan = &pass->worker->plan;
@@ -196,11 +226,10 @@ int device_pass_load_rows(struct device_pass *pass, const struct device_rows *ro
         const size_t row = device_pass_first_row(pass, i), first = row * pass->n_tokens;
         rc = load_field(pass, (uint32_t *)device_pass_address(pass, plan->ids) + i * n, rows->ids, first, n, IDS);
         if (rc == 0)
-            rc = load_field(pass, (uint32_t *)device_pass_address(pass, plan->labels) + i * n, rows->labels, first, n,
-                            LABELS);
+            rc = load_labels(pass, rows->labels, first, i);
         if (rc == 0 && plan->setting.goal.packs)
             rc = load_positions(pass, rows->positions, first, n, i * n);
-        if (rc == 0 && pass->worker->model.config.n_labels)
+        if (rc == 0 && model_has_lengths(&pass->worker->model.config))
             rc = load_lengths(pass, rows->rows, row, (size_t)i * pass->run_rows);
         if (rc == 0 && plan_has_pairs(&plan->setting.goal))
             rc = load_references(pass, rows->references, row, (size_t)i * pass->run_rows);
@@ -242,7 +271,7 @@ static int add_pairs(struct device_pass *pass, size_t first, double *sum, struct
 int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum, struct preference_rewards *rewards)
 {
     struct device_worker *w = pass->worker;
-    const size_t n = (size_t)pass->run_rows * pass->n_tokens;
+    const size_t n = device_pass_predicted(pass, 1, 0);
     const double *losses = (const double *)device_pass_address(pass, w->plan.losses) + run * n;
     double chunk[CHUNK_BYTES / sizeof(double)] = {0}; /* a clock downloads nothing (proto/step/clock.h) */
     const size_t most = sizeof chunk / sizeof *chunk;

@@ -72,6 +72,12 @@ static inline size_t device_pass_token(const struct device_pass *pass, uint32_t 
     return ((size_t)run * pass->run_rows + row) * pass->n_tokens;
 }
 
+/* The same of those that have a prediction. */
+static inline size_t device_pass_predicted(const struct device_pass *pass, uint32_t run, uint32_t row)
+{
+    return ((size_t)run * pass->run_rows + row) * model_predicted(&pass->worker->model, pass->n_tokens);
+}
+
 /* Loads ids and labels of all runs, of a packed job positions, of a classifier lengths and segments, of pairs the
  * reference model's log p. 0; -EINVAL with a sentence for a number that is out of range; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows);

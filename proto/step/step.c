@@ -79,23 +79,25 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
 static void set_rows(const struct device_pass *pass, struct layer_pass *visit, uint32_t run, uint32_t row)
 {
     const struct plan *plan = visit->plan;
-    const size_t token = device_pass_token(pass, run, row);
+    const size_t token = device_pass_token(pass, run, row), predicted = device_pass_predicted(pass, run, row);
     const size_t first = (size_t)run * pass->run_rows + row;
     const uint32_t n_labels = visit->model->config.n_labels;
 
     visit->ids = (const uint32_t *)device_pass_address(pass, plan->ids) + token;
-    visit->labels = (const uint32_t *)device_pass_address(pass, plan->labels) + token;
+    visit->labels = (const uint32_t *)device_pass_address(pass, plan->labels) + predicted;
     visit->positions =
         plan->setting.goal.packs ? (const uint32_t *)device_pass_address(pass, plan->positions) + token : NULL;
-    visit->lengths = n_labels ? (const uint32_t *)device_pass_address(pass, plan->lengths) + first : NULL;
+    visit->lengths = model_has_lengths(&visit->model->config)
+                         ? (const uint32_t *)device_pass_address(pass, plan->lengths) + first
+                         : NULL;
     visit->segments = n_labels ? (const uint32_t *)device_pass_address(pass, plan->segments) + token : NULL;
     visit->row_logits = pass->row_logits ? (float *)device_pass_address(pass, plan->logits) + first * n_labels : NULL;
-    visit->running = (float *)device_pass_address(pass, plan->running) + token * 3;
-    visit->losses = (double *)device_pass_address(pass, plan->losses) + token;
+    visit->running = (float *)device_pass_address(pass, plan->running) + predicted * 3;
+    visit->losses = (double *)device_pass_address(pass, plan->losses) + predicted;
     if (plan_has_pairs(&plan->setting.goal)) {
         visit->references = (const float *)device_pass_address(pass, plan->references) + first;
         visit->log_p = (double *)device_pass_address(pass, plan->log_p) + first;
-        visit->scales = (float *)device_pass_address(pass, plan->scales) + token;
+        visit->scales = (float *)device_pass_address(pass, plan->scales) + predicted;
     }
     visit->kept = kept_at(pass, visit->layer, run, row);
     visit->n_rows = microbatch_at(pass, row);
@@ -289,7 +291,7 @@ static int check_rows(const struct device_worker *w, const struct device_rows *r
 
     if (rows->n_tokens < least || rows->n_tokens > seq)
         return error_set(err, -EINVAL, "rows of %u tokens: the plan has rows of %u to %u", rows->n_tokens, least, seq);
-    assert(rows->rows || !w->model.config.n_labels);
+    assert(rows->rows || !model_has_lengths(&w->model.config));
     return 0;
 }
 

@@ -167,7 +167,7 @@ static struct attention attention_of(const struct shape *s, int type)
                                               .bias_gradient = s->buckets ? (void *)call_given : NULL,
                                               .buckets = s->buckets ? *s->buckets : (struct device_buckets){0},
                                               .scale = scale,
-                                              .dropout = {s->p, key, FIRST_ROW}}};
+                                              .dropout = {.p = s->p, .key = key, .first_row = FIRST_ROW}}};
     return t;
 }
 

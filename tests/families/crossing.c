@@ -18,14 +18,14 @@ static const struct family_key keys[] = {
     {0},
 };
 
-static uint32_t own_domain(const struct model_config *c, uint32_t own)
+static struct program_own own_domain(const struct model_config *c, uint32_t own)
 {
-    return own == 0 ? c->decoder.pattern : 0;
+    return (struct program_own){.n = own == 0 ? c->decoder.pattern : 0};
 }
 
 static void write_context(struct program *p, const struct model_config *c)
 {
-    program_output(p, "context", program_take(p, program_begin(p, c->width), CONTEXT, 0));
+    program_output(p, "context", program_take(p, program_begin(p, c->width), CONTEXT));
 }
 
 static int attend(struct program *p, int x, const struct model_config *c, bool full)

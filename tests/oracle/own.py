@@ -41,10 +41,15 @@ class Family:
     model: typing.Callable = None  # of Family and whether attention is fused; None: Model
     ways: tuple = training.WAYS    # in which fp32 computes
     generates: bool = True
+    source: int = 0                # tokens of a row that have no label
+    tied: typing.Callable = None   # of the model: the tensor that two layers share
+    frozen_prefix: str = "model."
+
+    named: str = None
 
     @property
     def name(self):
-        return self.config["model_type"]
+        return self.named or self.config["model_type"]
 
 
 # ---- modules ----
@@ -156,7 +161,7 @@ def model_of(family, dtype, attention="eager", frozen=()):
     with torch.no_grad():
         for tensor, p in list(model.named_parameters()):
             p.copy_(torch.from_numpy(drawn.weights(f"{family.name}:{tensor}", p.numel(), *how_drawn(tensor, p.shape))).view_as(p))
-            p.requires_grad_(not any(fnmatch.fnmatch(tensor, "model." + pattern) for pattern in frozen))
+            p.requires_grad_(not any(fnmatch.fnmatch(tensor, family.frozen_prefix + pattern) for pattern in frozen))
     return model.to(dtype)
 
 
@@ -164,13 +169,15 @@ class Run(distribution.Run):
     def __init__(self, family, frozen, optimizer, parts, dtype, attention="eager", n_runs=1):
         self.m = dict(family=family.name, optimizer=optimizer, parts=parts, lr=1e-3, decay=training.DECAY)
         self.family, self.model, self.n_runs = family, model_of(family, dtype, attention, frozen), n_runs
-        self.products, self.tied, self.step = None, None, 0
+        self.products, self.tied, self.step = None, family.tied(self.model) if family.tied else None, 0
         self.master = {t: p.detach().clone() for t, p in self.model.named_parameters()}
         self.moments = {t: (torch.zeros_like(w), torch.zeros_like(w)) for t, w in self.master.items()}
 
     def minibatch(self):
-        return map(torch.from_numpy, drawn.minibatch(self.family.name, self.step % training.N_MINIBATCHES, BATCH, SEQ,
-                                                     self.family.config["vocab_size"], LABEL_GAP))
+        ids, labels = drawn.minibatch(self.family.name, self.step % training.N_MINIBATCHES, BATCH, SEQ,
+                                      self.family.config["vocab_size"], LABEL_GAP)
+        labels[:, :self.family.source] = -100
+        return torch.from_numpy(ids), torch.from_numpy(labels)
 
     def logits(self, ids):
         return self.model(ids)
@@ -230,7 +237,7 @@ def make_one(family, name, frozen=()):
     fixture.write(os.path.join(folder, "config.json"), family.config)
     reference = {
         "name": name, "draw": family.name, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": SEQ,
-        "label_gap": LABEL_GAP, "n_minibatches": training.N_MINIBATCHES, "n_steps": N_STEPS, "lr": 1e-3,
+        "label_gap": LABEL_GAP, **({"source": family.source} if family.source else {}), "n_minibatches": training.N_MINIBATCHES, "n_steps": N_STEPS, "lr": 1e-3,
         "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": 1e-8, "weight_decay": training.DECAY,
         "n_buckets": training.N_BUCKETS,
         "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(t, p.shape)[0],

@@ -1,4 +1,5 @@
-/* device/cpu/kernels/dropout.h - the factors of dropout: 0, or 1/(1-p) where the element's Philox word says keep.
+/* device/cpu/kernels/dropout.h - the factors of dropout: 0, or device_dropout_factor where the element's Philox word says
+ * keep.
  *
  * VECTOR counters run side by side, each for four elements. */
 #ifndef DEVICE_CPU_KERNELS_DROPOUT_H
@@ -51,7 +52,7 @@ VECTOR_INLINE void dropout_words(vec_uint words[4], struct random_key key, uint6
 static inline void dropout_factors(float *factors, uint64_t first, size_t n, uint64_t row,
                                    const struct device_dropout *dropout)
 {
-    const vec kept = vec_all((float)(1 / (1 - (double)dropout->p)));
+    const vec kept = vec_all(device_dropout_factor(dropout));
     const uint32_t threshold = random_threshold(dropout->p);
     const size_t skip = first % 4;
     float all[DROPOUT_PIECE + 2 * DROPOUT_BLOCK];

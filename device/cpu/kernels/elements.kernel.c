@@ -140,6 +140,7 @@ void KERNEL_NAME(cpu_dropout_add)(struct device *dev, const struct device_dropou
 {
     const struct device_dropout *dropout = &op->dropout;
     const size_t m = op->n_rows * op->n_tokens, n = op->n;
+    const float factor = device_dropout_factor(dropout);
     value *y = op->y;
     const value *x = op->x, *h = op->h;
 
@@ -148,7 +149,7 @@ void KERNEL_NAME(cpu_dropout_add)(struct device *dev, const struct device_dropou
         const uint64_t row = dropout->first_row + i / op->n_tokens, first = (uint64_t)(i % op->n_tokens) * n;
         const size_t at = i * device_dropout_stride(op);
 
-        if (dropout->p == 0) {
+        if (dropout->p == 0 && factor == 1) {
             add_row(y + at, x ? x + at : NULL, h + at, n);
             continue;
         }
@@ -156,7 +157,10 @@ void KERNEL_NAME(cpu_dropout_add)(struct device *dev, const struct device_dropou
             const size_t width = n - j < DROPOUT_PIECE ? n - j : DROPOUT_PIECE;
             float factors[DROPOUT_PIECE];
 
-            dropout_factors(factors, first + j, width, row, dropout);
+            if (dropout->p > 0)
+                dropout_factors(factors, first + j, width, row, dropout);
+            for (size_t k = 0; dropout->p == 0 && k < width; k++)
+                factors[k] = factor;
             apply(y + at + j, x ? x + at + j : NULL, h + at + j, factors, width);
         }
     }

@@ -463,7 +463,7 @@ template <typename T, int V> struct dropout_rows {
     const T *x, *h; /* x may be NULL */
     size_t n, stride;
     uint32_t n_tokens, threshold;
-    float kept; /* 1/(1-p) */
+    float kept; /* device_dropout_factor */
     uint64_t first_row;
     struct random_key key;
 
@@ -522,7 +522,7 @@ template <typename T, int V> static dropout_rows<T, V> dropout_of(const struct d
                                      device_dropout_stride(op),
                                      (uint32_t)op->n_tokens,
                                      random_threshold(op->dropout.p),
-                                     (float)(1 / (1 - (double)op->dropout.p)),
+                                     device_dropout_factor(&op->dropout),
                                      op->dropout.first_row,
                                      op->dropout.key};
 
@@ -540,7 +540,7 @@ template <typename T> static cudaError_t dropout_add(const struct cuda_queue *q,
 
 cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op)
 {
-    if (!op->x && op->y == op->h && op->dropout.p == 0)
+    if (!op->x && op->y == op->h && device_dropout_factor(&op->dropout) == 1)
         return cudaSuccess;
     return q->type == NUMBER_BF16 ? dropout_add<bf16>(q, op) : dropout_add<float>(q, op);
 }

@@ -50,7 +50,7 @@ static int check(const struct model_config *c, struct error *err)
 
 static struct program_dropout embedding_dropout(const struct model_config *c)
 {
-    return (struct program_dropout){c->gpt2.dropout_embedding, RANDOM_DROPOUT_EMBEDDING};
+    return (struct program_dropout){.p = c->gpt2.dropout_embedding, .site = RANDOM_DROPOUT_EMBEDDING};
 }
 
 /* Norms before, not after (section 2.3): r = x + attention(norm(x)), y = r + mlp(norm(r)). */
@@ -66,10 +66,11 @@ static void write_block(struct program *p, const struct model_config *c)
         .n_heads = c->n_heads,
         .scale = c->gpt2.scale_attention ? 1 / sqrtf((float)(c->width / c->n_heads)) : 1,
         .scale_by_layer = c->gpt2.scale_by_layer,
-        .dropout = {c->gpt2.dropout_attention, RANDOM_DROPOUT_ATTENTION},
+        .dropout = {.p = c->gpt2.dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
     };
-    const struct program_dropout after_attention = {c->gpt2.dropout_residual, RANDOM_DROPOUT_RESIDUAL_ATTENTION};
-    const struct program_dropout after_mlp = {c->gpt2.dropout_residual, RANDOM_DROPOUT_RESIDUAL_MLP};
+    const struct program_dropout after_attention = {.p = c->gpt2.dropout_residual,
+                                                    .site = RANDOM_DROPOUT_RESIDUAL_ATTENTION};
+    const struct program_dropout after_mlp = {.p = c->gpt2.dropout_residual, .site = RANDOM_DROPOUT_RESIDUAL_MLP};
 
     const int x = program_begin(p, c->width);
     const int n1 = program_norm(p, x, "ln_1", &norm);

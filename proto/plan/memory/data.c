@@ -8,7 +8,8 @@ uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels)
 struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
 {
     const uint64_t batch = goal->batch, field = batch * goal->seq * sizeof(uint32_t),
-                   positions = goal->packs ? field : 0, rows = n_labels ? batch * sizeof(struct plan_row) : 0,
+                   positions = goal->packs ? field : 0,
+                   rows = n_labels || goal->source ? batch * sizeof(struct plan_row) : 0,
                    references = plan_has_pairs(goal) ? batch * sizeof(float) : 0;
     struct plan_data out = {0};
 

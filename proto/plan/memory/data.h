@@ -10,10 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A row of a classifier's minibatch. */
+/* A row of a classifier's minibatch, or of an encoder-decoder's. */
 struct plan_row {
-    uint32_t n_tokens; /* length of the row, at least 1; the step's tokens beyond are padding */
-    uint32_t second;   /* the first token of segment 1; n_tokens: there is none */
+    uint32_t n_tokens; /* length of the row, or of its source, at least 1; what is beyond is padding */
+    uint32_t second;   /* the first token of segment 1; n_tokens: there is none, as in a source */
 };
 
 /* Label of a position that does not count. */
@@ -23,7 +23,8 @@ struct plan_row {
  *
  * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
  * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a
- * float. PLAN_NO_LABEL: no label. Of a pair of texts the chosen one is the row before the rejected one's.
+ * float. In an encoder-decoder a row is its source and its target's inputs, each at its place (model_divide_rows), and
+ * the source has no labels. PLAN_NO_LABEL: no label. Of a pair of texts the chosen one is the row before the rejected one's.
  *
  * A row of a packed job is several documents, one behind the other. A position is a token's index in its document: 0 at
  * each document's first token, and one more at each next one. A padding token is a document of its own. */
@@ -31,7 +32,7 @@ struct plan_data {
     struct {
         uint64_t ids, labels; /* (batch, n_tokens) u32 */
         uint64_t positions;   /* (batch, n_tokens) u32; packed jobs alone */
-        uint64_t rows;        /* (batch) struct plan_row; classifiers alone */
+        uint64_t rows;        /* (batch) struct plan_row; classifiers and encoder-decoders alone */
         uint64_t references;  /* (batch) float; pairs alone: the sum of log p that the reference model gives the row */
     } buffers[2];
     /* (batch, plan_row_outputs) float: an evaluation writes its rows' logits in a classifier, and log p of pairs. */

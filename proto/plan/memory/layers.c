@@ -309,7 +309,7 @@ uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum
     case MODEL_SINGLE:
         return singles_bytes(plan, model, shape);
     case MODEL_HEAD:
-        return head_bytes(plan, model, (uint64_t)shape.n_rows * shape.n_tokens);
+        return head_bytes(plan, model, (uint64_t)shape.n_rows * model_predicted(model, shape.n_tokens));
     }
     return 0;
 }

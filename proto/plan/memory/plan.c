@@ -260,6 +260,7 @@ static void lay_out(struct plan *plan, const struct model *model)
 {
     const struct plan_setting *s = &plan->setting;
     const uint64_t tokens = (uint64_t)s->share_rows * s->goal.seq;
+    const uint64_t predicted = (uint64_t)s->share_rows * model_predicted(model, s->goal.seq);
     struct layout l = {.bytes = plan->bytes};
 
     take_weights(plan, model, &l);
@@ -269,10 +270,10 @@ static void lay_out(struct plan *plan, const struct model *model)
         take_kept(plan, model, &l);
     }
     take_small_values(plan, model, &l);
-    plan->running = take(&l, LEDGER_STATISTICS, tokens * 3 * sizeof(float));
-    plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
+    plan->running = take(&l, LEDGER_STATISTICS, predicted * 3 * sizeof(float));
+    plan->losses = take(&l, LEDGER_STATISTICS, predicted * sizeof(double));
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
-    plan->labels = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    plan->labels = take(&l, LEDGER_DATA, predicted * sizeof(uint32_t));
     if (s->goal.packs)
         plan->positions = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     if (plan_has_pairs(&s->goal)) {
@@ -280,8 +281,9 @@ static void lay_out(struct plan *plan, const struct model *model)
         plan->log_p = take(&l, LEDGER_STATISTICS, s->share_rows * sizeof(double));
         plan->scales = take(&l, LEDGER_STATISTICS, tokens * sizeof(float));
     }
-    if (model->config.n_labels) {
+    if (model_has_lengths(&model->config))
         plan->lengths = take(&l, LEDGER_DATA, s->share_rows * sizeof(uint32_t));
+    if (model->config.n_labels) {
         plan->segments = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
         plan->logits = take(&l, LEDGER_DATA, (uint64_t)s->share_rows * model->config.n_labels * sizeof(float));
     }
@@ -501,13 +503,17 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
         return -EINVAL;
     if (plan_has_pairs(&s->goal) && s->goal.packs)
         return error_set(err, -EINVAL, "pairs of texts are not packed: leave out --pack");
-    if (plan_has_pairs(&s->goal) && (model->config.n_labels || model->config.family->masked))
+    if (plan_has_pairs(&s->goal) &&
+        (model->config.n_labels || model->config.family->masked || model_has_source(&model->config)))
         return error_set(err, -EINVAL, "preferences are for models that predict the next token; a %s model does not",
                          model->config.family->model_type);
     if (plan_has_pairs(&s->goal) && s->part_rows % 2)
         return error_set(err, -EINVAL,
                          "a part has %u rows, so half a pair of texts: --batch must be a multiple of twice --parts",
                          s->part_rows);
+    if (s->goal.source != model->config.source || (s->goal.source > 0 && s->goal.seq != model->config.row))
+        return error_set(err, -EINVAL, "rows of %u tokens with a source of %u: the model was divided into %u and %u",
+                         s->goal.seq, s->goal.source, model->config.row, model->config.source);
     if (s->goal.seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);

@@ -78,6 +78,7 @@ struct plan_goal {
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
     uint32_t batch;               /* rows of a minibatch, a multiple of n_parts */
     uint32_t seq;                 /* tokens of a row */
+    uint32_t source;              /* those of its source, in an encoder-decoder; else 0 */
     uint32_t n_parts;
 };
 

@@ -20,7 +20,7 @@ uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint3
 static inline uint64_t plan_shape_elements(const struct model_shape *shape, uint64_t n_rows, uint32_t n_tokens)
 {
     const uint64_t of_row = shape->domain == PROGRAM_TOKENS ? n_tokens
-                            : shape->domain >= PROGRAM_OWN  ? shape->n_own
+                            : shape->domain >= PROGRAM_OWN  ? program_own_elements(&shape->own, n_tokens)
                                                             : 1;
 
     return shape->domain == PROGRAM_PART ? 1 : n_rows * of_row;

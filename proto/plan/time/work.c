@@ -90,7 +90,7 @@ static double run(const struct batch *b, const struct visit *v)
                               .fresh = b->fresh,
                               .n_rows = (uint32_t)b->rows,
                               .n_tokens = s->goal.seq,
-                              .lengths = b->work->model->config.n_labels ? nowhere : NULL,
+                              .lengths = model_has_lengths(&b->work->model->config) ? nowhere : NULL,
                               .positions = s->goal.packs ? nowhere : NULL,
                               .sampling = s->goal.sampling,
                               .drops = s->goal.purpose == PLAN_TRAIN};
@@ -258,6 +258,12 @@ double plan_work_found(const struct model *model, const struct model_unit *unit,
 
 /* ---- the head ---- */
 
+/* Tokens that have a prediction. */
+static double predicted(const struct batch *b)
+{
+    return b->rows * model_predicted(b->work->model, b->work->plan->setting.goal.seq);
+}
+
 /* Labels of one visit, without and with padding. */
 struct chunk {
     double n, padded;
@@ -352,8 +358,8 @@ static double tile(const struct batch *b, const struct chunk *chunk, double m, b
 /* All tiles of a microbatch. */
 static double tiles(const struct batch *b, const struct chunk *chunk, bool forward, bool backward)
 {
-    const double most = b->work->plan->head_tile, first = fmin(most, b->tokens);
-    const double n = floor((b->tokens - first) / most), rest = b->tokens - first - n * most;
+    const double tokens = predicted(b), most = b->work->plan->head_tile, first = fmin(most, tokens);
+    const double n = floor((tokens - first) / most), rest = tokens - first - n * most;
     double seconds = tile(b, chunk, first, true, forward, backward);
 
     if (n > 0)
@@ -364,7 +370,7 @@ static double tiles(const struct batch *b, const struct chunk *chunk, bool forwa
 /* Rounding of the input's gradient, if it is summed in fp32. */
 static double rounding(const struct batch *b)
 {
-    return b->work->plan->head_sums && !is_lowest(b) ? moved(b, 6 * b->tokens * b->work->model->config.width) : 0;
+    return b->work->plan->head_sums && !is_lowest(b) ? moved(b, 6 * predicted(b) * b->work->model->config.width) : 0;
 }
 
 static double head_in_one_pass(const struct batch *b)
@@ -382,7 +388,7 @@ static double head_in_one_pass(const struct batch *b)
 static double head_of(const struct batch *b, uint32_t visit, bool backward)
 {
     const struct chunk chunk = chunk_of(b, visit);
-    const double loss = chunk.top && !b->work->model->config.regression ? moved(b, 24 * b->tokens) : 0;
+    const double loss = chunk.top && !b->work->model->config.regression ? moved(b, 24 * predicted(b)) : 0;
     const double rounded = chunk.bottom ? rounding(b) : 0;
 
     if (b->work->plan->one_pass)

@@ -216,7 +216,7 @@ static void add_updates(struct draft *file, const char *type, uint32_t n, int64_
 
 static void add_moments_but(struct draft *file, const struct model *model, const char *left_out)
 {
-    char name[80];
+    char name[sizeof model->tensors->name + 2];
 
     for (uint32_t i = 0; i < 2 * model->n_tensors; i++) {
         const struct model_tensor *tensor = &model->tensors[i / 2];

@@ -340,6 +340,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                     .goal = {.purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
                              .preference = o->preference,
                              .seq = o->seq,
+                             .source = o->config.row == o->seq ? o->config.source : 0,
                              .batch = o->batch,
                              .precision = o->precision,
                              .base = o->base},

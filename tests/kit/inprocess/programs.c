@@ -12,8 +12,8 @@ void programs_gpt2(struct program *p, const struct programs_shape *s)
     const struct program_norm_options norm = {.epsilon = 1e-5f, .bias = true};
     const struct program_linear_options linear = {.deviation = 0.02f, .bias = true};
     const struct program_attention_options attention = {.n_heads = s->n_heads, .scale = scale_of(s)};
-    const struct program_dropout first = {s->dropout, RANDOM_DROPOUT_RESIDUAL_ATTENTION};
-    const struct program_dropout second = {s->dropout, RANDOM_DROPOUT_RESIDUAL_MLP};
+    const struct program_dropout first = {.p = s->dropout, .site = RANDOM_DROPOUT_RESIDUAL_ATTENTION};
+    const struct program_dropout second = {.p = s->dropout, .site = RANDOM_DROPOUT_RESIDUAL_MLP};
 
     const int x = program_begin(p, s->width);
     const int n1 = program_norm(p, x, "ln_1", &norm);
@@ -39,7 +39,7 @@ static void write_llama(struct program *p, const struct programs_shape *s)
     const struct program_attention_options attention = {.n_heads = s->n_heads,
                                                         .n_kv_heads = s->n_kv_heads,
                                                         .scale = scale_of(s)};
-    const struct program_dropout none = {0, 0};
+    const struct program_dropout none = {0};
     const struct program_part qkv[] = {{"self_attn.q_proj", s->width},
                                        {"self_attn.k_proj", s->n_kv_heads * head},
                                        {"self_attn.v_proj", s->n_kv_heads * head}};
@@ -63,8 +63,8 @@ static void write_bert(struct program *p, const struct programs_shape *s)
     const struct program_norm_options norm = {.epsilon = 1e-5f, .bias = true};
     const struct program_linear_options linear = {.deviation = 0.02f, .bias = true};
     const struct program_attention_options attention = {.n_heads = s->n_heads, .full = true, .scale = scale_of(s)};
-    const struct program_dropout first = {s->dropout, RANDOM_DROPOUT_RESIDUAL_ATTENTION};
-    const struct program_dropout second = {s->dropout, RANDOM_DROPOUT_RESIDUAL_MLP};
+    const struct program_dropout first = {.p = s->dropout, .site = RANDOM_DROPOUT_RESIDUAL_ATTENTION};
+    const struct program_dropout second = {.p = s->dropout, .site = RANDOM_DROPOUT_RESIDUAL_MLP};
 
     const int x = program_begin(p, s->width);
     const int qkv = program_linear(p, x, "attention.self.qkv", 3 * s->width, &linear);

@@ -50,10 +50,12 @@ double reference_dropout(const struct device_dropout *dropout, uint64_t row, uin
 {
     uint32_t words[4];
 
+    const double scale = dropout->scale != 0 ? (double)dropout->scale : 1;
+
     if (dropout->p == 0)
-        return 1;
+        return scale;
     random_quad(words, dropout->key, dropout->first_row + row, element / 4);
-    return words[element % 4] >= random_threshold(dropout->p) ? 1 / (1 - (double)dropout->p) : 0;
+    return words[element % 4] >= random_threshold(dropout->p) ? scale / (1 - (double)dropout->p) : 0;
 }
 
 static void matmul(const struct device_matmul *op)

@@ -103,7 +103,9 @@ static void norm(const struct row *r, const double *weight, const double *bias)
 static struct device_dropout dropout_of(const struct reference_batch *batch, float p, uint64_t unit,
                                         enum random_site site, uint64_t row)
 {
-    return (struct device_dropout){batch->dropout ? p : 0, random_site_key(batch->seed, batch->step, unit, site), row};
+    return (struct device_dropout){.p = batch->dropout ? p : 0,
+                                   .key = random_site_key(batch->seed, batch->step, unit, site),
+                                   .first_row = row};
 }
 
 static void attend(const struct row *r)

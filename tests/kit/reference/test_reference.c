@@ -327,7 +327,7 @@ TEST(attention_averages_values_of_another_array)
         ck_assert_double_eq_tol(out[2 + query], 14, 1e-14);
         ck_assert_double_eq_tol(log_sum_exp[2 + query], 5 * queries[query] + log(3), 1e-14);
     }
-    op.dropout = (struct device_dropout){0.5f, {{1, 2}}, 0};
+    op.dropout = (struct device_dropout){.p = 0.5f, .key = {{1, 2}}};
     reference_run(&(struct call){.kind = CALL_attention, .attention = op});
     for (size_t query = 0; query < 2; query++) {
         double sum = 0;

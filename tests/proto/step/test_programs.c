@@ -30,7 +30,7 @@ enum {
 
 /* ---- the families ---- */
 
-static const struct program_dropout none = {0, 0};
+static const struct program_dropout none = {0};
 static const struct program_norm_options offset = {.epsilon = 1e-5f, .rms = true, .offset = true};
 static const struct program_linear_options bare = {.deviation = 0.02f, .out_in = true};
 static const struct program_part grouped_qkv[] = {{"self_attn.q_proj", WIDTH},

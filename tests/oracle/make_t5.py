@@ -1,0 +1,70 @@
+"""Gradients and 10 training steps of two T5 models by transformers: tests/fixtures/{t5,t5_gated,frozen_t5}.
+
+    python make_t5.py
+
+t5 is as version 1.0: its head is tied and scaled, its MLP plain. t5_gated is as 1.1: untied, gated. The first SOURCE tokens
+of a row are its source, of which 1 + (first id) % SOURCE count; the others are the decoder's inputs. Few buckets, so that
+most hold several distances, and distances beyond the last one's first. What is frozen: the encoder's bias and norms, some
+maps of the decoder.
+
+transformers 5.23 computes norms' means of squares in fp32 whatever the model is in; here they are in the model's type. Made
+with torch 2.15.0 and transformers 5.23.0 on the CPU.
+"""
+import types
+
+import torch
+from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
+
+import own
+
+SOURCE = 10
+SIZES = dict(d_model=20, d_kv=6, d_ff=26, num_layers=3, num_decoder_layers=2, num_heads=2, vocab_size=61,
+             relative_attention_num_buckets=8, relative_attention_max_distance=7, dropout_rate=0.0)
+BASE = dict(model_type="t5", architectures=["T5ForConditionalGeneration"], is_encoder_decoder=True,
+            decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, **SIZES)
+MODELS = {"t5": dict(BASE, feed_forward_proj="relu", tie_word_embeddings=True),
+          "t5_gated": dict(BASE, feed_forward_proj="gated-gelu", tie_word_embeddings=False)}
+FROZEN = ["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "encoder.*layer_norm.weight",
+          "decoder.block.1.layer.1.*"]
+
+
+def norm(self, x):
+    return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
+
+
+class Model(nn.Module):
+    def __init__(self, family, fused):
+        super().__init__()
+        config = T5Config(**family.config)
+        self.of = T5ForConditionalGeneration._from_config(config, attn_implementation="sdpa" if fused else "eager")
+        if not family.config["tie_word_embeddings"]:
+            self.of.lm_head.weight = nn.Parameter(torch.empty(config.vocab_size, config.d_model))
+        assert self.of.config.scale_decoder_outputs == family.config["tie_word_embeddings"]
+        for module in self.of.modules():
+            if type(module).__name__ == "T5LayerNorm":
+                module.forward = types.MethodType(norm, module)
+
+    def named_parameters(self, *args, **kwargs):
+        return ((t, p) for t, p in self.of.named_parameters(*args, **kwargs) if p.requires_grad)
+
+    def forward(self, ids):
+        """Logits of all tokens of rows; of the source's they are zero."""
+        length = 1 + ids[:, :1] % SOURCE
+        mask = (torch.arange(SOURCE) < length).long()
+        logits = self.of(input_ids=ids[:, :SOURCE], attention_mask=mask, decoder_input_ids=ids[:, SOURCE:],
+                         use_cache=False).logits
+        return torch.cat((torch.zeros(len(ids), SOURCE, logits.shape[2], dtype=logits.dtype), logits), 1)
+
+
+def family_of(name):
+    tied = (lambda model: model.of.shared.weight) if MODELS[name]["tie_word_embeddings"] else None
+    return own.Family(MODELS[name], None, FROZEN, gradient_sample=50, sample=25, model=Model, generates=False,
+                      source=SOURCE, tied=tied, frozen_prefix="", named=name)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for which in MODELS:
+        own.make_one(family_of(which), which)
+    own.make_one(family_of("t5"), "frozen_t5", FROZEN)
