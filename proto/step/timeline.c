@@ -261,6 +261,7 @@ static const struct device_link played = {pull, wait_weights, loss, take_slot, c
 static int make_share(struct timeline *t)
 {
     const struct plan_setting *p = &t->s->plan->setting;
+    const uint32_t source = model_first_predicted(t->s->model, p->goal.seq), length = source ? source : p->goal.seq;
 
     t->n_runs = p->share_rows / p->part_rows;
     t->parts = calloc(t->n_runs, sizeof *t->parts);
@@ -272,7 +273,7 @@ static int make_share(struct timeline *t)
     for (uint32_t i = 0; i < t->n_runs; i++)
         t->parts[i] = i;
     for (uint32_t i = 0; i < p->share_rows; i++)
-        t->lengths[i] = (struct plan_row){.n_tokens = p->goal.seq, .second = p->goal.seq};
+        t->lengths[i] = (struct plan_row){.n_tokens = length, .second = length};
     return 0;
 }
 

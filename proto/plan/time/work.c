@@ -59,10 +59,14 @@ static double cleared(const struct batch *b, const struct program *p, uint64_t f
 /* Addresses that differ where buffers do; nothing is read or written there. */
 static const uint32_t nowhere[SCHEDULE_BUFFERS];
 
-static void place(struct operation_run *r, uint64_t frozen)
+/* unwanted: the set of inputs whose gradients nobody wants. */
+static void place(struct operation_run *r, uint64_t frozen, uint32_t unwanted)
 {
-    for (int i = 0; i < r->schedule->n_buffers; i++)
-        r->at[i] = (void *)&nowhere[i];
+    for (int i = 0; i < r->schedule->n_buffers; i++) {
+        const struct schedule_buffer *buffer = &r->schedule->buffers[i];
+        const bool is_wanted = buffer->place != SCHEDULE_INPUT_GRADIENT || !(unwanted >> buffer->boundary & 1);
+        r->at[i] = is_wanted ? (void *)&nowhere[i] : NULL;
+    }
     for (int i = 0; i < r->program->n_tensors; i++) {
         r->weights[i] = nowhere;
         r->gradients[i] = frozen >> i & 1 ? NULL : (float *)(uintptr_t)nowhere;
@@ -74,6 +78,7 @@ struct visit {
     uint32_t program, keeping; /* backward: of the program's first n_keepings */
     uint64_t frozen;           /* as in struct model_unit */
     bool backward, is_lowest;
+    uint32_t unwanted; /* as in place */
 };
 
 /* Runs its operations on a meter. */
@@ -95,7 +100,7 @@ static double run(const struct batch *b, const struct visit *v)
                               .sampling = s->goal.sampling,
                               .drops = s->goal.purpose == PLAN_TRAIN};
 
-    place(&r, v->frozen);
+    place(&r, v->frozen, v->unwanted);
     operation_run_steps(&r, 0, operation_count_steps(&r, v->is_lowest));
     return meter.seconds + (v->backward ? cleared(b, &p->program, v->frozen) : 0);
 }
@@ -118,12 +123,40 @@ static double price(const struct batch *b, const struct visit *v)
 {
     const bool is_once = b->work->model->programs[v->program].program.n_outputs > 1; /* it may give a part something */
     const uint64_t ways = 8u * v->backward + 4u * (b->fresh && (v->backward || is_once)) + 2u * v->is_lowest + 1;
-    const uint64_t visit = (uint64_t)v->program << 48 | (uint64_t)v->keeping << 40 | (uint64_t)b->rows << 4 | ways;
+    const uint64_t visit = (uint64_t)v->program << 48 | (uint64_t)v->unwanted << 44 | (uint64_t)v->keeping << 40 |
+                           (uint64_t)b->rows << 4 | ways;
     struct plan_price *known = find_price(b->work->prices, v->frozen, visit);
 
     if (known->visit != visit || known->frozen != v->frozen)
         *known = (struct plan_price){v->frozen, visit, run(b, v)};
     return known->seconds;
+}
+
+/* Inputs of a layer that are made of frozen tensors alone. */
+static uint32_t unwanted_of(const struct model *model, const struct model_layer *layer)
+{
+    uint32_t unwanted = 0;
+
+    for (uint32_t i = 0; i < layer->edges.n_reads; i++)
+        unwanted |= (uint32_t)!model->values.of[layer->edges.reads[i]].trained << i;
+    return unwanted;
+}
+
+/* Small gradients that a layer is the first to add to are zeroed before. */
+static double begun(const struct batch *b, const struct model_layer *layer, uint32_t unwanted)
+{
+    const struct model_values *values = &b->work->model->values;
+    const struct model_passage *passage = &values->passages[layer->edges.passage];
+    double n = 0;
+
+    for (uint32_t i = 0; i < passage->n[1]; i++) {
+        const struct model_operand *o = &passage->operands[1][i];
+        const struct model_shape *shape = &values->shapes[o->shape];
+        if (o->role != MODEL_INPUT_GRADIENT || !o->begins || !model_is_small(shape) || unwanted >> o->index & 1)
+            continue;
+        n += shape->columns * (shape->domain == PROGRAM_PART ? b->fresh : b->rows);
+    }
+    return moved(b, sizeof(float) * n);
 }
 
 /* Once a part, over all its rows. */
@@ -428,7 +461,7 @@ double plan_work_keeping(const struct plan_work *work, uint32_t class, uint32_t 
         if (work->n[kind] > 0) {
             const struct batch b = batch_of(work, kind);
             for (uint32_t p = model->block; p < model->block + model->n_block_programs; p++) {
-                const struct visit v = {p, model_keeping(&model->programs[p], keeping), 0, true, false};
+                const struct visit v = {p, model_keeping(&model->programs[p], keeping), 0, true, false, 0};
                 const double share = (double)model->programs[p].n_layers / model->classes[class].n_blocks;
                 seconds += share > 0 && model->programs[p].class == class ? share * work->n[kind] * price(&b, &v) : 0;
             }
@@ -456,7 +489,8 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
             v.keeping = model_keeping(layer->program, plan_keeping_of(work->plan, layer));
         else
             v.frozen = 0;
-        return price(&b, &v) + finish(&b, layer->program, backward);
+        v.unwanted = backward ? unwanted_of(model, layer) : 0;
+        return price(&b, &v) + (backward ? begun(&b, layer, v.unwanted) : 0) + finish(&b, layer->program, backward);
     case MODEL_HEAD:
         break;
     }

@@ -245,6 +245,13 @@ static const struct {
      "'tie_word_embeddings': false",
      "h.*.attn.c_attn.*,h.1.*.weight,wpe.*,lm_head.*", FORM_NF4},
     {SIZES_OF(2) "'model_type': 'bert', 'vocab_size': 8203", "embeddings.*,encoder.layer.0.*", FORM_INT8},
+    {"'model_type': 't5', 'd_model': 16, 'd_kv': 4, 'd_ff': 24, 'num_layers': 2, 'num_decoder_layers': 1, 'num_heads': "
+     "2, "
+     "'vocab_size': 8201, 'dropout_rate': 0.1",
+     NULL, FORM_VALUES},
+    {"'model_type': 't5', 'd_model': 16, 'd_kv': 4, 'd_ff': 24, 'num_layers': 1, 'num_heads': 2, 'vocab_size': 45, "
+     "'tie_word_embeddings': false, 'feed_forward_proj': 'gated-gelu'",
+     "shared.*,encoder.*", FORM_VALUES},
 };
 enum { MODELS = COUNT(models), DRAWS = 8 /* of each */ };
 
@@ -258,6 +265,8 @@ static void open_model(struct model *model, int which)
     for (char *c = config; *c; c++)
         *c = *c == '\'' ? '"' : *c;
     ck_assert_msg(model_config_parse(&parsed, config, strlen(config), &err) == 0, "%s", err.text);
+    if (model_has_source(&parsed))
+        ck_assert_int_eq(model_divide_rows(&parsed, 5, 8, &err), 0);
     ck_assert_int_eq(model_init(model, &parsed, &err), 0);
     ck_assert(which > 0 || model->n_block_programs == 2);
     if (models[which].frozen)
@@ -269,7 +278,7 @@ static void open_model(struct model *model, int which)
 /* What one part sends with the stash on the device: losses and contributions. */
 static double bytes_of_part(const struct plan *plan, const struct model *model)
 {
-    double bytes = PART_ROWS * (double)plan->setting.goal.seq * sizeof(double);
+    double bytes = PART_ROWS * (double)model_predicted(model, plan->setting.goal.seq) * sizeof(double);
 
     for (uint32_t visit = 0; visit < model->n_visits; visit++)
         bytes += (double)model->units[model->visits[visit]].n_trained * (double)number_bytes(plan->setting.goal.grad);
@@ -299,6 +308,7 @@ TEST_EACH(a_step_takes_what_its_visits_and_copies_take, MODELS *DRAWS)
                                                   .fenced = setting_below(&state, 2),
                                                   .batch = N_PARTS * PART_ROWS,
                                                   .seq = 8,
+                                                  .source = model.config.source,
                                                   .n_parts = N_PARTS},
                                          .share_rows = n_runs * PART_ROWS,
                                          .part_rows = PART_ROWS,
