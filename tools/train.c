@@ -24,7 +24,7 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
 
     snprintf(t->account.out, sizeof t->account.out, "%s", o->out);
     t->account.n_steps = o->steps;
-    t->account.silent = o->task || !isnan(o->mask_fraction);
+    t->account.silent = o->task || !isnan(o->mask_fraction) || o->source_seq > 0;
     t->counted = o->task ? "rows" : isnan(o->dpo_beta) ? "tokens" : "preferences";
     account_options(o, n_parameters, t->free_memory);
 }

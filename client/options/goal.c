@@ -84,6 +84,7 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .preference = {.beta = isnan(o->dpo_beta) ? 0 : o->dpo_beta,
                                              .smoothing = isnan(o->dpo_smoothing) ? 0 : o->dpo_smoothing},
                               .packs = o->pack,
+                              .smoothing = isnan(o->label_smoothing) ? 0 : o->label_smoothing,
                               .kept_bits = allowed.kept_bits,
                               .sampling = allowed.sampling,
                               .batch = o->batch,

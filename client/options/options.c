@@ -402,6 +402,18 @@ static int resolve_preference(struct eps_train_options *o, bool pairs, struct er
     return 0;
 }
 
+static int check_smoothing(const struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+{
+    if (isnan(o->label_smoothing))
+        return 0;
+    if (facts->pairs || facts->task == EPS_REGRESS)
+        return error_set(err, -EDOM, "--label-smoothing is for tokens and classes, not for %s: leave it out",
+                         facts->pairs ? "preferences" : "numbers");
+    if (o->label_smoothing >= 0 && o->label_smoothing < 1)
+        return 0;
+    return error_set(err, -EDOM, "--label-smoothing %g is not within 0 and 1", o->label_smoothing);
+}
+
 /* The smallest batch: a row of each part, or a preference, which is two. */
 static uint32_t least_batch(const struct eps_train_options *o, const struct client_facts *facts)
 {
@@ -456,6 +468,8 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
         rc = client_options_mask(&out->mask_fraction, facts->masked, err);
     if (!rc)
         rc = resolve_preference(out, facts->pairs, err);
+    if (!rc)
+        rc = check_smoothing(out, facts, err);
     if (rc)
         return rc;
     if (facts->whole)

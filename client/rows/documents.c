@@ -164,7 +164,7 @@ static int take_preference(struct reading *r, json_t *object, struct error *err)
 }
 
 /* Appends a text with what the tokenizer puts around it, and the token that ends it. */
-static int add_side(struct client_tokens *tokens, struct client_tokenizer *tokenizer, const json_t *text,
+static int add_side(struct client_tokens *tokens, struct client_tokenizer *tokenizer, const char *text, size_t n_bytes,
                     struct error *err)
 {
     const uint32_t end = client_tokenizer_end(tokenizer), *added;
@@ -173,8 +173,7 @@ static int add_side(struct client_tokens *tokens, struct client_tokenizer *token
     added = client_tokenizer_begins(tokenizer, &n);
     int rc = client_tokens_add(tokens, added, n, err);
     if (!rc)
-        rc = client_tokenizer_encode(tokens, &used, tokenizer, json_string_value(text), json_string_length(text), true,
-                                     err);
+        rc = client_tokenizer_encode(tokens, &used, tokenizer, text, n_bytes, true, err);
     added = client_tokenizer_ends(tokenizer, &n);
     if (!rc)
         rc = client_tokens_add(tokens, added, n, err);
@@ -197,10 +196,10 @@ static int take_target(struct reading *r, json_t *object, struct error *err)
         return error_set(err, -EINVAL, "no object with \"source\" and \"target\", both texts");
     if (json_string_length(source) == 0 || json_string_length(target) == 0)
         return error_set(err, -EINVAL, "its %s is empty", json_string_length(source) ? "target" : "source");
-    rc = add_side(&tokens, r->tokenizer, source, err);
+    rc = add_side(&tokens, r->tokenizer, json_string_value(source), json_string_length(source), err);
     const size_t n_source = tokens.n;
     if (!rc)
-        rc = add_side(&tokens, r->tokenizer, target, err);
+        rc = add_side(&tokens, r->tokenizer, json_string_value(target), json_string_length(target), err);
     if (!rc && (n_source == 0 || tokens.n == n_source))
         rc = error_set(err, -EINVAL, "its %s is no token", n_source ? "target" : "source");
     for (size_t i = n_source; !rc && i < tokens.n; i++)
@@ -211,11 +210,120 @@ static int take_target(struct reading *r, json_t *object, struct error *err)
     return rc;
 }
 
+/* ---- Two files of text, side by side ---- */
+
+/* The sources are tokenised first. */
+struct sides {
+    struct reading *r;
+    int fd;              /* tokens of the sources */
+    uint64_t *ends;      /* (n) where each source ends in it; owned */
+    size_t n, cap, seen; /* seen: targets */
+    struct client_tokens tokens;
+};
+
+/* Tokens of one line; none, if it is blank. */
+static int encode_line(struct sides *s, const char *line, size_t n, struct error *err)
+{
+    while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+        n--;
+    s->tokens.n = 0;
+    return client_data_is_blank(line, n) ? 0 : add_side(&s->tokens, s->r->tokenizer, line, n, err);
+}
+
+static int in_line(int rc, const struct client_data_file *file, uint64_t number, struct error *err)
+{
+    char where[64];
+
+    if (rc == -EINVAL || rc == -E2BIG) {
+        snprintf(where, sizeof where, "line %" PRIu64, number);
+        error_prefix(err, where);
+        error_prefix(err, file->path);
+    }
+    return rc;
+}
+
+static int on_source(void *user, const char *line, size_t n, uint64_t number, struct error *err)
+{
+    struct sides *s = user;
+    const uint64_t begin = s->n > 0 ? s->ends[s->n - 1] : 0;
+    int rc = encode_line(s, line, n, err);
+
+    if (!rc && s->n == s->cap) {
+        const size_t cap = s->cap ? 2 * s->cap : 1024;
+        uint64_t *ends = realloc(s->ends, cap * sizeof *ends);
+        if (!ends)
+            return error_set(err, -ENOMEM, "out of memory");
+        s->ends = ends, s->cap = cap;
+    }
+    if (!rc && s->tokens.n > 0)
+        rc = client_data_write(s->fd, s->r->file, s->tokens.ids, s->tokens.n * sizeof *s->tokens.ids,
+                               begin * sizeof *s->tokens.ids, err);
+    if (!rc)
+        s->ends[s->n++] = begin + s->tokens.n;
+    return in_line(rc, s->r->file, number, err);
+}
+
+static int on_target(void *user, const char *line, size_t n, uint64_t number, struct error *err)
+{
+    struct sides *s = user;
+    struct reading *r = s->r;
+    const size_t k = s->seen++;
+    const uint64_t begin = k > 0 && k < s->n ? s->ends[k - 1] : 0, end = k < s->n ? s->ends[k] : 0;
+    struct client_tokens both = {0};
+    int rc = encode_line(s, line, n, err);
+
+    if (rc || (begin == end && s->tokens.n == 0))
+        return in_line(rc, r->file, number, err);
+    r->line = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
+    if (k >= s->n || begin == end || s->tokens.n == 0)
+        rc = error_set(err, -EINVAL, "a %s without a %s", s->tokens.n ? "target" : "source",
+                       s->tokens.n ? "source" : "target");
+    both.ids = rc ? NULL : malloc((end - begin + s->tokens.n) * sizeof *both.ids);
+    if (!rc && !both.ids)
+        rc = error_set(err, -ENOMEM, "out of memory");
+    if (!rc)
+        rc = client_data_reread(s->fd, both.ids, begin, end - begin, err);
+    for (size_t i = 0; !rc && i < s->tokens.n; i++)
+        both.ids[end - begin + i] = s->tokens.ids[i] | CLIENT_TOKEN_TRAINED;
+    if (!rc)
+        rc = add_document(r, both.ids, end - begin + s->tokens.n, err);
+    free(both.ids);
+    r->documents->n_lines++;
+    return in_line(rc, r->file, number, err);
+}
+
+/* Each line of the first file is the source of the same line of the second one. */
+static int read_side_by_side(struct reading *r, struct client_data_file files[2], struct error *err)
+{
+    struct sides s = {.r = r, .fd = client_data_nameless("tokens", err)};
+    const size_t before = r->documents->n;
+    int rc = s.fd < 0 ? s.fd : 0;
+
+    r->file = &files[0];
+    if (!rc)
+        rc = client_data_each_line(&r->pass, &files[0], on_source, &s, err);
+    r->file = &files[1];
+    if (!rc)
+        rc = client_data_each_line(&r->pass, &files[1], on_target, &s, err);
+    if (!rc && s.seen < s.n)
+        rc = error_set(err, -EINVAL, "%s: it has %zu lines, and %s, of which it has the targets, %zu", files[1].path,
+                       s.seen, files[0].path, s.n);
+    if (!rc && r->documents->n == before)
+        rc = error_set(err, -EINVAL, "%s: nothing in it", files[0].path);
+    r->file_number += 2;
+    free(s.ends);
+    free(s.tokens.ids);
+    if (s.fd >= 0)
+        close(s.fd);
+    return rc;
+}
+
+/* ---- Files ---- */
+
 static int on_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
 {
     struct reading *r = user;
     json_error_t why;
-    char where[64];
 
     if (client_data_is_blank(line, n))
         return 0;
@@ -226,12 +334,7 @@ static int on_line(void *user, const char *line, size_t n, uint64_t number, stru
                        : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);
     json_decref(object);
     r->documents->n_lines++;
-    if (rc == -EINVAL || rc == -E2BIG) {
-        snprintf(where, sizeof where, "line %" PRIu64, number);
-        error_prefix(err, where);
-        error_prefix(err, r->file->path);
-    }
-    return rc;
+    return in_line(rc, r->file, number, err);
 }
 
 static int read_file(struct reading *r, struct client_data_file *file, struct error *err)
@@ -245,10 +348,8 @@ static int read_file(struct reading *r, struct client_data_file *file, struct er
     if (!rc && file->kind != CLIENT_DATA_LINES)
         rc = error_set(
             err, -EINVAL,
-            r->take == take_target
-                ? "%s: it has no lines of JSON: give rows as .jsonl, each as {\"source\": \"...\", \"target\": \"...\"}"
-                : "%s: it has no lines of JSON, and another file has conversations, which are rows of their own: give "
-                  "its texts as .jsonl, each as {\"text\": \"...\"}",
+            "%s: it has no lines of JSON, and another file has conversations, which are rows of their own: give "
+            "its texts as .jsonl, each as {\"text\": \"...\"}",
             file->path);
     if (!rc)
         rc = client_data_each_line(&r->pass, file, on_line, r, err);
@@ -256,6 +357,26 @@ static int read_file(struct reading *r, struct client_data_file *file, struct er
         rc = error_set(err, -EINVAL, "%s: nothing in it", file->path);
     r->file_number++;
     return rc;
+}
+
+/* A file of JSON, or two of text. *i: the number of the last one that was read. */
+static int read_targets(struct reading *r, struct client_data *data, size_t *i, struct error *err)
+{
+    struct client_data_file *files = &data->files[*i];
+    const bool has_next = *i + 1 < data->n_files;
+    int rc = client_data_unpack(&r->pass, &files[0], err);
+
+    if (!rc && has_next)
+        rc = client_data_unpack(&r->pass, &files[1], err);
+    if (rc || files[0].kind != CLIENT_DATA_TEXT)
+        return rc ? rc : read_file(r, &files[0], err);
+    if (!has_next || files[1].kind != CLIENT_DATA_TEXT)
+        return error_set(err, -EINVAL,
+                         "%s: a text alone: give two, of sources and of their targets line by line, or .jsonl with "
+                         "{\"source\": \"...\", \"target\": \"...\"} in each line",
+                         files[0].path);
+    ++*i;
+    return read_side_by_side(r, files, err);
 }
 
 int client_documents_read(struct client_documents *out, struct client_data *data,
@@ -285,7 +406,7 @@ int client_documents_read(struct client_documents *out, struct client_data *data
     }
     client_tokenizer_watch(rules->tokenizer, rules->watch);
     for (size_t i = 0; !rc && i < data->n_files; i++)
-        rc = read_file(&r, &data->files[i], err);
+        rc = rules->targets ? read_targets(&r, data, &i, err) : read_file(&r, &data->files[i], err);
     client_tokenizer_watch(rules->tokenizer, NULL);
     if (!rc)
         out->hash = XXH3_64bits_digest(hash);

@@ -35,7 +35,9 @@ struct client_documents_rules {
     enum eps_train_on train_on;         /* resolved */
     bool weighted;                      /* files may have weights */
     bool pairs;                         /* lines are preferences: document 2k is chosen, and 2k + 1 rejected */
-    bool targets; /* lines are sources with targets: a document is the one, not trained, and then the other */
+    /* Lines are sources with targets: a document is the one, not trained, and then the other. Files of text come in twos,
+     * of sources and of their targets, line by line. */
+    bool targets;
     const struct client_watch *watch; /* as in client_data_rules */
 };
 

@@ -139,11 +139,11 @@ bool model_has_source(const struct model_config *config)
 
 int model_divide_rows(struct model_config *config, uint32_t source, uint32_t row, struct error *err)
 {
-    if (!model_has_source(config) && source == 0)
+    if (source == 0)
         return 0;
     if (!model_has_source(config))
         return error_set(err, -EINVAL, "a %s model has no encoder that reads a source", config->family->model_type);
-    if (source < 1 || source >= row)
+    if (source >= row)
         return error_set(err, -EINVAL, "rows of %u tokens cannot begin with a source of %u and have a target", row,
                          source);
     config->source = source, config->row = row;

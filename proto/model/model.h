@@ -292,8 +292,8 @@ void model_compress(struct model *model, unsigned bits);
 bool model_has_source(const struct model_config *config);
 
 /* Has rows of `row` tokens begin with `source` tokens of source, and shorter ones in proportion; of a model that has
- * none, nothing changes. Before model_init. -EINVAL with a sentence: not 1 <= source < row, or of a model without a
- * source it is not 0. */
+ * none, and with a source of 0, nothing changes. Before model_init. -EINVAL with a sentence: source is not less
+ * than row, or of a model without a source it is not 0. */
 int model_divide_rows(struct model_config *config, uint32_t source, uint32_t row, struct error *err);
 
 /* Of each row of n_tokens, the first token that has a prediction, and how many have one. */

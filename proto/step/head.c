@@ -110,7 +110,9 @@ static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pas
                                          .running = pass->running + first * 3,
                                          .scale = pass->loss_scale,
                                          .scales = pass->scales ? pass->scales + first : NULL,
-                                         .cap = pass->model->logit_cap};
+                                         .cap = pass->model->logit_cap,
+                                         .smoothing = pass->dropout ? (float)pass->setting->goal.smoothing : 0,
+                                         .n_all = model_outputs(&pass->model->config)};
 }
 
 static struct device_squared_error squared_error_of(const struct layer_pass *pass, struct chunk chunk, float *logits,

@@ -74,7 +74,7 @@ struct layer_pass {
     uint64_t first_row; /* in the minibatch */
     uint64_t seed, step;
     float loss_scale; /* 1/T */
-    bool dropout;     /* false in evaluation */
+    bool dropout;     /* false in evaluation, where labels are not smoothed either */
     /* Generating, where n_rows is 1, and n_tokens those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending, without gaps; NULL otherwise, and above the blocks */
     uint32_t n_spans;

@@ -33,6 +33,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_flag(w, &goal->sampling.least);
     wire_u32_in(w, &goal->kept_bits, 0, 8);
     wire_u32(w, &goal->source);
+    wire_f64_from_0(w, &goal->smoothing);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)

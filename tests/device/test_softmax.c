@@ -73,12 +73,15 @@ static bool suits(const struct shape *s)
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-/* Of the rows' first chunk, and of one that is added to those before it; with a bias and without. */
-TEST_EACH(a_chunk_is_added_to_what_runs, 4 * COUNT(shapes))
+/* Of the rows' first chunk, and of one that is added to those before it; with a bias and without; of labels as they are, and
+ * smoothed. */
+TEST_EACH(a_chunk_is_added_to_what_runs, 8 * COUNT(shapes))
 {
-    struct call_test test = test_of(CALL_log_sum_exp, &shapes[_i / 4], NUMBER_FP32, _i % 2, _i / 2 % 2);
+    const struct shape *s = &shapes[_i / 8];
+    struct call_test test = test_of(CALL_log_sum_exp, s, NUMBER_FP32, _i % 2, _i / 2 % 2);
 
-    if (suits(&shapes[_i / 4]))
+    test.call.log_sum_exp.smoothing = _i / 4 % 2 ? 0.3f : 0, test.call.log_sum_exp.n_all = s->first + s->n + 5;
+    if (suits(s))
         call_check(&test);
 }
 
@@ -143,16 +146,17 @@ static void run_gradient(struct mirror *at, void *const out[], const void *conte
     take_gradient(at, out[0], op.logits, op.m, op.logits_stride, test->type);
 }
 
-/* Of logits as they are, of capped ones, of those with a bias, and of those whose rows have scales of their own: most of
- * those drawn are less than the cap, some of which is enough. */
-TEST_EACH(the_gradient_takes_the_place_of_the_logits, 4 * NUMBER_TYPES * COUNT(shapes))
+/* Of logits as they are, of capped ones, of those with a bias, of those whose rows have scales of their own, and of smoothed
+ * labels: most of those drawn are less than the cap, some of which is enough. */
+TEST_EACH(the_gradient_takes_the_place_of_the_logits, 5 * NUMBER_TYPES * COUNT(shapes))
 {
-    const struct shape *s = &shapes[_i / 4 / NUMBER_TYPES];
-    struct call_test test = test_of(CALL_cross_entropy_gradient, s, _i / 4 % NUMBER_TYPES, false, _i % 4 == 2);
+    const struct shape *s = &shapes[_i / 5 / NUMBER_TYPES];
+    struct call_test test = test_of(CALL_cross_entropy_gradient, s, _i / 5 % NUMBER_TYPES, false, _i % 5 == 2);
     struct call exact;
 
-    test.call.log_sum_exp.cap = _i % 4 == 1 ? 3.5f : 0;
-    test.call.log_sum_exp.scales = _i % 4 == 3 ? given : NULL;
+    test.call.log_sum_exp.cap = _i % 5 == 1 ? 3.5f : 0;
+    test.call.log_sum_exp.scales = _i % 5 == 3 ? given : NULL;
+    test.call.log_sum_exp.smoothing = _i % 5 == 4 ? 0.3f : 0, test.call.log_sum_exp.n_all = s->first + s->n + 5;
     if (!suits(s))
         return;
     test.onto[0].written = "gradient", test.onto[0].read = "logits";

@@ -56,6 +56,31 @@ static double row_sum(const float *x, const float *bias, size_t n, float max)
     return sum;
 }
 
+static double row_total(const float *x, const float *bias, size_t n)
+{
+    double sum = 0;
+
+    for (size_t first = 0; first < n; first += BLOCK) {
+        const size_t width = n - first < BLOCK ? n - first : BLOCK;
+        vec lanes = {0};
+        for (size_t j = 0; j < width; j += VECTOR)
+            lanes += logits_at(x, bias, first + j, width - j, 0);
+        sum += vec_sum(lanes);
+    }
+    return sum;
+}
+
+/* Adds to a row's third sum what this chunk's labels have. label: in the chunk, or at n or beyond. */
+static float add_labels(float sum, const struct device_cross_entropy *op, const float *row, uint32_t label)
+{
+    const float own = label < op->n ? row[label] + (op->bias ? op->bias[label] : 0) : 0;
+
+    if (op->smoothing == 0)
+        return label < op->n ? own : sum;
+    return (float)((double)sum + (double)device_label_share(op) * (double)own +
+                   (double)device_smoothed(op) * row_total(row, op->bias, op->n));
+}
+
 void KERNEL_NAME(cpu_log_sum_exp)(struct device *dev, const struct device_cross_entropy *op)
 {
     const size_t n = op->n;
@@ -75,8 +100,7 @@ void KERNEL_NAME(cpu_log_sum_exp)(struct device *dev, const struct device_cross_
             state[1] = (float)((double)state[1] * exp((double)state[0] - (double)max) + row_sum(row, op->bias, n, max));
             state[0] = max;
         }
-        if (op->labels[i] >= op->first && op->labels[i] - op->first < n)
-            state[2] = row[op->labels[i] - op->first] + (op->bias ? op->bias[op->labels[i] - op->first] : 0);
+        state[2] = add_labels(state[2], op, row, op->labels[i] >= op->first ? op->labels[i] - op->first : UINT32_MAX);
     }
 }
 
@@ -91,19 +115,22 @@ void KERNEL_NAME(cpu_loss)(struct device *dev, const struct device_loss *op)
 
 /* to (n) may begin where the logits do: it never runs ahead of them. label is in the row or at n or beyond. capped is
  * a constant. */
-VECTOR_INLINE void gradient_row(value *to, const float *logits, const float *bias, const float running[3], size_t n,
-                                uint32_t label, float scale, bool capped, float cap)
+VECTOR_INLINE void gradient_row(value *to, const struct device_cross_entropy *op, size_t row, uint32_t label,
+                                float scale, bool capped)
 {
-    const float max = running[0], factor = scale / running[1];
+    const float *logits = op->logits + row * op->logits_stride, *bias = capped ? NULL : op->bias;
+    const float max = op->running[3 * row], factor = scale / op->running[3 * row + 1], cap = op->cap;
+    const float own = scale * device_label_share(op), even = scale * device_smoothed(op);
+    const size_t n = op->n;
     float piece[BLOCK];
 
     for (size_t first = 0; first < n; first += BLOCK) {
         const size_t width = n - first < BLOCK ? n - first : BLOCK;
 
         for (size_t j = 0; j < width; j += VECTOR)
-            vec_store(piece + j, math_exp(logits_at(logits, bias, first + j, width - j, 0) - max) * factor);
+            vec_store(piece + j, math_exp(logits_at(logits, bias, first + j, width - j, 0) - max) * factor - even);
         if (label >= first && label - first < width)
-            piece[label - first] -= scale;
+            piece[label - first] -= own;
         for (size_t j = 0; j < width; j += VECTOR) {
             const vec part = capped ? vec_load_n(logits + first + j, width - j, 0) / cap : vec_all(0);
             const vec gradient = vec_load(piece + j);
@@ -116,16 +143,15 @@ void KERNEL_NAME(cpu_cross_entropy_gradient)(struct device *dev, const struct de
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
-        const float *row = op->logits + i * op->logits_stride;
         value *to = (value *)op->logits + i * op->logits_stride * (sizeof(float) / sizeof(value));
         const float scale = op->scales ? op->scales[i] : op->scale;
 
         if (op->labels[i] == UINT32_MAX)
             memset(to, 0, op->n * sizeof *to);
         else if (op->cap != 0)
-            gradient_row(to, row, NULL, op->running + 3 * i, op->n, op->labels[i] - op->first, scale, true, op->cap);
+            gradient_row(to, op, i, op->labels[i] - op->first, scale, true);
         else
-            gradient_row(to, row, op->bias, op->running + 3 * i, op->n, op->labels[i] - op->first, scale, false, 0);
+            gradient_row(to, op, i, op->labels[i] - op->first, scale, false);
         memset(to + op->n, 0, (op->logits_stride - op->n) * sizeof *to);
     }
 }

@@ -14,9 +14,10 @@ template <int V> struct softmax_share {
     enum { K = V == 1 ? 8 : PACKS };
 };
 
-/* Sum of exp(x - max). The initial maximum is finite, so that minus infinity always adds exp(-inf) = 0. */
+/* Sum of exp(x - max). The initial maximum is finite, so that minus infinity always adds exp(-inf) = 0. total: sum of x,
+ * where labels are smoothed. */
 struct exponentials {
-    float max, sum;
+    float max, sum, total;
 };
 
 static __device__ inline void join(struct exponentials *to, struct exponentials other)
@@ -25,6 +26,7 @@ static __device__ inline void join(struct exponentials *to, struct exponentials 
 
     to->sum = to->sum * expf(to->max - max) + other.sum * expf(other.max - max);
     to->max = max;
+    to->total += other.total;
 }
 
 /* Adds N logits. A NaN does not become the maximum, but makes the sum a NaN; so does +infinity. */
@@ -50,7 +52,7 @@ static __device__ inline struct exponentials join_block(struct exponentials mine
 
     for (int far = WARP / 2; far > 0; far /= 2) {
         const float max = __shfl_xor_sync(WHOLE_WARP, mine.max, far), sum = __shfl_xor_sync(WHOLE_WARP, mine.sum, far);
-        join(&mine, {max, sum});
+        join(&mine, {max, sum, __shfl_xor_sync(WHOLE_WARP, mine.total, far)});
     }
     if (lane == 0)
         of_warps[threadIdx.x / WARP] = mine;
@@ -62,16 +64,31 @@ static __device__ inline struct exponentials join_block(struct exponentials mine
     return mine;
 }
 
+/* The operation, with what labels have. */
+struct smoothed : device_cross_entropy {
+    float share, even; /* a row's own label, and each */
+};
+
+static smoothed smoothed_of(const struct device_cross_entropy *op)
+{
+    smoothed all = {};
+
+    static_cast<device_cross_entropy &>(all) = *op;
+    all.share = device_label_share(op);
+    all.even = device_smoothed(op);
+    return all;
+}
+
 /* A thread has the same elements with packs and without, so that a sum's order depends on n alone. BIASED: op.bias is
  * added to them. */
 template <bool WHOLE, bool BIASED>
-static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struct device_cross_entropy op)
+static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(smoothed op)
 {
     enum { V = LOGITS, K = softmax_share<V>::K };
 
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
         const float *row = op.logits + i * op.logits_stride;
-        struct exponentials all = {-FLT_MAX, 0};
+        struct exponentials all = {-FLT_MAX, 0, 0};
 
         for (size_t begin = (size_t)threadIdx.x * V; begin < op.n; begin += (size_t)blockDim.x * V * K) {
             float x[K * V];
@@ -90,20 +107,27 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struc
                                        : (WHOLE ? some.at[v] : row[column + v]) + (BIASED ? op.bias[column + v] : 0);
             }
             add(&all, x);
+            if (op.smoothing > 0)
+#pragma unroll
+                for (int j = 0; j < K * V; j++)
+                    all.total += x[j] == -INFINITY ? 0 : x[j];
         }
         all = join_block(all);
         if (threadIdx.x == 0) {
             float *state = op.running + 3 * i;
             const uint32_t at = op.labels[i] - op.first;
 
+            const bool is_here = op.labels[i] >= op.first && at < op.n;
+            const float own = is_here ? row[at] + (BIASED ? op.bias[at] : 0) : 0;
+
             if (!op.start)
-                join(&all, {state[0], state[1]});
+                join(&all, {state[0], state[1], 0});
             state[0] = all.max;
             state[1] = all.sum;
-            if (op.labels[i] >= op.first && at < op.n)
-                state[2] = row[at] + (BIASED ? op.bias[at] : 0);
-            else if (op.start)
-                state[2] = 0;
+            if (op.smoothing > 0)
+                state[2] = (op.start ? 0 : state[2]) + op.share * own + op.even * all.total;
+            else if (is_here || op.start)
+                state[2] = own;
         }
     }
 }
@@ -120,7 +144,7 @@ static cudaError_t log_sum_exp(const struct cuda_queue *q, const struct device_c
     const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
 
     return launch(log_sum_exp_rows<WHOLE, BIASED>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream,
-                  *op);
+                  smoothed_of(op));
 }
 
 cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op)
@@ -163,7 +187,7 @@ static __device__ inline float cap_slope(float y, float cap)
  * may still read. So the block reads K packs per thread, meets at a barrier, and then writes only where it has read.
  * Padding is written too. */
 template <typename T, int V, bool BIASED>
-static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct device_cross_entropy op)
+static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(smoothed op)
 {
     enum { K = softmax_share<V>::K };
     const size_t step = (size_t)blockDim.x * V;
@@ -172,6 +196,7 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct d
         const float *row = op.logits + i * op.logits_stride;
         const float scale = op.scales ? op.scales[i] : op.scale;
         const float max = op.running[3 * i], factor = scale / op.running[3 * i + 1];
+        const float own = scale * op.share, even = scale * op.even;
         const bool counts = op.labels[i] != UINT32_MAX;
         const uint32_t label = op.labels[i] - op.first;
         T *to = (T *)row;
@@ -196,7 +221,7 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct d
                     if (BIASED && counts && at + v < op.n)
                         x[k].at[v] += op.bias[at + v];
                     set(&gradient.at[v], counts && at + v < op.n
-                                             ? (expf(x[k].at[v] - max) * factor - (at + v == label ? scale : 0)) *
+                                             ? (expf(x[k].at[v] - max) * factor - even - (at + v == label ? own : 0)) *
                                                    cap_slope(x[k].at[v], op.cap)
                                              : 0);
                 }
@@ -212,7 +237,8 @@ static cudaError_t gradient(const struct cuda_queue *q, const struct device_cros
 {
     const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
 
-    return launch(gradient_rows<T, V, BIASED>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream, *op);
+    return launch(gradient_rows<T, V, BIASED>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream,
+                  smoothed_of(op));
 }
 
 template <typename T> static cudaError_t gradient(const struct cuda_queue *q, const struct device_cross_entropy *op)

@@ -20,7 +20,10 @@ struct device_soft_cap {
  *
  * log_sum_exp adds the chunk to `running`, which holds the chunks before it.
  *
- * cross_entropy_gradient overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a
+ * With smoothing e, the label has 1 - e, and e is spread evenly over all n_all labels, its own included: Szegedy et al.,
+ * arXiv:1512.00567, section 7; as in torch.nn.functional.cross_entropy. Without, it has 1.
+ *
+ * cross_entropy_gradient overwrites the logits by their gradient, (softmax - what labels have) * scale, 0 in rows without a
  * label; the scale may be a row's own; of capped logits by the gradient of those that were capped, which is that times
  * 1 - (logit / cap)^2. The gradient has the values' type: its row i begins where row i of the logits did, so its stride
  * in elements is that of the logits times device_wide(type). Elements from n up to the stride become 0. */
@@ -31,11 +34,25 @@ struct device_cross_entropy {
     float *logits;          /* (m, n), read by log_sum_exp; cross_entropy_gradient overwrites them by their gradient */
     const float *bias;      /* (n): added to the logits of each row as they are read; not with a cap. NULL: none */
     const uint32_t *labels; /* (m); rows whose label is UINT32_MAX count for nothing */
-    float *running;         /* (m, 3): maximum, sum of exp(logit - maximum), the label's logit; log_sum_exp writes it */
-    float scale;            /* cross_entropy_gradient */
+    /* (m, 3): maximum, sum of exp(logit - maximum), sum of logits times what their labels have; log_sum_exp writes it */
+    float *running;
+    float scale;         /* cross_entropy_gradient */
     const float *scales; /* (m): cross_entropy_gradient takes these in place of `scale`. NULL: `scale` for all rows */
     float cap;           /* cross_entropy_gradient: logits are capped (soft_cap); 0: they are not */
+    float smoothing;     /* 0: none */
+    size_t n_all;        /* labels of all chunks; used with smoothing */
 };
+
+/* What smoothing gives to each label, and leaves to a row's own. */
+static inline float device_smoothed(const struct device_cross_entropy *op)
+{
+    return op->smoothing > 0 ? (float)((double)op->smoothing / (double)op->n_all) : 0;
+}
+
+static inline float device_label_share(const struct device_cross_entropy *op)
+{
+    return 1 - op->smoothing;
+}
 
 /* The loss of each row: -log p of the label, from log_sum_exp's sums; 0 without a label. */
 struct device_loss {

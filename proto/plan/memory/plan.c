@@ -446,6 +446,12 @@ static bool sees_more(const struct family *family)
 
 int plan_check_generates(const struct model_config *config, struct error *err)
 {
+    if (model_has_source(config))
+        return error_set(
+            err, -EINVAL,
+            "a %s model writes the target of a source, which eps cannot do yet: eps export writes the model "
+            "for transformers",
+            config->family->model_type);
     if (sees_more(config->family))
         return error_set(
             err, -EINVAL,
@@ -494,6 +500,10 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     if (s->goal.preference.beta > PREFERENCE_MOST_BETA || s->goal.preference.smoothing > 0.5)
         return error_set(err, -EINVAL, "preferences with beta %g and smoothing %g: at most %g and 0.5 are possible",
                          s->goal.preference.beta, s->goal.preference.smoothing, PREFERENCE_MOST_BETA);
+    if (!(s->goal.smoothing < 1) || (s->goal.smoothing > 0 && (model->config.regression || plan_has_pairs(&s->goal))))
+        return error_set(err, -EINVAL,
+                         "labels smoothed by %g: below 1 is possible, of models that predict classes or tokens",
+                         s->goal.smoothing);
     if (s->goal.kept_bits != 0 && s->goal.kept_bits != 8 && s->goal.kept_bits != 4)
         return error_set(err, -EINVAL, "activations in %u bits: 8 and 4 are possible", s->goal.kept_bits);
     if (!sampling_is_valid(&s->goal.sampling))

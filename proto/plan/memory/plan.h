@@ -75,6 +75,7 @@ struct plan_goal {
     bool packs;                   /* a row is several documents, none of which sees another */
     uint32_t kept_bits;           /* 8 or 4: of activations that blocks keep; 0: as they are */
     struct sampling sampling;     /* gradients of matrices are estimated from some rows, if share > 0 */
+    double smoothing;             /* of labels, from 0 and below 1 (struct device_cross_entropy) */
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
     uint32_t batch;               /* rows of a minibatch, a multiple of n_parts */
     uint32_t seq;                 /* tokens of a row */

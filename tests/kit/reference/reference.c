@@ -424,7 +424,15 @@ static double logit_at(const struct device_cross_entropy *op, size_t i, size_t j
     return logits[i * op->logits_stride + j] + (bias ? bias[j] : 0);
 }
 
-/* running: the maximum, the sum of exp(logit - maximum), the label's logit. */
+/* What a label has, of which a row's own has most. */
+static double label_weight(const struct device_cross_entropy *op, size_t i, size_t j)
+{
+    const double smoothing = (double)op->smoothing, even = smoothing > 0 ? smoothing / (double)op->n_all : 0;
+
+    return even + (op->labels[i] == op->first + j ? 1 - smoothing : 0);
+}
+
+/* running: the maximum, the sum of exp(logit - maximum), the sum of logits times what their labels have. */
 static void log_sum_exp(const struct device_cross_entropy *op)
 {
     for (size_t i = 0; i < op->m; i++) {
@@ -436,9 +444,11 @@ static void log_sum_exp(const struct device_cross_entropy *op)
             sum += exp(logit_at(op, i, j) - max);
         to[1] = sum + (op->start ? 0 : to[1] * exp(to[0] - max));
         to[0] = max;
-        to[2] = op->start ? 0 : to[2];
-        if (op->labels[i] >= op->first && op->labels[i] - op->first < op->n)
-            to[2] = logit_at(op, i, op->labels[i] - op->first);
+        to[2] = op->start || (op->smoothing == 0 && op->labels[i] >= op->first && op->labels[i] < op->first + op->n)
+                    ? 0
+                    : to[2];
+        for (size_t j = 0; j < op->n; j++)
+            to[2] += label_weight(op, i, j) * logit_at(op, i, j);
     }
 }
 
@@ -459,7 +469,7 @@ static void cross_entropy_gradient(const struct device_cross_entropy *op)
         const bool counts = op->labels[i] != UINT32_MAX;
         for (size_t j = 0; j < op->logits_stride; j++)
             logits[j] = counts && j < op->n
-                            ? (exp(logit_at(op, i, j) - of[0]) / of[1] - (op->first + j == op->labels[i])) *
+                            ? (exp(logit_at(op, i, j) - of[0]) / of[1] - label_weight(op, i, j)) *
                                   (op->scales ? ((const double *)(const void *)op->scales)[i] : (double)op->scale) *
                                   (op->cap != 0 ? 1 - pow(logits[j] / (double)op->cap, 2) : 1)
                             : 0;
