@@ -222,6 +222,56 @@ def bert_cased(corpus, size):
     return word_piece(corpus, size, False)
 
 
+# Some of SentencePiece's rules, whose own table is 300 KB: ligatures and wide letters, blanks, what is removed, a sequence,
+# a part of another one.
+RULES = [("\ufb01", "fi"), ("\uff21", "A"), ("\uff11", "1"), ("\u00a0", " "), ("\u3000", " "), ("\t", " "), ("\n", " "), ("\r", " "),
+         ("\u200b", ""), ("\u0001", ""), ("e\u0301", "\u00e9"), ("n\u0303", "\u00f1"), ("\u2026", "..."), ("\u00bd", "1/2"),
+         ("\ufdfa", "\u0635\u0644\u0649 \u0627\u0644\u0644\u0647"), ("か\u3099", "が"), ("\u1112\u1161\u11ab", "한"), ("\u1112", "ㅎ")]
+
+
+def unigram(corpus, size, rules):
+    """SentencePiece's model, as transformers writes that of T5; rules: its own table's name, or a list."""
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+    with tempfile.TemporaryDirectory() as work:
+        how = {"normalization_rule_name": rules}
+        if not isinstance(rules, str):
+            how = {"normalization_rule_tsv": f"{work}/rules.tsv"}
+            pathlib.Path(how["normalization_rule_tsv"]).write_text("".join(
+                " ".join(f"{ord(c):X}" for c in a) + "\t" + " ".join(f"{ord(c):X}" for c in b) + "\n" for a, b in rules))
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(line for text in corpus for line in text.split("\n") if line.strip()), model_prefix=f"{work}/t5",
+            vocab_size=size, model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1, character_coverage=0.98,
+            hard_vocab_limit=False, minloglevel=2, **how)
+        model = sentencepiece_model_pb2.ModelProto()
+        model.ParseFromString(pathlib.Path(f"{work}/t5.model").read_bytes())
+    t = Tokenizer(models.Unigram([(p.piece, p.score) for p in model.pieces], unk_id=2, byte_fallback=False))
+    if model.normalizer_spec.precompiled_charsmap:
+        t.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    t.decoder = decoders.Metaspace()
+    t.add_special_tokens(special("<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_1>"))
+    t.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>",
+                                                     special_tokens=[("</s>", t.token_to_id("</s>"))])
+    return t
+
+
+def t5(corpus, size):
+    return unigram(corpus, size, RULES)
+
+
+def t5_whole(corpus, size):
+    return unigram(corpus, size, "nmt_nfkc")
+
+
+def albert(corpus, size):
+    """Unigram over words that keep their blanks, behind other changes."""
+    t = unigram(corpus, size, RULES)
+    t.normalizer = normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.NFKD(), normalizers.StripAccents(), t.normalizer])
+    t.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    return t
+
+
 def parts(number):
     """Parts that the families do not have, over BPE of characters without bytes."""
     behaviours = ["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
@@ -291,7 +341,8 @@ MORE_TEXTS = {
               for c in ("", " b<s> c")] for name in EATEN}}
 
 FAMILIES = {f.__name__: f for f in (llama3, qwen, deepseek, roberta, gpt2_prefix, llama2, llama2_old, mistral, gemma, bert,
-                                    bert_cased, scripts, over_blanks)} | EATEN
+                                    bert_cased, scripts, over_blanks, t5, albert)} | EATEN
+WHOLE = {"t5_whole": t5_whole}  # whose table is too large to keep
 PARTS = {f"parts{n}": parts(n) for n in range(30)}
 
 
@@ -373,7 +424,7 @@ def trained(make, corpus, size):
 
 
 def chosen(names):
-    everything = FAMILIES | PARTS
+    everything = FAMILIES | WHOLE | PARTS
     return {n: everything[n] for n in names} if names else everything
 
 

@@ -256,7 +256,9 @@ int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokeni
     struct tokenizer_word *known = &t->work.cache[XXH3_64bits(word, n) >> (64 - TOKENIZER_CACHE_BITS)];
     if (known->n_bytes == n && memcmp(known->bytes, word, n) == 0)
         return client_tokens_add(out, known->ids, known->n_ids, err);
-    int rc = t->word_piece ? tokenizer_word_piece(&n_ids, t, bytes, n, err) : encode_long(&n_ids, t, word, n, err);
+    int rc = t->word_piece ? tokenizer_word_piece(&n_ids, t, bytes, n, err)
+             : t->unigram  ? tokenizer_unigram(&n_ids, t, bytes, n, err)
+                           : encode_long(&n_ids, t, word, n, err);
     if (rc)
         return rc;
     if (n <= sizeof known->bytes && n_ids <= sizeof known->ids / sizeof *known->ids) {

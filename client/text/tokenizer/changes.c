@@ -11,6 +11,7 @@ static void free_change(struct tokenizer_change *change)
     free(change->from);
     free(change->to);
     tokenizer_pattern_close(change->pattern);
+    tokenizer_charsmap_close(change->table);
 }
 
 void tokenizer_changes_free(struct tokenizer_changes *changes)
@@ -23,7 +24,8 @@ void tokenizer_changes_free(struct tokenizer_changes *changes)
 
 static bool looks_at_neighbours(const struct tokenizer_change *change)
 {
-    return change->kind == TOKENIZER_FORM || (change->kind == TOKENIZER_BERT && change->accents);
+    return change->kind == TOKENIZER_FORM || change->kind == TOKENIZER_TABLE ||
+           (change->kind == TOKENIZER_BERT && change->accents);
 }
 
 /* Text can be changed in pieces if each character is changed on its own, or, for normal forms, if a piece begins with a
@@ -239,6 +241,18 @@ static int add_stripped(struct client_text *out, const struct tokenizer_change *
     return client_text_add(out, text + from, n - from, err);
 }
 
+static int removes_grapheme(bool *out, const struct tokenizer_change *change, const char *text, size_t n,
+                            struct error *err)
+{
+    struct client_text changed = {0};
+    uint64_t grows = UINT64_MAX;
+    const int rc = tokenizer_charsmap_apply(&changed, change->table, &grows, text, tokenizer_grapheme(text, n), err);
+
+    *out = !rc && changed.n == 0;
+    free(changed.bytes);
+    return rc;
+}
+
 /* True if the change removes the character with which text (n bytes) begins. */
 static int removes_begin(bool *out, const struct tokenizer_change *change, struct tokenizer_matcher *matcher,
                          const char *text, size_t n, struct error *err)
@@ -272,6 +286,8 @@ static int removes_begin(bool *out, const struct tokenizer_change *change, struc
         rc = tokenizer_pattern_find(&found, change->pattern, matcher, text, n, 0, true, err);
         *out = !rc && found.begin == 0 && found.end > 0;
         break;
+    case TOKENIZER_TABLE:
+        return removes_grapheme(out, change, text, n, err);
     case TOKENIZER_FORM:
     case TOKENIZER_LOWER:
     case TOKENIZER_PREPEND:
@@ -300,6 +316,9 @@ int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_chan
         switch (change->kind) {
         case TOKENIZER_FORM:
             rc = tokenizer_normal_form(to, change->form, text, n, err);
+            break;
+        case TOKENIZER_TABLE:
+            rc = tokenizer_charsmap_apply(to, change->table, &work->grows, text, n, err);
             break;
         case TOKENIZER_LOWER:
             rc = add_lower(to, text, n, err);
@@ -360,6 +379,15 @@ static int read_prepend(struct tokenizer_change *change, const json_t *step, str
     return change->to ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
+static int read_table(struct tokenizer_change *change, const json_t *step, struct error *err)
+{
+    const char *map = json_string_value(json_object_get(step, "precompiled_charsmap"));
+
+    if (!map)
+        return error_set(err, -EINVAL, "its normalizer Precompiled has no precompiled_charsmap");
+    return tokenizer_charsmap_open(&change->table, map, err);
+}
+
 static int read_change(struct tokenizer_change *change, const json_t *step, struct error *err)
 {
     static const struct {
@@ -372,6 +400,7 @@ static int read_change(struct tokenizer_change *change, const json_t *step, stru
         {"Lowercase", TOKENIZER_LOWER, 0},        {"StripAccents", TOKENIZER_MARKS, 0},
         {"BertNormalizer", TOKENIZER_BERT, 0},    {"Replace", TOKENIZER_REPLACE, 0},
         {"Prepend", TOKENIZER_PREPEND, 0},        {"Strip", TOKENIZER_STRIP, 0},
+        {"Precompiled", TOKENIZER_TABLE, 0},
     };
     const json_t *accents = json_object_get(step, "strip_accents");
 
@@ -388,6 +417,8 @@ static int read_change(struct tokenizer_change *change, const json_t *step, stru
         change->accents = json_is_boolean(accents) ? json_is_true(accents) : change->lower;
         if (change->kind == TOKENIZER_REPLACE)
             return read_replace(change, step, err);
+        if (change->kind == TOKENIZER_TABLE)
+            return read_table(change, step, err);
         return change->kind == TOKENIZER_PREPEND ? read_prepend(change, step, err) : 0;
     }
     return tokenizer_refuse(err, "normalizer", tokenizer_type(step));

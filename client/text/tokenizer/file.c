@@ -151,10 +151,16 @@ static int read_word_piece(struct client_tokenizer *t, const json_t *model, stru
     return t->unknown == CLIENT_NO_TOKEN ? error_set(err, -EINVAL, "its unk_token is not in its vocabulary") : 0;
 }
 
-static int read_model(struct client_tokenizer *t, const json_t *model, struct error *err)
+/* *vocabulary: tokens as {"text": id, ...}, owned, also after a failure. */
+static int read_model(struct client_tokenizer *t, const json_t *model, json_t **vocabulary, struct error *err)
 {
     const json_t *type = json_object_get(model, "type");
-    int rc = read_unknown(t, model, err);
+    int rc = 0;
+
+    if (strcmp(tokenizer_type(model), "Unigram") == 0)
+        return tokenizer_read_unigram(t, model, vocabulary, err);
+    *vocabulary = json_incref(json_object_get(model, "vocab"));
+    rc = read_unknown(t, model, err);
 
     if (rc)
         return rc;
@@ -207,13 +213,13 @@ static int read_added(json_t **out, const json_t *list, const json_t *vocab, str
 
 static int load_root(struct client_tokenizer *t, json_t *root, uint32_t vocabulary, struct error *err)
 {
-    json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab"), *added = NULL;
+    json_t *model = json_object_get(root, "model"), *vocab = NULL, *added = NULL;
     int rc = tokenizer_read_normalizer(t, json_object_get(root, "normalizer"), err);
 
     if (!rc)
         rc = tokenizer_read_steps(t, json_object_get(root, "pre_tokenizer"), err);
     if (!rc)
-        rc = read_model(t, model, err);
+        rc = read_model(t, model, &vocab, err);
     if (!rc)
         rc = tokenizer_read_decoder(t, json_object_get(root, "decoder"), err);
     if (!rc)
@@ -225,6 +231,7 @@ static int load_root(struct client_tokenizer *t, json_t *root, uint32_t vocabula
     if (!rc)
         rc = tokenizer_read_ends(t, json_object_get(root, "post_processor"), err);
     json_decref(added);
+    json_decref(vocab);
     return rc;
 }
 

@@ -173,6 +173,7 @@ void client_tokenizer_close(struct client_tokenizer *t)
         free(t->merges);
         free(t->joined);
         free(t->continuing);
+        free(t->scores);
         tokenizer_added_close(&t->added[0]);
         tokenizer_added_close(&t->added[1]);
         tokenizer_changes_free(&t->normal);

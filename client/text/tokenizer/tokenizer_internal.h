@@ -5,7 +5,7 @@
  *   added     tokens that are looked for in the changed text
  *   lead      changes to what is left between those
  *   steps     cut it into words
- *   model     makes tokens of a word: BPE over bytes or characters, or WordPiece
+ *   model     makes tokens of a word: BPE over bytes or characters, WordPiece, or Unigram
  *   ends      tokens before and after a text
  *   decoding  makes text of tokens again
  *
@@ -15,6 +15,7 @@
 #define CLIENT_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
 
 #include "client/text/tokenizer.h"
+#include "client/text/tokenizer/charsmap.h"
 #include "client/text/tokenizer/pattern.h"
 #include "client/text/tokenizer/unicode.h"
 
@@ -54,6 +55,7 @@ struct tokenizer_set {
 
 enum tokenizer_change_kind {
     TOKENIZER_FORM,    /* a normal form */
+    TOKENIZER_TABLE,   /* SentencePiece's own */
     TOKENIZER_LOWER,   /* lower case */
     TOKENIZER_MARKS,   /* removes marks */
     TOKENIZER_BERT,    /* any of clean, han, accents, lower */
@@ -68,6 +70,7 @@ struct tokenizer_change {
     enum tokenizer_form form;
     char *from, *to; /* owned */
     struct tokenizer_pattern *pattern;
+    struct tokenizer_charsmap *table; /* owned */
     bool left, right;
     bool clean, han, accents, lower;
     bool first; /* LEAD: only where the whole text begins */
@@ -178,7 +181,8 @@ struct client_tokenizer {
 
     bool byte_level;     /* tokens are runs of bytes; else of characters */
     bool decodes_bytes;  /* the decoder says so, too */
-    bool word_piece;     /* the model is WordPiece; else BPE */
+    bool word_piece;     /* the model is WordPiece; */
+    bool unigram;        /* or Unigram; else BPE */
     bool no_bytes;       /* no token stands for a byte */
     bool takes_whole;    /* a word that is a token is not merged */
     bool fuses;          /* a run of unknown characters is one token */
@@ -190,6 +194,8 @@ struct client_tokenizer {
     uint32_t joined_mask;
     char *continuing; /* WordPiece: begins each token of a word but the first; owned */
     size_t most_characters;
+    double *scores, least_score; /* (n_scores), by id: Unigram; owned */
+    size_t n_scores, longest;    /* longest: bytes of its longest token */
 
     uint32_t end, mask, *ends[2], n_ends[2];
     bool has_pair;
@@ -231,6 +237,9 @@ struct tokenizer_metaspace {
 };
 
 int tokenizer_read_metaspace(struct tokenizer_metaspace *out, const json_t *step, const char *part, struct error *err);
+
+/* Reads a Unigram model. *vocabulary: its tokens as {"text": id, ...}, owned, also after a failure. */
+int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json_t **vocabulary, struct error *err);
 
 int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err);
 int tokenizer_read_steps(struct client_tokenizer *t, const json_t *pre_tokenizer, struct error *err);
@@ -346,6 +355,8 @@ size_t tokenizer_word_cut(const struct client_tokenizer *t, const char *text, si
 
 /* Writes the tokens of a word into work->ids. */
 int tokenizer_word_piece(size_t *n_ids, struct client_tokenizer *t, const char *word, size_t n, struct error *err);
+
+int tokenizer_unigram(size_t *n_ids, struct client_tokenizer *t, const char *word, size_t n, struct error *err);
 
 /* Makes room for the tokens of a word of n bytes. */
 int tokenizer_work_reserve(struct tokenizer_work *work, size_t n, struct error *err);

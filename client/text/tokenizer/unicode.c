@@ -16,6 +16,22 @@ bool tokenizer_is_blank(uint32_t c)
            c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
+size_t tokenizer_grapheme(const char *text, size_t n)
+{
+    utf8proc_int32_t state = 0;
+    unsigned length;
+    uint32_t before = tokenizer_character(text, &length);
+    size_t at = length;
+
+    for (; at < n; at += length) {
+        const uint32_t c = tokenizer_character(text + at, &length);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)c, &state))
+            break;
+        before = c;
+    }
+    return at;
+}
+
 static utf8proc_category_t category(uint32_t c)
 {
     return utf8proc_category((utf8proc_int32_t)c);

@@ -39,6 +39,9 @@ bool tokenizer_is_accent(uint32_t c);  /* Mn */
 bool tokenizer_is_control(uint32_t c); /* Cc, Cf and Co, without tab, line feed and carriage return */
 bool tokenizer_is_han(uint32_t c);     /* the ideographs that BERT takes for words */
 
+/* Bytes of the extended grapheme cluster that text (n bytes of valid UTF-8, at least one) begins with. */
+size_t tokenizer_grapheme(const char *text, size_t n);
+
 /* Appends the lower case of a character: up to 4 bytes. The caller made room for them. */
 void tokenizer_add_lower(struct client_text *out, uint32_t c);
 

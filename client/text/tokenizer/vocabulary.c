@@ -318,12 +318,13 @@ int tokenizer_build(struct client_tokenizer *t, json_t *vocabulary, json_t *merg
     memset(b.bytes, 0xFF, sizeof b.bytes);
     for (unsigned byte = 0; byte < 256; byte++)
         b.bytes[letter_of(byte)] = (int16_t)byte;
-    if (!json_is_object(vocabulary) || (!t->word_piece && !json_is_array(merges)))
-        return error_set(err, -EINVAL, "its model has no vocabulary%s", t->word_piece ? "" : " and merges");
+    const bool has_merges = !t->word_piece && !t->unigram;
+    if (!json_is_object(vocabulary) || (has_merges && !json_is_array(merges)))
+        return error_set(err, -EINVAL, "its model has no vocabulary%s", has_merges ? " and merges" : "");
     int rc = make_room(&b, added, n_ids, err);
     if (!rc)
         rc = place_all(&b, added, err);
     if (!rc)
         rc = find_bytes(&b, err);
-    return rc || t->word_piece ? rc : add_merges(&b, merges, err);
+    return rc || !has_merges ? rc : add_merges(&b, merges, err);
 }

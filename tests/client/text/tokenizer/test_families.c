@@ -19,7 +19,7 @@ SUITE_LABELS(single)
 static const char *const names[] = {"llama3",      "qwen",   "deepseek", "roberta",    "gpt2_prefix", "llama2",
                                     "mistral",     "gemma",  "bert",     "bert_cased", "llama2_old",  "parts0",
                                     "parts1",      "parts2", "parts3",   "parts4",     "parts11",     "scripts",
-                                    "over_blanks", "eaten0", "eaten1",   "eaten2"};
+                                    "over_blanks", "eaten0", "eaten1",   "eaten2",     "t5",          "albert"};
 
 static json_t *read_expected(const char *name)
 {

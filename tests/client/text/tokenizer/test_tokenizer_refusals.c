@@ -41,7 +41,16 @@ static void check_refused(const char *name, const char *path, const char *value,
 static const struct {
     const char *name, *path, *value, *word;
 } others[] = {
-    {"llama2", "normalizer", "{\"type\": \"Precompiled\"}", "normalizer is Precompiled"},
+    {"llama2", "normalizer", "{\"type\": \"Precompiled\"}", "Precompiled has no precompiled_charsmap"},
+    {"t5", "normalizer.precompiled_charsmap", "\"AB-D\"", "no base64"},
+    {"t5", "normalizer.precompiled_charsmap", "\"\"", "no table of characters"},
+    {"t5", "normalizer.precompiled_charsmap", "\"CAAAAAAAAAAAAAAA\"", "no table of characters"}, /* no texts */
+    {"t5", "model.unk_id", "null", "unk_id is no token"},
+    {"t5", "model.unk_id", "4096", "unk_id is no token"},
+    {"t5", "model.byte_fallback", "true", "byte_fallback"},
+    {"t5", "model.vocab", "[[\"a\", -1], [\"b\"], [\"c\", -2]]", "token 1 of its vocabulary is no [text, score]"},
+    {"t5", "model.vocab", "[[\"a\", -1], [\"b\", -2]]", "unk_id is no token"},
+    {"t5", "pre_tokenizer", "{\"type\": \"ByteLevel\"}", "its model is Unigram, with the pre-tokenizer ByteLevel"},
     {"llama2", "normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Nmt\"}]}", "normalizer is Nmt"},
     {"llama2", "normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Sequence\"}]}",
      "Sequence in a Sequence"},
@@ -72,7 +81,7 @@ static const struct {
      "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"ByteFallback\"}, {\"type\": \"ByteFallback\"}]}",
      "ByteFallback twice"},
     {"llama2", "model.unk_token", "\"<what>\"", "unk_token <what>"},
-    {"llama2", "model.type", "\"Unigram\"", "model is Unigram"},
+    {"llama2", "model.type", "\"WordLevel\"", "model is WordLevel"},
     {"llama2", "model.end_of_word_suffix", "\"</w>\"", "end_of_word_suffix"},
     {"bert", "model.unk_token", "null", "unk_token"},
     {"bert", "model.max_input_chars_per_word", "100000", "max_input_chars_per_word"},
@@ -109,6 +118,42 @@ static const struct {
 TEST_EACH(a_pattern_that_would_mean_something_else_is_refused, COUNT(patterns))
 {
     check_refused("parts3", "pre_tokenizer", patterns[_i].regex, patterns[_i].word);
+}
+
+/* ---- A table of characters that points anywhere ---- */
+
+static uint32_t next_of(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 33);
+}
+
+/* Some bytes of the table replaced by others: it is refused, or any text becomes another one within the bounds that a
+ * sanitizer watches. */
+TEST_RANGE(a_broken_table_of_characters_stays_within_its_bounds, 1, 300)
+{
+    json_t *root = json_load_file(FIXTURES "t5.json", 0, NULL), *normalizer = json_object_get(root, "normalizer");
+    char *map = strdup(json_string_value(json_object_get(normalizer, "precompiled_charsmap")));
+    uint64_t state = (uint64_t)_i;
+    struct client_tokens tokens = {0};
+    struct client_tokenizer *t;
+    struct error err = {0};
+    size_t used;
+
+    for (int i = 0; i < 40; i++)
+        map[8 + next_of(&state) % (strlen(map) - 16)] = "ABCDwxyz0189+/"[next_of(&state) % 14];
+    ck_assert_int_eq(json_object_set_new(normalizer, "precompiled_charsmap", json_string(map)), 0);
+    char *text = json_dumps(root, 0);
+    json_t *side = json_pack("{ss}", "tokenizer.json", text);
+    if (client_tokenizer_open(&t, side, 4096, &err) == 0)
+        client_tokenizer_encode(&tokens, &used, t, "A\uff21 e\u0301 \u2026 \ufdfa \u1112\u1161\u11ab \u00a0\t~", 31,
+                                true, &err);
+    client_tokenizer_close(t);
+    free(tokens.ids);
+    free(text);
+    free(map);
+    json_decref(side);
+    json_decref(root);
 }
 
 /* ---- Files that would take all time or memory ---- */
