@@ -80,7 +80,7 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
 void account_options(const struct eps_train_options *o, uint64_t n_parameters, bool free_memory)
 {
     static const char *const schedules[] = {"default", "cosine", "linear", "constant", "inverse-sqrt"};
-    const bool whole = *o->task_note;
+    const bool whole = *o->task_note, drawn = whole && isnan(o->mask_fraction);
     char count[24];
     struct lines text;
     FILE *out = open_lines(&text);
@@ -104,7 +104,7 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     fprintf(out, "held out     %s\n",
             o->eval_data ? o->eval_data
             : o->pack    ? "a tenth of the conversations, drawn by the seed"
-            : whole      ? "a tenth of the rows, drawn by the seed"
+            : drawn      ? "a tenth of the rows, drawn by the seed"
                          : "the last 1 % of the data, at least one sequence");
     fprintf(out, "steps        %" PRIu64 " of %u %s of %s%u tokens, in %u part%s\n", o->steps, o->batch,
             whole ? "rows" : "sequences", whole ? "at most " : "", o->seq, o->parts, o->parts == 1 ? "" : "s");

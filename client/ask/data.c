@@ -15,6 +15,7 @@
 #include "proto/wire/message.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -341,7 +342,7 @@ static int open_model(struct show *s, struct error *err)
 
     if (rc)
         return rc;
-    if (client_source_kind(&s->model.config) != &client_source_text)
+    if (client_source_kind(&s->model.config, NAN) != &client_source_text)
         return error_set(err, -EDOM,
                          "--model %s does not predict the next token: eps data shows rows of models that do",
                          s->options->model);
@@ -363,7 +364,7 @@ static int show(struct show *s, struct error *err)
     if (!rc) {
         rc = client_data_open(&s->data, s->options->data, s->options->n_data, err);
         if (!rc)
-            rc = client_source_find_kind(&kind, &s->model.config, &s->data, NULL, &s->watch, err);
+            rc = client_source_find_kind(&kind, &s->model.config, NAN, &s->data, NULL, &s->watch, err);
     }
     if (!rc)
         rc = check(s, kind, err);

@@ -30,7 +30,7 @@ static int open_source(struct eval *e, const struct client_source_ops *kind, str
 {
     const struct client_model *model = &e->forward.model;
     struct eps_eval_options *o = &e->options;
-    const bool masked = client_source_kind(&model->config) == &client_source_masked;
+    const bool masked = kind == &client_source_masked || kind == &client_source_spans;
     const int rc = client_model_source(&e->source, kind, model, NULL, &e->data, err);
 
     if (rc) {
@@ -53,8 +53,9 @@ static int open_data(struct eval *e, struct error *err)
                                               .long_rows = o->long_rows,
                                               .seq = o->seq,
                                               .source_seq = o->source_seq,
+                                              .mask_fraction = o->mask_fraction,
                                               .watch = watch};
-    const struct client_source_ops *kind = client_source_kind(config);
+    const struct client_source_ops *kind = client_source_kind(config, o->mask_fraction);
     const bool undecided = kind == &client_source_text && (o->train_on || o->long_rows || o->pack),
                predicts = e->events->on_prediction;
     int rc = undecided ? 0 : kind->check_evaluation(o, predicts, err);
@@ -62,7 +63,9 @@ static int open_data(struct eval *e, struct error *err)
     if (!rc)
         rc = client_source_prefixed(kind->open_files(&e->data, o->data, o->n_data, err), "--data", err);
     if (!rc)
-        rc = client_source_prefixed(client_source_find_kind(&kind, config, &e->data, NULL, watch, err), "--data", err);
+        rc =
+            client_source_prefixed(client_source_find_kind(&kind, config, o->mask_fraction, &e->data, NULL, watch, err),
+                                   "--data", err);
     if (!rc && o->pack)
         kind = client_source_pack(kind);
     if (!rc)

@@ -348,7 +348,7 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     if (o->steps == 0 && isnan(o->epochs) && facts->preset)
         o->steps = preset_steps(facts->preset, n_windows, o->batch);
     if (o->steps == 0) {
-        o->epochs = chosen(o->epochs, facts->whole ? ROWS_EPOCHS : 1);
+        o->epochs = chosen(o->epochs, facts->whole && !facts->masked ? ROWS_EPOCHS : 1);
         if (!(o->epochs > 0 && o->epochs <= 1e9))
             return error_set(err, -EDOM, "--epochs %g is not above 0 and at most 1e9", o->epochs);
         const double rows = o->epochs * (double)n_windows - (double)facts->batch_row;

@@ -422,7 +422,8 @@ static const struct eps_option rows[] = {
      .stored = EPS_STORED_ABSENT,
      .train = "for a model that predicts masked tokens: the fraction of tokens that it has to predict, drawn anew in "
               "each epoch. Of these, 80 % are replaced by the mask token, 10 % by a random token, and 10 % stay. "
-              "Special tokens are never drawn. Default 0.15"},
+              "Special tokens are never drawn. Default 0.15. For an encoder-decoder: train it on text to restore spans "
+              "of three tokens on average, this fraction of all (T5)"},
     {.name = "--seed",
      .value = "N",
      .kind = EPS_OPTION_NUMBER,

@@ -20,22 +20,23 @@ const struct client_field_type client_field_types[CLIENT_FIELDS] = {
 };
 _Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
 
-const struct client_source_ops *client_source_kind(const struct model_config *config)
+const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction)
 {
-    return config->n_labels > 0       ? &client_source_labelled
-           : config->family->masked   ? &client_source_masked
-           : model_has_source(config) ? &client_source_targets
-                                      : &client_source_text;
+    if (config->n_labels > 0)
+        return &client_source_labelled;
+    if (model_has_source(config))
+        return mask_fraction > 0 ? &client_source_spans : &client_source_targets;
+    return config->family->masked ? &client_source_masked : &client_source_text;
 }
 
 int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
-                            struct client_data *data, struct client_data *eval_data, const struct client_watch *watch,
-                            struct error *err)
+                            double mask_fraction, struct client_data *data, struct client_data *eval_data,
+                            const struct client_watch *watch, struct error *err)
 {
     enum client_documents_kind documents = CLIENT_NO_DOCUMENTS;
     int rc = 0;
 
-    *out = client_source_kind(config);
+    *out = client_source_kind(config, mask_fraction);
     if (*out == &client_source_text)
         rc = client_documents_are(&documents, data, watch, err);
     if (!rc && *out == &client_source_text && documents == CLIENT_NO_DOCUMENTS && eval_data)

@@ -8,6 +8,7 @@
  *   packed         several documents                           ids, labels, positions   the same
  *   preferences    one of two texts, one of which was chosen   ids, labels, references  client/rows/source_preferences.c
  *   targets        a source and its target                     ids, labels, rows        client/rows/source_targets.c
+ *   spans          the same of a window of a stream of tokens  ids, labels, rows        client/rows/source_spans.c
  *
  * A source whose rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each
  * (struct plan_data, proto/plan/memory/data.h).
@@ -97,6 +98,7 @@ struct client_source_rules {
     enum eps_train_on train_on;       /* of conversations, as are those below; default: answers */
     enum eps_long long_rows;          /* default: cut */
     uint32_t seq, source_seq;         /* 0: as in client_source_facts */
+    double mask_fraction;             /* of spans */
     uint64_t seed;                    /* that held-out rows are drawn by, and packed ones */
     enum eps_order order;             /* of packed rows; default: shuffled */
     const struct client_watch *watch; /* may be NULL */
@@ -213,16 +215,18 @@ struct client_source_ops {
     void (*close)(struct client_source *source);
 };
 extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled,
-    client_source_conversations, client_source_packed, client_source_preferences, client_source_targets;
+    client_source_conversations, client_source_packed, client_source_preferences, client_source_targets,
+    client_source_spans;
 
-/* The kind of source that a model takes its rows from, if they are not conversations. */
-const struct client_source_ops *client_source_kind(const struct model_config *config);
+/* The kind of source that a model takes its rows from, if they are not conversations. mask_fraction: of an
+ * encoder-decoder, above 0: it restores spans. */
+const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction);
 
 /* The same, once the files are open: if a model predicts the next token, either of the data may have documents
  * (client/rows/documents.h); eval_data may be NULL. Unpacks them. Errors as client_documents_are. */
 int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
-                            struct client_data *data, struct client_data *eval_data, const struct client_watch *watch,
-                            struct error *err);
+                            double mask_fraction, struct client_data *data, struct client_data *eval_data,
+                            const struct client_watch *watch, struct error *err);
 
 /* The kind whose rows are several of this kind's, if it has one; else the kind itself, which refuses --pack. */
 const struct client_source_ops *client_source_pack(const struct client_source_ops *kind);

@@ -37,6 +37,7 @@ static int read_rows(struct client_run *run, const struct eps_train_options *in,
                                               .long_rows = in->long_rows,
                                               .seq = in->seq,
                                               .source_seq = in->source_seq,
+                                              .mask_fraction = in->mask_fraction,
                                               .seed = in->seed == UINT64_MAX ? 0 : in->seed,
                                               .order = in->order,
                                               .watch = watch};
@@ -113,15 +114,15 @@ static int match(struct client_run *run, const struct eps_train_options *in, str
 static int open_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                      struct error *err)
 {
-    const struct client_source_ops *kind = client_source_kind(&run->model.config);
+    const struct client_source_ops *kind = client_source_kind(&run->model.config, in->mask_fraction);
     const bool undecided = kind == &client_source_text && (in->train_on || in->long_rows || in->pack);
     int rc = undecided ? 0 : kind->check(in, err);
 
     if (!rc)
         rc = open_data(run, in, kind, err);
     if (!rc)
-        rc = client_source_prefixed(client_source_find_kind(&kind, &run->model.config, &run->data, &run->eval_data,
-                                                            watch, err),
+        rc = client_source_prefixed(client_source_find_kind(&kind, &run->model.config, in->mask_fraction, &run->data,
+                                                            &run->eval_data, watch, err),
                                     "--data", err);
     if (!rc && in->pack)
         kind = client_source_pack(kind);

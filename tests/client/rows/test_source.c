@@ -160,11 +160,11 @@ TEST(a_model_decides_which_kind_it_takes)
     for (const struct family *const *family = model_families; *family; family++) {
         model.family = *family;
         model.n_labels = 0;
-        ck_assert_ptr_eq(client_source_kind(&model), (*family)->masked       ? &client_source_masked
-                                                     : (*family)->has_source ? &client_source_targets
-                                                                             : &client_source_text);
+        ck_assert_ptr_eq(client_source_kind(&model, NAN), (*family)->masked       ? &client_source_masked
+                                                          : (*family)->has_source ? &client_source_targets
+                                                                                  : &client_source_text);
         model.n_labels = 2;
-        ck_assert_ptr_eq(client_source_kind(&model), &client_source_labelled);
+        ck_assert_ptr_eq(client_source_kind(&model, NAN), &client_source_labelled);
     }
 }
 

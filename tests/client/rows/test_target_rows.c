@@ -9,6 +9,7 @@
 #include "proto/plan/memory/data.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static int try_open(struct opened *o, const char *text, const struct client_sour
 
     *o = (struct opened){.source = NULL};
     ck_assert_msg(model_config_parse(&o->config, t5, strlen(t5), err) == 0, "%s", err->text);
-    ck_assert(client_source_kind(&o->config) == &client_source_targets);
+    ck_assert(client_source_kind(&o->config, NAN) == &client_source_targets);
     const struct client_source_setup setup = {.config = &o->config, .data = &o->data, .eval_data = &o->eval_data};
     ck_assert_int_eq(client_data_open(&o->data, &path, 1, err), 0);
     ck_assert_int_eq(client_source_targets.open(&o->source, &setup, err), 0);

@@ -1,0 +1,233 @@
+/* Spans: windows of a stream of tokens, some runs of which an encoder-decoder has to restore (client/data/spans.h). All rows
+ * have the same length, which follows from the window's. */
+#include "client/data/spans.h"
+#include "client/rows/windowed.h"
+#include "client/text/tokenizer.h"
+#include "proto/plan/memory/data.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_SOURCE = 512 };
+
+struct spans {
+    struct client_windowed stream;
+    uint32_t sentinels[CLIENT_SENTINELS], n_sentinels, end;
+    double fraction;
+    uint32_t source_seq, seq; /* tokens of the row's source, and of the row */
+    struct client_spans of;
+    struct random_key keys[2]; /* training, evaluation */
+    uint32_t *ids;             /* (of.n) of a window */
+};
+
+static const char reader[] = "a model that restores spans reads";
+
+static int check_fraction(double fraction, struct error *err)
+{
+    return fraction < 1 ? 0 : error_set(err, -EDOM, "--mask-fraction %g is not above 0 and below 1", fraction);
+}
+
+static int check(const struct eps_train_options *asked, struct error *err)
+{
+    const int rc = check_fraction(asked->mask_fraction, err);
+
+    return rc ? rc : client_windowed_check(asked, reader, err);
+}
+
+static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
+{
+    int rc = check_fraction(asked->mask_fraction, err);
+
+    if (!rc)
+        rc = client_windowed_check_evaluation(asked, predicts, reader, err);
+    if (rc || !asked->stride)
+        return rc;
+    return error_set(err, -EDOM, "--stride %u: the model restores spans, each from its whole sequence: leave it out",
+                     asked->stride);
+}
+
+/* The tokens <extra_id_0> and so on, as far as the tokenizer has them. */
+static int find_sentinels(struct spans *s, struct client_tokenizer *tokenizer, struct error *err)
+{
+    struct client_tokens tokens = {0};
+    char text[32];
+    size_t used;
+    int rc = 0;
+
+    for (; !rc && s->n_sentinels < CLIENT_SENTINELS; s->n_sentinels++) {
+        const size_t n = (size_t)snprintf(text, sizeof text, "<extra_id_%u>", (unsigned)s->n_sentinels);
+        tokens.n = 0;
+        rc = client_tokenizer_encode(&tokens, &used, tokenizer, text, n, true, err);
+        if (rc || tokens.n != 1 || !client_tokenizer_is_special(tokenizer, tokens.ids[0]))
+            break;
+        s->sentinels[s->n_sentinels] = tokens.ids[0];
+    }
+    free(tokens.ids);
+    return rc;
+}
+
+static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
+{
+    struct spans *s = calloc(1, sizeof *s);
+    struct client_tokenizer *tokenizer = NULL;
+    int rc = s ? client_tokenizer_require(&tokenizer, setup->side, setup->config->vocabulary, "spans need", err)
+               : error_set(err, -ENOMEM, "out of memory");
+
+    *out = NULL;
+    if (!rc)
+        rc = find_sentinels(s, tokenizer, err);
+    if (!rc)
+        s->end = client_tokenizer_end(tokenizer);
+    if (!rc && (s->n_sentinels == 0 || s->end == CLIENT_NO_TOKEN))
+        rc = error_set(err, -EINVAL, "its tokenizer has no %s: spans cannot be corrupted without",
+                       s->n_sentinels == 0 ? "special token <extra_id_0>, which stands for a span" : "end token");
+    client_tokenizer_close(tokenizer);
+    if (rc) {
+        free(s);
+        return rc;
+    }
+    s->stream.source.ops = &client_source_spans;
+    s->stream.setup = *setup;
+    *out = &s->stream.source;
+    return 0;
+}
+
+/* What is not asked for is as long as the windows make it. */
+static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+{
+    struct spans *s = (struct spans *)source;
+    const uint32_t any = UINT32_MAX;
+
+    s->fraction = rules->mask_fraction;
+    s->seq = rules->seq;
+    s->source_seq = rules->source_seq ? rules->source_seq : DEFAULT_SOURCE;
+    if (!s->seq)
+        s->of = client_spans_within(s->source_seq, any, any, s->fraction);
+    else if (!rules->source_seq)
+        s->of = client_spans_within(any, any, s->seq, s->fraction);
+    else if (s->seq > s->source_seq)
+        s->of = client_spans_within(s->source_seq, s->seq - s->source_seq, any, s->fraction);
+    if (s->seq && !rules->source_seq)
+        s->source_seq = s->of.source;
+    if (!s->seq)
+        s->seq = s->source_seq + s->of.target;
+    if (s->of.n == 0 || s->seq <= s->source_seq)
+        return error_set(err, -EDOM, "--seq %u, of which %u tokens are the source, has no room for spans: choose more",
+                         s->seq, s->source_seq);
+    if (s->of.n_runs > s->n_sentinels)
+        return error_set(
+            err, -EDOM,
+            "a source of %u tokens has %u spans, and the tokenizer %u tokens <extra_id_N> for them: choose "
+            "a lower --source-seq or --mask-fraction",
+            s->source_seq, s->of.n_runs, s->n_sentinels);
+    s->ids = calloc(s->of.n, sizeof *s->ids);
+    return s->ids ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+/* As client_options_n_train holds out. */
+static uint64_t count_trained(const struct spans *s)
+{
+    const struct client_source_setup *setup = &s->stream.setup;
+    const uint64_t n = setup->data ? setup->data->n : 0, hundredth = n / 100, row = (uint64_t)s->seq + 1;
+    const uint64_t held_out = setup->eval_data->n_files > 0 ? 0 : hundredth < row ? row : hundredth;
+
+    return n > held_out ? n - held_out : 0;
+}
+
+static void measure(struct client_source_facts *out, const struct client_source *source)
+{
+    const struct spans *s = (const struct spans *)source;
+    const uint64_t n = count_trained(s) / s->of.n;
+
+    *out = (struct client_source_facts){.masked = true,
+                                        .whole = true,
+                                        .flows = true,
+                                        .seq = s->seq,
+                                        .source = s->source_seq,
+                                        .n_rows = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX,
+                                        .longest = s->seq,
+                                        .least = 2};
+}
+
+static int divide(struct client_source *source, const struct client_division *division, struct error *err)
+{
+    struct spans *s = (struct spans *)source;
+    struct client_division of_windows = *division;
+
+    of_windows.seq = of_windows.stride = s->of.n;
+    of_windows.n_train = count_trained(s);
+    client_windowed_divide(&s->stream, &of_windows, 0);
+    for (unsigned unit = 0; unit < 2; unit++)
+        s->keys[unit] = random_site_key(division->seed, 0, unit, RANDOM_MASKS);
+    return s->stream.held_out.n > 0
+               ? 0
+               : error_set(err, -EINVAL, "the held-out text has fewer than the %u tokens of a row: give more", s->of.n);
+}
+
+static void describe(char *out, size_t cap, const struct client_source *source)
+{
+    const struct spans *s = (const struct spans *)source;
+
+    snprintf(out, cap, "windows of %u tokens, of which %u in %u spans are restored", s->of.n, s->of.n_chosen,
+             s->of.n_runs);
+}
+
+static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
+                       uint32_t n)
+{
+    (void)part, (void)samples, (void)n;
+    return ((const struct spans *)source)->seq;
+}
+
+static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                    struct client_sample sample, struct error *err)
+{
+    const struct spans *s = (const struct spans *)source;
+    uint32_t known, *ids = row->at[CLIENT_FIELD_IDS],
+                    *target = (uint32_t *)row->at[CLIENT_FIELD_LABELS] + s->source_seq;
+    struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
+    const int rc = client_windows_read_whole(client_windowed_windows(&s->stream, part), s->ids, &known, sample.id, err);
+
+    if (rc)
+        return rc;
+    client_spans_corrupt(&s->of, ids, target, s->ids, s->sentinels, s->end, s->keys[part == CLIENT_HELD_OUT],
+                         sample.draw);
+    lengths->n_tokens = lengths->second = s->of.source;
+    ids[s->source_seq] = s->stream.setup.config->start;
+    memcpy(ids + s->source_seq + 1, target, (s->of.target - 1) * sizeof *ids);
+    return 0;
+}
+
+static void close_source(struct client_source *source)
+{
+    struct spans *s = (struct spans *)source;
+
+    free(s->ids);
+    free(s);
+}
+
+const struct client_source_ops client_source_spans = {
+    .name = "spans",
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
+    .fixes_batch = false,
+    .check = check,
+    .check_evaluation = check_evaluation,
+    .open = open_source,
+    .open_files = client_data_open,
+    .read = client_windowed_read,
+    .settle = settle,
+    .measure = measure,
+    .divide = divide,
+    .describe = describe,
+    .n_rows = client_windowed_n_rows,
+    .tokens = client_windowed_tokens,
+    .pick = client_windowed_pick,
+    .pick_held_out = client_windowed_pick_held_out,
+    .length = length,
+    .read_row = read_row,
+    .progress = client_windowed_progress,
+    .score = client_windowed_score,
+    .close = close_source,
+};
