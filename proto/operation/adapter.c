@@ -217,7 +217,7 @@ static struct map map_of(const struct operation_run *r, const struct schedule_st
                       .a_gradient = r->gradients[tensor],
                       .b_gradient = r->gradients[tensor + 1],
                       .low = r->at[step->scratch],
-                      .dropout = {how->dropout, RANDOM_DROPOUT_ADAPTER + (enum random_site)tensor}};
+                      .dropout = {.p = how->dropout, .site = RANDOM_DROPOUT_ADAPTER + (enum random_site)tensor}};
 
     map.wide = operation_element(r, map.low, (map.m * map.rank + 31) / 32 * 32);
     return map;
