@@ -552,16 +552,6 @@ const struct model_table *model_table_of(const struct model *model, uint32_t ten
     return &e->tables[i];
 }
 
-const struct model_tensor *model_find(const struct model *model, const char *name)
-{
-    for (uint32_t i = 0; i < model->n_tensors; i++) {
-        const struct model_tensor *t = &model->tensors[i];
-        if (strcmp(t->name, name) == 0 || strcmp(model_without_prefix(model, t->name), name) == 0)
-            return t;
-    }
-    return NULL;
-}
-
 uint64_t model_zero_row(const struct model *model, uint32_t tensor)
 {
     const struct model_embedding *e = &model->embedding;
@@ -598,34 +588,6 @@ uint32_t model_first_above_blocks(const struct model *model)
     const uint32_t unit = model->visits[layer->first_visit];
 
     return model->pieces[model->units[unit].first_piece].tensor;
-}
-
-bool model_is_mask(const struct model *model, const char *name)
-{
-    const struct family *family = model->config.family;
-    const char *bare = model_without_prefix(model, name);
-
-    return (family->is_mask && family->is_mask(bare)) ||
-           (model->config.n_labels && family_lists(family->classifier->others, bare));
-}
-
-bool model_is_tied_copy(const struct model *model, const char *name)
-{
-    const char *logits = model->config.family->logits;
-    const size_t n = strlen(logits);
-
-    return model->config.tied && strncmp(name, logits, n) == 0 && strcmp(name + n, ".weight") == 0;
-}
-
-int model_refuse_tied_copy(const struct model *model, struct error *err)
-{
-    const struct family *family = model->config.family;
-
-    return error_set(
-        err, -EINVAL,
-        "%s.weight differs from %s.weight, though config.json ties them (tie_word_embeddings); set that to "
-        "false to train them apart",
-        family->logits, family->tables[0].name);
 }
 
 size_t model_slot_bytes(const struct model *model, enum number_type type)

@@ -1,9 +1,10 @@
-/* Names of units, visits and kept values. */
+/* Names of units, visits, kept values and tensors. */
 #include "proto/model/model_internal.h"
 
 #include "proto/model/family.h"
 #include "proto/operation/operation.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -86,4 +87,42 @@ const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *
     else
         snprintf(out, MODEL_TITLE_BYTES, "no model");
     return out;
+}
+
+const struct model_tensor *model_find(const struct model *model, const char *name)
+{
+    for (uint32_t i = 0; i < model->n_tensors; i++) {
+        const struct model_tensor *t = &model->tensors[i];
+        if (strcmp(t->name, name) == 0 || strcmp(model_without_prefix(model, t->name), name) == 0)
+            return t;
+    }
+    return NULL;
+}
+
+bool model_is_mask(const struct model *model, const char *name)
+{
+    const struct family *family = model->config.family;
+    const char *bare = model_without_prefix(model, name);
+
+    return (family->is_mask && family->is_mask(bare)) ||
+           (model->config.n_labels && family_lists(family->classifier->others, bare));
+}
+
+bool model_is_tied_copy(const struct model *model, const char *name)
+{
+    const char *logits = model->config.family->logits;
+    const size_t n = strlen(logits);
+
+    return model->config.tied && strncmp(name, logits, n) == 0 && strcmp(name + n, ".weight") == 0;
+}
+
+int model_refuse_tied_copy(const struct model *model, struct error *err)
+{
+    const struct family *family = model->config.family;
+
+    return error_set(
+        err, -EINVAL,
+        "%s.weight differs from %s.weight, though config.json ties them (tie_word_embeddings); set that to "
+        "false to train them apart",
+        family->logits, family->tables[0].name);
 }

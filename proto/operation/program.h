@@ -156,14 +156,14 @@ static inline uint32_t program_domain_elements(const struct program *p, uint32_t
     return domain == PROGRAM_TOKENS ? n_tokens : 1;
 }
 
-static inline uint32_t program_row_elements(const struct program *p, int value, uint32_t n_tokens)
+static inline uint32_t program_row_elements(const struct program *p, int index, uint32_t n_tokens)
 {
-    return program_domain_elements(p, p->values[value].domain, n_tokens);
+    return program_domain_elements(p, p->values[index].domain, n_tokens);
 }
 
-static inline uint64_t program_elements(const struct program *p, int value, uint32_t n_rows, uint32_t n_tokens)
+static inline uint64_t program_elements(const struct program *p, int index, uint32_t n_rows, uint32_t n_tokens)
 {
-    return (p->values[value].domain == PROGRAM_PART ? 1 : (uint64_t)n_rows) * program_row_elements(p, value, n_tokens);
+    return (p->values[index].domain == PROGRAM_PART ? 1 : (uint64_t)n_rows) * program_row_elements(p, index, n_tokens);
 }
 
 /* True if two programs have the same values and operations, their options and tensors aside. */
