@@ -348,7 +348,7 @@ TEST(a_members_run_has_the_bits_of_the_owners)
     outputs_check_same_latest(run[0], run[1]);
     ck_assert_int_eq(processes_count(processes_path("mine/trace.json"), "\"optimizer\""),
                      processes_count(processes_path("theirs/trace.json"), "\"optimizer\""));
-    ck_assert_str_eq(members.loss, owners.loss);
+    ck_assert_str_eq(strchr(members.loss, '{'), strchr(owners.loss, '{')); /* behind what a slow machine is told */
     ck_assert_str_eq(members.text, owners.text);
     free(owners.loss), free(owners.text);
     free(members.loss), free(members.text);
