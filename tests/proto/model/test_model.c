@@ -330,7 +330,8 @@ static const struct {
     {"wte", "--freeze wte matches no tensor"},
     {"*.weight,*.bias", "--freeze *.weight,*.bias freezes all tensors of this model: leave one to train"},
     /* longer than any name */
-    {"************************************************************************************************", "matches no tensor"},
+    {"************************************************************************************************",
+     "matches no tensor"},
 };
 
 TEST_EACH(a_pattern_that_freezes_nothing_or_all_is_refused, COUNT(refused))

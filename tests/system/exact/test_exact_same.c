@@ -72,7 +72,8 @@ TEST_EACH(not_a_bit_changes, SANITIZED ? 4 : COUNT(pairs))
 }
 
 /* The planner's choices from the roomiest budget down to the smallest that works: less and less stays on the device. */
-static const char *const budgeted[] = {"b", "alternating", "chunked", "experts", "shifted", "crossing", "part_norm", "t5"};
+static const char *const budgeted[] = {"b",       "alternating", "chunked",   "experts",
+                                       "shifted", "crossing",    "part_norm", "t5"};
 
 TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
 {
