@@ -3,6 +3,7 @@
 #include "client/text/tokenizer/unicode.h"
 
 #include <errno.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,35 +17,6 @@ struct tokenizer_charsmap {
 enum { MOST_OF_GRAPHEME = 6 };
 
 /* ---- The file's form ---- */
-
-static int value_of(char c)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *at = c ? strchr(digits, c) : NULL;
-
-    return at ? (int)(at - digits) : -1;
-}
-
-/* out has room for 3 bytes of each 4 characters. False: it is no base64. */
-static bool decode(uint8_t *out, size_t *n, const char *text)
-{
-    uint32_t bits = 0;
-    unsigned n_bits = 0;
-
-    *n = 0;
-    for (; *text && *text != '='; text++) {
-        const int value = value_of(*text);
-        if (value < 0)
-            return false;
-        bits = bits << 6 | (uint32_t)value;
-        n_bits += 6;
-        if (n_bits >= 8) {
-            n_bits -= 8;
-            out[(*n)++] = (uint8_t)(bits >> n_bits);
-        }
-    }
-    return strspn(text, "=") == strlen(text);
-}
 
 static uint32_t word_at(const uint8_t *bytes)
 {
@@ -73,12 +45,13 @@ static int read_map(struct tokenizer_charsmap *map, const uint8_t *bytes, size_t
 int tokenizer_charsmap_open(struct tokenizer_charsmap **out, const char *base64, struct error *err)
 {
     struct tokenizer_charsmap *map = calloc(1, sizeof *map);
-    uint8_t *bytes = malloc(strlen(base64) / 4 * 3 + 4);
+    const size_t room = strlen(base64) / 4 * 3 + 1;
+    uint8_t *bytes = malloc(room);
     size_t n = 0;
     int rc = map && bytes ? 0 : error_set(err, -ENOMEM, "out of memory");
 
     *out = NULL;
-    if (!rc && !decode(bytes, &n, base64))
+    if (!rc && sodium_base642bin(bytes, room, base64, strlen(base64), NULL, &n, NULL, sodium_base64_VARIANT_ORIGINAL))
         rc = error_set(err, -EINVAL, "its normalizer Precompiled has a precompiled_charsmap that is no base64");
     if (!rc)
         rc = read_map(map, bytes, n, err);
