@@ -1,5 +1,6 @@
 #include "client/rows/batches.h"
 
+#include "client/rows/source.h"
 #include "proto/base/random.h"
 
 #include <errno.h>
@@ -263,6 +264,17 @@ void client_batches_get(const uint32_t **rows, uint32_t *n, struct client_batche
 
     *rows = e->rows + e->first[i];
     *n = e->first[i + 1] - e->first[i];
+}
+
+uint32_t client_batches_pick(struct client_sample *out, struct client_batches *batches, uint64_t step)
+{
+    const uint32_t *rows;
+    uint32_t n;
+
+    client_batches_get(&rows, &n, batches, step);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (struct client_sample){.id = rows[i]};
+    return n;
 }
 
 uint64_t client_batches_tokens(struct client_batches *b, uint64_t n_steps)

@@ -1,11 +1,8 @@
 /* Conversations: documents (client/rows/documents.h), each a row, in minibatches of rows of like length
  * (client/rows/batches.h); or several a row, packed (client/rows/packed.h). A tenth of the conversations is held out, all
  * documents of each. */
-#include "client/rows/batches.h"
-#include "client/rows/documents.h"
+#include "client/rows/documented.h"
 #include "client/rows/packed.h"
-#include "client/rows/source.h"
-#include "client/text/tokenizer.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,17 +13,11 @@
 #include <string.h>
 
 struct conversations {
-    struct client_source source;
-    struct client_source_setup setup;
-    struct client_tokenizer *tokenizer;   /* NULL once all is read */
-    struct client_documents documents[2]; /* of data and of eval_data, by enum client_part; either may be empty */
-    struct client_subset subsets[2];      /* by enum client_part */
-    size_t fates[EPS_UNANSWERED + 1];     /* documents of data, of each fate */
-    struct client_share *shares;          /* (n_shares) of the rows to train on, a file's each; owned */
+    struct client_documented rows;
+    size_t fates[EPS_UNANSWERED + 1]; /* documents of data, of each fate */
+    struct client_share *shares;      /* (n_shares) of the rows to train on, a file's each; owned */
     size_t n_shares;
-    struct client_batches batches;  /* of them */
     struct client_packed packed[2]; /* of a packed source: rows, by enum client_part */
-    uint32_t n_held_out;            /* of the held-out documents, those that are evaluated */
     uint32_t seq;
     uint32_t *work; /* (seq + 1) */
 };
@@ -60,13 +51,9 @@ static void close_source(struct client_source *source)
 {
     struct conversations *c = (struct conversations *)source;
 
-    client_tokenizer_close(c->tokenizer);
-    client_batches_free(&c->batches);
-    for (int part = 0; part < 2; part++) {
+    client_documented_free(&c->rows);
+    for (int part = 0; part < 2; part++)
         client_packed_free(&c->packed[part]);
-        client_subset_free(&c->subsets[part]);
-        client_documents_free(&c->documents[part]);
-    }
     free(c->shares);
     free(c->work);
     free(c);
@@ -79,15 +66,11 @@ static int open_source(struct client_source **out, const struct client_source_se
     *out = NULL;
     if (!c)
         return error_set(err, -ENOMEM, "out of memory");
-    *c = (struct conversations){.source = {.ops = &client_source_conversations},
-                                .setup = *setup,
-                                .documents = {{.fd = -1}, {.fd = -1}}};
-    const int rc =
-        client_tokenizer_require(&c->tokenizer, setup->side, setup->config->vocabulary, "conversations need", err);
+    const int rc = client_documented_init(&c->rows, &client_source_conversations, setup, "conversations need", err);
     if (rc)
-        close_source(&c->source);
+        close_source(&c->rows.source);
     else
-        *out = &c->source;
+        *out = &c->rows.source;
     return rc;
 }
 
@@ -109,39 +92,25 @@ static int open_packed(struct client_source **out, const struct client_source_se
 
 /* ---- Reading, and which rows there are ---- */
 
-static const struct client_documents *documents_of(const struct conversations *c, enum client_part part)
-{
-    return &c->documents[part == CLIENT_HELD_OUT && c->documents[CLIENT_HELD_OUT].n > 0 ? CLIENT_HELD_OUT
-                                                                                        : CLIENT_TRAIN];
-}
-
-static uint32_t longest_of(const struct conversations *c)
-{
-    const uint32_t data = client_documents_longest(&c->documents[CLIENT_TRAIN]),
-                   eval_data = client_documents_longest(&c->documents[CLIENT_HELD_OUT]);
-
-    return data > eval_data ? data : eval_data;
-}
-
 static bool is_packed(const struct conversations *c)
 {
-    return c->source.ops == &client_source_packed;
+    return c->rows.source.ops == &client_source_packed;
 }
 
 /* Packed rows are as long as documents may be at most. */
 static uint32_t choose_seq(const struct conversations *c)
 {
     if (is_packed(c))
-        return client_documents_seq(UINT32_MAX / 2, c->setup.config->n_positions);
-    return client_documents_seq(longest_of(c), c->setup.config->n_positions);
+        return client_documents_seq(UINT32_MAX / 2, c->rows.setup.config->n_positions);
+    return client_documents_seq(client_documented_longest(&c->rows), c->rows.setup.config->n_positions);
 }
 
 /* Lists the documents that are rows, in their order. */
 static int keep(struct client_subset *out, size_t counts[EPS_UNANSWERED + 1], const struct conversations *c,
                 enum client_part part, enum eps_long long_rows, struct error *err)
 {
-    const struct client_documents *documents = &c->documents[part];
-    const struct client_data *data = part == CLIENT_TRAIN ? c->setup.data : c->setup.eval_data;
+    const struct client_documents *documents = &c->rows.documents[part];
+    const struct client_data *data = part == CLIENT_TRAIN ? c->rows.setup.data : c->rows.setup.eval_data;
     int rc = client_subset_init(out, documents->lengths, documents->n, err);
 
     memset(counts, 0, (EPS_UNANSWERED + 1) * sizeof *counts);
@@ -160,47 +129,18 @@ static int keep(struct client_subset *out, size_t counts[EPS_UNANSWERED + 1], co
     return rc;
 }
 
-static bool same_line(const struct client_document *a, const struct client_document *b)
+static bool of_one_line(const struct client_documents *documents, uint32_t a, uint32_t b)
 {
-    return a->file == b->file && a->line == b->line;
-}
+    const struct client_document *x = &documents->list[a], *y = &documents->list[b];
 
-/* Moves a tenth of the conversations among the rows to train on to the held-out ones. */
-static int hold_out(struct conversations *c, uint64_t seed, struct error *err)
-{
-    const struct client_documents *documents = &c->documents[CLIENT_TRAIN];
-    struct client_subset *train = &c->subsets[CLIENT_TRAIN], *held_out = &c->subsets[CLIENT_HELD_OUT];
-    const uint32_t n = train->n;
-    uint32_t before = 0;
-    size_t n_lines = 0, line = 0;
-    bool *held = calloc(n + (size_t)1, sizeof *held);
-    int rc = held ? client_subset_init(held_out, documents->lengths, n, err) : error_set(err, -ENOMEM, "out of memory");
-
-    for (uint32_t i = 0; i < n; i++)
-        n_lines += i == 0 || !same_line(&documents->list[train->list[i]], &documents->list[train->list[i - 1]]);
-    if (!rc && n_lines < 2)
-        rc = error_set(err, -EINVAL,
-                       "--data: one conversation is too few to train on and to hold out another: give more, or "
-                       "--eval-data");
-    if (!rc)
-        client_subset_draw(held, n_lines, seed);
-    train->n = 0;
-    for (uint32_t i = 0; !rc && i < n; i++) {
-        const uint32_t k = train->list[i];
-        line += i > 0 && !same_line(&documents->list[k], &documents->list[before]);
-        before = k;
-        struct client_subset *to = held[line] ? held_out : train;
-        to->list[to->n++] = k;
-    }
-    free(held);
-    return rc;
+    return x->file == y->file && x->line == y->line;
 }
 
 /* The rows to train on are in the data's order, so each file's follow each other. */
 static int make_shares(struct conversations *c, struct error *err)
 {
-    const struct client_subset *train = &c->subsets[CLIENT_TRAIN];
-    const struct client_data *data = c->setup.data;
+    const struct client_subset *train = &c->rows.subsets[CLIENT_TRAIN];
+    const struct client_data *data = c->rows.setup.data;
     uint32_t i = 0;
 
     c->shares = calloc(data ? data->n_files + 1 : 1, sizeof *c->shares);
@@ -208,7 +148,7 @@ static int make_shares(struct conversations *c, struct error *err)
         return error_set(err, -ENOMEM, "out of memory");
     for (size_t file = 0; data && file < data->n_files; file++) {
         struct client_share share = {.first = i, .weight = data->files[file].weight};
-        while (i < train->n && c->documents[CLIENT_TRAIN].list[train->list[i]].file == file)
+        while (i < train->n && c->rows.documents[CLIENT_TRAIN].list[train->list[i]].file == file)
             i++;
         share.n = i - share.first;
         c->shares[c->n_shares++] = share;
@@ -219,11 +159,11 @@ static int make_shares(struct conversations *c, struct error *err)
 /* Packs the documents to train on. */
 static int pack(struct conversations *c, const struct client_source_rules *rules, struct error *err)
 {
-    if (!is_packed(c) || c->subsets[CLIENT_TRAIN].n == 0)
+    if (!is_packed(c) || c->rows.subsets[CLIENT_TRAIN].n == 0)
         return 0;
     return client_packed_init(&c->packed[CLIENT_TRAIN],
-                              &(struct client_packed_options){.documents = &c->documents[CLIENT_TRAIN],
-                                                              .subset = &c->subsets[CLIENT_TRAIN],
+                              &(struct client_packed_options){.documents = &c->rows.documents[CLIENT_TRAIN],
+                                                              .subset = &c->rows.subsets[CLIENT_TRAIN],
                                                               .shares = c->shares,
                                                               .n_shares = c->n_shares,
                                                               .seq = c->seq,
@@ -240,13 +180,13 @@ static int settle(struct client_source *source, const struct client_source_rules
     int rc = 0;
 
     c->seq = rules->seq ? rules->seq : choose_seq(c);
-    if (c->documents[CLIENT_TRAIN].n > 0)
-        rc = keep(&c->subsets[CLIENT_TRAIN], c->fates, c, CLIENT_TRAIN, rules->long_rows, err);
-    if (!rc && c->documents[CLIENT_HELD_OUT].n > 0)
-        rc = keep(&c->subsets[CLIENT_HELD_OUT], c->documents[CLIENT_TRAIN].n > 0 ? ignored : c->fates, c,
+    if (c->rows.documents[CLIENT_TRAIN].n > 0)
+        rc = keep(&c->rows.subsets[CLIENT_TRAIN], c->fates, c, CLIENT_TRAIN, rules->long_rows, err);
+    if (!rc && c->rows.documents[CLIENT_HELD_OUT].n > 0)
+        rc = keep(&c->rows.subsets[CLIENT_HELD_OUT], c->rows.documents[CLIENT_TRAIN].n > 0 ? ignored : c->fates, c,
                   CLIENT_HELD_OUT, rules->long_rows, err);
     else if (!rc)
-        rc = hold_out(c, rules->seed, err);
+        rc = client_documented_hold_out(&c->rows, rules->seed, "conversation", of_one_line, err);
     if (!rc)
         rc = make_shares(c, err);
     return rc ? rc : pack(c, rules, err);
@@ -255,25 +195,12 @@ static int settle(struct client_source *source, const struct client_source_rules
 static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                      struct error *err)
 {
-    struct conversations *c = (struct conversations *)source;
-    struct client_data *data = part == CLIENT_TRAIN ? c->setup.data : c->setup.eval_data;
-    const struct client_documents_rules read = {.tokenizer = c->tokenizer,
-                                                .side = c->setup.side,
-                                                .train_on = rules->train_on ? rules->train_on : EPS_TRAIN_ON_ANSWERS,
-                                                .weighted = part == CLIENT_TRAIN,
-                                                .watch = rules->watch};
-    int rc = 0;
-
-    if (data->n_files > 0) {
-        rc = client_documents_read(&c->documents[part], data, &read, err);
-        data->n = c->documents[part].n_tokens;
-        data->hash = c->documents[part].hash;
-    }
-    if (part == CLIENT_HELD_OUT) { /* the last one */
-        client_tokenizer_close(c->tokenizer);
-        c->tokenizer = NULL;
-    }
-    return rc;
+    return client_documented_read((struct client_documented *)source, part,
+                                  (struct client_documents_rules){.train_on = rules->train_on ? rules->train_on
+                                                                                              : EPS_TRAIN_ON_ANSWERS,
+                                                                  .weighted = part == CLIENT_TRAIN,
+                                                                  .watch = rules->watch},
+                                  err);
 }
 
 static void measure(struct client_source_facts *out, const struct client_source *source)
@@ -289,7 +216,7 @@ static void measure(struct client_source_facts *out, const struct client_source 
                                         .flows = is_packed(c),
                                         .seq = choose_seq(c),
                                         .n_rows = n_rows < UINT32_MAX ? (uint32_t)n_rows : UINT32_MAX,
-                                        .longest = longest_of(c),
+                                        .longest = client_documented_longest(&c->rows),
                                         .least = 1};
 }
 
@@ -298,17 +225,14 @@ static void measure(struct client_source_facts *out, const struct client_source 
 /* Chooses the held-out documents that are evaluated, and makes room for one. */
 static int choose_held_out(struct conversations *c, const struct client_division *d, struct error *err)
 {
-    struct client_subset *held_out = &c->subsets[CLIENT_HELD_OUT];
+    struct client_subset *held_out = &c->rows.subsets[CLIENT_HELD_OUT];
     uint64_t n_tokens = 0;
     int rc = client_subset_by_length(held_out, err);
 
     assert(d->seq == c->seq);
     for (uint32_t i = 0; i < held_out->n; i++)
-        n_tokens += client_documents_length(documents_of(c, CLIENT_HELD_OUT), held_out->list[i], c->seq);
-    c->n_held_out = held_out->n;
-    if (d->eval_tokens > 0 && n_tokens > d->eval_tokens)
-        c->n_held_out = (uint32_t)((double)held_out->n * (double)d->eval_tokens / (double)n_tokens);
-    c->n_held_out += c->n_held_out == 0;
+        n_tokens += client_documents_length(client_documented_of(&c->rows, CLIENT_HELD_OUT), held_out->list[i], c->seq);
+    client_documented_limit(&c->rows, n_tokens, d->eval_tokens);
     c->work = calloc(c->seq + (size_t)1, sizeof *c->work);
     return rc || c->work ? rc : error_set(err, -ENOMEM, "out of memory");
 }
@@ -318,9 +242,9 @@ static int divide(struct client_source *source, const struct client_division *d,
     struct conversations *c = (struct conversations *)source;
     int rc = choose_held_out(c, d, err);
 
-    if (!rc && d->batch > 0 && c->subsets[CLIENT_TRAIN].n > 0)
-        rc = client_batches_init(&c->batches,
-                                 &(struct client_batches_options){.subset = &c->subsets[CLIENT_TRAIN],
+    if (!rc && d->batch > 0 && c->rows.subsets[CLIENT_TRAIN].n > 0)
+        rc = client_batches_init(&c->rows.batches,
+                                 &(struct client_batches_options){.subset = &c->rows.subsets[CLIENT_TRAIN],
                                                                   .shares = c->shares,
                                                                   .n_shares = c->n_shares,
                                                                   .batch = d->batch,
@@ -343,13 +267,14 @@ static void describe(char *out, size_t cap, const struct client_source *source)
 {
     static const char *const words[] = {[EPS_CUT] = "cut", [EPS_DROPPED] = "dropped", [EPS_UNANSWERED] = "unanswered"};
     const struct conversations *c = (const struct conversations *)source;
-    const struct client_documents *documents = &c->documents[CLIENT_TRAIN];
+    const struct client_documents *documents = &c->rows.documents[CLIENT_TRAIN];
     const char *row = is_packed(c) ? "documents" : "rows", *between = "";
     size_t used = (size_t)snprintf(out, cap, "%zu conversations", documents->n_lines);
 
     if (documents->n > documents->n_lines)
         used += (size_t)snprintf(out + used, cap - used, " in %zu %s", documents->n, row);
-    used += (size_t)snprintf(out + used, cap - used, ", %" PRIu32 " %s held out", c->subsets[CLIENT_HELD_OUT].n, row);
+    used +=
+        (size_t)snprintf(out + used, cap - used, ", %" PRIu32 " %s held out", c->rows.subsets[CLIENT_HELD_OUT].n, row);
     if (is_packed(c))
         used += describe_packed(out + used, cap - used, &c->packed[CLIENT_TRAIN]);
     if (documents->n > c->fates[EPS_KEPT])
@@ -364,14 +289,6 @@ static void describe(char *out, size_t cap, const struct client_source *source)
         snprintf(out + used, cap - used, " and left out");
 }
 
-/* Held-out rows that are evaluated are spread evenly over all, which are sorted by length. */
-static uint32_t held_out_row(const struct conversations *c, uint64_t k)
-{
-    const struct client_subset *subset = &c->subsets[CLIENT_HELD_OUT];
-
-    return subset->list[k * subset->n / c->n_held_out];
-}
-
 static int divide_packed(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct conversations *c = (struct conversations *)source;
@@ -380,12 +297,13 @@ static int divide_packed(struct client_source *source, const struct client_divis
 
     if (rc)
         return rc;
-    rc = client_subset_init(&evaluated, c->subsets[CLIENT_HELD_OUT].lengths, c->n_held_out, err);
-    for (; !rc && evaluated.n < c->n_held_out; evaluated.n++)
-        evaluated.list[evaluated.n] = held_out_row(c, evaluated.n);
+    rc = client_subset_init(&evaluated, c->rows.subsets[CLIENT_HELD_OUT].lengths, c->rows.n_held_out, err);
+    for (; !rc && evaluated.n < c->rows.n_held_out; evaluated.n++)
+        evaluated.list[evaluated.n] = client_documented_held_out(&c->rows, evaluated.n);
     if (!rc)
         rc = client_packed_init(&c->packed[CLIENT_HELD_OUT],
-                                &(struct client_packed_options){.documents = documents_of(c, CLIENT_HELD_OUT),
+                                &(struct client_packed_options){.documents =
+                                                                    client_documented_of(&c->rows, CLIENT_HELD_OUT),
                                                                 .subset = &evaluated,
                                                                 .seq = c->seq,
                                                                 .order = EPS_SHUFFLED,
@@ -395,36 +313,6 @@ static int divide_packed(struct client_source *source, const struct client_divis
     return rc;
 }
 
-static uint64_t count_rows(const struct client_source *source, enum client_part part)
-{
-    const struct conversations *c = (const struct conversations *)source;
-
-    return part == CLIENT_HELD_OUT ? c->n_held_out : c->subsets[part].n;
-}
-
-static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
-{
-    (void)n_before;
-    return client_batches_tokens(&((struct conversations *)source)->batches, step);
-}
-
-static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
-{
-    const uint32_t *rows;
-    uint32_t n;
-
-    (void)n_before;
-    client_batches_get(&rows, &n, &((struct conversations *)source)->batches, step);
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = (struct client_sample){.id = rows[i]};
-    return n;
-}
-
-static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
-{
-    return (struct client_sample){.id = held_out_row((const struct conversations *)source, k)};
-}
-
 static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
                        uint32_t n)
 {
@@ -432,7 +320,7 @@ static uint32_t length(const struct client_source *source, enum client_part part
     uint32_t longest = 1;
 
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t own = client_documents_length(documents_of(c, part), samples[i].id, c->seq);
+        const uint32_t own = client_documents_length(client_documented_of(&c->rows, part), samples[i].id, c->seq);
         longest = own > longest ? own : longest;
     }
     return client_batches_length(longest, c->seq);
@@ -443,8 +331,8 @@ static int read_row(struct client_source *source, const struct client_row_fields
 {
     const struct conversations *c = (const struct conversations *)source;
 
-    return client_documents_get(documents_of(c, part), row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], c->work,
-                                sample.id, c->seq, err);
+    return client_documents_get(client_documented_of(&c->rows, part), row->at[CLIENT_FIELD_IDS],
+                                row->at[CLIENT_FIELD_LABELS], c->work, sample.id, c->seq, err);
 }
 
 static uint64_t progress(const struct client_source *source, uint64_t n)
@@ -453,7 +341,8 @@ static uint64_t progress(const struct client_source *source, uint64_t n)
     uint64_t n_tokens = 0;
 
     for (uint64_t k = 0; k < n; k++)
-        n_tokens += client_documents_length(documents_of(c, CLIENT_HELD_OUT), held_out_row(c, k), c->seq);
+        n_tokens += client_documents_length(client_documented_of(&c->rows, CLIENT_HELD_OUT),
+                                            client_documented_held_out(&c->rows, k), c->seq);
     return n_tokens;
 }
 
@@ -544,10 +433,10 @@ const struct client_source_ops client_source_conversations = {
     .measure = measure,
     .divide = divide,
     .describe = describe,
-    .n_rows = count_rows,
-    .tokens = tokens,
-    .pick = pick,
-    .pick_held_out = pick_held_out,
+    .n_rows = client_documented_n_rows,
+    .tokens = client_documented_tokens,
+    .pick = client_documented_pick,
+    .pick_held_out = client_documented_pick_held_out,
     .length = length,
     .read_row = read_row,
     .progress = progress,

@@ -215,14 +215,8 @@ static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_b
 
 static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
 {
-    const uint32_t *rows;
-    uint32_t n;
-
     (void)n_before;
-    client_batches_get(&rows, &n, &((struct labelled *)source)->batches, step);
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = (struct client_sample){.id = rows[i]};
-    return n;
+    return client_batches_pick(out, &((struct labelled *)source)->batches, step);
 }
 
 /* By length, so that an evaluation pads little. */

@@ -1,9 +1,6 @@
 /* Preferences: pairs of documents, the chosen text and the rejected one (client/rows/documents.h), each a row. A tenth of
  * the pairs is held out. Pairs of like length share a minibatch (client/rows/batches.h). */
-#include "client/rows/batches.h"
-#include "client/rows/documents.h"
-#include "client/rows/source.h"
-#include "client/text/tokenizer.h"
+#include "client/rows/documented.h"
 #include "proto/operation/call/preference.h"
 
 #include <assert.h>
@@ -15,15 +12,9 @@
 #include <string.h>
 
 struct preferences {
-    struct client_source source;
-    struct client_source_setup setup;
-    struct client_tokenizer *tokenizer;   /* NULL once all is read */
-    struct client_documents documents[2]; /* of data and of eval_data, by enum client_part; the latter may be empty */
-    uint32_t *lengths[2];                 /* (documents / 2) inputs of each pair's longer text; owned */
-    struct client_subset subsets[2];      /* pairs, by enum client_part */
-    size_t n_cut, n_left_out;             /* pairs of data: with a text that is cut; with one that is too long */
-    struct client_batches batches;        /* of the pairs to train on */
-    uint32_t n_held_out;                  /* of the held-out pairs, those that are evaluated */
+    struct client_documented rows; /* its subsets are of pairs */
+    uint32_t *lengths[2];          /* (documents / 2) inputs of each pair's longer text; owned */
+    size_t n_cut, n_left_out;      /* pairs of data: with a text that is cut; with one that is too long */
     uint32_t seq;
     double beta;
     uint32_t *work; /* (seq + 1) */
@@ -57,13 +48,9 @@ static void close_source(struct client_source *source)
 {
     struct preferences *p = (struct preferences *)source;
 
-    client_tokenizer_close(p->tokenizer);
-    client_batches_free(&p->batches);
-    for (int part = 0; part < 2; part++) {
-        client_subset_free(&p->subsets[part]);
-        client_documents_free(&p->documents[part]);
+    client_documented_free(&p->rows);
+    for (int part = 0; part < 2; part++)
         free(p->lengths[part]);
-    }
     free(p->work);
     free(p);
 }
@@ -75,46 +62,29 @@ static int open_source(struct client_source **out, const struct client_source_se
     *out = NULL;
     if (!p)
         return error_set(err, -ENOMEM, "out of memory");
-    *p = (struct preferences){.source = {.ops = &client_source_preferences, .n_logits = 1},
-                              .setup = *setup,
-                              .documents = {{.fd = -1}, {.fd = -1}}};
-    const int rc =
-        client_tokenizer_require(&p->tokenizer, setup->side, setup->config->vocabulary, "preferences need", err);
+    const int rc = client_documented_init(&p->rows, &client_source_preferences, setup, "preferences need", err);
+    p->rows.source.n_logits = 1;
     if (rc)
-        close_source(&p->source);
+        close_source(&p->rows.source);
     else
-        *out = &p->source;
+        *out = &p->rows.source;
     return rc;
 }
 
 /* ---- Reading, and which rows there are ---- */
 
-/* The documents that a part's rows are of. */
-static enum client_part origin(const struct preferences *p, enum client_part part)
-{
-    return part == CLIENT_HELD_OUT && p->documents[CLIENT_HELD_OUT].n > 0 ? CLIENT_HELD_OUT : CLIENT_TRAIN;
-}
-
-static uint32_t longest_of(const struct preferences *p)
-{
-    const uint32_t data = client_documents_longest(&p->documents[CLIENT_TRAIN]),
-                   eval_data = client_documents_longest(&p->documents[CLIENT_HELD_OUT]);
-
-    return data > eval_data ? data : eval_data;
-}
-
 static uint32_t choose_seq(const struct preferences *p)
 {
-    return client_documents_seq(longest_of(p), p->setup.config->n_positions);
+    return client_documents_seq(client_documented_longest(&p->rows), p->rows.setup.config->n_positions);
 }
 
 /* A pair is kept if both of its texts are. */
 static int keep(struct preferences *p, enum client_part part, enum eps_long long_rows, struct error *err)
 {
-    const struct client_documents *documents = &p->documents[part];
-    const struct client_data *data = part == CLIENT_TRAIN ? p->setup.data : p->setup.eval_data;
+    const struct client_documents *documents = &p->rows.documents[part];
+    const struct client_data *data = part == CLIENT_TRAIN ? p->rows.setup.data : p->rows.setup.eval_data;
     const size_t n = documents->n / 2;
-    struct client_subset *out = &p->subsets[part];
+    struct client_subset *out = &p->rows.subsets[part];
     size_t n_cut = 0;
 
     p->lengths[part] = calloc(n + 1, sizeof *p->lengths[part]);
@@ -142,28 +112,6 @@ static int keep(struct preferences *p, enum client_part part, enum eps_long long
     return rc;
 }
 
-/* Moves a tenth of the pairs among those to train on to the held-out ones. */
-static int hold_out(struct preferences *p, uint64_t seed, struct error *err)
-{
-    struct client_subset *train = &p->subsets[CLIENT_TRAIN], *held_out = &p->subsets[CLIENT_HELD_OUT];
-    const uint32_t n = train->n;
-    bool *held = calloc(n + (size_t)1, sizeof *held);
-    int rc = held ? client_subset_init(held_out, train->lengths, n, err) : error_set(err, -ENOMEM, "out of memory");
-
-    if (!rc && n < 2)
-        rc = error_set(err, -EINVAL,
-                       "--data: one pair is too few to train on and to hold out another: give more, or --eval-data");
-    if (!rc)
-        client_subset_draw(held, n, seed);
-    train->n = 0;
-    for (uint32_t i = 0; !rc && i < n; i++) {
-        struct client_subset *to = held[i] ? held_out : train;
-        to->list[to->n++] = train->list[i];
-    }
-    free(held);
-    return rc;
-}
-
 /* Settles which rows there are, once all data are read. */
 static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
@@ -171,40 +119,26 @@ static int settle(struct client_source *source, const struct client_source_rules
     int rc;
 
     for (int part = 0; part < 2; part++)
-        p->source.n_references[part] = (uint32_t)p->documents[part].n;
-    p->source.references = calloc(p->documents[0].n + p->documents[1].n + 1, sizeof *p->source.references);
-    if (!p->source.references)
+        p->rows.source.n_references[part] = (uint32_t)p->rows.documents[part].n;
+    p->rows.source.references =
+        calloc(p->rows.documents[0].n + p->rows.documents[1].n + 1, sizeof *p->rows.source.references);
+    if (!p->rows.source.references)
         return error_set(err, -ENOMEM, "out of memory");
     p->seq = rules->seq ? rules->seq : choose_seq(p);
     rc = keep(p, CLIENT_TRAIN, rules->long_rows, err);
     if (!rc)
-        rc = p->documents[CLIENT_HELD_OUT].n > 0 ? keep(p, CLIENT_HELD_OUT, rules->long_rows, err)
-                                                 : hold_out(p, rules->seed, err);
+        rc = p->rows.documents[CLIENT_HELD_OUT].n > 0
+                 ? keep(p, CLIENT_HELD_OUT, rules->long_rows, err)
+                 : client_documented_hold_out(&p->rows, rules->seed, "pair", NULL, err);
     return rc;
 }
 
 static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                      struct error *err)
 {
-    struct preferences *p = (struct preferences *)source;
-    struct client_data *data = part == CLIENT_TRAIN ? p->setup.data : p->setup.eval_data;
-    const struct client_documents_rules read = {.tokenizer = p->tokenizer,
-                                                .side = p->setup.side,
-                                                .train_on = EPS_TRAIN_ON_ANSWERS,
-                                                .pairs = true,
-                                                .watch = rules->watch};
-    int rc = 0;
-
-    if (data->n_files > 0) {
-        rc = client_documents_read(&p->documents[part], data, &read, err);
-        data->n = p->documents[part].n_tokens;
-        data->hash = p->documents[part].hash;
-    }
-    if (part == CLIENT_HELD_OUT) { /* the last one */
-        client_tokenizer_close(p->tokenizer);
-        p->tokenizer = NULL;
-    }
-    return rc;
+    return client_documented_read(
+        (struct client_documented *)source, part,
+        (struct client_documents_rules){.train_on = EPS_TRAIN_ON_ANSWERS, .pairs = true, .watch = rules->watch}, err);
 }
 
 static void measure(struct client_source_facts *out, const struct client_source *source)
@@ -214,8 +148,8 @@ static void measure(struct client_source_facts *out, const struct client_source 
     *out = (struct client_source_facts){.whole = true,
                                         .pairs = true,
                                         .seq = choose_seq(p),
-                                        .n_rows = 2 * p->subsets[CLIENT_TRAIN].n,
-                                        .longest = longest_of(p),
+                                        .n_rows = 2 * p->rows.subsets[CLIENT_TRAIN].n,
+                                        .longest = client_documented_longest(&p->rows),
                                         .least = 1};
 }
 
@@ -224,7 +158,7 @@ static void measure(struct client_source_facts *out, const struct client_source 
 static int divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct preferences *p = (struct preferences *)source;
-    struct client_subset *held_out = &p->subsets[CLIENT_HELD_OUT];
+    struct client_subset *held_out = &p->rows.subsets[CLIENT_HELD_OUT];
     uint64_t n_tokens = 0;
     int rc = client_subset_by_length(held_out, err);
 
@@ -233,13 +167,10 @@ static int divide(struct client_source *source, const struct client_division *d,
     for (uint32_t i = 0; i < held_out->n; i++)
         n_tokens += 2 * (uint64_t)(held_out->lengths[held_out->list[i]] < p->seq ? held_out->lengths[held_out->list[i]]
                                                                                  : p->seq);
-    p->n_held_out = held_out->n;
-    if (d->eval_tokens > 0 && n_tokens > d->eval_tokens)
-        p->n_held_out = (uint32_t)((double)held_out->n * (double)d->eval_tokens / (double)n_tokens);
-    p->n_held_out += p->n_held_out == 0;
+    client_documented_limit(&p->rows, n_tokens, d->eval_tokens);
     if (!rc)
-        rc = client_batches_init(&p->batches,
-                                 &(struct client_batches_options){.subset = &p->subsets[CLIENT_TRAIN],
+        rc = client_batches_init(&p->rows.batches,
+                                 &(struct client_batches_options){.subset = &p->rows.subsets[CLIENT_TRAIN],
                                                                   .batch = d->batch / 2,
                                                                   .seq = d->seq,
                                                                   .order = d->order,
@@ -252,8 +183,8 @@ static int divide(struct client_source *source, const struct client_division *d,
 static void describe(char *out, size_t cap, const struct client_source *source)
 {
     const struct preferences *p = (const struct preferences *)source;
-    size_t used = (size_t)snprintf(out, cap, "%zu preferences, %" PRIu32 " held out", p->documents[CLIENT_TRAIN].n / 2,
-                                   p->subsets[CLIENT_HELD_OUT].n);
+    size_t used = (size_t)snprintf(out, cap, "%zu preferences, %" PRIu32 " held out",
+                                   p->rows.documents[CLIENT_TRAIN].n / 2, p->rows.subsets[CLIENT_HELD_OUT].n);
 
     if (p->n_cut > 0)
         used += (size_t)snprintf(out + used, cap - used, "; at --seq %" PRIu32 " %zu cut", p->seq, p->n_cut);
@@ -263,16 +194,13 @@ static void describe(char *out, size_t cap, const struct client_source *source)
 
 static uint64_t count_rows(const struct client_source *source, enum client_part part)
 {
-    const struct preferences *p = (const struct preferences *)source;
-
-    return 2 * (uint64_t)(part == CLIENT_HELD_OUT ? p->n_held_out : p->subsets[part].n);
+    return 2 * client_documented_n_rows(source, part);
 }
 
 /* Counts both texts as long as the longer one. */
 static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
 {
-    (void)n_before;
-    return 2 * client_batches_tokens(&((struct preferences *)source)->batches, step);
+    return 2 * client_documented_tokens(source, step, n_before);
 }
 
 static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
@@ -281,19 +209,17 @@ static uint32_t pick(struct client_sample *out, struct client_source *source, ui
     uint32_t n;
 
     (void)n_before;
-    client_batches_get(&pairs, &n, &((struct preferences *)source)->batches, step);
+    client_batches_get(&pairs, &n, &((struct preferences *)source)->rows.batches, step);
     for (uint32_t i = 0; i < 2 * n; i++)
         out[i] = (struct client_sample){.id = 2 * (uint64_t)pairs[i / 2] + i % 2};
     return 2 * n;
 }
 
-/* Held-out pairs that are evaluated are spread evenly over all, which are sorted by length. */
 static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
 {
     const struct preferences *p = (const struct preferences *)source;
-    const struct client_subset *subset = &p->subsets[CLIENT_HELD_OUT];
 
-    return (struct client_sample){.id = 2 * (uint64_t)subset->list[k / 2 * subset->n / p->n_held_out] + k % 2};
+    return (struct client_sample){.id = 2 * (uint64_t)client_documented_held_out(&p->rows, k / 2) + k % 2};
 }
 
 static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
@@ -303,7 +229,7 @@ static uint32_t length(const struct client_source *source, enum client_part part
     uint32_t longest = 1;
 
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t own = client_documents_length(&p->documents[origin(p, part)], samples[i].id, p->seq);
+        const uint32_t own = client_documents_length(client_documented_of(&p->rows, part), samples[i].id, p->seq);
         longest = own > longest ? own : longest;
     }
     return client_batches_length(longest, p->seq);
@@ -311,7 +237,8 @@ static uint32_t length(const struct client_source *source, enum client_part part
 
 static float reference_of(const struct preferences *p, enum client_part part, uint64_t id)
 {
-    return p->source.references[(origin(p, part) == CLIENT_HELD_OUT ? p->documents[CLIENT_TRAIN].n : 0) + id];
+    return p->rows.source.references
+        [(client_documented_origin(&p->rows, part) == CLIENT_HELD_OUT ? p->rows.documents[CLIENT_TRAIN].n : 0) + id];
 }
 
 static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
@@ -320,8 +247,8 @@ static int read_row(struct client_source *source, const struct client_row_fields
     const struct preferences *p = (const struct preferences *)source;
 
     *(float *)row->at[CLIENT_FIELD_REFERENCES] = reference_of(p, part, sample.id);
-    return client_documents_get(&p->documents[origin(p, part)], row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS],
-                                p->work, sample.id, p->seq, err);
+    return client_documents_get(client_documented_of(&p->rows, part), row->at[CLIENT_FIELD_IDS],
+                                row->at[CLIENT_FIELD_LABELS], p->work, sample.id, p->seq, err);
 }
 
 static uint64_t progress(const struct client_source *source, uint64_t n)
@@ -335,11 +262,11 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
 {
     const struct preferences *p = (const struct preferences *)source;
     const struct preference preference = {.beta = p->beta};
-    const double n = p->n_held_out;
+    const double n = p->rows.n_held_out;
     struct preference_rewards sums = {0};
 
     (void)loss, (void)n_labels, (void)err;
-    for (uint32_t i = 0; i < p->n_held_out; i++) {
+    for (uint32_t i = 0; i < p->rows.n_held_out; i++) {
         const double log_p[2] = {(double)source->logits[2 * i], (double)source->logits[2 * i + 1]};
         const float references[2] = {reference_of(p, CLIENT_HELD_OUT, pick_held_out(source, 2 * i).id),
                                      reference_of(p, CLIENT_HELD_OUT, pick_held_out(source, 2 * i + 1).id)};

@@ -3,11 +3,8 @@
  *
  * A row of n tokens is divided in proportion: --source-seq of --seq for the source, the rest for the target
  * (model_divide_rows). The decoder reads the start token and the target without its last one, and predicts the target. */
-#include "client/rows/batches.h"
-#include "client/rows/documents.h"
-#include "client/rows/source.h"
+#include "client/rows/documented.h"
 #include "client/text/conversation.h"
-#include "client/text/tokenizer.h"
 #include "proto/plan/memory/data.h"
 
 #include <assert.h>
@@ -21,15 +18,9 @@
 enum { SIDES = 2, DEFAULT_SIDE = 512 }; /* most tokens of a side, unless more are asked for */
 
 struct targets {
-    struct client_source source;
-    struct client_source_setup setup;
-    struct client_tokenizer *tokenizer;   /* NULL once all is read */
-    struct client_documents documents[2]; /* of data and of eval_data, by enum client_part; either may be empty */
-    uint32_t *lengths[2];                 /* (documents.n) tokens of each row, uncut; owned */
-    struct client_subset subsets[2];      /* by enum client_part */
-    size_t n_cut, n_dropped;              /* rows of data */
-    struct client_batches batches;        /* of the rows to train on */
-    uint32_t n_held_out;                  /* of the held-out rows, those that are evaluated */
+    struct client_documented rows;
+    uint32_t *lengths[2];    /* (documents) tokens of each row, uncut; owned */
+    size_t n_cut, n_dropped; /* rows of data */
     uint32_t seq, source_seq;
     uint32_t *work; /* (the longest row) */
 };
@@ -66,13 +57,9 @@ static void close_source(struct client_source *source)
 {
     struct targets *t = (struct targets *)source;
 
-    client_tokenizer_close(t->tokenizer);
-    client_batches_free(&t->batches);
-    for (int part = 0; part < 2; part++) {
-        client_subset_free(&t->subsets[part]);
-        client_documents_free(&t->documents[part]);
+    client_documented_free(&t->rows);
+    for (int part = 0; part < 2; part++)
         free(t->lengths[part]);
-    }
     free(t->work);
     free(t);
 }
@@ -84,47 +71,21 @@ static int open_source(struct client_source **out, const struct client_source_se
     *out = NULL;
     if (!t)
         return error_set(err, -ENOMEM, "out of memory");
-    *t = (struct targets){.source = {.ops = &client_source_targets},
-                          .setup = *setup,
-                          .documents = {{.fd = -1}, {.fd = -1}}};
-    const int rc = client_tokenizer_require(&t->tokenizer, setup->side, setup->config->vocabulary,
-                                            "sources and targets need", err);
+    const int rc = client_documented_init(&t->rows, &client_source_targets, setup, "sources and targets need", err);
     if (rc)
-        close_source(&t->source);
+        close_source(&t->rows.source);
     else
-        *out = &t->source;
+        *out = &t->rows.source;
     return rc;
 }
 
 /* ---- Reading, and which rows there are ---- */
 
-static const struct client_documents *documents_of(const struct targets *t, enum client_part part)
-{
-    return &t->documents[part == CLIENT_HELD_OUT && t->documents[CLIENT_HELD_OUT].n > 0 ? CLIENT_HELD_OUT
-                                                                                        : CLIENT_TRAIN];
-}
-
 static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                      struct error *err)
 {
-    struct targets *t = (struct targets *)source;
-    struct client_data *data = part == CLIENT_TRAIN ? t->setup.data : t->setup.eval_data;
-    const struct client_documents_rules read = {.tokenizer = t->tokenizer,
-                                                .side = t->setup.side,
-                                                .targets = true,
-                                                .watch = rules->watch};
-    int rc = 0;
-
-    if (data->n_files > 0) {
-        rc = client_documents_read(&t->documents[part], data, &read, err);
-        data->n = t->documents[part].n_tokens;
-        data->hash = t->documents[part].hash;
-    }
-    if (part == CLIENT_HELD_OUT) { /* the last one */
-        client_tokenizer_close(t->tokenizer);
-        t->tokenizer = NULL;
-    }
-    return rc;
+    return client_documented_read((struct client_documented *)source, part,
+                                  (struct client_documents_rules){.targets = true, .watch = rules->watch}, err);
 }
 
 /* Tokens of the two sides of a row, uncut: those of the source come first, and are not trained. */
@@ -148,9 +109,9 @@ static void find_longest(uint32_t longest[SIDES], const struct targets *t)
 {
     longest[0] = longest[1] = 1;
     for (int part = 0; part < 2; part++)
-        for (size_t k = 0; k < t->documents[part].n; k++) {
+        for (size_t k = 0; k < t->rows.documents[part].n; k++) {
             uint32_t n[SIDES];
-            find_sides(n, &t->documents[part], k);
+            find_sides(n, &t->rows.documents[part], k);
             for (int side = 0; side < SIDES; side++)
                 longest[side] = longest[side] < n[side] ? n[side] : longest[side];
         }
@@ -192,9 +153,9 @@ static int refuse_length(const struct targets *t, const struct client_data *data
 /* Lists the rows, in their order. */
 static int keep(struct targets *t, enum client_part part, enum eps_long long_rows, struct error *err)
 {
-    const struct client_documents *documents = &t->documents[part];
-    const struct client_data *data = part == CLIENT_TRAIN ? t->setup.data : t->setup.eval_data;
-    struct client_subset *out = &t->subsets[part];
+    const struct client_documents *documents = &t->rows.documents[part];
+    const struct client_data *data = part == CLIENT_TRAIN ? t->rows.setup.data : t->rows.setup.eval_data;
+    struct client_subset *out = &t->rows.subsets[part];
     uint32_t room[SIDES], n[SIDES];
     int rc;
 
@@ -219,39 +180,18 @@ static int keep(struct targets *t, enum client_part part, enum eps_long long_row
     return rc;
 }
 
-/* Moves a tenth of the rows to train on to the held-out ones. */
-static int hold_out(struct targets *t, uint64_t seed, struct error *err)
-{
-    struct client_subset *train = &t->subsets[CLIENT_TRAIN], *held_out = &t->subsets[CLIENT_HELD_OUT];
-    const uint32_t n = train->n;
-    bool *held = calloc(n + (size_t)1, sizeof *held);
-    int rc = held ? client_subset_init(held_out, train->lengths, n, err) : error_set(err, -ENOMEM, "out of memory");
-
-    if (!rc && n < 2)
-        rc = error_set(err, -EINVAL,
-                       "--data: one row is too few to train on and to hold out another: give more, or --eval-data");
-    if (!rc)
-        client_subset_draw(held, n, seed);
-    train->n = 0;
-    for (uint32_t i = 0; !rc && i < n; i++) {
-        struct client_subset *to = held[i] ? held_out : train;
-        to->list[to->n++] = train->list[i];
-    }
-    free(held);
-    return rc;
-}
-
 static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
     struct targets *t = (struct targets *)source;
     int rc = choose_sides(t, rules, err);
 
-    if (!rc && t->documents[CLIENT_TRAIN].n > 0)
+    if (!rc && t->rows.documents[CLIENT_TRAIN].n > 0)
         rc = keep(t, CLIENT_TRAIN, rules->long_rows, err);
     if (rc)
         return rc;
-    return t->documents[CLIENT_HELD_OUT].n > 0 ? keep(t, CLIENT_HELD_OUT, rules->long_rows, err)
-                                               : hold_out(t, rules->seed, err);
+    return t->rows.documents[CLIENT_HELD_OUT].n > 0
+               ? keep(t, CLIENT_HELD_OUT, rules->long_rows, err)
+               : client_documented_hold_out(&t->rows, rules->seed, "row", NULL, err);
 }
 
 static void measure(struct client_source_facts *out, const struct client_source *source)
@@ -261,7 +201,7 @@ static void measure(struct client_source_facts *out, const struct client_source 
     *out = (struct client_source_facts){.whole = true,
                                         .seq = t->seq,
                                         .source = t->source_seq,
-                                        .n_rows = t->subsets[CLIENT_TRAIN].n,
+                                        .n_rows = t->rows.subsets[CLIENT_TRAIN].n,
                                         .longest = t->seq,
                                         .least = 2};
 }
@@ -273,7 +213,7 @@ static uint32_t count_tokens(const struct targets *t, enum client_part part, siz
 {
     uint32_t n[SIDES], room[SIDES];
 
-    find_sides(n, documents_of(t, part), k);
+    find_sides(n, client_documented_of(&t->rows, part), k);
     divide_tokens(room, t, t->seq);
     return (n[0] < room[0] ? n[0] : room[0]) + (n[1] < room[1] ? n[1] : room[1]);
 }
@@ -281,27 +221,20 @@ static uint32_t count_tokens(const struct targets *t, enum client_part part, siz
 static int divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct targets *t = (struct targets *)source;
-    struct client_subset *held_out = &t->subsets[CLIENT_HELD_OUT];
+    struct client_subset *held_out = &t->rows.subsets[CLIENT_HELD_OUT];
     uint64_t n_tokens = 0;
-    uint32_t longest = 0;
     int rc = client_subset_by_length(held_out, err);
 
     assert(d->seq == t->seq);
     for (uint32_t i = 0; i < held_out->n; i++)
         n_tokens += count_tokens(t, CLIENT_HELD_OUT, held_out->list[i]);
-    t->n_held_out = held_out->n;
-    if (d->eval_tokens > 0 && n_tokens > d->eval_tokens)
-        t->n_held_out = (uint32_t)((double)held_out->n * (double)d->eval_tokens / (double)n_tokens);
-    t->n_held_out += t->n_held_out == 0;
-    for (int part = 0; part < 2; part++)
-        for (size_t k = 0; k < t->documents[part].n; k++)
-            longest = longest < t->documents[part].list[k].n ? t->documents[part].list[k].n : longest;
-    t->work = calloc(longest + (size_t)1, sizeof *t->work);
+    client_documented_limit(&t->rows, n_tokens, d->eval_tokens);
+    t->work = calloc(client_documented_longest(&t->rows) + (size_t)1, sizeof *t->work); /* of inputs, one fewer */
     if (!rc && !t->work)
         rc = error_set(err, -ENOMEM, "out of memory");
-    if (!rc && d->batch > 0 && t->subsets[CLIENT_TRAIN].n > 0)
-        rc = client_batches_init(&t->batches,
-                                 &(struct client_batches_options){.subset = &t->subsets[CLIENT_TRAIN],
+    if (!rc && d->batch > 0 && t->rows.subsets[CLIENT_TRAIN].n > 0)
+        rc = client_batches_init(&t->rows.batches,
+                                 &(struct client_batches_options){.subset = &t->rows.subsets[CLIENT_TRAIN],
                                                                   .batch = d->batch,
                                                                   .seq = d->seq,
                                                                   .order = d->order,
@@ -316,47 +249,13 @@ static void describe(char *out, size_t cap, const struct client_source *source)
     size_t used = (size_t)snprintf(out, cap,
                                    "%" PRIu32 " rows, %" PRIu32 " held out; sources of at most %" PRIu32
                                    " tokens, targets of %" PRIu32,
-                                   t->subsets[CLIENT_TRAIN].n, t->subsets[CLIENT_HELD_OUT].n, t->source_seq,
+                                   t->rows.subsets[CLIENT_TRAIN].n, t->rows.subsets[CLIENT_HELD_OUT].n, t->source_seq,
                                    t->seq - t->source_seq);
 
     if (t->n_cut > 0 && used < cap)
         used += (size_t)snprintf(out + used, cap - used, "; %zu cut", t->n_cut);
     if (t->n_dropped > 0 && used < cap)
         snprintf(out + used, cap - used, "; %zu dropped", t->n_dropped);
-}
-
-static uint64_t count_rows(const struct client_source *source, enum client_part part)
-{
-    const struct targets *t = (const struct targets *)source;
-
-    return part == CLIENT_HELD_OUT ? t->n_held_out : t->subsets[part].n;
-}
-
-static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
-{
-    (void)n_before;
-    return client_batches_tokens(&((struct targets *)source)->batches, step);
-}
-
-static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
-{
-    const uint32_t *rows;
-    uint32_t n;
-
-    (void)n_before;
-    client_batches_get(&rows, &n, &((struct targets *)source)->batches, step);
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = (struct client_sample){.id = rows[i]};
-    return n;
-}
-
-/* Held-out rows that are evaluated are spread evenly over all, which are sorted by length. */
-static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
-{
-    const struct targets *t = (const struct targets *)source;
-    const struct client_subset *subset = &t->subsets[CLIENT_HELD_OUT];
-
-    return (struct client_sample){.id = subset->list[k * subset->n / t->n_held_out]};
 }
 
 /* The shortest row that has room for both sides of all rows, as far as --seq has it. */
@@ -368,7 +267,7 @@ static uint32_t length(const struct client_source *source, enum client_part part
 
     divide_tokens(most, t, t->seq);
     for (uint32_t i = 0; i < n; i++) {
-        find_sides(sides, documents_of(t, part), samples[i].id);
+        find_sides(sides, client_documented_of(&t->rows, part), samples[i].id);
         for (int side = 0; side < SIDES; side++) {
             const uint32_t cut = sides[side] < most[side] ? sides[side] : most[side];
             need[side] = need[side] < cut ? cut : need[side];
@@ -391,7 +290,7 @@ static int read_row(struct client_source *source, const struct client_row_fields
                     struct client_sample sample, struct error *err)
 {
     const struct targets *t = (const struct targets *)source;
-    const struct client_documents *documents = documents_of(t, part);
+    const struct client_documents *documents = client_documented_of(&t->rows, part);
     uint32_t *ids = row->at[CLIENT_FIELD_IDS], *labels = row->at[CLIENT_FIELD_LABELS];
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
     uint32_t n[SIDES], room[SIDES];
@@ -407,7 +306,7 @@ static int read_row(struct client_source *source, const struct client_row_fields
     const uint32_t n_source = cut(t->work, n[0], room[0]), n_target = cut(target, n[1], room[1]);
     lengths->n_tokens = lengths->second = n_source;
     memcpy(ids, t->work, n_source * sizeof *ids);
-    ids[room[0]] = t->setup.config->start;
+    ids[room[0]] = t->rows.setup.config->start;
     memcpy(ids + room[0] + 1, target, (n_target - 1) * sizeof *ids);
     memcpy(labels + room[0], target, n_target * sizeof *labels);
     return 0;
@@ -419,7 +318,7 @@ static uint64_t progress(const struct client_source *source, uint64_t n)
     uint64_t n_tokens = 0;
 
     for (uint64_t k = 0; k < n; k++)
-        n_tokens += count_tokens(t, CLIENT_HELD_OUT, pick_held_out(source, k).id);
+        n_tokens += count_tokens(t, CLIENT_HELD_OUT, client_documented_held_out(&t->rows, k));
     return n_tokens;
 }
 
@@ -442,10 +341,10 @@ const struct client_source_ops client_source_targets = {
     .measure = measure,
     .divide = divide,
     .describe = describe,
-    .n_rows = count_rows,
-    .tokens = tokens,
-    .pick = pick,
-    .pick_held_out = pick_held_out,
+    .n_rows = client_documented_n_rows,
+    .tokens = client_documented_tokens,
+    .pick = client_documented_pick,
+    .pick_held_out = client_documented_pick_held_out,
     .length = length,
     .read_row = read_row,
     .progress = progress,
