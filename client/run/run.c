@@ -438,9 +438,9 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
     if (!rc)
         rc = client_resume_lock(run->directory_fd, run->directory, watch, err);
     if (!rc)
-        rc = client_run_check_unused(run->directory_fd, run->directory,
-                                     err); /* the previous owner of the lock may have begun a run */
-    if (rc) {                              /* it belongs to another run */
+        /* The previous owner of the lock may have begun a run. */
+        rc = client_run_check_unused(run->directory_fd, run->directory, err);
+    if (rc) { /* it belongs to another run */
         close(run->directory_fd);
         run->directory_fd = -1;
     }

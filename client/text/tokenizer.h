@@ -3,8 +3,8 @@
  * A tokenizer is read from a model's side files: tokenizer.json, or GPT-2's vocab.json and merges.txt. It changes the
  * text (normal forms, lower case), cuts it into words by patterns, and makes tokens of each word: by BPE over bytes
  * (GPT-2, Llama 3, Qwen), by BPE over characters with bytes for those it does not know (Llama 2, Mistral, Gemma), by
- * WordPiece (BERT), or by Unigram (T5). What tokenizer.json has beyond that is refused by name. A model with a vocabulary of 256 and no
- * such files is a byte model: each byte is a token.
+ * WordPiece (BERT), or by Unigram (T5). What tokenizer.json has beyond that is refused by name. A model with a vocabulary
+ * of 256 and no such files is a byte model: each byte is a token.
  *
  * Added tokens, special ones included, are recognised wherever their text occurs, in data and in prompts, as in Hugging
  * Face's tokenizers. Text from an untrusted source is not filtered: remove them first.

@@ -75,7 +75,8 @@ struct family_layer {
     enum model_layer_kind kind; /* MODEL_BLOCK: n_layers blocks in all; or MODEL_SINGLE */
     const char *name;           /* the unit's: "h.%u" in block %u, "ln_f"; NULL: the end */
     /* A block's tensors are named by the block's first layer, or by a layer whose name has no number, a dot and the
-     * program's name; a single layer's by the program's name alone. The prefix precedes both, unless a single layer is `bare`. */
+     * program's name; a single layer's by the program's name alone. The prefix precedes both, unless a single layer is
+     * `bare`. */
     bool bare;
     bool goes_on; /* belongs to the block of the row before */
     void (*write)(struct program *program, const struct model_config *config);

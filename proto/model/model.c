@@ -566,22 +566,6 @@ uint64_t model_zero_row(const struct model *model, uint32_t tensor)
     return MODEL_NO_ROW;
 }
 
-uint32_t model_predicted(const struct model *model, uint32_t n_tokens)
-{
-    const struct model_edges *head = &model->layers[model->n_layers - 1].edges;
-    const struct model_shape *stream = &model->values.shapes[model->values.of[head->reads[0]].shape];
-
-    return stream->domain == PROGRAM_TOKENS ? n_tokens : program_own_elements(&stream->own, n_tokens);
-}
-
-uint32_t model_first_predicted(const struct model *model, uint32_t n_tokens)
-{
-    const struct model_edges *head = &model->layers[model->n_layers - 1].edges;
-    const struct model_shape *stream = &model->values.shapes[model->values.of[head->reads[0]].shape];
-
-    return stream->domain == PROGRAM_TOKENS ? 0 : program_own_first(&stream->own, n_tokens);
-}
-
 uint32_t model_first_above_blocks(const struct model *model)
 {
     const struct model_layer *layer = &model->layers[model->first_block + model->n_block_layers];

@@ -493,3 +493,25 @@ void model_free_values(struct model *m)
     free(m->values.of);
     free(m->values.passages);
 }
+
+/* What the head reads. */
+static const struct model_shape *head_shape(const struct model *model)
+{
+    const struct model_edges *head = &model->layers[model->n_layers - 1].edges;
+
+    return &model->values.shapes[model->values.of[head->reads[0]].shape];
+}
+
+uint32_t model_predicted(const struct model *model, uint32_t n_tokens)
+{
+    const struct model_shape *stream = head_shape(model);
+
+    return stream->domain == PROGRAM_TOKENS ? n_tokens : program_own_elements(&stream->own, n_tokens);
+}
+
+uint32_t model_first_predicted(const struct model *model, uint32_t n_tokens)
+{
+    const struct model_shape *stream = head_shape(model);
+
+    return stream->domain == PROGRAM_TOKENS ? 0 : program_own_first(&stream->own, n_tokens);
+}

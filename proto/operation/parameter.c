@@ -43,14 +43,17 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     const size_t n = op->parameter.n;
     float *const gradient = r->gradients[op->tensor];
 
-    if (r->fresh && step->action == SCHEDULE_FORWARD) {
+    if (!r->fresh)
+        return;
+    if (step->action == SCHEDULE_FORWARD) {
         float *const y = r->at[step->outputs[0]];
         r->ops->zero(r->dev, &(struct device_zero){y, n * sizeof *y});
         r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){y, r->weights[op->tensor], 1, n, n});
-    } else if (r->fresh && gradient && op->parameter.is_matrix)
-        r->ops->zero(r->dev, &(struct device_zero){gradient, n * sizeof *gradient});
-    if (r->fresh && gradient && step->action != SCHEDULE_FORWARD)
+    } else if (gradient) {
+        if (op->parameter.is_matrix)
+            r->ops->zero(r->dev, &(struct device_zero){gradient, n * sizeof *gradient});
         r->ops->add(r->dev, &(struct device_add){gradient, r->at[step->y_gradient], n});
+    }
 }
 
 const struct operation operation_parameter = {.name = "parameter", .differentiate = differentiate, .run = run};

@@ -68,9 +68,9 @@ struct layer_pass {
     uint32_t keeping;
     /* (the head's units, bottom first): forward also does backward's work for all of them; NULL otherwise. */
     const struct layer_chunk *chunks;
-    uint32_t n_rows,
-        n_tokens;       /* rows of this microbatch; tokens of a row. Above, tokens = n_rows * n_tokens; predicted: those
-                                * of them that have a prediction (model_predicted) */
+    /* Rows of this microbatch; tokens of a row. Above, tokens = n_rows * n_tokens; predicted: those of them that have a
+     * prediction (model_predicted). */
+    uint32_t n_rows, n_tokens;
     uint64_t first_row; /* in the minibatch */
     uint64_t seed, step;
     float loss_scale; /* 1/T */

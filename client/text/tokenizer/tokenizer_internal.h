@@ -181,7 +181,7 @@ struct client_tokenizer {
 
     bool byte_level;     /* tokens are runs of bytes; else of characters */
     bool decodes_bytes;  /* the decoder says so, too */
-    bool word_piece;     /* the model is WordPiece; */
+    bool word_piece;     /* the model is WordPiece, */
     bool unigram;        /* or Unigram; else BPE */
     bool no_bytes;       /* no token stands for a byte */
     bool takes_whole;    /* a word that is a token is not merged */

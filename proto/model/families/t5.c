@@ -268,7 +268,7 @@ static void write_decoder_norm(struct program *p, const struct model_config *c)
     const struct program_norm_options norm = norm_of(c);
     struct program_dropout after = dropout_of(c, RANDOM_DROPOUT_NORM);
 
-    after.scale = c->t5.scales ? deviation_of(&(struct model_config){.initializer_range = 1}, c->width) : 1;
+    after.scale = c->t5.scales ? (float)(1 / sqrt((double)c->width)) : 1;
     program_init(p);
     const int x = program_input(p, "", TARGET, c->width);
     program_output(p, "", program_drop(p, program_norm(p, x, "decoder.final_layer_norm", &norm), &after));

@@ -23,9 +23,9 @@ struct device_buckets {
  * qkv: first `width` columns of queries, head h at h*width/n_heads; then keys, then values, n_kv_heads heads of the
  * same width each. With `kv`, cross attention: qkv holds queries alone, and each query sees all n_keys keys of its row
  * in kv. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie et al.,
- * arXiv:2305.13245. Scores are scaled by `scale`; with `bias`, a number
- * by head and by the distance from query to key is added. Tiled: no score matrix is stored. Flash attention - Dao et al.,
- * arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums gradients of shared keys and values head by head.
+ * arXiv:2305.13245. Scores are scaled by `scale`; with `bias`, a number by head and by the distance from query to key
+ * is added. Tiled: no score matrix is stored. Flash attention - Dao et al., arXiv:2205.14135. Backward uses forward's
+ * log-sum-exp, and sums gradients of shared keys and values head by head.
  *
  * With positions, tiles of queries and keys that share no document are left out, so a row costs about what its
  * documents cost. Tiles begin at fixed places of the row, and keys of other documents add nothing: a document's results
