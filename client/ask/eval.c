@@ -89,11 +89,8 @@ static int resolve(struct eval *e, struct error *err)
 
     if (o->seq == 0)
         o->seq = e->facts.seq ? e->facts.seq : n_positions < 1024 ? n_positions : 1024;
-    if (o->seq > n_positions)
-        return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, n_positions);
-    if (o->source_seq > 0 && e->facts.source == 0)
-        return error_set(err, -EDOM, "--source-seq %u is for encoder-decoders, whose rows have a source: leave it out",
-                         o->source_seq);
+    if (client_options_check_seq(o->seq, n_positions, o->source_seq, e->facts.source, err))
+        return -EDOM;
     if (o->stride == 0)
         o->stride = o->seq;
     if (o->stride > o->seq)

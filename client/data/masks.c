@@ -42,6 +42,13 @@ void client_masks_close(struct client_masks *masks)
     *masks = (struct client_masks){0};
 }
 
+int client_masks_check(double fraction, struct error *err)
+{
+    return fraction > 0 && fraction < 1
+               ? 0
+               : error_set(err, -EDOM, "--mask-fraction %g is not above 0 and below 1", fraction);
+}
+
 void client_masks_set(struct client_masks *masks, double fraction, uint64_t seed)
 {
     assert(fraction > 0 && fraction < 1);

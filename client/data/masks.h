@@ -36,6 +36,9 @@ struct client_masks {
 int client_masks_open(struct client_masks *out, const json_t *side, uint32_t vocabulary, struct error *err);
 void client_masks_close(struct client_masks *masks); /* safe on a zeroed struct */
 
+/* Refuses a fraction that is not above 0 and below 1: -EDOM with a sentence about --mask-fraction. */
+int client_masks_check(double fraction, struct error *err);
+
 /* To be set before masks are drawn. fraction: above 0 and below 1. */
 void client_masks_set(struct client_masks *masks, double fraction, uint64_t seed);
 

@@ -2,6 +2,7 @@
 
 #include "client/data/masks.h"
 #include "client/options/value.h"
+#include "client/rows/windows.h"
 #include "proto/base/process.h"
 #include "proto/plan/memory/host.h"
 #include "proto/wire/message.h"
@@ -117,14 +118,7 @@ void client_options_complete(struct eps_train_options *options, const struct cli
 
 uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens)
 {
-    const uint64_t window = (uint64_t)options->seq + 1;
-    uint64_t held_out = n_tokens / 100;
-
-    if (options->eval_data)
-        return n_tokens;
-    if (held_out < window)
-        held_out = window;
-    return n_tokens > held_out ? n_tokens - held_out : 0;
+    return client_windows_n_train(n_tokens, options->seq, options->eval_data != NULL);
 }
 
 static int check_real(const char *option, double value, double least, double most, struct error *err)
@@ -134,13 +128,23 @@ static int check_real(const char *option, double value, double least, double mos
     return error_set(err, -EDOM, "%s %g is not within %g and %g", option, value, least, most);
 }
 
+int client_options_check_seq(uint32_t seq, uint32_t n_positions, uint32_t source_seq, uint32_t source,
+                             struct error *err)
+{
+    if (source_seq > 0 && source == 0)
+        return error_set(err, -EDOM, "--source-seq %u is for encoder-decoders, whose rows have a source: leave it out",
+                         source_seq);
+    return seq > n_positions ? error_set(err, -EDOM, "--seq %u is more than the model's %u positions", seq, n_positions)
+                             : 0;
+}
+
 int client_options_mask(double *fraction, bool masked, struct error *err)
 {
     if (isnan(*fraction) && masked)
         *fraction = CLIENT_MASKS_FRACTION;
-    if (masked && !(*fraction > 0 && *fraction < 1))
-        return error_set(err, -EDOM, "--mask-fraction %g is not above 0 and below 1", *fraction);
-    if (!masked && !isnan(*fraction))
+    if (masked)
+        return client_masks_check(*fraction, err);
+    if (!isnan(*fraction))
         return error_set(err, -EDOM,
                          "--mask-fraction %g is for models that predict masked tokens; this one predicts the next "
                          "token: leave it out",
@@ -274,7 +278,7 @@ static uint32_t rows_seq(const struct client_facts *facts)
 /* Resolves parts, seq and microbatch. batch follows later, as it needs the data. */
 static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
-    const int rc = client_options_check_connect(o, err);
+    int rc = client_options_check_connect(o, err);
 
     if (rc)
         return rc;
@@ -297,13 +301,9 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
                  : facts->whole ? rows_seq(facts)
                                 : o->seq;
     }
-    if (o->source_seq > 0 && facts->source == 0)
-        return error_set(err, -EDOM, "--source-seq %u is for encoder-decoders, whose rows have a source: leave it out",
-                         o->source_seq);
+    rc = client_options_check_seq(o->seq, facts->n_positions, o->source_seq, facts->source, err);
     o->source_seq = facts->source;
-    if (o->seq > facts->n_positions)
-        return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, facts->n_positions);
-    return 0;
+    return rc;
 }
 
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err)

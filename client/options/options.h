@@ -76,11 +76,14 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
 /* Says that data (n names, of which the first is said) hold nothing, after their option and a blank, or "". -EINVAL. */
 int client_options_refuse_empty(const char *option, const char *const *names, size_t n, struct error *err);
 
+/* Checks the tokens of a row, and those that are asked to be its source; source: those that are (struct client_facts). -EDOM. */
+int client_options_check_seq(uint32_t seq, uint32_t n_positions, uint32_t source_seq, uint32_t source,
+                             struct error *err);
+
 /* Checks a fraction of tokens to be masked, and chooses it if it is NAN. Without masks it must be NAN. -EDOM. */
 int client_options_mask(double *fraction, bool masked, struct error *err);
 
-/* Number of training tokens. The tokens after them are held out: none if eval_data is given, else the last 1 % and at
- * least one window. options are resolved. */
+/* Number of training tokens (client_windows_n_train). options are resolved. */
 uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens);
 
 /* The learning rate of a step (from 0); options are resolved. It rises linearly to lr over `warmup` steps, then falls

@@ -23,11 +23,7 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
 {
     const int rc = client_windowed_check_evaluation(asked, predicts, reader, err);
 
-    if (rc || !asked->stride)
-        return rc;
-    return error_set(err, -EDOM,
-                     "--stride %u: the model predicts masked tokens, each from its whole sequence: leave it out",
-                     asked->stride);
+    return rc ? rc : client_windowed_refuse_stride(asked, "predicts masked tokens", err);
 }
 
 static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)

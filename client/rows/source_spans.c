@@ -1,5 +1,6 @@
 /* Spans: windows of a stream of tokens, some runs of which an encoder-decoder has to restore (client/data/spans.h). All rows
  * have the same length, which follows from the window's. */
+#include "client/data/masks.h"
 #include "client/data/spans.h"
 #include "client/rows/windowed.h"
 #include "client/text/tokenizer.h"
@@ -24,28 +25,20 @@ struct spans {
 
 static const char reader[] = "a model that restores spans reads";
 
-static int check_fraction(double fraction, struct error *err)
-{
-    return fraction < 1 ? 0 : error_set(err, -EDOM, "--mask-fraction %g is not above 0 and below 1", fraction);
-}
-
 static int check(const struct eps_train_options *asked, struct error *err)
 {
-    const int rc = check_fraction(asked->mask_fraction, err);
+    const int rc = client_masks_check(asked->mask_fraction, err);
 
     return rc ? rc : client_windowed_check(asked, reader, err);
 }
 
 static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
 {
-    int rc = check_fraction(asked->mask_fraction, err);
+    int rc = client_masks_check(asked->mask_fraction, err);
 
     if (!rc)
         rc = client_windowed_check_evaluation(asked, predicts, reader, err);
-    if (rc || !asked->stride)
-        return rc;
-    return error_set(err, -EDOM, "--stride %u: the model restores spans, each from its whole sequence: leave it out",
-                     asked->stride);
+    return rc ? rc : client_windowed_refuse_stride(asked, "restores spans", err);
 }
 
 /* The tokens <extra_id_0> and so on, as far as the tokenizer has them. */
@@ -126,20 +119,12 @@ static int settle(struct client_source *source, const struct client_source_rules
     return s->ids ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
-/* As client_options_n_train holds out. */
-static uint64_t count_trained(const struct spans *s)
-{
-    const struct client_source_setup *setup = &s->stream.setup;
-    const uint64_t n = setup->data ? setup->data->n : 0, hundredth = n / 100, row = (uint64_t)s->seq + 1;
-    const uint64_t held_out = setup->eval_data->n_files > 0 ? 0 : hundredth < row ? row : hundredth;
-
-    return n > held_out ? n - held_out : 0;
-}
-
 static void measure(struct client_source_facts *out, const struct client_source *source)
 {
     const struct spans *s = (const struct spans *)source;
-    const uint64_t n = count_trained(s) / s->of.n;
+    const struct client_source_setup *setup = &s->stream.setup;
+    const uint64_t n_tokens = setup->data ? setup->data->n : 0;
+    const uint64_t n = client_windows_n_train(n_tokens, s->seq, setup->eval_data->n_files > 0) / s->of.n;
 
     *out = (struct client_source_facts){.masked = true,
                                         .whole = true,
@@ -157,7 +142,6 @@ static int divide(struct client_source *source, const struct client_division *di
     struct client_division of_windows = *division;
 
     of_windows.seq = of_windows.stride = s->of.n;
-    of_windows.n_train = count_trained(s);
     client_windowed_divide(&s->stream, &of_windows, 0);
     for (unsigned unit = 0; unit < 2; unit++)
         s->keys[unit] = random_site_key(division->seed, 0, unit, RANDOM_MASKS);

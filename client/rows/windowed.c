@@ -38,6 +38,14 @@ int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool 
                : 0;
 }
 
+int client_windowed_refuse_stride(const struct eps_eval_options *asked, const char *does, struct error *err)
+{
+    return asked->stride
+               ? error_set(err, -EDOM, "--stride %u: the model %s, each from its whole sequence: leave it out",
+                           asked->stride, does)
+               : 0;
+}
+
 int client_windowed_read(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                          struct error *err)
 {

@@ -1,4 +1,5 @@
-/* client/rows/windowed.h - what sources share whose rows are windows of a stream of tokens (source_text.c, source_masked.c):
+/* client/rows/windowed.h - what sources share whose rows are windows of a stream of tokens (source_text.c, source_masked.c,
+ * source_spans.c):
  * slots of struct client_source_ops, by their names. */
 #ifndef CLIENT_ROWS_WINDOWED_H
 #define CLIENT_ROWS_WINDOWED_H
@@ -19,6 +20,9 @@ struct client_windowed {
 int client_windowed_check(const struct eps_train_options *asked, const char *reader, struct error *err);
 int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, const char *reader,
                                      struct error *err);
+
+/* Refuses --stride of a model that reads a window whole. does: what it "predicts" or "restores". -EDOM. */
+int client_windowed_refuse_stride(const struct eps_eval_options *asked, const char *does, struct error *err);
 
 /* The model's tokenizer splits text; without one, bytes are tokens. */
 int client_windowed_read(struct client_source *source, enum client_part part, const struct client_source_rules *rules,

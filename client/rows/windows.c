@@ -7,6 +7,14 @@
 #include <assert.h>
 #include <string.h>
 
+uint64_t client_windows_n_train(uint64_t n_tokens, uint32_t seq, bool apart)
+{
+    const uint64_t window = (uint64_t)seq + 1, hundredth = n_tokens / 100;
+    const uint64_t held_out = apart ? 0 : hundredth < window ? window : hundredth;
+
+    return n_tokens > held_out ? n_tokens - held_out : 0;
+}
+
 struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq,
                                         uint32_t ahead)
 {

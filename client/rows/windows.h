@@ -9,6 +9,7 @@
 #include "client/eps.h"
 #include "proto/base/error.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A range of the stream as windows. */
@@ -24,6 +25,10 @@ struct client_windows {
     uint64_t of;   /* windows in the stream, among which the n are spread evenly */
     uint32_t last; /* tokens in the last of those windows: seq or fewer */
 };
+
+/* Of n_tokens tokens, those to train on. The others, after them, are held out: none if held-out data are apart, else the last
+ * 1 % and at least seq + 1. */
+uint64_t client_windows_n_train(uint64_t n_tokens, uint32_t seq, bool apart);
 
 /* The whole windows of n_tokens tokens; what is left at their end is in none. */
 struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq,

@@ -100,10 +100,8 @@ TEST(a_row_restores_its_window)
                               &err),
                      0);
     o.source->ops->measure(&o.facts, o.source);
-    const struct client_division division = {.batch = BATCH,
-                                             .seq = SEQ,
-                                             .order = EPS_SEQUENTIAL,
-                                             .mask_fraction = 0.15};
+    const struct client_division division = {
+        .batch = BATCH, .seq = SEQ, .order = EPS_SEQUENTIAL, .n_train = o.data.n, .mask_fraction = 0.15};
     ck_assert_int_eq(client_source_divide(o.source, &division, &err), 0);
     ck_assert_int_eq(client_source_make_room(o.source, BATCH, &err), 0);
     const struct client_buffer buffer = {
