@@ -84,7 +84,8 @@ TEST(a_tokenizer_that_cannot_be_read_is_in_the_way_of_texts_alone)
 
     processes_put_text("model/tokenizer.json", "{\"model\": {\"type\": \"WordLevel\"}}");
     processes_write("ids.bin", ids, sizeof ids);
-    expect("eps train --model model/config.json --data text.txt --out none --steps 1", 1, "WordLevel", "tokenizer.json");
+    expect("eps train --model model/config.json --data text.txt --out none --steps 1", 1, "WordLevel",
+           "tokenizer.json");
     expect("eps train --model model/config.json --data ids.bin --out ids --steps 1 --batch 2 --save-every 0", 0);
     expect("eps generate --model ids --ids 1,2 --tokens 3", 0);
     expect("eps generate --model ids --prompt Hello --tokens 3", 1, "WordLevel");
