@@ -133,6 +133,8 @@ static void run_cached(const struct operation_run *r, const struct device_attent
                                                .n_positions = r->n_positions,
                                                .scale = attention->scale,
                                                .qkv = operation_element(r, attention->qkv, span->at * qkv_width),
+                                               .bias = attention->bias,
+                                               .buckets = attention->buckets,
                                                .out = operation_element(r, attention->out, span->at * attention->width),
                                                .cache = span->cache,
                                                .scratch = attention->scratch};

@@ -14,17 +14,36 @@ SUITE_FIXTURE(mirror_forget, NULL)
 
 /* Positions kept room for, tokens before, tokens at once: one query alone, at both sides of a tile's end; a few that cross
  * it; more than a tile; a CUDA device has chunks of 128 positions, and 1 query or 4 a block. Windows that end within a
- * tile and with one, within a chunk and behind one, that are shorter than a call, and longer than all. */
+ * tile and with one, within a chunk and behind one, that are shorter than a call, and longer than all. buckets: of a
+ * bias; T5's of 8 for 128 positions, whose last begins at 128 / 32^(1/4); few, of which the far ones begin in other tiles
+ * and chunks than the query's; and of two directions, of which only keys before the query matter. */
+static const struct device_buckets t5_of_8 = {8, false, {0, 1, 2, 3, 4, 10, 23, 54}},
+                                   far_ones = {4, false, {0, 2, 130, 200}}, both_ways = {8, true, {0, 1, 5, 40}};
+
 static const struct cached_shape {
     size_t n_positions, first, n, n_heads, n_kv_heads, head_width, window;
+    const struct device_buckets *buckets;
 } cached_shapes[] = {
-    {1, 0, 1, 1, 1, 1, 0},       {9, 0, 9, 3, 3, 4, 0},      {9, 8, 1, 3, 3, 4, 0},        {70, 63, 1, 2, 2, 3, 0},
-    {70, 64, 1, 2, 2, 3, 0},     {90, 60, 10, 1, 1, 40, 0},  {200, 130, 1, 2, 2, 64, 0},   {150, 3, 64, 5, 5, 16, 0},
-    {300, 129, 70, 2, 2, 5, 0},  {128, 64, 64, 1, 1, 64, 0}, {256, 255, 1, 2, 2, 100, 0},  {300, 257, 6, 2, 2, 24, 0},
-    {9, 4, 5, 1, 1, 600, 0},     {8, 0, 5, 4, 2, 6, 0},      {133, 125, 5, 4, 2, 64, 0},   {99, 91, 5, 4, 1, 128, 0},
-    {9, 0, 9, 3, 3, 4, 2},       {70, 64, 1, 2, 2, 3, 1},    {90, 60, 10, 1, 1, 40, 5},    {200, 130, 1, 2, 2, 64, 67},
-    {300, 129, 70, 2, 2, 5, 65}, {300, 257, 6, 2, 2, 24, 3}, {300, 254, 6, 4, 2, 24, 130}, {300, 250, 9, 2, 1, 8, 128},
-    {400, 300, 70, 1, 1, 8, 20}, {80, 3, 64, 2, 1, 16, 99},
+    {1, 0, 1, 1, 1, 1, 0, NULL},           {9, 0, 9, 3, 3, 4, 0, NULL},
+    {9, 8, 1, 3, 3, 4, 0, NULL},           {70, 63, 1, 2, 2, 3, 0, NULL},
+    {70, 64, 1, 2, 2, 3, 0, NULL},         {90, 60, 10, 1, 1, 40, 0, NULL},
+    {200, 130, 1, 2, 2, 64, 0, NULL},      {150, 3, 64, 5, 5, 16, 0, NULL},
+    {300, 129, 70, 2, 2, 5, 0, NULL},      {128, 64, 64, 1, 1, 64, 0, NULL},
+    {256, 255, 1, 2, 2, 100, 0, NULL},     {300, 257, 6, 2, 2, 24, 0, NULL},
+    {9, 4, 5, 1, 1, 600, 0, NULL},         {8, 0, 5, 4, 2, 6, 0, NULL},
+    {133, 125, 5, 4, 2, 64, 0, NULL},      {99, 91, 5, 4, 1, 128, 0, NULL},
+    {9, 0, 9, 3, 3, 4, 2, NULL},           {70, 64, 1, 2, 2, 3, 1, NULL},
+    {90, 60, 10, 1, 1, 40, 5, NULL},       {200, 130, 1, 2, 2, 64, 67, NULL},
+    {300, 129, 70, 2, 2, 5, 65, NULL},     {300, 257, 6, 2, 2, 24, 3, NULL},
+    {300, 254, 6, 4, 2, 24, 130, NULL},    {300, 250, 9, 2, 1, 8, 128, NULL},
+    {400, 300, 70, 1, 1, 8, 20, NULL},     {80, 3, 64, 2, 1, 16, 99, NULL},
+    {1, 0, 1, 1, 1, 1, 0, &t5_of_8},       {9, 0, 9, 3, 3, 4, 0, &t5_of_8},
+    {70, 63, 1, 2, 2, 3, 0, &far_ones},    {70, 64, 1, 2, 2, 3, 0, &t5_of_8},
+    {90, 60, 10, 3, 3, 40, 0, &both_ways}, {200, 130, 1, 2, 2, 64, 0, &t5_of_8},
+    {150, 3, 64, 5, 5, 16, 0, &t5_of_8},   {300, 129, 70, 2, 2, 5, 0, &t5_of_8},
+    {300, 257, 6, 2, 2, 24, 0, &far_ones}, {300, 257, 1, 3, 3, 20, 0, &far_ones},
+    {9, 4, 5, 1, 1, 600, 0, &both_ways},   {300, 254, 6, 2, 2, 24, 130, &far_ones},
+    {300, 129, 70, 2, 2, 5, 65, &t5_of_8},
 };
 enum { N_CACHED = COUNT(cached_shapes) * NUMBER_TYPES };
 
@@ -51,6 +70,8 @@ static void run_cached(struct mirror *at, void *const out[], const void *context
                                          .window = s->window,
                                          .n_positions = s->n_positions,
                                          .scale = scale,
+                                         .bias = s->buckets ? mirror_of(at, t->row.host.attention.bias) : NULL,
+                                         .buckets = t->row.host.attention.buckets,
                                          .cache = mirror_scratch(at, at->plan->cache_bytes(type, s->n_positions,
                                                                                            s->n_kv_heads, kv_width)),
                                          .scratch = mirror_scratch(at, at->plan->scratch_bytes(&sizes, at->n_threads))};
@@ -67,6 +88,8 @@ static void run_cached(struct mirror *at, void *const out[], const void *context
 
 static void make_cached(struct cached *t, const struct cached_shape *s, int type)
 {
+    static const struct device_buckets none = {0};
+
     *t = (struct cached){.shape = *s,
                          .row = {.type = (enum number_type)type,
                                  .call = {.kind = CALL_attention,
@@ -76,6 +99,8 @@ static void make_cached(struct cached *t, const struct cached_shape *s, int type
                                                         .width = s->n_heads * s->head_width,
                                                         .n_kv_heads = s->n_kv_heads,
                                                         .window = s->window,
+                                                        .bias = s->buckets ? (void *)call_given : NULL,
+                                                        .buckets = s->buckets ? *s->buckets : none,
                                                         .scale = scale}}},
                          .width = s->n_heads * s->head_width,
                          .stride = (s->n_heads + 2 * s->n_kv_heads) * s->head_width,
@@ -144,7 +169,7 @@ TEST_EACH(attention_passes_nan_on, 4 * NUMBER_TYPES)
 {
     enum { TOKENS = 130, AT = 70, WINDOW = 40 };
     const size_t window = _i / NUMBER_TYPES / 2 ? WINDOW : 0;
-    const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10, window};
+    const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10, window, NULL};
     struct cached t;
 
     make_cached(&t, &shape, _i % NUMBER_TYPES);

@@ -3,7 +3,7 @@
  * The cache is laid out for reading: for each head its keys in transposed tiles of 64, then its values, token by token.
  * So a query reads memory sequentially, and neither transposes nor packs. Tiles are counted from position 0, and each
  * query's sums begin with the tile of the first key that it sees, so the division of tokens into calls changes no
- * bit. */
+ * bit. A bias is looked up once per tile and distance. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #define PRODUCT_OF_VALUES
@@ -18,6 +18,7 @@ enum {
 
 struct head {
     const struct device_attention_cached *op;
+    size_t index;
     size_t width, padded;          /* head width, and rounded up to 16 */
     size_t stride;                 /* from token to token of qkv */
     const value *q, *k, *v;        /* the first token's */
@@ -38,6 +39,7 @@ static struct head find_head(const struct device_attention_cached *op, size_t in
     value *cache = (value *)op->cache + 2 * of_keys * kept;
 
     return (struct head){.op = op,
+                         .index = index,
                          .width = width,
                          .padded = padded,
                          .stride = op->width + 2 * kv_width,
@@ -65,6 +67,26 @@ static void append(const struct head *head)
         for (size_t d = 0; d < head->width; d++)
             keys[d * TILE] = k[d];
         memcpy(head->values + position * head->padded, v, head->width * sizeof *v);
+    }
+}
+
+/* Adds the bias, in units of unscaled scores, to the scores of n queries, the first at `position`, with the keys of the
+ * tile that begins at `key`. No query sees keys after the last one's position. */
+static void add_bias(const struct head *head, size_t position, size_t n, size_t key)
+{
+    const struct device_attention_cached *op = head->op;
+    const size_t farthest = position + n - 1 - key, n_distances = size_smaller(farthest + 1, n + TILE - 1);
+    float bias[2 * TILE] = {0}; /* by distance, from the farthest down */
+
+    for (size_t i = 0; i < n_distances; i++)
+        bias[i] =
+            op->bias[device_bucket(&op->buckets, (ptrdiff_t)i - (ptrdiff_t)farthest) * op->n_heads + head->index] /
+            op->scale;
+    for (size_t i = 0; i < n; i++) {
+        const float *of_query = bias + n - 1 - i;
+        float *scores = head->scores + i * TILE;
+        for (size_t j = 0; j < TILE; j += VECTOR)
+            vec_store(scores + j, vec_load(scores + j) + vec_load(of_query + j));
     }
 }
 
@@ -125,6 +147,8 @@ static void attend_tile(const struct head *head, struct softmax *softmax, size_t
                               .m = n,
                               .n = TILE,
                               .depth = head->width});
+    if (head->op->bias)
+        add_bias(head, position, n, key);
     for (size_t i = 0; i < n; i++) {
         const size_t from = tile_keys(device_first_key(head->op->window, position + i), key),
                      to = tile_keys(position + i + 1, key);

@@ -3,6 +3,8 @@
 #include "proto/base/size.h"
 #include "proto/operation/call.h"
 
+#include <assert.h>
+
 /* Keys that a query sees, on average over a row: all, half of them, or with a window, which the first queries do not
  * fill. Of documents in a row no more than their number is known before: the price is that of one as long as the row,
  * and no row costs more. */
@@ -36,9 +38,9 @@ static struct call_extent out_of(const struct device_attention *op)
     return call_all(op->n_rows * op->n_tokens * op->width);
 }
 
-static struct call_extent bias_of(const struct device_attention *op)
+static struct call_extent bias_of(const struct device_buckets *buckets, size_t n_heads)
 {
-    return call_all(op->buckets.n * op->n_heads);
+    return call_all(buckets->n * n_heads);
 }
 
 static void describe(struct call_work *out, struct device_attention *op, unsigned use_of_out, unsigned use_of_sums)
@@ -56,7 +58,7 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
     call_add_array(out, "lengths", &op->lengths, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(op->n_rows));
     call_add_array(out, "positions", &op->positions, CALL_WORDS, CALL_READ | CALL_OPTIONAL,
                    call_all(op->n_rows * op->n_tokens));
-    call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, bias_of(op));
+    call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, bias_of(&op->buckets, op->n_heads));
     call_add_array(out, "out", &op->out, CALL_VALUES, use_of_out, out_of(op));
     call_add_array(out, "log_sum_exp", &op->log_sum_exp, CALL_FP32, use_of_sums,
                    call_all(op->n_rows * op->n_tokens * op->n_heads));
@@ -82,7 +84,7 @@ void device_attention_backward_describe(struct call_work *out, struct device_att
     if (op->kv)
         call_add_array(out, "kv_gradient", &op->kv_gradient, CALL_VALUES, CALL_WRITTEN, kv_of(op));
     call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, CALL_READ | CALL_WRITTEN | CALL_OPTIONAL,
-                   bias_of(op));
+                   bias_of(&op->buckets, op->n_heads));
 }
 
 /* Keys that all queries of the call see together: the first ones all keys up to their own, later ones a window. */
@@ -107,9 +109,11 @@ void device_attention_cached_describe(struct call_work *out, struct device_atten
     const struct plan_attention_sizes sizes = {
         .n_rows = 1, .n_tokens = op->n_tokens, .n_heads = op->n_heads, .n_kv_heads = n_kv_heads, .width = op->width};
 
+    assert(!op->bias || n_kv_heads == op->n_heads);
     out->rate = CALL_RATE_ATTENTION;
     out->operations = 4 * cached_keys_seen(op) * (double)op->width;
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, call_all(op->n_tokens * (op->width + 2 * kv_width)));
+    call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, bias_of(&op->buckets, op->n_heads));
     call_add_array(out, "out", &op->out, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->width));
     call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_READ, call_some(cache, n_seen * position));
     call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_WRITTEN, call_some(cache, op->n_tokens * position));

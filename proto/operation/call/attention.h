@@ -57,7 +57,7 @@ struct device_attention {
 
 /* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence. First appends their own keys
  * and values to the cache. Each query sees the keys of all positions up to its own, or the last `window` of them. The
- * cache holds all positions even so. No dropout. */
+ * cache holds all positions even so. A bias counts the distance from a query to a key in positions. No dropout. */
 struct device_attention_cached {
     size_t first, n_tokens, n_heads, width;
     size_t n_kv_heads;  /* as in struct device_attention */
@@ -65,7 +65,9 @@ struct device_attention_cached {
     size_t n_positions; /* capacity of the cache, at least first + n_tokens */
     float scale;        /* > 0 */
     const void *qkv;    /* (n_tokens, width + 2*kv_width), as in struct device_attention */
-    void *out;          /* (n_tokens, width) */
+    const float *bias;  /* (buckets.n, n_heads): added to scores. NULL: none. Not with shared keys */
+    struct device_buckets buckets;
+    void *out;     /* (n_tokens, width) */
     void *cache;   /* cache_bytes() (proto/operation/backend.h), in the backend's layout; undefined from `first` on */
     void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
 };

@@ -106,6 +106,11 @@ static const struct {
     {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 4, .n_kv_heads = 2, .width = 12, .n_positions = 8}},
      2 * (2 * 24 + 5 * 12),
      2 * (2 * 12 + 2 * 12)},
+    /* The same, but each head has its own keys; and a bias for each of 3 buckets and 4 heads. */
+    {{CALL_attention_cached,
+      .attention_cached = {3, 2, 4, 12, .n_positions = 8, .bias = (void *)given, .buckets.n = 3}},
+     2 * (2 * 36 + 5 * 24) + 4 * 12,
+     2 * (2 * 12 + 2 * 24)},
     /* Positions 2 to 4: a window of 2 leaves out the first two. */
     {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 2, .width = 12, .n_positions = 8, .window = 2}},
      2 * (2 * 36 + 3 * 24),
