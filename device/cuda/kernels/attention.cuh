@@ -5,6 +5,7 @@
 #ifndef DEVICE_CUDA_KERNELS_ATTENTION_CUH
 #define DEVICE_CUDA_KERNELS_ATTENTION_CUH
 
+#include "device/cuda/kernels/buckets.cuh"
 #include "device/cuda/kernels/fragment.cuh"
 
 #define LOG2_E 1.4426950408889634
@@ -193,28 +194,10 @@ template <kind K> __device__ inline bool is_seen(const attention &a, unsigned he
     return key <= query && (K == OWN_CAUSAL || key + a.window > query);
 }
 
-/* The bucket of a key so many places after the query. */
-__device__ inline int bucket_of(const attention &a, int ahead)
-{
-    const struct device_buckets *buckets = &a.op.buckets;
-    const bool upper = buckets->both && ahead > 0;
-    const unsigned half = buckets->n / 2, distance = ahead <= 0 ? (unsigned)-ahead : upper ? (unsigned)ahead : 0;
-    unsigned low = 0, high = buckets->both ? half : buckets->n; /* the bucket is one of low .. high - 1 */
-
-    while (high - low > 1) {
-        const unsigned middle = (low + high) / 2;
-        if (buckets->starts[middle] <= distance)
-            low = middle;
-        else
-            high = middle;
-    }
-    return (int)(low + (upper ? half : 0));
-}
-
 /* What is added to a score before it is scaled. */
 __device__ inline float bias_of(const attention &a, unsigned head, int query, int key)
 {
-    return a.op.bias[bucket_of(a, key - query) * a.n_heads + head % a.n_heads] * a.to_score;
+    return a.op.bias[bucket_of(&a.op.buckets, key - query) * a.n_heads + head % a.n_heads] * a.to_score;
 }
 
 /* One head's part of out or its gradient. */

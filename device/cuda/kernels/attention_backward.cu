@@ -245,7 +245,7 @@ __device__ inline void add_bias_gradient(plain_room *room, const attention &a, c
         for (int row = max(ahead, 0); row < min(PLAIN, PLAIN + ahead); row++)
             sum += room->tile[row][row - ahead];
         by_distance[number] = sum;
-        bucket[number] = bucket_of(a, key - query + ahead);
+        bucket[number] = bucket_of(&a.op.buckets, key - query + ahead);
     }
     __syncthreads();
     if (number < (int)a.op.buckets.n)

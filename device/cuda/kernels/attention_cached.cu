@@ -8,7 +8,9 @@
  * query's output, so the division of tokens into calls does not either.
  *
  * A call's own keys and values are read from their source, so no block waits until others append them to the cache. */
-#include "device/cuda/kernels/kernel.cuh"
+#include "device/cuda/kernels/buckets.cuh"
+
+#define LOG2_E 1.4426950408889634
 
 enum { CHUNK = 128, THREADS = 128, WARPS = THREADS / WARP, LANES = 8, KEYS_AT_ONCE = CHUNK / (THREADS / LANES) };
 
@@ -145,6 +147,18 @@ __device__ inline bool sees_chunk(const cached &c, int query)
     return query >= 0 && query - (CHUNK - 1) < (int)c.window;
 }
 
+/* Adds the bias to the scores of all keys, also of unseen ones. at: of the first query, counted from the chunk's first
+ * key. A thread has the same scores here and in exponentiate(). */
+template <int N> __device__ inline void add_bias(const cached &c, room<N> *room, size_t head, int at)
+{
+    for (int query = (int)threadIdx.x / WARP; query < N; query += WARPS)
+        for (int key = (int)threadIdx.x % WARP; key < CHUNK; key += WARP) {
+            float *score = &room->scores[query][key];
+            *score = fmaf(c.op.bias[bucket_of(&c.op.buckets, key - at - query) * c.op.n_heads + head], (float)LOG2_E,
+                          *score);
+        }
+}
+
 /* Scores become exponentials; 0 for unseen keys. at: of the first query, counted from the chunk's first key. */
 template <int N> __device__ inline void exponentiate(const cached &c, room<N> *room, int at)
 {
@@ -205,8 +219,9 @@ __device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t
     }
 }
 
-/* N queries of a head: one chunk for the merging kernel, or all of them. */
-template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1) attend(const cached c)
+/* N queries of a head: one chunk for the merging kernel, or all of them. A kernel for calls with a bias and
+ * without would take up to 208 registers a thread for both; without one, 168 are enough. */
+template <typename T, int V, int N, bool BIASED> __global__ void __launch_bounds__(THREADS, 1) attend(const cached c)
 {
     const bool splits = c.partial != NULL;
     const size_t n_blocks = splits ? c.n_chunks : 1, of_chunks = blockIdx.x % n_blocks;
@@ -238,6 +253,8 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
         __syncthreads();
         score<T, V, N>(c, &room, of_keys, first, n);
         __syncthreads();
+        if (BIASED)
+            add_bias<N>(c, &room, head, at_first);
         exponentiate<N>(c, &room, at_first);
         __syncthreads();
         weigh<T, V, N>(c, &room, of_keys, first, at_first, n, [&](int of, size_t at, float x) {
@@ -295,11 +312,12 @@ template <typename T, int V, int N> static cudaError_t launch_attend(const struc
 {
     const size_t shared = room<N>::bytes(c.head_width), groups = (c.op.n_tokens + N - 1) / N;
     const size_t blocks = groups * c.op.n_heads * (c.partial ? c.n_chunks : 1);
-    const cudaError_t rc = allow_shared(attend<T, V, N>, shared);
+    const auto kernel = c.op.bias ? attend<T, V, N, true> : attend<T, V, N, false>;
+    const cudaError_t rc = allow_shared(kernel, shared);
 
     if (rc != cudaSuccess)
         return rc;
-    return launch(attend<T, V, N>, dim3((unsigned)blocks), THREADS, shared, q->stream, c);
+    return launch(kernel, dim3((unsigned)blocks), THREADS, shared, q->stream, c);
 }
 
 template <typename T> static cudaError_t launch_cached(const struct cuda_queue *q, cached c)
@@ -332,7 +350,7 @@ extern "C" cudaError_t cuda_attention_cached(const struct cuda_queue *q, const s
     c.group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
     c.kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
     c.stride = op->width + 2 * c.kv_width;
-    c.to_log2 = (float)((double)op->scale * 1.4426950408889634);
+    c.to_log2 = (float)((double)op->scale * LOG2_E);
     c.window = device_window(op->window, op->first + op->n_tokens);
     c.first_chunk = first_chunk(op->first, c.window);
     c.n_chunks = (op->first + op->n_tokens + CHUNK - 1) / CHUNK;

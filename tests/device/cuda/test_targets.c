@@ -127,6 +127,8 @@ static void attend(struct device *dev, enum number_type type, size_t n_heads, si
         .kind = CALL_attention_cached,
         .attention_cached = {.n_tokens = 3, .n_heads = n_heads, .width = width, .window = window, .n_positions = 8}};
     run(dev, type, call, 0);
+    call.attention_cached.bias = bias, call.attention_cached.buckets.n = 1;
+    run(dev, type, call, 0);
 }
 
 SUITE_FIXTURE(simulated_load, NULL)
