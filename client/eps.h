@@ -231,10 +231,16 @@ struct eps_eval_options {
     enum eps_long long_rows;      /* likewise */
     bool pack;                    /* likewise; the loss is the same, to rounding */
     const char *columns;          /* of a classifier's data, as in eps_train_options */
-    const char *predictions;      /* the file that on_prediction writes: refused if it is one of data; NULL: none */
-    enum eps_task task;           /* resolved: the model's */
-    const char *device;           /* as in eps_train_options; not together with both model and connect */
-    uint64_t device_mem;          /* the same */
+    const char *predictions; /* the file that on_prediction or on_hypothesis writes: refused if it is one of data; NULL:
+                                   * none */
+    /* Of an encoder-decoder: instead of a loss (NAN; *tokens are those written), BLEU of the targets that it writes of the
+     * data's sources, by a search as in eps_generate_options (n_beams 0: 4), against the data's targets. */
+    bool bleu;
+    uint32_t n_beams, n_tokens;
+    double length_penalty;
+    enum eps_task task;  /* resolved: the model's */
+    const char *device;  /* as in eps_train_options; not together with both model and connect */
+    uint64_t device_mem; /* the same */
 };
 struct eps_eval_options eps_eval_defaults(void); /* all options unset */
 
@@ -248,7 +254,19 @@ struct eps_prediction {
     const double *probability; /* (n_classes) */
 };
 
+/* BLEU as sacrebleu 2 computes it by default: Post, arXiv:1804.08771. */
+struct eps_bleu {
+    double score, precisions[4]; /* 0..100 */
+    double brevity_penalty;
+    uint64_t n_hypothesis_tokens, n_reference_tokens; /* as its tokenizer divides texts */
+    uint64_t n_segments;
+    const char *signature; /* as sacrebleu's, without its version; constant */
+};
+
 struct eps_eval_events {
+    int (*on_hypothesis)(void *user, uint64_t row, const char *text,
+                         size_t n);                                       /* not 0 ends the call with this error */
+    void (*on_bleu)(void *user, const struct eps_bleu *bleu);             /* at the end */
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all); /* progress, after each minibatch */
     int (*should_stop)(void *user);                    /* asked several times a second; not 0: -EINTR */
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
@@ -298,6 +316,11 @@ struct eps_generate_options {
      * last ones: the last half of them moves to the first positions. */
     uint32_t n_tokens;
     struct eps_sampling sampling;
+    /* The likeliest text that a beam search finds, instead of a drawn one: as transformers' with early_stopping=False. 0:
+     * none; then neither samples, sampling nor stops are of use. A text's score is the sum of its tokens' log p, divided by
+     * their number to the power of length_penalty (NAN: 1). */
+    uint32_t n_beams;
+    double length_penalty;
     /* (n_stops) The text ends before the first of these that it holds, wherever tokens begin and end. As stop_strings in
      * transformers, except that the stop string itself is left out, and that only new text is searched. */
     const char *const *stops;
@@ -317,12 +340,15 @@ struct eps_generated { /* also set after a failure, as far as known */
     /* Weight bytes that stayed on the device. The others are relayed for each token, or once for a token of each text that
      * advances, except the token and position tables, which are looked up in host memory. */
     uint64_t resident_bytes;
+    double score;      /* of a beam search's text; NAN: of none, or of several */
     uint32_t n_slides; /* how often the window slid because all positions were used */
     bool ended;   /* by one of the model's end tokens: eos_token_id of generation_config.json, else of config.json */
     bool stopped; /* by a stop string; of several texts: each ended so */
 };
 
 struct eps_generate_events {
+    void (*on_targets)(
+        void *user); /* before all texts, of an encoder-decoder: the prompts are sources, and these targets */
     /* Texts come one after another: all samples of the first prompt, then those of the next. */
     void (*on_begin)(void *user, size_t prompt, uint32_t sample);
     /* Each token as it is drawn, or once the texts before have ended: its id, and the text that it completes, valid UTF-8

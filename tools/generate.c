@@ -20,7 +20,8 @@ struct generate {
     struct text *contents;                                /* (files.n) */
     uint32_t **ids;                                       /* (ids_texts.n) */
     bool json;
-    bool begun; /* something of the text was printed */
+    bool targets; /* prompts are sources, which are not printed */
+    bool begun;   /* something of the text was printed */
     struct printed printed;
     struct stopping stopping;
     /* The current text: */
@@ -40,15 +41,22 @@ static void print_ids(struct generate *g, const uint32_t *ids, size_t n)
                     (size_t)snprintf(text, sizeof text, "%s%" PRIu32, g->begun || i > 0 ? " " : "", ids[i]));
 }
 
+static const struct eps_prompt no_prompt;
+
 static const struct eps_prompt *prompt_of(const struct generate *g)
 {
-    static const struct eps_prompt nothing;
-    return g->options.n_prompts > 0 ? &g->prompts[g->prompt] : &nothing;
+    return g->options.n_prompts > 0 ? &g->prompts[g->prompt] : &no_prompt;
 }
 
 static bool is_single(const struct generate *g)
 {
     return g->options.n_prompts <= 1 && g->options.n_samples <= 1;
+}
+
+static void on_targets(void *user)
+{
+    struct generate *g = user;
+    g->targets = true;
 }
 
 /* A line of three hyphens stands between two texts. */
@@ -67,7 +75,7 @@ static void on_begin(void *user, size_t prompt, uint32_t sample)
 static void on_token(void *user, uint32_t id, const char *text, size_t n)
 {
     struct generate *g = user;
-    const struct eps_prompt *prompt = prompt_of(g);
+    const struct eps_prompt *prompt = g->targets ? &no_prompt : prompt_of(g);
 
     if (g->json) {
         json_array_append_new(g->new_ids, json_integer(id));
@@ -126,6 +134,8 @@ static void on_end(void *user, const struct eps_generated *out)
     json_object_set_new(object, "seed", json_integer((json_int_t)seed));
     json_object_set_new(object, "prompt_tokens", json_integer(out->n_prompt));
     json_object_set_new(object, "tokens", json_integer(out->n_tokens));
+    if (g->options.n_beams > 0)
+        json_object_set_new(object, "score", json_real(out->score));
     json_object_set_new(object, "slides", json_integer(out->n_slides));
     json_object_set_new(object, "ended", json_boolean(out->ended));
     json_object_set_new(object, "stopped", json_boolean(out->stopped));
@@ -155,7 +165,9 @@ static void print_figures(const struct command *command, const struct eps_genera
     if (!isnan(rate))
         fprintf(stderr, ", %.1f tokens/s", rate);
     fprintf(stderr, "; %s of the %s of weights that a token visits stayed on the device\n",
-            eps_format_bytes_like(resident, out->resident_bytes, out->token_bytes),
+            eps_format_bytes_like(resident,
+                                  out->resident_bytes < out->token_bytes ? out->resident_bytes : out->token_bytes,
+                                  out->token_bytes),
             eps_format_bytes(visited, out->token_bytes));
 }
 
@@ -180,8 +192,12 @@ static int end(struct generate *g, const struct command *command, int rc, const 
 
 static int run(struct generate *g, const struct command *command)
 {
-    const struct eps_generate_events events = {
-        .on_begin = on_begin, .on_token = on_token, .on_end = on_end, .should_stop = should_stop, .on_note = on_note};
+    const struct eps_generate_events events = {.on_targets = on_targets,
+                                               .on_begin = on_begin,
+                                               .on_token = on_token,
+                                               .on_end = on_end,
+                                               .should_stop = should_stop,
+                                               .on_note = on_note};
     struct eps_generated out;
     struct eps_error error;
 
@@ -309,7 +325,8 @@ int command_generate(int argc, char **argv)
         {"--base-model", "DIR", ARGUMENT_TEXT, &o->base_model,
          "where the base of an adapter is, if its adapter_config.json names another place"},
         {"--prompt", "TEXT", ARGUMENT_EACH, &g.texts,
-         "text to continue; default: begin a new text. Given several times: several texts, with a line --- between"},
+         "text to continue; of an encoder-decoder the source whose target is written. Default: begin a new text. Given "
+         "several times: several texts, with a line --- between"},
         {"--prompt-file", "FILE|-", ARGUMENT_EACH, &g.files,
          "text to continue, from a file or standard input. Can be given several times"},
         {"--ids", "N,N,...", ARGUMENT_EACH, &g.ids_texts, "token ids to continue. Can be given several times"},
@@ -321,6 +338,10 @@ int command_generate(int argc, char **argv)
          "up, its last half becomes the context"},
         {"--stop", "TEXT...", ARGUMENT_TEXTS, &g.stops,
          "end before the first of these in the new text; it is not printed. Can be given several times"},
+        {"--beams", "N", ARGUMENT_COUNT, &o->n_beams,
+         "the likeliest text that a search with N candidates side by side finds; nothing is drawn then"},
+        {"--length-penalty", "A", ARGUMENT_REAL, &o->length_penalty,
+         "with --beams: a text's log p is divided by its length to the power of A; default 1; 0 favours short texts"},
         ARGUMENTS_SAMPLING(&o->sampling),
         ARGUMENTS_MACHINE(o),
         {"Output", .kind = ARGUMENT_HEADING},

@@ -145,14 +145,14 @@ static int begin_text(struct batch *b, uint32_t r, struct error *err)
         b->next_sample = 0, b->next_prompt++;
     row->text = text;
     row->waits = true;
-    const struct client_prompt *prompt = prompt_of(b, row);
-    const bool slides = prompt->n > o->window;
-    row->n_window = slides ? half(b) : (uint32_t)prompt->n;
-    memcpy(row->window, prompt->ids + (prompt->n - row->n_window), row->n_window * sizeof *row->window);
-    text->out.n_prompt = (uint32_t)prompt->n;
+    const struct client_prompt begin = client_batch_begin(b->writer, prompt_of(b, row));
+    const bool slides = begin.n > o->window;
+    row->n_window = slides ? half(b) : (uint32_t)begin.n;
+    memcpy(row->window, begin.ids + (begin.n - row->n_window), row->n_window * sizeof *row->window);
+    text->out.n_prompt = (uint32_t)prompt_of(b, row)->n;
     text->out.n_slides = slides;
     b->writer->lines[r].sampler.options.seed = o->seed + text->sample;
-    return client_writer_begin(b->writer, r, prompt->ids, prompt->n, err);
+    return client_writer_begin(b->writer, r, begin.ids, begin.n, err);
 }
 
 /* A row that has run this prompt, r itself if it has; b->n_rows: none. */
@@ -232,8 +232,10 @@ static int run_rows(struct batch *b, struct error *err)
         tokens[r] = (struct plan_tokens){.from = r};
         if (!row->runs)
             continue;
-        tokens[r] = (struct plan_tokens){row->from, row->first, row->n_window - row->first};
+        tokens[r] = (struct plan_tokens){.from = row->from, .first = row->first, .n = row->n_window - row->first};
         memcpy(client_job_ids(&b->writer->job, r), row->window, row->n_window * sizeof *row->window);
+        if (client_writer_has_source(b->writer) && row->text->out.n_tokens == 0)
+            client_writer_put_source(&tokens[r], b->writer, r, prompt_of(b, row)->ids, (uint32_t)prompt_of(b, row)->n);
         n++;
     }
     return n > 0 ? client_job_generate(&b->writer->job, tokens, b->n_rows, err) : 0;
@@ -392,6 +394,13 @@ static int run(struct batch *b, struct error *err)
             tell(b, false, 0);
     }
     return rc;
+}
+
+struct client_prompt client_batch_begin(const struct client_writer *writer, const struct client_prompt *prompt)
+{
+    if (client_writer_has_source(writer))
+        return (struct client_prompt){&writer->forward->model.config.start, 1};
+    return *prompt;
 }
 
 int client_batch_run(struct eps_generated *out, const struct client_batch_options *options, struct error *err)

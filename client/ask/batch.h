@@ -20,8 +20,10 @@ struct client_prompt {
 };
 
 struct client_batch_options {
-    struct client_writer *writer;        /* started, for rows of `window` tokens */
-    const struct client_prompt *prompts; /* (n_prompts) */
+    struct client_writer *writer; /* started, for rows of `window` tokens */
+    /* (n_prompts). Of an encoder-decoder they are sources, and the texts their targets, which begin after the start token
+     * and end with the window. */
+    const struct client_prompt *prompts;
     size_t n_prompts;
     uint32_t n_samples, n_tokens; /* as in struct eps_generate_options, resolved */
     uint32_t window;              /* the last tokens of a text, which the model sees */
@@ -29,6 +31,9 @@ struct client_batch_options {
     const struct eps_generate_events *events; /* should_stop is asked between two passes */
     void *user;
 };
+
+/* What a text goes on after: its prompt; or of a target its start token. Borrowed. */
+struct client_prompt client_batch_begin(const struct client_writer *writer, const struct client_prompt *prompt);
 
 /* Generates all texts. *out has what is the same for all of them, and gets what they add up to, also after a failure.
  * -EINTR, -EINVAL, -ENOMEM, errors of the link. */

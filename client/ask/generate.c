@@ -1,8 +1,12 @@
 /* eps_generate: makes tokens of prompts, and continues them (client/ask/batch.h). */
-#include "client/ask/batch.h"
+#include "client/ask/generate.h"
+
+#include "client/ask/beams.h"
 #include "client/daemon/observer.h"
 #include "client/eps.h"
+#include "client/rows/documents.h"
 #include "client/text/utf8.h"
+#include "proto/model/family.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,12 +21,36 @@ struct generate {
     struct eps_generate_options options; /* with n_prompts, n_samples and n_tokens resolved */
     const struct eps_generate_events *events;
     void *user;
-    struct client_forward forward;
+    struct client_forward *forward; /* borrowed */
     struct client_writer writer;
-    struct client_prompt *prompts; /* (options.n_prompts), owned */
+    const struct client_prompt *prompts; /* (options.n_prompts), borrowed */
 };
 
 static const struct eps_prompt nothing;
+
+/* A search keeps the likeliest text: nothing is drawn, and it ends where the model ends it. */
+static int check_beams(const struct eps_generate_options *o, struct error *err)
+{
+    const struct eps_sampling *s = &o->sampling;
+    const char *name = o->n_samples > 1                ? "--samples"
+                       : !isnan(s->temperature)        ? "--temperature"
+                       : s->top_k > 0                  ? "--top-k"
+                       : !isnan(s->top_p)              ? "--top-p"
+                       : !isnan(s->min_p)              ? "--min-p"
+                       : !isnan(s->repetition_penalty) ? "--repetition-penalty"
+                       : s->seed > 0                   ? "--seed"
+                       : o->n_stops > 0                ? "--stop"
+                                                       : NULL;
+
+    if (name)
+        return error_set(err, -EDOM, "%s is not for --beams, which find the likeliest text: leave one of them out",
+                         name);
+    if (o->n_beams > PLAN_GENERATE_ROWS)
+        return error_set(err, -EDOM, "--beams %" PRIu32 ": 1 to %d are possible", o->n_beams, PLAN_GENERATE_ROWS);
+    if (!isnan(o->length_penalty) && !isfinite(o->length_penalty))
+        return error_set(err, -EDOM, "--length-penalty must be a number");
+    return 0;
+}
 
 /* Whose ids may be wrong, or which of several is meant. */
 static int check_options(const struct eps_generate_options *o, const struct client_sample_options *sample,
@@ -32,12 +60,17 @@ static int check_options(const struct eps_generate_options *o, const struct clie
         if (o->prompts[i].n_bytes > 0 && o->prompts[i].n_ids > 0)
             return error_set(err, -EDOM, "give --prompt or --ids, not both");
     }
+    const int rc = o->n_beams > 0 ? check_beams(o, err) : 0;
+    if (rc)
+        return rc;
+    if (o->n_beams == 0 && !isnan(o->length_penalty))
+        return error_set(err, -EDOM, "--length-penalty is for a search: give --beams, or leave it out");
     return client_sample_check(sample, err);
 }
 
 static int check_ids(const struct generate *g, const struct client_prompt *prompt, struct error *err)
 {
-    const uint32_t vocabulary = g->forward.model.config.vocabulary;
+    const uint32_t vocabulary = g->forward->model.config.vocabulary;
 
     for (size_t i = 0; i < prompt->n; i++) {
         if (prompt->ids[i] >= vocabulary)
@@ -47,17 +80,26 @@ static int check_ids(const struct generate *g, const struct client_prompt *promp
     return 0;
 }
 
+static bool has_source(const struct generate *g)
+{
+    return model_has_source(&g->forward->model.config);
+}
+
 /* The prompt begins with what the tokenizer puts before each text, as in transformers. What it puts after a text would
- * end it. */
+ * end it, and belongs to a source alone. */
 static int encode(struct client_prompt *out, const struct generate *g, const char *text, size_t n, struct error *err)
 {
     struct client_tokens tokens = {0};
     size_t used, n_begins;
     const uint32_t *begins = client_tokenizer_begins(g->writer.tokenizer, &n_begins);
-    int rc = n_begins > 0 ? client_tokens_add(&tokens, begins, n_begins, err) : 0;
+    int rc = 0;
 
-    if (!rc)
-        rc = client_tokenizer_encode(&tokens, &used, g->writer.tokenizer, text, n, true, err);
+    if (has_source(g)) {
+        rc = client_documents_encode(&tokens, g->writer.tokenizer, text, n, err);
+    } else {
+        rc = n_begins > 0 ? client_tokens_add(&tokens, begins, n_begins, err) : 0;
+        rc = rc ? rc : client_tokenizer_encode(&tokens, &used, g->writer.tokenizer, text, n, true, err);
+    }
     *out = (struct client_prompt){tokens.ids, tokens.n};
     if (!rc && tokens.n == 0)
         return error_set(err, -EINVAL, "the tokenizer makes no token of the prompt");
@@ -72,14 +114,14 @@ static int encode_text(struct client_prompt *out, const struct generate *g, cons
     if (at < in->n_bytes)
         return error_set(err, -EINVAL, "the prompt is not UTF-8 text: byte %zu is 0x%02X", at,
                          (unsigned char)in->text[at]);
-    const int rc = g->writer.tokenizer ? 0 : client_tokenizer_refuse_unread(g->forward.model.side, err);
+    const int rc = g->writer.tokenizer ? 0 : client_tokenizer_refuse_unread(g->forward->model.side, err);
     if (rc)
         return rc;
     if (!g->writer.tokenizer)
         return error_set(err, -EINVAL,
                          "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "
                          "vocabulary of %" PRIu32 " is not 256, that of bytes: give --ids instead of a text",
-                         g->forward.model.config.vocabulary);
+                         g->forward->model.config.vocabulary);
     return encode(out, g, in->text, in->n_bytes, err);
 }
 
@@ -92,6 +134,9 @@ static int begin_anywhere(struct client_prompt *out, const struct generate *g, s
     size_t n = 0;
     const uint32_t *begins = g->writer.tokenizer ? client_tokenizer_begins(g->writer.tokenizer, &n) : NULL;
 
+    if (has_source(g))
+        return error_set(err, -EDOM, "--prompt or --ids is needed: a %s model writes the target of a source",
+                         g->forward->model.config.family->model_type);
     if (!g->writer.tokenizer)
         return error_set(err, -EDOM, "--ids is needed because the model has no tokenizer");
     if (n == 0 && end == CLIENT_NO_TOKEN)
@@ -111,20 +156,22 @@ static int copy_ids(struct client_prompt *out, const struct generate *g, const s
     return check_ids(g, out, err);
 }
 
-static int make_prompts(struct generate *g, struct error *err)
+/* *prompts: (options.n_prompts), owned by the caller, as are their ids. */
+static int make_prompts(struct client_prompt **prompts, struct generate *g, struct error *err)
 {
     const struct eps_generate_options *o = &g->options;
     char which[40];
     int rc = 0;
 
-    g->prompts = calloc(o->n_prompts, sizeof *g->prompts);
-    if (!g->prompts)
+    *prompts = calloc(o->n_prompts, sizeof **prompts);
+    if (!*prompts)
         return error_set(err, -ENOMEM, "out of memory for %zu prompts", o->n_prompts);
+    g->prompts = *prompts;
     for (size_t i = 0; i < o->n_prompts && !rc; i++) {
         const struct eps_prompt *in = &o->prompts[i];
-        rc = in->n_bytes > 0 ? encode_text(&g->prompts[i], g, in, err)
-             : in->n_ids > 0 ? copy_ids(&g->prompts[i], g, in, err)
-                             : begin_anywhere(&g->prompts[i], g, err);
+        rc = in->n_bytes > 0 ? encode_text(&(*prompts)[i], g, in, err)
+             : in->n_ids > 0 ? copy_ids(&(*prompts)[i], g, in, err)
+                             : begin_anywhere(&(*prompts)[i], g, err);
         if (rc && o->n_prompts > 1) {
             snprintf(which, sizeof which, "prompt %zu", i + 1);
             error_prefix(err, which);
@@ -133,15 +180,36 @@ static int make_prompts(struct generate *g, struct error *err)
     return rc;
 }
 
-/* The window: prompt and new tokens of the longest text, limited to the model's positions. */
-static int find_window(uint32_t *window, const struct generate *g, struct error *err)
+/* Of targets: the longest source, or all tokens of a target that are run. They cannot slide. */
+static int find_window_of_targets(uint32_t *window, struct generate *g, size_t longest, struct error *err)
 {
-    const uint32_t n_positions = g->forward.model.config.n_positions;
+    const uint32_t n_positions = g->forward->model.config.n_positions;
+
+    if (longest > n_positions || longest > PLAN_MAX_TOKENS)
+        return error_set(err, -EFBIG, "a source has %zu tokens, and the model %" PRIu32 " positions: shorten it",
+                         longest, n_positions);
+    if (g->options.n_tokens > n_positions)
+        g->options.n_tokens = n_positions;
+    *window = g->options.n_tokens > longest ? g->options.n_tokens : (uint32_t)longest;
+    return 0;
+}
+
+/* The window: prompt and new tokens of the longest text, limited to the model's positions. */
+static int find_window(uint32_t *window, struct generate *g, struct error *err)
+{
+    const uint32_t n_positions = g->forward->model.config.n_positions;
     size_t longest = 0;
 
     for (size_t i = 0; i < g->options.n_prompts; i++)
         longest = g->prompts[i].n > longest ? g->prompts[i].n : longest;
+    if (has_source(g))
+        return find_window_of_targets(window, g, longest, err);
     const uint64_t n_all = longest + (uint64_t)g->options.n_tokens;
+    if (g->options.n_beams > 0 && n_all > n_positions)
+        return error_set(err, -EDOM,
+                         "--tokens %" PRIu32 " after a prompt of %zu exceed the model's %" PRIu32
+                         " positions, and a text of --beams does not slide: give fewer --tokens",
+                         g->options.n_tokens, longest, n_positions);
     if (longest > UINT32_MAX)
         return error_set(err, -EFBIG, "the prompt has %zu tokens: shorten it", longest);
     *window = n_all < n_positions ? (uint32_t)n_all : n_positions;
@@ -151,7 +219,8 @@ static int find_window(uint32_t *window, const struct generate *g, struct error 
 /* Rows of the job: one for each text, up to what a job takes. */
 static uint32_t count_rows(const struct generate *g, uint32_t window)
 {
-    const uint64_t n_samples = g->options.n_samples, most = PLAN_MAX_TOKENS / window;
+    const uint64_t n_samples = g->options.n_beams > 0 ? g->options.n_beams : g->options.n_samples,
+                   most = PLAN_MAX_TOKENS / window;
     const uint64_t rows = most < PLAN_GENERATE_ROWS ? most : PLAN_GENERATE_ROWS;
 
     if (g->options.n_prompts >= rows || n_samples >= rows)
@@ -166,35 +235,29 @@ static uint64_t bytes_per_token(const struct generate *g)
     struct error err;
     uint64_t n = 0;
 
-    if (model_init(&model, &g->forward.model.config, &err))
+    if (model_init(&model, &g->forward->model.config, &err))
         return 0; /* no memory: not known */
     n = model.n_parameters;
     for (uint32_t i = model.config.tied ? 1 : 0; i < model.embedding.n_tables; i++)
         n -= model.tensors[model.embedding.tables[i].tensor].n;
+    for (uint32_t visit = 0; has_source(g) && visit < model.n_visits; visit++)
+        n -= model_is_of_source(&model.layers[model.visit_layers[visit]]) ? model.units[model.visits[visit]].n : 0;
     model_free(&model);
-    return n * number_bytes(g->forward.model.precision);
+    return n * number_bytes(g->forward->model.precision);
 }
 
-static int generate(struct generate *g, struct eps_generated *out, const struct client_sample_options *sample,
-                    struct error *err)
+/* Writes the texts of prompts whose tokens are known; the writer is open. */
+static int write_texts(struct generate *g, struct eps_generated *out, struct error *err)
 {
-    bool has_ids = true;
     uint32_t window = 0;
+    int rc = find_window(&window, g, err);
 
-    for (size_t i = 0; i < g->options.n_prompts; i++)
-        has_ids = has_ids && g->options.prompts[i].n_ids > 0;
-    int rc = client_writer_open(&g->writer, &g->forward, sample, g->options.stops, g->options.n_stops, has_ids, err);
-
-    if (!rc)
-        rc = make_prompts(g, err);
-    if (!rc)
-        rc = find_window(&window, g, err);
     if (!rc)
         rc = client_writer_start(&g->writer, window, count_rows(g, window), err);
     if (rc)
         return rc;
     out->resident_bytes = g->writer.job.resident_bytes;
-    out->weight_bytes = g->writer.job.n_parameters * number_bytes(g->forward.model.precision);
+    out->weight_bytes = g->writer.job.n_parameters * number_bytes(g->forward->model.precision);
     out->token_bytes = bytes_per_token(g);
     const struct client_batch_options batch = {.writer = &g->writer,
                                                .prompts = g->prompts,
@@ -205,60 +268,106 @@ static int generate(struct generate *g, struct eps_generated *out, const struct 
                                                .seed = g->options.sampling.seed,
                                                .events = g->events,
                                                .user = g->user};
-    rc = client_batch_run(out, &batch, err);
+    if (has_source(g) && g->events->on_targets)
+        g->events->on_targets(g->user);
+    if (g->options.n_beams > 0)
+        rc = client_beams_run(out, &batch, g->options.n_beams, g->options.length_penalty, err);
+    else
+        rc = client_batch_run(out, &batch, err);
     return rc ? rc : client_writer_finish(&g->writer, err);
+}
+
+/* What is unset gets its default. */
+static void resolve(struct generate *g, const struct eps_generate_options *options,
+                    const struct eps_generate_events *events, void *user)
+{
+    static const struct eps_generate_events silent;
+
+    g->options = *options;
+    g->options.n_samples = options->n_samples ? options->n_samples : 1;
+    g->options.n_tokens = options->n_tokens ? options->n_tokens : DEFAULT_TOKENS;
+    g->options.length_penalty = isnan(options->length_penalty) ? 1 : options->length_penalty;
+    g->events = events ? events : &silent;
+    g->user = user;
+}
+
+int client_generate(struct eps_generated *out, struct client_forward *forward,
+                    const struct eps_generate_options *options, const struct client_prompt *prompts, size_t n_prompts,
+                    const struct eps_generate_events *events, void *user, struct error *err)
+{
+    const struct client_sample_options sample = client_writer_sampling(&options->sampling);
+    struct generate g = {.forward = forward, .prompts = prompts};
+
+    *out = (struct eps_generated){.score = NAN};
+    int rc = check_options(options, &sample, err);
+    resolve(&g, options, events, user);
+    g.options.n_prompts = n_prompts;
+    if (!rc)
+        rc = client_writer_open(&g.writer, forward, &sample, options->stops, options->n_stops, false, err);
+    g.writer.plain = true;
+    if (!rc)
+        rc = write_texts(&g, out, err);
+    client_writer_close(&g.writer);
+    return rc;
+}
+
+/* Opens the model, and makes prompts' tokens with its tokenizer. */
+static int generate(struct generate *g, struct eps_generated *out, const struct client_sample_options *sample,
+                    struct error *err)
+{
+    struct client_prompt *prompts = NULL;
+    bool has_ids = true;
+
+    for (size_t i = 0; i < g->options.n_prompts; i++)
+        has_ids = has_ids && g->options.prompts[i].n_ids > 0;
+    int rc = client_writer_open(&g->writer, g->forward, sample, g->options.stops, g->options.n_stops, has_ids, err);
+    if (!rc)
+        rc = make_prompts(&prompts, g, err);
+    if (!rc)
+        rc = write_texts(g, out, err);
+    client_writer_close(&g->writer);
+    for (size_t i = 0; prompts && i < g->options.n_prompts; i++)
+        free(prompts[i].ids);
+    free(prompts);
+    return rc;
 }
 
 struct eps_generate_options eps_generate_defaults(void)
 {
     return (struct eps_generate_options){
-        .wait = NAN, .sampling = {.repetition_penalty = NAN, .temperature = NAN, .top_p = NAN, .min_p = NAN}};
-}
-
-static void close_all(struct generate *g)
-{
-    client_writer_close(&g->writer);
-    client_forward_close(&g->forward);
-    for (size_t i = 0; g->prompts && i < g->options.n_prompts; i++)
-        free(g->prompts[i].ids);
-    free(g->prompts);
-    free(g);
+        .wait = NAN,
+        .length_penalty = NAN,
+        .sampling = {.repetition_penalty = NAN, .temperature = NAN, .top_p = NAN, .min_p = NAN}};
 }
 
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
                  const struct eps_generate_events *events, void *user, struct eps_error *error)
 {
-    static const struct eps_generate_events silent;
-    struct generate *g = calloc(1, sizeof *g);
     const struct client_sample_options sample = client_writer_sampling(&options->sampling);
+    struct client_forward forward = {0};
+    struct generate g = {.forward = &forward};
     struct error err = {""};
 
-    *out = (struct eps_generated){0};
-    int rc = g ? check_options(options, &sample, &err) : error_set(&err, -ENOMEM, "out of memory");
-    if (rc) {
-        free(g);
+    *out = (struct eps_generated){.score = NAN};
+    int rc = check_options(options, &sample, &err);
+    if (rc)
         return client_report(error, &err, rc);
-    }
-    g->options = *options;
+    resolve(&g, options, events, user);
     if (options->n_prompts == 0)
-        g->options.prompts = &nothing, g->options.n_prompts = 1;
-    g->options.n_samples = options->n_samples ? options->n_samples : 1;
-    g->options.n_tokens = options->n_tokens ? options->n_tokens : DEFAULT_TOKENS;
-    g->events = events ? events : &silent;
-    g->user = user;
-    const struct client_forward_options forward = {.model = options->model,
-                                                   .base_model = options->base_model,
-                                                   .connect = options->connect,
-                                                   .wait = options->wait,
-                                                   .programs = options->programs,
-                                                   .device = options->device,
-                                                   .device_mem = options->device_mem,
-                                                   .should_stop = g->events->should_stop,
-                                                   .on_note = g->events->on_note,
-                                                   .user = user};
-    rc = client_forward_open(&g->forward, &forward, &err);
+        g.options.prompts = &nothing, g.options.n_prompts = 1;
+    const struct client_forward_options open = {.model = options->model,
+                                                .base_model = options->base_model,
+                                                .connect = options->connect,
+                                                .wait = options->wait,
+                                                .programs = options->programs,
+                                                .device = options->device,
+                                                .device_mem = options->device_mem,
+                                                .should_stop = g.events->should_stop,
+                                                .on_note = g.events->on_note,
+                                                .user = user};
+    rc = client_forward_open(&forward, &open, &err);
     if (!rc)
-        rc = generate(g, out, &sample, &err);
-    close_all(g);
+        rc = generate(&g, out, &sample, &err);
+    client_forward_close(&forward);
     return client_report(error, &err, rc);
 }

@@ -105,6 +105,7 @@ int client_writer_start(struct client_writer *w, uint32_t seq, uint32_t n_lines,
                                                .precision = model->precision,
                                                .batch = n_lines,
                                                .seq = seq,
+                                               .source = model_has_source(&model->config) ? seq : 0,
                                                .n_parts = 1},
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
@@ -119,6 +120,14 @@ int client_writer_start(struct client_writer *w, uint32_t seq, uint32_t n_lines,
         rc = error_set(err, -EPROTO, "the daemon opened the job for %" PRIu32 " texts at once, not 1 to %" PRIu32,
                        w->job.microbatch, n_lines);
     return rc;
+}
+
+/* A row that goes on after another one's tokens has its source, too; the ids are there in case they run again. */
+void client_writer_put_source(struct plan_tokens *tokens, struct client_writer *w, uint32_t row, const uint32_t *ids,
+                              uint32_t n)
+{
+    memcpy(client_job_source(&w->job, row), ids, n * sizeof *ids);
+    tokens->source = tokens->first == 0 ? n : 0;
 }
 
 /* The decoder sees the tokens before: whether a token begins with a blank may depend on them. */
@@ -167,7 +176,7 @@ int client_writer_read(const char **text, size_t *n, struct client_writer *w, ui
     *text = NULL, *n = 0;
     if (!line->decoder)
         return 0;
-    int rc = client_decoder_push(line->decoder, text, n, &id, ended ? 0 : 1, special, last, err);
+    int rc = client_decoder_push(line->decoder, text, n, &id, ended ? 0 : 1, special && !w->plain, last, err);
     return rc ? rc : client_stop_push(&line->stop, text, n, *text, *n, last, err);
 }
 

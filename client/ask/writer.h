@@ -28,6 +28,7 @@ struct client_writer {
     struct client_sample_options sample;
     const char *const *stops; /* (n_stops), borrowed */
     size_t n_stops;
+    bool plain;                /* special tokens give no text */
     struct client_line *lines; /* (n_lines), owned */
     uint32_t n_lines;
     struct client_job job; /* microbatch: the rows that advance together, of as many lines */
@@ -46,6 +47,16 @@ int client_writer_open(struct client_writer *writer, struct client_forward *forw
 /* Starts workers, and a job for n_lines rows (1 .. PLAN_GENERATE_ROWS) of so many tokens; for fewer of them, if the
  * device has no memory for all. */
 int client_writer_start(struct client_writer *writer, uint32_t seq, uint32_t n_lines, struct error *err);
+
+/* True of an encoder-decoder: each row is a target, and has a source. */
+static inline bool client_writer_has_source(const struct client_writer *writer)
+{
+    return writer->job.goal.source > 0;
+}
+
+/* Gives a row, which is about to run tokens (from its first one on, or after another row's), its source: n ids. */
+void client_writer_put_source(struct plan_tokens *tokens, struct client_writer *writer, uint32_t row,
+                              const uint32_t *ids, uint32_t n);
 
 /* Begins a text in a row after these tokens of the vocabulary. */
 int client_writer_begin(struct client_writer *writer, uint32_t row, const uint32_t *before, size_t n_before,

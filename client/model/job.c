@@ -315,9 +315,16 @@ uint32_t *client_job_ids(const struct client_job *job, uint32_t row)
     return (uint32_t *)job->data.base + (size_t)row * job->goal.seq;
 }
 
+uint32_t *client_job_source(const struct client_job *job, uint32_t row)
+{
+    char *first = (char *)job->data.base + plan_generate_sources(&job->goal);
+
+    return (uint32_t *)first + (size_t)row * job->goal.seq;
+}
+
 const float *client_job_logits(const struct client_job *job, uint32_t row)
 {
-    const char *first = (const char *)job->data.base + plan_generate_logits(job->goal.batch, job->goal.seq);
+    const char *first = (const char *)job->data.base + plan_generate_logits(&job->goal);
 
     return (const float *)first + (size_t)row * job->vocabulary;
 }

@@ -66,6 +66,8 @@ struct reading {
     uint32_t file_number, line;
     struct client_tokenizer *tokenizer;
     int (*take)(struct reading *r, json_t *object, struct error *err);
+    int (*on_target)(void *user, const char *text, size_t n, struct error *err); /* may be NULL */
+    void *user;
 };
 
 static int make_room(struct client_documents *d, struct error *err)
@@ -163,9 +165,8 @@ static int take_preference(struct reading *r, json_t *object, struct error *err)
     return rc;
 }
 
-/* Appends a text with what the tokenizer puts around it, and the token that ends it. */
-static int add_side(struct client_tokens *tokens, struct client_tokenizer *tokenizer, const char *text, size_t n_bytes,
-                    struct error *err)
+int client_documents_encode(struct client_tokens *tokens, struct client_tokenizer *tokenizer, const char *text,
+                            size_t n_bytes, struct error *err)
 {
     const uint32_t end = client_tokenizer_end(tokenizer), *added;
     size_t n, used;
@@ -196,16 +197,18 @@ static int take_target(struct reading *r, json_t *object, struct error *err)
         return error_set(err, -EINVAL, "no object with \"source\" and \"target\", both texts");
     if (json_string_length(source) == 0 || json_string_length(target) == 0)
         return error_set(err, -EINVAL, "its %s is empty", json_string_length(source) ? "target" : "source");
-    rc = add_side(&tokens, r->tokenizer, json_string_value(source), json_string_length(source), err);
+    rc = client_documents_encode(&tokens, r->tokenizer, json_string_value(source), json_string_length(source), err);
     const size_t n_source = tokens.n;
     if (!rc)
-        rc = add_side(&tokens, r->tokenizer, json_string_value(target), json_string_length(target), err);
+        rc = client_documents_encode(&tokens, r->tokenizer, json_string_value(target), json_string_length(target), err);
     if (!rc && (n_source == 0 || tokens.n == n_source))
         rc = error_set(err, -EINVAL, "its %s is no token", n_source ? "target" : "source");
     for (size_t i = n_source; !rc && i < tokens.n; i++)
         tokens.ids[i] |= CLIENT_TOKEN_TRAINED;
     if (!rc)
         rc = add_document(r, tokens.ids, tokens.n, err);
+    if (!rc && r->on_target)
+        rc = r->on_target(r->user, json_string_value(target), json_string_length(target), err);
     free(tokens.ids);
     return rc;
 }
@@ -221,13 +224,20 @@ struct sides {
     struct client_tokens tokens;
 };
 
-/* Tokens of one line; none, if it is blank. */
-static int encode_line(struct sides *s, const char *line, size_t n, struct error *err)
+/* A line without what ends it. */
+static size_t line_bytes(const char *line, size_t n)
 {
     while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
         n--;
+    return n;
+}
+
+/* Tokens of one line; none, if it is blank. */
+static int encode_line(struct sides *s, const char *line, size_t n, struct error *err)
+{
+    n = line_bytes(line, n);
     s->tokens.n = 0;
-    return client_data_is_blank(line, n) ? 0 : add_side(&s->tokens, s->r->tokenizer, line, n, err);
+    return client_data_is_blank(line, n) ? 0 : client_documents_encode(&s->tokens, s->r->tokenizer, line, n, err);
 }
 
 static int in_line(int rc, const struct client_data_file *file, uint64_t number, struct error *err)
@@ -287,6 +297,8 @@ static int on_target(void *user, const char *line, size_t n, uint64_t number, st
         both.ids[end - begin + i] = s->tokens.ids[i] | CLIENT_TOKEN_TRAINED;
     if (!rc)
         rc = add_document(r, both.ids, end - begin + s->tokens.n, err);
+    if (!rc && r->on_target)
+        rc = r->on_target(r->user, line, line_bytes(line, n), err);
     free(both.ids);
     r->documents->n_lines++;
     return in_line(rc, r->file, number, err);
@@ -388,6 +400,8 @@ int client_documents_read(struct client_documents *out, struct client_data *data
                         .pass = {.data = data, .rules = &watched, .hash = hash, .end = CLIENT_NO_TOKEN},
                         .hash = hash,
                         .tokenizer = rules->tokenizer,
+                        .on_target = rules->on_target,
+                        .user = rules->user,
                         .take = rules->pairs     ? take_preference
                                 : rules->targets ? take_target
                                                  : take_object};

@@ -38,8 +38,15 @@ struct client_documents_rules {
     /* Lines are sources with targets: a document is the one, not trained, and then the other. Files of text come in twos,
      * of sources and of their targets, line by line. */
     bool targets;
+    /* With targets, of each document: its target as it stands in the file. May be NULL. */
+    int (*on_target)(void *user, const char *text, size_t n, struct error *err);
+    void *user;
     const struct client_watch *watch; /* as in client_data_rules */
 };
+
+/* Appends a source or a target: with what the tokenizer puts around a text, and the token that ends it. */
+int client_documents_encode(struct client_tokens *tokens, struct client_tokenizer *tokenizer, const char *text,
+                            size_t n_bytes, struct error *err);
 
 enum client_documents_kind { CLIENT_NO_DOCUMENTS, CLIENT_DOCUMENTS, CLIENT_DOCUMENT_PAIRS };
 

@@ -118,7 +118,7 @@ static int read_config(struct model_config *out, int fd, uint32_t n, const struc
     if (!rc && (rc = model_config_parse(out, text, n, err)))
         error_prefix(err, "config.json");
     if (!rc)
-        rc = model_divide_rows(out, goal->source, goal->seq, err);
+        rc = plan_divide_rows(out, goal, err);
     free(text);
     return rc;
 }
@@ -342,9 +342,10 @@ static void on_generate(struct compute *c, const struct message *m)
     const struct plan_goal *goal = &c->assign.assign.goal;
     const struct device_run run = {
         .ids = c->data.base,
+        .sources = (const uint32_t *)((const char *)c->data.base + plan_generate_sources(goal)),
         .rows = m->generate.rows,
         .n_rows = m->generate.n_rows,
-        .logits = (float *)((char *)c->data.base + plan_generate_logits(goal->batch, goal->seq)),
+        .logits = (float *)((char *)c->data.base + plan_generate_logits(goal)),
     };
 
     link_begin(&c->link, MESSAGE_NO_STEP);

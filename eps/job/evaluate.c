@@ -114,6 +114,7 @@ static void note_tokens(struct job *job, const struct message *m)
         struct job_text *text = &job->texts[i];
         if (row->n == 0)
             continue;
+        text->n_source = row->source > 0 ? row->source : text->n_source;
         note_piece(text, row->first, row->n);
         text->n_run = text->n_generated = row->first + row->n;
     }
@@ -139,7 +140,8 @@ static void run_again(struct job *job)
         out.generate.rows[i] =
             (struct plan_tokens){.from = i,
                                  .first = text->n_run,
-                                 .n = text->n_run < text->n_generated ? piece_at(text, text->n_run) : 0};
+                                 .n = text->n_run < text->n_generated ? piece_at(text, text->n_run) : 0,
+                                 .source = text->n_run == 0 ? text->n_source : 0};
         text->n_run += out.generate.rows[i].n;
     }
     job->generator = job->generator ? job->generator : job->workers[0];
@@ -192,6 +194,16 @@ static void on_evaluated(struct job *job, struct peer *worker, const struct mess
     job_announce(job, &out);
 }
 
+/* A target has a source: one that comes with its first token, or one that it, or the row named, has. */
+static bool has_source(const struct job *job, const struct plan_tokens *row, uint32_t index)
+{
+    const struct plan_goal *goal = job_goal(job);
+
+    if (goal->source == 0 || row->source > goal->seq)
+        return goal->source == 0 && row->source == 0;
+    return row->source > 0 ? row->first == 0 && row->from == index : job->texts[row->from].n_source > 0;
+}
+
 /* Each row's new tokens come after some of those that it, or the row named, has run, and end within the row. */
 static bool follow(const struct job *job, const struct message *m)
 {
@@ -201,7 +213,7 @@ static bool follow(const struct job *job, const struct message *m)
         const struct plan_tokens *row = &m->generate.rows[i];
         ok = row->n == 0 ||
              (m->generate.rows[row->from].from == row->from && row->first <= job->texts[row->from].n_generated &&
-              row->n <= job_goal(job)->seq - row->first);
+              row->n <= job_goal(job)->seq - row->first && has_source(job, row, i));
     }
     return ok;
 }

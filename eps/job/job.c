@@ -2,6 +2,7 @@
 
 #include "eps/base/rights.h"
 #include "proto/base/process.h"
+#include "proto/plan/memory/data.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -74,7 +75,7 @@ static int size_up(struct job *job, struct error *err)
     int rc = model_config_parse(&config, job->config.base, job->config_bytes, err);
 
     if (!rc)
-        rc = model_divide_rows(&config, job_goal(job)->source, job_goal(job)->seq, err);
+        rc = plan_divide_rows(&config, job_goal(job), err);
     if (!rc)
         rc = model_init(&job->model, &config, err);
     if (!rc)

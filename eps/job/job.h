@@ -60,6 +60,7 @@ struct job_range {
 /* A text that is generated. */
 enum { JOB_MAX_PIECES = 64 };
 struct job_text {
+    uint32_t n_source;    /* tokens of its source; 0: none has come */
     uint32_t n_generated; /* tokens that were run, or are running */
     uint32_t n_run;       /* tokens that the present generator has run */
     uint32_t n_pieces;

@@ -47,7 +47,7 @@ struct model_config {
     uint32_t padding;        /* a token, if has_padding */
     struct model_adapter adapter;
     /* Of an encoder-decoder: a row is divided into `row` parts, of which the first `source` are its source, and the others
-     * its target (model_divide_rows); else 0. */
+     * its target (model_divide_rows); if they are equal, each row is one of the two (model_part_rows); else 0. */
     uint32_t source, row;
     uint32_t start; /* of an encoder-decoder: the token before a target's first */
     union {         /* the family's own numbers: only its own file reads them */
@@ -295,6 +295,12 @@ bool model_has_source(const struct model_config *config);
  * none, and with a source of 0, nothing changes. Before model_init. -EINVAL with a sentence: source is not less
  * than row, or of a model without a source it is not 0. */
 int model_divide_rows(struct model_config *config, uint32_t source, uint32_t row, struct error *err);
+
+/* For generation: a row of up to `row` tokens is a source, or a target. Before model_init. */
+void model_part_rows(struct model_config *config, uint32_t row);
+
+/* True of an encoder's layer: nothing that it computes is of targets. */
+bool model_is_of_source(const struct model_layer *layer);
 
 /* Of each row of n_tokens, the first token that has a prediction, and how many have one. */
 uint32_t model_first_predicted(const struct model *model, uint32_t n_tokens);

@@ -249,8 +249,12 @@ static int generate(struct payload_range *out, struct payload *p, const struct m
         const struct plan_tokens *row = &m->generate.rows[i];
         if (row->n > 0 && (uint64_t)row->first + row->n > goal->seq)
             return -EPROTO;
+        if (row->source > (goal->source > 0 ? goal->seq : 0))
+            return -EPROTO;
         k += one(&out[k], PAYLOAD_DATA, ((uint64_t)i * goal->seq + row->first) * sizeof(uint32_t),
                  row->n * sizeof(uint32_t));
+        k += one(&out[k], PAYLOAD_DATA, plan_generate_sources(goal) + (uint64_t)i * goal->seq * sizeof(uint32_t),
+                 row->source * sizeof(uint32_t));
     }
     p->generate = *m;
     return k;
@@ -258,8 +262,7 @@ static int generate(struct payload_range *out, struct payload *p, const struct m
 
 static int generated(struct payload_range *out, const struct payload *p)
 {
-    const uint64_t first = plan_generate_logits(goal_of(p)->batch, goal_of(p)->seq),
-                   row = p->model.config.vocabulary * sizeof(float);
+    const uint64_t first = plan_generate_logits(goal_of(p)), row = p->model.config.vocabulary * sizeof(float);
     int k = 0;
 
     if (!generates(p))

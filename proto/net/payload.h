@@ -30,7 +30,7 @@ enum payload_segment {
     PAYLOAD_SEGMENTS,
 };
 
-enum { PAYLOAD_MAX_RANGES = PLAN_GENERATE_ROWS };
+enum { PAYLOAD_MAX_RANGES = 2 * PLAN_GENERATE_ROWS };
 
 struct payload {
     bool begun, open; /* begun: ASSIGN has come; open: its segments exist */

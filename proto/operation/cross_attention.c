@@ -45,6 +45,20 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
     return s->backend->scratch_bytes(&sizes, s->n_threads);
 }
 
+/* Each text's queries see the whole of its source. */
+static void run_spans(const struct operation_run *r, const struct device_attention *all)
+{
+    for (const struct operation_span *span = r->spans; span < r->spans + r->n_spans; span++) {
+        struct device_attention one = *all;
+        one.n_tokens = span->n;
+        one.n_keys = span->n_source;
+        one.qkv = operation_element(r, all->qkv, span->at * all->width);
+        one.kv = span->source;
+        one.out = operation_element(r, all->out, span->at * all->width);
+        r->ops->attention(r->dev, &one);
+    }
+}
+
 static void run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
@@ -73,6 +87,8 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     assert(!step->accumulate && !step->accumulate_other); /* no other operation reads queries, keys and values */
     if (backward)
         r->ops->attention_backward(r->dev, &attention);
+    else if (r->spans)
+        run_spans(r, &attention);
     else
         r->ops->attention(r->dev, &attention);
 }

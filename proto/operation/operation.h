@@ -59,6 +59,9 @@ struct operation_span {
     uint32_t at, n;    /* tokens at .. at+n-1 of the pass */
     uint32_t position; /* position of the first token in its text */
     void *cache;       /* the text's keys and values in this block */
+    /* Of an encoder-decoder, the keys and values of the text's source in this block: (n_source) tokens. */
+    void *source;
+    uint32_t n_source;
 };
 
 /* One microbatch in one layer: all that its operations may use. Borrowed, but for the tables of addresses. */

@@ -194,6 +194,25 @@ const struct program_operation *program_find_mixing(const struct program *p)
     return NULL;
 }
 
+bool program_is_of_source(const struct program *p)
+{
+    bool source = false, target = false;
+
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
+        const uint32_t domain = p->values[op->outputs[0]].domain;
+        source = source || domain == PROGRAM_SOURCE;
+        target = target || domain == PROGRAM_TARGET;
+    }
+    return source && !target;
+}
+
+int program_source_read(const struct program *p)
+{
+    const struct program_operation *op = program_find(p, &operation_cross_attention);
+
+    return op ? op->inputs[1] : -1;
+}
+
 int program_count_readers(const struct program *p, int value)
 {
     int n = program_output_of(p, value) >= 0;

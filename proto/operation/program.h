@@ -41,8 +41,16 @@ enum {
 };
 
 /* A value's domain: how many elements each row has. TOKENS: one per token; ROW: one; PART: one for the whole part.
- * Domains from OWN on are the family's own: some tokens of each row. */
-enum { PROGRAM_TOKENS, PROGRAM_ROW, PROGRAM_PART, PROGRAM_OWN, PROGRAM_DOMAINS = 6 };
+ * Domains from OWN on are the family's own: some tokens of each row. Those of an encoder-decoder are SOURCE and TARGET. */
+enum {
+    PROGRAM_TOKENS,
+    PROGRAM_ROW,
+    PROGRAM_PART,
+    PROGRAM_OWN,
+    PROGRAM_SOURCE = PROGRAM_OWN,
+    PROGRAM_TARGET,
+    PROGRAM_DOMAINS = 6
+};
 
 /* A domain of the family's own: tokens first .. first+n-1 of each row, whatever its length. With `of`: the row is divided
  * into as many parts, however long it is, and the domain has parts first .. first+n-1. */
@@ -171,6 +179,12 @@ bool program_is_alike(const struct program *a, const struct program *b);
 
 /* The program's first operation of a kind. NULL: it has none. */
 const struct program_operation *program_find(const struct program *p, const struct operation *kind);
+
+/* True of an encoder-decoder's program that makes values of sources, and none of targets. */
+bool program_is_of_source(const struct program *p);
+
+/* What targets read of a source in this program: the keys and values of its cross attention. -1: nothing. */
+int program_source_read(const struct program *p);
 
 /* The first operation that mixes documents of a row whatever it is told of them (struct operation). NULL: none does. */
 const struct program_operation *program_find_mixing(const struct program *p);

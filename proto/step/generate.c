@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
+enum { COPIED_IDS = PLAN_GENERATE_ROWS * PLAN_GENERATE_TILE }; /* at once */
+
 /* One pass through the layers: a tile of each row that has tokens left, side by side. */
 struct tiles {
     struct device_worker *worker;
@@ -15,7 +17,8 @@ struct tiles {
     const struct device_link *link;
     void *context;
     struct device_weights weights;
-    uint32_t ids[PLAN_GENERATE_ROWS * PLAN_GENERATE_TILE];
+    uint32_t side; /* PROGRAM_SOURCE or PROGRAM_TARGET of an encoder-decoder; else 0 */
+    uint32_t ids[COPIED_IDS];
     struct operation_span spans[PLAN_GENERATE_ROWS];
     uint32_t rows[PLAN_GENERATE_ROWS]; /* (n_spans) of the spans */
     uint32_t n_spans;
@@ -70,6 +73,7 @@ static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const st
                                .decoded = weights->decoded,
                                .fresh = true,
                                .workspace = address(w, w->plan.workspace),
+                               .side = t->side,
                                .n_rows = 1,
                                .n_tokens = n,
                                .setting = &w->plan.setting,
@@ -118,12 +122,30 @@ static void run_layer(const struct layer_ops *const *layers, struct layer_pass *
         device_operand_leave(pass, &operands[i], pass->at[operands[i].is->role][operands[i].is->index]);
 }
 
+/* The sources of rows, one after another: the encoder's layers, and what targets read of it in the decoder's. */
+static void run_sources(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights)
+{
+    const struct device_worker *w = t->worker;
+    const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
+
+    for (uint32_t i = 0; i < t->n_spans; i++) {
+        const struct place place = place_of_span(t, i);
+        struct layer_pass pass = pass_of(t, visit, weights, t->spans[i].n);
+        pass.ids = (const uint32_t *)address(w, w->plan.ids) + t->spans[i].at;
+        if (layer->kind == MODEL_BLOCK)
+            pass.source = (char *)t->spans[i].cache + plan_source_cache(&w->plan, layer);
+        run_layer(w->layers, &pass, place, place);
+    }
+}
+
 /* As many spans at a time as the backend joins and the workspace has room for. */
 static void run_spans(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights)
 {
     const struct device_worker *w = t->worker;
     const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
-    const uint64_t cache = layer->kind == MODEL_BLOCK ? plan_block_cache(&w->plan, layer) : 0;
+    const bool is_block = layer->kind == MODEL_BLOCK;
+    const uint64_t cache = is_block ? plan_block_cache(&w->plan, layer) : 0;
+    const uint64_t source = is_block ? plan_source_cache(&w->plan, layer) : 0;
     const uint32_t room = plan_shape_of(&w->plan).n_tokens;
     struct operation_span spans[PLAN_GENERATE_ROWS];
 
@@ -135,7 +157,9 @@ static void run_spans(const struct tiles *t, uint32_t visit, const struct device
                 break;
             spans[n] = t->spans[first + n];
             spans[n].at -= at;
+            spans[n].source = (char *)spans[n].cache + source;
             spans[n].cache = (char *)spans[n].cache + cache;
+            spans[n].n_source = w->n_source[t->rows[first + n]];
             n_tokens += spans[n].n;
         }
         const struct place place = place_of_span(t, first);
@@ -166,6 +190,17 @@ static void run_ends(const struct tiles *t, uint32_t visit, const struct device_
     }
 }
 
+/* The encoder's layers come one after another. */
+static void skip_encoder(struct device_weights *weights, const struct model *model)
+{
+    for (const struct model_layer *layer = model->layers; layer < model->layers + model->n_layers; layer++)
+        if (model_is_of_source(layer)) {
+            weights->skipped = weights->n_skipped == 0 ? layer->first_visit : weights->skipped;
+            weights->n_skipped += layer->n_visits;
+        }
+    weights->n_visits -= weights->n_skipped;
+}
+
 static int run_layers(struct tiles *t)
 {
     struct device_worker *w = t->worker;
@@ -173,19 +208,49 @@ static int run_layers(struct tiles *t)
     device_weights_init(&t->weights, w, t->link, t->context);
     if (t->n_ends == 0) /* no tile needs the layers above the blocks */
         t->weights.n_visits = w->model.layers[w->model.first_block + w->model.n_block_layers].first_visit;
-    for (uint32_t visit = 0; visit < t->weights.n_visits; visit++) {
+    if (t->side == PROGRAM_TARGET)
+        skip_encoder(&t->weights, &w->model);
+    for (uint32_t place = 0; place < t->weights.n_visits; place++) {
+        const uint32_t visit = device_weights_visit(&t->weights, place);
         struct device_weights_at weights;
         int rc = t->link->ended(t->context);
         if (rc == 0)
-            rc = device_weights_next(&t->weights, visit, &weights);
+            rc = device_weights_next(&t->weights, place, &weights);
         if (rc != 0)
             return rc;
-        if (model_is_above_blocks(&w->model, &w->model.layers[w->model.visit_layers[visit]]))
+        if (t->side == PROGRAM_SOURCE)
+            run_sources(t, visit, &weights);
+        else if (model_is_above_blocks(&w->model, &w->model.layers[w->model.visit_layers[visit]]))
             run_ends(t, visit, &weights);
         else
             run_spans(t, visit, &weights);
     }
     return 0;
+}
+
+static void begin_tiles(struct tiles *t, uint32_t side)
+{
+    t->n_spans = t->n_ends = 0;
+    t->side = t->worker->plan.setting.goal.source > 0 ? side : 0;
+}
+
+/* Takes the sources that have not run. False: there are none. */
+static bool take_sources(struct tiles *t)
+{
+    const struct device_worker *w = t->worker;
+    uint32_t at = 0;
+
+    begin_tiles(t, PROGRAM_SOURCE);
+    for (uint32_t row = 0; row < t->run->n_rows; row++) {
+        const uint32_t n = t->run->rows[row].n > 0 ? t->run->rows[row].source : 0;
+        if (n == 0)
+            continue;
+        t->rows[t->n_spans] = row;
+        t->spans[t->n_spans++] =
+            (struct operation_span){.at = at, .n = n, .cache = address(w, plan_row_cache(&w->plan, row))};
+        at += n;
+    }
+    return t->n_spans > 0;
 }
 
 /* Takes the next tile of each row. False: no row has tokens left. */
@@ -195,7 +260,7 @@ static bool take_tiles(struct tiles *t)
     const uint32_t most = plan_row_tile(&w->plan);
     uint32_t at = 0;
 
-    t->n_spans = t->n_ends = 0;
+    begin_tiles(t, PROGRAM_TARGET);
     for (uint32_t row = 0; row < t->run->n_rows; row++) {
         const struct plan_tokens *tokens = &t->run->rows[row];
         const uint32_t left = tokens->n > 0 ? tokens->first + tokens->n - w->n_run[row] : 0;
@@ -213,29 +278,48 @@ static bool take_tiles(struct tiles *t)
     return t->n_spans > 0;
 }
 
+/* Uploads the ids that were copied. Later copies wait until they have arrived. */
+static void send_ids(struct tiles *t, uint32_t sent, uint32_t n)
+{
+    struct device_worker *w = t->worker;
+
+    w->ops->upload(w->dev, (uint32_t *)address(w, w->plan.ids) + sent, t->ids, n * sizeof *t->ids);
+    t->loaded = w->ops->mark(w->dev, DEVICE_PULL);
+}
+
+static int wait_ids(struct tiles *t)
+{
+    return t->worker->ops->finish(t->worker->dev, DEVICE_PULL, t->loaded) != 0 ? -EIO : 0;
+}
+
 /* Checks and uses a copy of the ids, as the client can write its own at any time. Everything uploaded for this pass,
  * including weights, waits until the previous pass is done. */
 static int load_ids(struct tiles *t, struct error *err)
 {
     struct device_worker *w = t->worker;
-    const uint32_t vocabulary = w->model.config.vocabulary;
-    uint32_t n = 0;
+    const uint32_t vocabulary = w->model.config.vocabulary, seq = w->plan.setting.goal.seq;
+    const uint32_t *const all = t->side == PROGRAM_SOURCE ? t->run->sources : t->run->ids;
+    uint32_t n = 0, sent = 0;
 
-    if (w->ops->finish(w->dev, DEVICE_PULL, t->loaded) != 0)
+    if (wait_ids(t))
         return -EIO;
-    for (uint32_t i = 0; i < t->n_spans; i++) {
-        const struct operation_span *span = &t->spans[i];
-        const uint64_t first = (uint64_t)t->rows[i] * w->plan.setting.goal.seq + span->position;
-        memcpy(t->ids + n, t->run->ids + first, span->n * sizeof *t->ids);
-        for (const uint32_t *id = t->ids + n; id < t->ids + n + span->n; id++)
-            if (*id >= vocabulary)
-                return error_set(err, -EINVAL, "token id %u at position %u: the vocabulary has %u", *id,
-                                 span->position + (uint32_t)(id - t->ids) - n, vocabulary);
-        n += span->n;
-    }
     w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, w->ops->mark(w->dev, DEVICE_COMPUTE));
-    w->ops->upload(w->dev, address(w, w->plan.ids), t->ids, n * sizeof *t->ids);
-    t->loaded = w->ops->mark(w->dev, DEVICE_PULL);
+    for (const struct operation_span *span = t->spans; span < t->spans + t->n_spans; span++) {
+        const uint32_t *ids = all + (uint64_t)t->rows[span - t->spans] * seq + span->position;
+        for (uint32_t i = 0; i < span->n; i++) {
+            if (n == COPIED_IDS) {
+                send_ids(t, sent, n);
+                if (wait_ids(t))
+                    return -EIO;
+                sent += n, n = 0;
+            }
+            t->ids[n] = ids[i];
+            if (t->ids[n++] >= vocabulary)
+                return error_set(err, -EINVAL, "token id %u at position %u: the vocabulary has %u", t->ids[n - 1],
+                                 span->position + i, vocabulary);
+        }
+    }
+    send_ids(t, sent, n);
     return 0;
 }
 
@@ -262,6 +346,13 @@ static int run_tiles(struct tiles *t, struct error *err)
         device_weights_init(&t->weights, w, t->link, t->context);
         rc = device_weights_load(&t->weights);
         w->loaded = rc == 0;
+    }
+    if (rc == 0 && take_sources(t)) {
+        rc = load_ids(t, err);
+        if (rc == 0)
+            rc = run_layers(t);
+        for (uint32_t i = 0; rc == 0 && i < t->n_spans; i++)
+            w->n_source[t->rows[i]] = t->spans[i].n;
     }
     while (rc == 0 && take_tiles(t)) {
         rc = load_ids(t, err);
@@ -296,13 +387,33 @@ static void forget(struct device_worker *w, const struct device_run *run)
     for (uint32_t row = 0; row < run->n_rows; row++)
         if (run->rows[row].n > 0)
             w->n_run[row] = run->rows[row].first;
+    for (uint32_t row = 0; row < run->n_rows; row++)
+        if (run->rows[row].n > 0 && run->rows[row].source > 0)
+            w->n_source[row] = 0;
 }
 
-static void copy_caches(const struct device_worker *w, const struct device_run *run)
+static void copy_caches(struct device_worker *w, const struct device_run *run)
 {
     for (uint32_t row = 0; row < run->n_rows; row++)
-        if (run->rows[row].n > 0 && run->rows[row].from != row)
+        if (run->rows[row].n > 0 && run->rows[row].from != row) {
             copy_cache(w, row, run->rows[row].from);
+            w->n_source[row] = w->n_source[run->rows[row].from];
+        }
+}
+
+/* A target has a source: one that runs now, before its first token, or that has run. */
+static int check_source(const struct device_worker *w, const struct plan_tokens *row, uint32_t index, struct error *err)
+{
+    const struct plan_goal *goal = &w->plan.setting.goal;
+
+    if (row->source > (goal->source > 0 ? goal->seq : 0))
+        return error_set(err, -EINVAL, "a source of %u tokens: up to %u are possible", row->source, goal->source);
+    if (row->source > 0 && (row->first > 0 || row->from != index))
+        return error_set(err, -EINVAL, "a source of %u tokens before token %u of row %u", row->source, row->first,
+                         row->from);
+    if (goal->source > 0 && row->source == 0 && w->n_source[row->from] == 0)
+        return error_set(err, -EINVAL, "row %u has no source", index);
+    return 0;
 }
 
 static int check_rows(const struct device_worker *w, const struct device_run *run, struct error *err)
@@ -321,6 +432,8 @@ static int check_rows(const struct device_worker *w, const struct device_run *ru
         if (row->n > 0 && (row->first > w->n_run[row->from] || row->n > plan->setting.goal.seq - row->first))
             return error_set(err, -EINVAL, "tokens %u to %llu to run: %u of up to %u were run so far", row->first,
                              (unsigned long long)row->first + row->n, w->n_run[row->from], plan->setting.goal.seq);
+        if (row->n > 0 && check_source(w, row, i, err))
+            return -EINVAL;
     }
     return any ? 0 : error_set(err, -EINVAL, "no row has tokens to run");
 }

@@ -10,6 +10,9 @@
  * runs again from the change on. A row may also go on after the tokens of another one, whose keys and values are copied
  * first: so a prompt runs once for all texts that begin with it.
  *
+ * Of an encoder-decoder the rows are targets. A row's source runs before its first token, through the encoder and as far in
+ * the decoder as targets read it, which stays with the row; the encoder's weights are not read again for targets.
+ *
  * The division of a text's tokens into runs changes their logits by rounding only. The other texts, the budget and the
  * number of threads do not change them at all. */
 #ifndef PROTO_STEP_GENERATE_H
@@ -18,7 +21,8 @@
 #include "proto/step/step.h"
 
 struct device_run {
-    const uint32_t *ids; /* (batch, seq), host memory that others can write: a copy is checked and used */
+    const uint32_t *ids;     /* (batch, seq), host memory that others can write: a copy is checked and used */
+    const uint32_t *sources; /* likewise, of an encoder-decoder; else unused */
     const struct plan_tokens *rows;
     uint32_t n_rows;
     float *logits; /* (batch, vocabulary), host memory: for the last token of each row that has new ones */

@@ -78,6 +78,9 @@ struct layer_pass {
     /* Generating, where n_rows is 1, and n_tokens those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending, without gaps; NULL otherwise, and above the blocks */
     uint32_t n_spans;
+    /* Of an encoder-decoder, the domain to compute: PROGRAM_SOURCE, of one row, or PROGRAM_TARGET; else 0, all. */
+    uint32_t side;
+    void *source; /* of the source, in a block: where what targets read of it is kept (program_source_read) */
     /* (n_tokens, vocabulary), plan->logits_stride apart: what the head writes instead of losses; NULL otherwise. */
     float *logits;
     /* (n_rows, labels): logits of a classifier's rows, which an evaluation's head writes beside losses; else NULL. */

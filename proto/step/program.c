@@ -58,6 +58,16 @@ static const struct model_piece *piece_of(const struct layer_pass *pass, int ten
     return &pass->model->pieces[pass->unit->first_piece + (uint32_t)tensor];
 }
 
+/* In generation what targets read of a source stays in the text's cache. */
+static void place_source(struct operation_run *r, const struct layer_pass *pass)
+{
+    const int value = pass->source ? program_source_read(r->program) : -1;
+
+    for (int i = 0; value >= 0 && i < r->schedule->n_buffers; i++)
+        if (r->schedule->buffers[i].value == value)
+            r->at[i] = pass->source;
+}
+
 static void place_tensors(struct operation_run *r, const struct layer_pass *pass)
 {
     for (int i = 0; i < r->program->n_tensors; i++) {
@@ -94,6 +104,7 @@ static struct operation_run run_of(const struct layer_pass *pass, bool backward)
                               .n_positions = pass->setting->goal.seq};
 
     place_buffers(&r, pass, keeping);
+    place_source(&r, pass);
     place_tensors(&r, pass);
     return r;
 }
@@ -123,11 +134,21 @@ static void clear_vectors(const struct layer_pass *pass)
         pass->ops->zero(pass->dev, &(struct device_zero){pass->contribution + first, n * sizeof(float)});
 }
 
+/* False if the step is of the other side's tokens. What is of none is computed on both sides. */
+static bool is_wanted(const struct layer_pass *pass, const struct operation_run *r, const struct schedule_step *step)
+{
+    const uint32_t domain = r->program->values[operation_of(r, step)->outputs[0]].domain;
+
+    return pass->side == 0 || domain == pass->side || domain < PROGRAM_OWN;
+}
+
 static void forward(const struct layer_pass *pass)
 {
     const struct operation_run r = run_of(pass, false);
 
-    operation_run_steps(&r, 0, r.schedule->n_steps);
+    for (int i = 0; i < r.schedule->n_steps; i++)
+        if (is_wanted(pass, &r, &r.schedule->steps[i]))
+            operation_run_steps(&r, i, i + 1);
 }
 
 /* Inputs whose gradients are the same, as a sum passes one on, have it copied to their places. */

@@ -111,9 +111,10 @@ struct device_worker {
      * row has arrived; or NULL. */
     uint64_t *stashed;
     /* For generation (proto/step/generate.h): */
-    const void **tables;                /* (the embedding's visits) their units in host memory, once `loaded` */
-    bool loaded;                        /* resident units are on the device, and `tables` are known */
-    uint32_t n_run[PLAN_GENERATE_ROWS]; /* tokens whose keys and values are cached */
+    const void **tables;                   /* (the embedding's visits) their units in host memory, once `loaded` */
+    bool loaded;                           /* resident units are on the device, and `tables` are known */
+    uint32_t n_run[PLAN_GENERATE_ROWS];    /* tokens whose keys and values are cached */
+    uint32_t n_source[PLAN_GENERATE_ROWS]; /* those of the source; 0: it has not run */
 };
 
 /* Lays out model and plan before any device memory is taken; worker->plan tells how much that will be. -EINVAL, -ENOMEM

@@ -16,6 +16,8 @@ void device_weights_init(struct device_weights *weights, const struct device_wor
 
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place)
 {
+    if (weights->n_skipped > 0)
+        return place < weights->skipped ? place : place + weights->n_skipped;
     return place < weights->n_visits ? place : 2 * weights->n_visits - 1 - place;
 }
 

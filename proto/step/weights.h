@@ -18,7 +18,8 @@ struct device_weights {
     const struct device_link *link;
     void *context;
     uint64_t version;
-    uint32_t n_visits; /* the model's; or fewer, without the topmost ones */
+    uint32_t n_visits;           /* the model's; or fewer, without the topmost ones, or those that are skipped */
+    uint32_t skipped, n_skipped; /* visits skipped .. skipped+n_skipped-1 are left out; not with `backward` */
     bool backward;
     struct device_weights_buffer {
         uint32_t unit;

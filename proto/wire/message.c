@@ -209,6 +209,7 @@ static void generate(struct wire *w, struct message *m)
         wire_u32_in(w, &row->from, 0, m->generate.n_rows - 1);
         wire_u32(w, &row->first);
         wire_u32(w, &row->n);
+        wire_u32(w, &row->source);
         n |= row->n;
     }
     if (n == 0)

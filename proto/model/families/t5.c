@@ -9,8 +9,6 @@
 #include <errno.h>
 #include <math.h>
 
-enum { SOURCE = PROGRAM_OWN, TARGET };
-
 static const char *const architectures[] = {"T5ForConditionalGeneration", NULL};
 
 enum t5_feed_forward { T5_RELU, T5_GATED_GELU, T5_GELU, T5_GATED_SILU, T5_SILU };
@@ -151,8 +149,8 @@ static void write_inputs(struct program *p, const struct model_config *c)
     const float deviation = deviation_of(c, c->width);
     const int x = program_begin(p, c->width);
 
-    program_output(p, "", program_take(p, x, TARGET));
-    program_output(p, "source", program_take(p, x, SOURCE));
+    program_output(p, "", program_take(p, x, PROGRAM_TARGET));
+    program_output(p, "source", program_take(p, x, PROGRAM_SOURCE));
     program_output(p, "encoder bias",
                    program_matrix(p, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
                                   c->t5.n_buckets, c->n_heads, deviation));
@@ -235,7 +233,7 @@ static void write_encoder_block(struct program *p, const struct model_config *c)
                                         "layer.1.DenseReluDense.wo"};
 
     program_init(p);
-    const int x = program_input(p, "source", SOURCE, c->width);
+    const int x = program_input(p, "source", PROGRAM_SOURCE, c->width);
     const int bias = program_input(p, "encoder bias", PROGRAM_PART, c->t5.n_buckets * c->n_heads);
     program_output(p, "source", mix(p, attend(p, x, bias, c, true), c, names));
 }
@@ -246,7 +244,7 @@ static void write_encoder_norm(struct program *p, const struct model_config *c)
     const struct program_dropout after = dropout_of(c, RANDOM_DROPOUT_NORM);
 
     program_init(p);
-    const int x = program_input(p, "source", SOURCE, c->width);
+    const int x = program_input(p, "source", PROGRAM_SOURCE, c->width);
     program_output(p, "source", program_drop(p, program_norm(p, x, "final_layer_norm", &norm), &after));
 }
 
@@ -257,8 +255,8 @@ static void write_decoder_block(struct program *p, const struct model_config *c)
                                         "layer.2.DenseReluDense.wo"};
 
     program_init(p);
-    const int x = program_input(p, "", TARGET, c->width);
-    const int source = program_input(p, "source", SOURCE, c->width);
+    const int x = program_input(p, "", PROGRAM_TARGET, c->width);
+    const int source = program_input(p, "source", PROGRAM_SOURCE, c->width);
     const int bias = program_input(p, "decoder bias", PROGRAM_PART, c->t5.n_buckets * c->n_heads);
     program_output(p, "", mix(p, look(p, attend(p, x, bias, c, false), source, c), c, names));
 }
@@ -270,7 +268,7 @@ static void write_decoder_norm(struct program *p, const struct model_config *c)
 
     after.scale = c->t5.scales ? (float)(1 / sqrt((double)c->width)) : 1;
     program_init(p);
-    const int x = program_input(p, "", TARGET, c->width);
+    const int x = program_input(p, "", PROGRAM_TARGET, c->width);
     program_output(p, "", program_drop(p, program_norm(p, x, "decoder.final_layer_norm", &norm), &after));
 }
 

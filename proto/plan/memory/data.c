@@ -26,20 +26,34 @@ struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
     return out;
 }
 
+int plan_divide_rows(struct model_config *config, const struct plan_goal *goal, struct error *err)
+{
+    const bool parts = goal->purpose == PLAN_GENERATE && goal->source == goal->seq && model_has_source(config);
+
+    if (!parts)
+        return model_divide_rows(config, goal->source, goal->seq, err);
+    model_part_rows(config, goal->seq);
+    return 0;
+}
+
 static uint64_t rounded(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-uint64_t plan_generate_logits(uint32_t batch, uint32_t seq)
+uint64_t plan_generate_sources(const struct plan_goal *goal)
 {
-    return rounded((uint64_t)batch * seq * sizeof(uint32_t));
+    return rounded((uint64_t)goal->batch * goal->seq * sizeof(uint32_t));
+}
+
+uint64_t plan_generate_logits(const struct plan_goal *goal)
+{
+    return plan_generate_sources(goal) * (goal->source > 0 ? 2 : 1);
 }
 
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config)
 {
     if (goal->purpose != PLAN_GENERATE)
         return plan_data_of(goal, config->n_labels).bytes;
-    return plan_generate_logits(goal->batch, goal->seq) +
-           rounded((uint64_t)goal->batch * config->vocabulary * sizeof(float));
+    return plan_generate_logits(goal) + rounded((uint64_t)goal->batch * config->vocabulary * sizeof(float));
 }

@@ -45,9 +45,13 @@ struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels);
 /* Numbers of each row that an evaluation returns. */
 uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels);
 
-/* In a generation the segment has (batch, seq) ids, u32, and at plan_generate_logits (batch, vocabulary) logits,
- * float. */
-uint64_t plan_generate_logits(uint32_t batch, uint32_t seq);
+/* In a generation the segment has (batch, seq) ids, u32; with goal->source at plan_generate_sources as many of the
+ * sources; and at plan_generate_logits (batch, vocabulary) logits, float. */
+uint64_t plan_generate_sources(const struct plan_goal *goal);
+uint64_t plan_generate_logits(const struct plan_goal *goal);
+
+/* Gives rows their source and target, if they have any, as the job needs them. -EINVAL as model_divide_rows. */
+int plan_divide_rows(struct model_config *config, const struct plan_goal *goal, struct error *err);
 
 /* Bytes of a job's data segment. */
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config);

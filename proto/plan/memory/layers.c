@@ -26,9 +26,12 @@ static uint64_t scratch_bytes(const struct program *p, const struct schedule_ste
     return op->kind->scratch(p, op, &of);
 }
 
+/* A source is run at once, as all of its tokens see each other. */
 uint32_t plan_row_tile(const struct plan *plan)
 {
-    return (uint32_t)size_smaller(PLAN_GENERATE_TILE, plan->setting.goal.seq);
+    const struct plan_goal *goal = &plan->setting.goal;
+
+    return goal->source > 0 ? goal->seq : (uint32_t)size_smaller(PLAN_GENERATE_TILE, goal->seq);
 }
 
 struct plan_shape plan_shape_of(const struct plan *plan)
@@ -38,7 +41,8 @@ struct plan_shape plan_shape_of(const struct plan *plan)
 
     if (s->goal.purpose != PLAN_GENERATE)
         return (struct plan_shape){rows, s->goal.seq};
-    return (struct plan_shape){1, (uint32_t)size_smaller((size_t)joined * plan_row_tile(plan), PLAN_GENERATE_TILE)};
+    const size_t tile = plan_row_tile(plan), all = size_smaller(joined * tile, PLAN_GENERATE_TILE);
+    return (struct plan_shape){1, (uint32_t)(all < tile ? tile : all)};
 }
 
 static uint64_t value_bytes(const struct program *p, int value, const struct plan_setting *setting,

@@ -298,13 +298,22 @@ static uint64_t cache_bytes(const struct plan_setting *s, const struct model *mo
 
     for (const struct model_program *p = first; p < first + model->n_block_programs; p++) {
         const struct program_operation *op = program_find(&p->program, &operation_attention);
-        if (!op || p->n_layers == 0 || p->class != class)
+        if (!op || op->attention.full || p->n_layers == 0 || p->class != class)
             continue;
         const uint64_t bytes = s->backend->cache_bytes(s->goal.precision, s->goal.seq, op->attention.n_kv_heads,
                                                        program_kv_columns(&p->program, op));
         most = most < bytes ? bytes : most;
     }
     return most;
+}
+
+/* What the targets of a row read of their source, likewise. */
+static uint64_t source_bytes(const struct plan_setting *s, const struct model *model, uint32_t class)
+{
+    const struct program *p = &model->classes[class].program->program;
+    const int value = program_source_read(p);
+
+    return value < 0 ? 0 : (uint64_t)s->goal.seq * p->values[value].columns * number_bytes(s->goal.precision);
 }
 
 /* Places the caches of all rows, each a multiple of PLAN_ALIGNMENT. */
@@ -314,8 +323,10 @@ static void take_caches(struct plan *plan, const struct model *model, struct lay
 
     plan->cache = l->offset;
     for (uint32_t c = 0; c < model->n_classes; c++) {
-        const uint64_t bytes = cache_bytes(&plan->setting, model, c);
+        const uint64_t own = cache_bytes(&plan->setting, model, c), source = source_bytes(&plan->setting, model, c);
+        const uint64_t bytes = source > 0 ? plan_align(own) + source : own;
         plan->caches[c].at = plan->row_cache_bytes;
+        plan->caches[c].source = plan_align(own);
         plan->caches[c].bytes = plan_align(bytes);
         plan->row_cache_bytes += model->classes[c].n_blocks * plan->caches[c].bytes;
         take_each(l, LEDGER_CACHE, rows * model->classes[c].n_blocks, bytes);
@@ -375,6 +386,11 @@ uint64_t plan_block_cache(const struct plan *plan, const struct model_layer *blo
     const uint32_t c = model_class_of(block);
 
     return plan->caches[c].at + block->rank * plan->caches[c].bytes;
+}
+
+uint64_t plan_source_cache(const struct plan *plan, const struct model_layer *block)
+{
+    return plan_block_cache(plan, block) + plan->caches[model_class_of(block)].source;
 }
 
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit)
@@ -446,13 +462,7 @@ static bool sees_more(const struct family *family)
 
 int plan_check_generates(const struct model_config *config, struct error *err)
 {
-    if (model_has_source(config))
-        return error_set(
-            err, -EINVAL,
-            "a %s model writes the target of a source, which eps cannot do yet: eps export writes the model "
-            "for transformers",
-            config->family->model_type);
-    if (sees_more(config->family))
+    if (!model_has_source(config) && sees_more(config->family))
         return error_set(
             err, -EINVAL,
             "a %s model reads whole rows and cannot continue a text: choose a model whose tokens see those "
@@ -524,6 +534,9 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     if (s->goal.source != model->config.source || (s->goal.source > 0 && s->goal.seq != model->config.row))
         return error_set(err, -EINVAL, "rows of %u tokens with a source of %u: the model was divided into %u and %u",
                          s->goal.seq, s->goal.source, model->config.row, model->config.source);
+    if (s->goal.purpose == PLAN_GENERATE && model_has_source(&model->config) && s->goal.source != s->goal.seq)
+        return error_set(err, -EINVAL, "a job that generates targets has rows of one side, not a source of %u in %u",
+                         s->goal.source, s->goal.seq);
     if (s->goal.seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);

@@ -61,6 +61,9 @@ struct plan_tokens {
     uint32_t from; /* the row whose tokens before `first` these follow: this row or another */
     uint32_t first,
         n; /* tokens first .. first+n-1 are new; any that were run from `first` on are forgotten. n 0: none */
+    /* Of an encoder-decoder, whose rows are targets: tokens of the row's source, which is run before, `first` being 0;
+     * 0: the row keeps the source that it, or `from`, has. */
+    uint32_t source;
 };
 
 /* A job's purpose, formats and sizes, common to all its workers. */
@@ -79,7 +82,7 @@ struct plan_goal {
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
     uint32_t batch;               /* rows of a minibatch, a multiple of n_parts */
     uint32_t seq;                 /* tokens of a row */
-    uint32_t source;              /* those of its source, in an encoder-decoder; else 0 */
+    uint32_t source;              /* those of its source, in an encoder-decoder; seq to generate targets; else 0 */
     uint32_t n_parts;
 };
 
@@ -184,6 +187,7 @@ struct plan {
     uint64_t cache, row_cache_bytes;
     struct {
         uint64_t at, bytes; /* offset of the class's lowest block within a row's cache; bytes of each block */
+        uint64_t source;    /* within a block's: offset of what targets read of their source (program_source_read) */
     } caches[MODEL_CLASSES];
     uint64_t logits;        /* generation: (microbatch, vocabulary), last tokens'; classifier: (share rows, labels) */
     uint64_t logits_stride; /* generation: elements from row to row */
@@ -240,9 +244,10 @@ static inline uint32_t plan_keeping_of(const struct plan *plan, const struct mod
     return layer->kind == MODEL_BLOCK ? plan_kept_of(plan, layer)->keeping : MODEL_KEEPS_NOTHING;
 }
 
-/* In generation: the offset of a row's keys and values, and from there that of a block's. */
+/* In generation: the offset of a row's keys and values, and from there that of a block's; of those of its source. */
 uint64_t plan_row_cache(const struct plan *plan, uint32_t row);
 uint64_t plan_block_cache(const struct plan *plan, const struct model_layer *block);
+uint64_t plan_source_cache(const struct plan *plan, const struct model_layer *block);
 
 /* Offset of a resident unit from the arena's start. */
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit);

@@ -171,10 +171,13 @@ static bool is_pulled(const struct costs *c, struct buffers *buffers, uint32_t v
 {
     const uint32_t unit = c->model->visits[visit];
 
-    if (c->model->layers[c->model->visit_layers[visit]].kind == MODEL_EMBEDDING)
+    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
+    const bool generates = c->plan->setting.goal.purpose == PLAN_GENERATE;
+
+    if (layer->kind == MODEL_EMBEDDING || (generates && c->plan->setting.goal.source > 0 && model_is_of_source(layer)))
         return false;
     if (plan_place_of(c->model, unit) < c->plan->n_resident)
-        return c->plan->setting.goal.purpose != PLAN_GENERATE && !backward;
+        return !generates && !backward;
     return use(buffers, unit);
 }
 
@@ -222,10 +225,14 @@ static double generate_of(const struct costs *c, uint32_t visit)
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
     const struct program_operation *attention =
         layer->program ? program_find(&layer->program->program, &operation_attention) : NULL;
-    const double cached =
+    const int source = layer->program ? program_source_read(&layer->program->program) : -1;
+    double cached =
         attention ? 2.0 * c->plan->setting.goal.seq * program_kv_columns(&layer->program->program, attention) : 0;
 
-    if (layer->kind == MODEL_EMBEDDING)
+    if (source >= 0)
+        cached += (double)c->plan->setting.goal.seq * layer->program->program.values[source].columns;
+    if (layer->kind == MODEL_EMBEDDING ||
+        (c->plan->setting.goal.source > 0 && model_is_of_source(layer))) /* the latter runs once for a text */
         return 0;
     return moved(c, (passes * (double)c->model->units[c->model->visits[visit]].n + rows * cached) * c->value);
 }

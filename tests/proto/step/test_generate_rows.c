@@ -24,8 +24,9 @@ enum { ROWS = 3 };
 /* Prompts of unequal lengths, of one tile to three; a row that rests, one that begins anew, and one that goes on after
  * another's first tokens while that one begins anew; runs that end in another tile than the other rows'. */
 static const struct plan_tokens passes[][ROWS] = {
-    {{0, 0, 5}, {1, 0, 70}, {2, 0, 130}},  {{0, 5, 1}, {1, 70, 1}, {2, 130, 1}}, {{0, 6, 1}, {1, 0, 0}, {2, 131, 1}},
-    {{0, 0, 66}, {1, 71, 1}, {2, 132, 3}}, {{0, 0, 1}, {0, 40, 2}, {2, 0, 1}},   {{0, 1, 64}, {1, 42, 1}, {2, 1, 9}},
+    {{0, 0, 5, 0}, {1, 0, 70, 0}, {2, 0, 130, 0}}, {{0, 5, 1, 0}, {1, 70, 1, 0}, {2, 130, 1, 0}},
+    {{0, 6, 1, 0}, {1, 0, 0, 0}, {2, 131, 1, 0}},  {{0, 0, 66, 0}, {1, 71, 1, 0}, {2, 132, 3, 0}},
+    {{0, 0, 1, 0}, {0, 40, 2, 0}, {2, 0, 1, 0}},   {{0, 1, 64, 0}, {1, 42, 1, 0}, {2, 1, 9, 0}},
 };
 
 static void run_pass(struct speech *t, const uint32_t *ids, const struct plan_tokens *rows, uint32_t n_rows)
@@ -153,8 +154,8 @@ TEST_IF(a_backend_that_rounds_by_shape_runs_each_row_as_if_alone, !simulated())
 /* wide has 12 units, tall two tables, two blocks and a norm. Prompts of one tile need one pass, the longest here three. */
 TEST_IF(a_pass_pulls_units_once_for_all_rows, !simulated())
 {
-    static const struct plan_tokens prompts[] = {{0, 0, 3}, {1, 0, 1}, {2, 0, 9}},
-                                    next[] = {{0, 3, 1}, {1, 1, 1}, {2, 0, 0}};
+    static const struct plan_tokens prompts[] = {{0, 0, 3, 0}, {1, 0, 1, 0}, {2, 0, 9, 0}},
+                                    next[] = {{0, 3, 1, 0}, {1, 1, 1, 0}, {2, 0, 0, 0}};
     struct speech t;
 
     speech_set_up_rows(&t, &speech_wide, ROWS, 9);
@@ -178,20 +179,22 @@ TEST_IF(a_pass_pulls_units_once_for_all_rows, !simulated())
 
 TEST_IF(rows_that_cannot_be_run_are_refused_and_change_nothing, !simulated())
 {
-    static const struct plan_tokens begun[] = {{0, 0, 4}, {1, 0, 2}};
+    static const struct plan_tokens begun[] = {{0, 0, 4, 0}, {1, 0, 2, 0}};
     static const struct {
         struct plan_tokens rows[ROWS + 1];
         uint32_t n_rows;
         const char *why;
     } wrongs[] = {
-        {{{0, 4, 1}, {1, 2, 1}, {2, 0, 1}, {3, 0, 1}}, 4, "4 texts to generate: this worker was planned for 3"},
-        {{{0, 4, 1}, {1, 3, 1}}, 2, "tokens 3 to 4 to run: 2 of up to 9 were run so far"},
-        {{{0, 4, 1}, {0, 5, 1}}, 2, "tokens 5 to 6 to run: 4 of up to 9 were run so far"},
-        {{{0, 4, 1}, {0, 4, 6}}, 2, "tokens 4 to 10 to run"},
-        {{{0, 4, 1}, {2, 0, 1}}, 2, "row 1 goes on after row 2"},
-        {{{0, 4, 1}, {2, 0, 1}, {0, 1, 1}}, 3, "row 1 goes on after row 2"},
-        {{{0, 4, 0}, {1, 2, 0}}, 2, "no row has tokens"},
-        {{{0, 0, 0}}, 0, "no row has tokens"},
+        {{{0, 4, 1, 0}, {1, 2, 1, 0}, {2, 0, 1, 0}, {3, 0, 1, 0}},
+         4,
+         "4 texts to generate: this worker was planned for 3"},
+        {{{0, 4, 1, 0}, {1, 3, 1, 0}}, 2, "tokens 3 to 4 to run: 2 of up to 9 were run so far"},
+        {{{0, 4, 1, 0}, {0, 5, 1, 0}}, 2, "tokens 5 to 6 to run: 4 of up to 9 were run so far"},
+        {{{0, 4, 1, 0}, {0, 4, 6, 0}}, 2, "tokens 4 to 10 to run"},
+        {{{0, 4, 1, 0}, {2, 0, 1, 0}}, 2, "row 1 goes on after row 2"},
+        {{{0, 4, 1, 0}, {2, 0, 1, 0}, {0, 1, 1, 0}}, 3, "row 1 goes on after row 2"},
+        {{{0, 4, 0, 0}, {1, 2, 0, 0}}, 2, "no row has tokens"},
+        {{{0, 0, 0, 0}}, 0, "no row has tokens"},
     };
     struct speech t;
 

@@ -147,7 +147,8 @@ static const struct message samples[MESSAGE_KINDS] = {
     [MESSAGE_DONE] = {.done = {.step = 1000, .loss = 3.25, .host_bytes = 9, .grad_norm = 0.75, .skipped = true}},
     [MESSAGE_EVALUATE] = {.evaluate = {.buffer = 1, .first_row = 8, .n_rows = 24, .n_tokens = 512}},
     [MESSAGE_EVALUATED] = {.evaluated = {.sum = 12345.678}},
-    [MESSAGE_GENERATE] = {.generate = {.n_rows = 3, .rows = {{0, 511, 2}, {1, 0, 0}, {0, 0x01020304, 0}}}},
+    [MESSAGE_GENERATE] = {.generate = {.n_rows = 3,
+                                       .rows = {{0, 511, 2, 0}, {1, 0, 0, 0x05060708}, {0, 0x01020304, 0, 0}}}},
     [MESSAGE_SAVE] = {.save = {.step = 1000}},
     [MESSAGE_SAVED] = {.saved = {.step = 1000}},
     [MESSAGE_STOP] = {.stop = {.job = 0x01020304}},
@@ -390,7 +391,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 31 && hash == 0x872c7c2baf88259a, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 32 && hash == 0xda1a92e5b8b13b21, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 

@@ -88,7 +88,7 @@ static void end(struct client *c)
 
 static struct message of_row_0(uint32_t first, uint32_t n)
 {
-    return (struct message){.kind = MESSAGE_GENERATE, .generate = {1, {{0, first, n}}}};
+    return (struct message){.kind = MESSAGE_GENERATE, .generate = {1, {{.first = first, .n = n}}}};
 }
 
 static int generate(struct client *c, uint32_t first, uint32_t n)
@@ -152,7 +152,8 @@ TEST(processes_give_the_logits_of_one_process_and_show_what_they_do)
         const struct device_run run = {.ids = c.data.base, .rows = &row, .n_rows = 1, .logits = logits};
         ck_assert_msg(generate(&c, first, lengths[i]) == 0, "%s", c.err.text);
         ck_assert_int_eq(device_worker_generate(&worker, &run, &array_link, &link, &c.err), 0);
-        ck_assert_mem_eq((const char *)c.data.base + plan_generate_logits(1, SEQ), logits, sizeof logits);
+        ck_assert_mem_eq((const char *)c.data.base + plan_generate_logits(&(struct plan_goal){.batch = 1, .seq = SEQ}),
+                         logits, sizeof logits);
     }
     array_link_free(&link);
     device_worker_free(&worker);
@@ -179,15 +180,18 @@ TEST(a_row_that_goes_back_gives_the_logits_of_one_that_did_not)
     for (uint32_t i = 30; i < 50; i++)
         ids[i] = processes_token(i + 500);
     ck_assert_int_eq(generate(&c, 30, 20), 0);
-    memcpy(straight, (const char *)c.data.base + plan_generate_logits(1, SEQ), sizeof straight);
+    memcpy(straight, (const char *)c.data.base + plan_generate_logits(&(struct plan_goal){.batch = 1, .seq = SEQ}),
+           sizeof straight);
     for (uint32_t i = 30; i < 70; i++)
         ids[i] = processes_token(i);
     ck_assert_int_eq(generate(&c, 30, 40), 0);
-    ck_assert_mem_ne((const char *)c.data.base + plan_generate_logits(1, SEQ), straight, sizeof straight);
+    ck_assert_mem_ne((const char *)c.data.base + plan_generate_logits(&(struct plan_goal){.batch = 1, .seq = SEQ}),
+                     straight, sizeof straight);
     for (uint32_t i = 30; i < 50; i++)
         ids[i] = processes_token(i + 500);
     ck_assert_int_eq(generate(&c, 30, 20), 0);
-    ck_assert_mem_eq((const char *)c.data.base + plan_generate_logits(1, SEQ), straight, sizeof straight);
+    ck_assert_mem_eq((const char *)c.data.base + plan_generate_logits(&(struct plan_goal){.batch = 1, .seq = SEQ}),
+                     straight, sizeof straight);
     close_job(&c);
     end(&c);
 }
@@ -223,9 +227,9 @@ TEST(requests_that_do_not_fit_end_the_session)
  * in whole tiles of 64, of 3 layers of width 64; the segment 3 rows of ids, in whole lines, and of logits. */
 TEST(rows_that_advance_together_give_the_logits_of_jobs_of_their_own)
 {
-    static const struct plan_tokens passes[][3] = {{{0, 0, 70}, {1, 0, 5}, {2, 0, 30}},
-                                                   {{0, 70, 1}, {1, 5, 1}, {2, 0, 0}},
-                                                   {{0, 0, 4}, {0, 70, 2}, {2, 30, 9}}};
+    static const struct plan_tokens passes[][3] = {{{0, 0, 70, 0}, {1, 0, 5, 0}, {2, 0, 30, 0}},
+                                                   {{0, 70, 1, 0}, {1, 5, 1, 0}, {2, 0, 0, 0}},
+                                                   {{0, 0, 4, 0}, {0, 70, 2, 0}, {2, 30, 9, 0}}};
     float *const got = calloc(COUNT(passes) * 3 * VOCABULARY, sizeof *got), *to = got;
     struct message m = job;
     struct client c;
@@ -247,7 +251,8 @@ TEST(rows_that_advance_together_give_the_logits_of_jobs_of_their_own)
         memcpy(m.generate.rows, passes[p], sizeof passes[p]);
         client_link_send(&c.link, &m);
         ck_assert_int_eq(client_link_expect(&c.link, MESSAGE_GENERATED, &m, NULL, &c.err), 0);
-        memcpy(to, (const char *)c.data.base + plan_generate_logits(3, SEQ), 3 * VOCABULARY * sizeof *to);
+        memcpy(to, (const char *)c.data.base + plan_generate_logits(&(struct plan_goal){.batch = 3, .seq = SEQ}),
+               3 * VOCABULARY * sizeof *to);
     }
     close_job(&c);
     for (uint32_t row = 0; row < 3; row++) {
@@ -262,7 +267,9 @@ TEST(rows_that_advance_together_give_the_logits_of_jobs_of_their_own)
                 ck_assert_int_eq(generate(&c, tokens->first, tokens->n), 0);
             if (tokens->n > 0)
                 ck_assert_mem_eq(got + (size_t)(3 * p + (int)row) * VOCABULARY,
-                                 (const char *)c.data.base + plan_generate_logits(1, SEQ), VOCABULARY * sizeof *got);
+                                 (const char *)c.data.base +
+                                     plan_generate_logits(&(struct plan_goal){.batch = 1, .seq = SEQ}),
+                                 VOCABULARY * sizeof *got);
         }
         close_job(&c);
     }
@@ -300,7 +307,7 @@ TEST(a_job_gets_as_many_rows_as_its_worker_has_memory_for)
     json_decref(memory);
     m = (struct message){.kind = MESSAGE_GENERATE, .generate.n_rows = rows + 1};
     for (uint32_t i = 0; i <= rows; i++)
-        m.generate.rows[i] = (struct plan_tokens){i, 0, 1};
+        m.generate.rows[i] = (struct plan_tokens){.from = i, .n = 1};
     check_does_not_follow(&c, &m);
     open_small(&c);
     end(&c);

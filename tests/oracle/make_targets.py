@@ -1,0 +1,93 @@
+"""Targets of T5 models by transformers, greedy and by beams: tests/fixtures/{targets,targets_gated}/{config,reference}.json.
+
+    python make_targets.py
+
+Two small T5 models, as of version 1.0 and 1.1, whose weights are drawn by formula (drawn.py), large enough that targets
+end at different places and beams cross. A text is a source and the target that transformers' generate writes, with 1 to
+5 beams and several length penalties. fp32 and float64, whose norms are in float64 too, have to choose the same tokens.
+
+Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
+"""
+import os
+import random
+import types
+
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+
+import drawn
+import fixture
+
+ENDS = [1, 8, 20, 33, 45, 58, 70, 83, 91]
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
+BASE = dict(model_type="t5", d_model=32, d_kv=12, d_ff=40, num_layers=3, num_decoder_layers=2, num_heads=3, vocab_size=97,
+            relative_attention_num_buckets=8, relative_attention_max_distance=20, dropout_rate=0.0,
+            is_encoder_decoder=True, decoder_start_token_id=0, pad_token_id=0, eos_token_id=ENDS)
+MODELS = {"targets": dict(BASE, feed_forward_proj="relu", tie_word_embeddings=True),
+          "targets_gated": dict(BASE, feed_forward_proj="gated-gelu", tie_word_embeddings=False)}
+SCALES = {"shared": 0.5, "layer_norm": 0.4, "relative_attention_bias": 3.0, ".q.": 0.6, ".k.": 0.6, ".v.": 1.2, ".o.": 1.2,
+          "wi": 1.0, "wo": 1.0, "lm_head": 0.4}
+N_TOKENS, LENGTHS = 40, [1, 3, 9, 17, 30, 41]
+WAYS = [(1, 1.0), (2, 1.0), (4, 1.0), (4, 0.0), (4, 2.5), (5, -1.0)]
+
+
+def norm(self, x):
+    return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
+
+
+def how_drawn(tensor):
+    """base and scale of a tensor's weights."""
+    return float("layer_norm" in tensor), next(s for part, s in SCALES.items() if part in tensor)
+
+
+def model_of(name, dtype):
+    model = T5ForConditionalGeneration._from_config(T5Config(**MODELS[name]), attn_implementation="eager").to(dtype).eval()
+    if not MODELS[name]["tie_word_embeddings"]:
+        model.lm_head.weight = torch.nn.Parameter(torch.empty(BASE["vocab_size"], BASE["d_model"], dtype=dtype))
+    assert model.config.scale_decoder_outputs == MODELS[name]["tie_word_embeddings"]
+    for module in model.modules():
+        if type(module).__name__ == "T5LayerNorm":
+            module.forward = types.MethodType(norm, module)
+    with torch.no_grad():
+        for tensor, p in model.named_parameters():
+            weights = drawn.weights(f"{name}:{tensor}", p.numel(), *how_drawn(tensor))
+            p.copy_(torch.from_numpy(weights).reshape(p.shape).to(dtype))
+    return model
+
+
+def write(model, source, beams, penalty):
+    out = model.generate(torch.tensor([source]), max_new_tokens=N_TOKENS, do_sample=False, num_beams=beams,
+                         length_penalty=penalty, early_stopping=False, eos_token_id=ENDS)
+    ids = out[0, 1:].tolist()
+    end = next((i for i, token in enumerate(ids) if token in ENDS), len(ids))
+    return ids[:end + 1]
+
+
+def make(name):
+    single, double = model_of(name, torch.float32), model_of(name, torch.float64)
+    draws, texts, n_ended = random.Random(name), [], 0
+    for length in LENGTHS:
+        source = [draws.randrange(2, BASE["vocab_size"]) for _ in range(length - 1)] + [1]
+        targets = []
+        for beams, penalty in WAYS:
+            target = write(single, source, beams, penalty)
+            assert target == write(double, source, beams, penalty), "fp32 and float64 disagree"
+            targets.append({"beams": beams, "length_penalty": penalty, "ids": target})
+            n_ended += target[-1] in ENDS
+        texts.append({"source": source, "targets": targets})
+        print(name, length, [(len(t["ids"]), len(set(t["ids"]))) for t in targets],
+              len({tuple(t["ids"]) for t in targets}), "different")
+    assert len(LENGTHS) < n_ended < len(LENGTHS) * len(WAYS), "some end, some do not"
+    folder = os.path.join(FIXTURES, name)
+    os.makedirs(folder, exist_ok=True)
+    fixture.write(os.path.join(folder, "config.json"), MODELS[name])
+    weights = [{"tensor": n, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(n)[0], "scale": how_drawn(n)[1]}
+               for n, p in single.named_parameters()]
+    fixture.write(os.path.join(folder, "reference.json"), {
+        "draw": name, "made_with": f"torch {torch.__version__}", "weights": weights, "tokens": N_TOKENS, "texts": texts})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for which in MODELS:
+        make(which)
