@@ -44,6 +44,7 @@ struct eval {
     FILE *predictions;
     int failed; /* why they end early: -errno */
     uint64_t n_predictions;
+    struct eps_bleu bleu;
 };
 
 static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
@@ -120,6 +121,46 @@ static int on_prediction(void *user, const struct eps_prediction *p)
     return e->failed = ferror(out) ? -errno : 0;
 }
 
+static void on_bleu(void *user, const struct eps_bleu *bleu)
+{
+    struct eval *e = user;
+    e->bleu = *bleu;
+}
+
+/* A line for each source: its target, of which a line end is a blank. */
+static int on_hypothesis(void *user, uint64_t row, const char *text, size_t n)
+{
+    struct eval *e = user;
+
+    if (row == 0 && ftruncate(fileno(e->predictions), 0) && errno != EINVAL)
+        return e->failed = -errno;
+    for (size_t i = 0; i < n; i++)
+        putc(text[i] == '\n' || text[i] == '\r' ? ' ' : text[i], e->predictions);
+    putc('\n', e->predictions);
+    e->n_predictions++;
+    return e->failed = ferror(e->predictions) ? -errno : 0;
+}
+
+static void print_bleu(const struct eval *e, uint64_t n_tokens, bool json)
+{
+    const struct eps_bleu *b = &e->bleu;
+
+    if (json) {
+        answer_print(json_pack("{s:f, s:[f,f,f,f], s:f, s:I, s:I, s:I, s:I, s:s}", "bleu", b->score, "precisions",
+                               b->precisions[0], b->precisions[1], b->precisions[2], b->precisions[3],
+                               "brevity_penalty", b->brevity_penalty, "hypothesis_tokens",
+                               (json_int_t)b->n_hypothesis_tokens, "reference_tokens",
+                               (json_int_t)b->n_reference_tokens, "segments", (json_int_t)b->n_segments, "tokens",
+                               (json_int_t)n_tokens, "signature", b->signature));
+        return;
+    }
+    printf("BLEU %.2f over %" PRIu64 " targets (precisions %.1f/%.1f/%.1f/%.1f, brevity penalty %.3f, %s)\n", b->score,
+           b->n_segments, b->precisions[0], b->precisions[1], b->precisions[2], b->precisions[3], b->brevity_penalty,
+           b->signature);
+    if (e->path)
+        printf("%" PRIu64 " targets in %s\n", e->n_predictions, e->path);
+}
+
 /* Closes the file of predictions: 0, or -errno if they are not all in it. */
 static int close_predictions(struct eval *e)
 {
@@ -162,7 +203,9 @@ static int run(const struct command *command, const struct eps_eval_options *opt
                                            .on_note = on_note,
                                            .on_start = on_start,
                                            .on_scored = on_scored,
-                                           .on_prediction = predictions ? on_prediction : NULL};
+                                           .on_prediction = predictions && !options->bleu ? on_prediction : NULL,
+                                           .on_hypothesis = predictions && options->bleu ? on_hypothesis : NULL,
+                                           .on_bleu = on_bleu};
     struct eps_error error;
     struct eval e = {.path = predictions};
     uint64_t tokens;
@@ -185,7 +228,9 @@ static int run(const struct command *command, const struct eps_eval_options *opt
     }
     if (rc && e.made)
         unlink(predictions);
-    if (!rc && e.task)
+    if (!rc && options->bleu)
+        print_bleu(&e, tokens, json);
+    else if (!rc && e.task)
         print_task(&e, loss, tokens, json);
     else if (!rc)
         print_result(loss, tokens, e.masked, json);
@@ -235,14 +280,25 @@ int command_eval(int argc, char **argv)
         {"--mask-fraction", "X", ARGUMENT_REAL, &options.mask_fraction,
          "of a model that predicts masked tokens: the fraction of tokens to mask; default 0.15"},
         {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for the masks; default 0"},
+        {"Targets of an encoder-decoder", .kind = ARGUMENT_HEADING},
+        {"--bleu", NULL, ARGUMENT_FLAG, &options.bleu,
+         "instead of the loss: write the targets of the data's sources, and compare them with the data's own, by BLEU "
+         "as "
+         "sacrebleu defines it"},
+        {"--beams", "N", ARGUMENT_COUNT, &options.n_beams, "with --bleu: as in eps generate --help; default 4"},
+        {"--length-penalty", "A", ARGUMENT_REAL, &options.length_penalty, "with --bleu: likewise; default 1"},
+        {"--tokens", "N", ARGUMENT_COUNT, &options.n_tokens, "with --bleu: maximum of a target; default 200"},
         ARGUMENTS_MACHINE(&options),
         {"Output", .kind = ARGUMENT_HEADING},
         {"--predictions", "FILE", ARGUMENT_TEXT, &options.predictions,
          "for a classifier: write a line for each row, as TSV: what is predicted, and the probability of each class. "
-         "The data then needs no labels: no column, or labels that are empty, null, or -1 for classes"},
+         "The data then needs no labels: no column, or labels that are empty, null, or -1 for classes. With --bleu: "
+         "each "
+         "target that was written, in a line"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
          "print an object with loss, tokens and perplexity (masked tokens: pseudo_perplexity); for a classifier with "
-         "loss, rows and the metrics"},
+         "loss, rows and the metrics; with --bleu with bleu, precisions, brevity_penalty, hypothesis_tokens, "
+         "reference_tokens, segments, tokens and signature"},
     };
     const struct command command = {
         "eps eval",

@@ -4,6 +4,7 @@
 #include "client/daemon/observer.h"
 #include "client/data/data.h"
 #include "client/eps.h"
+#include "client/ask/eval_bleu.h"
 #include "client/ask/eval_rows.h"
 #include "client/ask/forward.h"
 #include "client/options/options.h"
@@ -158,7 +159,7 @@ static int eval_tokens(struct eval *e, double *loss, uint64_t *tokens, struct er
 
 struct eps_eval_options eps_eval_defaults(void)
 {
-    return (struct eps_eval_options){.wait = NAN, .mask_fraction = NAN};
+    return (struct eps_eval_options){.wait = NAN, .mask_fraction = NAN, .length_penalty = NAN};
 }
 
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
@@ -190,7 +191,11 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
     e->events = events ? events : &silent;
     e->user = user;
     int rc = client_forward_open(&e->forward, &forward, &err);
-    if (!rc && e->forward.model.config.n_labels > 0)
+    if (!rc && !options->bleu && (options->n_beams || options->n_tokens || isnormal(options->length_penalty)))
+        rc = error_set(&err, -EDOM, "--beams, --tokens and --length-penalty are for --bleu: add it, or leave them out");
+    if (!rc && options->bleu)
+        rc = client_eval_bleu(loss, tokens, &e->forward, &e->options, e->events, user, &err);
+    else if (!rc && e->forward.model.config.n_labels > 0)
         rc = client_eval_rows(loss, tokens, &e->forward, &e->options, e->events, user, &err);
     else if (!rc)
         rc = eval_tokens(e, loss, tokens, &err);

@@ -22,16 +22,14 @@ struct eval_rows {
     struct client_job job;
 };
 
-/* What is read must not be overwritten, under whatever name. */
-static int check_predictions(const struct eval_rows *e, struct error *err)
+int client_eval_check_predictions(const struct client_data *data, const char *path, struct error *err)
 {
-    const char *path = e->options->predictions;
     struct stat to, from;
 
     if (!path || stat(path, &to) || !S_ISREG(to.st_mode))
         return 0;
-    for (size_t i = 0; i < e->data.n_files; i++)
-        if (fstat(e->data.files[i].fd, &from) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
+    for (size_t i = 0; i < data->n_files; i++)
+        if (fstat(data->files[i].fd, &from) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
             return error_set(err, -EDOM, "--predictions %.200s is a file of --data: choose another one", path);
     return 0;
 }
@@ -49,7 +47,7 @@ static int read_rows(struct eval_rows *e, struct error *err)
     if (!rc)
         rc = e->source->ops->open_files(&e->data, e->options->data, e->options->n_data, err);
     if (!rc)
-        rc = check_predictions(e, err);
+        rc = client_eval_check_predictions(&e->data, e->options->predictions, err);
     return rc ? rc : e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err);
 }
 
