@@ -559,6 +559,8 @@ int eps_open_output(const char *path, struct eps_error *error);
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* The line of a program's --help about these: "BYTES: as in 1.5GiB, ...". */
 const char *eps_bytes_help(void);
+/* The option's --approximate leaves the form to the planner. */
+bool eps_approximate_is_any(const char *approximate);
 /* What an option's --approximate does to a run, in words; static. */
 const char *eps_approximate_text(const char *approximate);
 /* Formats as "1.4 GiB"; returns out. */

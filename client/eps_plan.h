@@ -102,6 +102,23 @@ int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, s
 int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error);
 int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error);
 
+/* What a form of --approximate takes and gives: its plan, beside an exact one in as much device memory. */
+struct eps_plan_form {
+    const char *approximate;           /* as the option; NULL: exact; static */
+    const char *kind;                  /* of its gradients: "exact", "unbiased" or "biased"; static */
+    bool is_there;                     /* the model has a use for it, and it fits; else the figures are 0 */
+    bool chosen;                       /* the form of eps train --approximate any; none if none fits */
+    uint64_t device_bytes, kept_bytes; /* of a worker; activations that blocks keep, of those */
+    double step_ms;
+    double exact_step_ms; /* an exact step within device_bytes; -1: none fits */
+};
+enum { EPS_PLAN_FORMS = 7 };
+/* Compares all forms, from exact by unbiased to biased; options.approximate is not read. The choice begins with the exact
+ * form and moves on only to one whose step takes at least 5 % less time than the choice so far: what can be kept or remade
+ * exactly in about the same time, within the same budget, stays exact. Errors as eps_plan. */
+int eps_plan_forms(struct eps_plan_form out[EPS_PLAN_FORMS], const struct eps_train_options *options,
+                   struct eps_error *error);
+
 /* Queues of a simulated step in a long run, with the same profile as eps_plan. */
 enum eps_queue {
     EPS_DOWN,      /* copies to the device */

@@ -385,7 +385,7 @@ static int answer(const struct command *command, const struct eps_train_options 
                               "give only one of --minimum, --find-depth, --find-batch and (--timeline or --json)");
     if (q->find_batch && options->batch)
         return arguments_fail(command, -EDOM, "--find-batch finds what --batch would say: give only one of them");
-    if (options->approximate && strcmp(options->approximate, "any") == 0) {
+    if (eps_approximate_is_any(options->approximate)) {
         if (q->minimum || q->find_depth || q->find_batch || q->timeline)
             return arguments_fail(command, -EDOM,
                                   "--approximate any compares whole plans: of other questions name one form");

@@ -40,14 +40,9 @@ static int read_word(struct client_approximation *out, const char *word, size_t 
         out->kept_bits = (uint32_t)(word[6] - '0');
         return 0;
     }
-    if (is_word(word, n, "any"))
-        return error_set(
-            err, -EDOM,
-            "--approximate any is a question to eps plan, which compares all forms: name wta=X, coded=N or "
-            "both");
     return error_set(err, -EDOM,
                      "--approximate %.*s: it takes wta=X, with rule=paper or rule=variance, and coded=8 or coded=4, "
-                     "each once",
+                     "each once, or any alone",
                      (int)size_smaller(n, 60), word);
 }
 
@@ -57,6 +52,8 @@ int client_options_approximate(struct client_approximation *out, const char *tex
     int rc = 0;
 
     *out = (struct client_approximation){0};
+    if (eps_approximate_is_any(text))
+        return 0;
     for (size_t n; !rc && text && *text; text += n + (text[n] == ',')) {
         n = strcspn(text, ",");
         rc = n > 0 && strcmp(text + n, ",") != 0
@@ -69,6 +66,11 @@ int client_options_approximate(struct client_approximation *out, const char *tex
     if (out->sampling.share == 1) /* all of them: exact */
         out->sampling.share = 0;
     return rc;
+}
+
+bool eps_approximate_is_any(const char *approximate)
+{
+    return approximate && strcmp(approximate, "any") == 0;
 }
 
 const char *eps_approximate_text(const char *approximate)

@@ -113,7 +113,7 @@ bool client_options_say_summed(struct error *sentence, const struct eps_train_op
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *options,
                          struct error *err);
 
-/* What --approximate allows; NULL: nothing. -EDOM with a sentence. */
+/* What --approximate allows; NULL: nothing; "any", until eps_plan_forms has chosen: nothing. -EDOM with a sentence. */
 struct client_approximation {
     struct sampling sampling;
     uint32_t kept_bits; /* as in plan_goal */

@@ -57,6 +57,7 @@ static void make_options(struct client_restart *r, const struct client_run *run,
         return;
     r->options.parts = resolved->parts, r->options.batch = resolved->batch;
     r->options.precision = resolved->precision;
+    r->options.approximate = resolved->approximate; /* --approximate any: the form that was chosen */
 }
 
 /* True if the job failed because something was lost, and not because somebody stopped it, or the daemon: -ECANCELED. */

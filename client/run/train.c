@@ -360,6 +360,8 @@ static int begin(struct client_train *t, const struct client_restart *restart, s
     if (!rc)
         rc = find_workers(t, err);
     if (!rc)
+        rc = client_train_choose_form(t, err);
+    if (!rc)
         rc = open_traced_job(t, err);
     if (!rc)
         rc = client_train_report(t, err);

@@ -130,6 +130,8 @@ static void report_start(struct client_train *t)
         error_set(&sentence, 0, "drawn by the seed, as the model lacks them: %s", run->drawn);
         client_train_note(t, sentence.text);
     }
+    if (*t->form.text)
+        client_train_note(t, t->form.text);
     note_memory(t);
     note_idle(t);
     note_passed(t);

@@ -1,5 +1,5 @@
 /* client/run/train_state.h - what the files of eps_train share: one attempt at a run (train.c), what it reports before its
- * first step (train_report.c), how it ends (train_end.c), and whether another one follows (restart.c). */
+ * first step (train_report.c), the form of its gradients (train_form.c), how it ends (train_end.c), and whether another one follows (restart.c). */
 #ifndef CLIENT_RUN_TRAIN_STATE_H
 #define CLIENT_RUN_TRAIN_STATE_H
 
@@ -32,6 +32,7 @@ struct client_train {
     struct trace trace;
     struct client_devices devices;
     uint32_t n_workers; /* that are attached; some may get no share */
+    struct error form;  /* what --approximate any chose, in a sentence; empty: it was not asked */
     bool closed;        /* the daemon has closed the job */
     bool begins_anew;   /* the next attempt does, in this directory */
 };
@@ -43,6 +44,12 @@ void client_train_note(const struct client_train *t, const char *sentence);
 
 /* Reports the run's facts and its plan before the first step. Errors as client_memory_await. */
 int client_train_report(struct client_train *t, struct error *err);
+
+/* ---- train_form.c ---- */
+
+/* Gives a run of --approximate any the form that eps_plan_forms chooses for its workers, or none if nothing fits, which is
+ * refused when the job is opened. Their devices are known. Errors as eps_plan. */
+int client_train_choose_form(struct client_train *t, struct error *err);
 
 /* ---- train_end.c ---- */
 

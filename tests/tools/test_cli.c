@@ -98,7 +98,7 @@ static const struct refusal wrongs[] = {
     {GOOD "--approximate coded=16", 2, "--approximate coded=16: it takes wta=X", "coded=8 or coded=4"},
     {GOOD "--approximate wta=0.3,", 2, "--approximate: nothing stands before or behind one of its commas", NULL},
     {GOOD "--approximate wta=0.3,rule=paper,rule=variance", 2, "--approximate rule=variance: it takes", "each once"},
-    {GOOD "--approximate any", 2, "--approximate any is a question to eps plan", "name wta=X"},
+    {GOOD "--approximate any,coded=8", 2, "--approximate any: it takes wta=X", "any alone"},
     {PLAN "--approximate any --minimum", 2, "--approximate any compares whole plans", NULL},
     {GOOD "--approximate rule=variance", 2, "--approximate has a rule, but samples nothing", "wta=0.3"},
     {PLAN "--approximate wta=nan", 2, "--approximate wta=nan", NULL},

@@ -120,3 +120,30 @@ TEST(what_is_approximate_is_another_run)
            "test $(cat planned-3) -lt $(cat planned-2)",
            0);
 }
+
+/* A run of --approximate any is that of the form which eps plan marks, and stores it; resumed, it keeps it, whatever a plan
+ * within the memory of then would choose. */
+TEST_EACH(what_the_planner_chooses_is_kept_by_the_run, 2)
+{
+    static const struct {
+        const char *run, *form, *said;
+    } runs[] = {
+        {"--model byte-small --batch 8 --seq 128 --microbatch 2", "wta=0.1", "any chose wta=0.1: "},
+        {"--model middle.json --batch 1 --seq 4 --microbatch 1", NULL, "no form is predicted to take 5 % less time"},
+    };
+    const char *form = runs[_i].form, *run = runs[_i].run;
+
+    expect(print("eps plan %s --device-mem 1GiB --approximate any", run), 0,
+           print("chooses %s\n", form ? form : "exact gradients"));
+    expect(print("eps train %s --device-mem 1GiB --data text.txt " SAVES "--steps 4 --approximate any --out any", run),
+           0, runs[_i].said);
+    expect(print("eps train %s --device-mem 1GiB --data text.txt " SAVES "--steps 4 --out named %s%s", run,
+                 form ? "--approximate " : "", form ? form : ""),
+           0);
+    expect("eps train --resume any/step-2 --approximate any --device-mem 6MiB --out resumed", 0, "continuing from");
+    for (int i = 0; i < 2; i++)
+        outputs_check_same_latest("any", (const char *[]){"named", "resumed"}[i]);
+    expect(print("grep -l '\"approximate\": *\"%s' any/step-4/training.json resumed/step-4/training.json | wc -l",
+                 form ? form : ""),
+           0, form ? "2" : "0");
+}

@@ -1,0 +1,60 @@
+#include "client/run/train_state.h"
+
+/* The options as eps plan would be given them. A daemon's workers are told from this machine's profile, the slower kind for
+ * all; its host's memory is unknown here. */
+static struct eps_train_options plan_options(const struct client_train *t)
+{
+    struct eps_train_options o = t->run.options;
+
+    if (!o.connect)
+        return o;
+    o.workers = t->n_workers;
+    o.device = t->devices.cpu ? "cpu" : "cuda";
+    o.device_mem = t->devices.budget;
+    if (o.host_mem == 0)
+        o.host_mem = INT64_MAX;
+    return o;
+}
+
+static const char *name_of(const struct eps_plan_form *form)
+{
+    return form->approximate ? form->approximate : "exact gradients";
+}
+
+/* "12 % less time a step than exact gradients in this budget (predicted); device memory 3.5 GiB, exact 3.4 GiB" */
+static void say_choice(struct error *sentence, const struct eps_plan_form *chosen, const struct eps_plan_form *exact)
+{
+    char bytes[24], exact_bytes[24];
+
+    error_set(sentence, 0, "--approximate any chose %s: ", name_of(chosen));
+    if (chosen == exact)
+        error_append(sentence, "no form is predicted to take 5 %% less time a step");
+    else if (!exact->is_there)
+        error_append(sentence, "exact gradients do not fit");
+    else
+        error_append(sentence,
+                     "%.0f %% less time a step than exact gradients in this budget, as predicted; device memory %s, "
+                     "exact %s",
+                     100 * (1 - chosen->step_ms / exact->step_ms), eps_format_bytes(bytes, chosen->device_bytes),
+                     eps_format_bytes(exact_bytes, exact->device_bytes));
+}
+
+int client_train_choose_form(struct client_train *t, struct error *err)
+{
+    const struct eps_train_options asked = plan_options(t);
+    struct eps_plan_form forms[EPS_PLAN_FORMS];
+    struct eps_error error;
+
+    if (!eps_approximate_is_any(t->run.options.approximate))
+        return 0;
+    const int rc = eps_plan_forms(forms, &asked, &error);
+    if (rc)
+        return error_set(err, rc, "--approximate any: %s", error.text);
+    t->run.options.approximate = NULL;
+    for (int i = 0; i < EPS_PLAN_FORMS; i++)
+        if (forms[i].chosen) {
+            t->run.options.approximate = forms[i].approximate;
+            say_choice(&t->form, &forms[i], &forms[0]);
+        }
+    return 0;
+}
