@@ -106,7 +106,7 @@ int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, st
 struct eps_plan_form {
     const char *approximate;           /* as the option; NULL: exact; static */
     const char *kind;                  /* of its gradients: "exact", "unbiased" or "biased"; static */
-    bool is_there;                     /* the model has a use for it, and it fits; else the figures are 0 */
+    bool is_there;                     /* it fits; else the figures are 0 */
     bool chosen;                       /* the form of eps train --approximate any; none if none fits */
     uint64_t device_bytes, kept_bytes; /* of a worker; activations that blocks keep, of those */
     double step_ms;

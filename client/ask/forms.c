@@ -1,7 +1,6 @@
 /* eps_plan_forms: the forms of --approximate, side by side, and the one that eps train --approximate any takes. */
 #include "client/eps.h"
 
-#include <errno.h>
 #include <string.h>
 
 static const double least_gain = 0.05; /* of a step's time, for a form that is less exact */
@@ -66,7 +65,7 @@ int eps_plan_forms(struct eps_plan_form out[EPS_PLAN_FORMS], const struct eps_tr
     memcpy(out, forms, sizeof forms);
     for (int i = 0; i < EPS_PLAN_FORMS; i++) {
         const int rc = plan_form(&out[i], options, error);
-        if (rc && !(i > 0 && rc == -EDOM)) /* some models have no use for a form */
+        if (rc)
             return rc;
     }
     choose(out);

@@ -28,21 +28,6 @@ static int check_base(const struct eps_train_options *o, const struct model_conf
         form_name(form));
 }
 
-/* Reads --approximate. An adapter's matrices are small: what their gradients take is nothing beside those of the inputs. */
-static int read_allowed(struct client_approximation *out, const struct eps_train_options *o,
-                        const struct model_config *config, struct error *err)
-{
-    const int rc = client_options_approximate(out, o->approximate, err);
-
-    if (rc || out->sampling.share == 0 || config->adapter.rank == 0)
-        return rc;
-    return error_set(
-        err, -EDOM,
-        "--approximate wta=%g saves nothing here, where adapters are trained, whose gradients take little: "
-        "leave it out",
-        out->sampling.share);
-}
-
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *o,
                          struct error *err)
 {
@@ -61,7 +46,7 @@ int client_options_model(struct model *out, const struct model_config *config, c
     if (!rc)
         rc = check_base(o, config, err);
     if (!rc)
-        rc = read_allowed(&allowed, o, config, err);
+        rc = client_options_approximate(&allowed, o->approximate, err);
     if (!rc)
         model_compress(out, allowed.kept_bits);
     if (!rc)

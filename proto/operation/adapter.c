@@ -159,12 +159,31 @@ static uint64_t scratch_elements(const struct program *p, const struct program_o
     return (low + 31) / 32 * 32 + wide;
 }
 
+/* What precedes a sample's in scratch. */
+static uint64_t own_bytes(const struct program *p, const struct program_operation *op, enum number_type type,
+                          uint64_t n)
+{
+    return (scratch_elements(p, op, n) * number_bytes(type) + 63) / 64 * 64;
+}
+
+/* Of x and the gradient of a map's h. */
+static struct sampling_shape sampled_shape(const struct program *p, const struct program_operation *op, size_t n_rows,
+                                           size_t n_tokens)
+{
+    return (struct sampling_shape){.n_rows = n_rows,
+                                   .n_tokens = n_tokens,
+                                   .x_columns = p->values[op->inputs[1]].columns,
+                                   .dy_columns = op->adapter.rank};
+}
+
 static uint64_t scratch(const struct program *p, const struct program_operation *op,
                         const struct operation_setting *setting)
 {
     const uint64_t n = program_elements(p, op->inputs[1], setting->n_rows, setting->n_tokens);
+    const struct sampling_shape shape =
+        sampled_shape(p, op, setting->n_rows, program_row_elements(p, op->inputs[1], setting->n_tokens));
 
-    return (scratch_elements(p, op, n) * number_bytes(setting->type) + 63) / 64 * 64;
+    return own_bytes(p, op, setting->type, n) + sampling_bytes(&setting->sampling, &shape, setting->type);
 }
 
 /* One step for all gradients; y' passes its own on to y. */
@@ -195,6 +214,8 @@ struct map {
     float *a_gradient, *b_gradient; /* NULL: frozen */
     void *low;                      /* (m, rank) scratch */
     void *wide;                     /* (m, in) scratch, if x is dropped */
+    void *sample;                   /* scratch of sampling_choose */
+    int tensor;                     /* A */
     struct program_dropout dropout;
 };
 
@@ -217,9 +238,11 @@ static struct map map_of(const struct operation_run *r, const struct schedule_st
                       .a_gradient = r->gradients[tensor],
                       .b_gradient = r->gradients[tensor + 1],
                       .low = r->at[step->scratch],
+                      .tensor = tensor,
                       .dropout = {.p = how->dropout, .site = RANDOM_DROPOUT_ADAPTER + (enum random_site)tensor}};
 
     map.wide = operation_element(r, map.low, (map.m * map.rank + 31) / 32 * 32);
+    map.sample = (char *)map.low + own_bytes(r->program, op, r->type, map.m);
     return map;
 }
 
@@ -270,24 +293,48 @@ static void run_forward(const struct map *map, void *y)
                                                              .beta = 1});
 }
 
-/* The gradient (m, n) of a matrix += left^T right, over all rows. */
-static void contribute(const struct map *map, float *gradient, size_t m, size_t n, const void *left, size_t left_stride,
-                       const void *right, size_t right_stride)
+/* B's gradient += dy^T low, over all rows. */
+static void contribute_b(const struct map *map, const void *dy)
 {
-    if (gradient)
+    if (map->b_gradient)
         map->r->ops->matmul(map->r->dev, &(struct device_matmul){.transpose_a = true,
-                                                                 .m = m,
-                                                                 .n = n,
+                                                                 .m = map->out,
+                                                                 .n = map->rank,
                                                                  .k = map->m,
-                                                                 .a = left,
-                                                                 .a_stride = left_stride,
-                                                                 .b = right,
-                                                                 .b_stride = right_stride,
-                                                                 .c = gradient,
-                                                                 .c_stride = n,
+                                                                 .a = dy,
+                                                                 .a_stride = map->width,
+                                                                 .b = map->low,
+                                                                 .b_stride = map->rank,
+                                                                 .c = map->b_gradient,
+                                                                 .c_stride = map->rank,
                                                                  .wide = true,
                                                                  .over_rows = true,
                                                                  .beta = map->r->fresh ? 0 : 1});
+}
+
+/* A's gradient += low^T x, over all rows or a sample. */
+static void contribute_a(const struct map *map, const void *x)
+{
+    const size_t n_tokens = operation_row_elements(map->r, map->op->inputs[1]);
+    const struct sampling_shape shape = sampled_shape(map->r->program, map->op, map->m / n_tokens, n_tokens);
+    const struct sampling_operands all = {x, map->low, map->m};
+
+    if (!map->a_gradient)
+        return;
+    const struct sampling_operands of = sampling_choose(map->r, &shape, &all, map->tensor, map->sample);
+    map->r->ops->matmul(map->r->dev, &(struct device_matmul){.transpose_a = true,
+                                                             .m = map->rank,
+                                                             .n = map->in,
+                                                             .k = of.n_rows,
+                                                             .a = of.dy,
+                                                             .a_stride = map->rank,
+                                                             .b = of.x,
+                                                             .b_stride = map->in,
+                                                             .c = map->a_gradient,
+                                                             .c_stride = map->in,
+                                                             .wide = true,
+                                                             .over_rows = true,
+                                                             .beta = map->r->fresh ? 0 : 1});
 }
 
 /* low = factor * dy B */
@@ -329,9 +376,9 @@ static void run_backward(const struct map *map, const void *dy, void *dx, bool a
     const void *const x = drop(map), *const of_map = operation_element(map->r, dy, map->first);
 
     descend(map, x);
-    contribute(map, map->b_gradient, map->out, map->rank, of_map, map->width, map->low, map->rank);
+    contribute_b(map, of_map);
     ascend(map, of_map);
-    contribute(map, map->a_gradient, map->rank, map->in, map->low, map->rank, x, map->in);
+    contribute_a(map, x);
     return_gradient(map, dx, accumulate);
 }
 

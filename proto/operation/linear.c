@@ -145,15 +145,9 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
     r->ops->matmul(r->dev, &matmul);
 }
 
-/* What the gradient of a weight is a product of: rows of x and of dy, all or a sample. */
-struct operands {
-    const void *x, *dy;
-    size_t n_rows;
-};
-
 /* W's gradient += x^T dy, or its transpose dy^T x. Trained tensors only. */
 static void contribute(const struct operation_run *r, const struct program_operation *op, const struct part *part,
-                       const struct operands *of)
+                       const struct sampling_operands *of)
 {
     const size_t in = operation_columns(r, op->inputs[0]), out = operation_columns(r, op->outputs[0]);
     const void *const dy = operation_element(r, of->dy, part->first);
@@ -190,74 +184,22 @@ static void contribute_bias(const struct operation_run *r, const struct program_
 
 /* ---- a sample of rows ---- */
 
-/* Places in a step's scratch, in bytes. */
-struct places {
-    uint64_t scores, chosen, weights, x, dy, bytes;
-};
-
-static uint64_t take(uint64_t *end, uint64_t bytes)
+static struct sampling_shape sampled_shape(const struct program *p, const struct program_operation *op, size_t n_rows,
+                                           size_t n_tokens)
 {
-    const uint64_t at = *end;
-
-    *end += (bytes + 63) / 64 * 64;
-    return at;
-}
-
-/* For n_rows rows of n tokens, of which k are chosen. */
-static struct places lay_out(const struct program *p, const struct program_operation *op, enum number_type type,
-                             uint64_t n_rows, uint64_t n, uint64_t k)
-{
-    const uint64_t in = p->values[op->inputs[0]].columns, out = p->values[op->outputs[0]].columns;
-    struct places at = {0};
-
-    at.scores = take(&at.bytes, n_rows * n * sizeof(float));
-    at.chosen = take(&at.bytes, n_rows * k * sizeof(uint32_t));
-    at.weights = take(&at.bytes, n_rows * k * sizeof(float));
-    at.x = take(&at.bytes, n_rows * k * in * number_bytes(type));
-    at.dy = take(&at.bytes, n_rows * k * out * number_bytes(type));
-    return at;
+    return (struct sampling_shape){.n_rows = n_rows,
+                                   .n_tokens = n_tokens,
+                                   .x_columns = p->values[op->inputs[0]].columns,
+                                   .dy_columns = p->values[op->outputs[0]].columns};
 }
 
 static uint64_t scratch(const struct program *p, const struct program_operation *op,
                         const struct operation_setting *setting)
 {
     const size_t n = program_row_elements(p, op->inputs[0], setting->n_tokens);
-    const size_t k = sampling_count(&setting->sampling, n);
+    const struct sampling_shape shape = sampled_shape(p, op, setting->n_rows, n);
 
-    return op->frozen || k == n ? 0 : lay_out(p, op, setting->type, setting->n_rows, n, k).bytes;
-}
-
-/* The chosen rows of both operands, those of dy weighted. */
-static struct operands sample(const struct operation_run *r, const struct schedule_step *step,
-                              const struct operands *all, size_t n, size_t k)
-{
-    const struct program_operation *op = operation_of(r, step);
-    const size_t in = operation_columns(r, op->inputs[0]), out = operation_columns(r, op->outputs[0]);
-    const size_t n_rows = all->n_rows / n;
-    const struct places at = lay_out(r->program, op, r->type, n_rows, n, k);
-    char *const scratch = r->at[step->scratch];
-    float *const scores = (float *)(void *)(scratch + at.scores), *const weights =
-                                                                      (float *)(void *)(scratch + at.weights);
-    uint32_t *const chosen = (uint32_t *)(void *)(scratch + at.chosen);
-    void *const x = scratch + at.x, *const dy = scratch + at.dy;
-
-    r->ops->row_norms(r->dev, &(struct device_row_norms){all->n_rows, in, in, all->x, scores, false});
-    r->ops->row_norms(r->dev, &(struct device_row_norms){all->n_rows, out, out, all->dy, scores, true});
-    r->ops->choose_rows(r->dev,
-                        &(struct device_choose_rows){.n_rows = n_rows,
-                                                     .n_tokens = n,
-                                                     .n_chosen = k,
-                                                     .least = r->sampling.least,
-                                                     .scores = scores,
-                                                     .chosen = chosen,
-                                                     .weights = weights,
-                                                     .key = random_site_key(r->seed, r->step, r->unit,
-                                                                            RANDOM_ROWS + (enum random_site)op->tensor),
-                                                     .first_row = r->first_row});
-    r->ops->gather_rows(r->dev, &(struct device_gather_rows){all->n_rows, in, in, n_rows * k, all->x, chosen, NULL, x});
-    r->ops->gather_rows(r->dev,
-                        &(struct device_gather_rows){all->n_rows, out, out, n_rows * k, all->dy, chosen, weights, dy});
-    return (struct operands){x, dy, n_rows * k};
+    return op->frozen ? 0 : sampling_bytes(&setting->sampling, &shape, setting->type);
 }
 
 static bool trains_weights(const struct operation_run *r, const struct program_operation *op)
@@ -272,9 +214,11 @@ static bool trains_weights(const struct operation_run *r, const struct program_o
 static void run_contributions(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    const size_t n = operation_row_elements(r, op->inputs[0]), k = sampling_count(&r->sampling, n);
-    const struct operands all = {r->at[step->inputs[0]], r->at[step->y_gradient], operation_elements(r, op->inputs[0])};
-    const struct operands of = k < n && trains_weights(r, op) ? sample(r, step, &all, n, k) : all;
+    const size_t n_tokens = operation_row_elements(r, op->inputs[0]), n = operation_elements(r, op->inputs[0]);
+    const struct sampling_shape shape = sampled_shape(r->program, op, n / n_tokens, n_tokens);
+    const struct sampling_operands all = {r->at[step->inputs[0]], r->at[step->y_gradient], n};
+    const struct sampling_operands of =
+        trains_weights(r, op) ? sampling_choose(r, &shape, &all, op->tensor, r->at[step->scratch]) : all;
 
     for (int i = 0; i < op->linear.n_parts; i++) {
         const struct part part = part_of(op, i);

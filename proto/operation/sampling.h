@@ -1,13 +1,17 @@
 /* proto/operation/sampling.h - gradients of matrices from some rows: what a job allows (proto/operation/call/sample.h).
  *
- * Where a linear map's gradient is due, its input and the gradient of its result are both there, so the scores are
- * exact: nothing is remembered from earlier steps. The rows of each row of the minibatch are chosen by themselves, so
+ * Where the gradient of a matrix is due, both operands of its product are there, so the scores are exact: nothing is
+ * remembered from earlier steps. They are a linear map's input and the gradient of its result; of an adapter's A, the input
+ * and the gradient of A's result, while B's gradient, of the other product, is exact (Liu et al. sample lora_A alone, too). The rows of each row of the minibatch are chosen by themselves, so
  * no microbatch, share or worker changes a bit. Gradients of inputs, biases and all else stay exact. */
 #ifndef PROTO_OPERATION_SAMPLING_H
 #define PROTO_OPERATION_SAMPLING_H
 
+#include "proto/base/number.h"
+
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct sampling {
     double share; /* of each row's tokens; 0: gradients are exact */
@@ -28,5 +32,26 @@ static inline size_t sampling_count(const struct sampling *s, size_t n)
 
     return s->share == 0 ? n : k > 0 ? k : 1;
 }
+
+/* Rows of the minibatch, tokens of each, and elements of a token in both operands. */
+struct sampling_shape {
+    size_t n_rows, n_tokens, x_columns, dy_columns;
+};
+
+/* Of the product x^T dy: x (n_rows, x_columns), dy (n_rows, dy_columns). */
+struct sampling_operands {
+    const void *x, *dy;
+    size_t n_rows; /* tokens, of all rows of the minibatch */
+};
+
+/* Scratch of sampling_choose; 0: all tokens are chosen. */
+uint64_t sampling_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type);
+
+struct operation_run;
+
+/* The chosen tokens of both operands, in scratch, aligned to 64 bytes, those of dy weighted; or `all` where the run samples
+ * none. tensor: of the run's program, the first that the gradient is of, which tells draws apart. */
+struct sampling_operands sampling_choose(const struct operation_run *r, const struct sampling_shape *of,
+                                         const struct sampling_operands *all, int tensor, void *scratch);
 
 #endif

@@ -102,7 +102,6 @@ static const struct refusal wrongs[] = {
     {PLAN "--approximate any --minimum", 2, "--approximate any compares whole plans", NULL},
     {GOOD "--approximate rule=variance", 2, "--approximate has a rule, but samples nothing", "wta=0.3"},
     {PLAN "--approximate wta=nan", 2, "--approximate wta=nan", NULL},
-    {PLAN "--lora rank=4 --approximate wta=0.3", 2, "saves nothing here, where adapters are trained", NULL},
     {GOOD "--betas 0.9", 2, "--betas", "0.9,0.999"},
     {GOOD "--lr 0", 2, "--lr 0", "within"},
     {GOOD "--lr nan", 2, "--lr 'nan'", "number"},

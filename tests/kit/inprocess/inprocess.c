@@ -338,6 +338,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
         .setting = {.backend = backend_get()->plan,
                     .attention = backend_get()->attention,
                     .goal = {.purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
+                             .sampling = o->sampling,
                              .preference = o->preference,
                              .seq = o->seq,
                              .source = o->config.row == o->seq ? o->config.source : 0,

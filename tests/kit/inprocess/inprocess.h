@@ -25,6 +25,7 @@ struct inprocess_options {
     enum form base;                      /* of frozen weights */
     bool adamw, deterministic, evaluate_only;
     bool fenced, replay;
+    struct sampling sampling;     /* gradients of matrices are estimated, if share > 0 */
     struct preference preference; /* rows are pairs of texts if beta > 0 */
     double clip_norm;             /* of a fenced one; 0: not clipped */
     uint64_t seed;                /* of fresh weights and dropout */

@@ -5,6 +5,7 @@
 #include "tests/kit/test.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,14 +15,22 @@ enum { POSITIONS = 40, BATCH = 4 };
 
 static const struct sampling some = {.share = 0.3}, least = {.share = 0.3, .least = true};
 
+/* Of the models below. */
+enum { MAPS = 1, ADAPTERS = 2, MODELS = 4 };
+
 /* One linear map a matrix, (in, out); and three maps of one value, (out, in), beside a classifier, whose own maps are of
- * one token a row. */
+ * one token a row. With ADAPTERS, the same models with adapters, two of them of one value. */
 static void open_model(struct setting *s, int which)
 {
-    struct model_config config = which ? setting_classifier(3, 2) : setting_configs[0];
+    struct model_config config = which & MAPS ? setting_classifier(3, 2) : setting_configs[0];
 
     config.n_positions = POSITIONS;
-    config.encoder.n_rows = which ? POSITIONS : 0;
+    config.encoder.n_rows = which & MAPS ? POSITIONS : 0;
+    if (which & ADAPTERS)
+        config.adapter = (struct model_adapter){.rank = 3, .factor = 0.25f};
+    if (which & ADAPTERS)
+        snprintf(config.adapter.modules, sizeof config.adapter.modules, "%s",
+                 which & MAPS ? "attention.self.key,attention.self.value,output.dense" : "attn.c_attn,mlp.c_proj");
     setting_open(s, &config, BATCH, POSITIONS);
 }
 
@@ -36,16 +45,21 @@ static struct device_worker_options sampled(const struct setting *s, const struc
 
 static bool is_sampled(const struct model_tensor *t)
 {
-    return t->n_dims == 2 && (strncmp(t->name, "transformer.h.", 14) == 0 || strstr(t->name, "encoder.layer."));
+    const char *const a = strstr(t->name, "lora_A"), *const b = strstr(t->name, "lora_B");
+
+    return a ||
+           (!b && t->n_dims == 2 && (strncmp(t->name, "transformer.h.", 14) == 0 || strstr(t->name, "encoder.layer.")));
 }
 
-/* The squared distance of a tensor in two gradients, and its own squared norm in the second. */
+/* The squared distance of a trained tensor in two gradients, and its own squared norm in the second; 0 of a frozen one. */
 static void compare(const struct setting *s, uint32_t tensor, const double *a, const double *b, double *distance,
                     double *size)
 {
     const struct model *m = &s->model;
 
     *distance = *size = 0;
+    if (m->tensors[tensor].frozen)
+        return;
     for (const struct model_unit *unit = m->units; unit < m->units + m->n_units; unit++)
         for (const struct model_piece *p = &m->pieces[unit->first_piece];
              p < &m->pieces[unit->first_piece + unit->n_pieces]; p++)
@@ -71,10 +85,12 @@ static double *gradient_of(const struct setting *s, const struct device_worker_o
     return gradient;
 }
 
-/* Matrices of blocks are estimated; the gradients of biases, norms, embedding, pooler and head are the exact ones, bit for
- * bit, and so was what flowed down to them. */
-TEST_EACH(only_matrices_of_blocks_are_estimated, 2)
+/* Matrices of blocks are estimated, and of adapters A; the gradients of B, biases, norms, embedding, pooler and head are the
+ * exact ones, bit for bit, and so was what flowed down to them. */
+TEST_EACH(only_matrices_of_blocks_are_estimated, MODELS)
 {
+    /* A classifier's last block: keys and values alone, as all else is of one token a row. */
+    static const unsigned n_matrices[MODELS] = {8, 8, 4, 5};
     struct setting s;
     double losses[2], distance, size;
     unsigned n_estimated = 0;
@@ -89,24 +105,23 @@ TEST_EACH(only_matrices_of_blocks_are_estimated, 2)
                       sqrt(distance), sqrt(size));
         n_estimated += distance > 0;
     }
-    ck_assert_uint_eq(n_estimated,
-                      8); /* a classifier's last block: keys and values alone, as all else is of one token a row */
+    ck_assert_uint_eq(n_estimated, n_matrices[_i]);
     free(want);
     free(got);
     setting_close(&s);
 }
 
 /* The mean over many seeds, against the exact gradient: its squared distance is the variance of one over their number. */
-TEST_EACH(the_mean_of_estimates_is_the_gradient, 4)
+TEST_EACH(the_mean_of_estimates_is_the_gradient, 2 * MODELS)
 {
     enum { SEEDS = 300 };
     const unsigned n_seeds = SANITIZED || backend_get()->cuda ? 20 : SEEDS;
     struct setting s;
     double loss, distance, size;
 
-    open_model(&s, _i % 2);
+    open_model(&s, _i % MODELS);
     struct device_worker_options exact = setting_options(&s, BATCH, 0),
-                                 options = sampled(&s, _i < 2 ? &some : &least, 0);
+                                 options = sampled(&s, _i < MODELS ? &some : &least, 0);
     double *const want = gradient_of(&s, &exact, &loss);
     double *const mean = calloc(s.model.segment_n, sizeof *mean);
     double *const squares = calloc(s.model.n_tensors, sizeof *squares);
@@ -142,15 +157,15 @@ static const struct allowed {
 
 /* Kept or recomputed, on the host or on the device, whatever else is chosen: the same bits. In microbatches of other rows,
  * the same sample and the same codes: the gradient but for the order of additions. */
-TEST_EACH(no_choice_changes_what_is_drawn, 2 * COUNT(allowed))
+TEST_EACH(no_choice_changes_what_is_drawn, MODELS *COUNT(allowed))
 {
-    const struct allowed *how = &allowed[_i / 2];
+    const struct allowed *how = &allowed[_i / MODELS];
     struct setting s;
     struct array_link link;
     uint64_t state = 521288629u;
     double loss, distance, size;
 
-    open_model(&s, _i % 2);
+    open_model(&s, _i % MODELS);
     model_compress(&s.model, how->kept_bits);
     struct device_worker_options options = sampled(&s, &how->sampling, 2);
     options.setting.goal.kept_bits = how->kept_bits;
@@ -177,23 +192,24 @@ TEST_EACH(no_choice_changes_what_is_drawn, 2 * COUNT(allowed))
 
 /* Activations in few bits: the loss is the exact one, as forward reads them as they are; the gradient is near, the nearer
  * the more bits, but not the exact one. */
-TEST_EACH(few_bits_leave_the_gradient_near, 4)
+TEST_EACH(few_bits_leave_the_gradient_near, 2 * MODELS)
 {
     static const double within[] = {0.05, 0.3};
     struct setting s;
     double losses[2], distance, size, all = 0, of = 0;
 
-    open_model(&s, _i % 2);
+    open_model(&s, _i % MODELS);
     struct device_worker_options options = setting_options(&s, BATCH, 0);
     double *const want = gradient_of(&s, &options, &losses[0]);
-    options.setting.goal.kept_bits = _i < 2 ? 8 : 4;
+    options.setting.goal.kept_bits = _i < MODELS ? 8 : 4;
     double *const got = gradient_of(&s, &options, &losses[1]);
     ck_assert(losses[0] == losses[1]);
     for (uint32_t t = 0; t < s.model.n_tensors; t++) {
         compare(&s, t, got, want, &distance, &size);
         all += distance, of += size;
     }
-    ck_assert_msg(sqrt(all / of) < within[_i / 2] && sqrt(all / of) > within[_i / 2] / 50, "off by %g", sqrt(all / of));
+    ck_assert_msg(sqrt(all / of) < within[_i / MODELS] && sqrt(all / of) > within[_i / MODELS] / 50, "off by %g",
+                  sqrt(all / of));
     free(want);
     free(got);
     setting_close(&s);

@@ -36,6 +36,7 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 static const char *const runs[] = {
     "--lora rank=4,targets=c_attn,alpha=6 --precision bf16 --moments bf16",
     "--lora rank=3 --workers 2",
+    "--lora rank=4 --workers 2 --deterministic --approximate wta=0.3,rule=variance",
     "--lora rank=2,rslora,dropout=0.2,targets=attn.c_proj,c_fc --commit fenced --clip-norm 0.5",
 };
 
@@ -67,17 +68,21 @@ TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
 }
 
 /* The smallest budget, and one that keeps everything, for the same microbatches. */
-TEST(any_budget_gives_the_same_adapters)
+TEST_EACH(any_budget_gives_the_same_adapters, 2)
 {
-    const char *train = TRAIN "--model base --lora rank=4 --steps 3 --microbatch 2 --deterministic";
-    json_t *plan = expect_json("eps plan --model base --lora rank=4 --batch 4 --seq 16 --microbatch 2 --device cpu "
-                               "--device-mem 1GiB --json",
+    const char *how = _i ? "--lora rank=4,dropout=0.1 --approximate wta=0.3,coded=8" : "--lora rank=4";
+    const char *train = print(TRAIN "--model base %s --steps 3 --microbatch 2 --deterministic", how);
+    json_t *plan = expect_json(print("eps plan --model base %s --batch 4 --seq 16 --microbatch 2 --device cpu "
+                                     "--device-mem 1GiB --json",
+                                     how),
                                0);
     const double least = json_number_at(plan, "minimum");
 
     json_decref(plan);
-    expect(print("%s --device-mem %.0f --out tight && %s --device-mem 1GiB --out roomy", train, least, train), 0);
-    outputs_check_same_latest("tight", "roomy");
+    expect(print("%s --device-mem %.0f --out tight-%d && %s --device-mem 1GiB --out roomy-%d", train, least, _i, train,
+                 _i),
+           0);
+    outputs_check_same_latest(print("tight-%d", _i), print("roomy-%d", _i));
 }
 
 /* Of weights that bf16 holds exactly, those of positions among them, in rows whose documents have their own. */
