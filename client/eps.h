@@ -441,6 +441,40 @@ struct eps_exported {
 };
 int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error);
 
+/* The gradient of a run with approximate gradients beside the exact one, at a checkpoint or at all checkpoints of a run
+ * directory; so every N steps, with save_every N and keep 0. Both are those of the run's next step, over the same minibatch; the run
+ * itself is only read. Each is a step of a run of its own, whose files are in the directory for as long: two checkpoints.
+ * The distance is that of one step: an unbiased form has noise. */
+struct eps_bias_layer {
+    char name[128];     /* "transformer.h.0"; "other": all tensors outside of blocks; "all" */
+    uint64_t n;         /* trained elements */
+    double cosine;      /* of the approximate gradient with the exact one; NAN: one of them is 0 */
+    double norm, exact; /* Euclidean norms of both */
+};
+struct eps_bias {
+    uint64_t step;
+    const char *approximate; /* as the option */
+    const struct eps_bias_layer
+        *layers; /* (n_layers) from the input up, then "other", which may be empty, then "all" */
+    size_t n_layers;
+};
+struct eps_bias_options {
+    const char *run;        /* a run directory, or a step-N in it */
+    const char *base_model; /* of an adapter, as in eps_train_options */
+    const char *device;     /* as in eps_train_options on resume, */
+    uint64_t device_mem;    /* likewise */
+    const char *programs;   /* as in eps_train_options */
+};
+struct eps_bias_options eps_bias_defaults(void); /* all options unset; run must be set */
+struct eps_bias_events {
+    void (*on_bias)(void *user, const struct eps_bias *bias); /* of each checkpoint, from the oldest */
+    int (*should_stop)(void *user);                           /* asked several times a second; not 0: -EINTR */
+};
+/* -EINVAL: the run's gradients are exact, or those of preferences, whose reference are the run's first weights, or its data
+ * came from standard input; -ENOENT: no checkpoint; otherwise as eps_train. */
+int eps_bias(const struct eps_bias_options *options, const struct eps_bias_events *events, void *user,
+             struct eps_error *error);
+
 /* Verifies every byte of a checkpoint, or of all checkpoints in a run directory, against their checksums. Calls
  * on_checked for each; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if there is none. */
 int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),

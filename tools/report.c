@@ -1,10 +1,12 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/report_bias.h"
 #include "tools/screen/plot.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,43 +229,88 @@ static int report(const struct command *command, const struct argument_texts *ru
     return rc ? arguments_fail(command, rc, error.text) : 0;
 }
 
+/* The picture's path: of one run by default in its directory. Returns -1, or the exit status. */
+static int choose_picture(char path[4096], const char **out, const struct command *command,
+                          const struct argument_texts *runs)
+{
+    char why[400];
+
+    if (runs->n > PLOT_RUNS) {
+        snprintf(why, sizeof why, "more than %d runs cannot be told apart: compare fewer at a time", PLOT_RUNS);
+        return arguments_fail(command, -EDOM, why);
+    }
+    if (!*out && runs->n > 1)
+        return arguments_fail(command, -EDOM, "--out is needed for several runs: a .svg or .png file");
+    if (!*out && snprintf(path, 4096, "%s/report.svg", runs->items[0]) >= 4096)
+        return arguments_fail(command, -EDOM, "RUN: name too long");
+    if (*out && !format_of(*out)) {
+        snprintf(why, sizeof why, "--out %.300s: a report is a .svg or a .png: name a file that ends in one of these",
+                 *out);
+        return arguments_fail(command, -EDOM, why);
+    }
+    *out = *out ? *out : path;
+    return -1;
+}
+
+/* What --bias has no use for, or needs; -1, or the exit status. */
+static int check_bias(const struct command *command, const struct argument_texts *runs, const char *out)
+{
+    return runs->n > 1 ? arguments_fail(command, -EDOM, "--bias is of one run: name one directory")
+           : out
+               ? arguments_fail(command, -EDOM, "--out is a picture, and --bias prints a table: give only one of them")
+               : -1;
+}
+
+/* Options of --bias without it. */
+static int check_picture(const struct command *command, const struct eps_bias_options *bias, bool json)
+{
+    return json || bias->device || bias->device_mem || bias->base_model
+               ? arguments_fail(command, -EDOM, "--json, --device, --device-mem and --base-model go with --bias")
+               : -1;
+}
+
 int command_report(int argc, char **argv)
 {
+    struct eps_bias_options bias = eps_bias_defaults();
     struct argument_texts runs = {0};
     const char *out = NULL;
-    char path[4096], why[400];
+    bool biased = false, json = false;
+    char path[4096];
     const struct argument arguments[] = {
         {"RUN...", NULL, ARGUMENT_WORDS, &runs, "the directory of a run, which may be live; or several, to compare"},
         {"--out", "FILE", ARGUMENT_TEXT, &out, "a .svg or .png file; of one run by default RUN/report.svg"},
+        {"Approximate gradients", .kind = ARGUMENT_HEADING},
+        {"--bias", NULL, ARGUMENT_FLAG, &biased,
+         "print instead, for each checkpoint of a run with --approximate (RUN may also be a step-N) and each layer, "
+         "the "
+         "cosine of the approximate gradient of a minibatch with the exact one, and the ratio of their norms. Computes "
+         "both, in RUN's directory"},
+        {"--json", NULL, ARGUMENT_FLAG, &json, "with --bias: print an object a checkpoint, each in a line"},
+        {"--base-model", "DIR", ARGUMENT_TEXT, &bias.base_model, "as in eps train"},
+        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &bias.device,
+         "with --bias; by default as the run was given it"},
+        {"--device-mem", "BYTES", ARGUMENT_BYTES, &bias.device_mem, "with --bias; by default as the run was given it"},
     };
     const struct command command = {
         "eps report",
         "Plots a run with gnuplot: training and held-out loss, tokens/s, and memory by "
         "category of the host and of the device that uses most. Of several runs: losses and "
-        "tokens/s, beside each other.",
+        "tokens/s, beside each other. With --bias: compares a run's approximate gradients with exact ones.",
         arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
-    if (status >= 0) {
-        free(runs.items);
-        return status;
-    }
-    if (runs.n > PLOT_RUNS) {
-        snprintf(why, sizeof why, "more than %d runs cannot be told apart: compare fewer at a time", PLOT_RUNS);
-        status = arguments_fail(&command, -EDOM, why);
-    } else if (runs.n == 0)
+    if (status < 0 && runs.n == 0)
         status = arguments_fail(&command, -EDOM, "RUN is needed: the directory of a run");
-    else if (!out && runs.n > 1)
-        status = arguments_fail(&command, -EDOM, "--out is needed for several runs: a .svg or .png file");
-    else if (!out && snprintf(path, sizeof path, "%s/report.svg", runs.items[0]) >= (int)sizeof path)
-        status = arguments_fail(&command, -EDOM, "RUN: name too long");
-    else if (out && !format_of(out)) {
-        snprintf(why, sizeof why, "--out %.300s: a report is a .svg or a .png: name a file that ends in one of these",
-                 out);
-        status = arguments_fail(&command, -EDOM, why);
-    } else {
-        status = report(&command, &runs, out ? out : path);
+    if (status < 0)
+        status = biased ? check_bias(&command, &runs, out) : check_picture(&command, &bias, json);
+    if (status < 0 && biased) {
+        bias.run = runs.items[0];
+        status = report_bias(&command, &bias, json);
     }
+    if (status < 0)
+        status = choose_picture(path, &out, &command, &runs);
+    if (status < 0)
+        status = report(&command, &runs, out);
     free(runs.items);
     return status;
 }

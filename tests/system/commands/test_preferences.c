@@ -68,8 +68,9 @@ TEST(a_prompt_is_given_or_found)
     expect("cmp given/latest/model.safetensors found/latest/model.safetensors", 0);
     expect(
         "eps train --model bare/config.json --data sums.jsonl --batch 4 --steps 2 --dpo-beta 0.5 --dpo-smoothing 0.1 "
-        "--out texts " MACHINE,
+        "--approximate coded=8 --out texts " MACHINE,
         0, "rows         40 preferences");
+    expect_sentence("eps report texts --bias", 1, "texts/step-1: its run learns preferences");
 }
 
 TEST(each_text_is_shown_as_chosen_or_rejected)

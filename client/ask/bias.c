@@ -1,0 +1,436 @@
+/* eps_bias: what a run's approximate gradients are worth, as of its checkpoints.
+ *
+ * A gradient is read from the first moments after the run's next step, done by itself from a checkpoint of the same files
+ * and other options: with beta1 = 0 Adam's m is the gradient, in fp32. So what is compared is what the run's own programs
+ * compute and sum, over the run's own next minibatch, whatever the form, device, parts and adapters. */
+#include "client/eps.h"
+#include "client/daemon/observer.h"
+#include "client/data/data.h"
+#include "client/options/value.h"
+#include "client/record/checkpoints.h"
+#include "client/record/record.h"
+#include "proto/model/checkpoint.h"
+#include "proto/model/safetensors.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CHUNK = 4096 }; /* elements that are compared at a time */
+
+/* Of a layer: sums over its elements. */
+struct sums {
+    struct eps_bias_layer *layer;
+    double product, square, exact_square;
+};
+
+struct bias {
+    const struct eps_bias_options *options;
+    const struct eps_bias_events *events;
+    void *user;
+    char path[PATH_MAX];    /* of the checkpoint */
+    char scratch[PATH_MAX]; /* the directory of both runs; empty: there is none */
+    struct checkpoint checkpoint;
+    struct client_record record;
+    struct eps_bias_layer *layers;
+    struct sums *sums;
+    size_t n_layers;
+};
+
+struct eps_bias_options eps_bias_defaults(void)
+{
+    return (struct eps_bias_options){0};
+}
+
+/* ---- one gradient ---- */
+
+/* The run's next step, after which m is its gradient. Neither rate nor second moments matter. */
+static struct eps_train_options step_options(const struct bias *b, const char *approximate)
+{
+    struct eps_train_options o = b->record.options;
+
+    o.steps = b->checkpoint.step + 1, o.epochs = NAN;
+    o.save_every = 0, o.eval_every = 0, o.patience = 0;
+    o.beta1 = 0;
+    o.optimizer = EPS_ADAMW, o.moments = EPS_FP32, o.commit = EPS_EAGER;
+    o.clip_norm = o.clip_update = NAN;
+    o.approximate = approximate;
+    return o;
+}
+
+/* The checkpoint's training.json with these options. Owned; NULL: no memory. */
+static char *print_training(const struct bias *b, const struct eps_train_options *options)
+{
+    struct checkpoint edited = b->checkpoint;
+    const struct eps_option *row;
+    char key[CLIENT_OPTION_KEY];
+    int rc = 0;
+
+    edited.options = json_deep_copy(b->checkpoint.options);
+    for (unsigned i = 1; edited.options && (row = client_option_stored(i)); i++) {
+        client_option_key(key, row);
+        if (row->stored == EPS_STORED_ABSENT && !client_option_is_set(options, row))
+            json_object_del(edited.options, key);
+        else
+            rc |= json_object_set_new(edited.options, key, client_option_to_json(options, row));
+    }
+    char *text = edited.options && !rc ? checkpoint_print(&edited) : NULL;
+    json_decref(edited.options);
+    return text;
+}
+
+static int put_text(const char *path, const char *text, struct error *err)
+{
+    FILE *file = fopen(path, "wxe");
+    const bool put = file && fputs(text, file) >= 0;
+
+    if (file && (fclose(file) || !put))
+        file = NULL;
+    return file ? 0 : error_set(err, -errno, "%s: %s", path, strerror(errno));
+}
+
+/* A checkpoint in `directory` that differs from the run's in its options alone; its other files are links. */
+static int link_checkpoint(const struct bias *b, const char *directory, const struct eps_train_options *options,
+                           struct error *err)
+{
+    char path[PATH_MAX + 128], target[PATH_MAX + 128], checkpoint[PATH_MAX];
+    char *text = print_training(b, options);
+    int rc = text ? 0 : error_set(err, -ENOMEM, "out of memory");
+
+    if (!rc && mkdir(directory, 0700))
+        rc = error_set(err, -errno, "%s: %s", directory, strerror(errno));
+    if (!rc && !realpath(b->path, checkpoint))
+        rc = error_set(err, -errno, "%s: %s", b->path, strerror(errno));
+    for (size_t i = 0; !rc && i < b->checkpoint.n_files; i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, b->checkpoint.files[i].name);
+        snprintf(target, sizeof target, "%s/%s", checkpoint, b->checkpoint.files[i].name);
+        if (symlink(target, path))
+            rc = error_set(err, -errno, "%s: %s", path, strerror(errno));
+    }
+    snprintf(path, sizeof path, "%s/" CHECKPOINT_TRAINING, directory);
+    if (!rc)
+        rc = put_text(path, text, err);
+    free(text);
+    return rc;
+}
+
+static int train(const struct bias *b, const char *resume, const char *out, struct error *err)
+{
+    const struct eps_train_events events = {.should_stop = b->events ? b->events->should_stop : NULL};
+    struct eps_train_options o = eps_train_defaults();
+    struct eps_error error;
+
+    o.resume = resume, o.out = out;
+    o.base_model = b->options->base_model;
+    o.device = b->options->device, o.device_mem = b->options->device_mem;
+    o.programs = b->options->programs;
+    const int rc = eps_train(&o, &events, b->user, &error);
+    return rc ? error_set(err, rc, "%s", error.text) : 0;
+}
+
+/* *fd: the moments after the step, owned. name: of directories in scratch. */
+static int make_gradient(struct bias *b, int *fd, const char *name, const char *approximate, struct error *err)
+{
+    const struct eps_train_options options = step_options(b, approximate);
+    char from[PATH_MAX + 64], to[PATH_MAX + 64], path[PATH_MAX + 128];
+
+    snprintf(from, sizeof from, "%s/of-%s", b->scratch, name);
+    snprintf(to, sizeof to, "%s/%s", b->scratch, name);
+    snprintf(path, sizeof path, "%s/step-%" PRIu64 "/" CHECKPOINT_MOMENTS, to, b->checkpoint.step + 1);
+    int rc = mkdir(from, 0700) ? error_set(err, -errno, "%s: %s", from, strerror(errno)) : 0;
+    snprintf(from, sizeof from, "%s/of-%s/step-%" PRIu64, b->scratch, name, b->checkpoint.step);
+    if (!rc)
+        rc = link_checkpoint(b, from, &options, err);
+    if (!rc)
+        rc = train(b, from, to, err);
+    if (rc)
+        return rc;
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    return *fd < 0 ? error_set(err, -errno, "%s: %s", path, strerror(errno)) : 0;
+}
+
+/* ---- comparing ---- */
+
+/* The length of "transformer.h.0" in "transformer.h.0.attn.c_attn.weight": up to its first number. 0: there is none. */
+static size_t layer_length(const char *tensor)
+{
+    for (const char *at = strchr(tensor, '.'); at; at = strchr(at + 1, '.')) {
+        const size_t n = strspn(at + 1, "0123456789");
+        if (n > 0 && (at[n + 1] == '.' || !at[n + 1]))
+            return (size_t)(at - tensor) + 1 + n;
+    }
+    return 0;
+}
+
+static int add_layer(struct bias *b, const char *name, size_t n, struct error *err)
+{
+    struct eps_bias_layer *layers = realloc(b->layers, (b->n_layers + 1) * sizeof *layers);
+
+    if (!layers)
+        return error_set(err, -ENOMEM, "out of memory");
+    b->layers = layers;
+    layers[b->n_layers] = (struct eps_bias_layer){0};
+    snprintf(layers[b->n_layers++].name, sizeof layers->name, "%.*s", (int)n, name);
+    return 0;
+}
+
+/* The number after "transformer.h.", by which layers with the same stem follow each other. */
+static int by_number(const void *a, const void *b)
+{
+    const char *const left = ((const struct eps_bias_layer *)a)->name, *const right =
+                                                                           ((const struct eps_bias_layer *)b)->name;
+    const char *const left_dot = strrchr(left, '.'), *const right_dot = strrchr(right, '.');
+    const ptrdiff_t n = left_dot - left;
+
+    if (n != right_dot - right || strncmp(left, right, (size_t)n) != 0)
+        return strcmp(left, right);
+    const unsigned long i = strtoul(left_dot + 1, NULL, 10), k = strtoul(right_dot + 1, NULL, 10);
+    return (i > k) - (i < k);
+}
+
+/* Moments come as "m.NAME". */
+static const char *gradient_of(const struct safetensors_entry *entry)
+{
+    return strncmp(entry->name, "m.", 2) == 0 ? entry->name + 2 : NULL;
+}
+
+static struct sums *find_sums(const struct bias *b, const char *tensor)
+{
+    const size_t n = layer_length(tensor);
+
+    for (size_t i = 0; n > 0 && i < b->n_layers - 2; i++)
+        if (strncmp(b->layers[i].name, tensor, n) == 0 && !b->layers[i].name[n])
+            return &b->sums[i];
+    return &b->sums[b->n_layers - 2];
+}
+
+/* The layers of a file's tensors, then "other" and "all". */
+static int list_layers(struct bias *b, const struct safetensors *file, struct error *err)
+{
+    int rc = 0;
+
+    b->n_layers = 0;
+    for (size_t i = 0; !rc && i < file->n_entries; i++) {
+        const char *name = gradient_of(&file->entries[i]);
+        const size_t n = name ? layer_length(name) : 0;
+        bool known = n == 0 || n >= sizeof b->layers->name;
+        for (size_t k = 0; !known && k < b->n_layers; k++)
+            known = strncmp(b->layers[k].name, name, n) == 0 && !b->layers[k].name[n];
+        if (!known)
+            rc = add_layer(b, name, n, err);
+    }
+    if (!rc && b->n_layers > 0)
+        qsort(b->layers, b->n_layers, sizeof *b->layers, by_number);
+    if (!rc)
+        rc = add_layer(b, "other", 5, err);
+    if (!rc)
+        rc = add_layer(b, "all", 3, err);
+    free(b->sums);
+    b->sums = rc ? NULL : calloc(b->n_layers, sizeof *b->sums);
+    if (!rc && !b->sums)
+        rc = error_set(err, -ENOMEM, "out of memory");
+    for (size_t i = 0; !rc && i < b->n_layers; i++)
+        b->sums[i].layer = &b->layers[i];
+    return rc;
+}
+
+static void add(struct sums *sums, const float *exact, const float *approximate, size_t n)
+{
+    sums->layer->n += n;
+    for (size_t i = 0; i < n; i++) {
+        sums->product += (double)exact[i] * (double)approximate[i];
+        sums->square += (double)approximate[i] * (double)approximate[i];
+        sums->exact_square += (double)exact[i] * (double)exact[i];
+    }
+}
+
+static int compare_tensor(const struct bias *b, const struct safetensors_entry *exact,
+                          const struct safetensors_entry *approximate, struct error *err)
+{
+    float left[CHUNK], right[CHUNK];
+    int rc = 0;
+
+    if (!approximate || approximate->n != exact->n)
+        return error_set(err, -EINVAL, "%.100s is of another size without --approximate", exact->name);
+    for (uint64_t done = 0, n; !rc && done < exact->n; done += n) {
+        n = exact->n - done < CHUNK ? exact->n - done : CHUNK;
+        rc = safetensors_read(left, exact, done, n, err);
+        if (!rc)
+            rc = safetensors_read(right, approximate, done, n, err);
+        if (rc)
+            break;
+        add(find_sums(b, gradient_of(exact)), left, right, n);
+        add(&b->sums[b->n_layers - 1], left, right, n);
+    }
+    return rc;
+}
+
+static void finish(const struct bias *b)
+{
+    for (struct sums *sums = b->sums; sums < b->sums + b->n_layers; sums++) {
+        sums->layer->norm = sqrt(sums->square), sums->layer->exact = sqrt(sums->exact_square);
+        sums->layer->cosine =
+            sums->square > 0 && sums->exact_square > 0 ? sums->product / (sums->layer->norm * sums->layer->exact) : NAN;
+    }
+}
+
+static int compare(struct bias *b, int exact_fd, int approximate_fd, struct error *err)
+{
+    struct safetensors exact = {0}, approximate = {0};
+    int rc = safetensors_open(&exact, exact_fd, err);
+
+    if (!rc)
+        rc = safetensors_open(&approximate, approximate_fd, err);
+    if (!rc)
+        rc = list_layers(b, &exact, err);
+    for (size_t i = 0; !rc && i < exact.n_entries; i++)
+        if (gradient_of(&exact.entries[i]))
+            rc = compare_tensor(b, &exact.entries[i], safetensors_find(&approximate, exact.entries[i].name), err);
+    if (!rc)
+        finish(b);
+    safetensors_close(&exact);
+    safetensors_close(&approximate);
+    return rc;
+}
+
+/* ---- a checkpoint ---- */
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    remove(path);
+    return 0;
+}
+
+static int make_scratch(struct bias *b, const char *directory, struct error *err)
+{
+    if (snprintf(b->scratch, sizeof b->scratch, "%s/.bias-XXXXXX", directory) >= (int)sizeof b->scratch)
+        return error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
+    if (mkdtemp(b->scratch))
+        return 0;
+    error_set(err, -errno, "%s: %s", directory, strerror(errno));
+    b->scratch[0] = 0;
+    return -errno;
+}
+
+static int check_options(const struct bias *b, struct error *err)
+{
+    const struct eps_train_options *o = &b->record.options;
+
+    if (!o->approximate)
+        return error_set(err, -EINVAL, "%s: its run has exact gradients (no --approximate), so there is no bias",
+                         b->path);
+    if (!isnan(o->dpo_beta))
+        return error_set(err, -EINVAL, "%s: its run learns preferences, beside weights that are not in its checkpoints",
+                         b->path);
+    for (size_t i = 0; i < o->n_data; i++)
+        if (strcmp(o->data[i], CLIENT_DATA_INPUT) == 0)
+            return error_set(err, -EINVAL, "%s: the data of its run came from standard input", b->path);
+    return 0;
+}
+
+static int read_checkpoint(struct bias *b, struct error *err)
+{
+    const int fd = open(b->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc =
+        fd < 0 ? error_set(err, -errno, "%s: %s", b->path, strerror(errno)) : checkpoint_read(&b->checkpoint, fd, err);
+
+    if (!rc)
+        rc = client_record_read(&b->record, b->checkpoint.options, err);
+    if (rc && fd >= 0)
+        error_prefix(err, b->path);
+    if (fd >= 0)
+        close(fd);
+    return rc ? rc : check_options(b, err);
+}
+
+static int measure(struct bias *b, struct error *err)
+{
+    const char *form = b->record.options.approximate;
+    int exact_fd = -1, approximate_fd = -1;
+    int rc = make_gradient(b, &exact_fd, "exact", NULL, err);
+
+    if (!rc)
+        rc = make_gradient(b, &approximate_fd, "approximate", form, err);
+    if (!rc)
+        rc = compare(b, exact_fd, approximate_fd, err);
+    if (exact_fd >= 0)
+        close(exact_fd);
+    if (approximate_fd >= 0)
+        close(approximate_fd);
+    return rc;
+}
+
+/* Tells of the checkpoint at b->path; `directory` holds its runs. */
+static int tell_checkpoint(struct bias *b, const char *directory, struct error *err)
+{
+    int rc = read_checkpoint(b, err);
+
+    if (!rc)
+        rc = make_scratch(b, directory, err);
+    if (!rc)
+        rc = measure(b, err);
+    if (!rc && b->events && b->events->on_bias) {
+        const struct eps_bias bias = {b->checkpoint.step, b->record.options.approximate, b->layers, b->n_layers};
+        b->events->on_bias(b->user, &bias);
+    }
+    if (b->scratch[0])
+        nftw(b->scratch, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    b->scratch[0] = 0;
+    client_record_free(&b->record);
+    checkpoint_free(&b->checkpoint);
+    return rc;
+}
+
+static int tell_run(struct bias *b, const char *directory, struct error *err)
+{
+    struct client_checkpoints found = {0};
+    const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = fd < 0 ? error_set(err, -errno, "%s: %s", directory, strerror(errno))
+                    : client_checkpoints_list(&found, fd, err);
+
+    if (!rc && found.n == 0)
+        rc = error_set(err, -ENOENT, "%s holds no checkpoint: name a step-N, or the directory of a run", directory);
+    for (size_t i = 0; !rc && i < found.n; i++) {
+        if (snprintf(b->path, sizeof b->path, "%s/step-%" PRIu64, directory, found.steps[i]) >= (int)sizeof b->path)
+            rc = error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
+        else
+            rc = tell_checkpoint(b, directory, err);
+    }
+    client_checkpoints_free(&found);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int eps_bias(const struct eps_bias_options *options, const struct eps_bias_events *events, void *user,
+             struct eps_error *error)
+{
+    struct bias b = {.options = options, .events = events, .user = user};
+    char training[PATH_MAX];
+    struct error err = {""};
+    int rc;
+
+    assert(options->run);
+    if (snprintf(training, sizeof training, "%s/" CHECKPOINT_TRAINING, options->run) >= (int)sizeof training)
+        rc = error_set(&err, -ENAMETOOLONG, "%.200s: name too long", options->run);
+    else if (access(training, F_OK) == 0) {
+        snprintf(b.path, sizeof b.path, "%s", options->run);
+        snprintf(training, sizeof training, "%s/..", options->run);
+        rc = tell_checkpoint(&b, training, &err);
+    } else {
+        rc = tell_run(&b, options->run, &err);
+    }
+    free(b.layers);
+    free(b.sums);
+    return client_report(error, &err, rc);
+}

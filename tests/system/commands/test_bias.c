@@ -1,0 +1,174 @@
+/* eps report --bias: its figures against gradients that weights give away, in runs whose update is a function of the gradient
+ * alone; what it leaves behind, and what it refuses. */
+#include "proto/model/safetensors.h"
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TRAIN "eps train --data data.txt --batch 4 --seq 24 --device cpu "
+
+static void setup(void)
+{
+    processes_setup();
+    processes_text("data.txt", 20000);
+    processes_config_with("config.json", 12, 4, 32, 32, "\"resid_pdrop\": 0.1");
+    expect(TRAIN "--model config.json --steps 1 --lr 0.01 --out first && eps export --model first/latest --out base",
+           0);
+}
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
+
+/* Of one step: weights before and after it. */
+struct step {
+    int fds[2];
+    struct safetensors files[2];
+};
+
+static void open_step(struct step *step, const char *run, const char *file)
+{
+    for (int i = 0; i < 2; i++) {
+        step->fds[i] = open(processes_path(print("%s/step-%d/%s", run, i + 1, file)), O_RDONLY | O_CLOEXEC);
+        ck_assert_int_ge(step->fds[i], 0);
+        ck_assert_int_eq(safetensors_open(&step->files[i], step->fds[i], NULL), 0);
+    }
+}
+
+static void close_step(struct step *step)
+{
+    for (int i = 0; i < 2; i++) {
+        safetensors_close(&step->files[i]);
+        close(step->fds[i]);
+    }
+}
+
+enum { RATE = 10 };
+
+/* By hand: with betas of 0 and an epsilon of 1 the update is RATE * g / (|g| + 1). Owned. */
+static double *gradient_of(const struct step *step, size_t tensor)
+{
+    const struct safetensors_entry *from = &step->files[0].entries[tensor], *to = &step->files[1].entries[tensor];
+    float *const before = malloc(from->n * sizeof *before), *const after = malloc(from->n * sizeof *after);
+    double *const gradient = malloc(from->n * sizeof *gradient);
+
+    ck_assert(before && after && gradient);
+    ck_assert_str_eq(from->name, to->name);
+    ck_assert_int_eq(safetensors_read(before, from, 0, from->n, NULL), 0);
+    ck_assert_int_eq(safetensors_read(after, to, 0, to->n, NULL), 0);
+    for (uint64_t i = 0; i < from->n; i++) {
+        const double update = ((double)before[i] - (double)after[i]) / RATE;
+        gradient[i] = update / (1 - fabs(update));
+    }
+    free(before);
+    free(after);
+    return gradient;
+}
+
+/* The JSON's figures for a layer are those of the tensors whose names begin with its name, or of all. */
+static void check_layer(json_t *layer, const struct step *approximate, const struct step *exact)
+{
+    const char *name = json_string_value(json_object_get(layer, "layer"));
+    const bool all = strcmp(name, "all") == 0;
+    double product = 0, square = 0, exact_square = 0, n = 0;
+
+    for (size_t t = 0; t < exact->files[0].n_entries; t++) {
+        const char *tensor = strstr(exact->files[0].entries[t].name, "transformer."); /* moments lack PEFT's prefix */
+        if (!all && (!tensor || strncmp(tensor, name, strlen(name)) != 0 || tensor[strlen(name)] != '.'))
+            continue;
+        double *const a = gradient_of(approximate, t), *const e = gradient_of(exact, t);
+        n += (double)exact->files[0].entries[t].n;
+        for (uint64_t i = 0; i < exact->files[0].entries[t].n; i++)
+            product += a[i] * e[i], square += a[i] * a[i], exact_square += e[i] * e[i];
+        free(a);
+        free(e);
+    }
+    ck_assert_double_eq(json_number_at(layer, "elements"), n);
+    /* Weights around 1 hold updates to 6e-8, and gradients are 1e-3 of a layer's norm and more. */
+    ck_assert_double_eq_tol(json_number_at(layer, "norm"), sqrt(square), 1e-4 * sqrt(square));
+    ck_assert_double_eq_tol(json_number_at(layer, "exact_norm"), sqrt(exact_square), 1e-4 * sqrt(exact_square));
+    ck_assert_double_eq_tol(json_number_at(layer, "cosine"), product / sqrt(square * exact_square), 1e-4);
+    ck_assert_double_lt(json_number_at(layer, "cosine"), 0.9999);
+}
+
+/* Two runs, of approximate and of exact gradients, whose first step leaves the weights as they are: from there, one step
+ * with a rate. The figures of the first checkpoint are those of that step. Blocks follow each other by number. */
+TEST_EACH(cosine_and_norms_are_those_of_the_updates, 3)
+{
+    static const struct {
+        const char *run, *form, *file;
+    } runs[] = {
+        {"--model config.json", "wta=0.3", "model.safetensors"},
+        {"--model config.json --parts 2 --moments bf16", "coded=4", "model.safetensors"},
+        {"--model base --lora rank=3", "wta=0.3,coded=4", "adapter_model.safetensors"},
+    };
+    static const char still[] = "--schedule constant --warmup 0 --weight-decay 0 --betas 0,0 --epsilon 1 --lr 1e-12 "
+                                "--save-every 1 --keep 0";
+    struct step approximate, exact;
+
+    for (int i = 0; i < 2; i++)
+        expect(print(TRAIN "%s %s %s%s --steps 1 --out run-%d-%d && eps train --resume run-%d-%d --steps 2 --change "
+                           "lr,min-lr --lr %d --min-lr %d",
+                     runs[_i].run, still, i ? "" : "--approximate ", i ? "" : runs[_i].form, _i, i, _i, i, RATE, RATE),
+               0);
+    open_step(&approximate, print("run-%d-0", _i), runs[_i].file);
+    open_step(&exact, print("run-%d-1", _i), runs[_i].file);
+    json_t *bias = expect_json(print("eps report run-%d-0/step-1 --bias --json", _i), 0),
+           *layers = json_object_get(bias, "layers"), *layer;
+    size_t k;
+    ck_assert_double_eq(json_number_at(bias, "step"), 1);
+    ck_assert_str_eq(json_string_value(json_object_get(bias, "approximate")), runs[_i].form);
+    json_array_foreach(layers, k, layer)
+    {
+        const char *name = json_string_value(json_object_get(layer, "layer"));
+        if (k < 12)
+            ck_assert_str_eq(name, print("transformer.h.%zu", k));
+        if (strcmp(name, "other") != 0)
+            check_layer(layer, &approximate, &exact);
+    }
+    ck_assert_uint_eq(k, strstr(runs[_i].run, "--lora") ? 13 : 14);
+    json_decref(bias);
+    close_step(&approximate);
+    close_step(&exact);
+}
+
+/* Every checkpoint is measured, the oldest first; the run's directory is as it was, and the run goes on from it as if nobody
+ * had looked. What is not sampled is exact: outside of blocks the gradients agree in every digit that is printed. */
+TEST(a_run_is_only_read)
+{
+    const char *train = TRAIN "--model config.json --approximate wta=0.3 --save-every 2 --keep 0 --steps";
+
+    expect(
+        print("%s 4 --out read && ls -A read >before && cp -r read looked && eps report looked --bias >said && ls -A "
+              "looked | cmp - before",
+              train),
+        0);
+    expect("grep -c '^step [24], wta=0.3$' said", 0, "2\n");
+    expect("grep '^other' said | sort -u", 0, "other             1.0000  1.0000\n");
+    expect("eps train --resume looked --steps 6 && eps train --resume read --steps 6", 0);
+    expect("cmp looked/step-6/model.safetensors read/step-6/model.safetensors", 0);
+    expect("cmp looked/step-6/optimizer.safetensors read/step-6/optimizer.safetensors", 0);
+    expect("eps report looked --bias --device-mem 1KiB", 1, "of device memory");
+    expect("! ls -A looked | grep bias", 0);
+}
+
+TEST(what_has_no_bias_or_cannot_tell_is_refused)
+{
+    expect(TRAIN "--model config.json --steps 1 --out exact", 0);
+    expect("eps train --data - --batch 4 --seq 24 --model config.json --steps 1 --approximate coded=8 --out piped "
+           "<data.txt",
+           0);
+    expect_sentence("eps report exact --bias", 1, "exact/step-1: its run has exact gradients", "--approximate");
+    expect_sentence("eps report piped --bias", 1, "piped/step-1: the data", "standard input");
+    expect_sentence("mkdir -p empty && eps report empty --bias", 1, "empty holds no checkpoint", "step-N");
+    expect_sentence("eps report nowhere --bias", 1, "nowhere", "No such file");
+    expect_sentence("eps report exact piped --bias", 2, "--bias is of one run", "name one");
+    expect_sentence("eps report exact --bias --out a.svg", 2, "--out is a picture", "only one");
+    expect_sentence("eps report exact --json", 2, "--json", "go with --bias");
+}

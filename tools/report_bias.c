@@ -1,0 +1,95 @@
+#include "tools/report_bias.h"
+
+#include "tools/commands.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A ratio or a cosine, which may be unknown. */
+static const char *number_text(char out[16], double value)
+{
+    snprintf(out, 16, isnan(value) ? "-" : "%.4f", value);
+    return out;
+}
+
+static double ratio_of(const struct eps_bias_layer *layer)
+{
+    return layer->exact > 0 ? layer->norm / layer->exact : NAN;
+}
+
+static void print_bias(const struct eps_bias *bias)
+{
+    char cosine[16], ratio[16];
+    size_t width = 5;
+
+    for (size_t i = 0; i < bias->n_layers; i++)
+        width = strlen(bias->layers[i].name) > width ? strlen(bias->layers[i].name) : width;
+    printf("step %" PRIu64 ", %s\n%-*s  cosine  norm, of the exact gradient's\n", bias->step, bias->approximate,
+           (int)width, "layer");
+    for (const struct eps_bias_layer *layer = bias->layers; layer < bias->layers + bias->n_layers; layer++)
+        if (layer->n > 0)
+            printf("%-*s  %-6s  %s\n", (int)width, layer->name, number_text(cosine, layer->cosine),
+                   number_text(ratio, ratio_of(layer)));
+}
+
+static json_t *known(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static void print_json(const struct eps_bias *bias)
+{
+    json_t *layers = json_array();
+
+    for (const struct eps_bias_layer *layer = bias->layers; layer < bias->layers + bias->n_layers; layer++)
+        if (layer->n > 0)
+            json_array_append_new(layers, json_pack("{s:s, s:I, s:o, s:o, s:o}", "layer", layer->name, "elements",
+                                                    (json_int_t)layer->n, "cosine", known(layer->cosine), "norm",
+                                                    known(layer->norm), "exact_norm", known(layer->exact)));
+    json_t *object = json_pack("{s:I, s:s, s:o}", "step", (json_int_t)bias->step, "approximate", bias->approximate,
+                               "layers", layers);
+    json_dumpf(object, stdout, 0);
+    putchar('\n');
+    json_decref(object);
+}
+
+struct printing {
+    struct stopping stopping;
+    bool json, begun;
+};
+
+static int should_stop(void *user)
+{
+    struct printing *printing = user;
+    return stopping_observer(&printing->stopping);
+}
+
+static void on_bias(void *user, const struct eps_bias *bias)
+{
+    struct printing *printing = user;
+
+    if (printing->json) {
+        print_json(bias);
+    } else {
+        if (printing->begun)
+            putchar('\n');
+        print_bias(bias);
+    }
+    printing->begun = true;
+    fflush(stdout);
+}
+
+int report_bias(const struct command *command, const struct eps_bias_options *options, bool json)
+{
+    const struct eps_bias_events events = {.on_bias = on_bias, .should_stop = should_stop};
+    struct printing printing = {.json = json};
+    struct eps_error error;
+
+    stopping_init(&printing.stopping);
+    const int rc = eps_bias(options, &events, &printing, &error);
+    return rc ? stopping_status(&printing.stopping, arguments_fail(command, rc, error.text)) : 0;
+}
