@@ -2,8 +2,9 @@
  *
  * Where the gradient of a matrix is due, both operands of its product are there, so the scores are exact: nothing is
  * remembered from earlier steps. They are a linear map's input and the gradient of its result; of an adapter's A, the input
- * and the gradient of A's result, while B's gradient, of the other product, is exact (Liu et al. sample lora_A alone, too). The rows of each row of the minibatch are chosen by themselves, so
- * no microbatch, share or worker changes a bit. Gradients of inputs, biases and all else stay exact. */
+ * and the gradient of A's result, while B's gradient, of the other product, is exact (Liu et al. sample lora_A alone, too).
+ * The rows of each row of the minibatch are chosen by themselves, so no microbatch, share or worker changes a bit. Gradients
+ * of inputs, biases and all else stay exact. */
 #ifndef PROTO_OPERATION_SAMPLING_H
 #define PROTO_OPERATION_SAMPLING_H
 
