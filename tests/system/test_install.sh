@@ -16,7 +16,7 @@ fail() {
 cmake --install "$build" --prefix "$work/first" >"$work/log" || fail "$(cat "$work/log")"
 mv "$work/first" "$work/moved"
 cd "$work/moved"
-for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h include/eps_data.h include/eps_options.h include/eps_plan.h share/man/man1/eps.1 share/man/man1/epsd.1 \
+for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h include/eps_data.h include/eps_options.h include/eps_plan.h include/eps_texts.h share/man/man1/eps.1 share/man/man1/epsd.1 \
     share/man/man1/eps-worker.1 share/bash-completion/completions/eps \
     share/zsh/vendor-completions/_eps share/fish/vendor_completions.d/eps.fish share/doc/eps/README.md \
     share/doc/eps/copyright share/doc/eps/examples/example_train.c lib/systemd/system/epsd.service \
