@@ -70,6 +70,7 @@ TEST(a_prompt_is_given_or_found)
         "eps train --model bare/config.json --data sums.jsonl --batch 4 --steps 2 --dpo-beta 0.5 --dpo-smoothing 0.1 "
         "--approximate coded=8 --out texts " MACHINE,
         0, "rows         40 preferences");
+    expect(TRAIN "--steps 1 --approximate any --out any", 0, "any chose ");
     expect_sentence("eps report texts --bias", 1, "texts/step-1: its run learns preferences");
 }
 
