@@ -40,14 +40,15 @@ struct sampling_operands sampling_choose(const struct operation_run *r, const st
 {
     const size_t k = sampling_count(&r->sampling, of->n_tokens), n = all->n_rows, n_chosen = of->n_rows * k;
     const size_t in = of->x_columns, out = of->dy_columns;
+
+    if (k == of->n_tokens)
+        return *all;
     const struct places at = lay_out(of, k, r->type);
     char *const base = scratch;
     float *const scores = (float *)(void *)(base + at.scores), *const weights = (float *)(void *)(base + at.weights);
     uint32_t *const chosen = (uint32_t *)(void *)(base + at.chosen);
     void *const x = base + at.x, *const dy = base + at.dy;
 
-    if (k == of->n_tokens)
-        return *all;
     r->ops->row_norms(r->dev, &(struct device_row_norms){n, in, in, all->x, scores, false});
     r->ops->row_norms(r->dev, &(struct device_row_norms){n, out, out, all->dy, scores, true});
     r->ops->choose_rows(r->dev,
