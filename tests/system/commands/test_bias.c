@@ -14,6 +14,33 @@
 
 #define TRAIN "eps train --data data.txt --batch 4 --seq 24 --device cpu "
 
+static const char bert[] = "{\"model_type\": \"bert\", \"vocab_size\": 330, \"hidden_size\": 48, "
+                           "\"num_hidden_layers\": 2, \"num_attention_heads\": 3, \"intermediate_size\": 96, "
+                           "\"max_position_embeddings\": 32}",
+                  t5[] = "{\"model_type\": \"t5\", \"d_model\": 24, \"d_kv\": 6, \"d_ff\": 32, \"num_layers\": 2, "
+                         "\"num_heads\": 4, \"vocab_size\": 180, \"decoder_start_token_id\": 0, \"pad_token_id\": 0, "
+                         "\"eos_token_id\": 1}";
+
+/* Rows of several kinds, and a model for each. */
+static void put_kinds(void)
+{
+    uint16_t ids[2000];
+
+    for (size_t i = 0; i < COUNT(ids); i++)
+        ids[i] = (uint16_t)processes_token(i);
+    processes_write("ids.bin", ids, sizeof ids);
+    expect("mkdir bert t5 chat && cp " TESTS_DIR "/fixtures/tokenizers/bert.json bert/tokenizer.json && cp " TESTS_DIR
+           "/fixtures/tokenizers/t5.json t5/tokenizer.json && cp " TESTS_DIR "/fixtures/bytes/tokenizer.json chat",
+           0);
+    processes_put_text("bert/config.json", bert);
+    processes_put_text("t5/config.json", t5);
+    processes_config("chat/config.json", 2, 2, 16, 96);
+    expect("for i in $(seq 60); do printf '{\"prompt\": \"%s+1=\", \"completion\": \"%s\"}\\n' $i $((i + 1)); done "
+           ">pairs.jsonl; (printf 'label\\ttext\\n'; for i in $(seq 60); do printf '%s\\tnumber %s\\n' $((i % 3)) $i; "
+           "done) >classes.tsv",
+           0);
+}
+
 static void setup(void)
 {
     processes_setup();
@@ -21,6 +48,7 @@ static void setup(void)
     processes_config_with("config.json", 12, 4, 32, 32, "\"resid_pdrop\": 0.1");
     expect(TRAIN "--model config.json --steps 1 --lr 0.01 --out first && eps export --model first/latest --out base",
            0);
+    put_kinds();
 }
 
 SUITE_TIMEOUT(120)
@@ -171,4 +199,24 @@ TEST(what_has_no_bias_or_cannot_tell_is_refused)
     expect_sentence("eps report exact piped --bias", 2, "--bias is of one run", "name one");
     expect_sentence("eps report exact --bias --out a.svg", 2, "--out is a picture", "only one");
     expect_sentence("eps report exact --json", 2, "--json", "go with --bias");
+}
+
+/* Of a task, of masked tokens, of conversations in shared rows, and of sources and their targets: the form is chosen, and each
+ * one's gradients are compared. */
+TEST_EACH(rows_of_any_kind_have_a_form_and_a_bias, 4)
+{
+    static const struct {
+        const char *run, *blocks;
+    } kinds[] = {
+        {"--model bert/config.json --task classify --data classes.tsv", "^bert.encoder.layer.[01] "},
+        {"--model bert/config.json --data ids.bin --mask-fraction 0.3 --seq 24", "^bert.encoder.layer.[01] "},
+        {"--model chat/config.json --data pairs.jsonl --pack --seq 48", "^transformer.h.[01] "},
+        {"--model t5/config.json --data pairs.jsonl", "^[de][en]coder.block.[01] "},
+    };
+    const char *train = print("eps train %s --batch 4 --steps 1 --device cpu", kinds[_i].run);
+
+    expect(print("%s --approximate any --out chosen-%d", train, _i), 0, "any chose ");
+    expect(print("%s --approximate wta=0.3,coded=4 --out form-%d && eps report form-%d/step-1 --bias | grep -c '%s'",
+                 train, _i, _i, kinds[_i].blocks),
+           0, _i == 3 ? "4\n" : "2\n");
 }
