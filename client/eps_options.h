@@ -74,6 +74,7 @@ struct eps_train_options {
     enum eps_optimizer_kind optimizer;
     double clip_norm, clip_update;  /* unset: no clipping */
     double dpo_beta, dpo_smoothing; /* of preferences; must be unset for other data */
+    double drop_layers;             /* unset: 0 */
     double label_smoothing;         /* not of numbers or preferences; held-out losses are without it */
     const char *freeze;             /* globs on tensor names, "wte.weight,h.*.attn.*" */
     enum eps_base base;             /* form of frozen weights; full: that of precision */

@@ -93,6 +93,8 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
         fprintf(out, "adapters     %s%s%s\n", o->lora, o->base > EPS_BASE_FULL ? ", the base" : "", text_base(o->base));
     if (o->freeze)
         fprintf(out, "frozen       %s%s\n", o->freeze, text_base(o->base));
+    if (o->drop_layers > 0)
+        fprintf(out, "dropped      blocks, each with probability %g in each step\n", o->drop_layers);
     fprintf(out, "data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
             o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
     if (!isnan(o->mask_fraction))

@@ -51,7 +51,16 @@ int client_options_model(struct model *out, const struct model_config *config, c
         model_compress(out, allowed.kept_bits);
     if (!rc)
         rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
+    if (!rc && model_drop_prepare(out, client_options_drop(o), err)) {
+        error_prefix(err, "--drop-layers");
+        rc = -EDOM;
+    }
     return rc;
+}
+
+double client_options_drop(const struct eps_train_options *o)
+{
+    return isnan(o->drop_layers) ? 0 : o->drop_layers;
 }
 
 struct plan_goal client_options_goal(const struct eps_train_options *o)
@@ -69,6 +78,7 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .preference = {.beta = isnan(o->dpo_beta) ? 0 : o->dpo_beta,
                                              .smoothing = isnan(o->dpo_smoothing) ? 0 : o->dpo_smoothing},
                               .packs = o->pack,
+                              .drop_layers = client_options_drop(o),
                               .smoothing = isnan(o->label_smoothing) ? 0 : o->label_smoothing,
                               .kept_bits = allowed.kept_bits,
                               .sampling = allowed.sampling,

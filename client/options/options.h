@@ -121,6 +121,9 @@ struct client_approximation {
 
 int client_options_approximate(struct client_approximation *out, const char *text, struct error *err);
 
+/* The probability with which a step drops a block. */
+double client_options_drop(const struct eps_train_options *options);
+
 /* The goal of a run with these resolved options. */
 struct plan_goal client_options_goal(const struct eps_train_options *options);
 

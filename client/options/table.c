@@ -150,8 +150,9 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_TEXT,
      .offset = AT(change),
      .train = "with --resume: these options take their new values, as in --change lr,batch --lr 1e-4 --batch 32. NAME "
-              "is batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm or clip-update. The optimizer's moments "
-              "are kept, the data continue with the next sequence, and checkpoints record the change"},
+              "is batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm, clip-update or drop-layers. The "
+              "optimizer's moments are kept, the data continue with the next sequence, and checkpoints record the "
+              "change"},
     {.name = "--grow",
      .value = "N",
      .kind = EPS_OPTION_TEXT,
@@ -318,6 +319,18 @@ static const struct eps_option rows[] = {
      .resume = EPS_RESUME_CHANGES,
      .train = "clip each tensor's update to this root mean square, before the learning rate (Adafactor's clipping); a "
               "tensor split into units is clipped unit by unit. Takes no memory"},
+    {.name = "--drop-layers",
+     .value = "P",
+     .kind = EPS_OPTION_REAL,
+     .offset = AT(drop_layers),
+     .key = 47,
+     .stored = EPS_STORED_NULL,
+     .resume = EPS_RESUME_CHANGES,
+     .train =
+         "stochastic depth: each step leaves out each block with probability P, drawn by --seed, step and block. A "
+         "block left out is not computed, updated or decayed; the others add their residual branches times 1/(1-P). "
+         "Held-out losses are of all blocks. Default 0",
+     .plan = "plan for steps that leave out blocks, as in eps train"},
     {.name = "--freeze",
      .value = "PATTERN...",
      .kind = EPS_OPTION_PATTERNS,

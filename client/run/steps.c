@@ -330,7 +330,7 @@ static int open_step(struct client_steps *s, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
     const struct client_minibatch *minibatch = &s->prepared[s->opened % 2];
-    const struct message m = {
+    struct message m = {
         .kind = MESSAGE_OPEN_STEP,
         .open_step = {.step = s->opened,
                       .buffer = s->opened % 2,
@@ -340,6 +340,7 @@ static int open_step(struct client_steps *s, struct error *err)
                       .lr = client_options_lr(o, s->opened)},
     };
 
+    model_drop_draw(&m.open_step.drop, s->run->model.config.n_layers, client_options_drop(o), o->seed, s->opened);
     if (minibatch->n_labels == 0)
         return error_set(err, -EINVAL,
                          "step %" PRIu64 ": all tokens of its %u rows are special, so none can be masked: leave such "

@@ -286,6 +286,7 @@ static void on_share(struct compute *c, const struct message *m)
         .n_parts = m->share.n,
         .parts = parts,
         .rows = rows_of(c, m->share.buffer, m->share.n_tokens),
+        .drop = &m->share.drop,
     };
 
     for (uint32_t i = 0; i < m->share.n; i++) {

@@ -22,9 +22,10 @@ static int allocate(struct device_worker *w, struct error *err)
 {
     w->tables = calloc(w->model.layers[0].n_visits, sizeof *w->tables);
     w->chunks = calloc(plan_head(&w->model)->n_visits, sizeof *w->chunks);
+    w->contributing = calloc(w->model.n_trained_visits, sizeof *w->contributing);
     if (w->plan.choice.host_stash)
         w->stashed = calloc(w->plan.setting.share_rows, sizeof *w->stashed);
-    return w->tables && w->chunks && (w->stashed || !w->plan.choice.host_stash)
+    return w->tables && w->chunks && w->contributing && (w->stashed || !w->plan.choice.host_stash)
                ? 0
                : error_set(err, -ENOMEM, "out of memory");
 }
@@ -75,6 +76,8 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
     if (rc == 0)
         model_compress(&worker->model, setting->goal.kept_bits);
     if (rc == 0)
+        rc = model_drop_prepare(&worker->model, setting->goal.drop_layers, err);
+    if (rc == 0)
         rc = plan_check(&worker->model, setting, err);
     if (rc == 0)
         rc = plan_check_choice(&worker->model, setting, &options->choice, err);
@@ -117,6 +120,7 @@ void device_worker_free(struct device_worker *worker)
     }
     free(worker->tables);
     free(worker->chunks);
+    free(worker->contributing);
     free(worker->stashed);
     model_free(&worker->model);
     *worker = (struct device_worker){0};

@@ -84,6 +84,8 @@ static int size_up(struct job *job, struct error *err)
     if (!rc)
         model_compress(&job->model, job_goal(job)->kept_bits);
     if (!rc)
+        rc = model_drop_prepare(&job->model, job_goal(job)->drop_layers, err);
+    if (!rc)
         rc = job_plan(job, err);
     if (rc)
         return rc;

@@ -68,6 +68,8 @@ static int divide_among_hosts(struct job *job, struct error *err)
             "the daemon has %u hosts, and each computes at least one part of a step: choose --parts %u, or "
             "more",
             (unsigned)n, (unsigned)n);
+    if (job_goal(job)->drop_layers > 0)
+        return error_set(err, -EINVAL, "on several hosts no layers are dropped: leave out --drop-layers");
     if (job->request.job.files || job->files)
         return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
     job->first_part = (uint32_t)(n_parts * host / n);

@@ -17,13 +17,20 @@ double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds)
     return fence->n_units && ++fence->n_given[unit] == n_folds ? &fence->squares[unit] : NULL;
 }
 
-/* Unit by unit, in order: on several hosts, too. */
+void fence_note_squares(struct fence *fence, uint32_t unit, double squares)
+{
+    fence->squares[unit] = squares;
+    fence->n_given[unit] = 1;
+}
+
+/* Unit by unit, in order: on several hosts, too. Of a unit without folds, which the step drops, an earlier step's squares
+ * may be there. */
 double fence_norm(const struct fence *fence)
 {
     double sum = 0;
 
     for (uint32_t u = 0; u < fence->n_units; u++)
-        sum += fence->squares[u];
+        sum += fence->n_given[u] ? fence->squares[u] : 0;
     return sqrt(sum);
 }
 

@@ -24,7 +24,9 @@ void fence_begin(struct fence *fence);
 /* Notes that a fold was given to the optimizer thread. Returns where the unit's sum of squares goes if this is the last
  * of its n_folds, else NULL. */
 double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds);
-/* The norm by all units' sums of squares, which are known: all folds are done. */
+/* Another host has folded all of the unit. */
+void fence_note_squares(struct fence *fence, uint32_t unit, double squares);
+/* The norm by the sums of squares of all units that the step updates, which are known: all folds are done. */
 double fence_norm(const struct fence *fence);
 /* The step counts, and its gradient has this norm. Returns the factor that scales it down to clip_norm at most (0: no
  * clipping), as PyTorch's clip_grad_norm_ does. */

@@ -156,7 +156,7 @@ static void on_squares(struct sharded *s, uint32_t from, const struct host_messa
     if (message->unit >= s->steps->fence.n_units || s->owner[message->unit] != from)
         job_end(s->job, -EPROTO, "host %u tells of a gradient that cannot be", from);
     else
-        s->steps->fence.squares[message->unit] = message->x;
+        fence_note_squares(&s->steps->fence, message->unit, message->x);
 }
 
 /* The step is folded as far as this host is concerned: its parts everywhere, its units of all parts. */

@@ -43,7 +43,7 @@ int steps_init(struct steps *steps, struct error *err)
                             .fence.n_units = job_is_fenced(job) ? n_units : 0,
                             .fence.norm = NAN};
     steps->slices = job_take_table(job, job->model.n_visits, sizeof *steps->slices);
-    steps->frozen = job_take_table(job, job->model.n_frozen_units + 1, sizeof *steps->frozen);
+    steps->frozen = job_take_table(job, plan_host_frozen(&job->model, job_goal(job)), sizeof *steps->frozen);
     steps->fence.squares = job_take_table(job, n_units, sizeof *steps->fence.squares);
     steps->fence.n_given = job_take_table(job, n_units, sizeof *steps->fence.n_given);
     if (!steps->slices || !steps->frozen || !steps->fence.squares || !steps->fence.n_given)
@@ -97,6 +97,7 @@ static void send_share(const struct job *job, struct peer *worker, const struct 
     m.share.n_valid = open->open_step.n_valid;
     m.share.n_tokens = open->open_step.n_tokens;
     m.share.n = n;
+    m.share.drop = open->open_step.drop;
     for (uint32_t i = 0; i < n; i++) {
         m.share.parts[i].part = job->first_part + parts[i].part;
         m.share.parts[i].attempt = parts[i].attempt;
@@ -377,6 +378,24 @@ void steps_clear(struct steps *steps)
     fence_begin(&steps->fence);
 }
 
+/* Adds the units of the blocks that the step drops to the frozen ones, which the model has anyway: for the relay both only
+ * advance. Finds the lowest visit that contributes. Returns the number of units. */
+static uint32_t leave_out(struct steps *steps, const struct model_drop *drop)
+{
+    const struct model *model = &steps->job->model;
+    uint32_t n = model->n_frozen_units, lowest = 0;
+
+    for (uint32_t i = model->n_trained_visits; i-- > 0;) {
+        const uint32_t visit = model->trained_visits[i];
+        if (model_drop_has(drop, model, visit))
+            steps->frozen[n++] = model->visits[visit];
+        else
+            lowest = visit;
+    }
+    steps->lowest_visit = lowest;
+    return n;
+}
+
 static void begin_step(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
@@ -390,7 +409,7 @@ static void begin_step(struct steps *steps, const struct message *m)
         .n_slices = steps->slices,
         .n_visits = job->model.n_visits,
         .frozen = steps->frozen,
-        .n_frozen = job->model.n_frozen_units,
+        .n_frozen = leave_out(steps, &m->open_step.drop),
         .owners = owners,
         .n_owners = n_parts,
     };
@@ -432,12 +451,20 @@ static void begin_ahead(struct steps *steps, const struct message *m)
     }
 }
 
-bool steps_begin_ahead(struct steps *steps)
+/* A step that drops blocks, of which nobody waits for weights, may not be ahead of its turn: its losses could come before
+ * the step before is done. */
+static bool is_due(const struct steps *steps)
 {
     const struct job *job = steps->job;
+    const struct model_drop *drop = &steps->ahead.open_step.drop;
 
-    if (!steps->has_ahead || !job_has_room(job) ||
-        !(job->state == JOB_RESTING || (job->state == JOB_STEPPING && steps->covered)))
+    return job->state == JOB_RESTING || (job->state == JOB_STEPPING && steps->covered &&
+                                         (model_drop_is_empty(drop) || job->step == steps->ahead.open_step.step));
+}
+
+bool steps_begin_ahead(struct steps *steps)
+{
+    if (!steps->has_ahead || !job_has_room(steps->job) || !is_due(steps))
         return false;
     steps->has_ahead = false;
     begin_step(steps, &steps->ahead);
@@ -452,6 +479,12 @@ bool steps_may_open(const struct steps *steps)
            (job->state == JOB_RESTING || (job->state == JOB_STEPPING && (steps->covered || steps->arrived)));
 }
 
+static bool may_drop(const struct job *job, const struct model_drop *drop)
+{
+    return model_drop_is_empty(drop) ||
+           (job_goal(job)->drop_layers > 0 && !model_drop_exceeds(drop, job->model.config.n_layers));
+}
+
 void steps_open(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
@@ -459,7 +492,8 @@ void steps_open(struct steps *steps, const struct message *m)
     if (!job_trains(job) || m->open_step.step != steps->n_opened || m->open_step.buffer > 1 ||
         m->open_step.n_tokens < 1 || m->open_step.n_tokens > job_goal(job)->seq || m->open_step.n_valid < 1 ||
         m->open_step.n_valid > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || m->open_step.n_real < 1 ||
-        m->open_step.n_real > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || !(m->open_step.lr >= 0)) {
+        m->open_step.n_real > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || !(m->open_step.lr >= 0) ||
+        !may_drop(job, &m->open_step.drop)) {
         if (job->client)
             peer_refuse(job->client, "a step that cannot be");
         else
@@ -470,7 +504,7 @@ void steps_open(struct steps *steps, const struct message *m)
     steps->ahead = *m;
     steps->has_ahead = true;
     steps->commit->request(steps, m);
-    if (job->state == JOB_STEPPING && !steps->covered)
+    if (job->state == JOB_STEPPING && !steps->covered && model_drop_is_empty(&m->open_step.drop))
         begin_ahead(steps, m);
     else
         steps_begin_ahead(steps); /* if there are workers for all parts */

@@ -83,14 +83,14 @@ static void note_loss(struct steps *steps, const struct relay_event *event)
         steps->commit->loss(steps, job->first_part + part);
 }
 
-/* Its last contributions are those of the lowest visit that is trained. */
+/* Its last contributions are those of the lowest visit that contributes. */
 static void note_share_done(const struct steps *steps, struct peer *worker, const struct message *m)
 {
     const struct job *job = steps->job;
     struct relay_part parts[MESSAGE_MAX_PARTS];
 
-    if (m->kind == MESSAGE_CONTRIBUTION && job_is_open(job) &&
-        m->contribution.name.visit == job->model.trained_visits[0] && relay_missing(job->relay, worker->id, parts) == 0)
+    if (m->kind == MESSAGE_CONTRIBUTION && job_is_open(job) && m->contribution.name.visit == steps->lowest_visit &&
+        relay_missing(job->relay, worker->id, parts) == 0)
         deadline_meet(&worker->deadline);
 }
 

@@ -27,6 +27,7 @@ enum random_site {
     RANDOM_DROPOUT_CROSS_ATTENTION,
     RANDOM_DROPOUT_RESIDUAL_CROSS_ATTENTION,
     RANDOM_DROPOUT_NORM, /* what the last norm made */
+    RANDOM_DROP_LAYER,   /* blocks that a step leaves out (proto/model/drop.h); unit: the block's number */
     /* Of an operation; plus the number of its first tensor in its program, so nothing lies between these. */
     RANDOM_DROPOUT_ADAPTER = 256, /* an adapter's input */
     RANDOM_ROWS = 512, /* rows that stand for all (proto/operation/call/sample.h); quad: half the index of the choice */

@@ -393,17 +393,11 @@ static inline uint32_t model_end_of_backward(const struct model *model)
 }
 
 /* Contributions are numbered in the order in which backward makes them: by visits that contribute, from the top down,
- * and for each by runs (the parts of a worker's share, n_runs). The number of one: */
+ * and for each by runs (the parts of a worker's share, n_runs). The number of one, if no block above is dropped: */
 static inline uint64_t model_contribution_number(const struct model *model, uint32_t visit, uint32_t run,
                                                  uint32_t n_runs)
 {
     return (uint64_t)(model->n_trained_visits - 1 - model->trained_below[visit]) * n_runs + run;
-}
-
-/* And back: the visit that makes it. Its run is number % n_runs. */
-static inline uint32_t model_contribution_visit(const struct model *model, uint64_t number, uint32_t n_runs)
-{
-    return model->trained_visits[model->n_trained_visits - 1 - number / n_runs];
 }
 
 /* n elements, rounded up to whole cache lines of 64 bytes for elements of four bytes and of two. */

@@ -17,14 +17,20 @@ int program_add(struct program *p, int x, int h, const struct program_dropout *d
     return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }
 
-/* The gradient passes to both as it is, unless dropout changes it, there is one already, or it needs a place of its
- * own. */
+/* True if the gradient of h is that of the sum. */
+static bool adds_as_it_is(const struct program_dropout *dropout)
+{
+    return dropout->p == 0 && dropout->survival == 0;
+}
+
+/* The gradient passes to both as it is, unless dropout or a scale changes it, there is one already, or it needs a place
+ * of its own. */
 static void differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
 
     for (int i = 0; i < op->n_inputs; i++) {
-        if (schedule_may_pass_gradient(b, op->outputs[0], op->inputs[i]) && (i == 0 || op->add.p == 0)) {
+        if (schedule_may_pass_gradient(b, op->outputs[0], op->inputs[i]) && (i == 0 || adds_as_it_is(&op->add))) {
             schedule_pass_gradient(b, op->outputs[0], op->inputs[i]);
             continue;
         }

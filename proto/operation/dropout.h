@@ -9,7 +9,8 @@ struct program;
 struct program_dropout {
     float p;
     enum random_site site;
-    float scale; /* factor on what is kept; 0: 1 */
+    float scale;    /* factor on what is kept; 0: 1 */
+    float survival; /* of a residual branch: probability that a step keeps the block; training divides by it; 0: 1 */
 };
 
 /* No other operation may read x. p = 0 without a scale: returns x. */

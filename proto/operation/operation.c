@@ -1,11 +1,19 @@
 #include "proto/operation/operation.h"
 
+/* Of a residual branch, in training: 1/(1-p) of a step that drops blocks (proto/model/drop.h). */
+static float scale_of(const struct operation_run *r, const struct program_dropout *dropout)
+{
+    const double scale = dropout->scale != 0 ? (double)dropout->scale : 1;
+
+    return r->drops && dropout->survival > 0 ? (float)(scale / (double)dropout->survival) : dropout->scale;
+}
+
 struct device_dropout operation_dropout_of(const struct operation_run *r, const struct program_dropout *dropout)
 {
     return (struct device_dropout){.p = r->drops ? dropout->p : 0,
                                    .key = random_site_key(r->seed, r->step, r->unit, dropout->site),
                                    .first_row = r->first_row,
-                                   .scale = dropout->scale};
+                                   .scale = scale_of(r, dropout)};
 }
 
 void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, int value, void *y,

@@ -124,7 +124,7 @@ static inline void *operation_element(const struct operation_run *r, const void 
     return device_element(r->type, values, n);
 }
 
-/* p as configured, or 0 where the pass drops nothing. */
+/* p and scale as configured; where the pass drops nothing, no p, and no scale for dropped blocks. */
 struct device_dropout operation_dropout_of(const struct operation_run *r, const struct program_dropout *dropout);
 
 /* y = x + dropout(h), or without x, in the shape of a value. */

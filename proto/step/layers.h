@@ -105,6 +105,8 @@ void layer_prepare_attention(const struct layer_pass *pass, bool trains, char to
 
 /* By enum model_layer_kind; every member set. */
 extern const struct layer_ops layer_embedding, layer_program, layer_head;
+/* In place of a block's, in a step that drops it: its output is its input. */
+extern const struct layer_ops layer_dropped;
 extern const struct layer_ops *const layer_table[];
 
 /* Tokens of the microbatch. */

@@ -23,9 +23,10 @@ struct device_pass {
     uint64_t step;
     float loss_scale;
     bool train;
-    uint32_t place;   /* in the sequence of weights: the visit being queued */
-    uint64_t forward; /* DEVICE_COMPUTE: the losses are computed */
-    bool told;        /* the losses were told */
+    const struct model_drop *drop; /* blocks that the step leaves out; NULL: none */
+    uint32_t place;                /* in the sequence of weights: the visit being queued */
+    uint64_t forward;              /* DEVICE_COMPUTE: the losses are computed */
+    bool told;                     /* the losses were told */
     struct device_offers offers;
     struct device_tiles {
         uint64_t used;  /* DEVICE_COMPUTE: its last use is done */

@@ -105,14 +105,33 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
     visit->fresh = row == 0;
 }
 
-/* The place of a contribution's sum, available to what is queued next; NULL if the visit's unit is frozen. */
-static float *begin_contribution(const struct device_pass *pass, uint32_t visit, uint32_t run)
+static bool is_dropped(const struct device_pass *pass, uint32_t visit)
 {
-    const struct model *model = &pass->worker->model;
+    return model_drop_has(pass->drop, &pass->worker->model, visit);
+}
 
-    if (!model_contributes(model, visit))
+static bool contributes(const struct device_pass *pass, uint32_t visit)
+{
+    return model_contributes(&pass->worker->model, visit) && !is_dropped(pass, visit);
+}
+
+/* Lists the visits that contribute to this step, in the order of backward. */
+static void list_contributing(const struct device_pass *pass)
+{
+    struct device_worker *w = pass->worker;
+    uint32_t n = 0;
+
+    for (uint32_t i = w->model.n_trained_visits; i-- > 0;)
+        if (contributes(pass, w->model.trained_visits[i]))
+            w->contributing[n++] = w->model.trained_visits[i];
+}
+
+/* The place of the sum of contribution n, available to what is queued next; NULL if the visit makes none. */
+static float *begin_contribution(const struct device_pass *pass, uint32_t visit, uint32_t n)
+{
+    if (!contributes(pass, visit))
         return NULL;
-    const uint32_t n = (uint32_t)model_contribution_number(model, visit, run, pass->n_runs);
+    assert(pass->worker->contributing[n / pass->n_runs] == visit);
     device_offers_begin(pass, n);
     return device_offers_sum(pass, n);
 }
@@ -131,15 +150,19 @@ static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint3
     const struct model_layer *head = plan_head(&w->model);
 
     for (uint32_t i = 0; i < head->n_visits; i++) {
-        const uint32_t unit = w->model.visits[head->first_visit + i];
+        const uint32_t visit = head->first_visit + i, unit = w->model.visits[visit];
         const bool coded = w->model.units[unit].coded;
         const uint64_t apart =
             coded ? plan_decoded_at(&w->plan, &w->model, unit) : plan_resident(&w->plan, &w->model, unit);
-        w->chunks[i] = (struct layer_chunk){.unit = &w->model.units[unit],
-                                            .weights = w->plan.head_apart ? device_pass_address(pass, apart)
-                                                       : coded            ? top->decoded
-                                                                          : top->relayed,
-                                            .contribution = begin_contribution(pass, head->first_visit + i, run)};
+        w->chunks[i] =
+            (struct layer_chunk){.unit = &w->model.units[unit],
+                                 .weights = w->plan.head_apart ? device_pass_address(pass, apart)
+                                            : coded            ? top->decoded
+                                                               : top->relayed,
+                                 .contribution =
+                                     begin_contribution(pass, visit,
+                                                        (uint32_t)model_contribution_number(&w->model, visit, run,
+                                                                                            pass->n_runs))};
     }
     return w->chunks;
 }
@@ -155,16 +178,26 @@ static void record_forward(const struct device_pass *pass, uint64_t since, uint3
     device_pass_record(pass, since, "forward", visit, args);
 }
 
+/* The next place in the sequence of weights whose visit is not dropped. */
+static uint32_t next_place(const struct device_pass *pass)
+{
+    uint32_t place = pass->place + 1;
+
+    while (place < 2 * pass->worker->model.n_visits && is_dropped(pass, device_weights_visit(&pass->weights, place)))
+        place++;
+    return place;
+}
+
 /* Between a microbatch's computation and its download: uploads what comes next and sends what was made before. done:
- * microbatches of the run, including this one. */
+ * microbatches of the run, including this one. A dropped visit has no time for either. */
 static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, bool is_backward)
 {
     const uint32_t n = device_pass_count_microbatches(pass);
     int rc = 0;
 
-    if (!device_pass_overlaps(pass))
+    if (!device_pass_overlaps(pass) || is_dropped(pass, device_weights_visit(&pass->weights, pass->place)))
         return 0;
-    rc = device_weights_ahead(&pass->weights, pass->place + 1, run * n + done, pass->n_runs * n);
+    rc = device_weights_ahead(&pass->weights, next_place(pass), run * n + done, pass->n_runs * n);
     return rc || !is_backward ? rc : device_offers_go_on(pass, n - done + 1);
 }
 
@@ -194,7 +227,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
 {
     const bool is_backward = pass->place >= pass->worker->model.n_visits;
     struct layer_pass v = visit_of(pass, visit);
-    const struct layer_ops *layer = pass->worker->layers[v.layer->kind];
+    const struct layer_ops *layer = is_dropped(pass, visit) ? &layer_dropped : pass->worker->layers[v.layer->kind];
     struct device_moves moves;
     uint32_t done = 0;
     int rc = 0;
@@ -245,7 +278,7 @@ static int forward(struct device_pass *pass)
 static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, const struct device_weights_at *weights)
 {
     const uint64_t since = trace_begin(pass->worker->trace);
-    const int rc = visit_run(pass, visit, run, weights, NULL, begin_contribution(pass, visit, run));
+    const int rc = visit_run(pass, visit, run, weights, NULL, begin_contribution(pass, visit, pass->offers.n_made));
 
     device_pass_record(pass, since, "backward", visit,
                        (struct trace_arg[]){{"visit", visit},
@@ -270,7 +303,7 @@ static int backward(struct device_pass *pass)
         for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
             if (!in_one_pass(pass, visit))
                 rc = backward_run(pass, visit, run, &weights);
-            if (rc == 0 && model_contributes(model, visit))
+            if (rc == 0 && contributes(pass, visit))
                 rc = device_offers_made(pass);
         }
     }
@@ -305,6 +338,9 @@ static int check_share(const struct device_worker *w, const struct device_share 
         if (share->parts[i] >= s->goal.batch / s->part_rows || (i > 0 && share->parts[i] <= share->parts[i - 1]))
             return error_set(err, -EINVAL, "part %u has no place in a share of %u rows", share->parts[i],
                              s->goal.batch);
+    if (share->drop && !model_drop_is_empty(share->drop) &&
+        (s->goal.drop_layers == 0 || model_drop_exceeds(share->drop, w->model.config.n_layers)))
+        return error_set(err, -EINVAL, "blocks are dropped that this model must keep, or does not have");
     return check_rows(w, &share->rows, err);
 }
 
@@ -326,10 +362,13 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
                                .n_tokens = share->rows.n_tokens,
                                .step = share->step,
                                .loss_scale = share->n_valid ? (float)(1.0 / (double)share->n_valid) : 0,
-                               .train = true};
+                               .train = true,
+                               .drop = share->drop};
     device_weights_init(&pass.weights, worker, link, context);
     pass.weights.version = share->step;
     pass.weights.backward = true;
+    pass.weights.drop = share->drop;
+    list_contributing(&pass);
 
     rc = device_pass_load_rows(&pass, &share->rows);
     if (rc == 0)

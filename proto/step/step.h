@@ -5,7 +5,8 @@
  * If the plan has room for the whole head, the same pass also runs the head's backward, so its logits are not computed
  * again. Backward: for each visit from the top: pull its unit; for each part: recompute activations or read kept ones,
  * sum the contribution over the part's microbatches, offer it in slices. A frozen unit contributes nothing; backward
- * ends at the lowest layer that is trained.
+ * ends at the lowest layer that is trained. Of a block that the step drops (proto/model/drop.h) nothing is pulled or
+ * contributed: its visits copy.
  *
  * A device that works in parallel with the host always has work queued: one contribution is offered while the next is
  * made, and a unit is uploaded during the visit before it; the same holds for tiles of a stash on the host, if the plan
@@ -20,6 +21,7 @@
 #include "proto/operation/device.h"
 #include "proto/base/ledger.h"
 #include "proto/base/trace.h"
+#include "proto/model/drop.h"
 #include "proto/model/model.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/plan.h"
@@ -39,6 +41,7 @@ struct device_share {
     uint32_t n_parts;      /* in this share */
     const uint32_t *parts; /* (n_parts), ascending */
     struct device_rows rows;
+    const struct model_drop *drop; /* blocks that the step leaves out, if the plan's goal drops some; NULL: none */
 };
 
 /* Rows to evaluate: first_row .. first_row + n_rows - 1 of a minibatch. */
@@ -107,6 +110,7 @@ struct device_worker {
     struct trace *trace;   /* borrowed, set by the caller after init; NULL: not traced */
     void *stash;           /* borrowed: (plan.host_stash_bytes) of host memory, set by the caller after init; or NULL */
     struct layer_chunk *chunks; /* (units of the head) of the current run */
+    uint32_t *contributing;     /* (model.n_trained_visits) the visits that contribute to this step, from the top */
     /* (share_rows) with the stash on the host: DEVICE_PUSH, when the last write of the microbatch that begins at this
      * row has arrived; or NULL. */
     uint64_t *stashed;

@@ -313,8 +313,9 @@ static int make_worker(struct timeline *t)
         .stash = CLOCK_ADDRESS,
         .chunks = calloc(plan_head(s->model)->n_visits, sizeof *t->worker.chunks),
         .stashed = calloc(setting->share_rows, sizeof *t->worker.stashed),
+        .contributing = calloc(s->model->n_trained_visits, sizeof *t->worker.contributing),
     };
-    return t->worker.chunks && t->worker.stashed ? 0 : -ENOMEM;
+    return t->worker.chunks && t->worker.stashed && t->worker.contributing ? 0 : -ENOMEM;
 }
 
 static int play_step(struct timeline *t, uint64_t step)
@@ -344,6 +345,7 @@ static void close_timeline(struct timeline *t)
     plan_queues_free(&t->clock.queues);
     free(t->worker.chunks);
     free(t->worker.stashed);
+    free(t->worker.contributing);
     free(t->parts);
     free(t->tokens);
     free(t->lengths);

@@ -41,10 +41,12 @@ static enum location locate(const struct device_weights *weights, uint32_t place
 {
     const struct plan *plan = &weights->worker->plan;
     const struct model *model = &weights->worker->model;
-    const uint32_t layer = model->visit_layers[device_weights_visit(weights, place)];
+    const uint32_t visit = device_weights_visit(weights, place), layer = model->visit_layers[visit];
     const bool looks_up = model->layers[layer].kind == MODEL_EMBEDDING;
 
     if (is_backward(weights, place) && (looks_up || (plan->one_pass && model->layers[layer].kind == MODEL_HEAD)))
+        return NOWHERE;
+    if (model_drop_has(weights->drop, model, visit))
         return NOWHERE;
     if (looks_up)
         return HOST;

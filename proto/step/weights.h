@@ -4,7 +4,8 @@
  * for embedding lookups, in host memory. The visits of a step are known in advance, so units are pulled ahead: as far
  * as the plan has buffers that no earlier visit needs. This changes only the time of a pull, never what a visit reads.
  *
- * Among backward visits, those of the embedding, and of a head that computed everything in forward, need no weights. */
+ * Among backward visits, those of the embedding, and of a head that computed everything in forward, need no weights. Nor
+ * do those of a block that the step drops. */
 #ifndef PROTO_STEP_WEIGHTS_H
 #define PROTO_STEP_WEIGHTS_H
 
@@ -21,6 +22,7 @@ struct device_weights {
     uint32_t n_visits;           /* the model's; or fewer, without the topmost ones, or those that are skipped */
     uint32_t skipped, n_skipped; /* visits skipped .. skipped+n_skipped-1 are left out; not with `backward` */
     bool backward;
+    const struct model_drop *drop; /* blocks without weights in this step; NULL: none */
     struct device_weights_buffer {
         uint32_t unit;
         uint32_t last; /* place of the last visit known to need it */

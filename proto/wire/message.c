@@ -128,6 +128,7 @@ static void open_step(struct wire *w, struct message *m)
     wire_u32_in(w, &m->open_step.n_tokens, 1, UINT32_MAX);
     wire_u64(w, &m->open_step.n_real);
     wire_f64_finite(w, &m->open_step.lr);
+    message_drop_fields(w, &m->open_step.drop);
 }
 
 static void share(struct wire *w, struct message *m)
@@ -138,9 +139,10 @@ static void share(struct wire *w, struct message *m)
     wire_u32_in(w, &m->share.n_tokens, 1, UINT32_MAX);
     wire_u32_in(w, &m->share.n, 0, MESSAGE_MAX_PARTS);
     for (uint32_t i = 0; !w->why && i < m->share.n; i++) {
-        wire_u32_in(w, &m->share.parts[i].part, 0, MESSAGE_MAX_PARTS - 1);
+        m->share.parts[i].part = wire_choice(w, m->share.parts[i].part, 0, MESSAGE_MAX_PARTS - 1);
         wire_u32(w, &m->share.parts[i].attempt);
     }
+    message_drop_fields(w, &m->share.drop);
 }
 
 static void pull(struct wire *w, struct message *m)

@@ -65,6 +65,7 @@
 #include "proto/base/number.h"
 #include "proto/base/pages.h"
 #include "proto/model/contribution.h"
+#include "proto/model/drop.h"
 #include "proto/model/model.h"
 #include "proto/plan/memory/host.h"
 #include "proto/plan/time/profile.h"
@@ -303,6 +304,7 @@ struct message {
             uint32_t n_tokens; /* tokens of each row: 1..goal.seq */
             uint64_t n_real;   /* tokens of the minibatch that are not padding, for viewers: 1..batch * n_tokens */
             double lr;
+            struct model_drop drop; /* blocks that the step leaves out; only of a job whose goal drops some */
         } open_step;
         struct {
             uint64_t step;
@@ -313,6 +315,7 @@ struct message {
             struct {
                 uint32_t part, attempt;
             } parts[MESSAGE_MAX_PARTS];
+            struct model_drop drop; /* the step's */
         } share;
         struct {
             uint64_t version;

@@ -14,6 +14,19 @@ void message_name_fields(struct wire *w, struct contribution_name *name)
     wire_u32(w, &name->attempt);
 }
 
+void message_drop_fields(struct wire *w, struct model_drop *drop)
+{
+    uint32_t n = MODEL_DROP_WORDS;
+
+    while (n > 0 && drop->blocks[n - 1] == 0)
+        n--;
+    wire_u32_in(w, &n, 0, MODEL_DROP_WORDS);
+    for (uint32_t i = 0; !w->why && i < n; i++)
+        wire_u64(w, &drop->blocks[i]);
+    if (!w->why && n > 0 && drop->blocks[n - 1] == 0)
+        wire_wrong(w, "dropped blocks that end with none");
+}
+
 void message_goal_fields(struct wire *w, struct plan_goal *goal)
 {
     goal->purpose = wire_choice(w, goal->purpose, PLAN_TRAIN, PLAN_GENERATE);
@@ -34,6 +47,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_u32_in(w, &goal->kept_bits, 0, 8);
     wire_u32(w, &goal->source);
     wire_f64_from_0(w, &goal->smoothing);
+    wire_f64_from_0(w, &goal->drop_layers);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)

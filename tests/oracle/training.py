@@ -1,4 +1,4 @@
-"""Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip,
+"""Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip,drop,
 frozen_*,base_*}.
 
     python training.py [a] [b] [c] [clip] [frozen_wte]...        minutes for c, seconds for the others
@@ -48,6 +48,13 @@ MODELS = {
 }
 # a again, its gradient clipped to a norm that some of its steps exceed and others do not.
 MODELS["clip"] = dict(MODELS["a"], clip_norm=CLIP_NORM, full_gradient=False)
+# b with one block more, and blocks that steps drop (stochastic depth): the stream passes them unchanged, and they have no
+# gradient, so AdamW neither updates nor decays them, nor counts the step. A kept block's two branches are scaled by
+# 1/(1-p). With epsilon 1e-8 some elements of blocks that were seldom updated are ill conditioned. Of the 20 steps some drop nothing, one all, and block 2 comes late.
+DROPPED = [[1, 2], [], [0, 2], [2, 3], [0, 1, 2, 3], [2], [0, 3], [1], [3], [], [0, 1, 2], [3, 1], [2], [0], [1, 3], [],
+           [0, 2, 3], [1], [2, 3], [0]]
+MODELS["drop"] = dict(MODELS["b"], n_layer=4, drop_layers=0.375, epsilon=1e-6, full_gradient=False,
+                      sample=200)
 # And with frozen tensors (requires_grad=False), named by patterns as eps train --freeze has them: a tied table, all but
 # biases, all below the topmost block, the last norm, all but that norm. What is frozen is not in the reference.
 FROZEN = {"wte": ("a", ["wte.weight"]), "weights": ("a", ["*.weight"]), "blocks": ("b", ["wte.*", "wpe.*", "h.[01].*"]),
@@ -61,7 +68,8 @@ MODELS.update({f"base_{name}": dict(MODELS[of], freeze=patterns, base=name, full
                for name, (of, patterns) in BASES.items()})
 # PyTorch's own fp32: attention spelled out, fused, and the minibatch in eight runs of rows.
 WAYS = (("eager", 1), ("sdpa", 1), ("eager", 8))
-OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm", "freeze", "base", "sample")
+OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm", "freeze", "base", "sample",
+        "drop_layers")
 
 
 def config_of(name):
@@ -90,6 +98,21 @@ def model_of(name, dtype, attention="eager"):
             if "base" in MODELS[name] and not p.requires_grad:
                 p.copy_(forms.decoded(p, MODELS[name]["base"], tensor.startswith("transformer.h.") and p.dim() == 2))
     return model.to(dtype).train()
+
+
+def drop(name, model, step):
+    """Has the model's next pass be that of a step (from 0)."""
+    if "drop_layers" not in MODELS[name]:
+        return
+    scale = 1 / (1 - MODELS[name]["drop_layers"])
+    for i, block in enumerate(model.transformer.h):
+        block.attn._forward_hooks.clear()
+        block.mlp._forward_hooks.clear()
+        block.attn.register_forward_hook(lambda module, args, out: (out[0] * scale, *out[1:]))
+        block.mlp.register_forward_hook(lambda module, args, out: out * scale)
+        block.__dict__.pop("forward", None)
+        if i in DROPPED[step]:
+            block.forward = lambda hidden_states, *args, **kwargs: hidden_states
 
 
 def minibatch_of(name, number):
@@ -128,6 +151,7 @@ def train_adamw(name, dtype, attention, n_runs, norms=None):
     optimizer = adamw(model, MODELS[name]["lr"], MODELS[name]["epsilon"])
     for step in range(N_STEPS):
         optimizer.zero_grad(set_to_none=True)
+        drop(name, model, step)
         losses.append(backward(model, *minibatch_of(name, step % N_MINIBATCHES), n_runs))
         if clip_norm:
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
@@ -139,21 +163,26 @@ def train_adamw(name, dtype, attention, n_runs, norms=None):
 
 def train_adama(name, dtype, attention, n_parts):
     """arXiv:2305.19982 with N = n_parts: both moments decay once, then each part's gradient and its square are added.
-    A tied tensor's parts are summed and squared once."""
+    A tied tensor's parts are summed and squared once. A tensor without a gradient, of a dropped block, is left alone."""
     model, losses = model_of(name, dtype, attention), []
     lr, epsilon, (b1, b2) = MODELS[name]["lr"], MODELS[name]["epsilon"], BETAS
     tied = model.transformer.wte.weight if MODELS[name].get("tie_word_embeddings", True) else None
     params = list(model.parameters())
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in params]
+    updates = [0] * len(params)
 
     def fold(m, v, g):
         m.add_(g, alpha=1 - b1)
         v.addcmul_(g, g, value=1 - b2)
 
     for step in range(1, N_STEPS + 1):
-        for m, v in moments:
-            m.mul_(b1)
-            v.mul_(b2)
+        drop(name, model, step - 1)
+        dropped = DROPPED[step - 1] if "drop_layers" in MODELS[name] else []
+        trained = [not any(t.startswith(f"transformer.h.{i}.") for i in dropped) for t, _ in model.named_parameters()]
+        for (m, v), trains in zip(moments, trained):
+            if trains:
+                m.mul_(b1)
+                v.mul_(b2)
         ids, labels = minibatch_of(name, (step - 1) % N_MINIBATCHES)
         n_valid, total = int((labels >= 0).sum()), 0.0
         model.zero_grad(set_to_none=True)
@@ -162,16 +191,19 @@ def train_adama(name, dtype, attention, n_parts):
             loss.backward()
             total += loss.item()
             for p, (m, v) in zip(params, moments):
-                if p is not tied:
+                if p is not tied and p.grad is not None:
                     fold(m, v, p.grad)
                     p.grad = None
         losses.append(total)
         with torch.no_grad():
-            for p, (m, v) in zip(params, moments):
+            for k, (p, (m, v)) in enumerate(zip(params, moments)):
+                if not trained[k]:
+                    continue
+                updates[k] += 1
                 if p is tied:
                     fold(m, v, p.grad)
                 p.mul_(1 - lr * (DECAY if p.dim() > 1 else 0.0))
-                p.addcdiv_(m / (1 - b1**step), (v / (1 - b2**step)).sqrt_().add_(epsilon), value=-lr)
+                p.addcdiv_(m / (1 - b1**updates[k]), (v / (1 - b2**updates[k])).sqrt_().add_(epsilon), value=-lr)
     return model, losses
 
 
@@ -219,7 +251,7 @@ def digest(writer, label, exact, singles, sample, start=None, yardstick="fp32"):
 
 def arrays(model, what):
     return {t: (p.grad if what == "grad" else p).detach().numpy().ravel().copy() for t, p in model.named_parameters()
-            if p.requires_grad}
+            if p.requires_grad and (what == "weights" or p.grad is not None)}
 
 
 def make(name):
@@ -244,9 +276,11 @@ def make(name):
                           for t, p in exact.named_parameters()]}
 
     start, singles, losses = arrays(exact, "weights"), [], []
+    drop(name, exact, 0)
     loss = backward(exact, ids, labels)
     for attention, n_runs in WAYS:
         single = model_of(name, torch.float32, attention)
+        drop(name, single, 0)
         losses.append(backward(single, ids, labels, n_runs))
         singles.append(arrays(single, "grad"))
     result["gradient"] = {"loss": loss, "fp32_losses": losses,
@@ -273,6 +307,9 @@ def make(name):
               f"{max(abs(a - b) for run in single_losses for a, b in zip(losses, run)):.1e}, "
               f"{time.time() - began:.0f} s", flush=True)
 
+    if "drop_layers" in m:
+        result["drop_layers"] = m["drop_layers"]
+        result["dropped"] = DROPPED
     if "freeze" in m:
         result["freeze"] = ",".join(m["freeze"])
     if "clip_norm" in m:

@@ -78,6 +78,7 @@ struct plan_goal {
     bool packs;                   /* a row is several documents, none of which sees another */
     uint32_t kept_bits;           /* 8 or 4: of activations that blocks keep; 0: as they are */
     struct sampling sampling;     /* gradients of matrices are estimated from some rows, if share > 0 */
+    double drop_layers;           /* probability that a step drops a block (proto/model/drop.h), from 0 and below 1 */
     double smoothing;             /* of labels, from 0 and below 1 (struct device_cross_entropy) */
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
     uint32_t batch;               /* rows of a minibatch, a multiple of n_parts */

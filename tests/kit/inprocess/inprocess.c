@@ -52,13 +52,22 @@ static void fold(struct inprocess *ip, const struct relay_action *a)
     feed(ip, &done);
 }
 
+/* True of a unit that the step drops, whose sum is an earlier step's. */
+static bool is_left_out(const struct inprocess *ip, uint32_t unit)
+{
+    for (uint32_t i = ip->model.n_frozen_units; i < ip->n_left_out; i++)
+        if (ip->frozen[i] == unit)
+            return true;
+    return false;
+}
+
 /* Everything is folded and nothing updated. */
 static void clip(struct inprocess *ip)
 {
     double sum = 0;
 
     for (uint32_t u = 0; u < ip->model.n_units; u++)
-        sum += store_sum_squares(&ip->store, u);
+        sum += is_left_out(ip, u) ? 0 : store_sum_squares(&ip->store, u);
     ip->norm = sqrt(sum);
     if (ip->options.clip_norm > 0)
         ip->hyper.grad_scale = (float)fmin(1, ip->options.clip_norm / (ip->norm + 1e-6));
@@ -344,6 +353,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                              .source = o->config.row == o->seq ? o->config.source : 0,
                              .batch = o->batch,
                              .precision = o->precision,
+                             .drop_layers = o->drop_layers,
                              .base = o->base},
                     .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
                     .part_rows = part_rows,
@@ -388,6 +398,8 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     rc = model_init(&ip->model, &o->config, err);
     if (!rc)
         rc = model_freeze(&ip->model, o->freeze, model_base_of(o->base, o->precision), err);
+    if (!rc)
+        rc = model_drop_prepare(&ip->model, o->drop_layers, err);
     if (rc)
         goto fail;
     ip->n_slots = 2;
@@ -395,7 +407,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     ip->slices = calloc(ip->model.n_visits, sizeof *ip->slices);
     for (uint32_t v = 0; v < ip->model.n_visits; v++)
         ip->slices[v] = ip->model.units[ip->model.visits[v]].n_slices;
-    ip->frozen = calloc(ip->model.n_units, sizeof *ip->frozen);
+    ip->frozen = calloc(ip->model.n_frozen_units + ip->model.n_units, sizeof *ip->frozen);
     for (uint32_t u = 0, n = 0; u < ip->model.n_units; u++)
         if (ip->model.units[u].n_trained == 0)
             ip->frozen[n++] = u;
@@ -465,6 +477,18 @@ static void run_workers(struct inprocess *ip)
     }
 }
 
+/* The units that the step does not update: the model's frozen ones, and those of dropped blocks. */
+static uint32_t leave_out(struct inprocess *ip)
+{
+    uint32_t n = ip->model.n_frozen_units;
+
+    for (uint32_t v = 0; v < ip->model.n_visits; v++)
+        if (model_drop_has(&ip->drop, &ip->model, v))
+            ip->frozen[n++] = ip->model.visits[v];
+    ip->n_left_out = n;
+    return n;
+}
+
 int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, uint64_t n_valid,
                         const struct hyper *hyper, double *loss, struct error *err)
 {
@@ -477,7 +501,7 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
         .n_slices = ip->slices,
         .n_visits = ip->model.n_visits,
         .frozen = ip->frozen,
-        .n_frozen = ip->model.n_frozen_units,
+        .n_frozen = leave_out(ip),
         .owners = owners,
         .n_owners = n_parts,
     };
@@ -485,10 +509,8 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = (uint32_t)((uint64_t)p * n / n_parts);
     for (uint32_t i = 0; i < n; i++)
-        ip->workers[i].share = (struct device_share){.step = ip->n_opened,
-                                                     .n_valid = n_valid,
-                                                     .parts = ip->workers[i].parts,
-                                                     .rows = *rows};
+        ip->workers[i].share = (struct device_share){
+            .step = ip->n_opened, .n_valid = n_valid, .parts = ip->workers[i].parts, .rows = *rows, .drop = &ip->drop};
     ip->hyper = *hyper;
     ip->hyper.grad_scale = 1;
     ip->norm = NAN;

@@ -257,6 +257,10 @@ TEST(tables_count_from_4_kib_on)
     ck_assert_uint_eq(host.bytes[LEDGER_OTHER], (uint64_t)many.n_units * (16 + 12 + 16) + many.n_visits * 4 +
                                                     files_bytes(2 + 12 * 4096 + 2, n_runs + 4084 * (12 + 6)) +
                                                     24 * (2 + 4)); /* headers of 9.4 and 18.8 MiB */
+    const uint64_t before = host.bytes[LEDGER_OTHER];
+    s.goal.drop_layers = 0.5;
+    plan_host(&host, &many, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER] - before, (4096 + 1) * 4); /* units that a step drops */
     model_free(&many);
 }
 

@@ -60,6 +60,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                       .kept_bits = 8,
                                       .source = 0x010203,
                                       .smoothing = 0.125,
+                                      .drop_layers = 0.375,
                                       .purpose = PLAN_EVALUATE,
                                       .precision = NUMBER_BF16,
                                       .base = FORM_NF4,
@@ -114,9 +115,19 @@ static const struct message samples[MESSAGE_KINDS] = {
                     .attention = 2,
                     .freeze = "wte.weight"}},
     [MESSAGE_ASSIGNED] = {.assigned = {.arena_bytes = (uint64_t)5 << 32}},
-    [MESSAGE_OPEN_STEP] =
-        {.open_step = {.step = 1000, .buffer = 1, .n_valid = 16320, .n_tokens = 512, .n_real = 16000, .lr = 1.5}},
-    [MESSAGE_SHARE] = {.share = {.step = 1000, .buffer = 1, .n_valid = 16320, .n_tokens = 512, .n = MESSAGE_MAX_PARTS}},
+    [MESSAGE_OPEN_STEP] = {.open_step = {.step = 1000,
+                                         .buffer = 1,
+                                         .n_valid = 16320,
+                                         .n_tokens = 512,
+                                         .n_real = 16000,
+                                         .lr = 1.5,
+                                         .drop.blocks = {0x0102030405060708, 0, 1}}},
+    [MESSAGE_SHARE] = {.share = {.step = 1000,
+                                 .buffer = 1,
+                                 .n_valid = 16320,
+                                 .n_tokens = 512,
+                                 .n = MESSAGE_MAX_PARTS,
+                                 .drop.blocks = {7, [MODEL_DROP_WORDS - 1] = UINT64_C(1) << 63}}},
     [MESSAGE_PULL] = {.pull = {.version = 1000, .unit = 17}},
     [MESSAGE_WEIGHTS] = {.weights = {.version = 1000,
                                      .unit = 17,
@@ -391,7 +402,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 32 && hash == 0xda1a92e5b8b13b21, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 32 && hash == 0xc0c7df25ce1201a0, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -499,40 +510,45 @@ static const struct {
     {MESSAGE_JOB, 43, 0xBF, "a number below zero"},            /* a share of rows, and its rule */
     {MESSAGE_JOB, 44, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_JOB, 45, 9, "a count or an index out of range"}, /* bits of what is kept */
-    {MESSAGE_JOB, 135, 0xBF, "a number below zero"},          /* -1.5 as a norm */
-    {MESSAGE_JOB, 135, 0x7F, "a number that is not finite"},  /* NaN as a norm */
+    {MESSAGE_JOB, 143, 0xBF, "a number below zero"},          /* -1.5 as a norm */
+    {MESSAGE_JOB, 143, 0x7F, "a number that is not finite"},  /* NaN as a norm */
     {MESSAGE_JOB, 5, 0, "a clipped norm without a fenced commit"},
-    {MESSAGE_JOB, 143, 0xBF, "a number below zero"},
+    {MESSAGE_JOB, 151, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 92, 0, "an assignment without weights"},
-    {MESSAGE_ASSIGN, 99, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 104, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 108, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 188, 16, "a count or an index out of range"}, /* those of the last class */
-    {MESSAGE_ASSIGN, 192, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 196, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 196, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 100, 0, "an assignment without weights"},
+    {MESSAGE_ASSIGN, 107, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 112, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 116, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 196, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 200, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 204, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 204, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_JOB_OPENED, 142, 4, "an enumeration out of range"},
     {MESSAGE_WEIGHTS, 12, 32, "weights that are not at a multiple of 64 bytes"},
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
     {MESSAGE_SHARE, 24, 65, "a count or an index out of range"},
-    {MESSAGE_SHARE, 24, 63, "longer than its kind"},
-    {MESSAGE_SHARE, 28, 64, "a count or an index out of range"},
+    {MESSAGE_SHARE, 24, 63, "a count or an index out of range"}, /* the last part is taken for dropped blocks */
+    {MESSAGE_SHARE, 28, 64, "an enumeration out of range"},
+    {MESSAGE_SHARE, 348, 65, "a count or an index out of range"},
+    {MESSAGE_SHARE, 348, 63, "dropped blocks that end with none"},
+    {MESSAGE_SHARE, 863, 0, "dropped blocks that end with none"},
+    {MESSAGE_OPEN_STEP, 60, 0, "dropped blocks that end with none"},
+    {MESSAGE_OPEN_STEP, 40, 2, "dropped blocks that end with none"}, /* the second word is zero */
     {MESSAGE_STATUS_REPLY, 0, 9, "an enumeration out of range"},
     {MESSAGE_QUEUED, 4, 0, "a count or an index out of range"}, /* no place */
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},
     {MESSAGE_TAKEN, 25, 9, "steps that end before they begin"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-    {MESSAGE_JOB, 152, 1, "an output directory, and files in its place"},
+    {MESSAGE_JOB, 160, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 602, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
-    {MESSAGE_JOB, 603, 17, "a count or an index out of range"},        /* more than a MiB of it */
-    {MESSAGE_JOB, 605, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 609, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 609, 129, "a count or an index out of range"},
+    {MESSAGE_JOB, 610, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 611, 17, "a count or an index out of range"},        /* more than a MiB of it */
+    {MESSAGE_JOB, 613, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 617, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 617, 129, "a count or an index out of range"},
     {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
     {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
     {MESSAGE_FILE, 5, 2, "a count or an index out of range"},

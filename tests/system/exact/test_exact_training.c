@@ -1,5 +1,5 @@
 /* Twenty steps, ten of families that only tests have, against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with as many
- * microbatches, clipped norms. */
+ * microbatches, clipped norms, steps that drop blocks. */
 #include "tests/kit/device/backend.h"
 #include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
@@ -12,31 +12,21 @@ static const struct {
     uint32_t n_parts, microbatch;
     bool adamw, fenced;
 } runs[] = {
-    {"a", 1, 4, true, false},
-    {"a", 2, 4, true, false},
-    {"a", 8, 1, true, false},
-    {"a", 2, 1, false, false},
-    {"b", 1, 3, true, false},
-    {"b", 8, 2, true, false},
-    {"b", 2, 4, false, false},
-    {"clip", 1, 1, true, true},
-    {"clip", 2, 1, true, true},
-    {"alternating", 1, 3, true, false},
-    {"alternating", 2, 4, false, false},
-    {"chunked", 1, 3, true, false},
-    {"chunked", 2, 4, false, false},
-    {"experts", 1, 8, true, false},
-    {"experts", 2, 1, false, false},
-    {"shifted", 1, 3, true, false},
-    {"shifted", 2, 4, false, false},
-    {"crossing", 1, 3, true, false},
-    {"crossing", 2, 4, false, false},
-    {"t5", 1, 3, true, false},
-    {"t5", 2, 4, false, false},
-    {"t5_gated", 1, 8, true, false},
-    {"t5_gated", 2, 1, false, false},
-    {"part_norm", 1, 3, true, false},
-    {"part_norm", 2, 1, false, false},
+    {"a", 1, 4, true, false},           {"a", 2, 4, true, false},
+    {"a", 8, 1, true, false},           {"a", 2, 1, false, false},
+    {"b", 1, 3, true, false},           {"b", 8, 2, true, false},
+    {"b", 2, 4, false, false},          {"clip", 1, 1, true, true},
+    {"clip", 2, 1, true, true},         {"drop", 1, 3, true, false},
+    {"drop", 2, 4, true, false},        {"drop", 1, 5, true, true},
+    {"drop", 2, 1, false, false},       {"drop", 8, 2, false, false},
+    {"alternating", 1, 3, true, false}, {"alternating", 2, 4, false, false},
+    {"chunked", 1, 3, true, false},     {"chunked", 2, 4, false, false},
+    {"experts", 1, 8, true, false},     {"experts", 2, 1, false, false},
+    {"shifted", 1, 3, true, false},     {"shifted", 2, 4, false, false},
+    {"crossing", 1, 3, true, false},    {"crossing", 2, 4, false, false},
+    {"t5", 1, 3, true, false},          {"t5", 2, 4, false, false},
+    {"t5_gated", 1, 8, true, false},    {"t5_gated", 2, 1, false, false},
+    {"part_norm", 1, 3, true, false},   {"part_norm", 2, 1, false, false},
     {"b", 8, 1, false, false},
 };
 

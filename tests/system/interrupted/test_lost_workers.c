@@ -154,12 +154,14 @@ static const struct kind {
     const char *freeze, *lora;
     enum eps_base base;
     const char *approximate;
+    double drop_layers;
 } kinds[] = {
-    {"one part", 1, 1, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL},
-    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, NULL},
-    {"a base in NF4", 2, 2, EPS_ADAMW, EPS_FP32, "wpe.*,h.*.c_*.weight", NULL, EPS_BASE_NF4, NULL},
-    {"a sample of the tokens", 2, 2, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3,coded=8"},
-    {"adapters by preferences", 2, 2, EPS_ADAMW, EPS_FP32, NULL, "rank=4,dropout=0.1", EPS_BASE_INT8, "wta=0.3"},
+    {"one part", 1, 1, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN},
+    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN},
+    {"a base in NF4", 2, 2, EPS_ADAMW, EPS_FP32, "wpe.*,h.*.c_*.weight", NULL, EPS_BASE_NF4, NULL, NAN},
+    {"a sample of the tokens", 2, 2, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3,coded=8", NAN},
+    {"adapters by preferences", 2, 2, EPS_ADAMW, EPS_FP32, NULL, "rank=4,dropout=0.1", EPS_BASE_INT8, "wta=0.3", NAN},
+    {"dropped blocks", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, 0.5},
 };
 
 TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COUNT(kinds))
@@ -172,7 +174,7 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
     options.workers = kind->workers, options.parts = kind->parts, options.optimizer = kind->optimizer;
     options.precision = options.moments = options.grad_dtype = kind->number;
     options.freeze = kind->freeze, options.base = kind->base, options.lora = kind->lora;
-    options.approximate = kind->approximate;
+    options.approximate = kind->approximate, options.drop_layers = kind->drop_layers;
     if (kind->lora)
         options.model = processes_path("base"), options.data = preferences, options.eval_data = *preferences;
     train(&options, &none);

@@ -86,6 +86,19 @@ static bool is_elsewhere(uint32_t unit)
     return job_is_sharded(d->job) && !sharded_look_owns(d->steps.sharded, unit);
 }
 
+/* The step leaves the unit out. */
+static bool is_dropped(uint64_t step, uint32_t unit)
+{
+    const struct model *model = &seen->daemon->job->model;
+    struct model_drop drop;
+    uint32_t visit = 0;
+
+    model_drop_draw(&drop, world_is->n_layers, world_is->drop_layers, WORLD_SEED, step);
+    while (model->visits[visit] != unit)
+        visit++;
+    return model_drop_has(&drop, model, visit);
+}
+
 static void begin_step(uint64_t step)
 {
     const struct model *model = &seen->daemon->job->model;
@@ -95,8 +108,10 @@ static void begin_step(uint64_t step)
     if (seen->begun && step != seen->step + 1)
         world_fail("a fold of step %" PRIu64 " after one of step %" PRIu64, step, seen->step);
     for (uint32_t u = 0; u < model->n_units; u++) {
-        if (seen->begun && model->units[u].n_trained > 0 && !is_elsewhere(u) && seen->done[u] != step)
-            world_fail("a fold of step %" PRIu64 ", and unit %u is at version %" PRIu64, step, u, seen->done[u]);
+        if (seen->begun && model->units[u].n_trained > 0 && !is_elsewhere(u) &&
+            seen->done[u] != step - is_dropped(seen->step, u))
+            world_fail("a fold of step %" PRIu64 ", and unit %u has had %" PRIu64 " updates%s", step, u, seen->done[u],
+                       is_dropped(seen->step, u) ? ", and was dropped" : "");
         seen->given[u] = seen->done[u] = step;
     }
     seen->begun = true;
@@ -150,6 +165,8 @@ static void note_fold(const struct updater_task *task)
         task->slice >= unit->n_slices || part >= job->request.job.goal.n_parts || is_elsewhere(task->unit) ||
         seen->n_pending == MOST_PENDING)
         world_fail("a fold of visit %u, part %u, slice %u, unit %u", task->visit, part, task->slice, task->unit);
+    if (is_dropped(task->step, task->unit))
+        world_fail("a fold of unit %u in step %" PRIu64 ", which drops it", task->unit, task->step);
     if (seen->folded[task->visit][part] >> task->slice & 1)
         world_fail("visit %u, slice %u of part %u is folded twice in step %" PRIu64, task->visit, task->slice, part,
                    task->step);
@@ -287,6 +304,8 @@ void __wrap_job_send_weights(struct job *job, struct peer *worker, uint64_t vers
     if (version < seen->n_covered)
         world_fail("worker %u is given unit %u of step %" PRIu64 ", and %" PRIu64 " are covered", worker->id, unit,
                    version, seen->n_covered);
+    if (version != MESSAGE_NO_STEP && is_dropped(version, unit))
+        world_fail("worker %u is given unit %u of step %" PRIu64 ", which drops it", worker->id, unit, version);
     __real_job_send_weights(job, worker, version, unit, weights);
 }
 

@@ -160,6 +160,7 @@ static int open_job(struct client *c, struct error *err)
                          .precision = setting->bf16 ? NUMBER_BF16 : NUMBER_FP32,
                          .batch = setting->batch,
                          .seq = setting->seq,
+                         .drop_layers = setting->drop_layers,
                          .n_parts = setting->n_parts},
                 .fresh = step < 0,
                 .output = true,
@@ -167,7 +168,7 @@ static int open_job(struct client *c, struct error *err)
                 .deterministic = true,
                 .step = step < 0 ? 0 : (uint64_t)step,
                 .n_steps = setting->n_steps,
-                .seed = 5,
+                .seed = WORLD_SEED,
                 .microbatch = 1,
                 .beta1 = 0.9,
                 .beta2 = 0.999,
@@ -217,14 +218,15 @@ static void open_step(struct client *c)
 {
     const size_t n = (size_t)world_is->batch * world_is->seq;
     const uint64_t step = c->opened++;
-    const struct message m = {.kind = MESSAGE_OPEN_STEP,
-                              .open_step = {.step = step,
-                                            .buffer = step % 2,
-                                            .n_valid = n,
-                                            .n_tokens = world_is->seq,
-                                            .n_real = n,
-                                            .lr = 1e-2 / (double)(1 + step)}};
+    struct message m = {.kind = MESSAGE_OPEN_STEP,
+                        .open_step = {.step = step,
+                                      .buffer = step % 2,
+                                      .n_valid = n,
+                                      .n_tokens = world_is->seq,
+                                      .n_real = n,
+                                      .lr = 1e-2 / (double)(1 + step)}};
 
+    model_drop_draw(&m.open_step.drop, world_is->n_layers, world_is->drop_layers, WORLD_SEED, step);
     write_data(c, step);
     client_link_send(&c->link, &m);
 }

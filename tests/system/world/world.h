@@ -18,6 +18,7 @@ struct world_setting {
     unsigned n_layers, vocabulary, batch, seq, n_parts, n_workers, n_steps, save_every;
     unsigned n_hosts; /* daemons; each has n_workers */
     bool adamw, fenced, bf16, evaluates;
+    double drop_layers;  /* probability that a step drops a block */
     const char *family;  /* one of tests/families; NULL: GPT-2 */
     bool beside;         /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
     bool small_devices;  /* with memory for no more than an equal share of the parts */
@@ -25,6 +26,7 @@ struct world_setting {
     bool few_slots;      /* the host has no memory for more of them than the fewest */
     bool no_replay;      /* nor for this: a worker's loss may end the run */
 };
+enum { WORLD_SEED = 5 }; /* of a job: fresh weights, and dropped blocks */
 /* for_hosts: 1, or the model is one that this many hosts divide. The daemons are still one. */
 void world_setting(struct world_setting *out, unsigned number, unsigned for_hosts);
 

@@ -1,0 +1,42 @@
+/* proto/model/drop.h - stochastic depth: each step leaves some blocks out.
+ *
+ * A training step drops each block with probability p, drawn by seed, step and block, so all parts and workers drop the
+ * same. The stream passes a dropped block unchanged, forward and backward. Its unit is not pulled, has no gradient, and
+ * is neither updated nor decayed: a unit counts its own updates, so Adam's t stays, too. A block that is kept adds each
+ * residual branch times 1/(1-p). An evaluation has all blocks, unscaled.
+ *
+ * Sources: Huang et al., arXiv:1603.09382, who scale by 1-p in evaluation instead. To scale in training, branch by
+ * branch, is torchvision's stochastic_depth, and leaves a model's files as they are. p is the same for all blocks, as in
+ * Fan et al., arXiv:1909.11556, for transformers. */
+#ifndef PROTO_MODEL_DROP_H
+#define PROTO_MODEL_DROP_H
+
+#include "proto/base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct model;
+
+enum { MODEL_DROP_WORDS = 64 }; /* 4096 blocks, as many as a model may have */
+
+/* The blocks that a step drops: bit i%64 of word i/64 for block i. */
+struct model_drop {
+    uint64_t blocks[MODEL_DROP_WORDS];
+};
+
+void model_drop_draw(struct model_drop *out, uint32_t n_blocks, double p, uint64_t seed, uint64_t step);
+
+/* True if blocks are dropped that a model of n_blocks does not have. */
+bool model_drop_exceeds(const struct model_drop *drop, uint32_t n_blocks);
+bool model_drop_is_empty(const struct model_drop *drop);
+
+/* True if the visit is a dropped block's. NULL: nothing is dropped. */
+bool model_drop_has(const struct model_drop *drop, const struct model *model, uint32_t visit);
+
+/* Has training scale the blocks' residual branches by 1/(1-p); p = 0 changes nothing. Called once, after model_freeze and
+ * model_compress. -EINVAL with a sentence: p is not in [0, 1); a block is more than one layer that adds branches to the
+ * stream; or a step that drops all blocks would train nothing. */
+int model_drop_prepare(struct model *model, double p, struct error *err);
+
+#endif

@@ -1,0 +1,199 @@
+/* eps train --drop-layers as a user has it: what a step leaves alone, killed and resumed, with any budget and workers,
+ * planned, evaluated, refused. That steps are PyTorch's: tests/system/exact/test_exact_training.c. */
+#include "proto/model/drop.h"
+#include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DATA  "--data data.txt --batch 4 --seq 16 --schedule constant --warmup 0 --device cpu "
+#define TRAIN "eps train --model tied.json " DATA
+
+enum { BLOCKS = 4, SEED = 11 };
+
+static void setup(void)
+{
+    processes_setup();
+    processes_text("data.txt", 20000);
+    processes_text("held.txt", 1600);
+    processes_config("tied.json", BLOCKS, 4, 32, 32);
+    processes_config_with("untied.json", BLOCKS, 4, 32, 32, "\"tie_word_embeddings\": false, \"resid_pdrop\": 0.1");
+}
+
+SUITE_TIMEOUT(180)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
+
+/* ---- what a step leaves alone ---- */
+
+static bool is_dropped(uint64_t step, int block, double p)
+{
+    struct model_drop drop;
+
+    model_drop_draw(&drop, BLOCKS, p, SEED, step);
+    return block >= 0 && drop.blocks[0] >> block & 1;
+}
+
+/* -1: the tensor is of no block. */
+static int block_of(const char *name)
+{
+    const char *found = strstr(name, ".h.");
+
+    return found ? atoi(found + 3) : -1;
+}
+
+/* Tensors of blocks that step t dropped are those of the checkpoint before, bit for bit; all others are not. */
+static void check_step(uint64_t t, const char *file, double p)
+{
+    struct outputs_tensors before, after;
+    unsigned n_dropped = 0;
+
+    outputs_open_tensors(&before, print("counted/step-%d", (int)t), file);
+    outputs_open_tensors(&after, print("counted/step-%d", (int)t + 1), file);
+    for (size_t i = 0; i < after.file.n_entries; i++) {
+        const struct safetensors_entry *entry = &after.file.entries[i];
+        uint64_t n, n_before;
+        if (entry->type != SAFETENSORS_F32 || strstr(entry->name, "c_attn.bias"))
+            continue; /* keys have no gradient but rounding */
+        const float *a = outputs_tensor(&before, entry->name, &n_before), *b = outputs_tensor(&after, entry->name, &n);
+        const bool same = n == n_before && memcmp(a, b, n * sizeof *a) == 0;
+        const bool dropped = is_dropped(t, block_of(entry->name), p);
+        ck_assert_msg(same == dropped, "%s, step %d", entry->name, (int)t);
+        n_dropped += dropped;
+    }
+    ck_assert_uint_gt(after.file.n_entries, n_dropped);
+    outputs_close_tensors(&before);
+    outputs_close_tensors(&after);
+}
+
+/* "updates" is in the order of the model's tensors: two tables, 12 tensors of each block, and two of the last norm. */
+static void check_counts(uint64_t n_steps, double p)
+{
+    struct outputs_tensors moments;
+    int64_t counts[2 + 12 * BLOCKS + 2];
+
+    outputs_open_tensors(&moments, print("counted/step-%d", (int)n_steps), "optimizer.safetensors");
+    const struct safetensors_entry *entry = safetensors_find(&moments.file, "updates");
+    ck_assert(entry && entry->n == COUNT(counts));
+    ck_assert_int_eq(safetensors_read_counts(counts, entry, 0, entry->n, NULL), 0);
+    for (int i = 0; i < COUNT(counts); i++) {
+        const int block = i < 2 || i >= 2 + 12 * BLOCKS ? -1 : (i - 2) / 12;
+        int64_t want = 0;
+        for (uint64_t t = 0; t < n_steps; t++)
+            want += !is_dropped(t, block, p);
+        ck_assert_int_eq(counts[i], want);
+    }
+    outputs_close_tensors(&moments);
+}
+
+/* Neither weights nor moments of a dropped block change, and its updates are not counted; weights decay in all others. */
+TEST(a_dropped_block_is_neither_updated_nor_decayed)
+{
+    enum { STEPS = 6 };
+    const double p = 0.5;
+    unsigned n_dropped = 0;
+
+    expect(print(TRAIN "--drop-layers %g --seed %d --steps %d --save-every 1 --keep 0 --out counted", p, SEED, STEPS),
+           0, "dropped      blocks, each with probability 0.5 in each step", "held out");
+    for (uint64_t t = 1; t < STEPS; t++) {
+        check_step(t, "model.safetensors", p);
+        check_step(t, "optimizer.safetensors", p);
+    }
+    check_counts(STEPS, p);
+    for (uint64_t t = 0; t < STEPS; t++)
+        for (int block = 0; block < BLOCKS; block++)
+            n_dropped += is_dropped(t, block, p);
+    ck_assert(n_dropped > 0 && n_dropped < BLOCKS * STEPS);
+}
+
+/* ---- what changes no bit ---- */
+
+static const char *const runs[] = {
+    "--model tied.json --drop-layers 0.5",
+    "--model untied.json --drop-layers 0.3 --workers 2 --precision bf16 --moments bf16",
+    "--model tied.json --drop-layers 0.7 --commit fenced --clip-norm 0.5",
+    "--model tied.json --drop-layers 0.4 --freeze 'wte.*' 'h.1.*' --optimizer adama --parts 2",
+};
+
+static bool is_saved(void *context)
+{
+    return access(context, F_OK) == 0;
+}
+
+/* Killed with more steps to come than there is time for, wherever it is by then. */
+TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
+{
+    const char *train = print("eps train %s " DATA "--save-every 2", runs[_i]);
+    const char *const argv[] = {"-c", print("PATH=" BIN_DIR ":$PATH; exec %s --out cut-%d --steps 1000000", train, _i),
+                                NULL};
+    const char *cut = print("cut-%d", _i), *whole = print("whole-%d", _i);
+    char step[32];
+
+    strcpy(step, print("cut-%d/step-4", _i));
+    const pid_t client = processes_start("/bin/sh", argv, NULL);
+    ck_assert(processes_until(is_saved, step));
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+    const int end = (int)outputs_latest(cut) + 3;
+    expect(print("eps train --resume %s --steps %d && %s --out %s --steps %d", cut, end, train, whole, end), 0);
+    outputs_check_same_latest(cut, whole);
+}
+
+/* From a budget that keeps everything on the device to the smallest, which has a stash on the host and one weight buffer; 1
+ * to 3 workers; with and without replay. */
+TEST(neither_budget_nor_workers_change_a_bit)
+{
+    static const char *const ways[] = {"--device-mem 2501KiB", "--workers 2", "--workers 3 --device-mem 3MiB",
+                                       "--workers 2 --host-mem 3MiB"};
+
+    expect(TRAIN "--parts 4 --microbatch 1 --deterministic --drop-layers 0.5 --steps 5 --out one", 0);
+    for (int i = 0; i < COUNT(ways); i++) {
+        expect(print(TRAIN "--parts 4 --microbatch 1 --deterministic --drop-layers 0.5 --steps 5 --out way-%d %s", i,
+                     ways[i]),
+               0);
+        outputs_check_same_latest("one", print("way-%d", i));
+    }
+}
+
+/* ---- what is evaluated, planned, refused ---- */
+
+/* Whoever evaluates the checkpoint knows of no dropped blocks. */
+TEST(a_held_out_loss_is_of_all_blocks)
+{
+    expect(TRAIN "--eval-data held.txt --drop-layers 0.6 --steps 3 --out evaluated", 0);
+    expect("tail -n 1 evaluated/metrics.jsonl >last.json", 0);
+    json_t *last = expect_json("cat last.json", 0);
+    json_t *alone = expect_json("eps eval --model evaluated/latest --data held.txt --seq 16 --device cpu --json", 0);
+    ck_assert_double_eq_tol(json_number_at(alone, "loss"), json_number_at(last, "eval_loss"), 1e-6);
+    json_decref(last), json_decref(alone);
+}
+
+static const struct refusal refusals[] = {
+    {TRAIN "--out no --drop-layers 1", 2, "--drop-layers", "it must be from 0 to below 1"},
+    {TRAIN "--out no --drop-layers -0.5", 2, "--drop-layers", "it must be from 0 to below 1"},
+    {TRAIN "--out no --drop-layers some", 2, "--drop-layers 'some'", NULL},
+    {TRAIN "--out no --drop-layers 0.5 --freeze 'w[tp]e.*' 'ln_f.*'", 2, "--drop-layers", "train others, too"},
+    {"eps plan --model tied.json --drop-layers 2", 2, "--drop-layers", "it must be from 0 to below 1"},
+    {"eps plan --model " TESTS_DIR "/fixtures/t5/config.json --drop-layers 0.5", 2, "--drop-layers",
+     "no block of a t5 model can be dropped"},
+    {TRAIN "--out kept --steps 1 --drop-layers 0.5 >/dev/null && eps train --model kept/latest --lora rank=2 " DATA
+           "--drop-layers 0.5 --out no",
+     2, "--drop-layers", "only tensors of blocks are trained here"},
+    {"eps train --resume kept --steps 2 --drop-layers 0.25", 2, "--drop-layers 0.25", "the run's 0.5"},
+};
+
+TEST(what_cannot_be_dropped_is_refused)
+{
+    for (int i = 0; i < COUNT(refusals); i++)
+        expect_refusal(&refusals[i]);
+    expect("eps train --resume kept --steps 2 --drop-layers 0.5", 0, "dropped      blocks, each with probability 0.5");
+    expect("eps train --resume kept --steps 3 --change drop-layers --drop-layers 0.25", 0,
+           "dropped      blocks, each with probability 0.25");
+    expect_file("kept/latest/training.json", "\"drop_layers\":0.25");
+    expect(TRAIN "--out all --steps 1", 0);
+    expect_file("all/latest/training.json", "\"drop_layers\":null");
+}
