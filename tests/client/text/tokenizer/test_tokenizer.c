@@ -357,6 +357,41 @@ TEST(holes_and_strange_tokens_are_lived_with)
     client_tokenizer_close(t);
 }
 
+/* So a token wins that has the character and a low score. As in tokenizers 0.23.3, whose ids these are. */
+TEST(an_unknown_character_is_ten_below_the_least_score)
+{
+    static const struct {
+        const char *text;
+        uint32_t n, ids[3];
+    } texts[] = {{"a\xc3\xa9", 1, {5}},
+                 {"a\xc3\xa9"
+                  "b",
+                  2,
+                  {5, 2}},
+                 {"\xc3\xa9"
+                  "a",
+                  2,
+                  {0, 1}},
+                 {"ab\xc3\xa9", 3, {1, 2, 0}}};
+    json_t *side = json_pack("{ss}", "tokenizer.json",
+                             "{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, \"vocab\": [[\"<unk>\", 0.0], "
+                             "[\"a\", -1.0], [\"b\", -2.0], [\"ab\", -30.0], [\"c\", -3.0], "
+                             "[\"a\\u00e9\", -40.5], [\"bb\", -8.0]]}}");
+    struct client_tokenizer *t = open_side(side, 7);
+    struct error err = {0};
+
+    for (int i = 0; i < COUNT(texts); i++) {
+        struct client_tokens tokens = {0};
+        size_t used;
+        ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, texts[i].text, strlen(texts[i].text), true, &err),
+                         0);
+        ck_assert_uint_eq(tokens.n, texts[i].n);
+        ck_assert_mem_eq(tokens.ids, texts[i].ids, tokens.n * sizeof *tokens.ids);
+        free(tokens.ids);
+    }
+    client_tokenizer_close(t);
+}
+
 /* Hugging Face's tokenizers 0.23.3 give an added token the id of its text in the vocabulary, else the next one, and not
  * that of the file. */
 TEST(an_added_token_has_the_id_of_its_text_in_the_vocabulary_or_the_next_one)
