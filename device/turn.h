@@ -15,8 +15,8 @@
 #define TURN_INLINE static inline
 #endif
 
-/* Converts an angle in radians, at least 0; its negative if inverse. Host only. */
-static inline uint64_t turn_of(double radians, bool inverse)
+/* Converts an angle in radians, at least 0; its negative if inverse. */
+TURN_INLINE uint64_t turn_of(double radians, bool inverse)
 {
     const double turns = radians / 6.283185307179586476925;
     const uint64_t turn = (uint64_t)ldexp(turns - floor(turns), 64);

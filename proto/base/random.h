@@ -26,8 +26,10 @@ enum random_site {
     RANDOM_DROPOUT_MLP, /* between an MLP's two maps */
     RANDOM_DROPOUT_CROSS_ATTENTION,
     RANDOM_DROPOUT_RESIDUAL_CROSS_ATTENTION,
-    RANDOM_DROPOUT_NORM, /* what the last norm made */
-    RANDOM_DROP_LAYER,   /* blocks that a step leaves out (proto/model/drop.h); unit: the block's number */
+    RANDOM_DROPOUT_NORM,   /* what the last norm made */
+    RANDOM_DROP_LAYER,     /* blocks that a step leaves out (proto/model/drop.h); unit: the block's number */
+    RANDOM_DROPOUT_FILTER, /* filters of a convolution (DropConnect) */
+    RANDOM_DROPOUT_SOURCE, /* an embedded source, apart from its target */
     /* Of an operation; plus the number of its first tensor in its program, so nothing lies between these. */
     RANDOM_DROPOUT_ADAPTER = 256, /* an adapter's input */
     RANDOM_ROWS = 512, /* rows that stand for all (proto/operation/call/sample.h); quad: half the index of the choice */

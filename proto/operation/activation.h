@@ -9,7 +9,8 @@ enum model_activation {
     MODEL_GELU,
     MODEL_RELU,
     MODEL_SILU,
-    MODEL_TANH
+    MODEL_TANH,
+    MODEL_SIGMOID
 }; /* GELU: tanh form; erf form */
 
 struct program_activation_options {

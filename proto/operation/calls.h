@@ -15,6 +15,7 @@
 #include "proto/operation/call/cross_entropy.h"
 #include "proto/operation/call/decode.h"
 #include "proto/operation/call/dropout.h"
+#include "proto/operation/call/dynamic_conv.h"
 #include "proto/operation/call/embed.h"
 #include "proto/operation/call/glu.h"
 #include "proto/operation/call/matmul.h"
@@ -49,11 +50,14 @@
     X(batch_norm, device_batch_norm)                                                                                   \
     X(batch_norm_backward, device_batch_norm)                                                                          \
     X(rope, device_rope)                                                                                               \
+    X(sinusoid, device_sinusoid)                                                                                       \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
     X(attention, device_attention)                                                                                     \
     X(attention_backward, device_attention)                                                                            \
     X(attention_cached, device_attention_cached)                                                                       \
+    X(dynamic_conv, device_dynamic_conv)                                                                               \
+    X(dynamic_conv_backward, device_dynamic_conv)                                                                      \
     X(dropout_add, device_dropout_add)                                                                                 \
     X(embed, device_embed)                                                                                             \
     X(embed_backward, device_embed)                                                                                    \

@@ -11,6 +11,7 @@
 #include "proto/operation/batch_norm.h"
 #include "proto/operation/cross_attention.h"
 #include "proto/operation/dropout.h"
+#include "proto/operation/dynamic_conv.h"
 #include "proto/operation/glu.h"
 #include "proto/operation/head_norm.h"
 #include "proto/operation/linear.h"
@@ -18,6 +19,7 @@
 #include "proto/operation/parameter.h"
 #include "proto/operation/rope.h"
 #include "proto/operation/shift.h"
+#include "proto/operation/sinusoid.h"
 #include "proto/operation/take.h"
 
 #define OPERATIONS(X)                                                                                                  \
@@ -35,6 +37,8 @@
     X(shift, program_shift_options)                                                                                    \
     X(take, program_take_options)                                                                                      \
     X(cross_attention, program_cross_attention_options)                                                                \
+    X(dynamic_conv, program_dynamic_conv_options)                                                                      \
+    X(sinusoid, program_sinusoid_options)                                                                              \
     X(row_moments, program_row_moments_options)                                                                        \
     X(join_moments, program_join_moments_options)                                                                      \
     X(batch_norm, program_batch_norm_options)

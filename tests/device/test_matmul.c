@@ -19,7 +19,7 @@ static const struct shape {
 enum {
     N_SMALL = 7, /* what an activation follows does not depend on the shape */
     N_TRANSPOSITIONS = 4,
-    N_ACTIVATIONS = MODEL_TANH + 1,
+    N_ACTIVATIONS = MODEL_SIGMOID + 1,
     N_ODD = 60
 };
 

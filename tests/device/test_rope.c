@@ -1,4 +1,4 @@
-/* Rotary positions. */
+/* Rotary positions, and fixed ones. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
 
@@ -63,5 +63,20 @@ TEST_EACH(rope_turns_pairs_by_their_position, 2 * COUNT(shapes) * NUMBER_TYPES)
 
     for (size_t j = 0; j < s->n_rotated / 2; j++)
         frequencies[j] = pow(10000, -2 * (double)j / (double)s->n_rotated);
+    call_check(&test);
+}
+
+/* One pair; halves of no whole vector; more pairs than the CPU turns at a time; far positions. */
+static const struct device_sinusoid sums[] = {{1, 3, 2, NULL},    {2, 3, 4, NULL},   {2, 5, 30, NULL},
+                                              {1, 300, 64, NULL}, {2, 4, 600, NULL}, {3, 1, 512, NULL}};
+
+/* A sum with a sine or a cosine, which is within 2^-24. */
+TEST_EACH(sines_and_cosines_of_the_position_are_added, COUNT(sums) * NUMBER_TYPES)
+{
+    struct call_test test = {.type = (enum number_type)(_i % NUMBER_TYPES),
+                             .call = {.kind = CALL_sinusoid, .sinusoid = sums[_i / NUMBER_TYPES]},
+                             .near = near,
+                             .is_elementwise = true};
+
     call_check(&test);
 }

@@ -136,6 +136,15 @@ static struct device_batch_norm batch_norm_of(float *x, float *y, float *columns
     return op;
 }
 
+static struct device_dynamic_conv dynamic_conv_of(const float *x, const float *scores, float *filters)
+{
+    struct device_dynamic_conv op = {};
+
+    op.n_rows = 1, op.n_tokens = ROWS, op.n = WIDTH, op.n_heads = 2, op.n_taps = 32, op.n_before = 16;
+    op.x = x, op.scores = scores, op.filters = filters;
+    return op;
+}
+
 static struct device_embed embed_of(const void *ids)
 {
     struct device_embed op = {};
@@ -233,6 +242,20 @@ static const struct {
          OK(cuda_batch_norm_backward(q, &op));
      },
      256, 0},
+    {"cuda_dynamic_conv",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         struct device_dynamic_conv op = dynamic_conv_of(x, y, w);
+         op.y = z;
+         OK(cuda_dynamic_conv(q, &op));
+     },
+     0, 0},
+    {"cuda_dynamic_conv_backward",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         struct device_dynamic_conv op = dynamic_conv_of(x, y, w);
+         op.y_gradient = z, op.x_gradient = z + ARRAY / 2, op.scores_gradient = y + ARRAY / 2;
+         OK(cuda_dynamic_conv_backward(q, &op));
+     },
+     0, 0},
     {"cuda_embed",
      [](auto q, auto x, auto y, auto z, auto) {
          struct device_embed op = embed_of(z);

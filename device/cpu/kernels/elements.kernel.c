@@ -47,7 +47,7 @@ VECTOR_INLINE void run(enum model_activation activation, const struct device_glu
 
 VECTOR_INLINE void run_rows(struct device *dev, const struct device_glu *op, bool is_backward)
 {
-    assert(op->activation <= MODEL_TANH);
+    assert(op->activation <= MODEL_SIGMOID);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
     for (size_t i = 0; i < op->m; i++)
         switch (op->activation) {
@@ -65,6 +65,9 @@ VECTOR_INLINE void run_rows(struct device *dev, const struct device_glu *op, boo
             break;
         case MODEL_TANH:
             run(MODEL_TANH, op, i, is_backward);
+            break;
+        case MODEL_SIGMOID:
+            run(MODEL_SIGMOID, op, i, is_backward);
             break;
         }
 }
@@ -113,6 +116,37 @@ void KERNEL_NAME(cpu_rope)(struct device *dev, const struct device_rope *op)
             turn_circle(turns[j] * position, &cosine[j], &sine[j]);
         for (size_t head = 0; head < op->n_heads; head++)
             rotate(x + head * op->head_width, cosine, sine, n_pairs);
+    }
+}
+
+/* ---- fixed positions ---- */
+
+static void add_to(value *y, const float *x, size_t n)
+{
+    for (size_t j = 0; j < n; j += VECTOR)
+        value_store_n(y + j, value_load_n(y + j, n - j) + vec_load_n(x + j, n - j, 0), n - j);
+}
+
+void KERNEL_NAME(cpu_sinusoid)(struct device *dev, const struct device_sinusoid *op)
+{
+    const size_t half = op->n / 2;
+
+    for (size_t first = 0; first < half; first += PAIRS) {
+        const size_t width = half - first < PAIRS ? half - first : PAIRS;
+        uint64_t turns[PAIRS];
+
+        for (size_t j = 0; j < width; j++)
+            turns[j] = turn_of(device_sinusoid_frequency(op, first + j), false);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+        for (size_t i = 0; i < op->n_rows * op->n_tokens; i++) {
+            value *y = (value *)op->y + i * op->n + first;
+            float cosine[PAIRS], sine[PAIRS];
+
+            for (size_t j = 0; j < width; j++)
+                turn_circle(turns[j] * (i % op->n_tokens), &cosine[j], &sine[j]);
+            add_to(y, sine, width);
+            add_to(y + half, cosine, width);
+        }
     }
 }
 

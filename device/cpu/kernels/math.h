@@ -130,6 +130,18 @@ VECTOR_INLINE vec math_silu_gradient(vec x)
     return s + x * s * (e * s);
 }
 
+VECTOR_INLINE vec math_sigmoid(vec x)
+{
+    return 1 / (1 + math_silu_exponential(x));
+}
+
+VECTOR_INLINE vec math_sigmoid_gradient(vec x)
+{
+    vec e = math_silu_exponential(x), s = 1 / (1 + e);
+
+    return s * (e * s);
+}
+
 /* Relative error 2e-7. Up to |x| = 0.625, where (1 - e) / (1 + e) with e = exp(-2|x|) would lose digits, an odd
  * polynomial of relative error 4e-9. */
 VECTOR_INLINE vec math_tanh(vec x)
@@ -175,6 +187,8 @@ VECTOR_INLINE vec math_activation(enum model_activation activation, vec x)
         return math_silu(x);
     case MODEL_TANH:
         return math_tanh(x);
+    case MODEL_SIGMOID:
+        return math_sigmoid(x);
     }
     return x;
 }
@@ -192,6 +206,8 @@ VECTOR_INLINE vec math_activation_gradient(enum model_activation activation, vec
         return math_silu_gradient(x);
     case MODEL_TANH:
         return math_tanh_gradient(x);
+    case MODEL_SIGMOID:
+        return math_sigmoid_gradient(x);
     }
     return x;
 }

@@ -254,7 +254,7 @@ void KERNEL_NAME(cpu_finish)(const struct device_matmul *op, const struct cpu_ti
         finish_rows(op, tile, sums, stride, DEVICE_BIAS, MODEL_RELU);
         return;
     }
-    assert(op->activation <= MODEL_TANH);
+    assert(op->activation <= MODEL_SIGMOID);
     switch (op->activation) {
     case MODEL_GELU_NEW:
         finish_activation(op, tile, sums, stride, MODEL_GELU_NEW);
@@ -270,6 +270,9 @@ void KERNEL_NAME(cpu_finish)(const struct device_matmul *op, const struct cpu_ti
         break;
     case MODEL_TANH:
         finish_activation(op, tile, sums, stride, MODEL_TANH);
+        break;
+    case MODEL_SIGMOID:
+        finish_activation(op, tile, sums, stride, MODEL_SIGMOID);
         break;
     }
 }
@@ -303,6 +306,9 @@ VECTOR_INLINE void activate_any(enum model_activation activation, bool slope, va
     case MODEL_TANH:
         activate_piece(MODEL_TANH, slope, y, x, n);
         break;
+    case MODEL_SIGMOID:
+        activate_piece(MODEL_SIGMOID, slope, y, x, n);
+        break;
     }
 }
 
@@ -310,7 +316,7 @@ enum { PIECE = 1 << 14 };
 
 void KERNEL_NAME(cpu_activate)(struct device *dev, const struct device_activate *op)
 {
-    assert(op->activation <= MODEL_TANH);
+    assert(op->activation <= MODEL_SIGMOID);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n > PIECE)
     for (size_t i = 0; i < op->n; i += PIECE)
         activate_any(op->activation, false, (value *)op->y + i, (const value *)op->x + i,
@@ -319,7 +325,7 @@ void KERNEL_NAME(cpu_activate)(struct device *dev, const struct device_activate 
 
 void KERNEL_NAME(cpu_activate_backward)(struct device *dev, const struct device_activate *op)
 {
-    assert(op->activation <= MODEL_TANH);
+    assert(op->activation <= MODEL_SIGMOID);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n > PIECE)
     for (size_t i = 0; i < op->n; i += PIECE)
         activate_any(op->activation, true, (value *)op->gradient + i, (const value *)op->x + i,

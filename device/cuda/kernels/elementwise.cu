@@ -127,7 +127,9 @@ template <enum model_activation A> static __device__ inline float activation(flo
         return __fdividef(x, 1 + silu_exponential(x));
     if (A == MODEL_TANH)
         return tanhf(x);
-    return x < 0 ? 0 : x; /* a NaN stays */
+    if (A == MODEL_SIGMOID)
+        return x != x ? x : __fdividef(1, 1 + silu_exponential(x)); /* a NaN stays */
+    return x < 0 ? 0 : x;                                           /* a NaN stays */
 }
 
 template <enum model_activation A> static __device__ inline float activation_gradient(float x)
@@ -145,6 +147,10 @@ template <enum model_activation A> static __device__ inline float activation_gra
     if (A == MODEL_SILU) {
         const float e = silu_exponential(x), s = __fdividef(1, 1 + e);
         return s + x * s * (e * s);
+    }
+    if (A == MODEL_SIGMOID) {
+        const float e = silu_exponential(x), s = __fdividef(1, 1 + e);
+        return x != x ? x : s * (e * s);
     }
     if (A == MODEL_TANH) {
         const float t = tanhf(x);
@@ -230,6 +236,8 @@ static cudaError_t activate(const struct cuda_queue *q, T *c, const T *pre, size
         return run_activation<T, activated<MODEL_SILU>::rows>(q, c, pre, stride, m, n);
     case MODEL_TANH:
         return run_activation<T, activated<MODEL_TANH>::rows>(q, c, pre, stride, m, n);
+    case MODEL_SIGMOID:
+        return run_activation<T, activated<MODEL_SIGMOID>::rows>(q, c, pre, stride, m, n);
     }
     return cudaErrorInvalidValue;
 }
@@ -249,6 +257,8 @@ static cudaError_t multiply_gradient(const struct cuda_queue *q, T *c, const T *
         return run_activation<T, activated<MODEL_SILU>::gradient_rows>(q, c, pre, stride, m, n);
     case MODEL_TANH:
         return run_activation<T, activated<MODEL_TANH>::gradient_rows>(q, c, pre, stride, m, n);
+    case MODEL_SIGMOID:
+        return run_activation<T, activated<MODEL_SIGMOID>::gradient_rows>(q, c, pre, stride, m, n);
     }
     return cudaErrorInvalidValue;
 }
@@ -442,6 +452,8 @@ static cudaError_t glu_either(const struct cuda_queue *q, const struct device_gl
         return glu_of<T, MODEL_SILU>(q, op, is_backward);
     case MODEL_TANH:
         return glu_of<T, MODEL_TANH>(q, op, is_backward);
+    case MODEL_SIGMOID:
+        return glu_of<T, MODEL_SIGMOID>(q, op, is_backward);
     }
     return cudaErrorInvalidValue;
 }

@@ -45,9 +45,12 @@ struct cuda_queue {
     X(batch_norm, device_batch_norm)                                                                                   \
     X(batch_norm_backward, device_batch_norm)                                                                          \
     X(rope, device_rope)                                                                                               \
+    X(sinusoid, device_sinusoid)                                                                                       \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
     X(attention_cached, device_attention_cached)                                                                       \
+    X(dynamic_conv, device_dynamic_conv)                                                                               \
+    X(dynamic_conv_backward, device_dynamic_conv)                                                                      \
     X(dropout_add, device_dropout_add)                                                                                 \
     X(embed_backward, device_embed)                                                                                    \
     X(position_backward, device_position)                                                                              \

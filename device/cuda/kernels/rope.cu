@@ -66,6 +66,45 @@ template <typename T> static cudaError_t rope(const struct cuda_queue *q, const 
                   threads, 0, q->stream, r);
 }
 
+/* ---- fixed positions ---- */
+
+/* A thread has two columns of some tokens, and their angle. */
+template <typename T>
+static __global__ void __launch_bounds__(ROW_THREADS) add_sinusoid(T *y, size_t m, size_t n_tokens, size_t n)
+{
+    const size_t half = n / 2, j = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (j >= half)
+        return;
+    const uint64_t turn = turn_of(half > 1 ? pow(10000., -(double)j / ((double)half - 1)) : 1, false);
+    for (size_t i = blockIdx.y; i < m; i += gridDim.y) {
+        T *sine = y + i * n + j, *cosine = sine + half;
+        float c, s;
+
+        turn_circle(turn * (i % n_tokens), &c, &s);
+        set(sine, to_float(*sine) + s);
+        set(cosine, to_float(*cosine) + c);
+    }
+}
+
+template <typename T> static cudaError_t sinusoid(const struct cuda_queue *q, const struct device_sinusoid *op)
+{
+    const size_t m = op->n_rows * op->n_tokens, half = op->n / 2;
+    const unsigned threads = whole_warps(smaller(half, ROW_THREADS));
+    const size_t x = pieces(half, threads), y = pieces((size_t)q->n_processors * BLOCKS, x);
+
+    return launch(add_sinusoid<T>, dim3((unsigned)x, smaller(m, smaller(y, 65535))), threads, 0, q->stream, (T *)op->y,
+                  m, op->n_tokens, op->n);
+}
+
+cudaError_t cuda_sinusoid(const struct cuda_queue *q, const struct device_sinusoid *op)
+{
+    assert(op->n % 2 == 0);
+    if (op->n_rows * op->n_tokens * op->n == 0)
+        return cudaSuccess;
+    return q->type == NUMBER_BF16 ? sinusoid<bf16>(q, op) : sinusoid<float>(q, op);
+}
+
 cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op)
 {
     assert(op->n_rotated % 2 == 0 && op->n_rotated <= op->head_width && op->n_rotated <= DEVICE_MAX_ROTATED);

@@ -11,3 +11,9 @@ void device_rope_describe(struct call_work *out, struct device_rope *op)
                              tokens * op->n_heads * op->n_rotated));
     call_add_array(out, "positions", &op->positions, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(tokens));
 }
+
+void device_sinusoid_describe(struct call_work *out, struct device_sinusoid *op)
+{
+    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_READ | CALL_WRITTEN,
+                   call_all(op->n_rows * op->n_tokens * op->n));
+}

@@ -2,6 +2,7 @@
 #ifndef PROTO_OPERATION_CALL_ROPE_H
 #define PROTO_OPERATION_CALL_ROPE_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,5 +22,18 @@ struct device_rope {
     size_t stride; /* elements from a token's first head to the next token's */
     bool inverse;
 };
+
+/* Fixed positions: y[t][j] += sin(t w), y[t][n/2 + j] += cos(t w), w = 10000^(-j / (n/2 - 1)). Vaswani et al.,
+ * arXiv:1706.03762, section 3.5, with separate halves as in tensor2tensor and fairseq. Nothing is added to a gradient. */
+struct device_sinusoid {
+    size_t n_rows, n_tokens, n; /* n: even */
+    void *y;                    /* (n_rows*n_tokens, n), in place */
+};
+
+/* w for column j < n/2, in radians a position. */
+static inline double device_sinusoid_frequency(const struct device_sinusoid *op, size_t j)
+{
+    return op->n > 2 ? pow(10000, -(double)j / ((double)(op->n / 2) - 1)) : 1;
+}
 
 #endif

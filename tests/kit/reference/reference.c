@@ -2,6 +2,7 @@
 
 #include "tests/kit/reference/reference_approximate.h"
 #include "tests/kit/reference/reference_batch_norm.h"
+#include "tests/kit/reference/reference_dynamic_conv.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,6 +23,8 @@ double reference_activation(enum model_activation activation, double x)
         return x / (1 + exp(-x));
     case MODEL_TANH:
         return tanh(x);
+    case MODEL_SIGMOID:
+        return 1 / (1 + exp(-x));
     }
     abort();
 }
@@ -40,6 +43,8 @@ double reference_activation_gradient(enum model_activation activation, double x)
         return x > 0;
     case MODEL_TANH:
         return 1 - tanh(x) * tanh(x);
+    case MODEL_SIGMOID:
+        return exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
     case MODEL_SILU:
         return 1 / (1 + exp(-x)) + x * exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
     }
@@ -332,6 +337,17 @@ static void attention_backward(const struct device_attention *op)
     free(room);
 }
 
+static void sinusoid(const struct device_sinusoid *op)
+{
+    const double half = (double)op->n / 2;
+
+    for (size_t i = 0; i < op->n_rows * op->n_tokens * op->n; i++) {
+        const double j = (double)(i % op->n % (op->n / 2)), t = (double)(i / op->n % op->n_tokens);
+        const double angle = t * (half > 1 ? exp(-j * log(10000) / (half - 1)) : 1);
+        ((double *)op->y)[i] += i % op->n < op->n / 2 ? sin(angle) : cos(angle);
+    }
+}
+
 static void dropout_add(const struct device_dropout_add *op)
 {
     const size_t row = op->n_tokens * op->n, stride = op->stride ? op->stride : op->n;
@@ -575,6 +591,8 @@ void reference_run(const struct call *call)
         return reference_batch_norm_backward(&call->batch_norm);
     case CALL_rope:
         return rope(&call->rope);
+    case CALL_sinusoid:
+        return sinusoid(&call->sinusoid);
     case CALL_glu:
     case CALL_glu_backward:
         return glu(&call->glu, call->kind == CALL_glu_backward);
@@ -582,6 +600,9 @@ void reference_run(const struct call *call)
         return attention(&call->attention);
     case CALL_attention_backward:
         return attention_backward(&call->attention);
+    case CALL_dynamic_conv:
+    case CALL_dynamic_conv_backward:
+        return reference_dynamic_conv(&call->dynamic_conv, call->kind == CALL_dynamic_conv_backward);
     case CALL_dropout_add:
         return dropout_add(&call->dropout_add);
     case CALL_decode:

@@ -27,6 +27,14 @@ static const struct pair {
      CALL_batch_norm_backward},
     {{CALL_glu, .glu = {.m = 4, .n = 5, .stride = 7, .gradient_stride = 7, .activation = MODEL_SILU}},
      CALL_glu_backward},
+    {{CALL_dynamic_conv,
+      .dynamic_conv =
+          {.n_rows = 2, .n_tokens = 5, .n = 6, .n_heads = 2, .n_taps = 3, .n_before = 1, .lengths = lengths}},
+     CALL_dynamic_conv_backward},
+    {{CALL_dynamic_conv,
+      .dynamic_conv =
+          {.n_rows = 2, .n_tokens = 5, .n = 6, .n_heads = 3, .n_taps = 7, .n_before = 6, .dropout.p = 0.3f}},
+     CALL_dynamic_conv_backward},
     {{CALL_position, .position = {.n_rows = 3, .n_tokens = 2, .n = 4}}, CALL_position_backward},
     {{CALL_attention, .attention = {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7f}},
      CALL_attention_backward},
@@ -184,7 +192,7 @@ TEST_EACH(backward_is_the_slope_of_forward, COUNT(pairs))
     ck_assert_uint_gt(n_checked, 0);
 }
 
-TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_TANH + 1)
+TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_SIGMOID + 1)
 {
     for (double x = -6.0003; x < 6; x += 0.01) { /* relu's corner at 0 is not met */
         const enum model_activation activation = (enum model_activation)_i;

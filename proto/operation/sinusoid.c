@@ -1,0 +1,35 @@
+#include "proto/operation/sinusoid.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+
+#include <assert.h>
+
+int program_sinusoid(struct program *p, int x)
+{
+    struct program_operation *op = program_append(p, &operation_sinusoid);
+
+    assert(p->values[x].columns % 2 == 0);
+    op->sinusoid.n = p->values[x].columns;
+    program_add_input(p, op, x);
+    return program_add_output(p, op, PROGRAM_VALUE, op->sinusoid.n);
+}
+
+/* In place; backward there is nothing to do. */
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const bool forward = step->action == SCHEDULE_FORWARD;
+    void *const x = r->at[forward ? step->outputs[0] : step->x_gradient];
+
+    assert(x == r->at[forward ? step->inputs[0] : step->y_gradient] && !step->accumulate);
+    if (forward)
+        r->ops->sinusoid(r->dev, &(struct device_sinusoid){.n_rows = r->n_rows,
+                                                           .n_tokens = operation_row_elements(r, op->inputs[0]),
+                                                           .n = op->sinusoid.n,
+                                                           .y = x});
+}
+
+/* Positions are those of the row, whatever its documents. */
+const struct operation operation_sinusoid = {
+    .name = "sinusoid", .over_inputs = OPERATION_FIRST, .gradient_over = true, .mixes_tokens = true, .run = run};
