@@ -303,7 +303,7 @@ struct eps_export_options {
 struct eps_export_options eps_export_defaults(void); /* all options unset; out must be set */
 struct eps_exported {
     enum eps_dtype dtype; /* of the weights in out */
-    const char *loader;   /* the class of transformers that loads it: "AutoModelForCausalLM"; constant */
+    const char *loader; /* the class of transformers that loads it: "AutoModelForCausalLM"; constant; NULL: none does */
     /* What alone was exported, "text model of Gemma3ForConditionalGeneration (without vision)"; or empty. */
     char part[96];
     bool adapter; /* adapters alone: loader is PEFT's class */

@@ -54,7 +54,10 @@ int command_export(int argc, char **argv)
     if (rc)
         return arguments_fail(&command, rc, error.text);
     const char *what = written.adapter ? "adapters" : *written.part ? written.part : "model";
-    printf("%s holds the %s in %s. In Python: %s.%s.from_pretrained(\"%s\")\n", options.out, what, names[written.dtype],
-           written.adapter ? "peft" : "transformers", written.loader, options.out);
+    printf("%s holds the %s in %s", options.out, what, names[written.dtype]);
+    if (written.loader)
+        printf(". In Python: %s.%s.from_pretrained(\"%s\")", written.adapter ? "peft" : "transformers", written.loader,
+               options.out);
+    printf("\n");
     return 0;
 }

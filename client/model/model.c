@@ -87,9 +87,11 @@ uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct mod
 
 const char *client_model_loader(const struct model_config *config)
 {
-    return config->n_labels         ? "AutoModelForSequenceClassification"
-           : config->family->masked ? "AutoModelForMaskedLM"
-                                    : "AutoModelForCausalLM";
+    return config->family->is_own     ? NULL
+           : config->n_labels         ? "AutoModelForSequenceClassification"
+           : config->family->masked   ? "AutoModelForMaskedLM"
+           : model_has_source(config) ? "AutoModelForSeq2SeqLM"
+                                      : "AutoModelForCausalLM";
 }
 
 const char *client_model_adapter_loader(const struct model_config *config)

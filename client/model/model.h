@@ -88,7 +88,7 @@ char *client_model_print_config(const struct client_model *model, enum safetenso
 uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct model *model,
                              const struct plan_choice *choice);
 
-/* The class of transformers that loads such a model, and the one of PEFT that loads adapters of it. */
+/* The class of transformers that loads such a model, or NULL; and the one of PEFT that loads adapters of it. */
 const char *client_model_loader(const struct model_config *config);
 const char *client_model_adapter_loader(const struct model_config *config);
 

@@ -259,7 +259,7 @@ int client_preset_unconverted(const char *directory, const struct client_model *
     const char *loader = model->rewritten ? "AutoModelForMaskedLM" : client_model_loader(&model->config);
     char quoted[PATH_MAX];
 
-    if (has(directory, is_pytorch))
+    if (loader && has(directory, is_pytorch))
         return error_set(err, -ENOENT,
                          "%.100s holds pytorch_model.bin and no *.safetensors; convert it: python3 -c 'import sys; "
                          "from transformers import %s as M; "

@@ -11,8 +11,11 @@ static const struct client_documented *of(const struct client_source *source)
 int client_documented_init(struct client_documented *out, const struct client_source_ops *ops,
                            const struct client_source_setup *setup, const char *reader, struct error *err)
 {
+    const uint32_t vocabulary = setup->config->vocabulary, source = setup->config->source_vocabulary;
+
     *out = (struct client_documented){.source = {.ops = ops}, .setup = *setup, .documents = {{.fd = -1}, {.fd = -1}}};
-    return client_tokenizer_require(&out->tokenizer, setup->side, setup->config->vocabulary, reader, err);
+    return client_tokenizer_require(&out->tokenizer, setup->side, vocabulary > source ? vocabulary : source, reader,
+                                    err);
 }
 
 void client_documented_free(struct client_documented *rows)

@@ -286,6 +286,26 @@ static uint32_t cut(uint32_t *ids, uint32_t n, uint32_t room)
     return n < room ? n : room;
 }
 
+/* Where source and target have vocabularies of their own, the tokenizer has the larger of them. */
+static int check_ids(const struct targets *t, const struct client_documents *documents, size_t k, int side,
+                     const uint32_t *ids, uint32_t n, struct error *err)
+{
+    const bool trains = documents == &t->rows.documents[CLIENT_TRAIN];
+    const struct client_data *data = trains ? t->rows.setup.data : t->rows.setup.eval_data;
+    const struct client_document *document = &documents->list[k];
+    const struct model_config *config = t->rows.setup.config;
+    const uint32_t vocabulary = side == 0 ? config->source_vocabulary : config->vocabulary;
+
+    for (uint32_t i = 0; config->source_vocabulary > 0 && i < n; i++)
+        if (ids[i] >= vocabulary)
+            return error_set(err, -EINVAL,
+                             "%s: line %" PRIu32 ": token %" PRIu32 " is not among the %" PRIu32
+                             " of %s: use a tokenizer whose tokens on this side have lower numbers",
+                             data->files[document->file].path, document->line, ids[i], vocabulary,
+                             side == 0 ? "sources (source_vocab_size)" : "targets (vocab_size)");
+    return 0;
+}
+
 static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
                     struct client_sample sample, struct error *err)
 {
@@ -294,7 +314,7 @@ static int read_row(struct client_source *source, const struct client_row_fields
     uint32_t *ids = row->at[CLIENT_FIELD_IDS], *labels = row->at[CLIENT_FIELD_LABELS];
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
     uint32_t n[SIDES], room[SIDES];
-    const int rc = client_documents_tokens(documents, t->work, sample.id, documents->list[sample.id].n, err);
+    int rc = client_documents_tokens(documents, t->work, sample.id, documents->list[sample.id].n, err);
 
     if (rc)
         return rc;
@@ -304,6 +324,10 @@ static int read_row(struct client_source *source, const struct client_row_fields
     for (uint32_t i = 0; i < n[1]; i++)
         target[i] &= ~CLIENT_TOKEN_TRAINED;
     const uint32_t n_source = cut(t->work, n[0], room[0]), n_target = cut(target, n[1], room[1]);
+    rc = check_ids(t, documents, sample.id, 0, t->work, n_source, err);
+    rc = rc ? rc : check_ids(t, documents, sample.id, 1, target, n_target, err);
+    if (rc)
+        return rc;
     lengths->n_tokens = lengths->second = n_source;
     memcpy(ids, t->work, n_source * sizeof *ids);
     ids[room[0]] = t->rows.setup.config->start;

@@ -20,6 +20,7 @@ enum family_key_type {
     FAMILY_ACTIVATION,      /* enum model_activation, by its name */
     FAMILY_WORD,            /* an enumeration: the value's index in `words` */
     FAMILY_LAYERS,          /* struct decoder_layers: a list with one of the two `words` for each block */
+    FAMILY_KERNELS,         /* struct dynamic_conv_kernels: a list of positive whole numbers */
     FAMILY_SAME,            /* no number of its own: if it and key `other` are both on, they must be equal */
 };
 
@@ -62,7 +63,8 @@ struct family_key {
 struct family_table {
     const char *name; /* "wte", of tensor "wte.weight"; NULL: the end */
     enum model_lookup by;
-    size_t rows;   /* offset in struct model_config of the number of rows, a uint32_t, unless `some` is set */
+    size_t rows;   /* offset in struct model_config of the number of rows, a uint32_t, unless `some` is set; where that
+                    * is 0, there is no such table */
     uint32_t some; /* number of rows; 0: as `rows` says */
     size_t first;  /* MODEL_BY_POSITION: offset there of position 0's row, a uint32_t; 0: row 0 */
 };
@@ -80,6 +82,9 @@ struct family_layer {
     bool bare;
     bool goes_on; /* belongs to the block of the row before */
     void (*write)(struct program *program, const struct model_config *config);
+    /* In the place of `write`, where one function serves blocks of several kinds: kind counts from 0 in the family's
+     * list. */
+    void (*write_kind)(struct program *program, const struct model_config *config, uint32_t kind);
     /* A second program, run once a part: forward behind the part's last microbatch, backward before its first. Its
      * inputs are values of a row that the layer wrote, its outputs values of the part. It has no tensors. NULL:
      * none. */
@@ -98,6 +103,7 @@ enum { FAMILY_NO_TOKEN = INT32_MAX };
 
 struct family {
     const char *model_type;                     /* in config.json */
+    bool is_own;                                /* eps's own: transformers does not read its models */
     const char *const *architectures;           /* accepted; NULL ends them; the first is the one trained */
     const struct family_classifier *classifier; /* used by configs with its architecture; NULL: there is none */
     const struct family_key *keys; /* where two set the same number, the later one wins; the last one has no name */

@@ -208,12 +208,11 @@ static void count_taken(struct model *m, const struct program *p)
     }
 }
 
-static void write_program(struct model *m, struct model_program *p,
-                          void (*write)(struct program *program, const struct model_config *config))
+/* The program as its family writes it, to be completed. */
+static void complete_program(struct model *m, struct model_program *p)
 {
     const struct family *family = m->config.family;
 
-    write(&p->program, &m->config);
     if (m->config.adapter.rank > 0)
         model_adapt_program(&p->program, &m->config.adapter);
     for (uint32_t own = 0; family->own_domain && own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
@@ -225,6 +224,7 @@ static void write_program(struct model *m, struct model_program *p,
 static int write_programs(struct model *m)
 {
     const struct family_layer *layers = layers_of(m);
+    uint32_t n_kinds = 0;
 
     for (; layers[m->n_programs].name; m->n_programs++)
         m->n_finishes += layers[m->n_programs].finish != NULL;
@@ -233,9 +233,15 @@ static int write_programs(struct model *m)
         return -ENOMEM;
     struct model_program *finish = &m->programs[m->n_programs];
     for (uint32_t i = 0; i < m->n_programs; i++) {
-        write_program(m, &m->programs[i], layers[i].write);
+        n_kinds += layers[i].kind == MODEL_BLOCK && !layers[i].goes_on;
+        if (layers[i].write_kind)
+            layers[i].write_kind(&m->programs[i].program, &m->config, n_kinds - 1);
+        else
+            layers[i].write(&m->programs[i].program, &m->config);
+        complete_program(m, &m->programs[i]);
         if (layers[i].finish) {
-            write_program(m, finish, layers[i].finish);
+            layers[i].finish(&finish->program, &m->config);
+            complete_program(m, finish);
             m->programs[i].finish = finish++;
         }
     }
@@ -267,7 +273,7 @@ static int allocate(struct model *m)
 
     for (const struct family_table *table = c->family->tables; table->name; table++) {
         const uint64_t rows = table_rows(m, table);
-        const uint32_t n = count_units(rows, rows_of_each(m, table->by, rows));
+        const uint32_t n = rows > 0 ? count_units(rows, rows_of_each(m, table->by, rows)) : 0;
         n_tensors++, n_units += n, n_pieces += n;
     }
     for (uint32_t i = 0; i < m->n_programs; i++) {
@@ -420,6 +426,8 @@ static void add_embedding(struct model *m)
     if (family->embedding_scale)
         e->scale = family->embedding_scale(&m->config);
     for (const struct family_table *table = family->tables; table->name; table++) {
+        if (table_rows(m, table) == 0)
+            continue;
         assert(e->n_tables < MODEL_TABLES && (table->by == MODEL_BY_TOKEN) == (e->n_tables == 0));
         const uint32_t tensor =
             add_table(m, MODEL_EMBEDDING, e->n_tables, table->by, table_rows(m, table), family->prefix, table->name);
@@ -576,7 +584,7 @@ uint64_t model_zero_row(const struct model *model, uint32_t tensor)
 
     for (uint32_t i = 0; model->config.has_padding && i < e->n_tables; i++) {
         const struct model_table *table = &e->tables[i];
-        if (table->tensor == tensor && table->by == MODEL_BY_TOKEN)
+        if (table->tensor == tensor && (table->by == MODEL_BY_TOKEN || table->by == MODEL_BY_SOURCE))
             return model->config.padding;
         if (table->tensor == tensor && table->by == MODEL_BY_POSITION && table->first > 0)
             return table->first - 1;

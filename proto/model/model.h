@@ -21,6 +21,7 @@
 #include "proto/base/number.h"
 #include "proto/model/adapter.h"
 #include "proto/model/decoder.h"
+#include "proto/model/dynamic_conv.h"
 #include "proto/model/encoder.h"
 #include "proto/model/gpt2.h"
 #include "proto/model/safetensors.h"
@@ -50,11 +51,14 @@ struct model_config {
      * its target (model_divide_rows); if they are equal, each row is one of the two (model_part_rows); else 0. */
     uint32_t source, row;
     uint32_t start; /* of an encoder-decoder: the token before a target's first */
-    union {         /* the family's own numbers: only its own file reads them */
+    /* Of an encoder-decoder whose sources have a vocabulary and a table of their own; 0: both have `vocabulary`. */
+    uint32_t source_vocabulary;
+    union { /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;
         struct encoder_config encoder;
         struct t5_config t5;
+        struct dynamic_conv_config dynamic_conv;
     };
 };
 
@@ -169,7 +173,8 @@ enum {
 
 /* The row of a table that a token takes. */
 enum model_lookup {
-    MODEL_BY_TOKEN,    /* the row of its id */
+    MODEL_BY_TOKEN,    /* the row of its id; not of a source's token that has a table of its own */
+    MODEL_BY_SOURCE,   /* the row of its id, for the tokens of a row's source */
     MODEL_BY_POSITION, /* the row of its position in the sequence */
     MODEL_BY_SEGMENT,  /* row 0; in a classifier, row 1 for tokens of segment 1 */
 };

@@ -1,6 +1,7 @@
 #include "proto/model/model.h"
 
 #include "proto/model/family.h"
+#include "proto/operation/call/dynamic_conv.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -192,6 +193,24 @@ static int read_layers(struct decoder_layers *out, const struct family_key *key,
     return 0;
 }
 
+static int read_kernels(struct dynamic_conv_kernels *out, const char *key, const json_t *value, struct error *err)
+{
+    size_t i;
+    json_t *item;
+
+    *out = (struct dynamic_conv_kernels){0};
+    if (!json_is_array(value) || json_array_size(value) > DYNAMIC_CONV_BLOCKS)
+        return refuse(err, key, value, "it must be a list with a whole number for each block, of at most 256");
+    json_array_foreach(value, i, item)
+    {
+        const json_int_t taps = json_is_integer(item) ? json_integer_value(item) : 0;
+        if (taps < 1 || taps > DEVICE_MOST_TAPS)
+            return refuse(err, key, item, "each kernel must be a whole number from 1 to 128");
+        out->taps[out->n++] = (uint8_t)taps;
+    }
+    return 0;
+}
+
 static int read_key(struct model_config *out, const struct family_key *key, const json_t *value, struct error *err)
 {
     void *field = (char *)out + key->offset;
@@ -230,6 +249,8 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
         return read_word(field, key, value, err);
     case FAMILY_LAYERS:
         return read_layers(field, key, value, err);
+    case FAMILY_KERNELS:
+        return read_kernels(field, key->name, value, err);
     case FAMILY_SAME:
         return 0;
     }

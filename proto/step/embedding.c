@@ -175,14 +175,40 @@ static void by_position(const struct layer_pass *pass, const struct table *table
         each_row(pass, table, is_backward);
 }
 
+/* Looks up tokens by their ids: all of them, or of each row those of the table's side, where source and target have tables
+ * of their own. */
+static void each_id(const struct layer_pass *pass, const struct table *table, bool is_backward)
+{
+    const struct model *m = pass->model;
+    const uint32_t n_source = model_first_predicted(m, pass->n_tokens);
+    const bool is_apart = m->config.source_vocabulary > 0, is_source = table->of->by == MODEL_BY_SOURCE;
+    const size_t first = is_apart && !is_source ? n_source : 0;
+    const size_t n = !is_apart ? layer_tokens(pass) : is_source ? n_source : pass->n_tokens - n_source;
+
+    for (uint32_t row = 0; row < (is_apart ? pass->n_rows : 1); row++) {
+        const size_t token = row * (size_t)pass->n_tokens + first;
+        struct device_embed op = embed_of(pass, table);
+
+        op.m = n;
+        op.ids += token;
+        if (is_backward) {
+            op.y_gradient = layer_element(pass, op.y_gradient, token * op.n);
+            pass->ops->embed_backward(pass->dev, &op);
+        } else {
+            op.y = layer_element(pass, op.y, token * op.n);
+            pass->ops->embed(pass->dev, &op);
+        }
+    }
+}
+
 static void forward(const struct layer_pass *pass)
 {
     const struct table table = table_of(pass);
-    const struct device_embed op = embed_of(pass, &table);
 
     switch (table.of->by) {
     case MODEL_BY_TOKEN:
-        pass->ops->embed(pass->dev, &op);
+    case MODEL_BY_SOURCE:
+        each_id(pass, &table, false);
         break;
     case MODEL_BY_POSITION:
         by_position(pass, &table, false);
@@ -208,7 +234,6 @@ static void leave_padding_out(const struct layer_pass *pass, const struct table 
 static void backward(const struct layer_pass *pass)
 {
     const struct table table = table_of(pass);
-    const struct device_embed op = embed_of(pass, &table);
 
     if (pass->top)
         drop(pass, pass->at[MODEL_OUTPUT_GRADIENT][0]);
@@ -218,7 +243,8 @@ static void backward(const struct layer_pass *pass)
         pass->ops->zero(pass->dev, &(struct device_zero){pass->contribution, pass->unit->n * sizeof(float)});
     switch (table.of->by) {
     case MODEL_BY_TOKEN:
-        pass->ops->embed_backward(pass->dev, &op);
+    case MODEL_BY_SOURCE:
+        each_id(pass, &table, true);
         leave_padding_out(pass, &table);
         break;
     case MODEL_BY_POSITION:

@@ -34,6 +34,16 @@ static bool is_label(const struct model_config *config, uint32_t label)
     return label == PLAN_NO_LABEL || (config->regression ? isfinite(number) : label < model_outputs(config));
 }
 
+/* Ids from here on are no token, at this place of the minibatch. */
+static uint32_t vocabulary_at(const struct device_pass *pass, enum field field, size_t at)
+{
+    const struct model *m = &pass->worker->model;
+    const bool is_apart = field == IDS && m->config.source_vocabulary > 0;
+
+    return is_apart && at % pass->n_tokens < model_first_predicted(m, pass->n_tokens) ? m->config.source_vocabulary
+                                                                                      : m->config.vocabulary;
+}
+
 static int refuse(const struct device_pass *pass, enum field field, uint32_t value, size_t at)
 {
     const struct model_config *config = &pass->worker->model.config;
@@ -45,7 +55,7 @@ static int refuse(const struct device_pass *pass, enum field field, uint32_t val
         return error_set(pass->err, -EINVAL, "label %u in row %zu, position %zu: the model has %u labels", value, row,
                          position, config->n_labels);
     return error_set(pass->err, -EINVAL, "%s %u in row %zu, position %zu: the vocabulary has %u",
-                     field == LABELS ? "label" : "token id", value, row, position, config->vocabulary);
+                     field == LABELS ? "label" : "token id", value, row, position, vocabulary_at(pass, field, at));
 }
 
 /* Waits, so that the caller may overwrite `from`. */
@@ -71,7 +81,7 @@ static int load_field(const struct device_pass *pass, uint32_t *to, const uint32
         const size_t here = n - at < most ? n - at : most;
         memcpy(chunk, from + first + at, here * sizeof *chunk);
         for (size_t i = 0; i < here; i++)
-            if (field == IDS ? chunk[i] >= config->vocabulary : !is_label(config, chunk[i]))
+            if (field == IDS ? chunk[i] >= vocabulary_at(pass, field, first + at + i) : !is_label(config, chunk[i]))
                 return refuse(pass, field, chunk[i], first + at + i);
         rc = upload(pass, to + at, chunk, here);
     }

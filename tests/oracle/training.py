@@ -221,6 +221,8 @@ class Writer:
 
 def pieces_of(tensor, x):
     """A tensor (flat), or q, k and v of c_attn.bias: (suffix, first, elements)."""
+    if tensor.endswith("encoder_attn.k_proj.bias"):
+        return [(".k", 0, x)]
     if not tensor.endswith("c_attn.bias"):
         return [("", 0, x)]
     width = x.size // 3

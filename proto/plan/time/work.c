@@ -203,6 +203,8 @@ static double looked_up(const struct batch *b, const struct table *table)
     switch (table->by) {
     case MODEL_BY_TOKEN:
         return b->tokens * (table->rows / c->vocabulary) * c->width;
+    case MODEL_BY_SOURCE:
+        return b->tokens * (table->rows / c->source_vocabulary) * c->width;
     case MODEL_BY_POSITION:
         return table->rows * c->width;
     case MODEL_BY_SEGMENT:
@@ -233,6 +235,7 @@ static double embedding_forward(const struct batch *b, const struct model_unit *
 
     switch (table.by) {
     case MODEL_BY_TOKEN:
+    case MODEL_BY_SOURCE:
         break;
     case MODEL_BY_POSITION:
         return b->rows * (values(b, 2 * n) + read_table(b, unit, n)) + dropout;
@@ -264,6 +267,7 @@ static double embedding_backward(const struct batch *b, const struct model_unit 
         return seconds;
     switch (table.by) {
     case MODEL_BY_TOKEN:
+    case MODEL_BY_SOURCE:
         break;
     case MODEL_BY_POSITION:
         return seconds + b->rows * (values(b, n) + moved(b, 8 * n));
@@ -281,6 +285,8 @@ double plan_work_found(const struct model *model, const struct model_unit *unit,
     switch (model_table_of(model, piece->tensor)->by) {
     case MODEL_BY_TOKEN:
         return (double)piece->n_rows / model->config.vocabulary;
+    case MODEL_BY_SOURCE:
+        return (double)piece->n_rows / model->config.source_vocabulary;
     case MODEL_BY_SEGMENT:
         return 1 / (double)tokens;
     case MODEL_BY_POSITION:

@@ -43,6 +43,10 @@ static const struct {
     {"crossing", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"t5", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"t5", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
+    {"dynamic_conv_gated",
+     {.n_parts = 4, .microbatch = 1},
+     {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
+    {"dynamic_conv", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
     {"part_norm", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"part_norm", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
 };
@@ -76,7 +80,7 @@ TEST_EACH(not_a_bit_changes, SANITIZED ? 4 : COUNT(pairs))
 
 /* The planner's choices from the roomiest budget down to the smallest that works: less and less stays on the device. */
 static const char *const budgeted[] = {"b",       "drop",     "alternating", "chunked", "experts",
-                                       "shifted", "crossing", "part_norm",   "t5"};
+                                       "shifted", "crossing", "part_norm",   "t5",      "dynamic_conv_gated"};
 
 TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
 {
