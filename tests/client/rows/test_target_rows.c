@@ -29,12 +29,13 @@ struct opened {
     struct client_source_facts facts;
 };
 
-static int try_open(struct opened *o, const char *text, const struct client_source_rules *rules, struct error *err)
+static int try_open_of(struct opened *o, const char *config, const char *text, const struct client_source_rules *rules,
+                       struct error *err)
 {
     const char *path = processes_put_text("rows.jsonl", text);
 
     *o = (struct opened){.source = NULL};
-    ck_assert_msg(model_config_parse(&o->config, t5, strlen(t5), err) == 0, "%s", err->text);
+    ck_assert_msg(model_config_parse(&o->config, config, strlen(config), err) == 0, "%s", err->text);
     ck_assert(client_source_kind(&o->config, NAN) == &client_source_targets);
     const struct client_source_setup setup = {.config = &o->config, .data = &o->data, .eval_data = &o->eval_data};
     ck_assert_int_eq(client_data_open(&o->data, &path, 1, err), 0);
@@ -42,15 +43,27 @@ static int try_open(struct opened *o, const char *text, const struct client_sour
     return client_source_read(o->source, rules, err);
 }
 
+static int try_open(struct opened *o, const char *text, const struct client_source_rules *rules, struct error *err)
+{
+    return try_open_of(o, t5, text, rules, err);
+}
+
+static void divide_rows(struct opened *o)
+{
+    struct error err = {""};
+
+    o->source->ops->measure(&o->facts, o->source);
+    const struct client_division division = {.batch = BATCH, .seq = o->facts.seq, .order = EPS_SEQUENTIAL};
+    ck_assert_int_eq(client_source_divide(o->source, &division, &err), 0);
+    ck_assert_int_eq(client_source_make_room(o->source, BATCH, &err), 0);
+}
+
 static void open_rows(struct opened *o, const char *text, const struct client_source_rules *rules)
 {
     struct error err = {""};
 
     ck_assert_msg(try_open(o, text, rules, &err) == 0, "%s", err.text);
-    o->source->ops->measure(&o->facts, o->source);
-    const struct client_division division = {.batch = BATCH, .seq = o->facts.seq, .order = EPS_SEQUENTIAL};
-    ck_assert_int_eq(client_source_divide(o->source, &division, &err), 0);
-    ck_assert_int_eq(client_source_make_room(o->source, BATCH, &err), 0);
+    divide_rows(o);
 }
 
 static void close_rows(struct opened *o)
@@ -227,5 +240,33 @@ TEST_EACH(what_is_no_row_is_refused, COUNT(refused))
 
     ck_assert_int_eq(try_open(&o, refused[_i].text, &refused[_i].rules, &err), refused[_i].rc);
     ck_assert_msg(strstr(err.text, refused[_i].sentence), "%s", err.text);
+    close_rows(&o);
+}
+
+/* A byte tokenizer has 256 tokens, of which sources may have those up to "c" here. */
+static const char apart[] = "{\"model_type\": \"dynamic_conv\", \"d_model\": 8, \"num_heads\": 1, \"ffn_dim\": 8, "
+                            "\"encoder_layers\": 1, \"decoder_layers\": 1, \"encoder_kernel_sizes\": [3], "
+                            "\"decoder_kernel_sizes\": [3], \"vocab_size\": 256, \"source_vocab_size\": 100}";
+
+TEST(a_token_beyond_a_sides_vocabulary_is_refused)
+{
+    static const char rows[] = "{\"source\": \"abd\", \"target\": \"xyz\"}\n"
+                               "{\"source\": \"abc\", \"target\": \"xyz\"}\n"
+                               "{\"source\": \"a\", \"target\": \"x\"}\n"
+                               "{\"source\": \"b\", \"target\": \"y\"}\n";
+    struct client_minibatch minibatch;
+    struct error err = {""};
+    struct memory m;
+    struct opened o;
+
+    ck_assert_msg(try_open_of(&o, apart, rows, &(struct client_source_rules){.seed = 1}, &err) == 0, "%s", err.text);
+    divide_rows(&o);
+    const struct client_buffer buffer = {
+        .at = {[CLIENT_FIELD_IDS] = m.ids, [CLIENT_FIELD_LABELS] = m.labels, [CLIENT_FIELD_ROWS] = m.rows},
+        .n_rows = BATCH,
+        .seq = ROOM};
+    ck_assert_uint_ne(o.source->ops->pick_held_out(o.source, 0).id, 0);
+    ck_assert_int_eq(client_source_fill(&minibatch, &buffer, o.source, 0, 0, &err), -EINVAL);
+    ck_assert_holds(err.text, "line 1: token 100 is not among the 100 of sources (source_vocab_size)");
     close_rows(&o);
 }
