@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Translation by an encoder-decoder with dynamic convolutions (arXiv:1901.10430), Multi30k from German to English: trained in
+# the plain way, and leanly, in the least device memory that its microbatches take. Of each run the mean of the last
+# checkpoints is measured on the test set. Prints each arm's planned device memory, its loss and BLEU of each seed, and the
+# difference of the losses paired by seed, with its standard error.
+#
+# usage: tools/bench/dynamic_conv.sh [options]      defaults in brackets
+#   --keep DIR            where the runs stay: what is there goes on, what is done is not run again; needed
+#   --data DIR [../shared/data/multi30k]    of {train,val,test}.{de,en}.gz
+#   --vocabulary N [6000] of the BPE that both languages share
+#   --width N [128] --layers N [4] --inner N [256] --heads N [4] --kernels "K, ..." ["3, 7, 15, 31"]   one for each layer
+#   --batch N [128]       rows of a step, some 4,096 tokens; --steps N [4000] --average N [5] checkpoints
+#   --lean "OPTION ..." ["--precision bf16 --moments bf16 --microbatch 8"]   of the lean arm
+#   --lr X [2e-3] --seeds N [3]
+#   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
+#   --bin DIR [build/bin] where eps, epsd and eps-worker are
+set -euo pipefail
+shopt -s inherit_errexit
+cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
+
+keep='' data=../shared/data/multi30k vocabulary=6000 width=128 layers=4 inner=256 heads=4 kernels='3, 7, 15, 31' batch=128
+steps=4000 average=5 lean='--precision bf16 --moments bf16 --microbatch 8' lr=2e-3 seeds=3 python=/usr/bin/python3
+bin=build/bin
+take_options "keep data vocabulary width layers inner heads kernels batch steps average lean lr seeds python bin" "$@"
+need_programs "$bin"
+[ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
+for part in train val test; do
+    for language in de en; do
+        [ -r "$data/$part.$language.gz" ] || misuse "no $data/$part.$language.gz: give the directory of Multi30k by --data"
+    done
+done
+need_python "$python" tokenizers
+mkdir -p "$keep/model"
+read -ra lean_options <<<"$lean"
+
+# learn_vocabulary: a BPE of both languages' bytes, whose texts end in </s>
+learn_vocabulary() {
+    "$python" - "$keep/model/tokenizer.json" "$vocabulary" "$keep"/train.{de,en} <<'PYTHON'
+import sys
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+out, vocabulary, *texts = sys.argv[1:]
+tokenizer = Tokenizer(models.BPE())
+tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+tokenizer.train(texts, trainers.BpeTrainer(vocab_size=int(vocabulary), special_tokens=["<s>", "<pad>", "</s>"],
+                                           initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+tokenizer.save(out)
+PYTHON
+}
+
+# put_pairs PART: its lines as sources and targets
+put_pairs() {
+    "$python" - "$keep" "$1" <<'PYTHON'
+import json
+import sys
+keep, part = sys.argv[1:]
+source, target = (open(f"{keep}/{part}.{language}", encoding="utf-8") for language in ("de", "en"))
+with open(f"{keep}/{part}.jsonl", "w", encoding="utf-8") as out:
+    for pair in zip(source, target):
+        out.write(json.dumps({"source": pair[0].strip(), "target": pair[1].strip()}) + "\n")
+PYTHON
+}
+
+# train OUT OPTION...: a run in OUT, unless it is done; what was begun goes on
+train() {
+    local out=$1
+    shift
+    [ ! -e "$out.done" ] || return 0
+    if [ -e "$out/latest" ]; then
+        "$bin/eps" train --resume "$out" >>"$out.log" 2>&1
+    else
+        rm -rf "$out"
+        "$bin/eps" train --model "$keep/model/config.json" --data "$keep/train.jsonl" --eval-data "$keep/val.jsonl" \
+            --batch "$batch" --steps "$steps" --lr "$lr" --schedule inverse-sqrt --warmup $((steps / 10)) --betas 0.9,0.98 \
+            --label-smoothing 0.1 --save-every $((steps / 20)) --keep "$average" --device cpu --out "$out" "$@" \
+            >"$out.log" 2>&1
+    fi || { tail -n 3 "$out.log" >&2; exit 1; }
+    touch "$out.done"
+}
+
+# score OUT: "loss BLEU" of the mean of its last checkpoints on the test set
+score() {
+    [ -e "$1.mean" ] || "$bin/eps" export --model "$1" --average "$average" --out "$1.mean" >>"$1.log"
+    if [ ! -e "$1.score" ]; then
+        "$bin/eps" eval --model "$1.mean" --data "$keep/test.jsonl" --bleu >"$1.part"
+        mv "$1.part" "$1.score"
+    fi
+    awk '/^loss/ { loss = $2 } tolower($0) ~ /bleu/ { for (i = 1; i < NF; i++) if (tolower($i) ~ /^bleu/) bleu = $(i + 1) }
+        END { print loss, bleu }' "$1.score"
+}
+
+for part in train val test; do
+    for language in de en; do
+        [ -e "$keep/$part.$language" ] || zcat "$data/$part.$language.gz" >"$keep/$part.$language"
+    done
+    [ -e "$keep/$part.jsonl" ] || put_pairs "$part"
+done
+[ -e "$keep/model/tokenizer.json" ] || learn_vocabulary
+cat >"$keep/model/config.json" <<JSON
+{"model_type": "dynamic_conv", "d_model": $width, "num_heads": $heads, "ffn_dim": $inner, "encoder_layers": $layers,
+ "decoder_layers": $layers, "encoder_kernel_sizes": [$kernels], "decoder_kernel_sizes": [$kernels],
+ "vocab_size": $vocabulary, "decoder_start_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "dropout": 0.3,
+ "attention_dropout": 0.1, "weight_dropout": 0.1}
+JSON
+least=$("$bin/eps" plan --model "$keep/model/config.json" --batch "$batch" --seq 128 "${lean_options[@]}" --minimum)
+
+: >"$keep/scores"
+for ((seed = 1; seed <= seeds; seed++)); do
+    train "$keep/plain-$seed" --seed "$seed"
+    train "$keep/lean-$seed" --seed "$seed" "${lean_options[@]}" --seq 128 --source-seq 64 --long cut --device-mem "$least"
+    plain=$(score "$keep/plain-$seed")
+    echo "$plain $(score "$keep/lean-$seed")" >>"$keep/scores"
+done
+grep -h '^memory' "$keep/plain-1.log" "$keep/lean-1.log"
+awk '{
+        k++; plain = plain " " $1 "/" $2; lean = lean " " $3 "/" $4; d[k] = $3 - $1; s += d[k]
+    }
+    END {
+        for (i = 1; i <= k; i++) q += (d[i] - s / k) ^ 2
+        printf "loss/BLEU: plain%s; lean%s; difference of losses %+.4f", plain, lean, s / k
+        if (k > 1) printf ", standard error %.4f", sqrt(q / (k - 1) / k)
+        print ""
+    }' "$keep/scores"
