@@ -68,9 +68,15 @@ static int check_options(const struct eps_generate_options *o, const struct clie
     return client_sample_check(sample, err);
 }
 
+static bool has_source(const struct generate *g)
+{
+    return model_has_source(&g->forward->model.config);
+}
+
 static int check_ids(const struct generate *g, const struct client_prompt *prompt, struct error *err)
 {
-    const uint32_t vocabulary = g->forward->model.config.vocabulary;
+    const struct model_config *c = &g->forward->model.config;
+    const uint32_t vocabulary = has_source(g) && c->source_vocabulary > 0 ? c->source_vocabulary : c->vocabulary;
 
     for (size_t i = 0; i < prompt->n; i++) {
         if (prompt->ids[i] >= vocabulary)
@@ -78,11 +84,6 @@ static int check_ids(const struct generate *g, const struct client_prompt *promp
                              prompt->ids[i], vocabulary - 1);
     }
     return 0;
-}
-
-static bool has_source(const struct generate *g)
-{
-    return model_has_source(&g->forward->model.config);
 }
 
 /* The prompt begins with what the tokenizer puts before each text, as in transformers. What it puts after a text would

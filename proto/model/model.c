@@ -132,42 +132,6 @@ uint32_t model_block_number(const struct model *m, uint32_t index)
     return family->number_of_block ? family->number_of_block(&m->config, index) : index;
 }
 
-bool model_has_source(const struct model_config *config)
-{
-    return config->family->has_source;
-}
-
-int model_divide_rows(struct model_config *config, uint32_t source, uint32_t row, struct error *err)
-{
-    if (source == 0)
-        return 0;
-    if (!model_has_source(config))
-        return error_set(err, -EINVAL, "a %s model has no encoder that reads a source", config->family->model_type);
-    if (source >= row)
-        return error_set(err, -EINVAL, "rows of %u tokens cannot begin with a source of %u and have a target", row,
-                         source);
-    config->source = source, config->row = row;
-    return 0;
-}
-
-void model_part_rows(struct model_config *config, uint32_t row)
-{
-    config->source = config->row = row;
-}
-
-bool model_is_of_source(const struct model_layer *layer)
-{
-    return layer->program && program_is_of_source(&layer->program->program);
-}
-
-/* The tokens of a domain of the family's own. */
-static struct program_own own_domain(const struct model_config *config, uint32_t own)
-{
-    const bool parted = config->row > 0 && config->source == config->row;
-
-    return parted ? (struct program_own){0, 1, 1} : config->family->own_domain(config, own);
-}
-
 /* The class of a program's blocks: a new one, if it is like none so far. */
 static uint32_t class_of(struct model *m, const struct model_program *program)
 {
@@ -216,7 +180,7 @@ static void complete_program(struct model *m, struct model_program *p)
     if (m->config.adapter.rank > 0)
         model_adapt_program(&p->program, &m->config.adapter);
     for (uint32_t own = 0; family->own_domain && own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
-        p->program.own[own] = own_domain(&m->config, own);
+        p->program.own[own] = model_own_domain(&m->config, own);
     model_complete_program(p);
     count_taken(m, &p->program);
 }

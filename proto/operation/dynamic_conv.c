@@ -1,5 +1,6 @@
 #include "proto/operation/dynamic_conv.h"
 
+#include "proto/base/size.h"
 #include "proto/operation/operation.h"
 #include "proto/operation/program_internal.h"
 #include "proto/operation/schedule_internal.h"
@@ -37,6 +38,26 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
            sizeof(float);
 }
 
+/* A text's cache holds x of all its tokens; this call's are added first. */
+static void run_cached(const struct operation_run *r, struct device_dynamic_conv conv,
+                       const struct operation_span *span)
+{
+    const size_t n_scores = conv.n_heads * conv.n_taps;
+    const struct device_dropout_add copy = {.n_rows = 1,
+                                            .n_tokens = span->n,
+                                            .n = conv.n,
+                                            .h = operation_element(r, conv.x, span->at * conv.n),
+                                            .y = operation_element(r, span->cache, span->position * conv.n)};
+
+    r->ops->dropout_add(r->dev, &copy);
+    conv.n_tokens = span->n;
+    conv.n_earlier = size_smaller(span->position, conv.n_before);
+    conv.x = operation_element(r, span->cache, (span->position - conv.n_earlier) * conv.n);
+    conv.scores = operation_element(r, conv.scores, span->at * n_scores);
+    conv.y = operation_element(r, conv.y, span->at * conv.n);
+    r->ops->dynamic_conv(r->dev, &conv);
+}
+
 static void run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
@@ -63,8 +84,10 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     assert(!step->accumulate && !step->accumulate_other); /* what else reads x was written before: its scores */
     if (backward)
         r->ops->dynamic_conv_backward(r->dev, &conv);
-    else
+    else if (!r->spans)
         r->ops->dynamic_conv(r->dev, &conv);
+    for (uint32_t i = 0; i < r->n_spans; i++)
+        run_cached(r, conv, &r->spans[i]);
 }
 
 const struct operation operation_dynamic_conv = {.name = "dynamic convolution",

@@ -22,12 +22,20 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     const bool forward = step->action == SCHEDULE_FORWARD;
     void *const x = r->at[forward ? step->outputs[0] : step->x_gradient];
 
+    struct device_sinusoid sinusoid = {.n_rows = r->n_rows,
+                                       .n_tokens = operation_row_elements(r, op->inputs[0]),
+                                       .n = op->sinusoid.n,
+                                       .y = x};
+
     assert(x == r->at[forward ? step->inputs[0] : step->y_gradient] && !step->accumulate);
-    if (forward)
-        r->ops->sinusoid(r->dev, &(struct device_sinusoid){.n_rows = r->n_rows,
-                                                           .n_tokens = operation_row_elements(r, op->inputs[0]),
-                                                           .n = op->sinusoid.n,
-                                                           .y = x});
+    if (forward && !r->spans)
+        r->ops->sinusoid(r->dev, &sinusoid);
+    for (const struct operation_span *span = r->spans; span < r->spans + r->n_spans; span++) {
+        sinusoid.n_tokens = span->n;
+        sinusoid.first = span->position;
+        sinusoid.y = operation_element(r, x, span->at * sinusoid.n);
+        r->ops->sinusoid(r->dev, &sinusoid);
+    }
 }
 
 /* Positions are those of the row, whatever its documents. */

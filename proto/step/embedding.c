@@ -180,12 +180,12 @@ static void by_position(const struct layer_pass *pass, const struct table *table
 static void each_id(const struct layer_pass *pass, const struct table *table, bool is_backward)
 {
     const struct model *m = pass->model;
-    const uint32_t n_source = model_first_predicted(m, pass->n_tokens);
     const bool is_apart = m->config.source_vocabulary > 0, is_source = table->of->by == MODEL_BY_SOURCE;
+    const uint32_t n_source = pass->side == PROGRAM_SOURCE ? pass->n_tokens : model_first_predicted(m, pass->n_tokens);
     const size_t first = is_apart && !is_source ? n_source : 0;
     const size_t n = !is_apart ? layer_tokens(pass) : is_source ? n_source : pass->n_tokens - n_source;
 
-    for (uint32_t row = 0; row < (is_apart ? pass->n_rows : 1); row++) {
+    for (uint32_t row = 0; n > 0 && row < (is_apart ? pass->n_rows : 1); row++) {
         const size_t token = row * (size_t)pass->n_tokens + first;
         struct device_embed op = embed_of(pass, table);
 

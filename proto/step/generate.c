@@ -297,8 +297,11 @@ static int wait_ids(struct tiles *t)
 static int load_ids(struct tiles *t, struct error *err)
 {
     struct device_worker *w = t->worker;
-    const uint32_t vocabulary = w->model.config.vocabulary, seq = w->plan.setting.goal.seq;
-    const uint32_t *const all = t->side == PROGRAM_SOURCE ? t->run->sources : t->run->ids;
+    const struct model_config *c = &w->model.config;
+    const bool is_source = t->side == PROGRAM_SOURCE;
+    const uint32_t vocabulary = is_source && c->source_vocabulary > 0 ? c->source_vocabulary : c->vocabulary;
+    const uint32_t seq = w->plan.setting.goal.seq;
+    const uint32_t *const all = is_source ? t->run->sources : t->run->ids;
     uint32_t n = 0, sent = 0;
 
     if (wait_ids(t))

@@ -85,6 +85,41 @@ TEST_EACH(the_gradient_of_a_dynamic_convolution_is_the_formula, N_CASES)
     call_check(&test);
 }
 
+/* A row's elements in calls of so many, each with those before it that it reaches: as texts are generated. */
+TEST_EACH(elements_after_earlier_ones_are_as_in_the_whole_row, 4 * NUMBER_TYPES)
+{
+    static const size_t at_once[] = {1, 2, 5, 11};
+    const size_t n = at_once[_i / NUMBER_TYPES], taps = 7, heads = 3, width = 36, tokens = 20;
+    struct call_test all = {.type = (enum number_type)(_i % NUMBER_TYPES),
+                            .call = {.kind = CALL_dynamic_conv,
+                                     .dynamic_conv = {.n_rows = 1,
+                                                      .n_tokens = tokens,
+                                                      .n = width,
+                                                      .n_heads = heads,
+                                                      .n_taps = taps,
+                                                      .n_before = taps - 1}},
+                            .near = near},
+                     some = all;
+    const size_t x_bytes = width * number_bytes(all.type), scores_bytes = heads * taps * number_bytes(all.type);
+
+    call_make(&all);
+    call_once(&all);
+    for (size_t first = 0; first < tokens; first += n) {
+        struct device_dynamic_conv *op = &some.call.dynamic_conv;
+        op->n_tokens = first + n < tokens ? n : tokens - first;
+        op->n_earlier = first < taps - 1 ? first : taps - 1;
+        call_make(&some);
+        memcpy(call_get(call_find(&some, "x")),
+               (const char *)all.host.dynamic_conv.x + (first - op->n_earlier) * x_bytes,
+               (op->n_earlier + op->n_tokens) * x_bytes);
+        memcpy(call_get(call_find(&some, "scores")), (const char *)all.host.dynamic_conv.scores + first * scores_bytes,
+               op->n_tokens * scores_bytes);
+        call_once(&some);
+        ck_assert_mem_eq(some.host.dynamic_conv.y, (const char *)all.host.dynamic_conv.y + first * x_bytes,
+                         op->n_tokens * x_bytes);
+    }
+}
+
 /* Each row in a call of its own: a microbatch changes no bit. */
 TEST_EACH(a_row_alone_is_as_among_others, N_CASES)
 {

@@ -67,8 +67,9 @@ TEST_EACH(rope_turns_pairs_by_their_position, 2 * COUNT(shapes) * NUMBER_TYPES)
 }
 
 /* One pair; halves of no whole vector; more pairs than the CPU turns at a time; far positions. */
-static const struct device_sinusoid sums[] = {{1, 3, 2, NULL},    {2, 3, 4, NULL},   {2, 5, 30, NULL},
-                                              {1, 300, 64, NULL}, {2, 4, 600, NULL}, {3, 1, 512, NULL}};
+static const struct device_sinusoid sums[] = {{1, 3, 2, NULL, 0},    {2, 3, 4, NULL, 0},   {2, 5, 30, NULL, 0},
+                                              {1, 300, 64, NULL, 0}, {2, 4, 600, NULL, 0}, {3, 1, 512, NULL, 0},
+                                              {1, 4, 30, NULL, 17}};
 
 /* A sum with a sine or a cosine, which is within 2^-24. */
 TEST_EACH(sines_and_cosines_of_the_position_are_added, COUNT(sums) * NUMBER_TYPES)

@@ -1,10 +1,12 @@
-"""Targets of T5 models by transformers, greedy and by beams: tests/fixtures/{targets,targets_gated}/{config,reference}.json.
+"""Targets that encoder-decoders write: tests/fixtures/{targets,targets_gated,targets_conv}/{config,reference}.json.
 
     python make_targets.py
 
 Two small T5 models, as of version 1.0 and 1.1, whose weights are drawn by formula (drawn.py), large enough that targets
 end at different places and beams cross. A text is a source and the target that transformers' generate writes, with 1 to
-5 beams and several length penalties. fp32 and float64, whose norms are in float64 too, have to choose the same tokens.
+5 beams and several length penalties. A model with dynamic convolutions, which transformers does not have, writes the
+likeliest tokens one by one, by make_dynamic_conv.py's. fp32 and float64, whose norms are in float64 too, have to choose the
+same tokens.
 
 Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
 """
@@ -17,6 +19,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 import drawn
 import fixture
+import make_dynamic_conv
 
 ENDS = [1, 8, 20, 33, 45, 58, 70, 83, 91]
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
@@ -29,6 +32,10 @@ SCALES = {"shared": 0.5, "layer_norm": 0.4, "relative_attention_bias": 3.0, ".q.
           "wi": 1.0, "wo": 1.0, "lm_head": 0.4}
 N_TOKENS, LENGTHS = 40, [1, 3, 9, 17, 30, 41]
 WAYS = [(1, 1.0), (2, 1.0), (4, 1.0), (4, 0.0), (4, 2.5), (5, -1.0)]
+
+
+CONV = dict(make_dynamic_conv.MODELS["dynamic_conv_gated"], d_model=24, eos_token_id=[1, 14, 70], vocab_size=97, source_vocab_size=97)
+CONV_SCALES = {"norm.weight": 0.4, "norm.bias": 0.3, "bias": 0.2, "embed_tokens": 0.5, "conv": 1.5, "output": 0.5, "": 0.6}
 
 
 def norm(self, x):
@@ -63,24 +70,55 @@ def write(model, source, beams, penalty):
     return ids[:end + 1]
 
 
-def make(name):
-    single, double = model_of(name, torch.float32), model_of(name, torch.float64)
+class Conv:
+    """As much of a model as `write` needs."""
+
+    def __init__(self, dtype):
+        self.config = CONV
+        self.of = make_dynamic_conv.Model(self, False).to(dtype)
+        with torch.no_grad():
+            for tensor, p in self.of.named_parameters():
+                weights = drawn.weights(f"targets_conv:{tensor}", p.numel(), *how_drawn_conv(tensor))
+                p.copy_(torch.from_numpy(weights).reshape(p.shape).to(dtype))
+
+    def named_parameters(self):
+        return self.of.named_parameters()
+
+    @torch.no_grad()
+    def write(self, source):
+        m, mask, ids = self.of, torch.ones(1, len(source), dtype=torch.bool), [CONV["decoder_start_token_id"]]
+        read = m.embed(m.source_embed_tokens, torch.tensor([source]))
+        for block in m.encoder.layers:
+            read = block(read, False, mask)
+        while len(ids) <= N_TOKENS and ids[-1] not in CONV["eos_token_id"]:
+            x = m.embed(m.embed_tokens, torch.tensor([ids]))
+            for block in m.decoder.layers:
+                x = block(x, False, mask, read)
+            ids.append(int((x[0, -1] @ m.output_projection.weight.T).argmax()))
+        return ids[1:]
+
+
+def how_drawn_conv(tensor):
+    return float(tensor.endswith("norm.weight")), next(s for part, s in CONV_SCALES.items() if part in tensor)
+
+
+def make(name, config, single, double, how_drawn, ways, write):
     draws, texts, n_ended = random.Random(name), [], 0
     for length in LENGTHS:
         source = [draws.randrange(2, BASE["vocab_size"]) for _ in range(length - 1)] + [1]
         targets = []
-        for beams, penalty in WAYS:
+        for beams, penalty in ways:
             target = write(single, source, beams, penalty)
             assert target == write(double, source, beams, penalty), "fp32 and float64 disagree"
             targets.append({"beams": beams, "length_penalty": penalty, "ids": target})
-            n_ended += target[-1] in ENDS
+            n_ended += target[-1] in config["eos_token_id"]
         texts.append({"source": source, "targets": targets})
         print(name, length, [(len(t["ids"]), len(set(t["ids"]))) for t in targets],
               len({tuple(t["ids"]) for t in targets}), "different")
-    assert len(LENGTHS) < n_ended < len(LENGTHS) * len(WAYS), "some end, some do not"
+    assert 2 <= n_ended < len(LENGTHS) * len(ways), "some end, some do not"
     folder = os.path.join(FIXTURES, name)
     os.makedirs(folder, exist_ok=True)
-    fixture.write(os.path.join(folder, "config.json"), MODELS[name])
+    fixture.write(os.path.join(folder, "config.json"), config)
     weights = [{"tensor": n, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(n)[0], "scale": how_drawn(n)[1]}
                for n, p in single.named_parameters()]
     fixture.write(os.path.join(folder, "reference.json"), {
@@ -90,4 +128,6 @@ def make(name):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for which in MODELS:
-        make(which)
+        make(which, MODELS[which], model_of(which, torch.float32), model_of(which, torch.float64), how_drawn, WAYS, write)
+    make("targets_conv", CONV, Conv(torch.float32), Conv(torch.float64), how_drawn_conv, WAYS[:1],
+         lambda model, source, beams, penalty: model.write(source))

@@ -97,7 +97,7 @@ static void convolve(const struct device_dynamic_conv *op, size_t i)
 {
     const size_t row = i / op->n_tokens, t = i % op->n_tokens, length = length_of(op, row);
     const size_t width = device_dynamic_conv_width(op);
-    const struct reach reach = reach_of(t, op->n_before, op->n_taps, length);
+    const struct reach reach = reach_of(op->n_earlier + t, op->n_before, op->n_taps, op->n_earlier + length);
     const value *x = (const value *)op->x + (row * op->n_tokens + reach.element) * op->n;
 
     if (t < length)

@@ -143,7 +143,7 @@ void KERNEL_NAME(cpu_sinusoid)(struct device *dev, const struct device_sinusoid 
             float cosine[PAIRS], sine[PAIRS];
 
             for (size_t j = 0; j < width; j++)
-                turn_circle(turns[j] * (i % op->n_tokens), &cosine[j], &sine[j]);
+                turn_circle(turns[j] * (op->first + i % op->n_tokens), &cosine[j], &sine[j]);
             add_to(y, sine, width);
             add_to(y + half, cosine, width);
         }

@@ -12,7 +12,7 @@ template <typename T> struct conv {
     const T *x, *scores, *y_gradient;
     float *filters;
     const uint32_t *lengths; /* NULL: n_tokens */
-    size_t m, n_tokens, n, n_heads, n_taps, n_before, width;
+    size_t m, n_tokens, n_earlier, n, n_heads, n_taps, n_before, width;
     struct device_dropout dropout;
     uint32_t threshold;
     float factor; /* of taps that dropout keeps */
@@ -92,8 +92,9 @@ static __global__ void __launch_bounds__(ROW_THREADS) convolve(struct conv<T> op
         float sums[V] = {};
 
         for (size_t k = 0; k < op.n_taps && t < length; k++) {
-            const size_t other = backward ? t + op.n_before - k : t + k - op.n_before; /* below 0: it wraps around */
-            if (other >= length)
+            /* Below 0: it wraps around. */
+            const size_t other = backward ? t + op.n_before - k : op.n_earlier + t + k - op.n_before;
+            if (other >= op.n_earlier + length)
                 continue;
             const size_t element = i - t + other, filter = (backward ? element : i) * op.n_heads * op.n_taps;
             const pack<T, V> x = load<V>((backward ? op.y_gradient : op.x) + element * op.n + column);
@@ -144,7 +145,8 @@ template <typename T> static struct conv<T> conv_of(const struct device_dynamic_
 
     c.x = (const T *)op->x, c.scores = (const T *)op->scores, c.y_gradient = (const T *)op->y_gradient;
     c.filters = op->filters, c.lengths = op->lengths;
-    c.m = op->n_rows * op->n_tokens, c.n_tokens = op->n_tokens, c.n = op->n, c.n_heads = op->n_heads;
+    c.m = op->n_rows * op->n_tokens, c.n_tokens = op->n_tokens, c.n_earlier = op->n_earlier;
+    c.n = op->n, c.n_heads = op->n_heads;
     c.n_taps = op->n_taps, c.n_before = op->n_before, c.width = device_dynamic_conv_width(op);
     c.dropout = op->dropout;
     c.threshold = random_threshold(op->dropout.p), c.factor = device_dropout_factor(&op->dropout);

@@ -70,7 +70,8 @@ template <typename T> static cudaError_t rope(const struct cuda_queue *q, const 
 
 /* A thread has two columns of some tokens, and their angle. */
 template <typename T>
-static __global__ void __launch_bounds__(ROW_THREADS) add_sinusoid(T *y, size_t m, size_t n_tokens, size_t n)
+static __global__ void __launch_bounds__(ROW_THREADS)
+    add_sinusoid(T *y, size_t m, size_t n_tokens, size_t n, size_t first)
 {
     const size_t half = n / 2, j = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
 
@@ -81,7 +82,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) add_sinusoid(T *y, size_t 
         T *sine = y + i * n + j, *cosine = sine + half;
         float c, s;
 
-        turn_circle(turn * (i % n_tokens), &c, &s);
+        turn_circle(turn * (first + i % n_tokens), &c, &s);
         set(sine, to_float(*sine) + s);
         set(cosine, to_float(*cosine) + c);
     }
@@ -94,7 +95,7 @@ template <typename T> static cudaError_t sinusoid(const struct cuda_queue *q, co
     const size_t x = pieces(half, threads), y = pieces((size_t)q->n_processors * BLOCKS, x);
 
     return launch(add_sinusoid<T>, dim3((unsigned)x, smaller(m, smaller(y, 65535))), threads, 0, q->stream, (T *)op->y,
-                  m, op->n_tokens, op->n);
+                  m, op->n_tokens, op->n, op->first);
 }
 
 cudaError_t cuda_sinusoid(const struct cuda_queue *q, const struct device_sinusoid *op)

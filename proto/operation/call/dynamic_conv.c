@@ -12,7 +12,7 @@ static void describe(struct call_work *out, struct device_dynamic_conv *op)
 {
     const size_t tokens = op->n_rows * op->n_tokens;
 
-    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_all(tokens * op->n));
+    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_all((op->n_earlier + tokens) * op->n));
     call_add_array(out, "scores", &op->scores, CALL_VALUES, CALL_READ, call_all(tokens * op->n_heads * op->n_taps));
     call_add_array(out, "lengths", &op->lengths, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(op->n_rows));
     call_add_array(out, "filters", &op->filters, CALL_FP32, 0, call_all(tokens * op->n_heads * op->n_taps));

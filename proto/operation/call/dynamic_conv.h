@@ -17,14 +17,16 @@ enum { DEVICE_MOST_TAPS = 128 };
  *
  * All columns of a head share a filter of n_taps taps. The softmax is over all taps, also those that reach beyond the row,
  * where x counts as 0; dropout is of the filter (DropConnect), element token*n_heads*n_taps + head*n_taps + tap of a row.
- * With lengths, elements from a row's length on count as 0, and so do their results and gradients. */
+ * With lengths, elements from a row's length on count as 0, and so do their results and gradients. Forward, x of a single
+ * row may begin n_earlier elements before those that have scores and results. */
 struct device_dynamic_conv {
     size_t n_rows, n_tokens; /* rows, and elements of a row */
     size_t n, n_heads;       /* columns; n_heads divides n */
     size_t n_taps,
         n_before; /* at most DEVICE_MOST_TAPS; how many of them lie before the element itself: n_taps-1: causal */
     const uint32_t *lengths; /* (n_rows), on the device, at most n_tokens each; NULL: all are n_tokens */
-    const void *x;           /* (n_rows*n_tokens, n) */
+    size_t n_earlier;        /* 0 backward, of several rows, or with lengths */
+    const void *x;           /* (n_rows*(n_earlier + n_tokens), n) */
     const void *scores;      /* (n_rows*n_tokens, n_heads*n_taps) */
     void *y;                 /* shaped as x, forward */
     const void *y_gradient;  /* shaped as x, backward */
@@ -38,6 +40,7 @@ struct device_dynamic_conv {
 static inline size_t device_dynamic_conv_width(const struct device_dynamic_conv *op)
 {
     assert(op->n_heads > 0 && op->n % op->n_heads == 0);
+    assert(op->n_earlier == 0 || (op->n_rows == 1 && !op->lengths && !op->y_gradient));
     assert(op->n_taps > 0 && op->n_taps <= DEVICE_MOST_TAPS && op->n_before < op->n_taps);
     return op->n / op->n_heads;
 }

@@ -28,6 +28,7 @@ struct device_rope {
 struct device_sinusoid {
     size_t n_rows, n_tokens, n; /* n: even */
     void *y;                    /* (n_rows*n_tokens, n), in place */
+    size_t first;               /* position of each row's first token */
 };
 
 /* w for column j < n/2, in radians a position. */

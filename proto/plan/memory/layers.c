@@ -93,6 +93,42 @@ struct plan_kept plan_keep(const struct plan *plan, const struct model *model, u
     return kept;
 }
 
+/* ---- caches ---- */
+
+/* What a program's targets, or texts, keep of their tokens: keys and values; or what a convolution reads. */
+static uint64_t program_cache_bytes(const struct plan_setting *s, const struct program *p)
+{
+    const struct program_operation *const attention = program_find(p, &operation_attention),
+                                          *const conv = program_find(p, &operation_dynamic_conv);
+
+    if (attention && !attention->attention.full)
+        return s->backend->cache_bytes(s->goal.precision, s->goal.seq, attention->attention.n_kv_heads,
+                                       program_kv_columns(p, attention));
+    if (conv && conv->dynamic_conv.causal)
+        return (uint64_t)s->goal.seq * p->values[conv->inputs[0]].columns * number_bytes(s->goal.precision);
+    return 0;
+}
+
+uint64_t plan_cache_bytes(const struct plan_setting *s, const struct model *model, uint32_t class)
+{
+    const struct model_program *const first = &model->programs[model->block];
+    uint64_t most = 0;
+
+    for (const struct model_program *p = first; p < first + model->n_block_programs; p++) {
+        const uint64_t bytes = p->n_layers > 0 && p->class == class ? program_cache_bytes(s, &p->program) : 0;
+        most = most < bytes ? bytes : most;
+    }
+    return most;
+}
+
+uint64_t plan_source_bytes(const struct plan_setting *s, const struct model *model, uint32_t class)
+{
+    const struct program *p = &model->classes[class].program->program;
+    const int value = program_source_read(p);
+
+    return value < 0 ? 0 : (uint64_t)s->goal.seq * p->values[value].columns * number_bytes(s->goal.precision);
+}
+
 /* ---- the workspace ---- */
 
 /* Buffers of the workspace, in placing order; then the placed ones, by offset. */

@@ -39,6 +39,11 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
  * at. */
 struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t class, uint32_t keeping);
 
+/* In generation, what a row keeps of its tokens in a block of a class: the most that one of its kinds needs. And of its
+ * source, which all of them read alike. */
+uint64_t plan_cache_bytes(const struct plan_setting *setting, const struct model *model, uint32_t class);
+uint64_t plan_source_bytes(const struct plan_setting *setting, const struct model *model, uint32_t class);
+
 /* The setting by which operations compute their sizes for this shape. */
 struct operation_setting plan_operation_setting(const struct plan_setting *setting, struct plan_shape shape);
 

@@ -290,32 +290,6 @@ static void lay_out(struct plan *plan, const struct model *model)
     take_workspace(plan, model, &l, MODEL_HEAD);
 }
 
-/* Keys and values of a row, in one block of a class: the most that one of its kinds needs. */
-static uint64_t cache_bytes(const struct plan_setting *s, const struct model *model, uint32_t class)
-{
-    const struct model_program *const first = &model->programs[model->block];
-    uint64_t most = 0;
-
-    for (const struct model_program *p = first; p < first + model->n_block_programs; p++) {
-        const struct program_operation *op = program_find(&p->program, &operation_attention);
-        if (!op || op->attention.full || p->n_layers == 0 || p->class != class)
-            continue;
-        const uint64_t bytes = s->backend->cache_bytes(s->goal.precision, s->goal.seq, op->attention.n_kv_heads,
-                                                       program_kv_columns(&p->program, op));
-        most = most < bytes ? bytes : most;
-    }
-    return most;
-}
-
-/* What the targets of a row read of their source, likewise. */
-static uint64_t source_bytes(const struct plan_setting *s, const struct model *model, uint32_t class)
-{
-    const struct program *p = &model->classes[class].program->program;
-    const int value = program_source_read(p);
-
-    return value < 0 ? 0 : (uint64_t)s->goal.seq * p->values[value].columns * number_bytes(s->goal.precision);
-}
-
 /* Places the caches of all rows, each a multiple of PLAN_ALIGNMENT. */
 static void take_caches(struct plan *plan, const struct model *model, struct layout *l)
 {
@@ -323,7 +297,8 @@ static void take_caches(struct plan *plan, const struct model *model, struct lay
 
     plan->cache = l->offset;
     for (uint32_t c = 0; c < model->n_classes; c++) {
-        const uint64_t own = cache_bytes(&plan->setting, model, c), source = source_bytes(&plan->setting, model, c);
+        const uint64_t own = plan_cache_bytes(&plan->setting, model, c),
+                       source = plan_source_bytes(&plan->setting, model, c);
         const uint64_t bytes = source > 0 ? plan_align(own) + source : own;
         plan->caches[c].at = plan->row_cache_bytes;
         plan->caches[c].source = plan_align(own);

@@ -342,7 +342,7 @@ static void sinusoid(const struct device_sinusoid *op)
     const double half = (double)op->n / 2;
 
     for (size_t i = 0; i < op->n_rows * op->n_tokens * op->n; i++) {
-        const double j = (double)(i % op->n % (op->n / 2)), t = (double)(i / op->n % op->n_tokens);
+        const double j = (double)(i % op->n % (op->n / 2)), t = (double)(op->first + i / op->n % op->n_tokens);
         const double angle = t * (half > 1 ? exp(-j * log(10000) / (half - 1)) : 1);
         ((double *)op->y)[i] += i % op->n < op->n / 2 ? sin(angle) : cos(angle);
     }

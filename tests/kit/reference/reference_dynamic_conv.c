@@ -28,7 +28,7 @@ static double kept(const struct device_dynamic_conv *op, const struct place *at,
 
 static bool is_there(const struct device_dynamic_conv *op, size_t row, size_t t)
 {
-    return t < (op->lengths ? op->lengths[row] : op->n_tokens);
+    return (ptrdiff_t)t < (ptrdiff_t)(op->lengths ? op->lengths[row] : op->n_tokens); /* earlier ones are below 0 */
 }
 
 /* The sum over a head's columns of y's gradient times what tap k reads; adds to the gradient of the latter. */
@@ -72,9 +72,10 @@ static void head(const struct device_dynamic_conv *op, const struct place *at)
         double *y = (double *)op->y + (at->row * op->n_tokens + at->t) * op->n + c;
         *y = 0;
         for (size_t k = 0; k < op->n_taps && is_there(op, at->row, at->t); k++)
-            if (at->t + k >= op->n_before && is_there(op, at->row, at->t + k - op->n_before))
+            if (op->n_earlier + at->t + k >= op->n_before && is_there(op, at->row, at->t + k - op->n_before))
                 *y += kept(op, at, k) * softmax_of(op, at, k) *
-                      ((const double *)op->x)[(at->row * op->n_tokens + at->t + k - op->n_before) * op->n + c];
+                      ((const double *)
+                           op->x)[(at->row * op->n_tokens + op->n_earlier + at->t + k - op->n_before) * op->n + c];
     }
 }
 
