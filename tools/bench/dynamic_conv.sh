@@ -83,7 +83,8 @@ train() {
 score() {
     [ -e "$1.mean" ] || "$bin/eps" export --model "$1" --average "$average" --out "$1.mean" >>"$1.log"
     if [ ! -e "$1.score" ]; then
-        "$bin/eps" eval --model "$1.mean" --data "$keep/test.jsonl" --bleu >"$1.part"
+        "$bin/eps" eval --model "$1.mean" --data "$keep/test.jsonl" >"$1.part"
+        "$bin/eps" eval --model "$1.mean" --data "$keep/test.jsonl" --bleu --predictions "$1.targets" >>"$1.part"
         mv "$1.part" "$1.score"
     fi
     awk '/^loss/ { loss = $2 } tolower($0) ~ /bleu/ { for (i = 1; i < NF; i++) if (tolower($i) ~ /^bleu/) bleu = $(i + 1) }
