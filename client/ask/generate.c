@@ -63,7 +63,7 @@ static int check_options(const struct eps_generate_options *o, const struct clie
     const int rc = o->n_beams > 0 ? check_beams(o, err) : 0;
     if (rc)
         return rc;
-    if (o->n_beams == 0 && !isnan(o->length_penalty))
+    if (o->n_beams == 0 && isnormal(o->length_penalty))
         return error_set(err, -EDOM, "--length-penalty is for a search: give --beams, or leave it out");
     return client_sample_check(sample, err);
 }
