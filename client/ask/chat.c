@@ -6,6 +6,7 @@
 #include "client/eps.h"
 #include "client/text/template.h"
 #include "client/text/utf8.h"
+#include "proto/model/family.h"
 #include "proto/plan/memory/plan.h"
 
 #include <errno.h>
@@ -120,6 +121,10 @@ static int open_chat(struct eps_chat *chat, const struct client_sample_options *
                                                    .user = chat};
     int rc = client_forward_open(&chat->forward, &forward, err);
 
+    if (!rc && model_has_source(&chat->forward.model.config))
+        rc =
+            error_set(err, -EINVAL, "a %s model writes the target of a source, and does not converse: use eps generate",
+                      chat->forward.model.config.family->model_type);
     if (!rc) /* before the template is missed, which such a model rarely has */
         rc = plan_check_generates(&chat->forward.model.config, err);
     if (!rc)

@@ -260,6 +260,7 @@ TEST(what_targets_cannot_have_is_refused)
     expect("eps generate --model targets --ids 5,1 --beams 65", 2, "--beams 65: 1 to 64 are possible");
     expect("eps generate --model targets --ids 5,1 --length-penalty 2", 2, "--length-penalty is for a search");
     expect("eps generate --model targets --ids 5,97", 2, "97 is not a token");
+    expect("echo a | eps chat --model targets", 1, "a t5 model writes the target of a source", "use eps generate");
 }
 
 TEST(beams_that_the_device_has_no_memory_for_are_refused)
