@@ -129,7 +129,7 @@ struct family {
     uint32_t (*kind_of_block)(const struct model_config *config, uint32_t index);
     /* The number in a block's name. NULL: its index. */
     uint32_t (*number_of_block)(const struct model_config *config, uint32_t index);
-    /* The family's domain PROGRAM_OWN + own. NULL: it has none. */
+    /* The family's domain PROGRAM_OWN + own. NULL: it has none, or, with a source, the two sides of its rows. */
     struct program_own (*own_domain)(const struct model_config *config, uint32_t own);
     /* A row is a source, which the encoder reads, and its target, of which the decoder predicts each token. */
     bool has_source;

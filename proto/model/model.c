@@ -175,11 +175,9 @@ static void count_taken(struct model *m, const struct program *p)
 /* The program as its family writes it, to be completed. */
 static void complete_program(struct model *m, struct model_program *p)
 {
-    const struct family *family = m->config.family;
-
     if (m->config.adapter.rank > 0)
         model_adapt_program(&p->program, &m->config.adapter);
-    for (uint32_t own = 0; family->own_domain && own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
+    for (uint32_t own = 0; own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
         p->program.own[own] = model_own_domain(&m->config, own);
     model_complete_program(p);
     count_taken(m, &p->program);

@@ -498,6 +498,8 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
         (rc = model_adapter_read(&out->adapter, json_object_get(object, ADAPTER_KEY), err)) != 0)
         return rc;
     family->complete(out);
+    if (family->has_source) /* until they are divided */
+        out->source = 1, out->row = 2;
     rc = model_config_check(out, err);
     return rc ? rc : read_padding(out, object, err);
 }

@@ -9,7 +9,7 @@ struct model_kind {
     uint32_t first, n;
 };
 
-/* The tokens of a domain of the family's own. */
+/* The tokens of domain PROGRAM_OWN + own: the source's and the target's, or of the family's own; else none. */
 struct program_own model_own_domain(const struct model_config *config, uint32_t own);
 
 struct model_kind model_kind_of_block(const struct model *model, uint32_t index);

@@ -32,9 +32,20 @@ bool model_is_of_source(const struct model_layer *layer)
     return layer->program && program_is_of_source(&layer->program->program);
 }
 
+/* Of an encoder-decoder's row the source comes first; or the row is one of the two. */
+static struct program_own own_side(const struct model_config *c, uint32_t domain)
+{
+    if (c->source == c->row)
+        return (struct program_own){0, 1, 1};
+    return domain == PROGRAM_SOURCE ? (struct program_own){0, c->source, c->row}
+                                    : (struct program_own){c->source, c->row - c->source, c->row};
+}
+
 struct program_own model_own_domain(const struct model_config *config, uint32_t own)
 {
-    const bool parted = config->row > 0 && config->source == config->row;
+    const uint32_t domain = PROGRAM_OWN + own;
 
-    return parted ? (struct program_own){0, 1, 1} : config->family->own_domain(config, own);
+    if (model_has_source(config) && domain <= PROGRAM_TARGET)
+        return own_side(config, domain);
+    return config->family->own_domain ? config->family->own_domain(config, own) : (struct program_own){0};
 }

@@ -52,8 +52,6 @@ static void complete(struct model_config *c)
 {
     c->initializer_range = (float)(1 / sqrt((double)c->width));
     c->n_layers = c->dynamic_conv.n_encoder + c->dynamic_conv.n_decoder;
-    if (c->row == 0)
-        c->source = 1, c->row = 2;
 }
 
 /* ---- kinds of blocks: one for each size of kernel in a stack ---- */
@@ -146,13 +144,6 @@ static int check(const struct model_config *c, struct error *err)
 }
 
 /* ---- programs ---- */
-
-static struct program_own own_domain(const struct model_config *c, uint32_t own)
-{
-    const struct program_own domains[] = {{0, c->source, c->row}, {c->source, c->row - c->source, c->row}};
-
-    return own < 2 ? domains[own] : (struct program_own){0};
-}
 
 static float embedding_scale(const struct model_config *c)
 {
@@ -305,7 +296,6 @@ const struct family family_dynamic_conv = {
     .layers = layers,
     .kind_of_block = kind_of_block,
     .number_of_block = number_of_block,
-    .own_domain = own_domain,
     .has_source = true,
     .logits = "output_projection",
     .embedding_scale = embedding_scale,

@@ -44,8 +44,6 @@ static void complete(struct model_config *c)
     if (c->t5.n_decoder == 0)
         c->t5.n_decoder = c->t5.n_encoder;
     c->n_layers = c->t5.n_encoder + c->t5.n_decoder;
-    if (c->row == 0)
-        c->source = 1, c->row = 2;
 }
 
 static int check(const struct model_config *c, struct error *err)
@@ -94,13 +92,6 @@ static struct device_buckets buckets_of(const struct model_config *c, bool both)
         for (uint32_t i = 1; i <= bucket_of(distance, n, c->t5.max_distance); i++)
             buckets.starts[i] = distance;
     return buckets;
-}
-
-static struct program_own own_domain(const struct model_config *c, uint32_t own)
-{
-    const struct program_own domains[] = {{0, c->source, c->row}, {c->source, c->row - c->source, c->row}};
-
-    return own < 2 ? domains[own] : (struct program_own){0};
 }
 
 /* Deviations of transformers' fresh weights. */
@@ -331,7 +322,6 @@ const struct family family_t5 = {
     .layers = layers,
     .kind_of_block = kind_of_block,
     .number_of_block = number_of_block,
-    .own_domain = own_domain,
     .has_source = true,
     .logits = "lm_head",
     .embedding_dropout = embedding_dropout,
