@@ -144,14 +144,6 @@ static int find_best(const struct beams *b, struct search *s, struct error *err)
     return 0;
 }
 
-static bool is_end(const struct beams *b, uint32_t token)
-{
-    for (size_t i = 0; i < b->writer->n_ends; i++)
-        if (b->writer->ends[i] == token)
-            return true;
-    return false;
-}
-
 static void extend(struct beam *out, const struct beam *of, const struct candidate *by)
 {
     memcpy(out->ids, of->ids, of->n * sizeof *of->ids);
@@ -211,7 +203,7 @@ static void divide(const struct beams *b, struct search *s)
     s->n_next = 0;
     for (uint32_t i = 0; i < s->n_best; i++) {
         const struct candidate *by = &s->best[i];
-        const bool ends = last || is_end(b, by->token);
+        const bool ends = last || client_writer_ends(b->writer, by->token);
         if (ends && i < b->n_beams)
             end_beam(b, s, by);
         else if (!ends && s->n_next < b->n_beams)
@@ -267,7 +259,7 @@ static int end_search(struct beams *b, struct search *s, struct error *err)
     text->out.n_texts = 1;
     text->out.n_prompt = (uint32_t)b->options->prompts[s->prompt].n;
     text->out.n_tokens = best->n;
-    text->out.ended = is_end(b, best->ids[best->n - 1]);
+    text->out.ended = client_writer_ends(b->writer, best->ids[best->n - 1]);
     text->out.score = best->score;
     text->out.prompt_ms = s->prompt_ms, text->out.tokens_ms = s->tokens_ms;
     return 0;

@@ -148,14 +148,20 @@ int client_writer_begin(struct client_writer *w, uint32_t row, const uint32_t *b
     return rc ? rc : client_decoder_push(line->decoder, &text, &n, before, n_before, false, false, err);
 }
 
+bool client_writer_ends(const struct client_writer *w, uint32_t id)
+{
+    for (size_t i = 0; i < w->n_ends; i++)
+        if (w->ends[i] == id)
+            return true;
+    return false;
+}
+
 int client_writer_choose(uint32_t *id, bool *ended, struct client_writer *w, uint32_t row, const float *logits,
                          uint64_t position, struct error *err)
 {
     const int rc = client_sampler_draw(id, &w->lines[row].sampler, logits, position, err);
 
-    *ended = false;
-    for (size_t i = 0; !rc && i < w->n_ends; i++)
-        *ended = *ended || *id == w->ends[i];
+    *ended = !rc && client_writer_ends(w, *id);
     return rc;
 }
 

@@ -62,6 +62,9 @@ void client_writer_put_source(struct plan_tokens *tokens, struct client_writer *
 int client_writer_begin(struct client_writer *writer, uint32_t row, const uint32_t *before, size_t n_before,
                         struct error *err);
 
+/* True of an end token of the model. */
+bool client_writer_ends(const struct client_writer *writer, uint32_t id);
+
 /* Draws the row's next token from logits (vocabulary). A draw depends on seed, position, logits and, with a repetition
  * penalty, the text's tokens. *ended: it is an end token. */
 int client_writer_choose(uint32_t *id, bool *ended, struct client_writer *writer, uint32_t row, const float *logits,
