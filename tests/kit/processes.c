@@ -452,6 +452,16 @@ void processes_train(const struct eps_train_options *options)
     ck_assert_int_eq(processes_wait(pid), 0);
 }
 
+static bool exists(void *context)
+{
+    return access(context, F_OK) == 0;
+}
+
+void processes_await_file(const char *path)
+{
+    ck_assert_msg(processes_until(exists, (void *)(uintptr_t)path), "%s is not there", path);
+}
+
 struct awaited {
     const char *path, *text;
 };

@@ -94,6 +94,9 @@ void processes_await_free(const char *name);
 /* Polls until ready(context) is true; false after two minutes. */
 bool processes_until(bool (*ready)(void *context), void *context);
 
+/* Until there is a file or directory of this path. Asserts. */
+void processes_await_file(const char *path);
+
 /* Until a text is in a file. Asserts. */
 void processes_await_text(const char *path, const char *text);
 

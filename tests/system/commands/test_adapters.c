@@ -40,11 +40,6 @@ static const char *const runs[] = {
     "--lora rank=2,rslora,dropout=0.2,targets=attn.c_proj,c_fc --commit fenced --clip-norm 0.5",
 };
 
-static bool is_saved(void *context)
-{
-    return access(context, F_OK) == 0;
-}
-
 /* Killed with more steps to come than there is time for, wherever it is by then. */
 TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
 {
@@ -59,7 +54,7 @@ TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
 
     strcpy(step, print("cut-%d/step-4", _i));
     const pid_t client = processes_start("/bin/sh", argv, NULL);
-    ck_assert(processes_until(is_saved, step));
+    processes_await_file(step);
     ck_assert_int_eq(kill(client, SIGKILL), 0);
     ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
     const int end = (int)outputs_latest(cut) + 3;

@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define DATA  "--data data.txt --batch 4 --seq 16 --schedule constant --warmup 0 --device cpu "
 #define TRAIN "eps train --model tied.json " DATA
@@ -119,11 +118,6 @@ static const char *const runs[] = {
     "--model tied.json --drop-layers 0.4 --freeze 'wte.*' 'h.1.*' --optimizer adama --parts 2",
 };
 
-static bool is_saved(void *context)
-{
-    return access(context, F_OK) == 0;
-}
-
 /* Killed with more steps to come than there is time for, wherever it is by then. */
 TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
 {
@@ -135,7 +129,7 @@ TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
 
     strcpy(step, print("cut-%d/step-4", _i));
     const pid_t client = processes_start("/bin/sh", argv, NULL);
-    ck_assert(processes_until(is_saved, step));
+    processes_await_file(step);
     ck_assert_int_eq(kill(client, SIGKILL), 0);
     ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
     const int end = (int)outputs_latest(cut) + 3;

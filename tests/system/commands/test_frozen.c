@@ -6,7 +6,6 @@
 
 #include <signal.h>
 #include <string.h>
-#include <unistd.h>
 
 #define TIED "eps train --model tied.json --data data.txt --batch 4 --seq 16 --device cpu "
 
@@ -32,11 +31,6 @@ static const char *const runs[] = {
     "--model untied.json --freeze 'wte.*' 'h.1.*' 'lm_head.*' --base bf16",
 };
 
-static bool is_saved(void *context)
-{
-    return access(context, F_OK) == 0;
-}
-
 /* Killed with more steps to come than there is time for, wherever it is by then. */
 TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
 {
@@ -51,7 +45,7 @@ TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
 
     strcpy(step, print("cut-%d/step-4", _i));
     const pid_t client = processes_start("/bin/sh", argv, NULL);
-    ck_assert(processes_until(is_saved, step));
+    processes_await_file(step);
     ck_assert_int_eq(kill(client, SIGKILL), 0);
     ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
     const int end = (int)outputs_latest(cut) + 3;
