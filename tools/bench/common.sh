@@ -39,6 +39,20 @@ need_python() {
         { echo "$script: $1 lacks one of: $modules (Debian has python3-torch)" >&2; exit 1; }
 }
 
+# train_once OUT OPTION...: a run in OUT by $bin, unless it is done; what was begun goes on
+train_once() {
+    local out=$1
+    shift
+    [ ! -e "$out.done" ] || return 0
+    if [ -e "$out/latest" ]; then
+        "$bin/eps" train --resume "$out" >>"$out.log" 2>&1
+    else
+        rm -rf "$out"
+        "$bin/eps" train "$@" --device cpu --out "$out" >"$out.log" 2>&1
+    fi || { tail -n 3 "$out.log" >&2; exit 1; }
+    touch "$out.done"
+}
+
 # make_work [OPTION OF mktemp...]: an empty directory $work, until the script ends
 # shellcheck disable=SC2120
 make_work() {

@@ -62,21 +62,11 @@ with open(f"{keep}/{part}.jsonl", "w", encoding="utf-8") as out:
 PYTHON
 }
 
-# train OUT OPTION...: a run in OUT, unless it is done; what was begun goes on
+# train OUT OPTION...: a run of the protocol in OUT, unless it is done
 train() {
-    local out=$1
-    shift
-    [ ! -e "$out.done" ] || return 0
-    if [ -e "$out/latest" ]; then
-        "$bin/eps" train --resume "$out" >>"$out.log" 2>&1
-    else
-        rm -rf "$out"
-        "$bin/eps" train --model "$keep/model/config.json" --data "$keep/train.jsonl" --eval-data "$keep/val.jsonl" \
-            --batch "$batch" --steps "$steps" --lr "$lr" --schedule inverse-sqrt --warmup $((steps / 10)) --betas 0.9,0.98 \
-            --label-smoothing 0.1 --save-every $((steps / 20)) --keep "$average" --device cpu --out "$out" "$@" \
-            >"$out.log" 2>&1
-    fi || { tail -n 3 "$out.log" >&2; exit 1; }
-    touch "$out.done"
+    train_once "$1" --model "$keep/model/config.json" --data "$keep/train.jsonl" --eval-data "$keep/val.jsonl" \
+        --batch "$batch" --steps "$steps" --lr "$lr" --schedule inverse-sqrt --warmup $((steps / 10)) --betas 0.9,0.98 \
+        --label-smoothing 0.1 --save-every $((steps / 20)) --keep "$average" "${@:2}"
 }
 
 # score OUT: "loss BLEU" of the mean of its last checkpoints on the test set

@@ -28,20 +28,6 @@ case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time,
 asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }
 [ -n "$keep" ] || ! asks accuracy || misuse "--keep is needed: a directory for the runs"
 
-# train OUT OPTION...: a run in OUT, unless it is done; what was begun goes on
-train() {
-    local out=$1
-    shift
-    [ ! -e "$out.done" ] || return 0
-    if [ -e "$out/latest" ]; then
-        "$bin/eps" train --resume "$out" >>"$out.log" 2>&1
-    else
-        rm -rf "$out"
-        "$bin/eps" train "$@" --device cpu --keep 1 --out "$out" >"$out.log" 2>&1
-    fi || { tail -n 3 "$out.log" >&2; exit 1; }
-    touch "$out.done"
-}
-
 # learn_vocabulary FILE DIR: of a lower-case WordPiece, and the tokenizer of a BERT
 learn_vocabulary() {
     "$python" - "$1" "$2" "$vocabulary" <<'PYTHON'
@@ -61,7 +47,7 @@ PYTHON
 score() {
     local out=$keep/$1-$2 approximate=(--approximate "$1")
     [ "$1" != exact ] || approximate=()
-    train "$out" --model "$keep/base/latest" --task classify --data "$keep/train.tsv" --eval-data "$keep/dev.tsv" \
+    train_once "$out" --keep 1 --model "$keep/base/latest" --task classify --data "$keep/train.tsv" --eval-data "$keep/dev.tsv" \
         --epochs "$epochs" --batch "$batch" --lr "$lr" --seed "$2" "${approximate[@]}"
     [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/dev.tsv" --device cpu --json >"$out.score"
     echo "$(field accuracy <"$out.score") $(field loss <"$out.score")"
@@ -97,7 +83,7 @@ if asks accuracy; then
  "num_attention_heads": $heads, "intermediate_size": $((4 * width)), "max_position_embeddings": 128,
  "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "type_vocab_size": 2}
 JSON
-        train "$keep/base" --model "$keep/bert/config.json" --data "$keep/text.txt" --seq 128 --batch 8 --lr 3e-4 \
+        train_once "$keep/base" --keep 1 --model "$keep/bert/config.json" --data "$keep/text.txt" --seq 128 --batch 8 --lr 3e-4 \
             --steps $((tokens / 1024)) --seed 1
     fi
     echo "BERT of $layers layers of $width, $tokens masked tokens, then SST-2, $epochs epochs, $seeds seeds"
