@@ -48,7 +48,7 @@ int client_options_model(struct model *out, const struct model_config *config, c
     if (!rc)
         rc = client_options_approximate(&allowed, o->approximate, err);
     if (!rc)
-        model_compress(out, allowed.kept_bits);
+        model_approximate(out, allowed.kept_bits, allowed.sampling.share > 0);
     if (!rc)
         rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
     if (!rc && model_drop_prepare(out, client_options_drop(o), err)) {

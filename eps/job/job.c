@@ -82,7 +82,7 @@ static int size_up(struct job *job, struct error *err)
         rc = model_freeze(&job->model, job->request.job.freeze,
                           model_base_of(job_goal(job)->base, job_goal(job)->precision), err);
     if (!rc)
-        model_compress(&job->model, job_goal(job)->kept_bits);
+        model_approximate(&job->model, job_goal(job)->kept_bits, job_goal(job)->sampling.share > 0);
     if (!rc)
         rc = model_drop_prepare(&job->model, job_goal(job)->drop_layers, err);
     if (!rc)

@@ -35,7 +35,7 @@ bool model_drop_is_empty(const struct model_drop *drop);
 bool model_drop_has(const struct model_drop *drop, const struct model *model, uint32_t visit);
 
 /* Has training scale the blocks' residual branches by 1/(1-p); p = 0 changes nothing. Called once, after model_freeze and
- * model_compress. -EINVAL with a sentence: p is not in [0, 1); a block is more than one layer that adds branches to the
+ * model_approximate. -EINVAL with a sentence: p is not in [0, 1); a block is more than one layer that adds branches to the
  * stream; or a step that drops all blocks would train nothing. */
 int model_drop_prepare(struct model *model, double p, struct error *err);
 

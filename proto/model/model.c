@@ -83,11 +83,13 @@ void model_complete_program(struct model_program *p)
     p->reads = program_inputs_read(&p->program);
 }
 
-void model_compress(struct model *m, unsigned bits)
+void model_approximate(struct model *m, unsigned bits, bool samples)
 {
     struct model_program *const first = &m->programs[m->block];
 
-    for (struct model_program *p = first; bits > 0 && p < first + m->n_block_programs; p++) {
+    for (struct model_program *p = first; (bits > 0 || samples) && p < first + m->n_block_programs; p++) {
+        if (samples)
+            program_sample(&p->program);
         program_compress(&p->program, bits);
         model_complete_program(p);
     }

@@ -289,9 +289,9 @@ bool model_is_matrix(const struct model *model, uint32_t tensor);
  * in the job's own type is not coded. */
 struct model_base model_base_of(enum form base, enum number_type precision);
 
-/* Has blocks keep their activations in this number of bits, 8 or 4 (program_compress); 0: as they are. Called once, after
- * model_init. */
-void model_compress(struct model *model, unsigned bits);
+/* Has blocks keep their activations in this number of bits, 8 or 4 (program_compress); 0: as they are; and, if `samples`,
+ * those that serve the gradients of weights alone for some tokens only (program_sample). Called once, after model_init. */
+void model_approximate(struct model *model, unsigned bits, bool samples);
 
 /* True for an encoder-decoder: a row is a source and its target, one behind the other. */
 bool model_has_source(const struct model_config *config);

@@ -25,6 +25,7 @@ struct program_part {
 /* The operation's options. Its tensors are all parts' weights, then all biases. */
 struct program_linear_maps {
     bool bias, out_in;
+    bool sampled; /* of its input, backward has some rows alone (program_sample) */
     int n_parts;
     uint32_t columns[PROGRAM_PARTS];
 };

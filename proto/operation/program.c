@@ -327,6 +327,38 @@ bool program_is_compressed(const struct program *p)
     return any;
 }
 
+/* The relu that made a value, with or without a dropout behind it, each the only reader of what it reads; or NULL. */
+static const struct program_operation *relu_behind(const struct program *p, int value)
+{
+    const struct program_operation *op = NULL;
+
+    for (; p->values[value].operation >= 0 && program_count_readers(p, value) == 1; value = op->inputs[0]) {
+        op = &p->operations[p->values[value].operation];
+        if (op->kind != &operation_dropout)
+            break;
+    }
+    return op && op->kind == &operation_activation && op->activation.function == MODEL_RELU &&
+                   program_count_readers(p, op->inputs[0]) == 1
+               ? op
+               : NULL;
+}
+
+void program_sample(struct program *p)
+{
+    for (struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (op->kind == &operation_linear)
+            op->linear.sampled = !op->frozen && relu_behind(p, op->inputs[0]);
+}
+
+int program_count_sampled(const struct program *p)
+{
+    int n = 0;
+
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        n += op->kind == &operation_linear && op->linear.sampled;
+    return n;
+}
+
 int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],
                         int operations[PROGRAM_KEPT_GROUPS])
 {

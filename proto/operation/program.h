@@ -221,6 +221,13 @@ void program_compress(struct program *p, unsigned bits);
 /* True if a value is read in fewer bits. */
 bool program_is_compressed(const struct program *p);
 
+/* Marks the linear maps of whose input backward needs some rows alone: the input is the output of a relu, or of a dropout
+ * behind one, and serves nothing but the gradient of the map's weights. */
+void program_sample(struct program *p);
+
+/* The number of linear maps so marked. */
+int program_count_sampled(const struct program *p);
+
 /* Divides the keepable values into groups, which are kept or not: one for each operation that writes some, the last
  * ones sharing a group if they are too many; into one group if some are compressed, as what is computed again needs what
  * it is computed from as it is. Returns the number of groups, and sets each one's values and first

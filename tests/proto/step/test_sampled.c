@@ -166,7 +166,7 @@ TEST_EACH(no_choice_changes_what_is_drawn, MODELS *COUNT(allowed))
     double loss, distance, size;
 
     open_model(&s, _i % MODELS);
-    model_compress(&s.model, how->kept_bits);
+    model_approximate(&s.model, how->kept_bits, how->sampling.share > 0);
     struct device_worker_options options = sampled(&s, &how->sampling, 2);
     options.setting.goal.kept_bits = how->kept_bits;
     setting_step_whole(&link, &s, &options);
