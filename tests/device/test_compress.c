@@ -1,4 +1,4 @@
-/* Values in 8 and 4 bits: what is read back, its bytes, and its mean. */
+/* Values in 8, 4 and 1 bits: what is read back, its bytes, and its mean. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
 
@@ -115,6 +115,27 @@ TEST_EACH(whole_numbers_are_these_bytes, 2)
     memcpy(scales, codes + 2 * block, sizeof scales);
     for (int i = 0; i < 2; i++)
         ck_assert(number_from_bf16(scales[i]) == (float)most);
+}
+
+/* Whether a value is above 0: by hand. Rows end inside bytes, blocks and pairs of blocks. */
+TEST_EACH(signs_are_these_bits, COUNT(shapes) * NUMBER_TYPES)
+{
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    const enum number_type type = (enum number_type)(_i % NUMBER_TYPES);
+    const size_t row_bytes = compress_row_bytes(s->n, 1);
+    struct round_trip t = make_round_trip(type, s->n_rows, s->n, 1);
+
+    ck_assert_uint_eq(row_bytes, (s->n + 127) / 128 * 16);
+    for (size_t i = 3; i < s->n_rows * s->n; i += 7)
+        operation_set(type, (void *)(uintptr_t)t.compress.x, i, i % 2 ? 0 : -0.0f);
+    memset(t.compress.codes, 0xff, s->n_rows * row_bytes);
+    go_and_return(&t, type, 1 + (unsigned)_i % 3);
+    for (size_t row = 0; row < s->n_rows; row++)
+        for (size_t i = 0; i < 8 * row_bytes; i++) {
+            const bool above = i < s->n && operation_get(type, t.compress.x, row * s->n + i) > 0;
+            ck_assert_int_eq(t.compress.codes[row * row_bytes + i / 8] >> i % 8 & 1, above);
+            ck_assert(i >= s->n || operation_get(type, t.expand.y, row * s->n + i) == (above ? 1 : 0));
+        }
 }
 
 /* A row alone has the bits that it has among others. */

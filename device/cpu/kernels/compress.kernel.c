@@ -1,4 +1,4 @@
-/* device/cpu/kernels/compress.kernel.c - values in 8 or 4 bits, stochastically rounded.
+/* device/cpu/kernels/compress.kernel.c - values in 8 or 4 bits, stochastically rounded; or in one, their signs.
  *
  * Two blocks at a time are as many as the widest vectors draw words for at once. A number is x / s * L * 2^16, rounded to a
  * whole one; then random bits below 2^16 are added, and those below 2^16 are dropped. Nothing here depends on the width
@@ -146,6 +146,33 @@ static void read_codes(struct pair *p, const uint8_t *row, size_t block, size_t 
     }
 }
 
+/* ---- signs ---- */
+
+/* A block's bits. Of eight flags in a word, one a byte, the product's upper byte has them side by side. */
+static void write_signs(const struct pair *p, uint8_t *row, size_t block, size_t n_blocks)
+{
+    for (size_t k = 0; k < 2 && block + k < n_blocks; k++)
+        for (size_t byte = 0; byte < BLOCK / 8; byte++) {
+            uint8_t flags[8];
+            uint64_t word;
+
+            for (size_t j = 0; j < 8; j++)
+                flags[j] = p->x[k * BLOCK + byte * 8 + j] > 0;
+            memcpy(&word, flags, sizeof word);
+            row[(block + k) * (BLOCK / 8) + byte] = (uint8_t)(word * UINT64_C(0x0102040810204080) >> 56);
+        }
+}
+
+static void read_signs(struct pair *p, const uint8_t *row, size_t block, size_t n_blocks)
+{
+    const size_t n = size_smaller(n_blocks - block, 2) * BLOCK;
+
+    for (size_t j = 0; j < n; j++)
+        p->x[j] = (float)(row[block * (BLOCK / 8) + j / 8] >> j % 8 & 1);
+}
+
+/* ---- */
+
 void KERNEL_NAME(cpu_compress)(struct device *dev, const struct device_compress *op)
 {
     const size_t n_blocks = compress_blocks(op->n), row_bytes = compress_row_bytes(op->n, op->bits);
@@ -153,16 +180,21 @@ void KERNEL_NAME(cpu_compress)(struct device *dev, const struct device_compress 
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(2) if (op->n_rows * n_blocks > 2)
     for (size_t row = 0; row < op->n_rows; row++)
         for (size_t block = 0; block < n_blocks; block += 2) {
+            const value *const x = (const value *)op->x + row * op->n + block * BLOCK;
+            const size_t n = size_smaller(op->n - block * BLOCK, PAIR);
             uint8_t *const codes = op->codes + row * row_bytes;
             struct pair p;
 
-            compress(&p, (const value *)op->x + row * op->n + block * BLOCK, size_smaller(op->n - block * BLOCK, PAIR),
-                     op->bits, op->key, op->first_row + row, block);
-            write_codes(&p, codes, block, n_blocks, op->bits);
-            if (block + 2 >= n_blocks) { /* the row's padding, so that no byte depends on what was there */
-                const size_t used = n_blocks * (compress_block_bytes(op->bits) + sizeof(uint16_t));
-                memset(codes + used, 0, row_bytes - used);
+            if (op->bits == 1) {
+                load(&p, x, n);
+                write_signs(&p, codes, block, n_blocks);
+            } else {
+                compress(&p, x, n, op->bits, op->key, op->first_row + row, block);
+                write_codes(&p, codes, block, n_blocks, op->bits);
             }
+            if (block + 2 >= n_blocks) /* the row's padding, so that no byte depends on what was there */
+                memset(codes + compress_used_bytes(op->n, op->bits), 0,
+                       row_bytes - compress_used_bytes(op->n, op->bits));
         }
 }
 
@@ -173,10 +205,15 @@ void KERNEL_NAME(cpu_expand)(struct device *dev, const struct device_expand *op)
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(2) if (op->n_rows * n_blocks > 2)
     for (size_t row = 0; row < op->n_rows; row++)
         for (size_t block = 0; block < n_blocks; block += 2) {
+            const uint8_t *const codes = op->codes + row * row_bytes;
             struct pair p = {.scales = {0}};
 
-            read_codes(&p, op->codes + row * row_bytes, block, n_blocks, op->bits);
-            expand(&p, op->bits);
+            if (op->bits == 1) {
+                read_signs(&p, codes, block, n_blocks);
+            } else {
+                read_codes(&p, codes, block, n_blocks, op->bits);
+                expand(&p, op->bits);
+            }
             store(&p, (value *)op->y + row * op->n + block * BLOCK, size_smaller(op->n - block * BLOCK, PAIR));
         }
 }

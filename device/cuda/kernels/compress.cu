@@ -1,4 +1,4 @@
-/* device/cuda/kernels/compress.cu - values in 8 or 4 bits, stochastically rounded.
+/* device/cuda/kernels/compress.cu - values in 8 or 4 bits, stochastically rounded; or in one, their signs.
  *
  * A warp has a block of 64 values, each lane two of them, half a block apart, which share a random word. */
 #include "device/cuda/kernels/pack.cuh"
@@ -90,6 +90,27 @@ static __device__ inline void store_two(T *to, const struct place &p, const stru
             set(&to[p.first + lane + i * HALF], (float)y.q[i] * step);
 }
 
+/* A block's bits, from each lane's two values. */
+static __device__ inline void write_signs(uint8_t *codes, const float x[2])
+{
+    const unsigned lane = threadIdx.x % WARP;
+
+    for (int i = 0; i < 2; i++) {
+        const unsigned above = __ballot_sync(WHOLE_WARP, x[i] > 0);
+        if (lane < HALF / 8)
+            codes[i * (HALF / 8) + lane] = (uint8_t)(above >> 8 * lane);
+    }
+}
+
+template <typename T> static __device__ inline void read_signs(T *to, const uint8_t *codes, const struct place &p)
+{
+    const unsigned lane = threadIdx.x % WARP;
+
+    for (int i = 0; i < 2; i++)
+        if (lane + i * HALF < p.left)
+            set(&to[p.first + lane + i * HALF], (float)(codes[i * (HALF / 8) + lane / 8] >> lane % 8 & 1));
+}
+
 static __device__ inline size_t first_warp()
 {
     return (size_t)blockIdx.x * COMPRESS_WARPS + threadIdx.x / WARP;
@@ -104,10 +125,16 @@ static __global__ void __launch_bounds__(COMPRESS_THREADS)
     for (size_t at = first_warp(); at < op.n_rows * n_blocks; at += (size_t)gridDim.x * COMPRESS_WARPS) {
         const struct place p = place_of(at, n_blocks, op.n);
         uint8_t *const row = op.codes + p.row * row_bytes, *const codes = row + p.block * block_bytes;
-        const size_t used = n_blocks * (block_bytes + sizeof(uint16_t));
+        const size_t used = compress_used_bytes(op.n, op.bits);
         float x[2];
 
         load_two(x, (const T *)op.x, p);
+        if (p.block == 0 && lane < row_bytes - used) /* the row's padding */
+            row[used + lane] = 0;
+        if (op.bits == 1) {
+            write_signs(codes, x);
+            continue;
+        }
         const struct two y = round_block(x, op.bits, op.key, op.first_row + p.row, p.block);
         if (op.bits == 8) {
             codes[lane] = (uint8_t)y.q[0];
@@ -117,8 +144,6 @@ static __global__ void __launch_bounds__(COMPRESS_THREADS)
         }
         if (lane == 0)
             ((uint16_t *)(row + n_blocks * block_bytes))[p.block] = y.scale;
-        if (p.block == 0 && lane < row_bytes - used) /* the row's padding */
-            row[used + lane] = 0;
     }
 }
 
@@ -131,6 +156,10 @@ static __global__ void __launch_bounds__(COMPRESS_THREADS)
     for (size_t at = first_warp(); at < op.n_rows * n_blocks; at += (size_t)gridDim.x * COMPRESS_WARPS) {
         const struct place p = place_of(at, n_blocks, op.n);
         const uint8_t *const row = op.codes + p.row * row_bytes, *const codes = row + p.block * block_bytes;
+        if (op.bits == 1) {
+            read_signs((T *)op.y, codes, p);
+            continue;
+        }
         const int byte = (int8_t)codes[lane];
         struct two y;
 

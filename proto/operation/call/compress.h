@@ -1,4 +1,4 @@
-/* proto/operation/call/compress.h - values in 8 or 4 bits, for what forward leaves for backward.
+/* proto/operation/call/compress.h - values in 8, 4 or 1 bits, for what forward leaves for backward.
  *
  * Each 64 values of a row have a scale s, the largest of their magnitudes, rounded up to bf16, and whole numbers of
  * magnitude L = 127 or 7 at most; a number q stands for q s / L. Numbers are rounded stochastically, so what is read
@@ -6,6 +6,9 @@
  * values in bf16, and for blocks below 2^-95, which become 0).
  * Random bits are those of the row of the minibatch and the element, so neither microbatch nor worker changes one.
  * Sources: Chen et al., "ActNN", arXiv 2104.14129; Liu et al., "GACT", arXiv 2206.11357.
+ *
+ * One bit says whether a value is above 0, and is read back as 1 or 0: all that the slope of relu depends on, so nothing
+ * is lost. There are no scales.
  *
  *   compress        writes the codes;
  *   expand          reads them;
@@ -23,7 +26,7 @@ enum { COMPRESS_BLOCK = 64 }; /* values with one scale, and 32 random words: val
 
 struct device_compress {
     size_t n_rows, n; /* n: values of a row */
-    unsigned bits;    /* 8 or 4 */
+    unsigned bits;    /* 8, 4 or 1 */
     const void *x;    /* (n_rows, n) */
     uint8_t *codes;   /* (n_rows, compress_row_bytes) */
     struct random_key key;
@@ -39,8 +42,8 @@ struct device_expand {
 
 struct device_round_values {
     size_t n_rows, n;
-    unsigned bits;
-    void *x; /* (n_rows, n) */
+    unsigned bits; /* 8 or 4 */
+    void *x;       /* (n_rows, n) */
     struct random_key key;
     uint64_t first_row;
 };
@@ -50,16 +53,23 @@ static inline size_t compress_blocks(size_t n)
     return size_pieces(n, COMPRESS_BLOCK);
 }
 
-/* Bytes of a block's codes: of 8 bits in order; of 4, value i and i + 32 in one byte, the first in its lower half. */
+/* Bytes of a block's codes: of 8 bits in order; of 4, value i and i + 32 in one byte, the first in its lower half; of one,
+ * bit i % 8 of byte i / 8. */
 static inline size_t compress_block_bytes(unsigned bits)
 {
     return COMPRESS_BLOCK / 8 * bits;
 }
 
+/* Of all blocks' codes in a row of n values, and their scales. */
+static inline size_t compress_used_bytes(size_t n, unsigned bits)
+{
+    return compress_blocks(n) * (compress_block_bytes(bits) + (bits > 1 ? sizeof(uint16_t) : 0));
+}
+
 /* Of a row of n values: all blocks' codes, then their scales, in whole 16 bytes. */
 static inline size_t compress_row_bytes(size_t n, unsigned bits)
 {
-    return size_pieces(compress_blocks(n) * (compress_block_bytes(bits) + sizeof(uint16_t)), 16) * 16;
+    return size_pieces(compress_used_bytes(n, bits), 16) * 16;
 }
 
 /* A block's scale, as bf16, from the pattern of its largest magnitude in fp32, rounded up. What is too small for its inverse
