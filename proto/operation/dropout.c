@@ -28,4 +28,6 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 const struct operation operation_dropout = {.name = "dropout",
                                             .over_inputs = OPERATION_FIRST,
                                             .gradient_over = true,
+                                            .bears_4_bits = true,
+                                            .cheap = true,
                                             .run = run};
