@@ -87,7 +87,7 @@ void model_approximate(struct model *m, unsigned bits, bool samples)
 {
     struct model_program *const first = &m->programs[m->block];
 
-    for (struct model_program *p = first; (bits > 0 || samples) && p < first + m->n_block_programs; p++) {
+    for (struct model_program *p = first; p < first + m->n_block_programs; p++) {
         if (samples)
             program_sample(&p->program);
         program_compress(&p->program, bits);

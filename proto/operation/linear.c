@@ -72,10 +72,13 @@ static void differentiate(struct schedule_builder *b, int operation)
     struct schedule_step *step;
 
     if (!op->frozen) {
-        schedule_ensure(b, op->inputs[0]);
+        if (op->linear.sampled)
+            schedule_ensure_sample(b, operation);
+        else
+            schedule_ensure(b, op->inputs[0]);
         step = schedule_begin_step(b, SCHEDULE_CONTRIBUTE, operation);
         step->contributes = true;
-        step->inputs[0] = schedule_read(b, op->inputs[0]);
+        step->inputs[0] = op->linear.sampled ? schedule_read_sample(b, operation) : schedule_read(b, op->inputs[0]);
         step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
         schedule_end_step(b);
     }
@@ -198,7 +201,12 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
 {
     const size_t n = program_row_elements(p, op->inputs[0], setting->n_tokens);
     const struct sampling_shape shape = sampled_shape(p, op, setting->n_rows, n);
+    const unsigned bits = p->values[op->inputs[0]].bits;
 
+    if (op->linear.sampled)
+        return (setting->action == SCHEDULE_SAMPLE ? sampling_keep_bytes : sampling_recall_bytes)(&setting->sampling,
+                                                                                                  &shape, setting->type,
+                                                                                                  bits);
     return op->frozen ? 0 : sampling_bytes(&setting->sampling, &shape, setting->type);
 }
 
@@ -211,19 +219,45 @@ static bool trains_weights(const struct operation_run *r, const struct program_o
     return any;
 }
 
+static struct sampling_shape run_shape(const struct operation_run *r, const struct program_operation *op)
+{
+    const size_t n_tokens = operation_row_elements(r, op->inputs[0]), n = operation_elements(r, op->inputs[0]);
+
+    return sampled_shape(r->program, op, n / n_tokens, n_tokens);
+}
+
+static void run_sample(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const struct sampling_shape shape = run_shape(r, op);
+
+    sampling_keep(r, &shape, r->at[step->inputs[0]], op->inputs[0], op->tensor, r->at[step->outputs[0]],
+                  r->at[step->scratch]);
+}
+
+/* The rows of x and dy that stand for all. */
+static struct sampling_operands operands(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const struct sampling_shape shape = run_shape(r, op);
+    const void *const x = r->at[step->inputs[0]], *const dy = r->at[step->y_gradient];
+    void *const scratch = r->at[step->scratch];
+
+    if (op->linear.sampled)
+        return sampling_recall(r, &shape, x, op->inputs[0], dy, scratch);
+    return sampling_choose(r, &shape, &(struct sampling_operands){x, dy, shape.n_rows * shape.n_tokens}, op->tensor,
+                           scratch);
+}
+
 static void run_contributions(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    const size_t n_tokens = operation_row_elements(r, op->inputs[0]), n = operation_elements(r, op->inputs[0]);
-    const struct sampling_shape shape = sampled_shape(r->program, op, n / n_tokens, n_tokens);
-    const struct sampling_operands all = {r->at[step->inputs[0]], r->at[step->y_gradient], n};
-    const struct sampling_operands of =
-        trains_weights(r, op) ? sampling_choose(r, &shape, &all, op->tensor, r->at[step->scratch]) : all;
+    const struct sampling_operands of = trains_weights(r, op) ? operands(r, step) : (struct sampling_operands){0};
 
     for (int i = 0; i < op->linear.n_parts; i++) {
         const struct part part = part_of(op, i);
         contribute(r, op, &part, &of);
-        contribute_bias(r, op, &part, all.dy);
+        contribute_bias(r, op, &part, r->at[step->y_gradient]);
     }
 }
 
@@ -258,10 +292,13 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 
     if (step->action == SCHEDULE_CONTRIBUTE)
         run_contributions(r, step);
-    for (int i = 0; i < op->linear.n_parts && step->action != SCHEDULE_CONTRIBUTE; i++) {
-        const struct part part = part_of(op, i);
-        (step->action == SCHEDULE_FORWARD ? run_forward : run_backward)(r, step, &part);
-    }
+    else if (step->action == SCHEDULE_SAMPLE)
+        run_sample(r, step);
+    else
+        for (int i = 0; i < op->linear.n_parts; i++) {
+            const struct part part = part_of(op, i);
+            (step->action == SCHEDULE_FORWARD ? run_forward : run_backward)(r, step, &part);
+        }
 }
 
 const struct operation operation_linear = {.name = "linear",

@@ -21,7 +21,8 @@ struct operation_setting {
     bool packs; /* a row is several documents */
     struct sampling sampling;
     unsigned n_threads;
-    uint32_t n_rows, n_tokens; /* rows, and tokens of a row */
+    uint32_t n_rows, n_tokens;   /* rows, and tokens of a row */
+    enum schedule_action action; /* the step's, for scratch */
 };
 
 enum { OPERATION_FIRST = 1, OPERATION_SECOND = 2 }; /* in the sets below: bit i is input or output i */
@@ -41,7 +42,7 @@ struct operation {
     int (*absorb)(const struct program *p, int operation);
     /* Adds the steps of its derivative. NULL: schedule_differentiate. */
     void (*differentiate)(struct schedule_builder *b, int operation);
-    /* Bytes of workspace for each of its steps, or for those that contribute alone. NULL: none. */
+    /* Bytes of workspace for each of its steps, or for those that contribute or sample alone. NULL: none. */
     bool contributes_with_scratch;
     uint64_t (*scratch)(const struct program *p, const struct program_operation *op,
                         const struct operation_setting *setting);

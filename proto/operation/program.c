@@ -166,7 +166,7 @@ static bool is_alike(const struct program_operation *a, const struct program_ope
 bool program_is_alike(const struct program *a, const struct program *b)
 {
     bool alike = a->n_operations == b->n_operations && a->n_values == b->n_values && a->n_inputs == b->n_inputs &&
-                 a->n_outputs == b->n_outputs;
+                 a->n_outputs == b->n_outputs && a->held == b->held;
 
     for (int i = 0; alike && i < a->n_operations; i++)
         alike = is_alike(&a->operations[i], &b->operations[i]);
@@ -265,6 +265,13 @@ bool program_is_at_hand(const struct program *p, int value)
     return p->values[value].type == PROGRAM_STATISTIC && program_output_of(p, value) >= 0;
 }
 
+bool program_is_cheap(const struct program *p, int value)
+{
+    const int operation = p->values[value].operation;
+
+    return operation >= 0 && p->operations[operation].kind->cheap && !(p->held >> value & 1);
+}
+
 uint64_t program_keepable(const struct program *p)
 {
     uint64_t keepable = program_read_backward(p);
@@ -274,9 +281,83 @@ uint64_t program_keepable(const struct program *p)
     for (int i = 0; i < p->n_outputs; i++)
         keepable &= ~(UINT64_C(1) << p->outputs[i].value);
     for (int value = 0; value < p->n_values; value++)
-        if (p->values[value].operation >= 0 && p->operations[p->values[value].operation].kind->cheap)
+        if (program_is_cheap(p, value))
             keepable &= ~(UINT64_C(1) << value);
     return keepable;
+}
+
+/* True of a value with an element for each token of a row, or of one side of it. */
+static bool is_long(const struct program *p, int value)
+{
+    return p->values[value].domain == PROGRAM_TOKENS || p->values[value].domain >= PROGRAM_OWN;
+}
+
+/* The relu that made a value, with or without a dropout behind it, each the only reader of what it reads; or NULL. */
+static const struct program_operation *relu_behind(const struct program *p, int value)
+{
+    const int maker = p->values[value].operation;
+    const struct program_operation *op = maker >= 0 && is_long(p, value) ? &p->operations[maker] : NULL;
+
+    while (op && op->kind == &operation_dropout && program_count_readers(p, op->inputs[0]) == 1)
+        op = p->values[op->inputs[0]].operation >= 0 ? &p->operations[p->values[op->inputs[0]].operation] : NULL;
+    return op && op->kind == &operation_activation && op->activation.function == MODEL_RELU &&
+                   program_count_readers(p, op->inputs[0]) == 1
+               ? op
+               : NULL;
+}
+
+/* True if backward makes nothing of the value again: linear maps and adapters alone read it. */
+static bool ends_at_maps(const struct program *p, int value)
+{
+    bool ends = program_output_of(p, value) < 0;
+
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (pick(op->inputs, op->n_inputs, UINT8_MAX) >> value & 1)
+            ends = ends && (op->kind == &operation_linear || op->kind == &operation_adapter);
+    return ends;
+}
+
+void program_sample(struct program *p)
+{
+    for (struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (op->kind == &operation_linear)
+            op->linear.sampled =
+                !op->frozen && program_count_readers(p, op->inputs[0]) == 1 && relu_behind(p, op->inputs[0]);
+}
+
+int program_sampler(const struct program *p, int value)
+{
+    for (int i = 0; i < p->n_operations; i++)
+        if (p->operations[i].kind == &operation_linear && p->operations[i].linear.sampled &&
+            p->operations[i].inputs[0] == value)
+            return i;
+    return -1;
+}
+
+int program_count_sampled(const struct program *p)
+{
+    int n = 0;
+
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        n += op->kind == &operation_linear && op->linear.sampled;
+    return n;
+}
+
+/* Finds the relus of whose operands backward needs the signs alone: it does not need their results, or the results are
+ * held. Returns the operands. */
+static uint64_t find_signs(struct program *p, bool changes)
+{
+    const uint64_t read = program_read_backward(p);
+    uint64_t signs = 0;
+
+    p->held = 0;
+    for (int value = 0; value < p->n_values; value++) {
+        const struct program_operation *relu = ends_at_maps(p, value) ? relu_behind(p, value) : NULL;
+        const bool is_read = read >> value & 1, holds = is_read && (changes || program_sampler(p, value) >= 0);
+        p->held |= (uint64_t)(relu && holds) << value;
+        signs |= (uint64_t)(relu && (holds || !is_read)) << (relu ? relu->inputs[0] : 0);
+    }
+    return signs;
 }
 
 /* The fewest bits, of `bits` or more, that all bear that read a value in backward, to make a cheap value again, too. */
@@ -308,14 +389,19 @@ static bool reads_output(const struct program *p)
 
 void program_compress(struct program *p, unsigned bits)
 {
-    const uint64_t keepable = bits == 0 || reads_output(p) ? 0 : program_keepable(p);
+    const unsigned least = reads_output(p) ? 0 : bits;
+    const uint64_t signs = find_signs(p, least > 0), keepable = least > 0 ? program_keepable(p) : 0;
 
     for (int value = 0; value < p->n_values; value++) {
         struct program_value *v = &p->values[value];
-        const bool is_long = v->domain == PROGRAM_TOKENS || v->domain >= PROGRAM_OWN;
-        const bool fits = keepable >> value & 1 && v->type == PROGRAM_VALUE && is_long;
-        v->bits = fits ? bits_of(p, value, bits) : 0;
+        const bool fits = keepable >> value & 1 && v->type == PROGRAM_VALUE && is_long(p, value);
+        v->bits = signs >> value & 1 ? 1 : fits ? bits_of(p, value, least) : 0;
     }
+}
+
+bool program_is_rounded(const struct program *p, int value)
+{
+    return p->values[value].bits > 1 && program_sampler(p, value) < 0;
 }
 
 bool program_is_compressed(const struct program *p)
@@ -323,40 +409,8 @@ bool program_is_compressed(const struct program *p)
     bool any = false;
 
     for (int value = 0; value < p->n_values; value++)
-        any |= p->values[value].bits > 0;
+        any |= program_is_rounded(p, value);
     return any;
-}
-
-/* The relu that made a value, with or without a dropout behind it, each the only reader of what it reads; or NULL. */
-static const struct program_operation *relu_behind(const struct program *p, int value)
-{
-    const struct program_operation *op = NULL;
-
-    for (; p->values[value].operation >= 0 && program_count_readers(p, value) == 1; value = op->inputs[0]) {
-        op = &p->operations[p->values[value].operation];
-        if (op->kind != &operation_dropout)
-            break;
-    }
-    return op && op->kind == &operation_activation && op->activation.function == MODEL_RELU &&
-                   program_count_readers(p, op->inputs[0]) == 1
-               ? op
-               : NULL;
-}
-
-void program_sample(struct program *p)
-{
-    for (struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        if (op->kind == &operation_linear)
-            op->linear.sampled = !op->frozen && relu_behind(p, op->inputs[0]);
-}
-
-int program_count_sampled(const struct program *p)
-{
-    int n = 0;
-
-    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        n += op->kind == &operation_linear && op->linear.sampled;
-    return n;
 }
 
 int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],
@@ -370,7 +424,7 @@ int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GR
         const int operation = p->values[value].operation;
         if (!(keepable >> value & 1))
             continue;
-        if (operation != last && n < most) {
+        if (operation != last && n < most && program_sampler(p, value) < 0) {
             values[n] = 0;
             operations[n++] = operation;
         }

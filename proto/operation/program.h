@@ -89,7 +89,7 @@ struct program_value {
     uint32_t domain;
     uint32_t columns; /* numbers per element: a width; 2 for a norm's statistics; n_heads for attention's */
     int operation;    /* the one that writes it; -1: an input of the layer */
-    unsigned bits;    /* 8 or 4: backward reads it in as many (program_compress); 0: as it is */
+    unsigned bits;    /* 8, 4 or 1: backward reads it in as many (program_compress); 0: as it is */
 };
 
 /* A value that layers share. */
@@ -128,6 +128,7 @@ struct program {
     struct program_boundary inputs[PROGRAM_BOUNDARIES], outputs[PROGRAM_BOUNDARIES];
     struct program_own own[PROGRAM_DOMAINS - PROGRAM_OWN]; /* the family's own domains */
     int logit_bias;                                        /* the tensor that the head adds to logits; -1: none */
+    uint64_t held; /* values that can be kept, though cheap to make: of what they are made of signs alone are read */
     struct program_operation operations[PROGRAM_OPERATIONS];
     struct program_value values[PROGRAM_VALUES];
     struct program_tensor tensors[PROGRAM_TENSORS];
@@ -215,22 +216,31 @@ uint64_t program_keepable(const struct program *p);
 
 /* Has backward read the keepable values in this number of bits, 8 or 4, or in more where a derivative bears no fewer
  * (struct operation); 0: as they are. Statistics stay as they are. Whether a layer keeps these values or computes them
- * again, backward then reads the same bits. */
+ * again, backward then reads the same bits. Slopes of relu jump, so of its operand signs are read, which are exact, and
+ * its result is held, unless it serves frozen tensors alone; then also with 0 bits. After program_sample. */
 void program_compress(struct program *p, unsigned bits);
 
-/* True if a value is read in fewer bits. */
-bool program_is_compressed(const struct program *p);
+/* True of what backward makes again rather than have it kept. */
+bool program_is_cheap(const struct program *p, int value);
 
-/* Marks the linear maps of whose input backward needs some rows alone: the input is the output of a relu, or of a dropout
- * behind one, and serves nothing but the gradient of the map's weights. */
+/* True if backward reads a value as another, of fewer bits. */
+bool program_is_rounded(const struct program *p, int value);
+bool program_is_compressed(const struct program *p); /* of any */
+
+/* Has backward read some rows alone of those inputs of linear maps that are the output of a relu, or of a dropout behind
+ * one, and serve nothing but the gradient of the map's weights. All others it makes again, exactly, from values that it
+ * reads anyway. */
 void program_sample(struct program *p);
 
-/* The number of linear maps so marked. */
+/* The linear map that samples this value; -1: none. */
+int program_sampler(const struct program *p, int value);
+
+/* The number of linear maps that sample. */
 int program_count_sampled(const struct program *p);
 
 /* Divides the keepable values into groups, which are kept or not: one for each operation that writes some, the last
  * ones sharing a group if they are too many; into one group if some are compressed, as what is computed again needs what
- * it is computed from as it is. Returns the number of groups, and sets each one's values and first
+ * it is computed from as it is. Rows of a relu's result are in the group of its signs. Returns the number of groups, and sets each one's values and first
  * operation. */
 enum { PROGRAM_KEPT_GROUPS = 4 };
 int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],

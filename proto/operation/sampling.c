@@ -35,6 +35,22 @@ uint64_t sampling_bytes(const struct sampling *s, const struct sampling_shape *o
     return k == of->n_tokens ? 0 : lay_out(of, k, type).bytes;
 }
 
+static void choose(const struct operation_run *r, const struct sampling_shape *of, const float *scores, int tensor,
+                   uint32_t *chosen, float *weights)
+{
+    r->ops->choose_rows(r->dev,
+                        &(struct device_choose_rows){.n_rows = of->n_rows,
+                                                     .n_tokens = of->n_tokens,
+                                                     .n_chosen = sampling_count(&r->sampling, of->n_tokens),
+                                                     .least = r->sampling.least,
+                                                     .scores = scores,
+                                                     .chosen = chosen,
+                                                     .weights = weights,
+                                                     .key = random_site_key(r->seed, r->step, r->unit,
+                                                                            RANDOM_ROWS + (enum random_site)tensor),
+                                                     .first_row = r->first_row});
+}
+
 struct sampling_operands sampling_choose(const struct operation_run *r, const struct sampling_shape *of,
                                          const struct sampling_operands *all, int tensor, void *scratch)
 {
@@ -51,18 +67,111 @@ struct sampling_operands sampling_choose(const struct operation_run *r, const st
 
     r->ops->row_norms(r->dev, &(struct device_row_norms){n, in, in, all->x, scores, false});
     r->ops->row_norms(r->dev, &(struct device_row_norms){n, out, out, all->dy, scores, true});
-    r->ops->choose_rows(r->dev,
-                        &(struct device_choose_rows){.n_rows = of->n_rows,
-                                                     .n_tokens = of->n_tokens,
-                                                     .n_chosen = k,
-                                                     .least = r->sampling.least,
-                                                     .scores = scores,
-                                                     .chosen = chosen,
-                                                     .weights = weights,
-                                                     .key = random_site_key(r->seed, r->step, r->unit,
-                                                                            RANDOM_ROWS + (enum random_site)tensor),
-                                                     .first_row = r->first_row});
+    choose(r, of, scores, tensor, chosen, weights);
     r->ops->gather_rows(r->dev, &(struct device_gather_rows){n, in, in, n_chosen, all->x, chosen, NULL, x});
     r->ops->gather_rows(r->dev, &(struct device_gather_rows){n, out, out, n_chosen, all->dy, chosen, weights, dy});
     return (struct sampling_operands){x, dy, n_chosen};
+}
+
+/* ---- kept by forward ---- */
+
+/* Places in what is kept, in bytes. */
+struct kept {
+    uint64_t x, chosen, weights, bytes;
+};
+
+/* Bytes of the chosen rows of an operand as values, and in bits. */
+static uint64_t chosen_bytes(const struct sampling *s, const struct sampling_shape *of, size_t columns,
+                             enum number_type type)
+{
+    return of->n_rows * sampling_count(s, of->n_tokens) * columns * number_bytes(type);
+}
+
+static uint64_t coded_bytes(const struct sampling *s, const struct sampling_shape *of, unsigned bits)
+{
+    return of->n_rows * compress_row_bytes(sampling_count(s, of->n_tokens) * of->x_columns, bits);
+}
+
+static struct kept lay_out_kept(const struct sampling *s, const struct sampling_shape *of, enum number_type type,
+                                unsigned bits)
+{
+    const uint64_t n = of->n_rows * sampling_count(s, of->n_tokens);
+    struct kept at = {0};
+
+    at.x = take(&at.bytes, bits ? coded_bytes(s, of, bits) : chosen_bytes(s, of, of->x_columns, type));
+    at.chosen = take(&at.bytes, n * sizeof(uint32_t));
+    at.weights = take(&at.bytes, n * sizeof(float));
+    return at;
+}
+
+uint64_t sampling_kept_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type,
+                             unsigned bits)
+{
+    return lay_out_kept(s, of, type, bits).bytes;
+}
+
+/* Scores; and the rows before they are coded. */
+uint64_t sampling_keep_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type,
+                             unsigned bits)
+{
+    uint64_t bytes = 0;
+
+    take(&bytes, of->n_rows * of->n_tokens * sizeof(float));
+    take(&bytes, bits ? chosen_bytes(s, of, of->x_columns, type) : 0);
+    return bytes;
+}
+
+/* Rows of dy; and those of x, decoded. */
+uint64_t sampling_recall_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type,
+                               unsigned bits)
+{
+    uint64_t bytes = 0;
+
+    take(&bytes, chosen_bytes(s, of, of->dy_columns, type));
+    take(&bytes, bits ? chosen_bytes(s, of, of->x_columns, type) : 0);
+    return bytes;
+}
+
+void sampling_keep(const struct operation_run *r, const struct sampling_shape *of, const void *x, int value, int tensor,
+                   void *kept, void *scratch)
+{
+    const unsigned bits = r->program->values[value].bits;
+    const struct kept at = lay_out_kept(&r->sampling, of, r->type, bits);
+    const size_t in = of->x_columns, k = sampling_count(&r->sampling, of->n_tokens), n = of->n_rows * of->n_tokens;
+    char *const base = kept;
+    uint32_t *const chosen = (uint32_t *)(void *)(base + at.chosen);
+    float *const scores = scratch;
+    uint64_t after = 0;
+
+    take(&after, n * sizeof *scores);
+    void *const rows = bits ? (char *)scratch + after : base + at.x;
+    r->ops->row_norms(r->dev, &(struct device_row_norms){n, in, in, x, scores, false});
+    choose(r, of, scores, tensor, chosen, (float *)(void *)(base + at.weights));
+    r->ops->gather_rows(r->dev, &(struct device_gather_rows){n, in, in, of->n_rows * k, x, chosen, NULL, rows});
+    if (bits)
+        r->ops->compress(r->dev, &(struct device_compress){of->n_rows, k * in, bits, rows, (uint8_t *)base + at.x,
+                                                           random_site_key(r->seed, r->step, r->unit,
+                                                                           RANDOM_VALUES + (enum random_site)value),
+                                                           r->first_row});
+}
+
+struct sampling_operands sampling_recall(const struct operation_run *r, const struct sampling_shape *of,
+                                         const void *kept, int value, const void *dy, void *scratch)
+{
+    const unsigned bits = r->program->values[value].bits;
+    const struct kept at = lay_out_kept(&r->sampling, of, r->type, bits);
+    const size_t out = of->dy_columns, k = sampling_count(&r->sampling, of->n_tokens), n = of->n_rows * of->n_tokens;
+    const char *const base = kept;
+    const uint32_t *const chosen = (const uint32_t *)(const void *)(base + at.chosen);
+    const float *const weights = (const float *)(const void *)(base + at.weights);
+    uint64_t after = 0;
+
+    take(&after, chosen_bytes(&r->sampling, of, out, r->type));
+    void *const x = (char *)scratch + after;
+    if (bits)
+        r->ops->expand(r->dev,
+                       &(struct device_expand){of->n_rows, k * of->x_columns, bits, (const uint8_t *)base + at.x, x});
+    r->ops->gather_rows(r->dev,
+                        &(struct device_gather_rows){n, out, out, of->n_rows * k, dy, chosen, weights, scratch});
+    return (struct sampling_operands){bits ? x : base + at.x, scratch, of->n_rows * k};
 }

@@ -1,10 +1,12 @@
 /* proto/operation/sampling.h - gradients of matrices from some rows: what a job allows (proto/operation/call/sample.h).
  *
- * Where the gradient of a matrix is due, both operands of its product are there, so the scores are exact: nothing is
- * remembered from earlier steps. They are a linear map's input and the gradient of its result; of an adapter's A, the input
+ * Where the gradient of a matrix is due and both operands of its product are there, the scores are exact. They are a linear map's input and the gradient of its result; of an adapter's A, the input
  * and the gradient of A's result, while B's gradient, of the other product, is exact (Liu et al. sample lora_A alone, too).
  * The rows of each row of the minibatch are chosen by themselves, so no microbatch, share or worker changes a bit. Gradients
- * of inputs, biases and all else stay exact. */
+ * of inputs, biases and all else stay exact.
+ *
+ * Of an input that backward could not make again without it (program_sample), forward chooses the rows, by the norms of the
+ * input alone, and keeps these. Where nothing is kept, backward computes the input again and chooses the same. */
 #ifndef PROTO_OPERATION_SAMPLING_H
 #define PROTO_OPERATION_SAMPLING_H
 
@@ -48,7 +50,24 @@ struct sampling_operands {
 /* Scratch of sampling_choose; 0: all tokens are chosen. */
 uint64_t sampling_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type);
 
+/* Bytes of what forward keeps of x: the chosen rows, in `bits` as struct device_compress has them (0: as they are), which they
+ * are, and their weights; and scratch of sampling_keep and of sampling_recall. */
+uint64_t sampling_kept_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type,
+                             unsigned bits);
+uint64_t sampling_keep_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type,
+                             unsigned bits);
+uint64_t sampling_recall_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type,
+                               unsigned bits);
+
 struct operation_run;
+
+/* Chooses rows of x, which is `value` of the run's program, and writes them to `kept`; tensor: as for sampling_choose. */
+void sampling_keep(const struct operation_run *r, const struct sampling_shape *of, const void *x, int value, int tensor,
+                   void *kept, void *scratch);
+
+/* The rows of a value that were kept, and those of dy, weighted, in scratch. */
+struct sampling_operands sampling_recall(const struct operation_run *r, const struct sampling_shape *of,
+                                         const void *kept, int value, const void *dy, void *scratch);
 
 /* The chosen tokens of both operands, in scratch, aligned to 64 bytes, those of dy weighted; or `all` where the run samples
  * none. tensor: of the run's program, the first that the gradient is of, which tells draws apart. */

@@ -73,13 +73,19 @@ int schedule_read(struct schedule_builder *b, int value)
     return touch(b, b->values[value]);
 }
 
+/* True if it is kept as something else: in few bits, or some rows of it. */
+static bool is_changed(const struct program *p, int value)
+{
+    return p->values[value].bits > 0 || program_sampler(p, value) >= 0;
+}
+
 /* Backward, only the first output's place is free. */
 static int write_value(struct schedule_builder *b, int value)
 {
     const int output = program_output_of(b->program, value);
     const bool is_free = !b->backward || (output == 0 && !b->program->outputs[0].adds);
 
-    if (contains(b->kept, value) && b->program->values[value].bits == 0)
+    if (contains(b->kept, value) && !is_changed(b->program, value))
         b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
     else if (output >= 0 && is_free)
         b->values[value] = add_boundary(b, SCHEDULE_OUTPUT, output, value, false);
@@ -94,7 +100,8 @@ void schedule_end_step(struct schedule_builder *b)
     struct schedule_step *step = &b->schedule->steps[b->schedule->n_steps];
 
     const struct operation *kind = b->program->operations[step->operation].kind;
-    if (kind->scratch && (!kind->contributes_with_scratch || step->action == SCHEDULE_CONTRIBUTE))
+    if (kind->scratch &&
+        (!kind->contributes_with_scratch || step->action == SCHEDULE_CONTRIBUTE || step->action == SCHEDULE_SAMPLE))
         step->scratch = touch(b, add_buffer(b, SCHEDULE_WORKSPACE, SCHEDULE_NONE, false));
     b->schedule->n_steps++;
 }
@@ -119,13 +126,29 @@ static void change(struct schedule_builder *b, enum schedule_action action, int 
     b->schedule->n_steps++;
 }
 
-/* Compresses what forward made, if it is kept so. */
+/* Chooses rows of a linear map's input. */
+static void sample(struct schedule_builder *b, int operation, enum schedule_place place)
+{
+    const int value = b->program->operations[operation].inputs[0];
+    struct schedule_step *step = schedule_begin_step(b, SCHEDULE_SAMPLE, operation);
+
+    step->inputs[0] = schedule_read(b, value);
+    b->codes[value] = add_buffer(b, place, value, false);
+    b->schedule->buffers[b->codes[value]].sample = true;
+    step->outputs[0] = touch(b, b->codes[value]);
+    schedule_end_step(b);
+}
+
+/* Compresses or samples what forward made, if it is kept so. */
 static void keep(struct schedule_builder *b, const struct program_operation *op)
 {
-    for (int i = 0; !b->backward && i < op->n_outputs; i++)
-        if (contains(b->kept, op->outputs[i]) && b->program->values[op->outputs[i]].bits > 0)
-            change(b, SCHEDULE_COMPRESS, op->outputs[i], b->values[op->outputs[i]],
-                   add_buffer(b, SCHEDULE_KEPT, op->outputs[i], false));
+    for (int i = 0; !b->backward && i < op->n_outputs; i++) {
+        const int value = op->outputs[i], sampler = program_sampler(b->program, value);
+        if (contains(b->kept, value) && sampler >= 0)
+            sample(b, sampler, SCHEDULE_KEPT);
+        else if (contains(b->kept, value) && b->program->values[value].bits > 0)
+            change(b, SCHEDULE_COMPRESS, value, b->values[value], add_buffer(b, SCHEDULE_KEPT, value, false));
+    }
 }
 
 /* Runs an operation, with its neighbour unless that is SCHEDULE_NONE. */
@@ -144,6 +167,8 @@ static void run(struct schedule_builder *b, int operation, int neighbour)
     }
     schedule_end_step(b);
     keep(b, op);
+    if (neighbour != SCHEDULE_NONE)
+        keep(b, &b->program->operations[neighbour]);
 }
 
 /* Runs the operations of a set, in order. */
@@ -274,13 +299,19 @@ static bool is_made_last(const struct program *p, int operation, uint64_t operat
     return true;
 }
 
-/* Adds the operations that must run to make a value available. */
+/* True if what is kept of a value is all of it, be it rounded. */
+static bool is_whole(const struct program *p, int value)
+{
+    return p->values[value].bits != 1 && program_sampler(p, value) < 0;
+}
+
+/* Adds the operations that must run to make a value available, whole. */
 static void require(const struct schedule_builder *b, int value, uint64_t *operations)
 {
     const int operation = b->program->values[value].operation;
 
-    if (operation < 0 || contains(b->kept, value) || contains(*operations, operation) ||
-        program_is_at_hand(b->program, value))
+    if (operation < 0 || (contains(b->kept, value) && is_whole(b->program, value)) ||
+        contains(*operations, operation) || program_is_at_hand(b->program, value))
         return;
     *operations |= UINT64_C(1) << operation;
     for (int i = 0; i < b->program->operations[operation].n_inputs; i++)
@@ -308,12 +339,13 @@ static void find_kept(struct schedule_builder *b)
     const struct program *p = b->program;
 
     for (int value = 0; value < p->n_values; value++)
-        if (contains(b->kept, value) && p->values[value].bits > 0)
-            b->codes[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
-        else if (contains(b->kept, value))
-            b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
-        else if (program_is_at_hand(p, value))
+        if (contains(b->kept, value)) {
+            int *const at = is_changed(p, value) ? b->codes : b->values;
+            at[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
+            b->schedule->buffers[at[value]].sample = program_sampler(p, value) >= 0;
+        } else if (program_is_at_hand(p, value)) {
             b->values[value] = add_boundary(b, SCHEDULE_OUTPUT, program_output_of(p, value), value, false);
+        }
 }
 
 /* Cheap values wait until backward reads them: then they are made from what it reads, not from what forward made. */
@@ -325,17 +357,17 @@ static void recompute_compressed(struct schedule_builder *b)
 
     find_kept(b);
     for (int value = 0; value < p->n_values; value++)
-        if (contains(read, value) && p->values[value].operation >= 0 && !is_cheap(p, p->values[value].operation))
+        if (contains(read & ~b->kept, value) && p->values[value].operation >= 0 && !program_is_cheap(p, value))
             require(b, value, &operations);
     run_all(b, operations);
     for (int value = 0; value < p->n_values; value++)
-        if (p->values[value].bits > 0 && b->values[value] != SCHEDULE_NONE)
+        if (program_is_rounded(p, value) && b->values[value] != SCHEDULE_NONE)
             change(b, SCHEDULE_ROUND, value, b->values[value], b->values[value]);
     b->schedule->n_recomputed = b->schedule->n_steps;
     for (int value = 0; value < p->n_values; value++) {
         const int operation = p->values[value].operation;
         if (operation >= 0 && !contains(b->kept, value) && !program_is_at_hand(p, value) &&
-            (!contains(read, value) || is_cheap(p, operation)))
+            (!contains(read, value) || program_is_cheap(p, value)))
             b->values[value] = SCHEDULE_NONE;
     }
 }
@@ -351,7 +383,7 @@ static void recompute(struct schedule_builder *b)
     }
     find_kept(b);
     for (int value = 0; value < b->program->n_values; value++)
-        if (contains(read, value) && !waits(b, value, read))
+        if (contains(read & ~b->kept, value) && !waits(b, value, read))
             require(b, value, &operations);
     run_all(b, operations);
     b->schedule->n_recomputed = b->schedule->n_steps;
@@ -377,6 +409,21 @@ void schedule_ensure(struct schedule_builder *b, int value)
     for (int i = 0; i < b->program->operations[operation].n_inputs; i++)
         schedule_ensure(b, b->program->operations[operation].inputs[i]);
     run(b, operation, SCHEDULE_NONE);
+}
+
+void schedule_ensure_sample(struct schedule_builder *b, int operation)
+{
+    const int value = b->program->operations[operation].inputs[0];
+
+    if (b->codes[value] != SCHEDULE_NONE)
+        return;
+    schedule_ensure(b, value);
+    sample(b, operation, SCHEDULE_WORKSPACE);
+}
+
+int schedule_read_sample(struct schedule_builder *b, int operation)
+{
+    return touch(b, b->codes[b->program->operations[operation].inputs[0]]);
 }
 
 int schedule_read_gradient(struct schedule_builder *b, int value)

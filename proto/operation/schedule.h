@@ -12,6 +12,8 @@
  * Values that backward reads in few bits (program_compress) are compressed as soon as forward has made them, and
  * expanded just before backward first reads them. If they are not kept, backward computes all of them again as they
  * were, and then rounds them to what it would have read. Cheap values are made from these, just before they are read.
+ * A value of which backward needs some rows alone (program_sample) is sampled as soon as forward has made it, or, if it
+ * is not kept, just before backward reads the rows.
  *
  * The gradient of the layer's first input takes the place of that of its first output, if they have the same shape
  * (program_passes_gradient). A sum passes its gradient on without a copy. */
@@ -26,6 +28,7 @@ enum schedule_action {
     SCHEDULE_FORWARD,    /* outputs from inputs */
     SCHEDULE_CONTRIBUTE, /* the gradients of a linear map's weight and bias */
     SCHEDULE_BACKWARD,   /* the gradients of inputs, and of tensors other than a linear map's */
+    SCHEDULE_SAMPLE,     /* the rows of a linear map's input that stand for all, output 0, from the input, input 0 */
     /* Of a value in few bits (program_compress), which no operation runs: `operation` writes it. */
     SCHEDULE_COMPRESS, /* what is kept, output 0, from the value, input 0 */
     SCHEDULE_EXPAND,   /* the value, output 0, from what was kept, input 0 */
@@ -48,6 +51,7 @@ struct schedule_buffer {
     int value;       /* the value whose shape it has; SCHEDULE_NONE for scratch */
     int first, last; /* steps: the one that writes it, the last one that reads it */
     bool gradient;   /* it holds the value's gradient */
+    bool sample;     /* it holds some of the value's rows */
     bool aligned;    /* it is aligned to 64 bytes, for an operation that reads or writes it */
 };
 

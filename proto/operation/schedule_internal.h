@@ -12,7 +12,7 @@ struct schedule_builder {
     bool backward;
     bool aligned;                  /* the step that is being built needs aligned arrays */
     int values[PROGRAM_VALUES];    /* buffer that holds the value now, or SCHEDULE_NONE */
-    int codes[PROGRAM_VALUES];     /* buffer that holds the value compressed, or SCHEDULE_NONE */
+    int codes[PROGRAM_VALUES];     /* buffer that holds the value compressed, or some of its rows, or SCHEDULE_NONE */
     int gradients[PROGRAM_VALUES]; /* buffer that holds its gradient as summed so far, or SCHEDULE_NONE */
     int changed[SCHEDULE_BUFFERS]; /* how often a gradient was added to */
     int as_of[PROGRAM_VALUES];     /* `changed` when a sum passed this gradient on */
@@ -23,6 +23,10 @@ void schedule_ensure(struct schedule_builder *b, int value);
 
 struct schedule_step *schedule_begin_step(struct schedule_builder *b, enum schedule_action action, int operation);
 void schedule_end_step(struct schedule_builder *b);
+
+/* Samples the input of a sampled linear map, unless that was done. Before the step that reads the sample begins. */
+void schedule_ensure_sample(struct schedule_builder *b, int operation);
+int schedule_read_sample(struct schedule_builder *b, int operation);
 
 /* The buffer of a value that the step reads. */
 int schedule_read(struct schedule_builder *b, int value);

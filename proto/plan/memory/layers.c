@@ -21,8 +21,9 @@ static uint64_t scratch_bytes(const struct program *p, const struct schedule_ste
                               const struct plan_setting *setting, struct plan_shape shape)
 {
     const struct program_operation *op = &p->operations[step->operation];
-    const struct operation_setting of = plan_operation_setting(setting, shape);
+    struct operation_setting of = plan_operation_setting(setting, shape);
 
+    of.action = step->action;
     return op->kind->scratch(p, op, &of);
 }
 
@@ -59,11 +60,14 @@ static uint64_t kept_bytes(const struct program *p, int value, const struct plan
                            struct plan_shape shape)
 {
     const struct program_value *v = &p->values[value];
+    const uint32_t n_elements = program_row_elements(p, value, shape.n_tokens);
+    const struct sampling_shape sampled = {.n_rows = shape.n_rows, .n_tokens = n_elements, .x_columns = v->columns};
 
+    if (program_sampler(p, value) >= 0)
+        return sampling_kept_bytes(&setting->goal.sampling, &sampled, setting->goal.precision, v->bits);
     if (v->bits == 0)
         return value_bytes(p, value, setting, shape);
-    return shape.n_rows *
-           compress_row_bytes((size_t)program_row_elements(p, value, shape.n_tokens) * v->columns, v->bits);
+    return shape.n_rows * compress_row_bytes((size_t)n_elements * v->columns, v->bits);
 }
 
 uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const struct plan_setting *setting,
@@ -204,6 +208,7 @@ void plan_places(struct plan_places *out, const struct program *program, const s
         if (b->place != SCHEDULE_WORKSPACE || b->last < b->first)
             continue;
         g.bytes[i] = b->value == SCHEDULE_NONE ? scratch_bytes(program, &schedule->steps[b->first], setting, shape)
+                     : b->sample               ? kept_bytes(program, b->value, setting, shape)
                                                : value_bytes(program, b->value, setting, shape);
         g.order[g.n++] = i;
     }

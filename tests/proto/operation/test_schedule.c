@@ -17,6 +17,9 @@ static void print_step(char *out, size_t n, const struct program *p, const struc
     const struct program_operation *op = &p->operations[step->operation];
     const char *direction = step->action == SCHEDULE_FORWARD      ? ""
                             : step->action == SCHEDULE_CONTRIBUTE ? "W "
+                            : step->action == SCHEDULE_SAMPLE     ? "sample "
+                            : step->action == SCHEDULE_COMPRESS   ? "compress "
+                            : step->action == SCHEDULE_EXPAND     ? "expand "
                             : step->accumulate                    ? "x+ "
                                                                   : "x ";
     const size_t used = strlen(out);
@@ -198,4 +201,41 @@ TEST(the_gradient_of_a_sum_that_layers_share_is_never_added_to)
         if (s.steps[i].x_gradient != SCHEDULE_NONE)
             ck_assert_int_ne(s.buffers[s.steps[i].x_gradient].place, SCHEDULE_GRADIENT);
     ck_assert_int_eq(s.buffers[s.gradients[0]].place, SCHEDULE_INPUT_GRADIENT);
+}
+
+/* Forward keeps signs and rows, and backward reads these. What it must make of all rows, here the norm's operand, is made
+ * from the layer's input again, and the rows serve as they were kept; if they were not, the same are chosen. */
+TEST(signs_and_rows_are_what_backward_reads_of_a_relu)
+{
+    static struct program p;
+    static struct schedule s;
+    const struct program_norm_options norm = {.epsilon = 1e-5f};
+    const struct program_linear_options linear = {.deviation = 0.02f};
+    const struct program_dropout none = {0}, drop = {.p = 0.1f};
+    const int x = program_begin(&p, 8), u = program_linear(&p, x, "in", 32, &linear),
+              v = program_drop(&p, program_activation(&p, u, MODEL_RELU), &drop);
+    const uint64_t held = UINT64_C(1) << u | UINT64_C(1) << v;
+
+    program_end(&p, program_norm(&p, program_add(&p, x, program_linear(&p, v, "out", 8, &linear), &none), "ln", &norm));
+    program_sample(&p);
+    program_compress(&p, 0);
+    ck_assert_uint_eq(held & ~program_keepable(&p), 0);
+    schedule_forward(&s, &p, held);
+    check_steps(&p, &s,
+                "linear in, compress linear in, activation, dropout, sample linear out, linear out, add, norm ln");
+    schedule_backward(&s, &p, program_keepable(&p));
+    check_steps(
+        &p, &s,
+        "norm ln, x norm ln, W linear out, x linear out, x dropout, expand linear in, x activation, W linear in, "
+        "x+ linear in");
+    schedule_backward(&s, &p, held);
+    check_steps(&p, &s,
+                "linear in, activation, dropout, linear out, add, "
+                "norm ln, x norm ln, W linear out, x linear out, x dropout, x activation, W linear in, x+ linear in");
+    schedule_backward(&s, &p, 0);
+    check_steps(
+        &p, &s,
+        "linear in, activation, dropout, linear out, add, "
+        "norm ln, x norm ln, sample linear out, W linear out, x linear out, x dropout, x activation, W linear in, "
+        "x+ linear in");
 }

@@ -128,7 +128,7 @@ static void read_buffer(const struct memory *m, int buffer, int step)
 static void run_step(struct memory *m, int n)
 {
     const struct schedule_step *step = &m->s->steps[n];
-    const bool forward = step->action == SCHEDULE_FORWARD || step->action >= SCHEDULE_COMPRESS;
+    const bool forward = step->action == SCHEDULE_FORWARD || step->action >= SCHEDULE_SAMPLE;
 
     for (int i = 0; i < PROGRAM_INPUTS; i++)
         read_buffer(m, step->inputs[i], n);
@@ -255,4 +255,37 @@ TEST_EACH(what_is_kept_in_few_bits_takes_their_bytes, 2)
     ck_assert_uint_eq(layer.n_keepings, 2);
     ck_assert_uint_eq(plan_kept_bytes(&layer.program, layer.kept[1], &setting, (struct plan_shape){2, 5}),
                       rounded(qkv) + rounded(attended) + rounded(residual) + rounded(inner) + rounded(sums));
+}
+
+/* Of 2 rows of 10 tokens, of which 3 are chosen, and an inner width of 64: of what relu reads its signs, 640 bits a row; of
+ * what it makes 3 tokens a row, as they are, in 8 bits and in 4, with a number and a weight for each. If nothing is
+ * allowed, what it reads, as it makes the rest again. */
+TEST_EACH(a_relu_keeps_signs_and_rows, 4)
+{
+    static const struct {
+        bool samples;
+        unsigned bits;
+        uint64_t inner;
+    } cases[] = {{false, 0, 2 * 10 * 64 * 4},
+                 {true, 0, 2 * 80 + 32 + 2 * 3 * 64 * 4 + 2 * 64},
+                 {true, 8, 2 * 80 + 32 + 2 * 208 + 32 + 2 * 64},
+                 {true, 4, 2 * 80 + 32 + 2 * 112 + 32 + 2 * 64}};
+    static struct model_program layer;
+    const struct programs_shape shape = {16, 2, 2, 64, 0};
+    const struct plan_setting setting = {.backend = &plan_cpu, .goal = {.purpose = PLAN_TRAIN, .sampling.share = 0.3}};
+    uint64_t inner = 0;
+
+    programs_gpt2(&layer.program, &shape);
+    for (int i = 0; i < layer.program.n_operations; i++)
+        if (layer.program.operations[i].kind == &operation_activation)
+            layer.program.operations[i].activation.function = MODEL_RELU;
+    if (cases[_i].samples)
+        program_sample(&layer.program);
+    program_compress(&layer.program, cases[_i].bits);
+    model_complete_program(&layer);
+    for (int value = 0; value < layer.program.n_values; value++)
+        if (layer.program.values[value].columns == 64)
+            inner += plan_kept_bytes(&layer.program, layer.kept[layer.n_keepings - 1] & UINT64_C(1) << value, &setting,
+                                     (struct plan_shape){2, 10});
+    ck_assert_uint_eq(inner, cases[_i].inner);
 }

@@ -16,15 +16,17 @@ enum { POSITIONS = 40, BATCH = 4 };
 static const struct sampling some = {.share = 0.3}, least = {.share = 0.3, .least = true};
 
 /* Of the models below. */
-enum { MAPS = 1, ADAPTERS = 2, MODELS = 4 };
+enum { MAPS = 1, ADAPTERS = 2, RELU = 4, MODELS = 8 };
 
 /* One linear map a matrix, (in, out); and three maps of one value, (out, in), beside a classifier, whose own maps are of
- * one token a row. With ADAPTERS, the same models with adapters, two of them of one value. */
+ * one token a row. With ADAPTERS, the same models with adapters, two of them of one value. With RELU, forward samples the
+ * input of an MLP's second map, unless an adapter reads it, too. */
 static void open_model(struct setting *s, int which)
 {
     struct model_config config = which & MAPS ? setting_classifier(3, 2) : setting_configs[0];
 
     config.n_positions = POSITIONS;
+    config.activation = which & RELU ? MODEL_RELU : config.activation;
     config.encoder.n_rows = which & MAPS ? POSITIONS : 0;
     if (which & ADAPTERS)
         config.adapter = (struct model_adapter){.rank = 3, .factor = 0.25f};
@@ -89,8 +91,9 @@ static double *gradient_of(const struct setting *s, const struct device_worker_o
  * exact ones, bit for bit, and so was what flowed down to them. */
 TEST_EACH(only_matrices_of_blocks_are_estimated, MODELS)
 {
-    /* A classifier's last block: keys and values alone, as all else is of one token a row. */
-    static const unsigned n_matrices[MODELS] = {8, 8, 4, 5};
+    /* A classifier's last block: keys and values alone, as gradients of all else are of one token a row, which exact scores
+     * find; those of forward do not. */
+    static const unsigned n_matrices[MODELS] = {8, 8, 4, 5, 8, 9, 4, 5};
     struct setting s;
     double losses[2], distance, size;
     unsigned n_estimated = 0;

@@ -14,6 +14,13 @@ static const char bert[] = "{\"model_type\": \"bert\", \"vocab_size\": 330, \"hi
                            "\"max_position_embeddings\": 32, \"hidden_dropout_prob\": 0.1, "
                            "\"attention_probs_dropout_prob\": 0.1}";
 
+/* With a relu, whose result forward samples, and dropout behind it. */
+static const char t5[] = "{\"model_type\": \"t5\", \"d_model\": 48, \"d_kv\": 16, \"d_ff\": 96, \"num_layers\": 2, "
+                         "\"num_decoder_layers\": 2, \"num_heads\": 3, \"vocab_size\": 256, \"dropout_rate\": 0.1, "
+                         "\"relative_attention_num_buckets\": 8, \"relative_attention_max_distance\": 20, "
+                         "\"is_encoder_decoder\": true, \"decoder_start_token_id\": 0, \"eos_token_id\": 1, "
+                         "\"feed_forward_proj\": \"relu\"}";
+
 static void put_ids(const char *name, size_t n)
 {
     uint16_t ids[8000];
@@ -80,6 +87,31 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 4)
            print("(%llu bytes)", least));
     for (int i = 0; i < 4; i++)
         outputs_check_same_latest("roomy", (const char *[]){"least", "on", "back", "two"}[i]);
+}
+
+/* What forward samples, and codes, is what backward chooses again where nothing is kept, and what two workers choose. */
+TEST_EACH(no_budget_changes_what_forward_samples, 2)
+{
+    static const char run[] = "--model t5.json --seq 64 --source-seq 24 --batch 12 --microbatch 3 --parts 2 "
+                              "--approximate ",
+                      data[] = "--data sums.jsonl --steps 4 --save-every 2 --keep 0 ";
+    const char *form = _i ? "wta=0.3,coded=8" : "wta=0.3";
+
+    processes_put_text("t5.json", t5);
+    const unsigned long long least = least_of(print("%s%s", run, form));
+    expect("for i in $(seq 60); do printf '{\"source\": \"%s and one\", \"target\": \"is %s\"}\\n' $i $((i + 1)); done "
+           ">sums.jsonl",
+           0);
+    expect(print("eps train %s%s %s --out roomy --device-mem 1GiB", run, form, data), 0,
+           "activations of 2 of 2 blocks like decoder.block.0 kept", "at most (as planned)");
+    expect(print("eps train %s%s %s --out least --device-mem %llu", run, form, data, least), 0,
+           "activations of 0 of 2 blocks like decoder.block.0 kept", "at most (as planned)");
+    expect(print("eps train %s%s %s --out two --workers 2 --deterministic --device-mem %llu", run, form, data,
+                 least * 5 / 4),
+           0);
+    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", least), 0);
+    for (int i = 0; i < 3; i++)
+        outputs_check_same_latest("roomy", (const char *[]){"least", "two", "on"}[i]);
 }
 
 /* Constant memory: 384 layers in the bytes of 12, and the weights of a device with room for all of them. */
