@@ -1,4 +1,4 @@
-"""Gradients and 10 training steps of two encoder-decoders with dynamic convolutions, from the equations of arXiv:1901.10430 in
+"""Gradients and 20 training steps of two encoder-decoders with dynamic convolutions, from the equations of arXiv:1901.10430 in
 plain PyTorch: tests/fixtures/{dynamic_conv,dynamic_conv_gated,frozen_dynamic_conv}.
 
     python make_dynamic_conv.py
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import own
+import training
 
 SOURCE = 10
 BASE = dict(model_type="dynamic_conv", architectures=["DynamicConvForConditionalGeneration"], is_encoder_decoder=True,
@@ -142,7 +143,7 @@ class Model(nn.Module):
 def family_of(name):
     tied = (lambda model: model.embed_tokens.weight) if MODELS[name]["tie_word_embeddings"] else None
     return own.Family(MODELS[name], None, FROZEN, gradient_sample=50, sample=25, model=Model, generates=False,
-                      source=SOURCE, tied=tied, frozen_prefix="", named=name)
+                      source=SOURCE, tied=tied, frozen_prefix="", named=name, n_steps=training.N_STEPS)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What the families that only tests have (tests/families) share in PyTorch, and their fixtures.
 
 A family's script, make_NAME.py, has its model as modules of plain PyTorch, in one piece where the family's blocks are
-several layers. What is committed of its gradient and of 10 training steps is as training.py has it; the continuation of a
+several layers. What is committed of its gradient and of training steps is as training.py has it; the continuation of a
 prompt by its likeliest tokens is chosen as logits.py does. Where tensors are frozen, the patterns are those of eps train
 --freeze.
 """
@@ -46,6 +46,7 @@ class Family:
     frozen_prefix: str = "model."
 
     named: str = None
+    n_steps: int = N_STEPS
 
     @property
     def name(self):
@@ -153,6 +154,8 @@ def how_drawn(tensor, shape):
         return 1.0, 0.4
     if tensor.endswith("bias"):
         return 0.0, 0.2
+    if "lora_" in tensor:
+        return 0.0, 0.35
     return 0.0, 0.6 if "embed" in tensor else 0.8 * math.sqrt(12 / shape[1])
 
 
@@ -200,7 +203,7 @@ def make_training(family, name, writer, frozen, optimizer, parts):
     runs = [Run(family, frozen, optimizer, parts, torch.float64)]
     runs += [Run(family, frozen, optimizer, parts, torch.float32, *way) for way in ways]
     start = flat(runs[0].master)
-    exact, *singles = [flat(run.train(N_STEPS)) for run in runs]
+    exact, *singles = [flat(run.train(family.n_steps)) for run in runs]
     print(name, optimizer, parts, runs[0].losses[0], "->", runs[0].losses[-1], flush=True)
     return {"optimizer": optimizer, "parts": parts, "losses": runs[0].losses,
             "fp32_losses": [run.losses for run in runs[1:]],
@@ -237,16 +240,16 @@ def make_one(family, name, frozen=()):
     fixture.write(os.path.join(folder, "config.json"), family.config)
     reference = {
         "name": name, "draw": family.name, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": SEQ,
-        "label_gap": LABEL_GAP, **({"source": family.source} if family.source else {}), "n_minibatches": training.N_MINIBATCHES, "n_steps": N_STEPS, "lr": 1e-3,
+        "label_gap": LABEL_GAP, **({"source": family.source} if family.source else {}), "n_minibatches": training.N_MINIBATCHES, "n_steps": family.n_steps, "lr": 1e-3,
         "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": 1e-8, "weight_decay": training.DECAY,
         "n_buckets": training.N_BUCKETS,
         "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(t, p.shape)[0],
                      "scale": how_drawn(t, p.shape)[1]} for t, p in model_of(family, torch.float64).named_parameters()],
         "gradient": make_gradient(family, name, writer, frozen),
         "training": [make_training(family, name, writer, frozen, "adamw", 1)]}
-    if frozen:
+    if frozen and not family.config.get("adapter"):
         reference["freeze"] = ",".join(frozen)
-    else:
+    elif not frozen:
         reference["training"].append(make_training(family, name, writer, frozen, "adama", 2))
         if family.generates:
             reference["greedy"] = make_greedy(family)

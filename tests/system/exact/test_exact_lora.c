@@ -11,8 +11,8 @@ SUITE_LABELS(single, on_cuda_release)
 
 /* Each family; some of the maps that one operation computes, or all; in all layers; rsLoRA; with masks. */
 static const char *const fixtures[] = {
-    "lora_gpt2",  "lora_gpt2_all", "lora_llama", "lora_mistral", "lora_qwen2",   "lora_qwen3",
-    "lora_gemma", "lora_gemma3",   "lora_bert",  "lora_roberta", "lora_dropout",
+    "lora_gpt2",  "lora_gpt2_all", "lora_llama", "lora_mistral", "lora_qwen2", "lora_qwen3",
+    "lora_gemma", "lora_gemma3",   "lora_bert",  "lora_roberta", "lora_t5",    "lora_dropout",
 };
 
 static int count_fixtures(void)

@@ -9,8 +9,9 @@
 SUITE_LABELS(single)
 SUITE_TIMEOUT(60)
 
-static const char *const fixtures[] = {"a",          "alternating", "t5", "t5_gated", "padding_qwen2", "lora_gpt2_all",
-                                       "lora_llama", "lora_bert"};
+static const char *const fixtures[] = {"a",          "alternating",   "t5",
+                                       "t5_gated",   "padding_qwen2", "lora_gpt2_all",
+                                       "lora_llama", "lora_bert",     "lora_t5"};
 
 enum { STEPS = 200, LEAST_STEPS = 20 };
 
