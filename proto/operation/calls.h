@@ -35,6 +35,7 @@
     X(add, device_add)                                                                                                 \
     X(reduce_rows, device_reduce_rows)                                                                                 \
     X(row_norms, device_row_norms)                                                                                     \
+    X(weigh_scores, device_weigh_scores)                                                                               \
     X(choose_rows, device_choose_rows)                                                                                 \
     X(gather_rows, device_gather_rows)                                                                                 \
     X(compress, device_compress)                                                                                       \

@@ -38,6 +38,41 @@ TEST_EACH(a_norm_is_the_formula, 2 * N_CASES)
     call_check(&test);
 }
 
+/* Rows of which some tokens have no norm yet, or are none; of the last one all. */
+static void leave_some_out(struct call_test *test)
+{
+    const struct device_weigh_scores *op = &test->host.weigh_scores;
+    uint16_t *norms = (void *)(uintptr_t)op->norms;
+
+    for (size_t i = 0; i < (op->n_rows - 1) * op->stride + op->n_tokens; i++) {
+        const size_t row = i / op->stride;
+        norms[i] &= 0x7fff;
+        if (i % 3 == 0 || (row > 0 && row + 1 == op->n_rows))
+            norms[i] = i % 2 ? 0 : SAMPLE_NO_TOKEN;
+        if (i % 7 == 1 && norms[i] > 0)
+            norms[i] = 1; /* below the floor */
+    }
+}
+
+static double near_mean(const struct call_test *test, const char *output)
+{
+    (void)output;
+    return (4 + sqrt((double)test->call.weigh_scores.n_tokens)) * 0x1p-24;
+}
+
+TEST_EACH(scores_are_weighed_by_the_norms_of_before, COUNT(shapes))
+{
+    const struct shape *s = &shapes[_i];
+    struct call_test test = {
+        .call = {.kind = CALL_weigh_scores,
+                 .weigh_scores = {.n_rows = s->m, .n_tokens = s->n, .stride = s->n + s->gap}},
+        .prepare = leave_some_out,
+        .near = near_mean,
+    };
+
+    call_check(&test);
+}
+
 /* Rows from all over, some twice, some with weight 1. */
 static void choose_some(struct call_test *test)
 {

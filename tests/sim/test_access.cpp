@@ -294,6 +294,12 @@ static const struct {
          OK(cuda_row_norms(q, &op));
      },
      0, 0},
+    {"cuda_weigh_scores",
+     [](auto q, auto x, auto y, auto, auto) {
+         const struct device_weigh_scores op = {ROWS, WIDTH, WIDTH, (const uint16_t *)x, y};
+         OK(cuda_weigh_scores(q, &op));
+     },
+     0, 0},
     {"cuda_choose_rows",
      [](auto q, auto x, auto y, auto z, auto) {
          struct device_choose_rows op = {};

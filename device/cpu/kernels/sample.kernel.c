@@ -33,6 +33,25 @@ void KERNEL_NAME(cpu_row_norms)(struct device *dev, const struct device_row_norm
     }
 }
 
+void KERNEL_NAME(cpu_weigh_scores)(struct device *dev, const struct device_weigh_scores *op)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n_rows > 1)
+    for (size_t row = 0; row < op->n_rows; row++) {
+        const uint16_t *const norms = op->norms + row * op->stride;
+        float *const scores = op->scores + row * op->n_tokens;
+        float sum = 0, n = 0;
+
+        for (size_t i = 0; i < op->n_tokens; i++) {
+            const bool known = norms[i] > 0 && norms[i] < SAMPLE_NO_TOKEN;
+            sum += known ? number_from_bf16(norms[i]) : 0;
+            n += known ? 1 : 0;
+        }
+        const float mean = n > 0 ? sum / n : 0;
+        for (size_t i = 0; i < op->n_tokens; i++)
+            scores[i] *= SAMPLE_WEIGHT(norms[i], number_from_bf16(norms[i]), mean);
+    }
+}
+
 /* ---- the choice ---- */
 
 /* Scores of a block, sorted: each is (whole number << INDEX_BITS) + INDEX_LAST - index. */

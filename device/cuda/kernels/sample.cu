@@ -46,6 +46,37 @@ cudaError_t cuda_row_norms(const struct cuda_queue *q, const struct device_row_n
     return q->type == NUMBER_BF16 ? row_norms<bf16>(q, op) : row_norms<float>(q, op);
 }
 
+/* Blocks stride rows. */
+static __global__ void __launch_bounds__(ROW_THREADS) weigh(struct device_weigh_scores op)
+{
+    __shared__ struct block_sums shared;
+    unsigned turn = 0;
+
+    for (size_t row = blockIdx.x; row < op.n_rows; row += gridDim.x) {
+        const uint16_t *const norms = op.norms + row * op.stride;
+        float *const scores = op.scores + row * op.n_tokens;
+        float sums[2] = {0, 0}; /* of the known ones; how many */
+
+        for (size_t i = threadIdx.x; i < op.n_tokens; i += blockDim.x) {
+            const bool known = norms[i] > 0 && norms[i] < SAMPLE_NO_TOKEN;
+            sums[0] += known ? __uint_as_float((uint32_t)norms[i] << 16) : 0;
+            sums[1] += known ? 1 : 0;
+        }
+        block_sum(&shared, turn++, sums);
+        const float mean = sums[1] > 0 ? sums[0] / sums[1] : 0;
+        for (size_t i = threadIdx.x; i < op.n_tokens; i += blockDim.x)
+            scores[i] *= SAMPLE_WEIGHT(norms[i], __uint_as_float((uint32_t)norms[i] << 16), mean);
+    }
+}
+
+cudaError_t cuda_weigh_scores(const struct cuda_queue *q, const struct device_weigh_scores *op)
+{
+    if (op->n_rows * op->n_tokens == 0)
+        return cudaSuccess;
+    return launch(weigh, dim3(smaller(op->n_rows, (size_t)q->n_processors * BLOCKS)),
+                  whole_warps(smaller(op->n_tokens, ROW_THREADS)), 0, q->stream, *op);
+}
+
 /* ---- the choice ---- */
 
 enum {

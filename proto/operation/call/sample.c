@@ -8,6 +8,13 @@ void device_row_norms_describe(struct call_work *out, struct device_row_norms *o
     call_add_array(out, "norms", &op->norms, CALL_FP32, CALL_WRITTEN | (op->multiply ? CALL_READ : 0), call_all(op->m));
 }
 
+void device_weigh_scores_describe(struct call_work *out, struct device_weigh_scores *op)
+{
+    call_add_array(out, "norms", &op->norms, CALL_BF16, CALL_READ, call_rows(op->n_rows, op->n_tokens, op->stride));
+    call_add_array(out, "scores", &op->scores, CALL_FP32, CALL_READ | CALL_WRITTEN,
+                   call_all(op->n_rows * op->n_tokens));
+}
+
 void device_choose_rows_describe(struct call_work *out, struct device_choose_rows *op)
 {
     call_add_array(out, "scores", &op->scores, CALL_FP32, CALL_READ, call_all(op->n_rows * op->n_tokens));

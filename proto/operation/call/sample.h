@@ -7,6 +7,7 @@
  * scores |x_i| |g_i| of row_norms the variance is least.
  *
  *   row_norms    the norms of rows, or their products with others: the scores;
+ *   weigh_scores norms of x, times norms of g that earlier steps left: scores before g is there;
  *   choose_rows  the rows and their weights;
  *   gather_rows  these rows, side by side, weighted: the products' operands. */
 #ifndef PROTO_OPERATION_CALL_SAMPLE_H
@@ -26,6 +27,28 @@ struct device_row_norms {
     float *norms; /* (m) */
     bool multiply;
 };
+
+/* scores_i *= the norm that token i's gradient had when the token was last seen: 0 is none yet, which counts as the mean of
+ * those known in its row; what has its sign bit set is no token, and its score becomes 0. A known one counts as a
+ * SAMPLE_FLOOR of the mean at least, so that a token whose gradient has grown is not drawn too rarely. Where none is known,
+ * or the mean is below SAMPLE_NOTHING, tokens' scores stay as they are. */
+struct device_weigh_scores {
+    size_t n_rows, n_tokens, stride; /* norms: rows `stride` apart */
+    const uint16_t *norms;           /* (n_rows, n_tokens), bf16 */
+    float *scores;                   /* (n_rows * n_tokens) */
+};
+
+#define SAMPLE_FLOOR    (1 / 64.0F)
+#define SAMPLE_NOTHING  1e-30F
+#define SAMPLE_NO_TOKEN 0x8000
+
+/* The factor of a token's score, from its norm's pattern and number, and the mean of its row. */
+#define SAMPLE_WEIGHT(pattern, norm, mean)                                                                             \
+    ((pattern) >= SAMPLE_NO_TOKEN     ? 0                                                                              \
+     : (mean) < SAMPLE_NOTHING        ? 1                                                                              \
+     : (pattern) == 0                 ? (mean)                                                                         \
+     : (norm) < SAMPLE_FLOOR * (mean) ? SAMPLE_FLOOR * (mean)                                                          \
+                                      : (norm))
 
 enum {
     SAMPLE_BLOCK = 2048,    /* tokens that rows are chosen from at once */

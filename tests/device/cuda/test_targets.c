@@ -35,6 +35,7 @@ static const struct call calls[] = {
     {CALL_reduce_rows, .reduce_rows = {THIN, .stride = 33}},
     {CALL_row_norms, .row_norms = {ROWS, .stride = 768}},
     {CALL_row_norms, .row_norms = {THIN, .stride = 33, .multiply = true}},
+    {CALL_weigh_scores, .weigh_scores = {.n_rows = 2, .n_tokens = 40, .stride = 40}},
     {CALL_choose_rows, .choose_rows = {.n_rows = 1, .n_tokens = 40, .n_chosen = 12}},
     {CALL_gather_rows, .gather_rows = {.n_rows = 3, .n = 768, .stride = 768, .m = 2, .weights = bias}},
     {CALL_gather_rows, .gather_rows = {.n_rows = 3, .n = 33, .stride = 33, .m = 2}},

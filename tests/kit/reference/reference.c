@@ -634,6 +634,8 @@ void reference_run(const struct call *call)
         return reduce_rows(&call->reduce_rows);
     case CALL_row_norms:
         return reference_row_norms(&call->row_norms);
+    case CALL_weigh_scores:
+        return reference_weigh_scores(&call->weigh_scores);
     case CALL_gather_rows:
         return reference_gather_rows(&call->gather_rows);
     case CALL_round_values:

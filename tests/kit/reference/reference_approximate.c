@@ -12,6 +12,22 @@ void reference_row_norms(const struct device_row_norms *op)
     }
 }
 
+void reference_weigh_scores(const struct device_weigh_scores *op)
+{
+    for (size_t row = 0; row < op->n_rows; row++) {
+        const double *norms = (const double *)(const void *)op->norms + row * op->stride;
+        double sum = 0, n = 0;
+        for (size_t i = 0; i < op->n_tokens; i++)
+            if (norms[i] > 0)
+                sum += norms[i], n++;
+        const bool tells = n > 0 && sum / n >= 1e-30;
+        for (size_t i = 0; i < op->n_tokens; i++) {
+            const double norm = norms[i] > 0 ? fmax(norms[i], sum / n / 64) : sum / n;
+            ((double *)(void *)op->scores)[row * op->n_tokens + i] *= signbit(norms[i]) ? 0 : tells ? norm : 1;
+        }
+    }
+}
+
 void reference_gather_rows(const struct device_gather_rows *op)
 {
     const double *weights = (const void *)op->weights;

@@ -7,6 +7,7 @@
 #include "proto/operation/call/sample.h"
 
 void reference_row_norms(const struct device_row_norms *op);
+void reference_weigh_scores(const struct device_weigh_scores *op);
 void reference_gather_rows(const struct device_gather_rows *op);
 void reference_round_values(const struct device_round_values *op);
 

@@ -136,6 +136,7 @@ static const struct {
     {{CALL_expand, .expand = {.n_rows = 2, .n = 100, .bits = 4}}, 2 * 80, 2 * 200},
     {{CALL_round_values, .round_values = {.n_rows = 2, .n = 100, .bits = 4}}, 2 * 200, 2 * 200},
     {{CALL_row_norms, .row_norms = {.m = 3, .n = 5, .stride = 8, .multiply = true}}, 2 * 15 + 4 * 3, 4 * 3},
+    {{CALL_weigh_scores, .weigh_scores = {.n_rows = 2, .n_tokens = 5, .stride = 9}}, 2 * 10 + 4 * 10, 4 * 10},
     {{CALL_choose_rows, .choose_rows = {.n_rows = 2, .n_tokens = 10, .n_chosen = 3}}, 4 * 20, 8 * 6},
     /* 2 rows of 8 are read, however many there are. */
     {{CALL_gather_rows, .gather_rows = {.n_rows = 8, .n = 5, .stride = 5, .m = 2}}, 2 * 10 + 4 * 2, 2 * 10},
