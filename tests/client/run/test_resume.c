@@ -198,8 +198,8 @@ static void stop_job(uint64_t step)
     if (step == before + 1) /* of the same run: it is stopped already */
         return;
     before = step;
-    expect(print("eps stop lab %u >/dev/null 2>&1 &", next_job++),
-           0); /* it waits for the end of the run, which we are */
+    expect(print("eps stop lab %u >stop-%u 2>&1 &", next_job, next_job), 0); /* it waits for the end of the run: ours */
+    processes_await_text(print("stop-%u", next_job++), "stopping");
 }
 
 /* A stop comes while a step computes, and so before its evaluation: at each second step, the odd ones and the even ones; by
