@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(COMPRESS_THREADS)
     for (size_t at = first_warp(); at < op.n_rows * n_blocks; at += (size_t)gridDim.x * COMPRESS_WARPS) {
         const struct place p = place_of(at, n_blocks, op.n);
         uint8_t *const row = op.codes + p.row * row_bytes, *const codes = row + p.block * block_bytes;
-        const size_t used = compress_used_bytes(op.n, op.bits);
+        const size_t used = n_blocks * (block_bytes + (op.bits > 1 ? sizeof(uint16_t) : 0));
         float x[2];
 
         load_two(x, (const T *)op.x, p);
