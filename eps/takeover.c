@@ -109,6 +109,7 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
     m.description.data_bytes = job->data.bytes;
     m.description.choice = job->choice;
     m.description.replay = job->host.replay;
+    m.description.entries = job_goal(job)->entries;
     session_send_fds(client->session, &m, fds, job->output >= 0 ? 4 : 3);
     close(side);
 }

@@ -45,13 +45,25 @@ static void begin(struct client_job *job, struct client_link *link, const struct
     job->data.fd = -1;
 }
 
-/* bytes: of the segment. */
-static int take_opened(struct client_job *job, const struct client_model *model, const struct message *m, int fd,
-                       uint64_t bytes, struct error *err)
+/* Bytes of the segment that a client uses: what is known of norms, at its end, is not for it. */
+static uint64_t bytes_of(const struct client_job *job, const struct model_config *config)
 {
+    return job->goal.purpose == PLAN_GENERATE ? plan_generate_bytes(&job->goal, config) : layout_of(job).bytes;
+}
+
+static int take_opened(struct client_job *job, const struct client_model *model, const struct message *m, int fd,
+                       struct error *err)
+{
+    const uint32_t asked = job->goal.entries;
+
+    job->goal.entries = m->job_opened.entries;
+    const uint64_t bytes = bytes_of(job, &model->config);
     if (fd < 0 || m->job_opened.data_bytes < bytes)
         return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
                          fd < 0 ? 0 : m->job_opened.data_bytes, bytes);
+    if (job->goal.entries != 0 && job->goal.entries != asked)
+        return error_set(err, -EPROTO, "the daemon opened the job for norms of %" PRIu32 " tokens, not %" PRIu32,
+                         job->goal.entries, asked);
     job->n_workers = m->job_opened.n_workers;
     job->n_parameters = m->job_opened.n_parameters;
     job->resident_bytes = m->job_opened.resident_bytes;
@@ -72,7 +84,7 @@ int client_job_join(struct client_job *job, struct client_link *link, const stru
                     const struct client_model *model, const struct message *opened, int fd, struct error *err)
 {
     begin(job, link, goal, &model->config);
-    return take_opened(job, model, opened, fd, layout_of(job).bytes, err);
+    return take_opened(job, model, opened, fd, err);
 }
 
 static int read_config(char **text, size_t *n, const struct client_model *model, struct error *err)
@@ -192,7 +204,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
     if (rc)
         return rc;
-    return take_opened(job, model, &m, fd, plan_data_bytes(&request->job.goal, &model->config), err);
+    return take_opened(job, model, &m, fd, err);
 }
 
 int client_job_close(struct client_job *job, struct error *err)
@@ -221,8 +233,7 @@ struct client_buffer client_job_buffer(const struct client_job *job, unsigned bu
                [CLIENT_FIELD_ROWS] =
                    job->n_labels > 0 || job->goal.source > 0 ? at(job, data.buffers[buffer].rows) : NULL,
                [CLIENT_FIELD_POSITIONS] = job->goal.packs ? at(job, data.buffers[buffer].positions) : NULL,
-               [CLIENT_FIELD_REFERENCES] =
-                   plan_has_pairs(&job->goal) ? at(job, data.buffers[buffer].references) : NULL},
+               [CLIENT_FIELD_REFERENCES] = plan_has_pairs(&job->goal) ? at(job, data.buffers[buffer].references) : NULL},
         .n_rows = job->goal.batch,
         .seq = job->goal.seq};
 }

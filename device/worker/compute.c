@@ -50,13 +50,15 @@ static struct device_rows rows_of(const struct compute *c, uint32_t buffer, uint
 {
     const struct plan_data data = data_of(c);
     const char *base = c->data.base;
+    const uint64_t norms = plan_data_norms_at(&c->assign.assign.goal, &c->worker.model, buffer, 0);
 
     return (struct device_rows){.n_tokens = n_tokens,
                                 .ids = (const uint32_t *)(base + data.buffers[buffer].ids),
                                 .labels = (const uint32_t *)(base + data.buffers[buffer].labels),
                                 .positions = (const uint32_t *)(base + data.buffers[buffer].positions),
                                 .rows = (const struct plan_row *)(base + data.buffers[buffer].rows),
-                                .references = (const float *)(base + data.buffers[buffer].references)};
+                                .references = (const float *)(base + data.buffers[buffer].references),
+                                .norms = c->worker.model.n_norm_maps ? (const uint16_t *)(base + norms) : NULL};
 }
 
 static void open_trace(struct compute *c, int fd)
@@ -175,7 +177,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
         {&c->weights, mail->fds[WEIGHTS_FD], m->assign.weights_bytes, SEGMENT_READ},
         {&c->inbox, mail->fds[INBOX_FD],
          m->assign.goal.purpose == PLAN_TRAIN ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
-        {&c->data, mail->fds[DATA_FD], plan_data_bytes(&m->assign.goal, &model->config),
+        {&c->data, mail->fds[DATA_FD], plan_data_bytes(&m->assign.goal, model),
          gives_logits ? SEGMENT_READ_WRITE : SEGMENT_READ},
         {&c->stash, mail->fds[STASH_FD], m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
     };

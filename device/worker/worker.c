@@ -76,6 +76,8 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
     if (rc == 0)
         model_approximate(&worker->model, setting->goal.kept_bits, setting->goal.sampling.share > 0);
     if (rc == 0)
+        plan_remember_norms(&worker->model, &setting->goal);
+    if (rc == 0)
         rc = model_drop_prepare(&worker->model, setting->goal.drop_layers, err);
     if (rc == 0)
         rc = plan_check(&worker->model, setting, err);

@@ -84,6 +84,8 @@ static int size_up(struct job *job, struct error *err)
     if (!rc)
         model_approximate(&job->model, job_goal(job)->kept_bits, job_goal(job)->sampling.share > 0);
     if (!rc)
+        plan_remember_norms(&job->model, job_goal(job));
+    if (!rc)
         rc = model_drop_prepare(&job->model, job_goal(job)->drop_layers, err);
     if (!rc)
         rc = job_plan(job, err);
@@ -116,6 +118,8 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     job->uid = client ? session_peer_uid(client->session) : getuid();
     job->pid = client ? session_peer_pid(client->session) : getpid();
     job->request = *m;
+    if (job->peers->n_hosts > 1) /* a unit's owner has neither the minibatch nor its worker's rows */
+        job->request.job.goal.entries = 0;
     job->step = m->job.step;
     job->said = job->peers->said;
     for (struct peer *p = job->peers->first; p; p = p->next) {
@@ -427,6 +431,7 @@ void job_announce_opened(struct job *job)
     m.job_opened.resident_bytes = job->resident_bytes;
     m.job_opened.choice = job->choice;
     m.job_opened.replay = job->host.replay;
+    m.job_opened.entries = job_goal(job)->entries;
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }
 

@@ -141,8 +141,8 @@ static int create_seat(struct job_seat *seat, uint64_t stash_bytes, struct memor
 
 static int create_segments(struct job *job, struct memory *memory)
 {
-    int rc = create_segment(&job->data, "eps-data", plan_data_bytes(job_goal(job), &job->model.config), LEDGER_DATA,
-                            memory, job);
+    int rc =
+        create_segment(&job->data, "eps-data", plan_data_bytes(job_goal(job), &job->model), LEDGER_DATA, memory, job);
 
     for (uint32_t i = 0; !rc && i < job->n_seats; i++)
         rc = create_seat(&job->seats[i], job->seats[i].stash_bytes, memory);
@@ -191,7 +191,11 @@ static int take_memory(struct job *job)
                                           .own_first = job->own_first,
                                           .n_own = job->n_own,
                                           .n_ring = job->host.n_ring,
-                                          .clip_update = m->job.clip_update};
+                                          .clip_update = m->job.clip_update,
+                                          .n_entries = m->job.goal.entries,
+                                          .batch = m->job.goal.batch,
+                                          .seq = m->job.goal.seq,
+                                          .n_parts = m->job.goal.n_parts};
     ledger_add(&job->load_ledger, LEDGER_INBOX, job->hosts_bytes); /* eps/step/sharded.c has it */
     rc = create_segments(job, &memory);
     if (!rc)

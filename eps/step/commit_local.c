@@ -1,6 +1,9 @@
 /* A job on one host: the optimizer thread folds and updates what the relay says. */
 #include "eps/step/commit.h"
 
+#include "eps/store/norms.h"
+#include "proto/plan/memory/data.h"
+
 #include <assert.h>
 #include <math.h>
 
@@ -93,10 +96,26 @@ static void pull(struct steps *steps, const struct peer *worker, uint64_t versio
     (void)steps, (void)worker, (void)version, (void)unit;
 }
 
+/* What is remembered of the step's tokens: before the step changes it, so for the unit's first pull. Evaluations get none. */
+static void give_norms(struct steps *steps, uint64_t version, uint32_t unit)
+{
+    struct job *job = steps->job;
+    const struct model_unit *u = &job->model.units[unit];
+    const struct message *open = &steps->open;
+
+    if (u->n_norm_maps > 0 && version == open->open_step.step)
+        norms_gather(&job->store.norms, &job->model, unit, version,
+                     (uint16_t *)(void *)((char *)job->data.base + plan_data_norms_at(job_goal(job), &job->model,
+                                                                                      open->open_step.buffer,
+                                                                                      u->first_norm_map)));
+}
+
 static void answer(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, enum commit_weights which)
 {
-    const struct store *store = &steps->job->store;
+    struct store *store = &steps->job->store;
 
+    if (which == COMMIT_NOW)
+        give_norms(steps, version, unit);
     if (which == COMMIT_VOID)
         job_send_void(worker, version, unit);
     else

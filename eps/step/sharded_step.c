@@ -1,6 +1,7 @@
 /* A step on several hosts: slices go to the owners of their units, and new weights come from them. */
 #include "eps/step/commit.h"
 #include "eps/step/sharded_state.h"
+#include "proto/model/norms.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -102,12 +103,11 @@ void sharded_on_fold(struct sharded *s, const struct relay_action *a)
 {
     struct job *job = s->job;
     const struct model_unit *unit = &job->model.units[a->unit];
-    const uint64_t first = (uint64_t)a->name.slice * MODEL_SLICE, left = unit->n_trained - first;
     struct job_seat *seat = job_find_seat(job, a->worker); /* its worker may be gone */
     struct updater_task work = {.kind = UPDATER_CHECK,
                                 .unit = a->unit,
                                 .slice = a->name.slice,
-                                .n = left < MODEL_SLICE ? left : MODEL_SLICE};
+                                .n = model_slice_of(unit, a->name.slice).n};
 
     assert(seat && seat->worker == a->worker);
     seat->n_folds++;

@@ -5,6 +5,8 @@
 #include "eps/step/commit.h"
 #include "eps/step/faults.h"
 #include "eps/step/shares.h"
+#include "eps/store/norms.h"
+#include "proto/plan/memory/data.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -396,6 +398,21 @@ static uint32_t leave_out(struct steps *steps, const struct model_drop *drop)
     return n;
 }
 
+/* Which tokens of the training data the minibatch has, if norms of them are remembered. False: the job has ended. */
+static bool take_entries(struct job *job, const struct message *m)
+{
+    const struct plan_data data = plan_data_of(job_goal(job), job->model.config.n_labels);
+    const uint32_t *entries =
+        (const uint32_t *)(const void *)((const char *)job->data.base + data.buffers[m->open_step.buffer].entries);
+    struct error err;
+    const int rc =
+        norms_open_step(&job->store.norms, &job->model, m->open_step.step, entries, m->open_step.n_tokens, &err);
+
+    if (rc)
+        job_end(job, rc, "%s", err.text);
+    return rc == 0;
+}
+
 static void begin_step(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
@@ -414,6 +431,8 @@ static void begin_step(struct steps *steps, const struct message *m)
         .n_owners = n_parts,
     };
 
+    if (!take_entries(job, m))
+        return;
     shares_find_owners(job, workers);
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = workers[p]->id;

@@ -2,6 +2,7 @@
  * share that it belongs to is past. */
 #include "eps/job/evaluate.h"
 #include "eps/step/commit.h"
+#include "proto/model/norms.h"
 
 #include <math.h>
 
@@ -13,9 +14,9 @@ static void note_contribution(const struct job *job, struct peer *worker, const 
 
     if (visit >= model->n_visits || slice >= model->units[model->visits[visit]].n_slices)
         return;
-    const uint64_t left = model->units[model->visits[visit]].n_trained - (uint64_t)slice * MODEL_SLICE;
     progress_contribution(&worker->progress, visit, m->contribution.name.part,
-                          (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job_goal(job)->grad));
+                          model_slice_of(&model->units[model->visits[visit]], slice).n *
+                              number_bytes(job_goal(job)->grad));
 }
 
 /* True if a part's message belongs to a share that is not the worker's any more: shares changed while it was under way,

@@ -1,9 +1,12 @@
 #include "eps/store/store.h"
 
 #include "eps/store/memory.h"
+#include "eps/store/norms.h"
 #include "eps/store/store_files.h"
 #include "eps/store/team.h"
 #include "proto/base/random.h"
+#include "proto/model/norms.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/memory/files.h"
 
 #include <assert.h>
@@ -31,10 +34,10 @@ struct run {
 static struct walk walk_slice(const struct model *model, uint32_t unit, uint32_t slice)
 {
     const struct model_unit *u = &model->units[unit];
-    const uint64_t begin = (uint64_t)slice * MODEL_SLICE, end = begin + MODEL_SLICE;
+    const struct model_slice s = model_slice_of(u, slice);
 
-    assert(slice < u->n_slices);
-    return (struct walk){.model = model, .unit = u, .next = begin, .end = end < u->n_trained ? end : u->n_trained};
+    assert(!s.is_norms);
+    return (struct walk){.model = model, .unit = u, .next = s.first, .end = s.first + s.n};
 }
 
 static bool next_run(struct walk *walk, struct run *run)
@@ -188,7 +191,8 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     const struct store_options *o = &store->options;
     const struct plan_own *own = &store->own;
     const uint64_t n = own->trained_n;
-    void *low, *m, *v, *held, *tied, *accumulators;
+    const struct plan_goal remembered = {.entries = o->n_entries, .batch = o->batch, .seq = o->seq};
+    void *low, *m, *v, *held, *tied, *accumulators, *norms;
     const struct {
         void **out;
         enum ledger_category category;
@@ -201,6 +205,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
         {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},
         {&tied, LEDGER_TIED, o->fenced ? 0 : own->tied_bytes, "sums of tied weights"},
         {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * own->accumulator_bytes, "accumulators"},
+        {&norms, LEDGER_NORMS, plan_norms_bytes(&remembered, store->model), "norms of gradients (--approximate wta)"},
     };
     int rc = 0;
 
@@ -216,6 +221,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     store->held = held;
     store->tied = tied;
     store->accumulators = accumulators;
+    norms_init(&store->norms, o, store->model, norms);
     return rc;
 }
 
@@ -289,7 +295,7 @@ static int touch(const struct store *store, struct error *err)
     struct run run;
 
     for (uint32_t u = 0; u < model->n_units; u++)
-        for (uint32_t slice = 0; store_keeps(store, u) && slice < model->units[u].n_slices; slice++)
+        for (uint32_t slice = 0; store_keeps(store, u) && slice < model_gradient_slices(&model->units[u]); slice++)
             for (struct walk walk = walk_slice(model, u, slice); next_run(&walk, &run);) {
                 const uint64_t at = model->units[u].trained_offset - store->own.trained_offset + run.at;
                 for (uint32_t buffer = 0; buffer < (store->current ? 2 : 1); buffer++)
@@ -315,6 +321,7 @@ static int touch(const struct store *store, struct error *err)
         const uint64_t n = store->own.accumulator_bytes / sizeof(float);
         zero(store, store->accumulators, sizeof *store->accumulators, i * n, n);
     }
+    zero(store, store->norms.gathered, 1, 0, store->ledgered[LEDGER_NORMS]);
     return pieces_are_abandoned(store->options.pieces) ? error_set(err, -ECANCELED, "the job has ended") : 0;
 }
 
@@ -391,6 +398,7 @@ void store_free(struct store *store)
     memory_unmap(store->held, store->ledgered[LEDGER_SUM]);
     memory_unmap(store->tied, store->ledgered[LEDGER_TIED]);
     memory_unmap(store->accumulators, store->ledgered[LEDGER_ACCUMULATORS]);
+    memory_unmap(store->norms.gathered, store->ledgered[LEDGER_NORMS]);
     free(store->current);
     free(store->sums);
     free(store->updates);
@@ -436,19 +444,23 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
                enum store_fold how, const struct hyper *hp)
 {
     const enum number_type type = contribution->type;
-    struct walk walk = walk_slice(store->model, unit, slice);
-    const uint64_t slice_at = walk.next;
+    const struct model_unit *u = &store->model->units[unit];
+    const struct model_slice of = model_slice_of(u, slice);
     bool finite = true;
     struct run run;
 
     assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
     assert(store_owns(store, unit));
-    if (!optimizer_is_finite(store->kernel, contribution->g, type, walk.end - walk.next))
+    if (!optimizer_is_finite(store->kernel, contribution->g, type, of.n))
         return -EDOM;
+    if (of.is_norms) {
+        norms_fold(&store->norms, u, contribution, of.first, of.n);
+        return 0;
+    }
     if (is_summed(how) && !store->sums[unit])
         take_accumulator(store, unit);
-    while (next_run(&walk, &run)) {
-        const void *at = (const char *)contribution->g + (run.at - slice_at) * number_bytes(type);
+    for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
+        const void *at = (const char *)contribution->g + (run.at - of.first) * number_bytes(type);
         const struct gradient g = {at, type, 1};
         const struct parameters p = store_parameters(store, unit, run.at, run.n, contribution->part);
         if (is_summed(how))
@@ -476,7 +488,7 @@ static bool update_runs(struct store *store, uint32_t unit, enum store_fold how,
     bool finite = true;
     struct run run;
 
-    for (uint32_t slice = 0; slice < store->model->units[unit].n_slices; slice++)
+    for (uint32_t slice = 0; slice < model_gradient_slices(&store->model->units[unit]); slice++)
         for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
             const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
             if (is_summed(how)) {

@@ -13,6 +13,7 @@
  *   LEDGER_TIED           4                   training, not fenced: own tied units alone, each as model_rounded
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
+ *   LEDGER_NORMS          training, if the model remembers norms of gradients: eps/store/norms.h
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 4 per accumulator;
  *                         in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32 without a base
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more, replay 4 or 2 more. An evaluation takes 4 or 2, and
@@ -43,6 +44,17 @@
 
 #include <stdbool.h>
 
+/* eps/store/norms.h */
+struct norms {
+    uint32_t n_entries, batch, seq, part_rows;
+    uint64_t *gathered; /* (n_norm_maps) of a unit's first map; NULL: none are remembered */
+    uint16_t *pending, *cache;
+    struct norms_step {
+        uint32_t *entries; /* (batch, n_tokens) */
+        uint32_t n_tokens;
+    } steps[2]; /* step t is at t modulo 2 */
+};
+
 struct store_options {
     bool train;                          /* there are moments and sums; else weights alone */
     enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16-bit moments */
@@ -59,6 +71,7 @@ struct store_options {
     double clip_update;        /* d of store_update; 0: updates are not clipped */
     uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). With fewer than all: replay, unless fenced */
     uint32_t n_ring;           /* slots for units of other hosts */
+    uint32_t n_entries, batch, seq, n_parts; /* of the goal, if the model remembers norms */
 };
 
 struct store {
@@ -77,6 +90,7 @@ struct store {
     float *accumulators;        /* n_accumulators blocks of the largest own unit, rounded likewise */
     uint32_t *accumulator_unit; /* (n_accumulators) the unit that uses each, or UINT32_MAX */
     uint32_t n_accumulators;
+    struct norms norms;
     float *run;                /* training, not all fp32: room for a run of a file (eps/store/store_files.h) */
     uint64_t *updates;         /* (n_units) Adam's t of each unit; for other hosts' units as loaded */
     struct store_files *files; /* training: used by one save after the other; owned */
@@ -108,8 +122,8 @@ int store_load(struct store *store, const struct file *files, unsigned n_files, 
 
 /* Reads both moments of the own units, and all counts of updates, from an open optimizer.safetensors
  * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
- * exactly once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates". -EINVAL,
- * by name, for anything else. 16-bit moments are rounded to nearest, which is exact for moments that a run with 16-bit
+ * exactly once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates"; and may hold
+ * norms (norms_load), of all maps or of none. -EINVAL, by name, for anything else. 16-bit moments are rounded to nearest, which is exact for moments that a run with 16-bit
  * moments wrote. -ENOMEM. The store trains (asserted). After a failure it must be freed. Writing:
  * eps/store/store_files.h. */
 int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);

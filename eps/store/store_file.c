@@ -1,7 +1,11 @@
 #include "eps/store/store.h"
+
+#include "eps/store/norms.h"
 #include "eps/store/store_code.h"
 #include "eps/store/team.h"
+#include "proto/base/log.h"
 #include "proto/base/size.h"
+#include "proto/model/checkpoint_layout.h"
 #include "proto/model/weights.h"
 
 #include <assert.h>
@@ -378,15 +382,39 @@ static int check_all_moments(const struct loading *loading, struct error *err)
     return 0;
 }
 
+/* A run on several hosts remembers no norms, nor does a grown model: then all begin at 0. */
+static int check_norms(const struct loading *loading, uint32_t n, struct error *err)
+{
+    const uint32_t n_maps = loading->store->model->n_norm_maps;
+
+    if (n > 0 && n < n_maps)
+        return error_set(err, -EINVAL, "norms of gradients are there for %u matrices, not for %u; was the file cut?", n,
+                         n_maps);
+    if (n < n_maps)
+        log_line("the checkpoint has no norms of gradients (" CHECKPOINT_NORMS "NAME): they begin at 0");
+    return 0;
+}
+
+static bool is_norms(const struct safetensors_entry *entry)
+{
+    return strncmp(entry->name, CHECKPOINT_NORMS, strlen(CHECKPOINT_NORMS)) == 0;
+}
+
 static int load_moments(struct loading *loading, const struct safetensors *file, struct error *err)
 {
     const struct safetensors_entry *updates = safetensors_find(file, "updates");
+    struct store *store = loading->store;
+    uint32_t n_norms = 0;
     int rc = updates ? load_updates(loading->store, updates, err)
                      : error_set(err, -EINVAL, "updates is missing; was this file written by eps?");
 
     for (size_t i = 0; rc == 0 && i < file->n_entries; i++)
-        if (&file->entries[i] != updates)
+        if (is_norms(&file->entries[i]))
+            rc = norms_load(&store->norms, store->model, &file->entries[i], &n_norms, err);
+        else if (&file->entries[i] != updates)
             rc = load_moment(loading, &file->entries[i], err);
+    if (rc == 0)
+        rc = check_norms(loading, n_norms, err);
     return rc ? rc : check_all_moments(loading, err);
 }
 

@@ -1,5 +1,6 @@
 #include "eps/store/store_files.h"
 
+#include "eps/store/norms.h"
 #include "proto/model/checkpoint_layout.h"
 #include "proto/plan/memory/files.h"
 
@@ -235,6 +236,19 @@ static uint32_t n_own(const struct store_files *files)
     return files->store->own.end - files->store->own.first;
 }
 
+static int write_norms(const struct store_files *files, uint32_t unit, struct error *err)
+{
+    const struct model *model = files->store->model;
+    const struct model_unit *u = &model->units[unit];
+    const struct target to = moments_target(files);
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < u->n_norm_maps; i++)
+        rc = write_runs(&to, norms_of(&files->store->norms, u, i), (uint64_t)model->n_norm_entries * sizeof(uint16_t),
+                        files->moments.offsets[checkpoint_norms(model, u->first_norm_map + i)], err);
+    return rc;
+}
+
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err)
 {
     const struct model *model = files->store->model;
@@ -246,6 +260,8 @@ int store_files_write(struct store_files *files, uint32_t unit, struct error *er
             rc = write_array(files, unit, FIRST_MOMENT, err);
         if (rc == 0)
             rc = write_array(files, unit, SECOND_MOMENT, err);
+        if (rc == 0)
+            rc = write_norms(files, unit, err);
         take_updates(files, model, unit);
     }
     files->n_written++;

@@ -1,6 +1,8 @@
 #include "eps/store/updater.h"
 
+#include "eps/store/norms.h"
 #include "eps/store/team.h"
+#include "proto/model/norms.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -42,6 +44,7 @@ void updater_run_task(struct updater_task *task, struct store *store)
         break;
     case UPDATER_UPDATE:
         task->result = store_update(store, task->unit, task->how, &task->hyper);
+        norms_update(&store->norms, store->model, task->unit, task->step);
         break;
     case UPDATER_CALL:
         task->result = task->call(task->context);
@@ -55,13 +58,12 @@ void updater_run_task(struct updater_task *task, struct store *store)
 
 static void record_fold(const struct updater_task *task, const struct model *model, const char *unit, uint64_t since)
 {
-    const uint64_t left = model->units[task->unit].n_trained - (uint64_t)task->slice * MODEL_SLICE;
+    const uint64_t n = model_slice_of(&model->units[task->unit], task->slice).n;
     const struct trace_arg args[] = {{"step", task->step + 1},
                                      {"visit", task->visit},
                                      {"part", task->contribution.part},
                                      {"slice", task->slice},
-                                     {"bytes", (left < MODEL_SLICE ? left : MODEL_SLICE) *
-                                                   number_bytes(task->contribution.type)},
+                                     {"bytes", n * number_bytes(task->contribution.type)},
                                      {NULL, 0}};
     char name[MODEL_NAME_BYTES + 16];
 

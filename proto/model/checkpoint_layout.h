@@ -3,8 +3,8 @@
  *
  * model.safetensors has the tensors in the model's order; adapter_model.safetensors, in its stead, those that a model with
  * adapters saves (struct model_tensor), whose names have PEFT's prefix. optimizer.safetensors has first the updates,
- * the widest type; then m, then v of the trained tensors, each in the model's order. So what lies together in a unit
- * lies together in the file. */
+ * the widest type; then m, then v of the trained tensors, each in the model's order; then the norms that are remembered, map
+ * by map. So what lies together in a unit lies together in the file. */
 #ifndef PROTO_MODEL_CHECKPOINT_LAYOUT_H
 #define PROTO_MODEL_CHECKPOINT_LAYOUT_H
 
@@ -24,5 +24,12 @@ const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const stru
 
 /* Index of a trained tensor's first or second moment in the layout of the moments. */
 uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor);
+
+/* The same of a map's norms (model_norm_map), one of the model's n_norm_maps; and their name: that of the map's first
+ * tensor. */
+#define CHECKPOINT_NORMS "norms."
+enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof CHECKPOINT_NORMS };
+uint64_t checkpoint_norms(const struct model *model, uint32_t map);
+const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor);
 
 #endif

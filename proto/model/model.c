@@ -566,7 +566,8 @@ uint32_t model_first_above_blocks(const struct model *model)
 
 size_t model_slot_bytes(const struct model *model, enum number_type type)
 {
-    const uint64_t n = model->largest_trained < MODEL_SLICE ? model->largest_trained : MODEL_SLICE;
+    const uint64_t largest = model->largest_trained < model->most_norms ? model->most_norms : model->largest_trained;
+    const uint64_t n = largest < MODEL_SLICE ? largest : MODEL_SLICE;
 
     return (n * number_bytes(type) + 63) / 64 * 64;
 }

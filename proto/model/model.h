@@ -110,15 +110,17 @@ struct model_unit {
     uint64_t n_relayed;             /* elements that are relayed in the job's type; as model_rounded, if coded pieces
                                      * follow them */
     uint64_t coded_bytes;           /* bytes of the coded pieces */
-    uint64_t offset;          /* elements from the weight segment's start, besides coded bytes; as model_rounded */
-    uint64_t coded_offset;    /* coded bytes from the weight segment's start, besides elements */
-    uint64_t trained_offset;  /* elements from the start of an array of the trained ones; as model_rounded */
-    uint64_t replay_offset;   /* elements from the start of second buffers, in jobs with replay; as model_rounded */
-    uint32_t n_slices;        /* ceil(n_trained / MODEL_SLICE) */
-    uint32_t n_visits;        /* 2 when tied */
-    uint32_t program;         /* index of the program that the unit's layer runs; 0 for a table's unit */
-    uint64_t frozen, coded;   /* sets: bit i: piece i of the unit is frozen; it is coded */
-    struct model_alike alike; /* the run of recurring units that this one belongs to */
+    uint64_t offset;         /* elements from the weight segment's start, besides coded bytes; as model_rounded */
+    uint64_t coded_offset;   /* coded bytes from the weight segment's start, besides elements */
+    uint64_t trained_offset; /* elements from the start of an array of the trained ones; as model_rounded */
+    uint64_t replay_offset;  /* elements from the start of second buffers, in jobs with replay; as model_rounded */
+    uint64_t n_norms;        /* norms behind them in a contribution (proto/model/norms.h); mostly 0 */
+    uint32_t first_norm_map, n_norm_maps; /* its maps among the model's whose norms are remembered; n 0: it has none */
+    uint32_t n_slices;                    /* of a contribution: model_slice_of */
+    uint32_t n_visits;                    /* 2 when tied */
+    uint32_t program;                     /* index of the program that the unit's layer runs; 0 for a table's unit */
+    uint64_t frozen, coded;               /* sets: bit i: piece i of the unit is frozen; it is coded */
+    struct model_alike alike;             /* the run of recurring units that this one belongs to */
 };
 
 /* Maximum elements of a slice: 16 MiB of fp32. */
@@ -242,6 +244,9 @@ struct model {
     uint32_t n_trained_tensors, n_frozen_units; /* units without a trained piece */
     uint32_t n_saved;                           /* tensors in checkpoints */
     uint32_t n_slices;                          /* slices of all units */
+    uint32_t n_norm_maps;                       /* maps of all units whose norms are remembered */
+    uint32_t n_norm_entries;                    /* numbers that each remembers: the tokens of the training data */
+    uint64_t most_norms;                        /* the most in one unit's contribution */
     uint32_t *trained_visits; /* (n_trained_visits) visits of units with trained pieces, bottom first */
     uint32_t *trained_below;  /* (n_visits) how many trained_visits are below the visit */
     uint32_t n_trained_visits;

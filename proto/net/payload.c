@@ -1,6 +1,7 @@
 #include "proto/net/payload.h"
 
 #include "proto/base/process.h"
+#include "proto/model/norms.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -43,7 +44,7 @@ static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
     case PAYLOAD_INBOX:
         return trains(p) ? (1 + (uint64_t)m->assign.n_slots) * p->slot_bytes : 1;
     case PAYLOAD_DATA:
-        return plan_data_bytes(goal_of(p), &p->model.config);
+        return plan_data_bytes(goal_of(p), &p->model);
     case PAYLOAD_CONFIG:
         return m->assign.config_bytes;
     case PAYLOAD_STASH:
@@ -73,10 +74,12 @@ static int read_model(struct payload *p, struct error *err)
     if (!rc)
         rc = model_freeze(&p->model, p->assign.assign.freeze, model_base_of(goal->base, goal->precision), err);
     if (!rc && (p->assign.assign.n_slots > PLAN_HOST_MAX_SLOTS || goal->seq < 1 || goal->batch < 1 ||
-                (uint64_t)goal->batch * goal->seq > 1u << 28))
+                goal->batch % goal->n_parts != 0 || (uint64_t)goal->batch * goal->seq > 1u << 28))
         rc = error_set(err, -EPROTO, "an assignment that cannot be");
     if (rc)
         return rc;
+    model_approximate(&p->model, goal->kept_bits, goal->sampling.share > 0);
+    plan_remember_norms(&p->model, goal);
     p->slot_bytes = model_slot_bytes(&p->model, goal->grad);
     p->data = plan_data_of(goal, c.n_labels);
     p->given = calloc(1 + (size_t)p->assign.assign.n_slots, 1);
@@ -200,6 +203,18 @@ static int rows(struct payload_range *out, const struct payload *p, uint32_t buf
     return k;
 }
 
+/* What the daemon remembers of a unit, for the tokens of the share's step; of other steps, as of an evaluation, nothing. */
+static int norms(struct payload_range *out, const struct payload *p, const struct message *m)
+{
+    const struct plan_goal *goal = goal_of(p);
+    const struct model_unit *unit = &p->model.units[m->weights.unit];
+    const uint64_t at = plan_data_norms_at(goal, &p->model, p->share.buffer, unit->first_norm_map);
+
+    if (unit->n_norm_maps == 0 || !p->share.known || p->share.step != m->weights.version)
+        return 0;
+    return one(out, PAYLOAD_DATA, at, (uint64_t)unit->n_norm_maps * goal->batch * goal->seq * sizeof(uint16_t));
+}
+
 static int weights(struct payload_range *out, const struct payload *p, const struct message *m)
 {
     if (m->weights.unit >= p->model.n_units)
@@ -209,9 +224,10 @@ static int weights(struct payload_range *out, const struct payload *p, const str
                    bytes = model_unit_bytes(unit, goal_of(p)->precision), most = p->segments[PAYLOAD_WEIGHTS].bytes;
     if (bytes > most || m->weights.at > most - trained || m->weights.frozen_at > most - bytes)
         return -EPROTO;
+    int k = norms(out, p, m);
     if (m->weights.at == m->weights.frozen_at)
-        return one(out, PAYLOAD_WEIGHTS, m->weights.at, bytes);
-    const int k = one(out, PAYLOAD_WEIGHTS, m->weights.at, trained);
+        return k + one(&out[k], PAYLOAD_WEIGHTS, m->weights.at, bytes);
+    k += one(&out[k], PAYLOAD_WEIGHTS, m->weights.at, trained);
     return k + one(&out[k], PAYLOAD_WEIGHTS, m->weights.frozen_at + trained, bytes - trained);
 }
 
@@ -225,10 +241,18 @@ static int contribution(struct payload_range *out, struct payload *p, const stru
     const struct model_unit *unit = &p->model.units[p->model.visits[name->visit]];
     if (name->slice >= unit->n_slices)
         return -EPROTO;
-    const uint64_t left = unit->n_trained - (uint64_t)name->slice * MODEL_SLICE;
     p->given[slot] = 1;
     return one(out, PAYLOAD_INBOX, slot * (uint64_t)p->slot_bytes,
-               (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(goal_of(p)->grad));
+               model_slice_of(unit, name->slice).n * number_bytes(goal_of(p)->grad));
+}
+
+static int share(struct payload_range *out, struct payload *p, const struct message *m)
+{
+    const int k = rows(out, p, m->share.buffer, 0, goal_of(p)->batch, m->share.n_tokens);
+
+    if (k > 0)
+        p->share = (struct payload_share){m->share.step, m->share.buffer, true};
+    return k;
 }
 
 static int evaluate(struct payload_range *out, struct payload *p, const struct message *m)
@@ -283,7 +307,7 @@ static int ranges(struct payload_range *out, struct payload *p, const struct mes
     if (m->kind == MESSAGE_CONTRIBUTION)
         return contribution(out, p, m);
     if (m->kind == MESSAGE_SHARE)
-        return rows(out, p, m->share.buffer, 0, goal_of(p)->batch, m->share.n_tokens);
+        return share(out, p, m);
     if (m->kind == MESSAGE_EVALUATE)
         return evaluate(out, p, m);
     if (m->kind == MESSAGE_EVALUATED)

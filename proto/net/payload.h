@@ -42,6 +42,11 @@ struct payload {
     uint8_t *given;             /* (1 + n_slots) the slot has a contribution that is not freed yet */
     uint32_t first_row, n_rows; /* rows of the last EVALUATE */
     struct message generate;    /* the last GENERATE */
+    struct payload_share {
+        uint64_t step;
+        uint32_t buffer;
+        bool known;
+    } share; /* the last SHARE */
 };
 
 struct payload_range {

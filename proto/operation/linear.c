@@ -249,11 +249,22 @@ static struct sampling_operands operands(const struct operation_run *r, const st
                            scratch);
 }
 
+/* For the step that has these tokens next (proto/model/norms.h). */
+static void note_norms(const struct operation_run *r, const struct program_operation *op, const void *dy)
+{
+    const size_t out = operation_columns(r, op->outputs[0]);
+
+    if (r->norms_out && op->linear.sampled)
+        r->ops->row_norms(r->dev, &(struct device_row_norms){operation_elements(r, op->inputs[0]), out, out, dy,
+                                                             r->norms_out + operation_norms_at(r, op), false});
+}
+
 static void run_contributions(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const struct sampling_operands of = trains_weights(r, op) ? operands(r, step) : (struct sampling_operands){0};
 
+    note_norms(r, op, r->at[step->y_gradient]);
     for (int i = 0; i < op->linear.n_parts; i++) {
         const struct part part = part_of(op, i);
         contribute(r, op, &part, &of);

@@ -74,3 +74,12 @@ int operation_count_steps(const struct operation_run *r, bool lowest)
         n--;
     return n;
 }
+
+size_t operation_norms_at(const struct operation_run *r, const struct program_operation *op)
+{
+    size_t before = 0;
+
+    for (const struct program_operation *other = r->program->operations; other < op; other++)
+        before += other->kind == &operation_linear && other->linear.sampled;
+    return before * r->norms_stride + r->norms_row * operation_row_elements(r, op->inputs[0]);
+}

@@ -81,7 +81,14 @@ struct operation_run {
                                            * is to all; NULL: all */
     const uint32_t *positions;            /* (n_rows*n_tokens), on the device: each token's index in its document, of
                                            * several in a row; NULL: a row is one document */
-    uint32_t layer;                       /* index of the block */
+    /* Of the maps that the program samples, in the order of operations, on the device: the norms of the gradient of each
+     * one's result, a number for each element of its input, those of the run's n_rows rows at operation_norms_at. */
+    const uint16_t *norms; /* bf16, as the last step that had the token computed them; 0: not known yet.
+                                           * NULL: none are remembered, or the pass is an evaluation */
+    float *norms_out;      /* fp32, which backward writes; NULL: nowhere */
+    size_t norms_stride;   /* elements from map to map, in both */
+    uint32_t norms_row;    /* rows before the run's, in both */
+    uint32_t layer;        /* index of the block */
     struct sampling sampling;
     bool drops;                           /* false in evaluation */
     uint64_t seed, step, unit, first_row; /* keys of random bits; first_row: index in the minibatch */
@@ -112,6 +119,9 @@ static inline size_t operation_elements(const struct operation_run *r, int value
 {
     return program_elements(r->program, value, r->n_rows, r->n_tokens);
 }
+
+/* Of a sampled map: the index of the run's first number in norms and norms_out. */
+size_t operation_norms_at(const struct operation_run *r, const struct program_operation *op);
 
 /* The tokens' positions, for an operation on this value; NULL: they follow each other, or the value is none of tokens. */
 static inline const uint32_t *operation_positions(const struct operation_run *r, int value)

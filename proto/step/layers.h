@@ -41,6 +41,12 @@ struct layer_pass {
     const void *decoded;
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
     bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
+    /* Of a unit that remembers norms (proto/model/norms.h), else NULL: on the device, as in struct operation_run. norms_out
+     * is the contribution's end. */
+    const uint16_t *norms;
+    float *norms_out;
+    size_t norms_stride;
+    uint32_t norms_row;
     /* This microbatch's part of the layer's values, by enum model_role and in its order; NULL: not there, or not
      * needed. Backward, the gradient of the first input may be in the place of the first output's (struct
      * model_operand), and the first output's own place is free. Small gradients (model_is_small) are added to. */

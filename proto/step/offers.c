@@ -1,5 +1,6 @@
 #include "proto/step/offers.h"
 
+#include "proto/model/norms.h"
 #include "proto/step/pass.h"
 #include "proto/plan/memory/layers.h"
 #include "proto/plan/memory/units.h"
@@ -61,7 +62,7 @@ static void round_sum(const struct device_pass *pass, uint32_t n)
 
     if (is_rounded(pass))
         w->ops->round_bf16(w->dev, &(struct device_round_bf16){rounded(pass, n), device_offers_sum(pass, n),
-                                                               unit_of(pass, n)->n_trained});
+                                                               model_contribution_end(unit_of(pass, n))});
 }
 
 /* In storage order, as each begins where the one before it was read: part by part, bottom unit first. */
@@ -89,7 +90,7 @@ static int land(struct device_pass *pass)
     const struct device_offer first = o->flying[0];
     const struct model_unit *unit = unit_of(pass, first.n);
     const uint32_t visit = visit_of(pass, first.n), part = part_of(pass, first.n);
-    const uint64_t left = unit->n_trained - (uint64_t)first.slice * MODEL_SLICE;
+    const uint64_t n = model_slice_of(unit, first.slice).n;
     int rc = device_pass_finish(pass, DEVICE_PUSH, first.arrived);
 
     o->n_flying--, o->n_landed++;
@@ -100,8 +101,7 @@ static int land(struct device_pass *pass)
                                             {"step", pass->step + 1},
                                             {"part", part},
                                             {"slice", first.slice},
-                                            {"bytes", (left < MODEL_SLICE ? left : MODEL_SLICE) *
-                                                          number_bytes(pass->worker->plan.setting.goal.grad)},
+                                            {"bytes", n * number_bytes(pass->worker->plan.setting.goal.grad)},
                                             {NULL, 0}});
     if (rc == 0)
         rc = pass->link->contribute(pass->context, visit, part, first.slice, first.slot);
@@ -116,8 +116,7 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
     struct device_worker *w = pass->worker;
     struct device_offers *o = &pass->offers;
     const struct model_unit *unit = unit_of(pass, o->next);
-    const uint64_t first = (uint64_t)o->slice * MODEL_SLICE;
-    const uint64_t n = unit->n_trained - first < MODEL_SLICE ? unit->n_trained - first : MODEL_SLICE;
+    const struct model_slice slice = model_slice_of(unit, o->slice);
     const size_t each = number_bytes(w->plan.setting.goal.grad);
     const char *from = is_rounded(pass) ? (char *)rounded(pass, o->next) : (char *)device_offers_sum(pass, o->next);
     const bool apart = o->next < count_apart(pass);
@@ -130,7 +129,7 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
         return rc;
     offer.since = trace_begin(w->trace);
     w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, apart ? pass->forward : o->made[sum_of(pass, o->next)]);
-    w->ops->download(w->dev, offer.slot, from + first * each, n * each);
+    w->ops->download(w->dev, offer.slot, from + model_slice_at(unit, &slice) * each, slice.n * each);
     offer.arrived = w->ops->mark(w->dev, DEVICE_PUSH);
     assert(o->n_flying < DEVICE_OFFERS);
     o->flying[o->n_flying++] = offer;

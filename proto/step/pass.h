@@ -9,6 +9,8 @@
 #include "proto/step/step.h"
 #include "proto/step/weights.h"
 
+struct layer_pass;
+
 struct device_pass {
     struct device_worker *worker;
     const struct device_link *link;
@@ -23,10 +25,12 @@ struct device_pass {
     uint64_t step;
     float loss_scale;
     bool train;
-    const struct model_drop *drop; /* blocks that the step leaves out; NULL: none */
-    uint32_t place;                /* in the sequence of weights: the visit being queued */
-    uint64_t forward;              /* DEVICE_COMPUTE: the losses are computed */
-    bool told;                     /* the losses were told */
+    const struct model_drop *drop;      /* blocks that the step leaves out; NULL: none */
+    uint32_t place;                     /* in the sequence of weights: the visit being queued */
+    uint64_t forward;                   /* DEVICE_COMPUTE: the losses are computed */
+    bool told;                          /* the losses were told */
+    const uint16_t *norms;              /* of the minibatch, in host memory (struct device_rows); NULL: none */
+    uint64_t norms_used[PLAN_MAX_SETS]; /* DEVICE_COMPUTE: nothing before reads this set of the plan's norms */
     struct device_offers offers;
     struct device_tiles {
         uint64_t used;  /* DEVICE_COMPUTE: its last use is done */
@@ -78,6 +82,16 @@ static inline size_t device_pass_predicted(const struct device_pass *pass, uint3
 {
     return ((size_t)run * pass->run_rows + row) * model_predicted(&pass->worker->model, pass->n_tokens);
 }
+
+/* Called before the visit at this place is queued: uploads what its unit remembers of the share's tokens
+ * (proto/model/norms.h) to the next set of the plan's norms. Sets are used in turn. */
+void device_norms_next(struct device_pass *pass, uint32_t place);
+
+/* Called when it is queued. */
+void device_norms_leave(struct device_pass *pass, uint32_t place);
+
+/* Sets norms of a visit to a run: what is known, and where the contribution (NULL: none) has those to come. */
+void device_norms_set(struct layer_pass *visit, const struct device_pass *pass, uint32_t run, float *contribution);
 
 /* Loads ids and labels of all runs, of a packed job positions, of a classifier lengths and segments, of pairs the
  * reference model's log p. 0; -EINVAL with a sentence for a number that is out of range; -EIO. */

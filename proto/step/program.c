@@ -92,6 +92,10 @@ static struct operation_run run_of(const struct layer_pass *pass, bool backward)
                               .n_tokens = pass->n_tokens,
                               .lengths = pass->lengths,
                               .positions = pass->positions,
+                              .norms = pass->norms,
+                              .norms_out = pass->norms_out,
+                              .norms_stride = pass->norms_stride,
+                              .norms_row = pass->norms_row,
                               .layer = pass->layer->index,
                               .sampling = pass->setting->goal.sampling,
                               .drops = pass->dropout,
@@ -109,7 +113,8 @@ static struct operation_run run_of(const struct layer_pass *pass, bool backward)
     return r;
 }
 
-/* Zeroes the elements of a fresh contribution that no product writes, run by run. */
+/* Zeroes the elements of a fresh contribution that no product writes, run by run, and its norms, as shorter rows write
+ * fewer. */
 static void clear_vectors(const struct layer_pass *pass)
 {
     const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
@@ -132,6 +137,8 @@ static void clear_vectors(const struct layer_pass *pass)
     }
     if (n > 0)
         pass->ops->zero(pass->dev, &(struct device_zero){pass->contribution + first, n * sizeof(float)});
+    if (pass->norms_out)
+        pass->ops->zero(pass->dev, &(struct device_zero){pass->norms_out, pass->unit->n_norms * sizeof(float)});
 }
 
 /* False if the step is of the other side's tokens. What is of none is computed on both sides. */

@@ -102,6 +102,7 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
     visit->kept = kept_at(pass, visit->layer, run, row);
     visit->n_rows = microbatch_at(pass, row);
     visit->first_row = device_pass_first_row(pass, run) + row;
+    visit->norms_row = row;
     visit->fresh = row == 0;
 }
 
@@ -213,7 +214,8 @@ static void finish_run(struct device_pass *pass, const struct layer_pass *visit,
     finish.edges = &visit->layer->finish;
     finish.keeping = MODEL_KEEPS_NOTHING;
     finish.kept = NULL;
-    finish.contribution = NULL;
+    finish.contribution = finish.norms_out = NULL;
+    finish.norms = NULL;
     finish.lowest = false;
     finish.fresh = true;
     finish.n_rows = pass->run_rows;
@@ -236,6 +238,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     v.decoded = weights->decoded;
     v.chunks = chunks;
     v.contribution = contribution;
+    device_norms_set(&v, pass, run, contribution);
     device_boundaries_begin(&moves, pass, &v, run, is_backward);
     if (is_backward)
         finish_run(pass, &v, run, true);
@@ -264,9 +267,11 @@ static int forward(struct device_pass *pass)
         if (rc != 0 || (in_one_pass(pass, visit) && visit + 1 < n))
             continue;
         const uint64_t since = trace_begin(w->trace);
+        device_norms_next(pass, visit);
         for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++)
             rc = visit_run(pass, visit, run, &weights, in_one_pass(pass, visit) ? chunks_of(pass, run, &weights) : NULL,
                            NULL);
+        device_norms_leave(pass, visit);
         record_forward(pass, since, visit);
     }
     if (pass->train)
@@ -300,12 +305,14 @@ static int backward(struct device_pass *pass)
         struct device_weights_at weights;
         pass->place = place;
         rc = device_weights_next(&pass->weights, place, &weights);
+        device_norms_next(pass, place);
         for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
             if (!in_one_pass(pass, visit))
                 rc = backward_run(pass, visit, run, &weights);
             if (rc == 0 && contributes(pass, visit))
                 rc = device_offers_made(pass);
         }
+        device_norms_leave(pass, place);
     }
     return rc ? rc : device_offers_finish(pass);
 }
@@ -363,6 +370,7 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
                                .step = share->step,
                                .loss_scale = share->n_valid ? (float)(1.0 / (double)share->n_valid) : 0,
                                .train = true,
+                               .norms = share->rows.norms,
                                .drop = share->drop};
     device_weights_init(&pass.weights, worker, link, context);
     pass.weights.version = share->step;

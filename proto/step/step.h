@@ -33,6 +33,7 @@ struct device_rows {
     const uint32_t *positions;    /* (batch, n_tokens) for a packed job; else unused */
     const struct plan_row *rows;  /* (batch) for a classifier; else NULL */
     const float *references;      /* (batch) for pairs of texts; else NULL */
+    const uint16_t *norms; /* (n_norm_maps, batch*seq) if the model remembers norms (struct plan_data); or NULL */
 };
 
 struct device_share {

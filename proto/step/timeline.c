@@ -1,5 +1,6 @@
 #include "proto/step/timeline.h"
 
+#include "proto/model/norms.h"
 #include "proto/step/clock.h"
 #include "proto/step/layers.h"
 #include "proto/step/step.h"
@@ -230,10 +231,10 @@ static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t 
     struct timeline *t = context;
     const uint32_t unit = t->worker.model.visits[of_visit];
     const struct model_unit *u = &t->worker.model.units[unit];
-    const uint64_t left = u->n_trained - (uint64_t)slice * MODEL_SLICE, n = left < MODEL_SLICE ? left : MODEL_SLICE;
 
     (void)part, (void)slot;
-    optimize(t, unit, (double)n * t->contributions, plan_work_update(t->s->host, u).fold, false);
+    optimize(t, unit, (double)model_slice_of(u, slice).n * t->contributions, plan_work_update(t->s->host, u).fold,
+             false);
     return verdict(t);
 }
 

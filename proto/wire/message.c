@@ -91,6 +91,7 @@ static void job_opened(struct wire *w, struct message *m)
     wire_u64(w, &m->job_opened.resident_bytes);
     message_choice_fields(w, &m->job_opened.choice);
     m->job_opened.replay = wire_choice(w, m->job_opened.replay, PLAN_REPLAY_NONE, PLAN_REPLAY_OVER_CAP);
+    wire_u32_in(w, &m->job_opened.entries, 0, UINT32_MAX - 1);
 }
 
 static void assign(struct wire *w, struct message *m)
@@ -312,6 +313,7 @@ static void description(struct wire *w, struct message *m)
     wire_u64(w, &m->description.data_bytes);
     message_choice_fields(w, &m->description.choice);
     m->description.replay = wire_choice(w, m->description.replay, PLAN_REPLAY_NONE, PLAN_REPLAY_OVER_CAP);
+    wire_u32_in(w, &m->description.entries, 0, UINT32_MAX - 1);
 }
 
 static void taken(struct wire *w, struct message *m)

@@ -76,7 +76,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 32,
+    MESSAGE_VERSION = 33,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1152,
     MESSAGE_MAX_PARTS = 64,
@@ -277,6 +277,7 @@ struct message {
             uint64_t resident_bytes;   /* weights that stay on the device while it generates */
             struct plan_choice choice; /* for the first worker; all have its microbatch */
             enum plan_replay replay;
+            uint32_t entries; /* the goal's, if norms are remembered; 0: none are, as on several hosts */
         } job_opened;
         struct {
             uint32_t config_bytes; /* size of config.json, in its segment: 1..MESSAGE_MAX_CONFIG_BYTES */
@@ -447,6 +448,7 @@ struct message {
             uint64_t n_parameters, data_bytes;
             struct plan_choice choice;
             enum plan_replay replay;
+            uint32_t entries; /* as in job_opened */
         } description;
         struct {
             uint64_t opened, arrived, covered, done; /* steps, counted from the model's beginning */

@@ -1,5 +1,7 @@
 #include "proto/plan/memory/data.h"
 
+#include "proto/model/norms.h"
+
 uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels)
 {
     return plan_has_pairs(goal) ? 1 : n_labels;
@@ -10,7 +12,7 @@ struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
     const uint64_t batch = goal->batch, field = batch * goal->seq * sizeof(uint32_t),
                    positions = goal->packs ? field : 0,
                    rows = n_labels || goal->source ? batch * sizeof(struct plan_row) : 0,
-                   references = plan_has_pairs(goal) ? batch * sizeof(float) : 0;
+                   references = plan_has_pairs(goal) ? batch * sizeof(float) : 0, entries = goal->entries ? field : 0;
     struct plan_data out = {0};
 
     for (int i = 0; i < 2; i++) {
@@ -19,7 +21,8 @@ struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
         out.buffers[i].positions = out.bytes + 2 * field;
         out.buffers[i].rows = out.buffers[i].positions + positions;
         out.buffers[i].references = out.buffers[i].rows + rows;
-        out.bytes = out.buffers[i].references + references;
+        out.buffers[i].entries = out.buffers[i].references + references;
+        out.bytes = out.buffers[i].entries + entries;
     }
     out.logits = out.bytes;
     out.bytes += batch * plan_row_outputs(goal, n_labels) * sizeof(float);
@@ -51,9 +54,43 @@ uint64_t plan_generate_logits(const struct plan_goal *goal)
     return plan_generate_sources(goal) * (goal->source > 0 ? 2 : 1);
 }
 
-uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config)
+uint64_t plan_generate_bytes(const struct plan_goal *goal, const struct model_config *config)
 {
-    if (goal->purpose != PLAN_GENERATE)
-        return plan_data_of(goal, config->n_labels).bytes;
     return plan_generate_logits(goal) + rounded((uint64_t)goal->batch * config->vocabulary * sizeof(float));
+}
+
+/* Of what is known of one map, in one buffer. */
+static uint64_t map_bytes(const struct plan_goal *goal)
+{
+    return (uint64_t)goal->batch * goal->seq * sizeof(uint16_t);
+}
+
+uint64_t plan_data_norms_at(const struct plan_goal *goal, const struct model *model, uint32_t buffer, uint32_t map)
+{
+    return plan_data_of(goal, model->config.n_labels).bytes +
+           ((uint64_t)buffer * model->n_norm_maps + map) * map_bytes(goal);
+}
+
+uint64_t plan_norms_bytes(const struct plan_goal *goal, const struct model *model)
+{
+    const uint64_t tokens = (uint64_t)goal->batch * goal->seq, n = model->n_norm_maps;
+
+    return n == 0
+               ? 0
+               : 2 * tokens * sizeof(uint32_t) + n * (sizeof(uint64_t) + (tokens + goal->entries) * sizeof(uint16_t));
+}
+
+uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model *model)
+{
+    return goal->purpose == PLAN_GENERATE ? plan_generate_bytes(goal, &model->config)
+                                          : plan_data_norms_at(goal, model, 2, 0);
+}
+
+void plan_remember_norms(struct model *model, const struct plan_goal *goal)
+{
+    const bool remembers = goal->purpose == PLAN_TRAIN && goal->sampling.share > 0 && goal->entries > 0;
+    const uint64_t part_tokens = remembers ? (uint64_t)(goal->batch / goal->n_parts) * goal->seq : 0;
+
+    /* More tokens are refused, but not here. */
+    model_remember_norms(model, remembers && part_tokens <= UINT32_MAX ? part_tokens : 0, goal->entries);
 }

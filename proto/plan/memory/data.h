@@ -19,7 +19,11 @@ struct plan_row {
 /* Label of a position that does not count. */
 #define PLAN_NO_LABEL UINT32_MAX
 
-/* Layout of a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's logits.
+/* The entry of a token that is none of the training data's: padding, or a special token between texts. */
+#define PLAN_NO_ENTRY UINT32_MAX
+
+/* Layout of a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's logits; then,
+ * if the model remembers norms, those of both buffers (plan_data_norms_at).
  *
  * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
  * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a
@@ -27,17 +31,23 @@ struct plan_row {
  * the source has no labels. PLAN_NO_LABEL: no label. Of a pair of texts the chosen one is the row before the rejected one's.
  *
  * A row of a packed job is several documents, one behind the other. A position is a token's index in its document: 0 at
- * each document's first token, and one more at each next one. A padding token is a document of its own. */
+ * each document's first token, and one more at each next one. A padding token is a document of its own.
+ *
+ * A token's entry is its index in the training data as a whole, whatever row it is in: less than the goal's entries, or
+ * PLAN_NO_ENTRY. The daemon finds what it remembers of the token there, and leaves it in the norms before the unit is
+ * pulled: for each map of the model (batch, seq) bf16, of which row r has the d norms from r * d on, as in
+ * proto/model/norms.h. */
 struct plan_data {
     struct {
         uint64_t ids, labels; /* (batch, n_tokens) u32 */
         uint64_t positions;   /* (batch, n_tokens) u32; packed jobs alone */
         uint64_t rows;        /* (batch) struct plan_row; classifiers and encoder-decoders alone */
         uint64_t references;  /* (batch) float; pairs alone: the sum of log p that the reference model gives the row */
+        uint64_t entries;     /* (batch, n_tokens) u32; if the goal has entries */
     } buffers[2];
     /* (batch, plan_row_outputs) float: an evaluation writes its rows' logits in a classifier, and log p of pairs. */
     uint64_t logits;
-    uint64_t bytes;
+    uint64_t bytes; /* without norms */
 };
 /* goal: batch, seq, and what rows are; n_labels: model_config.n_labels. */
 struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels);
@@ -49,11 +59,23 @@ uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels);
  * sources; and at plan_generate_logits (batch, vocabulary) logits, float. */
 uint64_t plan_generate_sources(const struct plan_goal *goal);
 uint64_t plan_generate_logits(const struct plan_goal *goal);
+uint64_t plan_generate_bytes(const struct plan_goal *goal, const struct model_config *config);
 
 /* Gives rows their source and target, if they have any, as the job needs them. -EINVAL as model_divide_rows. */
 int plan_divide_rows(struct model_config *config, const struct plan_goal *goal, struct error *err);
 
 /* Bytes of a job's data segment. */
-uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config);
+uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model *model);
+
+/* Has the model remember norms, if the goal has entries: model_remember_norms. Of a job that generates, or samples nothing,
+ * none are. The goal's batch is a multiple of n_parts > 0. */
+void plan_remember_norms(struct model *model, const struct plan_goal *goal);
+
+/* Bytes of the daemon's memory for them (eps/store/norms.h): of each map an entry in bf16 for each token of the data, and for
+ * each of the minibatch, and 8 bytes; the entries of two minibatches. */
+uint64_t plan_norms_bytes(const struct plan_goal *goal, const struct model *model);
+
+/* Offset in the data segment of what is known of a map, one of the model's n_norm_maps, in a buffer. */
+uint64_t plan_data_norms_at(const struct plan_goal *goal, const struct model *model, uint32_t buffer, uint32_t map);
 
 #endif

@@ -32,7 +32,10 @@ void plan_host_files(struct plan_host_files *out, const struct model *model)
 {
     const uint64_t n_tensors = model->n_tensors, n_saved = model->n_saved;
     const size_t prefix = model->config.adapter.rank > 0 ? strlen(ADAPTER_PREFIX) : 0;
-    const uint64_t n_moments = 1 + 2 * (uint64_t)model->n_trained_tensors; /* counts of updates, then m and v */
+    const uint64_t n_moments = 1 +
+                               2 * (uint64_t)model->n_trained_tensors + /* counts of updates, then m and v; norms: */
+                               model->n_norm_maps;
+    const uint64_t norms_bytes = (uint64_t)model->n_norm_entries * sizeof(uint16_t);
     uint64_t n_runs = 0, n_trained_runs = 0;
 
     /* A piece begins at most one run; a run that is full ends one. */
@@ -45,8 +48,9 @@ void plan_host_files(struct plan_host_files *out, const struct model *model)
     *out = (struct plan_host_files){.weights_header = header_bytes(n_saved, prefix),
                                     .moments_header = header_bytes(n_moments, 0)};
     out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
-    out->moments_runs =
-        2 * n_trained_runs + 2 + (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
+    out->moments_runs = 2 * n_trained_runs + 2 +
+                        model->n_norm_maps * ((norms_bytes + PLAN_HOST_RUN_BYTES - 1) / PLAN_HOST_RUN_BYTES) +
+                        (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
     out->bytes = out->weights_header + out->moments_header + /* offsets, and one more of each file: */
                  (n_saved + 1 + n_moments + 1 + /* updates: */ n_tensors) * sizeof(uint64_t) +
                  (out->weights_runs + out->moments_runs) * sizeof(struct checkpoint_run);

@@ -50,6 +50,7 @@ static void add_training(struct plan_host *out, const struct model *model, const
     out->bytes[LEDGER_MASTER] = s->goal.precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
     out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->goal.moments);
     out->bytes[LEDGER_SECOND_MOMENT] = n * number_bytes(s->goal.moments);
+    out->bytes[LEDGER_NORMS] = plan_norms_bytes(&s->goal, model);
     if (s->goal.fenced) {
         out->bytes[LEDGER_SUM] = n * sizeof(float);
         return;
@@ -102,7 +103,7 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     add_weights(out, model, s);
     out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes + s->hosts_bytes;
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
-    out->bytes[LEDGER_DATA] = plan_data_bytes(&s->goal, &model->config);
+    out->bytes[LEDGER_DATA] = plan_data_bytes(&s->goal, model);
     out->bytes[LEDGER_OTHER] = table_bytes(model, s);
     if (s->goal.purpose == PLAN_TRAIN)
         add_training(out, model, s);

@@ -276,6 +276,8 @@ static void lay_out(struct plan *plan, const struct model *model)
     plan->labels = take(&l, LEDGER_DATA, predicted * sizeof(uint32_t));
     if (s->goal.packs)
         plan->positions = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    for (uint32_t set = 0; is_training(plan) && set < plan->n_sets; set++)
+        plan->norms[set] = take(&l, LEDGER_DATA, s->share_rows / s->part_rows * model->most_norms * sizeof(uint16_t));
     if (plan_has_pairs(&s->goal)) {
         plan->references = take(&l, LEDGER_DATA, s->share_rows * sizeof(float));
         plan->log_p = take(&l, LEDGER_STATISTICS, s->share_rows * sizeof(double));

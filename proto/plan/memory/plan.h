@@ -81,9 +81,10 @@ struct plan_goal {
     double drop_layers;           /* probability that a step drops a block (proto/model/drop.h), from 0 and below 1 */
     double smoothing;             /* of labels, from 0 and below 1 (struct device_cross_entropy) */
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
-    uint32_t batch;               /* rows of a minibatch, a multiple of n_parts */
-    uint32_t seq;                 /* tokens of a row */
-    uint32_t source;              /* those of its source, in an encoder-decoder; seq to generate targets; else 0 */
+    uint32_t entries; /* tokens of the training data whose norms are remembered (proto/model/norms.h); 0: none */
+    uint32_t batch;   /* rows of a minibatch, a multiple of n_parts */
+    uint32_t seq;     /* tokens of a row */
+    uint32_t source;  /* those of its source, in an encoder-decoder; seq to generate targets; else 0 */
     uint32_t n_parts;
 };
 
@@ -178,6 +179,8 @@ struct plan {
     uint64_t losses;           /* (share tokens) double */
     uint64_t ids, labels;      /* (share tokens) u32 each; in generation, ids of one pass */
     uint64_t positions;        /* packed jobs alone: (share tokens) u32 */
+    /* If the model remembers norms: for each set, (parts of the share, most norms of a unit) bf16. */
+    uint64_t norms[PLAN_MAX_SETS];
     /* Pairs of texts alone: (share rows) float, the reference model's log p; (share rows) double, the model's; (share
      * tokens) float, the factors of their gradients. */
     uint64_t references, log_p, scales;

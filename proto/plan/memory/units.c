@@ -1,3 +1,4 @@
+#include "proto/model/norms.h"
 #include "proto/plan/memory/units.h"
 
 /* Units in the order of proto/model/model.c: the embedding's, one per layer with a program, the head's own unless
@@ -65,7 +66,7 @@ uint64_t plan_unit_sum(const struct model *model, uint32_t unit, uint32_t pad)
 {
     const struct model_unit *u = &model->units[unit];
 
-    return u->n_trained < u->n ? u->n_trained : plan_unit_room(model, unit, pad);
+    return u->n_trained < u->n || u->n_norms > 0 ? model_contribution_end(u) : plan_unit_room(model, unit, pad);
 }
 
 uint32_t plan_count_apart(const struct plan *plan, const struct model *model)

@@ -1,5 +1,7 @@
 #include "tests/kit/device/array_link.h"
 
+#include "proto/model/norms.h"
+
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -8,7 +10,8 @@
 
 void array_link_init(struct array_link *link, const struct model *model, const float *weights)
 {
-    uint64_t most = model->largest_unit < MODEL_SLICE ? model->largest_unit : MODEL_SLICE;
+    const uint64_t largest = model->largest_unit < model->most_norms ? model->most_norms : model->largest_unit;
+    const uint64_t most = largest < MODEL_SLICE ? largest : MODEL_SLICE;
 
     *link = (struct array_link){.model = model, .weights = weights, .n_buffers = PLAN_MAX_WEIGHT_BUFFERS, .n_inbox = 1};
     link->gradient = calloc(model->segment_n, sizeof(float));
@@ -22,7 +25,7 @@ void array_link_init(struct array_link *link, const struct model *model, const f
 void array_link_free(struct array_link *link)
 {
     for (int i = 0; i < ARRAY_LINK_PARTS; i++)
-        free(link->parts[i]);
+        free(link->parts[i]), free(link->norms[i]);
     free(link->gradient);
     for (int i = 0; i < ARRAY_LINK_SLOTS; i++)
         free(link->inbox[i]);
@@ -150,17 +153,30 @@ static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
     link->n_slots++;
     link->taken[k] = link->last_name = name;
     *slot = link->inbox[k];
-    const uint64_t n = link->model->units[link->model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
-    for (uint64_t i = 0; i < n && i < MODEL_SLICE; i++)
+    const uint64_t n = model_slice_of(&link->model->units[link->model->visits[visit]], slice).n;
+    for (uint64_t i = 0; i < n; i++)
         put(link, *slot, i, NAN); /* all of it is the worker's to fill */
     return count(link);
+}
+
+static void take_norms(struct array_link *link, const struct model_unit *unit, uint32_t part,
+                       const struct model_slice *slice, const void *slot)
+{
+    const uint64_t map = unit->n_norms / unit->n_norm_maps, first = unit->first_norm_map * map + slice->first;
+
+    if (!link->norms[part])
+        link->norms[part] = calloc(link->model->n_norm_maps * map, sizeof(float));
+    ck_assert_ptr_nonnull(link->norms[part]);
+    for (uint64_t i = 0; i < slice->n; i++)
+        link->norms[part][first + i] = get(link, slot, i);
 }
 
 static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
 {
     struct array_link *link = context;
     const struct model_unit *unit = &link->model->units[link->model->visits[visit]];
-    const uint64_t first = (uint64_t)slice * MODEL_SLICE, name = name_of(link, visit, part, slice);
+    const struct model_slice of = model_slice_of(unit, slice);
+    const uint64_t name = name_of(link, visit, part, slice);
     uint32_t k = 0;
 
     while (k < ARRAY_LINK_SLOTS && link->inbox[k] != slot)
@@ -175,9 +191,11 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
     if (!link->parts[part])
         link->parts[part] = calloc(link->model->segment_n, sizeof(float));
     ck_assert_ptr_nonnull(link->parts[part]);
-    for (uint64_t i = first; i < unit->n && i < first + MODEL_SLICE; i++) {
-        link->parts[part][unit->offset + i] += get(link, slot, i - first);
-        link->gradient[unit->offset + i] += get(link, slot, i - first);
+    if (of.is_norms)
+        take_norms(link, unit, part, &of, slot);
+    for (uint64_t i = 0; i < of.n && !of.is_norms; i++) {
+        link->parts[part][unit->offset + of.first + i] += get(link, slot, i);
+        link->gradient[unit->offset + of.first + i] += get(link, slot, i);
     }
     return count(link);
 }

@@ -22,10 +22,11 @@ struct array_link {
     uint16_t *rounded;          /* (segment_n) bf16; NULL before the first pull */
     uint64_t version;           /* that pulls must ask for */
     uint32_t n_buffers;
-    void *lent;                                          /* (largest_unit) of array_link_lend; else NULL */
-    float *gradient;                                     /* (segment_n): the sum of all contributions */
-    float *parts[ARRAY_LINK_PARTS];                      /* (segment_n) each: of one part, NULL before it has any */
-    double losses[ARRAY_LINK_PARTS];                     /* as told */
+    void *lent;                      /* (largest_unit) of array_link_lend; else NULL */
+    float *gradient;                 /* (segment_n): the sum of all contributions */
+    float *parts[ARRAY_LINK_PARTS];  /* (segment_n) each: of one part, NULL before it has any */
+    float *norms[ARRAY_LINK_PARTS];  /* of one part, map after map of the model's n_norm_maps; NULL before it has any */
+    double losses[ARRAY_LINK_PARTS]; /* as told */
     struct preference_rewards rewards[ARRAY_LINK_PARTS]; /* likewise */
     bool told[ARRAY_LINK_PARTS], finite[ARRAY_LINK_PARTS];
     unsigned n_pulls, n_waits, n_slots, n_contributions, n_completed; /* calls; completed: contributed() */

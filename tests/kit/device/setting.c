@@ -304,8 +304,12 @@ double setting_evaluate(const struct setting *s, const struct device_worker_opti
 
 struct device_rows setting_rows(const struct setting *s)
 {
-    return (struct device_rows){
-        .n_tokens = s->seq, .ids = s->ids, .labels = s->labels, .positions = s->positions, .rows = s->rows};
+    return (struct device_rows){.n_tokens = s->seq,
+                                .ids = s->ids,
+                                .labels = s->labels,
+                                .positions = s->positions,
+                                .rows = s->rows,
+                                .norms = s->norms};
 }
 
 struct device_share setting_share(const struct setting *s, uint32_t n_parts)

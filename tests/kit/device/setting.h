@@ -25,6 +25,7 @@ struct setting {
     uint32_t *ids, *labels;    /* (batch * seq): random, every sixth label padding */
     struct plan_row *rows;     /* (batch) of a classifier: random; else NULL */
     const uint32_t *positions; /* (batch * seq) if rows are packed, borrowed; NULL unless it is set */
+    const uint16_t *norms;     /* what is remembered, borrowed; NULL unless it is set */
     uint64_t n_valid;
     enum number_type precision; /* of the device; fp32 unless it is set */
     bool lends;                 /* weights are lent: array_link_lend */

@@ -61,6 +61,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                       .source = 0x010203,
                                       .smoothing = 0.125,
                                       .drop_layers = 0.375,
+                                      .entries = 0x04030201,
                                       .purpose = PLAN_EVALUATE,
                                       .precision = NUMBER_BF16,
                                       .base = FORM_NF4,
@@ -94,7 +95,8 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                       .keeping = {{3, 6, 2}, {4, 5, 1}, [MODEL_CLASSES - 1] = {7, 9}},
                                                       .n_weight_buffers = 2,
                                                       .n_resident = 5},
-                                           .replay = PLAN_REPLAY_OVER_CAP}},
+                                           .replay = PLAN_REPLAY_OVER_CAP,
+                                           .entries = 0x01020304}},
     [MESSAGE_ASSIGN] =
         {.assign = {.config_bytes = 0x100,
                     .goal = {.batch = 64, .seq = 255, .n_parts = 8, .precision = NUMBER_BF16, .base = FORM_INT8},
@@ -183,7 +185,8 @@ static const struct message samples[MESSAGE_KINDS] = {
                                              .n_parameters = 123456789012,
                                              .data_bytes = 1 << 20,
                                              .choice = {.microbatch = 8, .keeping = {{3, 6}}, .n_weight_buffers = 2},
-                                             .replay = PLAN_REPLAY_ON}},
+                                             .replay = PLAN_REPLAY_ON,
+                                             .entries = UINT32_MAX - 1}},
     [MESSAGE_TAKEN] = {.taken = {.opened = 1003,
                                  .arrived = 1002,
                                  .covered = 1001,
@@ -402,7 +405,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 32 && hash == 0xc0c7df25ce1201a0, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 33 && hash == 0x739bef3e4be9eb55, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -510,19 +513,19 @@ static const struct {
     {MESSAGE_JOB, 43, 0xBF, "a number below zero"},            /* a share of rows, and its rule */
     {MESSAGE_JOB, 44, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_JOB, 45, 9, "a count or an index out of range"}, /* bits of what is kept */
-    {MESSAGE_JOB, 143, 0xBF, "a number below zero"},          /* -1.5 as a norm */
-    {MESSAGE_JOB, 143, 0x7F, "a number that is not finite"},  /* NaN as a norm */
+    {MESSAGE_JOB, 147, 0xBF, "a number below zero"},          /* -1.5 as a norm */
+    {MESSAGE_JOB, 147, 0x7F, "a number that is not finite"},  /* NaN as a norm */
     {MESSAGE_JOB, 5, 0, "a clipped norm without a fenced commit"},
-    {MESSAGE_JOB, 151, 0xBF, "a number below zero"},
+    {MESSAGE_JOB, 155, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 100, 0, "an assignment without weights"},
-    {MESSAGE_ASSIGN, 107, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 112, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 116, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 196, 16, "a count or an index out of range"}, /* those of the last class */
-    {MESSAGE_ASSIGN, 200, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 204, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 204, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 104, 0, "an assignment without weights"},
+    {MESSAGE_ASSIGN, 111, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 116, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 120, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 200, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 204, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 208, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 208, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_JOB_OPENED, 142, 4, "an enumeration out of range"},
@@ -541,14 +544,14 @@ static const struct {
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},
     {MESSAGE_TAKEN, 25, 9, "steps that end before they begin"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-    {MESSAGE_JOB, 160, 1, "an output directory, and files in its place"},
+    {MESSAGE_JOB, 164, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 610, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
-    {MESSAGE_JOB, 611, 17, "a count or an index out of range"},        /* more than a MiB of it */
-    {MESSAGE_JOB, 613, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 614, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 615, 17, "a count or an index out of range"},        /* more than a MiB of it */
     {MESSAGE_JOB, 617, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 617, 129, "a count or an index out of range"},
+    {MESSAGE_JOB, 621, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 621, 129, "a count or an index out of range"},
     {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
     {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
     {MESSAGE_FILE, 5, 2, "a count or an index out of range"},

@@ -1,0 +1,202 @@
+/* The norms that a step appends to its contributions, in whole steps on a device. */
+#include "proto/model/norms.h"
+#include "proto/plan/memory/data.h"
+#include "tests/kit/device/backend.h"
+#include "tests/kit/device/setting.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+SUITE_LABELS(single, on_cuda)
+
+enum { BATCH = 4, SEQ = 9, ENTRIES = 100, BLOCKS = 3, WIDTH = 15 };
+
+/* GPT-2 with relu: of each block, the second map of its feed-forward layer is sampled. */
+static void open_model(struct setting *s)
+{
+    setting_open(s, &setting_configs[2], BATCH, SEQ);
+}
+
+static struct device_worker_options remembering(struct setting *s, uint32_t part_rows, uint32_t microbatch)
+{
+    struct device_worker_options options = setting_options(s, part_rows, microbatch);
+
+    options.setting.goal.sampling.share = 0.5;
+    options.setting.goal.entries = ENTRIES;
+    options.setting.goal.n_parts = BATCH / part_rows;
+    model_approximate(&s->model, 0, true);
+    plan_remember_norms(&s->model, &options.setting.goal);
+    return options;
+}
+
+/* One step on rows of n_tokens, the first of each row of the setting. */
+static void step(struct array_link *link, const struct setting *s, const struct device_worker_options *options,
+                 uint32_t n_tokens)
+{
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct error err = {""};
+    struct device_share share = setting_share(s, BATCH / options->setting.part_rows);
+
+    share.rows.n_tokens = n_tokens;
+    array_link_init(link, &s->model, s->weights);
+    ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
+    void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
+    link->version = SETTING_STEP;
+    link->n_buffers = options->choice.n_weight_buffers;
+    link->grad = options->setting.goal.grad;
+    ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
+    device_worker_free(&worker);
+    free(stash);
+}
+
+/* The gradient of the second map's bias in a block, as a part has it. */
+static const float *bias_gradient(const struct array_link *link, uint32_t part, uint32_t block)
+{
+    const struct model *m = link->model;
+    const struct model_unit *unit = &m->units[m->visits[m->layers[m->first_block + block].first_visit]];
+
+    for (uint32_t i = 0; i < unit->n_pieces; i++) {
+        const struct model_piece *piece = &m->pieces[unit->first_piece + i];
+        if (strstr(m->tensors[piece->tensor].name, "mlp.c_proj.bias"))
+            return link->parts[part] + unit->offset + piece->offset;
+    }
+    ck_abort_msg("block %u has no such bias", block);
+}
+
+static double norm_of(const float *x)
+{
+    double squares = 0;
+
+    for (int i = 0; i < WIDTH; i++)
+        squares += (double)x[i] * (double)x[i];
+    return sqrt(squares);
+}
+
+/* A bias's gradient is the sum of dy over tokens. Of a part of one row of one token, it is dy. Its norm sums 15 squares in
+ * fp32. What the row has no token for is 0. */
+TEST(of_a_row_of_one_token_it_is_the_norm_of_the_bias_s_gradient)
+{
+    struct setting s;
+    struct array_link link;
+
+    open_model(&s);
+    const struct device_worker_options options = remembering(&s, 1, 1);
+    step(&link, &s, &options, 1);
+    ck_assert_uint_eq(s.model.n_norm_maps, BLOCKS);
+    for (uint32_t part = 0; part < BATCH; part++)
+        for (uint32_t block = 0; block < BLOCKS; block++) {
+            const float *const norms = link.norms[part] + block * SEQ;
+            const double want = norm_of(bias_gradient(&link, part, block));
+            ck_assert(want > 0);
+            ck_assert_double_le(fabs((double)norms[0] - want), 1e-6 * want);
+            for (int i = 1; i < SEQ; i++)
+                ck_assert(norms[i] == 0);
+        }
+    array_link_free(&link);
+    setting_close(&s);
+}
+
+/* In the topmost block, dy of a token depends on that token's label alone, as no later layer mixes tokens. So with this one
+ * label the bias's gradient is dy of that token, and that of every other token is 0. T stays the whole minibatch's. */
+TEST(in_the_topmost_block_it_is_that_of_each_token)
+{
+    struct setting s;
+    struct array_link all, one;
+    uint32_t labels[BATCH * SEQ];
+
+    open_model(&s);
+    const struct device_worker_options options = remembering(&s, 2, 1);
+    step(&all, &s, &options, SEQ);
+    memcpy(labels, s.labels, sizeof labels);
+    for (uint32_t row = 0; row < BATCH; row++)
+        for (uint32_t t = 0; t < SEQ; t++) {
+            const uint32_t part = row / 2;
+            const float norm = all.norms[part][((BLOCKS - 1) * 2 + row % 2) * SEQ + t];
+            for (uint32_t i = 0; i < BATCH * SEQ; i++)
+                s.labels[i] = i == row * SEQ + t ? labels[i] : PLAN_NO_LABEL;
+            step(&one, &s, &options, SEQ);
+            const double want = norm_of(bias_gradient(&one, part, BLOCKS - 1));
+            ck_assert_double_le(fabs((double)norm - want), 1e-6 * want);
+            ck_assert((want > 0) == (labels[row * SEQ + t] != PLAN_NO_LABEL));
+            array_link_free(&one);
+        }
+    array_link_free(&all);
+    setting_close(&s);
+}
+
+/* Whatever the budget allows, and with other microbatches, parts and lengths of the row's place: the same norms. */
+TEST(no_choice_changes_a_norm)
+{
+    struct setting s;
+    struct array_link link, other;
+    uint64_t state = 362436069u;
+
+    open_model(&s);
+    struct device_worker_options options = remembering(&s, 2, 1);
+    step(&link, &s, &options, 7);
+    for (int k = 0; k < (SANITIZED || backend_get()->simulated ? 4 : 30); k++) {
+        setting_choose(&options.choice, &s.model, &state);
+        options.choice.microbatch = 1 + setting_below(&state, 2);
+        step(&other, &s, &options, 7);
+        for (uint32_t part = 0; part < 2; part++)
+            for (uint32_t i = 0; i < BLOCKS * 2 * SEQ; i++)
+                ck_assert_double_le(fabs((double)other.norms[part][i] - (double)link.norms[part][i]),
+                                    1e-5 * (double)link.norms[part][i]);
+        array_link_free(&other);
+    }
+    const struct device_worker_options whole = remembering(&s, BATCH, 3);
+    step(&other, &s, &whole, 7);
+    for (uint32_t block = 0; block < BLOCKS; block++)
+        for (uint32_t i = 0; i < BATCH * 7; i++) /* rows are compact, and 7 tokens long: of two parts, 14 each */
+            ck_assert_double_le(fabs((double)other.norms[0][block * BATCH * SEQ + i] -
+                                     (double)link.norms[i / 14][block * 2 * SEQ + i % 14]),
+                                1e-5 * (double)other.norms[0][block * BATCH * SEQ + i]);
+    array_link_free(&other);
+    array_link_free(&link);
+    setting_close(&s);
+}
+
+/* As contributions travel in bf16: rounded to nearest. */
+TEST(they_travel_in_the_gradient_s_type)
+{
+    struct setting s;
+    struct array_link wide, narrow;
+
+    open_model(&s);
+    struct device_worker_options options = remembering(&s, 2, 1);
+    step(&wide, &s, &options, SEQ);
+    options.setting.goal.grad = NUMBER_BF16;
+    step(&narrow, &s, &options, SEQ);
+    for (uint32_t part = 0; part < 2; part++)
+        for (uint32_t i = 0; i < BLOCKS * 2 * SEQ; i++)
+            ck_assert(narrow.norms[part][i] == number_from_bf16(number_to_bf16(wide.norms[part][i])));
+    array_link_free(&wide);
+    array_link_free(&narrow);
+    setting_close(&s);
+}
+
+/* The planned bytes: of each set, an entry in bf16 for each token of the share, of the unit with the most maps. */
+TEST(the_plan_has_room_for_one_unit_s)
+{
+    struct setting s;
+    struct error err;
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    uint64_t bytes[2];
+
+    open_model(&s);
+    for (int with = 0; with < 2; with++) {
+        struct device_worker_options options = remembering(&s, 2, 1);
+        options.setting.goal.entries = with ? ENTRIES : 0;
+        ck_assert_int_eq(device_worker_lay_out(&worker, &options, &ledger, &err), 0);
+        bytes[with] = worker.plan.bytes[LEDGER_DATA];
+        if (with)
+            bytes[1] -= worker.plan.n_sets * BATCH * SEQ * sizeof(uint16_t);
+        device_worker_free(&worker);
+    }
+    ck_assert_uint_eq(bytes[0], bytes[1]);
+    setting_close(&s);
+}
