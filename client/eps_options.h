@@ -43,6 +43,8 @@ struct eps_train_options {
     char task_note[200]; /* resolved: "2 classes: no, yes; 900 rows, 100 held out"; or empty */
     const char *columns;
     uint32_t n_labels; /* for eps_plan: training counts the classes of its data */
+    /* For eps_plan, likewise: tokens of the data, whose norms of gradients are remembered for --approximate wta; 0: none. */
+    uint32_t data_tokens;
     enum eps_separator separator;
     enum eps_train_on train_on;
     enum eps_long long_rows;

@@ -11,6 +11,7 @@
 #include "proto/base/process.h"
 #include "proto/model/family.h"
 #include "proto/plan/advice.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
 #include "proto/step/timeline.h"
@@ -223,6 +224,14 @@ static uint32_t workers_of(const struct question *q)
     return q->options.workers < q->options.parts ? q->options.workers : q->options.parts;
 }
 
+static struct plan_goal goal_of(const struct question *q)
+{
+    struct plan_goal goal = client_options_goal(&q->options);
+
+    goal.entries = q->options.data_tokens;
+    return goal;
+}
+
 /* The question in the daemon's form. Borrows from q and fills in q's devices. If the batch is to be found, a microbatch
  * has at most the rows of a part. */
 static struct plan_fit_asked asked_of(struct question *q)
@@ -233,9 +242,11 @@ static struct plan_fit_asked asked_of(struct question *q)
     for (uint32_t i = 0; i < n_workers; i++)
         q->devices[i] =
             (struct plan_fit_device){.backend = q->backend, .profile = &q->profile, .budget = o->device_mem};
+    const struct plan_goal goal = goal_of(q);
+    plan_remember_norms(&q->model, &goal);
     return (struct plan_fit_asked){
         .model = &q->model,
-        .goal = client_options_goal(o),
+        .goal = goal,
         .microbatch = o->microbatch < part_rows ? o->microbatch : part_rows,
         .config_bytes = q->config_bytes,
         .side_bytes = q->side_bytes,
@@ -334,6 +345,8 @@ static int fill_frozen(struct eps_plan *out, const struct question *q, const str
     const int rc = model_init(&other, &q->config, err);
     if (rc)
         return rc;
+    model_approximate(&other, fit->setting.goal.kept_bits, fit->setting.goal.sampling.share > 0);
+    plan_remember_norms(&other, &fit->setting.goal);
     plan_host(&host, &q->model, &fit->setting);
     plan_host(&other_host, &other, &fit->setting);
     plan_lay_out(&other_plan, &other, &plan->setting, &plan->choice);

@@ -233,7 +233,8 @@ struct client_buffer client_job_buffer(const struct client_job *job, unsigned bu
                [CLIENT_FIELD_ROWS] =
                    job->n_labels > 0 || job->goal.source > 0 ? at(job, data.buffers[buffer].rows) : NULL,
                [CLIENT_FIELD_POSITIONS] = job->goal.packs ? at(job, data.buffers[buffer].positions) : NULL,
-               [CLIENT_FIELD_REFERENCES] = plan_has_pairs(&job->goal) ? at(job, data.buffers[buffer].references) : NULL},
+               [CLIENT_FIELD_REFERENCES] = plan_has_pairs(&job->goal) ? at(job, data.buffers[buffer].references) : NULL,
+               [CLIENT_FIELD_ENTRIES] = job->goal.entries > 0 ? at(job, data.buffers[buffer].entries) : NULL},
         .n_rows = job->goal.batch,
         .seq = job->goal.seq};
 }

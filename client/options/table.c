@@ -54,6 +54,12 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_COUNT,
      .offset = AT(n_labels),
      .plan = "with --task classify: number of classes; default 2"},
+    {.name = "--data-tokens",
+     .value = "N",
+     .kind = EPS_OPTION_COUNT,
+     .offset = AT(data_tokens),
+     .plan = "with --approximate wta: tokens of the training data, of each of which norms of gradients are remembered; "
+             "default: none, as the data are not read"},
     {.name = "--columns",
      .value = "TEXT,LABEL",
      .kind = EPS_OPTION_TEXT,

@@ -120,6 +120,11 @@ uint64_t client_documented_n_rows(const struct client_source *source, enum clien
     return part == CLIENT_HELD_OUT ? of(source)->n_held_out : of(source)->subsets[part].n;
 }
 
+uint64_t client_documented_n_entries(const struct client_source *source)
+{
+    return of(source)->documents[CLIENT_TRAIN].n_tokens;
+}
+
 uint64_t client_documented_tokens(struct client_source *source, uint64_t step, uint64_t n_before)
 {
     (void)n_before;

@@ -48,6 +48,7 @@ void client_documented_limit(struct client_documented *rows, uint64_t n_tokens, 
 uint32_t client_documented_held_out(const struct client_documented *rows, uint64_t k);
 
 uint64_t client_documented_n_rows(const struct client_source *source, enum client_part part);
+uint64_t client_documented_n_entries(const struct client_source *source);
 uint64_t client_documented_tokens(struct client_source *source, uint64_t step, uint64_t n_before);
 uint32_t client_documented_pick(struct client_sample *out, struct client_source *source, uint64_t step,
                                 uint64_t n_before);

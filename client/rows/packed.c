@@ -81,6 +81,7 @@ int client_packed_get(const struct client_packed *p, const struct client_row_fie
         const uint32_t document = p->list[places[i]];
         const uint32_t length = client_documents_length(p->documents, document, p->seq);
         assert(at + length <= row->n_tokens);
+        client_row_number(row, at, p->documents->list[document].at, length);
         rc = client_documents_get(p->documents, ids + at, labels + at, work, document, p->seq, err);
         for (uint32_t t = 0; t < length; t++)
             positions[at + t] = t;

@@ -17,6 +17,7 @@ const struct client_field_type client_field_types[CLIENT_FIELDS] = {
     [CLIENT_FIELD_ROWS] = {"rows", "struct plan_row", sizeof(struct plan_row), false, {1, 1}},
     [CLIENT_FIELD_POSITIONS] = {"positions", "u32", sizeof(uint32_t), true, {0}},
     [CLIENT_FIELD_REFERENCES] = {"references", "float", sizeof(float), false, {0}},
+    [CLIENT_FIELD_ENTRIES] = {"entries", "u32", sizeof(uint32_t), true, {PLAN_NO_ENTRY}},
 };
 _Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
 
@@ -124,21 +125,29 @@ static void clear(const struct client_buffer *buffer, const struct client_source
         const size_t n_words = type->element_bytes / sizeof(uint32_t);
         const size_t n = has(source, f) ? buffer->n_rows * elements_of(f, n_tokens) : 0;
         uint32_t *words = buffer->at[f];
-        assert(words || n == 0);
-        for (size_t i = 0; i < n * n_words; i++)
+        assert(words || n == 0 || f == CLIENT_FIELD_ENTRIES);
+        for (size_t i = 0; words && i < n * n_words; i++)
             words[i] = type->empty[i % n_words];
     }
 }
 
 static struct client_row_fields row_of(const struct client_buffer *buffer, const struct client_source *source,
-                                       uint32_t row, uint32_t n_tokens)
+                                       enum client_part part, uint32_t row, uint32_t n_tokens)
 {
     struct client_row_fields fields = {.n_tokens = n_tokens};
 
     for (unsigned f = 0; f < CLIENT_FIELDS; f++)
-        if (has(source, f))
+        if (has(source, f) && buffer->at[f] && (f != CLIENT_FIELD_ENTRIES || part == CLIENT_TRAIN))
             fields.at[f] = (char *)buffer->at[f] + row * elements_of(f, n_tokens) * client_field_types[f].element_bytes;
     return fields;
+}
+
+void client_row_number(const struct client_row_fields *row, uint32_t from, uint64_t first, uint32_t n)
+{
+    uint32_t *entries = row->at[CLIENT_FIELD_ENTRIES];
+
+    for (uint32_t i = 0; entries && i < n; i++)
+        entries[from + i] = (uint32_t)(first + i);
 }
 
 static int fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
@@ -152,7 +161,7 @@ static int fill(struct client_minibatch *out, const struct client_buffer *buffer
     *out = (struct client_minibatch){.n_tokens = n_tokens};
     clear(buffer, source, n_tokens);
     for (uint32_t row = 0; !rc && row < n; row++) {
-        const struct client_row_fields fields = row_of(buffer, source, row, n_tokens);
+        const struct client_row_fields fields = row_of(buffer, source, part, row, n_tokens);
         rc = source->ops->read_row(source, &fields, part, source->samples[row], err);
     }
     for (size_t i = 0; !rc && i < (size_t)n * n_tokens; i++)

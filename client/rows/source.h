@@ -41,6 +41,7 @@ enum client_field {
     CLIENT_FIELD_ROWS,
     CLIENT_FIELD_POSITIONS,
     CLIENT_FIELD_REFERENCES,
+    CLIENT_FIELD_ENTRIES,
     CLIENT_FIELDS
 };
 
@@ -55,17 +56,24 @@ struct client_field_type {
 };
 extern const struct client_field_type client_field_types[CLIENT_FIELDS];
 
+/* Each token of the training data has an entry: its index in the data as a whole, which no order, packing or batch changes.
+ * Daemons remember norms of gradients by it (proto/model/norms.h). Padding has PLAN_NO_ENTRY. */
+
 /* Room for a minibatch; borrowed. */
 struct client_buffer {
-    void *at[CLIENT_FIELDS]; /* NULL: it has no room for this field */
+    void *at[CLIENT_FIELDS]; /* NULL: it has no room for this field: entries, as nothing is remembered by them, or one
+                              * that the source has not */
     uint32_t n_rows, seq;    /* the room: rows, and tokens of each */
 };
 
 /* The fields of one row, in a buffer. */
 struct client_row_fields {
-    void *at[CLIENT_FIELDS]; /* NULL where the source has none */
+    void *at[CLIENT_FIELDS]; /* NULL where the source has none; of held-out rows nobody wants entries */
     uint32_t n_tokens;       /* of each row of the minibatch */
 };
+
+/* Has tokens from .. from+n-1 of a row the entries first .. first+n-1, if entries are wanted. */
+void client_row_number(const struct client_row_fields *row, uint32_t from, uint64_t first, uint32_t n);
 
 /* A minibatch in a buffer. */
 struct client_minibatch {
@@ -184,6 +192,9 @@ struct client_source_ops {
 
     /* Rows of a part; an epoch's, of those to train on. */
     uint64_t (*n_rows)(const struct client_source *source, enum client_part part);
+
+    /* Entries that rows to train on may have, all below this number, once all parts are read. */
+    uint64_t (*n_entries)(const struct client_source *source);
 
     /* Tokens, without padding, of all steps before `step` (from 0). n_before: rows before it, if all minibatches are
      * full. */

@@ -330,9 +330,11 @@ static int read_row(struct client_source *source, const struct client_row_fields
                     struct client_sample sample, struct error *err)
 {
     const struct conversations *c = (const struct conversations *)source;
+    const struct client_documents *documents = client_documented_of(&c->rows, part);
 
-    return client_documents_get(client_documented_of(&c->rows, part), row->at[CLIENT_FIELD_IDS],
-                                row->at[CLIENT_FIELD_LABELS], c->work, sample.id, c->seq, err);
+    client_row_number(row, 0, documents->list[sample.id].at, client_documents_length(documents, sample.id, c->seq));
+    return client_documents_get(documents, row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], c->work, sample.id,
+                                c->seq, err);
 }
 
 static uint64_t progress(const struct client_source *source, uint64_t n)
@@ -422,7 +424,7 @@ static uint64_t progress_packed(const struct client_source *source, uint64_t n)
 
 const struct client_source_ops client_source_conversations = {
     .name = "conversations",
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS,
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = true,
     .check = check,
     .check_evaluation = check_evaluation,
@@ -434,6 +436,7 @@ const struct client_source_ops client_source_conversations = {
     .divide = divide,
     .describe = describe,
     .n_rows = client_documented_n_rows,
+    .n_entries = client_documented_n_entries,
     .tokens = client_documented_tokens,
     .pick = client_documented_pick,
     .pick_held_out = client_documented_pick_held_out,
@@ -446,7 +449,8 @@ const struct client_source_ops client_source_conversations = {
 
 const struct client_source_ops client_source_packed = {
     .name = "packed conversations",
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_POSITIONS,
+    .fields =
+        1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_POSITIONS | 1u << CLIENT_FIELD_ENTRIES,
     .check = check,
     .check_evaluation = check_evaluation,
     .open = open_packed,
@@ -457,6 +461,7 @@ const struct client_source_ops client_source_packed = {
     .divide = divide_packed,
     .describe = describe,
     .n_rows = count_packed,
+    .n_entries = client_documented_n_entries,
     .tokens = tokens_packed,
     .pick = pick_packed,
     .pick_held_out = pick_held_out_packed,

@@ -238,6 +238,21 @@ static uint32_t length(const struct client_source *source, enum client_part part
     return client_batches_length(longest, l->seq);
 }
 
+/* Special tokens are not in the data: each row has room for the most. */
+static uint64_t first_entry(const struct client_rows *rows, uint64_t k)
+{
+    const uint32_t one = client_pairs_added(&rows->pairs, false), two = client_pairs_added(&rows->pairs, true);
+
+    return (k < rows->n ? rows->list[k].at : rows->n_tokens) + k * (one > two ? one : two);
+}
+
+static uint64_t n_entries(const struct client_source *source)
+{
+    const struct client_rows *rows = &((const struct labelled *)source)->rows[CLIENT_TRAIN];
+
+    return first_entry(rows, rows->n);
+}
+
 static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
                     struct client_sample sample, struct error *err)
 {
@@ -250,6 +265,7 @@ static int read_row(struct client_source *source, const struct client_row_fields
 
     if (n < 0)
         return (int)n;
+    client_row_number(row, 0, first_entry(rows, sample.id), (uint32_t)n);
     lengths->n_tokens = (uint32_t)n;
     *labels = rows->list[sample.id].label;
     return 0;
@@ -282,7 +298,7 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
 
 const struct client_source_ops client_source_labelled = {
     .name = "labelled",
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = true,
     .check = check,
     .check_evaluation = check_evaluation,
@@ -293,6 +309,7 @@ const struct client_source_ops client_source_labelled = {
     .divide = divide,
     .describe = describe,
     .n_rows = n_rows,
+    .n_entries = n_entries,
     .tokens = tokens,
     .pick = pick,
     .pick_held_out = pick_held_out,

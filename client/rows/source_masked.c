@@ -63,10 +63,11 @@ static int read_row(struct client_source *source, const struct client_row_fields
                     struct client_sample sample, struct error *err)
 {
     const struct masked *masked = (const struct masked *)source;
+    const struct client_windows *windows = client_windowed_windows(&masked->stream, part);
     uint32_t known, *ids = row->at[CLIENT_FIELD_IDS];
-    const int rc =
-        client_windows_read_whole(client_windowed_windows(&masked->stream, part), ids, &known, sample.id, err);
+    const int rc = client_windows_read_whole(windows, ids, &known, sample.id, err);
 
+    client_row_number(row, 0, client_windows_first(windows, sample.id), row->n_tokens);
     if (!rc)
         client_masks_draw(&masked->masks, ids, row->at[CLIENT_FIELD_LABELS], known, row->n_tokens,
                           part == CLIENT_HELD_OUT, sample.draw);
@@ -83,7 +84,7 @@ static void close_source(struct client_source *source)
 
 const struct client_source_ops client_source_masked = {
     .name = "masked",
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS,
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = false,
     .check = check,
     .check_evaluation = check_evaluation,
@@ -94,6 +95,7 @@ const struct client_source_ops client_source_masked = {
     .divide = divide,
     .describe = client_windowed_describe,
     .n_rows = client_windowed_n_rows,
+    .n_entries = client_windowed_n_entries,
     .tokens = client_windowed_tokens,
     .pick = client_windowed_pick,
     .pick_held_out = client_windowed_pick_held_out,

@@ -245,10 +245,12 @@ static int read_row(struct client_source *source, const struct client_row_fields
                     struct client_sample sample, struct error *err)
 {
     const struct preferences *p = (const struct preferences *)source;
+    const struct client_documents *documents = client_documented_of(&p->rows, part);
 
     *(float *)row->at[CLIENT_FIELD_REFERENCES] = reference_of(p, part, sample.id);
-    return client_documents_get(client_documented_of(&p->rows, part), row->at[CLIENT_FIELD_IDS],
-                                row->at[CLIENT_FIELD_LABELS], p->work, sample.id, p->seq, err);
+    client_row_number(row, 0, documents->list[sample.id].at, client_documents_length(documents, sample.id, p->seq));
+    return client_documents_get(documents, row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], p->work, sample.id,
+                                p->seq, err);
 }
 
 static uint64_t progress(const struct client_source *source, uint64_t n)
@@ -281,7 +283,8 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
 
 const struct client_source_ops client_source_preferences = {
     .name = "preferences",
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_REFERENCES,
+    .fields =
+        1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_REFERENCES | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = true,
     .check = check,
     .check_evaluation = check_evaluation,
@@ -293,6 +296,7 @@ const struct client_source_ops client_source_preferences = {
     .divide = divide,
     .describe = describe,
     .n_rows = count_rows,
+    .n_entries = client_documented_n_entries,
     .tokens = tokens,
     .pick = pick,
     .pick_held_out = pick_held_out,

@@ -21,6 +21,7 @@ struct spans {
     struct client_spans of;
     struct random_key keys[2]; /* training, evaluation */
     uint32_t *ids;             /* (of.n) of a window */
+    uint32_t *entries;         /* (of.n) its entries; (of.target) those of a target; (of.n_runs) none */
 };
 
 static const char reader[] = "a model that restores spans reads";
@@ -116,7 +117,8 @@ static int settle(struct client_source *source, const struct client_source_rules
             "a lower --source-seq or --mask-fraction",
             s->source_seq, s->of.n_runs, s->n_sentinels);
     s->ids = calloc(s->of.n, sizeof *s->ids);
-    return s->ids ? 0 : error_set(err, -ENOMEM, "out of memory");
+    s->entries = calloc((size_t)s->of.n + s->of.target + s->of.n_runs, sizeof *s->entries);
+    return s->ids && s->entries ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
 static void measure(struct client_source_facts *out, const struct client_source *source)
@@ -165,6 +167,31 @@ static uint32_t length(const struct client_source *source, enum client_part part
     return ((const struct spans *)source)->seq;
 }
 
+/* Entries go the way of the tokens. A sentinel stands for a run of tokens, which are in the target: in the source it has the
+ * entry of the run's first, in the target that of the token before the run, which is in the source. So no side has one entry
+ * twice. Sentinels at the window's ends, and the end tokens, have none. */
+static void number_row(const struct spans *s, const struct client_row_fields *row, struct random_key key,
+                       uint64_t first, uint64_t draw)
+{
+    uint32_t *const window = s->entries, *const target = window + s->of.n, *const none = target + s->of.target,
+                    *const source = row->at[CLIENT_FIELD_ENTRIES];
+
+    if (!source)
+        return;
+    for (uint32_t i = 0; i < s->of.n; i++)
+        window[i] = (uint32_t)(first + i);
+    for (uint32_t i = 0; i < s->of.n_runs; i++)
+        none[i] = PLAN_NO_ENTRY;
+    client_spans_corrupt(&s->of, source, target, window, none, PLAN_NO_ENTRY, key, draw);
+    for (uint32_t i = 1; i + 1 < s->of.source; i++)
+        if (source[i] == PLAN_NO_ENTRY && source[i - 1] != PLAN_NO_ENTRY)
+            source[i] = source[i - 1] + 1;
+    for (uint32_t i = 0; i + 1 < s->of.target; i++)
+        if (target[i] == PLAN_NO_ENTRY && target[i + 1] != PLAN_NO_ENTRY && target[i + 1] > first)
+            target[i] = target[i + 1] - 1;
+    memcpy(source + s->source_seq, target, s->of.target * sizeof *target);
+}
+
 static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
                     struct client_sample sample, struct error *err)
 {
@@ -172,12 +199,14 @@ static int read_row(struct client_source *source, const struct client_row_fields
     uint32_t known, *ids = row->at[CLIENT_FIELD_IDS],
                     *target = (uint32_t *)row->at[CLIENT_FIELD_LABELS] + s->source_seq;
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
-    const int rc = client_windows_read_whole(client_windowed_windows(&s->stream, part), s->ids, &known, sample.id, err);
+    const struct client_windows *windows = client_windowed_windows(&s->stream, part);
+    const struct random_key key = s->keys[part == CLIENT_HELD_OUT];
+    const int rc = client_windows_read_whole(windows, s->ids, &known, sample.id, err);
 
     if (rc)
         return rc;
-    client_spans_corrupt(&s->of, ids, target, s->ids, s->sentinels, s->end, s->keys[part == CLIENT_HELD_OUT],
-                         sample.draw);
+    client_spans_corrupt(&s->of, ids, target, s->ids, s->sentinels, s->end, key, sample.draw);
+    number_row(s, row, key, client_windows_first(windows, sample.id), sample.draw);
     lengths->n_tokens = lengths->second = s->of.source;
     ids[s->source_seq] = s->stream.setup.config->start;
     memcpy(ids + s->source_seq + 1, target, (s->of.target - 1) * sizeof *ids);
@@ -189,12 +218,13 @@ static void close_source(struct client_source *source)
     struct spans *s = (struct spans *)source;
 
     free(s->ids);
+    free(s->entries);
     free(s);
 }
 
 const struct client_source_ops client_source_spans = {
     .name = "spans",
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = false,
     .check = check,
     .check_evaluation = check_evaluation,
@@ -206,6 +236,7 @@ const struct client_source_ops client_source_spans = {
     .divide = divide,
     .describe = describe,
     .n_rows = client_windowed_n_rows,
+    .n_entries = client_windowed_n_entries,
     .tokens = client_windowed_tokens,
     .pick = client_windowed_pick,
     .pick_held_out = client_windowed_pick_held_out,

@@ -333,6 +333,8 @@ static int read_row(struct client_source *source, const struct client_row_fields
     ids[room[0]] = t->rows.setup.config->start;
     memcpy(ids + room[0] + 1, target, (n_target - 1) * sizeof *ids);
     memcpy(labels + room[0], target, n_target * sizeof *labels);
+    client_row_number(row, 0, documents->list[sample.id].at, n_source);
+    client_row_number(row, room[0], documents->list[sample.id].at + n[0], n_target); /* of what they predict */
     return 0;
 }
 
@@ -354,7 +356,7 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
 
 const struct client_source_ops client_source_targets = {
     .name = "targets",
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = true,
     .check = check,
     .check_evaluation = check_evaluation,
@@ -366,6 +368,7 @@ const struct client_source_ops client_source_targets = {
     .divide = divide,
     .describe = describe,
     .n_rows = client_documented_n_rows,
+    .n_entries = client_documented_n_entries,
     .tokens = client_documented_tokens,
     .pick = client_documented_pick,
     .pick_held_out = client_documented_pick_held_out,

@@ -45,10 +45,10 @@ static int divide(struct client_source *source, const struct client_division *di
 static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
                     struct client_sample sample, struct error *err)
 {
-    const struct client_windowed *text = (const struct client_windowed *)source;
+    const struct client_windows *windows = client_windowed_windows((const struct client_windowed *)source, part);
 
-    return client_windows_read(client_windowed_windows(text, part), row->at[CLIENT_FIELD_IDS],
-                               row->at[CLIENT_FIELD_LABELS], sample.id, err);
+    client_row_number(row, 0, client_windows_first(windows, sample.id), row->n_tokens);
+    return client_windows_read(windows, row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], sample.id, err);
 }
 
 static void close_source(struct client_source *source)
@@ -58,7 +58,7 @@ static void close_source(struct client_source *source)
 
 const struct client_source_ops client_source_text = {
     .name = "text",
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS,
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = false,
     .check = check,
     .check_evaluation = check_evaluation,
@@ -69,6 +69,7 @@ const struct client_source_ops client_source_text = {
     .divide = divide,
     .describe = client_windowed_describe,
     .n_rows = client_windowed_n_rows,
+    .n_entries = client_windowed_n_entries,
     .tokens = client_windowed_tokens,
     .pick = client_windowed_pick,
     .pick_held_out = client_windowed_pick_held_out,

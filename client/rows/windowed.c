@@ -97,6 +97,11 @@ uint64_t client_windowed_n_rows(const struct client_source *source, enum client_
     return client_windowed_windows(of(source), part)->n;
 }
 
+uint64_t client_windowed_n_entries(const struct client_source *source)
+{
+    return of(source)->setup.data->n;
+}
+
 uint64_t client_windowed_tokens(struct client_source *source, uint64_t step, uint64_t n_before)
 {
     (void)step;

@@ -33,6 +33,7 @@ void client_windowed_divide(struct client_windowed *stream, const struct client_
 
 void client_windowed_describe(char *out, size_t cap, const struct client_source *source);
 uint64_t client_windowed_n_rows(const struct client_source *source, enum client_part part);
+uint64_t client_windowed_n_entries(const struct client_source *source);
 uint64_t client_windowed_tokens(struct client_source *source, uint64_t step, uint64_t n_before);
 uint32_t client_windowed_pick(struct client_sample *out, struct client_source *source, uint64_t step,
                               uint64_t n_before);

@@ -70,20 +70,23 @@ uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t fi
     return tokens;
 }
 
+uint64_t client_windows_first(const struct client_windows *windows, uint64_t k)
+{
+    return windows->first + client_windows_number(windows, k) * windows->stride;
+}
+
 int client_windows_read_whole(const struct client_windows *windows, uint32_t *ids, uint32_t *known, uint64_t k,
                               struct error *err)
 {
     assert(k < windows->n);
     *known = windows->seq - window_length(windows, k);
-    return client_data_read(windows->data, ids,
-                            windows->first + client_windows_number(windows, k) * windows->stride - *known, windows->seq,
-                            err);
+    return client_data_read(windows->data, ids, client_windows_first(windows, k) - *known, windows->seq, err);
 }
 
 int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
                         struct error *err)
 {
-    const uint64_t first = windows->first + client_windows_number(windows, k) * windows->stride;
+    const uint64_t first = client_windows_first(windows, k);
     const uint32_t n = window_length(windows, k), overlap = window_overlap(windows, k);
 
     assert(k < windows->n && windows->ahead == 1);

@@ -48,6 +48,9 @@ uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t fi
 int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
                         struct error *err);
 
+/* The index in the data of the first token that client_windows_read reads of window k. */
+uint64_t client_windows_first(const struct client_windows *windows, uint64_t k);
+
 /* Reads ids (seq) of window k without padding: a short one begins earlier, so that it ends with the stream's last token.
  * *known: the tokens at its begin that the window before it has, too. Errors as client_data_read. */
 int client_windows_read_whole(const struct client_windows *windows, uint32_t *ids, uint32_t *known, uint64_t k,

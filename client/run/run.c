@@ -59,9 +59,50 @@ static int divide_rows(struct client_run *run, struct error *err)
 struct plan_goal client_run_goal(const struct client_run *run)
 {
     struct plan_goal goal = client_options_goal(&run->options);
+    const uint64_t n = run->source->ops->n_entries(run->source);
+    struct model model = {0};
 
     goal.packs = client_source_packs(run->source);
+    if (goal.sampling.share == 0 || n >= PLAN_NO_ENTRY)
+        return goal;
+    goal.entries = (uint32_t)n;
+    if (client_options_model(&model, &run->model.config, &run->options, NULL) == 0)
+        plan_remember_norms(&model, &goal);
+    if (model.n_norm_maps == 0)
+        goal.entries = 0;
+    model_free(&model);
     return goal;
+}
+
+bool client_run_say_norms(struct error *sentence, const struct client_run *run, const struct plan_goal *kept)
+{
+    const uint64_t n = run->source->ops->n_entries(run->source);
+    char memory[PROCESS_BYTES_TEXT], disk[PROCESS_BYTES_TEXT];
+    struct plan_goal goal = client_run_goal(run);
+    const bool many = goal.sampling.share > 0 && n >= PLAN_NO_ENTRY;
+    struct model model = {0};
+
+    goal.entries = many ? 1 : goal.entries;
+    if (client_options_model(&model, &run->model.config, &run->options, NULL) == 0)
+        plan_remember_norms(&model, &goal);
+    if (many)
+        error_set(sentence, 0,
+                  "norms of gradients are not remembered: the training data have %" PRIu64
+                  " tokens, and there is room for "
+                  "%" PRIu32,
+                  n, PLAN_NO_ENTRY - 1);
+    else if (kept->entries == 0)
+        error_set(sentence, 0, "norms of gradients are not remembered: the daemon is on several hosts");
+    else
+        error_set(sentence, 0,
+                  "norms of gradients are remembered for %" PRIu32
+                  " matri%s: %s of host memory, and %s of each checkpoint",
+                  model.n_norm_maps, model.n_norm_maps == 1 ? "x" : "ces",
+                  process_format_bytes(memory, plan_norms_bytes(&goal, &model)),
+                  process_format_bytes(disk, (uint64_t)model.n_norm_maps * goal.entries * sizeof(uint16_t)));
+    const bool any = model.n_norm_maps > 0;
+    model_free(&model);
+    return any;
 }
 
 void client_run_init(struct client_run *run)

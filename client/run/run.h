@@ -77,6 +77,10 @@ int client_run_check_unused(int directory_fd, const char *directory, struct erro
 /* Of the run's job; its options are resolved. */
 struct plan_goal client_run_goal(const struct client_run *run);
 
+/* Of a run whose gradients are sampled: what remembering norms costs, or why none are. kept: the job's goal, as the daemon
+ * opened it. False: nothing is to be said. */
+bool client_run_say_norms(struct error *sentence, const struct client_run *run, const struct plan_goal *kept);
+
 /* Creates the run directory with its parents and locks it. A run that continues in its own directory, which is locked,
  * completes instead what a killed run left undone there. -EEXIST if it holds another run; -EBUSY if it is in use.
  * Otherwise errors as client_resume_lock. */

@@ -212,8 +212,11 @@ static int measure_disk(struct client_train *t, struct error *err)
     const struct client_run *run = &t->run;
     struct model model;
     struct stat st;
+    const struct plan_goal goal = client_run_goal(run);
     int rc = client_options_model(&model, &run->model.config, &run->options, err);
 
+    if (!rc)
+        plan_remember_norms(&model, &goal);
     if (!rc && fstat(run->model.config_fd, &st))
         rc = error_set(err, -errno, "config.json: %s", strerror(errno));
     if (!rc)

@@ -79,15 +79,17 @@ static void close_opened(struct opened *o)
 }
 
 struct memory {
-    uint32_t ids[BATCH * SEQ], labels[BATCH * SEQ], positions[BATCH * SEQ];
+    uint32_t ids[BATCH * SEQ], labels[BATCH * SEQ], positions[BATCH * SEQ], entries[BATCH * SEQ];
 };
 
 static struct client_buffer buffer_of(struct memory *m)
 {
-    return (struct client_buffer){
-        .at = {[CLIENT_FIELD_IDS] = m->ids, [CLIENT_FIELD_LABELS] = m->labels, [CLIENT_FIELD_POSITIONS] = m->positions},
-        .n_rows = BATCH,
-        .seq = SEQ};
+    return (struct client_buffer){.at = {[CLIENT_FIELD_IDS] = m->ids,
+                                         [CLIENT_FIELD_LABELS] = m->labels,
+                                         [CLIENT_FIELD_POSITIONS] = m->positions,
+                                         [CLIENT_FIELD_ENTRIES] = m->entries},
+                                  .n_rows = BATCH,
+                                  .seq = SEQ};
 }
 
 static struct client_minibatch fill(const struct opened *o, struct memory *m, uint64_t step)
@@ -100,8 +102,19 @@ static struct client_minibatch fill(const struct opened *o, struct memory *m, ui
     return minibatch;
 }
 
+/* The tokens of the documents before document i. */
+static uint32_t count_before(uint32_t i)
+{
+    char text[LONGEST];
+    uint32_t n = 0, n_prompt;
+
+    while (i-- > 0)
+        n += spell(text, &n_prompt, i);
+    return n;
+}
+
 /* Checks the document that begins at `at` of a row of n tokens. Returns its tokens. */
-static uint32_t check_document(unsigned seen[N], const struct memory *m, uint32_t at, uint32_t n)
+static uint32_t check_document(unsigned seen[N], const struct memory *m, uint32_t at, uint32_t n, bool is_held_out)
 {
     char text[LONGEST];
     uint32_t i = 0, n_prompt;
@@ -116,21 +129,24 @@ static uint32_t check_document(unsigned seen[N], const struct memory *m, uint32_
         ck_assert_uint_eq(m->ids[at + t], (uint8_t)text[t]);
         ck_assert_uint_eq(m->labels[at + t], t + 1 < n_prompt ? PLAN_NO_LABEL : (uint8_t)text[t + 1]);
         ck_assert_uint_eq(m->positions[at + t], t);
+        ck_assert(m->entries[at + t] == count_before(i) + t || is_held_out);
+        ck_assert(!is_held_out || m->entries[at + t] == PLAN_NO_ENTRY);
     }
     seen[i]++;
     return length;
 }
 
 /* Checks a row, of which what follows its documents is padding. Returns its documents. */
-static uint32_t check_row(unsigned seen[N], const struct memory *m, uint32_t row, uint32_t n_tokens)
+static uint32_t check_row(unsigned seen[N], const struct memory *m, uint32_t row, uint32_t n_tokens, bool is_held_out)
 {
     uint32_t at = row * n_tokens, n = 0;
     const uint32_t end = at + n_tokens;
 
     for (; at < end && m->ids[at]; n++)
-        at += check_document(seen, m, at, end - at);
+        at += check_document(seen, m, at, end - at, is_held_out);
     for (; at < end; at++)
-        ck_assert(m->ids[at] == 0 && m->labels[at] == PLAN_NO_LABEL && m->positions[at] == 0);
+        ck_assert(m->ids[at] == 0 && m->labels[at] == PLAN_NO_LABEL && m->positions[at] == 0 &&
+                  m->entries[at] == PLAN_NO_ENTRY);
     return n;
 }
 
@@ -157,7 +173,7 @@ TEST_EACH(a_document_in_a_row_is_what_it_is_alone, COUNT(orders))
     for (uint64_t step = 0; step < n_rows; step++) {
         ck_assert_uint_eq(o.source->ops->tokens(o.source, step, step), n_tokens);
         const struct client_minibatch minibatch = fill(&o, &m, step);
-        const uint32_t n = check_row(seen, &m, 0, minibatch.n_tokens);
+        const uint32_t n = check_row(seen, &m, 0, minibatch.n_tokens, false);
         for (uint32_t t = 0; t < minibatch.n_tokens; t++)
             n_tokens += m.ids[t] != 0;
         n_documents += n, n_several += n > 1;
@@ -178,7 +194,7 @@ TEST_EACH(a_document_in_a_row_is_what_it_is_alone, COUNT(orders))
     for (uint64_t k = 0; k < o.source->ops->n_rows(o.source, CLIENT_HELD_OUT); k++) {
         struct client_minibatch minibatch;
         ck_assert_int_eq(client_source_fill_held_out(&minibatch, &buffer, o.source, k, 1, NULL), 0);
-        n_documents += check_row(seen, &m, 0, minibatch.n_tokens);
+        n_documents += check_row(seen, &m, 0, minibatch.n_tokens, true);
     }
     ck_assert_uint_eq(n_documents, N - N / 20);
     for (uint32_t i = 0; i < N; i++)
@@ -253,7 +269,7 @@ TEST(a_file_is_taken_a_whole_number_of_times)
     ck_assert_int_eq(client_source_divide(o.source, &division, &err), 0);
     ck_assert_int_eq(client_source_make_room(o.source, 1, &err), 0);
     for (uint64_t step = 0; step < o.source->ops->n_rows(o.source, CLIENT_TRAIN); step++)
-        check_row(seen, &m, 0, fill(&o, &m, step).n_tokens);
+        check_row(seen, &m, 0, fill(&o, &m, step).n_tokens, false);
     for (uint32_t i = 0; i < 60; i++) {
         ck_assert(seen[i] == 0 || seen[i] == (i < 30 ? 1 : 3));
         n_held_out += is_kept(i) && seen[i] == 0;

@@ -119,7 +119,7 @@ static void close_kind(struct opened *o)
 /* ---- Every kind ---- */
 
 /* Memory of a minibatch, with words around each field that nobody may touch. */
-enum { ROOM = 2 + BATCH * LONG, GUARD = 77 };
+enum { ROOM = 2 + BATCH * LONG, GUARD = 77777 };
 struct memory {
     uint32_t at[CLIENT_FIELDS][ROOM];
 };
@@ -129,9 +129,11 @@ static struct client_buffer guarded(struct memory *m, uint32_t seq)
     for (int f = 0; f < CLIENT_FIELDS; f++)
         for (int i = 0; i < ROOM; i++)
             m->at[f][i] = GUARD;
-    return (struct client_buffer){.at = {m->at[0] + 1, m->at[1] + 1, m->at[2] + 1, m->at[3] + 1},
-                                  .n_rows = BATCH,
-                                  .seq = seq};
+    struct client_buffer buffer = {.n_rows = BATCH, .seq = seq};
+
+    for (int f = 0; f < CLIENT_FIELDS; f++)
+        buffer.at[f] = m->at[f] + 1;
+    return buffer;
 }
 
 /* Words that a field takes of a minibatch. */
@@ -184,6 +186,55 @@ TEST_EACH(a_minibatch_has_its_source_s_fields_and_nothing_around_them_is_touched
                 ck_assert_msg((m.at[f][i] == GUARD) == (i > n), "%s %zu", client_field_types[f].name, i);
         }
     }
+    close_kind(&o);
+}
+
+/* Of ids.bin. */
+static void check_entry(int kind, const struct memory *m, size_t at)
+{
+    const uint32_t entry = m->at[CLIENT_FIELD_ENTRIES][at], label = m->at[CLIENT_FIELD_LABELS][at],
+                   id = kind == 1 && label != PLAN_NO_LABEL ? label : m->at[CLIENT_FIELD_IDS][at];
+
+    ck_assert_uint_eq(id, entry % SEQ ? 100 + entry : CLS);
+}
+
+/* Whatever the epoch and the order. Of held-out rows none are remembered. */
+TEST_EACH(a_token_s_entry_is_its_place_in_the_data, KINDS)
+{
+    uint32_t firsts[N_ROWS + 1] = {0}, n_checked = 0;
+    struct client_minibatch held_out;
+    struct opened o;
+    struct memory m;
+
+    for (uint32_t k = 0; k < N_ROWS; k++) /* one to five letters; two texts would have three special tokens */
+        firsts[k + 1] = firsts[k] + 1 + k % 5 + 3;
+    open_kind(&o, _i, true);
+    ck_assert_uint_eq(o.source->ops->n_entries(o.source), _i < 2 ? N_IDS : firsts[N_ROWS]);
+    for (uint64_t step = 0; step < 12; step++) {
+        const struct client_minibatch minibatch = fill(&o, _i, &m, step);
+        for (uint32_t row = 0; row < BATCH; row++) {
+            const struct plan_row *length = (const struct plan_row *)(m.at[CLIENT_FIELD_ROWS] + 1) + row;
+            const uint32_t n = _i < 2 ? minibatch.n_tokens : length->n_tokens;
+            const size_t at = 1 + row * (size_t)minibatch.n_tokens;
+            const uint32_t first = m.at[CLIENT_FIELD_ENTRIES][at];
+            for (uint32_t t = 0; t < n && first != PLAN_NO_ENTRY; t++, n_checked++) {
+                ck_assert_uint_eq(m.at[CLIENT_FIELD_ENTRIES][at + t], first + t);
+                if (_i < 2)
+                    check_entry(_i, &m, at + t);
+            }
+            for (uint32_t t = n; t < minibatch.n_tokens; t++)
+                ck_assert_uint_eq(m.at[CLIENT_FIELD_ENTRIES][at + t], PLAN_NO_ENTRY);
+            uint32_t k = 0;
+            while (_i == 2 && first != PLAN_NO_ENTRY && firsts[k] != first)
+                ck_assert_uint_lt(++k, N_ROWS);
+            ck_assert(_i < 2 || first == PLAN_NO_ENTRY || firsts[k + 1] - firsts[k] == n + 1);
+        }
+    }
+    ck_assert_uint_gt(n_checked, 12 * BATCH);
+    const struct client_buffer buffer = guarded(&m, seqs[_i]);
+    ck_assert_int_eq(client_source_fill_held_out(&held_out, &buffer, o.source, 0, 1, NULL), 0);
+    for (uint32_t t = 0; t < held_out.n_tokens; t++)
+        ck_assert_uint_eq(m.at[CLIENT_FIELD_ENTRIES][1 + t], PLAN_NO_ENTRY);
     close_kind(&o);
 }
 

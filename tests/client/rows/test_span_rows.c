@@ -86,11 +86,22 @@ TEST_EACH(a_row_is_as_long_as_asked, sizeof lengths / sizeof *lengths)
     close_rows(&o);
 }
 
+/* Of a row of 20 tokens whose window of 12 begins at `first`, and has its span at the end. */
+static void check_entries(const uint32_t *entries, uint32_t first)
+{
+    /* Of the source: ten tokens, the sentinel as the span's first, the end. Of the target: the sentinel as the token before
+     * the span, the span, the end. */
+    static const int places[20] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, -1, 9, 10, 11, -1, -1, -1, -1, -1};
+
+    for (int t = 0; t < 20; t++)
+        ck_assert_uint_eq(entries[t], places[t] < 0 ? PLAN_NO_ENTRY : first + (uint32_t)places[t]);
+}
+
 /* Both sides of every row of an epoch are its window again; the decoder reads the target one place later. */
 TEST(a_row_restores_its_window)
 {
     enum { SOURCE = 12, SEQ = 20, BATCH = 4 };
-    uint32_t ids[BATCH * SEQ], labels[BATCH * SEQ];
+    uint32_t ids[BATCH * SEQ], labels[BATCH * SEQ], entries[BATCH * SEQ];
     struct plan_row rows[BATCH];
     struct error err = {""};
     struct opened o;
@@ -104,10 +115,12 @@ TEST(a_row_restores_its_window)
         .batch = BATCH, .seq = SEQ, .order = EPS_SEQUENTIAL, .n_train = o.data.n, .mask_fraction = 0.15};
     ck_assert_int_eq(client_source_divide(o.source, &division, &err), 0);
     ck_assert_int_eq(client_source_make_room(o.source, BATCH, &err), 0);
-    const struct client_buffer buffer = {
-        .at = {[CLIENT_FIELD_IDS] = ids, [CLIENT_FIELD_LABELS] = labels, [CLIENT_FIELD_ROWS] = rows},
-        .n_rows = BATCH,
-        .seq = SEQ};
+    const struct client_buffer buffer = {.at = {[CLIENT_FIELD_IDS] = ids,
+                                                [CLIENT_FIELD_LABELS] = labels,
+                                                [CLIENT_FIELD_ROWS] = rows,
+                                                [CLIENT_FIELD_ENTRIES] = entries},
+                                         .n_rows = BATCH,
+                                         .seq = SEQ};
     struct client_tokens tokens = {0};
     struct client_tokenizer *tokenizer;
     size_t used;
@@ -134,6 +147,7 @@ TEST(a_row_restores_its_window)
             ck_assert_mem_eq(input + 1, target, 3 * sizeof *target);
             for (uint32_t t = 0; t < SOURCE; t++)
                 ck_assert_uint_eq(labels[r * SEQ + t], PLAN_NO_LABEL);
+            check_entries(entries + r * SEQ, (uint32_t)(step * BATCH + r) * SOURCE);
             for (uint32_t t = 4; t < SEQ - SOURCE; t++)
                 ck_assert_uint_eq(target[t], PLAN_NO_LABEL);
         }

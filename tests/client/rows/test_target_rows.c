@@ -74,16 +74,18 @@ static void close_rows(struct opened *o)
 }
 
 struct memory {
-    uint32_t ids[BATCH * ROOM], labels[BATCH * ROOM];
+    uint32_t ids[BATCH * ROOM], labels[BATCH * ROOM], entries[BATCH * ROOM];
     struct plan_row rows[BATCH];
 };
 
 static struct client_minibatch fill(const struct opened *o, struct memory *m)
 {
-    const struct client_buffer buffer = {
-        .at = {[CLIENT_FIELD_IDS] = m->ids, [CLIENT_FIELD_LABELS] = m->labels, [CLIENT_FIELD_ROWS] = m->rows},
-        .n_rows = BATCH,
-        .seq = ROOM};
+    const struct client_buffer buffer = {.at = {[CLIENT_FIELD_IDS] = m->ids,
+                                                [CLIENT_FIELD_LABELS] = m->labels,
+                                                [CLIENT_FIELD_ROWS] = m->rows,
+                                                [CLIENT_FIELD_ENTRIES] = m->entries},
+                                         .n_rows = BATCH,
+                                         .seq = ROOM};
     struct client_minibatch minibatch;
 
     memset(m, 0xAA, sizeof *m);
@@ -127,6 +129,19 @@ static void find_rows(const struct opened *o, uint32_t left[3])
             left[k++] = i;
 }
 
+/* Row k of the four: the data have its source and its target, one behind the other, uncut. */
+static void check_entries(const struct memory *m, uint32_t row, uint32_t n, uint32_t n_source, uint32_t k,
+                          uint32_t n_of_source, uint32_t n_of_target)
+{
+    static const uint32_t first[] = {0, 13, 25, 27}, sources[] = {10, 2, 1, 6};
+    const uint32_t *entries = m->entries + row * n;
+
+    for (uint32_t t = 0; t < n_source; t++)
+        ck_assert_uint_eq(entries[t], t < n_of_source ? first[k] + t : PLAN_NO_ENTRY);
+    for (uint32_t t = 0; t < n - n_source; t++)
+        ck_assert_uint_eq(entries[n_source + t], t < n_of_target ? first[k] + sources[k] + t : PLAN_NO_ENTRY);
+}
+
 /* The longest source and target have 10 tokens, which are rounded up to 16 each. */
 TEST(rows_are_sources_and_targets)
 {
@@ -150,8 +165,12 @@ TEST(rows_are_sources_and_targets)
     }
     ck_assert_uint_eq(minibatch.n_tokens, (2 * longest + 7) / 8 * 8);
     ck_assert_uint_eq(minibatch.n_labels, n_labels);
-    for (uint32_t i = 0; i < 3; i++)
+    for (uint32_t i = 0; i < 3; i++) {
         check_row(&m, i, minibatch.n_tokens, minibatch.n_tokens / 2, texts[left[i]][0], texts[left[i]][1]);
+        check_entries(&m, i, minibatch.n_tokens, minibatch.n_tokens / 2, left[i], (uint32_t)strlen(texts[left[i]][0]),
+                      (uint32_t)strlen(texts[left[i]][1]));
+    }
+    ck_assert_uint_eq(o.source->ops->n_entries(o.source), 39);
     close_rows(&o);
 }
 
@@ -167,8 +186,10 @@ TEST(long_sides_are_cut)
     find_rows(&o, left);
     const struct client_minibatch minibatch = fill(&o, &m);
     ck_assert_uint_eq(minibatch.n_tokens, 12);
-    for (uint32_t i = 0; i < 3; i++)
+    for (uint32_t i = 0; i < 3; i++) {
         check_row(&m, i, 12, 8, texts[left[i]][0], texts[left[i]][1]);
+        check_entries(&m, i, 12, 8, left[i], (uint32_t)strlen(texts[left[i]][0]), (uint32_t)strlen(texts[left[i]][1]));
+    }
     close_rows(&o);
 }
 

@@ -22,6 +22,7 @@ static void setup(void)
 {
     processes_setup();
     processes_config_with("model.json", 4, 4, 96, 64, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
+    processes_config_with("relu.json", 4, 4, 96, 64, "\"activation_function\": \"relu\", \"resid_pdrop\": 0.1");
     processes_text("text.txt", 4000);
     expect("for i in $(seq 90); do printf '{\"prompt\": \"%s+1=\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\\n' $i "
            "$((i + 1)) $((i - 1)); done >pairs.jsonl; eps train --model model.json --data text.txt --steps 1 --batch 2 "
@@ -155,13 +156,17 @@ static const struct kind {
     enum eps_base base;
     const char *approximate;
     double drop_layers;
+    const char *model; /* NULL: model.json */
 } kinds[] = {
-    {"one part", 1, 1, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN},
-    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN},
-    {"a base in NF4", 2, 2, EPS_ADAMW, EPS_FP32, "wpe.*,h.*.c_*.weight", NULL, EPS_BASE_NF4, NULL, NAN},
-    {"a sample of the tokens", 2, 2, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3,coded=8", NAN},
-    {"adapters by preferences", 2, 2, EPS_ADAMW, EPS_FP32, NULL, "rank=4,dropout=0.1", EPS_BASE_INT8, "wta=0.3", NAN},
-    {"dropped blocks", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, 0.5},
+    {"one part", 1, 1, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL},
+    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL},
+    {"a base in NF4", 2, 2, EPS_ADAMW, EPS_FP32, "wpe.*,h.*.c_*.weight", NULL, EPS_BASE_NF4, NULL, NAN, NULL},
+    {"a sample of the tokens", 2, 2, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3,coded=8", NAN, NULL},
+    {"adapters by preferences", 2, 2, EPS_ADAMW, EPS_FP32, NULL, "rank=4,dropout=0.1", EPS_BASE_INT8, "wta=0.3", NAN,
+     NULL},
+    {"dropped blocks", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, 0.5, NULL},
+    {"norms of gradients", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3", NAN, "relu.json"},
+    {"norms in 16 bits", 2, 2, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3", 0.3, "relu.json"},
 };
 
 TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COUNT(kinds))
@@ -175,6 +180,7 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
     options.precision = options.moments = options.grad_dtype = kind->number;
     options.freeze = kind->freeze, options.base = kind->base, options.lora = kind->lora;
     options.approximate = kind->approximate, options.drop_layers = kind->drop_layers;
+    options.model = kind->model ? kind->model : options.model;
     if (kind->lora)
         options.model = processes_path("base"), options.data = preferences, options.eval_data = *preferences;
     train(&options, &none);

@@ -241,6 +241,47 @@ TEST_RANGE(what_is_planned_is_what_is_taken, first_run, end_run)
     }
 }
 
+static const struct {
+    uint32_t workers, parts;
+    enum eps_optimizer_kind optimizer;
+    enum eps_number number;
+    enum eps_commit commit;
+} remembering[] = {{1, 1, EPS_ADAMW, EPS_FP32, EPS_EAGER},
+                   {2, 4, EPS_ADAMA, EPS_BF16, EPS_EAGER},
+                   {2, 2, EPS_ADAMW, EPS_FP32, EPS_FENCED}};
+
+/* Norms of gradients, of each of the tokens: behind contributions, in the daemon, in minibatches, in checkpoints. */
+TEST_EACH(remembered_norms_take_what_is_planned, COUNT(remembering))
+{
+    static const struct eps_train_events events = {.on_memory = on_memory};
+    static const char *const files[] = {"data.txt"};
+    struct seen seen = {.plan = NULL};
+    struct eps_error error = {""};
+    struct eps_plan plan, without;
+    uint64_t norms = 0;
+
+    processes_config_with("relu.json", 3, 2, 24, 40, "\"activation_function\": \"relu\"");
+    struct eps_train_options o = processes_options("relu.json", files, "norms");
+    o.workers = remembering[_i].workers, o.parts = remembering[_i].parts;
+    o.optimizer = remembering[_i].optimizer, o.commit = remembering[_i].commit;
+    o.precision = o.moments = o.grad_dtype = remembering[_i].number;
+    o.steps = 3, o.batch = 8, o.seq = 24, o.device_mem = 16 << 20;
+    o.approximate = "wta=0.3";
+    ck_assert_msg(eps_plan(&without, &o, &error) == 0, "%s", error.text);
+    o.data_tokens = N_TOKENS;
+    ck_assert_msg(eps_plan(&plan, &o, &error) == 0 && plan.fits, "%s", error.text);
+    /* Three maps; two bytes for each token of data and minibatch, and eight; entries of two minibatches. */
+    for (size_t i = 0; i < plan.host.n_terms; i++)
+        norms += strcmp(plan.host.terms[i].category, "norms") == 0 ? plan.host.terms[i].bytes : 0;
+    ck_assert_uint_eq(norms, 3 * (2 * (N_TOKENS + 8 * 24) + 8) + 2 * 4 * 8 * 24);
+    ck_assert_uint_ge(plan.checkpoint_bytes, without.checkpoint_bytes + UINT64_C(3) * 2 * N_TOKENS);
+    seen.plan = &plan;
+    o.data_tokens = 0; /* the data are read */
+    ck_assert_msg(eps_train(&o, &events, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_ge(seen.n_workers, plan.n_workers);
+    expect("rm -r norms", 0);
+}
+
 static const char bert[] = "{\"model_type\": \"bert\", \"architectures\": [\"BertModel\"], \"vocab_size\": 330, "
                            "\"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
                            "\"intermediate_size\": 64, \"max_position_embeddings\": 64}";
