@@ -32,6 +32,13 @@ static int open_config(const struct driver_options *options)
     char text[400];
     int n;
 
+    if (options->entries) {
+        n = snprintf(text, sizeof text,
+                     "{\"model_type\": \"gpt2\", \"n_head\": 2, \"n_layer\": 2, \"n_positions\": 32, \"n_embd\": 16, "
+                     "\"vocab_size\": 256, \"activation_function\": \"relu\", \"embd_pdrop\": 0, \"attn_pdrop\": 0, "
+                     "\"resid_pdrop\": 0}");
+        return text_file(text, (size_t)n);
+    }
     if (!options->n_layers && !options->vocabulary)
         return text_file(driver_config, sizeof driver_config - 1);
     n = snprintf(text, sizeof text,
@@ -150,6 +157,11 @@ static void close_files(struct driver *driver)
     driver->n_fds = 0;
 }
 
+static struct plan_data layout_of(const struct driver_options *options)
+{
+    return plan_data_of(&(struct plan_goal){.batch = DRIVER_BATCH, .seq = DRIVER_SEQ, .entries = options->entries}, 0);
+}
+
 int driver_try(struct driver *driver, const char *name, const struct driver_options *options, struct error *err)
 {
     struct message m = {
@@ -159,6 +171,8 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
                          .adamw = options->adamw,
                          .batch = DRIVER_BATCH,
                          .seq = DRIVER_SEQ,
+                         .sampling.share = options->entries ? 0.5 : 0,
+                         .entries = options->entries,
                          .n_parts = options->n_parts ? options->n_parts : 1},
                 .fresh = !options->resume,
                 .output = options->out != NULL,
@@ -190,7 +204,7 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
         close_files(driver);
     if (!rc)
         rc = segment_attach(&driver->data, fd,
-                            plan_data_of(&(struct plan_goal){.batch = DRIVER_BATCH, .seq = DRIVER_SEQ}, 0).bytes,
+                            options->entries ? driver->opened_with.job_opened.data_bytes : layout_of(options).bytes,
                             SEGMENT_READ_WRITE, err);
     return rc;
 }
@@ -227,7 +241,10 @@ void driver_begin(struct driver *driver)
 {
     const size_t n = (size_t)DRIVER_BATCH * DRIVER_SEQ;
     const uint64_t step = driver->opened++;
-    uint32_t *ids = (uint32_t *)driver->data.base + step % 2 * 2 * n;
+    const struct plan_data data = layout_of(&driver->options);
+    char *const base = driver->data.base;
+    uint32_t *const ids = (uint32_t *)(void *)(base + data.buffers[step % 2].ids),
+                    *const entries = (uint32_t *)(void *)(base + data.buffers[step % 2].entries);
     const struct message m = {.kind = MESSAGE_OPEN_STEP,
                               .open_step = {.step = step,
                                             .buffer = step % 2,
@@ -239,6 +256,8 @@ void driver_begin(struct driver *driver)
     for (size_t i = 0; i < n; i++) {
         ids[i] = processes_token(step * n + i);
         ids[n + i] = processes_token(step * n + i + 1);
+        if (driver->options.entries)
+            entries[i] = driver->options.entry(step, (uint32_t)i);
     }
     client_link_send(&driver->link, &m);
 }

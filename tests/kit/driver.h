@@ -26,6 +26,10 @@ struct driver_options {
     const char *side;    /* JSON, or NULL */
     uint32_t n_layers;   /* 0: 2 */
     uint32_t vocabulary; /* 0: 256; a large one's update outlasts many messages */
+    /* Not 0: gradients are sampled, of 2 layers with relu and no dropout, and norms of so many tokens are remembered. The
+     * driver's data are then the whole segment. */
+    uint32_t entries;
+    uint32_t (*entry)(uint64_t step, uint32_t token); /* of a token of the minibatch, if there are entries */
 };
 
 struct driver {
