@@ -19,7 +19,7 @@
 /* 4 MiB of embedding: more than one grant of credit. */
 static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 64, "
                              "\"n_positions\": 16, \"vocab_size\": 16384, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, "
-                             "\"resid_pdrop\": 0.0}";
+                             "\"resid_pdrop\": 0.0, \"activation_function\": \"relu\"}";
 enum { BATCH = 4, SEQ = 16, SLOTS = 2, MAX_FDS = 8 };
 
 static uv_loop_t loop;
@@ -163,12 +163,26 @@ static void fill(void *base, size_t n, unsigned seed)
         ((uint8_t *)base)[i] = (uint8_t)((i + seed) * 2654435761u >> 11);
 }
 
-static struct message assignment(bool packs)
+/* What the rows of a job have: nothing else; positions; entries, by which norms are remembered. */
+enum rows { PLAIN, PACKED, REMEMBERED, ROWS };
+
+static struct plan_goal goal_of(enum rows rows)
+{
+    return (struct plan_goal){.purpose = PLAN_TRAIN,
+                              .batch = BATCH,
+                              .seq = SEQ,
+                              .n_parts = 1,
+                              .packs = rows == PACKED,
+                              .sampling.share = rows == REMEMBERED ? 0.5 : 0,
+                              .entries = rows == REMEMBERED ? 99 : 0};
+}
+
+static struct message assignment(enum rows rows)
 {
     struct message m = {.kind = MESSAGE_ASSIGN};
 
     m.assign.config_bytes = (uint32_t)strlen(config);
-    m.assign.goal = (struct plan_goal){.purpose = PLAN_TRAIN, .batch = BATCH, .seq = SEQ, .n_parts = 1, .packs = packs};
+    m.assign.goal = goal_of(rows);
     m.assign.max_parts = 1;
     m.assign.n_slots = SLOTS;
     m.assign.n_threads = 1;
@@ -185,12 +199,14 @@ static struct message weights_of(uint32_t unit)
 }
 
 /* A job whose segments are filled; the worker has its own. */
-static void assign_as(bool packs)
+static void assign_as(enum rows rows)
 {
-    const struct plan_data data = plan_data_of(&(struct plan_goal){.batch = BATCH, .seq = SEQ, .packs = packs}, 0);
+    const struct plan_goal goal = goal_of(rows);
+    model_approximate(&model, 0, goal.sampling.share > 0);
+    plan_remember_norms(&model, &goal);
     const size_t bytes[4] = {model.segment_n * sizeof(float), (1 + SLOTS) * model_slot_bytes(&model, NUMBER_FP32),
-                             data.bytes, strlen(config)};
-    struct message m = assignment(packs);
+                             plan_data_bytes(&goal, &model), strlen(config)};
+    struct message m = assignment(rows);
     struct error err = {""};
     int fds[MAX_FDS];
     unsigned n_fds;
@@ -216,7 +232,7 @@ static void assign_as(bool packs)
 
 static void assign(void)
 {
-    assign_as(false);
+    assign_as(PLAIN);
 }
 
 static void greet(void)
@@ -234,16 +250,47 @@ static void release(void)
     expect_message(daemon_end, MESSAGE_RELEASE);
 }
 
+/* With the block's unit came what is known of the share's tokens, in that buffer alone; its contribution ends with those of
+ * the step. Those of another step stay. */
+static void check_norms(const struct plan_goal *goal)
+{
+    const size_t first = plan_data_norms_at(goal, &model, 0, 0), second = plan_data_norms_at(goal, &model, 1, 0),
+                 bytes = BATCH * SEQ * sizeof(uint16_t), slot = model_slot_bytes(&model, NUMBER_FP32);
+    uint32_t visit = 0;
+    struct message m;
+
+    ck_assert_uint_eq(model.n_norm_maps, 1);
+    ck_assert_mem_eq((char *)theirs[2].base + second, (char *)segments[2].base + second, bytes);
+    ck_assert(memcmp((char *)theirs[2].base + first, (char *)segments[2].base + first, bytes) != 0);
+    while (model.units[model.visits[visit]].n_norm_maps == 0)
+        visit++;
+    fill((char *)segments[2].base + second, bytes, 55);
+    m = weights_of(model.visits[visit]);
+    m.weights.version = 1;
+    say(daemon_end, m, NULL, 0);
+    expect_message(worker_end, MESSAGE_WEIGHTS);
+    ck_assert(memcmp((char *)theirs[2].base + second, (char *)segments[2].base + second, bytes) != 0);
+
+    fill((char *)theirs[1].base + slot, slot, 200);
+    m = (struct message){.kind = MESSAGE_CONTRIBUTION,
+                         .contribution = {.name = {.visit = visit, .slice = 1}, .slot = 1}};
+    say(worker_end, m, NULL, 0);
+    expect_message(daemon_end, MESSAGE_CONTRIBUTION);
+    ck_assert_mem_eq((char *)segments[1].base + slot, (char *)theirs[1].base + slot, BATCH * SEQ * sizeof(float));
+    say(daemon_end, (struct message){.kind = MESSAGE_FREE, .free = {.slot = 1}}, NULL, 0);
+    expect_message(worker_end, MESSAGE_FREE);
+}
+
 TEST(every_message_finds_its_bytes)
 {
     const size_t slot = model_slot_bytes(&model, NUMBER_FP32);
     struct message m;
 
     greet();
-    for (int job = 0; job < 2; job++) { /* the next job has segments of its own, and is packed */
-        const struct plan_data data =
-            plan_data_of(&(struct plan_goal){.batch = BATCH, .seq = SEQ, .packs = job == 1}, 0);
-        assign_as(job == 1);
+    for (enum rows job = PLAIN; job < ROWS; job++) { /* the next job has segments of its own */
+        const struct plan_goal goal = goal_of(job);
+        const struct plan_data data = plan_data_of(&goal, 0);
+        assign_as(job);
         m = (struct message){.kind = MESSAGE_SHARE, .share = {.buffer = 1, .n_valid = 1, .n_tokens = SEQ, .n = 1}};
         say(daemon_end, m, NULL, 0);
         expect_message(worker_end, MESSAGE_SHARE);
@@ -251,8 +298,8 @@ TEST(every_message_finds_its_bytes)
         ck_assert_mem_eq((char *)theirs[2].base + second, (char *)segments[2].base + second, BATCH * SEQ * 4);
         ck_assert_mem_eq((char *)theirs[2].base + data.buffers[1].labels,
                          (char *)segments[2].base + data.buffers[1].labels, BATCH * SEQ * 4);
-        ck_assert(job == 0 || data.buffers[1].positions == second + 2 * BATCH * SEQ * 4);
-        if (job == 1)
+        ck_assert(job != PACKED || data.buffers[1].positions == second + 2 * BATCH * SEQ * 4);
+        if (job == PACKED)
             ck_assert_mem_eq((char *)theirs[2].base + data.buffers[1].positions,
                              (char *)segments[2].base + data.buffers[1].positions, BATCH * SEQ * 4);
         ck_assert(memcmp(theirs[2].base, segments[2].base, BATCH * SEQ * 4) != 0); /* the other buffer was not sent */
@@ -264,6 +311,8 @@ TEST(every_message_finds_its_bytes)
             ck_assert_mem_eq((char *)theirs[0].base + at, (char *)segments[0].base + at, n);
         }
         ck_assert_uint_gt(progress, 0);
+        if (job == REMEMBERED)
+            check_norms(&goal);
 
         for (uint32_t k = 0; k < SLOTS; k++) {
             const struct model_unit *unit = &model.units[model.visits[k]];
@@ -484,7 +533,7 @@ TEST(a_goodbye_waits_for_no_bytes)
     int fds[MAX_FDS];
     unsigned n_fds;
 
-    say_by_hand(&hand, assignment(false));
+    say_by_hand(&hand, assignment(PLAIN));
     ck_assert_int_eq(bulk_send(&hand.bulk, config, strlen(config)), 0);
     ck_assert(hear(&m, connection, fds, &n_fds));
     ck_assert_int_eq(m.kind, MESSAGE_ASSIGN);

@@ -1,6 +1,7 @@
 /* The norms that a step appends to its contributions, in whole steps on a device. */
 #include "proto/model/norms.h"
 #include "proto/plan/memory/data.h"
+#include "proto/step/layers.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
@@ -198,5 +199,83 @@ TEST(the_plan_has_room_for_one_unit_s)
         device_worker_free(&worker);
     }
     ck_assert_uint_eq(bytes[0], bytes[1]);
+    setting_close(&s);
+}
+
+/* ---- what is known ---- */
+
+/* What blocks of a step were given, on a device whose memory is the host's: of each, forward and backward. */
+static struct {
+    const uint16_t *norms; /* the minibatch's */
+    uint32_t n_tokens, n_seen[2];
+} seen;
+
+static void see(const struct layer_pass *pass, int direction)
+{
+    const struct model_unit *unit = pass->unit;
+
+    ck_assert_ptr_nonnull(pass->norms);
+    ck_assert_uint_eq(unit->n_norm_maps, 1);
+    for (uint32_t row = 0; row < pass->n_rows; row++)
+        for (uint32_t t = 0; t < seen.n_tokens; t++, seen.n_seen[direction]++)
+            ck_assert_uint_eq(
+                pass->norms[(pass->norms_row + row) * seen.n_tokens + t],
+                seen.norms[unit->first_norm_map * BATCH * SEQ + (pass->first_row + row) * seen.n_tokens + t]);
+}
+
+static void see_forward(const struct layer_pass *pass)
+{
+    see(pass, 0);
+    layer_program.forward(pass);
+}
+
+static void see_backward(const struct layer_pass *pass)
+{
+    see(pass, 1);
+    layer_program.backward(pass);
+}
+
+/* Each microbatch of a block has the numbers of its own rows, forward and backward, whatever else is chosen: the last parts of
+ * the minibatch, in rows that are shorter than the plan's. */
+TEST_IF(a_block_is_given_what_is_known_of_its_rows, !backend_get()->cuda)
+{
+    static const struct layer_ops spy = {see_forward, see_backward};
+    const struct layer_ops *const table[] = {[MODEL_EMBEDDING] = &layer_embedding,
+                                             [MODEL_BLOCK] = &spy,
+                                             [MODEL_SINGLE] = &layer_program,
+                                             [MODEL_HEAD] = &layer_head};
+    static const uint32_t parts[] = {1, 2, 3};
+    uint16_t norms[BLOCKS * BATCH * SEQ];
+    uint64_t state = 88675123u;
+    struct setting s;
+
+    open_model(&s);
+    for (size_t i = 0; i < COUNT(norms); i++)
+        norms[i] = (uint16_t)setting_below(&state, 1 << 15);
+    s.norms = seen.norms = norms;
+    struct device_worker_options options = remembering(&s, 1, 1);
+    for (int k = 0; k < 20; k++) {
+        struct device_worker worker;
+        struct ledger ledger = {0};
+        struct array_link link;
+        struct error err = {""};
+        struct device_share share = setting_share(&s, 3);
+        seen.n_tokens = share.rows.n_tokens = 1 + setting_below(&state, SEQ);
+        seen.n_seen[0] = seen.n_seen[1] = 0;
+        share.parts = parts;
+        setting_choose(&options.choice, &s.model, &state);
+        array_link_init(&link, &s.model, s.weights);
+        ck_assert_msg(device_worker_init(&worker, &options, &ledger, &err) == 0, "%s", err.text);
+        worker.layers = table;
+        void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
+        link.version = SETTING_STEP;
+        link.n_buffers = options.choice.n_weight_buffers;
+        ck_assert_msg(device_worker_step(&worker, &share, &array_link, &link, &err) == 0, "%s", err.text);
+        for (int direction = 0; direction < 2; direction++)
+            ck_assert_uint_eq(seen.n_seen[direction], BLOCKS * 3 * seen.n_tokens);
+        device_worker_free(&worker);
+        array_link_free(&link);
+        free(stash);
+    }
     setting_close(&s);
 }
