@@ -204,6 +204,27 @@ TEST_EACH(of_a_token_in_two_rows_the_last_counts_whatever_the_order_of_folds, 2)
     store_fixture_close(&f);
 }
 
+/* Rows of two tokens are compact: a part's norms are in the first four places of its six. */
+TEST(shorter_rows_lie_closer)
+{
+    static const uint32_t entries[BATCH * 2] = {10, 11, 0, 1, 5, 6, 17, 18};
+    struct store_fixture f;
+    struct error err = {""};
+
+    open_store(&f, false);
+    ck_assert_int_eq(norms_open_step(&f.store.norms, &f.model, 0, entries, 2, &err), 0);
+    for (uint32_t part = 0; part < PARTS; part++)
+        ck_assert_int_eq(fold(&f, 1, 0, part, NUMBER_FP32, 1), 0);
+    update(&f, 1, 0);
+    for (uint32_t t = 0; t < BATCH * 2; t++)
+        ck_assert(entry_of(&f, 1, entries[t]) == number_from_bf16(number_to_bf16(norm_at(1, 0, t / 4 * 6 + t % 4))));
+    ck_assert_int_eq(norms_open_step(&f.store.norms, &f.model, 1, entries, 2, &err), 0);
+    const uint16_t *const found = gather(&f, 1, 1);
+    for (uint32_t t = 0; t < TOKENS; t++)
+        ck_assert_uint_eq(found[t], t < BATCH * 2 ? number_to_bf16(norm_at(1, 0, t / 4 * 6 + t % 4)) : 0xffff);
+    store_fixture_close(&f);
+}
+
 /* Fenced: a step that does not count has no update. */
 TEST(a_skipped_step_changes_no_entry)
 {

@@ -32,7 +32,8 @@ static struct device_worker_options remembering(struct setting *s, uint32_t part
     return options;
 }
 
-/* One step on rows of n_tokens, the first of each row of the setting. */
+/* One step on rows of n_tokens, the first ones of the setting, after a step on whole rows, whose norms are left on the
+ * device. */
 static void step(struct array_link *link, const struct setting *s, const struct device_worker_options *options,
                  uint32_t n_tokens)
 {
@@ -41,14 +42,18 @@ static void step(struct array_link *link, const struct setting *s, const struct 
     struct error err = {""};
     struct device_share share = setting_share(s, BATCH / options->setting.part_rows);
 
-    share.rows.n_tokens = n_tokens;
-    array_link_init(link, &s->model, s->weights);
     ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
     void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
-    link->version = SETTING_STEP;
-    link->n_buffers = options->choice.n_weight_buffers;
-    link->grad = options->setting.goal.grad;
-    ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
+    for (int last = 0; last < 2; last++) {
+        share.rows.n_tokens = last ? n_tokens : SEQ;
+        array_link_init(link, &s->model, s->weights);
+        link->version = SETTING_STEP;
+        link->n_buffers = options->choice.n_weight_buffers;
+        link->grad = options->setting.goal.grad;
+        ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
+        if (!last)
+            array_link_free(link);
+    }
     device_worker_free(&worker);
     free(stash);
 }
