@@ -230,8 +230,9 @@ static void run_sample(const struct operation_run *r, const struct schedule_step
 {
     const struct program_operation *op = operation_of(r, step);
     const struct sampling_shape shape = run_shape(r, op);
+    const uint16_t *const norms = r->norms ? r->norms + operation_norms_at(r, op) : NULL;
 
-    sampling_keep(r, &shape, r->at[step->inputs[0]], op->inputs[0], op->tensor, r->at[step->outputs[0]],
+    sampling_keep(r, &shape, r->at[step->inputs[0]], norms, op->inputs[0], op->tensor, r->at[step->outputs[0]],
                   r->at[step->scratch]);
 }
 

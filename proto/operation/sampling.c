@@ -132,8 +132,8 @@ uint64_t sampling_recall_bytes(const struct sampling *s, const struct sampling_s
     return bytes;
 }
 
-void sampling_keep(const struct operation_run *r, const struct sampling_shape *of, const void *x, int value, int tensor,
-                   void *kept, void *scratch)
+void sampling_keep(const struct operation_run *r, const struct sampling_shape *of, const void *x, const uint16_t *norms,
+                   int value, int tensor, void *kept, void *scratch)
 {
     const unsigned bits = r->program->values[value].bits;
     const struct kept at = lay_out_kept(&r->sampling, of, r->type, bits);
@@ -146,6 +146,9 @@ void sampling_keep(const struct operation_run *r, const struct sampling_shape *o
     take(&after, n * sizeof *scores);
     void *const rows = bits ? (char *)scratch + after : base + at.x;
     r->ops->row_norms(r->dev, &(struct device_row_norms){n, in, in, x, scores, false});
+    if (norms)
+        r->ops->weigh_scores(r->dev,
+                             &(struct device_weigh_scores){of->n_rows, of->n_tokens, of->n_tokens, norms, scores});
     choose(r, of, scores, tensor, chosen, (float *)(void *)(base + at.weights));
     r->ops->gather_rows(r->dev, &(struct device_gather_rows){n, in, in, of->n_rows * k, x, chosen, NULL, rows});
     if (bits)

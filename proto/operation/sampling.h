@@ -6,7 +6,7 @@
  * of inputs, biases and all else stay exact.
  *
  * Of an input that backward could not make again without it (program_sample), forward chooses the rows, by the norms of the
- * input alone, and keeps these. Where nothing is kept, backward computes the input again and chooses the same. */
+ * input and those of the gradient that an earlier step left (proto/model/norms.h), and keeps these. Where nothing is kept, backward computes the input again and chooses the same. */
 #ifndef PROTO_OPERATION_SAMPLING_H
 #define PROTO_OPERATION_SAMPLING_H
 
@@ -61,9 +61,10 @@ uint64_t sampling_recall_bytes(const struct sampling *s, const struct sampling_s
 
 struct operation_run;
 
-/* Chooses rows of x, which is `value` of the run's program, and writes them to `kept`; tensor: as for sampling_choose. */
-void sampling_keep(const struct operation_run *r, const struct sampling_shape *of, const void *x, int value, int tensor,
-                   void *kept, void *scratch);
+/* Chooses rows of x, which is `value` of the run's program, and writes them to `kept`; tensor: as for sampling_choose. norms:
+ * (n_rows, n_tokens), those of dy as earlier steps left them (struct device_weigh_scores); NULL: none are known. */
+void sampling_keep(const struct operation_run *r, const struct sampling_shape *of, const void *x, const uint16_t *norms,
+                   int value, int tensor, void *kept, void *scratch);
 
 /* The rows of a value that were kept, and those of dy, weighted, in scratch. */
 struct sampling_operands sampling_recall(const struct operation_run *r, const struct sampling_shape *of,
