@@ -181,13 +181,13 @@ static void number_row(const struct spans *s, const struct client_row_fields *ro
     for (uint32_t i = 0; i < s->of.n; i++)
         window[i] = (uint32_t)(first + i);
     for (uint32_t i = 0; i < s->of.n_runs; i++)
-        none[i] = PLAN_NO_ENTRY;
-    client_spans_corrupt(&s->of, source, target, window, none, PLAN_NO_ENTRY, key, draw);
+        none[i] = PLAN_NEW_ENTRY;
+    client_spans_corrupt(&s->of, source, target, window, none, PLAN_NEW_ENTRY, key, draw);
     for (uint32_t i = 1; i + 1 < s->of.source; i++)
-        if (source[i] == PLAN_NO_ENTRY && source[i - 1] != PLAN_NO_ENTRY)
+        if (source[i] == PLAN_NEW_ENTRY && source[i - 1] != PLAN_NEW_ENTRY)
             source[i] = source[i - 1] + 1;
     for (uint32_t i = 0; i + 1 < s->of.target; i++)
-        if (target[i] == PLAN_NO_ENTRY && target[i + 1] != PLAN_NO_ENTRY && target[i + 1] > first)
+        if (target[i] == PLAN_NEW_ENTRY && target[i + 1] != PLAN_NEW_ENTRY && target[i + 1] > first)
             target[i] = target[i + 1] - 1;
     memcpy(source + s->source_seq, target, s->of.target * sizeof *target);
 }

@@ -63,7 +63,7 @@ struct plan_goal client_run_goal(const struct client_run *run)
     struct model model = {0};
 
     goal.packs = client_source_packs(run->source);
-    if (goal.sampling.share == 0 || n >= PLAN_NO_ENTRY)
+    if (goal.sampling.share == 0 || n >= PLAN_NEW_ENTRY)
         return goal;
     goal.entries = (uint32_t)n;
     if (client_options_model(&model, &run->model.config, &run->options, NULL) == 0)
@@ -79,7 +79,7 @@ bool client_run_say_norms(struct error *sentence, const struct client_run *run, 
     const uint64_t n = run->source->ops->n_entries(run->source);
     char memory[PROCESS_BYTES_TEXT], disk[PROCESS_BYTES_TEXT];
     struct plan_goal goal = client_run_goal(run);
-    const bool many = goal.sampling.share > 0 && n >= PLAN_NO_ENTRY;
+    const bool many = goal.sampling.share > 0 && n >= PLAN_NEW_ENTRY;
     struct model model = {0};
 
     goal.entries = many ? 1 : goal.entries;
@@ -90,7 +90,7 @@ bool client_run_say_norms(struct error *sentence, const struct client_run *run, 
                   "norms of gradients are not remembered: the training data have %" PRIu64
                   " tokens, and there is room for "
                   "%" PRIu32,
-                  n, PLAN_NO_ENTRY - 1);
+                  n, PLAN_NEW_ENTRY - 1);
     else if (kept->entries == 0)
         error_set(sentence, 0, "norms of gradients are not remembered: the daemon is on several hosts");
     else

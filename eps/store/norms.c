@@ -3,6 +3,7 @@
 #include "proto/base/number.h"
 #include "proto/model/checkpoint_layout.h"
 #include "proto/model/norms.h"
+#include "proto/operation/call/sample.h"
 #include "proto/plan/memory/data.h"
 
 #include <assert.h>
@@ -10,7 +11,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { LARGEST = 0x7f7f, POSITIVE = 0x7fff }; /* bf16: the largest finite number; all bits but the sign */
+/* bf16: the largest finite number, and the least one above 0, which stands for 0, as that is what is not known; all bits but
+ * the sign. */
+enum { LARGEST = 0x7f7f, SMALLEST = 1, POSITIVE = 0x7fff };
 
 static size_t tokens_of(const struct norms *norms)
 {
@@ -54,7 +57,7 @@ int norms_open_step(struct norms *norms, const struct model *model, uint64_t ste
     s->n_tokens = n_tokens;
     memcpy(s->entries, entries, (size_t)norms->batch * n_tokens * sizeof *entries);
     for (size_t i = 0; i < (size_t)norms->batch * n_tokens; i++)
-        if (s->entries[i] != PLAN_NO_ENTRY && s->entries[i] >= norms->n_entries)
+        if (s->entries[i] < PLAN_NEW_ENTRY && s->entries[i] >= norms->n_entries)
             return error_set(err, -EINVAL,
                              "step %" PRIu64 " has token %" PRIu32 " of the training data, which have %" PRIu32,
                              step + 1, s->entries[i], norms->n_entries);
@@ -82,7 +85,9 @@ void norms_gather(struct norms *norms, const struct model *model, uint32_t unit,
         for (uint32_t row = 0; row < norms->batch; row++) {
             const uint32_t *const entries = entries_of(s, &map, row);
             for (uint32_t t = 0; t < map.n; t++)
-                *to++ = entries[t] == PLAN_NO_ENTRY ? 0 : cache[entries[t]];
+                *to++ = entries[t] < PLAN_NEW_ENTRY    ? cache[entries[t]]
+                        : entries[t] == PLAN_NEW_ENTRY ? 0
+                                                       : SAMPLE_PADDING;
         }
     }
 }
@@ -120,8 +125,8 @@ void norms_update(struct norms *norms, const struct model *model, uint32_t unit,
                                          (size_t)i * norms->part_rows * norms->seq +
                                          (size_t)(row % norms->part_rows) * map.n;
             for (uint32_t t = 0; t < map.n; t++)
-                if (entries[t] != PLAN_NO_ENTRY)
-                    cache[entries[t]] = from[t];
+                if (entries[t] < PLAN_NEW_ENTRY)
+                    cache[entries[t]] = from[t] > 0 ? from[t] : SMALLEST;
         }
     }
 }

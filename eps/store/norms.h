@@ -1,7 +1,8 @@
 /* eps/store/norms.h - what is remembered of each token of the training data: the norms of gradients (proto/model/norms.h).
  *
  * LEDGER_NORMS, one block, plan_norms_bytes: of each map of the model that remembers norms (model.n_norm_maps)
- *   cache     (n_entries) bf16, by the tokens' entries; 0: the token has not been trained on. As moments, part of its unit's
+ *   cache     (n_entries) bf16, by the tokens' entries; 0: the token has not been trained on, whose norm was
+ *             at least the least positive number. As moments, part of its unit's
  *             state: the next version's when the unit is updated, captured and saved with it
  *   pending   (parts, the unit's maps, part_rows, seq) bf16 for each unit: the norms of the open step, as its contributions
  *             have them. A step that does not count leaves them behind; the next one writes over all of them
@@ -24,7 +25,7 @@ int norms_open_step(struct norms *norms, const struct model *model, uint64_t ste
 
 /* The owner's thread: a unit at the version of an open step is about to be computed with. Copies the entries of the step's
  * tokens to out, (the unit's maps, batch, seq), as struct plan_data says: once in a step, so that what is computed again
- * reads the same. Tokens without an entry get 0. A unit that remembers none is left alone. */
+ * reads the same. What has no entry is as struct device_weigh_scores has it: 0, and SAMPLE_PADDING. A unit that remembers none is left alone. */
 void norms_gather(struct norms *norms, const struct model *model, uint32_t unit, uint64_t step, uint16_t *out);
 
 /* The optimizer thread: n norms of a part's contribution to the unit, from the unit's norm `first` on, finite, in fp32 or

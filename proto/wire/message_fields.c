@@ -48,7 +48,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_u32(w, &goal->source);
     wire_f64_from_0(w, &goal->smoothing);
     wire_f64_from_0(w, &goal->drop_layers);
-    wire_u32_in(w, &goal->entries, 0, UINT32_MAX - 1);
+    wire_u32_in(w, &goal->entries, 0, UINT32_MAX - 2);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)

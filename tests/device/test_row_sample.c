@@ -38,7 +38,7 @@ TEST_EACH(a_norm_is_the_formula, 2 * N_CASES)
     call_check(&test);
 }
 
-/* Rows of which some tokens have no norm yet, or are none; of the last one all. */
+/* Rows of which some tokens have no norm yet, or are padding; of the last one all. */
 static void leave_some_out(struct call_test *test)
 {
     const struct device_weigh_scores *op = &test->host.weigh_scores;
@@ -48,7 +48,7 @@ static void leave_some_out(struct call_test *test)
         const size_t row = i / op->stride;
         norms[i] &= 0x7fff;
         if (i % 3 == 0 || (row > 0 && row + 1 == op->n_rows))
-            norms[i] = i % 2 ? 0 : SAMPLE_NO_TOKEN;
+            norms[i] = i % 2 ? 0 : SAMPLE_PADDING;
         if (i % 7 == 1 && norms[i] > 0)
             norms[i] = 1; /* below the floor */
     }

@@ -42,7 +42,7 @@ void KERNEL_NAME(cpu_weigh_scores)(struct device *dev, const struct device_weigh
         float sum = 0, n = 0;
 
         for (size_t i = 0; i < op->n_tokens; i++) {
-            const bool known = norms[i] > 0 && norms[i] < SAMPLE_NO_TOKEN;
+            const bool known = norms[i] > 0 && norms[i] < SAMPLE_PADDING;
             sum += known ? number_from_bf16(norms[i]) : 0;
             n += known ? 1 : 0;
         }

@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) weigh(struct device_weigh_
         float sums[2] = {0, 0}; /* of the known ones; how many */
 
         for (size_t i = threadIdx.x; i < op.n_tokens; i += blockDim.x) {
-            const bool known = norms[i] > 0 && norms[i] < SAMPLE_NO_TOKEN;
+            const bool known = norms[i] > 0 && norms[i] < SAMPLE_PADDING;
             sums[0] += known ? __uint_as_float((uint32_t)norms[i] << 16) : 0;
             sums[1] += known ? 1 : 0;
         }

@@ -29,26 +29,27 @@ struct device_row_norms {
 };
 
 /* scores_i *= the norm that token i's gradient had when the token was last seen: 0 is none yet, which counts as the mean of
- * those known in its row; what has its sign bit set is no token, and its score becomes 0. A known one counts as a
- * SAMPLE_FLOOR of the mean at least, so that a token whose gradient has grown is not drawn too rarely. Where none is known,
- * or the mean is below SAMPLE_NOTHING, tokens' scores stay as they are. */
+ * those known in its row, or as 1 if none is known or the mean is below SAMPLE_NOTHING; then so do all. A known one counts as
+ * a SAMPLE_FLOOR of the mean at least, so that a token whose gradient has grown is not drawn too rarely. Padding, whose
+ * gradient is 0, has its sign bit set, and counts as that floor: so no score is 0, and no estimate biased, whoever errs. */
 struct device_weigh_scores {
     size_t n_rows, n_tokens, stride; /* norms: rows `stride` apart */
     const uint16_t *norms;           /* (n_rows, n_tokens), bf16 */
     float *scores;                   /* (n_rows * n_tokens) */
 };
 
-#define SAMPLE_FLOOR    (1 / 64.0F)
-#define SAMPLE_NOTHING  1e-30F
-#define SAMPLE_NO_TOKEN 0x8000
+#define SAMPLE_FLOOR   (1 / 64.0F)
+#define SAMPLE_NOTHING 1e-30F
+#define SAMPLE_PADDING 0x8000
 
-/* The factor of a token's score, from its norm's pattern and number, and the mean of its row. */
+/* What a row's unknown norms count as, from the mean of the known ones; and the factor of a token's score, from its norm's
+ * pattern and number. */
+#define SAMPLE_BASE(mean) ((mean) < SAMPLE_NOTHING ? 1 : (mean))
 #define SAMPLE_WEIGHT(pattern, norm, mean)                                                                             \
-    ((pattern) >= SAMPLE_NO_TOKEN     ? 0                                                                              \
-     : (mean) < SAMPLE_NOTHING        ? 1                                                                              \
-     : (pattern) == 0                 ? (mean)                                                                         \
-     : (norm) < SAMPLE_FLOOR * (mean) ? SAMPLE_FLOOR * (mean)                                                          \
-                                      : (norm))
+    ((pattern) >= SAMPLE_PADDING                 ? SAMPLE_FLOOR * SAMPLE_BASE(mean)                                    \
+     : (pattern) == 0 || (mean) < SAMPLE_NOTHING ? SAMPLE_BASE(mean)                                                   \
+     : (norm) < SAMPLE_FLOOR * (mean)            ? SAMPLE_FLOOR * (mean)                                               \
+                                                 : (norm))
 
 enum {
     SAMPLE_BLOCK = 2048,    /* tokens that rows are chosen from at once */

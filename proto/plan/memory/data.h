@@ -19,8 +19,9 @@ struct plan_row {
 /* Label of a position that does not count. */
 #define PLAN_NO_LABEL UINT32_MAX
 
-/* The entry of a token that is none of the training data's: padding, or a special token between texts. */
-#define PLAN_NO_ENTRY UINT32_MAX
+/* The entry of padding, and that of a token of which nothing is remembered, as it is none of the training data's. */
+#define PLAN_NO_ENTRY  UINT32_MAX
+#define PLAN_NEW_ENTRY (UINT32_MAX - 1)
 
 /* Layout of a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's logits; then,
  * if the model remembers norms, those of both buffers (plan_data_norms_at).
@@ -34,7 +35,7 @@ struct plan_row {
  * each document's first token, and one more at each next one. A padding token is a document of its own.
  *
  * A token's entry is its index in the training data as a whole, whatever row it is in: less than the goal's entries, or
- * PLAN_NO_ENTRY. The daemon finds what it remembers of the token there, and leaves it in the norms before the unit is
+ * one of those above. The daemon finds what it remembers of the token there, and leaves it in the norms before the unit is
  * pulled: for each map of the model (batch, seq) bf16, of which row r has the d norms from r * d on, as in
  * proto/model/norms.h. */
 struct plan_data {

@@ -90,11 +90,13 @@ TEST_EACH(a_row_is_as_long_as_asked, sizeof lengths / sizeof *lengths)
 static void check_entries(const uint32_t *entries, uint32_t first)
 {
     /* Of the source: ten tokens, the sentinel as the span's first, the end. Of the target: the sentinel as the token before
-     * the span, the span, the end. */
-    static const int places[20] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, -1, 9, 10, 11, -1, -1, -1, -1, -1};
+     * the span, the span, the end, which is no token of the data; padding. */
+    static const int places[20] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, -1, 9, 10, 11, -1, -2, -2, -2, -2};
 
     for (int t = 0; t < 20; t++)
-        ck_assert_uint_eq(entries[t], places[t] < 0 ? PLAN_NO_ENTRY : first + (uint32_t)places[t]);
+        ck_assert_uint_eq(entries[t], places[t] == -2 ? PLAN_NO_ENTRY
+                                      : places[t] < 0 ? PLAN_NEW_ENTRY
+                                                      : first + (uint32_t)places[t]);
 }
 
 /* Both sides of every row of an epoch are its window again; the decoder reads the target one place later. */

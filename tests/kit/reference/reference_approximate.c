@@ -21,9 +21,10 @@ void reference_weigh_scores(const struct device_weigh_scores *op)
             if (norms[i] > 0)
                 sum += norms[i], n++;
         const bool tells = n > 0 && sum / n >= 1e-30;
+        const double base = tells ? sum / n : 1;
         for (size_t i = 0; i < op->n_tokens; i++) {
-            const double norm = norms[i] > 0 ? fmax(norms[i], sum / n / 64) : sum / n;
-            ((double *)(void *)op->scores)[row * op->n_tokens + i] *= signbit(norms[i]) ? 0 : tells ? norm : 1;
+            const double norm = norms[i] > 0 && tells ? fmax(norms[i], base / 64) : base;
+            ((double *)(void *)op->scores)[row * op->n_tokens + i] *= signbit(norms[i]) ? base / 64 : norm;
         }
     }
 }

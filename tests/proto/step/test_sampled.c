@@ -1,5 +1,6 @@
 /* Gradients of matrices from a sample of the tokens, in whole steps: which tensors they touch, their mean, and that
  * nothing but the seed changes the sample. */
+#include "proto/plan/memory/data.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
@@ -149,6 +150,74 @@ TEST_EACH(the_mean_of_estimates_is_the_gradient, 2 * MODELS)
     free(want);
     free(mean);
     free(squares);
+    setting_close(&s);
+}
+
+/* Of one step in one part: the norms that it leaves behind its contributions, as the daemon remembers them, whose zeros are
+ * the smallest number. Owned. */
+static uint16_t *norms_after(const struct setting *s, const struct device_worker_options *options)
+{
+    const size_t n = (size_t)s->model.n_norm_maps * BATCH * POSITIONS;
+    struct array_link link;
+    uint16_t *norms = calloc(n, sizeof *norms);
+
+    ck_assert(norms && n > 0);
+    setting_step_whole(&link, s, options);
+    for (size_t i = 0; i < n; i++)
+        norms[i] = link.norms[0][i] > 0 ? number_to_bf16(link.norms[0][i]) : 1;
+    array_link_free(&link);
+    return norms;
+}
+
+/* The mean squared distance of estimates from the gradient, of the second maps of MLPs behind a relu. */
+static double distance_of_sampled(const struct setting *s, struct device_worker_options options, const double *want)
+{
+    enum { SEEDS = 40 };
+    double loss, distance, size, all = 0;
+
+    for (options.seed = 500; options.seed < 500 + SEEDS; options.seed++) {
+        double *const got = gradient_of(s, &options, &loss);
+        for (uint32_t t = 0; t < s->model.n_tensors; t++) {
+            const char *const name = s->model.tensors[t].name;
+            const bool is_second = strstr(name, "mlp.c_proj.weight") ||
+                                   (strstr(name, "output.dense.weight") && !strstr(name, "attention"));
+            compare(s, t, got, want, &distance, &size);
+            all += is_second ? distance / SEEDS : 0;
+        }
+        free(got);
+    }
+    return all;
+}
+
+/* Estimates are nearer once the norms of gradients are known: those of one token a row, as in a classifier's last block, are
+ * then found; and whatever is kept, the same rows are chosen by them. */
+TEST_EACH(known_norms_bring_estimates_nearer, 2)
+{
+    struct setting s;
+    struct array_link link;
+    uint64_t state = 362436069u;
+    double loss;
+
+    open_model(&s, RELU | (_i ? MAPS : 0));
+    struct device_worker_options exact = setting_options(&s, BATCH, 0), options = sampled(&s, &some, 0);
+    double *const want = gradient_of(&s, &exact, &loss);
+    options.setting.goal.entries = BATCH * POSITIONS;
+    options.setting.goal.n_parts = 1;
+    model_approximate(&s.model, 0, true);
+    plan_remember_norms(&s.model, &options.setting.goal);
+    const double unknown = distance_of_sampled(&s, options, want);
+    uint16_t *const norms = norms_after(&s, &options);
+    s.norms = norms;
+    const double known = distance_of_sampled(&s, options, want);
+    ck_assert_msg(known < (_i ? 0.1 : 0.7) * unknown, "%g, and %g without", known, unknown);
+    setting_step_whole(&link, &s, &options);
+    for (int k = 0; k < (SANITIZED || backend_get()->simulated ? 4 : 30); k++) {
+        setting_choose(&options.choice, &s.model, &state);
+        setting_check_bits(&link, &s, &options);
+    }
+    array_link_free(&link);
+    free(norms);
+    free(want);
     setting_close(&s);
 }
 

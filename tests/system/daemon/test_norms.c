@@ -4,6 +4,7 @@
  * The client is the kit's driver, which sees what workers see: the segment with minibatches. */
 #include "proto/model/checkpoint.h"
 #include "proto/model/safetensors.h"
+#include "proto/operation/call/sample.h"
 #include "proto/plan/memory/data.h"
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
@@ -98,8 +99,8 @@ TEST_EACH(a_step_finds_what_the_checkpoint_before_it_has, 2)
         for (uint32_t map = 0; map < MAPS; map++)
             for (uint32_t t = 0; t < TOKENS; t++) {
                 const uint32_t e = entry(step, t);
-                const float found = number_from_bf16(found_in(&driver, step, map)[t]);
-                ck_assert(found == (e == PLAN_NO_ENTRY ? 0 : before[map][e]));
+                const uint16_t found = found_in(&driver, step, map)[t];
+                ck_assert_uint_eq(found, e == PLAN_NO_ENTRY ? SAMPLE_PADDING : number_to_bf16(before[map][e]));
                 if (e == PLAN_NO_ENTRY)
                     continue;
                 used[e] = true;
