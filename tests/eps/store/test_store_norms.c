@@ -147,6 +147,21 @@ TEST(an_entry_becomes_the_norm_in_bf16_and_no_other_changes)
     store_fixture_close(&f);
 }
 
+/* A token whose gradient is 0 has been trained on: its entry is the least number, which is not 0. */
+TEST(a_norm_of_0_is_known)
+{
+    struct store_fixture f;
+
+    open_store(&f, false);
+    begin(&f, 0, some);
+    for (uint32_t part = 0; part < PARTS; part++)
+        ck_assert_int_eq(fold(&f, 0, 0, part, NUMBER_FP32, 0), 0);
+    update(&f, 0, 0);
+    for (uint32_t t = 0; t < TOKENS; t++)
+        ck_assert(some[t] >= PLAN_NEW_ENTRY || entry_of(&f, 0, some[t]) == number_from_bf16(1));
+    store_fixture_close(&f);
+}
+
 /* A step finds what steps before it wrote, never what it writes itself, though it is asked again after its update. */
 TEST(a_step_reads_what_earlier_steps_wrote)
 {

@@ -89,7 +89,8 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 4)
         outputs_check_same_latest("roomy", (const char *[]){"least", "on", "back", "two"}[i]);
 }
 
-/* What forward samples, and codes, is what backward chooses again where nothing is kept, and what two workers choose. */
+/* What forward samples, and codes, is what backward chooses again where nothing is kept, and what two workers choose; in the
+ * second epoch, which the third step begins, by the norms that the first one left. */
 TEST_EACH(no_budget_changes_what_forward_samples, 2)
 {
     static const char run[] = "--model t5.json --seq 64 --source-seq 24 --batch 12 --microbatch 3 --parts 2 "
@@ -99,7 +100,7 @@ TEST_EACH(no_budget_changes_what_forward_samples, 2)
 
     processes_put_text("t5.json", t5);
     const unsigned long long least = least_of(print("%s%s", run, form));
-    expect("for i in $(seq 60); do printf '{\"source\": \"%s and one\", \"target\": \"is %s\"}\\n' $i $((i + 1)); done "
+    expect("for i in $(seq 24); do printf '{\"source\": \"%s and one\", \"target\": \"is %s\"}\\n' $i $((i + 1)); done "
            ">sums.jsonl",
            0);
     expect(print("eps train %s%s %s --out roomy --device-mem 1GiB", run, form, data), 0,
