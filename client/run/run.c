@@ -88,15 +88,13 @@ bool client_run_say_norms(struct error *sentence, const struct client_run *run, 
     if (many)
         error_set(sentence, 0,
                   "norms of gradients are not remembered: the training data have %" PRIu64
-                  " tokens, and there is room for "
-                  "%" PRIu32,
+                  " tokens, more than %" PRIu32,
                   n, PLAN_NEW_ENTRY - 1);
     else if (kept->entries == 0)
         error_set(sentence, 0, "norms of gradients are not remembered: the daemon is on several hosts");
     else
         error_set(sentence, 0,
-                  "norms of gradients are remembered for %" PRIu32
-                  " matri%s: %s of host memory, and %s of each checkpoint",
+                  "norms of gradients are remembered for %u matri%s: %s of host memory, and %s of each checkpoint",
                   model.n_norm_maps, model.n_norm_maps == 1 ? "x" : "ces",
                   process_format_bytes(memory, plan_norms_bytes(&goal, &model)),
                   process_format_bytes(disk, (uint64_t)model.n_norm_maps * goal.entries * sizeof(uint16_t)));

@@ -248,7 +248,7 @@ static struct visit compute_visit(const struct costs *c, uint32_t visit, bool ba
         .compute =
             (s->goal.purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
         .optimizer = backward ? optimizer_of(c, unit) : 0,
-        .up_bytes = backward ? parts * unit->n_trained * number_bytes(c->host->goal.grad) : 0,
+        .up_bytes = backward ? parts * (unit->n_trained + unit->n_norms) * number_bytes(c->host->goal.grad) : 0,
         .stash_bytes = plan_moved_bytes(c->plan, c->model, visit, backward),
     };
 
@@ -301,6 +301,12 @@ static double decode(struct costs *c, uint32_t visit, bool backward)
     return plan_work_decode(&c->work, visit) * c->slow;
 }
 
+/* What is known of the share's tokens comes for each visit (proto/model/norms.h). */
+static uint64_t norms_bytes(const struct costs *c, const struct model_unit *unit)
+{
+    return c->plan->setting.share_rows / c->plan->setting.part_rows * unit->n_norms * sizeof(uint16_t);
+}
+
 static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
 {
     const uint32_t unit = c->model->visits[visit];
@@ -309,7 +315,7 @@ static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t 
 
     v.compute += (pulled ? pad(c, unit) : 0) + decode(c, visit, backward);
     v.down_bytes = (pulled ? model_unit_bytes(&c->model->units[unit], c->plan->setting.goal.precision) : 0) +
-                   gathered_bytes(c, visit, backward);
+                   gathered_bytes(c, visit, backward) + norms_bytes(c, &c->model->units[unit]);
     v.pull = (double)v.down_bytes / (c->profile->link_bytes_per_s / c->slow);
     return v;
 }

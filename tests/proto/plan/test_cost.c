@@ -2,6 +2,7 @@
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
+#include "proto/model/norms.h"
 #include "proto/plan/time/cost.h"
 
 #include <string.h>
@@ -93,6 +94,21 @@ TEST(a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole)
     const double twice = cost().compute_ms;
     choice.whole_head = true;
     ck_assert_double_eq_tol(twice - cost().compute_ms, TOKENS * 2.0 * 64 * 256 / 1e9 * 1e3, 1e-9);
+}
+
+/* What is known of each token comes in bf16 with each visit of the two blocks; its norms go up in the gradient's type. */
+TEST(remembered_norms_come_twice_and_go_once)
+{
+    struct model_config relu = config;
+
+    model_free(&model);
+    relu.activation = MODEL_RELU;
+    ck_assert_int_eq(model_init(&model, &relu, NULL), 0);
+    model_approximate(&model, 0, true);
+    const struct plan_cost without = cost();
+    model_remember_norms(&model, TOKENS, 1000);
+    ck_assert_uint_eq(cost().down_bytes - without.down_bytes, 2 * 2 * TOKENS * 2);
+    ck_assert_uint_eq(cost().up_bytes - without.up_bytes, 2 * TOKENS * 4);
 }
 
 /* Up: block, block, norm, head; down again, where the head is still there: norm, block, block. Of the tables, a row of
