@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A walk over a slice, run by run: a run lies in one trained piece, so it decays or does not. All passes over a slice
+/* A walk over a slice, run by run: a run lies in one trained piece, so it decays or does not, and has one count of
+ * updates. All passes over a slice
  * use it, the first touch too, so that the same thread works on the same pages each time. */
 struct walk {
     const struct model *model;
@@ -28,6 +29,7 @@ struct walk {
 struct run {
     uint64_t at; /* elements from the unit's start */
     uint64_t n;
+    uint32_t piece; /* index in the model */
     bool decays;
 };
 
@@ -44,11 +46,12 @@ static bool next_run(struct walk *walk, struct run *run)
 {
     for (; walk->next < walk->end; walk->piece++) {
         assert(walk->piece < walk->unit->n_pieces);
-        const struct model_piece *p = &walk->model->pieces[walk->unit->first_piece + walk->piece];
+        const uint32_t piece = walk->unit->first_piece + walk->piece;
+        const struct model_piece *p = &walk->model->pieces[piece];
         const uint64_t piece_end = p->offset + p->n, end = piece_end < walk->end ? piece_end : walk->end;
         if (walk->model->tensors[p->tensor].frozen || walk->next >= piece_end)
             continue;
-        *run = (struct run){walk->next, end - walk->next, walk->model->tensors[p->tensor].decays};
+        *run = (struct run){walk->next, end - walk->next, piece, walk->model->tensors[p->tensor].decays};
         walk->next = end;
         return true;
     }
@@ -235,6 +238,7 @@ static int take_tables(struct store *store, struct error *err)
     store->n_accumulators = store->options.n_accumulators;
     store->sums = take_table(store, model->n_units, sizeof *store->sums);
     store->updates = take_table(store, model->n_units, sizeof *store->updates);
+    store->late = take_table(store, model->n_pieces, sizeof *store->late);
     store->accumulator_unit = take_table(store, store->n_accumulators, sizeof *store->accumulator_unit);
     if (store->options.replay)
         store->current = take_table(store, model->n_units, sizeof *store->current);
@@ -246,8 +250,8 @@ static int take_tables(struct store *store, struct error *err)
     }
     if (narrow)
         store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
-    if (!store->sums || !store->updates || !store->accumulator_unit || !store->files || !store->files->moments_runs ||
-        (narrow && !store->run) || (store->options.replay && !store->current))
+    if (!store->sums || !store->updates || !store->late || !store->accumulator_unit || !store->files ||
+        !store->files->moments_runs || (narrow && !store->run) || (store->options.replay && !store->current))
         return error_set(err, -ENOMEM, "no memory for the tables of %u units", model->n_units);
     return 0;
 }
@@ -402,6 +406,7 @@ void store_free(struct store *store)
     free(store->current);
     free(store->sums);
     free(store->updates);
+    free(store->late);
     free(store->run);
     if (store->files)
         store_files_free(store->files);
@@ -468,7 +473,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         else if (how == STORE_FOLD_MOMENTS)
             optimizer_fold(&p, &g, hp, contribution->first);
         else
-            finite &= optimizer_step(&p, &g, hp, store->updates[unit] + 1, run.decays);
+            finite &= optimizer_step(&p, &g, hp, store_updates(store, unit, run.piece) + 1, run.decays);
         assert(how != STORE_FOLD_DIRECT || contribution->first);
     }
     return finite ? 0 : -ERANGE;
@@ -484,13 +489,13 @@ static struct gradient gradient_of(const struct store *store, uint32_t unit, con
 /* Updates a unit run by run, after folding its sum if there is one. False if a weight is not finite afterwards. */
 static bool update_runs(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp)
 {
-    const uint64_t t = store->updates[unit] + 1;
     bool finite = true;
     struct run run;
 
     for (uint32_t slice = 0; slice < model_gradient_slices(&store->model->units[unit]); slice++)
         for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
             const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
+            const uint64_t t = store_updates(store, unit, run.piece) + 1;
             if (is_summed(how)) {
                 const struct gradient g = gradient_of(store, unit, &run, how, hp);
                 finite &= optimizer_step(&p, &g, hp, t, run.decays);
@@ -502,20 +507,21 @@ static bool update_runs(struct store *store, uint32_t unit, enum store_fold how,
 }
 
 /* The runs of one piece, cut at slices as in a walk. */
-static bool next_run_of_piece(const struct model *model, const struct model_piece *piece, struct run *run)
+static bool next_run_of_piece(const struct model *model, uint32_t index, struct run *run)
 {
+    const struct model_piece *piece = &model->pieces[index];
     const uint64_t end = piece->offset + piece->n, at = run->n ? run->at + run->n : piece->offset;
     const uint64_t slice_end = (at / MODEL_SLICE + 1) * MODEL_SLICE;
 
-    *run = (struct run){at, (slice_end < end ? slice_end : end) - at, model->tensors[piece->tensor].decays};
+    *run = (struct run){at, (slice_end < end ? slice_end : end) - at, index, model->tensors[piece->tensor].decays};
     return at < end;
 }
 
 /* Three passes: moments, RMS of the update, update. An update that is not clipped takes one. */
-static bool update_clipped(struct store *store, uint32_t unit, const struct model_piece *piece, enum store_fold how,
+static bool update_clipped(struct store *store, uint32_t unit, uint32_t piece, enum store_fold how,
                            const struct hyper *hp)
 {
-    const uint64_t t = store->updates[unit] + 1;
+    const uint64_t t = store_updates(store, unit, piece) + 1;
     double squares = 0;
     bool finite = true;
 
@@ -527,7 +533,7 @@ static bool update_clipped(struct store *store, uint32_t unit, const struct mode
         }
         squares += optimizer_update_squares(&p, hp, t);
     }
-    const double excess = sqrt(squares / (double)piece->n) / store->options.clip_update;
+    const double excess = sqrt(squares / (double)store->model->pieces[piece].n) / store->options.clip_update;
     for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
         const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
         finite &= optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
@@ -544,8 +550,8 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
     if (store->options.clip_update > 0) {
         assert(how != STORE_FOLD_DIRECT);
         for (uint32_t i = 0; i < u->n_pieces; i++) {
-            const struct model_piece *piece = &store->model->pieces[u->first_piece + i];
-            if (!store->model->tensors[piece->tensor].frozen)
+            const uint32_t piece = u->first_piece + i;
+            if (!store->model->tensors[store->model->pieces[piece].tensor].frozen)
                 finite &= update_clipped(store, unit, piece, how, hp);
         }
     } else if (how != STORE_FOLD_DIRECT) {

@@ -14,7 +14,7 @@
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_NORMS          training, if the model remembers norms of gradients: eps/store/norms.h
- *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 4 per accumulator;
+ *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per accumulator;
  *                         in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32 without a base
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more, replay 4 or 2 more. An evaluation takes 4 or 2, and
  * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest. With a base, frozen tensors have its
@@ -92,7 +92,8 @@ struct store {
     uint32_t n_accumulators;
     struct norms norms;
     float *run;                /* training, not all fp32: room for a run of a file (eps/store/store_files.h) */
-    uint64_t *updates;         /* (n_units) Adam's t of each unit; for other hosts' units as loaded */
+    uint64_t *updates;         /* (n_units) updates of each unit; for other hosts' units as loaded */
+    uint64_t *late;            /* (n_pieces) of these, how many came before the piece was trained */
     struct store_files *files; /* training: used by one save after the other; owned */
     unsigned denied;           /* MEMORY_...: what the system refused (eps/store/memory.h) */
     struct ledger *ledger;     /* borrowed */
@@ -131,6 +132,12 @@ int store_load_moments(struct store *store, const struct file *from, struct rese
 /* The buffer that has a unit's weights, 0 or 1; `before`: the weights before its last update (with replay, if it has
  * been updated). Only the owner's thread may call this while updates are under way. */
 uint32_t store_buffer(const struct store *store, uint32_t unit, bool before);
+
+/* Adam's t of a trained piece of the unit: its updates so far. piece: index in the model. */
+static inline uint64_t store_updates(const struct store *store, uint32_t unit, uint32_t piece)
+{
+    return store->updates[unit] - store->late[piece];
+}
 
 /* True if the unit's low halves, moments and sums are here. */
 static inline bool store_owns(const struct store *store, uint32_t unit)

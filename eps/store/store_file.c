@@ -329,31 +329,31 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     return read_tensor(loading, entry, index, second ? SECOND_MOMENT : FIRST_MOMENT, err);
 }
 
-/* The file has counts by tensor, since units are not in it; the store keeps them by unit. A frozen tensor has none. */
+/* The file has counts by tensor, since units are not in it; the store keeps the largest of each unit, and what each piece
+ * lacks. A frozen tensor has none. */
 static int load_unit_updates(struct store *store, const struct safetensors_entry *entry, uint32_t unit,
                              struct error *err)
 {
     const struct model *model = store->model;
-    const struct model_piece *piece = &model->pieces[model->units[unit].first_piece];
-    const struct model_piece *const end = piece + model->units[unit].n_pieces;
-    bool any = false;
+    const uint32_t first = model->units[unit].first_piece, end = first + model->units[unit].n_pieces;
+    uint64_t most = 0;
 
-    for (; piece < end; piece++) {
-        const struct model_tensor *tensor = &model->tensors[piece->tensor];
+    for (uint32_t p = first; p < end; p++) {
+        const struct model_tensor *tensor = &model->tensors[model->pieces[p].tensor];
         int64_t updates;
         if (tensor->frozen)
             continue;
-        const int rc = safetensors_read_counts(&updates, entry, piece->tensor, 1, err);
+        const int rc = safetensors_read_counts(&updates, entry, model->pieces[p].tensor, 1, err);
         if (rc != 0)
             return rc;
         if (updates < 0 || updates > MOST_UPDATES)
             return error_set(err, -EINVAL, "updates: %" PRId64 " for %s is no count", updates, tensor->name);
-        if (any && (uint64_t)updates != store->updates[unit])
-            return error_set(err, -EINVAL, "updates: %" PRId64 " for %s, where its neighbours had %" PRIu64, updates,
-                             tensor->name, store->updates[unit]);
-        store->updates[unit] = (uint64_t)updates;
-        any = true;
+        store->late[p] = (uint64_t)updates;
+        most = most < store->late[p] ? store->late[p] : most;
     }
+    store->updates[unit] = most;
+    for (uint32_t p = first; p < end; p++)
+        store->late[p] = most - store->late[p];
     return 0;
 }
 

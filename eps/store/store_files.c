@@ -217,15 +217,14 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
 
 static void take_updates(struct store_files *files, const struct model *model, uint32_t unit)
 {
-    const uint64_t updates = files->store->updates[unit];
-
     for (uint32_t i = 0; i < model->units[unit].n_pieces; i++) {
-        const uint32_t tensor = model->pieces[model->units[unit].first_piece + i].tensor;
+        const uint32_t piece = model->units[unit].first_piece + i, tensor = model->pieces[piece].tensor;
         uint64_t *taken = &files->updates[tensor];
         if (model->tensors[tensor].frozen) {
             *taken = 0;
             continue;
         }
+        const uint64_t updates = store_updates(files->store, unit, piece);
         assert(*taken == UINT64_MAX || *taken == updates); /* units of one tensor are captured at one version */
         *taken = updates;
     }

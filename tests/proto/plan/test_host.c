@@ -232,7 +232,7 @@ static uint64_t files_bytes(uint64_t n_tensors, uint64_t n_runs)
 }
 
 /* Of a model of 4096 blocks the tables of units are large enough to be counted: of each a pointer, a count, a square
- * and a count of folds, and a byte for each of 16 saves; of each visit a count of slices. */
+ * and a count of folds, and a byte for each of 16 saves; of each visit a count of slices; of each piece a count. */
 TEST(tables_count_from_4_kib_on)
 {
     struct model_config deep = gpt2;
@@ -255,6 +255,7 @@ TEST(tables_count_from_4_kib_on)
     ck_assert_int_eq(model_init(&many, &deep, NULL), 0);
     plan_host(&host, &many, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_OTHER], (uint64_t)many.n_units * (16 + 12 + 16) + many.n_visits * 4 +
+                                                    many.n_pieces * 8 +
                                                     files_bytes(2 + 12 * 4096 + 2, n_runs + 4084 * (12 + 6)) +
                                                     24 * (2 + 4)); /* headers of 9.4 and 18.8 MiB */
     const uint64_t before = host.bytes[LEDGER_OTHER];
