@@ -79,6 +79,7 @@ struct eps_train_options {
     double drop_layers;             /* unset: 0 */
     double label_smoothing;         /* not of numbers or preferences; held-out losses are without it */
     const char *freeze;             /* globs on tensor names, "wte.weight,h.*.attn.*" */
+    uint64_t freeze_until;          /* with freeze: steps after which these tensors are trained, too; unset: never */
     enum eps_base base;             /* form of frozen weights; full: that of precision */
     const char *lora;               /* "rank=16,alpha=32,targets=q_proj,v_proj": train adapters of the model alone */
     const char *base_model;         /* of an adapter: the directory of its base; unset: the one that it names */

@@ -48,7 +48,8 @@ struct eps_choice {
  * no daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If host_mem is
  * unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits the daemon
  * alone, as in training. Of a task: seq unset is the model's positions, as the longest row is unknown; classes are called
- * LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json has more. */
+ * LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json has more. With
+ * freeze_until it is the plan of the steps before, and fits, minimum and checkpoint_bytes are of both. */
 struct eps_plan_term {
     const char *category; /* as eps_memory_row's */
     uint64_t bytes;
@@ -67,6 +68,9 @@ struct eps_plan {
         uint64_t n_parameters;
         uint64_t host_bytes, device_bytes; /* extra bytes of the same choice if all are trained */
     } frozen;
+    struct {
+        uint64_t host_bytes, device_bytes; /* of the plan after options.freeze_until, if that is set */
+    } thawed;
     uint32_t adapter_rank; /* of adapters, if these are trained; 0: they are not */
     uint32_t n_layers, width;
     uint32_t n_workers;                /* workers that get a share */

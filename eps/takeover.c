@@ -100,6 +100,7 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
     }
     m.description.job = job->id;
     m.description.step = job->step;
+    m.description.thawed = job->request.job.thaw == MODEL_THAWED;
     m.description.config_bytes = (uint32_t)job->config_bytes;
     m.description.output = job->output >= 0;
     m.description.files = job->request.job.files;

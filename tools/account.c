@@ -92,7 +92,11 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     if (o->lora)
         fprintf(out, "adapters     %s%s%s\n", o->lora, o->base > EPS_BASE_FULL ? ", the base" : "", text_base(o->base));
     if (o->freeze)
-        fprintf(out, "frozen       %s%s\n", o->freeze, text_base(o->base));
+        fprintf(out, "frozen       %s%s", o->freeze, text_base(o->base));
+    if (o->freeze && o->freeze_until)
+        fprintf(out, ", until step %" PRIu64 " is done", o->freeze_until);
+    if (o->freeze)
+        fputc('\n', out);
     if (o->drop_layers > 0)
         fprintf(out, "dropped      blocks, each with probability %g in each step\n", o->drop_layers);
     fprintf(out, "data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",

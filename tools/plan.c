@@ -178,6 +178,11 @@ static void print_plan(const struct eps_plan *plan)
         printf("\nfrozen      saves %s of host memory", eps_format_bytes(text, plan->frozen.host_bytes));
         printf(" and %s of each worker's, with this choice\n", eps_format_bytes(text, plan->frozen.device_bytes));
     }
+    if (plan->options.freeze_until) {
+        printf("\nthawed      after step %" PRIu64 ": host %s", plan->options.freeze_until,
+               eps_format_bytes(text, plan->thawed.host_bytes));
+        printf(", each worker %s\n", eps_format_bytes(text, plan->thawed.device_bytes));
+    }
     printf("\ndisk        %s a checkpoint", eps_format_bytes(text, plan->checkpoint_bytes));
     printf("; at most %" PRIu64 " at once: %s\n", plan->n_checkpoints,
            eps_format_bytes(text, plan->n_checkpoints * plan->checkpoint_bytes));
@@ -274,6 +279,10 @@ static void print_json(const struct eps_plan *plan)
                             json_pack("{s:I, s:I, s:I}", "parameters", (json_int_t)plan->frozen.n_parameters, "host",
                                       (json_int_t)plan->frozen.host_bytes, "device",
                                       (json_int_t)plan->frozen.device_bytes));
+    if (plan->options.freeze_until)
+        json_object_set_new(all, "thawed",
+                            json_pack("{s:I, s:I}", "host", (json_int_t)plan->thawed.host_bytes, "device",
+                                      (json_int_t)plan->thawed.device_bytes));
     json_dumpf(all, stdout, 0);
     putchar('\n');
     json_decref(all);
@@ -433,8 +442,8 @@ int command_plan(int argc, char **argv)
          "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\", \"parameters\",\n"
          "\"disk\": {\"checkpoint\": bytes of one, \"checkpoints\": at most at once}};\n"
          "with --freeze also \"frozen\": {\"parameters\", \"host\", \"device\"}: the bytes that it saves; with "
-         "adapters "
-         "\"trained\", the parameters of these"},
+         "--freeze-until \"thawed\": {\"host\", \"device\"}: the bytes after it; with adapters \"trained\", the "
+         "parameters of these"},
     };
 
     train_options_init(&options, TRAIN_OPTIONS_OF_PLAN);

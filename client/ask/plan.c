@@ -1,4 +1,5 @@
-/* eps_plan: the daemon's and the worker's own arithmetic, without either process. */
+/* eps_plan, of one form: the daemon's and the worker's own arithmetic, without either process. */
+#include "client/ask/plan_form.h"
 #include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "client/member.h"
@@ -173,7 +174,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
     q->backend = cuda ? &plan_cuda : &plan_cpu;
     const struct client_devices devices = {.cpu = !cuda, .cuda = cuda, .budget = default_budget(q, n_workers)};
     options.steps = 1, options.epochs = NAN, options.eval_data = NULL, options.connect = NULL;
-    options.warmup = 0, options.eval_every = 0;
+    options.warmup = 0, options.eval_every = 0, options.freeze_until = 0;
     rc = client_options_resolve(&q->options, &options, &facts, err);
     q->options.n_labels = q->config.n_labels;
     client_options_complete(&q->options, &devices);
@@ -388,7 +389,7 @@ static void fill_why(struct eps_plan *out, struct question *q, const struct plan
     client_name_members(out->why);
 }
 
-int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error)
+int client_plan_form(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error)
 {
     struct error err = {""};
     struct question q;
@@ -472,7 +473,7 @@ static int check(struct question *q, struct error *err)
     return plan_check(&q->model, &setting, err);
 }
 
-int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error)
+int client_plan_form_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error)
 {
     struct error err = {""};
     struct question q;
@@ -578,7 +579,7 @@ int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, 
     return client_report(error, &err, rc);
 }
 
-int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error)
+int client_plan_form_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error)
 {
     struct error err = {""};
     struct question q;

@@ -2,6 +2,7 @@
 #include "client/options/options.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -56,6 +57,39 @@ int client_options_model(struct model *out, const struct model_config *config, c
         rc = -EDOM;
     }
     return rc;
+}
+
+int client_options_check_thaw(const struct eps_train_options *o, struct error *err)
+{
+    if (o->freeze_until == 0)
+        return 0;
+    if (!o->freeze || !*o->freeze)
+        return error_set(err, -EDOM,
+                         "--freeze-until %" PRIu64
+                         " is for frozen tensors, and none are named: name them with --freeze",
+                         o->freeze_until);
+    if (o->steps == 0 || o->freeze_until < o->steps)
+        return 0;
+    return error_set(err, -EDOM,
+                     "--freeze-until %" PRIu64 " is not below the run's %" PRIu64
+                     " steps: choose a lower one, or leave "
+                     "it out to freeze them to the end",
+                     o->freeze_until, o->steps);
+}
+
+bool client_options_thawed(const struct eps_train_options *o, uint64_t step)
+{
+    return o->freeze_until > 0 && step >= o->freeze_until;
+}
+
+struct eps_train_options client_options_thaw(const struct eps_train_options *options, bool adapts)
+{
+    struct eps_train_options o = *options;
+
+    o.freeze = NULL;
+    o.freeze_until = 0;
+    o.base = adapts ? o.base : EPS_BASE_FULL; /* as model_thawed_base */
+    return o;
 }
 
 double client_options_drop(const struct eps_train_options *o)

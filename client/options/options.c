@@ -381,7 +381,7 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     if (o->eval_every > o->steps)
         return error_set(err, -EDOM, "--eval-every %" PRIu64 " is more than the run's %" PRIu64 " steps", o->eval_every,
                          o->steps);
-    return 0;
+    return client_options_check_thaw(o, err);
 }
 
 static int resolve_preference(struct eps_train_options *o, bool pairs, struct error *err)

@@ -113,6 +113,16 @@ bool client_options_say_summed(struct error *sentence, const struct eps_train_op
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *options,
                          struct error *err);
 
+/* Refuses --freeze-until without --freeze, or at the end of the run or later (steps 0: unknown): -EDOM. */
+int client_options_check_thaw(const struct eps_train_options *options, struct error *err);
+
+/* True if the tensors that --freeze names are trained after `step` updates: --freeze-until. */
+bool client_options_thawed(const struct eps_train_options *options, uint64_t step);
+
+/* The same options for a run, or a plan, in which those tensors are trained. adapts: the model has adapters, so its base
+ * stays frozen. */
+struct eps_train_options client_options_thaw(const struct eps_train_options *options, bool adapts);
+
 /* What --approximate allows; NULL: nothing; "any", until eps_plan_forms has chosen: nothing. -EDOM with a sentence. */
 struct client_approximation {
     struct sampling sampling;

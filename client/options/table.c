@@ -156,7 +156,8 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_TEXT,
      .offset = AT(change),
      .train = "with --resume: these options take their new values, as in --change lr,batch --lr 1e-4 --batch 32. NAME "
-              "is batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm, clip-update or drop-layers. The "
+              "is batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm, clip-update, drop-layers or "
+              "freeze-until. The "
               "optimizer's moments are kept, the data continue with the next sequence, and checkpoints record the "
               "change"},
     {.name = "--grow",
@@ -346,6 +347,18 @@ static const struct eps_option rows[] = {
      .train = "do not train tensors whose names match, as in --freeze 'wte.*' 'h.[0-5].*': globs on names in the "
               "model's files, without the family's prefix. They take no gradient and no optimizer memory",
      .plan = "tensors that are not trained, as in eps train; the plan says what they save"},
+    {.name = "--freeze-until",
+     .value = "N",
+     .kind = EPS_OPTION_LONG,
+     .offset = AT(freeze_until),
+     .key = 48,
+     .stored = EPS_STORED_ABSENT,
+     .resume = EPS_RESUME_CHANGES,
+     .train =
+         "with --freeze: once N steps are done, train those tensors, too. Their moments and counts of updates begin "
+         "with zero; all else goes on. A checkpoint is saved there, and the memory of both forms is checked before "
+         "the first step",
+     .plan = "with --freeze: plan for both forms, before and after these tensors are trained, too"},
     {.name = "--base",
      .value = "full|bf16|int8|nf4",
      .kind = EPS_OPTION_CHOICE,

@@ -38,6 +38,7 @@ uint64_t client_disk_most(const struct eps_train_options *o)
     const bool keeps_best = o->eval_every > 0 && o->save_every > 0;
     uint64_t n_saves = o->save_every > 0 ? (o->steps + o->save_every - 1) / o->save_every : 1;
 
+    n_saves += o->freeze_until > 0;
     if (keeps_best)
         n_saves += o->steps / o->eval_every;
     const uint64_t most = (uint64_t)o->keep + 1 + keeps_best, interim = o->save_every > 0 && o->save_minutes > 0;

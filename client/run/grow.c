@@ -390,7 +390,8 @@ static int check_source(const struct grow *g, struct error *err)
     for (size_t i = 0; i < r->checkpoint.n_files; i++)
         if (strcmp(r->checkpoint.files[i].name, ADAPTER_WEIGHTS) == 0)
             return error_set(err, -EDOM, "--grow: %.200s holds adapters: grow the model that they adapt", r->path);
-    if (r->record.options.freeze && *r->record.options.freeze)
+    if (r->record.options.freeze && *r->record.options.freeze &&
+        (r->record.options.freeze_until == 0 || r->checkpoint.step <= r->record.options.freeze_until))
         return error_set(err, -EDOM,
                          "--grow: the run of %.200s has frozen tensors, by --freeze %.60s: grow a model that is "
                          "trained whole",

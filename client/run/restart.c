@@ -6,19 +6,44 @@
 #include <stdio.h>
 #include <string.h>
 
+static bool reads_input(const struct eps_train_options *o)
+{
+    bool reads = o->eval_data && strcmp(o->eval_data, CLIENT_DATA_INPUT) == 0;
+
+    for (size_t i = 0; i < o->n_data; i++)
+        reads |= strcmp(o->data[i], CLIENT_DATA_INPUT) == 0;
+    return reads;
+}
+
 int client_restart_check(const struct eps_train_options *o, struct error *err)
 {
-    bool reads_input = o->eval_data && strcmp(o->eval_data, CLIENT_DATA_INPUT) == 0;
-
     if (o->restarts == 0)
         return 0;
-    for (size_t i = 0; i < o->n_data; i++)
-        reads_input |= strcmp(o->data[i], CLIENT_DATA_INPUT) == 0;
-    if (reads_input)
+    if (reads_input(o))
         return error_set(err, -EDOM, "--restarts %u: data from standard input can be read once: name a file",
                          o->restarts);
     if (o->trace)
         return error_set(err, -EDOM, "--restarts %u does not go with --trace, which times one attempt", o->restarts);
+    return 0;
+}
+
+int client_restart_check_thaw(const struct client_run *run, struct error *err)
+{
+    const struct eps_train_options *o = &run->options;
+
+    if (client_run_job_end(run) == o->steps)
+        return 0;
+    if (reads_input(o))
+        return error_set(err, -EDOM,
+                         "--freeze-until %" PRIu64
+                         ": the data is read again then, and standard input can be read once: "
+                         "name a file",
+                         o->freeze_until);
+    if (o->trace)
+        return error_set(err, -EDOM,
+                         "--freeze-until %" PRIu64 " does not go with --trace, which times one job: trace a run that "
+                         "has passed that step",
+                         o->freeze_until);
     return 0;
 }
 
@@ -107,6 +132,14 @@ static bool goes_on(struct client_train *t, struct client_restart *restart, int 
     }
     client_train_note(t, sentence.text);
     return true;
+}
+
+bool client_restart_thaws(struct client_restart *restart, const struct client_train *t, int rc)
+{
+    restart->thaws = rc == 0 && client_steps_go_on(&t->steps);
+    if (restart->thaws)
+        make_options(restart, &t->run, true);
+    return restart->thaws;
 }
 
 bool client_restart_follows(struct client_restart *restart, struct client_train *t, int rc, const struct error *why)

@@ -56,9 +56,28 @@ static int divide_rows(struct client_run *run, struct error *err)
     return rc;
 }
 
+struct eps_train_options client_run_last_options(const struct client_run *run)
+{
+    return run->options.freeze_until > 0 ? client_options_thaw(&run->options, run->model.config.adapter.rank > 0)
+                                         : run->options;
+}
+
+struct eps_train_options client_run_job_options(const struct client_run *run)
+{
+    return run->thawed ? client_run_last_options(run) : run->options;
+}
+
+uint64_t client_run_job_end(const struct client_run *run)
+{
+    const struct eps_train_options *o = &run->options;
+
+    return !run->thawed && o->freeze_until > 0 && o->freeze_until < o->steps ? o->freeze_until : o->steps;
+}
+
 struct plan_goal client_run_goal(const struct client_run *run)
 {
-    struct plan_goal goal = client_options_goal(&run->options);
+    const struct eps_train_options options = client_run_job_options(run);
+    struct plan_goal goal = client_options_goal(&options);
     const uint64_t n = run->source->ops->n_entries(run->source);
     struct model model = {0};
 
@@ -66,7 +85,7 @@ struct plan_goal client_run_goal(const struct client_run *run)
     if (goal.sampling.share == 0 || n >= PLAN_NEW_ENTRY)
         return goal;
     goal.entries = (uint32_t)n;
-    if (client_options_model(&model, &run->model.config, &run->options, NULL) == 0)
+    if (client_options_model(&model, &run->model.config, &options, NULL) == 0)
         plan_remember_norms(&model, &goal);
     if (model.n_norm_maps == 0)
         goal.entries = 0;
@@ -212,6 +231,8 @@ int client_run_attach(struct client_run *run, struct client_attach *attach, cons
     run->continues = true;
     int rc = client_attach_open(run, attach, in, watch, err);
     run->first_step = attach->job.description.step;
+    run->attached = true;
+    run->thawed = attach->job.description.thawed;
     run->saved_step = MESSAGE_NO_STEP;
     if (!rc)
         rc = check_input(run, in, err);
@@ -242,6 +263,25 @@ static void mend_directory(struct client_run *run)
             client_checkpoints_remove(fd, old[i]);
     } while (n > 0);
     client_checkpoints_free(&standing);
+}
+
+/* Of a resumed run whose --freeze-until changes. */
+static int check_thaw(const struct client_run *run, struct error *err)
+{
+    const uint64_t stored = run->resume.record.options.freeze_until, asked = run->options.freeze_until;
+
+    if (!run->continues || asked == stored)
+        return 0;
+    if (stored > 0 && run->first_step > stored)
+        return error_set(err, -EDOM,
+                         "--change freeze-until: the run has trained all tensors since step %" PRIu64
+                         ": leave it out, or resume from an earlier checkpoint",
+                         stored);
+    if (asked < run->first_step)
+        return error_set(err, -EDOM,
+                         "--freeze-until %" PRIu64 ": the run has done %" PRIu64 " steps: choose %" PRIu64 " or more",
+                         asked, run->first_step, run->first_step);
+    return client_options_check_thaw(&run->options, err);
 }
 
 int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err)
@@ -285,11 +325,15 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
                          "run from its weights with --model instead of --resume",
                          batch);
     rc = client_options_resolve(&run->options, &run->asked, &facts, err);
+    if (!rc)
+        rc = check_thaw(run, err);
     if (!rc && run->continues &&
         client_record_changes(&run->changes, &run->resume.record, &run->options, run->first_step))
         rc = error_set(err, -ENOMEM, "out of memory");
     if (rc)
         return rc;
+    if (!run->attached)
+        run->thawed = client_options_thawed(&run->options, run->first_step);
     run->options.model = run->model_name;
     snprintf(run->options.model_note, sizeof run->options.model_note, "%s", run->model_note);
     return divide_rows(run, err);

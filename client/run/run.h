@@ -21,6 +21,8 @@ struct client_run {
     struct client_resume resume;      /* a new run's is empty: client_resume_init */
     bool continues;                   /* options are stored ones; those that differ are recorded as changes */
     uint64_t first_step;              /* updates done before this run */
+    bool attached;                    /* to a job, which says itself what it is: */
+    bool thawed;                      /* --freeze-until has passed: nothing that --freeze names is frozen */
     /* first_step, if no checkpoint of it is due: it has one, or is 0. MESSAGE_NO_STEP: that of a job may need one. */
     uint64_t saved_step;
     json_t *changes; /* owned; changes of a resumed run (client/record/change.h), else NULL */
@@ -73,6 +75,14 @@ int client_run_make_directories(const char *path, size_t *made, struct error *er
 
 /* Refuses a directory, of --out, that holds a run's metrics or checkpoints, complete or not: -EEXIST, -errno. */
 int client_run_check_unused(int directory_fd, const char *directory, struct error *err);
+
+/* The resolved options of its job: of a run that is thawed, without --freeze. */
+struct eps_train_options client_run_job_options(const struct client_run *run);
+/* The same of the job after which no other one follows. */
+struct eps_train_options client_run_last_options(const struct client_run *run);
+
+/* The step before which the run goes on in another job, in which all is trained; its last step if there is none. */
+uint64_t client_run_job_end(const struct client_run *run);
 
 /* Of the run's job; its options are resolved. */
 struct plan_goal client_run_goal(const struct client_run *run);

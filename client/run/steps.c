@@ -106,6 +106,11 @@ bool client_steps_saved_here(const struct client_steps *s)
     return client_steps_saved(s) != MESSAGE_NO_STEP && client_steps_saved(s) > s->run->first_step;
 }
 
+bool client_steps_go_on(const struct client_steps *s)
+{
+    return s->job_end < s->end && s->done == s->job_end && !s->stop && !s->save_rc;
+}
+
 const char *client_steps_stopped_by(const struct client_steps *s)
 {
     return s->job_stops      ? "the job was stopped: the run ended"
@@ -322,7 +327,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
 /* True if the next step may open: the last one has arrived, and neither a checkpoint nor an evaluation is due first. */
 static bool may_open(const struct client_steps *s)
 {
-    return !s->stop && s->opened < s->end && s->arrived == s->opened && !client_steps_save_is_due(s) &&
+    return !s->stop && s->opened < client_steps_last(s) && s->arrived == s->opened && !client_steps_save_is_due(s) &&
            !client_steps_save_will_be_due(s) && (s->done == s->opened || !evaluates_after(s, s->opened));
 }
 
@@ -351,8 +356,8 @@ static int open_step(struct client_steps *s, struct error *err)
     client_link_send(s->link, &m);
     s->begun = true;
     s->opened++;
-    client_memory_ask(&s->memory, s->link, s->opened == s->end);
-    return s->opened < s->end ? prepare_data(s, err) : 0;
+    client_memory_ask(&s->memory, s->link, s->opened == client_steps_last(s));
+    return s->opened < client_steps_last(s) ? prepare_data(s, err) : 0;
 }
 
 /* True at the regular end. Without --save-every, a stop instead interrupts the link's next wait. */
@@ -366,7 +371,7 @@ static bool is_over(const struct client_steps *s)
     if (s->cut_short)
         return s->done == s->covered && !client_steps_cut_is_due(s);
 
-    return s->done == s->opened && !client_steps_save_is_due(s) && (stopped || s->opened == s->end);
+    return s->done == s->opened && !client_steps_save_is_due(s) && (stopped || s->opened == client_steps_last(s));
 }
 
 static int hear(struct client_steps *s, struct error *err)
@@ -394,7 +399,7 @@ static int hear(struct client_steps *s, struct error *err)
 
 static int take_steps(struct client_steps *s, struct error *err)
 {
-    int rc = s->opened < s->end ? prepare_data(s, err) : 0;
+    int rc = s->opened < client_steps_last(s) ? prepare_data(s, err) : 0;
 
     while (!rc && !is_over(s)) {
         if (client_steps_save_is_due(s) && !s->saving)

@@ -15,6 +15,9 @@
  * long step or a rare save costs a killed run little. It is interim: removed once there is a newer one, so that the run
  * leaves the same files, whatever its speed; unless its step proves the best.
  *
+ * A job may be over before the run is (--freeze-until): then it ends with a checkpoint, as after the last step, but for the
+ * evaluation, and the caller goes on from there.
+ *
  * Stops. The first stop finishes the open step and saves it. With --connect, a step that waits for a worker is given up, and
  * the one before it is saved. A second stop, or one with save_every 0, ends the run at once. */
 #ifndef CLIENT_RUN_STEPS_H
@@ -47,6 +50,7 @@ struct client_steps {
     struct client_minibatch prepared[2];     /* in the buffers */
     double before;                           /* the held-out loss before the first step; NAN: not measured */
     uint64_t end;                            /* last step of the run: options.steps, or where patience ended it */
+    uint64_t job_end;                        /* last step of the job: client_run_job_end */
     struct client_output output;             /* for a daemon of another user */
     uint64_t opened, arrived, covered, done; /* steps, counted from the model's beginning */
     uint64_t since_ns; /* start of the current timing: a step's opening, or the end of the last step */
@@ -94,6 +98,9 @@ int client_steps_run(struct client_steps *steps, struct error *err);
 /* The same of a job that attach describes: becomes its client, takes in the steps that ended without one, and goes on.
  * Errors also as client_attach_take. */
 int client_steps_run_taken(struct client_steps *steps, const struct client_attach *attach, struct error *err);
+
+/* True if client_steps_run has returned 0 after the job's last step, and the run goes on in another job. */
+bool client_steps_go_on(const struct client_steps *steps);
 
 /* Who ended the run before its time: "interrupted", "the daemon was stopped: the run ended". */
 const char *client_steps_stopped_by(const struct client_steps *steps);

@@ -162,7 +162,7 @@ static bool is_due_by_step(const struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
 
-    return (s->stop == 1 && o->save_every > 0) || s->covered == s->end ||
+    return (s->stop == 1 && o->save_every > 0) || s->covered == client_steps_last(s) ||
            (marks_best(s) && s->covered == s->best.step && s->covered == s->done) ||
            (o->save_every > 0 && s->covered % o->save_every == 0);
 }

@@ -16,6 +16,7 @@ static int begin(struct client_steps *s, struct error *err)
     const struct client_run *run = s->run;
 
     s->end = run->options.steps;
+    s->job_end = client_run_job_end(run);
     s->job->stop = &s->stop;
     s->job->on_evaluating = s->events->on_evaluating;
     s->job->user = s->user;

@@ -29,6 +29,12 @@ void client_steps_end_early(struct client_steps *s);
 /* Records a failed write of metrics. It does not end the run: the lines are retried with the next step's. */
 void client_steps_note_metrics(struct client_steps *s, int rc, const struct error *why);
 
+/* The last step that is done here: the run's, or the job's if that is less. */
+static inline uint64_t client_steps_last(const struct client_steps *s)
+{
+    return s->job_end < s->end ? s->job_end : s->end;
+}
+
 /* ---- steps_save.c ---- */
 
 /* A checkpoint is new, or the run begins: counts the time to the next one. */

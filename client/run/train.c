@@ -117,6 +117,7 @@ static int make_side(struct client_train *t, struct error *err)
 static int open_job(struct client_train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
+    const bool thaws = client_run_job_end(&t->run) < o->steps;
     struct message request = {
         .kind = MESSAGE_JOB,
         .job = {.goal = client_run_goal(&t->run),
@@ -129,6 +130,9 @@ static int open_job(struct client_train *t, struct error *err)
                 .clip_norm = isnan(o->clip_norm) ? 0 : o->clip_norm,
                 .clip_update = isnan(o->clip_update) ? 0 : o->clip_update,
                 .host_mem = o->host_mem,
+                .thaw = t->run.thawed ? MODEL_THAWED
+                        : thaws       ? MODEL_THAW_LATER
+                                      : MODEL_THAW_NEVER,
                 .beta1 = o->beta1,
                 .beta2 = o->beta2,
                 .epsilon = o->epsilon,
@@ -199,21 +203,23 @@ static int create_trace(struct client_train *t, struct error *err)
  * memory of a shared daemon is not known here. */
 static int prefer_memory(const struct client_run *run, int rc, struct error *err)
 {
+    const struct eps_train_options options = client_run_job_options(run);
     struct eps_plan plan;
 
-    if (run->options.connect || !run->options.model || eps_plan(&plan, &run->options, NULL) || plan.fits)
+    if (options.connect || !options.model || eps_plan(&plan, &options, NULL) || plan.fits)
         return rc;
     return error_set(err, -ENOMEM, "%s", plan.why);
 }
 
-/* What a checkpoint takes. */
+/* What a checkpoint takes, the last one: once all is trained, there are moments of all. */
 static int measure_disk(struct client_train *t, struct error *err)
 {
     const struct client_run *run = &t->run;
+    const struct eps_train_options options = client_run_last_options(run);
     struct model model;
     struct stat st;
     const struct plan_goal goal = client_run_goal(run);
-    int rc = client_options_model(&model, &run->model.config, &run->options, err);
+    int rc = client_options_model(&model, &run->model.config, &options, err);
 
     if (!rc)
         plan_remember_norms(&model, &goal);
@@ -316,7 +322,7 @@ static int open_run(struct client_train *t, const struct client_restart *restart
 {
     enum { TRIES = 20 }; /* each waits for some seconds: client_resume_lock */
     struct eps_train_options options = restart->options;
-    const int n_tries = restart->n > 0 ? TRIES : 1;
+    const int n_tries = restart->n > 0 || restart->thaws ? TRIES : 1;
     int rc = -EBUSY;
 
     if (options.grow) {
@@ -352,6 +358,8 @@ static int begin(struct client_train *t, const struct client_restart *restart, s
         rc = client_run_resolve(&t->run, n_workers, err);
     if (!rc)
         rc = client_run_check_left(&t->run, err);
+    if (!rc)
+        rc = client_restart_check_thaw(&t->run, err);
     if (rc)
         return rc;
     note_fresh(t, &restart->options);
@@ -386,6 +394,8 @@ static int take_over(struct client_train *t, const struct eps_train_options *opt
         rc = client_link_open(&t->link, t->attach.address, ROLE_CLIENT, err);
     if (!rc)
         rc = client_run_resolve(&t->run, described->description.n_workers, err);
+    if (!rc)
+        rc = client_restart_check_thaw(&t->run, err);
     if (rc)
         return rc;
     client_run_keep_directory(&t->run);
@@ -401,10 +411,12 @@ static int take_over(struct client_train *t, const struct eps_train_options *opt
     return rc ? rc : client_steps_run_taken(&t->steps, &t->attach, err);
 }
 
-/* After the last step. */
+/* After the last step of the job. */
 static int finish(struct client_train *t, struct error *err)
 {
-    int rc = client_observer_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
+    int rc = client_steps_go_on(&t->steps)
+                 ? 0
+                 : client_observer_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
 
     if (!rc)
         rc = client_job_close(&t->job, err);
@@ -430,7 +442,7 @@ static int attempt(struct client_train *t, struct client_restart *restart, bool 
     t->spawn.replaces = false;
     if (rc && t->run.complete && restart->n > 0) /* the last attempt lost its daemon after the last checkpoint */
         rc = 0;
-    *again = client_restart_follows(restart, t, rc, err);
+    *again = client_restart_thaws(restart, t, rc) || client_restart_follows(restart, t, rc, err);
     return *again ? rc : client_train_conclude(t, rc, err);
 }
 

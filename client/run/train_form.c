@@ -4,7 +4,7 @@
  * all; its host's memory is unknown here. */
 static struct eps_train_options plan_options(const struct client_train *t)
 {
-    struct eps_train_options o = t->run.options;
+    struct eps_train_options o = client_run_job_options(&t->run);
 
     /* How rows are read: resolved, and as such refused where it is of no use. */
     o.separator = EPS_SEPARATOR_DEFAULT, o.train_on = EPS_TRAIN_ON_DEFAULT, o.long_rows = EPS_LONG_DEFAULT;

@@ -33,10 +33,11 @@ static void note_idle(const struct client_train *t)
 static void note_memory(const struct client_train *t)
 {
     const struct client_run *run = &t->run;
+    const struct eps_train_options options = client_run_job_options(run);
     struct error sentence;
     struct model model;
 
-    const int rc = client_options_model(&model, &run->model.config, &run->options, NULL);
+    const int rc = client_options_model(&model, &run->model.config, &options, NULL);
 
     if (!rc && client_options_say_fenced(&sentence, &run->asked, &run->options, model.n_trained))
         client_train_note(t, sentence.text);
@@ -102,6 +103,13 @@ static void report_resumed(const struct client_train *t)
         client_train_note(t, sentence.text);
     }
     say_changes(t);
+    if (run->thawed && run->first_step == run->options.freeze_until) {
+        error_set(&sentence, 0,
+                  "after step %" PRIu64 ", --freeze-until: %.200s is frozen no more; its moments and counts of updates "
+                  "begin with zero",
+                  run->first_step, run->options.freeze);
+        client_train_note(t, sentence.text);
+    }
     if (run->options.steps != stored->steps) {
         const enum eps_schedule schedule = run->options.schedule;
         const bool ends = schedule != EPS_SCHEDULE_CONSTANT && schedule != EPS_SCHEDULE_INVERSE_SQRT;

@@ -70,11 +70,19 @@ struct client_restart {
     struct eps_train_options options; /* of the next attempt; may point into this struct */
     char directory[PATH_MAX], address[PATH_MAX];
     uint32_t n;       /* restarts so far, of options.restarts */
+    bool thaws;       /* the next attempt follows a job that ended with --freeze-until */
     uint32_t n_early; /* workers that a private run lost before its first step; these are replaced without asking */
 };
 
 /* Refuses options that cannot be repeated: -EDOM. */
 int client_restart_check(const struct eps_train_options *options, struct error *err);
+
+/* Refuses options of a resolved run that cannot be repeated when --freeze-until ends its job: -EDOM. */
+int client_restart_check_thaw(const struct client_run *run, struct error *err);
+
+/* True if an attempt that ended with rc has done and saved all steps before --freeze-until; another one follows, which
+ * goes on from there, and its options are made. */
+bool client_restart_thaws(struct client_restart *restart, const struct client_train *t, int rc);
 
 /* True if another attempt follows one that ended with rc and this error; tells the user, and makes its options: what was
  * saved is resumed; else the options are repeated, with what the workers decided. */

@@ -2,7 +2,6 @@
 
 #include "eps/base/rights.h"
 #include "proto/base/process.h"
-#include "proto/plan/memory/data.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -70,25 +69,9 @@ void *job_take_table(struct job *job, size_t n, size_t size)
 
 static int size_up(struct job *job, struct error *err)
 {
-    struct model_config config;
+    const int rc = job_plan(job, err);
     size_t n_jobs = 0;
-    int rc = model_config_parse(&config, job->config.base, job->config_bytes, err);
 
-    if (!rc)
-        rc = plan_divide_rows(&config, job_goal(job), err);
-    if (!rc)
-        rc = model_init(&job->model, &config, err);
-    if (!rc)
-        rc = model_freeze(&job->model, job->request.job.freeze,
-                          model_base_of(job_goal(job)->base, job_goal(job)->precision), err);
-    if (!rc)
-        model_approximate(&job->model, job_goal(job)->kept_bits, job_goal(job)->sampling.share > 0);
-    if (!rc)
-        plan_remember_norms(&job->model, job_goal(job));
-    if (!rc)
-        rc = model_drop_prepare(&job->model, job_goal(job)->drop_layers, err);
-    if (!rc)
-        rc = job_plan(job, err);
     if (rc)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
@@ -187,7 +170,8 @@ static void assign(struct job_seat *seat)
     m.assign.products = job->products;
     m.assign.attention = plan->setting.attention;
     m.assign.host_stash_bytes = plan->host_stash_bytes;
-    memcpy(m.assign.freeze, job->request.job.freeze, sizeof m.assign.freeze);
+    if (job->request.job.thaw != MODEL_THAWED)
+        memcpy(m.assign.freeze, job->request.job.freeze, sizeof m.assign.freeze);
     if (m.assign.choice.host_stash)
         fds[n_fds++] = seat->stash.fd;
     if (m.assign.trace)

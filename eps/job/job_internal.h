@@ -4,8 +4,8 @@
 
 #include "eps/job/job.h"
 
-/* In job_plan.c. Judges the request and sizes everything: 0, or a sentence and -EINVAL, -ENOMEM (too little room on
- * the host), -EPERM, -EACCES. The model is already built. */
+/* In job_plan.c. Builds the model, judges the request and sizes everything: 0, or a sentence and -EINVAL, -ENOMEM (too
+ * little room on the host), -EPERM, -EACCES. */
 int job_plan(struct job *job, struct error *err);
 
 /* In job_load.c. Takes the request's descriptors in every case, and reads config.json. */

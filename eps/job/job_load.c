@@ -186,6 +186,7 @@ static int take_memory(struct job *job)
                                           .said = job->said,
                                           .n_accumulators = job->host.n_accumulators,
                                           .seed = m->job.seed,
+                                          .thawed = m->job.thaw == MODEL_THAWED ? m->job.freeze : NULL,
                                           .draws_head = job_trains(job) && !m->job.resume,
                                           .pieces = &job->load_pieces,
                                           .own_first = job->own_first,

@@ -5,6 +5,7 @@
 #include "proto/base/process.h"
 #include "proto/model/weights.h"
 #include "proto/plan/advice.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/search.h"
 
 #include <errno.h>
@@ -401,10 +402,32 @@ static void choose_facts(struct job *job)
     job->aligned = !sharded;
 }
 
-int job_plan(struct job *job, struct error *err)
+static int build_model(struct job *job, const char *freeze, struct error *err)
 {
-    int rc = check_request(job, err);
+    const struct plan_goal *goal = job_goal(job);
+    struct model_config config;
+    int rc = model_config_parse(&config, job->config.base, job->config_bytes, err);
 
+    if (!rc)
+        rc = plan_divide_rows(&config, goal, err);
+    if (!rc)
+        rc = model_init(&job->model, &config, err);
+    if (!rc)
+        rc = model_freeze(&job->model, freeze, model_base_of(goal->base, goal->precision), err);
+    if (!rc)
+        model_approximate(&job->model, goal->kept_bits, goal->sampling.share > 0);
+    if (!rc)
+        plan_remember_norms(&job->model, goal);
+    return rc ? rc : model_drop_prepare(&job->model, goal->drop_layers, err);
+}
+
+/* Builds the model with these tensors frozen, chooses workers and plans them. */
+static int plan_form(struct job *job, const char *freeze, struct error *err)
+{
+    int rc = build_model(job, freeze, err);
+
+    if (!rc)
+        rc = check_request(job, err);
     if (!rc)
         rc = divide_among_hosts(job, err);
     if (!rc)
@@ -416,6 +439,39 @@ int job_plan(struct job *job, struct error *err)
         if (!rc)
             rc = plan_all(job, &again, err);
     }
+    return rc;
+}
+
+/* Whether the job that follows, in which nothing is frozen any more, would have room. A worker that is too small for that
+ * one is left out of this one, too. Both have the same microbatch, so that it does not depend on when the run stops. */
+static int check_thawed(struct job *job, struct error *err)
+{
+    struct plan_goal *goal = &job->request.job.goal;
+    const enum form base = goal->base;
+    struct model_config config;
+    int rc = model_config_parse(&config, job->config.base, job->config_bytes, err);
+
+    if (rc)
+        return rc;
+    goal->base = model_thawed_base(&config, base);
+    rc = plan_form(job, NULL, err);
+    goal->base = base;
+    if (rc == -ENOMEM || rc == -ENOSPC)
+        error_append(err, "; this is for training all tensors: leave --freeze-until out, and they stay frozen");
+    if (rc)
+        return rc;
+    job->request.job.microbatch = job->microbatch;
+    model_free(&job->model);
+    return 0;
+}
+
+int job_plan(struct job *job, struct error *err)
+{
+    const enum model_thaw thaw = job->request.job.thaw;
+    int rc = thaw == MODEL_THAW_LATER ? check_thawed(job, err) : 0;
+
+    if (!rc)
+        rc = plan_form(job, thaw == MODEL_THAWED ? NULL : job->request.job.freeze, err);
     if (!rc)
         choose_facts(job);
     return rc;

@@ -62,13 +62,14 @@ struct store_options {
     bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
     bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
     bool require_pinned;                 /* fail if the memory cannot be locked */
-    struct memory *memory;     /* prepares all memory, together with the caller's; NULL: one of the store's own */
-    unsigned said;             /* MEMORY_... that the log has reported already */
-    uint32_t n_accumulators;   /* 0 unless adamw with several parts, not fenced */
-    uint64_t seed;             /* for rounding 16-bit moments, and for tensors that store_load draws */
-    bool draws_head;           /* files may lack a classifier's head: weights_open_base */
-    struct pieces *pieces;     /* count store_init, store_draw and the loads; NULL: uncounted. Borrowed */
-    double clip_update;        /* d of store_update; 0: updates are not clipped */
+    struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */
+    unsigned said;           /* MEMORY_... that the log has reported already */
+    uint32_t n_accumulators; /* 0 unless adamw with several parts, not fenced */
+    uint64_t seed;           /* for rounding 16-bit moments, and for tensors that store_load draws */
+    const char *thawed;    /* patterns of tensors whose moments store_load_moments may lack: they begin now. Borrowed */
+    bool draws_head;       /* files may lack a classifier's head: weights_open_base */
+    struct pieces *pieces; /* count store_init, store_draw and the loads; NULL: uncounted. Borrowed */
+    double clip_update;    /* d of store_update; 0: updates are not clipped */
     uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). With fewer than all: replay, unless fenced */
     uint32_t n_ring;           /* slots for units of other hosts */
     uint32_t n_entries, batch, seq, n_parts; /* of the goal, if the model remembers norms */
@@ -123,10 +124,11 @@ int store_load(struct store *store, const struct file *files, unsigned n_files, 
 
 /* Reads both moments of the own units, and all counts of updates, from an open optimizer.safetensors
  * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
- * exactly once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates". It may hold
- * norms (norms_load) of all maps, or of none: then they begin at 0. -EINVAL, by name, for anything else. 16-bit moments are
- * rounded to nearest, which is exact for moments that a run with 16-bit moments wrote. -ENOMEM. The store trains
- * (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
+ * exactly once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates". Tensors of
+ * options.thawed may have neither moment, if they have had no update: theirs stay zero. It may hold norms (norms_load) of
+ * all maps, or of none: then they begin at 0. -EINVAL, by name, for anything else. 16-bit moments are rounded to nearest,
+ * which is exact for moments that a run with 16-bit moments wrote. -ENOMEM. The store trains (asserted). After a failure
+ * it must be freed. Writing: eps/store/store_files.h. */
 int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 
 /* The buffer that has a unit's weights, 0 or 1; `before`: the weights before its last update (with replay, if it has

@@ -371,12 +371,25 @@ static int load_updates(struct store *store, const struct safetensors_entry *ent
     return rc;
 }
 
+/* True if the tensor was frozen until now. */
+static bool begins_now(const struct loading *loading, uint32_t tensor)
+{
+    const struct store *store = loading->store;
+    const struct model *model = store->model;
+    const uint32_t piece = loading->places.first_piece[tensor];
+
+    return store->options.thawed && !loading->seen[tensor] && !loading->seen[tensor + model->n_tensors] &&
+           store_updates(store, loading->places.unit[piece], piece) == 0 &&
+           model_is_named(model, &model->tensors[tensor], store->options.thawed);
+}
+
 static int check_all_moments(const struct loading *loading, struct error *err)
 {
     const struct model *model = loading->store->model;
 
     for (uint32_t i = 0; i < 2 * model->n_tensors; i++)
-        if (!loading->seen[i] && !model->tensors[i % model->n_tensors].frozen)
+        if (!loading->seen[i] && !model->tensors[i % model->n_tensors].frozen &&
+            !begins_now(loading, i % model->n_tensors))
             return error_set(err, -EINVAL, "%c.%s is missing; are these another model's moments?",
                              i < model->n_tensors ? 'm' : 'v', model->tensors[i % model->n_tensors].name);
     return 0;

@@ -161,16 +161,47 @@ static const struct model_tensor *first_of_block(const struct model *m)
     return &m->tensors[m->pieces[m->units[unit].first_piece].tensor];
 }
 
+static bool matches(const struct model *m, const char *pattern, const struct model_tensor *t)
+{
+    return fnmatch(pattern, t->name, 0) == 0 || fnmatch(pattern, model_without_prefix(m, t->name), 0) == 0;
+}
+
 static uint32_t freeze_matches(struct model *m, const char *pattern)
 {
     uint32_t n = 0;
 
     for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
-        if (fnmatch(pattern, t->name, 0) == 0 || fnmatch(pattern, model_without_prefix(m, t->name), 0) == 0) {
+        if (matches(m, pattern, t)) {
             t->frozen = true;
             n++;
         }
     return n;
+}
+
+/* The next pattern of a list, whose rest is *at; NULL: it is at its end. False: none is left. */
+static bool next_pattern(char out[MODEL_FREEZE_BYTES], const char **at)
+{
+    if (!*at || !**at)
+        return false;
+    const size_t n = strcspn(*at, ",");
+    snprintf(out, MODEL_FREEZE_BYTES, "%.*s", (int)n, *at);
+    *at = (*at)[n] ? *at + n + 1 : NULL;
+    return true;
+}
+
+bool model_is_named(const struct model *m, const struct model_tensor *tensor, const char *patterns)
+{
+    char pattern[MODEL_FREEZE_BYTES];
+
+    while (next_pattern(pattern, &patterns))
+        if (matches(m, pattern, tensor))
+            return true;
+    return false;
+}
+
+enum form model_thawed_base(const struct model_config *config, enum form base)
+{
+    return config->adapter.rank > 0 ? base : FORM_VALUES;
 }
 
 struct model_base model_base_of(enum form base, enum number_type precision)

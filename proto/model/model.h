@@ -328,6 +328,15 @@ static inline bool model_has_lengths(const struct model_config *config)
  * then only be freed. */
 int model_freeze(struct model *model, const char *patterns, struct model_base base, struct error *err);
 
+/* When the tensors that a job's patterns name are trained after all: a run freezes them for its first steps alone. */
+enum model_thaw { MODEL_THAW_NEVER, MODEL_THAW_LATER, MODEL_THAWED };
+
+/* True if one of the patterns of model_freeze is the tensor's. */
+bool model_is_named(const struct model *model, const struct model_tensor *tensor, const char *patterns);
+
+/* The form of frozen weights once no pattern freezes any: with adapters their base remains, else nothing does. */
+enum form model_thawed_base(const struct model_config *config, enum form base);
+
 /* A model of the same config with the same frozen tensors, in other forms; as model_init. */
 int model_recode(struct model *out, const struct model *model, struct model_base base, struct error *err);
 

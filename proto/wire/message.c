@@ -67,6 +67,7 @@ static void job(struct wire *w, struct message *m)
     wire_flag(w, &m->job.files);
     wire_text(w, m->job.out, sizeof m->job.out);
     wire_text(w, m->job.freeze, sizeof m->job.freeze);
+    m->job.thaw = wire_choice(w, m->job.thaw, MODEL_THAW_NEVER, MODEL_THAWED);
     wire_u32_in(w, &m->job.config_bytes, 0, MESSAGE_MAX_CONFIG_BYTES);
     wire_u32(w, &m->job.side_bytes);
     wire_u32_in(w, &m->job.n_files, 0, MESSAGE_MAX_FILES);
@@ -304,6 +305,7 @@ static void description(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->description.job);
     wire_u64(w, &m->description.step);
+    wire_flag(w, &m->description.thawed);
     wire_u32_in(w, &m->description.config_bytes, 1, MESSAGE_MAX_CONFIG_BYTES);
     wire_flag(w, &m->description.output);
     wire_flag(w, &m->description.files);

@@ -251,9 +251,12 @@ struct message {
             double clip_update;              /* maximum root mean square of a tensor's update; 0: not clipped */
             uint64_t host_mem;               /* bytes of host memory for the job; 0: free memory */
             char freeze[MODEL_FREEZE_BYTES]; /* patterns of frozen tensors: model_freeze */
-            uint32_t config_bytes;           /* size of config.json, in the memory of FILES; 0: descriptors are sent */
-            uint32_t side_bytes;             /* size of the side file, if it is served */
-            uint32_t n_files;                /* files that are served: weights, then moments */
+            /* LATER: another job follows, in which all are trained, so both must fit. THAWED: they are trained, and the
+             * moments' file may lack theirs, which begin with zeros. */
+            enum model_thaw thaw;
+            uint32_t config_bytes; /* size of config.json, in the memory of FILES; 0: descriptors are sent */
+            uint32_t side_bytes;   /* size of the side file, if it is served */
+            uint32_t n_files;      /* files that are served: weights, then moments */
             uint64_t header_bytes; /* safetensors_header_bytes of the weights' files, or of the moments' if more */
         } job;
         struct {
@@ -293,7 +296,7 @@ struct message {
             uint32_t attention;              /* how attention's gradient is computed: enum plan_attention */
             uint64_t host_stash_bytes;       /* size of the stash's segment; 0 without one */
             struct products products;        /* algorithms, the same for all workers of a job */
-            char freeze[MODEL_FREEZE_BYTES]; /* the job's */
+            char freeze[MODEL_FREEZE_BYTES]; /* the job's, of tensors that are frozen now */
         } assign;
         struct {
             uint64_t arena_bytes; /* claimed */
@@ -441,6 +444,7 @@ struct message {
         struct {
             uint32_t job;
             uint64_t step; /* updates done */
+            bool thawed;   /* of what its patterns name, nothing is frozen any more */
             uint32_t config_bytes;
             bool output, files; /* as in job; with output its directory's descriptor is sent */
             char out[192];

@@ -334,7 +334,7 @@ TEST(what_another_value_does_is_what_its_row_says)
                 ck_assert_holds(err.text, row->name, "differs from the run's", remedies[row->resume]);
             else
                 ck_assert_holds(err.text, print("--change %s: --change can name batch, lr,", row->name + 2),
-                                " and drop-layers");
+                                ", drop-layers and freeze-until");
         }
     }
 }

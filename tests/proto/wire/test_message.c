@@ -85,7 +85,8 @@ static const struct message samples[MESSAGE_KINDS] = {
                              .host_mem = (uint64_t)5 << 40,
                              .header_bytes = (uint64_t)3 << 33,
                              .out = "/home/jürgen/runs/a",
-                             .freeze = "*.bias"}},
+                             .freeze = "*.bias",
+                             .thaw = MODEL_THAWED}},
     [MESSAGE_JOB_OPENED] = {.job_opened = {.n_parameters = 123456789012,
                                            .n_workers = 2,
                                            .data_bytes = 1 << 20,
@@ -178,6 +179,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                              .out = "/home/jürgen/runs/b"}},
     [MESSAGE_DESCRIPTION] = {.description = {.job = 6,
                                              .step = 500,
+                                             .thawed = true,
                                              .config_bytes = 0x100,
                                              .output = true,
                                              .out = "/home/jürgen/runs/a",
@@ -547,11 +549,12 @@ static const struct {
     {MESSAGE_JOB, 164, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 614, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
-    {MESSAGE_JOB, 615, 17, "a count or an index out of range"},        /* more than a MiB of it */
-    {MESSAGE_JOB, 617, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 621, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 621, 129, "a count or an index out of range"},
+    {MESSAGE_JOB, 613, 3, "an enumeration out of range"},              /* when it thaws */
+    {MESSAGE_JOB, 615, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 616, 17, "a count or an index out of range"},        /* more than a MiB of it */
+    {MESSAGE_JOB, 618, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 622, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 622, 129, "a count or an index out of range"},
     {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
     {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
     {MESSAGE_FILE, 5, 2, "a count or an index out of range"},

@@ -137,6 +137,7 @@ static const struct {
     {3, 1, RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --clip-norm 1 --precision bf16 --freeze h.0.*"},
     {2, 2, RUN_OF("chunked.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw --freeze layers.1.mlp.[12].*"},
     {3, 1, RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --freeze 'h.*.c_*.weight' wpe.* --base int8"},
+    {2, 1, RUN " --steps 4 --batch 8 --parts 4 --optimizer adamw --freeze h.0.mlp.* wte.* --freeze-until 2"},
     {2, 2, RUN_OF("shifted.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw"},
     {2, 1, RUN_OF("crossing.json") " --steps 4 --batch 8 --parts 4 --optimizer adama"},
     {3, 2, RUN_OF("part_norm.json") " --steps 4 --batch 18 --parts 6 --optimizer adamw --precision bf16"},

@@ -88,11 +88,14 @@ static const struct kind {
     enum eps_commit commit;
     enum eps_number number;
     bool packs;
+    uint64_t freeze_until; /* 0: nothing is frozen */
 } kinds[] = {
-    {"one part", files, 1, 1, EPS_EAGER, EPS_FP32, false},
-    {"fenced and clipped, two workers in 16 bits", files, 2, 4, EPS_FENCED, EPS_BF16, false},
-    {"packed conversations", conversations, 1, 1, EPS_EAGER, EPS_FP32, true},
-    {"preferences", preferences, 2, 2, EPS_EAGER, EPS_FP32, false},
+    {"one part", files, 1, 1, EPS_EAGER, EPS_FP32, false, 0},
+    {"fenced and clipped, two workers in 16 bits", files, 2, 4, EPS_FENCED, EPS_BF16, false, 0},
+    {"packed conversations", conversations, 1, 1, EPS_EAGER, EPS_FP32, true, 0},
+    {"preferences", preferences, 2, 2, EPS_EAGER, EPS_FP32, false, 0},
+    {"frozen until step 5", files, 2, 2, EPS_EAGER, EPS_FP32, false, 5},
+    {"preferences, frozen until step 5", preferences, 1, 1, EPS_FENCED, EPS_FP32, false, 5},
 };
 
 static struct eps_train_options run_of(const struct kind *kind, const char *out)
@@ -103,6 +106,8 @@ static struct eps_train_options run_of(const struct kind *kind, const char *out)
     options.steps = STEPS, options.batch = 8, options.seq = 32, options.eval_every = EVERY, options.save_every = SAVED;
     options.deterministic = true;
     options.pack = kind->packs;
+    options.freeze = kind->freeze_until ? "h.*.mlp.*,wpe.weight" : NULL;
+    options.freeze_until = kind->freeze_until;
     options.keep = 0;
     options.parts = kind->parts, options.optimizer = EPS_ADAMW, options.commit = kind->commit;
     options.precision = options.moments = options.grad_dtype = kind->number;
@@ -174,6 +179,13 @@ static const struct {
       {.moment = BEFORE_EVALUATION, .step = 1},
       {.moment = AT_STEP, .step = 5},
       {.moment = IN_EVALUATION, .step = 8}}},
+    /* While tensors are frozen; before, and after, the last checkpoint of the job in which they are; and in the next one. */
+    {4,
+     {{.moment = AT_STEP, .step = 4},
+      {.moment = AT_STEP, .step = 5},
+      {.moment = AT_SAVED, .step = 5},
+      {.moment = AT_STEP, .step = 7}}},
+    {5, {{.moment = AT_STEP, .step = 5}, {.moment = AT_STEP, .step = 6}}},
 };
 
 TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))

@@ -1,0 +1,12 @@
+/* client/ask/plan_form.h - the plan of one form of a model: what --freeze names is frozen, or nothing is. */
+#ifndef CLIENT_ASK_PLAN_FORM_H
+#define CLIENT_ASK_PLAN_FORM_H
+
+#include "client/eps.h"
+
+/* As eps_plan, eps_plan_minimum and eps_plan_batch; freeze_until is not read. */
+int client_plan_form(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error);
+int client_plan_form_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error);
+int client_plan_form_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error);
+
+#endif
