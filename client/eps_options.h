@@ -31,6 +31,16 @@ enum eps_train_on { EPS_TRAIN_ON_DEFAULT, EPS_TRAIN_ON_ANSWERS, EPS_TRAIN_ON_ALL
 enum eps_long { EPS_LONG_DEFAULT, EPS_LONG_CUT, EPS_LONG_DROP, EPS_LONG_REFUSE };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
+/* The blocks of one step. A list ascends, from 0 nearest the input. */
+struct eps_step_blocks {
+    uint64_t step;       /* from 1 */
+    uint32_t n_blocks;   /* of the model */
+    uint32_t *computed;  /* (n_computed, room for n_blocks) first all, or those that drop_layers draws */
+    uint32_t n_computed; /* 1 at least. The others are left out: not updated, not decayed, not counted */
+    uint32_t *frozen;    /* (n_frozen, room for n_blocks) of these, those that the step does not train; first none */
+    uint32_t n_frozen;
+};
+
 /* Start from eps_train_defaults(), which leaves every option unset, and set data, which has no default. Unset are NULL,
  * NAN and DEFAULT; a whole number is unset at 0, or at its type's maximum if 0 has a meaning. Texts are borrowed. */
 struct eps_train_options {
@@ -77,14 +87,20 @@ struct eps_train_options {
     double clip_norm, clip_update;  /* unset: no clipping */
     double dpo_beta, dpo_smoothing; /* of preferences; must be unset for other data */
     double drop_layers;             /* unset: 0 */
-    double label_smoothing;         /* not of numbers or preferences; held-out losses are without it */
-    const char *freeze;             /* globs on tensor names, "wte.weight,h.*.attn.*" */
-    uint64_t freeze_until;          /* with freeze: steps after which these tensors are trained, too; unset: never */
-    enum eps_base base;             /* form of frozen weights; full: that of precision */
-    const char *lora;               /* "rank=16,alpha=32,targets=q_proj,v_proj": train adapters of the model alone */
-    const char *base_model;         /* of an adapter: the directory of its base; unset: the one that it names */
-    const char *grow;               /* with resume: "4" or "4,moments=zero"; out must be set */
-    const char *approximate;        /* "wta=0.3,coded=8"; unset: gradients are exact */
+    /* Called before each step, and for a resumed run before each that it does: may write other lists, which count for
+     * this step alone. Residual branches are scaled by drop_layers as it is given, whatever is left out; not at all if it
+     * is unset. No row of the table, and not stored: a run that is resumed, or attached to, is given it anew. A list that
+     * cannot be ends the run: -EINVAL. Not on several hosts. */
+    void (*on_blocks)(void *user, struct eps_step_blocks *blocks);
+    void *blocks_user;
+    double label_smoothing;  /* not of numbers or preferences; held-out losses are without it */
+    const char *freeze;      /* globs on tensor names, "wte.weight,h.*.attn.*" */
+    uint64_t freeze_until;   /* with freeze: steps after which these tensors are trained, too; unset: never */
+    enum eps_base base;      /* form of frozen weights; full: that of precision */
+    const char *lora;        /* "rank=16,alpha=32,targets=q_proj,v_proj": train adapters of the model alone */
+    const char *base_model;  /* of an adapter: the directory of its base; unset: the one that it names */
+    const char *grow;        /* with resume: "4" or "4,moments=zero"; out must be set */
+    const char *approximate; /* "wta=0.3,coded=8"; unset: gradients are exact */
     enum eps_commit commit;
     enum eps_number precision, moments, grad_dtype;
 

@@ -52,6 +52,10 @@ int client_options_model(struct model *out, const struct model_config *config, c
         model_approximate(out, allowed.kept_bits, allowed.sampling.share > 0);
     if (!rc)
         rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
+    if (!rc && o->on_blocks && model_drop_check(out, err)) {
+        error_prefix(err, "on_blocks");
+        rc = -EDOM;
+    }
     if (!rc && model_drop_prepare(out, client_options_drop(o), err)) {
         error_prefix(err, "--drop-layers");
         rc = -EDOM;
@@ -113,6 +117,7 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                                              .smoothing = isnan(o->dpo_smoothing) ? 0 : o->dpo_smoothing},
                               .packs = o->pack,
                               .drop_layers = client_options_drop(o),
+                              .chooses = o->on_blocks != NULL,
                               .smoothing = isnan(o->label_smoothing) ? 0 : o->label_smoothing,
                               .kept_bits = allowed.kept_bits,
                               .sampling = allowed.sampling,

@@ -58,6 +58,7 @@ static struct eps_train_options resume_of(const struct client_restart *r)
     o.connect = last->attach ? r->address : last->connect;
     o.wait = last->wait;
     o.programs = last->programs;
+    o.on_blocks = last->on_blocks, o.blocks_user = last->blocks_user;
     o.device = last->device, o.device_mem = last->device_mem, o.host_mem = last->host_mem;
     o.workers = last->workers, o.require_pinned = last->require_pinned;
     o.restarts = last->restarts;

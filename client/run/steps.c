@@ -91,6 +91,7 @@ void client_steps_init(struct client_steps *s)
 void client_steps_free(struct client_steps *s)
 {
     client_tidy_end(&s->tidy);
+    client_blocks_free(&s->blocks);
     client_output_free(&s->output);
     client_metrics_close(&s->metrics);
     client_checkpoints_free(&s->checkpoints);
@@ -351,6 +352,10 @@ static int open_step(struct client_steps *s, struct error *err)
                          "step %" PRIu64 ": all tokens of its %u rows are special, so none can be masked: leave such "
                          "rows out of the data, or give a larger --batch",
                          s->opened + 1, o->batch);
+    const int rc =
+        o->on_blocks ? client_blocks_ask(&m.open_step.drop, &m.open_step.frozen, &s->blocks, o, s->opened, err) : 0;
+    if (rc)
+        return rc;
     if (s->done == s->opened)
         s->since_ns = uv_hrtime();
     client_link_send(s->link, &m);

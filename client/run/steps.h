@@ -29,6 +29,7 @@
 #include "client/record/checkpoints.h"
 #include "client/record/metrics.h"
 #include "client/record/output.h"
+#include "client/run/blocks.h"
 #include "client/run/run.h"
 #include "proto/base/trace.h"
 
@@ -40,8 +41,9 @@ struct client_steps {
     struct client_run *run;
     struct client_link *link;
     struct client_job *job;
-    struct trace *trace; /* the client's track; NULL: none */
-    uint64_t budget;     /* the largest among the workers' device memories */
+    struct trace *trace;         /* the client's track; NULL: none */
+    uint64_t budget;             /* the largest among the workers' device memories */
+    struct client_blocks blocks; /* if the options have on_blocks */
     struct client_metrics metrics;
     struct client_memory memory;
     struct client_checkpoints checkpoints; /* complete checkpoints in the run directory */

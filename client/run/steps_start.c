@@ -21,6 +21,16 @@ static int begin(struct client_steps *s, struct error *err)
     s->job->on_evaluating = s->events->on_evaluating;
     s->job->user = s->user;
     s->opened = s->arrived = s->covered = s->done = run->first_step;
+    if (run->options.on_blocks) {
+        const struct eps_train_options options = client_run_job_options(run);
+        struct model model;
+        int rc = client_options_model(&model, &run->model.config, &options, err);
+        if (!rc)
+            rc = client_blocks_init(&s->blocks, &model, err);
+        model_free(&model);
+        if (rc)
+            return rc;
+    }
     return client_checkpoints_list(&s->checkpoints, run->directory_fd, err);
 }
 

@@ -289,6 +289,7 @@ static void on_share(struct compute *c, const struct message *m)
         .parts = parts,
         .rows = rows_of(c, m->share.buffer, m->share.n_tokens),
         .drop = &m->share.drop,
+        .frozen = &m->share.frozen,
     };
 
     for (uint32_t i = 0; i < m->share.n; i++) {

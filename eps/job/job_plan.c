@@ -69,8 +69,8 @@ static int divide_among_hosts(struct job *job, struct error *err)
             "the daemon has %u hosts, and each computes at least one part of a step: choose --parts %u, or "
             "more",
             (unsigned)n, (unsigned)n);
-    if (job_goal(job)->drop_layers > 0)
-        return error_set(err, -EINVAL, "on several hosts no layers are dropped: leave out --drop-layers");
+    if (plan_may_drop(job_goal(job)))
+        return error_set(err, -EINVAL, "on several hosts no layers are dropped: leave out --drop-layers and on_blocks");
     if (job->request.job.files || job->files)
         return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
     job->first_part = (uint32_t)(n_parts * host / n);
@@ -418,6 +418,8 @@ static int build_model(struct job *job, const char *freeze, struct error *err)
         model_approximate(&job->model, goal->kept_bits, goal->sampling.share > 0);
     if (!rc)
         plan_remember_norms(&job->model, goal);
+    if (!rc && goal->chooses)
+        rc = model_drop_check(&job->model, err);
     return rc ? rc : model_drop_prepare(&job->model, goal->drop_layers, err);
 }
 

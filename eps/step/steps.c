@@ -100,6 +100,7 @@ static void send_share(const struct job *job, struct peer *worker, const struct 
     m.share.n_tokens = open->open_step.n_tokens;
     m.share.n = n;
     m.share.drop = open->open_step.drop;
+    m.share.frozen = open->open_step.frozen;
     for (uint32_t i = 0; i < n; i++) {
         m.share.parts[i].part = job->first_part + parts[i].part;
         m.share.parts[i].attempt = parts[i].attempt;
@@ -380,16 +381,17 @@ void steps_clear(struct steps *steps)
     fence_begin(&steps->fence);
 }
 
-/* Adds the units of the blocks that the step drops to the frozen ones, which the model has anyway: for the relay both only
- * advance. Finds the lowest visit that contributes. Returns the number of units. */
-static uint32_t leave_out(struct steps *steps, const struct model_drop *drop)
+/* Adds the units of the blocks that the step drops or freezes to the frozen ones, which the model has anyway: for the relay
+ * all of them only advance. Finds the lowest visit that contributes. Returns the number of units. */
+static uint32_t leave_out(struct steps *steps, const struct message *open)
 {
     const struct model *model = &steps->job->model;
     uint32_t n = model->n_frozen_units, lowest = 0;
 
     for (uint32_t i = model->n_trained_visits; i-- > 0;) {
         const uint32_t visit = model->trained_visits[i];
-        if (model_drop_has(drop, model, visit))
+        if (model_drop_has(&open->open_step.drop, model, visit) ||
+            model_drop_has(&open->open_step.frozen, model, visit))
             steps->frozen[n++] = model->visits[visit];
         else
             lowest = visit;
@@ -426,7 +428,7 @@ static void begin_step(struct steps *steps, const struct message *m)
         .n_slices = steps->slices,
         .n_visits = job->model.n_visits,
         .frozen = steps->frozen,
-        .n_frozen = leave_out(steps, &m->open_step.drop),
+        .n_frozen = leave_out(steps, m),
         .owners = owners,
         .n_owners = n_parts,
     };
@@ -498,10 +500,13 @@ bool steps_may_open(const struct steps *steps)
            (job->state == JOB_RESTING || (job->state == JOB_STEPPING && (steps->covered || steps->arrived)));
 }
 
-static bool may_drop(const struct job *job, const struct model_drop *drop)
+static bool may_leave(const struct job *job, const struct message *m)
 {
-    return model_drop_is_empty(drop) ||
-           (job_goal(job)->drop_layers > 0 && !model_drop_exceeds(drop, job->model.config.n_layers));
+    const uint32_t n = job->model.config.n_layers;
+    const struct model_drop *drop = &m->open_step.drop, *frozen = &m->open_step.frozen;
+
+    return (model_drop_is_empty(drop) || (plan_may_drop(job_goal(job)) && !model_drop_exceeds(drop, n))) &&
+           (model_drop_is_empty(frozen) || (job_goal(job)->chooses && !model_drop_exceeds(frozen, n)));
 }
 
 void steps_open(struct steps *steps, const struct message *m)
@@ -512,7 +517,7 @@ void steps_open(struct steps *steps, const struct message *m)
         m->open_step.n_tokens < 1 || m->open_step.n_tokens > job_goal(job)->seq || m->open_step.n_valid < 1 ||
         m->open_step.n_valid > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || m->open_step.n_real < 1 ||
         m->open_step.n_real > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || !(m->open_step.lr >= 0) ||
-        !may_drop(job, &m->open_step.drop)) {
+        !may_leave(job, m)) {
         if (job->client)
             peer_refuse(job->client, "a step that cannot be");
         else

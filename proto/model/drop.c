@@ -41,23 +41,32 @@ bool model_drop_has(const struct model_drop *drop, const struct model *model, ui
     return drop && layer->kind == MODEL_BLOCK && drop->blocks[layer->index / 64] >> layer->index % 64 & 1;
 }
 
-/* Scales the branches that are added on the way from the stream's input to its output, through sums and the norms after
- * them. Returns their number; 0 if there is no such way. */
-static int scale_branches(struct program *p, float survival)
+/* The branches that are added on the way from the stream's input to its output, through sums and the norms after them; 0
+ * if there is no such way. */
+static int count_branches(const struct program *p)
 {
     int value = p->outputs[0].value, n = 0;
 
     while (p->values[value].operation >= 0) {
-        struct program_operation *op = &p->operations[p->values[value].operation];
+        const struct program_operation *op = &p->operations[p->values[value].operation];
         if (op->kind != &operation_add && op->kind != &operation_norm)
             return 0;
-        if (op->kind == &operation_add) {
-            op->add.survival = survival;
-            n++;
-        }
+        n += op->kind == &operation_add;
         value = op->inputs[0];
     }
     return value == p->inputs[0].value ? n : 0;
+}
+
+static void scale_branches(struct program *p, float survival)
+{
+    int value = p->outputs[0].value;
+
+    while (p->values[value].operation >= 0) {
+        struct program_operation *op = &p->operations[p->values[value].operation];
+        if (op->kind == &operation_add)
+            op->add.survival = survival;
+        value = op->inputs[0];
+    }
 }
 
 /* True if all that a block does is to write the stream that it reads. */
@@ -77,6 +86,19 @@ static bool trains_beside_blocks(const struct model *m)
     return false;
 }
 
+int model_drop_check(const struct model *m, struct error *err)
+{
+    const struct model_program *const first = &m->programs[m->block];
+
+    for (const struct model_program *program = first; program < first + m->n_block_programs; program++)
+        if (!has_stream_alone(m, program) || count_branches(&program->program) == 0)
+            return error_set(err, -EINVAL,
+                             "no block of a %s model can be dropped: a step may leave out blocks that add to their one "
+                             "input alone",
+                             m->config.family->model_type);
+    return 0;
+}
+
 int model_drop_prepare(struct model *m, double p, struct error *err)
 {
     struct model_program *const first = &m->programs[m->block];
@@ -85,12 +107,11 @@ int model_drop_prepare(struct model *m, double p, struct error *err)
         return 0;
     if (!(p > 0 && (float)p < 1))
         return error_set(err, -EINVAL, "blocks dropped with probability %g: it must be from 0 to below 1", p);
+    const int rc = model_drop_check(m, err);
+    if (rc)
+        return rc;
     for (struct model_program *program = first; program < first + m->n_block_programs; program++) {
-        if (!has_stream_alone(m, program) || scale_branches(&program->program, (float)(1 - p)) == 0)
-            return error_set(err, -EINVAL,
-                             "no block of a %s model can be dropped: a step may leave out blocks that add to their one "
-                             "input alone",
-                             m->config.family->model_type);
+        scale_branches(&program->program, (float)(1 - p));
         model_complete_program(program);
     }
     return trains_beside_blocks(m)

@@ -20,7 +20,7 @@ struct model;
 
 enum { MODEL_DROP_WORDS = 64 }; /* 4096 blocks, as many as a model may have */
 
-/* The blocks that a step drops: bit i%64 of word i/64 for block i. */
+/* A set of blocks, as those that a step drops: bit i%64 of word i/64 for block i. */
 struct model_drop {
     uint64_t blocks[MODEL_DROP_WORDS];
 };
@@ -33,6 +33,9 @@ bool model_drop_is_empty(const struct model_drop *drop);
 
 /* True if the visit is a dropped block's. NULL: nothing is dropped. */
 bool model_drop_has(const struct model_drop *drop, const struct model *model, uint32_t visit);
+
+/* Whether blocks can be left out at all: -EINVAL with a sentence as of model_drop_prepare. */
+int model_drop_check(const struct model *model, struct error *err);
 
 /* Has training scale the blocks' residual branches by 1/(1-p); p = 0 changes nothing. Called once, after model_freeze and
  * model_approximate. -EINVAL with a sentence: p is not in [0, 1); a block is more than one layer that adds branches to the

@@ -26,6 +26,7 @@ struct device_pass {
     float loss_scale;
     bool train;
     const struct model_drop *drop;      /* blocks that the step leaves out; NULL: none */
+    const struct model_drop *frozen;    /* blocks that it computes and does not train; NULL: none */
     uint32_t place;                     /* in the sequence of weights: the visit being queued */
     uint64_t forward;                   /* DEVICE_COMPUTE: the losses are computed */
     bool told;                          /* the losses were told */

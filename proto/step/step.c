@@ -113,7 +113,9 @@ static bool is_dropped(const struct device_pass *pass, uint32_t visit)
 
 static bool contributes(const struct device_pass *pass, uint32_t visit)
 {
-    return model_contributes(&pass->worker->model, visit) && !is_dropped(pass, visit);
+    const struct model *model = &pass->worker->model;
+
+    return model_contributes(model, visit) && !is_dropped(pass, visit) && !model_drop_has(pass->frozen, model, visit);
 }
 
 /* Lists the visits that contribute to this step, in the order of backward. */
@@ -346,8 +348,11 @@ static int check_share(const struct device_worker *w, const struct device_share 
             return error_set(err, -EINVAL, "part %u has no place in a share of %u rows", share->parts[i],
                              s->goal.batch);
     if (share->drop && !model_drop_is_empty(share->drop) &&
-        (s->goal.drop_layers == 0 || model_drop_exceeds(share->drop, w->model.config.n_layers)))
+        (!plan_may_drop(&s->goal) || model_drop_exceeds(share->drop, w->model.config.n_layers)))
         return error_set(err, -EINVAL, "blocks are dropped that this model must keep, or does not have");
+    if (share->frozen && !model_drop_is_empty(share->frozen) &&
+        (!s->goal.chooses || model_drop_exceeds(share->frozen, w->model.config.n_layers)))
+        return error_set(err, -EINVAL, "blocks are frozen that this model must train, or does not have");
     return check_rows(w, &share->rows, err);
 }
 
@@ -371,7 +376,8 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
                                .loss_scale = share->n_valid ? (float)(1.0 / (double)share->n_valid) : 0,
                                .train = true,
                                .norms = share->rows.norms,
-                               .drop = share->drop};
+                               .drop = share->drop,
+                               .frozen = share->frozen};
     device_weights_init(&pass.weights, worker, link, context);
     pass.weights.version = share->step;
     pass.weights.backward = true;

@@ -42,7 +42,8 @@ struct device_share {
     uint32_t n_parts;      /* in this share */
     const uint32_t *parts; /* (n_parts), ascending */
     struct device_rows rows;
-    const struct model_drop *drop; /* blocks that the step leaves out, if the plan's goal drops some; NULL: none */
+    const struct model_drop *drop;   /* blocks that the step leaves out, if the plan's goal allows it; NULL: none */
+    const struct model_drop *frozen; /* blocks that it computes and does not train, if the goal chooses; NULL: none */
 };
 
 /* Rows to evaluate: first_row .. first_row + n_rows - 1 of a minibatch. */

@@ -131,6 +131,7 @@ static void open_step(struct wire *w, struct message *m)
     wire_u64(w, &m->open_step.n_real);
     wire_f64_finite(w, &m->open_step.lr);
     message_drop_fields(w, &m->open_step.drop);
+    message_drop_fields(w, &m->open_step.frozen);
 }
 
 static void share(struct wire *w, struct message *m)
@@ -145,6 +146,7 @@ static void share(struct wire *w, struct message *m)
         wire_u32(w, &m->share.parts[i].attempt);
     }
     message_drop_fields(w, &m->share.drop);
+    message_drop_fields(w, &m->share.frozen);
 }
 
 static void pull(struct wire *w, struct message *m)

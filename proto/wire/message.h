@@ -308,7 +308,8 @@ struct message {
             uint32_t n_tokens; /* tokens of each row: 1..goal.seq */
             uint64_t n_real;   /* tokens of the minibatch that are not padding, for viewers: 1..batch * n_tokens */
             double lr;
-            struct model_drop drop; /* blocks that the step leaves out; only of a job whose goal drops some */
+            struct model_drop drop;   /* blocks that the step leaves out, if the job's goal allows it: plan_may_drop */
+            struct model_drop frozen; /* blocks that it computes and does not train; only of a goal that chooses */
         } open_step;
         struct {
             uint64_t step;
@@ -319,7 +320,7 @@ struct message {
             struct {
                 uint32_t part, attempt;
             } parts[MESSAGE_MAX_PARTS];
-            struct model_drop drop; /* the step's */
+            struct model_drop drop, frozen; /* the step's */
         } share;
         struct {
             uint64_t version;

@@ -24,7 +24,7 @@ void message_drop_fields(struct wire *w, struct model_drop *drop)
     for (uint32_t i = 0; !w->why && i < n; i++)
         wire_u64(w, &drop->blocks[i]);
     if (!w->why && n > 0 && drop->blocks[n - 1] == 0)
-        wire_wrong(w, "dropped blocks that end with none");
+        wire_wrong(w, "a set of blocks that ends with none");
 }
 
 void message_goal_fields(struct wire *w, struct plan_goal *goal)
@@ -49,6 +49,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_f64_from_0(w, &goal->smoothing);
     wire_f64_from_0(w, &goal->drop_layers);
     wire_u32_in(w, &goal->entries, 0, UINT32_MAX - 2);
+    wire_flag(w, &goal->chooses);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)

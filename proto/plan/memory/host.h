@@ -64,11 +64,11 @@ struct plan_host {
 /* Bytes of all accumulators of a job: 0 unless several parts are summed. */
 uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *setting);
 
-/* Numbers in the table of units that a step does not update: those without trained pieces; if steps drop
+/* Numbers in the table of units that a step does not update: those without trained pieces; if steps drop or freeze
  * blocks, at most all of these, too; and one. */
 static inline uint32_t plan_host_frozen(const struct model *model, const struct plan_goal *goal)
 {
-    return model->n_frozen_units + (goal->drop_layers > 0 ? model->n_block_layers : 0) + 1;
+    return model->n_frozen_units + (plan_may_drop(goal) ? model->n_block_layers : 0) + 1;
 }
 
 /* Nothing overflows: model_config_check bounds the model, the caller batch * seq (2^32), parts and workers (2^16). */

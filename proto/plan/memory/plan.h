@@ -79,6 +79,7 @@ struct plan_goal {
     uint32_t kept_bits;           /* 8 or 4: of activations that blocks keep; 0: as they are */
     struct sampling sampling;     /* gradients of matrices are estimated from some rows, if share > 0 */
     double drop_layers;           /* probability that a step drops a block (proto/model/drop.h), from 0 and below 1 */
+    bool chooses;                 /* the client says which blocks a step drops, and which it does not train */
     double smoothing;             /* of labels, from 0 and below 1 (struct device_cross_entropy) */
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
     uint32_t entries; /* tokens of the training data whose norms are remembered (proto/model/norms.h); 0: none */
@@ -87,6 +88,12 @@ struct plan_goal {
     uint32_t source;  /* those of its source, in an encoder-decoder; seq to generate targets; else 0 */
     uint32_t n_parts;
 };
+
+/* True if a step may leave out blocks. */
+static inline bool plan_may_drop(const struct plan_goal *goal)
+{
+    return goal->drop_layers > 0 || goal->chooses;
+}
 
 /* True if two rows, one behind the other, are a pair of texts. */
 static inline bool plan_has_pairs(const struct plan_goal *goal)

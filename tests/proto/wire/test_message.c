@@ -62,6 +62,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                       .smoothing = 0.125,
                                       .drop_layers = 0.375,
                                       .entries = 0x04030201,
+                                      .chooses = true,
                                       .purpose = PLAN_EVALUATE,
                                       .precision = NUMBER_BF16,
                                       .base = FORM_NF4,
@@ -124,13 +125,15 @@ static const struct message samples[MESSAGE_KINDS] = {
                                          .n_tokens = 512,
                                          .n_real = 16000,
                                          .lr = 1.5,
-                                         .drop.blocks = {0x0102030405060708, 0, 1}}},
+                                         .drop.blocks = {0x0102030405060708, 0, 1},
+                                         .frozen.blocks = {5}}},
     [MESSAGE_SHARE] = {.share = {.step = 1000,
                                  .buffer = 1,
                                  .n_valid = 16320,
                                  .n_tokens = 512,
                                  .n = MESSAGE_MAX_PARTS,
-                                 .drop.blocks = {7, [MODEL_DROP_WORDS - 1] = UINT64_C(1) << 63}}},
+                                 .drop.blocks = {7, [MODEL_DROP_WORDS - 1] = UINT64_C(1) << 63},
+                                 .frozen.blocks = {0, 9}}},
     [MESSAGE_PULL] = {.pull = {.version = 1000, .unit = 17}},
     [MESSAGE_WEIGHTS] = {.weights = {.version = 1000,
                                      .unit = 17,
@@ -515,19 +518,19 @@ static const struct {
     {MESSAGE_JOB, 43, 0xBF, "a number below zero"},            /* a share of rows, and its rule */
     {MESSAGE_JOB, 44, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_JOB, 45, 9, "a count or an index out of range"}, /* bits of what is kept */
-    {MESSAGE_JOB, 147, 0xBF, "a number below zero"},          /* -1.5 as a norm */
-    {MESSAGE_JOB, 147, 0x7F, "a number that is not finite"},  /* NaN as a norm */
+    {MESSAGE_JOB, 148, 0xBF, "a number below zero"},          /* -1.5 as a norm */
+    {MESSAGE_JOB, 148, 0x7F, "a number that is not finite"},  /* NaN as a norm */
     {MESSAGE_JOB, 5, 0, "a clipped norm without a fenced commit"},
-    {MESSAGE_JOB, 155, 0xBF, "a number below zero"},
+    {MESSAGE_JOB, 156, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 104, 0, "an assignment without weights"},
-    {MESSAGE_ASSIGN, 111, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 116, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 120, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 200, 16, "a count or an index out of range"}, /* those of the last class */
-    {MESSAGE_ASSIGN, 204, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 208, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 208, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 105, 0, "an assignment without weights"},
+    {MESSAGE_ASSIGN, 112, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 117, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 121, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 201, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 205, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 209, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 209, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_JOB_OPENED, 142, 4, "an enumeration out of range"},
@@ -537,24 +540,26 @@ static const struct {
     {MESSAGE_SHARE, 24, 63, "a count or an index out of range"}, /* the last part is taken for dropped blocks */
     {MESSAGE_SHARE, 28, 64, "an enumeration out of range"},
     {MESSAGE_SHARE, 348, 65, "a count or an index out of range"},
-    {MESSAGE_SHARE, 348, 63, "dropped blocks that end with none"},
-    {MESSAGE_SHARE, 863, 0, "dropped blocks that end with none"},
-    {MESSAGE_OPEN_STEP, 60, 0, "dropped blocks that end with none"},
-    {MESSAGE_OPEN_STEP, 40, 2, "dropped blocks that end with none"}, /* the second word is zero */
+    {MESSAGE_SHARE, 348, 63, "a set of blocks that ends with none"},
+    {MESSAGE_SHARE, 863, 0, "a set of blocks that ends with none"},
+    {MESSAGE_OPEN_STEP, 60, 0, "a set of blocks that ends with none"},
+    {MESSAGE_OPEN_STEP, 40, 2, "a set of blocks that ends with none"}, /* the second word is zero */
+    {MESSAGE_OPEN_STEP, 72, 0, "a set of blocks that ends with none"}, /* of frozen ones */
+    {MESSAGE_SHARE, 876, 0, "a set of blocks that ends with none"},
     {MESSAGE_STATUS_REPLY, 0, 9, "an enumeration out of range"},
     {MESSAGE_QUEUED, 4, 0, "a count or an index out of range"}, /* no place */
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},
     {MESSAGE_TAKEN, 25, 9, "steps that end before they begin"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-    {MESSAGE_JOB, 164, 1, "an output directory, and files in its place"},
+    {MESSAGE_JOB, 165, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 613, 3, "an enumeration out of range"},              /* when it thaws */
-    {MESSAGE_JOB, 615, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
-    {MESSAGE_JOB, 616, 17, "a count or an index out of range"},        /* more than a MiB of it */
-    {MESSAGE_JOB, 618, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 622, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 622, 129, "a count or an index out of range"},
+    {MESSAGE_JOB, 614, 3, "an enumeration out of range"},              /* when it thaws */
+    {MESSAGE_JOB, 616, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 617, 17, "a count or an index out of range"},        /* more than a MiB of it */
+    {MESSAGE_JOB, 619, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 623, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 623, 129, "a count or an index out of range"},
     {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
     {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
     {MESSAGE_FILE, 5, 2, "a count or an index out of range"},

@@ -1,0 +1,95 @@
+#include "client/run/blocks.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+static bool has(const struct model_drop *set, uint32_t block)
+{
+    return set->blocks[block / 64] >> block % 64 & 1;
+}
+
+static void add(struct model_drop *set, uint32_t block)
+{
+    set->blocks[block / 64] |= UINT64_C(1) << block % 64;
+}
+
+int client_blocks_init(struct client_blocks *out, const struct model *m, struct error *err)
+{
+    *out = (struct client_blocks){.n = m->config.n_layers};
+    for (uint32_t visit = 0; visit < m->n_visits; visit++) {
+        const struct model_layer *layer = &m->layers[m->visit_layers[visit]];
+        if (model_contributes(m, visit) && layer->kind == MODEL_BLOCK)
+            add(&out->trained, layer->index);
+        else if (model_contributes(m, visit))
+            out->trains_others = true;
+    }
+    out->computed = calloc(2 * (size_t)out->n, sizeof *out->computed);
+    out->frozen = out->computed ? out->computed + out->n : NULL;
+    return out->computed ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+void client_blocks_free(struct client_blocks *blocks)
+{
+    free(blocks->computed);
+    *blocks = (struct client_blocks){0};
+}
+
+static int refuse(const struct eps_step_blocks *asked, const char *why, uint32_t block, struct error *err)
+{
+    error_set(err, -EINVAL, "on_blocks of step %" PRIu64 ": ", asked->step);
+    error_append(err, why, block);
+    return -EINVAL;
+}
+
+/* *out: the blocks of a list, which must ascend. */
+static int take(struct model_drop *out, const struct eps_step_blocks *asked, const uint32_t *list, uint32_t n,
+                struct error *err)
+{
+    *out = (struct model_drop){0};
+    if (n > asked->n_blocks)
+        return refuse(asked, "%u blocks are more than the model has", n, err);
+    for (uint32_t i = 0; i < n; i++) {
+        if (list[i] >= asked->n_blocks)
+            return refuse(asked, "the model has no block %u: its first is 0", list[i], err);
+        if (has(out, list[i]))
+            return refuse(asked, "block %u is named twice", list[i], err);
+        if (i > 0 && list[i] < list[i - 1])
+            return refuse(asked, "block %u is named after one that is above it: a step has blocks in their order",
+                          list[i], err);
+        add(out, list[i]);
+    }
+    return 0;
+}
+
+int client_blocks_ask(struct model_drop *dropped, struct model_drop *frozen, const struct client_blocks *blocks,
+                      const struct eps_train_options *options, uint64_t step, struct error *err)
+{
+    struct eps_step_blocks asked = {.step = step + 1,
+                                    .n_blocks = blocks->n,
+                                    .computed = blocks->computed,
+                                    .frozen = blocks->frozen};
+    struct model_drop computed;
+    bool trains = blocks->trains_others;
+
+    for (uint32_t b = 0; b < blocks->n; b++)
+        if (!has(dropped, b))
+            asked.computed[asked.n_computed++] = b;
+    options->on_blocks(options->blocks_user, &asked);
+    int rc = take(&computed, &asked, blocks->computed, asked.n_computed, err);
+    if (!rc)
+        rc = take(frozen, &asked, blocks->frozen, asked.n_frozen, err);
+    if (rc)
+        return rc;
+    if (asked.n_computed == 0)
+        return refuse(&asked, "no block is named, and a step computes one at least", 0, err);
+    *dropped = (struct model_drop){0};
+    for (uint32_t b = 0; b < blocks->n; b++) {
+        if (has(frozen, b) && !has(&computed, b))
+            return refuse(&asked, "block %u is frozen, and not computed: name it in computed, too", b, err);
+        if (!has(&computed, b))
+            add(dropped, b);
+        trains |= has(&computed, b) && !has(frozen, b) && has(&blocks->trained, b);
+    }
+    return trains ? 0 : refuse(&asked, "nothing is left to train: compute another block, or freeze fewer", 0, err);
+}

@@ -1,0 +1,353 @@
+/* on_blocks of libeps in real runs: steps that leave out blocks are those of a model without them; a frozen block stays as
+ * with --freeze; neither workers, a killed one, nor a resume change a bit; what no step can be is refused. */
+#include "proto/model/checkpoint.h"
+#include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BLOCKS = 4, STEPS = 6, MOST = 128 };
+
+#define TRAIN                                                                                                          \
+    "eps train --data data.txt --batch 4 --seq 16 --microbatch 2 --lr 1e-3 --schedule constant --warmup 0 "            \
+    "--order sequential --seed 5 --device cpu --device-mem 8MiB --eval-data data.txt "
+
+static const char *const files[] = {"data.txt"};
+
+static void setup(void)
+{
+    processes_setup();
+    processes_text("data.txt", 20000);
+    processes_config("four.json", BLOCKS, 4, 32, 32);
+    processes_config("two.json", 2, 4, 32, 32);
+    expect(TRAIN "--model four.json --steps 1 --out base", 0);
+}
+
+SUITE_TIMEOUT(180)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
+
+static struct eps_train_options options_of(const char *out)
+{
+    struct eps_train_options o = processes_options("base/latest", files, out);
+
+    o.batch = 4, o.seq = 16, o.microbatch = 2, o.steps = STEPS, o.lr = 1e-3, o.schedule = EPS_SCHEDULE_CONSTANT;
+    o.warmup = 0, o.device = "cpu", o.device_mem = 8 << 20;
+    o.save_every = 1, o.keep = 0;
+    return o;
+}
+
+/* A worker of this process is killed at this step; 0: none is. */
+static void on_step(void *user, const struct eps_step *step)
+{
+    const uint64_t *kills = user;
+
+    if (step->step == *kills)
+        kill(processes_find("eps-worker"), SIGKILL);
+}
+
+/* In another process; what eps_train returns, its sentence in the file `said`. */
+static int train(const struct eps_train_options *options, uint64_t kills)
+{
+    const struct eps_train_events events = {.on_step = on_step};
+    struct eps_error error = {""};
+    int status;
+    const pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        const int rc = eps_train(options, &events, &kills, &error);
+        processes_put_text("said", error.text);
+        _exit(-rc);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status));
+    return -WEXITSTATUS(status);
+}
+
+/* ---- which blocks ---- */
+
+static void outer(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    ck_assert(blocks->n_blocks == BLOCKS && blocks->n_computed == BLOCKS && blocks->n_frozen == 0);
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        ck_assert_uint_eq(blocks->computed[i], i);
+    blocks->computed[0] = 0, blocks->computed[1] = BLOCKS - 1;
+    blocks->n_computed = 2;
+}
+
+static void freeze_one(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->frozen[0] = 1;
+    blocks->n_frozen = 1;
+}
+
+/* What a step leaves out, and what it freezes: by a table. */
+static const struct {
+    int dropped, frozen; /* -1: none */
+} table[STEPS] = {{-1, -1}, {0, -1}, {2, 3}, {-1, 0}, {3, 1}, {1, -1}};
+
+static void by_table(void *user, struct eps_step_blocks *blocks)
+{
+    const int dropped = table[blocks->step - 1].dropped, frozen = table[blocks->step - 1].frozen;
+
+    (void)user;
+    blocks->n_computed = 0;
+    for (int i = 0; i < BLOCKS; i++)
+        if (i != dropped)
+            blocks->computed[blocks->n_computed++] = (uint32_t)i;
+    if (frozen >= 0)
+        blocks->frozen[blocks->n_frozen++] = (uint32_t)frozen;
+}
+
+/* ---- a model without the blocks ---- */
+
+/* The name of a tensor of the model of two blocks in the one of four, whose outer ones it has. */
+static const char *name_in_four(const char *name)
+{
+    const char *at = strstr(name, ".h.1.");
+
+    return at ? print("%.*s.h.%d.%s", (int)(at - name), name, BLOCKS - 1, at + 5) : name;
+}
+
+/* pruned/: the base's weights without the inner blocks. */
+static void write_pruned(void)
+{
+    struct outputs_tensors four, two;
+    struct safetensors_plan plan[MOST];
+    struct safetensors_writer writer;
+
+    expect(TRAIN "--model two.json --steps 1 --out names", 0);
+    expect("mkdir -p pruned && cp names/latest/config.json names/latest/tokenizer*.json pruned", 0);
+    outputs_open_tensors(&four, "base/latest", CHECKPOINT_WEIGHTS);
+    outputs_open_tensors(&two, "names/latest", CHECKPOINT_WEIGHTS);
+    for (size_t i = 0; i < two.file.n_entries; i++) {
+        const struct safetensors_entry *entry = &two.file.entries[i];
+        plan[i] = (struct safetensors_plan){entry->name,
+                                            entry->n_dims,
+                                            {entry->shape[0], entry->n_dims > 1 ? entry->shape[1] : 1},
+                                            SAFETENSORS_F32};
+    }
+    const int fd = open("pruned/" CHECKPOINT_WEIGHTS, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    ck_assert(fd >= 0 && safetensors_begin(&writer, fd, plan, two.file.n_entries, NULL) == 0);
+    for (size_t i = 0; i < two.file.n_entries; i++) {
+        uint64_t n;
+        const float *values = outputs_tensor(&four, name_in_four(plan[i].name), &n);
+        ck_assert_int_eq(safetensors_append(&writer, values, n * sizeof *values, NULL), 0);
+    }
+    ck_assert_int_eq(safetensors_end(&writer, NULL), 0);
+    close(fd);
+    outputs_close_tensors(&four), outputs_close_tensors(&two);
+}
+
+/* All tensors of a file of the model of two blocks are those of the other. */
+static void check_pruned(const char *two_step, const char *four_step, const char *file)
+{
+    struct outputs_tensors four, two;
+
+    outputs_open_tensors(&two, two_step, file);
+    outputs_open_tensors(&four, four_step, file);
+    for (size_t i = 0; i < two.file.n_entries; i++) {
+        uint64_t n, n_four;
+        if (two.file.entries[i].type != SAFETENSORS_F32)
+            continue;
+        const char *name = two.file.entries[i].name;
+        const float *a = outputs_tensor(&two, name, &n), *b = outputs_tensor(&four, name_in_four(name), &n_four);
+        ck_assert_msg(n == n_four && memcmp(a, b, n * sizeof *a) == 0, "%s", name);
+    }
+    outputs_close_tensors(&two), outputs_close_tensors(&four);
+}
+
+TEST(steps_without_the_inner_blocks_are_those_of_a_model_without_them)
+{
+    struct eps_train_options o = options_of("outer");
+
+    o.on_blocks = outer;
+    ck_assert_int_eq(train(&o, 0), 0);
+    write_pruned();
+    expect(print(TRAIN "--model pruned --steps %d --out two", STEPS), 0);
+    check_pruned(print("two/step-%d", STEPS), print("outer/step-%d", STEPS), CHECKPOINT_WEIGHTS);
+    check_pruned(print("two/step-%d", STEPS), print("outer/step-%d", STEPS), CHECKPOINT_MOMENTS);
+}
+
+/* ---- frozen blocks ---- */
+
+static void check_same_weights(const char *step, const char *other)
+{
+    outputs_check_same(step, other, CHECKPOINT_WEIGHTS);
+}
+
+TEST(a_block_that_is_frozen_in_each_step_is_frozen)
+{
+    struct eps_train_options o = options_of("still");
+
+    o.on_blocks = freeze_one;
+    o.clip_norm = 0.5, o.workers = o.parts = 2, o.deterministic = true;
+    ck_assert_int_eq(train(&o, 0), 0);
+    expect(print(TRAIN "--model base/latest --freeze 'h.1.*' --clip-norm 0.5 --workers 2 --parts 2 --deterministic "
+                       "--steps %d --out frozen",
+                 STEPS),
+           0);
+    check_same_weights(print("still/step-%d", STEPS), print("frozen/step-%d", STEPS));
+}
+
+/* ---- each step its own ---- */
+
+/* Weights and moments of blocks that the step left out, or froze, are those before; others are not; and so are counts. */
+static void check_step(int t, int64_t counts[BLOCKS])
+{
+    struct outputs_tensors before, after;
+
+    for (int k = 0; k < 2; k++) {
+        const char *file = k ? CHECKPOINT_MOMENTS : CHECKPOINT_WEIGHTS;
+        outputs_open_tensors(&before, print("table/step-%d", t), file);
+        outputs_open_tensors(&after, print("table/step-%d", t + 1), file);
+        for (size_t i = 0; i < after.file.n_entries; i++) {
+            const struct safetensors_entry *entry = &after.file.entries[i];
+            const char *found = strstr(entry->name, ".h.");
+            const int block = found ? atoi(found + 3) : -2;
+            uint64_t n;
+            if (entry->type != SAFETENSORS_F32 || strstr(entry->name, "c_attn.bias"))
+                continue; /* keys have no gradient but rounding */
+            const float *a = outputs_tensor(&before, entry->name, &n), *b = outputs_tensor(&after, entry->name, &n);
+            const bool same = memcmp(a, b, n * sizeof *a) == 0;
+            ck_assert_msg(same == (block == table[t].dropped || block == table[t].frozen), "%s, step %d", entry->name,
+                          t);
+        }
+        if (k) {
+            int64_t got[2 + 12 * BLOCKS + 2];
+            const struct safetensors_entry *entry = safetensors_find(&after.file, "updates");
+            ck_assert(entry && entry->n == COUNT(got) && safetensors_read_counts(got, entry, 0, entry->n, NULL) == 0);
+            for (int i = 2; i < 2 + 12 * BLOCKS; i++)
+                ck_assert_int_eq(got[i], counts[(i - 2) / 12]);
+        }
+        outputs_close_tensors(&before), outputs_close_tensors(&after);
+    }
+}
+
+TEST(each_step_has_its_own_blocks_whoever_computes_it)
+{
+    struct eps_train_options o = options_of("table"), resumed = eps_train_defaults();
+    int64_t counts[BLOCKS] = {0};
+
+    o.on_blocks = by_table;
+    o.parts = 2, o.deterministic = true;
+    ck_assert_int_eq(train(&o, 0), 0);
+    for (int t = 0; t < STEPS; t++) {
+        for (int b = 0; b < BLOCKS; b++)
+            counts[b] += b != table[t].dropped && b != table[t].frozen;
+        if (t > 0)
+            check_step(t, counts);
+    }
+    o.out = "killed", o.workers = 2;
+    ck_assert_int_eq(train(&o, 2), 0);
+    outputs_check_same_latest("killed", "table");
+    expect("mkdir again && cp -r table/step-3 again", 0);
+    resumed.resume = "again", resumed.on_blocks = by_table, resumed.programs = processes_programs();
+    ck_assert_int_eq(train(&resumed, 0), 0);
+    outputs_check_same_latest("again", "table");
+}
+
+/* The job after --freeze-until asks, too. */
+TEST(a_run_that_thaws_asks_on)
+{
+    struct eps_train_options o = options_of("thaws"), resumed = eps_train_defaults();
+
+    o.on_blocks = by_table;
+    o.freeze = "wpe.*", o.freeze_until = 3;
+    ck_assert_int_eq(train(&o, 0), 0);
+    expect("mkdir thawed && cp -r thaws/step-3 thawed", 0);
+    resumed.resume = "thawed", resumed.on_blocks = by_table, resumed.programs = processes_programs();
+    ck_assert_int_eq(train(&resumed, 0), 0);
+    outputs_check_same_latest("thawed", "thaws");
+}
+
+/* ---- what no step can be ---- */
+
+static void none(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->n_computed = 0;
+}
+
+static void unknown(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->computed[1] = BLOCKS;
+}
+
+static void twice(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->computed[1] = 0;
+}
+
+static void backwards(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->computed[0] = 1, blocks->computed[1] = 0;
+}
+
+static void too_many(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->n_frozen = BLOCKS + 1;
+}
+
+static void frozen_and_left_out(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->n_computed = 2;
+    blocks->frozen[0] = 3, blocks->n_frozen = 1;
+}
+
+static void all_frozen(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    memcpy(blocks->frozen, blocks->computed, BLOCKS * sizeof *blocks->frozen);
+    blocks->n_frozen = blocks->step == 2 ? BLOCKS : 0;
+}
+
+static const struct {
+    void (*on_blocks)(void *user, struct eps_step_blocks *blocks);
+    const char *freeze, *said;
+} impossible[] = {
+    {none, NULL, "on_blocks of step 1: no block is named"},
+    {unknown, NULL, "on_blocks of step 1: the model has no block 4"},
+    {twice, NULL, "on_blocks of step 1: block 0 is named twice"},
+    {backwards, NULL, "on_blocks of step 1: block 0 is named after one that is above it"},
+    {too_many, NULL, "on_blocks of step 1: 5 blocks are more than the model has"},
+    {frozen_and_left_out, NULL, "on_blocks of step 1: block 3 is frozen, and not computed"},
+    {all_frozen, "w?e.*,ln_f.*", "on_blocks of step 2: nothing is left to train"},
+};
+
+TEST_EACH(a_step_that_cannot_be_ends_the_run, COUNT(impossible))
+{
+    struct eps_train_options o = options_of(print("bad-%d", _i));
+
+    o.on_blocks = impossible[_i].on_blocks;
+    o.freeze = impossible[_i].freeze;
+    ck_assert_int_eq(train(&o, 0), -EINVAL);
+    expect_file("said", impossible[_i].said);
+}
+
+TEST(blocks_of_two_stacks_are_not_left_out)
+{
+    struct eps_train_options o = eps_train_defaults();
+    struct eps_error error;
+    struct eps_plan plan;
+
+    o.model = TESTS_DIR "/fixtures/t5/config.json";
+    o.on_blocks = none;
+    ck_assert_int_eq(eps_plan(&plan, &o, &error), -EDOM);
+    ck_assert_holds(error.text, "on_blocks", "no block of a t5 model can be dropped");
+}
