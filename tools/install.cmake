@@ -34,7 +34,7 @@ foreach(folder proto/plan tests tools/bench device/cuda eps eps/hosts) # whose p
   install(FILES ${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
 install(FILES tools/run.svg DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools)
-install(FILES client/example_train.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(FILES client/example_train.c client/example_widths.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
 set(EPS_MAINTAINER "eps developers <eps@example.org>" CACHE STRING "who answers for the Debian package")
 set(CPACK_GENERATOR DEB)

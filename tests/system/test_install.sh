@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The installed tree, from outside: what is there, what libeps shows, and example_train.c built against it by pkg-config
+# The installed tree, from outside: what is there, what libeps shows, and its examples built against it by pkg-config
 # and run. The tree is moved once first: nothing in it may hold its prefix. Then the Debian package, in the same way.
 #
 # usage: tests/system/test_install.sh BUILD_DIRECTORY
@@ -19,7 +19,7 @@ cd "$work/moved"
 for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h include/eps_data.h include/eps_options.h include/eps_plan.h include/eps_texts.h share/man/man1/eps.1 share/man/man1/epsd.1 \
     share/man/man1/eps-worker.1 share/bash-completion/completions/eps \
     share/zsh/vendor-completions/_eps share/fish/vendor_completions.d/eps.fish share/doc/eps/README.md \
-    share/doc/eps/copyright share/doc/eps/examples/example_train.c lib/systemd/system/epsd.service \
+    share/doc/eps/copyright share/doc/eps/examples/example_train.c share/doc/eps/examples/example_widths.c lib/systemd/system/epsd.service \
     lib/systemd/system/eps-worker@.service lib/sysusers.d/eps.conf; do
     [ -s "$file" ] || fail "$file is missing"
 done
@@ -77,6 +77,20 @@ PATH=/usr/bin:/bin ./example config.json book.txt out 3 >said 2>&1 || fail "exam
 [ -s out/step-3/model.safetensors ] || fail "example_train left no out/step-3"
 if ./example none.json book.txt none 3 >said 2>&1; then fail "example_train took a model that is not there"; fi
 grep -q 'none.json.*No such file' said || fail "example_train did not say what was wrong: $(cat said)"
+
+# Each loss that the other example prints, and the best one, are those of the metrics and of sort.
+${CC:-cc} -Wall -Wextra -Werror moved/share/doc/eps/examples/example_widths.c -o widths $(pkg-config --cflags --libs eps)
+PATH=/usr/bin:/bin ./widths book.txt searched 20 >said 2>&1 || fail "example_widths: $(cat said)"
+for width in 64 256 1024; do
+    [ -s searched/width-$width/step-20/model.safetensors ] || fail "example_widths left no searched/width-$width/step-20"
+    loss=$(tail -n 1 searched/width-$width/metrics.jsonl | sed -n 's/.*"eval_loss": *\([0-9.]*\).*/\1/p')
+    printf '%.4f %s\n' "$loss" $width >>losses
+    grep -qx "width $width: held-out loss $(printf '%.4f' "$loss")" said || fail "example_widths printed: $(cat said)"
+done
+best=$(sort -n losses | sed -n '1s/.* //p')
+grep -qx "the best width is $best: searched/width-$best/latest" said || fail "example_widths chose: $(cat said)"
+if ./widths none.txt none 3 >said 2>&1; then fail "example_widths took data that is not there"; fi
+grep -q 'none.txt.*No such file' said || fail "example_widths did not say what was wrong: $(cat said)"
 
 # The Debian package, unpacked and run from there.
 cd "$build"
