@@ -347,6 +347,8 @@ static int open_step(struct client_steps *s, struct error *err)
     };
 
     model_drop_draw(&m.open_step.drop, s->run->model.config.n_layers, client_options_drop(o), o->seed, s->opened);
+    if (s->blocks.n > 0 && !s->blocks.trains_others)
+        model_drop_keep_one(&m.open_step.drop, &s->blocks.trained, s->blocks.n, o->seed, s->opened);
     if (minibatch->n_labels == 0)
         return error_set(err, -EINVAL,
                          "step %" PRIu64 ": all tokens of its %u rows are special, so none can be masked: leave such "

@@ -43,7 +43,7 @@ struct client_steps {
     struct client_job *job;
     struct trace *trace;         /* the client's track; NULL: none */
     uint64_t budget;             /* the largest among the workers' device memories */
-    struct client_blocks blocks; /* if the options have on_blocks */
+    struct client_blocks blocks; /* if a step may leave some out */
     struct client_metrics metrics;
     struct client_memory memory;
     struct client_checkpoints checkpoints; /* complete checkpoints in the run directory */

@@ -500,13 +500,25 @@ bool steps_may_open(const struct steps *steps)
            (job->state == JOB_RESTING || (job->state == JOB_STEPPING && (steps->covered || steps->arrived)));
 }
 
+/* True if a block that is neither dropped nor frozen, or a layer beside the blocks, is trained. */
+static bool trains(const struct model *model, const struct message *m)
+{
+    for (uint32_t i = 0; i < model->n_trained_visits; i++) {
+        const uint32_t visit = model->trained_visits[i];
+        if (!model_drop_has(&m->open_step.drop, model, visit) && !model_drop_has(&m->open_step.frozen, model, visit))
+            return true;
+    }
+    return false;
+}
+
 static bool may_leave(const struct job *job, const struct message *m)
 {
     const uint32_t n = job->model.config.n_layers;
     const struct model_drop *drop = &m->open_step.drop, *frozen = &m->open_step.frozen;
 
     return (model_drop_is_empty(drop) || (plan_may_drop(job_goal(job)) && !model_drop_exceeds(drop, n))) &&
-           (model_drop_is_empty(frozen) || (job_goal(job)->chooses && !model_drop_exceeds(frozen, n)));
+           (model_drop_is_empty(frozen) || (job_goal(job)->chooses && !model_drop_exceeds(frozen, n))) &&
+           trains(&job->model, m);
 }
 
 void steps_open(struct steps *steps, const struct message *m)

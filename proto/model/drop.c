@@ -7,18 +7,45 @@
 #include <assert.h>
 #include <errno.h>
 
+static bool has(const struct model_drop *set, uint32_t block)
+{
+    return set->blocks[block / 64] >> block % 64 & 1;
+}
+
+/* A block is dropped if it is small. */
+static uint32_t word_of(uint64_t seed, uint64_t step, uint32_t block)
+{
+    uint32_t words[4];
+
+    random_quad(words, random_site_key(seed, step, block, RANDOM_DROP_LAYER), 0, 0);
+    return words[0];
+}
+
 void model_drop_draw(struct model_drop *out, uint32_t n_blocks, double p, uint64_t seed, uint64_t step)
 {
     const uint32_t threshold = random_threshold((float)p);
 
     assert(n_blocks <= 64 * MODEL_DROP_WORDS);
     *out = (struct model_drop){0};
-    for (uint32_t block = 0; block < n_blocks; block++) {
-        uint32_t words[4];
-        random_quad(words, random_site_key(seed, step, block, RANDOM_DROP_LAYER), 0, 0);
-        if (words[0] < threshold)
+    for (uint32_t block = 0; block < n_blocks; block++)
+        if (word_of(seed, step, block) < threshold)
             out->blocks[block / 64] |= UINT64_C(1) << block % 64;
+}
+
+void model_drop_keep_one(struct model_drop *drop, const struct model_drop *trained, uint32_t n_blocks, uint64_t seed,
+                         uint64_t step)
+{
+    uint32_t largest = 0, kept = n_blocks;
+
+    for (uint32_t block = 0; block < n_blocks; block++) {
+        const uint32_t word = word_of(seed, step, block);
+        if (has(trained, block) && !has(drop, block))
+            return;
+        if (has(trained, block) && (kept == n_blocks || word > largest))
+            kept = block, largest = word;
     }
+    if (kept < n_blocks)
+        drop->blocks[kept / 64] &= ~(UINT64_C(1) << kept % 64);
 }
 
 bool model_drop_exceeds(const struct model_drop *drop, uint32_t n_blocks)
@@ -78,14 +105,6 @@ static bool has_stream_alone(const struct model *m, const struct model_program *
            !program->outputs[0].name[0] && !p->finish && m->n_block_layers == m->config.n_layers;
 }
 
-static bool trains_beside_blocks(const struct model *m)
-{
-    for (uint32_t visit = 0; visit < m->n_visits; visit++)
-        if (model_contributes(m, visit) && m->layers[m->visit_layers[visit]].kind != MODEL_BLOCK)
-            return true;
-    return false;
-}
-
 int model_drop_check(const struct model *m, struct error *err)
 {
     const struct model_program *const first = &m->programs[m->block];
@@ -114,9 +133,5 @@ int model_drop_prepare(struct model *m, double p, struct error *err)
         scale_branches(&program->program, (float)(1 - p));
         model_complete_program(program);
     }
-    return trains_beside_blocks(m)
-               ? 0
-               : error_set(err, -EINVAL,
-                           "only tensors of blocks are trained here, and a step may drop all blocks: "
-                           "train others, too");
+    return 0;
 }

@@ -27,6 +27,11 @@ struct model_drop {
 
 void model_drop_draw(struct model_drop *out, uint32_t n_blocks, double p, uint64_t seed, uint64_t step);
 
+/* For a model of which blocks alone are trained (adapters): if all that are trained are dropped, has the step keep the one
+ * whose word was the largest, so that it trains something. */
+void model_drop_keep_one(struct model_drop *drop, const struct model_drop *trained, uint32_t n_blocks, uint64_t seed,
+                         uint64_t step);
+
 /* True if blocks are dropped that a model of n_blocks does not have. */
 bool model_drop_exceeds(const struct model_drop *drop, uint32_t n_blocks);
 bool model_drop_is_empty(const struct model_drop *drop);
@@ -38,8 +43,8 @@ bool model_drop_has(const struct model_drop *drop, const struct model *model, ui
 int model_drop_check(const struct model *model, struct error *err);
 
 /* Has training scale the blocks' residual branches by 1/(1-p); p = 0 changes nothing. Called once, after model_freeze and
- * model_approximate. -EINVAL with a sentence: p is not in [0, 1); a block is more than one layer that adds branches to the
- * stream; or a step that drops all blocks would train nothing. */
+ * model_approximate. -EINVAL with a sentence: p is not in [0, 1), or a block is more than one layer that adds branches to
+ * the stream. */
 int model_drop_prepare(struct model *model, double p, struct error *err);
 
 #endif

@@ -18,3 +18,8 @@ def word(seed, step, block):
 for seed, step, p in ((7, 0, 0.25), (7, 1, 0.25), (7, 1, 0.5), (1 << 40, 5 << 32, 0.25)):
     dropped = sum(1 << block for block in range(70) if word(seed, step, block) < p * 2**32)
     print(f"{{{seed:#x}, {step:#x}, {p}, {{{dropped & (1 << 64) - 1:#018x}, {dropped >> 64:#04x}}}}},")
+
+# Of 5 blocks that all are dropped, the one that is kept of those that are trained: the word furthest from being dropped.
+for seed, step, trained in ((3, 0, 0b11111), (3, 1, 0b11111), (3, 2, 0b11111), (3, 2, 0b00110), (3, 3, 0b10001)):
+    kept = max((block for block in range(5) if trained >> block & 1), key=lambda block: word(seed, step, block))
+    print(f"{{{seed}, {step}, {trained:#x}, {kept}}},")

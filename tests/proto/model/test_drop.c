@@ -109,17 +109,25 @@ TEST(a_probability_is_below_one)
     }
 }
 
-/* Else a step that drops all blocks would have nothing to update. */
-TEST(something_beside_the_blocks_is_trained)
-{
-    struct error err = {""};
-    struct setting s;
+/* Of five blocks that are all dropped: tests/oracle/make_drop.py. */
+static const struct {
+    uint64_t seed, step, trained;
+    uint32_t kept;
+} one_kept[] = {
+    {3, 0, 0x1f, 4}, {3, 1, 0x1f, 0}, {3, 2, 0x1f, 4}, {3, 2, 0x6, 2}, {3, 3, 0x11, 4},
+};
 
-    setting_open(&s, &setting_configs[0], 4, 8);
-    ck_assert_int_eq(prepare(&s, 0.5, "wte.*,ln_f.*", &err), 0);
-    setting_open(&s, &setting_configs[0], 4, 8);
-    ck_assert_int_eq(prepare(&s, 0.5, "w[tp]e.*,ln_f.*,h.0.*", &err), -EINVAL);
-    ck_assert_holds(err.text, "only tensors of blocks are trained here");
+TEST_EACH(a_step_that_would_train_nothing_keeps_a_block, COUNT(one_kept))
+{
+    const struct model_drop trained = {.blocks = {one_kept[_i].trained}};
+    struct model_drop drop = {.blocks = {0x1f}};
+
+    model_drop_keep_one(&drop, &trained, 5, one_kept[_i].seed, one_kept[_i].step);
+    ck_assert_uint_eq(drop.blocks[0], 0x1f & ~(UINT64_C(1) << one_kept[_i].kept));
+    drop.blocks[0] = 0x1f & ~(one_kept[_i].trained & -one_kept[_i].trained); /* one that is trained is there */
+    const uint64_t before = drop.blocks[0];
+    model_drop_keep_one(&drop, &trained, 5, one_kept[_i].seed, one_kept[_i].step);
+    ck_assert_uint_eq(drop.blocks[0], before);
 }
 
 static void open_fixture(struct model *model, const char *name)
