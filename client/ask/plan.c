@@ -229,7 +229,7 @@ static struct plan_goal goal_of(const struct question *q)
 {
     struct plan_goal goal = client_options_goal(&q->options);
 
-    goal.entries = q->options.data_tokens;
+    goal.entries = q->options.data_tokens ? q->options.data_tokens : 1; /* what devices need depends on no more */
     return goal;
 }
 

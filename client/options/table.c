@@ -58,8 +58,8 @@ static const struct eps_option rows[] = {
      .value = "N",
      .kind = EPS_OPTION_COUNT,
      .offset = AT(data_tokens),
-     .plan = "with --approximate wta: tokens of the training data, of each of which norms of gradients are remembered; "
-             "default: none, as the data are not read"},
+     .plan = "with --approximate wta: tokens of the training data, of each of which a run of several epochs remembers "
+             "norms of gradients in 2 bytes a matrix behind a relu; default: 1, as the data are not read"},
     {.name = "--columns",
      .value = "TEXT,LABEL",
      .kind = EPS_OPTION_TEXT,

@@ -74,6 +74,15 @@ uint64_t client_run_job_end(const struct client_run *run)
     return !run->thawed && o->freeze_until > 0 && o->freeze_until < o->steps ? o->freeze_until : o->steps;
 }
 
+/* True if the run trains on a row more than once: else nothing is remembered that it reads again. */
+static bool sees_rows_again(const struct client_run *run)
+{
+    struct client_source_facts rows;
+
+    run->source->ops->measure(&rows, run->source);
+    return client_run_rows(run, run->options.steps) > rows.n_rows;
+}
+
 struct plan_goal client_run_goal(const struct client_run *run)
 {
     const struct eps_train_options options = client_run_job_options(run);
@@ -82,7 +91,7 @@ struct plan_goal client_run_goal(const struct client_run *run)
     struct model model = {0};
 
     goal.packs = client_source_packs(run->source);
-    if (goal.sampling.share == 0 || n >= PLAN_NEW_ENTRY)
+    if (goal.sampling.share == 0 || n >= PLAN_NEW_ENTRY || !sees_rows_again(run))
         return goal;
     goal.entries = (uint32_t)n;
     if (client_options_model(&model, &run->model.config, &options, NULL) == 0)
@@ -98,7 +107,7 @@ bool client_run_say_norms(struct error *sentence, const struct client_run *run, 
     const uint64_t n = run->source->ops->n_entries(run->source);
     char memory[PROCESS_BYTES_TEXT], disk[PROCESS_BYTES_TEXT];
     struct plan_goal goal = client_run_goal(run);
-    const bool many = goal.sampling.share > 0 && n >= PLAN_NEW_ENTRY;
+    const bool many = goal.sampling.share > 0 && n >= PLAN_NEW_ENTRY && sees_rows_again(run);
     struct model model = {0};
 
     goal.entries = many ? 1 : goal.entries;
