@@ -225,11 +225,12 @@ static uint32_t workers_of(const struct question *q)
     return q->options.workers < q->options.parts ? q->options.workers : q->options.parts;
 }
 
-static struct plan_goal goal_of(const struct question *q)
+/* What devices need depends on no more than that there are tokens to remember. */
+static struct plan_goal goal_of(struct question *q)
 {
     struct plan_goal goal = client_options_goal(&q->options);
 
-    goal.entries = q->options.data_tokens ? q->options.data_tokens : 1; /* what devices need depends on no more */
+    client_options_remember(&goal, &q->model, q->options.data_tokens > 0 ? q->options.data_tokens : 1);
     return goal;
 }
 
@@ -244,7 +245,6 @@ static struct plan_fit_asked asked_of(struct question *q)
         q->devices[i] =
             (struct plan_fit_device){.backend = q->backend, .profile = &q->profile, .budget = o->device_mem};
     const struct plan_goal goal = goal_of(q);
-    plan_remember_norms(&q->model, &goal);
     return (struct plan_fit_asked){
         .model = &q->model,
         .goal = goal,

@@ -93,11 +93,8 @@ struct plan_goal client_run_goal(const struct client_run *run)
     goal.packs = client_source_packs(run->source);
     if (goal.sampling.share == 0 || n >= PLAN_NEW_ENTRY || !sees_rows_again(run))
         return goal;
-    goal.entries = (uint32_t)n;
     if (client_options_model(&model, &run->model.config, &options, NULL) == 0)
-        plan_remember_norms(&model, &goal);
-    if (model.n_norm_maps == 0)
-        goal.entries = 0;
+        client_options_remember(&goal, &model, (uint32_t)n);
     model_free(&model);
     return goal;
 }
