@@ -501,9 +501,8 @@ static bool fits_depth(struct question *q, uint32_t n_layers)
     struct question other = *q;
 
     other.config.n_layers = n_layers;
-    if (model_init(&other.model, &other.config, NULL))
-        return false;
-    const bool yes = fits(&other);
+    other.model = (struct model){0};
+    const bool yes = client_options_model(&other.model, &other.config, &other.options, NULL) == 0 && fits(&other);
     model_free(&other.model);
     return yes;
 }
@@ -556,7 +555,7 @@ static int refuse_one_layer(struct question *q, struct error *err)
 {
     model_free(&q->model);
     q->config.n_layers = 1;
-    const int rc = model_init(&q->model, &q->config, err);
+    const int rc = client_options_model(&q->model, &q->config, &q->options, err);
     return rc ? rc : refuse_all(q, err);
 }
 

@@ -171,13 +171,19 @@ TEST(the_minimum_is_of_what_the_host_has_room_for)
 TEST(depth_and_batch_are_the_most_that_fit)
 {
     static const char memory[] = "--device-mem 32MiB --host-mem 24MiB";
-    const uint32_t depth = (uint32_t)printed_number(print("--model tiny.json --batch 8 %s --find-depth", memory));
-    ck_assert_uint_ge(depth, 7);
-    processes_config("deep.json", depth, 2, 64, 64);
-    expect(print("eps plan --model deep.json --batch 8 %s", memory), 0);
-    processes_config("deep.json", depth + 1, 2, 64, 64);
-    expect(print("eps plan --model deep.json --batch 8 %s", memory), 1, "of host memory (", "--host-mem is 24.0 MiB",
-           "--moments bf16 would take");
+    static const char *const forms[] = {"", "--lora rank=2 --base nf4 --approximate coded=8", "--lora rank=2"};
+    uint32_t depths[COUNT(forms)];
+
+    for (int i = 0; i < COUNT(forms); i++) {
+        const uint32_t depth = depths[i] =
+            (uint32_t)printed_number(print("--model tiny.json --batch 8 %s %s --find-depth", forms[i], memory));
+        processes_config("deep.json", depth, 2, 64, 64);
+        expect(print("eps plan --model deep.json --batch 8 %s %s", forms[i], memory), 0);
+        processes_config("deep.json", depth + 1, 2, 64, 64);
+        expect(print("eps plan --model deep.json --batch 8 %s %s", forms[i], memory), 1, "of host memory (",
+               "--host-mem is 24.0 MiB", i == 0 ? "--moments bf16 would take" : "");
+    }
+    ck_assert(depths[0] >= 7 && depths[2] > depths[0] && depths[1] > 2 * depths[2]);
     const uint32_t rows = (uint32_t)printed_number(print("--model tiny.json --parts 2 %s --find-batch", memory));
     ck_assert_uint_ge(rows, 2);
     ck_assert_uint_eq(rows % 2, 0);

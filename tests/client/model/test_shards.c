@@ -103,7 +103,7 @@ static uint64_t load_bytes(void)
  * room for that either is not what the user hears of. */
 TEST(a_model_that_is_too_large_is_refused_before_its_weights_are_read)
 {
-    const char *needed = print("(%" PRIu64 " bytes) of host memory", 846733784312 + load_bytes());
+    const char *needed = print("(%" PRIu64 " bytes) of host memory", 846733790336 + load_bytes());
 
     expect_sentence("eps train --model large --data tokens.bin --batch 1 --seq 8 --device-mem 8GiB --host-mem 16GiB "
                     "--steps 1 --out run",
