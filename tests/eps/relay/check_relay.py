@@ -17,7 +17,7 @@ is attached; or the rooms add up to less than the parts: then a worker is given 
 from collections import namedtuple
 
 import relay as spec
-from explore import Record, check, intern
+from explore import Record, check, frozen_in, intern
 from relay import ANY, Relay, RESERVED
 
 # One setting of the search. faults: at most `n_faults` of these happen, anywhere.
@@ -29,6 +29,7 @@ from relay import ANY, Relay, RESERVED
 # queue: messages of one worker that may be under way.
 # coarse: a pull that is answered at once is one move with the sending of the next, and readers release the lowest
 #   unit first (fewer orders, same messages).
+# frozen: units, or a tuple of such tuples, which the steps take in turn.
 # rooms: of each worker, and of those that attach later one of `later`; (): any number. changes: at most so many rooms
 #   change.
 Setting = namedtuple('Setting', 'name config visits frozen workers late steps faults n_faults saves queue coarse '
@@ -38,14 +39,15 @@ Setting = namedtuple('Setting', 'name config visits frozen workers late steps fa
 programs = {}
 
 
-def program(setting, parts):
+def program(setting, step, parts):
     """What one pass over these parts says, in order: forward from the bottom, losses, backward from the top."""
-    key = (setting.visits, setting.frozen, setting.config.slices, parts)
+    frozen = frozen_in(setting, step)
+    key = (setting.visits, frozen, setting.config.slices, parts)
     if key not in programs:
         say = [('pull', v) for v in range(len(setting.visits))] + [('loss', p) for p in parts]
         for v in reversed(range(len(setting.visits))):
             say.append(('pull', v))
-            if setting.visits[v] not in setting.frozen:
+            if setting.visits[v] not in frozen:
                 say += [('contribution', (v, p, s)) for p in parts for s in range(setting.config.slices)]
         programs[key] = tuple(say)
     return programs[key]
@@ -222,7 +224,8 @@ class World(Record):
         elif what == 'update':
             u = x[0]
             if self.setting.config.commit == 'fenced':
-                trained = [y for y in self.sums if y[0] not in self.setting.frozen]
+                frozen = frozen_in(self.setting, self.relay.t)
+                trained = [y for y in self.sums if y[0] not in frozen]
                 check(all(set(self.sums[y]) == set(self.full(y[0])) for y in trained),
                       'fenced update before the step is known good')
             self.queue += ((u, 'update'),)
@@ -271,7 +274,7 @@ class World(Record):
         self.pulls = self.pulls[:i] + self.pulls[i + 1:]
         worker = self.workers[w]
         for i, q in enumerate(worker.passes):
-            say = program(self.setting, parts_of(q))
+            say = program(self.setting, q.t, parts_of(q))
             if q.waiting and q.t == t and self.setting.visits[say[q.pc][1]] == u:
                 q = q._replace(pc=q.pc + 1, waiting=False, reading=reading)
                 worker.passes = worker.passes[:i] + ((q,) if q.pc < len(say) else ()) + worker.passes[i + 1:]
@@ -301,7 +304,7 @@ class World(Record):
         job, self.running = self.running, None
         u = job[0]
         if job[1] == 'update':
-            check(u not in self.setting.frozen, 'frozen unit updated')
+            check(u not in frozen_in(self.setting, self.relay.version[u]), 'frozen unit updated')
             for s in range(self.setting.config.slices):
                 record = self.sums[u, s] if self.is_summed(u) else self.moments[u, s]
                 if self.is_summed(u):
@@ -408,7 +411,7 @@ class World(Record):
 
     def next_message(self, w, q):
         """(place in the program, event without its worker) of what a pass sends next; None while it cannot."""
-        say = program(self.setting, parts_of(q))
+        say = program(self.setting, q.t, parts_of(q))
         if q.waiting:
             return None
         for pc in range(q.pc, len(say)):
@@ -435,7 +438,7 @@ class World(Record):
         if q.reading and not (q.t == self.relay.t and self.relay.covered) and q.t >= self.relay.t:
             u, index = q.reading
             check(self.weights[u][index] == self.expected(u, q.t), 'weights changed under a reading worker')
-        say = program(self.setting, parts_of(q))
+        say = program(self.setting, q.t, parts_of(q))
         if message[0] == 'contribution':
             w.slots = w.slots[:message[6]] + ((q.t, message[2:5], message[5]),) + w.slots[message[6] + 1:]
         waiting = message[0] == 'pull'
@@ -526,7 +529,7 @@ class World(Record):
             able = [w for w, room in self.rooms.items() if owners.count(w) < room]
             owners.append(min(able, key=lambda w: (owners.count(w), w)))
         t = r.t + 1
-        self.feed('open', t, s.visits, s.frozen, tuple(sorted(owners)))
+        self.feed('open', t, s.visits, frozen_in(s, t), tuple(sorted(owners)))
         check(r.t == t, 'an open within the rooms is refused')
 
     def open_too_much(self):
@@ -535,7 +538,7 @@ class World(Record):
         for w, room in self.rooms.items():
             if room < s.config.parts:
                 twin = copy_relay(r)
-                actions = twin.feed(('open', r.t + 1, s.visits, s.frozen, (w,) * s.config.parts))
+                actions = twin.feed(('open', r.t + 1, s.visits, frozen_in(s, r.t + 1), (w,) * s.config.parts))
                 check([a[:2] for a in actions] == [('refuse', 'client')] and twin.t == r.t,
                       'a step opens beyond the rooms')
 
@@ -576,7 +579,7 @@ class World(Record):
             w = self.workers[i]
             again = []
             for q in w.passes:
-                say = program(self.setting, parts_of(q))
+                say = program(self.setting, q.t, parts_of(q))
                 again += [('loss', q.t, x, dict(q.share)[x], 'ok') for y, x in say[:q.pc] if y == 'loss']
                 if q.waiting:
                     again.append(('pull', q.t, self.setting.visits[say[q.pc][1]]))

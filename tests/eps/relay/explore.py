@@ -36,9 +36,15 @@ class Record:
         """The fault-free record of a slice of u at a version."""
         base = 0
         for t in range(version):
-            if t not in self.skipped and u not in self.setting.frozen:
+            if t not in self.skipped and u not in frozen_in(self.setting, t):
                 base = intern((base, t, ('decay',) + self.full(u)))
         return base
+
+
+def frozen_in(setting, step):
+    """Units that the step leaves alone: those of the setting, or, of several such tuples, one after the other's."""
+    of = setting.frozen
+    return of[step % len(of)] if of and isinstance(of[0], tuple) else of
 
 
 def show(path):

@@ -70,6 +70,8 @@ def settings():
                  S(optimizer + ', no replay', c._replace(replay=False), U2, faults=every, n_faults=1, saves=1),
                  S(optimizer + ', one worker, woken', c, U2, workers=1, late=1, faults=every, n_faults=2),
                  S(optimizer + ', frozen unit', c, U3, frozen=(1,), faults=('kill', 'stop'), n_faults=1, saves=1),
+                 S(optimizer + ', frozen in turn', c, U2, frozen=((1,), ()), faults=every, n_faults=1, saves=1),
+                 S(optimizer + ', thawed in turn', c, U2, frozen=((), (0,)), steps=3, faults=('kill',), n_faults=1),
                  S(optimizer + ' det, 3 units, stop', c, U3, faults=('stop',), n_faults=1)]
     c, f = C(2, 1, 1, 1), C(2, 1, 1, 1, 'adamw', 'fenced')
     det, bare = c._replace(deterministic=True), c._replace(replay=False)
@@ -150,7 +152,8 @@ def big(seed):
     c = Config(parts, rng.randint(1, 3), rng.randint(1, 4), rng.randint(1, 3),
                'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')), 'fenced' if fenced else 'eager',
                rng.random() < 0.5, rng.random() < 0.75)
-    frozen = tuple(u for u in (0, 1) if rng.random() < 0.15)
+    frozen = [tuple(u for u in (0, 1) if rng.random() < 0.15) for _ in range(rng.randint(1, 3))]
+    frozen = tuple(u if set(units) - set(u) else () for u in frozen) # a step trains something
     n, faults = rng.randint(1, 4), ('kill', 'stop', 'dup', 'bad', 'badloss', 'resume', 'again', 'ahead')
     s = Setting('walk %d' % seed, c, units, frozen, n, rng.randint(0, 2), rng.randint(2, 4), faults, rng.randint(0, 4),
                 rng.randint(0, 1), rng.randint(0, 3), False)
