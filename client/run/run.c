@@ -74,13 +74,13 @@ uint64_t client_run_job_end(const struct client_run *run)
     return !run->thawed && o->freeze_until > 0 && o->freeze_until < o->steps ? o->freeze_until : o->steps;
 }
 
-/* True if the run trains on a row more than once: else nothing is remembered that it reads again. */
+/* True if the run trains on a row more than once: else nothing is remembered that it reads again. The last minibatch of an
+ * epoch may not be full. */
 static bool sees_rows_again(const struct client_run *run)
 {
-    struct client_source_facts rows;
+    const uint64_t n = run->source->ops->n_rows(run->source, CLIENT_TRAIN);
 
-    run->source->ops->measure(&rows, run->source);
-    return client_run_rows(run, run->options.steps) > rows.n_rows;
+    return client_run_rows(run, run->options.steps) >= n + run->options.batch;
 }
 
 struct plan_goal client_run_goal(const struct client_run *run)

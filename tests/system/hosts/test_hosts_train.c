@@ -212,13 +212,14 @@ TEST(several_hosts_remember_no_norms_of_gradients)
     const struct team team = start(2, 1);
     const char *const sampled = RUN_OF("relu.json") " --schedule constant --approximate wta=0.3 --batch 8 --parts 4";
 
+    processes_text("text.txt", 400); /* two epochs are three steps */
     processes_config_with("relu.json", 3, 4, 64, 32, "\"activation_function\": \"relu\"");
-    expect(print("eps train --connect hosts%s --steps 2 --out several", sampled), 0,
+    expect(print("eps train --connect hosts%s --steps 3 --out several", sampled), 0,
            "norms of gradients are not remembered: the daemon is on several hosts");
-    expect(print("eps train%s --steps 2 --out one", sampled), 0, "norms of gradients are remembered for 3 matrices: ");
-    expect("eps train --connect hosts --resume one --steps 3", 0, "not remembered");
+    expect(print("eps train%s --steps 3 --out one", sampled), 0, "norms of gradients are remembered for 3 matrices: ");
+    expect("eps train --connect hosts --resume one --steps 4", 0, "not remembered");
     stop(&team);
-    expect("eps train --resume several --steps 3 && grep -h 'has no norms of gradients' several/log", 0,
+    expect("eps train --resume several --steps 4 && grep -h 'has no norms of gradients' several/log", 0,
            "norms of gradients are remembered for 3 matrices: ", "they begin at 0");
     expect("eps verify one/latest && eps verify several/latest", 0);
 }

@@ -34,6 +34,7 @@ static void setup(void)
     processes_config_with("model.json", 2, 2, 48, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
     processes_config_with("relu.json", 2, 2, 48, 32, "\"activation_function\": \"relu\", \"resid_pdrop\": 0.1");
     processes_text("text.txt", 4000);
+    processes_text("few.txt", 1000); /* of which steps see rows again */
     expect("epsd --make-key key", 0);
     plain = false;
     *address = 0;
@@ -104,24 +105,24 @@ struct run {
     unsigned remote;     /* a bit for each worker */
     const char *options; /* of eps train */
     bool plain;
-    const char *model;
+    const char *model, *data;
 };
 
 static const struct run runs[] = {
-    {"one, bulk not encrypted", 1, 1, 1, "--optimizer adamw", true, "model.json"},
+    {"one, bulk not encrypted", 1, 1, 1, "--optimizer adamw", true, "model.json", "text.txt"},
     {"one and a local one, AdamA in 16 bits", 2, 4, 2,
-     "--optimizer adama --precision bf16 --moments bf16 --grad-dtype bf16", false, "model.json"},
+     "--optimizer adama --precision bf16 --moments bf16 --grad-dtype bf16", false, "model.json", "text.txt"},
     {"one and a local one, most of the model frozen in NF4", 2, 2, 2,
-     "--optimizer adamw --freeze 'h.*.c_*.weight' 'w*' --base nf4", false, "model.json"},
+     "--optimizer adamw --freeze 'h.*.c_*.weight' 'w*' --base nf4", false, "model.json", "text.txt"},
     {"one and a local one, norms of gradients remembered", 2, 4, 2, "--optimizer adamw --approximate wta=0.3", false,
-     "relu.json"},
+     "relu.json", "few.txt"},
 };
 
 static const char *train_line(const struct run *run, const char *out)
 {
-    return print("eps train --connect lab --model %s --data text.txt --steps 4 --batch 12 --seq 32 --parts %u "
+    return print("eps train --connect lab --model %s --data %s --steps 4 --batch 12 --seq 32 --parts %u "
                  "--eval-every 2 --save-every 100 --deterministic %s --out %s",
-                 run->model, run->parts, run->options, out);
+                 run->model, run->data, run->parts, run->options, out);
 }
 
 TEST_EACH(workers_by_tcp_compute_the_bits_of_local_ones, COUNT(runs))

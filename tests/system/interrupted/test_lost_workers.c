@@ -16,7 +16,7 @@
 
 SUITE_LABELS(slow)
 
-static const char *const files[] = {"text.txt"}, *const preferences[] = {"pairs.jsonl"};
+static const char *const files[] = {"text.txt"}, *const few[] = {"few.txt"}, *const preferences[] = {"pairs.jsonl"};
 
 static void setup(void)
 {
@@ -24,6 +24,7 @@ static void setup(void)
     processes_config_with("model.json", 4, 4, 96, 64, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
     processes_config_with("relu.json", 4, 4, 96, 64, "\"activation_function\": \"relu\", \"resid_pdrop\": 0.1");
     processes_text("text.txt", 4000);
+    processes_text("few.txt", 1600); /* of which the fifth step sees rows again */
     expect("for i in $(seq 90); do printf '{\"prompt\": \"%s+1=\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\\n' $i "
            "$((i + 1)) $((i - 1)); done >pairs.jsonl; eps train --model model.json --data text.txt --steps 1 --batch 2 "
            "--device cpu --out first && eps export --model first/latest --out base",
@@ -181,6 +182,7 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
     options.freeze = kind->freeze, options.base = kind->base, options.lora = kind->lora;
     options.approximate = kind->approximate, options.drop_layers = kind->drop_layers;
     options.model = kind->model ? kind->model : options.model;
+    options.data = kind->model ? few : files;
     if (kind->lora)
         options.model = processes_path("base"), options.data = preferences, options.eval_data = *preferences;
     train(&options, &none);
