@@ -74,41 +74,53 @@ uint64_t client_run_job_end(const struct client_run *run)
     return !run->thawed && o->freeze_until > 0 && o->freeze_until < o->steps ? o->freeze_until : o->steps;
 }
 
-/* True if the run trains on a row more than once: else nothing is remembered that it reads again. The last minibatch of an
- * epoch may not be full. */
+/* True if the run has more steps than an epoch: else nothing is remembered that it reads again. */
 static bool sees_rows_again(const struct client_run *run)
 {
-    const uint64_t n = run->source->ops->n_rows(run->source, CLIENT_TRAIN);
+    const uint64_t n = run->source->ops->n_rows(run->source, CLIENT_TRAIN), batch = run->options.batch;
 
-    return client_run_rows(run, run->options.steps) >= n + run->options.batch;
+    return client_run_rows(run, run->options.steps) > (n + batch - 1) / batch * batch;
+}
+
+/* Maps whose norms are remembered under these options, if the goal has entries. */
+static uint32_t count_norm_maps(const struct client_run *run, const struct eps_train_options *options,
+                                const struct plan_goal *goal)
+{
+    struct model model = {0};
+
+    if (client_options_model(&model, &run->model.config, options, NULL) == 0)
+        plan_remember_norms(&model, goal);
+    const uint32_t n = model.n_norm_maps;
+    model_free(&model);
+    return n;
 }
 
 struct plan_goal client_run_goal(const struct client_run *run)
 {
-    const struct eps_train_options options = client_run_job_options(run);
+    const struct eps_train_options options = client_run_job_options(run), last = client_run_last_options(run);
     struct plan_goal goal = client_options_goal(&options);
     const uint64_t n = run->source->ops->n_entries(run->source);
-    struct model model = {0};
 
     goal.packs = client_source_packs(run->source);
     if (goal.sampling.share == 0 || n >= PLAN_NEW_ENTRY || !sees_rows_again(run))
         return goal;
-    if (client_options_model(&model, &run->model.config, &options, NULL) == 0)
-        client_options_remember(&goal, &model, (uint32_t)n);
-    model_free(&model);
+    goal.entries = (uint32_t)n;
+    if (count_norm_maps(run, &options, &goal) == 0 && count_norm_maps(run, &last, &goal) == 0)
+        goal.entries = 0;
     return goal;
 }
 
 bool client_run_say_norms(struct error *sentence, const struct client_run *run, const struct plan_goal *kept)
 {
     const uint64_t n = run->source->ops->n_entries(run->source);
+    const struct eps_train_options options = client_run_job_options(run);
     char memory[PROCESS_BYTES_TEXT], disk[PROCESS_BYTES_TEXT];
     struct plan_goal goal = client_run_goal(run);
     const bool many = goal.sampling.share > 0 && n >= PLAN_NEW_ENTRY && sees_rows_again(run);
     struct model model = {0};
 
     goal.entries = many ? 1 : goal.entries;
-    if (client_options_model(&model, &run->model.config, &run->options, NULL) == 0)
+    if (client_options_model(&model, &run->model.config, &options, NULL) == 0)
         plan_remember_norms(&model, &goal);
     if (many)
         error_set(sentence, 0,

@@ -84,7 +84,7 @@ struct eps_train_options client_run_last_options(const struct client_run *run);
 /* The step before which the run goes on in another job, in which all is trained; its last step if there is none. */
 uint64_t client_run_job_end(const struct client_run *run);
 
-/* Of the run's job; its options are resolved. */
+/* Of the run's job; its options are resolved. It has entries if norms are remembered in it, or in the job that follows. */
 struct plan_goal client_run_goal(const struct client_run *run);
 
 /* Of a run whose gradients are sampled: what remembering norms costs, or why none are. kept: the job's goal, as the daemon

@@ -404,7 +404,7 @@ static void choose_facts(struct job *job)
 
 static int build_model(struct job *job, const char *freeze, struct error *err)
 {
-    const struct plan_goal *goal = job_goal(job);
+    struct plan_goal *goal = &job->request.job.goal;
     struct model_config config;
     int rc = model_config_parse(&config, job->config.base, job->config_bytes, err);
 
@@ -418,6 +418,8 @@ static int build_model(struct job *job, const char *freeze, struct error *err)
         model_approximate(&job->model, goal->kept_bits, goal->sampling.share > 0);
     if (!rc)
         plan_remember_norms(&job->model, goal);
+    if (!rc && job->model.n_norm_maps == 0)
+        goal->entries = 0;
     if (!rc && goal->chooses)
         rc = model_drop_check(&job->model, err);
     return rc ? rc : model_drop_prepare(&job->model, goal->drop_layers, err);

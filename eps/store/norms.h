@@ -17,8 +17,8 @@
 /* Lays out the block; memory (plan_norms_bytes), NULL if there are none, stays the caller's. */
 void norms_init(struct norms *norms, const struct store_options *options, const struct model *model, void *memory);
 
-/* The owner's thread: the step (from 0) is about to open, the one before it is folded. Copies its entries, (batch, n_tokens),
- * in memory that others may write. -EINVAL with a sentence: one is none of the data's. Does nothing if no norms are
+/* The owner's thread: the step (from 0) is about to open, the last but one is done. Copies its entries, (batch, n_tokens),
+ * from memory that others may write. -EINVAL with a sentence: one is none of the data's. Does nothing if no norms are
  * remembered. */
 int norms_open_step(struct norms *norms, const struct model *model, uint64_t step, const uint32_t *entries,
                     uint32_t n_tokens, struct error *err);

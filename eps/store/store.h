@@ -126,9 +126,9 @@ int store_load(struct store *store, const struct file *files, unsigned n_files, 
  * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
  * exactly once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates". Tensors of
  * options.thawed may have neither moment, if they have had no update: theirs stay zero. It may hold norms (norms_load) of
- * all maps, or of none: then they begin at 0. -EINVAL, by name, for anything else. 16-bit moments are rounded to nearest,
- * which is exact for moments that a run with 16-bit moments wrote. -ENOMEM. The store trains (asserted). After a failure
- * it must be freed. Writing: eps/store/store_files.h. */
+ * all maps, of all but those of units whose tensors all thaw now, or of none: what is missing begins at 0. -EINVAL, by
+ * name, for anything else. 16-bit moments are rounded to nearest, which is exact for moments that a run with 16-bit moments
+ * wrote. -ENOMEM. The store trains (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
 int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 
 /* The buffer that has a unit's weights, 0 or 1; `before`: the weights before its last update (with replay, if it has

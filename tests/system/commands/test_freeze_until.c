@@ -207,6 +207,22 @@ TEST(workers_of_a_shared_daemon_and_a_killed_one_change_no_bit)
     expect_stop(daemon);
 }
 
+/* Frozen blocks have no norms of gradients in the checkpoint before the thaw, the others have. */
+TEST(norms_of_thawed_blocks_begin_at_zero)
+{
+    processes_config_with("relu.json", 3, 4, 32, 32, "\"activation_function\": \"relu\"");
+    processes_text("few.txt", 400); /* read several times */
+    expect("eps train --model relu.json --data few.txt --batch 4 --seq 16 --device cpu --approximate wta=0.3 "
+           "--freeze 'h.0.*' h.1.mlp.c_proj.weight --steps 8 --freeze-until 3 --save-every 1 --keep 0 --out norms",
+           0, "norms of gradients are remembered for 2 matrices", "norms of gradients are remembered for 3 matrices");
+    for (int step = 3; step < 6; step += 2) {
+        expect(print("cp -r norms again-%d && rm -r again-%d/step-[%d-8] && eps train --resume again-%d", step, step,
+                     step + 1, step),
+               0);
+        outputs_check_same_latest("norms", print("again-%d", step));
+    }
+}
+
 /* ---- changed, grown, adapted ---- */
 
 /* Thawed where the run stopped; later than it would have been; and in a run that was to stay frozen. */
@@ -264,6 +280,22 @@ TEST(a_run_that_has_no_room_once_it_is_thawed_is_refused_before_its_first_step)
                     "--freeze-until 3 --steps 4 --out no >/dev/null",
                     1, "leave --freeze-until out, and they stay frozen");
     expect("ls -d no", 2);
+}
+
+/* Likewise for want of the norms that blocks remember once they are thawed: of the first steps, all blocks are frozen. */
+TEST(norms_of_the_thawed_form_are_counted_before_the_first_step)
+{
+    static const char run[] = "--model relu.json --batch 4 --seq 16 --device-mem 8MiB --freeze 'h.*' --freeze-until 3 "
+                              "--approximate wta=0.3";
+
+    processes_config_with("relu.json", 3, 4, 32, 32, "\"activation_function\": \"relu\"");
+    json_t *plan = expect_json(print("eps plan --json %s --data-tokens 20000", run), 0);
+    const int bytes = (int)json_number_at(plan, "thawed.host");
+    json_decref(plan);
+    expect_sentence(print("eps train --data data.txt --device cpu %s --steps 400 --out none --host-mem %d >/dev/null",
+                          run, bytes - 400 * 1024),
+                    1, "leave --freeze-until out, and they stay frozen");
+    expect("ls -d none", 2);
 }
 
 /* Rows that a plan computes at once. */
