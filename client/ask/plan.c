@@ -226,11 +226,11 @@ static uint32_t workers_of(const struct question *q)
 }
 
 /* What devices need depends on no more than that there are tokens to remember. */
-static struct plan_goal goal_of(struct question *q)
+static struct plan_goal goal_of(const struct question *q)
 {
     struct plan_goal goal = client_options_goal(&q->options);
 
-    client_options_remember(&goal, &q->model, q->options.data_tokens > 0 ? q->options.data_tokens : 1);
+    goal.entries = q->options.data_tokens > 0 ? q->options.data_tokens : 1;
     return goal;
 }
 
@@ -244,7 +244,9 @@ static struct plan_fit_asked asked_of(struct question *q)
     for (uint32_t i = 0; i < n_workers; i++)
         q->devices[i] =
             (struct plan_fit_device){.backend = q->backend, .profile = &q->profile, .budget = o->device_mem};
-    const struct plan_goal goal = goal_of(q);
+    struct plan_goal goal = goal_of(q);
+    plan_remember_norms(&q->model, &goal);
+    goal.entries = q->model.n_norm_maps > 0 ? goal.entries : 0;
     return (struct plan_fit_asked){
         .model = &q->model,
         .goal = goal,

@@ -1,8 +1,6 @@
 /* Options as the model and the goal of a plan. */
 #include "client/options/options.h"
 
-#include "proto/plan/memory/data.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -101,13 +99,6 @@ struct eps_train_options client_options_thaw(const struct eps_train_options *opt
 double client_options_drop(const struct eps_train_options *o)
 {
     return isnan(o->drop_layers) ? 0 : o->drop_layers;
-}
-
-void client_options_remember(struct plan_goal *goal, struct model *model, uint32_t n_entries)
-{
-    goal->entries = n_entries;
-    plan_remember_norms(model, goal);
-    goal->entries = model->n_norm_maps > 0 ? n_entries : 0;
 }
 
 struct plan_goal client_options_goal(const struct eps_train_options *o)

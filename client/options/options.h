@@ -136,8 +136,6 @@ double client_options_drop(const struct eps_train_options *options);
 
 /* The goal of a run with these resolved options. */
 struct plan_goal client_options_goal(const struct eps_train_options *options);
-/* Has the model remember norms of gradients of n_entries tokens (plan_remember_norms), and the goal say so, if it has any. */
-void client_options_remember(struct plan_goal *goal, struct model *model, uint32_t n_entries);
 
 /* Checks a minibatch against its limits: -EDOM. */
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err);

@@ -115,6 +115,27 @@ TEST_EACH(no_budget_changes_what_forward_samples, 2)
         outputs_check_same_latest("roomy", (const char *[]){"least", "two", "on"}[i]);
 }
 
+/* Norms of gradients serve a run that reads a row again: a text, rows as they come, packed rows. The last step of an epoch
+ * may have fewer rows than the others. */
+TEST(norms_are_remembered_from_the_second_epoch_on)
+{
+    static const char *const data[] = {"few.txt", "texts.jsonl", "texts.jsonl --pack"};
+
+    processes_config_with("relu.json", 2, 4, 32, 64, "\"activation_function\": \"relu\"");
+    processes_text("few.txt", 700);
+    expect("for i in $(seq 10); do printf '{\"prompt\": \"%s and \", \"completion\": \"one is %s\"}\\n' $i $((i + 1)); "
+           "done "
+           ">texts.jsonl",
+           0);
+    for (int i = 0; i < COUNT(data); i++)
+        for (int epochs = 1; epochs <= 2; epochs++)
+            expect(print("eps train --device cpu --device-mem 32MiB --model relu.json --data %s --seq 60 --batch 4 "
+                         "--approximate wta=0.3 --epochs %d --out once-%d-%d >said && "
+                         "{ grep -c 'are remembered' said || true; }",
+                         data[i], epochs, i, epochs),
+                   0, epochs == 1 ? "0\n" : "1\n");
+}
+
 /* Constant memory: 384 layers in the bytes of 12, and the weights of a device with room for all of them. */
 TEST(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve)
 {
