@@ -195,7 +195,7 @@ static int rows(struct payload_range *out, const struct payload *p, uint32_t buf
     k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].labels + first * row, n * row);
     if (goal_of(p)->packs)
         k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].positions + first * row, n * row);
-    if (p->model.config.n_labels > 0)
+    if (p->model.config.n_labels > 0 || goal_of(p)->source > 0)
         k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].rows + first * sizeof(struct plan_row),
                  n * sizeof(struct plan_row));
     if (plan_has_pairs(goal_of(p)))

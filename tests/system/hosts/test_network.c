@@ -143,6 +143,32 @@ TEST_EACH(workers_by_tcp_compute_the_bits_of_local_ones, COUNT(runs))
     stop_all(daemon, workers, run->workers);
 }
 
+/* Rows of an encoder-decoder have lengths; and from the second epoch, the third step, on, the norms of their gradients. */
+TEST(a_worker_by_tcp_trains_an_encoder_decoder)
+{
+    static const char job[] =
+        "--model t5.json --data sums.jsonl --seq 64 --source-seq 24 --batch 12 --parts 2 --steps 4 "
+        "--microbatch 3 --approximate wta=0.3,coded=8 --save-every 100";
+
+    processes_put_text(
+        "t5.json", "{\"model_type\": \"t5\", \"d_model\": 32, \"d_kv\": 8, \"d_ff\": 64, \"num_heads\": 4, "
+                   "\"num_layers\": 2, \"vocab_size\": 256, \"dropout_rate\": 0.1, \"feed_forward_proj\": \"relu\", "
+                   "\"relative_attention_num_buckets\": 8, \"relative_attention_max_distance\": 16, "
+                   "\"decoder_start_token_id\": 0, \"pad_token_id\": 0, \"eos_token_id\": 1}");
+    expect("for i in $(seq 24); do printf '{\"source\": \"%s and one\", \"target\": \"is %s\"}\\n' $i $((i + 1)); done "
+           ">sums.jsonl",
+           0);
+    expect(print("eps train %s --device cpu --device-mem 32MiB --out whole", job), 0,
+           "norms of gradients are remembered");
+    const pid_t daemon = start_daemon();
+    const pid_t worker = start_worker(true, "worker.log");
+    processes_await_workers("lab", 1);
+    expect(print("eps train --connect lab %s --out remote", job), 0);
+    outputs_check_same_latest("whole", "remote");
+    expect("eps eval --connect lab --model remote/latest --data sums.jsonl", 0);
+    stop_all(daemon, &worker, 1);
+}
+
 /* The stash is on the host of its worker. */
 TEST(a_worker_by_tcp_stays_in_the_smallest_memory)
 {
