@@ -96,12 +96,14 @@ static void pull(struct steps *steps, const struct peer *worker, uint64_t versio
     (void)steps, (void)worker, (void)version, (void)unit;
 }
 
-/* What is remembered of the step's tokens: before the step changes it, so for the unit's first pull. Evaluations get none. */
+/* What is remembered of the step's tokens: before the step changes it, so for the unit's first pull, which may be ahead of the
+ * step's turn (begin_ahead). Evaluations get none. */
 static void give_norms(struct steps *steps, uint64_t version, uint32_t unit)
 {
     struct job *job = steps->job;
     const struct model_unit *u = &job->model.units[unit];
-    const struct message *open = &steps->open;
+    const struct message *open =
+        steps->has_ahead && version == steps->ahead.open_step.step ? &steps->ahead : &steps->open;
 
     if (u->n_norm_maps > 0 && version == open->open_step.step)
         norms_gather(&job->store.norms, &job->model, unit, version,

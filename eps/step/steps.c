@@ -400,12 +400,12 @@ static uint32_t leave_out(struct steps *steps, const struct message *open)
     return n;
 }
 
-/* Which tokens of the training data the minibatch has, if norms of them are remembered. False: the job has ended. */
+/* Which tokens of the training data the minibatch has, if norms of them are remembered; before workers hear of the step, as
+ * they may pull of it while the step before is not covered. False: the job has ended. */
 static bool take_entries(struct job *job, const struct message *m)
 {
     const struct plan_data data = plan_data_of(job_goal(job), job->model.config.n_labels);
-    const uint32_t *entries =
-        (const uint32_t *)(const void *)((const char *)job->data.base + data.buffers[m->open_step.buffer].entries);
+    const void *entries = (const char *)job->data.base + data.buffers[m->open_step.buffer].entries;
     struct error err;
     const int rc =
         norms_open_step(&job->store.norms, &job->model, m->open_step.step, entries, m->open_step.n_tokens, &err);
@@ -433,8 +433,6 @@ static void begin_step(struct steps *steps, const struct message *m)
         .n_owners = n_parts,
     };
 
-    if (!take_entries(job, m))
-        return;
     shares_find_owners(job, workers);
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = workers[p]->id;
@@ -536,6 +534,8 @@ void steps_open(struct steps *steps, const struct message *m)
             job_end(job, -EPROTO, "host 0 opened a step that cannot be");
         return;
     }
+    if (!take_entries(job, m))
+        return;
     steps->n_opened++;
     steps->ahead = *m;
     steps->has_ahead = true;

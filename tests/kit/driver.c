@@ -34,9 +34,10 @@ static int open_config(const struct driver_options *options)
 
     if (options->entries) {
         n = snprintf(text, sizeof text,
-                     "{\"model_type\": \"gpt2\", \"n_head\": 2, \"n_layer\": 2, \"n_positions\": 32, \"n_embd\": 16, "
-                     "\"vocab_size\": 256, \"activation_function\": \"relu\", \"embd_pdrop\": 0, \"attn_pdrop\": 0, "
-                     "\"resid_pdrop\": 0}");
+                     "{\"model_type\": \"gpt2\", \"n_head\": 2, \"n_layer\": 2, \"n_positions\": 32, \"n_embd\": %u, "
+                     "\"vocab_size\": %u, \"activation_function\": \"relu\", \"embd_pdrop\": 0, \"attn_pdrop\": 0, "
+                     "\"resid_pdrop\": 0}",
+                     options->vocabulary ? 512 : 16, options->vocabulary ? options->vocabulary : 256);
         return text_file(text, (size_t)n);
     }
     if (!options->n_layers && !options->vocabulary)

@@ -1,6 +1,9 @@
 #include "tests/kit/puppet.h"
 
 #include "proto/base/process.h"
+#include "proto/model/norms.h"
+#include "proto/operation/call/sample.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/segment.h"
 #include "tests/kit/driver.h"
 
@@ -18,13 +21,14 @@ struct puppet {
     struct session *session;
     struct message assign;
     struct model model;
-    struct segment inbox;
+    struct segment inbox, data;
     enum puppet_fault fault;
     bool busy, backward, has_next;
     struct message share, next;
     uint32_t visit;
     uint32_t n_slots; /* with the daemon */
     uint32_t n_late;  /* pulls that VOID is to answer */
+    uint32_t n_early; /* pulls of the topmost block, ahead of its turn */
     uv_timer_t timer;
     uint64_t count;
 };
@@ -32,6 +36,51 @@ struct puppet {
 float puppet_pattern(uint32_t visit, uint64_t i)
 {
     return 1e-3f * (float)((int)((i * 7 + visit * 13) % 11) - 5);
+}
+
+float puppet_norm(uint64_t step)
+{
+    return ldexpf(1, (int)step);
+}
+
+static bool is_beside(const struct puppet *p)
+{
+    return p->fault == PUPPET_BESIDE || p->fault == PUPPET_FINDS_NORMS;
+}
+
+static uint32_t topmost_block(const struct puppet *p)
+{
+    uint32_t unit = p->model.n_units;
+
+    while (p->model.units[unit - 1].n_norm_maps == 0)
+        unit--;
+    return unit - 1;
+}
+
+static void ask_early(struct puppet *p)
+{
+    const struct message m = {.kind = MESSAGE_PULL, .pull = {.version = p->share.share.step, .unit = topmost_block(p)}};
+
+    p->n_early++;
+    session_send(p->session, &m);
+}
+
+/* True if the weights were pulled early; then what came with them is checked. */
+static bool is_early(struct puppet *p, const struct message *m)
+{
+    if (p->n_early == 0 || m->weights.unit != topmost_block(p))
+        return false;
+    const struct plan_goal *goal = &p->assign.assign.goal;
+    const uint64_t step = p->share.share.step;
+    const uint16_t *found =
+        (const uint16_t *)(const void *)((const char *)p->data.base +
+                                         plan_data_norms_at(goal, &p->model, p->share.share.buffer,
+                                                            p->model.units[m->weights.unit].first_norm_map));
+    for (size_t i = 0; i < (size_t)goal->batch * goal->seq; i++)
+        if (found[i] != SAMPLE_PADDING && found[i] != (step > 0 ? number_to_bf16(puppet_norm(step - 1)) : 0))
+            _exit(PUPPET_GIVEN);
+    p->n_early--;
+    return true;
 }
 
 static void ask_weights(struct puppet *p)
@@ -74,7 +123,15 @@ static void fill_slot(struct puppet *p, uint32_t index, uint32_t visit)
         slot[unit->n - 1] = INFINITY;
 }
 
-static void announce_slot(struct puppet *p, uint32_t index, uint32_t visit)
+static void fill_norms(struct puppet *p, uint32_t index, uint32_t visit)
+{
+    float *slot = (float *)((char *)p->inbox.base + index * model_slot_bytes(&p->model, NUMBER_FP32));
+
+    for (uint64_t i = 0; i < p->model.units[p->model.visits[visit]].n_norms; i++)
+        slot[i] = puppet_norm(p->share.share.step);
+}
+
+static void announce_slot(struct puppet *p, uint32_t index, uint32_t visit, uint32_t slice)
 {
     struct message m = {.kind = MESSAGE_CONTRIBUTION};
 
@@ -82,6 +139,7 @@ static void announce_slot(struct puppet *p, uint32_t index, uint32_t visit)
     m.contribution.name.part = p->share.share.parts[0].part;
     m.contribution.name.attempt = p->share.share.parts[0].attempt;
     m.contribution.name.visit = visit;
+    m.contribution.name.slice = slice;
     m.contribution.slot = index;
     session_send(p->session, &m);
 }
@@ -91,14 +149,20 @@ static void contribute(struct puppet *p)
     const bool two =
         p->share.share.step == 1 && p->fault == PUPPET_IN_FIRST_OF_TWO && p->visit == p->model.n_visits - 1;
 
-    p->n_slots = two ? 2 : 1;
+    const bool norms = p->model.units[p->model.visits[p->visit]].n_norms > 0;
+
+    p->n_slots = two || norms ? 2 : 1;
     if (two)
         fill_slot(p, 2, p->visit - 1);
     fill_slot(p, 1, p->visit);
     if (two)
-        announce_slot(p, 2, p->visit - 1);
-    announce_slot(p, 1, p->visit);
-    p->busy = p->visit > 0 || p->fault != PUPPET_BESIDE; /* the next step may come before the last slot is freed */
+        announce_slot(p, 2, p->visit - 1, 0);
+    announce_slot(p, 1, p->visit, 0);
+    if (norms) {
+        fill_norms(p, 2, p->visit);
+        announce_slot(p, 2, p->visit, 1);
+    }
+    p->busy = p->visit > 0 || !is_beside(p); /* the next step may come before the last slot is freed */
 }
 
 /* Something that no worker of ours would say in a step that has just begun. */
@@ -121,6 +185,8 @@ static void begin_step(struct puppet *p, const struct message *share)
         break_a_rule(p);
     if (p->share.share.step > 0)
         ask_late(p, p->share.share.step - 1);
+    if (p->fault == PUPPET_FINDS_NORMS)
+        ask_early(p);
     ask_weights(p);
 }
 
@@ -146,6 +212,8 @@ static void on_weights(struct puppet *p, const struct message *m)
     if (m->weights.lent)
         session_send(p->session, &(struct message){.kind = MESSAGE_READ,
                                                    .read = {.version = m->weights.version, .unit = m->weights.unit}});
+    if (is_early(p, m))
+        return;
     if (p->backward && p->share.share.step == 1 && p->fault == PUPPET_DIES) {
         _exit(0);
     } else if (p->backward) {
@@ -186,11 +254,16 @@ static void take_assignment(struct puppet *p, const struct message *m, const int
     struct error err = {""};
 
     if (segment_attach(&text, fds[3], m->assign.config_bytes, SEGMENT_READ, &err) ||
-        model_config_parse(&config, text.base, m->assign.config_bytes, &err) || model_init(&p->model, &config, &err) ||
-        segment_attach(&p->inbox, fds[1], 3 * model_slot_bytes(&p->model, NUMBER_FP32), SEGMENT_READ_WRITE, &err))
+        model_config_parse(&config, text.base, m->assign.config_bytes, &err) || model_init(&p->model, &config, &err))
+        _exit(1);
+    p->assign = *m;
+    model_approximate(&p->model, m->assign.goal.kept_bits, m->assign.goal.sampling.share > 0);
+    plan_remember_norms(&p->model, &m->assign.goal);
+    if (segment_attach(&p->inbox, fds[1], 3 * model_slot_bytes(&p->model, NUMBER_FP32), SEGMENT_READ_WRITE, &err) ||
+        segment_attach(&p->data, fds[2], plan_data_bytes(&m->assign.goal, &p->model), SEGMENT_READ, &err))
         _exit(1);
     for (uint32_t u = 0; u < p->model.n_units; u++)
-        if (p->model.units[u].n_slices != 1)
+        if (p->model.units[u].n_slices != 1 + (p->model.units[u].n_norms > 0))
             _exit(1);
     session_send(p->session, &reply);
 }
@@ -224,7 +297,7 @@ static void on_message(struct session *s, const struct message *m, const int *fd
                                           .refused = {.code = -ENOMEM, .error.text = "no arena"}});
     } else if (m->kind == MESSAGE_ASSIGN) {
         take_assignment(p, m, fds);
-    } else if (m->kind == MESSAGE_SHARE && p->busy && p->fault == PUPPET_BESIDE) {
+    } else if (m->kind == MESSAGE_SHARE && p->busy && is_beside(p)) {
         _exit(1); /* before it has contributed all, or a second time */
     } else if (m->kind == MESSAGE_SHARE && p->busy) {
         p->has_next = true;
@@ -285,7 +358,7 @@ static void play(const char *name, enum puppet_fault fault, bool counts)
     p->fault = fault;
     if (fault == PUPPET_STRANGE || fault == PUPPET_NAMELESS)
         strcpy(hello.hello.device, fault == PUPPET_STRANGE ? "foo" : "");
-    if (fault == PUPPET_BESIDE) {
+    if (is_beside(p)) {
         strcpy(hello.hello.device, "cuda");
         hello.hello.budget = (uint64_t)4 << 30;
     }

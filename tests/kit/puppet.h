@@ -27,6 +27,9 @@ enum puppet_fault {
     PUPPET_PULLS_LATE,
     /* None, and its device is one that computes beside the optimizer. */
     PUPPET_BESIDE,
+    /* The same, and it pulls the topmost block first, for a job of one part that remembers norms: of each token it must find
+     * the last step's, as it contributes them, puppet_norm; else it exits with PUPPET_GIVEN. */
+    PUPPET_FINDS_NORMS,
     /* Its process ends, once the daemon has its loss. */
     PUPPET_DIES,
     /* The same, once its first contribution is folded. */
@@ -59,5 +62,7 @@ void puppet_await(const char *name);
 
 /* Number i of its contribution to a visit in step 0; it doubles from step to step, so that no step's norm is another's. */
 float puppet_pattern(uint32_t visit, uint64_t i);
+/* Each norm behind its contributions in a step. */
+float puppet_norm(uint64_t step);
 
 #endif

@@ -10,6 +10,7 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
@@ -190,4 +191,33 @@ TEST(an_entry_that_the_data_have_not_ends_the_job)
     driver_train(&driver, 1);
     driver_close(&driver);
     stop(daemon);
+}
+
+static uint32_t same_entry(uint64_t step, uint32_t token)
+{
+    return entry(step * 0, token);
+}
+
+/* The step before still folds its last contributions, which outlast messages, when the next one is opened: what is pulled of
+ * that one comes with the norms of its tokens. */
+TEST(a_step_that_is_opened_ahead_finds_them_too)
+{
+    enum { N_STEPS = 16 };
+    const struct driver_options options = {.entries = ENTRIES, .entry = same_entry, .vocabulary = 8000};
+    const pid_t daemon = processes_daemon("lab", 0, NULL), puppet = puppet_start("lab", PUPPET_FINDS_NORMS);
+    struct driver driver;
+
+    puppet_await("lab");
+    driver_open(&driver, "lab", &options);
+    while (driver.done < N_STEPS) {
+        if (driver.opened < N_STEPS && driver.arrived == driver.opened)
+            driver_begin(&driver);
+        driver_turn(&driver);
+        ck_assert_msg(driver.n_lost == 0, "the worker found other norms");
+    }
+    ck_assert_uint_eq(driver.arrived, N_STEPS);
+    driver_close(&driver);
+    kill(daemon, SIGTERM);
+    ck_assert_int_eq(processes_wait(puppet), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
 }
