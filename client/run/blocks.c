@@ -76,6 +76,7 @@ int client_blocks_ask(struct model_drop *dropped, struct model_drop *frozen, con
         if (!has(dropped, b))
             asked.computed[asked.n_computed++] = b;
     options->on_blocks(options->blocks_user, &asked);
+    asked.step = step + 1, asked.n_blocks = blocks->n; /* it may have written these, too */
     int rc = take(&computed, &asked, blocks->computed, asked.n_computed, err);
     if (!rc)
         rc = take(frozen, &asked, blocks->frozen, asked.n_frozen, err);

@@ -92,9 +92,10 @@ void norms_gather(struct norms *norms, const struct model *model, uint32_t unit,
     }
 }
 
-static uint16_t narrowed(float norm)
+/* No more than the largest finite number, also of what a worker has changed since it was found finite. */
+static uint16_t bounded(uint16_t norm)
 {
-    const uint16_t bits = number_to_bf16(norm) & POSITIVE;
+    const uint16_t bits = norm & POSITIVE;
 
     return bits < LARGEST ? bits : LARGEST;
 }
@@ -108,7 +109,7 @@ void norms_fold(struct norms *norms, const struct model_unit *unit, const struct
 
     assert(first + n <= unit->n_norms);
     for (uint64_t i = 0; i < n; i++)
-        to[i] = contribution->type == NUMBER_FP32 ? narrowed(wide[i]) : narrow[i] & POSITIVE;
+        to[i] = bounded(contribution->type == NUMBER_FP32 ? number_to_bf16(wide[i]) : narrow[i]);
 }
 
 void norms_update(struct norms *norms, const struct model *model, uint32_t unit, uint64_t step)

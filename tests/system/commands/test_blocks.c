@@ -285,6 +285,13 @@ static void unknown(void *user, struct eps_step_blocks *blocks)
     blocks->computed[1] = BLOCKS;
 }
 
+static void of_a_larger_model(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->n_blocks = UINT32_MAX, blocks->step = 9;
+    blocks->computed[1] = 1000000;
+}
+
 static void twice(void *user, struct eps_step_blocks *blocks)
 {
     (void)user;
@@ -323,6 +330,7 @@ static const struct {
 } impossible[] = {
     {none, NULL, "on_blocks of step 1: no block is named"},
     {unknown, NULL, "on_blocks of step 1: the model has no block 4"},
+    {of_a_larger_model, NULL, "on_blocks of step 1: the model has no block 1000000"},
     {twice, NULL, "on_blocks of step 1: block 0 is named twice"},
     {backwards, NULL, "on_blocks of step 1: block 0 is named after one that is above it"},
     {too_many, NULL, "on_blocks of step 1: 5 blocks are more than the model has"},
