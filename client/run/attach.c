@@ -207,6 +207,7 @@ int client_attach_job(struct client_job *job, struct client_link *link, struct c
     opened.job_opened.data_bytes = attach->job.description.data_bytes;
     opened.job_opened.choice = attach->job.description.choice;
     opened.job_opened.replay = attach->job.description.replay;
+    opened.job_opened.entries = attach->job.description.entries;
     const struct plan_goal goal = client_run_goal(run);
     const int fd = attach->data_fd;
     attach->data_fd = -1;

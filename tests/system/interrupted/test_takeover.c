@@ -22,6 +22,7 @@ static void setup(void)
 {
     processes_setup();
     processes_config_with("model.json", 1, 2, 16, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
+    processes_config_with("relu.json", 2, 2, 16, 32, "\"activation_function\": \"relu\", \"resid_pdrop\": 0.1");
     processes_text("text.txt", 3400);
     processes_text("other.txt", 3300);
     expect("for i in $(seq 80); do printf '{\"prompt\": \"%s+%s=\", \"completion\": \"%s\"}\\n' $i $i $((2 * i)); done "
@@ -89,18 +90,20 @@ static const struct kind {
     enum eps_number number;
     bool packs;
     uint64_t freeze_until; /* 0: nothing is frozen */
+    bool remembers;        /* gradients are sampled, by norms from the second epoch, step 11, on */
 } kinds[] = {
-    {"one part", files, 1, 1, EPS_EAGER, EPS_FP32, false, 0},
-    {"fenced and clipped, two workers in 16 bits", files, 2, 4, EPS_FENCED, EPS_BF16, false, 0},
-    {"packed conversations", conversations, 1, 1, EPS_EAGER, EPS_FP32, true, 0},
-    {"preferences", preferences, 2, 2, EPS_EAGER, EPS_FP32, false, 0},
-    {"frozen until step 5", files, 2, 2, EPS_EAGER, EPS_FP32, false, 5},
-    {"preferences, frozen until step 5", preferences, 1, 1, EPS_FENCED, EPS_FP32, false, 5},
+    {"one part", files, 1, 1, EPS_EAGER, EPS_FP32, false, 0, false},
+    {"fenced and clipped, two workers in 16 bits", files, 2, 4, EPS_FENCED, EPS_BF16, false, 0, false},
+    {"packed conversations", conversations, 1, 1, EPS_EAGER, EPS_FP32, true, 0, false},
+    {"preferences", preferences, 2, 2, EPS_EAGER, EPS_FP32, false, 0, false},
+    {"frozen until step 5", files, 2, 2, EPS_EAGER, EPS_FP32, false, 5, false},
+    {"preferences, frozen until step 5", preferences, 1, 1, EPS_FENCED, EPS_FP32, false, 5, false},
+    {"norms of gradients", conversations, 2, 2, EPS_EAGER, EPS_FP32, false, 0, true},
 };
 
 static struct eps_train_options run_of(const struct kind *kind, const char *out)
 {
-    struct eps_train_options options = processes_options("model.json", kind->data, out);
+    struct eps_train_options options = processes_options(kind->remembers ? "relu.json" : "model.json", kind->data, out);
 
     options.connect = "lab", options.device_mem = 0, options.workers = 0;
     options.steps = STEPS, options.batch = 8, options.seq = 32, options.eval_every = EVERY, options.save_every = SAVED;
@@ -108,6 +111,7 @@ static struct eps_train_options run_of(const struct kind *kind, const char *out)
     options.pack = kind->packs;
     options.freeze = kind->freeze_until ? "h.*.mlp.*,wpe.weight" : NULL;
     options.freeze_until = kind->freeze_until;
+    options.approximate = kind->remembers ? "wta=0.3" : NULL;
     options.keep = 0;
     options.parts = kind->parts, options.optimizer = EPS_ADAMW, options.commit = kind->commit;
     options.precision = options.moments = options.grad_dtype = kind->number;
@@ -186,6 +190,7 @@ static const struct {
       {.moment = AT_SAVED, .step = 5},
       {.moment = AT_STEP, .step = 7}}},
     {5, {{.moment = AT_STEP, .step = 5}, {.moment = AT_STEP, .step = 6}}},
+    {6, {{.moment = AT_STEP, .step = 4}, {.moment = AT_SAVED, .step = 6}, {.moment = AT_STEP, .step = 10}}},
 };
 
 TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))
