@@ -1,5 +1,6 @@
 /* client/run/train_state.h - what the files of eps_train share: one attempt at a run (train.c), what it reports before its
- * first step (train_report.c), the form of its gradients (train_form.c), how it ends (train_end.c), and whether another one follows (restart.c). */
+ * first step (train_report.c), the form of its gradients (train_form.c), how it ends (train_end.c), and whether another
+ * one follows (restart.c). */
 #ifndef CLIENT_RUN_TRAIN_STATE_H
 #define CLIENT_RUN_TRAIN_STATE_H
 

@@ -14,8 +14,9 @@
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_NORMS          training, if the model remembers norms of gradients: eps/store/norms.h
- *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per accumulator;
- *                         in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32 without a base
+ *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per
+ *                         accumulator; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all
+ *                         is fp32 without a base
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more, replay 4 or 2 more. An evaluation takes 4 or 2, and
  * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest. With a base, frozen tensors have its
  * bytes (proto/base/form.h): they are coded while they are loaded or drawn, and decoded when they are saved.

@@ -31,8 +31,9 @@ uint64_t model_contribution_end(const struct model_unit *unit);
 /* The place of a slice in such a sum. */
 uint64_t model_slice_at(const struct model_unit *unit, const struct model_slice *slice);
 
-/* Has the units of blocks remember norms of n_entries tokens; part_tokens = rows of a part * seq; 0: none do. A unit does if it is trained
- * and has sampled maps, all of which are of tokens. After model_approximate and model_freeze; may be called again. */
+/* Has the units of blocks remember norms of n_entries tokens; part_tokens = rows of a part * seq; 0: none do. A unit
+ * does if it is trained and has sampled maps, all of which are of tokens. After model_approximate and model_freeze;
+ * may be called again. */
 void model_remember_norms(struct model *model, uint64_t part_tokens, uint32_t n_entries);
 
 /* Map i of a unit that remembers norms, i < unit->n_norm_maps: the first tensor of the map; which tokens of a row of

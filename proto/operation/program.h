@@ -229,7 +229,7 @@ bool program_is_compressed(const struct program *p); /* of any */
 
 /* Has backward read some rows alone of those inputs of linear maps that are the output of a relu, or of a dropout behind
  * one, and serve nothing but the gradient of the map's weights. All others it makes again, exactly, from values that it
- * reads anyway. */
+ * reads anyway. What model_freeze freezes counts as trained here; only an adapter's base does not. */
 void program_sample(struct program *p);
 
 /* The linear map that samples this value; -1: none. */
@@ -239,9 +239,9 @@ int program_sampler(const struct program *p, int value);
 int program_count_sampled(const struct program *p);
 
 /* Divides the keepable values into groups, which are kept or not: one for each operation that writes some, the last
- * ones sharing a group if they are too many; into one group if some are compressed, as what is computed again needs what
- * it is computed from as it is. Rows of a relu's result are in the group of its signs. Returns the number of groups, and sets each one's values and first
- * operation. */
+ * ones sharing a group if they are too many; into one group if some are compressed, as what is computed again needs
+ * what it is computed from as it is. Rows of a relu's result are in the group of its signs. Returns the number of
+ * groups, and sets each one's values and first operation. */
 enum { PROGRAM_KEPT_GROUPS = 4 };
 int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],
                         int operations[PROGRAM_KEPT_GROUPS]);

@@ -1,12 +1,14 @@
 /* proto/operation/sampling.h - gradients of matrices from some rows: what a job allows (proto/operation/call/sample.h).
  *
- * Where the gradient of a matrix is due and both operands of its product are there, the scores are exact. They are a linear map's input and the gradient of its result; of an adapter's A, the input
- * and the gradient of A's result, while B's gradient, of the other product, is exact (Liu et al. sample lora_A alone, too).
- * The rows of each row of the minibatch are chosen by themselves, so no microbatch, share or worker changes a bit. Gradients
- * of inputs, biases and all else stay exact.
+ * Where the gradient of a matrix is due and both operands of its product are there, the scores are exact. They are a
+ * linear map's input and the gradient of its result; of an adapter's A, the input and the gradient of A's result,
+ * while B's gradient, of the other product, is exact (Liu et al. sample lora_A alone, too). The rows of each row of
+ * the minibatch are chosen by themselves, so no microbatch, share or worker changes a bit. Gradients of inputs,
+ * biases and all else stay exact.
  *
- * Of an input that backward could not make again without it (program_sample), forward chooses the rows, by the norms of the
- * input and those of the gradient that an earlier step left (proto/model/norms.h), and keeps these. Where nothing is kept, backward computes the input again and chooses the same. */
+ * Of an input that backward could not make again without it (program_sample), forward chooses the rows, by the norms
+ * of the input and those of the gradient that an earlier step left (proto/model/norms.h), and keeps these. Where
+ * nothing is kept, backward computes the input again and chooses the same. */
 #ifndef PROTO_OPERATION_SAMPLING_H
 #define PROTO_OPERATION_SAMPLING_H
 

@@ -48,7 +48,7 @@ class World(Hosts, Record):
     # ---- what should be ---------------------------------------------------------------------------------------
 
     def program(self, q):
-        return program(self.setting, tuple(p for p, _ in q.share))
+        return program(self.setting, q.t, tuple(p for p, _ in q.share))
 
     # ---- workers ----------------------------------------------------------------------------------------------
 
