@@ -1,5 +1,5 @@
-"""Gradients and 20 training steps of two T5 models by transformers: tests/fixtures/{t5,t5_gated,frozen_t5}; and of adapters
-by PEFT: lora_t5.
+"""Gradients and 20 training steps (t5_gated: 10) of two T5 models by transformers: tests/fixtures/{t5,t5_gated,frozen_t5};
+and of adapters by PEFT: lora_t5.
 
     python make_t5.py
 
@@ -73,7 +73,8 @@ def family_of(name):
     is_tied = MODELS[name]["tie_word_embeddings"] and "adapter" not in MODELS[name]
     tied = (lambda model: model.of.shared.weight) if is_tied else None
     return own.Family(MODELS[name], None, FROZEN, gradient_sample=50, sample=25, model=Model, generates=False,
-                      source=SOURCE, tied=tied, frozen_prefix="", named=name, n_steps=training.N_STEPS)
+                      source=SOURCE, tied=tied, frozen_prefix="", named=name,
+                      n_steps=own.N_STEPS if name == "t5_gated" else training.N_STEPS)
 
 
 if __name__ == "__main__":
