@@ -4,23 +4,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static bool has(const struct model_drop *set, uint32_t block)
-{
-    return set->blocks[block / 64] >> block % 64 & 1;
-}
-
-static void add(struct model_drop *set, uint32_t block)
-{
-    set->blocks[block / 64] |= UINT64_C(1) << block % 64;
-}
-
 int client_blocks_init(struct client_blocks *out, const struct model *m, struct error *err)
 {
     *out = (struct client_blocks){.n = m->config.n_layers};
     for (uint32_t visit = 0; visit < m->n_visits; visit++) {
         const struct model_layer *layer = &m->layers[m->visit_layers[visit]];
         if (model_contributes(m, visit) && layer->kind == MODEL_BLOCK)
-            add(&out->trained, layer->index);
+            model_drop_add(&out->trained, layer->index);
         else if (model_contributes(m, visit))
             out->trains_others = true;
     }
@@ -52,12 +42,12 @@ static int take(struct model_drop *out, const struct eps_step_blocks *asked, con
     for (uint32_t i = 0; i < n; i++) {
         if (list[i] >= asked->n_blocks)
             return refuse(asked, "the model has no block %u: its first is 0", list[i], err);
-        if (has(out, list[i]))
+        if (model_drop_holds(out, list[i]))
             return refuse(asked, "block %u is named twice", list[i], err);
         if (i > 0 && list[i] < list[i - 1])
             return refuse(asked, "block %u is named after one that is above it: a step has blocks in their order",
                           list[i], err);
-        add(out, list[i]);
+        model_drop_add(out, list[i]);
     }
     return 0;
 }
@@ -73,7 +63,7 @@ int client_blocks_ask(struct model_drop *dropped, struct model_drop *frozen, con
     bool trains = blocks->trains_others;
 
     for (uint32_t b = 0; b < blocks->n; b++)
-        if (!has(dropped, b))
+        if (!model_drop_holds(dropped, b))
             asked.computed[asked.n_computed++] = b;
     options->on_blocks(options->blocks_user, &asked);
     asked.step = step + 1, asked.n_blocks = blocks->n; /* it may have written these, too */
@@ -86,11 +76,12 @@ int client_blocks_ask(struct model_drop *dropped, struct model_drop *frozen, con
         return refuse(&asked, "no block is named, and a step computes one at least", 0, err);
     *dropped = (struct model_drop){0};
     for (uint32_t b = 0; b < blocks->n; b++) {
-        if (has(frozen, b) && !has(&computed, b))
+        if (model_drop_holds(frozen, b) && !model_drop_holds(&computed, b))
             return refuse(&asked, "block %u is frozen, and not computed: name it in computed, too", b, err);
-        if (!has(&computed, b))
-            add(dropped, b);
-        trains |= has(&computed, b) && !has(frozen, b) && has(&blocks->trained, b);
+        if (!model_drop_holds(&computed, b))
+            model_drop_add(dropped, b);
+        else
+            trains |= !model_drop_holds(frozen, b) && model_drop_holds(&blocks->trained, b);
     }
     return trains ? 0 : refuse(&asked, "nothing is left to train: compute another block, or freeze fewer", 0, err);
 }

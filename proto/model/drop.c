@@ -7,11 +7,6 @@
 #include <assert.h>
 #include <errno.h>
 
-static bool has(const struct model_drop *set, uint32_t block)
-{
-    return set->blocks[block / 64] >> block % 64 & 1;
-}
-
 /* A block is dropped if it is small. */
 static uint32_t word_of(uint64_t seed, uint64_t step, uint32_t block)
 {
@@ -29,7 +24,7 @@ void model_drop_draw(struct model_drop *out, uint32_t n_blocks, double p, uint64
     *out = (struct model_drop){0};
     for (uint32_t block = 0; block < n_blocks; block++)
         if (word_of(seed, step, block) < threshold)
-            out->blocks[block / 64] |= UINT64_C(1) << block % 64;
+            model_drop_add(out, block);
 }
 
 void model_drop_keep_one(struct model_drop *drop, const struct model_drop *trained, uint32_t n_blocks, uint64_t seed,
@@ -39,9 +34,9 @@ void model_drop_keep_one(struct model_drop *drop, const struct model_drop *train
 
     for (uint32_t block = 0; block < n_blocks; block++) {
         const uint32_t word = word_of(seed, step, block);
-        if (has(trained, block) && !has(drop, block))
+        if (model_drop_holds(trained, block) && !model_drop_holds(drop, block))
             return;
-        if (has(trained, block) && (kept == n_blocks || word > largest))
+        if (model_drop_holds(trained, block) && (kept == n_blocks || word > largest))
             kept = block, largest = word;
     }
     if (kept < n_blocks)
@@ -51,7 +46,7 @@ void model_drop_keep_one(struct model_drop *drop, const struct model_drop *train
 bool model_drop_exceeds(const struct model_drop *drop, uint32_t n_blocks)
 {
     for (uint32_t block = n_blocks; block < 64 * MODEL_DROP_WORDS; block++)
-        if (drop->blocks[block / 64] >> block % 64 & 1)
+        if (model_drop_holds(drop, block))
             return true;
     return false;
 }
@@ -65,35 +60,25 @@ bool model_drop_has(const struct model_drop *drop, const struct model *model, ui
 {
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
 
-    return drop && layer->kind == MODEL_BLOCK && drop->blocks[layer->index / 64] >> layer->index % 64 & 1;
+    return drop && layer->kind == MODEL_BLOCK && model_drop_holds(drop, layer->index);
 }
 
-/* The branches that are added on the way from the stream's input to its output, through sums and the norms after them; 0
- * if there is no such way. */
-static int count_branches(const struct program *p)
+/* The sums by which branches are added on the way from the stream's input to its output, through sums and the norms after
+ * them. Returns their number; 0 if there is no such way. */
+static int find_branches(int sums[PROGRAM_OPERATIONS], const struct program *p)
 {
     int value = p->outputs[0].value, n = 0;
 
     while (p->values[value].operation >= 0) {
-        const struct program_operation *op = &p->operations[p->values[value].operation];
+        const int operation = p->values[value].operation;
+        const struct program_operation *op = &p->operations[operation];
         if (op->kind != &operation_add && op->kind != &operation_norm)
             return 0;
-        n += op->kind == &operation_add;
+        if (op->kind == &operation_add)
+            sums[n++] = operation;
         value = op->inputs[0];
     }
     return value == p->inputs[0].value ? n : 0;
-}
-
-static void scale_branches(struct program *p, float survival)
-{
-    int value = p->outputs[0].value;
-
-    while (p->values[value].operation >= 0) {
-        struct program_operation *op = &p->operations[p->values[value].operation];
-        if (op->kind == &operation_add)
-            op->add.survival = survival;
-        value = op->inputs[0];
-    }
 }
 
 /* True if all that a block does is to write the stream that it reads. */
@@ -108,9 +93,10 @@ static bool has_stream_alone(const struct model *m, const struct model_program *
 int model_drop_check(const struct model *m, struct error *err)
 {
     const struct model_program *const first = &m->programs[m->block];
+    int sums[PROGRAM_OPERATIONS];
 
     for (const struct model_program *program = first; program < first + m->n_block_programs; program++)
-        if (!has_stream_alone(m, program) || count_branches(&program->program) == 0)
+        if (!has_stream_alone(m, program) || find_branches(sums, &program->program) == 0)
             return error_set(err, -EINVAL,
                              "no block of a %s model can be dropped: a step may leave out blocks that add to their one "
                              "input alone",
@@ -121,6 +107,7 @@ int model_drop_check(const struct model *m, struct error *err)
 int model_drop_prepare(struct model *m, double p, struct error *err)
 {
     struct model_program *const first = &m->programs[m->block];
+    int sums[PROGRAM_OPERATIONS];
 
     if (p == 0)
         return 0;
@@ -130,7 +117,8 @@ int model_drop_prepare(struct model *m, double p, struct error *err)
     if (rc)
         return rc;
     for (struct model_program *program = first; program < first + m->n_block_programs; program++) {
-        scale_branches(&program->program, (float)(1 - p));
+        for (int i = find_branches(sums, &program->program); i-- > 0;)
+            program->program.operations[sums[i]].add.survival = (float)(1 - p);
         model_complete_program(program);
     }
     return 0;

@@ -25,6 +25,16 @@ struct model_drop {
     uint64_t blocks[MODEL_DROP_WORDS];
 };
 
+static inline bool model_drop_holds(const struct model_drop *set, uint32_t block)
+{
+    return set->blocks[block / 64] >> block % 64 & 1;
+}
+
+static inline void model_drop_add(struct model_drop *set, uint32_t block)
+{
+    set->blocks[block / 64] |= UINT64_C(1) << block % 64;
+}
+
 void model_drop_draw(struct model_drop *out, uint32_t n_blocks, double p, uint64_t seed, uint64_t step);
 
 /* For a model of which blocks alone are trained (adapters): if all that are trained are dropped, has the step keep the one

@@ -178,10 +178,15 @@ static uint32_t freeze_matches(struct model *m, const char *pattern)
     return n;
 }
 
+static const char *first_pattern(const char *patterns)
+{
+    return patterns && *patterns ? patterns : NULL;
+}
+
 /* The next pattern of a list, whose rest is *at; NULL: it is at its end. False: none is left. */
 static bool next_pattern(char out[MODEL_FREEZE_BYTES], const char **at)
 {
-    if (!*at || !**at)
+    if (!*at)
         return false;
     const size_t n = strcspn(*at, ",");
     snprintf(out, MODEL_FREEZE_BYTES, "%.*s", (int)n, *at);
@@ -193,7 +198,7 @@ bool model_is_named(const struct model *m, const struct model_tensor *tensor, co
 {
     char pattern[MODEL_FREEZE_BYTES];
 
-    while (next_pattern(pattern, &patterns))
+    for (const char *at = first_pattern(patterns); next_pattern(pattern, &at);)
         if (matches(m, pattern, tensor))
             return true;
     return false;
@@ -224,20 +229,16 @@ uint64_t model_largest_bytes(const struct model *m, enum number_type precision)
 
 int model_freeze(struct model *m, const char *patterns, struct model_base base, struct error *err)
 {
-    char pattern[sizeof m->tensors->name];
-    size_t n;
+    char pattern[MODEL_FREEZE_BYTES];
 
     if ((!patterns || !*patterns) && base.others == FORM_VALUES && base.matrices == FORM_VALUES)
         return 0;
-    for (const char *at = patterns && *patterns ? patterns : NULL; at; at = at[n] ? at + n + 1 : NULL) {
-        n = strcspn(at, ",");
-        snprintf(pattern, sizeof pattern, "%.*s", (int)n, at);
-        if (n >= sizeof pattern || freeze_matches(m, pattern) == 0)
+    for (const char *at = first_pattern(patterns); next_pattern(pattern, &at);)
+        if (strlen(pattern) >= sizeof m->tensors->name || freeze_matches(m, pattern) == 0)
             return error_set(err, -EINVAL,
-                             "--freeze %.*s matches no tensor of this model: its tensors have names like %s and %s",
-                             (int)(n < 200 ? n : 200), at, model_without_prefix(m, m->tensors[0].name),
+                             "--freeze %.200s matches no tensor of this model: its tensors have names like %s and %s",
+                             pattern, model_without_prefix(m, m->tensors[0].name),
                              model_without_prefix(m, first_of_block(m)->name));
-    }
     model_divide(m, base);
     return m->n_trained > 0
                ? 0
