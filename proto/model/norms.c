@@ -40,21 +40,16 @@ uint64_t model_slice_at(const struct model_unit *unit, const struct model_slice 
     return slice->first + (slice->is_norms ? model_norms_at(unit) : 0);
 }
 
-static bool is_sampled(const struct program_operation *op)
-{
-    return op->kind == &operation_linear && op->linear.sampled;
-}
-
 /* The number of a program's sampled maps; 0 if one is of other things than tokens. */
 static uint32_t count_maps(const struct program *p)
 {
     uint32_t n = 0;
 
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
-        const uint32_t domain = is_sampled(op) ? p->values[op->inputs[0]].domain : PROGRAM_TOKENS;
+        const uint32_t domain = program_samples(op) ? p->values[op->inputs[0]].domain : PROGRAM_TOKENS;
         if (domain == PROGRAM_ROW || domain == PROGRAM_PART)
             return 0;
-        n += is_sampled(op);
+        n += program_samples(op);
     }
     return n;
 }
@@ -92,7 +87,7 @@ struct model_norm_map model_norm_map(const struct model *m, uint32_t unit, uint3
     const struct program_operation *op = p->operations;
 
     assert(i < u->n_norm_maps);
-    for (uint32_t left = i; !is_sampled(op) || left-- > 0;)
+    for (uint32_t left = i; !program_samples(op) || left-- > 0;)
         op++;
     const uint32_t domain = p->values[op->inputs[0]].domain;
     return (struct model_norm_map){.tensor = &m->tensors[m->pieces[u->first_piece + (uint32_t)op->tensor].tensor],

@@ -80,6 +80,6 @@ size_t operation_norms_at(const struct operation_run *r, const struct program_op
     size_t before = 0;
 
     for (const struct program_operation *other = r->program->operations; other < op; other++)
-        before += other->kind == &operation_linear && other->linear.sampled;
+        before += program_samples(other);
     return before * r->norms_stride + r->norms_row * operation_row_elements(r, op->inputs[0]);
 }

@@ -325,22 +325,17 @@ void program_sample(struct program *p)
                 !op->frozen && program_count_readers(p, op->inputs[0]) == 1 && relu_behind(p, op->inputs[0]);
 }
 
+bool program_samples(const struct program_operation *op)
+{
+    return op->kind == &operation_linear && op->linear.sampled;
+}
+
 int program_sampler(const struct program *p, int value)
 {
     for (int i = 0; i < p->n_operations; i++)
-        if (p->operations[i].kind == &operation_linear && p->operations[i].linear.sampled &&
-            p->operations[i].inputs[0] == value)
+        if (program_samples(&p->operations[i]) && p->operations[i].inputs[0] == value)
             return i;
     return -1;
-}
-
-int program_count_sampled(const struct program *p)
-{
-    int n = 0;
-
-    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        n += op->kind == &operation_linear && op->linear.sampled;
-    return n;
 }
 
 /* Finds the relus of whose operands backward needs the signs alone: it does not need their results, or the results are

@@ -232,11 +232,10 @@ bool program_is_compressed(const struct program *p); /* of any */
  * reads anyway. What model_freeze freezes counts as trained here; only an adapter's base does not. */
 void program_sample(struct program *p);
 
+bool program_samples(const struct program_operation *op); /* a linear map, of its input */
+
 /* The linear map that samples this value; -1: none. */
 int program_sampler(const struct program *p, int value);
-
-/* The number of linear maps that sample. */
-int program_count_sampled(const struct program *p);
 
 /* Divides the keepable values into groups, which are kept or not: one for each operation that writes some, the last
  * ones sharing a group if they are too many; into one group if some are compressed, as what is computed again needs

@@ -118,14 +118,13 @@ static __device__ inline size_t first_warp()
 
 template <typename T>
 static __global__ void __launch_bounds__(COMPRESS_THREADS)
-    compress_blocks_of(struct device_compress op, size_t n_blocks, size_t block_bytes, size_t row_bytes)
+    compress_blocks_of(struct device_compress op, size_t n_blocks, size_t block_bytes, size_t used, size_t row_bytes)
 {
     const unsigned lane = threadIdx.x % WARP;
 
     for (size_t at = first_warp(); at < op.n_rows * n_blocks; at += (size_t)gridDim.x * COMPRESS_WARPS) {
         const struct place p = place_of(at, n_blocks, op.n);
         uint8_t *const row = op.codes + p.row * row_bytes, *const codes = row + p.block * block_bytes;
-        const size_t used = n_blocks * (block_bytes + (op.bits > 1 ? sizeof(uint16_t) : 0));
         float x[2];
 
         load_two(x, (const T *)op.x, p);
@@ -194,7 +193,8 @@ cudaError_t cuda_compress(const struct cuda_queue *q, const struct device_compre
         return cudaSuccess;
     return launch(q->type == NUMBER_BF16 ? compress_blocks_of<bf16> : compress_blocks_of<float>,
                   warps_over(q, op->n_rows, op->n), COMPRESS_THREADS, 0, q->stream, *op, compress_blocks(op->n),
-                  compress_block_bytes(op->bits), compress_row_bytes(op->n, op->bits));
+                  compress_block_bytes(op->bits), compress_used_bytes(op->n, op->bits),
+                  compress_row_bytes(op->n, op->bits));
 }
 
 cudaError_t cuda_expand(const struct cuda_queue *q, const struct device_expand *op)
