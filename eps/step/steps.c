@@ -390,11 +390,10 @@ static uint32_t leave_out(struct steps *steps, const struct message *open)
 
     for (uint32_t i = model->n_trained_visits; i-- > 0;) {
         const uint32_t visit = model->trained_visits[i];
-        if (model_drop_has(&open->open_step.drop, model, visit) ||
-            model_drop_has(&open->open_step.frozen, model, visit))
-            steps->frozen[n++] = model->visits[visit];
-        else
+        if (model_drop_trains(&open->open_step.drop, &open->open_step.frozen, model, visit))
             lowest = visit;
+        else
+            steps->frozen[n++] = model->visits[visit];
     }
     steps->lowest_visit = lowest;
     return n;
@@ -501,11 +500,9 @@ bool steps_may_open(const struct steps *steps)
 /* True if a block that is neither dropped nor frozen, or a layer beside the blocks, is trained. */
 static bool trains(const struct model *model, const struct message *m)
 {
-    for (uint32_t i = 0; i < model->n_trained_visits; i++) {
-        const uint32_t visit = model->trained_visits[i];
-        if (!model_drop_has(&m->open_step.drop, model, visit) && !model_drop_has(&m->open_step.frozen, model, visit))
+    for (uint32_t i = 0; i < model->n_trained_visits; i++)
+        if (model_drop_trains(&m->open_step.drop, &m->open_step.frozen, model, model->trained_visits[i]))
             return true;
-    }
     return false;
 }
 

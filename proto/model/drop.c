@@ -63,6 +63,13 @@ bool model_drop_has(const struct model_drop *drop, const struct model *model, ui
     return drop && layer->kind == MODEL_BLOCK && model_drop_holds(drop, layer->index);
 }
 
+bool model_drop_trains(const struct model_drop *drop, const struct model_drop *frozen, const struct model *model,
+                       uint32_t visit)
+{
+    return model_contributes(model, visit) && !model_drop_has(drop, model, visit) &&
+           !model_drop_has(frozen, model, visit);
+}
+
 /* The sums by which branches are added on the way from the stream's input to its output, through sums and the norms after
  * them. Returns their number; 0 if there is no such way. */
 static int find_branches(int sums[PROGRAM_OPERATIONS], const struct program *p)

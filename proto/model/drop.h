@@ -49,6 +49,10 @@ bool model_drop_is_empty(const struct model_drop *drop);
 /* True if the visit is a dropped block's. NULL: nothing is dropped. */
 bool model_drop_has(const struct model_drop *drop, const struct model *model, uint32_t visit);
 
+/* True if the visit is of a unit that is trained in a step which drops and freezes these blocks; NULL: none. */
+bool model_drop_trains(const struct model_drop *drop, const struct model_drop *frozen, const struct model *model,
+                       uint32_t visit);
+
 /* Whether blocks can be left out at all: -EINVAL with a sentence as of model_drop_prepare. */
 int model_drop_check(const struct model *model, struct error *err);
 

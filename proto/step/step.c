@@ -113,9 +113,7 @@ static bool is_dropped(const struct device_pass *pass, uint32_t visit)
 
 static bool contributes(const struct device_pass *pass, uint32_t visit)
 {
-    const struct model *model = &pass->worker->model;
-
-    return model_contributes(model, visit) && !is_dropped(pass, visit) && !model_drop_has(pass->frozen, model, visit);
+    return model_drop_trains(pass->drop, pass->frozen, &pass->worker->model, visit);
 }
 
 /* Lists the visits that contribute to this step, in the order of backward. */
