@@ -46,8 +46,8 @@ struct steps {
     double part_loss[MESSAGE_MAX_PARTS];                       /* of all hosts' parts; NAN: not known */
     struct preference_rewards part_rewards[MESSAGE_MAX_PARTS]; /* of the parts whose loss is known */
     uint32_t *slices;                                          /* (n_visits) for the relay's open */
-    uint32_t
-        *frozen; /* (plan_host_frozen) the same: the model's, then those of blocks that the step drops or freezes */
+    /* (plan_host_frozen) the same: the model's units, then those of blocks that the step drops or freezes. */
+    uint32_t *frozen;
     uint32_t lowest_visit; /* of those that contribute to the step */
     /* Of the last covered step; the next may be open when it is done: */
     double loss;                       /* NAN before there is one */

@@ -25,7 +25,8 @@ int norms_open_step(struct norms *norms, const struct model *model, uint64_t ste
 
 /* The owner's thread: a unit at the version of an open step is about to be computed with. Copies the entries of the step's
  * tokens to out, (the unit's maps, batch, seq), as struct plan_data says: once in a step, so that what is computed again
- * reads the same. What has no entry is as struct device_weigh_scores has it: 0, and SAMPLE_PADDING. A unit that remembers none is left alone. */
+ * reads the same. What has no entry is as struct device_weigh_scores has it: 0, and SAMPLE_PADDING. A unit that remembers
+ * none is left alone. */
 void norms_gather(struct norms *norms, const struct model *model, uint32_t unit, uint64_t step, uint16_t *out);
 
 /* The optimizer thread: n norms of a part's contribution to the unit, from the unit's norm `first` on, finite, in fp32 or

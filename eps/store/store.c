@@ -17,8 +17,8 @@
 #include <string.h>
 
 /* A walk over a slice, run by run: a run lies in one trained piece, so it decays or does not, and has one count of
- * updates. All passes over a slice
- * use it, the first touch too, so that the same thread works on the same pages each time. */
+ * updates. All passes over a slice use it, the first touch too, so that the same thread works on the same pages each
+ * time. */
 struct walk {
     const struct model *model;
     const struct model_unit *unit;

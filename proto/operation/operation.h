@@ -83,8 +83,8 @@ struct operation_run {
                                            * several in a row; NULL: a row is one document */
     /* Of the maps that the program samples, in the order of operations, on the device: the norms of the gradient of each
      * one's result, a number for each element of its input, those of the run's n_rows rows at operation_norms_at. */
-    const uint16_t *norms; /* bf16, as the last step that had the token computed them; 0: not known yet.
-                                           * NULL: none are remembered, or the pass is an evaluation */
+    const uint16_t *norms; /* bf16, as the last step that had the token computed them; 0: not known yet. NULL: none are
+                            * remembered, or the pass is an evaluation */
     float *norms_out;      /* fp32, which backward writes; NULL: nowhere */
     size_t norms_stride;   /* elements from map to map, in both */
     uint32_t norms_row;    /* rows before the run's, in both */
