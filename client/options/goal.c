@@ -37,6 +37,7 @@ int client_options_model(struct model *out, const struct model_config *config, c
     struct model_config divided = *config;
     int rc = 0;
 
+    *out = (struct model){0};
     if (o->source_seq > 0 && o->seq > 0 && model_divide_rows(&divided, o->source_seq, o->seq, NULL))
         return error_set(err, -EDOM, "--source-seq %u leaves no room for a target in --seq %u, which is that of both",
                          o->source_seq, o->seq);
