@@ -348,8 +348,7 @@ static int fill_frozen(struct eps_plan *out, const struct question *q, const str
     const int rc = model_init(&other, &q->config, err);
     if (rc)
         return rc;
-    model_approximate(&other, fit->setting.goal.kept_bits, fit->setting.goal.sampling.share > 0);
-    plan_remember_norms(&other, &fit->setting.goal);
+    plan_approximate(&other, &fit->setting.goal);
     plan_host(&host, &q->model, &fit->setting);
     plan_host(&other_host, &other, &fit->setting);
     plan_lay_out(&other_plan, &other, &plan->setting, &plan->choice);

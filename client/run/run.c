@@ -82,15 +82,23 @@ static bool sees_rows_again(const struct client_run *run)
     return client_run_rows(run, run->options.steps) > (n + batch - 1) / batch * batch;
 }
 
+int client_run_model(struct model *out, const struct client_run *run, const struct eps_train_options *options,
+                     const struct plan_goal *goal, struct error *err)
+{
+    const int rc = client_options_model(out, &run->model.config, options, err);
+
+    if (!rc)
+        plan_remember_norms(out, goal);
+    return rc;
+}
+
 /* Maps whose norms are remembered under these options, if the goal has entries. */
 static uint32_t count_norm_maps(const struct client_run *run, const struct eps_train_options *options,
                                 const struct plan_goal *goal)
 {
-    struct model model = {0};
+    struct model model;
+    const uint32_t n = client_run_model(&model, run, options, goal, NULL) == 0 ? model.n_norm_maps : 0;
 
-    if (client_options_model(&model, &run->model.config, options, NULL) == 0)
-        plan_remember_norms(&model, goal);
-    const uint32_t n = model.n_norm_maps;
     model_free(&model);
     return n;
 }
@@ -117,11 +125,10 @@ bool client_run_say_norms(struct error *sentence, const struct client_run *run, 
     char memory[PROCESS_BYTES_TEXT], disk[PROCESS_BYTES_TEXT];
     struct plan_goal goal = client_run_goal(run);
     const bool many = goal.sampling.share > 0 && n >= PLAN_NEW_ENTRY && sees_rows_again(run);
-    struct model model = {0};
+    struct model model;
 
     goal.entries = many ? 1 : goal.entries;
-    if (client_options_model(&model, &run->model.config, &options, NULL) == 0)
-        plan_remember_norms(&model, &goal);
+    const bool any = client_run_model(&model, run, &options, &goal, NULL) == 0 && model.n_norm_maps > 0;
     if (many)
         error_set(sentence, 0,
                   "norms of gradients are not remembered: the training data have %" PRIu64
@@ -135,7 +142,6 @@ bool client_run_say_norms(struct error *sentence, const struct client_run *run, 
                   model.n_norm_maps, model.n_norm_maps == 1 ? "x" : "ces",
                   process_format_bytes(memory, plan_norms_bytes(&goal, &model)),
                   process_format_bytes(disk, (uint64_t)model.n_norm_maps * goal.entries * sizeof(uint16_t)));
-    const bool any = model.n_norm_maps > 0;
     model_free(&model);
     return any;
 }

@@ -87,6 +87,11 @@ uint64_t client_run_job_end(const struct client_run *run);
 /* Of the run's job; its options are resolved. It has entries if norms are remembered in it, or in the job that follows. */
 struct plan_goal client_run_goal(const struct client_run *run);
 
+/* The run's model under these options, remembering norms as the goal, which may be a later job's, has it. Errors as
+ * client_options_model. Undo: model_free, also after a failure. */
+int client_run_model(struct model *out, const struct client_run *run, const struct eps_train_options *options,
+                     const struct plan_goal *goal, struct error *err);
+
 /* Of a run whose gradients are sampled: what remembering norms costs, or why none are. kept: the job's goal, as the daemon
  * opened it. False: nothing is to be said. */
 bool client_run_say_norms(struct error *sentence, const struct client_run *run, const struct plan_goal *kept);

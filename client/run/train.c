@@ -219,10 +219,8 @@ static int measure_disk(struct client_train *t, struct error *err)
     struct model model;
     struct stat st;
     const struct plan_goal goal = client_run_goal(run);
-    int rc = client_options_model(&model, &run->model.config, &options, err);
+    int rc = client_run_model(&model, run, &options, &goal, err);
 
-    if (!rc)
-        plan_remember_norms(&model, &goal);
     if (!rc && fstat(run->model.config_fd, &st))
         rc = error_set(err, -errno, "config.json: %s", strerror(errno));
     if (!rc)

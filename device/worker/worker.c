@@ -74,9 +74,7 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
         rc = model_freeze(&worker->model, options->freeze, model_base_of(setting->goal.base, setting->goal.precision),
                           err);
     if (rc == 0)
-        model_approximate(&worker->model, setting->goal.kept_bits, setting->goal.sampling.share > 0);
-    if (rc == 0)
-        plan_remember_norms(&worker->model, &setting->goal);
+        plan_approximate(&worker->model, &setting->goal);
     if (rc == 0)
         rc = model_drop_prepare(&worker->model, setting->goal.drop_layers, err);
     if (rc == 0)

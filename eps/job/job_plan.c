@@ -415,9 +415,7 @@ static int build_model(struct job *job, const char *freeze, struct error *err)
     if (!rc)
         rc = model_freeze(&job->model, freeze, model_base_of(goal->base, goal->precision), err);
     if (!rc)
-        model_approximate(&job->model, goal->kept_bits, goal->sampling.share > 0);
-    if (!rc)
-        plan_remember_norms(&job->model, goal);
+        plan_approximate(&job->model, goal);
     if (!rc && job->model.n_norm_maps == 0)
         goal->entries = 0;
     if (!rc && goal->chooses)

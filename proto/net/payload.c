@@ -78,8 +78,7 @@ static int read_model(struct payload *p, struct error *err)
         rc = error_set(err, -EPROTO, "an assignment that cannot be");
     if (rc)
         return rc;
-    model_approximate(&p->model, goal->kept_bits, goal->sampling.share > 0);
-    plan_remember_norms(&p->model, goal);
+    plan_approximate(&p->model, goal);
     p->slot_bytes = model_slot_bytes(&p->model, goal->grad);
     p->data = plan_data_of(goal, c.n_labels);
     p->given = calloc(1 + (size_t)p->assign.assign.n_slots, 1);

@@ -257,8 +257,7 @@ static void take_assignment(struct puppet *p, const struct message *m, const int
         model_config_parse(&config, text.base, m->assign.config_bytes, &err) || model_init(&p->model, &config, &err))
         _exit(1);
     p->assign = *m;
-    model_approximate(&p->model, m->assign.goal.kept_bits, m->assign.goal.sampling.share > 0);
-    plan_remember_norms(&p->model, &m->assign.goal);
+    plan_approximate(&p->model, &m->assign.goal);
     if (segment_attach(&p->inbox, fds[1], 3 * model_slot_bytes(&p->model, NUMBER_FP32), SEGMENT_READ_WRITE, &err) ||
         segment_attach(&p->data, fds[2], plan_data_bytes(&m->assign.goal, &p->model), SEGMENT_READ, &err))
         _exit(1);

@@ -94,3 +94,9 @@ void plan_remember_norms(struct model *model, const struct plan_goal *goal)
     /* More tokens are refused, but not here. */
     model_remember_norms(model, remembers && part_tokens <= UINT32_MAX ? part_tokens : 0, goal->entries);
 }
+
+void plan_approximate(struct model *model, const struct plan_goal *goal)
+{
+    model_approximate(model, goal->kept_bits, goal->sampling.share > 0);
+    plan_remember_norms(model, goal);
+}

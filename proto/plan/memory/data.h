@@ -72,6 +72,9 @@ uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model *model
  * none are. The goal's batch is a multiple of n_parts > 0. */
 void plan_remember_norms(struct model *model, const struct plan_goal *goal);
 
+/* model_approximate, then this, as the goal has it. */
+void plan_approximate(struct model *model, const struct plan_goal *goal);
+
 /* Bytes of the daemon's memory for them (eps/store/norms.h): of each map an entry in bf16 for each token of the data, and for
  * each of the minibatch, and 8 bytes; the entries of two minibatches. */
 uint64_t plan_norms_bytes(const struct plan_goal *goal, const struct model *model);

@@ -202,8 +202,7 @@ static struct message weights_of(uint32_t unit)
 static void assign_as(enum rows rows)
 {
     const struct plan_goal goal = goal_of(rows);
-    model_approximate(&model, 0, goal.sampling.share > 0);
-    plan_remember_norms(&model, &goal);
+    plan_approximate(&model, &goal);
     const size_t bytes[4] = {model.segment_n * sizeof(float), (1 + SLOTS) * model_slot_bytes(&model, NUMBER_FP32),
                              plan_data_bytes(&goal, &model), strlen(config)};
     struct message m = assignment(rows);
