@@ -453,9 +453,11 @@ int client_documents_tokens(const struct client_documents *documents, uint32_t *
     return client_data_reread(documents->fd, out, documents->list[k].at, n, err);
 }
 
-int client_documents_get(const struct client_documents *documents, uint32_t *ids, uint32_t *labels, uint32_t *work,
-                         size_t k, uint32_t seq, struct error *err)
+int client_documents_get(const struct client_documents *documents, const struct client_row_fields *row, uint32_t at,
+                         uint32_t *work, size_t k, uint32_t seq, struct error *err)
 {
+    uint32_t *const ids = (uint32_t *)row->at[CLIENT_FIELD_IDS] + at;
+    uint32_t *const labels = (uint32_t *)row->at[CLIENT_FIELD_LABELS] + at;
     const uint32_t n = client_documents_length(documents, k, seq);
     const int rc = client_documents_tokens(documents, work, k, n + 1, err);
 
@@ -463,6 +465,7 @@ int client_documents_get(const struct client_documents *documents, uint32_t *ids
         ids[i] = work[i] & ~CLIENT_TOKEN_TRAINED;
         labels[i] = work[i + 1] & CLIENT_TOKEN_TRAINED ? work[i + 1] & ~CLIENT_TOKEN_TRAINED : PLAN_NO_LABEL;
     }
+    client_row_number(row, at, documents->list[k].at, n);
     return rc;
 }
 

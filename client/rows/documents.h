@@ -8,6 +8,7 @@
 
 #include "client/data/data.h"
 #include "client/eps.h"
+#include "client/rows/source.h"
 #include "client/text/tokenizer.h"
 
 #include <jansson.h>
@@ -66,10 +67,10 @@ void client_documents_free(struct client_documents *documents); /* safe on a zer
 /* Inputs of document k when it is cut to seq. */
 uint32_t client_documents_length(const struct client_documents *documents, size_t k, uint32_t seq);
 
-/* Reads ids and labels (client_documents_length of seq) of document k: labels are successors, or PLAN_NO_LABEL. work
- * (seq + 1) is the caller's. -EIO, -errno. */
-int client_documents_get(const struct client_documents *documents, uint32_t *ids, uint32_t *labels, uint32_t *work,
-                         size_t k, uint32_t seq, struct error *err);
+/* Reads ids, labels and entries of document k (client_documents_length of seq) into a row, from token `at` on: labels are
+ * successors, or PLAN_NO_LABEL. work (seq + 1) is the caller's. -EIO, -errno. */
+int client_documents_get(const struct client_documents *documents, const struct client_row_fields *row, uint32_t at,
+                         uint32_t *work, size_t k, uint32_t seq, struct error *err);
 
 /* Reads the first n tokens of document k, with CLIENT_TOKEN_TRAINED. -EIO, -errno. */
 int client_documents_tokens(const struct client_documents *documents, uint32_t *out, size_t k, uint32_t n,

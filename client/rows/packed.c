@@ -70,8 +70,7 @@ void client_packed_free(struct client_packed *packed)
 int client_packed_get(const struct client_packed *p, const struct client_row_fields *row, uint32_t *work, uint32_t k,
                       struct error *err)
 {
-    uint32_t *ids = row->at[CLIENT_FIELD_IDS], *labels = row->at[CLIENT_FIELD_LABELS],
-             *positions = row->at[CLIENT_FIELD_POSITIONS];
+    uint32_t *positions = row->at[CLIENT_FIELD_POSITIONS];
     const uint32_t *places;
     uint32_t n, at = 0;
     int rc = 0;
@@ -81,8 +80,7 @@ int client_packed_get(const struct client_packed *p, const struct client_row_fie
         const uint32_t document = p->list[places[i]];
         const uint32_t length = client_documents_length(p->documents, document, p->seq);
         assert(at + length <= row->n_tokens);
-        client_row_number(row, at, p->documents->list[document].at, length);
-        rc = client_documents_get(p->documents, ids + at, labels + at, work, document, p->seq, err);
+        rc = client_documents_get(p->documents, row, at, work, document, p->seq, err);
         for (uint32_t t = 0; t < length; t++)
             positions[at + t] = t;
         at += length;

@@ -330,11 +330,8 @@ static int read_row(struct client_source *source, const struct client_row_fields
                     struct client_sample sample, struct error *err)
 {
     const struct conversations *c = (const struct conversations *)source;
-    const struct client_documents *documents = client_documented_of(&c->rows, part);
 
-    client_row_number(row, 0, documents->list[sample.id].at, client_documents_length(documents, sample.id, c->seq));
-    return client_documents_get(documents, row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], c->work, sample.id,
-                                c->seq, err);
+    return client_documents_get(client_documented_of(&c->rows, part), row, 0, c->work, sample.id, c->seq, err);
 }
 
 static uint64_t progress(const struct client_source *source, uint64_t n)

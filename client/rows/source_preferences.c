@@ -245,12 +245,9 @@ static int read_row(struct client_source *source, const struct client_row_fields
                     struct client_sample sample, struct error *err)
 {
     const struct preferences *p = (const struct preferences *)source;
-    const struct client_documents *documents = client_documented_of(&p->rows, part);
 
     *(float *)row->at[CLIENT_FIELD_REFERENCES] = reference_of(p, part, sample.id);
-    client_row_number(row, 0, documents->list[sample.id].at, client_documents_length(documents, sample.id, p->seq));
-    return client_documents_get(documents, row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], p->work, sample.id,
-                                p->seq, err);
+    return client_documents_get(client_documented_of(&p->rows, part), row, 0, p->work, sample.id, p->seq, err);
 }
 
 static uint64_t progress(const struct client_source *source, uint64_t n)

@@ -185,18 +185,19 @@ TEST(inputs_predict_their_successors_and_long_documents_are_cut)
         "one.jsonl",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"bcd\"}]}");
     uint32_t ids[22], labels[22], work[23];
+    const struct client_row_fields row = {.at = {[CLIENT_FIELD_IDS] = ids, [CLIENT_FIELD_LABELS] = labels}};
     struct error err = {""};
 
     ck_assert_msg(read_files(&path, 1, &err) == 0, "%s", err.text);
     ck_assert_uint_eq(documents.n_tokens, 22);
     ck_assert_uint_eq(client_documents_longest(&documents), 21);
-    ck_assert_int_eq(client_documents_get(&documents, ids, labels, work, 0, 100, NULL), 0);
+    ck_assert_int_eq(client_documents_get(&documents, &row, 0, work, 0, 100, NULL), 0);
     for (uint32_t i = 0; i < 21; i++) {
         ck_assert_uint_eq(ids[i], (uint8_t) "<user>a<assistant>bcd."[i]);
         ck_assert_uint_eq(labels[i], i < 17 ? PLAN_NO_LABEL : (uint8_t) "<user>a<assistant>bcd."[i + 1]);
     }
     ck_assert_uint_eq(client_documents_length(&documents, 0, 19), 19);
-    ck_assert_int_eq(client_documents_get(&documents, ids, labels, work, 0, 19, NULL), 0);
+    ck_assert_int_eq(client_documents_get(&documents, &row, 0, work, 0, 19, NULL), 0);
     ck_assert(labels[17] == 'b' && labels[18] == 'c');
     static const struct {
         uint32_t seq;
