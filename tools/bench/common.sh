@@ -53,6 +53,39 @@ train_once() {
     touch "$out.done"
 }
 
+# compare_form FORM: the "accuracy loss" of its tunings, by seed, with those of the exact ones
+compare_form() {
+    paste -d ' ' "$keep/$1.scores" "$keep/exact.scores" | awk -v form="$1" '
+        { n++; shown = shown sprintf(" %.4f", $1); a += $1; l += $2; d[n] = $1 - $3; e[n] = $2 - $4; s += d[n]; t += e[n] }
+        END {
+            for (i = 1; i <= n; i++) { q += (d[i] - s / n) ^ 2; r += (e[i] - t / n) ^ 2 }
+            printf "%-22s accuracy%s, mean %.4f, loss %.4f", form, shown, a / n, l / n
+            if (form != "exact" && n > 1)
+                printf "; less exact %+.4f, standard error %.4f; loss %+.4f, %.4f", s / n, sqrt(q / (n - 1) / n), t / n,
+                    sqrt(r / (n - 1) / n)
+            print ""
+        }'
+}
+
+# compare_forms: tunings that are exact, and in each of $forms, from each of $seeds seeds; `score FORM SEED` does one, and
+# prints its "accuracy loss"
+compare_forms() {
+    local form seed
+    for form in exact $forms; do
+        : >"$keep/$form.scores"
+        for ((seed = 1; seed <= seeds; seed++)); do score "$form" "$seed" >>"$keep/$form.scores"; done
+        compare_form "$form"
+    done
+}
+
+# need_sst2: SST-2, and the text beside it, in $data
+need_sst2() {
+    local file
+    for file in sst2/train.tsv.gz sst2/dev.tsv.gz multi30k/train.en.gz; do
+        [ -r "$data/$file" ] || misuse "no $data/$file: give the directory of SST-2 and Multi30k by --data"
+    done
+}
+
 # make_work [OPTION OF mktemp...]: an empty directory $work, until the script ends
 # shellcheck disable=SC2120
 make_work() {

@@ -53,24 +53,8 @@ score() {
     echo "$(field accuracy <"$out.score") $(field loss <"$out.score")"
 }
 
-# compare FORM: the file of its "accuracy loss" by seed, with that of the exact ones
-compare() {
-    paste -d ' ' "$keep/$1.scores" "$keep/exact.scores" | awk -v form="$1" '
-        { n++; shown = shown sprintf(" %.4f", $1); a += $1; l += $2; d[n] = $1 - $3; e[n] = $2 - $4; s += d[n]; t += e[n] }
-        END {
-            for (i = 1; i <= n; i++) { q += (d[i] - s / n) ^ 2; r += (e[i] - t / n) ^ 2 }
-            printf "%-22s accuracy%s, mean %.4f, loss %.4f", form, shown, a / n, l / n
-            if (form != "exact" && n > 1)
-                printf "; less exact %+.4f, standard error %.4f; loss %+.4f, %.4f", s / n, sqrt(q / (n - 1) / n), t / n,
-                    sqrt(r / (n - 1) / n)
-            print ""
-        }'
-}
-
 if asks accuracy; then
-    for file in sst2/train.tsv.gz sst2/dev.tsv.gz multi30k/train.en.gz; do
-        [ -r "$data/$file" ] || misuse "no $data/$file: give the directory of SST-2 and Multi30k by --data"
-    done
+    need_sst2
     mkdir -p "$keep/bert"
     if [ ! -e "$keep/base.done" ]; then
         zcat "$data/sst2/train.tsv.gz" >"$keep/train.tsv"
@@ -87,14 +71,7 @@ JSON
             --steps $((tokens / 1024)) --seed 1
     fi
     echo "BERT of $layers layers of $width, $tokens masked tokens, then SST-2, $epochs epochs, $seeds seeds"
-    : >"$keep/exact.scores"
-    for ((seed = 1; seed <= seeds; seed++)); do score exact "$seed" >>"$keep/exact.scores"; done
-    compare exact
-    for form in $forms; do
-        : >"$keep/$form.scores"
-        for ((seed = 1; seed <= seeds; seed++)); do score "$form" "$seed" >>"$keep/$form.scores"; done
-        compare "$form"
-    done
+    compare_forms
 fi
 
 if asks time; then

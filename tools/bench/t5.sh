@@ -23,9 +23,7 @@ epochs=3 batch=32 lr=1e-3 seeds=3 python=/usr/bin/python3 bin=build/bin
 take_options "keep forms data vocabulary width layers heads tokens lora epochs batch lr seeds python bin" "$@"
 need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
-for file in sst2/train.tsv.gz sst2/dev.tsv.gz multi30k/train.en.gz; do
-    [ -r "$data/$file" ] || misuse "no $data/$file: give the directory of SST-2 and Multi30k by --data"
-done
+need_sst2
 need_python "$python" tokenizers
 mkdir -p "$keep/t5"
 
@@ -73,20 +71,6 @@ score() {
     echo "$(paste "$out.words" "$keep/dev.words" | awk -F '\t' '{ n += $1 == $2 } END { print n / NR }') $(field loss <"$out.score")"
 }
 
-# compare FORM: the file of its "accuracy loss" by seed, with that of the exact ones
-compare() {
-    paste -d ' ' "$keep/$1.scores" "$keep/exact.scores" | awk -v form="$1" '
-        { n++; shown = shown sprintf(" %.4f", $1); a += $1; l += $2; d[n] = $1 - $3; e[n] = $2 - $4; s += d[n]; t += e[n] }
-        END {
-            for (i = 1; i <= n; i++) { q += (d[i] - s / n) ^ 2; r += (e[i] - t / n) ^ 2 }
-            printf "%-16s accuracy%s, mean %.4f, loss %.4f", form, shown, a / n, l / n
-            if (form != "exact" && n > 1)
-                printf "; less exact %+.4f, standard error %.4f; loss %+.4f, %.4f", s / n, sqrt(q / (n - 1) / n), t / n,
-                    sqrt(r / (n - 1) / n)
-            print ""
-        }'
-}
-
 if [ ! -e "$keep/base.done" ]; then
     { zcat "$data/sst2/train.tsv.gz" | tail -n +2 | cut -f 1; zcat "$data/multi30k/train.en.gz"; } >"$keep/text.txt"
     for part in train dev; do put_pairs $part; done
@@ -98,12 +82,8 @@ if [ ! -e "$keep/base.done" ]; then
  "num_heads": $heads, "vocab_size": $(cat "$keep/vocabulary"), "dropout_rate": 0.1, "is_encoder_decoder": true,
  "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1, "feed_forward_proj": "relu"}
 JSON
-    train_once "$keep/base" --keep 1 --model "$keep/t5/config.json" --data "$keep/text.txt" --mask-fraction 0.15 --seq 160 --source-seq 128 --batch 8 \
-        --lr 1e-3 --steps $((tokens / 1200)) --seed 1
+    train_once "$keep/base" --keep 1 --model "$keep/t5/config.json" --data "$keep/text.txt" --mask-fraction 0.15 --seq 160 \
+        --source-seq 128 --batch 8 --lr 1e-3 --steps $((tokens / 1200)) --seed 1
 fi
 echo "T5 of $layers + $layers layers of $width, $tokens tokens with spans, then SST-2, $epochs epochs, $seeds seeds${lora:+, LoRA $lora}"
-for form in exact $forms; do
-    : >"$keep/$form.scores"
-    for ((seed = 1; seed <= seeds; seed++)); do score "$form" "$seed" >>"$keep/$form.scores"; done
-    compare "$form"
-done
+compare_forms
