@@ -464,18 +464,25 @@ void processes_await_file(const char *path)
 
 struct awaited {
     const char *path, *text;
+    unsigned n;
 };
 
 static bool is_there(void *context)
 {
     const struct awaited *a = context;
 
-    return processes_count(a->path, a->text) > 0;
+    return processes_count(a->path, a->text) >= a->n;
+}
+
+void processes_await_count(const char *path, const char *text, unsigned n)
+{
+    ck_assert_msg(processes_until(is_there, &(struct awaited){path, text, n}), "%s: '%s' %u times of %u", path, text,
+                  processes_count(path, text), n);
 }
 
 void processes_await_text(const char *path, const char *text)
 {
-    ck_assert_msg(processes_until(is_there, &(struct awaited){path, text}), "%s: no '%s'", path, text);
+    processes_await_count(path, text, 1);
 }
 
 unsigned processes_count_fds(pid_t pid)

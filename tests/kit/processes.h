@@ -97,8 +97,9 @@ bool processes_until(bool (*ready)(void *context), void *context);
 /* Until there is a file or directory of this path. Asserts. */
 void processes_await_file(const char *path);
 
-/* Until a text is in a file. Asserts. */
+/* Until a text is in a file, n times. Asserts. */
 void processes_await_text(const char *path, const char *text);
+void processes_await_count(const char *path, const char *text, unsigned n);
 
 /* Descriptors that a process has open. */
 unsigned processes_count_fds(pid_t pid);

@@ -38,18 +38,10 @@ static pid_t start_into(const char *file, const char *command)
     return processes_start("/bin/sh", arguments, NULL);
 }
 
-static unsigned wanted_lines;
-
-static bool has_lines(void *file)
-{
-    return processes_count(file, "\n") >= wanted_lines;
-}
-
 /* Until the file has n lines more than it had. */
-static void await_more(char *file, unsigned n)
+static void await_more(const char *file, unsigned n)
 {
-    wanted_lines = processes_count(file, "\n") + n;
-    ck_assert(processes_until(has_lines, file));
+    processes_await_count(file, "\n", processes_count(file, "\n") + n);
 }
 
 TEST(without_a_name_one_daemon_is_the_one)

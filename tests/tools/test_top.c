@@ -208,18 +208,11 @@ TEST(it_can_be_suspended)
     await("\nsame");
 }
 
-/* Which is between two steps. */
-static bool has_a_rate(void *context)
-{
-    (void)context;
-    return processes_count("run-1/metrics.jsonl", "\n") >= 2;
-}
-
 TEST(once_is_a_screen_of_text)
 {
     unsigned n = 0;
 
-    ck_assert(processes_until(has_a_rate, NULL));
+    processes_await_count("run-1/metrics.jsonl", "\n", 2); /* a rate is between two steps */
     expect("LC_ALL=C eps top --once", 0);
     const char *said = command_out();
     ck_assert_msg(!missing(said), "no %s in\n%s", missing(said), said);

@@ -222,12 +222,6 @@ static void ask(const char *model)
     ck_assert_uint_eq(n_ids, N_TOKENS);
 }
 
-static bool is_training(void *context)
-{
-    (void)context;
-    return processes_count("watched/metrics.jsonl", "\n") >= 3;
-}
-
 /* Looks at a run as it goes, and again with its client stopped, so that the model stands still: then what is live is
  * what a checkpoint of the same moment holds. The run ends as one that nobody looked at. */
 TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
@@ -238,7 +232,7 @@ TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
     const char *const arguments[] = {"-c", "exec " BIN_DIR "/eps " TRAIN("watched") " >/dev/null", NULL};
     const pid_t pid = processes_start("/bin/sh", arguments, NULL);
 
-    ck_assert(processes_until(is_training, NULL));
+    processes_await_count("watched/metrics.jsonl", "\n", 3);
     ck_assert_int_eq(kill(pid, SIGSTOP), 0); /* it would be through before the others have begun */
     do {                                     /* until no step that was open ends between the two */
         before = save();

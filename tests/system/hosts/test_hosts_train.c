@@ -481,8 +481,7 @@ TEST(a_job_that_cannot_begin_on_one_host_begins_on_none)
 /* Waits until both hosts have said it: mpirun hands their lines on when it can. */
 static void await_on_both(const char *line)
 {
-    while (processes_count("mpirun.log", line) < 2)
-        usleep(10000);
+    processes_await_count("mpirun.log", line, 2);
 }
 
 /* What a worker of host 0 has of step 2, for its part of the units of both. */

@@ -132,14 +132,9 @@ static uint32_t id_of(const struct lab *lab, unsigned i)
     return search.id;
 }
 
-static bool have_joined(void *n)
-{
-    return processes_count("log", " joins after ") >= *(unsigned *)n;
-}
-
 static void await_joins(unsigned n)
 {
-    ck_assert(processes_until(have_joined, &n));
+    processes_await_count("log", " joins after ", n);
 }
 
 static void end(struct lab *lab)
