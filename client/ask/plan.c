@@ -37,6 +37,7 @@ struct question {
     uint64_t config_bytes, side_bytes; /* of the job's files */
     uint64_t header_bytes;             /* of its weights' files */
     uint32_t n_files;                  /* of weights */
+    bool thawed;                       /* asked of the job that follows a thaw */
     enum form coded;                   /* of those files: weights_form */
     uint64_t saved_bytes;              /* of those files in a checkpoint */
     struct model model;
@@ -191,15 +192,10 @@ static int check_preferences(const struct question *q, const struct eps_train_op
     return client_source_preferences.check(in, err);
 }
 
-static void close_question(struct question *q)
+/* Undo: model_free(&q->model), also after a failure. */
+static int open_question(struct question *q, const struct eps_train_options *in, bool thawed, struct error *err)
 {
-    model_free(&q->model);
-}
-
-/* Undo: close_question, also after a failure. */
-static int open_question(struct question *q, const struct eps_train_options *in, struct error *err)
-{
-    *q = (struct question){.available = process_available_bytes(), .cap = UINT64_MAX};
+    *q = (struct question){.available = process_available_bytes(), .cap = UINT64_MAX, .thawed = thawed};
     if (!in->model)
         return error_set(err, -EDOM, "--model is missing: name a directory, a config.json or a preset");
     int rc = read_config(q, in, err);
@@ -255,6 +251,7 @@ static struct plan_fit_asked asked_of(struct question *q)
         .side_bytes = q->side_bytes,
         .n_files = q->n_files,
         .header_bytes = q->header_bytes,
+        .from_checkpoint = q->thawed,
         .devices = q->devices,
         .n_workers = n_workers,
         .n_cores = sysconf(_SC_NPROCESSORS_ONLN),
@@ -390,12 +387,13 @@ static void fill_why(struct eps_plan *out, struct question *q, const struct plan
     client_name_members(out->why);
 }
 
-int client_plan_form(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error)
+int client_plan_form(struct eps_plan *out, const struct eps_train_options *options, bool thawed,
+                     struct eps_error *error)
 {
     struct error err = {""};
     struct question q;
     struct plan_fit found;
-    int rc = open_question(&q, options, &err);
+    int rc = open_question(&q, options, thawed, &err);
 
     if (!rc)
         rc = fit(&found, &q, &err);
@@ -408,7 +406,7 @@ int client_plan_form(struct eps_plan *out, const struct eps_train_options *optio
         if (!rc)
             rc = fill_disk(out, &q, &err);
     }
-    close_question(&q);
+    model_free(&q.model);
     return client_report(error, &err, rc);
 }
 
@@ -446,7 +444,7 @@ int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *
     struct error err = {""};
     struct question q;
     struct plan_fit found;
-    int rc = open_question(&q, options, &err);
+    int rc = open_question(&q, options, false, &err);
 
     if (!rc)
         rc = fit(&found, &q, &err);
@@ -461,7 +459,7 @@ int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *
             error_set(&err, rc, "no memory to simulate a step of %u microbatches",
                       q.options.batch / found.plans[0].choice.microbatch);
     }
-    close_question(&q);
+    model_free(&q.model);
     return client_report(error, &err, rc);
 }
 
@@ -478,7 +476,7 @@ int client_plan_form_minimum(uint64_t *bytes, const struct eps_train_options *op
 {
     struct error err = {""};
     struct question q;
-    int rc = open_question(&q, options, &err);
+    int rc = open_question(&q, options, false, &err);
 
     if (!rc)
         rc = check(&q, &err);
@@ -486,7 +484,7 @@ int client_plan_form_minimum(uint64_t *bytes, const struct eps_train_options *op
         const struct plan_fit_asked asked = asked_of(&q);
         *bytes = plan_fit_minimum(&asked);
     }
-    close_question(&q);
+    model_free(&q.model);
     return client_report(error, &err, rc);
 }
 
@@ -564,7 +562,7 @@ int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, 
 {
     struct error err = {""};
     struct question q;
-    int rc = open_question(&q, options, &err);
+    int rc = open_question(&q, options, false, &err);
 
     if (!rc)
         rc = check(&q, &err);
@@ -575,15 +573,16 @@ int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, 
         rc = error_set(&err, -EDOM, "--find-depth does not go with --freeze, whose patterns name tensors of one depth");
     if (!rc && (*n_layers = find_most(&q, MOST_LAYERS, fits_depth)) == 0)
         rc = refuse_one_layer(&q, &err);
-    close_question(&q);
+    model_free(&q.model);
     return client_report(error, &err, rc);
 }
 
-int client_plan_form_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error)
+int client_plan_form_batch(uint32_t *n_rows, const struct eps_train_options *options, bool thawed,
+                           struct eps_error *error)
 {
     struct error err = {""};
     struct question q;
-    int rc = open_question(&q, options, &err);
+    int rc = open_question(&q, options, thawed, &err);
 
     if (!rc)
         rc = check(&q, &err);
@@ -594,6 +593,6 @@ int client_plan_form_batch(uint32_t *n_rows, const struct eps_train_options *opt
         if (*n_rows == 0)
             rc = refuse_all(&q, &err);
     }
-    close_question(&q);
+    model_free(&q.model);
     return client_report(error, &err, rc);
 }

@@ -25,11 +25,11 @@ static int plan_both(struct eps_plan *out, const struct eps_train_options *optio
     const struct eps_train_options later = client_options_thaw(options, out->adapter_rank > 0);
     struct eps_train_options now = *options;
     struct eps_plan then;
-    int rc = client_plan_form(&then, &later, error);
+    int rc = client_plan_form(&then, &later, true, error);
 
     if (!rc && now.microbatch == 0 && then.fits && then.microbatch != out->microbatch) {
         now.microbatch = then.microbatch;
-        rc = client_plan_form(out, &now, error);
+        rc = client_plan_form(out, &now, false, error);
     }
     if (rc)
         return rc;
@@ -49,7 +49,7 @@ int eps_plan(struct eps_plan *out, const struct eps_train_options *options, stru
     int rc = check(options, error);
 
     if (!rc)
-        rc = client_plan_form(out, options, error);
+        rc = client_plan_form(out, options, false, error);
     return rc || options->freeze_until == 0 ? rc : plan_both(out, options, error);
 }
 
@@ -71,13 +71,13 @@ int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, st
     int rc = check(options, error);
 
     if (!rc)
-        rc = client_plan_form_batch(n_rows, options, error);
+        rc = client_plan_form_batch(n_rows, options, false, error);
     if (!rc && options->freeze_until > 0)
-        rc = client_plan_form(&plan, options, error);
+        rc = client_plan_form(&plan, options, false, error);
     if (rc || options->freeze_until == 0)
         return rc;
     const struct eps_train_options later = client_options_thaw(options, plan.adapter_rank > 0);
-    rc = client_plan_form_batch(&n_later, &later, error);
+    rc = client_plan_form_batch(&n_later, &later, true, error);
     *n_rows = !rc && n_later < *n_rows ? n_later : *n_rows;
     return rc;
 }

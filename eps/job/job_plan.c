@@ -224,8 +224,9 @@ static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
     return n > 0 && n < n_all;
 }
 
-/* Plans all workers; *again: some were left out, and workers are to be chosen again. */
-static int plan_all(struct job *job, bool *again, struct error *err)
+/* Plans all workers, for the job that follows a thaw if `thawed`. *again: some were left out, and workers are to be chosen
+ * again. */
+static int plan_all(struct job *job, bool thawed, bool *again, struct error *err)
 {
     struct plan_fit_device devices[PEERS_MAX_WORKERS];
     struct plan_fit fit;
@@ -246,6 +247,7 @@ static int plan_all(struct job *job, bool *again, struct error *err)
                                          .files_bytes = job->files ? FILES_BYTES : 0,
                                          .n_files = job->n_weight_files,
                                          .header_bytes = job->request.job.header_bytes,
+                                         .from_checkpoint = thawed && !job->request.job.resume,
                                          .devices = devices,
                                          .n_workers = job->n_workers,
                                          .n_parts = job->n_parts < job_goal(job)->n_parts ? job->n_parts : 0,
@@ -423,8 +425,8 @@ static int build_model(struct job *job, const char *freeze, struct error *err)
     return rc ? rc : model_drop_prepare(&job->model, goal->drop_layers, err);
 }
 
-/* Builds the model with these tensors frozen, chooses workers and plans them. */
-static int plan_form(struct job *job, const char *freeze, struct error *err)
+/* Builds the model with these tensors frozen, chooses workers and plans them; thawed: for the job that follows a thaw. */
+static int plan_form(struct job *job, const char *freeze, bool thawed, struct error *err)
 {
     int rc = build_model(job, freeze, err);
 
@@ -439,7 +441,7 @@ static int plan_form(struct job *job, const char *freeze, struct error *err)
         rc = choose_workers(job, err);
         again = false;
         if (!rc)
-            rc = plan_all(job, &again, err);
+            rc = plan_all(job, thawed, &again, err);
     }
     return rc;
 }
@@ -456,7 +458,7 @@ static int check_thawed(struct job *job, struct error *err)
     if (rc)
         return rc;
     goal->base = model_thawed_base(&config, base);
-    rc = plan_form(job, NULL, err);
+    rc = plan_form(job, NULL, true, err);
     goal->base = base;
     if (rc == -ENOMEM || rc == -ENOSPC)
         error_append(err, "; this is for training all tensors: leave --freeze-until out, and they stay frozen");
@@ -473,7 +475,7 @@ int job_plan(struct job *job, struct error *err)
     int rc = thaw == MODEL_THAW_LATER ? check_thawed(job, err) : 0;
 
     if (!rc)
-        rc = plan_form(job, thaw == MODEL_THAWED ? NULL : job->request.job.freeze, err);
+        rc = plan_form(job, thaw == MODEL_THAWED ? NULL : job->request.job.freeze, false, err);
     if (!rc)
         choose_facts(job);
     return rc;

@@ -1,5 +1,6 @@
 #include "proto/plan/fit.h"
 
+#include "proto/plan/memory/files.h"
 #include "proto/plan/search.h"
 
 #include <assert.h>
@@ -61,6 +62,11 @@ static uint32_t count_arenas(const struct plan_fit_asked *asked)
 /* Without the stash, which depends on the plans. */
 static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
 {
+    uint32_t n_files = asked->n_files;
+    uint64_t header_bytes = asked->header_bytes;
+
+    if (asked->from_checkpoint)
+        plan_count_checkpoint(&n_files, &header_bytes, asked->model);
     return (struct plan_host_setting){.goal = asked->goal,
                                       .n_workers = asked->n_workers,
                                       .beside = has_worker_beside(asked),
@@ -68,8 +74,8 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
                                       .config_bytes = asked->config_bytes,
                                       .side_bytes = asked->side_bytes,
                                       .files_bytes = asked->files_bytes,
-                                      .n_files = asked->n_files,
-                                      .header_bytes = asked->header_bytes,
+                                      .n_files = n_files,
+                                      .header_bytes = header_bytes,
                                       .own_first = asked->own_first,
                                       .n_own = asked->n_own,
                                       .own_parts = asked->n_parts,

@@ -34,6 +34,7 @@ struct plan_fit_asked {
     uint64_t config_bytes, side_bytes, files_bytes; /* as in plan_host_setting */
     uint32_t n_files;                               /* as in plan_host_setting */
     uint64_t header_bytes;                          /* as in plan_host_setting */
+    bool from_checkpoint;                           /* it reads a checkpoint of the run that began with these files */
     const struct plan_fit_device *devices;          /* (n_workers) */
     uint32_t n_workers;                             /* workers with a share: 1 .. n_parts, at most PLAN_FIT_WORKERS */
     uint32_t n_parts;                               /* parts of a step that these workers share; 0: all */

@@ -64,3 +64,14 @@ uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t h
 
     return n_files == 0 ? 0 : places + seen + weights_memory(model, n_files, header_bytes);
 }
+
+void plan_count_checkpoint(uint32_t *n_files, uint64_t *header_bytes, const struct model *model)
+{
+    const bool adapts = model->config.adapter.rank > 0;
+    struct plan_host_files files;
+
+    plan_host_files(&files, model);
+    const uint64_t weights = files.weights_header + (adapts ? *header_bytes : 0);
+    *n_files = 1 + (adapts ? *n_files : 0);
+    *header_bytes = weights > files.moments_header ? weights : files.moments_header;
+}

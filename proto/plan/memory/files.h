@@ -24,4 +24,8 @@ void plan_host_files(struct plan_host_files *out, const struct model *model);
  * 0 without files. */
 uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t header_bytes);
 
+/* From the files of weights that a run begins with (none: fresh weights) and their headers' bytes to upper bounds on those
+ * of a checkpoint that it saves, as plan_load_bytes takes them: an adapter's base stays where it is. */
+void plan_count_checkpoint(uint32_t *n_files, uint64_t *header_bytes, const struct model *model);
+
 #endif
