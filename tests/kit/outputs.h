@@ -21,7 +21,7 @@ void outputs_check_same_state(const char *step, const char *other);
 void outputs_check_same_latest(const char *out, const char *other);
 
 /* Their metrics.jsonl have n_steps lines, which are the same but for what depends on the clock, and on when the memory was
- * asked for. */
+ * asked for. Up to two of `out` may have no loss: of steps that a daemon saved while their client was killed. */
 void outputs_check_same_metrics(const char *out, const char *other, size_t n_steps);
 
 /* Every byte of step-N is what its training.json says, and `latest` points there. */
