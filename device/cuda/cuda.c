@@ -143,13 +143,15 @@ static void zero(struct device *dev, const struct device_zero *op)
     cuda_note(dev, cudaMemsetAsync(op->x, 0, op->bytes, dev->queue.stream));
 }
 
-/* Blocks run in any order, so a launch must not write what it reads. Each launch may be longer than the one before, as
- * results take half the bytes of what has been read. */
+/* Blocks run in any order, so a launch must not write what it reads. Where both overlap, each launch may be longer than
+ * the one before, as results take half the bytes of what has been read. */
 static void round_bf16(struct device *dev, const struct device_round_bf16 *op)
 {
-    const size_t n = op->n, apart = (size_t)((const char *)op->from - (const char *)op->to) / sizeof *op->to;
+    const char *const to = (const char *)op->to, *const from = (const char *)op->from;
+    const bool overlap = to < from + op->n * sizeof *op->from && from < to + op->n * sizeof *op->to;
+    const size_t n = op->n, apart = overlap ? (size_t)(from - to) / sizeof *op->to : n;
 
-    assert((const char *)op->to < (const char *)op->from);
+    assert(!overlap || to < from);
     for (size_t at = 0, here; at < n; at += here) {
         here = n - at < apart + at ? n - at : apart + at;
         cuda_note(dev, cuda_to_bf16(&dev->queue, op->to + at, op->from + at, here));

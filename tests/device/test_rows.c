@@ -36,22 +36,28 @@ TEST_EACH(zero_writes_its_elements_alone, 5)
 }
 
 /* Where the sum lies, and as long as rounds may become: the CPU's first is of 1,024 numbers. A device that needs room
- * before the sum gets far less of it than plans give, so that it takes several rounds. */
-TEST_EACH(round_bf16_writes_over_what_it_has_read, 5 * 3)
+ * before the sum gets far less of it than plans give, so that it takes several rounds. Then right before the sum, and right
+ * behind it. */
+TEST_EACH(round_bf16_writes_over_what_it_has_read, 3 * 5 * 3)
 {
-    static const size_t sizes[] = {1, 1024, 1025, 3000, 60000};
-    const size_t n = sizes[_i / 3], room = backend_get()->plan->rounding_bytes ? 256 : 0;
+    static const size_t sizes[] = {1, 1024, 1025, 3000, 40000};
+    enum { ONTO, BEFORE, BEHIND } place = _i / 15;
+    const size_t n = sizes[_i / 3 % 5], whole = (n + 1) / 2 * sizeof(float);
+    const size_t near = backend_get()->plan->rounding_bytes ? 256 : 0;
+    const size_t first = place == ONTO ? near : place == BEFORE ? whole : 0;
+    const size_t result = place == BEHIND ? n * sizeof(float) : 0;
     const float *from = operation_values(NUMBER_FP32, n, 1);
     uint16_t *got = malloc(n * sizeof *got);
     struct mirror at;
 
     mirror_open(&at, NUMBER_FP32, 1 + (unsigned)_i % 3, false);
     mirror_begin(&at);
-    char *to = mirror_scratch(&at, room + n * sizeof *from);
-    mirror_put(&at, to + room, from, n * sizeof *from);
-    at.ops->round_bf16(at.dev, &(struct device_round_bf16){(uint16_t *)to, (const float *)(to + room), n});
+    char *room = mirror_scratch(&at, first + n * sizeof *from + (place == BEHIND ? whole : 0));
+    mirror_put(&at, room + first, from, n * sizeof *from);
+    at.ops->round_bf16(at.dev,
+                       &(struct device_round_bf16){(uint16_t *)(room + result), (const float *)(room + first), n});
     ck_assert_int_eq(at.ops->sync(at.dev), 0);
-    mirror_take(&at, got, to, n * sizeof *got);
+    mirror_take(&at, got, room + result, n * sizeof *got);
     mirror_end(&at, NULL, 0);
     mirror_close(&at);
     for (size_t i = 0; i < n; i++)
