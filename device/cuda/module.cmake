@@ -24,8 +24,9 @@ else()
 
   # Machine code for common devices, and PTX that the driver compiles for newer ones. All of it is made from the oldest
   # target's PTX, which suffices for every kernel: generating PTX takes nvcc longer than all machine code.
-  # None is compressed, so that tests can read it.
-  set(nvcc_options -std=c++17 -O3 -lineinfo -no-compress -Werror=all-warnings -Xptxas=-v
+  # None is compressed, so that tests can read it. Only an fmaf that is written is one: kernels compiled for whole packs
+  # and for single values have the same bits, as where arrays begin may depend on the budget.
+  set(nvcc_options -std=c++17 -O3 -fmad=false -lineinfo -no-compress -Werror=all-warnings -Xptxas=-v
       -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics,-Wall
       -gencode=arch=compute_80,code=[${EPS_CUDA_CODE}])
 
