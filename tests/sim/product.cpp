@@ -15,9 +15,7 @@ struct product {
     cublasOperation_t transpose_a, transpose_b;
     cublasLtEpilogue_t epilogue;
     const void *bias;
-    void *aux;
-    int64_t aux_ld;
-    int bias_type, aux_type; /* cudaDataType_t; -1: D's */
+    int bias_type; /* cudaDataType_t; -1: D's */
 };
 
 struct layout {
@@ -82,7 +80,9 @@ void cudasim_handles_left(void)
 template <typename T, typename Opaque> static T &in(Opaque *opaque)
 {
     static_assert(sizeof(T) <= sizeof *opaque, "it has room");
-    return *(T *)opaque->data;
+    void *data = opaque->data;
+
+    return *(T *)data;
 }
 
 /* ---- numbers ---- */
@@ -109,19 +109,6 @@ static void store(int type, void *to, size_t i, float x)
         ((uint16_t *)to)[i] = (uint16_t)((x != x ? pattern | 0x400000 : pattern + 0x7fff + (pattern >> 16 & 1)) >> 16);
 }
 
-/* Hendrycks & Gimpel, arXiv:1606.08415: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), and its derivative. */
-static float gelu(float x)
-{
-    return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
-}
-
-static float gelu_gradient(float x)
-{
-    const float t = tanhf(0.79788456f * (x + 0.044715f * x * x * x));
-
-    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.79788456f * (1 + 3 * 0.044715f * x * x);
-}
-
 /* ---- running ---- */
 
 /* op(x) as floats: (depth, width), or its transpose's columns. */
@@ -143,7 +130,7 @@ static void store_column(const job &job, size_t column, const std::vector<float>
 {
     const int type = job.d_layout.type, e = job.desc.epilogue;
     const int bias_type = job.desc.bias_type < 0 ? type : job.desc.bias_type;
-    const size_t at = column * (size_t)job.d_layout.ld, aux_at = column * (size_t)job.desc.aux_ld;
+    const size_t at = column * (size_t)job.d_layout.ld;
 
     for (size_t i = 0; i < job.m; i++) {
         float x = job.alpha * sums[i];
@@ -151,12 +138,6 @@ static void store_column(const job &job, size_t column, const std::vector<float>
             x += job.beta * load(type, job.c, at + i);
         if (e & CUBLASLT_EPILOGUE_BIAS)
             x += load(bias_type, job.desc.bias, i);
-        if (e == CUBLASLT_EPILOGUE_DGELU)
-            x *= gelu_gradient(load(type, job.desc.aux, aux_at + i));
-        else if (e & 128)
-            store(type, job.desc.aux, aux_at + i, x);
-        if (e & CUBLASLT_EPILOGUE_GELU)
-            x = gelu(x);
         store(type, job.d, at + i, x);
     }
 }
@@ -178,9 +159,6 @@ static void check(const job &job)
     if (e & CUBLASLT_EPILOGUE_BIAS)
         cudasim_check("cublasLtMatmul, bias", job.desc.bias,
                       job.m * type_bytes(job.desc.bias_type < 0 ? type : job.desc.bias_type), false);
-    if (e & 128)
-        cudasim_check("cublasLtMatmul, aux", job.desc.aux,
-                      ((job.n - 1) * (size_t)job.desc.aux_ld + job.m) * type_bytes(type), e != CUBLASLT_EPILOGUE_DGELU);
     if (job.workspace_bytes)
         cudasim_check("cublasLtMatmul, workspace", job.workspace, job.workspace_bytes, true);
 }
@@ -280,7 +258,7 @@ cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeTy
 
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    in<product>(desc) = {CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, -1, -1};
+    in<product>(desc) = {CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, -1};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -307,12 +285,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
         return set(&p.epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         return set(&p.bias, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-        return set(&p.aux, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-        return set(&p.aux_ld, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
-        return set(&p.aux_type, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
         return set(&p.bias_type, value, bytes);
     }
@@ -359,7 +331,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Whether the sizes agree, and the library has such a product: types, and what its documentation says of aux. */
+/* Whether the sizes agree, and the library has such a product. */
 static cublasStatus_t judge(const product *desc, const layout *a, const layout *b, const layout *c, const layout *d)
 {
     const bool ta = desc->transpose_a == CUBLAS_OP_T, tb = desc->transpose_b == CUBLAS_OP_T;
@@ -371,12 +343,9 @@ static cublasStatus_t judge(const product *desc, const layout *a, const layout *
     if (a->type != b->type || c->type != d->type || c->ld != d->ld || a->type == CUDA_R_16F || d->type == CUDA_R_16F ||
         (a->type == CUDA_R_32F && d->type != CUDA_R_32F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (e & ~(CUBLASLT_EPILOGUE_DEFAULT | CUBLASLT_EPILOGUE_GELU_AUX_BIAS | CUBLASLT_EPILOGUE_DGELU))
+    if (e & ~(CUBLASLT_EPILOGUE_DEFAULT | CUBLASLT_EPILOGUE_BIAS))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if ((e & CUBLASLT_EPILOGUE_BIAS) && desc->bias_type >= 0 && desc->bias_type != d->type)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    if ((e & 128) && (desc->aux_ld % 8 || desc->aux_ld < (int64_t)d->rows || (uintptr_t)desc->aux % 16 ||
-                      (desc->aux_type >= 0 && desc->aux_type != (int)d->type)))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -2,12 +2,6 @@
 
 #include <math.h>
 
-/* True if the product computes it in its own pass: the backend's choice (device/cuda/matmul.c). */
-static bool is_slope_fused(const struct plan_meter *meter, const struct device_matmul *op)
-{
-    return meter->on.type == NUMBER_BF16 && op->activation == MODEL_GELU_NEW && op->n % 8 == 0;
-}
-
 /* Bytes that another pass moves: c is read and written, and pre is read or written. */
 static double bytes_behind(const struct plan_meter *meter, const struct call *call)
 {
@@ -18,9 +12,8 @@ static double bytes_behind(const struct plan_meter *meter, const struct call *ca
     const double c = (double)op->m * (double)op->n * (double)number_bytes(meter->on.type);
     switch (op->epilogue) {
     case DEVICE_BIAS_ACTIVATION:
-        return 3 * c;
     case DEVICE_ACTIVATION_GRADIENT:
-        return is_slope_fused(meter, op) ? 0 : 3 * c;
+        return 3 * c;
     case DEVICE_NO_EPILOGUE:
     case DEVICE_BIAS:
         break;

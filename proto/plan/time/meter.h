@@ -10,8 +10,7 @@
  *   the rest    reads each input once and writes each output once
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *
- * An activation behind a product takes a pass of its own, and so does the gradient of one that the library does not
- * fuse.
+ * An activation behind a product takes a pass of its own, and so does the gradient of one.
  *
  * The simulated device prices its kernels the same way (tests/sim/priced.c), from their arguments. */
 #ifndef PROTO_PLAN_TIME_METER_H

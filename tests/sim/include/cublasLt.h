@@ -21,24 +21,16 @@ typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
 typedef enum { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 } cublasComputeType_t;
 
 typedef enum {
-    CUBLASLT_MATMUL_DESC_TRANSA = 3,                  /* cublasOperation_t */
-    CUBLASLT_MATMUL_DESC_TRANSB = 4,                  /* cublasOperation_t */
-    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,                /* cublasLtEpilogue_t */
-    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,            /* const void *, one for each row of D */
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,   /* void *, what GELU is taken of */
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,        /* int64_t, a multiple of 8 */
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22, /* cudaDataType_t; D's */
-    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,         /* cudaDataType_t; D's */
+    CUBLASLT_MATMUL_DESC_TRANSA = 3,          /* cublasOperation_t */
+    CUBLASLT_MATMUL_DESC_TRANSB = 4,          /* cublasOperation_t */
+    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,        /* cublasLtEpilogue_t */
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,    /* const void *, one for each row of D */
+    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26, /* cudaDataType_t; D's */
 } cublasLtMatmulDescAttributes_t;
 
 typedef enum {
     CUBLASLT_EPILOGUE_DEFAULT = 1,
     CUBLASLT_EPILOGUE_BIAS = 4,
-    CUBLASLT_EPILOGUE_GELU = 32, /* by tanh */
-    CUBLASLT_EPILOGUE_GELU_BIAS = 32 | 4,
-    CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
-    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
-    CUBLASLT_EPILOGUE_DGELU = 64 | 128,
 } cublasLtEpilogue_t;
 
 typedef enum {

@@ -44,10 +44,10 @@ struct product {
     void *workspace;
 };
 
-/* The activation is computed from the stored result: it reads all of it and writes as much. */
+/* The activation is computed from the stored result, and its slope multiplies that. */
 static bool needs_pass(const struct product *p)
 {
-    return p->op.epilogue == DEVICE_BIAS_ACTIVATION;
+    return p->op.epilogue == DEVICE_BIAS_ACTIVATION || p->op.epilogue == DEVICE_ACTIVATION_GRADIENT;
 }
 
 static void check(cublasStatus_t rc, const char *what)
