@@ -73,6 +73,13 @@ static void compare(const struct setting *s, uint32_t tensor, const double *a, c
             }
 }
 
+/* Where scores find all rows that a gradient has, its estimate is exact. A library may add up the fewer rows in another
+ * order: within fp32 rounding then, not the same bits. */
+static bool is_exact(double distance, double size)
+{
+    return distance <= (backend_get()->cuda && !backend_get()->simulated ? pow(1e-6, 2) * size : 0);
+}
+
 /* Of one step. Owned. */
 static double *gradient_of(const struct setting *s, const struct device_worker_options *options, double *loss)
 {
@@ -89,7 +96,7 @@ static double *gradient_of(const struct setting *s, const struct device_worker_o
 }
 
 /* Matrices of blocks are estimated, and of adapters A; the gradients of B, biases, norms, embedding, pooler and head are the
- * exact ones, bit for bit, and so was what flowed down to them. */
+ * exact ones, and so was what flowed down to them. */
 TEST_EACH(only_matrices_of_blocks_are_estimated, MODELS)
 {
     /* A classifier's last block: keys and values alone, as gradients of all else are of one token a row, which exact scores
@@ -105,9 +112,9 @@ TEST_EACH(only_matrices_of_blocks_are_estimated, MODELS)
     ck_assert(losses[0] == losses[1]);
     for (uint32_t t = 0; t < s.model.n_tensors; t++) {
         compare(&s, t, got, want, &distance, &size);
-        ck_assert_msg(distance == 0 || is_sampled(&s.model.tensors[t]), "%s: off by %g of %g", s.model.tensors[t].name,
-                      sqrt(distance), sqrt(size));
-        n_estimated += distance > 0;
+        ck_assert_msg(is_exact(distance, size) || is_sampled(&s.model.tensors[t]), "%s: off by %g of %g",
+                      s.model.tensors[t].name, sqrt(distance), sqrt(size));
+        n_estimated += !is_exact(distance, size);
     }
     ck_assert_uint_eq(n_estimated, n_matrices[_i]);
     free(want);
@@ -141,9 +148,9 @@ TEST_EACH(the_mean_of_estimates_is_the_gradient, 2 * MODELS)
         free(got);
     }
     for (uint32_t t = 0; t < s.model.n_tensors; t++) {
-        if (squares[t] == 0)
-            continue;
         compare(&s, t, mean, want, &distance, &size);
+        if (is_exact(squares[t], size))
+            continue;
         ck_assert_msg(distance * n_seeds < 3 * squares[t], "%s: the mean's squared distance is %g times its variance",
                       s.model.tensors[t].name, distance * n_seeds / squares[t]);
     }
@@ -228,7 +235,8 @@ static const struct allowed {
 } allowed[] = {{{0.3, false}, 0}, {{0, false}, 8}, {{0, false}, 4}, {{0.3, true}, 4}};
 
 /* Kept or recomputed, on the host or on the device, whatever else is chosen: the same bits. In microbatches of other rows,
- * the same sample and the same codes: the gradient but for the order of additions. */
+ * the same sample and the same codes: the gradient but for the order of additions, of keys' biases, whose gradient is zero,
+ * rounding alone: of 160 numbers of up to 1. */
 TEST_EACH(no_choice_changes_what_is_drawn, MODELS *COUNT(allowed))
 {
     const struct allowed *how = &allowed[_i / MODELS];
@@ -252,7 +260,7 @@ TEST_EACH(no_choice_changes_what_is_drawn, MODELS *COUNT(allowed))
         double *const got = gradient_of(&s, &options, &loss);
         for (uint32_t t = 0; t < s.model.n_tensors; t++) {
             compare(&s, t, got, want, &distance, &size);
-            ck_assert_msg(sqrt(distance) <= 1e-5 * sqrt(size) + 1e-7, "%s: off by %g of %g", s.model.tensors[t].name,
+            ck_assert_msg(sqrt(distance) <= 1e-5 * sqrt(size) + 1e-6, "%s: off by %g of %g", s.model.tensors[t].name,
                           sqrt(distance), sqrt(size));
         }
         free(got);
