@@ -24,7 +24,7 @@ conforms() {
 core=(test_matmul test_queues test_attention test_exact_gradients test_exact_bf16)
 part_computes() {
     take_cudnn
-    conforms test_matmul test_matmul 40
+    conforms test_matmul test_matmul 80
     conforms test_queues test_queues 25
     conforms own-attention test_attention 30
     if [ -n "${EPS_CUDNN-}" ]; then

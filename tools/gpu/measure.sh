@@ -74,6 +74,12 @@ part_copies() {
     told other-
 }
 
+# Attention of families, by whatever path: no claim.
+part_families() {
+    bench families || return 0
+    told family-
+}
+
 # If both ran, our attention and cuDNN's agree except for bf16 rounding to 8 bits.
 agreement() {
     local most

@@ -51,5 +51,7 @@ void bench_products(struct bench *b);
 void bench_rows(struct bench *b);
 void bench_copies(struct bench *b);
 void bench_attention(struct bench *b);
+/* Attention of families, as the backend computes it. */
+void bench_families(struct bench *b);
 
 #endif

@@ -1,6 +1,6 @@
 /* Operations of the CUDA device, each compared with its limit in the same run.
  *
- *     bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention
+ *     bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention|families
  *
  * FILE is the backend, by default eps-cuda.so beside this program. Times are medians of several rounds that alternate
  * between ours and the limit; inputs are random. tools/gpu_check.sh runs all parts and keeps the output. */
@@ -113,11 +113,13 @@ static const struct {
 } parts[] = {{"products", bench_products},
              {"rows", bench_rows},
              {"copies", bench_copies},
-             {"attention", bench_attention}};
+             {"attention", bench_attention},
+             {"families", bench_families}};
 
 static int misuse(void)
 {
-    fprintf(stderr, "usage: bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention\n");
+    fprintf(stderr,
+            "usage: bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention|families\n");
     return 2;
 }
 
