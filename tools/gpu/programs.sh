@@ -17,9 +17,11 @@ for p in nvidia.__path__]' 2>/dev/null); do
     echo "$all"
 }
 
-# commit: the tree's commit; outside git, the commit that gpu/ was built from
+# commit: the commit that gpu/ was built from, if these are its sources; else the tree's, which a copy may have lost
 commit() {
-    if git rev-parse HEAD >/dev/null 2>&1; then
+    if [ -e gpu/commit ] && sha256sum --quiet -c gpu/sources >/dev/null 2>&1; then
+        cat gpu/commit
+    elif git rev-parse HEAD >/dev/null 2>&1; then
         tree_commit
     else
         cat gpu/commit 2>/dev/null || echo unknown
