@@ -1,24 +1,16 @@
 """Gradients and 20 training steps of two T5 models by transformers: tests/fixtures/{t5,t5_gated,frozen_t5};
 and of adapters by PEFT: lora_t5.
 
-    python make_t5.py
+    python paths.py make_t5.py
 
 t5 is as version 1.0: its head is tied and scaled, its MLP plain. t5_gated is as 1.1: untied, gated. The first SOURCE tokens
 of a row are its source, of which 1 + (first id) % SOURCE count; the others are the decoder's inputs. Few buckets, so that
 most hold several distances, and distances beyond the last one's first. What is frozen: the encoder's bias and norms, some
 maps of the decoder. lora_t5 is t5 with adapters of some maps of attention and of those behind its relu.
 
-How far PyTorch's fp32 is from float64 depends on the processor's instructions, in small sums by a factor of 2: each of its
-paths has its distances here.
-
 transformers 5.23 computes norms' means of squares in fp32 whatever the model is in; here they are in the model's type. Made
 with torch 2.15.0, transformers 5.23.0 and peft 0.21.2 on the CPU.
 """
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import types
 
 import torch
@@ -26,7 +18,6 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
-import fixture
 import own
 import training
 
@@ -86,46 +77,9 @@ def family_of(name):
                       n_steps=training.N_STEPS)
 
 
-def make(folder):
-    training.FIXTURES = folder
+if __name__ == "__main__":
     torch.set_num_threads(1)
     for which in ("t5", "t5_gated"):
         own.make_one(family_of(which), which)
     own.make_one(family_of("t5"), "frozen_t5", FROZEN)
     own.make_one(family_of("lora_t5"), "lora_t5", BASE_OF_ADAPTERS)
-
-
-PATHS = (("avx512", "AVX512", "AVX512_CORE"), ("avx2", "AVX2", "AVX2"), ("default", "SSE4_2", "SSE41"))
-
-
-def add(to, other):
-    """The other's fp32 results beside these."""
-    for key, value in to.items():
-        if key.startswith("fp32_"):
-            value += other[key]
-
-
-def merge(name, folder):
-    def read(path):
-        with open(path) as file:
-            return json.load(file)
-
-    path = os.path.join(training.FIXTURES, name, "reference.json")
-    whole, other = read(path), read(os.path.join(folder, name, "reference.json"))
-    for to, more in zip([whole["gradient"], *whole["training"]], [other["gradient"], *other["training"]]):
-        add(to, more)
-        for piece, another in zip(to["pieces"], more["pieces"]):
-            add(piece, another)
-    fixture.write(path, whole)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        make(sys.argv[1])
-    for i, (aten, mkl, onednn) in enumerate(PATHS if len(sys.argv) == 1 else ()):
-        with tempfile.TemporaryDirectory() as other:
-            subprocess.run([sys.executable, __file__, other if i else training.FIXTURES], check=True,
-                           env=os.environ | {"ATEN_CPU_CAPABILITY": aten, "MKL_ENABLE_INSTRUCTIONS": mkl,
-                                             "ONEDNN_MAX_CPU_ISA": onednn})
-            for name in (*MODELS, "frozen_t5") if i else ():
-                merge(name, other)

@@ -25,7 +25,7 @@ import drawn
 import fixture
 import forms
 
-FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
+FIXTURES = os.environ.get("EPS_FIXTURES", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures"))
 N_STEPS, N_MINIBATCHES, N_BUCKETS, SAMPLE = 20, 4, 128, 1000
 BETAS, DECAY = (0.9, 0.999), 0.1
 CLIP_NORM = 1.4
