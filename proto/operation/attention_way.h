@@ -2,7 +2,8 @@
  *
  * Our own kernels need two numbers per query and head. cuDNN has three deterministic algorithms. Compute capability and
  * library version decide which of them a device supports, and cuda_probe reports it before planning. So all sizes are
- * computed; tests/gpu/test_dnn.c compares them with the library's own. */
+ * computed; tests/gpu/test_dnn.c compares them with the library's own. Of the stored gradients of scores and our own
+ * kernels the faster is taken, as measured on an H100 (tests/gpu/RECORD.md). */
 #ifndef PROTO_OPERATION_ATTENTION_WAY_H
 #define PROTO_OPERATION_ATTENTION_WAY_H
 
@@ -43,6 +44,13 @@ static inline uint64_t plan_attention_round(uint64_t n, uint64_t whole)
     return (n + whole - 1) / whole * whole;
 }
 
+/* True where our own kernels take less time than stored gradients of scores: heads of 64 values, and of 128 in rows of
+ * more than 4 Ki tokens. Of other heads our tensor cores have none. */
+static inline bool plan_attention_own_is_faster(size_t n_tokens, size_t head)
+{
+    return head == 64 || (head == 128 && n_tokens > 4096);
+}
+
 /* Sizes slices of rows or, if one row is too much, of its heads. All are equal; the last may overlap the one before.
  * False if no slice fits, or if a row is not a multiple of 128 tokens: before 9.15.1 cuDNN read beyond the end of such
  * rows. */
@@ -76,7 +84,8 @@ static inline void plan_attention_lay_out(struct plan_attention_scratch *out, en
     out->sum = out->workspace = delta;
     out->workspace_bytes = 0;
     if (!plan_attention_suits(n_rows, n_tokens, n_heads, width) ||
-        (way == PLAN_ATTENTION_SCORES && !plan_attention_slice(out, n_rows, n_tokens, n_heads)))
+        (way == PLAN_ATTENTION_SCORES && (plan_attention_own_is_faster(n_tokens, width / n_heads) ||
+                                          !plan_attention_slice(out, n_rows, n_tokens, n_heads))))
         out->way = PLAN_ATTENTION_OWN;
     switch (out->way) {
     case PLAN_ATTENTION_OWN:

@@ -269,6 +269,8 @@ static const char *not_planned(const struct device *dev, const struct device_att
 
     if (way == PLAN_ATTENTION_OWN)
         return "this version has none of fixed bits for this device";
+    if (way == PLAN_ATTENTION_SCORES && plan_attention_own_is_faster(op->n_tokens, op->width / op->n_heads))
+        return "they are faster for this shape";
     plan_attention_lay_out(&scratch, way, op->n_rows, op->n_tokens, op->n_heads, op->width);
     return scratch.way == PLAN_ATTENTION_OWN ? "it has none for this shape" : "another worker of the job has it not";
 }

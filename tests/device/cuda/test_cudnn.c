@@ -14,7 +14,7 @@ SUITE_LABELS(cuda)
 enum { MOST = 3 * 128 * 3 * 16, MOST_SUMS = 3 * 128 * 3 };
 static const struct shape {
     size_t n_rows, n_tokens, n_heads, width;
-} small = {2, 10, 2, 32}, large = {3, 128, 3, 48};
+} small = {2, 10, 2, 32}, large = {3, 128, 3, 48}, head_of_64 = {1, 128, 1, 64};
 
 static struct cudasim_dnn library(size_t version)
 {
@@ -41,7 +41,7 @@ static struct device_attention operation(struct device *dev, const struct shape 
                                      .n_tokens = s->n_tokens,
                                      .n_heads = s->n_heads,
                                      .width = s->width,
-                                     .scale = 0.25f,
+                                     .scale = 1 / sqrtf((float)(s->width / s->n_heads)),
                                      .qkv = at(dev, 0),
                                      .out = at(dev, 512),
                                      .log_sum_exp = (float *)(void *)at(dev, 768),
@@ -222,6 +222,8 @@ static const struct forward_only {
      "attention: cuDNN 9.25.1 forward, our own kernels backward (another worker of the job has it not); it"},
     {91900, false, PLAN_ATTENTION_SCORES, &small,
      "attention: cuDNN 9.19.0 forward, our own kernels backward (it has none for this shape); it"},
+    {91900, false, PLAN_ATTENTION_SCORES, &head_of_64,
+     "attention: cuDNN 9.19.0 forward, our own kernels backward (they are faster for this shape); it"},
     {92501, true, PLAN_ATTENTION_ORDERED, &large,
      "attention: cuDNN 9.25.1 forward, our own kernels backward (it has no algorithm of fixed bits that fits); it"},
     {91900, false, PLAN_ATTENTION_ORDERED, &large,

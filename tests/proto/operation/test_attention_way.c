@@ -20,16 +20,19 @@ static const struct {
     {PLAN_ATTENTION_ORDERED, 3, 10, 2, 32, PLAN_ATTENTION_ORDERED, 3, 2, 256 + 3840 + 512},
     {PLAN_ATTENTION_TWICE, 1, 16384, 32, 4096, PLAN_ATTENTION_TWICE, 1, 32, 4 << 20},
     /* 2 MiB a head: 128 of them are 256 MiB, 10 rows of 12 heads */
-    {PLAN_ATTENTION_SCORES, 16, 1024, 12, 768, PLAN_ATTENTION_SCORES, 10, 12, 16 * 1024 * 12 * 4 + (240 << 20) + 256},
+    {PLAN_ATTENTION_SCORES, 16, 1024, 12, 1536, PLAN_ATTENTION_SCORES, 10, 12, 16 * 1024 * 12 * 4 + (240 << 20) + 256},
     /* 128 MiB a head: 2 at a time */
-    {PLAN_ATTENTION_SCORES, 2, 8192, 32, 4096, PLAN_ATTENTION_SCORES, 1, 2, 2 * 8192 * 32 * 4 + (256 << 20) + 256},
+    {PLAN_ATTENTION_SCORES, 2, 8192, 32, 3072, PLAN_ATTENTION_SCORES, 1, 2, 2 * 8192 * 32 * 4 + (256 << 20) + 256},
     /* 32 MiB a head, 8 at a time: 25 heads are 4 slices of 7 */
-    {PLAN_ATTENTION_SCORES, 1, 4096, 25, 1600, PLAN_ATTENTION_SCORES, 1, 7, 4096 * 25 * 4 + (224 << 20) + 256},
-    {PLAN_ATTENTION_SCORES, 1, 16384, 32, 4096, PLAN_ATTENTION_SCORES, 1, 1, 16384 * 32 * 4 + (512 << 20) + 256},
+    {PLAN_ATTENTION_SCORES, 1, 4096, 25, 3200, PLAN_ATTENTION_SCORES, 1, 7, 4096 * 25 * 4 + (224 << 20) + 256},
+    {PLAN_ATTENTION_SCORES, 1, 16384, 32, 3072, PLAN_ATTENTION_SCORES, 1, 1, 16384 * 32 * 4 + (512 << 20) + 256},
+    /* ours are faster */
+    {PLAN_ATTENTION_SCORES, 16, 1024, 12, 768, PLAN_ATTENTION_OWN, 16, 12, 16 * 1024 * 12 * 8},
+    {PLAN_ATTENTION_SCORES, 2, 8192, 32, 4096, PLAN_ATTENTION_OWN, 2, 32, 2 * 8192 * 32 * 8},
     /* a head alone would be 1 GiB and more; a row that is not of whole 128 tokens; heads of 20, and of 160; one token; rows
      * whose statistics are 9 numbers each */
-    {PLAN_ATTENTION_SCORES, 1, 24576, 32, 4096, PLAN_ATTENTION_OWN, 1, 32, 24576 * 32 * 8},
-    {PLAN_ATTENTION_SCORES, 1, 1000, 12, 768, PLAN_ATTENTION_OWN, 1, 12, 1000 * 12 * 8},
+    {PLAN_ATTENTION_SCORES, 1, 24576, 32, 3072, PLAN_ATTENTION_OWN, 1, 32, 24576 * 32 * 8},
+    {PLAN_ATTENTION_SCORES, 1, 1000, 12, 1536, PLAN_ATTENTION_OWN, 1, 12, 1000 * 12 * 8},
     {PLAN_ATTENTION_ORDERED, 1, 64, 4, 80, PLAN_ATTENTION_OWN, 1, 4, 64 * 4 * 8},
     {PLAN_ATTENTION_TWICE, 1, 64, 4, 640, PLAN_ATTENTION_OWN, 1, 4, 64 * 4 * 8},
     {PLAN_ATTENTION_ORDERED, 4, 1, 64, 512, PLAN_ATTENTION_OWN, 4, 64, 4 * 64 * 8},
@@ -58,7 +61,7 @@ static struct plan_goal goal_of(enum plan_purpose purpose, enum number_type type
 
 static uint64_t workspace_of(enum plan_attention way, const struct plan_goal *goal, float dropout, uint32_t window)
 {
-    const struct model_config config = GPT2_CONFIG(1, 2, 128, 128, 256, 64, .gpt2.dropout_attention = dropout);
+    const struct model_config config = GPT2_CONFIG(1, 2, 256, 128, 256, 64, .gpt2.dropout_attention = dropout);
     const struct plan_setting setting = {
         .backend = &plan_cuda, .attention = way, .goal = *goal, .share_rows = 1, .part_rows = 1, .n_threads = 1};
     struct plan_places places;
