@@ -104,7 +104,7 @@ TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * NUMBER_TYPES)
 
 /* Threads change no bit. Sums over rows are grouped otherwise in other microbatches and parts: within fp32 rounding of a
  * few additions. A library may also add up every product of few rows in another order. Each order is then as far from the
- * gradient as PyTorch's fp32 is, some 6e-7 of a tensor's norm in the fixtures: two are 1.2e-6 apart on an H100. */
+ * gradient as PyTorch's fp32 is, some 1e-6 of a tensor's norm in the fixtures: two are up to 2.5e-6 apart on an H100. */
 TEST_EACH(however_a_step_is_cut_its_gradient_is_the_same, simulated() ? 0 : SETTING_CONFIGS)
 {
     struct setting s;
@@ -121,7 +121,7 @@ TEST_EACH(however_a_step_is_cut_its_gradient_is_the_same, simulated() ? 0 : SETT
             options.setting.part_rows = part_rows, options.choice.microbatch = part_rows == 6 ? rows : part_rows;
             setting_step_whole(&cut, &s, &options);
             ck_assert_double_lt(setting_distance(&s.model, cut.gradient, whole.gradient),
-                                backend_get()->cuda ? 2e-6 : 1e-6);
+                                backend_get()->cuda ? 4e-6 : 1e-6);
             double sum = 0;
             for (uint32_t part = 0; part < 6 / part_rows; part++)
                 sum += cut.losses[part];
