@@ -48,7 +48,7 @@ static void tell(const char *kind, const char *what, const struct device_attenti
     fflush(stdout);
 }
 
-/* Reads n values back from the device; the caller frees them. */
+/* Reads n values back from the device, once they are computed; the caller frees them. */
 static uint16_t *read_back(struct bench *b, const void *values, size_t n)
 {
     uint16_t *host = malloc(n * sizeof *host);
@@ -57,6 +57,7 @@ static uint16_t *read_back(struct bench *b, const void *values, size_t n)
         fprintf(stderr, "bench_cuda: out of memory\n");
         exit(1);
     }
+    b->ops->sync(b->dev);
     b->ops->download(b->dev, host, values, n * sizeof *host);
     b->ops->sync(b->dev);
     return host;
