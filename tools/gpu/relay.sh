@@ -196,10 +196,9 @@ resident() {
         sed -n 's/^ms //p' "$work/said"
 }
 
-# large NAME TOKENS STEPS [SECONDS]: sets $tflops, and $ms of the median step. Moments in bf16: a run needs room on the disk
-# for its first checkpoint, of 8 bytes a parameter.
+# large NAME TOKENS STEPS [SECONDS]: sets $tflops, and $ms of the median step
 large() {
-    steps "$1-runs" "${4:-$((allowed - SECONDS - 15))}" "$3" "$2" --moments bf16 --trace "$work/$1.trace" || return
+    steps "$1-runs" "${4:-$((allowed - SECONDS - 15))}" "$3" "$2" --trace "$work/$1.trace" || return
     ms=$(step_ms "$1-runs")
     said="$(rates "$1-runs" "$2"), seq $seq, $(parameters) parameters"
     tflops=$(sed -n 's/.* \([0-9.]*\) TFLOP.*/\1/p' <<<"$said")
@@ -231,7 +230,7 @@ limits() {
 }
 
 # bounded NAME TOKENS STEPS SECONDS: compares steps with the largest of three limits: computation alone, the link alone, and
-# host memory: per parameter a contribution is read, and the weight and two moments in bf16 are read and written: 20 bytes
+# host memory: per parameter a contribution is read, and the weight and two moments are read and written: 28 bytes
 bounded() {
     local computing least limit text
 
@@ -245,24 +244,24 @@ bounded() {
     read -r limit text < <(moves "$2" |
         awk -v down="$down" -v up="$up" -v triad="$triad" -v ms="$computing" '{
             link = $1 / down * 1e-6; if ($2 / up * 1e-6 > link) link = $2 / up * 1e-6
-            host = 20 * $3 / triad * 1e-6
+            host = 28 * $3 / triad * 1e-6
             most = ms; if (link > most) most = link; if (host > most) most = host
             printf "%.1f computing %.1f ms, link %.1f ms, host memory %.1f ms", most, ms, link, host }')
     measured "$1" "$(ratio "$limit" "$ms")" 0.9 "$said; $text"
 }
 
-# 7 B: width 4096, 32 layers.
+# 5 B: width 4096, 24 layers.
 part_large() {
-    room 64
-    begin 4096 32 32 2048
+    room 80
+    begin 4096 24 32 2048
     watch_clocks
     large large-32k 32768 7 && measured large-32k "$tflops" 300 "TFLOP/s: $said" && waited large-32k
     watch_clocks_end
 }
 
 part_larger() {
-    room 64
-    begin 4096 32 32 2048
+    room 80
+    begin 4096 24 32 2048
     watch_clocks
     large large-128k 131072 5 && measured large-128k "$tflops" 350 "TFLOP/s: $said"
     watch_clocks_end
@@ -270,8 +269,8 @@ part_larger() {
 
 # The same model with few tokens, compared with the limits of the link and of host memory.
 part_small() {
-    room 64
-    begin 4096 32 32 2048
+    room 80
+    begin 4096 24 32 2048
     copies
     watch_clocks
     bounded small-8k 8192 12 70
