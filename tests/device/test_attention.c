@@ -42,6 +42,8 @@ static const struct shape {
     {2, 384, 1, 1, 64, .is_prepared = true},
     {2, 3, 2, 2, 64, .p = 0.5f},
     {1, 130, 1, 1, 64, .p = 0},
+    {1, 36, 2, 2, 64, .p = 0.3f},
+    {1, 68, 1, 1, 128, .p = 0.2f},
     {1, 65, 1, 1, 128, .p = 0},
     {1, 35, 1, 1, 128, .p = 0.2f},
     {1, 3, 1, 1, 257, .p = 0},
@@ -49,9 +51,20 @@ static const struct shape {
     {2, 65, 3, 1, 24, .p = 0},
     {1, 130, 4, 2, 64, .p = 0.2f},
     {1, 96, 4, 1, 128, .p = 0},
+    {2, 70, 2, 1, 64, .p = 0},
+    {1, 67, 2, 1, 128, .p = 0},
+    {1, 40, 4, 1, 64, .p = 0},
+    {1, 70, 4, 2, 64, .window = 20},
+    {1, 66, 2, 1, 128, .documents = {20, 30}},
     {1, 1, 1, 1, 1, .full = true},
     {2, 17, 2, 2, 40, .full = true, .p = 0.1f},
     {1, 64, 2, 2, 64, .full = true},
+    {1, 130, 1, 1, 64, .full = true},
+    {2, 40, 2, 2, 64, .full = true, .length = 7},
+    {2, 66, 1, 1, 64, .full = true, .length = 65, .p = 0.2f},
+    {2, 68, 1, 1, 64, .full = true, .length = 65, .p = 0.4f},
+    {1, 70, 1, 1, 128, .full = true},
+    {2, 35, 1, 1, 128, .full = true, .length = 33, .p = 0.2f},
     {1, 70, 2, 2, 16, .full = true},
     {3, 20, 2, 2, 8, .full = true, .length = 7},
     {2, 130, 4, 2, 20, .full = true, .length = 64},
@@ -398,10 +411,12 @@ static struct attention packed_of(const struct shape *s, int type, bool backward
     return t;
 }
 
-/* A CUDA device's tensor cores do without documents (attention.cu): those of wide heads that are dropped. */
-static bool is_too_wide(const struct shape *s, int type)
+/* What a CUDA device's tensor cores compute without documents, and with keys in the same array, alone (attention.cu): wide
+ * heads that are dropped, and full rows. */
+static bool is_by_other_kernels(const struct shape *s, int type)
 {
-    return backend_get()->cuda && type == NUMBER_BF16 && s->head_width == 128 && s->p > 0;
+    return backend_get()->cuda && type == NUMBER_BF16 &&
+           ((s->head_width == 128 && s->p > 0) || (s->full && (s->head_width == 64 || s->head_width == 128)));
 }
 
 TEST_EACH(a_document_as_long_as_its_row_changes_no_bit, 2 * N_CASES)
@@ -411,7 +426,7 @@ TEST_EACH(a_document_as_long_as_its_row_changes_no_bit, 2 * N_CASES)
     struct attention none = packed_of(s, _i / 2 % NUMBER_TYPES, _i % 2), one;
 
     if (s->documents[0] || s->n_keys || s->length || s->n_rows > 1 || s->is_prepared ||
-        is_too_wide(s, _i / 2 % NUMBER_TYPES) || !suits(s))
+        is_by_other_kernels(s, _i / 2 % NUMBER_TYPES) || !suits(s))
         return;
     whole.documents[0] = s->n_tokens;
     one = packed_of(&whole, _i / 2 % NUMBER_TYPES, _i % 2);
@@ -481,7 +496,8 @@ TEST_EACH(keys_in_another_array_change_no_bit, N_CASES)
     const size_t rows = s->n_rows * s->n_tokens, width = one.test.call.attention.width;
     const size_t keys = 2 * s->n_kv_heads * s->head_width, columns[] = {0, width, keys};
 
-    if (!s->full || s->n_keys || s->documents[0] || s->buckets || !suits(s))
+    if (!s->full || s->n_keys || s->documents[0] || s->buckets || is_by_other_kernels(s, _i % NUMBER_TYPES) ||
+        !suits(s))
         return;
     one.test.call.kind = CALL_attention_backward, one.test.before = run_both, one.test.prepare = draw_lengths;
     two = one;

@@ -9,8 +9,8 @@ ours=(env LD_LIBRARY_PATH="$(libraries "$bin")")
 readonly ours
 export XDG_CACHE_HOME EPS_TESTS_DIR XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
 
-# finding VERDICT NAME TEXT: records one finding, without this machine's folders. passed, failed: of a claim; short: measured below its target; missing:
-# could not be tested; fact: no claim
+# finding VERDICT NAME TEXT: records one finding, without this machine's folders. passed, failed: of a claim; short: measured
+# below its target; missing: could not be tested; fact: no claim
 finding() {
     local text=${3//$'\n'/ }
     text=${text//"$PWD/"/}

@@ -43,14 +43,22 @@ __device__ inline void mask_documents(const attention &a, unsigned head, float (
 }
 
 /* Turns scores into exponentials relative to the largest so far, and rescales earlier sums. The first score is of the
- * key `ahead` positions after the warp's first query. */
-template <int HEAD, int TILE_KEYS, bool SLIDES>
+ * key `ahead` positions after the warp's first query; of a full row, ahead of the first key that does not count. */
+template <int HEAD, int TILE_KEYS, reach R>
 __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
                                     int ahead, int window)
 {
     const int lane = lane_index();
+    const bool SLIDES = R == REACH_WINDOW || R == REACH_DOCUMENT;
 
-    if (ahead > -TILE_KEYS) /* some key comes after some query */
+    if (R == REACH_FULL && ahead > -TILE_KEYS) /* some key does not count */
+#pragma unroll
+        for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
+            const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
+            if (ahead + n * 8 + lane % 4 * 2 + place % 2 >= 0)
+                scores[m][n][place] = -INFINITY;
+        }
+    if (R != REACH_FULL && ahead > -TILE_KEYS) /* some key comes after some query */
 #pragma unroll
         for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
             const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
@@ -130,8 +138,10 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
     }
 }
 
-/* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill. */
-template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(248) attend(const attention a)
+/* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill; for one kernel 248
+ * are too few. */
+template <int HEAD, bool DROPS, reach R>
+__global__ void __maxnreg__(R == REACH_FULL && !DROPS ? 252 : 248) attend(const attention a)
 {
     enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
     enum { KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, if there are enough */
@@ -139,7 +149,8 @@ template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(248) attend
     const int n_tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
     const unsigned head = blockIdx.x / n_tiles;
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
-    const int row = (int)threadIdx.x / WARP * 32, end = min(query + TILE_QUERIES, a.n_tokens);
+    const int row = (int)threadIdx.x / WARP * 32;
+    const int end = R == REACH_FULL ? keys_that_count(a, head) : min(query + TILE_QUERIES, a.n_tokens);
     const int begin = first_seen<R>(a, head, query) / TILE_KEYS * TILE_KEYS;
     const size_t stride = a.stride;
     const bf16 *keys = share::of(input_of<ANY_SELF, bf16>(a, head, KEYS), begin); /* values: a.kv_width behind */
@@ -184,7 +195,8 @@ template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(248) attend
         }
         if (R == REACH_DOCUMENT && key < document_of(a, afresh(head), query + row + 31))
             mask_documents<TILE_KEYS>(a, head, scores, query + row, key);
-        exponentiate<HEAD, TILE_KEYS, R != REACH_ALL>(&state, scores, a.to_log2, key - query - row, a.window);
+        exponentiate<HEAD, TILE_KEYS, R>(&state, scores, a.to_log2, R == REACH_FULL ? key - end : key - query - row,
+                                         a.window);
         if (DROPS)
             drop<TILE_KEYS>(scores, drawn);
 #pragma unroll
@@ -288,7 +300,7 @@ template <int HEAD, reach R> static cudaError_t launch_fast(const struct cuda_qu
     const size_t shared = (TILE_QUERIES + 4 * tile_keys<HEAD>::N) * HEAD * sizeof(bf16);
     const size_t tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
     auto kernel = attend<HEAD, false, R>;
-    if constexpr (HEAD < 128 || R == REACH_ALL)
+    if constexpr (HEAD < 128 || R == REACH_ALL || R == REACH_FULL)
         kernel = a.op.dropout.p > 0 ? attend<HEAD, true, R> : kernel;
     const cudaError_t rc = allow_shared(kernel, shared);
 
@@ -304,6 +316,8 @@ template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, c
         return launch_fast<HEAD, REACH_WINDOW>(q, a);
     case REACH_DOCUMENT:
         return launch_fast<HEAD, REACH_DOCUMENT>(q, a);
+    case REACH_FULL:
+        return launch_fast<HEAD, REACH_FULL>(q, a);
     case REACH_ALL:
         break;
     }
@@ -317,7 +331,8 @@ extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct d
     if (attention_is_fast(q, op, 64))
         return launch_fast<64>(q, a);
     /* with dropout and a window or documents, wide heads have too few registers */
-    if (attention_is_fast(q, op, 128) && !(reach_of(a) != REACH_ALL && op->dropout.p > 0))
+    const bool is_tight = (reach_of(a) == REACH_WINDOW || reach_of(a) == REACH_DOCUMENT) && op->dropout.p > 0;
+    if (attention_is_fast(q, op, 128) && !is_tight)
         return launch_fast<128>(q, a);
     return q->type == NUMBER_BF16 ? launch_plain<bf16>(q, a) : launch_plain<float>(q, a);
 }

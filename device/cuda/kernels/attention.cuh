@@ -53,25 +53,27 @@ inline attention attention_of(const struct device_attention *op)
     return a;
 }
 
-/* True for heads of this width, causal, with all addresses and strides multiples of 16 bytes. */
+/* True for heads of this width, causal or of one document a row, with all addresses and strides multiples of 16 bytes. */
 inline bool attention_is_fast(const struct cuda_queue *q, const struct device_attention *op, size_t head_width)
 {
     const uintptr_t addresses =
         (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->out_gradient | (uintptr_t)op->qkv_gradient;
 
-    return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0 && !op->full &&
-           !op->bias;
+    return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0 && !op->kv &&
+           !(op->full && op->positions) && !op->bias;
 }
 
-/* Which of the keys up to its own a query of a causal row sees: all; the last `window` of them; of these, those of its
- * document. Fast kernels are compiled for each. */
-enum reach { REACH_ALL, REACH_WINDOW, REACH_DOCUMENT };
+/* Which keys a query sees. Of a causal row, of those up to its own: all; the last `window` of them; of these, those of its
+ * document. Of a full row: those that count. Fast kernels are compiled for each. */
+enum reach { REACH_ALL, REACH_WINDOW, REACH_DOCUMENT, REACH_FULL };
 
 inline reach reach_of(const attention &a)
 {
     if (a.op.positions)
         return REACH_DOCUMENT;
-    return !a.op.full && a.window < a.n_tokens ? REACH_WINDOW : REACH_ALL;
+    if (a.op.full)
+        return REACH_FULL;
+    return a.window < a.n_tokens ? REACH_WINDOW : REACH_ALL;
 }
 
 /* Rows of a matrix. */
@@ -141,6 +143,12 @@ __device__ inline int first_in_window(const attention &a, int query)
     return max(query + 1 - a.window, 0);
 }
 
+/* Keys that count in the row of a full self-attention's head. */
+__device__ inline int keys_that_count(const attention &a, unsigned head)
+{
+    return a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : a.n_tokens;
+}
+
 /* The first token of a token's document; of tokens beyond the row, that of its last one. With positions. */
 __device__ inline int document_of(const attention &a, unsigned head, int token)
 {
@@ -151,7 +159,7 @@ __device__ inline int document_of(const attention &a, unsigned head, int token)
 /* The first key that a query sees; it rises from query to query. */
 template <reach R> __device__ inline int first_seen(const attention &a, unsigned head, int query)
 {
-    const int first = R == REACH_ALL ? 0 : first_in_window(a, query);
+    const int first = R == REACH_ALL || R == REACH_FULL ? 0 : first_in_window(a, query);
 
     return R == REACH_DOCUMENT ? max(first, document_of(a, head, query)) : first;
 }
@@ -220,6 +228,42 @@ template <kind K> __device__ inline bool is_kept(const attention &a, unsigned he
     return (element % 4 < 2 ? low : high) >= a.threshold;
 }
 
+/* The same as draw, where rows have whole quads of keys: lanes that share quads draw each once. These are two lanes, or if
+ * rows are keys four: `part` is the lane's place among them, and the elements whose quads it draws. Nibble n of `drawn`: its
+ * quad of sums n. */
+template <bool OF_KEYS, int N>
+__device__ inline uint32_t draw_quads(const attention &a, unsigned head, int row, int column)
+{
+    const int lane = (int)threadIdx.x % WARP, part = OF_KEYS ? lane / 4 % 4 : lane % 2;
+    const int query = OF_KEYS ? column + lane % 4 * 2 + part % 2 : row + part * 8 + lane / 4;
+    const int key = OF_KEYS ? row + part / 2 * 8 + lane / 16 * 4 : column + lane % 4 / 2 * 4;
+    uint32_t drawn = 0, kept = 0;
+
+#pragma unroll 1
+    for (int n = 0; n < N / 8; n++) {
+        const uint64_t line = head % a.n_heads * (uint64_t)a.n_tokens + query + (OF_KEYS ? n * 8 : 0);
+        uint32_t words[4];
+
+        device_random_quad(words, a.op.dropout.key, a.op.dropout.first_row + head / a.n_heads,
+                           (line * a.n_tokens + key + (OF_KEYS ? 0 : n * 8)) / 4);
+#pragma unroll
+        for (int v = 0; v < 4; v++)
+            drawn |= (uint32_t)(words[v] >= a.threshold) << (4 * n + v);
+    }
+    if constexpr (OF_KEYS) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t of = __shfl_sync(WHOLE_WARP, drawn, lane ^ ((part ^ i) * 4));
+            kept |= (of >> part & 0x11111111) << i;
+        }
+    } else {
+        const uint32_t other = __shfl_xor_sync(WHOLE_WARP, drawn, 1);
+        const uint32_t upper = part ? other : drawn, lower = part ? drawn : other; /* rows lane/4 and lane/4 + 8 */
+        kept = (upper >> 2 * part & 0x33333333) | (lower >> 2 * part & 0x33333333) << 2;
+    }
+    return kept;
+}
+
 /* is_kept for a lane's elements of 16 x N sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
  * 4*n + i: element i of sums n. Drawn before the sums exist, to leave them the registers. */
 template <bool OF_KEYS, int N> __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column)
@@ -228,6 +272,8 @@ template <bool OF_KEYS, int N> __device__ inline uint32_t draw(const attention &
     uint32_t kept = 0;
 
     head = afresh(head);
+    if (a.n_tokens % 4 == 0)
+        return draw_quads<OF_KEYS, N>(a, head, row, column);
 #pragma unroll 1
     for (int i = 0; i < N / 2; i++) {
         const int r = first + i / 2 % 2 * 8, c = second + i / 4 * 8 + i % 2;

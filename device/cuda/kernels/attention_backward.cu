@@ -52,9 +52,9 @@ template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(
     }
 }
 
-/* The fast kernel of keys does not sum over heads. */
-template <bool OF_KEYS> struct fast_kind {
-    static constexpr kind K = OF_KEYS ? OWN_CAUSAL : ANY_SELF;
+/* The fast kernel of keys that no heads share needs no division for their place. */
+template <bool OF_KEYS, bool GROUPED> struct fast_kind {
+    static constexpr kind K = OF_KEYS && !GROUPED ? OWN_CAUSAL : ANY_SELF;
 };
 
 /* The tiles that a block holds, and those that it runs over. */
@@ -82,8 +82,8 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
     size_t stride[2];
     const float *number; /* this thread's next log2_sum, or delta */
 
-    __device__ arrivals(const attention &a, const sides<bf16, fast_kind<OF_KEYS>::K, OF_KEYS> &sides, unsigned head,
-                        int first)
+    template <kind K>
+    __device__ arrivals(const attention &a, const sides<bf16, K, OF_KEYS> &sides, unsigned head, int first)
     {
         for (int i = 0; i < 2; i++) {
             next[i] = share::of(sides.coming[i], first);
@@ -130,12 +130,14 @@ __device__ inline void mask_documents(const attention &a, unsigned head, float (
 template <bool OF_KEYS, bool DROPS, reach R, int COMING>
 __device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4],
                                         const float (*numbers)[COMING], const float of_rows[2][2], const int place[2],
-                                        uint32_t kept)
+                                        int n_keys, uint32_t kept)
 {
     const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
-    const bool masks = OF_KEYS ? place[0] + 15 > place[1] : place[1] + COMING - 1 > place[0];
-    const bool slides =
-        R != REACH_ALL && place[OF_KEYS ? 0 : 1] + a.window < (OF_KEYS ? place[1] + COMING : place[0] + 16);
+    const bool masks = R == REACH_FULL ? place[OF_KEYS ? 0 : 1] + (OF_KEYS ? 16 : COMING) > n_keys
+                       : OF_KEYS       ? place[0] + 15 > place[1]
+                                       : place[1] + COMING - 1 > place[0];
+    const bool slides = (R == REACH_WINDOW || R == REACH_DOCUMENT) &&
+                        place[OF_KEYS ? 0 : 1] + a.window < (OF_KEYS ? place[1] + COMING : place[0] + 16);
 
 #pragma unroll
     for (int n = 0; n < COMING / 8; n++)
@@ -148,7 +150,7 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
             const float delta = OF_KEYS ? numbers[1][at] : of_rows[1][i / 2];
             float x = power_of_2(fmaf(p[n][i], a.to_log2, -log2_sum));
 
-            if ((masks && key > query) || (slides && key + a.window <= query))
+            if ((masks && (R == REACH_FULL ? key >= n_keys : key > query)) || (slides && key + a.window <= query))
                 x = 0;
             p[n][i] = x;
             if (DROPS) {
@@ -159,20 +161,28 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
         }
 }
 
-template <int HEAD, bool OF_KEYS, bool DROPS, reach R>
+/* GROUPED: the block that holds keys runs over the heads that share them, one after another, and sums in place. */
+template <int HEAD, bool OF_KEYS, bool DROPS, reach R, bool GROUPED>
 __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 {
-    enum { STEPS = HEAD / 16, COMING = plan<HEAD, OF_KEYS>::COMING, KEPT = plan<HEAD, OF_KEYS>::KEPT };
+    enum { STEPS = HEAD / 16, COMING = plan<HEAD, OF_KEYS>::COMING };
+    enum {
+        KEPT = plan<HEAD, OF_KEYS>::KEPT - (OF_KEYS && DROPS && R == REACH_FULL ? 3
+                                            : OF_KEYS && HEAD > 64 && DROPS     ? 1
+                                                                                : 0)
+    }; /* else it spills */
+    constexpr kind K = fast_kind<OF_KEYS, GROUPED>::K;
     const int n_tiles = (a.n_tokens + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
-    const unsigned head = blockIdx.x / n_tiles;
+    unsigned head = blockIdx.x / n_tiles * (GROUPED ? a.group : 1);
     const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
     const int row = (int)threadIdx.x / WARP * 16, seen = first_seen<R>(a, head, first) / COMING * COMING;
-    const int begin = OF_KEYS ? first : seen;
-    const int window_end = R == REACH_ALL ? a.n_tokens : queries_end(a, first, TILE);
-    const int end = !OF_KEYS              ? first + 1
+    const int begin = OF_KEYS && R != REACH_FULL ? first : seen,
+              n_keys = R == REACH_FULL ? keys_that_count(a, head) : 0;
+    const int window_end = R == REACH_ALL || R == REACH_FULL ? a.n_tokens : queries_end(a, first, TILE);
+    const int end = !OF_KEYS              ? (R == REACH_FULL ? n_keys : first + 1)
                     : R == REACH_DOCUMENT ? min(window_end, documents_end<COMING>(a, head, first, first + TILE - 1))
                                           : window_end;
-    const sides<bf16, fast_kind<OF_KEYS>::K, OF_KEYS> sides(a, head);
+    const sides<bf16, K, OF_KEYS> sides(a, head);
     room<HEAD, OF_KEYS> *shared = shared_memory<room<HEAD, OF_KEYS>>();
     float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
     float of_rows[2][2] = {};
@@ -188,16 +198,24 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
         of_rows[0][half] = query < a.n_tokens ? a.log2_sum[at] : 0;
         of_rows[1][half] = query < a.n_tokens ? a.delta[at] : 0;
     }
-    for (int other = begin, stage = 0; other < end; other += COMING, stage = !stage) {
+    for (int other = begin, stage = 0, left_heads = GROUPED ? (int)a.group : 1; other < end; stage = !stage) {
         const int place[2] = {first + row, other};
         const shared_address coming[2] = {shared_at(shared->coming[stage][0]), shared_at(shared->coming[stage][1])};
         const uint32_t drawn = DROPS ? draw<OF_KEYS, COMING>(a, head, first + row, other) : 0;
         float p[1][COMING / 8][4] = {}, g[1][COMING / 8][4] = {};
 
         copy_wait<0>();
-        __syncthreads(); /* this stage has arrived; the other one is free */
-        if (other + COMING < end)
+        __syncthreads();                                     /* this stage has arrived; the other one is free */
+        const bool turns = GROUPED && other + COMING >= end; /* to the next head */
+        if (GROUPED && (!turns || left_heads > 1)) {
+            /* begins anew for each tile: that leaves registers free */
+            const unsigned of = afresh(head) + a.group - left_heads + turns;
+            const int at = turns ? begin : other + COMING;
+            ::arrivals<HEAD, OF_KEYS>(a, ::sides<bf16, K, OF_KEYS>(a, of), of, at)
+                .fetch(shared, !stage, a.n_tokens - at);
+        } else if (!GROUPED && other + COMING < end) {
             arrivals.fetch(shared, !stage, a.n_tokens - other - COMING);
+        }
         if (other == begin)
 #pragma unroll
             for (int i = 0; i < KEPT; i++)
@@ -210,7 +228,8 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                 i < KEPT ? kept[i < KEPT ? i : 0] : tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
             tile_multiply_transposed<HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
         }
-        softmax_backward<OF_KEYS, DROPS, R, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
+        softmax_backward<OF_KEYS, DROPS, R, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, n_keys,
+                                                    drawn);
 #pragma unroll
         for (int n = 0; n < COMING / 16; n++) {
             const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
@@ -218,14 +237,16 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
             if (OF_KEYS)
                 tile_multiply<HEAD, 1>(sums[OF_KEYS], &left[1], coming[1], n * 16);
         }
+        other += COMING;
+        if (GROUPED && other >= end && --left_heads > 0)
+            other = begin;
     }
     const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
-    tile_store<HEAD>(sums[0][0], scale, shared->held[0], row,
-                     gradient_of<fast_kind<OF_KEYS>::K, bf16>(a, head, OF_KEYS ? KEYS : QUERIES), first + row,
-                     a.n_tokens);
+    tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, gradient_of<K, bf16>(a, head, OF_KEYS ? KEYS : QUERIES),
+                     first + row, a.n_tokens);
     if (OF_KEYS)
-        tile_store<HEAD>(sums[OF_KEYS][0], kept_scale, shared->held[1], row,
-                         gradient_of<fast_kind<OF_KEYS>::K, bf16>(a, head, VALUES), first + row, a.n_tokens);
+        tile_store<HEAD>(sums[OF_KEYS][0], kept_scale, shared->held[1], row, gradient_of<K, bf16>(a, head, VALUES),
+                         first + row, a.n_tokens);
 }
 
 /* Adds the gradients of a tile's scores, of keys from `key` on by queries from `query` on, to their buckets. A diagonal
@@ -339,20 +360,33 @@ template <typename T, int GROUP> static cudaError_t launch_prepare(const struct 
     return launch(prepare<T, GROUP>, dim3((unsigned)((n * GROUP + 255) / 256)), 256, 0, q->stream, a);
 }
 
+/* For keys of wide heads, ptxas has too few registers for dropout where a query does not see all before it; and for a
+ * window or documents, but in the kernel for groups. */
+template <int HEAD, bool OF_KEYS, reach R> static auto fast_kernel(const attention &a)
+{
+    constexpr bool TIGHT = HEAD > 64 && OF_KEYS && R != REACH_ALL;
+
+    if constexpr (TIGHT)
+        return attend_backward<HEAD, OF_KEYS, false, R, R != REACH_FULL>;
+    else if (a.op.dropout.p > 0)
+        return attend_backward<HEAD, OF_KEYS, true, R, false>;
+    else if constexpr (OF_KEYS && R != REACH_FULL)
+        return a.group > 1 ? attend_backward<HEAD, OF_KEYS, false, R, true>
+                           : attend_backward<HEAD, OF_KEYS, false, R, false>;
+    else
+        return attend_backward<HEAD, OF_KEYS, false, R, false>;
+}
+
 template <int HEAD, bool OF_KEYS, reach R>
 static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    auto kernel = attend_backward<HEAD, OF_KEYS, true, R>;
-    /* For keys of wide heads with a window, ptxas has too few registers without dropout; with it, of 0, it has
-     * enough. */
-    if constexpr (HEAD < 128 || !OF_KEYS || R == REACH_ALL)
-        kernel = a.op.dropout.p > 0 ? kernel : attend_backward<HEAD, OF_KEYS, false, R>;
-    const size_t tiles = (a.n_tokens + TILE - 1) / TILE;
+    const auto kernel = fast_kernel<HEAD, OF_KEYS, R>(a);
+    const size_t tiles = (a.n_tokens + TILE - 1) / TILE, heads = a.op.n_heads / (OF_KEYS ? a.group : 1);
     const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, OF_KEYS>));
 
     if (rc != cudaSuccess)
         return rc;
-    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, sizeof(room<HEAD, OF_KEYS>),
+    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * heads)), THREADS, sizeof(room<HEAD, OF_KEYS>),
                   q->stream, a);
 }
 
@@ -363,6 +397,8 @@ template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cu
         return launch_fast<HEAD, OF_KEYS, REACH_WINDOW>(q, a);
     case REACH_DOCUMENT:
         return launch_fast<HEAD, OF_KEYS, REACH_DOCUMENT>(q, a);
+    case REACH_FULL:
+        return launch_fast<HEAD, OF_KEYS, REACH_FULL>(q, a);
     case REACH_ALL:
         break;
     }
@@ -396,11 +432,14 @@ template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct
 
 template <bool OF_KEYS> static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)
 {
-    const bool sums_heads = OF_KEYS && a.group > 1;
+    const bool drops = a.op.dropout.p > 0;
+    /* no fast kernel of keys is compiled */
+    const bool is_rare =
+        OF_KEYS && ((a.group > 1 && (drops || a.op.full)) || (drops && a.head_width > 64 && reach_of(a) != REACH_ALL));
 
-    if (!sums_heads && attention_is_fast(q, &a.op, 64))
+    if (!is_rare && attention_is_fast(q, &a.op, 64))
         return launch_fast<64, OF_KEYS>(q, a);
-    if (!sums_heads && attention_is_fast(q, &a.op, 128))
+    if (!is_rare && attention_is_fast(q, &a.op, 128))
         return launch_fast<128, OF_KEYS>(q, a);
     if (q->type == NUMBER_BF16)
         return launch_plain<bf16, OF_KEYS>(q, a);
