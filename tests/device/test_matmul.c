@@ -62,6 +62,12 @@ static bool suits(const struct shape *s)
     return backend_suits((double)(s->m * s->n * s->k) * (backend_get()->simulated ? 4 : 1));
 }
 
+/* Large products are checked in fewer ways: the reference computes them on one core. */
+static bool is_large(const struct shape *s)
+{
+    return s->m * s->n * s->k > 100000000;
+}
+
 SUITE_FIXTURE(mirror_forget, NULL)
 
 TEST_EACH(matmul_is_the_product, COUNT(shapes) * NUMBER_TYPES * N_TRANSPOSITIONS)
@@ -73,9 +79,11 @@ TEST_EACH(matmul_is_the_product, COUNT(shapes) * NUMBER_TYPES * N_TRANSPOSITIONS
         for (int beta = 0; beta < 2; beta++) {
             struct call_test test = product(s, type, way & 1, way & 2);
             test.call.matmul.wide = wide, test.call.matmul.beta = (float)beta;
-            call_check(&test);
+            if (!is_large(s) || beta == way % 2)
+                call_check(&test);
             test.call.matmul.factor = 1.75f;
-            call_check(&test);
+            if (!is_large(s))
+                call_check(&test);
         }
 }
 
