@@ -43,13 +43,14 @@ __device__ inline void mask_documents(const attention &a, unsigned head, float (
 }
 
 /* Turns scores into exponentials relative to the largest so far, and rescales earlier sums. The first score is of the
- * key `ahead` positions after the warp's first query; of a full row, ahead of the first key that does not count. */
+ * key `ahead` positions after the warp's first query; in a full row, after the first key that does not count (negative:
+ * before). */
 template <int HEAD, int TILE_KEYS, reach R>
 __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
                                     int ahead, int window)
 {
     const int lane = lane_index();
-    const bool SLIDES = R == REACH_WINDOW || R == REACH_DOCUMENT;
+    const bool slides = R == REACH_WINDOW || R == REACH_DOCUMENT;
 
     if (R == REACH_FULL && ahead > -TILE_KEYS) /* some key does not count */
 #pragma unroll
@@ -65,7 +66,7 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
             if (ahead + n * 8 + lane % 4 * 2 + place % 2 > m * 16 + place / 2 * 8 + lane / 4)
                 scores[m][n][place] = -INFINITY;
         }
-    if (SLIDES && ahead + window < 32) /* some key comes before some query's window */
+    if (slides && ahead + window < 32) /* some key comes before some query's window */
 #pragma unroll
         for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
             const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
@@ -81,7 +82,7 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
             max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 1));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 2));
-        const bool unseen = SLIDES && max == -INFINITY; /* no key so far: infinities have no difference */
+        const bool unseen = slides && max == -INFINITY; /* no key so far: infinities have no difference */
         const float top = unseen ? 0 : max * to_log2;
         /* exactly 1 if the largest stays; nvcc would fuse the subtraction and leave the product's rounding error */
         const float rescale = unseen ? 1 : power_of_2((state->max[m][half] - max) * to_log2);
