@@ -33,6 +33,7 @@ install(FILES ${CMAKE_BINARY_DIR}/debian/copyright DESTINATION ${CMAKE_INSTALL_D
 foreach(folder proto/plan tests tools/bench device/cuda eps eps/hosts) # whose pages README.md links
   install(FILES ${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
+install(FILES tests/gpu/RECORD.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/gpu)
 install(FILES tools/run.svg DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools)
 install(FILES client/example_train.c client/example_widths.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 

@@ -62,14 +62,19 @@ await_nothing() {
 
 # What a run has written, without what depends on the clock.
 losses() {
-    sed -E 's/.*"step": ([0-9]+),.*"loss": ([0-9.e+-]+),.*/\1 \2/' "$1/metrics.jsonl"
+    sed -E 's/.*"step": ([0-9]+),.*"loss": ([0-9.e+-]+|null),.*/\1 \2/' "$1/metrics.jsonl"
 }
 
-# check_bits RUN REFERENCE: both end with the same weights, moments and losses
+# check_bits RUN REFERENCE: both end with the same weights, moments and losses. A few steps of RUN may have none: those that a
+# daemon saved while their client was killed
 check_bits() {
     local file
     for file in model.safetensors optimizer.safetensors; do
         cmp -s "$1/step-$steps/$file" "$2/step-$steps/$file" || fail "$1: $file differs"
     done
-    diff <(losses "$1") <(losses "$2") >/dev/null || fail "$1: metrics.jsonl differs"
+    awk 'NR == FNR { of[$1] = $2; next }
+        $2 == "null" { lost++ }
+        $2 != "null" { bad += of[$1] != $2 }
+        { delete of[$1] }
+        END { for (step in of) bad++; exit bad || lost > 8 }' <(losses "$2") <(losses "$1") || fail "$1: metrics.jsonl differs"
 }
