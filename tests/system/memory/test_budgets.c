@@ -148,7 +148,8 @@ TEST(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve)
     outputs_check_same_latest("deep", "roomy");
 }
 
-/* Each of them changes the weights, and coded activations take less: what eps plan says of it is what a run takes. */
+/* Each of them changes the weights, and coded activations take less: what eps plan says of it is what a run takes, by the
+ * largest of the numbers that its steps tell. */
 TEST(what_is_approximate_is_another_run)
 {
     static const char run[] = "--model middle.json --batch 12 --seq 20 --microbatch 3 --device-mem 1GiB ";
@@ -161,12 +162,12 @@ TEST(what_is_approximate_is_another_run)
                 ">planned-%d",
                 run, forms[i], i),
             0);
-        expect(print("eps train %s --approximate %s " DATA "--steps 2 --out form-%d", run, forms[i], i), 0,
+        expect(print("eps train %s --approximate %s " DATA "--steps 4 --out form-%d", run, forms[i], i), 0,
                "at most (as planned)");
-        expect(
-            print("grep -o '\"kept\": [0-9]*' form-%d/metrics.jsonl | tail -n 1 | grep -o '[0-9]*$' | cmp - planned-%d",
-                  i, i),
-            0);
+        expect(print("grep -o '\"kept\": [0-9]*' form-%d/metrics.jsonl | grep -o '[0-9]*$' | sort -n | tail -n 1 | "
+                     "cmp - planned-%d",
+                     i, i),
+               0);
         for (int k = 0; k < i; k++)
             expect(print("cmp -s form-%d/latest/model.safetensors form-%d/latest/model.safetensors", i, k), 1);
     }
