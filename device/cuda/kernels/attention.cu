@@ -52,18 +52,12 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
     const int lane = lane_index();
     const bool slides = R == REACH_WINDOW || R == REACH_DOCUMENT;
 
-    if (R == REACH_FULL && ahead > -TILE_KEYS) /* some key does not count */
+    if (ahead > -TILE_KEYS) /* some key comes after some query, or does not count */
 #pragma unroll
         for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
             const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
-            if (ahead + n * 8 + lane % 4 * 2 + place % 2 >= 0)
-                scores[m][n][place] = -INFINITY;
-        }
-    if (R != REACH_FULL && ahead > -TILE_KEYS) /* some key comes after some query */
-#pragma unroll
-        for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
-            const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
-            if (ahead + n * 8 + lane % 4 * 2 + place % 2 > m * 16 + place / 2 * 8 + lane / 4)
+            const int last = R == REACH_FULL ? -1 : m * 16 + place / 2 * 8 + lane / 4;
+            if (ahead + n * 8 + lane % 4 * 2 + place % 2 > last)
                 scores[m][n][place] = -INFINITY;
         }
     if (slides && ahead + window < 32) /* some key comes before some query's window */
@@ -151,7 +145,7 @@ __global__ void __maxnreg__(R == REACH_FULL && !DROPS ? 252 : 248) attend(const 
     const unsigned head = blockIdx.x / n_tiles;
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
     const int row = (int)threadIdx.x / WARP * 32;
-    const int end = R == REACH_FULL ? keys_that_count(a, head) : min(query + TILE_QUERIES, a.n_tokens);
+    const int end = R == REACH_FULL ? keys_of<ANY_SELF>(a, head) : min(query + TILE_QUERIES, a.n_tokens);
     const int begin = first_seen<R>(a, head, query) / TILE_KEYS * TILE_KEYS;
     const size_t stride = a.stride;
     const bf16 *keys = share::of(input_of<ANY_SELF, bf16>(a, head, KEYS), begin); /* values: a.kv_width behind */

@@ -143,12 +143,6 @@ __device__ inline int first_in_window(const attention &a, int query)
     return max(query + 1 - a.window, 0);
 }
 
-/* Keys that count in the row of a full self-attention's head. */
-__device__ inline int keys_that_count(const attention &a, unsigned head)
-{
-    return a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : a.n_tokens;
-}
-
 /* The first token of a token's document; of tokens beyond the row, that of its last one. With positions. */
 __device__ inline int document_of(const attention &a, unsigned head, int token)
 {

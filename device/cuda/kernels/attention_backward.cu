@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
     const int row = (int)threadIdx.x / WARP * 16, seen = first_seen<R>(a, head, first) / COMING * COMING;
     const int begin = OF_KEYS && R != REACH_FULL ? first : seen,
-              n_keys = R == REACH_FULL ? keys_that_count(a, head) : 0;
+              n_keys = R == REACH_FULL ? keys_of<ANY_SELF>(a, head) : 0;
     const int window_end = R == REACH_ALL || R == REACH_FULL ? a.n_tokens : queries_end(a, first, TILE);
     const int end = !OF_KEYS              ? (R == REACH_FULL ? n_keys : first + 1)
                     : R == REACH_DOCUMENT ? min(window_end, documents_end<COMING>(a, head, first, first + TILE - 1))
