@@ -13,7 +13,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
 #endif
 
-enum { MAX_ARRAYS = 256, GAP = 256, SCRATCH = 256 << 10, KEPT = 2 << 20 };
+enum { MAX_ARRAYS = 256, GAP = 256, SCRATCH = 512 << 10, KEPT = 2 << 20 };
 
 /* The test's, one test at a time. */
 static struct arrays {

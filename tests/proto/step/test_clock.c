@@ -66,6 +66,9 @@ TEST(what_a_product_does_not_compute_in_its_pass_takes_another)
     call.matmul.epilogue = DEVICE_ACTIVATION_GRADIENT;
     call.matmul.activation = MODEL_GELU_NEW;
     ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 48 + 72.0 / 600, 1e-12);
+    meter.on.type = NUMBER_BF16;
+    call.matmul.n = 8;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 2 * 2 * 8 * 4 + 96.0 / 600, 1e-12);
 }
 
 /* Nobody waits, and each of two workers has half of it. */
