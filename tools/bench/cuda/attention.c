@@ -1,12 +1,22 @@
 /* Attention forward and backward: through cuDNN, if the backend has found it and it has a deterministic method, and by
  * our own kernel. Prints milliseconds, for the shapes of tools/bench/peer_attention.py. With both, also prints the
- * distance between their results, and the number of values in which two runs through cuDNN differ. */
+ * distance between their results, and the number of values in which two runs through cuDNN differ.
+ *
+ * And as families train it, by whatever the backend chooses for each shape. */
 #include "tools/bench/cuda/bench.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { WIDTH = 2048, TOKENS = 16384 };
+
+/* Full or causal, with a window or 0. */
+struct shape {
+    const char *name;
+    size_t n_rows, n_tokens, n_heads, head_width, n_kv_heads, window;
+    bool full;
+    float dropout;
+};
 
 static void forward(struct bench *b, void *context)
 {
@@ -18,23 +28,27 @@ static void backward(struct bench *b, void *context)
     b->ops->attention_backward(b->dev, context);
 }
 
-static struct device_attention make(struct bench *b, size_t n_rows, size_t n_tokens, size_t head_width, size_t width)
+static struct device_attention make(struct bench *b, const struct shape *s)
 {
-    const size_t m = n_rows * n_tokens, n_heads = width / head_width;
+    const size_t m = s->n_rows * s->n_tokens, width = s->n_heads * s->head_width;
+    const size_t columns = width + 2 * s->n_kv_heads * s->head_width;
     struct plan_attention_scratch scratch;
 
-    plan_attention_lay_out(&scratch, b->attention, n_rows, n_tokens, n_heads, width);
-
-    return (struct device_attention){.n_rows = n_rows,
-                                     .n_tokens = n_tokens,
-                                     .n_heads = n_heads,
+    plan_attention_lay_out(&scratch, b->attention, s->n_rows, s->n_tokens, s->n_heads, width);
+    return (struct device_attention){.n_rows = s->n_rows,
+                                     .n_tokens = s->n_tokens,
+                                     .n_heads = s->n_heads,
                                      .width = width,
-                                     .scale = 1 / sqrtf((float)head_width),
-                                     .qkv = bench_values(b, 3 * m * width),
+                                     .n_kv_heads = s->n_kv_heads,
+                                     .window = s->window,
+                                     .full = s->full,
+                                     .dropout.p = s->dropout,
+                                     .scale = 1 / sqrtf((float)s->head_width),
+                                     .qkv = bench_values(b, m * columns),
                                      .out = bench_values(b, m * width),
-                                     .log_sum_exp = bench_floats(b, m * n_heads),
+                                     .log_sum_exp = bench_floats(b, m * s->n_heads),
                                      .out_gradient = bench_values(b, m * width),
-                                     .qkv_gradient = bench_values(b, 3 * m * width),
+                                     .qkv_gradient = bench_values(b, m * columns),
                                      .scratch = bench_take(b, scratch.bytes)};
 }
 
@@ -164,9 +178,14 @@ void bench_attention(struct bench *b)
 
     for (size_t head_width = 64; head_width <= 128; head_width *= 2)
         for (size_t n_tokens = 1024; n_tokens <= 8192; n_tokens *= 2) {
-            const size_t tokens = b->small ? 32 : n_tokens, width = b->small ? 2 * head_width : WIDTH;
+            const size_t n_heads = b->small ? 2 : WIDTH / head_width;
+            const struct shape shape = {.n_rows = b->small ? 1 : TOKENS / n_tokens,
+                                        .n_tokens = b->small ? 32 : n_tokens,
+                                        .n_heads = n_heads,
+                                        .head_width = head_width,
+                                        .n_kv_heads = n_heads};
             char *mark = b->next;
-            struct device_attention op = make(b, b->small ? 1 : TOKENS / n_tokens, tokens, head_width, width);
+            struct device_attention op = make(b, &shape);
             struct results through = {.out = NULL}, own = {.out = NULL};
             const bool is_there = measure_cudnn(b, &op, &through);
             b->dev->dnn = NULL;
@@ -181,4 +200,50 @@ void bench_attention(struct bench *b)
             if (b->small)
                 break;
         }
+}
+
+/* ---- families ---- */
+
+static const struct shape families[] = {
+    {"gpt2", 16, 1024, 16, 64, 16, 0, false, 0},
+    {"gpt2-dropout", 16, 1024, 16, 64, 16, 0, false, 0.1f},
+    {"llama3-8b", 4, 4096, 32, 128, 8, 0, false, 0},
+    {"llama3-8b-long", 1, 16384, 32, 128, 8, 0, false, 0},
+    {"mistral-7b", 2, 8192, 32, 128, 8, 4096, false, 0},
+    {"gemma3-27b-local", 4, 4096, 32, 128, 16, 1024, false, 0},
+    {"gemma-7b", 4, 4096, 16, 256, 16, 0, false, 0},
+    {"bert-large", 32, 512, 16, 64, 16, 0, true, 0},
+    {"bert-large-dropout", 32, 512, 16, 64, 16, 0, true, 0.1f},
+};
+
+/* Pairs of query and key that are seen, of one head. */
+static double pairs(const struct device_attention *op)
+{
+    const double n = (double)op->n_tokens, window = op->window && op->window < op->n_tokens ? (double)op->window : n;
+
+    return (double)op->n_rows * (op->full ? n * n : n * window - window * window / 2);
+}
+
+/* Prints milliseconds, and TFLOP/s of the pairs that are seen: 2 products forward, 5 backward. */
+void bench_families(struct bench *b)
+{
+    bench_run *const runs[] = {forward, backward};
+
+    for (const struct shape *s = families; s < families + sizeof families / sizeof *families; s++) {
+        struct shape shape = *s;
+        char *mark = b->next, told[DEVICE_TOLD];
+        double ms[2];
+
+        if (b->small)
+            shape.n_rows = 1, shape.n_tokens = 32, shape.n_heads = 2,
+            shape.n_kv_heads = s->n_kv_heads < s->n_heads ? 1 : 2;
+        struct device_attention op = make(b, &shape);
+        const double flop = 2 * pairs(&op) * (double)op.width;
+        b->ops->prepare_attention(b->dev, &op, b->attention, told);
+        bench_times(b, ms, runs, &op, 2);
+        printf("family-%s|%.4f|ms forward, %.0f TFLOP/s; backward %.4f ms, %.0f TFLOP/s; %s\n", s->name, ms[0],
+               2 * flop / ms[0] * 1e-9, ms[1], 5 * flop / ms[1] * 1e-9, told);
+        fflush(stdout);
+        bench_release(b, mark);
+    }
 }
