@@ -17,9 +17,14 @@ for p in nvidia.__path__]' 2>/dev/null); do
     echo "$all"
 }
 
+# carries_sources: true if gpu/ was built from these sources; prints those that are others
+carries_sources() {
+    [ -e gpu/sources ] && sha256sum --quiet -c gpu/sources 2>&1
+}
+
 # commit: the commit that gpu/ was built from, if these are its sources; else the tree's, which a copy may have lost
 commit() {
-    if [ -e gpu/commit ] && sha256sum --quiet -c gpu/sources >/dev/null 2>&1; then
+    if carries_sources >/dev/null; then
         cat gpu/commit
     elif git rev-parse HEAD >/dev/null 2>&1; then
         tree_commit
@@ -68,7 +73,7 @@ choose_programs() {
     [ ! -e gpu/programs.tar.gz ] || tar -C gpu -xzf gpu/programs.tar.gz >>"$log" 2>&1
     if [ ! -x gpu/bin/eps ]; then
         why="none were carried along in gpu/"
-    elif ! sha256sum --quiet -c gpu/sources >>"$log" 2>&1; then
+    elif ! carries_sources >>"$log"; then
         why="those carried along are of other sources"
     else
         why=$(other_device)
