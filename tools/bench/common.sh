@@ -2,6 +2,7 @@
 # Shared by the scripts of this folder; each sources it from the repository's root.
 
 script=${0##*/}
+arm='' # what the names of a tuning's files begin with
 export LC_ALL=C # printf %c is a byte
 
 # misuse SENTENCE
@@ -53,9 +54,9 @@ train_once() {
     touch "$out.done"
 }
 
-# compare_form FORM: the "accuracy loss" of its tunings, by seed, with those of the exact ones
+# compare_form FORM: the "accuracy loss" of its tunings, by seed, with those of the exact ones; of files that begin with $arm
 compare_form() {
-    paste -d ' ' "$keep/$1.scores" "$keep/exact.scores" | awk -v form="$1" '
+    paste -d ' ' "$keep/$arm$1.scores" "$keep/${arm}exact.scores" | awk -v form="$arm$1" '
         { n++; shown = shown sprintf(" %.4f", $1); a += $1; l += $2; d[n] = $1 - $3; e[n] = $2 - $4; s += d[n]; t += e[n] }
         END {
             for (i = 1; i <= n; i++) { q += (d[i] - s / n) ^ 2; r += (e[i] - t / n) ^ 2 }
@@ -72,8 +73,8 @@ compare_form() {
 compare_forms() {
     local form seed
     for form in exact $forms; do
-        : >"$keep/$form.scores"
-        for ((seed = 1; seed <= seeds; seed++)); do score "$form" "$seed" >>"$keep/$form.scores"; done
+        : >"$keep/$arm$form.scores"
+        for ((seed = 1; seed <= seeds; seed++)); do score "$form" "$seed" >>"$keep/$arm$form.scores"; done
         compare_form "$form"
     done
 }

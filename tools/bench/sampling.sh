@@ -11,6 +11,7 @@
 #   --data DIR [../shared/data]    of sst2/{train,dev}.tsv.gz and multi30k/train.en.gz
 #   --vocabulary N [4000] --width N [256] --layers N [4] --heads N [4]   of the BERT; of the time's model --heads too
 #   --tokens N [10000000] masked ones to learn from; --epochs N [3] --batch N [32] --lr X [2e-4] --seeds N [3] of the tuning
+#   --lora OPTIONS []     the tuning trains adapters with these options, rank=16 for example, and nothing else but the head
 #   --widths "N ..." [256 512 768]   of the time's models, of 4 layers, in steps of 16 x 128 tokens
 #   --rounds N [5]        of times, each runs all forms once
 #   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
@@ -21,11 +22,12 @@ cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
 what=all keep='' forms='wta=0.3 wta=0.3,rule=variance wta=0.1' data=../shared/data vocabulary=4000 width=256 layers=4 heads=4
-tokens=10000000 epochs=3 batch=32 lr=2e-4 seeds=3 widths='256 512 768' rounds=5 python=/usr/bin/python3 bin=build/bin
-take_options "what keep forms data vocabulary width layers heads tokens epochs batch lr seeds widths rounds python bin" "$@"
+tokens=10000000 epochs=3 batch=32 lr=2e-4 seeds=3 lora='' widths='256 512 768' rounds=5 python=/usr/bin/python3 bin=build/bin
+take_options "what keep forms data vocabulary width layers heads tokens epochs batch lr seeds lora widths rounds python bin" "$@"
 need_programs "$bin"
 case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
 asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }
+[ -z "$lora" ] || arm=lora-
 [ -n "$keep" ] || ! asks accuracy || misuse "--keep is needed: a directory for the runs"
 
 # learn_vocabulary FILE DIR: of a lower-case WordPiece, and the tokenizer of a BERT
@@ -45,10 +47,11 @@ PYTHON
 
 # score FORM SEED: "accuracy loss" of a tuning on the dev set
 score() {
-    local out=$keep/$1-$2 approximate=(--approximate "$1")
-    [ "$1" != exact ] || approximate=()
+    local out=$keep/$arm$1-$2 options=()
+    [ "$1" = exact ] || options+=(--approximate "$1")
+    [ -z "$lora" ] || options+=(--lora "$lora")
     train_once "$out" --keep 1 --model "$keep/base/latest" --task classify --data "$keep/train.tsv" --eval-data "$keep/dev.tsv" \
-        --epochs "$epochs" --batch "$batch" --lr "$lr" --seed "$2" "${approximate[@]}"
+        --epochs "$epochs" --batch "$batch" --lr "$lr" --seed "$2" "${options[@]}"
     [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/dev.tsv" --device cpu --json >"$out.score"
     echo "$(field accuracy <"$out.score") $(field loss <"$out.score")"
 }
@@ -70,7 +73,7 @@ JSON
         train_once "$keep/base" --keep 1 --model "$keep/bert/config.json" --data "$keep/text.txt" --seq 128 --batch 8 --lr 3e-4 \
             --steps $((tokens / 1024)) --seed 1
     fi
-    echo "BERT of $layers layers of $width, $tokens masked tokens, then SST-2, $epochs epochs, $seeds seeds"
+    echo "BERT of $layers layers of $width, $tokens masked tokens, then SST-2${lora:+ by LoRA, $lora}, $epochs epochs, $seeds seeds"
     compare_forms
 fi
 
