@@ -65,7 +65,7 @@ enum { BLOCK = 512 };
 struct scratch {
     float w[BLOCK], m[BLOCK], v[BLOCK], g[BLOCK];
     uint16_t high[BLOCK];
-    uint32_t words[BLOCK + OPTIMIZER_GROUP]; /* words of whole groups: the first may begin before the block */
+    uint16_t random[BLOCK + OPTIMIZER_GROUP]; /* of whole groups: the first may begin before the block */
 };
 
 /* A run of elements as fp32: in place, or decoded into the scratch. */
@@ -143,10 +143,10 @@ static void close_view(struct scratch *scratch, const struct call *call, unsigne
     }
     if (what & MOMENTS && !p->m) {
         const uint64_t first = p->first + at, group = first / OPTIMIZER_GROUP, end = first + n;
-        const uint32_t *words = scratch->words + first % OPTIMIZER_GROUP;
-        call->kernel->draw(scratch->words, p->key, p->part, group,
+        call->kernel->draw(scratch->random, p->key, p->part, group,
                            (end - group * OPTIMIZER_GROUP + OPTIMIZER_GROUP - 1) / OPTIMIZER_GROUP);
-        call->kernel->round(p->m16 + at, p->v16 + at, scratch->m, scratch->v, words, n);
+        call->kernel->round(p->m16 + at, p->v16 + at, scratch->m, scratch->v, scratch->random + first % OPTIMIZER_GROUP,
+                            n);
     }
 }
 

@@ -246,12 +246,13 @@ static void narrow_v(uint16_t *restrict v16, const float *restrict v, size_t n)
 }
 
 static void round_moments(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m,
-                          const float *restrict v, const uint32_t *restrict words, size_t n)
+                          const float *restrict v, const uint16_t *restrict random, size_t n)
 {
 #pragma omp simd
     for (size_t i = 0; i < n; i++) {
-        m16[i] = number_to_bf16_stochastic(m[i], words[i] & 0xffffu);
-        v16[i] = number_to_v16_stochastic(v[i], words[i] >> 16);
+        const uint16_t bits = random[i];
+        m16[i] = number_to_bf16_stochastic(m[i], bits);
+        v16[i] = number_to_v16_stochastic(v[i], (uint16_t)(bits << 8 | bits >> 8));
     }
 }
 
@@ -270,7 +271,7 @@ typedef uint64_t lanes __attribute__((vector_size(16)));
 enum { WIDTH = sizeof(lanes) / sizeof(uint64_t) };
 
 /* Words 0 and 1 of WIDTH quads to front, 2 and 3 to back. */
-static inline void draw_quads(uint32_t *front, uint32_t *back, struct random_key key, uint64_t row, uint64_t first)
+static inline void draw_quads(uint16_t *front, uint16_t *back, struct random_key key, uint64_t row, uint64_t first)
 {
     const lanes zero = {0}, low = zero + UINT32_MAX, by0 = zero + 0xD2511F53u, by1 = zero + 0xCD9E8D57u;
     lanes c0 = zero + (uint32_t)first, c1 = zero + (first >> 32), c2 = zero + (uint32_t)row, c3 = zero + (row >> 32);
@@ -292,13 +293,13 @@ static inline void draw_quads(uint32_t *front, uint32_t *back, struct random_key
     memcpy(back, &c2, sizeof c2);
 }
 
-static void draw(uint32_t *words, struct random_key key, uint64_t row, uint64_t group, size_t n)
+static void draw(uint16_t *random, struct random_key key, uint64_t row, uint64_t group, size_t n)
 {
-    enum { QUADS = OPTIMIZER_GROUP / 4 };
+    enum { QUADS = OPTIMIZER_GROUP / 8 };
 
-    for (size_t k = 0; k < n; k++, words += OPTIMIZER_GROUP)
+    for (size_t k = 0; k < n; k++, random += OPTIMIZER_GROUP)
         for (uint32_t i = 0; i < QUADS; i += WIDTH)
-            draw_quads(words + 2 * i, words + OPTIMIZER_GROUP / 2 + 2 * i, key, row, (group + k) * QUADS + i);
+            draw_quads(random + 4 * i, random + OPTIMIZER_GROUP / 2 + 4 * i, key, row, (group + k) * QUADS + i);
 }
 
 #define NAME_OF(isa) optimizer_kernel_##isa

@@ -42,12 +42,14 @@ struct optimizer_kernel {
     void (*narrow)(uint16_t *restrict bf16, const float *restrict x, size_t n);
     void (*widen_v)(float *restrict v, const uint16_t *restrict v16, size_t n);
     void (*narrow_v)(uint16_t *restrict v16, const float *restrict v, size_t n);
-    /* Stochastically: the lower half of each word is for m, the upper half for v. */
+    /* Stochastically, by 16 random bits an element: as they are for m, with their bytes exchanged for v. So each of the
+     * two is rounded without bias, and their errors are all but uncorrelated. */
     void (*round)(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m, const float *restrict v,
-                  const uint32_t *restrict words, size_t n);
-    /* The random words of n groups of OPTIMIZER_GROUP elements, from `group` on. The 16 quads of a group
-     * (proto/base/random.h) are stored as they fill vectors: words 0 and 1 of each quad, then words 2 and 3 of each. */
-    void (*draw)(uint32_t *words, struct random_key key, uint64_t row, uint64_t group, size_t n);
+                  const uint16_t *restrict random, size_t n);
+    /* The random bits of n groups of OPTIMIZER_GROUP elements, from `group` on. The 8 quads of a group
+     * (proto/base/random.h) are stored as they fill vectors: words 0 and 1 of each quad, then words 2 and 3 of each; the
+     * lower half of a word before its upper half. */
+    void (*draw)(uint16_t *random, struct random_key key, uint64_t row, uint64_t group, size_t n);
 };
 
 enum { OPTIMIZER_GROUP = 64 };
