@@ -13,6 +13,8 @@
 enum family_key_type {
     FAMILY_COUNT,           /* a positive whole number: uint32_t */
     FAMILY_COUNT_OR_NULL,   /* a positive whole number, or null for 0: uint32_t */
+    FAMILY_WIDTHS,          /* of the feed-forward layers, inner_width: a count, or a list of one for each block */
+    FAMILY_WIDTHS_OR_NULL,  /* the same, or null for 0 */
     FAMILY_REAL,            /* float */
     FAMILY_REAL_OR_NULL,    /* float greater than 0, or null for 0 */
     FAMILY_REAL_OR_DEFAULT, /* float; null: the default stays */
@@ -51,7 +53,8 @@ struct family_key {
     {"hidden_size", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},                        \
         {"num_hidden_layers", FAMILY_COUNT, .offset = FAMILY_AT(n_layers), .required = true, .most = 4096},            \
         {"num_attention_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},          \
-        {"intermediate_size", FAMILY_COUNT, .offset = FAMILY_AT(inner_width), .required = true, .most = 1 << 20},      \
+        {"intermediate_size", FAMILY_WIDTHS, .offset = FAMILY_AT(inner_width), .required = true,                       \
+         .most = MODEL_WIDEST},                                                                                        \
         {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},              \
         {hidden_act, FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},                                              \
         {"initializer_range", FAMILY_REAL, .offset = FAMILY_AT(initializer_range), .range = FAMILY_FRACTION},          \
@@ -81,6 +84,7 @@ struct family_layer {
      * `bare`. */
     bool bare;
     bool goes_on; /* belongs to the block of the row before */
+    /* config->inner_width is the block's (proto/model/widths.h). */
     void (*write)(struct program *program, const struct model_config *config);
     /* In the place of `write`, where one function serves blocks of several kinds: kind counts from 0 in the family's
      * list. */

@@ -64,44 +64,6 @@ static uint32_t count_units(uint64_t rows, uint64_t each)
     return (uint32_t)((rows + each - 1) / each);
 }
 
-void model_complete_program(struct model_program *p)
-{
-    uint64_t groups[PROGRAM_KEPT_GROUPS];
-    int operations[PROGRAM_KEPT_GROUPS];
-
-    p->n_keepings = UINT32_C(1) << program_kept_groups(&p->program, groups, operations);
-    for (uint32_t keeping = 0; keeping < p->n_keepings; keeping++) {
-        p->kept[keeping] = 0;
-        for (int i = 0; i < PROGRAM_KEPT_GROUPS; i++)
-            if (keeping >> i & 1)
-                p->kept[keeping] |= groups[i];
-        schedule_forward(&p->forward[keeping], &p->program, p->kept[keeping]);
-        schedule_backward(&p->backward[keeping], &p->program, p->kept[keeping]);
-        assert(p->backward[keeping].passes == p->backward[0].passes); /* places do not depend on what is kept */
-    }
-    p->passes = p->backward[0].passes;
-    p->reads = program_inputs_read(&p->program);
-}
-
-void model_approximate(struct model *m, unsigned bits, bool samples)
-{
-    struct model_program *const first = &m->programs[m->block];
-
-    for (struct model_program *p = first; p < first + m->n_block_programs; p++) {
-        if (samples)
-            program_sample(&p->program);
-        program_compress(&p->program, bits);
-        model_complete_program(p);
-    }
-}
-
-static const struct family_layer *layers_of(const struct model *m)
-{
-    const struct family *family = m->config.family;
-
-    return m->config.n_labels ? family->classifier->layers : family->layers;
-}
-
 /* The head's table. */
 const char *model_logits_name(const struct model *m)
 {
@@ -110,111 +72,11 @@ const char *model_logits_name(const struct model *m)
     return m->config.n_labels ? family->classifier->logits : family->logits;
 }
 
-struct model_kind model_kind_of_block(const struct model *m, uint32_t index)
-{
-    const struct family *family = m->config.family;
-    const struct family_layer *layers = layers_of(m);
-    const uint32_t wanted = family->kind_of_block ? family->kind_of_block(&m->config, index) : 0;
-    const uint32_t end = m->block + m->n_block_programs;
-    struct model_kind kind = {.first = m->block};
-
-    for (uint32_t found = 0; found < wanted; found += !layers[kind.first].goes_on) {
-        kind.first++;
-        assert(kind.first < end);
-    }
-    for (kind.n = 1; kind.first + kind.n < end && layers[kind.first + kind.n].goes_on;)
-        kind.n++;
-    return kind;
-}
-
 uint32_t model_block_number(const struct model *m, uint32_t index)
 {
     const struct family *family = m->config.family;
 
     return family->number_of_block ? family->number_of_block(&m->config, index) : index;
-}
-
-/* The class of a program's blocks: a new one, if it is like none so far. */
-static uint32_t class_of(struct model *m, const struct model_program *program)
-{
-    uint32_t c = 0;
-
-    while (c < m->n_classes && !program_is_alike(&m->classes[c].program->program, &program->program))
-        c++;
-    if (c == m->n_classes) {
-        assert(m->n_classes < MODEL_CLASSES);
-        m->classes[m->n_classes++].program = program;
-    }
-    return c;
-}
-
-/* Counts the layers of each program and class. */
-static void classify(struct model *m)
-{
-    for (uint32_t i = 0; i < m->config.n_layers; i++) {
-        const struct model_kind kind = model_kind_of_block(m, i);
-        for (struct model_program *p = &m->programs[kind.first]; p < &m->programs[kind.first + kind.n]; p++) {
-            if (p->n_layers++ == 0)
-                p->class = class_of(m, p);
-            m->classes[p->class].n_blocks++;
-            m->n_block_layers++;
-        }
-    }
-    for (uint32_t c = 1; c < m->n_classes; c++)
-        m->classes[c].first = m->classes[c - 1].first + m->classes[c - 1].n_blocks;
-}
-
-/* A row must have the tokens that programs take. */
-static void count_taken(struct model *m, const struct program *p)
-{
-    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
-        const uint32_t least =
-            op->kind == &operation_take ? program_own_least(&p->own[op->take.domain - PROGRAM_OWN]) : 0;
-        m->least_tokens = m->least_tokens < least ? least : m->least_tokens;
-    }
-}
-
-/* The program as its family writes it, to be completed. */
-static void complete_program(struct model *m, struct model_program *p)
-{
-    if (m->config.adapter.rank > 0)
-        model_adapt_program(&p->program, &m->config.adapter);
-    for (uint32_t own = 0; own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
-        p->program.own[own] = model_own_domain(&m->config, own);
-    model_complete_program(p);
-    count_taken(m, &p->program);
-}
-
-static int write_programs(struct model *m)
-{
-    const struct family_layer *layers = layers_of(m);
-    uint32_t n_kinds = 0;
-
-    for (; layers[m->n_programs].name; m->n_programs++)
-        m->n_finishes += layers[m->n_programs].finish != NULL;
-    m->programs = calloc(m->n_programs + m->n_finishes, sizeof *m->programs);
-    if (!m->programs)
-        return -ENOMEM;
-    struct model_program *finish = &m->programs[m->n_programs];
-    for (uint32_t i = 0; i < m->n_programs; i++) {
-        n_kinds += layers[i].kind == MODEL_BLOCK && !layers[i].goes_on;
-        if (layers[i].write_kind)
-            layers[i].write_kind(&m->programs[i].program, &m->config, n_kinds - 1);
-        else
-            layers[i].write(&m->programs[i].program, &m->config);
-        complete_program(m, &m->programs[i]);
-        if (layers[i].finish) {
-            layers[i].finish(&finish->program, &m->config);
-            complete_program(m, finish);
-            m->programs[i].finish = finish++;
-        }
-    }
-    while (layers[m->block].kind != MODEL_BLOCK)
-        m->block++;
-    while (layers[m->block + m->n_block_programs].name && layers[m->block + m->n_block_programs].kind == MODEL_BLOCK)
-        m->n_block_programs++;
-    classify(m);
-    return 0;
 }
 
 static uint32_t number_at(const struct model *m, size_t offset)
@@ -346,7 +208,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
 
     layer->part = part;
     layer->program = &m->programs[program];
-    layer->name = layers_of(m)[program].name;
+    layer->name = model_layers_of(m)[m->programs[program].row].name;
     open_unit(m, kind, index, part);
     m->units[m->n_units].program = program;
     for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
@@ -370,7 +232,7 @@ static void add_block(struct model *m, uint32_t index)
     char block[24], in_front[40];
 
     for (uint32_t part = 0; part < kind.n; part++) {
-        const char *name = layers_of(m)[kind.first + part].name;
+        const char *name = model_layers_of(m)[m->programs[kind.first + part].row].name;
         if (part == 0 || !strchr(name, '%')) {
             snprintf(block, sizeof block, name, model_block_number(m, index));
             snprintf(in_front, sizeof in_front, "%s%s.", m->config.family->prefix, block);
@@ -409,7 +271,8 @@ static void add_layers(struct model *m)
     for (uint32_t p = 0; p < m->n_programs; p++) {
         if (!model_runs_in_blocks(m, p)) {
             m->programs[p].n_layers = 1;
-            add_layer(m, MODEL_SINGLE, n_singles++, 0, p, layers_of(m)[p].bare ? "" : family->prefix);
+            add_layer(m, MODEL_SINGLE, n_singles++, 0, p,
+                      model_layers_of(m)[m->programs[p].row].bare ? "" : family->prefix);
         } else if (p == m->block)
             m->first_block = m->n_layers;
         for (uint32_t i = 0; p == m->block && i < m->config.n_layers; i++)
@@ -493,9 +356,11 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     if (rc != 0)
         return rc;
     m->config = *config;
-    if (write_programs(m) != 0 || allocate(m) != 0) {
+    if ((rc = model_write_programs(m, err)) == 0 && allocate(m) != 0)
+        rc = refuse_memory(config, err);
+    if (rc != 0) {
         model_free(m);
-        return refuse_memory(config, err);
+        return rc;
     }
     add_embedding(m);
     add_layers(m);

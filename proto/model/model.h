@@ -27,6 +27,7 @@
 #include "proto/model/safetensors.h"
 #include "proto/model/t5.h"
 #include "proto/model/values.h"
+#include "proto/model/widths.h"
 #include "proto/operation/schedule.h"
 
 #include <stdbool.h>
@@ -37,6 +38,8 @@
  * (model_config_check). */
 struct model_config {
     const struct family *family; /* proto/model/family.h */
+    /* inner_width: of feed-forward layers: of a model the widest; where its family writes a block's program, or checks the
+     * numbers, the block's. */
     uint32_t n_layers, n_heads, width, inner_width, n_positions, vocabulary;
     enum model_activation activation;
     bool tied; /* the head's table is that of tokens */
@@ -53,7 +56,8 @@ struct model_config {
     uint32_t start; /* of an encoder-decoder: the token before a target's first */
     /* Of an encoder-decoder whose sources have a vocabulary and a table of their own; 0: both have `vocabulary`. */
     uint32_t source_vocabulary;
-    union { /* the family's own numbers: only its own file reads them */
+    struct model_widths widths; /* of each block's feed-forward layer, where the file lists them */
+    union {                     /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;
         struct encoder_config encoder;
@@ -137,6 +141,8 @@ enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL
 /* A program and its derived data, shared by all layers that run it. */
 struct model_program {
     struct program program;
+    uint32_t row;                       /* index in the family's list of layers */
+    uint32_t inner_width;               /* that it was written with: of its blocks */
     uint32_t n_layers;                  /* number of layers that run it */
     uint32_t class;                     /* index of the class of these layers, if blocks run it */
     bool passes;                        /* schedule.passes, the same whatever is kept */
@@ -169,7 +175,7 @@ struct model_class {
 };
 
 enum {
-    MODEL_CLASSES = 8, /* maximum; a family with more is a mistake */
+    MODEL_CLASSES = 8, /* maximum: model_init refuses more */
     MODEL_PERIOD = 64, /* longest period that is looked for, in layers */
 };
 
@@ -215,7 +221,7 @@ struct model {
     struct model_embedding embedding;
     float logit_cap;                       /* c: the head's logits are c * tanh(logit / c); 0: they are as they are */
     const struct model_tensor *logit_bias; /* (vocabulary), in a layer above the blocks; NULL: none */
-    struct model_program *programs; /* (n_programs + n_finishes) the family's layers', then what finishes layers */
+    struct model_program *programs;        /* (n_programs + n_finishes) of layers, then what finishes layers */
     uint32_t n_programs, n_finishes;
     uint32_t block, n_block_programs; /* index of the blocks' first program, and how many blocks have */
     uint32_t first_block, n_block_layers;

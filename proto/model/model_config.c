@@ -1,6 +1,7 @@
 #include "proto/model/model.h"
 
 #include "proto/model/family.h"
+#include "proto/model/model_internal.h"
 #include "proto/operation/call/dynamic_conv.h"
 
 #include <assert.h>
@@ -102,7 +103,7 @@ static bool is_off(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-static int refuse(struct error *err, const char *name, const json_t *value, const char *accepted)
+int model_config_refuse(struct error *err, const char *name, const json_t *value, const char *accepted)
 {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
 
@@ -127,21 +128,28 @@ static int read_activation(enum model_activation *out, const char *key, const js
             return 0;
         }
     }
-    return refuse(err, key, value, "it must be gelu_new, gelu_pytorch_tanh, gelu, relu or silu");
+    return model_config_refuse(err, key, value, "it must be gelu_new, gelu_pytorch_tanh, gelu, relu or silu");
 }
 
 static int read_count(uint32_t *out, const char *key, const json_t *value, struct error *err)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > UINT32_MAX)
-        return refuse(err, key, value, "it must be a positive whole number");
+        return model_config_refuse(err, key, value, "it must be a positive whole number");
     *out = (uint32_t)json_integer_value(value);
     return 0;
+}
+
+static int read_widths(struct model_config *out, const char *key, const json_t *value, struct error *err)
+{
+    out->widths = (struct model_widths){0};
+    return json_is_array(value) ? model_widths_read(&out->widths, &out->inner_width, key, value, err)
+                                : read_count(&out->inner_width, key, value, err);
 }
 
 static int read_real(float *out, const char *key, const json_t *value, struct error *err)
 {
     if (!json_is_number(value))
-        return refuse(err, key, value, "it must be a number");
+        return model_config_refuse(err, key, value, "it must be a number");
     *out = (float)json_number_value(value);
     return 0;
 }
@@ -167,7 +175,7 @@ static int read_word(int *out, const struct family_key *key, const json_t *value
         }
     for (int i = 0; i < n; i++)
         add_choice(accepted, sizeof accepted, i, n, key->words[i]);
-    return refuse(err, key->name, value, accepted);
+    return model_config_refuse(err, key->name, value, accepted);
 }
 
 static int read_layers(struct decoder_layers *out, const struct family_key *key, const json_t *value, struct error *err)
@@ -179,7 +187,7 @@ static int read_layers(struct decoder_layers *out, const struct family_key *key,
     if (json_is_null(value))
         return 0;
     if (!json_is_array(value) || json_array_size(value) > DECODER_MOST_LAYERS)
-        return refuse(err, key->name, value, "it must be a list with an entry for each block");
+        return model_config_refuse(err, key->name, value, "it must be a list with an entry for each block");
     out->n = (uint32_t)json_array_size(value);
     json_array_foreach(value, i, item)
     {
@@ -200,12 +208,13 @@ static int read_kernels(struct dynamic_conv_kernels *out, const char *key, const
 
     *out = (struct dynamic_conv_kernels){0};
     if (!json_is_array(value) || json_array_size(value) > DYNAMIC_CONV_BLOCKS)
-        return refuse(err, key, value, "it must be a list with a whole number for each block, of at most 256");
+        return model_config_refuse(err, key, value,
+                                   "it must be a list with a whole number for each block, of at most 256");
     json_array_foreach(value, i, item)
     {
         const json_int_t taps = json_is_integer(item) ? json_integer_value(item) : 0;
         if (taps < 1 || taps > DEVICE_MOST_TAPS)
-            return refuse(err, key, item, "each kernel must be a whole number from 1 to 128");
+            return model_config_refuse(err, key, item, "each kernel must be a whole number from 1 to 128");
         out->taps[out->n++] = (uint8_t)taps;
     }
     return 0;
@@ -218,14 +227,18 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
     switch (key->type) {
     case FAMILY_COUNT:
         return read_count(field, key->name, value, err);
+    case FAMILY_WIDTHS:
+        return read_widths(out, key->name, value, err);
     case FAMILY_COUNT_OR_NULL:
+    case FAMILY_WIDTHS_OR_NULL:
         if (json_is_null(value)) {
             *(uint32_t *)field = 0;
             return 0;
         }
         if (json_is_integer(value) && json_integer_value(value) == 0)
-            return refuse(err, key->name, value, "it must be null or a positive whole number");
-        return read_count(field, key->name, value, err);
+            return model_config_refuse(err, key->name, value, "it must be null or a positive whole number");
+        return key->type == FAMILY_WIDTHS_OR_NULL ? read_widths(out, key->name, value, err)
+                                                  : read_count(field, key->name, value, err);
     case FAMILY_REAL:
         return read_real(field, key->name, value, err);
     case FAMILY_REAL_OR_NULL:
@@ -234,13 +247,13 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
             return 0;
         }
         if (json_is_number(value) && !(json_number_value(value) > 0))
-            return refuse(err, key->name, value, "it must be null or greater than 0");
+            return model_config_refuse(err, key->name, value, "it must be null or greater than 0");
         return read_real(field, key->name, value, err);
     case FAMILY_REAL_OR_DEFAULT:
         return json_is_null(value) ? 0 : read_real(field, key->name, value, err);
     case FAMILY_SWITCH:
         if (!json_is_boolean(value))
-            return refuse(err, key->name, value, "it must be true or false");
+            return model_config_refuse(err, key->name, value, "it must be true or false");
         *(bool *)field = json_is_true(value);
         return 0;
     case FAMILY_ACTIVATION:
@@ -273,15 +286,15 @@ static int read_architectures(struct model_config *out, const json_t *value, str
     if (!value || json_is_null(value))
         return 0;
     if (!json_is_array(value))
-        return refuse(err, "architectures", value, "it must be a list of names");
+        return model_config_refuse(err, "architectures", value, "it must be a list of names");
     json_array_foreach(value, i, item)
     {
         const char *name = json_string_value(item);
         const bool classifies = name && classifier && strcmp(name, classifier->architecture) == 0;
         if (!classifies && (!name || !family_lists(family->architectures, name)))
-            return refuse(err, "architectures", value, accepted);
+            return model_config_refuse(err, "architectures", value, accepted);
         if (i > 0 && classifies != (out->n_labels > 0))
-            return refuse(err, "architectures", value, "it must name one head");
+            return model_config_refuse(err, "architectures", value, "it must name one head");
         out->n_labels = classifies ? DEFAULT_LABELS : 0;
     }
     return 0;
@@ -308,7 +321,7 @@ static int check_inner(const struct family *family, const char *name, const json
     if (json_is_null(value))
         return 0;
     if (!json_is_object(value))
-        return refuse(err, name, value, "it must be an object or null");
+        return model_config_refuse(err, name, value, "it must be an object or null");
     json_object_foreach((json_t *)value, inner, item)
     {
         char full[120];
@@ -340,14 +353,17 @@ static int check_pair(const struct family *family, const char *name, const json_
     if (family_lists(harmless, name) || family_lists(family->harmless, name))
         return 0;
     if (strcmp(name, "quantization_config") == 0 && !is_off(value))
-        return is_read_coded(value) ? 0
-                                    : refuse(err, name, value,
-                                             "weights that are quantised are read in the forms of bitsandbytes and "
-                                             "mxfp4 (quant_method); begin from those that they were made from, in "
-                                             "fp32, fp16 or bf16");
+        return is_read_coded(value)
+                   ? 0
+                   : model_config_refuse(err, name, value,
+                                         "weights that are quantised are read in the forms of bitsandbytes and "
+                                         "mxfp4 (quant_method); begin from those that they were made from, in "
+                                         "fp32, fp16 or bf16");
     if (family_lists(unsupported, name) || family_lists(family->unsupported, name))
-        return is_off(value) ? 0 : refuse(err, name, value, "this is not supported, it must be off (null or false)");
-    return refuse(err, name, value, "this key is unknown, and it may change the mathematics");
+        return is_off(value)
+                   ? 0
+                   : model_config_refuse(err, name, value, "this is not supported, it must be off (null or false)");
+    return model_config_refuse(err, name, value, "this key is unknown, and it may change the mathematics");
 }
 
 /* The value of "a" or "a.b". NULL: the file has none. */
@@ -371,7 +387,7 @@ static int check_same(const struct family_key *key, const json_t *object, struct
     if (!value || !other || is_off(value) || is_off(other) || json_equal(value, other))
         return 0;
     snprintf(accepted, sizeof accepted, "it must be the same as %s", key->other);
-    return refuse(err, key->name, value, accepted);
+    return model_config_refuse(err, key->name, value, accepted);
 }
 
 const struct family *family_find(const json_t *config)
@@ -395,7 +411,7 @@ static int refuse_type(const json_t *type, struct error *err)
         add_choice(accepted, sizeof accepted, i, n, model_families[i]->model_type);
     if (!type)
         return error_set(err, -EINVAL, "model_type is missing: %s", accepted);
-    return refuse(err, "model_type", type, accepted);
+    return model_config_refuse(err, "model_type", type, accepted);
 }
 
 static int read_label_count(size_t *out, const json_t *config, struct error *err)
@@ -407,7 +423,7 @@ static int read_label_count(size_t *out, const json_t *config, struct error *err
 
     if (names && !json_is_null(names)) {
         if (!json_is_object(names))
-            return refuse(err, "id2label", names, "it must be an object with a name for each label");
+            return model_config_refuse(err, "id2label", names, "it must be an object with a name for each label");
         *out = json_object_size(names);
         return 0;
     }
@@ -443,9 +459,9 @@ static int read_labels(struct model_config *out, const json_t *config, struct er
     if (!type || json_is_null(type) ||
         (name && strcmp(name, n == 1 ? "regression" : "single_label_classification") == 0))
         return 0;
-    return refuse(err, "problem_type", type,
-                  n == 1 ? "a model of one label must have regression"
-                         : "a model of several labels must have single_label_classification");
+    return model_config_refuse(err, "problem_type", type,
+                               n == 1 ? "a model of one label must have regression"
+                                      : "a model of several labels must have single_label_classification");
 }
 
 /* As PyTorch reads a padding_idx: less than 0, it counts from the end of the vocabulary. */
@@ -458,7 +474,7 @@ static int read_padding(struct model_config *out, const json_t *config, struct e
     if (family->trains_padding || json_is_null(id) || (!id && family->padding == FAMILY_NO_TOKEN))
         return 0;
     if (id && !json_is_integer(id))
-        return refuse(err, "pad_token_id", id, "it must be null or a token's number");
+        return model_config_refuse(err, "pad_token_id", id, "it must be null or a token's number");
     if (at < -n || at >= n)
         return error_set(err, -EINVAL,
                          "pad_token_id is %" JSON_INTEGER_FORMAT
@@ -572,5 +588,5 @@ int model_config_check(const struct model_config *config, struct error *err)
         if (rc)
             return rc;
     }
-    return family->check(config, err);
+    return model_widths_check(config, err);
 }

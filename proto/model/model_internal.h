@@ -2,7 +2,17 @@
 #ifndef PROTO_MODEL_MODEL_INTERNAL_H
 #define PROTO_MODEL_MODEL_INTERNAL_H
 
-#include "proto/model/model.h"
+#include "proto/model/family.h"
+
+/* "NAME is VALUE: accepted", of a config.json. Returns -EINVAL. */
+struct json_t;
+int model_config_refuse(struct error *err, const char *name, const struct json_t *value, const char *accepted);
+
+/* The family's layers, of the model's head. */
+const struct family_layer *model_layers_of(const struct model *model);
+
+/* Writes the programs of all layers, and counts each one's. -ENOMEM; -EINVAL with a sentence: blocks have too many shapes. */
+int model_write_programs(struct model *model, struct error *err);
 
 /* The programs of a block's layers. */
 struct model_kind {

@@ -17,7 +17,7 @@ static int fill_sizes(json_t *text, const struct family *family)
     for (const struct family_key *key = family->keys; !rc && key->name; key++) {
         if (!key->required || json_object_get(text, key->name))
             continue;
-        assert(key->type == FAMILY_COUNT);
+        assert(key->type == FAMILY_COUNT || key->type == FAMILY_WIDTHS);
         const uint32_t size = *(const uint32_t *)((const char *)&family->defaults + key->offset);
         if (size > 0)
             rc = json_object_set_new(text, key->name, json_integer(size));

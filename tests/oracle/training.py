@@ -1,5 +1,5 @@
 """Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip,drop,
-frozen_*,base_*}.
+widths,frozen_*,base_*}.
 
     python training.py [a] [b] [c] [clip] [frozen_wte]...        minutes for c, seconds for the others
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
 import drawn
 import fixture
@@ -55,6 +56,8 @@ DROPPED = [[1, 2], [], [0, 2], [2, 3], [0, 1, 2, 3], [2], [0, 3], [1], [3], [], 
            [0, 2, 3], [1], [2, 3], [0]]
 MODELS["drop"] = dict(MODELS["b"], n_layer=4, drop_layers=0.375, epsilon=1e-6, full_gradient=False,
                       sample=200)
+# b with another width of the feed-forward layer in each block.
+MODELS["widths"] = dict(MODELS["b"], widths=[72, 20, 104], full_gradient=False, sample=200)
 # And with frozen tensors (requires_grad=False), named by patterns as eps train --freeze has them: a tied table, all but
 # biases, all below the topmost block, the last norm, all but that norm. What is frozen is not in the reference.
 FROZEN = {"wte": ("a", ["wte.weight"]), "weights": ("a", ["*.weight"]), "blocks": ("b", ["wte.*", "wpe.*", "h.[01].*"]),
@@ -69,7 +72,7 @@ MODELS.update({f"base_{name}": dict(MODELS[of], freeze=patterns, base=name, full
 # PyTorch's own fp32: attention spelled out, fused, and the minibatch in eight runs of rows.
 WAYS = (("eager", 1), ("sdpa", 1), ("eager", 8))
 OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm", "freeze", "base", "sample",
-        "drop_layers")
+        "drop_layers", "widths")
 
 
 def config_of(name):
@@ -89,6 +92,8 @@ def how_drawn(name, tensor):
 
 def model_of(name, dtype, attention="eager"):
     model = GPT2LMHeadModel._from_config(config_of(name), attn_implementation=attention, dtype=torch.float32)
+    for block, width in zip(model.transformer.h, MODELS[name].get("widths", ())):
+        block.mlp = GPT2MLP(width, model.config)
     with torch.no_grad():
         for tensor, p in model.named_parameters():
             w = drawn.weights(f"{MODELS[name]['draw']}:{tensor}", p.numel(), *how_drawn(name, tensor))
@@ -261,6 +266,7 @@ def make(name):
     folder = os.path.join(FIXTURES, name)
     os.makedirs(folder, exist_ok=True)
     config = config_of(name).to_dict()
+    config["n_inner"] = m.get("widths", config["n_inner"])
     keep = ("model_type", "n_embd", "n_head", "n_layer", "n_inner", "n_positions", "vocab_size",
             "activation_function", "attn_pdrop", "embd_pdrop", "resid_pdrop", "layer_norm_epsilon",
             "initializer_range", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings")

@@ -30,7 +30,7 @@ static const struct family_key keys[] = {
     {"encoder_kernel_sizes", FAMILY_KERNELS, .offset = FAMILY_AT(dynamic_conv.encoder), .required = true},
     {"decoder_kernel_sizes", FAMILY_KERNELS, .offset = FAMILY_AT(dynamic_conv.decoder), .required = true},
     {"num_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 1024},
-    {"ffn_dim", FAMILY_COUNT, .offset = FAMILY_AT(inner_width), .required = true, .most = 1 << 20},
+    {"ffn_dim", FAMILY_WIDTHS, .offset = FAMILY_AT(inner_width), .required = true, .most = MODEL_WIDEST},
     {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},
     {"source_vocab_size", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(source_vocabulary)},
     {"glu", FAMILY_SWITCH, .offset = FAMILY_AT(dynamic_conv.gated)},

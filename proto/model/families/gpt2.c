@@ -14,7 +14,7 @@ static const struct family_key keys[] = {
     {"n_embd", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},
     {"n_positions", FAMILY_COUNT, .offset = FAMILY_AT(n_positions), .required = true, .most = 1 << 24},
     {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},
-    {"n_inner", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(inner_width), .most = 1 << 20},
+    {"n_inner", FAMILY_WIDTHS_OR_NULL, .offset = FAMILY_AT(inner_width), .most = MODEL_WIDEST},
     {"n_ctx", FAMILY_SAME, .other = "n_positions"},
     {"activation_function", FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},
     {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},

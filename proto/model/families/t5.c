@@ -17,7 +17,7 @@ static const char *const feed_forwards[] = {"relu", "gated-gelu", "gelu", "gated
 static const struct family_key keys[] = {
     {"d_model", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},
     {"d_kv", FAMILY_COUNT, .offset = FAMILY_AT(t5.head_width), .required = true, .most = 1024},
-    {"d_ff", FAMILY_COUNT, .offset = FAMILY_AT(inner_width), .required = true, .most = 1 << 20},
+    {"d_ff", FAMILY_WIDTHS, .offset = FAMILY_AT(inner_width), .required = true, .most = MODEL_WIDEST},
     {"num_layers", FAMILY_COUNT, .offset = FAMILY_AT(t5.n_encoder), .required = true, .most = 2048},
     {"num_decoder_layers", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(t5.n_decoder), .most = 2048},
     {"num_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},

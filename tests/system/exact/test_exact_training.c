@@ -26,6 +26,8 @@ static const struct {
     {"drop", 1, 5, true, true},
     {"drop", 2, 1, false, false},
     {"drop", 8, 2, false, false},
+    {"widths", 1, 3, true, false},
+    {"widths", 2, 4, false, false},
     {"alternating", 1, 3, true, false},
     {"alternating", 2, 4, false, false},
     {"chunked", 1, 3, true, false},
