@@ -167,6 +167,16 @@ static const struct eps_option rows[] = {
      .train = "with --resume and --out: begin the new run with N more blocks, copies of the topmost N, put above them "
               "(progressive stacking). Copies take the moments of what they copy, and its number of updates; with "
               "N,moments=zero none. Step, rates and data go on"},
+    {.name = "--replace",
+     .value = "BLOCK=WIDTH,...",
+     .kind = EPS_OPTION_TEXT,
+     .offset = AT(replace),
+     .train =
+         "with --resume and --out: begin the new run with feed-forward layers of other widths in these blocks, which "
+         "count from 0 (of an encoder-decoder, the decoder's follow the encoder's). A wider layer computes what it "
+         "did before: new units have fresh weights in, and zeros out. A narrower one keeps the units whose weights "
+         "out have the largest norms. What is kept has its moments; with BLOCK=WIDTH,...,moments=zero these layers "
+         "have none. Step, rates and data go on"},
     {.name = "--save-every",
      .value = "N",
      .kind = EPS_OPTION_NUMBER,

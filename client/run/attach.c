@@ -25,6 +25,7 @@ static int check_options(const struct eps_train_options *in, struct error *err)
 {
     const char *name = in->resume           ? "--resume"
                        : in->grow           ? "--grow"
+                       : in->replace        ? "--replace"
                        : in->connect        ? "--connect"
                        : !isnan(in->wait)   ? "--wait"
                        : in->change         ? "--change"

@@ -1,6 +1,7 @@
 /* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down an attempt at
  * a run; client/run/steps.h runs the steps. */
 #include "client/run/grow.h"
+#include "client/run/replace.h"
 #include "client/run/train_state.h"
 
 #include "client/member.h"
@@ -323,11 +324,15 @@ static int open_run(struct client_train *t, const struct client_restart *restart
     const int n_tries = restart->n > 0 || restart->thaws ? TRIES : 1;
     int rc = -EBUSY;
 
-    if (options.grow) {
-        const int failed = client_grow(t->grown, &options, &t->link.watches[1], err);
+    if (options.grow && options.replace)
+        return error_set(err, -EDOM,
+                         "--grow and --replace each begin another run: grow one run, then replace in the next");
+    if (options.grow || options.replace) {
+        const int failed =
+            (options.grow ? client_grow : client_replace)(t->derived, &options, &t->link.watches[1], err);
         if (failed)
             return failed;
-        options.resume = t->grown, options.grow = NULL;
+        options.resume = t->derived, options.grow = options.replace = NULL;
     }
     for (int i = 0; i < n_tries && rc == -EBUSY; i++) {
         client_run_close(&t->run);

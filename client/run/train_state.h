@@ -26,7 +26,7 @@ struct client_train {
     struct client_job job;
     struct client_attach attach; /* zeroed, unless it takes a job over */
     struct client_steps steps;
-    char grown[PATH_MAX]; /* the directory of the checkpoint that --grow made */
+    char derived[PATH_MAX]; /* the directory of the checkpoint that --grow or --replace made */
     int log_fd, side_fd, trace_fd;
     bool log_made; /* created by this run */
     struct client_disk disk;

@@ -3,6 +3,7 @@
 #include "eps/store/store_code.h"
 #include "eps/store/team.h"
 #include "proto/base/random.h"
+#include "proto/model/draw.h"
 
 #include <errno.h>
 
@@ -25,30 +26,6 @@ static void clear_padding(float *drawn, const struct model *model, uint32_t tens
         drawn[at - first] = 0;
 }
 
-/* Elements first .. first+n-1 of a tensor. */
-static void draw_elements(float *out, const struct model_tensor *tensor, struct random_key key, uint32_t index,
-                          uint64_t first, size_t n)
-{
-    float factor = tensor->deviation;
-
-    switch (tensor->init) {
-    case MODEL_INIT_ZERO:
-    case MODEL_INIT_ONE:
-        for (size_t i = 0; i < n; i++)
-            out[i] = tensor->init == MODEL_INIT_ONE;
-        factor = 1;
-        break;
-    case MODEL_INIT_NORMAL:
-        random_normal(out, key, index, first, n);
-        break;
-    case MODEL_INIT_UNIFORM:
-        random_uniform(out, key, index, first, n);
-        break;
-    }
-    for (size_t i = 0; i < n; i++)
-        out[i] *= factor;
-}
-
 /* A store_source. */
 static int draw_run(void *context, uint64_t first, size_t n, float *drawn)
 {
@@ -60,7 +37,7 @@ static int draw_run(void *context, uint64_t first, size_t n, float *drawn)
 
     if (rc != 0)
         return rc;
-    draw_elements(drawn, tensor, d->key, piece->tensor, at, n);
+    model_draw(drawn, tensor, d->key, piece->tensor, at, n);
     clear_padding(drawn, d->store->model, piece->tensor, at, n);
     return 0;
 }

@@ -197,14 +197,14 @@ static const struct {
     int status;
     const char *words[2];
 } refused[] = {
-    {"eps train --grow 2 --out x", 2, {"--grow adds blocks to the model of a checkpoint", "--resume"}},
+    {"eps train --grow 2 --out x", 2, {"--grow changes the model of a checkpoint", "--resume"}},
     {"eps train --resume gpt2 --grow 2", 2, {"--grow begins another run", "--out"}},
-    {"eps train --resume gpt2 --grow 2 --out gpt2", 2, {"--out gpt2 is the one that it grows from", ""}},
+    {"eps train --resume gpt2 --grow 2 --out gpt2", 2, {"--out gpt2 is the one that it begins from", ""}},
     {"eps train --resume gpt2 --grow 3 --out x", 2, {"--grow 3: the model has 2 blocks", ""}},
     {"eps train --resume gpt2 --grow 0 --out x", 2, {"--grow 0: it takes a number of blocks", "moments=zero"}},
     {"eps train --resume gpt2 --grow 2,moments=half --out x", 2, {"--grow 2,moments=half: it takes", ""}},
     {"eps train --resume pattern --grow 2 --out x", 1, {"--grow 2: block 5 would be of another kind than block 3", ""}},
-    {"eps train --resume lora --grow 1 --out x", 2, {"holds adapters", "grow the model that they adapt"}},
+    {"eps train --resume lora --grow 1 --out x", 2, {"holds adapters", "change the model that they adapt"}},
     {"eps train --resume frozen --grow 1 --out x", 2, {"has frozen tensors, by --freeze wte.*", ""}},
     {"eps train --resume gpt2 --grow 2 --out llama", 1, {"--out llama holds a run already", ""}},
     {"eps train --resume gpt2 --grow 2 --out data.txt", 1, {"--out data.txt/grown: ", ""}},

@@ -1,0 +1,265 @@
+#include "client/run/replace.h"
+
+#include "client/run/derive.h"
+#include "proto/model/family.h"
+#include "proto/operation/operation.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct replace {
+    struct client_derive derive;
+    bool without_moments;
+    uint32_t n_blocks;
+    uint32_t *widths;           /* (n_blocks) new ones; 0: the block's stays */
+    struct derive_units *units; /* (n_blocks) */
+};
+
+/* ---- what is asked ---- */
+
+static int refuse_option(const char *option, struct error *err)
+{
+    return error_set(err, -EDOM,
+                     "--replace %.60s: it takes BLOCK=WIDTH, several with commas between them, and moments=copy or "
+                     "moments=zero at the end",
+                     option);
+}
+
+/* A whole number at *at, which moves behind it. -EDOM: there is none. */
+static int read_number(uint64_t *out, const char **at)
+{
+    char *end;
+
+    if (**at < '0' || **at > '9')
+        return -EDOM;
+    *out = strtoull(*at, &end, 10); /* what is too large becomes the largest */
+    *at = end;
+    return 0;
+}
+
+static int set_width(struct replace *r, const struct model_config *config, uint64_t block, uint64_t width,
+                     struct error *err)
+{
+    if (block >= r->n_blocks)
+        return error_set(err, -EDOM, "--replace %" PRIu64 "=%" PRIu64 ": the model has %u blocks, 0 to %u", block,
+                         width, r->n_blocks, r->n_blocks - 1);
+    if (width < 1 || width > MODEL_WIDEST)
+        return error_set(err, -EDOM, "--replace %" PRIu64 "=%" PRIu64 ": a width is from 1 to %d", block, width,
+                         MODEL_WIDEST);
+    if (r->widths[block])
+        return error_set(err, -EDOM, "--replace names block %" PRIu64 " twice", block);
+    if (model_width_of(config, (uint32_t)block) == width)
+        return error_set(err, -EDOM, "--replace %" PRIu64 "=%" PRIu64 ": that block has this width already", block,
+                         width);
+    r->widths[block] = (uint32_t)width;
+    return 0;
+}
+
+static int read_option(struct replace *r, const struct model_config *config, const char *option, struct error *err)
+{
+    const char *at = option;
+    uint64_t block, width;
+    int rc = 0;
+
+    r->n_blocks = config->n_layers;
+    r->widths = calloc(r->n_blocks, sizeof *r->widths);
+    r->units = calloc(r->n_blocks, sizeof *r->units);
+    if (!r->widths || !r->units)
+        return error_set(err, -ENOMEM, "out of memory");
+    do {
+        if (read_number(&block, &at) || *at++ != '=' || read_number(&width, &at))
+            return refuse_option(option, err);
+        rc = set_width(r, config, block, width, err);
+    } while (!rc && at[0] == ',' && at[1] != 'm' && at++);
+    r->without_moments = strcmp(at, ",moments=zero") == 0;
+    return rc || !*at || r->without_moments || strcmp(at, ",moments=copy") == 0 ? rc : refuse_option(option, err);
+}
+
+/* ---- the model of the new widths ---- */
+
+/* The config's text; owned. NULL: no memory. */
+static char *replace_config(const struct replace *r, const struct model_config *config)
+{
+    json_t *object = json_loadb(r->derive.old_config, r->derive.n_old_config, JSON_REJECT_DUPLICATES, NULL);
+    uint32_t *widths = calloc(r->n_blocks, sizeof *widths);
+    char *text = NULL;
+
+    for (uint32_t b = 0; widths && b < r->n_blocks; b++)
+        widths[b] = r->widths[b] ? r->widths[b] : model_width_of(config, b);
+    if (object && widths && model_widths_set(object, widths, r->n_blocks) == 0)
+        text = model_config_text(object);
+    json_decref(object);
+    free(widths);
+    return text;
+}
+
+static int open_models(struct replace *r, const char *option, struct error *err)
+{
+    struct client_derive *d = &r->derive;
+    struct model_config config;
+    int rc = model_config_parse(&config, d->old_config, d->n_old_config, err);
+
+    if (!rc && !model_widths_key(config.family))
+        rc = error_set(err, -EDOM, "--replace: %s models have no width of feed-forward layers",
+                       config.family->model_type);
+    if (!rc)
+        rc = read_option(r, &config, option, err);
+    return rc ? rc : client_derive_models(d, replace_config(r, &config), err);
+}
+
+/* ---- which units are kept ---- */
+
+struct candidate {
+    double norm; /* squared, of the weights out */
+    uint32_t unit;
+};
+
+/* The largest norm first; of equal ones, the lower unit. */
+static int by_norm(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+
+    return x->norm != y->norm ? (x->norm < y->norm ? 1 : -1) : x->unit < y->unit ? -1 : 1;
+}
+
+static int by_unit(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Adds the squares of a matrix's elements to its units', rows or columns. */
+static int add_squares(struct candidate *candidates, struct client_derive *d, const struct safetensors *from,
+                       const struct model_tensor *tensor, bool columns, struct error *err)
+{
+    const struct safetensors_entry *entry = safetensors_find(from, tensor->name);
+    const uint64_t width = tensor->shape[1], most = DERIVE_CHUNK / (width * sizeof(float));
+    float *rows = malloc(DERIVE_CHUNK);
+    int rc = rows ? 0 : error_set(err, -ENOMEM, "out of memory");
+
+    if (!rc && (!entry || entry->type != SAFETENSORS_F32 || entry->n != tensor->n))
+        rc = error_set(err, -EINVAL, "the checkpoint has no fp32 tensor %s of %" PRIu64 " numbers", tensor->name,
+                       tensor->n);
+    for (uint64_t first = 0, n; !rc && first < tensor->shape[0]; first += n) {
+        n = tensor->shape[0] - first < most ? tensor->shape[0] - first : most;
+        rc = client_watch_ask(d->watch, err);
+        if (!rc)
+            rc = file_read(&entry->file, rows, n * width * sizeof *rows, entry->offset + first * width * sizeof *rows,
+                           err);
+        for (uint64_t i = 0; !rc && i < n * width; i++)
+            candidates[columns ? i % width : first + i / width].norm += (double)rows[i] * (double)rows[i];
+    }
+    free(rows);
+    return rc;
+}
+
+/* All units of a layer that is widened, and of one that is narrowed those with the largest norms. out: its weights out. */
+static int choose_units(struct replace *r, uint32_t block, const struct safetensors *from, uint32_t out, bool columns,
+                        struct error *err)
+{
+    struct derive_units *units = &r->units[block];
+    const struct model_tensor *tensor = &r->derive.old.tensors[out];
+    const uint32_t n = model_width_of(&r->derive.old.config, block);
+    struct candidate *candidates = calloc(n, sizeof *candidates);
+    int rc = 0;
+
+    units->n = r->widths[block];
+    units->n_kept = n < units->n ? n : units->n;
+    units->kept = calloc(units->n_kept, sizeof *units->kept);
+    if (!candidates || !units->kept)
+        rc = error_set(err, -ENOMEM, "out of memory");
+    for (uint32_t i = 0; !rc && i < n; i++)
+        candidates[i].unit = i;
+    if (!rc && n > units->n) {
+        rc = add_squares(candidates, &r->derive, from, tensor, columns, err);
+        qsort(candidates, n, sizeof *candidates, by_norm);
+    }
+    for (uint32_t i = 0; !rc && i < units->n_kept; i++)
+        units->kept[i] = candidates[i].unit;
+    if (!rc)
+        qsort(units->kept, units->n_kept, sizeof *units->kept, by_unit);
+    free(candidates);
+    return rc;
+}
+
+/* ---- which tensor comes from which ---- */
+
+/* The tensor of a program by which the feed-forward layer's units go out: of the linear map whose input is as wide as the
+ * layer, as it differs between the old and the new program. -1: none. */
+static int find_out(const struct program *old, const struct program *new)
+{
+    for (int i = 0; i < new->n_operations; i++) {
+        const struct program_operation *op = &new->operations[i];
+        if (op->kind == &operation_linear && new->values[op->inputs[0]].columns != old->values[op->inputs[0]].columns)
+            return op->tensor;
+    }
+    return -1;
+}
+
+/* A layer's tensors, if it has the feed-forward layer: those of another shape get the chosen units. */
+static int take_layer(struct replace *r, const struct model_layer *to, const struct model_layer *from,
+                      const struct safetensors *file, struct error *err)
+{
+    const struct model *old = &r->derive.old, *model = &r->derive.model;
+    const struct model_unit *unit = &model->units[model->visits[to->first_visit]],
+                            *source = &old->units[old->visits[from->first_visit]];
+    const int out = find_out(&from->program->program, &to->program->program);
+    int rc = 0;
+
+    if (out < 0)
+        return 0;
+    for (uint32_t p = 0; !rc && p < unit->n_pieces; p++) {
+        const uint32_t t = model->pieces[unit->first_piece + p].tensor, s = old->pieces[source->first_piece + p].tensor;
+        const struct model_tensor *tensor = &model->tensors[t], *old_tensor = &old->tensors[s];
+        const bool rows = tensor->shape[0] != old_tensor->shape[0], columns = tensor->shape[1] != old_tensor->shape[1];
+        r->derive.origins[t] = (struct derive_origin){.tensor = s};
+        if (!rows && !columns)
+            continue;
+        r->derive.origins[t] = (struct derive_origin){.tensor = s,
+                                                      .without_moments = r->without_moments,
+                                                      .units = &r->units[to->index],
+                                                      .columns = columns,
+                                                      .new_are_zeros = (int)p == out};
+        if ((int)p == out)
+            rc = choose_units(r, to->index, file, s, columns, err);
+    }
+    return rc;
+}
+
+/* A use of client_derive_read. */
+static int find_origins(struct client_derive *d, const struct safetensors *from, void *data, struct error *err)
+{
+    struct replace *r = data;
+    const struct model_layer *const first = &d->model.layers[d->model.first_block];
+    int rc = 0;
+
+    for (const struct model_layer *l = first; !rc && l < first + d->model.n_block_layers; l++)
+        if (r->widths[l->index])
+            rc = take_layer(r, l, client_derive_layer(&d->old, l->index, l->part), from, err);
+    return rc;
+}
+
+int client_replace(char replaced[PATH_MAX], const struct eps_train_options *in, const struct client_watch *watch,
+                   struct error *err)
+{
+    struct replace r = {.derive = {.option = "--replace", .folder = "replaced", .watch = watch}};
+    int rc = client_derive_open(&r.derive, in, err);
+
+    if (!rc)
+        rc = open_models(&r, in->replace, err);
+    if (!rc)
+        rc = client_derive_read(&r.derive, CHECKPOINT_WEIGHTS, find_origins, &r, err);
+    if (!rc)
+        rc = client_derive_write(replaced, &r.derive, in, err);
+    client_derive_close(&r.derive);
+    for (uint32_t b = 0; b < r.n_blocks; b++)
+        free(r.units ? r.units[b].kept : NULL);
+    free(r.units);
+    free(r.widths);
+    return rc;
+}

@@ -1,0 +1,24 @@
+#include "proto/model/draw.h"
+
+void model_draw(float *out, const struct model_tensor *tensor, struct random_key key, uint32_t index, uint64_t first,
+                size_t n)
+{
+    float factor = tensor->deviation;
+
+    switch (tensor->init) {
+    case MODEL_INIT_ZERO:
+    case MODEL_INIT_ONE:
+        for (size_t i = 0; i < n; i++)
+            out[i] = tensor->init == MODEL_INIT_ONE;
+        factor = 1;
+        break;
+    case MODEL_INIT_NORMAL:
+        random_normal(out, key, index, first, n);
+        break;
+    case MODEL_INIT_UNIFORM:
+        random_uniform(out, key, index, first, n);
+        break;
+    }
+    for (size_t i = 0; i < n; i++)
+        out[i] *= factor;
+}
