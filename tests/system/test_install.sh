@@ -81,8 +81,10 @@ grep -q 'none.json.*No such file' said || fail "example_train did not say what w
 # Each loss that the other example prints, and the best one, are those of the metrics and of sort.
 ${CC:-cc} -Wall -Wextra -Werror moved/share/doc/eps/examples/example_widths.c -o widths $(pkg-config --cflags --libs eps)
 PATH=/usr/bin:/bin ./widths book.txt searched 20 >said 2>&1 || fail "example_widths: $(cat said)"
-for width in 64 256 1024; do
-    [ -s searched/width-$width/step-20/model.safetensors ] || fail "example_widths left no searched/width-$width/step-20"
+grep -q "^width 64: held-out loss .* at step 20$" said || fail "example_widths printed: $(cat said)"
+for width in 16 128 512; do
+    [ -s searched/width-$width/step-40/model.safetensors ] || fail "example_widths left no searched/width-$width/step-40"
+    [ "$(wc -l <searched/width-$width/metrics.jsonl)" -eq 20 ] || fail "example_widths began width $width anew"
     loss=$(tail -n 1 searched/width-$width/metrics.jsonl | sed -n 's/.*"eval_loss": *\([0-9.]*\).*/\1/p')
     printf '%.4f %s\n' "$loss" $width >>losses
     grep -qx "width $width: held-out loss $(printf '%.4f' "$loss")" said || fail "example_widths printed: $(cat said)"
