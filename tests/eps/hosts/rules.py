@@ -35,6 +35,11 @@ the relays alone do not have, each at the lines below that name it; search.py ha
   R14 A pull of a step that is over is void, and local says so; so is one that local has answered, but that waits to be
       lent, when local is covered. What the owner's memory or the ring has by then may be another version.
 
+  R15 What an owner remembers of a step's tokens (norms of their gradients) is part of its unit's version. It copies that
+      to where the others fetch it from, when the step is open there and the version stands, and tells them. They fetch
+      it then, before they say that the step is covered, and lend the unit when it is here. So every part reads what
+      the steps before have left, also one that is redone when the owner has updated the unit.
+
 Not modelled: evaluations; a host whose number of parts changes from step to step, which would need a new local relay,
 between steps.
 """
@@ -49,9 +54,11 @@ from relay import Relay
 
 # config: that of own. n_owned: units of each host, in order; n_parts, n_workers: of each host. local_slots: of a
 # worker's inbox; config.slots are those of a host at an owner. ahead: units that a pass pulls before it needs them.
-# coarse: word of updates is not under way for any time, which leaves less to search.
+# lag: in walks, how often another move is drawn than one of a slow host.
+# coarse: word of updates and of norms, and norms, are not under way for any time, which leaves less to search. norms:
+# units that remember norms of gradients.
 Setting = namedtuple('Setting', 'name config visits n_owned n_parts n_workers local_slots ahead steps faults n_faults '
-                                'saves late frozen coarse', defaults=(1, 1, 1, (), 0, 0, 0, (), True))
+                                'saves late frozen coarse norms lag', defaults=(1, 1, 1, (), 0, 0, 0, (), True, (), 1))
 # pc: in its program. asked: pulls. answered: (pull, unit, turn), not here yet; here: the same, not used yet. held:
 # (unit, turn) in use, of another host. void: pulls that it goes on from without weights.
 Pass = namedtuple('Pass', 't share pc asked answered here held void', defaults=(0, 0, (), (), None, ()))
@@ -89,6 +96,9 @@ class Host:
         self.stand = frozenset()    # units whose next version stands at the owner
         self.turns = {u: 0 for u in setting.visits}     # how often their weights have changed
         self.ring = ()              # slots, the oldest first
+        self.norms = {}             # unit -> (t, value): what the workers of step t find of it, and other hosts fetch
+        self.told = {}              # unit of another -> t: its owner has the norms for step t there
+        self.finding = ()           # (unit, (t, value)): norms that are being fetched
         self.opening = None         # local has no worker to open this step with
         self.reported = -1
         self.skipped = frozenset()  # steps that own skipped
@@ -141,7 +151,7 @@ class Hosts:
     # ---- messages ---------------------------------------------------------------------------------------------
 
     def tell(self, a, b, *message):
-        if a == b or (self.setting.coarse and message[0] == 'updated'):
+        if a == b or (self.setting.coarse and message[0] in ('updated', 'norms')):
             self.todo.append(('heard', b, a, message))
         else:
             self.channels[a, b] += (message,)
@@ -155,6 +165,8 @@ class Hosts:
         while not self.ended:
             if not self.todo:
                 for h in range(self.n):
+                    self.copy_norms(h)
+                    self.find_norms(h)
                     self.report(h)
             if not self.todo:
                 break
@@ -187,6 +199,8 @@ class Hosts:
             self.own(x, 'contribution', a, t, self.visits_of[x].index(v), p, s, 0, k)
         elif what == 'updated':
             self.stands(x, message[2])
+        elif what == 'norms':
+            host.told[message[2]] = t
         elif what == 'free':
             self.freed(x, a, message[1], message[2])
         elif what == 'grant':
@@ -221,7 +235,7 @@ class Hosts:
     def report(self, h):
         host = self.hosts[h]
         covered = host.own.covered and self.is_through(host)                                             # R4
-        if host.reported < host.own.t and covered and not self.is_fetching(host):
+        if host.reported < host.own.t and covered and not self.is_fetching(host) and not self.is_finding(host):
             host.reported = host.own.t
             self.tell(h, 0, 'covered', host.own.t, host.own.t in host.skipped if host.own.names else None)
 
@@ -493,6 +507,7 @@ class Hosts:
         found = (k, u, host.turns[u] - (where != 'now'))
         check(not host.local.is_over(t), 'local answers a pull of a step that is over')
         if self.owner_of[u] == h:
+            self.copy_norms(h)
             self.give(h, w, q, found, self.value(u, found[2]))
         else:
             self.put(h, w, q, q._replace(answered=q.answered + (found,)))
@@ -501,6 +516,8 @@ class Hosts:
         """The worker hears where the weights are."""
         check(not self.hosts[h].local.is_over(q.t), 'a pull of a step that is over is answered with weights')
         check(value == self.expected(found[1], q.t), 'a pull is answered with another version of unit %d' % found[1])
+        check(not self.remembers(found[1]) or self.hosts[h].norms.get(found[1]) == (q.t, self.expected(found[1], q.t)),
+              'a worker finds other norms of unit %d' % found[1])
         self.said(h, w, q.t, found[1])
         new = q._replace(here=q.here + (found,), answered=tuple(y for y in q.answered if y != found))
         self.put(h, w, q, new)
@@ -555,7 +572,8 @@ class Hosts:
     def find_lent(self, h, q):
         """The slot that the pass is lent now, or None."""
         due = self.next_due(h, q)
-        return next((s for s in self.hosts[h].ring if due and s.here and s[:2] == due[1:]), None)
+        return next((s for s in self.hosts[h].ring
+                     if due and s.here and s[:2] == due[1:] and self.has_norms(self.hosts[h], s.unit, q.t)), None)
 
     def end_passes(self, h, t):
         """Nobody whose share counts reads an earlier version any more: what was lent may be overwritten."""
@@ -621,3 +639,48 @@ class Hosts:
         check(slot.unit in self.setting.frozen or slot.value == self.expected(slot.unit, slot.version),
               'fetched another version of unit %d' % slot.unit)
         host.ring = host.ring[:i] + (slot._replace(here=True),) + host.ring[i + 1:]
+
+    # ---- norms ------------------------------------------------------------------------------------------------
+
+    def remembers(self, u):
+        return u in self.setting.norms and u not in self.setting.frozen
+
+    def copy_norms(self, h):
+        """An owner's part of R15. They change with the weights, so the weights' record stands for them."""
+        host, t = self.hosts[h], self.hosts[h].own.t
+        for u in self.setting.norms:
+            if self.owner_of[u] == h and self.remembers(u) and host.norms.get(u, (-1,))[0] < t and \
+                    host.reported < t and self.stands_here(host, u):
+                host.norms[u] = t, self.base[u, 0]
+                for x in range(self.n):
+                    if x != h:
+                        self.tell(h, x, 'norms', t, u)
+
+    def stands_here(self, host, u):
+        return host.own.version[u] == host.own.t                                                         # R15
+
+    def find_norms(self, h):
+        host = self.hosts[h]
+        for u in self.setting.norms:
+            known = max([host.norms.get(u, (-1,))[0]] + [y[0] for v, y in host.finding if v == u])
+            if self.owner_of[u] != h and self.remembers(u) and known < host.own.t and self.may_find(host, u):
+                host.finding += ((u, self.hosts[self.owner_of[u]].norms[u]),)
+                if self.setting.coarse:
+                    self.end_find(h, 0)
+
+    def may_find(self, host, u):
+        return host.told.get(u) == host.own.t and host.reported < host.own.t                             # R15
+
+    def is_finding(self, host):
+        return any(host.finding)                                                                         # R15
+
+    def has_norms(self, host, u, t):
+        return not self.remembers(u) or host.norms.get(u, (-1,))[0] == t                                 # R15
+
+    def end_find(self, h, i):
+        """The owner's copy is read at any moment in between."""
+        host = self.hosts[h]
+        u, found = host.finding[i]
+        check(self.hosts[self.owner_of[u]].norms[u] == found, 'norms of unit %d change while they are fetched' % u)
+        host.finding = host.finding[:i] + host.finding[i + 1:]
+        host.norms[u] = found

@@ -36,8 +36,9 @@ def walk(setting, seed, world_class=World):
             world.final()
             return n, world
         m = rng.choice(may) if may and rng.random() < (0.1 if setting.ahead > 1 else 0.01) else rng.choice(go)
-        if m[0] == 'deliver' and slow in m[1:] or m[:2] == ('fetched', slow):
-            m = rng.choice(go)
+        for _ in range(setting.lag):
+            if m[0] == 'deliver' and slow in m[1:] or m[:2] in (('fetched', slow), ('found', slow)):
+                m = rng.choice(go)
         world.move(m)
         n += 1
 
@@ -77,6 +78,13 @@ def settings():
                        faults=('badloss',), n_faults=2))
     out.append(Setting('3 hosts, a part on one', Config(1, 1, 1, 1), (0, 1, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1),
                        steps=2))
+    out.append(Setting('2 hosts, norms', c, *each, steps=2, coarse=False, norms=(0, 1)))
+    out.append(Setting('2 hosts, norms, a worker lost', c, *each, steps=2, late=1, faults=('kill',), n_faults=1,
+                       norms=(0, 1)))
+    out.append(Setting('2 hosts, norms, fenced, bad losses', fenced, *each, steps=2, faults=('badloss',), n_faults=1,
+                       norms=(0, 1)))
+    out.append(Setting('3 hosts, norms, a part on one', Config(1, 1, 1, 1), (0, 1, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1),
+                       steps=2, norms=(0, 2)))
     out.append(Setting('3 hosts, 2 parts', c._replace(deterministic=True), (0, 1, 2), (1, 1, 1), (1, 0, 1), (1, 1, 1)))
     return out
 
@@ -87,11 +95,18 @@ QUICK = ('2 hosts, adama', '2 hosts, adama, bad numbers', '2 hosts, adamw det, 2
          '2 hosts, frozen below, a pull again')
 
 
-def few_slots(fault):
+def few_slots(seed):
     """For walks: fewer slots of the ring than units that pass through it."""
-    c = Config(2, 1, 1, 1, 'adamw', 'fenced', False, False)
+    c, fault = Config(2, 1, 1, 1, 'adamw', 'fenced', False, False), 'kill' if seed % 2 else 'badloss'
     return Setting('few slots', c, (0, 1, 2, 3, 4), (1, 4), (1, 1), (1, 1), ahead=2, steps=2, faults=(fault,),
                    n_faults=1, late=1, coarse=False)
+
+
+def idle_owners(seed):
+    """For walks: hosts without parts, which wait for nothing in a step."""
+    n_parts = (1, 0, 0) if seed % 2 else (0, 1, 0)
+    return Setting('idle owners', Config(1, 1, 1, 1), (0, 1, 2), (1, 1, 1), n_parts, (1, 1, 1), steps=3, coarse=False,
+                   norms=(0, 1, 2), lag=30)
 
 
 def big(seed):
@@ -109,6 +124,12 @@ def big(seed):
                    tuple(rng.randint(1, 3) for _ in range(n)), rng.randint(1, 2), rng.randint(0, 2), rng.randint(2, 3),
                    ('kill', 'kill', 'bad', 'badloss', 'dead', 'again'), rng.choice((0, 1, 1, 2)), rng.randint(0, 1), 1,
                    tuple(u for u in (0, 1) if rng.random() < 0.2), False)
+
+
+def remembering(seed):
+    """The same, with norms of some units."""
+    setting, rng = big(seed), random.Random(seed)
+    return setting._replace(norms=tuple(u for u in sorted(set(setting.visits)) if rng.random() < 0.7))
 
 
 # ---- mutants: one rule broken in each -------------------------------------------------------------------------------
@@ -261,23 +282,53 @@ class LeftWaiting(World):
         pass
 
 
-# The walk that finds each, which is tried first; False, seed: with few slots.
-MUTANTS = {AnyPart: (True, 0), FreeWhenSent: (True, 0), LossAtHome: (True, 4), OpenEarly: (True, 1), NoHold: (True, 13),
-           FenceAlone: (True, 10), SaveAtOnce: (True, 14), CheckNothing: (True, 52), OldGrant: (True, 75),
-           ForeignReserved: (True, 0), NoReserved: (True, 46), Overtakes: (True, 2), AsAnswered: (True, 6),
-           OneSlot: (True, 24), CoveredTooSoon: (False, 70), FetchTooLate: (True, 10), PullTooSoon: (True, 2),
-           LateAnswer: (True, 7), AnyWeights: (False, 8), LeftWaiting: (False, 8)}
+class NormsTooSoon(World):
+    """R15: an owner copies norms when the step opens, though the unit is not updated yet"""
+    def stands_here(self, host, u):
+        return True
 
 
-def walk_both(is_big, seed, world_class=World):
-    return walk(big(seed) if is_big else few_slots('kill' if seed % 2 else 'badloss'), seed, world_class)
+class NormsUntold(World):
+    """R15: norms are fetched when the step opens, without a word of their owner"""
+    def may_find(self, host, u):
+        return host.reported < host.own.t and u in self.hosts[self.owner_of[u]].norms
+
+
+class NormsTooLate(World):
+    """R15: a host that is covered begins to fetch norms"""
+    def may_find(self, host, u):
+        return host.told.get(u) == host.own.t
+
+
+class CoveredBesideNorms(World):
+    """R15: a host is covered while it fetches norms"""
+    def is_finding(self, host):
+        return False
+
+
+class NormsLeft(World):
+    """R15: a unit is lent with the norms that are there"""
+    def has_norms(self, host, u, t):
+        return True
+
+
+WALKS = (few_slots, idle_owners, remembering, big)  # the last one's ends are told
+
+# The walk that finds each, which is tried first.
+MUTANTS = {AnyPart: (big, 0), FreeWhenSent: (big, 0), LossAtHome: (big, 4), OpenEarly: (big, 1), NoHold: (big, 13),
+           FenceAlone: (big, 10), SaveAtOnce: (big, 14), CheckNothing: (big, 52), OldGrant: (big, 75),
+           ForeignReserved: (big, 0), NoReserved: (big, 46), Overtakes: (big, 2), AsAnswered: (big, 6),
+           OneSlot: (big, 24), CoveredTooSoon: (few_slots, 70), FetchTooLate: (big, 10), PullTooSoon: (big, 2),
+           LateAnswer: (big, 7), AnyWeights: (few_slots, 8), LeftWaiting: (few_slots, 8),
+           NormsTooSoon: (remembering, 0), NormsUntold: (remembering, 0), NormsTooLate: (idle_owners, 208),
+           CoveredBesideNorms: (idle_owners, 13), NormsLeft: (remembering, 0)}
 
 
 def run_mutant(mutant):
     """Where it is found: (mutant, walk, what was wrong)."""
-    for is_big, seed in [MUTANTS[mutant], *((x, seed) for seed in range(3000) for x in (False, True))]:
+    for make, seed in [MUTANTS[mutant], *((make, seed) for seed in range(3000) for make in WALKS)]:
         try:
-            walk_both(is_big, seed, mutant)
+            walk(make(seed), seed, mutant)
         except Violation as v:
             return mutant, seed, str(v)
         except (AssertionError, IndexError, KeyError, StopIteration, ValueError, AttributeError) as e:
@@ -289,8 +340,8 @@ def run_walks(seeds):
     counts = [0] * 5
     for seed in seeds:
         try:
-            walk_both(False, seed)
-            n, world = walk_both(True, seed)
+            for make in WALKS:
+                n, world = walk(make(seed), seed)
         except Violation as v:
             return counts, 'seed %d: %s' % (seed, v)
         these = 1, n, world.ended is not None, bool(world.skipped), bool(world.saved)

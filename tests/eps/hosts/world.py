@@ -29,7 +29,7 @@ class World(Hosts, Record):
             for w, worker in host.workers.items():
                 twin.workers[w] = Worker.__new__(Worker)
                 twin.workers[w].__dict__.update(worker.__dict__)
-            for field in ('memory', 'sent', 'grants', 'turns'):
+            for field in ('memory', 'sent', 'grants', 'turns', 'norms', 'told'):
                 setattr(twin, field, dict(getattr(host, field)))
             n.hosts.append(twin)
         return n
@@ -39,7 +39,8 @@ class World(Hosts, Record):
                        tuple((w, y.passes, y.slots, y.grant) for w, y in sorted(x.workers.items())),
                        tuple(sorted(x.memory.items())), tuple(x.sent.values()), tuple(sorted(x.grants.items())),
                        x.queue, x.tasks, x.running, x.held, x.due, x.stand, tuple(x.turns.values()), x.ring, x.opening,
-                       x.reported, x.skipped, x.verdicts, x.captured) for x in self.hosts)
+                       x.reported, x.skipped, x.verdicts, x.captured, tuple(sorted(x.norms.items())),
+                       tuple(sorted(x.told.items())), x.finding) for x in self.hosts)
         return hash((hosts, tuple(self.base.values()), tuple(self.sums.values()), tuple(self.weights.values()),
                      tuple(self.current.values()), tuple(self.channels.values()), self.skipped, self.t, self.reports,
                      self.want_save, self.saves, self.saved, self.faults, self.late, self.bad, self.ended,
@@ -140,6 +141,7 @@ class World(Hosts, Record):
             if self.setting.ahead > 1 and (c.replay or c.commit == 'fenced'):   # else updates overwrite what counts
                 may += [('fetch', h) + y for y in self.fetches_ahead(h)]
             go += [('fetched', h, i) for i, slot in enumerate(host.ring) if not slot.here]
+            go += [('found', h, i) for i in range(len(host.finding))]
             go += [('release', h, u) for u, _ in host.captured]
             if self.late:
                 (may if host.workers else go).append(('attach', h))
@@ -176,6 +178,8 @@ class World(Hosts, Record):
             self.begin_fetch(*x)
         elif what == 'fetched':
             self.end_fetch(*x)
+        elif what == 'found':
+            self.end_find(*x)
         elif what == 'release':
             h, u = x
             host = self.hosts[h]
@@ -252,7 +256,8 @@ class World(Hosts, Record):
             check(not any(y for cells in host.own.inbox.values() for y in cells), 'an owner never frees a slot')
             check(not any(y for cells in host.local.inbox.values() for y in cells), 'a slot is never freed')
             check(not host.own.waiting and not host.pulls, 'a pull is never answered')
-            check(not host.held and not host.queue and not host.due, 'a message or an update is left')
+            check(not host.held and not host.queue and not host.due and not host.finding,
+                  'a message, an update or a fetch is left')
         check(not self.saved or len(self.saved) == self.n, 'a save is never finished')
         for (u, s), base in self.base.items():
             check(base == self.expected(u, self.setting.steps), 'the end differs from the fault-free one')
