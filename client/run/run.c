@@ -140,7 +140,7 @@ bool client_run_say_norms(struct error *sentence, const struct client_run *run, 
         error_set(sentence, 0,
                   "norms of gradients are remembered for %u matri%s: %s of host memory, and %s of each checkpoint",
                   model.n_norm_maps, model.n_norm_maps == 1 ? "x" : "ces",
-                  process_format_bytes(memory, plan_norms_bytes(&goal, &model)),
+                  process_format_bytes(memory, plan_norms_bytes(&goal, model.n_norm_maps)),
                   process_format_bytes(disk, (uint64_t)model.n_norm_maps * goal.entries * sizeof(uint16_t)));
     model_free(&model);
     return any;

@@ -406,8 +406,7 @@ static bool take_entries(struct job *job, const struct message *m)
     const struct plan_data data = plan_data_of(job_goal(job), job->model.config.n_labels);
     const void *entries = (const char *)job->data.base + data.buffers[m->open_step.buffer].entries;
     struct error err;
-    const int rc =
-        norms_open_step(&job->store.norms, &job->model, m->open_step.step, entries, m->open_step.n_tokens, &err);
+    const int rc = norms_open_step(&job->store.norms, m->open_step.step, entries, m->open_step.n_tokens, &err);
 
     if (rc)
         job_end(job, rc, "%s", err.text);

@@ -20,38 +20,51 @@ static size_t tokens_of(const struct norms *norms)
     return (size_t)norms->batch * norms->seq;
 }
 
-void norms_init(struct norms *norms, const struct store_options *options, const struct model *model, void *memory)
+void norms_init(struct norms *norms, const struct store_options *options, const struct plan_own *own, void *memory)
 {
     *norms = (struct norms){.n_entries = options->n_entries,
                             .batch = options->batch,
                             .seq = options->seq,
+                            .first_map = own->first_norm_map,
+                            .n_maps = own->n_norm_maps,
                             .part_rows = options->n_parts ? options->batch / options->n_parts : 0};
     if (!memory)
         return;
     norms->gathered = memory;
-    norms->steps[0].entries = (uint32_t *)(norms->gathered + model->n_norm_maps);
+    norms->steps[0].entries = (uint32_t *)(norms->gathered + norms->n_maps);
     norms->steps[1].entries = norms->steps[0].entries + tokens_of(norms);
     norms->pending = (uint16_t *)(norms->steps[1].entries + tokens_of(norms));
-    norms->cache = norms->pending + model->n_norm_maps * tokens_of(norms);
+    norms->cache = norms->pending + norms->n_maps * tokens_of(norms);
+}
+
+static bool is_own(const struct norms *norms, uint32_t map)
+{
+    return map >= norms->first_map && map - norms->first_map < norms->n_maps;
+}
+
+/* The index of a unit's first map among the own ones. */
+static uint32_t first_of(const struct norms *norms, const struct model_unit *unit)
+{
+    assert(is_own(norms, unit->first_norm_map));
+    return unit->first_norm_map - norms->first_map;
 }
 
 uint16_t *norms_of(const struct norms *norms, const struct model_unit *unit, uint32_t i)
 {
     assert(i < unit->n_norm_maps);
-    return norms->cache + (size_t)(unit->first_norm_map + i) * norms->n_entries;
+    return norms->cache + (size_t)(first_of(norms, unit) + i) * norms->n_entries;
 }
 
 static uint16_t *pending_of(const struct norms *norms, const struct model_unit *unit, uint32_t part)
 {
-    return norms->pending + unit->first_norm_map * tokens_of(norms) + part * unit->n_norms;
+    return norms->pending + first_of(norms, unit) * tokens_of(norms) + part * unit->n_norms;
 }
 
-int norms_open_step(struct norms *norms, const struct model *model, uint64_t step, const uint32_t *entries,
-                    uint32_t n_tokens, struct error *err)
+int norms_open_step(struct norms *norms, uint64_t step, const uint32_t *entries, uint32_t n_tokens, struct error *err)
 {
     struct norms_step *s = &norms->steps[step % 2];
 
-    if (model->n_norm_maps == 0)
+    if (norms->n_maps == 0)
         return 0;
     assert(n_tokens <= norms->seq);
     s->n_tokens = n_tokens;
@@ -75,9 +88,9 @@ void norms_gather(struct norms *norms, const struct model *model, uint32_t unit,
     const struct model_unit *u = &model->units[unit];
     const struct norms_step *s = &norms->steps[step % 2];
 
-    if (u->n_norm_maps == 0 || norms->gathered[u->first_norm_map] == step + 1)
+    if (u->n_norm_maps == 0 || norms->gathered[first_of(norms, u)] == step + 1)
         return;
-    norms->gathered[u->first_norm_map] = step + 1;
+    norms->gathered[first_of(norms, u)] = step + 1;
     for (uint32_t i = 0; i < u->n_norm_maps; i++) {
         const struct model_norm_map map = model_norm_map(model, unit, i, s->n_tokens);
         const uint16_t *const cache = norms_of(norms, u, i);
@@ -166,7 +179,9 @@ int norms_load(struct norms *norms, const struct model *model, const struct safe
                                  " tokens of the training data: are they other data?",
                                  entry->name, entry->dtype, entry->n, norms->n_entries);
             ++*n_seen;
-            return read_norms(norms_of(norms, &model->units[u], i), entry, err);
+            return is_own(norms, model->units[u].first_norm_map)
+                       ? read_norms(norms_of(norms, &model->units[u], i), entry, err)
+                       : 0;
         }
     return model->n_norm_maps == 0
                ? 0

@@ -1,6 +1,6 @@
 /* eps/store/norms.h - what is remembered of each token of the training data: the norms of gradients (proto/model/norms.h).
  *
- * LEDGER_NORMS, one block, plan_norms_bytes: of each map of the model that remembers norms (model.n_norm_maps)
+ * LEDGER_NORMS, one block, plan_norms_bytes: of each map of the own units that remembers norms (plan_own)
  *   cache     (n_entries) bf16, by the tokens' entries; 0: the token has not been trained on, whose norm was
  *             at least the least positive number. As moments, part of its unit's
  *             state: the next version's when the unit is updated, captured and saved with it
@@ -15,15 +15,14 @@
 #include "proto/model/safetensors.h"
 
 /* Lays out the block; memory (plan_norms_bytes), NULL if there are none, stays the caller's. */
-void norms_init(struct norms *norms, const struct store_options *options, const struct model *model, void *memory);
+void norms_init(struct norms *norms, const struct store_options *options, const struct plan_own *own, void *memory);
 
 /* The owner's thread: the step (from 0) is about to open, the last but one is done. Copies its entries, (batch, n_tokens),
  * from memory that others may write. -EINVAL with a sentence: one is none of the data's. Does nothing if no norms are
- * remembered. */
-int norms_open_step(struct norms *norms, const struct model *model, uint64_t step, const uint32_t *entries,
-                    uint32_t n_tokens, struct error *err);
+ * remembered here. */
+int norms_open_step(struct norms *norms, uint64_t step, const uint32_t *entries, uint32_t n_tokens, struct error *err);
 
-/* The owner's thread: a unit at the version of an open step is about to be computed with. Copies the entries of the step's
+/* The owner's thread: an own unit at the version of an open step is about to be computed with. Copies the entries of the step's
  * tokens to out, (the unit's maps, batch, seq), as struct plan_data says: once in a step, so that what is computed again
  * reads the same. What has no entry is as struct device_weigh_scores has it: 0, and SAMPLE_PADDING. A unit that remembers
  * none is left alone. */
@@ -38,13 +37,13 @@ void norms_fold(struct norms *norms, const struct model_unit *unit, const struct
  * token, the last one counts, whatever the order of folds. */
 void norms_update(struct norms *norms, const struct model *model, uint32_t unit, uint64_t step);
 
-/* Reads "norms.NAME" of a map from an open optimizer.safetensors (proto/model/checkpoint.h), *n_seen counting them. A model
- * that remembers none passes over it. -EINVAL with a sentence: of no map of the model, of other data, of another type, or
+/* Reads "norms.NAME" of a map from an open optimizer.safetensors (proto/model/checkpoint.h), *n_seen counting them. Those of
+ * another host's map are not read. A model that remembers none passes over it. -EINVAL with a sentence: of no map of the model, of other data, of another type, or
  * not finite and positive; -errno. */
 int norms_load(struct norms *norms, const struct model *model, const struct safetensors_entry *entry, uint32_t *n_seen,
                struct error *err);
 
-/* The entries of map i of a unit: (n_entries). */
+/* The entries of map i of an own unit: (n_entries). */
 uint16_t *norms_of(const struct norms *norms, const struct model_unit *unit, uint32_t i);
 
 #endif

@@ -208,7 +208,8 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
         {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},
         {&tied, LEDGER_TIED, o->fenced ? 0 : own->tied_bytes, "sums of tied weights"},
         {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * own->accumulator_bytes, "accumulators"},
-        {&norms, LEDGER_NORMS, plan_norms_bytes(&remembered, store->model), "norms of gradients (--approximate wta)"},
+        {&norms, LEDGER_NORMS, plan_norms_bytes(&remembered, own->n_norm_maps),
+         "norms of gradients (--approximate wta)"},
     };
     int rc = 0;
 
@@ -224,7 +225,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     store->held = held;
     store->tied = tied;
     store->accumulators = accumulators;
-    norms_init(&store->norms, o, store->model, norms);
+    norms_init(&store->norms, o, own, norms);
     return rc;
 }
 

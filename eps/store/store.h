@@ -13,7 +13,7 @@
  *   LEDGER_TIED           4                   training, not fenced: own tied units alone, each as model_rounded
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
- *   LEDGER_NORMS          training, if the model remembers norms of gradients: eps/store/norms.h
+ *   LEDGER_NORMS          training, if own units remember norms of gradients: eps/store/norms.h
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per
  *                         accumulator; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all
  *                         is fp32 without a base
@@ -22,7 +22,7 @@
  * bytes (proto/base/form.h): they are coded while they are loaded or drawn, and decoded when they are saved.
  *
  * One host owns all units. In a job on several, each owns consecutive ones (own_first, n_own), and has weights, low
- * halves, moments and sums of these alone; it folds and updates no others. It has a copy of the weights of the
+ * halves, moments, norms and sums of these alone; it folds and updates no others. It has a copy of the weights of the
  * embedding's tables, and room for a few other units, the ring; both are fetched from their owners.
  *
  * With replay, a unit's trained weights alternate between two buffers. Folds and updates read them from the current one
@@ -48,7 +48,8 @@
 /* eps/store/norms.h */
 struct norms {
     uint32_t n_entries, batch, seq, part_rows;
-    uint64_t *gathered; /* (n_norm_maps) of a unit's first map; NULL: none are remembered */
+    uint32_t first_map, n_maps; /* the own units' among the model's */
+    uint64_t *gathered;         /* (n_maps) of a unit's first map; NULL: none are remembered here */
     uint16_t *pending, *cache;
     struct norms_step {
         uint32_t *entries; /* (batch, n_tokens) */

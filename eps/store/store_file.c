@@ -412,7 +412,7 @@ static uint32_t count_late_norms(const struct loading *loading)
     return n;
 }
 
-/* Norms that are not there begin at 0. A run on several hosts remembers none, nor does a grown model. */
+/* Norms that are not there begin at 0: a run of one epoch remembers none, nor does a grown model. */
 static int check_norms(const struct loading *loading, uint32_t n, struct error *err)
 {
     const uint32_t n_maps = loading->store->model->n_norm_maps;

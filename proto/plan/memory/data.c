@@ -71,13 +71,12 @@ uint64_t plan_data_norms_at(const struct plan_goal *goal, const struct model *mo
            ((uint64_t)buffer * model->n_norm_maps + map) * map_bytes(goal);
 }
 
-uint64_t plan_norms_bytes(const struct plan_goal *goal, const struct model *model)
+uint64_t plan_norms_bytes(const struct plan_goal *goal, uint32_t n_maps)
 {
-    const uint64_t tokens = (uint64_t)goal->batch * goal->seq, n = model->n_norm_maps;
+    const uint64_t tokens = (uint64_t)goal->batch * goal->seq,
+                   map = sizeof(uint64_t) + (tokens + goal->entries) * sizeof(uint16_t);
 
-    return n == 0
-               ? 0
-               : 2 * tokens * sizeof(uint32_t) + n * (sizeof(uint64_t) + (tokens + goal->entries) * sizeof(uint16_t));
+    return n_maps == 0 ? 0 : 2 * tokens * sizeof(uint32_t) + n_maps * map;
 }
 
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model *model)

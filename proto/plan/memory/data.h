@@ -35,9 +35,9 @@ struct plan_row {
  * each document's first token, and one more at each next one. A padding token is a document of its own.
  *
  * A token's entry is its index in the training data as a whole, whatever row it is in: less than the goal's entries, or
- * one of those above. The daemon finds what it remembers of the token there, and leaves it in the norms before the unit is
- * pulled: for each map of the model (batch, seq) bf16, of which row r has the d norms from r * d on, as in
- * proto/model/norms.h. */
+ * one of those above. The unit's daemon finds what it remembers of the token there, and leaves it in the norms before the
+ * unit is pulled: for each map of the model (batch, seq) bf16, of which row r has the d norms from r * d on, as in
+ * proto/model/norms.h. On several hosts, each has those of its own units, and of others' units those of its own rows. */
 struct plan_data {
     struct {
         uint64_t ids, labels; /* (batch, n_tokens) u32 */
@@ -75,9 +75,9 @@ void plan_remember_norms(struct model *model, const struct plan_goal *goal);
 /* model_approximate, then this, as the goal has it. */
 void plan_approximate(struct model *model, const struct plan_goal *goal);
 
-/* Bytes of the daemon's memory for them (eps/store/norms.h): of each map an entry in bf16 for each token of the data, and for
- * each of the minibatch, and 8 bytes; the entries of two minibatches. */
-uint64_t plan_norms_bytes(const struct plan_goal *goal, const struct model *model);
+/* Bytes of a daemon's memory for the norms of n_maps, those of its own units (eps/store/norms.h): of each map an entry in
+ * bf16 for each token of the data, and for each of the minibatch, and 8 bytes; the entries of two minibatches. 0 for none. */
+uint64_t plan_norms_bytes(const struct plan_goal *goal, uint32_t n_maps);
 
 /* Offset in the data segment of what is known of a map, one of the model's n_norm_maps, in a buffer. */
 uint64_t plan_data_norms_at(const struct plan_goal *goal, const struct model *model, uint32_t buffer, uint32_t map);

@@ -28,6 +28,8 @@ void plan_own(struct plan_own *out, const struct model *model, enum number_type 
         const uint64_t n = model_rounded(model->units[u].n_trained);
         n_tied += model->units[u].n_visits > 1 ? n : 0;
         largest = largest < n ? n : largest;
+        o.first_norm_map = o.n_norm_maps == 0 ? model->units[u].first_norm_map : o.first_norm_map;
+        o.n_norm_maps += model->units[u].n_norm_maps;
     }
     for (uint32_t u = 0; u < model->n_units; u++) {
         const bool owns = u >= first && u < end, keeps = plan_keeps(&o, model, u);

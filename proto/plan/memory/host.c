@@ -50,7 +50,7 @@ static void add_training(struct plan_host *out, const struct model *model, const
     out->bytes[LEDGER_MASTER] = s->goal.precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
     out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->goal.moments);
     out->bytes[LEDGER_SECOND_MOMENT] = n * number_bytes(s->goal.moments);
-    out->bytes[LEDGER_NORMS] = plan_norms_bytes(&s->goal, model);
+    out->bytes[LEDGER_NORMS] = plan_norms_bytes(&s->goal, own.n_norm_maps);
     if (s->goal.fenced) {
         out->bytes[LEDGER_SUM] = n * sizeof(float);
         return;

@@ -11,7 +11,7 @@
  *   frozen                  4 or 2 weights, in bf16 rounded to nearest; with --base as in proto/base/form.h
  *   evaluated, generated    4 or 2 weights
  *
- * A job on several hosts divides its units among them. Weights, low halves, moments and sums are those of a host's own
+ * A job on several hosts divides its units among them. Weights, low halves, moments, norms and sums are those of a host's own
  * units. It has a copy of the embedding's tables, too, and a ring of slots through which other hosts' units pass. */
 #ifndef PROTO_PLAN_MEMORY_HOST_H
 #define PROTO_PLAN_MEMORY_HOST_H

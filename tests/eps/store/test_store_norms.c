@@ -4,6 +4,7 @@
 #include "proto/model/norms.h"
 #include "proto/operation/call/sample.h"
 #include "proto/plan/memory/data.h"
+#include "proto/plan/memory/division.h"
 #include "proto/plan/memory/host.h"
 #include "tests/kit/inprocess/plain.h"
 #include "tests/kit/inprocess/store_fixture.h"
@@ -26,16 +27,17 @@ static const struct plan_goal goal = {.purpose = PLAN_TRAIN,
                                       .batch = BATCH,
                                       .seq = SEQ};
 
-static void open_store(struct store_fixture *f, bool fenced)
+static void open_host(struct store_fixture *f, bool fenced, uint32_t host, uint32_t n_hosts)
 {
     struct model_config config = store_fixture_small;
-    const struct store_options options = {.train = true,
-                                          .fenced = fenced,
-                                          .n_accumulators = fenced ? 0 : 2,
-                                          .n_entries = ENTRIES,
-                                          .batch = BATCH,
-                                          .seq = SEQ,
-                                          .n_parts = PARTS};
+    struct store_options options = {.train = true,
+                                    .fenced = fenced,
+                                    .replay = n_hosts > 1,
+                                    .n_accumulators = fenced ? 0 : 2,
+                                    .n_entries = ENTRIES,
+                                    .batch = BATCH,
+                                    .seq = SEQ,
+                                    .n_parts = PARTS};
     struct error err = {""};
 
     *f = (struct store_fixture){0};
@@ -46,7 +48,14 @@ static void open_store(struct store_fixture *f, bool fenced)
     model_approximate(&f->model, 0, true);
     plan_remember_norms(&f->model, &goal);
     ck_assert_uint_eq(f->model.n_norm_maps, MAPS);
+    if (n_hosts > 1)
+        ck_assert_int_eq(plan_divide(&options.own_first, &options.n_own, &f->model, n_hosts, host, &err), 0);
     ck_assert_msg(store_init(&f->store, &f->model, &options, &f->ledger, &err) == 0, "%s", err.text);
+}
+
+static void open_store(struct store_fixture *f, bool fenced)
+{
+    open_host(f, fenced, 0, 1);
 }
 
 static const struct model_unit *unit_of(const struct store_fixture *f, uint32_t map)
@@ -65,7 +74,7 @@ static void begin(struct store_fixture *f, uint64_t step, const uint32_t *entrie
 {
     struct error err = {""};
 
-    ck_assert_msg(norms_open_step(&f->store.norms, &f->model, step, entries, SEQ, &err) == 0, "%s", err.text);
+    ck_assert_msg(norms_open_step(&f->store.norms, step, entries, SEQ, &err) == 0, "%s", err.text);
 }
 
 /* The norm of a token in a step: nowhere the same, nor exact in bf16. */
@@ -228,13 +237,13 @@ TEST(shorter_rows_lie_closer)
     struct error err = {""};
 
     open_store(&f, false);
-    ck_assert_int_eq(norms_open_step(&f.store.norms, &f.model, 0, entries, 2, &err), 0);
+    ck_assert_int_eq(norms_open_step(&f.store.norms, 0, entries, 2, &err), 0);
     for (uint32_t part = 0; part < PARTS; part++)
         ck_assert_int_eq(fold(&f, 1, 0, part, NUMBER_FP32, 1), 0);
     update(&f, 1, 0);
     for (uint32_t t = 0; t < BATCH * 2; t++)
         ck_assert(entry_of(&f, 1, entries[t]) == number_from_bf16(number_to_bf16(norm_at(1, 0, t / 4 * 6 + t % 4))));
-    ck_assert_int_eq(norms_open_step(&f.store.norms, &f.model, 1, entries, 2, &err), 0);
+    ck_assert_int_eq(norms_open_step(&f.store.norms, 1, entries, 2, &err), 0);
     const uint16_t *const found = gather(&f, 1, 1);
     for (uint32_t t = 0; t < TOKENS; t++)
         ck_assert_uint_eq(found[t], t < BATCH * 2 ? number_to_bf16(norm_at(1, 0, t / 4 * 6 + t % 4)) : 0xffff);
@@ -286,10 +295,10 @@ TEST(an_entry_beyond_the_data_is_refused)
     open_store(&f, false);
     memcpy(entries, some, sizeof entries);
     entries[11] = ENTRIES;
-    ck_assert_int_eq(norms_open_step(&f.store.norms, &f.model, 4, entries, SEQ, &err), -EINVAL);
+    ck_assert_int_eq(norms_open_step(&f.store.norms, 4, entries, SEQ, &err), -EINVAL);
     ck_assert_str_eq(err.text, "step 5 has token 20 of the training data, which have 20");
     entries[11] = ENTRIES - 1;
-    ck_assert_int_eq(norms_open_step(&f.store.norms, &f.model, 4, entries, SEQ, &err), 0);
+    ck_assert_int_eq(norms_open_step(&f.store.norms, 4, entries, SEQ, &err), 0);
     store_fixture_close(&f);
 }
 
@@ -335,6 +344,52 @@ TEST(a_checkpoint_keeps_them)
     ck_assert(entry_of(&loaded, 1, 7) > 0);
     store_fixture_close(&f);
     store_fixture_close(&loaded);
+}
+
+/* Of several hosts, by hand as above; one that has none takes nothing for them, and looks at no entry. Each reads its own from
+ * the checkpoint of one host. */
+TEST_EACH(a_host_has_those_of_its_own_units, 2)
+{
+    const uint32_t n_hosts = 2 + (uint32_t)_i;
+    const int weights = store_fixture_file(), moments = store_fixture_file();
+    const struct file file = file_own(moments);
+    struct store_fixture whole, host;
+    struct error err = {""};
+    uint32_t n_maps = 0;
+
+    open_store(&whole, false);
+    fill(&whole);
+    store_fixture_write(&whole.store, weights, moments, NULL);
+    for (uint32_t h = 0; h < n_hosts; h++) {
+        struct store_fixture *const f = &host;
+        struct plan_host plan;
+        uint32_t n_own = 0;
+        open_host(f, false, h, n_hosts);
+        ck_assert_msg(store_fixture_load_moments(&f->store, &file, &err) == 0, "%s", err.text);
+        for (uint32_t map = 0; map < MAPS; map++) {
+            if (!store_owns(&f->store, number_of(f, map)))
+                continue;
+            n_own++;
+            ck_assert_mem_eq(norms_of(&whole.store.norms, unit_of(&whole, map), 0),
+                             norms_of(&f->store.norms, unit_of(f, map), 0), ENTRIES * sizeof(uint16_t));
+        }
+        const uint64_t bytes = n_own ? n_own * ((ENTRIES + TOKENS) * 2 + 8) + 2 * TOKENS * 4 : 0;
+        const struct plan_host_setting setting = {.goal = goal,
+                                                  .n_workers = 1,
+                                                  .replay = true,
+                                                  .own_first = f->store.options.own_first,
+                                                  .n_own = f->store.options.n_own,
+                                                  .own_parts = 1};
+        plan_host(&plan, &f->model, &setting);
+        ck_assert_uint_eq(f->ledger.rows[LEDGER_NORMS].current, bytes);
+        ck_assert_uint_eq(plan.bytes[LEDGER_NORMS], bytes);
+        ck_assert_int_eq(norms_open_step(&f->store.norms, 1, some, SEQ, &err), 0);
+        n_maps += n_own;
+        store_fixture_close(f);
+    }
+    ck_assert_uint_eq(n_maps, MAPS);
+    store_fixture_close(&whole);
+    close(weights), close(moments);
 }
 
 /* What is in the file of moments is another's, or damaged. */
