@@ -118,7 +118,7 @@ struct plan_goal client_run_goal(const struct client_run *run)
     return goal;
 }
 
-bool client_run_say_norms(struct error *sentence, const struct client_run *run, const struct plan_goal *kept)
+bool client_run_say_norms(struct error *sentence, const struct client_run *run)
 {
     const uint64_t n = run->source->ops->n_entries(run->source);
     const struct eps_train_options options = client_run_job_options(run);
@@ -134,8 +134,6 @@ bool client_run_say_norms(struct error *sentence, const struct client_run *run, 
                   "norms of gradients are not remembered: the training data have %" PRIu64
                   " tokens, more than %" PRIu32,
                   n, PLAN_NEW_ENTRY - 1);
-    else if (kept->entries == 0)
-        error_set(sentence, 0, "norms of gradients are not remembered: the daemon is on several hosts");
     else
         error_set(sentence, 0,
                   "norms of gradients are remembered for %u matri%s: %s of host memory, and %s of each checkpoint",

@@ -92,9 +92,8 @@ struct plan_goal client_run_goal(const struct client_run *run);
 int client_run_model(struct model *out, const struct client_run *run, const struct eps_train_options *options,
                      const struct plan_goal *goal, struct error *err);
 
-/* Of a run whose gradients are sampled: what remembering norms costs, or why none are. kept: the job's goal, as the daemon
- * opened it. False: nothing is to be said. */
-bool client_run_say_norms(struct error *sentence, const struct client_run *run, const struct plan_goal *kept);
+/* Of a run whose gradients are sampled: what remembering norms costs, or why none are. False: nothing is to be said. */
+bool client_run_say_norms(struct error *sentence, const struct client_run *run);
 
 /* Creates the run directory with its parents and locks it. A run that continues in its own directory, which is locked,
  * completes instead what a killed run left undone there. -EEXIST if it holds another run; -EBUSY if it is in use.

@@ -44,7 +44,7 @@ static void note_memory(const struct client_train *t)
     if (!rc && client_options_say_summed(&sentence, &run->asked, &run->options, &model))
         client_train_note(t, sentence.text);
     model_free(&model);
-    if (!rc && client_run_say_norms(&sentence, run, &t->job.goal))
+    if (!rc && client_run_say_norms(&sentence, run))
         client_train_note(t, sentence.text);
 }
 

@@ -27,6 +27,7 @@ enum host_message_kind {
     HOST_SLICE,   /* with a slice, to the owner. step, visit, part, slice */
     HOST_GRANT,   /* owner to a host. step, visit, part, slice: the reserved slot is for this one */
     HOST_UPDATED, /* owner to all. step, unit: the unit's next version is there */
+    HOST_NORMS,   /* owner to all. step, unit: what it remembers of the step's tokens is in its REGION_DATA */
     HOST_SQUARES, /* to 0, before COVERED, if fenced and not skipped. step, unit, x: its gradient's sum of squares */
     HOST_COVERED, /* to 0. step, code: 1 if fenced, and skipped by this owner */
     HOST_VERDICT, /* 0 to all, if fenced. step, x: the norm of the gradient; NAN: the step is skipped */

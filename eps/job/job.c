@@ -101,8 +101,6 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     job->uid = client ? session_peer_uid(client->session) : getuid();
     job->pid = client ? session_peer_pid(client->session) : getpid();
     job->request = *m;
-    if (job->peers->n_hosts > 1) /* a unit's owner has neither the minibatch nor its worker's rows */
-        job->request.job.goal.entries = 0;
     job->step = m->job.step;
     job->said = job->peers->said;
     for (struct peer *p = job->peers->first; p; p = p->next) {

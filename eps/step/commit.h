@@ -56,6 +56,9 @@ extern const struct commit_ops commit_local, commit_sharded;
 
 /* The task of an action of this relay: all but its hyper, and of a fold also .contribution.g and .context. */
 struct updater_task commit_task(struct steps *steps, const struct relay *relay, const struct relay_action *a);
+/* Copies what is remembered of an own unit, at the version of an open step, to the step's minibatch: before the step changes
+ * it, so for the unit's first pull at the latest. Once a step; nothing for other versions. */
+void commit_give_norms(struct steps *steps, uint64_t version, uint32_t unit);
 /* What a relay hears of a task that has ended. */
 struct relay_event commit_event(const struct updater_task *work);
 

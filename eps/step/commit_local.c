@@ -96,14 +96,12 @@ static void pull(struct steps *steps, const struct peer *worker, uint64_t versio
     (void)steps, (void)worker, (void)version, (void)unit;
 }
 
-/* What is remembered of the step's tokens: before the step changes it, so for the unit's first pull, which may be ahead of the
- * step's turn (begin_ahead). Evaluations get none. */
-static void give_norms(struct steps *steps, uint64_t version, uint32_t unit)
+/* The pull may be ahead of the step's turn (begin_ahead). Evaluations get none. */
+void commit_give_norms(struct steps *steps, uint64_t version, uint32_t unit)
 {
     struct job *job = steps->job;
     const struct model_unit *u = &job->model.units[unit];
-    const struct message *open =
-        steps->has_ahead && version == steps->ahead.open_step.step ? &steps->ahead : &steps->open;
+    const struct message *open = steps_opened(steps, version);
 
     if (u->n_norm_maps > 0 && version == open->open_step.step)
         norms_gather(&job->store.norms, &job->model, unit, version,
@@ -117,7 +115,7 @@ static void answer(struct steps *steps, struct peer *worker, uint64_t version, u
     struct store *store = &steps->job->store;
 
     if (which == COMMIT_NOW)
-        give_norms(steps, version, unit);
+        commit_give_norms(steps, version, unit);
     if (which == COMMIT_VOID)
         job_send_void(worker, version, unit);
     else

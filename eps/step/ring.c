@@ -136,7 +136,7 @@ static bool lend_one(struct ring *ring, const struct ring_step *step, struct rin
             return true;
         }
         struct ring_slot *slot = find_slot(ring, p->unit, p->turn);
-        if (!slot || slot->fetching || !is_due(ring, p))
+        if (!slot || slot->fetching || !is_due(ring, p) || !step->is_whole(step->context, p->unit, p->version))
             continue;
         p->slot = slot;
         slot->n_readers++;

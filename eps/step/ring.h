@@ -61,6 +61,8 @@ struct ring_step {
     bool (*counts)(const void *context, uint32_t worker, uint64_t version);
     /* True if the unit may pass through the ring; *turn: that of its weights now. */
     bool (*find)(const void *context, uint32_t unit, uint64_t *turn);
+    /* True if what else belongs to the unit in this version is here: the norms of gradients. */
+    bool (*is_whole)(const void *context, uint32_t unit, uint64_t version);
 };
 
 struct ring_act {

@@ -52,7 +52,7 @@ static int take_memory(struct sharded *s)
     s->peers->host_slots = SHARDED_SLOTS;
     s->peers->host_bytes = sizeof *s->owns;
     s->peers->host_unit_bytes = sizeof *s->turns + sizeof *s->owner + sizeof *s->not_own + sizeof *s->n_left +
-                                sizeof *s->arrived + sizeof *s->units;
+                                sizeof *s->norms_told + sizeof *s->norms_here + sizeof *s->arrived + sizeof *s->units;
     s->peers->host_slice_bytes = sizeof *s->queue + sizeof *s->folded;
     s->inbox_bytes = s->n * SHARDED_SLOTS * slot_bytes;
     s->inbox = mmap(NULL, s->inbox_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -339,6 +339,17 @@ static void on_notes_fetched(struct sharded *s, struct sharded_host *other)
     other->notes = NULL;
 }
 
+/* A piece of a table, or of norms: no unit has both. */
+static void on_unit_fetched(struct sharded *s, uint32_t unit)
+{
+    const bool is_last = --s->n_left[unit] == 0;
+
+    if (!store_keeps(&s->job->store, unit))
+        sharded_on_norms_fetched(s, unit, is_last);
+    else if (is_last)
+        sharded_on_table_fetched(s, unit);
+}
+
 static void on_fetched(struct sharded *s, uint64_t token)
 {
     s->n_fetching--;
@@ -350,8 +361,8 @@ static void on_fetched(struct sharded *s, uint64_t token)
         on_notes_fetched(s, &s->others[token - SHARDED_TOKEN_NOTES]);
     else if (token >= SHARDED_TOKEN_RING && token < SHARDED_TOKEN_DATA)
         sharded_on_ring_fetched(s, (uint32_t)(token - SHARDED_TOKEN_RING));
-    else if (token < SHARDED_TOKEN_RING && --s->n_left[token] == 0)
-        sharded_on_unit_fetched(s, (uint32_t)token);
+    else if (token < SHARDED_TOKEN_RING)
+        on_unit_fetched(s, (uint32_t)token);
 }
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
@@ -386,6 +397,7 @@ static void on_message(struct sharded *s, uint32_t from, const struct host_messa
     case HOST_OPEN:
     case HOST_LOSS:
     case HOST_GRANT:
+    case HOST_NORMS:
         if (job_is_open(s->job))
             sharded_on_message_of_step(s, from, message);
         break;
@@ -487,6 +499,6 @@ bool sharded_go_on(struct sharded *s)
     if (announce_here(s) || sharded_begin_next(s) || announce_stop(s) || announce_workers(s) || sharded_job_go_on(s))
         return true;
     return (s->shared && job_is_open(s->job) &&
-            (sharded_step_go_on(s) || sharded_end_go_on(s) || sharded_ring_go_on(s))) ||
+            (sharded_step_go_on(s) || sharded_norms_go_on(s) || sharded_end_go_on(s) || sharded_ring_go_on(s))) ||
            begin_fetch(s);
 }

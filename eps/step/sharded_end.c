@@ -48,7 +48,7 @@ static void on_updated(struct sharded *s, uint32_t from, const struct host_messa
     s->n_left[w->unit] = sharded_fetch(s, &table);
 }
 
-void sharded_on_unit_fetched(struct sharded *s, uint32_t unit)
+void sharded_on_table_fetched(struct sharded *s, uint32_t unit)
 {
     if (job_is_open(s->job))
         note_unit(s, unit, SHARDED_HERE);
@@ -164,7 +164,8 @@ static bool announce_covered(struct sharded *s)
 {
     const uint64_t step = s->n_opened - 1;
 
-    if (!s->own_covered || !s->local_covered || s->announced_covered || ring_is_fetching(&s->ring, step))
+    if (!s->own_covered || !s->local_covered || s->announced_covered || ring_is_fetching(&s->ring, step) ||
+        s->n_left_norms > 0)
         return false;
     s->announced_covered = true;
     if (s->host == 0) {

@@ -17,7 +17,7 @@ static void begin_sharing(struct sharded *s)
     s->announced_waits = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
     s->opening = s->own_covered = s->local_covered = s->announced_covered = s->own_skipped = false;
     s->n_queue = s->n_folded = s->n_arrived = 0;
-    s->n_held = 0;
+    s->n_held = s->n_left_norms = s->n_untold = 0;
     for (uint32_t h = 0; h < s->n; h++) {
         struct sharded_host *other = &s->others[h];
         other->is_granted = other->ready = other->waits = false;

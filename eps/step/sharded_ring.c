@@ -43,6 +43,11 @@ static bool find(const void *context, uint32_t unit, uint64_t *turn)
     return true;
 }
 
+static bool is_whole(const void *context, uint32_t unit, uint64_t version)
+{
+    return sharded_has_norms(context, unit, version);
+}
+
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
 void sharded_on_answer(struct sharded *s, const struct peer *worker, uint64_t version, uint32_t unit, bool before)
@@ -115,7 +120,8 @@ bool sharded_ring_go_on(struct sharded *s)
                                    .context = s,
                                    .version = version_of,
                                    .counts = counts,
-                                   .find = find};
+                                   .find = find,
+                                   .is_whole = is_whole};
     struct ring_act act;
 
     if (!ring_next(&s->ring, &step, &act)) {

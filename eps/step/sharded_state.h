@@ -1,7 +1,8 @@
 /* eps/step/sharded_state.h - the state of a job on several hosts. For eps/step/sharded.c, which talks with the other hosts,
  * eps/step/sharded_job.c, which begins the job and ends it, eps/step/sharded_step.c, which has the step,
- * eps/step/sharded_ring.c, which has other hosts' units, eps/step/sharded_end.c, which ends the step, and
- * eps/step/sharded_commit.c, which steps call; everyone else includes eps/step/sharded.h and commit.h. */
+ * eps/step/sharded_ring.c, which has other hosts' units, eps/step/sharded_norms.c, which has what is remembered of them,
+ * eps/step/sharded_end.c, which ends the step, and eps/step/sharded_commit.c, which steps call; everyone else includes
+ * eps/step/sharded.h and commit.h. */
 #ifndef EPS_STEP_SHARDED_STATE_H
 #define EPS_STEP_SHARDED_STATE_H
 
@@ -67,7 +68,7 @@ struct sharded_fetch {
     uint64_t token;
 };
 
-/* Tokens of fetches: of a table that is kept here, its unit's number; of a slot of the ring. */
+/* Tokens of fetches: of a table that is kept here, or of norms, the unit's number; of a slot of the ring. */
 enum {
     SHARDED_TOKEN_RING = 1 << 29,
     SHARDED_TOKEN_DATA = 1 << 30,
@@ -122,7 +123,9 @@ struct sharded {
     uint64_t *turns;               /* (n_units) of others: how often its weights have changed since the job began */
     uint32_t *not_own;             /* (n_units) those of others, and frozen ones: own leaves them alone */
     uint8_t *units;                /* (n_units) enum sharded_unit */
-    uint32_t *n_left;              /* (n_units) fetches of tables under way */
+    uint32_t *n_left;              /* (n_units) fetches of the table, or of the norms, under way */
+    uint64_t *norms_told;          /* (n_units) the last step, from 1, of whose norms the owner has told all */
+    uint64_t *norms_here;          /* (n_units) of others: the last step, from 1, whose norms are here */
     struct sharded_slice *queue;   /* (n_queue) to be sent */
     struct sharded_folded *folded; /* (n_folded) oldest first */
     uint32_t *arrived;             /* (n_arrived) units that local can be told of */
@@ -132,6 +135,8 @@ struct sharded {
     uint32_t n_fetching, n_left_data, n_left_text;
     struct ring ring;                 /* (job.host.n_ring) slots */
     uint32_t n_left_ring[RING_SLOTS]; /* of each, fetches under way */
+    uint32_t n_left_norms;            /* fetches of norms under way */
+    uint32_t n_untold;                /* own units of whose norms others are to be told in this step */
 
     /* Its step: */
     uint64_t n_opened;   /* of own */
@@ -204,11 +209,18 @@ bool sharded_step_go_on(struct sharded *s);
 void sharded_on_ring_fetched(struct sharded *s, uint32_t slot);
 bool sharded_ring_go_on(struct sharded *s);
 
+/* In sharded_norms.c. */
+void sharded_open_norms(struct sharded *s); /* a step opens */
+void sharded_on_norms(struct sharded *s, uint32_t from, const struct host_message *message);
+void sharded_on_norms_fetched(struct sharded *s, uint32_t unit, bool is_last);
+bool sharded_has_norms(const struct sharded *s, uint32_t unit, uint64_t version); /* here; of another host's unit */
+bool sharded_norms_go_on(struct sharded *s);
+
 /* An update of own. */
 void sharded_submit(struct sharded *s, const struct relay_action *a);
 
 /* In sharded_end.c. */
-void sharded_on_unit_fetched(struct sharded *s, uint32_t unit);
+void sharded_on_table_fetched(struct sharded *s, uint32_t unit);
 void sharded_on_updated(struct sharded *s, const struct updater_task *work);
 void sharded_on_message_of_end(struct sharded *s, uint32_t from, const struct host_message *message);
 bool sharded_end_go_on(struct sharded *s);

@@ -33,6 +33,8 @@ int sharded_take_tables(struct sharded *s)
         return -ENOMEM;
     s->owns = carve(&at, s->n, sizeof *s->owns); /* those that are aligned to 8 bytes, to 4, to none */
     s->turns = carve(&at, n_units, sizeof *s->turns);
+    s->norms_told = carve(&at, n_units, sizeof *s->norms_told);
+    s->norms_here = carve(&at, n_units, sizeof *s->norms_here);
     s->queue = carve(&at, model->n_slices, sizeof *s->queue);
     s->folded = carve(&at, model->n_slices, sizeof *s->folded);
     s->owner = carve(&at, n_units, sizeof *s->owner);
@@ -421,6 +423,7 @@ void sharded_open_step(struct sharded *s, const struct message *m)
     steps_clear(s->steps);
     ring_begin(&s->ring, m->open_step.step);
     open_own(s, m->open_step.step);
+    sharded_open_norms(s);
     take_held(s);
 }
 
@@ -509,6 +512,8 @@ void sharded_on_message_of_step(struct sharded *s, uint32_t from, const struct h
     } else if (message->kind == HOST_GRANT) {
         s->others[from].is_granted = true;
         s->others[from].grant = *message;
+    } else if (message->kind == HOST_NORMS) {
+        sharded_on_norms(s, from, message);
     }
 }
 

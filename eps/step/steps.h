@@ -78,6 +78,11 @@ void steps_on_optimizer(struct steps *steps, const struct updater_task *work);
 void steps_feed(struct steps *steps, const struct relay_event *event);
 /* An event of a reader, for the relay that readers attach to. */
 void steps_feed_reader(struct steps *steps, const struct relay_event *event);
+/* The OPEN_STEP of this step, or of the relay's last one if it is another: that step is over. Borrowed. */
+static inline const struct message *steps_opened(const struct steps *steps, uint64_t step)
+{
+    return steps->has_ahead && step == steps->ahead.open_step.step ? &steps->ahead : &steps->open;
+}
 /* Begins the step ahead, if there is one and it is due. False: it did not. */
 bool steps_begin_ahead(struct steps *steps);
 /* Workers came, went, or get other shares: those told ahead are not those that the step will open with. */

@@ -280,7 +280,7 @@ struct message {
             uint64_t resident_bytes;   /* weights that stay on the device while it generates */
             struct plan_choice choice; /* for the first worker; all have its microbatch */
             enum plan_replay replay;
-            uint32_t entries; /* the goal's, if norms are remembered; 0: none are, as on several hosts */
+            uint32_t entries; /* the goal's, if norms are remembered; 0: none are */
         } job_opened;
         struct {
             uint32_t config_bytes; /* size of config.json, in its segment: 1..MESSAGE_MAX_CONFIG_BYTES */

@@ -31,13 +31,22 @@ static bool find(const void *context, uint32_t unit, uint64_t *turn)
     return true;
 }
 
-static struct ring_step step = {.version = version_of, .counts = counts, .find = find};
+static bool has_norms[100]; /* of each unit, or it has none */
+
+static bool is_whole(const void *context, uint32_t unit, uint64_t version)
+{
+    (void)context;
+    ck_assert_uint_eq(version, STEP);
+    return has_norms[unit];
+}
+
+static struct ring_step step = {.version = version_of, .counts = counts, .find = find, .is_whole = is_whole};
 static struct ring ring;
 
 static void begin(uint32_t n_slots)
 {
     for (int u = 0; u < COUNT(turns); u++)
-        turns[u] = 3;
+        turns[u] = 3, has_norms[u] = true;
     step.lowest = STEP - 1;
     ring_init(&ring, n_slots);
 }
@@ -109,6 +118,24 @@ TEST(a_unit_is_fetched_once_its_pull_is_answered_and_lent_once_it_is_here)
     expect_nothing();
     ring_fetched(&ring, slot);
     ck_assert_uint_eq(expect_answer(RING_LEND, 1, 7), slot);
+    expect_nothing();
+}
+
+/* Nor is a later one, which could be lent. */
+TEST(a_unit_that_is_here_is_lent_when_its_norms_are_too)
+{
+    begin(3);
+    has_norms[7] = false;
+    pull_answered(1, 7);
+    pull_answered(1, 8);
+    const uint32_t slot = expect_fetch(7, turns[7]), next = expect_fetch(8, turns[8]);
+    ring_fetched(&ring, slot);
+    ring_fetched(&ring, next);
+    expect_nothing();
+    ck_assert(ring_awaits(&ring, 1));
+    has_norms[7] = true;
+    ck_assert_uint_eq(expect_answer(RING_LEND, 1, 7), slot);
+    ck_assert_uint_eq(expect_answer(RING_LEND, 1, 8), next);
     expect_nothing();
 }
 

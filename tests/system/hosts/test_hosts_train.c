@@ -34,6 +34,12 @@ SUITE_SKIP_UNLESS(has_mpirun(),
     "\"num_key_value_heads\": 2, \"hidden_size\": 32, \"intermediate_size\": 40, \"max_position_embeddings\": 32, "    \
     "\"vocab_size\": 256" more "}"
 
+#define LAYERED_T5                                                                                                     \
+    "{\"model_type\": \"t5\", \"d_model\": 32, \"d_kv\": 8, \"d_ff\": 64, \"num_heads\": 4, \"num_layers\": 2, "       \
+    "\"vocab_size\": 256, \"dropout_rate\": 0.1, \"feed_forward_proj\": \"relu\", "                                    \
+    "\"relative_attention_num_buckets\": 8, \"relative_attention_max_distance\": 16, \"decoder_start_token_id\": 0, "  \
+    "\"pad_token_id\": 0, \"eos_token_id\": 1}"
+
 static void setup(void)
 {
     processes_setup();
@@ -44,11 +50,23 @@ static void setup(void)
     processes_put_text("crossing.json", LAYERED("crossing", 3, ", \"context_length\": 5"));
     processes_put_text("part_norm.json", LAYERED("part_norm", 2, ""));
     processes_text("text.txt", 16000);
+    processes_config_with("relu.json", 3, 4, 64, 32, "\"activation_function\": \"relu\"");
+    processes_put_text("t5.json", LAYERED_T5);
+    processes_text("few.txt", 400);
+    expect("for i in $(seq 24); do printf '{\"source\": \"%s and one\", \"target\": \"is %s\"}\\n' $i $((i + 1)); done "
+           ">sums.jsonl",
+           0);
 }
 SUITE_FIXTURE(setup, processes_remove)
 
 #define RUN_OF(model) " --model " model " --data text.txt --seq 32 --microbatch 2 --seed 7 --deterministic"
 #define RUN           RUN_OF("model.json")
+
+/* Three matrices of which norms of gradients are remembered. An epoch of 12 rows is 2 steps of 8. */
+#define SAMPLED_OF(model, data)                                                                                        \
+    " --model " model " --data " data " --microbatch 2 --seed 7 --deterministic --schedule constant "                  \
+    "--approximate wta=0.3"
+#define SAMPLED SAMPLED_OF("relu.json", "few.txt --seq 32")
 
 enum { MOST = 4, MOST_WORKERS = 2 };
 
@@ -141,6 +159,12 @@ static const struct {
     {2, 2, RUN_OF("shifted.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw"},
     {2, 1, RUN_OF("crossing.json") " --steps 4 --batch 8 --parts 4 --optimizer adama"},
     {3, 2, RUN_OF("part_norm.json") " --steps 4 --batch 18 --parts 6 --optimizer adamw --precision bf16"},
+    /* Of several epochs, with norms of gradients: */
+    {2, 1, SAMPLED " --steps 7 --batch 8 --parts 4 --optimizer adama --save-every 1"},
+    {3, 2, SAMPLED " --steps 6 --batch 10 --parts 5 --optimizer adamw --precision bf16 --grad-dtype bf16"},
+    {3, 1, SAMPLED " --steps 6 --batch 6 --parts 3 --optimizer adamw --clip-norm 0.5"}, /* fenced */
+    {3, 2, SAMPLED_OF("t5.json", "sums.jsonl --seq 64 --source-seq 24") " --steps 6 --batch 10 --parts 5"},
+    {2, 1, SAMPLED " --steps 6 --batch 8 --parts 4 --freeze h.0.* wte.* --freeze-until 3"},
 };
 
 TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))
@@ -205,23 +229,39 @@ TEST(a_run_of_three_hosts_resumes_on_two_and_on_one)
     outputs_check_same_latest("one", "alone");
 }
 
-/* A unit's owner has neither the minibatch nor its worker's rows. So nothing is remembered here of what one host did, nor
- * there of what is done here. */
-TEST(several_hosts_remember_no_norms_of_gradients)
+/* In their second epoch and later, with norms of gradients. */
+TEST(a_sampled_run_goes_on_from_one_host_on_several_and_back)
+{
+    struct team team = start(3, 1);
+    const char *const job = SAMPLED " --steps 9 --batch 8 --parts 4 --save-every 3 --keep 0";
+
+    expect(print("eps train%s --out one", job), 0, "norms of gradients are remembered for 3 matrices: ");
+    expect(print("eps train --connect hosts%s --out three", job), 0,
+           "norms of gradients are remembered for 3 matrices: ");
+    check_same("one", "three");
+    train(" --connect hosts", "--resume one/step-3", "there");
+    outputs_check_same_latest("one", "there");
+    stop(&team);
+    team = start(2, 1);
+    train(" --connect hosts", "--resume three/step-6", "two");
+    outputs_check_same_latest("one", "two");
+    stop(&team);
+    train("", "--resume three/step-3", "back");
+    outputs_check_same_latest("one", "back");
+}
+
+/* An adapter's matrices have nothing that is worth remembering. */
+TEST(hosts_train_adapters_by_sampled_gradients_as_one)
 {
     const struct team team = start(2, 1);
-    const char *const sampled = RUN_OF("relu.json") " --schedule constant --approximate wta=0.3 --batch 8 --parts 4";
+    const char *const job = " --model base/latest --data few.txt --seq 32 --microbatch 2 --seed 7 --deterministic "
+                            "--lora rank=4,targets=c_attn,c_proj --approximate wta=0.3 --steps 6 --batch 8 --parts 4";
 
-    processes_text("text.txt", 400); /* two epochs are three steps */
-    processes_config_with("relu.json", 3, 4, 64, 32, "\"activation_function\": \"relu\"");
-    expect(print("eps train --connect hosts%s --steps 3 --out several", sampled), 0,
-           "norms of gradients are not remembered: the daemon is on several hosts");
-    expect(print("eps train%s --steps 3 --out one", sampled), 0, "norms of gradients are remembered for 3 matrices: ");
-    expect("eps train --connect hosts --resume one --steps 4", 0, "not remembered");
+    train("", RUN_OF("relu.json") " --steps 2 --batch 4", "base");
+    train("", job, "one");
+    train(" --connect hosts", job, "several");
+    check_same("one", "several");
     stop(&team);
-    expect("eps train --resume several --steps 4 && grep -h 'has no norms of gradients' several/log", 0,
-           "norms of gradients are remembered for 3 matrices: ", "they begin at 0");
-    expect("eps verify one/latest && eps verify several/latest", 0);
 }
 
 /* While a run goes on: in the background, with all that it says in the file train. */
@@ -302,6 +342,47 @@ TEST(a_host_has_its_own_units_and_a_few_slots_for_others)
     stop(&team);
 }
 
+/* By hand, of 3 blocks with one such matrix each: host 0 has one, host 1 two. Of each, 2 bytes for each token of the data and
+ * of a minibatch of 8 rows of 32, and 8; and the entries of two minibatches. In checkpoints they are whole. */
+TEST(a_host_remembers_the_norms_of_its_own_units)
+{
+    enum { TOKENS = 8 * 32, DATA = 400 };
+    static const double n_maps[] = {1, 2};
+    const struct team team = start(2, 1);
+
+    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" SAMPLED
+                                  " --steps 100000 --batch 8 --parts 2 --save-every 0 --out several");
+    processes_await_text("several/metrics.jsonl", "\"step\": 3,");
+    for (uint32_t h = 0; h < 2; h++) {
+        json_t *memory = expect_json(print("eps mem %s --json", name_of(h)), 0);
+        ck_assert_double_eq(json_number_at(memory, "host.categories.norms.current"),
+                            n_maps[h] * (2 * (DATA + TOKENS) + 8) + 2 * 4 * TOKENS);
+        ck_assert_double_eq(json_number_at(memory, "host.current"), json_number_at(memory, "host.planned"));
+        json_decref(memory);
+    }
+    expect("eps stop hosts 1", 0);
+    ck_assert_int_eq(await_end(run), 1);
+    stop(&team);
+}
+
+/* In the middle of a step, in which another host's worker computes all that it had: by the norms that the step found. */
+TEST(a_worker_that_is_lost_changes_no_norms)
+{
+    const struct team team = start(2, 2);
+    const char *const job = SAMPLED " --steps 60 --batch 8 --parts 4 --save-every 20";
+
+    const pid_t run = train_aside(print("exec " BIN_DIR "/eps train --connect hosts%s --out several", job));
+    processes_await_text("several/metrics.jsonl", "\"step\": 4,");
+    kill(team.workers[1][0], SIGKILL);
+    processes_await_text("several/metrics.jsonl", "\"step\": 9,");
+    kill(team.workers[0][1], SIGKILL);
+    ck_assert_int_eq(await_end(run), 0);
+    expect_file("train", "(cpu of host 1) was lost after");
+    train("", job, "one");
+    check_same("one", "several");
+    stop(&team);
+}
+
 static bool waits_or_has_given_up(void *context)
 {
     (void)context;
@@ -344,20 +425,23 @@ TEST_EACH(a_host_without_workers_is_told_of_by_host_0, CAN_PRELOAD ? 2 : 1)
 }
 
 /* mpirun ends the others. The client waits for the next ones, and goes on from the checkpoint, on any number of hosts. */
-TEST(a_host_that_is_killed_ends_the_job_and_the_run_goes_on_elsewhere)
+static const char *const lost[] = {RUN, SAMPLED};
+
+TEST_EACH(a_host_that_is_killed_ends_the_job_and_the_run_goes_on_elsewhere, COUNT(lost))
 {
     const struct team team = start_with(3, 1, "--mca odls_base_sigkill_timeout 9"); /* they tell after a third of it */
     char machine[65] = "";
 
-    train("", RUN " --steps 80 --batch 6 --parts 3 --save-every 80", "one");
-    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN " --steps 80 --batch 6 --parts 3 "
-                                  "--save-every 2 --out several --restarts 3");
+    train("", print("%s --steps 80 --batch 6 --parts 3 --save-every 80", lost[_i]), "one");
+    const pid_t run = train_aside(print("exec " BIN_DIR "/eps train --connect hosts%s --steps 80 --batch 6 --parts 3 "
+                                        "--save-every 2 --out several --restarts 3",
+                                        lost[_i]));
     processes_await_text("train", "saved several/step-2");
-    const pid_t lost = find_daemon("hosts-1");
+    const pid_t killed = find_daemon("hosts-1");
     gethostname(machine, sizeof machine);
-    expect(print("grep -o '/dev/shm/[^ ]*segment[^ ]*' /proc/%d/maps | sort -u >segments; true", (int)lost), 0);
-    kill(lost, SIGKILL);
-    processes_await_text("train", print("host 1 (%s, pid %d) ", machine, (int)lost));
+    expect(print("grep -o '/dev/shm/[^ ]*segment[^ ]*' /proc/%d/maps | sort -u >segments; true", (int)killed), 0);
+    kill(killed, SIGKILL);
+    processes_await_text("train", print("host 1 (%s, pid %d) ", machine, (int)killed));
     ck_assert_int_ne(await_end(team.mpirun), 0);
     expect_file("mpirun.log", "process rank 1");
     expect("for segment in $(cat segments); do test ! -e $segment || exit 1; done", 0);

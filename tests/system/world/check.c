@@ -3,6 +3,7 @@
 #include "device/worker/link.h"
 #include "eps/drain.h"
 #include "eps/step/membership.h"
+#include "proto/model/norms.h"
 #include "tests/eps/step/sharded_look.h"
 #include "tests/system/world/world.h"
 
@@ -157,7 +158,6 @@ static void note_fold(const struct updater_task *task)
     const struct job *job = seen->daemon->job;
     const struct model_unit *unit = &job->model.units[task->unit];
     const uint32_t part = task->contribution.part;
-    const uint64_t left = unit->n_trained - (uint64_t)task->slice * MODEL_SLICE;
     struct pending *p = &seen->pending[seen->n_pending++];
 
     begin_step(task->step);
@@ -174,7 +174,7 @@ static void note_fold(const struct updater_task *task)
     seen->n_folds[task->unit]++;
     spoil(task);
     p->bytes = task->contribution.g;
-    p->n = (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(task->contribution.type);
+    p->n = model_slice_of(unit, task->slice).n * number_bytes(task->contribution.type);
     p->hash = XXH3_64bits(p->bytes, p->n);
 }
 

@@ -69,6 +69,8 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         make_of_family(out, number);
     else if (number % 7 < 3 && for_hosts == 1)
         out->n_layers = 3, out->drop_layers = 0.5;
+    else if (number % 3 == 1 && for_hosts > 1)
+        out->n_entries = 3 * out->batch * out->seq / 2;
 }
 
 /* The CPU device stands in for one with a memory and queues of its own. */

@@ -117,8 +117,9 @@ static int open_config(void)
     else
         snprintf(text, sizeof text,
                  "{\"model_type\": \"gpt2\", \"n_head\": 2, \"n_layer\": %u, \"n_positions\": 16, \"n_embd\": 8, "
-                 "\"vocab_size\": %u, \"embd_pdrop\": 0.1, \"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1}",
-                 world_is->n_layers, world_is->vocabulary);
+                 "\"vocab_size\": %u, \"embd_pdrop\": 0.1, \"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1%s}",
+                 world_is->n_layers, world_is->vocabulary,
+                 world_is->n_entries ? ", \"activation_function\": \"relu\"" : "");
     return memory_file(text);
 }
 
@@ -147,6 +148,20 @@ static uint64_t header_bytes(int moments)
     return bytes;
 }
 
+static struct plan_goal goal_of(const struct world_setting *setting)
+{
+    return (struct plan_goal){.purpose = PLAN_TRAIN,
+                              .fenced = setting->fenced,
+                              .adamw = setting->adamw,
+                              .precision = setting->bf16 ? NUMBER_BF16 : NUMBER_FP32,
+                              .batch = setting->batch,
+                              .seq = setting->seq,
+                              .drop_layers = setting->drop_layers,
+                              .sampling.share = setting->n_entries ? 0.5 : 0,
+                              .entries = setting->n_entries,
+                              .n_parts = setting->n_parts};
+}
+
 /* The code of the refusal, or of whatever else came. */
 static int open_job(struct client *c, struct error *err)
 {
@@ -154,14 +169,7 @@ static int open_job(struct client *c, struct error *err)
     const long step = script_last_step();
     struct message m = {
         .kind = MESSAGE_JOB,
-        .job = {.goal = {.purpose = PLAN_TRAIN,
-                         .fenced = setting->fenced,
-                         .adamw = setting->adamw,
-                         .precision = setting->bf16 ? NUMBER_BF16 : NUMBER_FP32,
-                         .batch = setting->batch,
-                         .seq = setting->seq,
-                         .drop_layers = setting->drop_layers,
-                         .n_parts = setting->n_parts},
+        .job = {.goal = goal_of(setting),
                 .fresh = step < 0,
                 .output = true,
                 .resume = step >= 0,
@@ -188,9 +196,7 @@ static int open_job(struct client *c, struct error *err)
     if (rc)
         return rc;
     c->opened = c->arrived = c->covered = c->done = c->saved = m.job.step;
-    return segment_attach(&c->data, fd,
-                          plan_data_of(&(struct plan_goal){.batch = setting->batch, .seq = setting->seq}, 0).bytes,
-                          SEGMENT_READ_WRITE, err);
+    return segment_attach(&c->data, fd, plan_data_of(&m.job.goal, 0).bytes, SEGMENT_READ_WRITE, err);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
@@ -204,13 +210,17 @@ static uint32_t token(uint64_t i)
 static void write_data(const struct client *c, uint64_t step)
 {
     const size_t n = (size_t)world_is->batch * world_is->seq;
-    const struct plan_data data = plan_data_of(&(struct plan_goal){.batch = world_is->batch, .seq = world_is->seq}, 0);
+    const struct plan_goal goal = goal_of(world_is);
+    const struct plan_data data = plan_data_of(&goal, 0);
     uint32_t *ids = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].ids),
-             *labels = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].labels);
+             *labels = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].labels),
+             *entries = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].entries);
 
     for (size_t i = 0; i < n; i++) {
         ids[i] = token(step * n + i);
         labels[i] = token(step * n + i + 1);
+        if (world_is->n_entries)
+            entries[i] = (uint32_t)((step * n + 7 * i) % world_is->n_entries);
     }
 }
 

@@ -19,6 +19,7 @@ struct world_setting {
     unsigned n_hosts; /* daemons; each has n_workers */
     bool adamw, fenced, bf16, evaluates;
     double drop_layers;  /* probability that a step drops a block */
+    uint32_t n_entries;  /* not 0: gradients are sampled, by norms of so many tokens of the data */
     const char *family;  /* one of tests/families; NULL: GPT-2 */
     bool beside;         /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
     bool small_devices;  /* with memory for no more than an equal share of the parts */
