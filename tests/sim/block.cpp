@@ -23,8 +23,6 @@ enum { STACK_BYTES = 1 << 20 }; /* locals have red zones of their own */
 enum { STACK_BYTES = 256 << 10 };
 #endif
 
-enum fibre_state { READY, WAITS, RETURNED };
-
 struct copy {
     void *to;
     const void *from;
@@ -33,21 +31,36 @@ struct copy {
 };
 
 struct fibre {
-    void *stack, *sp;
+    void *sp;
+    const void *stack;
+    size_t stack_bytes;
     void *fake; /* AddressSanitizer's */
     unsigned number;
     uint3 index;
-    enum fibre_state state;
+    bool returned;
     struct cudasim_place place; /* that it waits at */
     bool whole;                 /* for the block, saying `yes` */
     bool yes;
     unsigned mask; /* for these of its warp */
     const void *mine;
     size_t bytes;
-    void *all;
+    void *theirs;
+    unsigned first, n; /* lanes whose values it wants */
     unsigned meetings; /* of its whole warp, or block */
     unsigned group;    /* of copies, not yet committed */
     std::vector<copy> copies;
+};
+
+/* Lanes that wait for the others of their mask. */
+struct meeting {
+    struct cudasim_place place;
+    unsigned mask, arrived;
+    size_t bytes;
+};
+
+struct warp {
+    unsigned ready; /* lanes that can go on */
+    std::vector<meeting> meetings;
 };
 
 uint3 threadIdx, blockIdx;
@@ -55,14 +68,13 @@ dim3 blockDim, gridDim;
 
 static struct block_state {
     std::vector<fibre *> fibres; /* as many as were ever needed */
+    std::vector<warp> warps;     /* theirs */
     const cudasim_launch *launch;
     uint64_t number; /* of all that have run */
-    unsigned n_threads;
-    fibre *running;
-    void *sp, *fake; /* of who runs the block */
-    const void *stack;
-    size_t stack_bytes;
-    unsigned n_yes;
+    unsigned n_threads, n_returned, n_yes;
+    enum cudasim_threads order;
+    fibre runner;          /* who runs the block */
+    fibre *running, *last; /* last: who ran before */
     char *pages, *shared; /* the block's dynamic shared memory: its last byte is followed by a page that is not there */
 } &block = *new block_state(); /* never destroyed: the end of the program looks into it */
 
@@ -88,48 +100,92 @@ asm(".text\n"
     "    ret\n"
     ".size cudasim_switch, . - cudasim_switch\n");
 
-static void suspend()
+static void go_to(fibre *next)
 {
     fibre *me = block.running;
 
-    START_SWITCH(&me->fake, block.stack, block.stack_bytes);
-    cudasim_switch(&me->sp, block.sp);
-    FINISH_SWITCH(me->fake, &block.stack, &block.stack_bytes);
+    block.last = me, block.running = next;
+    threadIdx = next->index;
+    START_SWITCH(&me->fake, next->stack, next->stack_bytes);
+    cudasim_switch(&me->sp, next->sp);
+    FINISH_SWITCH(me->fake, &block.last->stack, &block.last->stack_bytes);
 }
 
-static void resume(fibre *next)
+/* A fibre that runs; NULL: none does. */
+static fibre *running()
 {
-    block.running = next;
-    threadIdx = next->index;
-    START_SWITCH(&block.fake, next->stack, STACK_BYTES);
-    cudasim_switch(&block.sp, next->sp);
-    FINISH_SWITCH(block.fake, NULL, NULL);
-    block.running = NULL;
+    return block.running == &block.runner ? NULL : block.running;
+}
+
+static warp &warp_of(const fibre *f)
+{
+    return block.warps[f->number / warpSize];
+}
+
+static unsigned lane_bit(const fibre *f)
+{
+    return 1u << f->number % warpSize;
+}
+
+/* The next of the warp in order, from this lane on and around; NULL if nobody is ready. */
+static fibre *next_of_warp(unsigned of, unsigned lane)
+{
+    const unsigned ready = block.warps[of].ready;
+    unsigned chosen;
+
+    if (!ready)
+        return NULL;
+    if (block.order == CUDASIM_THREADS_BACKWARD) {
+        const unsigned before = ready & ((1u << lane) - 1);
+        chosen = 31 - (unsigned)__builtin_clz(before ? before : ready);
+    } else {
+        const unsigned after = ready & (~0u << lane << 1);
+        chosen = (unsigned)__builtin_ctz(after ? after : ready);
+    }
+    return block.fibres[of * warpSize + chosen];
+}
+
+/* Goes on when another makes it ready. Until then the rest of its warp, as far as that gets, and then other warps; in
+ * random order whoever it is. */
+static void suspend()
+{
+    const fibre *me = block.running;
+    fibre *next = NULL;
+
+    if (block.order != CUDASIM_THREADS_RANDOM)
+        next = next_of_warp(me->number / warpSize, me->number % warpSize);
+    go_to(next ? next : &block.runner);
 }
 
 /* One fibre is the same thread of block after block. */
 static void live()
 {
-    FINISH_SWITCH(NULL, &block.stack, &block.stack_bytes);
+    FINISH_SWITCH(NULL, &block.last->stack, &block.last->stack_bytes);
     for (;;) {
         block.launch->body();
-        block.running->state = RETURNED;
+        fibre *me = block.running;
+        me->returned = true;
+        warp_of(me).ready &= ~lane_bit(me);
+        block.n_returned++;
         suspend();
     }
 }
 
+/* Stacks begin at different places of their pages: else those of a warp would share a few lines of the cache. */
 static fibre *make_fibre(unsigned number)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), offset = number % warpSize * (page / warpSize);
     fibre *made = new fibre();
-    char *memory = (char *)mmap(NULL, STACK_BYTES + page, PROT_READ | PROT_WRITE,
+    char *memory = (char *)mmap(NULL, page + STACK_BYTES, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
 
     if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE))
         cudasim_fault("no memory for the stack of thread %u", number);
     made->number = number;
     made->stack = memory + page;
-    void **top = (void **)(memory + page + STACK_BYTES) - 2; /* as if `live` had been called: 16-byte aligned, less 8 */
+    made->stack_bytes = STACK_BYTES - offset;
+    /* As if `live` had been called: 16-byte aligned, less 8. */
+    void **top = (void **)(memory + page + made->stack_bytes) - 2;
     *top = (void *)live;
     made->sp = top - 6;
     return made;
@@ -137,10 +193,15 @@ static fibre *make_fibre(unsigned number)
 
 /* ---- meetings ---- */
 
+static bool is_same(const struct cudasim_place &a, const struct cudasim_place &b)
+{
+    return a.line == b.line && (a.what == b.what || !strcmp(a.what, b.what));
+}
+
+/* Of two that are not ready: they wait for the same. */
 static bool same_place(const fibre *a, const fibre *b)
 {
-    return a->state == WAITS && b->state == WAITS && a->whole == b->whole && a->place.line == b->place.line &&
-           (a->place.what == b->place.what || !strcmp(a->place.what, b->place.what)) &&
+    return !a->returned && !b->returned && a->whole == b->whole && is_same(a->place, b->place) &&
            (a->whole || (a->mask == b->mask && a->bytes == b->bytes));
 }
 
@@ -148,7 +209,7 @@ static void describe(char *to, size_t size, const fibre *who)
 {
     if (who->number >= block.n_threads)
         snprintf(to, size, "there is no thread %u", who->number);
-    else if (who->state == RETURNED)
+    else if (who->returned)
         snprintf(to, size, "thread %u has returned", who->number);
     else if (who->whole)
         snprintf(to, size, "thread %u waits at %s in line %d", who->number, who->place.what, who->place.line);
@@ -167,9 +228,8 @@ static void describe(char *to, size_t size, const fibre *who)
 }
 
 static fibre &nobody = *new fibre(); /* a lane past the block's end */
-static char laid[warpSize * 1024];   /* what the lanes of a warp lay down */
 
-/* A lane that `me` waits for, or NULL. Lanes arrive in their order, so the last is the first to be looked at. */
+/* Nobody is ready: a lane that `me` waits for in vain. */
 static const fibre *missing(const fibre *me)
 {
     const unsigned first = me->number / warpSize * warpSize;
@@ -187,42 +247,95 @@ static const fibre *missing(const fibre *me)
     return NULL;
 }
 
-void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, size_t bytes, void *all)
+/* Whether all of the mask are there now; the meeting is over then. */
+static bool complete(const fibre *me)
+{
+    std::vector<meeting> &meetings = warp_of(me).meetings;
+    size_t i = 0;
+
+    while (i < meetings.size() &&
+           (meetings[i].mask != me->mask || meetings[i].bytes != me->bytes || !is_same(meetings[i].place, me->place)))
+        i++;
+    if (i == meetings.size())
+        meetings.push_back({me->place, me->mask, 0, me->bytes});
+    meetings[i].arrived |= lane_bit(me);
+    if (meetings[i].arrived != me->mask)
+        return false;
+    meetings[i] = meetings.back();
+    meetings.pop_back();
+    return true;
+}
+
+static char laid[warpSize * 1024]; /* what the lanes of a warp lay down */
+
+/* Numbers, which most of it is, need no call. */
+static inline void copy_bytes(void *to, const void *from, size_t bytes)
+{
+    if (bytes == 4)
+        memcpy(to, from, 4);
+    else
+        memcpy(to, from, bytes);
+}
+
+/* Gives each lane of the mask what it wants of the others. */
+static void exchange(fibre *const *lanes, unsigned mask, size_t bytes)
+{
+    if (mask != ~0u)
+        memset(laid, CUDASIM_POISON_BYTE, warpSize * bytes);
+    for (unsigned lane = 0; lane < warpSize; lane++)
+        if (mask >> lane & 1)
+            copy_bytes(laid + lane * bytes, lanes[lane]->mine, bytes);
+    for (unsigned lane = 0; lane < warpSize; lane++)
+        if (mask >> lane & 1)
+            copy_bytes(lanes[lane]->theirs, laid + lanes[lane]->first * bytes, lanes[lane]->n * bytes);
+}
+
+void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, size_t bytes, void *theirs,
+                  unsigned first, unsigned n)
 {
     fibre *me = block.running;
-    const unsigned first = me->number / warpSize * warpSize;
 
-    if (!(mask >> me->number % warpSize & 1))
+    if (!(mask & lane_bit(me)))
         cudasim_fault("%s in line %d: the mask %08x lacks the lane itself", place.what, place.line, mask);
     if (bytes > sizeof laid / warpSize)
         cudasim_fault("%s in line %d: %zu bytes of a lane", place.what, place.line, bytes);
-    me->state = WAITS, me->whole = false;
+    me->whole = false;
     me->meetings += mask == 0xffffffff;
-    me->place = place, me->mask = mask, me->mine = mine, me->bytes = bytes, me->all = all;
-    if (missing(me)) {
+    me->place = place, me->mask = mask, me->mine = mine, me->bytes = bytes;
+    me->theirs = theirs, me->first = first, me->n = n;
+    if (complete(me)) {
+        if (bytes)
+            exchange(&block.fibres[me->number / warpSize * warpSize], mask, bytes);
+        warp_of(me).ready |= mask;
+    } else {
+        warp_of(me).ready &= ~lane_bit(me);
         suspend();
-        return;
     }
-    memset(laid, CUDASIM_POISON_BYTE, warpSize * bytes);
-    for (unsigned lane = 0; lane < warpSize && bytes; lane++)
-        if (mask >> lane & 1)
-            memcpy(laid + lane * bytes, block.fibres[first + lane]->mine, bytes);
-    for (unsigned lane = 0; lane < warpSize; lane++)
-        if (mask >> lane & 1) {
-            if (bytes)
-                memcpy(block.fibres[first + lane]->all, laid, warpSize * bytes);
-            block.fibres[first + lane]->state = READY;
-        }
 }
 
 unsigned cudasim_barrier(struct cudasim_place place, bool yes)
 {
     fibre *me = block.running;
 
-    me->state = WAITS, me->whole = true, me->place = place, me->yes = yes;
+    me->whole = true, me->place = place, me->yes = yes;
     me->meetings++;
+    warp_of(me).ready &= ~lane_bit(me);
     suspend();
     return block.n_yes;
+}
+
+/* Lanes of a warp that the block has. */
+static unsigned all_lanes(unsigned of)
+{
+    const unsigned n = block.n_threads - of * warpSize;
+
+    return n < warpSize ? (1u << n) - 1 : ~0u;
+}
+
+static void make_all_ready()
+{
+    for (unsigned i = 0; i * warpSize < block.n_threads; i++)
+        block.warps[i].ready = all_lanes(i);
 }
 
 /* Nobody is ready: lets all through a barrier, if that is where they are. */
@@ -230,20 +343,19 @@ static void pass_barrier()
 {
     unsigned n_yes = 0, first = 0;
 
-    while (block.fibres[first]->state == RETURNED)
+    while (block.fibres[first]->returned)
         first++;
     for (unsigned i = 0; i < block.n_threads; i++) {
         const fibre *f = block.fibres[i], *one = block.fibres[first];
 
-        if (f->state == WAITS && !f->whole)
+        if (!f->returned && !f->whole)
             never_meet(f, missing(f));
         if (!same_place(one, f))
             never_meet(one, f);
         n_yes += f->yes;
     }
     block.n_yes = n_yes;
-    for (unsigned i = 0; i < block.n_threads; i++)
-        block.fibres[i]->state = READY;
+    make_all_ready();
 }
 
 /* ---- copies under way ---- */
@@ -322,7 +434,7 @@ __attribute__((no_sanitize("address"))) static void check_shared()
 /* The i-th in order, of n. */
 static unsigned ordered(unsigned i, unsigned n, const std::vector<unsigned> &shuffled)
 {
-    switch (cudasim_thread_order()) {
+    switch (block.order) {
     case CUDASIM_THREADS_BACKWARD:
         return n - 1 - i;
     case CUDASIM_THREADS_RANDOM:
@@ -335,7 +447,7 @@ static unsigned ordered(unsigned i, unsigned n, const std::vector<unsigned> &shu
 
 static void shuffle(std::vector<unsigned> &order, unsigned n)
 {
-    if (cudasim_thread_order() != CUDASIM_THREADS_RANDOM)
+    if (block.order != CUDASIM_THREADS_RANDOM)
         return;
     order.resize(n);
     for (unsigned i = 0; i < n; i++) {
@@ -345,39 +457,57 @@ static void shuffle(std::vector<unsigned> &order, unsigned n)
     }
 }
 
+/* Each that is ready, in order, warp by warp: as far as the warp gets. False if there was nobody. */
+static bool run_warps()
+{
+    const unsigned n_warps = (block.n_threads + warpSize - 1) / warpSize;
+    bool moved = false;
+
+    for (unsigned i = 0; i < n_warps; i++) {
+        const bool backward = block.order == CUDASIM_THREADS_BACKWARD;
+        fibre *next = next_of_warp(backward ? n_warps - 1 - i : i, backward ? 0 : warpSize - 1);
+        if (next) {
+            go_to(next);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+/* The same, in random order of all threads. */
+static bool run_shuffled(std::vector<unsigned> &order)
+{
+    bool moved = false;
+
+    shuffle(order, block.n_threads);
+    for (unsigned i : order) {
+        fibre *f = block.fibres[i];
+        if (warp_of(f).ready & lane_bit(f)) {
+            go_to(f);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
 static void run_block()
 {
     std::vector<unsigned> order;
-    unsigned n_returned = 0;
 
     block.number++;
     memset(block.shared, CUDASIM_POISON_BYTE, block.launch->shared);
     cudasim_forget_shared(block.launch->kernel);
     for (unsigned i = 0; i < block.n_threads; i++) {
         fibre *f = block.fibres[i];
-        f->state = READY, f->group = f->meetings = 0;
+        f->returned = false;
+        f->group = f->meetings = 0;
         f->copies.clear();
-        f->index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
     }
-    while (n_returned < block.n_threads) {
-        bool moved = false, moved_warp = false;
-
-        shuffle(order, block.n_threads);
-        for (unsigned i = 0; i < block.n_threads; i++) {
-            fibre *f = block.fibres[ordered(i, block.n_threads, order)];
-            if (f->state == READY) {
-                resume(f);
-                moved = moved_warp = true;
-                n_returned += f->state == RETURNED;
-            }
-            if ((i + 1) % warpSize == 0 && moved_warp && cudasim_thread_order() != CUDASIM_THREADS_RANDOM)
-                i -= warpSize; /* as far as the warp gets */
-            if ((i + 1) % warpSize == 0)
-                moved_warp = false;
-        }
-        if (!moved)
+    make_all_ready();
+    block.n_returned = 0;
+    while (block.n_returned < block.n_threads)
+        if (!(block.order == CUDASIM_THREADS_RANDOM ? run_shuffled(order) : run_warps()))
             pass_barrier();
-    }
     check_shared();
 }
 
@@ -388,9 +518,14 @@ void cudasim_run_grid(const cudasim_launch &launch)
 
     gridDim = launch.grid, blockDim = launch.block;
     block.launch = &launch;
+    block.order = cudasim_thread_order();
+    block.running = &block.runner;
     block.n_threads = blockDim.x * blockDim.y * blockDim.z;
     while (block.fibres.size() < block.n_threads)
         block.fibres.push_back(make_fibre((unsigned)block.fibres.size()));
+    block.warps.resize((block.fibres.size() + warpSize - 1) / warpSize);
+    for (unsigned i = 0; i < block.n_threads; i++)
+        block.fibres[i]->index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
     lay_out_shared();
     shuffle(order, n_blocks);
     for (unsigned i = 0; i < n_blocks; i++) {
@@ -401,11 +536,13 @@ void cudasim_run_grid(const cudasim_launch &launch)
     block.launch = NULL;
 }
 
-bool cudasim_is_running(struct cudasim_running *running)
+bool cudasim_is_running(struct cudasim_running *now)
 {
-    if (!block.running)
+    const fibre *me = running();
+
+    if (!me)
         return false;
-    *running = {block.running->number, block.running->meetings, block.number, block.launch->kernel};
+    *now = {me->number, me->meetings, block.number, block.launch->kernel};
     return true;
 }
 
@@ -430,7 +567,7 @@ void cudasim_matrices(uint32_t pairs[4], uintptr_t row, bool transposed, struct 
     const unsigned lane = block.running->number % warpSize;
     uintptr_t rows[warpSize];
 
-    cudasim_meet(place, 0xffffffffu, &row, sizeof row, rows);
+    cudasim_meet(place, 0xffffffffu, &row, sizeof row, rows, 0, warpSize);
     cudasim_touched_rows(rows);
     for (unsigned i = 0; i < 4; i++) {
         const uint16_t *upper = (const uint16_t *)rows[8 * i + lane % 4 * 2];
@@ -457,6 +594,6 @@ void cudasim_where(char *to, size_t size)
     if (block.launch)
         n = snprintf(to, size, "kernel %s, block (%u, %u, %u): ", cudasim_kernel_name(block.launch->kernel), blockIdx.x,
                      blockIdx.y, blockIdx.z);
-    if (block.running && n >= 0 && (size_t)n < size)
-        snprintf(to + n, size - (size_t)n, "thread %u: ", block.running->number);
+    if (running() && n >= 0 && (size_t)n < size)
+        snprintf(to + n, size - (size_t)n, "thread %u: ", running()->number);
 }

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <unordered_set>
 
 struct CUevent_st {
     uint64_t recorded, reached; /* records of it so far: queued, done */
@@ -36,7 +37,7 @@ struct CUstream_st {
 /* Never destroyed: the end of the program looks into them. */
 static std::vector<cudaStream_t> &streams =
     *new std::vector<cudaStream_t>; /* all there ever were, so that use after destruction is seen */
-static std::vector<cudaEvent_t> &events = *new std::vector<cudaEvent_t>;
+static std::unordered_set<cudaEvent_t> &events = *new std::unordered_set<cudaEvent_t>;
 static std::map<const void *, size_t> &allowed_shared = *new std::map<const void *, size_t>; /* by kernel */
 static uint64_t n_issued;
 
@@ -52,10 +53,8 @@ void cudasim_check_stream(cudaStream_t stream, const char *who)
 
 static void check_event(cudaEvent_t event, const char *who)
 {
-    for (cudaEvent_t e : events)
-        if (e == event && e->live)
-            return;
-    cudasim_fault("%s: event %p was never created, or is destroyed", who, (void *)event);
+    if (!events.count(event) || !event->live)
+        cudasim_fault("%s: event %p was never created, or is destroyed", who, (void *)event);
 }
 
 /* ---- running ---- */
@@ -320,7 +319,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     cudasim_counted.events++;
     *event = new CUevent_st();
     (*event)->live = true;
-    events.push_back(*event);
+    events.insert(*event);
     return cudaSuccess;
 }
 

@@ -101,8 +101,19 @@ static __global__ void shuffle_if(unsigned mask, int n)
         __shfl_xor_sync(mask, 1.0f, 1);
 }
 
+static __global__ void two_shuffles()
+{
+    if (threadIdx.x < 16)
+        __shfl_xor_sync(WHOLE_WARP, 1.0f, 1);
+    else
+        __shfl_xor_sync(WHOLE_WARP, 1.0f, 1);
+}
+
 TEST(a_shuffle_that_lacks_lanes_is_a_fault)
 {
+    SAYS("thread 0 waits at __shfl_xor_sync (mask ffffffff) in line *, but thread 31 waits at __shfl_xor_sync",
+         launch(two_shuffles, 1, 32, 0, make_stream());
+         cudaDeviceSynchronize(););
     SAYS("thread 0 waits at __shfl_xor_sync (mask ffffffff) in line *, but thread 31 has returned",
          launch(shuffle_if, 1, THREADS, 0, make_stream(), WHOLE_WARP, 31);
          cudaDeviceSynchronize(););
@@ -130,6 +141,7 @@ static __global__ void warp_operations(int *failed)
     ok = ok && __shfl_up_sync(WHOLE_WARP, i, 3u) == (i < 3 ? i : i - 3);
     ok = ok && __shfl_down_sync(WHOLE_WARP, i, 3u, 16) == (i % 16 > 12 ? i : i + 3);
     ok = ok && __ballot_sync(WHOLE_WARP, i % 2) == 0xaaaaaaaau;
+    ok = ok && __shfl_xor_sync(i % 2 ? 0xaaaaaaaau : 0x55555555u, i, 2) == (i ^ 2); /* two at once */
     if (i < 4)
         ok = ok && __any_sync(0xf, i == 2) && !__all_sync(0xf, i == 2) && __all_sync(0xf, i < 4);
     ok = ok && __syncthreads_count(i < 3) == 3 * (int)blockDim.x / 32 && __syncthreads_or(threadIdx.x == 40) == 1 &&

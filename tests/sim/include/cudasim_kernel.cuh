@@ -86,9 +86,10 @@ struct cudasim_place {
 extern "C" {
 /* All threads of the block; the number of those that said yes. */
 unsigned cudasim_barrier(struct cudasim_place place, bool yes);
-/* The lanes of the mask, of which the caller is one: all (32 of `bytes`) gets what each laid down, of lanes outside the
- * mask a pattern of NaNs. */
-void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, size_t bytes, void *all);
+/* The lanes of the mask, of which the caller is one: theirs (n of `bytes`) gets what lanes first .. first+n-1 laid down,
+ * of lanes outside the mask a pattern of NaNs. */
+void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, size_t bytes, void *theirs,
+                  unsigned first, unsigned n);
 /* The block's dynamic shared memory: as many bytes as the launch asked for, aligned to 128. */
 void *cudasim_shared(void);
 /* A copy of `given` bytes, then zeros up to `bytes`, that takes effect (both its reading and its writing) only when the
@@ -125,7 +126,7 @@ static inline int __syncthreads_and(int yes, CUDASIM_HERE)
 /* All lanes of a warp: what matrix fragments are exchanged with. */
 static inline void cudasim_warp_exchange(const void *mine, size_t bytes, void *all, CUDASIM_HERE)
 {
-    cudasim_meet({"an exchange", file, line}, 0xffffffffu, mine, bytes, all);
+    cudasim_meet({"an exchange", file, line}, 0xffffffffu, mine, bytes, all, 0, warpSize);
 }
 static inline void cudasim_load_matrices(uint32_t pairs[4], uintptr_t row, bool transposed, CUDASIM_HERE)
 {
@@ -133,7 +134,7 @@ static inline void cudasim_load_matrices(uint32_t pairs[4], uintptr_t row, bool 
 }
 static inline void __syncwarp(unsigned mask = 0xffffffffu, CUDASIM_HERE)
 {
-    cudasim_meet({"__syncwarp", file, line}, mask, NULL, 0, NULL);
+    cudasim_meet({"__syncwarp", file, line}, mask, NULL, 0, NULL, 0, 0);
 }
 
 static inline unsigned __ballot_sync(unsigned mask, int yes, CUDASIM_HERE)
@@ -142,7 +143,7 @@ static inline unsigned __ballot_sync(unsigned mask, int yes, CUDASIM_HERE)
     unsigned char all[warpSize];
     unsigned ballot = 0;
 
-    cudasim_meet({"__ballot_sync", file, line}, mask, &mine, 1, all);
+    cudasim_meet({"__ballot_sync", file, line}, mask, &mine, 1, all, 0, warpSize);
     for (unsigned i = 0; i < warpSize; i++)
         ballot |= (unsigned)(all[i] & mask >> i & 1) << i;
     return ballot;
@@ -167,17 +168,17 @@ static inline T cudasim_shuffle(struct cudasim_place place, unsigned mask, T x, 
 {
     static_assert(std::is_arithmetic<T>::value && (sizeof(T) == 4 || sizeof(T) == 8), "a type that shuffles take");
     const unsigned lane = cudasim_lane();
-    T all[warpSize];
+    T its;
 
     if (width < 1 || width > warpSize || (width & (width - 1)))
         cudasim_fault("%s in line %d: a width of %d", place.what, place.line, width);
-    cudasim_meet(place, mask, &x, sizeof x, all);
     if (from / (unsigned)width != lane / (unsigned)width)
         from = lane;
+    cudasim_meet(place, mask, &x, sizeof x, &its, from, 1);
     if (!(mask >> from & 1))
         cudasim_fault("%s in line %d: lane %u, which is read, is not in the mask %08x", place.what, place.line, from,
                       mask);
-    return all[from];
+    return its;
 }
 template <typename T> static inline T __shfl_sync(unsigned mask, T x, int from, int width = 32, CUDASIM_HERE)
 {
