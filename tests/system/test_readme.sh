@@ -48,7 +48,13 @@ awk 'FNR == 1 { fenced = 0; on = FILENAME != "README.md" }
      /^```/ { fenced = !fenced } # output
      on && !fenced && /^    / { goes_on = sub(/ *\\$/, ""); printf "%s%s", substr($0, 5), goes_on ? "" : "\n"; open = 1; next }
      open { print ""; open = 0 }' README.md proto/plan/README.md device/cuda/README.md >"$work/commands"
-sed -i 's/--steps 750\b/--steps 30/; s/--steps 800\b/--steps 32/' "$work/commands"
+awk '!/&$/ && match($0, /--steps [0-9]+/) { # what goes on in the background is stopped
+         steps = substr($0, RSTART + 8, RLENGTH - 8) + 0
+         if (steps >= 100)
+             $0 = substr($0, 1, RSTART + 7) int(steps / 25) substr($0, RSTART + RLENGTH)
+     }
+     { print }' "$work/commands" >"$work/shorter"
+mv "$work/shorter" "$work/commands"
 command -v gnuplot >/dev/null || sed -i '/eps report/d' "$work/commands"
 [ "$(grep -c . "$work/commands")" -ge 10 ] || fail "README.md's worked session has too few commands"
 
