@@ -34,21 +34,22 @@ sources() {
 }
 
 check_format() {
-    sources 'c|h|cpp|hpp|cu|cuh' | xargs clang-format --dry-run -Werror
+    sources 'c|h|cpp|hpp|cu|cuh' | xargs -P "$(nproc)" -n 50 clang-format --dry-run -Werror
 }
 
 # CUDA headers are the simulator's, which every machine has.
-check_headers() {
-    local header rc=0
+compile_alone() {
     local -a options=(-D_GNU_SOURCE -I. -Itests/sim/include -Wall -Wextra -Wshadow -Wconversion -Werror
                       -fsyntax-only)
-    while read -r header; do
-        case $header in
-        *.h) echo "#include \"$header\"" | gcc -std=gnu11 "${options[@]}" -x c - || rc=1 ;;
-        *) echo "#include \"$header\"" | g++ -std=gnu++17 "${options[@]}" -Wno-unknown-pragmas -x c++ - || rc=1 ;;
-        esac
-    done < <(sources 'h|hpp|cuh')
-    return $rc
+    case $1 in
+    *.h) echo "#include \"$1\"" | gcc -std=gnu11 "${options[@]}" -x c - ;;
+    *) echo "#include \"$1\"" | g++ -std=gnu++17 "${options[@]}" -Wno-unknown-pragmas -x c++ - ;;
+    esac
+}
+export -f compile_alone
+
+check_headers() {
+    sources 'h|hpp|cuh' | xargs -P "$(nproc)" -I HEADER bash -c 'compile_alone HEADER'
 }
 
 # summarise LOG: "passed failed skipped" of what `ctest -V` printed. The unit is one test of Check, as in its line
