@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-SUITE_LABELS(single, on_cuda_release, on_cudnn)
+SUITE_LABELS(single, slow, on_cuda_release, on_cudnn)
 
 /* Sequences of 1, of less than a tile, of exactly one, and ending anywhere in the third; head widths of 1, of no multiple of
  * any vector, and over 64. A CUDA device's tensor cores take heads of 64 and 128, in tiles of 128 queries and 64 keys (32

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-SUITE_LABELS(single, on_cuda_release)
+SUITE_LABELS(single, slow, on_cuda_release)
 
 static const float scale = 0.4f;
 static const double tolerance = 40 * 0x1p-24; /* as in test_attention.c */

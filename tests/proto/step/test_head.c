@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(on_cuda)
+SUITE_LABELS(slow, on_cuda)
 
 /* Of two units, 4,102 and 4,101 rows, of which padding makes 4,104 each; 300 tokens. */
 enum { WIDTH = 8, VOCABULARY = 8203, LOWER = 4102, UPPER = 4101, PADDED = 4104, ROWS = 10, SEQ = 30, MOST = 64 };

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(single, on_cuda_release)
+SUITE_LABELS(single, slow, on_cuda_release)
 
 enum { ROWS = 2, SEQ = 100, VOCABULARY = 19 };
 

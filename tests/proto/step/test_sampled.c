@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(single, on_cuda)
+SUITE_LABELS(single, slow, on_cuda)
 
 enum { POSITIONS = 40, BATCH = 4 };
 

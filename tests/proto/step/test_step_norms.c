@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(single, on_cuda)
+SUITE_LABELS(single, slow, on_cuda)
 
 enum { BATCH = 4, SEQ = 9, ENTRIES = 100, BLOCKS = 3, WIDTH = 15 };
 
