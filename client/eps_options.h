@@ -31,7 +31,8 @@ enum eps_train_on { EPS_TRAIN_ON_DEFAULT, EPS_TRAIN_ON_ANSWERS, EPS_TRAIN_ON_ALL
 enum eps_long { EPS_LONG_DEFAULT, EPS_LONG_CUT, EPS_LONG_DROP, EPS_LONG_REFUSE };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
-/* The blocks of one step. A list ascends, from 0 nearest the input. */
+/* The blocks of one step. A list ascends, from 0 nearest the input; of an encoder-decoder, the decoder's blocks follow the
+ * encoder's. If all of the decoder's are left out, the encoder's are updated with gradients of zeros. */
 struct eps_step_blocks {
     uint64_t step;       /* from 1 */
     uint32_t n_blocks;   /* of the model */

@@ -346,7 +346,7 @@ static const struct eps_option rows[] = {
      .train =
          "stochastic depth: each step leaves out each block with probability P, drawn by --seed, step and block. A "
          "block left out is not computed, updated or decayed; the others add their residual branches times 1/(1-P). "
-         "Held-out losses are of all blocks. Default 0",
+         "Held-out losses are of all blocks. Of an encoder-decoder, both stacks' blocks are drawn. Default 0",
      .plan = "plan for steps that leave out blocks, as in eps train"},
     {.name = "--freeze",
      .value = "PATTERN...",

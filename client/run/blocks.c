@@ -9,7 +9,7 @@ int client_blocks_init(struct client_blocks *out, const struct model *m, struct 
     *out = (struct client_blocks){.n = m->config.n_layers};
     for (uint32_t visit = 0; visit < m->n_visits; visit++) {
         const struct model_layer *layer = &m->layers[m->visit_layers[visit]];
-        if (model_contributes(m, visit) && layer->kind == MODEL_BLOCK)
+        if (model_contributes(m, visit) && model_drop_concerns(layer))
             model_drop_add(&out->trained, layer->index);
         else if (model_contributes(m, visit))
             out->trains_others = true;

@@ -1,11 +1,11 @@
 #include "proto/model/drop.h"
 
 #include "proto/model/family.h"
-#include "proto/model/model.h"
 #include "proto/operation/operation.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 /* A block is dropped if it is small. */
 static uint32_t word_of(uint64_t seed, uint64_t step, uint32_t block)
@@ -60,7 +60,7 @@ bool model_drop_has(const struct model_drop *drop, const struct model *model, ui
 {
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
 
-    return drop && layer->kind == MODEL_BLOCK && model_drop_holds(drop, layer->index);
+    return drop && model_drop_concerns(layer) && model_drop_holds(drop, layer->index);
 }
 
 bool model_drop_trains(const struct model_drop *drop, const struct model_drop *frozen, const struct model *model,
@@ -70,8 +70,8 @@ bool model_drop_trains(const struct model_drop *drop, const struct model_drop *f
            !model_drop_has(frozen, model, visit);
 }
 
-/* The sums by which branches are added on the way from the stream's input to its output, through sums and the norms after
- * them. Returns their number; 0 if there is no such way. */
+/* The sums by which branches are added on the way from the first input to the first output, through sums and the norms
+ * after them. Returns their number; 0 if there is no such way. */
 static int find_branches(int sums[PROGRAM_OPERATIONS], const struct program *p)
 {
     int value = p->outputs[0].value, n = 0;
@@ -88,26 +88,42 @@ static int find_branches(int sums[PROGRAM_OPERATIONS], const struct program *p)
     return value == p->inputs[0].value ? n : 0;
 }
 
-/* True if all that a block does is to write the stream that it reads. */
-static bool has_stream_alone(const struct model *m, const struct model_program *p)
+/* True if all that a program gives is another value of its first input's name. */
+static bool gives_first_alone(const struct program *p)
 {
-    const struct program *program = &p->program;
+    return p->n_inputs > 0 && p->n_outputs == 1 && strcmp(p->inputs[0].name, p->outputs[0].name) == 0 &&
+           !p->outputs[0].adds;
+}
 
-    return program->n_inputs == 1 && program->n_outputs == 1 && !program->inputs[0].name[0] &&
-           !program->outputs[0].name[0] && !p->finish && m->n_block_layers == m->config.n_layers;
+bool model_drop_skips(const struct program *p)
+{
+    int sums[PROGRAM_OPERATIONS];
+
+    return gives_first_alone(p) && find_branches(sums, p) > 0;
+}
+
+/* True if the layer can be left out, or stays without its block's others. */
+static bool can_be_without(const struct model_layer *layer)
+{
+    const struct program *p = &layer->program->program;
+
+    return !layer->program->finish && (layer->program->skips || (gives_first_alone(p) && p->n_inputs == 1));
 }
 
 int model_drop_check(const struct model *m, struct error *err)
 {
-    const struct model_program *const first = &m->programs[m->block];
-    int sums[PROGRAM_OPERATIONS];
+    const struct model_layer *const first = &m->layers[m->first_block];
+    uint32_t n_skipped = 0; /* blocks with a layer that is left out; it is their first */
 
-    for (const struct model_program *program = first; program < first + m->n_block_programs; program++)
-        if (!has_stream_alone(m, program) || find_branches(sums, &program->program) == 0)
-            return error_set(err, -EINVAL,
-                             "no block of a %s model can be dropped: a step may leave out blocks that add to their one "
-                             "input alone",
-                             m->config.family->model_type);
+    for (const struct model_layer *layer = first; layer < first + m->n_block_layers; layer++) {
+        n_skipped += layer->part == 0 && layer->program->skips;
+        if (!can_be_without(layer) || n_skipped <= layer->index)
+            return error_set(
+                err, -EINVAL,
+                "no block of a %s model can be dropped: a step may leave out blocks whose first layer adds "
+                "to its first input, and whose layers give nothing else",
+                m->config.family->model_type);
+    }
     return 0;
 }
 
@@ -124,6 +140,8 @@ int model_drop_prepare(struct model *m, double p, struct error *err)
     if (rc)
         return rc;
     for (struct model_program *program = first; program < first + m->n_block_programs; program++) {
+        if (!program->skips)
+            continue;
         for (int i = find_branches(sums, &program->program); i-- > 0;)
             program->program.operations[sums[i]].add.survival = (float)(1 - p);
         model_complete_program(program);

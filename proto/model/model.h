@@ -146,6 +146,7 @@ struct model_program {
     uint32_t n_layers;                  /* number of layers that run it */
     uint32_t class;                     /* index of the class of these layers, if blocks run it */
     bool passes;                        /* schedule.passes, the same whatever is kept */
+    bool skips;                         /* model_drop_skips */
     uint32_t reads;                     /* program_inputs_read */
     const struct model_program *finish; /* what finishes its layers (struct family_layer); NULL: nothing */
     uint32_t n_keepings;                /* number of distinct keepings: the first of MODEL_KEEPINGS */

@@ -1,4 +1,5 @@
 /* The programs of a model's layers: of each kind and width of block that the model has, and of its other layers. */
+#include "proto/model/drop.h"
 #include "proto/model/model_internal.h"
 #include "proto/operation/operation.h"
 
@@ -25,6 +26,7 @@ void model_complete_program(struct model_program *p)
     }
     p->passes = p->backward[0].passes;
     p->reads = program_inputs_read(&p->program);
+    p->skips = model_drop_skips(&p->program);
 }
 
 void model_approximate(struct model *m, unsigned bits, bool samples)

@@ -151,6 +151,15 @@ static bool is_added(const struct device_moves *moves)
     return last->operand.is->stores && (last->operand.is->passes ? m->first != last->first : last->narrow[0] != NULL);
 }
 
+/* True of what a skipped layer leaves alone: all but the value that it passes on, whose gradient it passes down, and
+ * gradients that it would be the first to add to, which begin with zeros instead. */
+static bool is_left_alone(const struct layer_pass *visit, const struct model_operand *o, bool backward)
+{
+    const bool is_gradient = o->role == MODEL_OUTPUT_GRADIENT || o->role == MODEL_INPUT_GRADIENT;
+
+    return visit->skipped && (is_gradient != backward || (o->index > 0 && !o->begins));
+}
+
 /* Adds the operands of a direction; or of those, the gradients of inputs alone. */
 static void add_moves(struct device_moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
                       bool backward, bool gradients_alone)
@@ -163,7 +172,8 @@ static void add_moves(struct device_moves *moves, const struct device_pass *pass
     for (uint32_t i = 0; i < passage->n[backward]; i++) {
         const struct model_operand *o = &passage->operands[backward][i];
         const bool is_gradient = o->role == MODEL_INPUT_GRADIENT;
-        if ((gradients_alone && !is_gradient) || is_unwanted(visit, o) || (is_gradient && o->index == 0 && sums))
+        if ((gradients_alone && !is_gradient) || is_unwanted(visit, o) || (is_gradient && o->index == 0 && sums) ||
+            is_left_alone(visit, o, backward))
             continue;
         moves->n_inputs += o->role == MODEL_INPUT;
         moves->of[moves->n++] = move_of(pass, visit, o, &tiles.of[i], moves->run);

@@ -1,10 +1,28 @@
-/* A block that the step drops: the stream, and its gradient, pass unchanged. */
+/* A block that the step drops: what it would add to, and that gradient, pass unchanged. To the gradients of its other inputs
+ * it adds nothing. */
+#include "proto/plan/memory/values.h"
 #include "proto/step/layers.h"
+
+/* Elements of a value, or of its gradient, in the microbatch. */
+static size_t elements(const struct layer_pass *pass, uint32_t value)
+{
+    const struct model_values *values = &pass->model->values;
+
+    return plan_shape_elements(&values->shapes[values->of[value].shape], pass->n_rows, pass->n_tokens);
+}
+
+static uint32_t columns(const struct layer_pass *pass, uint32_t value)
+{
+    const struct model_values *values = &pass->model->values;
+
+    return values->shapes[values->of[value].shape].columns;
+}
 
 static void copy(const struct layer_pass *pass, void *to, const void *from)
 {
+    const uint32_t value = pass->edges->reads[0];
     const struct device_dropout_add op = {
-        .n_rows = 1, .n_tokens = layer_tokens(pass), .n = pass->model->config.width, .h = from, .y = to};
+        .n_rows = 1, .n_tokens = elements(pass, value), .n = columns(pass, value), .h = from, .y = to};
 
     if (to != from)
         pass->ops->dropout_add(pass->dev, &op);
@@ -15,11 +33,26 @@ static void forward(const struct layer_pass *pass)
     copy(pass, pass->at[MODEL_OUTPUT][0], pass->at[MODEL_INPUT][0]);
 }
 
+/* Begins the gradient of an input with zeros, where the layer would be the first to add to it. Small ones are zero by now. */
+static void clear_gradient(const struct layer_pass *pass, uint32_t input)
+{
+    const struct model_values *values = &pass->model->values;
+    const uint32_t value = pass->edges->reads[input];
+    void *const gradient = pass->at[MODEL_INPUT_GRADIENT][input];
+    const size_t n = elements(pass, value) * columns(pass, value);
+
+    if (gradient && !model_is_small(&values->shapes[values->of[value].shape]))
+        pass->ops->zero(pass->dev, &(struct device_zero){gradient, n * number_bytes(pass->setting->goal.precision)});
+}
+
 /* Nobody reads the gradient below the lowest trained layer. */
 static void backward(const struct layer_pass *pass)
 {
-    if (!pass->lowest)
-        copy(pass, pass->at[MODEL_INPUT_GRADIENT][0], pass->at[MODEL_OUTPUT_GRADIENT][0]);
+    if (pass->lowest)
+        return;
+    copy(pass, pass->at[MODEL_INPUT_GRADIENT][0], pass->at[MODEL_OUTPUT_GRADIENT][0]);
+    for (uint32_t i = 1; i < pass->edges->n_reads; i++)
+        clear_gradient(pass, i);
 }
 
 const struct layer_ops layer_dropped = {forward, backward};

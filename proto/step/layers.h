@@ -33,6 +33,7 @@ struct layer_pass {
     const struct model_unit *unit;
     bool bottom, top; /* this is the layer's first visit in forward; in backward */
     bool lowest;      /* the lowest layer that is trained: nobody reads its input's gradient */
+    bool skipped; /* the step drops its block: layer_dropped stands for it, with the operands of device_moves alone */
     /* The unit's weights as it is relayed, on the device; the head's are padded by rows of zeros. The embedding's may be
      * host memory, which embed and position can read; they are NULL in backward. */
     const void *weights;

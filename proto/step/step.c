@@ -64,6 +64,7 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .bottom = visit == layer->first_visit,
                                .top = visit == layer->first_visit + layer->n_visits - 1,
                                .lowest = model->visit_layers[visit] == model->lowest_trained,
+                               .skipped = model_drop_has(pass->drop, model, visit),
                                .workspace = device_pass_address(pass, plan->workspace),
                                .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
                                .n_tokens = pass->n_tokens,
@@ -229,7 +230,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
 {
     const bool is_backward = pass->place >= pass->worker->model.n_visits;
     struct layer_pass v = visit_of(pass, visit);
-    const struct layer_ops *layer = is_dropped(pass, visit) ? &layer_dropped : pass->worker->layers[v.layer->kind];
+    const struct layer_ops *layer = v.skipped ? &layer_dropped : pass->worker->layers[v.layer->kind];
     struct device_moves moves;
     uint32_t done = 0;
     int rc = 0;

@@ -279,7 +279,14 @@ class Run:
                                        reduction="sum") / n_valid
             loss.backward()
             self.loss += loss.item()
-            yield {t: p.grad.to(self.master[t].dtype) for t, p in self.model.named_parameters()}
+            yield {t: self.gradient_of(t, p) for t, p in self.model.named_parameters() if self.trains(t)}
+
+    def trains(self, tensor):
+        """Whether the step does."""
+        return True
+
+    def gradient_of(self, tensor, p):
+        return p.grad.to(self.master[tensor].dtype)
 
     def gradient(self):
         total = None
@@ -289,12 +296,15 @@ class Run:
 
     def train(self, n_steps):
         """AdamW; or AdamA, arXiv:2305.19982, a tied tensor's parts summed and squared once (see training.py)."""
-        lr, (b1, b2), epsilon, self.losses = self.m["lr"], training.BETAS, 1e-8, []
+        lr, (b1, b2), epsilon, self.losses = self.m["lr"], training.BETAS, self.m.get("epsilon", 1e-8), []
+        updates = dict.fromkeys(self.master, 0)
         for self.step in range(n_steps):
             whole = [self.gradient()] if self.m["optimizer"] == "adamw" else list(self.gradients(self.m["parts"]))
             self.losses.append(self.loss)
             with torch.no_grad():
                 for t, p in self.model.named_parameters():
+                    if t not in whole[0]:
+                        continue
                     w, (m, v) = self.master[t], self.moments[t]
                     m.mul_(b1)
                     v.mul_(b2)
@@ -302,7 +312,7 @@ class Run:
                         m.add_(g, alpha=1 - b1)
                         v.addcmul_(g, g, value=1 - b2)
                     w.mul_(1 - lr * (self.m["decay"] if p.dim() > 1 else 0.0))
-                    n = self.step + 1
+                    updates[t] = n = updates[t] + 1
                     w.addcdiv_(m / (1 - b1**n), (v / (1 - b2**n)).sqrt_().add_(epsilon), value=-lr)
                     p.copy_(w)
         return self.master

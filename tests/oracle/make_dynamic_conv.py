@@ -1,5 +1,5 @@
 """Gradients and 20 training steps of two encoder-decoders with dynamic convolutions, from the equations of arXiv:1901.10430 in
-plain PyTorch: tests/fixtures/{dynamic_conv,dynamic_conv_gated,frozen_dynamic_conv}.
+plain PyTorch: tests/fixtures/{dynamic_conv,dynamic_conv_gated,frozen_dynamic_conv,drop_dynamic_conv}.
 
     python make_dynamic_conv.py
 
@@ -9,12 +9,14 @@ token of padding, whose rows the input does not train. The first SOURCE tokens o
 one even. A convolution is a sum over shifted copies, or in fp32's other way a product with a matrix of the filters' taps.
 What is frozen: the source's first block, some maps of others. Made with torch 2.15.0 on the CPU.
 """
+import dataclasses
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import make_t5
 import own
 import training
 
@@ -71,6 +73,8 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
+    scale = 1  # of its branches; 0: a step drops it
+
     def __init__(self, c, taps, decodes):
         super().__init__()
         d = c.d_model
@@ -84,6 +88,8 @@ class Block(nn.Module):
 
     def forward(self, x, fused, mask, source=None):
         """mask (rows, tokens of the source): which are there."""
+        if self.scale == 0:
+            return x
         h = self.linear1(x)
         if self.glu:
             gate, h = h.chunk(2, -1)
@@ -91,10 +97,10 @@ class Block(nn.Module):
         if source is None:
             h = h.masked_fill(~mask[..., None], 0)
         h = convolve(h, h @ self.conv.weight.T, self.heads, self.before, fused)
-        x = self.conv_layer_norm(x + self.linear2(h))
+        x = self.conv_layer_norm(x + self.scale * self.linear2(h))
         if source is not None:
-            x = self.encoder_attn_layer_norm(x + self.encoder_attn(x, source, mask, fused))
-        return self.final_layer_norm(x + self.fc2(self.fc1(x).relu()))
+            x = self.encoder_attn_layer_norm(x + self.scale * self.encoder_attn(x, source, mask, fused))
+        return self.final_layer_norm(x + self.scale * self.fc2(self.fc1(x).relu()))
 
 
 class Stack(nn.Module):
@@ -140,6 +146,11 @@ class Model(nn.Module):
         return torch.cat((torch.zeros(len(ids), SOURCE, logits.shape[2], dtype=logits.dtype), logits), 1)
 
 
+def drop(model, scales):
+    for block, scale in zip((*model.encoder.layers, *model.decoder.layers), scales, strict=True):
+        block.scale = scale
+
+
 def family_of(name):
     tied = (lambda model: model.embed_tokens.weight) if MODELS[name]["tie_word_embeddings"] else None
     return own.Family(MODELS[name], None, FROZEN, gradient_sample=50, sample=25, model=Model, generates=False,
@@ -151,3 +162,4 @@ if __name__ == "__main__":
     for which in MODELS:
         own.make_one(family_of(which), which)
     own.make_one(family_of("dynamic_conv"), "frozen_dynamic_conv", FROZEN)
+    own.make_one(dataclasses.replace(family_of("dynamic_conv"), drop=drop, **make_t5.dropping("layers")), "drop_dynamic_conv")

@@ -1,4 +1,4 @@
-"""Gradients and 20 training steps of two T5 models by transformers: tests/fixtures/{t5,t5_gated,frozen_t5};
+"""Gradients and 20 training steps of two T5 models by transformers: tests/fixtures/{t5,t5_gated,frozen_t5,drop_t5};
 and of adapters by PEFT: lora_t5.
 
     python paths.py make_t5.py
@@ -6,11 +6,12 @@ and of adapters by PEFT: lora_t5.
 t5 is as version 1.0: its head is tied and scaled, its MLP plain. t5_gated is as 1.1: untied, gated. The first SOURCE tokens
 of a row are its source, of which 1 + (first id) % SOURCE count; the others are the decoder's inputs. Few buckets, so that
 most hold several distances, and distances beyond the last one's first. What is frozen: the encoder's bias and norms, some
-maps of the decoder. lora_t5 is t5 with adapters of some maps of attention and of those behind its relu.
+maps of the decoder. drop_t5 is t5_gated with blocks that steps drop, of both stacks. lora_t5 is t5 with adapters of some maps of attention and of those behind its relu.
 
 transformers 5.23 computes norms' means of squares in fp32 whatever the model is in; here they are in the model's type. Made
 with torch 2.15.0, transformers 5.23.0 and peft 0.21.2 on the CPU.
 """
+import dataclasses
 import types
 
 import torch
@@ -35,6 +36,29 @@ MODELS["lora_t5"] = MODELS["t5"] | {"adapter": {"peft": {"peft_type": "LORA"} | 
 BASE_OF_ADAPTERS = ["*[!AB].weight"]
 FROZEN = ["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "encoder.*layer_norm.weight",
           "decoder.block.1.layer.1.*"]
+
+# Of each step: encoder blocks are 0 to 2, decoder blocks 3 and 4. Some steps drop all of one stack, one all blocks. Without
+# decoder blocks the encoder has a gradient of zeros.
+DROPPED = [[1], [], [2, 4], [3, 4], [0, 1, 2], [3], [0, 1, 2, 3, 4], [2], [4], [0, 3], [0, 2], [], [1, 3, 4], [0, 1, 2, 4], [1, 2],
+           [2, 3], [0], [3, 4], [1, 4], [0, 1]]
+
+
+def dropping(blocks):
+    """For an own.Family; blocks: what a stack's are called."""
+    def block_of(tensor):
+        stack, _, rest = tensor.removeprefix("of.").partition(f".{blocks}.")
+        first = {"encoder": 0, "decoder": 3}.get(stack)
+        return None if first is None or "relative_attention_bias" in rest else first + int(rest.split(".")[0])
+
+    return dict(drop_layers=0.375, dropped=DROPPED, block_of=block_of, epsilon=1e-6)
+
+
+def drop(model, scales):
+    """Scales each block's branches, behind their dropouts: the bias of all of a stack is the first block's."""
+    for block, scale in zip((*model.of.encoder.block, *model.of.decoder.block), scales, strict=True):
+        for layer in block.layer:
+            layer.dropout._forward_hooks.clear()
+            layer.dropout.register_forward_hook(lambda module, args, out, scale=scale: out * scale)
 
 
 def norm(self, x):
@@ -82,4 +106,5 @@ if __name__ == "__main__":
     for which in ("t5", "t5_gated"):
         own.make_one(family_of(which), which)
     own.make_one(family_of("t5"), "frozen_t5", FROZEN)
+    own.make_one(dataclasses.replace(family_of("t5_gated"), drop=drop, **dropping("block")), "drop_t5")
     own.make_one(family_of("lora_t5"), "lora_t5", BASE_OF_ADAPTERS)

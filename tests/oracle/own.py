@@ -47,6 +47,11 @@ class Family:
 
     named: str = None
     n_steps: int = N_STEPS
+    drop_layers: float = 0         # with what probability steps drop blocks
+    dropped: list = None           # blocks that each step drops
+    drop: typing.Callable = None   # of the model and a factor for each block's branches, 0 of a dropped one
+    block_of: typing.Callable = None  # of a tensor's name: its block; None: it is in none
+    epsilon: float = 1e-8
 
     @property
     def name(self):
@@ -170,7 +175,8 @@ def model_of(family, dtype, attention="eager", frozen=()):
 
 class Run(distribution.Run):
     def __init__(self, family, frozen, optimizer, parts, dtype, attention="eager", n_runs=1):
-        self.m = dict(family=family.name, optimizer=optimizer, parts=parts, lr=1e-3, decay=training.DECAY)
+        self.m = dict(family=family.name, optimizer=optimizer, parts=parts, lr=1e-3, decay=training.DECAY,
+                      epsilon=family.epsilon)
         self.family, self.model, self.n_runs = family, model_of(family, dtype, attention, frozen), n_runs
         self.products, self.tied, self.step = None, family.tied(self.model) if family.tied else None, 0
         self.master = {t: p.detach().clone() for t, p in self.model.named_parameters()}
@@ -183,7 +189,18 @@ class Run(distribution.Run):
         return torch.from_numpy(ids), torch.from_numpy(labels)
 
     def logits(self, ids):
+        if self.family.dropped:
+            n = 1 + max(block for blocks in self.family.dropped for block in blocks)
+            self.family.drop(self.model, [0 if i in self.family.dropped[self.step] else 1 / (1 - self.family.drop_layers)
+                                          for i in range(n)])
         return self.model(ids)
+
+    def trains(self, tensor):
+        return not self.family.dropped or self.family.block_of(tensor) not in self.family.dropped[self.step]
+
+    def gradient_of(self, tensor, p):
+        """Zeros where nobody reads what the tensor serves: all decoders are dropped."""
+        return torch.zeros_like(p) if p.grad is None and self.family.dropped else super().gradient_of(tensor, p)
 
 
 def flat(tensors):
@@ -241,12 +258,14 @@ def make_one(family, name, frozen=()):
     reference = {
         "name": name, "draw": family.name, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": SEQ,
         "label_gap": LABEL_GAP, **({"source": family.source} if family.source else {}), "n_minibatches": training.N_MINIBATCHES, "n_steps": family.n_steps, "lr": 1e-3,
-        "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": 1e-8, "weight_decay": training.DECAY,
+        "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": family.epsilon, "weight_decay": training.DECAY,
         "n_buckets": training.N_BUCKETS,
         "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(t, p.shape)[0],
                      "scale": how_drawn(t, p.shape)[1]} for t, p in model_of(family, torch.float64).named_parameters()],
         "gradient": make_gradient(family, name, writer, frozen),
         "training": [make_training(family, name, writer, frozen, "adamw", 1)]}
+    if family.dropped:
+        reference |= {"drop_layers": family.drop_layers, "dropped": family.dropped}
     if frozen and not family.config.get("adapter"):
         reference["freeze"] = ",".join(frozen)
     elif not frozen:
