@@ -28,7 +28,7 @@ SUITE_FIXTURE(setup, teardown)
 /* Pulls the weights of a visit; where it stands then. */
 static void pull(uint32_t visit, enum message_phase phase)
 {
-    progress_pull(&progress, &model, model.visits[visit], 10);
+    progress_pull(&progress, &model, NULL, model.visits[visit], 10);
     ck_assert_uint_eq(progress.phase, phase);
     ck_assert_uint_eq(progress.visit, visit);
 }

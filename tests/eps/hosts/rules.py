@@ -330,7 +330,7 @@ class Hosts:
                 self.skipped |= {task[2]}
             for s in slices:
                 record = (('decay',) if self.is_summed(u) else ()) + self.sums[u, s]
-                check(not counts or record == ('decay',) + self.full(u), 'update of unit %d finds %s' % (u, record))
+                check(not counts or record == ('decay',) + self.full(u, 0), 'update of unit %d finds %s' % (u, record))
                 if counts:
                     self.base[u, s] = intern((self.base[u, s], task[2], record))
                 self.sums[u, s] = ()
@@ -353,7 +353,7 @@ class Hosts:
             new = old + (('decay',) if first == 'first' and not self.is_summed(u) else ()) + ((v, p),)
             if not self.setting.config.deterministic:
                 new = tuple(y for y in new if y == 'decay') + tuple(sorted((y for y in new if y != 'decay'),
-                                                                           key=self.full(u).index))
+                                                                           key=self.full(u, 0).index))
             self.sums[u, s] = new
         elif not over:
             check(self.setting.config.commit == 'fenced', 'an owner meets a slice that is not finite')

@@ -17,7 +17,7 @@ is attached; or the rooms add up to less than the parts: then a worker is given 
 from collections import namedtuple
 
 import relay as spec
-from explore import Record, check, frozen_in, intern
+from explore import Record, check, frozen_in, intern, visits_in
 from relay import ANY, Relay, RESERVED
 
 # One setting of the search. faults: at most `n_faults` of these happen, anywhere.
@@ -29,6 +29,7 @@ from relay import ANY, Relay, RESERVED
 # queue: messages of one worker that may be under way.
 # coarse: a pull that is answered at once is one move with the sending of the next, and readers release the lowest
 #   unit first (fewer orders, same messages).
+# visits: the unit of each; or a tuple of such tuples, orders that the steps take in turn.
 # frozen: units, or a tuple of such tuples, which the steps take in turn.
 # rooms: of each worker, and of those that attach later one of `later`; (): any number. changes: at most so many rooms
 #   change.
@@ -41,13 +42,13 @@ programs = {}
 
 def program(setting, step, parts):
     """What one pass over these parts says, in order: forward from the bottom, losses, backward from the top."""
-    frozen = frozen_in(setting, step)
-    key = (setting.visits, frozen, setting.config.slices, parts)
+    frozen, visits = frozen_in(setting, step), visits_in(setting, step)
+    key = (visits, frozen, setting.config.slices, parts)
     if key not in programs:
-        say = [('pull', v) for v in range(len(setting.visits))] + [('loss', p) for p in parts]
-        for v in reversed(range(len(setting.visits))):
+        say = [('pull', v) for v in range(len(visits))] + [('loss', p) for p in parts]
+        for v in reversed(range(len(visits))):
             say.append(('pull', v))
-            if setting.visits[v] not in frozen:
+            if visits[v] not in frozen:
                 say += [('contribution', (v, p, s)) for p in parts for s in range(setting.config.slices)]
         programs[key] = tuple(say)
     return programs[key]
@@ -108,7 +109,7 @@ class World(Record):
         self.rooms = dict(enumerate(setting.rooms or (ANY,) * setting.workers))     # of the attached
         self.leaving = frozenset()
         self.changes = setting.changes
-        units = sorted(set(setting.visits))
+        units = sorted(set(visits_in(setting, 0)))
         self.base = {(u, s): 0 for u in units for s in range(c.slices)}     # record of finished steps, interned
         self.moments = {us: () for us in self.base}                         # folded straight into m and v, this step
         self.sums = {us: () for us in self.base}                            # summed
@@ -226,7 +227,7 @@ class World(Record):
             if self.setting.config.commit == 'fenced':
                 frozen = frozen_in(self.setting, self.relay.t)
                 trained = [y for y in self.sums if y[0] not in frozen]
-                check(all(set(self.sums[y]) == set(self.full(y[0])) for y in trained),
+                check(all(set(self.sums[y]) == set(self.full(y[0], self.relay.t)) for y in trained),
                       'fenced update before the step is known good')
             self.queue += ((u, 'update'),)
         elif what == 'skipped':
@@ -275,7 +276,7 @@ class World(Record):
         worker = self.workers[w]
         for i, q in enumerate(worker.passes):
             say = program(self.setting, q.t, parts_of(q))
-            if q.waiting and q.t == t and self.setting.visits[say[q.pc][1]] == u:
+            if q.waiting and q.t == t and visits_in(self.setting, t)[say[q.pc][1]] == u:
                 q = q._replace(pc=q.pc + 1, waiting=False, reading=reading)
                 worker.passes = worker.passes[:i] + ((q,) if q.pc < len(say) else ()) + worker.passes[i + 1:]
                 return
@@ -309,7 +310,7 @@ class World(Record):
                 record = self.sums[u, s] if self.is_summed(u) else self.moments[u, s]
                 if self.is_summed(u):
                     record = ('decay',) + record
-                check(record == ('decay',) + self.full(u), 'update of unit %d finds %s' % (u, record))
+                check(record == ('decay',) + self.full(u, self.relay.version[u]), 'update of unit %d finds %s' % (u, record))
                 self.base[u, s] = intern((self.base[u, s], self.relay.version[u], record))
                 self.moments[u, s] = self.sums[u, s] = ()
             if self.setting.config.replay:
@@ -331,7 +332,7 @@ class World(Record):
                 new = old + (('decay',) if first == 'first' else ()) + ((v, p),)
             if not self.setting.config.deterministic:               # sums commute: forget the order
                 new = tuple(x for x in new if x == 'decay') + tuple(sorted((x for x in new if x != 'decay'),
-                                                                           key=self.full(u).index))
+                                                                           key=self.full(u, self.relay.t).index))
             where[u, s] = new
         self.feed('folded', u, s, verdict)
 
@@ -344,7 +345,7 @@ class World(Record):
             check(low <= version <= high, 'unit %d at version %d in step %d' % (u, version, r.t))
         c = self.setting.config
         if c.commit == 'eager' and c.optimizer == 'adamw' and c.parts > 1:
-            used = {u for (u, s), x in self.sums.items() if x and self.setting.visits.count(u) == 1}
+            used = {u for (u, s), x in self.sums.items() if x and visits_in(self.setting, 0).count(u) == 1}
             check(len(used) <= c.accumulators, 'more accumulators than there are')
         if self.load(None) and not r.torn:
             for w, room in self.rooms.items():
@@ -417,7 +418,7 @@ class World(Record):
         for pc in range(q.pc, len(say)):
             what, x = say[pc]
             if what == 'pull':
-                return pc, ('pull', q.t, self.setting.visits[x])
+                return pc, ('pull', q.t, visits_in(self.setting, q.t)[x])
             if what == 'loss':
                 return pc, ('loss', q.t, x, dict(q.share)[x], 'ok')
             if w.grant and (-x[0],) + x[1:] < (-w.grant[0],) + w.grant[1:]:
@@ -529,7 +530,7 @@ class World(Record):
             able = [w for w, room in self.rooms.items() if owners.count(w) < room]
             owners.append(min(able, key=lambda w: (owners.count(w), w)))
         t = r.t + 1
-        self.feed('open', t, s.visits, frozen_in(s, t), tuple(sorted(owners)))
+        self.feed('open', t, visits_in(s, t), frozen_in(s, t), tuple(sorted(owners)))
         check(r.t == t, 'an open within the rooms is refused')
 
     def open_too_much(self):
@@ -538,7 +539,7 @@ class World(Record):
         for w, room in self.rooms.items():
             if room < s.config.parts:
                 twin = copy_relay(r)
-                actions = twin.feed(('open', r.t + 1, s.visits, frozen_in(s, r.t + 1), (w,) * s.config.parts))
+                actions = twin.feed(('open', r.t + 1, visits_in(s, r.t + 1), frozen_in(s, r.t + 1), (w,) * s.config.parts))
                 check([a[:2] for a in actions] == [('refuse', 'client')] and twin.t == r.t,
                       'a step opens beyond the rooms')
 
@@ -563,7 +564,7 @@ class World(Record):
         elif what == 'again':
             self.stale += (self.last,)
         elif what == 'ahead':
-            self.feed('pull', i, r.t + 1, self.setting.visits[0])
+            self.feed('pull', i, r.t + 1, visits_in(self.setting, r.t + 1)[0])
         elif what == 'leave':
             self.leaving |= {i}
             self.change_room(i, 0)
@@ -582,7 +583,7 @@ class World(Record):
                 say = program(self.setting, q.t, parts_of(q))
                 again += [('loss', q.t, x, dict(q.share)[x], 'ok') for y, x in say[:q.pc] if y == 'loss']
                 if q.waiting:
-                    again.append(('pull', q.t, self.setting.visits[say[q.pc][1]]))
+                    again.append(('pull', q.t, visits_in(self.setting, q.t)[say[q.pc][1]]))
             lost_losses = [m for m in w.queue if m[0] == 'loss' and m not in again]
             again += lost_losses
             again += [('contribution', tag[0], *tag[1], tag[2], k) for k, tag in enumerate(w.slots) if tag]

@@ -25,11 +25,13 @@ class Record:
     setting, and the steps that were skipped."""
     def is_summed(self, u):
         c = self.setting.config
-        return c.commit == 'fenced' or self.setting.visits.count(u) > 1 or (c.optimizer == 'adamw' and c.parts > 1)
+        visits = visits_in(self.setting, 0)
+        return c.commit == 'fenced' or visits.count(u) > 1 or (c.optimizer == 'adamw' and c.parts > 1)
 
-    def full(self, u):
-        """The folds of one step into one slice of u, in fold order."""
-        return tuple((v, p) for v in reversed(range(len(self.setting.visits))) if self.setting.visits[v] == u
+    def full(self, u, t):
+        """The folds of step t into one slice of u, in fold order."""
+        visits = visits_in(self.setting, t)
+        return tuple((v, p) for v in reversed(range(len(visits))) if visits[v] == u
                      for p in range(self.setting.config.parts))
 
     def expected(self, u, version):
@@ -37,7 +39,7 @@ class Record:
         base = 0
         for t in range(version):
             if t not in self.skipped and u not in frozen_in(self.setting, t):
-                base = intern((base, t, ('decay',) + self.full(u)))
+                base = intern((base, t, ('decay',) + self.full(u, t)))
         return base
 
 
@@ -45,6 +47,12 @@ def frozen_in(setting, step):
     """Units that the step leaves alone: those of the setting, or, of several such tuples, one after the other's."""
     of = setting.frozen
     return of[step % len(of)] if of and isinstance(of[0], tuple) else of
+
+
+def visits_in(setting, step):
+    """Units by visit: those of the setting, or, of several orders of them, one after the other."""
+    of = setting.visits
+    return of[step % len(of)] if isinstance(of[0], tuple) else of
 
 
 def show(path):

@@ -304,6 +304,20 @@ class Narrow(Relay):
         self.room = kept
 
 
+class Rigid(Relay):
+    """computes all steps in the first one's order"""
+    def on_open(self, t, visits, *x):
+        same = sorted(visits) == sorted(self.visits)
+        super().on_open(t, self.visits if same else visits, *x)
+
+
+class Numbering(Relay):
+    """takes the mark in the order of units, not of visits"""
+    def find_mark(self):
+        left = [n for n in self.names if n not in self.folded]
+        return max(left, key=lambda n: (self.visits[n[0]], n[0], -n[1], -n[2]), default=None)
+
+
 # ---- what no world sees: the step goes on as well -------------------------------------------------------------------
 
 class Patient(Relay):

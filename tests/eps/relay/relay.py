@@ -10,7 +10,9 @@ in a fixed order, so that eps/relay/ can be compared with it line by line (compa
 Terms are those of eps/relay/relay.h:
   visit   place of a unit in the computation, 0 at the bottom; a tied unit is visited twice. Backward runs from
           the last visit to visit 0. A contribution's *name* within its step is (visit, part, slice): without the
-          visit, the two contributions of a tied unit would have one name.
+          visit, the two contributions of a tied unit would have one name. A step's open says which unit each visit has:
+          a step may compute its units in another order than the one before. Nothing here knows an order of units
+          besides.
   mark    the lowest name not yet folded, in *fold order*: visit downwards, then part, then slice upwards.
           It only ever moves on.
 

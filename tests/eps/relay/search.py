@@ -82,6 +82,16 @@ def settings():
               S('fenced, 3 units', f, U3, faults=('kill', 'bad'), n_faults=1)]
     small += [S('adamw, 3 units, 1 accumulator, save', c._replace(optimizer='adamw'), U3, steps=1, saves=1),
               S('adamw, 3 parts, 1 accumulator, save', C(3, 1, 2, 1, 'adamw'), U2, steps=1, saves=1)]
+    turns = ((0, 1), (1, 0))
+    quick += [S('orders, adamw det', C(2, 1, 1, 1, 'adamw', 'eager', True, True), turns, faults=every, n_faults=1),
+              S('orders, adama det, save', C(2, 1, 1, 1, 'adama', 'eager', True, True), turns, faults=('kill',), n_faults=1,
+                saves=1),
+              S('orders, frozen in turn', c._replace(deterministic=True), ((0, 1, 2), (2, 1, 0)), frozen=((1,), ()),
+                faults=('kill',), n_faults=1)]
+    slow += [S('orders, tied, every fault', c._replace(deterministic=True), ((0, 1, 2, 0), (0, 2, 1, 0)), faults=every,
+               n_faults=1),
+             S('orders, no replay', c._replace(replay=False, optimizer='adamw'), turns, faults=every, n_faults=1, saves=1),
+             S('orders, fenced', f, turns, faults=every, n_faults=1, saves=1)]
     slow += [S('fenced, every fault', f, U2, faults=every, n_faults=1, saves=1),
              S('fenced det, tied, no replay', f._replace(deterministic=True, replay=False), tied, faults=every,
                n_faults=1),
@@ -154,6 +164,10 @@ def big(seed):
                rng.random() < 0.5, rng.random() < 0.75)
     frozen = [tuple(u for u in (0, 1) if rng.random() < 0.15) for _ in range(rng.randint(1, 3))]
     frozen = tuple(u if set(units) - set(u) else () for u in frozen) # a step trains something
+    inner = [u for u in units[1:-1] if units.count(u) == 1]
+    if rng.random() < 0.4 and len(inner) > 1:                # those between the first and the last change places
+        first, last = units[0], units[-1]
+        units = (units,) + tuple((first, *rng.sample(inner, len(inner)), last) for _ in range(rng.randint(1, 2)))
     n, faults = rng.randint(1, 4), ('kill', 'stop', 'dup', 'bad', 'badloss', 'resume', 'again', 'ahead')
     s = Setting('walk %d' % seed, c, units, frozen, n, rng.randint(0, 2), rng.randint(2, 4), faults, rng.randint(0, 4),
                 rng.randint(0, 1), rng.randint(0, 3), False)
