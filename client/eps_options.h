@@ -31,12 +31,16 @@ enum eps_train_on { EPS_TRAIN_ON_DEFAULT, EPS_TRAIN_ON_ANSWERS, EPS_TRAIN_ON_ALL
 enum eps_long { EPS_LONG_DEFAULT, EPS_LONG_CUT, EPS_LONG_DROP, EPS_LONG_REFUSE };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
-/* The blocks of one step. A list ascends, from 0 nearest the input; of an encoder-decoder, the decoder's blocks follow the
- * encoder's. If all of the decoder's are left out, the encoder's are updated with gradients of zeros. */
+/* The blocks of one step, numbered from 0 nearest the input; of an encoder-decoder, the decoder's blocks follow the encoder's.
+ * If all of the decoder's are left out, the encoder's are updated with gradients of zeros.
+ *
+ * A step computes its blocks in the order of `computed`, forward; backward in its reverse. A block keeps what is its own
+ * wherever it stands: weights, index, window. So {2, 0, 1, 3} has the third block run first. Blocks change places with
+ * those that read and write values of the same kind: of an encoder-decoder, within each stack. */
 struct eps_step_blocks {
     uint64_t step;       /* from 1 */
     uint32_t n_blocks;   /* of the model */
-    uint32_t *computed;  /* (n_computed, room for n_blocks) first all, or those that drop_layers draws */
+    uint32_t *computed;  /* (n_computed, room for n_blocks) in any order; first all, or those that drop_layers leaves */
     uint32_t n_computed; /* 1 at least. The others are left out: not updated, not decayed, not counted */
     uint32_t *frozen;    /* (n_frozen, room for n_blocks) of these, those that the step does not train; first none */
     uint32_t n_frozen;

@@ -4,9 +4,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-int client_blocks_init(struct client_blocks *out, const struct model *m, struct error *err)
+int client_blocks_init(struct client_blocks *out, struct model *from, struct error *err)
 {
-    *out = (struct client_blocks){.n = m->config.n_layers};
+    const struct model *const m = &out->model;
+
+    *out = (struct client_blocks){.model = *from, .n = from->config.n_layers};
+    *from = (struct model){0};
     for (uint32_t visit = 0; visit < m->n_visits; visit++) {
         const struct model_layer *layer = &m->layers[m->visit_layers[visit]];
         if (model_contributes(m, visit) && model_drop_concerns(layer))
@@ -22,6 +25,7 @@ int client_blocks_init(struct client_blocks *out, const struct model *m, struct 
 void client_blocks_free(struct client_blocks *blocks)
 {
     free(blocks->computed);
+    model_free(&blocks->model);
     *blocks = (struct client_blocks){0};
 }
 
@@ -32,7 +36,7 @@ static int refuse(const struct eps_step_blocks *asked, const char *why, uint32_t
     return -EINVAL;
 }
 
-/* *out: the blocks of a list, which must ascend. */
+/* *out: the blocks of a list. */
 static int take(struct model_drop *out, const struct eps_step_blocks *asked, const uint32_t *list, uint32_t n,
                 struct error *err)
 {
@@ -44,29 +48,50 @@ static int take(struct model_drop *out, const struct eps_step_blocks *asked, con
             return refuse(asked, "the model has no block %u: its first is 0", list[i], err);
         if (model_drop_holds(out, list[i]))
             return refuse(asked, "block %u is named twice", list[i], err);
-        if (i > 0 && list[i] < list[i - 1])
-            return refuse(asked, "block %u is named after one that is above it: a step has blocks in their order",
-                          list[i], err);
         model_drop_add(out, list[i]);
     }
     return 0;
 }
 
-int client_blocks_ask(struct model_drop *dropped, struct model_drop *frozen, const struct client_blocks *blocks,
-                      const struct eps_train_options *options, uint64_t step, struct error *err)
+/* The list's blocks, in the places of all that are computed: those that are left out stay in theirs. */
+static int arrange(struct model_order *out, const struct eps_step_blocks *asked, const struct model_drop *dropped,
+                   const struct model *model, struct error *err)
 {
-    struct eps_step_blocks asked = {.step = step + 1,
+    bool moves = false;
+
+    out->n = 0;
+    for (uint32_t place = 0, i = 0; place < asked->n_blocks; place++) {
+        const uint32_t block = model_drop_holds(dropped, place) ? place : asked->computed[i++];
+        if (!model_order_fits(model, block, place)) {
+            refuse(asked, "block %u cannot be computed", block, err);
+            error_append(err, " in the place of block %u: they read or write other values, so name it among its like",
+                         place);
+            return -EINVAL;
+        }
+        moves |= block != place;
+        out->blocks[place] = (uint16_t)block;
+    }
+    out->n = moves ? asked->n_blocks : 0;
+    return 0;
+}
+
+int client_blocks_ask(struct message *open, const struct client_blocks *blocks, const struct eps_train_options *options,
+                      struct error *err)
+{
+    struct model_drop *const dropped = &open->open_step.drop, *const frozen = &open->open_step.frozen, computed;
+    const uint64_t step = open->open_step.step + 1;
+    struct eps_step_blocks asked = {.step = step,
                                     .n_blocks = blocks->n,
                                     .computed = blocks->computed,
                                     .frozen = blocks->frozen};
-    struct model_drop computed;
     bool trains = blocks->trains_others;
 
     for (uint32_t b = 0; b < blocks->n; b++)
         if (!model_drop_holds(dropped, b))
             asked.computed[asked.n_computed++] = b;
     options->on_blocks(options->blocks_user, &asked);
-    asked.step = step + 1, asked.n_blocks = blocks->n; /* it may have written these, too */
+    asked.step = step, asked.n_blocks = blocks->n; /* it may have written these, too */
+    asked.computed = blocks->computed;
     int rc = take(&computed, &asked, blocks->computed, asked.n_computed, err);
     if (!rc)
         rc = take(frozen, &asked, blocks->frozen, asked.n_frozen, err);
@@ -83,5 +108,7 @@ int client_blocks_ask(struct model_drop *dropped, struct model_drop *frozen, con
         else
             trains |= !model_drop_holds(frozen, b) && model_drop_holds(&blocks->trained, b);
     }
-    return trains ? 0 : refuse(&asked, "nothing is left to train: compute another block, or freeze fewer", 0, err);
+    if (!trains)
+        return refuse(&asked, "nothing is left to train: compute another block, or freeze fewer", 0, err);
+    return arrange(&open->open_step.order, &asked, dropped, &blocks->model, err);
 }

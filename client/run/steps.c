@@ -354,8 +354,7 @@ static int open_step(struct client_steps *s, struct error *err)
                          "step %" PRIu64 ": all tokens of its %u rows are special, so none can be masked: leave such "
                          "rows out of the data, or give a larger --batch",
                          s->opened + 1, o->batch);
-    const int rc =
-        o->on_blocks ? client_blocks_ask(&m.open_step.drop, &m.open_step.frozen, &s->blocks, o, s->opened, err) : 0;
+    const int rc = o->on_blocks ? client_blocks_ask(&m, &s->blocks, o, err) : 0;
     if (rc)
         return rc;
     if (s->done == s->opened)

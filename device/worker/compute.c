@@ -290,6 +290,7 @@ static void on_share(struct compute *c, const struct message *m)
         .rows = rows_of(c, m->share.buffer, m->share.n_tokens),
         .drop = &m->share.drop,
         .frozen = &m->share.frozen,
+        .order = &m->share.order,
     };
 
     for (uint32_t i = 0; i < m->share.n; i++) {

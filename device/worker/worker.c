@@ -23,9 +23,10 @@ static int allocate(struct device_worker *w, struct error *err)
     w->tables = calloc(w->model.layers[0].n_visits, sizeof *w->tables);
     w->chunks = calloc(plan_head(&w->model)->n_visits, sizeof *w->chunks);
     w->contributing = calloc(w->model.n_trained_visits, sizeof *w->contributing);
+    w->homes = calloc(w->model.n_visits, sizeof *w->homes);
     if (w->plan.choice.host_stash)
         w->stashed = calloc(w->plan.setting.share_rows, sizeof *w->stashed);
-    return w->tables && w->chunks && w->contributing && (w->stashed || !w->plan.choice.host_stash)
+    return w->tables && w->chunks && w->contributing && w->homes && (w->stashed || !w->plan.choice.host_stash)
                ? 0
                : error_set(err, -ENOMEM, "out of memory");
 }
@@ -121,6 +122,7 @@ void device_worker_free(struct device_worker *worker)
     free(worker->tables);
     free(worker->chunks);
     free(worker->contributing);
+    free(worker->homes);
     free(worker->stashed);
     model_free(&worker->model);
     *worker = (struct device_worker){0};

@@ -8,36 +8,41 @@ void progress_begin(struct progress *p, enum message_phase phase, uint32_t first
     p->n_parts = n_parts;
 }
 
-/* The nearest visit of a unit from this one on, upwards; n_visits if there is none. */
-static uint32_t find_up(const struct model *model, uint32_t unit, uint32_t from)
+static uint32_t unit_of(const struct model *model, const uint32_t *homes, uint32_t visit)
 {
-    while (from < model->n_visits && model->visits[from] != unit)
+    return model->visits[homes ? homes[visit] : visit];
+}
+
+/* The nearest visit of a unit from this one on, upwards; n_visits if there is none. */
+static uint32_t find_up(const struct model *model, const uint32_t *homes, uint32_t unit, uint32_t from)
+{
+    while (from < model->n_visits && unit_of(model, homes, from) != unit)
         from++;
     return from;
 }
 
-static uint32_t find_down(const struct model *model, uint32_t unit, uint32_t from)
+static uint32_t find_down(const struct model *model, const uint32_t *homes, uint32_t unit, uint32_t from)
 {
     for (uint32_t v = from + 1; v-- > 0;)
-        if (model->visits[v] == unit)
+        if (unit_of(model, homes, v) == unit)
             return v;
     return model->n_visits;
 }
 
-void progress_pull(struct progress *p, const struct model *model, uint32_t unit, uint64_t bytes)
+void progress_pull(struct progress *p, const struct model *model, const uint32_t *homes, uint32_t unit, uint64_t bytes)
 {
     uint32_t visit;
 
     p->down_bytes += bytes;
     if (p->phase == PHASE_BACKWARD) {
-        visit = find_down(model, unit, p->visit);
+        visit = find_down(model, homes, unit, p->visit);
     } else {
-        visit = find_up(model, unit, p->visit);
+        visit = find_up(model, homes, unit, p->visit);
         if (visit == model->n_visits && p->phase != PHASE_FORWARD) /* the next microbatch, or token */
-            visit = find_up(model, unit, 0);
+            visit = find_up(model, homes, unit, 0);
         if (visit == model->n_visits && p->phase == PHASE_FORWARD) {
             p->phase = PHASE_BACKWARD;
-            visit = find_down(model, unit, model->n_visits - 1);
+            visit = find_down(model, homes, unit, model->n_visits - 1);
         }
     }
     if (visit < model->n_visits)

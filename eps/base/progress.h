@@ -20,8 +20,10 @@ struct progress {
 
 /* A step, an evaluation or a generation begins. */
 void progress_begin(struct progress *progress, enum message_phase phase, uint32_t first_part, uint32_t n_parts);
-/* The worker may now have the weights of a unit, of this many bytes. */
-void progress_pull(struct progress *progress, const struct model *model, uint32_t unit, uint64_t bytes);
+/* The worker may now have the weights of a unit, of this many bytes. homes: the step's order (model_order_homes), or NULL:
+ * the model's. */
+void progress_pull(struct progress *progress, const struct model *model, const uint32_t *homes, uint32_t unit,
+                   uint64_t bytes);
 void progress_loss(struct progress *progress, const struct model *model, uint32_t part);
 void progress_contribution(struct progress *progress, uint32_t visit, uint32_t part, uint64_t bytes);
 

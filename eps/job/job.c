@@ -461,7 +461,7 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
                                           .lent = weights.lent}};
 
     worker->n_pulls--;
-    progress_pull(&worker->progress, &job->model, unit,
+    progress_pull(&worker->progress, &job->model, job_homes(job), unit,
                   model_unit_bytes(&job->model.units[unit], job_goal(job)->precision));
     session_send(worker->session, &m);
 }

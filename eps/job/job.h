@@ -121,6 +121,7 @@ struct job {
     struct store store;
     struct segment data;
     struct relay *relay;
+    const uint32_t *homes;        /* of the open step (proto/model/order.h); NULL: it is in the model's order */
     uint32_t first_part, n_parts; /* the parts of a step that this host's workers compute; on one host all */
     struct relay *own;            /* several hosts: who folds what of the own units (eps/step/sharded.h); or NULL */
     bool aligned;                 /* a save that begins now has one version everywhere: always, on one host; on several,
@@ -239,6 +240,12 @@ static inline bool job_is_open(const struct job *job)
 {
     return job->state == JOB_RESTING || job->state == JOB_STEPPING || job->state == JOB_EVALUATING ||
            job->state == JOB_GENERATING;
+}
+
+/* The order in which workers visit units now, as job.homes: evaluations are in the model's. */
+static inline const uint32_t *job_homes(const struct job *job)
+{
+    return job->state == JOB_STEPPING ? job->homes : NULL;
 }
 
 void job_init(struct job *job); /* no job; keeps its peers */

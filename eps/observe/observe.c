@@ -199,6 +199,14 @@ static bool is_at_work(const struct job *job)
     return job->state == JOB_STEPPING || job->state == JOB_EVALUATING || job->state == JOB_GENERATING;
 }
 
+/* The home of the layer that a visit runs now. */
+static uint32_t home_of(const struct job *job, uint32_t visit)
+{
+    const uint32_t *homes = job_homes(job);
+
+    return homes ? homes[visit] : visit;
+}
+
 /* Workers that have a unit's weights now. The daemon knows only which unit each was given last. */
 static void mark_relayed(const struct job *job, struct message *m)
 {
@@ -206,7 +214,7 @@ static void mark_relayed(const struct job *job, struct message *m)
         const struct progress *progress = &job->workers[i]->progress;
         if (progress->phase == PHASE_RESTING || progress->visit >= job->model.n_visits)
             continue;
-        const uint32_t unit = job->model.visits[progress->visit];
+        const uint32_t unit = job->model.visits[home_of(job, progress->visit)];
         if (unit < m->units_reply.first || unit - m->units_reply.first >= m->units_reply.n)
             continue;
         uint8_t *byte = &m->units_reply.units[unit - m->units_reply.first];
@@ -269,7 +277,7 @@ static void fill_worker(struct message *m, const struct job *job, const struct p
     m->workers_reply.n_visits = job->model.n_visits;
     m->workers_reply.part = progress->part;
     m->workers_reply.n_parts = progress->n_parts;
-    model_visit_name(m->workers_reply.unit, &job->model, progress->visit);
+    model_visit_name(m->workers_reply.unit, &job->model, home_of(job, progress->visit));
 }
 
 void observe_workers(struct observer *observer, struct peer *peer)

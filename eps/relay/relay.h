@@ -8,8 +8,8 @@
  * A part goes to a worker that has room for it, or waits until one has: it attaches, its room grows, or it has finished
  * a part of its own. A worker that is about to leave the job has room for none: it finishes those that it has.
  *
- * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A
- * contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
+ * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A step's
+ * open says which unit each has, in the step's own order. A contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
  * upwards. The *mark* is the lowest name in fold order that is not folded.
  *
  * Each pull is answered once, with weights of the version that it names, or with none: if its step is over (covered,

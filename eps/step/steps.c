@@ -45,10 +45,13 @@ int steps_init(struct steps *steps, struct error *err)
                             .fence.n_units = job_is_fenced(job) ? n_units : 0,
                             .fence.norm = NAN};
     steps->slices = job_take_table(job, job->model.n_visits, sizeof *steps->slices);
+    steps->homes = job_take_table(job, plan_host_ordered(&job->model, job_goal(job)), sizeof *steps->homes);
+    steps->visits = job_take_table(job, plan_host_ordered(&job->model, job_goal(job)), sizeof *steps->visits);
     steps->frozen = job_take_table(job, plan_host_frozen(&job->model, job_goal(job)), sizeof *steps->frozen);
     steps->fence.squares = job_take_table(job, n_units, sizeof *steps->fence.squares);
     steps->fence.n_given = job_take_table(job, n_units, sizeof *steps->fence.n_given);
-    if (!steps->slices || !steps->frozen || !steps->fence.squares || !steps->fence.n_given)
+    if (!steps->slices || !steps->homes || !steps->visits || !steps->frozen || !steps->fence.squares ||
+        !steps->fence.n_given)
         return error_set(err, -ENOMEM, "out of memory");
     for (uint32_t v = 0; v < job->model.n_visits; v++)
         steps->slices[v] = job->model.units[job->model.visits[v]].n_slices;
@@ -62,6 +65,9 @@ void steps_free(struct steps *steps)
 {
     steps->commit->end(steps);
     free(steps->slices);
+    free(steps->homes);
+    free(steps->visits);
+    steps->job->homes = NULL;
     free(steps->frozen);
     free(steps->fence.squares);
     free(steps->fence.n_given);
@@ -101,6 +107,7 @@ static void send_share(const struct job *job, struct peer *worker, const struct 
     m.share.n = n;
     m.share.drop = open->open_step.drop;
     m.share.frozen = open->open_step.frozen;
+    m.share.order = open->open_step.order;
     for (uint32_t i = 0; i < n; i++) {
         m.share.parts[i].part = job->first_part + parts[i].part;
         m.share.parts[i].attempt = parts[i].attempt;
@@ -381,24 +388,6 @@ void steps_clear(struct steps *steps)
     fence_begin(&steps->fence);
 }
 
-/* Adds the units of the blocks that the step drops or freezes to the frozen ones, which the model has anyway: for the relay
- * all of them only advance. Finds the lowest visit that contributes. Returns the number of units. */
-static uint32_t leave_out(struct steps *steps, const struct message *open)
-{
-    const struct model *model = &steps->job->model;
-    uint32_t n = model->n_frozen_units, lowest = 0;
-
-    for (uint32_t i = model->n_trained_visits; i-- > 0;) {
-        const uint32_t visit = model->trained_visits[i];
-        if (model_drop_trains(&open->open_step.drop, &open->open_step.frozen, model, visit))
-            lowest = visit;
-        else
-            steps->frozen[n++] = model->visits[visit];
-    }
-    steps->lowest_visit = lowest;
-    return n;
-}
-
 /* Which tokens of the training data the minibatch has, if norms of them are remembered; before workers hear of the step, as
  * they may pull of it while the step before is not covered. False: the job has ended. */
 static bool take_entries(struct job *job, const struct message *m)
@@ -418,15 +407,15 @@ static void begin_step(struct steps *steps, const struct message *m)
     struct job *job = steps->job;
     uint32_t owners[MESSAGE_MAX_PARTS];
     struct peer *workers[MESSAGE_MAX_PARTS];
-    const uint32_t n_parts = job->n_parts;
+    const uint32_t n_parts = job->n_parts, *visits = steps_arrange(steps, m);
     const struct relay_event event = {
         .kind = RELAY_OPEN,
         .step = m->open_step.step,
-        .visits = job->model.visits,
+        .visits = visits,
         .n_slices = steps->slices,
         .n_visits = job->model.n_visits,
         .frozen = steps->frozen,
-        .n_frozen = leave_out(steps, m),
+        .n_frozen = steps_leave_out(steps, m),
         .owners = owners,
         .n_owners = n_parts,
     };
@@ -496,25 +485,6 @@ bool steps_may_open(const struct steps *steps)
            (job->state == JOB_RESTING || (job->state == JOB_STEPPING && (steps->covered || steps->arrived)));
 }
 
-/* True if a block that is neither dropped nor frozen, or a layer beside the blocks, is trained. */
-static bool trains(const struct model *model, const struct message *m)
-{
-    for (uint32_t i = 0; i < model->n_trained_visits; i++)
-        if (model_drop_trains(&m->open_step.drop, &m->open_step.frozen, model, model->trained_visits[i]))
-            return true;
-    return false;
-}
-
-static bool may_leave(const struct job *job, const struct message *m)
-{
-    const uint32_t n = job->model.config.n_layers;
-    const struct model_drop *drop = &m->open_step.drop, *frozen = &m->open_step.frozen;
-
-    return (model_drop_is_empty(drop) || (plan_may_drop(job_goal(job)) && !model_drop_exceeds(drop, n))) &&
-           (model_drop_is_empty(frozen) || (job_goal(job)->chooses && !model_drop_exceeds(frozen, n))) &&
-           trains(&job->model, m);
-}
-
 void steps_open(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
@@ -523,7 +493,7 @@ void steps_open(struct steps *steps, const struct message *m)
         m->open_step.n_tokens < 1 || m->open_step.n_tokens > job_goal(job)->seq || m->open_step.n_valid < 1 ||
         m->open_step.n_valid > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || m->open_step.n_real < 1 ||
         m->open_step.n_real > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || !(m->open_step.lr >= 0) ||
-        !may_leave(job, m)) {
+        !steps_may_compute(job, m)) {
         if (job->client)
             peer_refuse(job->client, "a step that cannot be");
         else

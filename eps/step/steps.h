@@ -46,6 +46,8 @@ struct steps {
     double part_loss[MESSAGE_MAX_PARTS];                       /* of all hosts' parts; NAN: not known */
     struct preference_rewards part_rewards[MESSAGE_MAX_PARTS]; /* of the parts whose loss is known */
     uint32_t *slices;                                          /* (n_visits) for the relay's open */
+    /* (plan_host_ordered) for a client that may choose an order: homes (proto/model/order.h) and units of visits */
+    uint32_t *homes, *visits;
     /* (plan_host_frozen) the same: the model's units, then those of blocks that the step drops or freezes. */
     uint32_t *frozen;
     uint32_t lowest_visit; /* of those that contribute to the step */
@@ -101,6 +103,14 @@ void steps_on_done(struct steps *steps, uint64_t step);
 struct hyper steps_hyper(const struct job *job, const struct message *open);
 /* A step begins: no loss of it is known, nor anything folded. */
 void steps_clear(struct steps *steps);
+/* In steps_blocks.c. False if the model cannot drop or freeze these blocks, compute them in this order, or train nothing
+ * then. */
+bool steps_may_compute(const struct job *job, const struct message *open);
+/* Sets the order of the step's visits, and their slices. Returns the unit of each; borrowed. */
+const uint32_t *steps_arrange(struct steps *steps, const struct message *open);
+/* After steps_arrange: adds the units of the blocks that the step drops or freezes to the frozen ones, which the model has
+ * anyway. Finds the lowest visit that contributes. Returns the number of units. */
+uint32_t steps_leave_out(struct steps *steps, const struct message *open);
 /* Tells a worker which parts of the open step it still has to send, if any. */
 void steps_share(struct steps *steps, struct peer *worker);
 

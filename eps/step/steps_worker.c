@@ -10,13 +10,14 @@
 static void note_contribution(const struct job *job, struct peer *worker, const struct message *m)
 {
     const struct model *model = &job->model;
-    const uint32_t visit = m->contribution.name.visit, slice = m->contribution.name.slice;
+    const uint32_t visit = m->contribution.name.visit, slice = m->contribution.name.slice, *homes = job_homes(job);
 
-    if (visit >= model->n_visits || slice >= model->units[model->visits[visit]].n_slices)
+    if (visit >= model->n_visits)
         return;
-    progress_contribution(&worker->progress, visit, m->contribution.name.part,
-                          model_slice_of(&model->units[model->visits[visit]], slice).n *
-                              number_bytes(job_goal(job)->grad));
+    const struct model_unit *unit = &model->units[model->visits[homes ? homes[visit] : visit]];
+    if (slice < unit->n_slices)
+        progress_contribution(&worker->progress, visit, m->contribution.name.part,
+                              model_slice_of(unit, slice).n * number_bytes(job_goal(job)->grad));
 }
 
 /* True if a part's message belongs to a share that is not the worker's any more: shares changed while it was under way,

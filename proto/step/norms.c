@@ -8,7 +8,7 @@ static const struct model_unit *unit_at(const struct device_pass *pass, uint32_t
 {
     const struct model *model = &pass->worker->model;
 
-    return &model->units[model->visits[device_weights_visit(&pass->weights, place)]];
+    return &model->units[model->visits[device_weights_home(&pass->weights, place)]];
 }
 
 static uint32_t set_at(const struct device_pass *pass, uint32_t place)

@@ -19,7 +19,7 @@ static uint32_t part_of(const struct device_pass *pass, uint32_t n)
 
 static const struct model_unit *unit_of(const struct device_pass *pass, uint32_t n)
 {
-    return &pass->worker->model.units[pass->worker->model.visits[visit_of(pass, n)]];
+    return &pass->worker->model.units[pass->worker->model.visits[device_pass_home(pass, visit_of(pass, n))]];
 }
 
 /* Number of contributions, from the first, that have a place of their own. */

@@ -14,7 +14,8 @@ void device_pass_record(const struct device_pass *pass, uint64_t since, const ch
     char name[MODEL_NAME_BYTES];
 
     if (pass->worker->trace)
-        trace_end(pass->worker->trace, since, what, model_visit_name(name, &pass->worker->model, visit), args);
+        trace_end(pass->worker->trace, since, what,
+                  model_visit_name(name, &pass->worker->model, device_pass_home(pass, visit)), args);
 }
 
 int device_pass_finish(const struct device_pass *pass, enum device_queue queue, uint64_t mark)

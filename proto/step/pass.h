@@ -27,6 +27,7 @@ struct device_pass {
     bool train;
     const struct model_drop *drop;      /* blocks that the step leaves out; NULL: none */
     const struct model_drop *frozen;    /* blocks that it computes and does not train; NULL: none */
+    uint32_t lowest;                    /* training: the visit at which backward ends, a layer's first */
     uint32_t place;                     /* in the sequence of weights: the visit being queued */
     uint64_t forward;                   /* DEVICE_COMPUTE: the losses are computed */
     bool told;                          /* the losses were told */
@@ -53,7 +54,13 @@ static inline uint32_t device_pass_count_microbatches(const struct device_pass *
     return (pass->run_rows + most - 1) / most;
 }
 
-/* Records an event under the visit's name, if traced. */
+/* The home of the layer that a visit runs (proto/model/order.h). */
+static inline uint32_t device_pass_home(const struct device_pass *pass, uint32_t visit)
+{
+    return pass->weights.homes ? pass->weights.homes[visit] : visit;
+}
+
+/* Records an event under the name of the visit's unit, if traced. */
 void device_pass_record(const struct device_pass *pass, uint64_t since, const char *what, uint32_t visit,
                         const struct trace_arg *args);
 

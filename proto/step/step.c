@@ -51,7 +51,8 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
     struct device_worker *w = pass->worker;
     const struct plan *plan = &w->plan;
     const struct model *model = &w->model;
-    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
+    const uint32_t home = device_pass_home(pass, visit);
+    const struct model_layer *layer = &model->layers[model->visit_layers[home]];
     const struct plan_kept *kept = kept_of(plan, layer);
 
     return (struct layer_pass){.ops = w->ops,
@@ -59,12 +60,12 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .model = model,
                                .layer = layer,
                                .program = layer->program,
-                               .edges = &layer->edges,
-                               .unit = &model->units[model->visits[visit]],
-                               .bottom = visit == layer->first_visit,
-                               .top = visit == layer->first_visit + layer->n_visits - 1,
-                               .lowest = model->visit_layers[visit] == model->lowest_trained,
-                               .skipped = model_drop_has(pass->drop, model, visit),
+                               .edges = &model->layers[model->visit_layers[visit]].edges,
+                               .unit = &model->units[model->visits[home]],
+                               .bottom = home == layer->first_visit,
+                               .top = home == layer->first_visit + layer->n_visits - 1,
+                               .lowest = pass->train && model->visit_layers[visit] == model->visit_layers[pass->lowest],
+                               .skipped = model_drop_has(pass->drop, model, home),
                                .workspace = device_pass_address(pass, plan->workspace),
                                .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
                                .n_tokens = pass->n_tokens,
@@ -109,23 +110,30 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
 
 static bool is_dropped(const struct device_pass *pass, uint32_t visit)
 {
-    return model_drop_has(pass->drop, &pass->worker->model, visit);
+    return model_drop_has(pass->drop, &pass->worker->model, device_pass_home(pass, visit));
 }
 
 static bool contributes(const struct device_pass *pass, uint32_t visit)
 {
-    return model_drop_trains(pass->drop, pass->frozen, &pass->worker->model, visit);
+    return model_drop_trains(pass->drop, pass->frozen, &pass->worker->model, device_pass_home(pass, visit));
 }
 
-/* Lists the visits that contribute to this step, in the order of backward. */
-static void list_contributing(const struct device_pass *pass)
+/* Sets the order of a step's blocks; how far backward goes: to the lowest layer that is trained in any step; and the visits
+ * that contribute to this one, in the order of backward. */
+static void arrange_visits(struct device_pass *pass, const struct model_order *order)
 {
     struct device_worker *w = pass->worker;
     uint32_t n = 0;
 
-    for (uint32_t i = w->model.n_trained_visits; i-- > 0;)
-        if (contributes(pass, w->model.trained_visits[i]))
-            w->contributing[n++] = w->model.trained_visits[i];
+    model_order_homes(w->homes, order, &w->model);
+    pass->weights.homes = w->homes;
+    for (uint32_t visit = w->model.n_visits; visit-- > 0;) {
+        if (model_contributes(&w->model, w->homes[visit]))
+            pass->lowest = w->model.layers[w->model.visit_layers[visit]].first_visit;
+        if (contributes(pass, visit))
+            w->contributing[n++] = visit;
+    }
+    pass->weights.end = 2 * w->model.n_visits - pass->lowest;
 }
 
 /* The place of the sum of contribution n, available to what is queued next; NULL if the visit makes none. */
@@ -298,10 +306,9 @@ static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, 
 static int backward(struct device_pass *pass)
 {
     const struct model *model = &pass->worker->model;
-    const uint32_t end = model_end_of_backward(model);
     int rc = 0;
 
-    for (uint32_t place = model->n_visits; rc == 0 && place < end; place++) {
+    for (uint32_t place = model->n_visits; rc == 0 && place < pass->weights.end; place++) {
         const uint32_t visit = device_weights_visit(&pass->weights, place);
         struct device_weights_at weights;
         pass->place = place;
@@ -352,6 +359,9 @@ static int check_share(const struct device_worker *w, const struct device_share 
     if (share->frozen && !model_drop_is_empty(share->frozen) &&
         (!s->goal.chooses || model_drop_exceeds(share->frozen, w->model.config.n_layers)))
         return error_set(err, -EINVAL, "blocks are frozen that this model must train, or does not have");
+    if (share->order && share->order->n > 0 &&
+        (!s->goal.chooses || !model_order_is_valid(share->order, share->drop, &w->model)))
+        return error_set(err, -EINVAL, "blocks in an order that this model cannot have");
     return check_rows(w, &share->rows, err);
 }
 
@@ -381,7 +391,7 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
     pass.weights.version = share->step;
     pass.weights.backward = true;
     pass.weights.drop = share->drop;
-    list_contributing(&pass);
+    arrange_visits(&pass, share->order);
 
     rc = device_pass_load_rows(&pass, &share->rows);
     if (rc == 0)

@@ -23,6 +23,7 @@
 #include "proto/base/trace.h"
 #include "proto/model/drop.h"
 #include "proto/model/model.h"
+#include "proto/model/order.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/plan.h"
 
@@ -44,6 +45,7 @@ struct device_share {
     struct device_rows rows;
     const struct model_drop *drop;   /* blocks that the step leaves out, if the plan's goal allows it; NULL: none */
     const struct model_drop *frozen; /* blocks that it computes and does not train, if the goal chooses; NULL: none */
+    const struct model_order *order; /* in which blocks are computed, if the goal chooses; NULL: the model's */
 };
 
 /* Rows to evaluate: first_row .. first_row + n_rows - 1 of a minibatch. */
@@ -113,6 +115,7 @@ struct device_worker {
     void *stash;           /* borrowed: (plan.host_stash_bytes) of host memory, set by the caller after init; or NULL */
     struct layer_chunk *chunks; /* (units of the head) of the current run */
     uint32_t *contributing;     /* (model.n_trained_visits) the visits that contribute to this step, from the top */
+    uint32_t *homes;            /* (model.n_visits) of the layers that this step's visits run: model_order_homes */
     /* (share_rows) with the stash on the host: DEVICE_PUSH, when the last write of the microbatch that begins at this
      * row has arrived; or NULL. */
     uint64_t *stashed;

@@ -315,8 +315,9 @@ static int make_worker(struct timeline *t)
         .chunks = calloc(plan_head(s->model)->n_visits, sizeof *t->worker.chunks),
         .stashed = calloc(setting->share_rows, sizeof *t->worker.stashed),
         .contributing = calloc(s->model->n_trained_visits, sizeof *t->worker.contributing),
+        .homes = calloc(s->model->n_visits, sizeof *t->worker.homes),
     };
-    return t->worker.chunks && t->worker.stashed && t->worker.contributing ? 0 : -ENOMEM;
+    return t->worker.chunks && t->worker.stashed && t->worker.contributing && t->worker.homes ? 0 : -ENOMEM;
 }
 
 static int play_step(struct timeline *t, uint64_t step)
@@ -347,6 +348,7 @@ static void close_timeline(struct timeline *t)
     free(t->worker.chunks);
     free(t->worker.stashed);
     free(t->worker.contributing);
+    free(t->worker.homes);
     free(t->parts);
     free(t->tokens);
     free(t->lengths);

@@ -21,14 +21,21 @@ uint32_t device_weights_visit(const struct device_weights *weights, uint32_t pla
     return place < weights->n_visits ? place : 2 * weights->n_visits - 1 - place;
 }
 
+uint32_t device_weights_home(const struct device_weights *weights, uint32_t place)
+{
+    const uint32_t visit = device_weights_visit(weights, place);
+
+    return weights->homes ? weights->homes[visit] : visit;
+}
+
 static uint32_t unit_at(const struct device_weights *weights, uint32_t place)
 {
-    return weights->worker->model.visits[device_weights_visit(weights, place)];
+    return weights->worker->model.visits[device_weights_home(weights, place)];
 }
 
 static uint32_t count_places(const struct device_weights *weights)
 {
-    return weights->backward ? model_end_of_backward(&weights->worker->model) : weights->n_visits;
+    return weights->backward ? weights->end : weights->n_visits;
 }
 
 static bool is_backward(const struct device_weights *weights, uint32_t place)
@@ -41,12 +48,12 @@ static enum location locate(const struct device_weights *weights, uint32_t place
 {
     const struct plan *plan = &weights->worker->plan;
     const struct model *model = &weights->worker->model;
-    const uint32_t visit = device_weights_visit(weights, place), layer = model->visit_layers[visit];
+    const uint32_t home = device_weights_home(weights, place), layer = model->visit_layers[home];
     const bool looks_up = model->layers[layer].kind == MODEL_EMBEDDING;
 
     if (is_backward(weights, place) && (looks_up || (plan->one_pass && model->layers[layer].kind == MODEL_HEAD)))
         return NOWHERE;
-    if (model_drop_has(weights->drop, model, visit))
+    if (model_drop_has(weights->drop, model, home))
         return NOWHERE;
     if (looks_up)
         return HOST;

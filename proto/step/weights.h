@@ -13,7 +13,7 @@
 #include "proto/plan/memory/plan.h"
 
 /* A sequence of visits, numbered from 0 by their place: n_visits upwards; if `backward`, then the same downwards as far
- * as backward goes (model_end_of_backward). */
+ * as backward goes. A visit needs the unit of the layer that it runs (proto/model/order.h). */
 struct device_weights {
     const struct device_worker *worker;
     const struct device_link *link;
@@ -22,6 +22,8 @@ struct device_weights {
     uint32_t n_visits;           /* the model's; or fewer, without the topmost ones, or those that are skipped */
     uint32_t skipped, n_skipped; /* visits skipped .. skipped+n_skipped-1 are left out; not with `backward` */
     bool backward;
+    uint32_t end;                  /* if `backward`: the places of the sequence */
+    const uint32_t *homes;         /* (the model's n_visits) as model_order_homes; NULL: the model's order */
     const struct model_drop *drop; /* blocks without weights in this step; NULL: none */
     struct device_weights_buffer {
         uint32_t unit;
@@ -52,6 +54,9 @@ int device_weights_load(struct device_weights *weights);
 
 /* The visit at this place of the sequence. */
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);
+
+/* The home of the layer that it runs. */
+uint32_t device_weights_home(const struct device_weights *weights, uint32_t place);
 
 /* Where a visit finds its unit: as it is relayed, and its coded pieces decoded, in the device's type (plan_decoded), if
  * layers read those. Of the embedding's units, in host memory, rows are decoded as they are looked up. */

@@ -132,6 +132,7 @@ static void open_step(struct wire *w, struct message *m)
     wire_f64_finite(w, &m->open_step.lr);
     message_drop_fields(w, &m->open_step.drop);
     message_drop_fields(w, &m->open_step.frozen);
+    message_order_fields(w, &m->open_step.order);
 }
 
 static void share(struct wire *w, struct message *m)
@@ -147,6 +148,7 @@ static void share(struct wire *w, struct message *m)
     }
     message_drop_fields(w, &m->share.drop);
     message_drop_fields(w, &m->share.frozen);
+    message_order_fields(w, &m->share.order);
 }
 
 static void pull(struct wire *w, struct message *m)

@@ -65,7 +65,7 @@
 #include "proto/base/number.h"
 #include "proto/base/pages.h"
 #include "proto/model/contribution.h"
-#include "proto/model/drop.h"
+#include "proto/model/order.h"
 #include "proto/model/model.h"
 #include "proto/plan/memory/host.h"
 #include "proto/plan/time/profile.h"
@@ -76,9 +76,9 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 33,
+    MESSAGE_VERSION = 34,
     MESSAGE_HEADER_BYTES = 16,
-    MESSAGE_MAX_BYTES = 1152,
+    MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
     MESSAGE_PAGE_UNITS = 900, /* in one UNITS_REPLY */
     MESSAGE_RECENT_STEPS = 128,
@@ -310,6 +310,7 @@ struct message {
             double lr;
             struct model_drop drop;   /* blocks that the step leaves out, if the job's goal allows it: plan_may_drop */
             struct model_drop frozen; /* blocks that it computes and does not train; only of a goal that chooses */
+            struct model_order order; /* in which it computes its blocks; the same */
         } open_step;
         struct {
             uint64_t step;
@@ -321,6 +322,7 @@ struct message {
                 uint32_t part, attempt;
             } parts[MESSAGE_MAX_PARTS];
             struct model_drop drop, frozen; /* the step's */
+            struct model_order order;
         } share;
         struct {
             uint64_t version;

@@ -27,6 +27,14 @@ void message_drop_fields(struct wire *w, struct model_drop *drop)
         wire_wrong(w, "a set of blocks that ends with none");
 }
 
+/* Its receiver knows the model, and judges the order by it. */
+void message_order_fields(struct wire *w, struct model_order *order)
+{
+    wire_u32_in(w, &order->n, 0, MODEL_ORDER_BLOCKS);
+    for (uint32_t i = 0; !w->why && i < order->n; i++)
+        wire_u16(w, &order->blocks[i]);
+}
+
 void message_goal_fields(struct wire *w, struct plan_goal *goal)
 {
     goal->purpose = wire_choice(w, goal->purpose, PLAN_TRAIN, PLAN_GENERATE);

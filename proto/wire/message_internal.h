@@ -10,6 +10,7 @@ enum number_type message_number_field(struct wire *w, enum number_type value);
 void message_name_fields(struct wire *w, struct contribution_name *name);
 /* Blocks, as many words as are needed. Reading adds to a set that is empty. */
 void message_drop_fields(struct wire *w, struct model_drop *drop);
+void message_order_fields(struct wire *w, struct model_order *order);
 void message_goal_fields(struct wire *w, struct plan_goal *goal);
 void message_choice_fields(struct wire *w, struct plan_choice *choice);
 void message_ledger_fields(struct wire *w, struct ledger *ledger);

@@ -51,6 +51,11 @@ void wire_u64(struct wire *w, uint64_t *value)
     *value = number(w, *value, 8);
 }
 
+void wire_u16(struct wire *w, uint16_t *value)
+{
+    *value = (uint16_t)number(w, *value, 2);
+}
+
 void wire_u32(struct wire *w, uint32_t *value)
 {
     *value = (uint32_t)number(w, *value, 4);

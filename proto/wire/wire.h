@@ -20,6 +20,7 @@ void wire_wrong(struct wire *w, const char *why);
 
 /* *value is written to the message, or read from it (0 after a fault). */
 void wire_u64(struct wire *w, uint64_t *value);
+void wire_u16(struct wire *w, uint16_t *value);
 void wire_u32(struct wire *w, uint32_t *value);
 void wire_u32_in(struct wire *w, uint32_t *value, uint32_t first, uint32_t last);
 void wire_f64(struct wire *w, double *value);

@@ -50,5 +50,15 @@ def block(c, number):
     return Attending(c, own.Attention(c, c.num_key_value_heads, c.head_dim, c.rope_theta))
 
 
+# In each step: kinds of block change places.
+ORDERS = [[6, 5, 4, 3, 2, 1, 0], [1, 0, 3, 2, 5, 4, 6], [0, 1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 0, 1],
+          [5, 0, 6, 2, 1, 4, 3]] * 2
+
+
+def arrange(model, order):
+    model.order = order
+
+
 if __name__ == "__main__":
     own.make(own.Family(CONFIG, block, FROZEN))
+    own.make_one(own.Family(CONFIG, block, FROZEN, orders=ORDERS, arrange=arrange, generates=False), "order_alternating")

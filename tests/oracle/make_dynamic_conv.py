@@ -1,5 +1,6 @@
 """Gradients and 20 training steps of two encoder-decoders with dynamic convolutions, from the equations of arXiv:1901.10430 in
-plain PyTorch: tests/fixtures/{dynamic_conv,dynamic_conv_gated,frozen_dynamic_conv,drop_dynamic_conv}.
+plain PyTorch: tests/fixtures/{dynamic_conv,dynamic_conv_gated,frozen_dynamic_conv,drop_dynamic_conv,
+order_dynamic_conv}.
 
     python make_dynamic_conv.py
 
@@ -110,6 +111,8 @@ class Stack(nn.Module):
 
 
 class Model(nn.Module):
+    order = None  # of its blocks, the encoder's first; None: as they are
+
     def __init__(self, family, fused):
         super().__init__()
         c, self.fused = own.Config(family.config), fused
@@ -136,11 +139,12 @@ class Model(nn.Module):
         """Logits of all tokens of rows; of the source's they are zero."""
         mask = torch.arange(SOURCE) < 1 + ids[:, :1] % SOURCE
         source = self.embed(getattr(self, "source_embed_tokens", self.embed_tokens), ids[:, :SOURCE])
-        for block in self.encoder.layers:
-            source = block(source, self.fused, mask)
+        first, order = len(self.encoder.layers), self.order or range(len(self.encoder.layers) + len(self.decoder.layers))
+        for i in order[:first]:
+            source = self.encoder.layers[i](source, self.fused, mask)
         x = self.embed(self.embed_tokens, ids[:, SOURCE:])
-        for block in self.decoder.layers:
-            x = block(x, self.fused, mask, source)
+        for i in order[first:]:
+            x = self.decoder.layers[i - first](x, self.fused, mask, source)
         head = self.output_projection if hasattr(self, "output_projection") else self.embed_tokens
         logits = x @ head.weight.T
         return torch.cat((torch.zeros(len(ids), SOURCE, logits.shape[2], dtype=logits.dtype), logits), 1)
@@ -149,6 +153,14 @@ class Model(nn.Module):
 def drop(model, scales):
     for block, scale in zip((*model.encoder.layers, *model.decoder.layers), scales, strict=True):
         block.scale = scale
+
+
+def arrange(model, order):
+    model.order = order
+
+
+# In each step, within both stacks.
+ORDERS = [[2, 0, 1, 4, 3], [1, 0, 2, 3, 4], [0, 1, 2, 4, 3], [2, 1, 0, 3, 4], [0, 1, 2, 3, 4]] * 4
 
 
 def family_of(name):
@@ -163,3 +175,4 @@ if __name__ == "__main__":
         own.make_one(family_of(which), which)
     own.make_one(family_of("dynamic_conv"), "frozen_dynamic_conv", FROZEN)
     own.make_one(dataclasses.replace(family_of("dynamic_conv"), drop=drop, **make_t5.dropping("layers")), "drop_dynamic_conv")
+    own.make_one(dataclasses.replace(family_of("dynamic_conv"), arrange=arrange, orders=ORDERS), "order_dynamic_conv")

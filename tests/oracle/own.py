@@ -49,6 +49,8 @@ class Family:
     n_steps: int = N_STEPS
     drop_layers: float = 0         # with what probability steps drop blocks
     dropped: list = None           # blocks that each step drops
+    orders: list = None            # the block in the place of each, of each step
+    arrange: typing.Callable = None  # of the model and an order
     drop: typing.Callable = None   # of the model and a factor for each block's branches, 0 of a dropped one
     block_of: typing.Callable = None  # of a tensor's name: its block; None: it is in none
     epsilon: float = 1e-8
@@ -130,6 +132,8 @@ class MLP(nn.Module):
 
 
 class Model(nn.Module):
+    order = None  # of its blocks; None: as they are
+
     def __init__(self, family, fused):
         super().__init__()
         c, self.fused = Config(family.config), fused
@@ -145,8 +149,8 @@ class Model(nn.Module):
 
     def forward(self, ids):
         x = self.model.embed_tokens(ids)
-        for layer in self.model.layers:
-            x = layer(x, self.fused)
+        for i in self.order or range(len(self.model.layers)):
+            x = self.model.layers[i](x, self.fused)
         return self.lm_head(self.model.norm(x))
 
 
@@ -189,6 +193,8 @@ class Run(distribution.Run):
         return torch.from_numpy(ids), torch.from_numpy(labels)
 
     def logits(self, ids):
+        if self.family.orders:
+            self.family.arrange(self.model, self.family.orders[self.step])
         if self.family.dropped:
             n = 1 + max(block for blocks in self.family.dropped for block in blocks)
             self.family.drop(self.model, [0 if i in self.family.dropped[self.step] else 1 / (1 - self.family.drop_layers)
@@ -264,6 +270,8 @@ def make_one(family, name, frozen=()):
                      "scale": how_drawn(t, p.shape)[1]} for t, p in model_of(family, torch.float64).named_parameters()],
         "gradient": make_gradient(family, name, writer, frozen),
         "training": [make_training(family, name, writer, frozen, "adamw", 1)]}
+    if family.orders:
+        reference["orders"] = family.orders
     if family.dropped:
         reference |= {"drop_layers": family.drop_layers, "dropped": family.dropped}
     if frozen and not family.config.get("adapter"):

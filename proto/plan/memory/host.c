@@ -67,10 +67,11 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
     uint64_t bytes = ledger_table(s->config_bytes) + ledger_table(s->side_bytes) + ledger_table(s->files_bytes) +
                      ledger_table(s->hosts_tables) + ledger_table(plan_load_bytes(model, s->n_files, s->header_bytes));
 
-    bytes += ledger_table(model->n_visits * sizeof(uint32_t));                   /* slices of each visit */
-    bytes += ledger_table(model->n_units * sizeof(double));                      /* a fenced step's squares */
-    bytes += ledger_table(model->n_units * sizeof(uint32_t));                    /* number of its folds */
-    bytes += ledger_table(plan_host_frozen(model, &s->goal) * sizeof(uint32_t)); /* frozen units */
+    bytes += ledger_table(model->n_visits * sizeof(uint32_t));                        /* slices of each visit */
+    bytes += ledger_table(model->n_units * sizeof(double));                           /* a fenced step's squares */
+    bytes += ledger_table(model->n_units * sizeof(uint32_t));                         /* number of its folds */
+    bytes += 2 * ledger_table(plan_host_ordered(model, &s->goal) * sizeof(uint32_t)); /* homes and units of visits */
+    bytes += ledger_table(plan_host_frozen(model, &s->goal) * sizeof(uint32_t));      /* frozen units */
     if (s->replay)
         bytes += ledger_table(model->n_units); /* which of its two buffers is current */
     if (s->goal.purpose == PLAN_TRAIN) {

@@ -71,6 +71,12 @@ static inline uint32_t plan_host_frozen(const struct model *model, const struct 
     return model->n_frozen_units + (plan_may_drop(goal) ? model->n_block_layers : 0) + 1;
 }
 
+/* Visits in the tables of a step's own order, if the client may choose one. */
+static inline uint32_t plan_host_ordered(const struct model *model, const struct plan_goal *goal)
+{
+    return goal->chooses ? model->n_visits : 0;
+}
+
 /* Nothing overflows: model_config_check bounds the model, the caller batch * seq (2^32), parts and workers (2^16). */
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *setting);
 

@@ -354,6 +354,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                              .batch = o->batch,
                              .precision = o->precision,
                              .drop_layers = o->drop_layers,
+                             .chooses = o->chooses,
                              .base = o->base},
                     .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
                     .part_rows = part_rows,
@@ -405,8 +406,8 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     ip->n_slots = 2;
     ip->slot_n = model_slot_bytes(&ip->model, NUMBER_FP32) / sizeof(float);
     ip->slices = calloc(ip->model.n_visits, sizeof *ip->slices);
-    for (uint32_t v = 0; v < ip->model.n_visits; v++)
-        ip->slices[v] = ip->model.units[ip->model.visits[v]].n_slices;
+    ip->homes = calloc(ip->model.n_visits, sizeof *ip->homes);
+    ip->visits = calloc(ip->model.n_visits, sizeof *ip->visits);
     ip->frozen = calloc(ip->model.n_frozen_units + ip->model.n_units, sizeof *ip->frozen);
     for (uint32_t u = 0, n = 0; u < ip->model.n_units; u++)
         if (ip->model.units[u].n_trained == 0)
@@ -458,6 +459,8 @@ void inprocess_close(struct inprocess *ip)
     pthread_mutex_destroy(&ip->mutex);
     pthread_cond_destroy(&ip->changed);
     free(ip->slices);
+    free(ip->homes);
+    free(ip->visits);
     free(ip->frozen);
     free(ip);
 }
@@ -497,7 +500,7 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
     const struct relay_event open = {
         .kind = RELAY_OPEN,
         .step = ip->n_opened,
-        .visits = ip->model.visits,
+        .visits = ip->visits,
         .n_slices = ip->slices,
         .n_visits = ip->model.n_visits,
         .frozen = ip->frozen,
@@ -509,8 +512,17 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = (uint32_t)((uint64_t)p * n / n_parts);
     for (uint32_t i = 0; i < n; i++)
-        ip->workers[i].share = (struct device_share){
-            .step = ip->n_opened, .n_valid = n_valid, .parts = ip->workers[i].parts, .rows = *rows, .drop = &ip->drop};
+        ip->workers[i].share = (struct device_share){.step = ip->n_opened,
+                                                     .n_valid = n_valid,
+                                                     .parts = ip->workers[i].parts,
+                                                     .rows = *rows,
+                                                     .drop = &ip->drop,
+                                                     .order = &ip->order};
+    model_order_homes(ip->homes, &ip->order, &ip->model);
+    for (uint32_t v = 0; v < ip->model.n_visits; v++) {
+        ip->visits[v] = ip->model.visits[ip->homes[v]];
+        ip->slices[v] = ip->model.units[ip->visits[v]].n_slices;
+    }
     ip->hyper = *hyper;
     ip->hyper.grad_scale = 1;
     ip->norm = NAN;

@@ -27,6 +27,7 @@ struct inprocess_options {
     bool fenced, replay;
     struct sampling sampling;     /* gradients of matrices are estimated, if share > 0 */
     struct preference preference; /* rows are pairs of texts if beta > 0 */
+    bool chooses;                 /* the caller sets the order of blocks: inprocess.order */
     double drop_layers;           /* probability that a step drops a block: its scale alone, see inprocess.drop */
     double clip_norm;             /* of a fenced one; 0: not clipped */
     uint64_t seed;                /* of fresh weights and dropout */
@@ -60,9 +61,11 @@ struct inprocess {
     struct relay *relay;
     struct ledger ledger;
     uint32_t n_slots, *slices, *frozen;
-    uint32_t n_left_out;    /* of `frozen`: the model's, and units of blocks that the step drops */
-    struct model_drop drop; /* blocks that the next step drops: set by the caller */
-    size_t slot_n;          /* floats */
+    uint32_t n_left_out;      /* of `frozen`: the model's, and units of blocks that the step drops */
+    struct model_drop drop;   /* blocks that the next step drops: set by the caller */
+    struct model_order order; /* of the blocks of the next step: the same */
+    uint32_t *homes, *visits; /* (model.n_visits) in that order */
+    size_t slot_n;            /* floats */
     uint64_t n_opened, n_done;
     bool covered;
     struct hyper hyper;

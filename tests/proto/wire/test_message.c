@@ -2,6 +2,7 @@
 
 #include "proto/model/checkpoint.h"
 #include "proto/wire/message.h"
+#include "proto/wire/wire.h"
 
 #include <errno.h>
 #include <math.h>
@@ -126,14 +127,16 @@ static const struct message samples[MESSAGE_KINDS] = {
                                          .n_real = 16000,
                                          .lr = 1.5,
                                          .drop.blocks = {0x0102030405060708, 0, 1},
-                                         .frozen.blocks = {5}}},
+                                         .frozen.blocks = {5},
+                                         .order = {4, {1, 0, 0x0F0E, 2}}}},
     [MESSAGE_SHARE] = {.share = {.step = 1000,
                                  .buffer = 1,
                                  .n_valid = 16320,
                                  .n_tokens = 512,
                                  .n = MESSAGE_MAX_PARTS,
                                  .drop.blocks = {7, [MODEL_DROP_WORDS - 1] = UINT64_C(1) << 63},
-                                 .frozen.blocks = {0, 9}}},
+                                 .frozen.blocks = {0, 9},
+                                 .order = {3, {2, 0x0102, 0}}}},
     [MESSAGE_PULL] = {.pull = {.version = 1000, .unit = 17}},
     [MESSAGE_WEIGHTS] = {.weights = {.version = 1000,
                                      .unit = 17,
@@ -410,7 +413,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 33 && hash == 0x75be78123a58d066, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 34 && hash == 0x673ce89dc24f5b46, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -587,6 +590,26 @@ TEST_EACH(a_field_out_of_range_is_refused_with_its_reason, COUNT(wrong_fields))
     size_t n = message_encode(bytes, sizeof bytes, &m);
     bytes[MESSAGE_HEADER_BYTES + wrong_fields[_i].at] = wrong_fields[_i].value;
     ck_assert_str_eq(refusal(bytes, n), wrong_fields[_i].why);
+}
+
+/* All parts, in an order of all blocks that a model may have, of which the last is dropped and frozen. */
+TEST(the_longest_share_is_a_message)
+{
+    struct message m = sample(MESSAGE_SHARE), back;
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+    const char *why;
+
+    m.share.drop.blocks[MODEL_DROP_WORDS - 1] = m.share.frozen.blocks[MODEL_DROP_WORDS - 1] = 1;
+    m.share.order.n = MODEL_ORDER_BLOCKS;
+    for (uint32_t i = 0; i < MODEL_ORDER_BLOCKS; i++)
+        m.share.order.blocks[i] = (uint16_t)(MODEL_ORDER_BLOCKS - 1 - i);
+    const size_t n = message_encode(bytes, sizeof bytes, &m);
+    ck_assert_int_eq(message_decode(&back, bytes, n, &why), 0);
+    ck_assert(memcmp(&back.share.order, &m.share.order, sizeof m.share.order) == 0 &&
+              back.share.n == MESSAGE_MAX_PARTS);
+    m.share.order.n = MODEL_ORDER_BLOCKS + 1;
+    wire_put(bytes + n - 2 * MODEL_ORDER_BLOCKS - 4, m.share.order.n, 4);
+    ck_assert_str_eq(refusal(bytes, n), "a count or an index out of range");
 }
 
 TEST(a_text_without_its_end_is_refused)

@@ -121,6 +121,31 @@ static void of_stacks(void *user, struct eps_step_blocks *blocks)
             blocks->computed[blocks->n_computed++] = i;
 }
 
+/* Each step its own order, of all blocks or of some; block 0 is frozen in one. */
+static const struct {
+    uint32_t n, computed[BLOCKS];
+    int frozen; /* -1: none */
+} orders[STEPS] = {{4, {3, 1, 2, 0}, -1}, {4, {0, 1, 2, 3}, -1}, {3, {2, 0, 3}, -1},
+                   {4, {1, 0, 3, 2}, 0},  {2, {3, 0}, -1},       {4, {2, 3, 0, 1}, -1}};
+
+static void in_order(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->n_computed = orders[blocks->step - 1].n;
+    memcpy(blocks->computed, orders[blocks->step - 1].computed, blocks->n_computed * sizeof *blocks->computed);
+    if (orders[blocks->step - 1].frozen >= 0)
+        blocks->frozen[blocks->n_frozen++] = (uint32_t)orders[blocks->step - 1].frozen;
+}
+
+/* The same in each step. */
+static void outer_first(void *user, struct eps_step_blocks *blocks)
+{
+    static const uint32_t order[BLOCKS] = {3, 1, 2, 0};
+
+    (void)user;
+    memcpy(blocks->computed, order, sizeof order);
+}
+
 /* ---- a model without the blocks ---- */
 
 /* The name of a tensor of the model of two blocks in the one of four, whose outer ones it has. */
@@ -131,17 +156,26 @@ static const char *name_in_four(const char *name)
     return at ? print("%.*s.h.%d.%s", (int)(at - name), name, BLOCKS - 1, at + 5) : name;
 }
 
-/* pruned/: the base's weights without the inner blocks. */
-static void write_pruned(void)
+/* The same in a model of four whose outer blocks have changed places. */
+static const char *name_swapped(const char *name)
+{
+    const char *at = strstr(name, ".h.");
+
+    return at && strchr("03", at[3]) ? print("%.*s.h.%c%s", (int)(at - name), name, at[3] == '0' ? '3' : '0', at + 4)
+                                     : name;
+}
+
+/* A model in `folder`, of the names and shapes of the one in `like`: each tensor is the base's of the name that name_in_base
+ * gives. */
+static void write_model(const char *folder, const char *like, const char *(*name_in_base)(const char *))
 {
     struct outputs_tensors four, two;
     struct safetensors_plan plan[MOST];
     struct safetensors_writer writer;
 
-    expect(TRAIN "--model two.json --steps 1 --out names", 0);
-    expect("mkdir -p pruned && cp names/latest/config.json names/latest/tokenizer*.json pruned", 0);
+    expect(print("mkdir -p %s && cp %s/config.json %s/tokenizer*.json %s", folder, like, like, folder), 0);
     outputs_open_tensors(&four, "base/latest", CHECKPOINT_WEIGHTS);
-    outputs_open_tensors(&two, "names/latest", CHECKPOINT_WEIGHTS);
+    outputs_open_tensors(&two, like, CHECKPOINT_WEIGHTS);
     for (size_t i = 0; i < two.file.n_entries; i++) {
         const struct safetensors_entry *entry = &two.file.entries[i];
         plan[i] = (struct safetensors_plan){entry->name,
@@ -149,11 +183,11 @@ static void write_pruned(void)
                                             {entry->shape[0], entry->n_dims > 1 ? entry->shape[1] : 1},
                                             SAFETENSORS_F32};
     }
-    const int fd = open("pruned/" CHECKPOINT_WEIGHTS, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int fd = open(print("%s/" CHECKPOINT_WEIGHTS, folder), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     ck_assert(fd >= 0 && safetensors_begin(&writer, fd, plan, two.file.n_entries, NULL) == 0);
     for (size_t i = 0; i < two.file.n_entries; i++) {
         uint64_t n;
-        const float *values = outputs_tensor(&four, name_in_four(plan[i].name), &n);
+        const float *values = outputs_tensor(&four, name_in_base(plan[i].name), &n);
         ck_assert_int_eq(safetensors_append(&writer, values, n * sizeof *values, NULL), 0);
     }
     ck_assert_int_eq(safetensors_end(&writer, NULL), 0);
@@ -161,8 +195,9 @@ static void write_pruned(void)
     outputs_close_tensors(&four), outputs_close_tensors(&two);
 }
 
-/* All tensors of a file of the model of two blocks are those of the other. */
-static void check_pruned(const char *two_step, const char *four_step, const char *file)
+/* All tensors of a file of that model are those of the other. */
+static void check_tensors(const char *two_step, const char *four_step, const char *file,
+                          const char *(*name_in_base)(const char *))
 {
     struct outputs_tensors four, two;
 
@@ -173,7 +208,7 @@ static void check_pruned(const char *two_step, const char *four_step, const char
         if (two.file.entries[i].type != SAFETENSORS_F32)
             continue;
         const char *name = two.file.entries[i].name;
-        const float *a = outputs_tensor(&two, name, &n), *b = outputs_tensor(&four, name_in_four(name), &n_four);
+        const float *a = outputs_tensor(&two, name, &n), *b = outputs_tensor(&four, name_in_base(name), &n_four);
         ck_assert_msg(n == n_four && memcmp(a, b, n * sizeof *a) == 0, "%s", name);
     }
     outputs_close_tensors(&two), outputs_close_tensors(&four);
@@ -185,10 +220,49 @@ TEST(steps_without_the_inner_blocks_are_those_of_a_model_without_them)
 
     o.on_blocks = outer;
     ck_assert_int_eq(train(&o, 0), 0);
-    write_pruned();
+    expect(TRAIN "--model two.json --steps 1 --out names", 0);
+    write_model("pruned", "names/latest", name_in_four);
     expect(print(TRAIN "--model pruned --steps %d --out two", STEPS), 0);
-    check_pruned(print("two/step-%d", STEPS), print("outer/step-%d", STEPS), CHECKPOINT_WEIGHTS);
-    check_pruned(print("two/step-%d", STEPS), print("outer/step-%d", STEPS), CHECKPOINT_MOMENTS);
+    check_tensors(print("two/step-%d", STEPS), print("outer/step-%d", STEPS), CHECKPOINT_WEIGHTS, name_in_four);
+    check_tensors(print("two/step-%d", STEPS), print("outer/step-%d", STEPS), CHECKPOINT_MOMENTS, name_in_four);
+}
+
+/* ---- blocks in another order ---- */
+
+/* The model has no dropout, nor anything else by which a block's index matters. */
+TEST(steps_in_another_order_are_those_of_a_model_with_its_blocks_so)
+{
+    struct eps_train_options o = options_of("swapping");
+
+    o.on_blocks = outer_first;
+    ck_assert_int_eq(train(&o, 0), 0);
+    write_model("swapped", "base/latest", name_swapped);
+    expect(print(TRAIN "--model swapped --steps %d --out other", STEPS), 0);
+    check_tensors(print("other/step-%d", STEPS), print("swapping/step-%d", STEPS), CHECKPOINT_WEIGHTS, name_swapped);
+    check_tensors(print("other/step-%d", STEPS), print("swapping/step-%d", STEPS), CHECKPOINT_MOMENTS, name_swapped);
+}
+
+/* The smallest budget has its stash on the host, and one unit at a time. */
+TEST(an_order_is_the_same_whoever_computes_it)
+{
+    struct eps_train_options o = options_of("ordered"), resumed = eps_train_defaults();
+
+    o.on_blocks = in_order;
+    o.parts = 2, o.deterministic = true, o.freeze = "h.1.*";
+    ck_assert_int_eq(train(&o, 0), 0);
+    expect("eps plan --model base/latest --batch 4 --seq 16 --microbatch 2 --parts 2 --freeze 'h.1.*' --device cpu "
+           "--minimum",
+           0);
+    o.out = "ordered-least", o.device_mem = strtoull(command_out(), NULL, 10);
+    ck_assert_int_eq(train(&o, 0), 0);
+    outputs_check_same_latest("ordered-least", "ordered");
+    o.out = "ordered-killed", o.workers = 2, o.device_mem = 8 << 20;
+    ck_assert_int_eq(train(&o, 3), 0);
+    outputs_check_same_latest("ordered-killed", "ordered");
+    expect("mkdir reordered && cp -r ordered/step-3 reordered", 0);
+    resumed.resume = "reordered", resumed.on_blocks = in_order, resumed.programs = processes_programs();
+    ck_assert_int_eq(train(&resumed, 0), 0);
+    outputs_check_same_latest("reordered", "ordered");
 }
 
 /* ---- frozen blocks ---- */
@@ -283,12 +357,10 @@ TEST(a_run_that_thaws_asks_on)
     outputs_check_same_latest("thawed", "thaws");
 }
 
-/* Encoder blocks 0 and 1, decoder blocks 2 and 3: a step of both stacks' own, one without a decoder block. */
-TEST(blocks_of_two_stacks_are_left_out_whoever_computes_them)
-{
-    static const char *const pairs[] = {"pairs.jsonl"};
-    struct eps_train_options o = options_of("stacks"), resumed = eps_train_defaults();
+static const char *const pairs[] = {"pairs.jsonl"};
 
+static void put_stacks(void)
+{
     expect("for i in $(seq 40); do printf '{\"source\": \"%s+1\", \"target\": \"is %s\"}\\n' $i $((i + 1)); done "
            ">pairs.jsonl",
            0);
@@ -296,6 +368,14 @@ TEST(blocks_of_two_stacks_are_left_out_whoever_computes_them)
                        "{\"model_type\": \"t5\", \"d_model\": 32, \"d_kv\": 8, \"d_ff\": 40, \"num_layers\": 2, "
                        "\"num_decoder_layers\": 2, \"num_heads\": 4, \"vocab_size\": 256, "
                        "\"is_encoder_decoder\": true, \"decoder_start_token_id\": 0, \"eos_token_id\": 1}");
+}
+
+/* Encoder blocks 0 and 1, decoder blocks 2 and 3: a step of both stacks' own, one without a decoder block. */
+TEST(blocks_of_two_stacks_are_left_out_whoever_computes_them)
+{
+    struct eps_train_options o = options_of("stacks"), resumed = eps_train_defaults();
+
+    put_stacks();
     o.model = "t5.json", o.data = pairs, o.eval_data = *pairs, o.source_seq = 8;
     o.on_blocks = of_stacks;
     o.parts = 2, o.deterministic = true;
@@ -336,12 +416,6 @@ static void twice(void *user, struct eps_step_blocks *blocks)
     blocks->computed[1] = 0;
 }
 
-static void backwards(void *user, struct eps_step_blocks *blocks)
-{
-    (void)user;
-    blocks->computed[0] = 1, blocks->computed[1] = 0;
-}
-
 static void too_many(void *user, struct eps_step_blocks *blocks)
 {
     (void)user;
@@ -370,11 +444,16 @@ static const struct {
     {unknown, NULL, "on_blocks of step 1: the model has no block 4"},
     {of_a_larger_model, NULL, "on_blocks of step 1: the model has no block 1000000"},
     {twice, NULL, "on_blocks of step 1: block 0 is named twice"},
-    {backwards, NULL, "on_blocks of step 1: block 0 is named after one that is above it"},
     {too_many, NULL, "on_blocks of step 1: 5 blocks are more than the model has"},
     {frozen_and_left_out, NULL, "on_blocks of step 1: block 3 is frozen, and not computed"},
     {all_frozen, "w?e.*,ln_f.*", "on_blocks of step 2: nothing is left to train"},
 };
+
+static void across_stacks(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->computed[1] = 2, blocks->computed[2] = 1;
+}
 
 TEST_EACH(a_step_that_cannot_be_ends_the_run, COUNT(impossible))
 {
@@ -384,4 +463,16 @@ TEST_EACH(a_step_that_cannot_be_ends_the_run, COUNT(impossible))
     o.freeze = impossible[_i].freeze;
     ck_assert_int_eq(train(&o, 0), -EINVAL);
     expect_file("said", impossible[_i].said);
+}
+
+/* Block 1 is the encoder's last, block 2 the decoder's first. */
+TEST(a_block_does_not_run_in_the_other_stack)
+{
+    struct eps_train_options o = options_of("across");
+
+    put_stacks();
+    o.model = "t5.json", o.data = pairs, o.eval_data = *pairs, o.source_seq = 8;
+    o.on_blocks = across_stacks;
+    ck_assert_int_eq(train(&o, 0), -EINVAL);
+    expect_file("said", "on_blocks of step 1: block 2 cannot be computed in the place of block 1");
 }

@@ -36,6 +36,11 @@ static const struct {
     {"drop_t5", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"drop_t5", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .n_weight_buffers = 3}},
     {"drop_dynamic_conv", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.fenced = true, .n_weight_buffers = 1}},
+    {"order_alternating",
+     {.n_parts = 4, .microbatch = 1},
+     {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
+    {"order_alternating", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.fenced = true, .n_weight_buffers = 3}},
+    {"order_dynamic_conv", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_threads = 5, .replay = true}},
     {"alternating", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"alternating", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_threads = 5, .replay = true}},
     {"chunked", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
@@ -82,9 +87,20 @@ TEST_EACH(not_a_bit_changes, SANITIZED ? 4 : COUNT(pairs))
 }
 
 /* The planner's choices from the roomiest budget down to the smallest that works: less and less stays on the device. */
-static const char *const budgeted[] = {
-    "b",         "drop", "alternating",        "chunked", "experts",          "shifted", "crossing",
-    "part_norm", "t5",   "dynamic_conv_gated", "drop_t5", "drop_dynamic_conv"};
+static const char *const budgeted[] = {"b",
+                                       "drop",
+                                       "alternating",
+                                       "chunked",
+                                       "experts",
+                                       "shifted",
+                                       "crossing",
+                                       "part_norm",
+                                       "t5",
+                                       "dynamic_conv_gated",
+                                       "drop_t5",
+                                       "drop_dynamic_conv",
+                                       "order_alternating",
+                                       "order_dynamic_conv"};
 
 TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
 {
