@@ -35,8 +35,14 @@ enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
  * If all of the decoder's are left out, the encoder's are updated with gradients of zeros.
  *
  * A step computes its blocks in the order of `computed`, forward; backward in its reverse. A block keeps what is its own
- * wherever it stands: weights, index, window. So {2, 0, 1, 3} has the third block run first. Blocks change places with
- * those that read and write values of the same kind: of an encoder-decoder, within each stack. */
+ * wherever it stands: weights, index, window. Blocks change places with those that read and write values of the same kind: of
+ * an encoder-decoder, within each stack. A function that swaps the middle two of four in every other step:
+ *
+ *     static void swap(void *user, struct eps_step_blocks *blocks)
+ *     {
+ *         if (blocks->step % 2)
+ *             blocks->computed[1] = 2, blocks->computed[2] = 1;
+ *     } */
 struct eps_step_blocks {
     uint64_t step;       /* from 1 */
     uint32_t n_blocks;   /* of the model */

@@ -110,7 +110,7 @@ TEST(a_packet_stays_one_packet)
 TEST(packets_wait_their_turn_and_their_descriptors_with_them)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES] = {0};
-    const int small = 1024;
+    const int small = MESSAGE_MAX_BYTES; /* the least: a socket takes a packet whole */
     uint32_t n_sent = 0, n_read = 0;
     int pipes[2], rc = 0;
 

@@ -100,6 +100,22 @@ static bool is_dropped(uint64_t step, uint32_t unit)
     return model_drop_has(&drop, model, visit);
 }
 
+/* The unit of a visit in the step's order. */
+static uint32_t unit_at(uint64_t step, uint32_t visit)
+{
+    const struct model *model = &seen->daemon->job->model;
+    static struct model_order order;
+    uint32_t homes[64];
+
+    if (!world_is->orders)
+        return model->visits[visit];
+    if (model->n_visits > sizeof homes / sizeof *homes)
+        world_fail("more visits than a world with orders has");
+    world_order(&order, step);
+    model_order_homes(homes, &order, model);
+    return model->visits[homes[visit]];
+}
+
 static void begin_step(uint64_t step)
 {
     const struct model *model = &seen->daemon->job->model;
@@ -161,7 +177,7 @@ static void note_fold(const struct updater_task *task)
     struct pending *p = &seen->pending[seen->n_pending++];
 
     begin_step(task->step);
-    if (task->visit >= job->model.n_visits || job->model.visits[task->visit] != task->unit ||
+    if (task->visit >= job->model.n_visits || unit_at(task->step, task->visit) != task->unit ||
         task->slice >= unit->n_slices || part >= job->request.job.goal.n_parts || is_elsewhere(task->unit) ||
         seen->n_pending == MOST_PENDING)
         world_fail("a fold of visit %u, part %u, slice %u, unit %u", task->visit, part, task->slice, task->unit);

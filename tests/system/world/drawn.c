@@ -71,6 +71,15 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         out->n_layers = 3, out->drop_layers = 0.5;
     else if (number % 3 == 1 && for_hosts > 1)
         out->n_entries = 3 * out->batch * out->seq / 2;
+    else if (number % 7 < 5 && for_hosts == 1)
+        out->n_layers = 3, out->orders = true;
+}
+
+void world_order(struct model_order *out, uint64_t step)
+{
+    out->n = world_is->orders ? world_is->n_layers : 0;
+    for (uint32_t i = 0; i < out->n; i++)
+        out->blocks[i] = (uint16_t)((i + step) % out->n);
 }
 
 /* The CPU device stands in for one with a memory and queues of its own. */

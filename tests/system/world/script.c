@@ -157,6 +157,7 @@ static struct plan_goal goal_of(const struct world_setting *setting)
                               .batch = setting->batch,
                               .seq = setting->seq,
                               .drop_layers = setting->drop_layers,
+                              .chooses = setting->orders,
                               .sampling.share = setting->n_entries ? 0.5 : 0,
                               .entries = setting->n_entries,
                               .n_parts = setting->n_parts};
@@ -237,6 +238,7 @@ static void open_step(struct client *c)
                                       .lr = 1e-2 / (double)(1 + step)}};
 
     model_drop_draw(&m.open_step.drop, world_is->n_layers, world_is->drop_layers, WORLD_SEED, step);
+    world_order(&m.open_step.order, step);
     write_data(c, step);
     client_link_send(&c->link, &m);
 }

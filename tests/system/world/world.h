@@ -5,6 +5,7 @@
 #ifndef TESTS_SYSTEM_WORLD_WORLD_H
 #define TESTS_SYSTEM_WORLD_WORLD_H
 
+#include "proto/model/order.h"
 #include "tests/system/world/fiber.h"
 
 /* Of host 0; each other has the number after it: world_address. */
@@ -20,6 +21,7 @@ struct world_setting {
     bool adamw, fenced, bf16, evaluates;
     double drop_layers;  /* probability that a step drops a block */
     uint32_t n_entries;  /* not 0: gradients are sampled, by norms of so many tokens of the data */
+    bool orders;         /* each step computes its blocks in another order: world_order */
     const char *family;  /* one of tests/families; NULL: GPT-2 */
     bool beside;         /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
     bool small_devices;  /* with memory for no more than an equal share of the parts */
@@ -28,6 +30,8 @@ struct world_setting {
     bool no_replay;      /* nor for this: a worker's loss may end the run */
 };
 enum { WORLD_SEED = 5 }; /* of a job: fresh weights, and dropped blocks */
+/* The order of a step's blocks. */
+void world_order(struct model_order *out, uint64_t step);
 /* for_hosts: 1, or the model is one that this many hosts divide. The daemons are still one. */
 void world_setting(struct world_setting *out, unsigned number, unsigned for_hosts);
 
