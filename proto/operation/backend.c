@@ -16,9 +16,10 @@ static uint64_t cpu_scratch_bytes(const struct plan_attention_sizes *sizes, unsi
     const size_t of_thread = plan_cpu_attention_scratch(sizes->n_tokens, n_keys, sizes->width / sizes->n_heads,
                                                         sizes->n_kv_heads < sizes->n_heads);
     const size_t distances = sizes->n_buckets ? 2 * plan_cpu_distances(sizes->n_tokens, n_keys) : 0;
+    const size_t chosen = plan_cpu_chosen(sizes->n_chosen, sizes->width / sizes->n_heads);
     const size_t of_heads = (sizes->n_rows * sizes->n_heads * sizes->n_buckets + 15) / 16 * 16;
 
-    return (n_threads * (of_thread + distances) + of_heads) * sizeof(float);
+    return (n_threads * (of_thread + chosen + distances) + of_heads) * sizeof(float);
 }
 
 static uint64_t cpu_cache_bytes(enum number_type type, size_t n_positions, size_t n_heads, size_t width)

@@ -17,6 +17,7 @@ struct plan_attention_sizes {
     size_t n_keys; /* keys of each row; 0: n_tokens */
     size_t n_heads, n_kv_heads, width;
     size_t n_buckets; /* of a bias by distance; 0: there is none */
+    size_t n_chosen;  /* queries of each row and head that backward's gradients of keys and values are from; 0: all */
 };
 
 struct plan_backend {
@@ -81,6 +82,12 @@ static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t n_keys, 
     return forward > backward ? forward : backward;
 }
 
+/* With chosen queries, what a thread has besides: each one's q and gradient of out, its number and its weight. */
+static inline size_t plan_cpu_chosen(size_t n_chosen, size_t head_width)
+{
+    return (n_chosen * (2 * ((head_width + 15) / 16 * 16) + 2) + 15) / 16 * 16;
+}
+
 /* With a bias by distance, what a thread has besides: a head's bias, and its gradient, of each distance in whole tiles. */
 static inline size_t plan_cpu_distances(size_t n_tokens, size_t n_keys)
 {
@@ -110,7 +117,7 @@ static inline uint64_t plan_cuda_attention_scratch(size_t n_rows, size_t n_token
     return ((uint64_t)n_rows * n_tokens * n_heads * 2 * sizeof(float) + 255) / 256 * 256;
 }
 
-/* With a bias by distance: the sums of its gradient over each tile of keys of each head. */
+/* With a bias by distance: the sums of its gradient over each tile of keys, or of queries, of each head. */
 enum { PLAN_CUDA_PLAIN_TILE = 64 };
 static inline uint64_t plan_cuda_bias_scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_buckets)
 {

@@ -57,7 +57,7 @@ enum call_rate {
     CALL_RATE_ATTENTION_BACKWARD,
 };
 
-enum { CALL_ARRAYS = 10 };
+enum { CALL_ARRAYS = 12 };
 
 /* What a call does. */
 struct call_work {

@@ -256,8 +256,11 @@ static void note_norms(const struct operation_run *r, const struct program_opera
     const size_t out = operation_columns(r, op->outputs[0]);
 
     if (r->norms_out && op->linear.sampled)
-        r->ops->row_norms(r->dev, &(struct device_row_norms){operation_elements(r, op->inputs[0]), out, out, dy,
-                                                             r->norms_out + operation_norms_at(r, op), false});
+        r->ops->row_norms(r->dev, &(struct device_row_norms){.m = operation_elements(r, op->inputs[0]),
+                                                             .n = out,
+                                                             .stride = out,
+                                                             .x = dy,
+                                                             .norms = r->norms_out + operation_norms_at(r, op)});
 }
 
 static void run_contributions(const struct operation_run *r, const struct schedule_step *step)

@@ -51,6 +51,13 @@ static void choose(const struct operation_run *r, const struct sampling_shape *o
                                                      .first_row = r->first_row});
 }
 
+/* Norms of x (m, n), or what is there times these. */
+static void score(const struct operation_run *r, size_t m, size_t n, const void *x, float *scores, bool multiply)
+{
+    r->ops->row_norms(
+        r->dev, &(struct device_row_norms){.m = m, .n = n, .stride = n, .x = x, .norms = scores, .multiply = multiply});
+}
+
 struct sampling_operands sampling_choose(const struct operation_run *r, const struct sampling_shape *of,
                                          const struct sampling_operands *all, int tensor, void *scratch)
 {
@@ -65,8 +72,8 @@ struct sampling_operands sampling_choose(const struct operation_run *r, const st
     uint32_t *const chosen = (uint32_t *)(void *)(base + at.chosen);
     void *const x = base + at.x, *const dy = base + at.dy;
 
-    r->ops->row_norms(r->dev, &(struct device_row_norms){n, in, in, all->x, scores, false});
-    r->ops->row_norms(r->dev, &(struct device_row_norms){n, out, out, all->dy, scores, true});
+    score(r, n, in, all->x, scores, false);
+    score(r, n, out, all->dy, scores, true);
     choose(r, of, scores, tensor, chosen, weights);
     r->ops->gather_rows(r->dev, &(struct device_gather_rows){n, in, in, n_chosen, all->x, chosen, NULL, x});
     r->ops->gather_rows(r->dev, &(struct device_gather_rows){n, out, out, n_chosen, all->dy, chosen, weights, dy});
@@ -145,7 +152,7 @@ void sampling_keep(const struct operation_run *r, const struct sampling_shape *o
 
     take(&after, n * sizeof *scores);
     void *const rows = bits ? (char *)scratch + after : base + at.x;
-    r->ops->row_norms(r->dev, &(struct device_row_norms){n, in, in, x, scores, false});
+    score(r, n, in, x, scores, false);
     if (norms)
         r->ops->weigh_scores(r->dev,
                              &(struct device_weigh_scores){of->n_rows, of->n_tokens, of->n_tokens, norms, scores});

@@ -304,6 +304,75 @@ TEST_EACH(attention_is_the_formula, 2 * N_CASES)
     call_check(&t.test);
 }
 
+/* Queries of each row and head, apart from each other, every fifth one twice; or all, once. */
+static void choose_queries(const struct call_test *test, bool all)
+{
+    const struct device_attention *op = &test->host.attention;
+
+    for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_chosen; i++) {
+        const size_t at = i % op->n_chosen, from = i / op->n_chosen * op->n_tokens;
+        const size_t query = (at - (!all && at % 5 == 4)) * op->n_tokens / op->n_chosen;
+        ((uint32_t *)(uintptr_t)op->chosen)[i] = (uint32_t)(from + query);
+        ((float *)(uintptr_t)op->weights)[i] = all ? 1 : 1 + 0.25f * (float)(i % 4);
+    }
+}
+
+/* Roundings of a third of the terms average out less, by the root of 3. */
+static double near_chosen(const struct call_test *test, const char *output)
+{
+    return sqrt(3) * near(test, output);
+}
+
+static void draw_chosen(struct call_test *test)
+{
+    draw_output(test);
+    choose_queries(test, false);
+}
+
+/* Gradients of keys and values from some queries, all else from all. */
+TEST_EACH(attention_of_chosen_queries_is_the_formula, N_CASES)
+{
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    struct attention t = attention_of(s, _i % NUMBER_TYPES);
+
+    if (!suits(s))
+        return;
+    t.test.call.kind = CALL_attention_backward;
+    t.test.call.attention.chosen = (void *)call_given, t.test.call.attention.weights = (void *)call_given;
+    t.test.call.attention.n_chosen = (s->n_tokens + 2) / 3;
+    t.test.prepare = draw_chosen, t.test.before = run_forward_first, t.test.near = near_chosen;
+    call_check(&t.test);
+}
+
+static void draw_all(struct call_test *test)
+{
+    draw_lengths(test);
+    choose_queries(test, true);
+}
+
+/* All of them, once each: the sums have the terms that they have without a choice, in this order. */
+TEST_EACH(all_queries_chosen_change_no_bit_of_the_cpus, N_CASES)
+{
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    struct attention none = attention_of(s, _i % NUMBER_TYPES), all;
+
+    if (backend_get()->cuda || !suits(s))
+        return;
+    none.test.call.kind = CALL_attention_backward, none.test.before = run_both;
+    all = none;
+    none.test.prepare = draw_lengths, all.test.prepare = draw_all;
+    all.test.call.attention.chosen = (void *)call_given, all.test.call.attention.weights = (void *)call_given;
+    all.test.call.attention.n_chosen = s->n_tokens;
+    call_make(&none.test), call_make(&all.test);
+    call_once(&none.test), call_once(&all.test);
+    for (unsigned i = 0; i < none.test.work.n_arrays; i++) {
+        const struct call_array *a = &none.test.work.arrays[i];
+        if (a->use & CALL_WRITTEN)
+            ck_assert_mem_eq(call_get(a), call_get(call_find(&all.test, a->name)),
+                             a->n * call_type_bytes(a->type, none.test.type));
+    }
+}
+
 /* True of what rows share: the bias, and its gradient. */
 static bool is_of_all_rows(const struct call_array *array)
 {

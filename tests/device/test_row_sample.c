@@ -38,6 +38,29 @@ TEST_EACH(a_norm_is_the_formula, 2 * N_CASES)
     call_check(&test);
 }
 
+/* Heads of 1 to 64 values, in rows of the minibatch of one token and of several. */
+static const struct {
+    size_t m, n, n_heads, n_tokens;
+} heads[] = {{1, 1, 1, 1}, {6, 64, 3, 2}, {6, 5, 2, 6}, {20, 8, 4, 5}};
+
+TEST_EACH(each_head_of_a_row_has_a_norm, 2 * COUNT(heads) * NUMBER_TYPES)
+{
+    const size_t i = (size_t)_i / 2 / NUMBER_TYPES;
+    struct call_test test = {
+        .type = (enum number_type)(_i / 2 % NUMBER_TYPES),
+        .call = {.kind = CALL_row_norms,
+                 .row_norms = {.m = heads[i].m,
+                               .n = heads[i].n,
+                               .stride = heads[i].n * heads[i].n_heads + 8 * (size_t)(_i % 2),
+                               .multiply = _i % 2,
+                               .n_heads = heads[i].n_heads,
+                               .n_tokens = heads[i].n_tokens}},
+        .near = near_norms,
+    };
+
+    call_check(&test);
+}
+
 /* Rows of which some tokens have no norm yet, or are padding; of the last one all. */
 static void leave_some_out(struct call_test *test)
 {
@@ -282,6 +305,29 @@ TEST(every_device_chooses_the_same)
         sum = sum * 31 + (c.chosen[i] ^ bits);
     }
     ck_assert_uint_eq(sum, 38599373);
+}
+
+/* The same rows with the same weights, row after row. */
+TEST_EACH(chosen_rows_ascend_on_request, COUNT(sizes) * PATTERNS)
+{
+    const size_t n = sizes[_i / PATTERNS].n_tokens, m = sizes[_i / PATTERNS].n_chosen, n_rows = 2;
+    struct choice c = make_choice(n_rows, n, m, false), sorted = c;
+    double *const weights = operation_zeros(n_rows * n);
+
+    sorted.chosen = mirror_array(n_rows * m, sizeof *c.chosen),
+    sorted.weights = mirror_array(n_rows * m, sizeof(float));
+    sorted.op.chosen = sorted.chosen, sorted.op.weights = sorted.weights, sorted.op.ascends = true;
+    for (size_t row = 0; row < n_rows; row++)
+        fill_scores(c.scores + row * n, n, (enum pattern)(_i % PATTERNS));
+    choose(&c, 1);
+    choose(&sorted, 1);
+    for (size_t i = 0; i < n_rows * m; i++) {
+        ck_assert(i % m == 0 || sorted.chosen[i] >= sorted.chosen[i - 1]);
+        weights[c.chosen[i]] += (double)c.weights[i];
+        weights[sorted.chosen[i]] -= (double)sorted.weights[i];
+    }
+    for (size_t i = 0; i < n_rows * n; i++)
+        ck_assert_double_eq_tol(weights[i], 0, 1e-9 * (double)n);
 }
 
 TEST(a_row_alone_is_chosen_from_as_among_others)

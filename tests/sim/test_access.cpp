@@ -290,7 +290,7 @@ static const struct {
      0, 0},
     {"cuda_row_norms",
      [](auto q, auto x, auto y, auto, auto) {
-         const struct device_row_norms op = {ROWS, WIDTH, WIDTH, x, y, false};
+         const struct device_row_norms op = {ROWS, WIDTH, WIDTH, x, y, false, 0, 0};
          OK(cuda_row_norms(q, &op));
      },
      0, 0},

@@ -11,6 +11,7 @@
  * A bias is looked up once per head for all distances. Its gradient is summed by distance, then by bucket, for each head
  * of each row; and those over the rows, in their order. */
 #include "device/cpu/cpu.h"
+#include "device/cpu/kernels/attention_chosen.h"
 #include "device/cpu/kernels/attention_head.h"
 #include "device/cpu/kernels/dropout.h"
 #include "device/cpu/kernels/math.h"
@@ -327,8 +328,9 @@ struct backward {
     float *log2_sum;                      /* log_sum_exp in powers of 2 */
     float *k, *k_transposed, *v_transposed, *k_gradient, *v_gradient; /* one tile of keys */
     float *scores, *score_gradient;
-    float *room;  /* for one tile; may be k_gradient */
-    bool is_next; /* not the first of the heads that share their keys: add to the gradients of keys */
+    float *room;          /* for one tile; may be k_gradient */
+    bool is_next;         /* not the first of the heads that share their keys: add to the gradients of keys */
+    struct chosen chosen; /* if the operation has them */
 };
 
 static void backward_prepare(const struct head *head, const struct backward *at)
@@ -392,6 +394,29 @@ static void add_bias_gradient(const struct head *head, const float *gradient, si
     }
 }
 
+/* Adds the terms of a tile's chosen queries, n in all, to the gradients of its keys. */
+static void add_chosen(const struct head *head, const struct backward *at, size_t n, const size_t place[2],
+                       struct product *sum)
+{
+    const struct chosen *c = &at->chosen;
+    const size_t first = chosen_before(c, place[0]);
+    const bool diagonal = is_diagonal(head, place);
+    size_t m = 0;
+
+    for (; first + m < c->n && c->queries[first + m] < place[0] + n; m++) {
+        const size_t i = c->queries[first + m] - place[0], columns = tile_columns(i, diagonal);
+        chosen_move(at->scores, m, i, columns, c->weights[first + m]);
+        chosen_move(at->score_gradient, m, i, columns, c->weights[first + m]);
+    }
+    sum->a = at->score_gradient, sum->a_row = 1, sum->a_step = TILE;
+    sum->b = c->q + first * head->padded, sum->c = at->k_gradient;
+    sum->depth = m, sum->shape = PRODUCT_WHOLE;
+    product(sum);
+    sum->a = at->scores;
+    sum->b = c->out_gradient + first * head->padded, sum->c = at->v_gradient;
+    product(sum);
+}
+
 static void backward_tile(const struct head *head, const struct backward *at, size_t query, size_t key)
 {
     const size_t place[2] = {query, key};
@@ -414,9 +439,14 @@ static void backward_tile(const struct head *head, const struct backward *at, si
     sum.shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE;
     product(&sum);
 
+    sum.m = n_keys, sum.add = !is_first;
+    if (head->op->chosen) {
+        add_chosen(head, at, n, place, &sum);
+        return;
+    }
     sum.a_row = 1, sum.a_step = TILE;
     sum.b = q, sum.c = at->k_gradient;
-    sum.m = n_keys, sum.depth = n, sum.add = !is_first;
+    sum.depth = n;
     sum.shape = diagonal ? PRODUCT_DEPTH_FROM_ROW : PRODUCT_WHOLE;
     product(&sum);
 
@@ -503,6 +533,8 @@ static void backward_heads(const struct device_attention *op, size_t item, unsig
 
         at.is_next = i > 0;
         backward_prepare(&head, &at);
+        if (op->chosen)
+            at.chosen = chosen_find(&head, at.q, at.out_gradient);
         if (op->bias)
             begin_bias(&head, thread);
         for (size_t key = 0; key < head.n_keys; key += TILE) {

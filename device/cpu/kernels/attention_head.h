@@ -41,9 +41,10 @@ static size_t group_of(const struct device_attention *op)
 /* Floats of scratch per thread. */
 static size_t thread_scratch(const struct device_attention *op)
 {
-    const size_t n_keys = device_attention_keys(op);
+    const size_t n_keys = device_attention_keys(op), width = op->width / op->n_heads;
 
-    return plan_cpu_attention_scratch(op->n_tokens, n_keys, op->width / op->n_heads, group_of(op) > 1) +
+    return plan_cpu_attention_scratch(op->n_tokens, n_keys, width, group_of(op) > 1) +
+           plan_cpu_chosen(op->chosen ? op->n_chosen : 0, width) +
            (op->bias ? 2 * plan_cpu_distances(op->n_tokens, n_keys) : 0);
 }
 

@@ -25,12 +25,16 @@ static float norm_of(const value *x, size_t n)
 
 void KERNEL_NAME(cpu_row_norms)(struct device *dev, const struct device_row_norms *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
-    for (size_t i = 0; i < op->m; i++) {
-        const float norm = norm_of((const value *)op->x + i * op->stride, op->n);
+    const size_t n_heads = sample_heads(op);
 
-        op->norms[i] = op->multiply ? op->norms[i] * norm : norm;
-    }
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t head = 0; head < n_heads; head++) {
+            const float norm = norm_of((const value *)op->x + i * op->stride + head * op->n, op->n);
+            float *const to = op->norms + sample_norm_at(op, i, head);
+
+            *to = op->multiply ? *to * norm : norm;
+        }
 }
 
 void KERNEL_NAME(cpu_weigh_scores)(struct device *dev, const struct device_weigh_scores *op)
@@ -88,7 +92,7 @@ static void sift(uint64_t *keys, size_t at, size_t n)
     keys[at] = key;
 }
 
-/* Heapsort, the largest first; no two keys are equal. */
+/* Heapsort, the largest first. */
 static void sort(uint64_t *keys, size_t n)
 {
     for (size_t i = n / 2; i-- > 0;)
@@ -173,6 +177,24 @@ static uint64_t draw(const struct device_choose_rows *op, size_t row, size_t i)
     return (uint64_t)words[i % 2 * 2] << 32 | words[i % 2 * 2 + 1];
 }
 
+/* Sorts the k chosen rows of a block that begins at `from`; a row that was drawn several times has one weight. */
+static void ascend(struct choice *c, size_t from, uint32_t *chosen, float *weights)
+{
+    for (size_t i = 0; i < c->k; i++) {
+        uint32_t bits;
+
+        memcpy(&bits, &weights[i], sizeof bits);
+        c->sorted[i] = (uint64_t)(INDEX_LAST - (chosen[i] - (uint32_t)from)) << 32 | bits;
+    }
+    sort(c->sorted, c->k);
+    for (size_t i = 0; i < c->k; i++) {
+        const uint32_t bits = (uint32_t)c->sorted[i];
+
+        chosen[i] = (uint32_t)from + INDEX_LAST - (uint32_t)(c->sorted[i] >> 32);
+        memcpy(&weights[i], &bits, sizeof bits);
+    }
+}
+
 /* The row's tokens from `first` on, fewer than `end`. */
 static void choose(const struct device_choose_rows *op, size_t row, size_t first, size_t end)
 {
@@ -203,6 +225,8 @@ static void choose(const struct device_choose_rows *op, size_t row, size_t first
                      : rest > 0 ? (float)((double)rest / ((double)(c.k - winners) * (double)whole_of(key)))
                                 : 0;
     }
+    if (op->ascends)
+        ascend(&c, from, chosen, weights);
 }
 
 void KERNEL_NAME(cpu_choose_rows)(struct device *dev, const struct device_choose_rows *op)

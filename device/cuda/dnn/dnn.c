@@ -234,10 +234,10 @@ static bool is_aligned(const struct device_attention *op)
     return addresses % 16 == 0;
 }
 
-/* The graphs support only causal attention over whole rows, without shared keys and window. */
+/* The graphs support only causal attention over whole rows, without shared keys, window and chosen queries. */
 static bool is_plain(const struct device_attention *op)
 {
-    return !op->full && !op->positions && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads &&
+    return !op->full && !op->chosen && !op->positions && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads &&
            device_window(op->window, op->n_tokens) == op->n_tokens;
 }
 
@@ -267,6 +267,8 @@ static const char *not_planned(const struct device *dev, const struct device_att
     enum plan_attention way = cuda_dnn_way(dev->index);
     struct plan_attention_scratch scratch;
 
+    if (op->n_chosen > 0)
+        return "queries are sampled";
     if (way == PLAN_ATTENTION_OWN)
         return "this version has none of fixed bits for this device";
     if (way == PLAN_ATTENTION_SCORES && plan_attention_own_is_faster(op->n_tokens, op->width / op->n_heads))

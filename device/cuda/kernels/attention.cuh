@@ -196,6 +196,9 @@ template <kind K> __device__ inline bool is_seen(const attention &a, unsigned he
     return key <= query && (K == OWN_CAUSAL || key + a.window > query);
 }
 
+/* attention_chosen.cu: gradients of keys and values from chosen queries, after prepare. */
+cudaError_t attention_of_chosen(const struct cuda_queue *q, const attention &a);
+
 /* What is added to a score before it is scaled. */
 __device__ inline float bias_of(const attention &a, unsigned head, int query, int key)
 {
@@ -226,7 +229,7 @@ template <kind K> __device__ inline bool is_kept(const attention &a, unsigned he
  * rows are keys four: `part` is the lane's place among them, and the elements whose quads it draws. Nibble n of `drawn`: its
  * quad of sums n. */
 template <bool OF_KEYS, int N>
-__device__ inline uint32_t draw_quads(const attention &a, unsigned head, int row, int column)
+__device__ inline uint32_t draw_quads(const attention &a, unsigned head, int row, int column, const int *queries)
 {
     const int lane = (int)threadIdx.x % WARP, part = OF_KEYS ? lane / 4 % 4 : lane % 2;
     const int query = OF_KEYS ? column + lane % 4 * 2 + part % 2 : row + part * 8 + lane / 4;
@@ -235,7 +238,8 @@ __device__ inline uint32_t draw_quads(const attention &a, unsigned head, int row
 
 #pragma unroll 1
     for (int n = 0; n < N / 8; n++) {
-        const uint64_t line = head % a.n_heads * (uint64_t)a.n_tokens + query + (OF_KEYS ? n * 8 : 0);
+        const int at = query + (OF_KEYS ? n * 8 : 0);
+        const uint64_t line = head % a.n_heads * (uint64_t)a.n_tokens + (queries ? queries[at] : at);
         uint32_t words[4];
 
         device_random_quad(words, a.op.dropout.key, a.op.dropout.first_row + head / a.n_heads,
@@ -259,19 +263,21 @@ __device__ inline uint32_t draw_quads(const attention &a, unsigned head, int row
 }
 
 /* is_kept for a lane's elements of 16 x N sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
- * 4*n + i: element i of sums n. Drawn before the sums exist, to leave them the registers. */
-template <bool OF_KEYS, int N> __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column)
+ * 4*n + i: element i of sums n. Drawn before the sums exist, to leave them the registers. queries: those of the columns;
+ * NULL: the columns themselves. */
+template <bool OF_KEYS, int N>
+__device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column, const int *queries = nullptr)
 {
     const int lane = (int)threadIdx.x % WARP, first = row + lane / 4, second = column + lane % 4 * 2;
     uint32_t kept = 0;
 
     head = afresh(head);
     if (a.n_tokens % 4 == 0)
-        return draw_quads<OF_KEYS, N>(a, head, row, column);
+        return draw_quads<OF_KEYS, N>(a, head, row, column, queries);
 #pragma unroll 1
     for (int i = 0; i < N / 2; i++) {
         const int r = first + i / 2 % 2 * 8, c = second + i / 4 * 8 + i % 2;
-        kept |= (uint32_t)is_kept<ANY_SELF>(a, head, OF_KEYS ? c : r, OF_KEYS ? r : c) << i;
+        kept |= (uint32_t)is_kept<ANY_SELF>(a, head, !OF_KEYS ? r : queries ? queries[c] : c, OF_KEYS ? r : c) << i;
     }
     return kept;
 }

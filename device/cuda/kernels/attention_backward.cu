@@ -250,7 +250,9 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 }
 
 /* Adds the gradients of a tile's scores, of keys from `key` on by queries from `query` on, to their buckets. A diagonal
- * of the tile is one distance: a thread sums it, and another one sums a bucket's diagonals, each in order. */
+ * of the tile is one distance: a thread sums it, and another one sums a bucket's diagonals, each in order. Rows are keys,
+ * or queries. */
+template <bool OF_KEYS>
 __device__ inline void add_bias_gradient(plain_room *room, const attention &a, const float g[4][4], int key, int query)
 {
     const int number = (int)threadIdx.x, ahead = number - (PLAIN - 1); /* this thread's diagonal */
@@ -266,7 +268,7 @@ __device__ inline void add_bias_gradient(plain_room *room, const attention &a, c
         for (int row = max(ahead, 0); row < min(PLAIN, PLAIN + ahead); row++)
             sum += room->tile[row][row - ahead];
         by_distance[number] = sum;
-        bucket[number] = bucket_of(&a.op.buckets, key - query + ahead);
+        bucket[number] = bucket_of(&a.op.buckets, key - query + (OF_KEYS ? ahead : -ahead));
     }
     __syncthreads();
     if (number < (int)a.op.buckets.n)
@@ -294,7 +296,8 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
                         ? min(row_end, documents_end<PLAIN>(a, from, begin, first + PLAIN - 1))
                         : row_end;
     plain_room *room = shared_memory<plain_room>();
-    const bool sums_bias = OF_KEYS && K == ANY_SELF && a.op.bias_gradient && column == 0;
+    /* with chosen queries, the other kernel of keys does not see all scores */
+    const bool sums_bias = K == ANY_SELF && a.op.bias_gradient && column == 0 && OF_KEYS == !a.op.chosen;
     float sums[2][4][4] = {}, scale[4], kept_scale[4];
 
     if (sums_bias && threadIdx.x < DEVICE_BUCKETS)
@@ -323,7 +326,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
                 g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) : 0;
             }
             if (sums_bias)
-                add_bias_gradient(room, a, g, first, other);
+                add_bias_gradient<OF_KEYS>(room, a, g, OF_KEYS ? first : other, OF_KEYS ? other : first);
             plain_add<K, !OF_KEYS>(sums[0], room, a, g, sides.coming[0], other, column);
             if (OF_KEYS)
                 plain_add<K, !OF_KEYS>(sums[1], room, a, p, sides.coming[1], other, column);
@@ -452,7 +455,7 @@ extern "C" cudaError_t cuda_attention_backward(const struct cuda_queue *q, const
     cudaError_t rc = q->type == NUMBER_BF16 ? launch_prepare<bf16, 8>(q, a) : launch_prepare<float, 8>(q, a);
 
     if (rc == cudaSuccess)
-        rc = launch_gradient<true>(q, a);
+        rc = op->chosen ? attention_of_chosen(q, a) : launch_gradient<true>(q, a);
     if (rc == cudaSuccess)
         rc = launch_gradient<false>(q, a);
     if (rc != cudaSuccess || !op->bias_gradient)

@@ -11,10 +11,13 @@ template <typename T, int V>
 static __global__ void __launch_bounds__(ROW_THREADS) norms_of_rows(struct device_row_norms op)
 {
     __shared__ struct block_sums shared;
+    const size_t n_heads = op.n_heads > 0 ? op.n_heads : 1;
     unsigned turn = 0;
 
-    for (size_t row = blockIdx.x; row < op.m; row += gridDim.x) {
-        const T *const x = (const T *)op.x + row * op.stride;
+    for (size_t item = blockIdx.x; item < op.m * n_heads; item += gridDim.x) {
+        const size_t row = item / n_heads, head = item % n_heads;
+        const T *const x = (const T *)op.x + row * op.stride + head * op.n;
+        const size_t to = op.n_heads > 0 ? (row / op.n_tokens * n_heads + head) * op.n_tokens + row % op.n_tokens : row;
         float sum[1] = {0};
 
         for (size_t at = threadIdx.x * V; at < op.n; at += blockDim.x * V) {
@@ -25,7 +28,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norms_of_rows(struct devic
         }
         block_sum(&shared, turn++, sum);
         if (threadIdx.x == 0)
-            op.norms[row] = op.multiply ? op.norms[row] * sqrtf(sum[0]) : sqrtf(sum[0]);
+            op.norms[to] = op.multiply ? op.norms[to] * sqrtf(sum[0]) : sqrtf(sum[0]);
     }
 }
 
@@ -35,8 +38,8 @@ template <typename T> static cudaError_t row_norms(const struct cuda_queue *q, c
     const size_t packs = are_whole ? op->n / whole<T>::V : op->n;
 
     return launch(are_whole ? norms_of_rows<T, whole<T>::V> : norms_of_rows<T, 1>,
-                  dim3(smaller(op->m, (size_t)q->n_processors * BLOCKS)), whole_warps(smaller(packs, ROW_THREADS)), 0,
-                  q->stream, *op);
+                  dim3(smaller(op->m * sample_heads(op), (size_t)q->n_processors * BLOCKS)),
+                  whole_warps(smaller(packs, ROW_THREADS)), 0, q->stream, *op);
 }
 
 cudaError_t cuda_row_norms(const struct cuda_queue *q, const struct device_row_norms *op)
@@ -219,6 +222,20 @@ static __device__ uint64_t draw(const struct device_choose_rows &op, uint64_t ro
     return i % 2 ? (uint64_t)words[2] << 32 | words[3] : (uint64_t)words[0] << 32 | words[1];
 }
 
+/* Sorts the k chosen rows of a block that begins at `from`, as the CPU does. */
+static __device__ void ascend(struct choice *c, unsigned k, uint32_t from, uint32_t *chosen, float *weights)
+{
+    __syncthreads(); /* all have found their rows */
+    for (unsigned i = threadIdx.x; i < SAMPLE_BLOCK; i += CHOICE_THREADS)
+        c->sorted[i] = i < k ? (uint64_t)(SAMPLE_BLOCK - (chosen[i] - from)) << 32 | __float_as_uint(weights[i]) : 0;
+    __syncthreads();
+    sort(c->sorted);
+    for (unsigned i = threadIdx.x; i < k; i += CHOICE_THREADS) {
+        chosen[i] = from + SAMPLE_BLOCK - (uint32_t)(c->sorted[i] >> 32);
+        weights[i] = __uint_as_float((uint32_t)c->sorted[i]);
+    }
+}
+
 /* Of `n` tokens from `first` on of a row. */
 static __device__ void choose(struct choice *c, const struct device_choose_rows &op, size_t row, size_t first, size_t n)
 {
@@ -258,6 +275,8 @@ static __device__ void choose(struct choice *c, const struct device_choose_rows 
                              : rest > 0 ? (float)((double)rest / ((double)(k - winners) * (double)whole_of(key)))
                                         : 0;
     }
+    if (op.ascends)
+        ascend(c, k, (uint32_t)from, op.chosen + to, op.weights + to);
 }
 
 /* Block (x, y): tokens x * tokens ... of row y, and of rows that follow as far apart as there are blocks. */

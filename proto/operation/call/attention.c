@@ -43,6 +43,11 @@ static struct call_extent bias_of(const struct device_buckets *buckets, size_t n
     return call_all(buckets->n * n_heads);
 }
 
+static struct call_extent chosen_of(const struct device_attention *op)
+{
+    return call_all(op->n_rows * op->n_heads * op->n_chosen);
+}
+
 static void describe(struct call_work *out, struct device_attention *op, unsigned use_of_out, unsigned use_of_sums)
 {
     const struct plan_attention_sizes sizes = {.n_rows = op->n_rows,
@@ -51,7 +56,8 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
                                                .n_heads = op->n_heads,
                                                .n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads),
                                                .width = op->width,
-                                               .n_buckets = op->bias ? op->buckets.n : 0};
+                                               .n_buckets = op->bias ? op->buckets.n : 0,
+                                               .n_chosen = op->chosen ? op->n_chosen : 0};
 
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, qkv_of(op));
     call_add_array(out, "kv", &op->kv, CALL_VALUES, CALL_READ | CALL_OPTIONAL, kv_of(op));
@@ -73,11 +79,13 @@ void device_attention_describe(struct call_work *out, struct device_attention *o
     describe(out, op, CALL_WRITTEN, CALL_WRITTEN);
 }
 
-/* Five products. */
+/* Five products; chosen queries alone take part in two of them. */
 void device_attention_backward_describe(struct call_work *out, struct device_attention *op)
 {
+    const double share = op->chosen ? (double)op->n_chosen / (double)op->n_tokens : 1;
+
     out->rate = CALL_RATE_ATTENTION_BACKWARD;
-    out->operations = 2.5 * products_of(op);
+    out->operations = (1.5 + share) * products_of(op);
     describe(out, op, CALL_READ, CALL_READ | CALL_FORWARD);
     call_add_array(out, "out_gradient", &op->out_gradient, CALL_VALUES, CALL_READ, out_of(op));
     call_add_array(out, "qkv_gradient", &op->qkv_gradient, CALL_VALUES, CALL_WRITTEN, qkv_of(op));
@@ -85,6 +93,8 @@ void device_attention_backward_describe(struct call_work *out, struct device_att
         call_add_array(out, "kv_gradient", &op->kv_gradient, CALL_VALUES, CALL_WRITTEN, kv_of(op));
     call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, CALL_READ | CALL_WRITTEN | CALL_OPTIONAL,
                    bias_of(&op->buckets, op->n_heads));
+    call_add_array(out, "chosen", &op->chosen, CALL_WORDS, CALL_READ | CALL_OPTIONAL, chosen_of(op));
+    call_add_array(out, "weights", &op->weights, CALL_FP32, CALL_READ | CALL_OPTIONAL, chosen_of(op));
 }
 
 /* Keys that all queries of the call see together: the first ones all keys up to their own, later ones a window. */

@@ -29,7 +29,10 @@ struct device_buckets {
  *
  * With positions, tiles of queries and keys that share no document are left out, so a row costs about what its
  * documents cost. Tiles begin at fixed places of the row, and keys of other documents add nothing: a document's results
- * at its place in a row are the same bits whatever its neighbours there. */
+ * at its place in a row are the same bits whatever its neighbours there.
+ *
+ * With chosen queries (call/sample.h), backward estimates the gradients of keys and values: of each head's sums over its
+ * queries it adds up those terms alone, times their weights. The gradients of queries and of the bias stay exact. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
     size_t n_kv_heads;       /* divides n_heads; 0: n_heads */
@@ -51,6 +54,11 @@ struct device_attention {
     void *qkv_gradient;       /* shaped as qkv, backward, overwritten */
     void *kv_gradient;        /* shaped as kv, backward, overwritten */
     float *bias_gradient;     /* shaped as bias, backward, added to; NULL: it is not wanted */
+    size_t n_chosen;          /* queries chosen of each row and head; 0: all */
+    /* (n_rows, n_heads, n_chosen), backward: the indices of their numbers in log_sum_exp, ascending; a query may be
+     * there several times. NULL if n_chosen is 0 */
+    const uint32_t *chosen;
+    const float *weights; /* shaped as chosen */
     void *scratch; /* scratch_bytes() of proto/operation/backend.h; or, backward, of proto/operation/attention_way.h */
     struct device_dropout dropout; /* drops probabilities: element (head*n_tokens + query)*n_keys + key of a row */
 };

@@ -4,8 +4,11 @@
 
 void device_row_norms_describe(struct call_work *out, struct device_row_norms *op)
 {
-    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_rows(op->m, op->n, op->stride));
-    call_add_array(out, "norms", &op->norms, CALL_FP32, CALL_WRITTEN | (op->multiply ? CALL_READ : 0), call_all(op->m));
+    const size_t n_heads = sample_heads(op);
+
+    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_rows(op->m, n_heads * op->n, op->stride));
+    call_add_array(out, "norms", &op->norms, CALL_FP32, CALL_WRITTEN | (op->multiply ? CALL_READ : 0),
+                   call_all(op->m * n_heads));
 }
 
 void device_weigh_scores_describe(struct call_work *out, struct device_weigh_scores *op)

@@ -20,12 +20,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* norms_i = |x_i|, or norms_i * |x_i|. Squares are summed in fp32: a row whose squares all vanish there has norm 0. */
+/* norms_i = |x_i|, or norms_i * |x_i|. Squares are summed in fp32: a row whose squares all vanish there has norm 0.
+ * With heads, a row is n_heads parts of n elements, side by side, and each has a norm. */
 struct device_row_norms {
-    size_t m, n, stride; /* (m, n), rows `stride` elements apart */
+    size_t m, n, stride; /* (m, n), or (m, n_heads, n): rows `stride` elements apart */
     const void *x;
-    float *norms; /* (m) */
+    float *norms; /* (m), or (m / n_tokens, n_heads, n_tokens) */
     bool multiply;
+    size_t n_heads;  /* 0: a row has one norm */
+    size_t n_tokens; /* with heads: rows of x in each row of the minibatch; divides m */
 };
 
 /* scores_i *= the norm that token i's gradient had when the token was last seen: 0 is none yet, which counts as the mean of
@@ -66,10 +69,11 @@ enum {
  * Scores are rounded to whole numbers, those above 0 to at least 1. Sums of these are exact, so every device chooses
  * the same. Winners come first, the largest score first; then the drawn rows in the order of drawing. A block with
  * k >= n is chosen whole, in its order, and draws nothing. Rows of weight 0 fill up where fewer than k scores are above
- * 0. If a score is not finite, all weights of its block are NaN. */
+ * 0. If a score is not finite, all weights of its block are NaN. With `ascends` the rows and their weights are sorted by
+ * row afterwards. */
 struct device_choose_rows {
     size_t n_rows, n_tokens, n_chosen; /* n_chosen: of each row, 0 < n_chosen <= n_tokens */
-    bool least;
+    bool least, ascends;
     const float *scores; /* (n_rows * n_tokens), >= 0 */
     uint32_t *chosen;    /* (n_rows * n_chosen), indices of scores */
     float *weights;      /* (n_rows * n_chosen) */
@@ -86,6 +90,18 @@ struct device_gather_rows {
     const float *weights;   /* (m), or NULL: 1 */
     void *y;
 };
+
+/* Norms of each row of x. */
+static inline size_t sample_heads(const struct device_row_norms *op)
+{
+    return op->n_heads > 0 ? op->n_heads : 1;
+}
+
+/* The place of the norm of row i's head. */
+static inline size_t sample_norm_at(const struct device_row_norms *op, size_t i, size_t head)
+{
+    return op->n_heads > 0 ? (i / op->n_tokens * op->n_heads + head) * op->n_tokens + i % op->n_tokens : i;
+}
 
 /* Tokens of each block of a row's tokens but the last, which may have fewer. */
 static inline size_t sample_block(size_t n_tokens)

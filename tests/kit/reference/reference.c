@@ -292,11 +292,23 @@ static void attention(const struct device_attention *op)
     free(p);
 }
 
+/* How often a query's part in the gradients of keys and values counts. */
+static double weight_of(const struct device_attention *op, size_t number)
+{
+    const double *weights = (const double *)(const void *)op->weights;
+    double sum = 0;
+
+    for (size_t i = 0; op->chosen && i < op->n_rows * op->n_heads * op->n_chosen; i++)
+        sum += op->chosen[i] == number ? weights[i] : 0;
+    return op->chosen ? sum : 1;
+}
+
 /* Adds one query's part to the gradients of q, k and v. p and g (n_keys) are room to work in. */
 static void query_backward(const struct view *view, const struct device_attention *op, double *p, double *g)
 {
     const double *dy = (const double *)op->out_gradient + view->out, *out = (const double *)op->out + view->out;
     const double *q = (const double *)op->qkv + view->q, *kv = op->kv ? op->kv : op->qkv;
+    const double weight = weight_of(op, view->number);
     double mean = 0, *q_gradient = (double *)op->qkv_gradient + view->q;
     double *kv_gradient = op->kv ? op->kv_gradient : op->qkv_gradient;
 
@@ -307,7 +319,7 @@ static void query_backward(const struct view *view, const struct device_attentio
         g[key] = 0;
         for (size_t d = 0; d < view->head_width; d++) {
             g[key] += dy[d] * kv[v + d] * factor;
-            kv_gradient[v + d] += p[key] * factor * dy[d];
+            kv_gradient[v + d] += weight * p[key] * factor * dy[d];
         }
     }
     for (size_t d = 0; d < view->head_width; d++)
@@ -318,7 +330,7 @@ static void query_backward(const struct view *view, const struct device_attentio
         for (size_t d = 0; d < view->head_width; d++) {
             const double ds = p[key] * (g[key] - mean) * (double)op->scale;
             q_gradient[d] += ds * kv[view->k + key * view->stride + d];
-            kv_gradient[view->k + key * view->stride + d] += ds * q[d];
+            kv_gradient[view->k + key * view->stride + d] += weight * ds * q[d];
         }
 }
 

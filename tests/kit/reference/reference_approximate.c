@@ -4,10 +4,14 @@
 
 void reference_row_norms(const struct device_row_norms *op)
 {
-    for (size_t i = 0; i < op->m; i++) {
-        double *norm = (double *)(void *)op->norms + i, squares = 0;
+    const size_t n_heads = op->n_heads ? op->n_heads : 1, n_tokens = op->n_heads ? op->n_tokens : 1;
+
+    for (size_t i = 0; i < op->m * n_heads; i++) {
+        const size_t token = i / n_heads, head = i % n_heads;
+        const size_t at = (token / n_tokens * n_heads + head) * n_tokens + token % n_tokens;
+        double *norm = (double *)(void *)op->norms + at, squares = 0;
         for (size_t j = 0; j < op->n; j++)
-            squares += pow(((const double *)op->x)[i * op->stride + j], 2);
+            squares += pow(((const double *)op->x)[token * op->stride + head * op->n + j], 2);
         *norm = (op->multiply ? *norm : 1) * sqrt(squares);
     }
 }
