@@ -9,7 +9,7 @@ static void print_form(const struct eps_plan_form *form)
 {
     char device[24], kept[24], step[32], exact[32];
 
-    printf("%-17s%-12s%-12s%-10s%-20s%s\n", form->approximate ? form->approximate : "-",
+    printf("%-23s%-12s%-12s%-10s%-20s%s\n", form->approximate ? form->approximate : "-",
            eps_format_bytes(device, form->device_bytes), eps_format_bytes(kept, form->kept_bytes),
            text_ms(step, form->step_ms), form->exact_step_ms < 0 ? "none fits" : text_ms(exact, form->exact_step_ms),
            form->kind);
@@ -17,7 +17,7 @@ static void print_form(const struct eps_plan_form *form)
 
 static void print_forms(const struct eps_plan_form forms[EPS_PLAN_FORMS])
 {
-    printf("--approximate    device      kept        a step    exact in the same   gradients\n");
+    printf("--approximate          device      kept        a step    exact in the same   gradients\n");
     for (const struct eps_plan_form *form = forms; form < forms + EPS_PLAN_FORMS; form++)
         if (form->is_there)
             print_form(form);

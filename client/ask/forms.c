@@ -5,11 +5,14 @@
 
 static const double least_gain = 0.05; /* of a step's time, for a form that is less exact */
 
-/* Sums over tokens are estimated without bias; what is computed from coded activations is not linear in them. */
+/* Sums over tokens, and over queries, are estimated without bias; what is computed from coded activations is not linear in
+ * them. */
 static const struct eps_plan_form forms[EPS_PLAN_FORMS] = {
     {.approximate = NULL, .kind = "exact"},
     {.approximate = "wta=0.3", .kind = "unbiased"},
     {.approximate = "wta=0.1", .kind = "unbiased"},
+    {.approximate = "attention=0.3", .kind = "unbiased"},
+    {.approximate = "wta=0.3,attention=0.3", .kind = "unbiased"},
     {.approximate = "coded=8", .kind = "biased"},
     {.approximate = "coded=4", .kind = "biased"},
     {.approximate = "wta=0.3,coded=8", .kind = "biased"},

@@ -12,25 +12,34 @@ static bool is_word(const char *word, size_t n, const char *name)
     return n == strlen(name) && strncmp(word, name, n) == 0;
 }
 
-/* Of n characters behind "wta=". */
-static int read_share(double *out, const char *text, size_t n, struct error *err)
+/* What a share is given for. */
+static const struct share {
+    const char *key, *of;
+} shares[] = {{"wta=", "tokens"}, {"attention=", "queries"}};
+
+/* Of n characters behind the share's key. */
+static int read_share(double *out, const struct share *share, const char *text, size_t n, struct error *err)
 {
     char *end;
 
     *out = strtod(text, &end);
     if (n > 0 && *text >= '0' && *text <= '9' && end == text + n && *out >= SAMPLING_LEAST_SHARE && *out <= 1)
         return 0;
-    return error_set(err, -EDOM, "--approximate wta=%.*s: it must be a share of the tokens, from %g to 1",
-                     (int)size_smaller(n, 60), text, SAMPLING_LEAST_SHARE);
+    return error_set(err, -EDOM, "--approximate %s%.*s: it must be a share of the %s, from %g to 1", share->key,
+                     (int)size_smaller(n, 60), text, share->of, SAMPLING_LEAST_SHARE);
 }
 
 /* *ruled: a rule was given. */
 static int read_word(struct client_approximation *out, const char *word, size_t n, bool *ruled, struct error *err)
 {
     struct sampling *sampling = &out->sampling;
+    double *const given[] = {&sampling->share, &sampling->queries};
 
-    if (n > 4 && strncmp(word, "wta=", 4) == 0 && sampling->share == 0)
-        return read_share(&sampling->share, word + 4, n - 4, err);
+    for (int i = 0; i < 2; i++) {
+        const size_t key = strlen(shares[i].key);
+        if (n > key && strncmp(word, shares[i].key, key) == 0 && *given[i] == 0)
+            return read_share(given[i], &shares[i], word + key, n - key, err);
+    }
     if (!*ruled && (is_word(word, n, "rule=paper") || is_word(word, n, "rule=variance"))) {
         sampling->least = word[5] == 'v';
         *ruled = true;
@@ -41,8 +50,8 @@ static int read_word(struct client_approximation *out, const char *word, size_t 
         return 0;
     }
     return error_set(err, -EDOM,
-                     "--approximate %.*s: it takes wta=X, with rule=paper or rule=variance, and coded=8 or coded=4, "
-                     "each once, or any alone",
+                     "--approximate %.*s: it takes wta=X and attention=X, with rule=paper or rule=variance, and "
+                     "coded=8 or coded=4, each once, or any alone",
                      (int)size_smaller(n, 60), word);
 }
 
@@ -61,10 +70,12 @@ int client_options_approximate(struct client_approximation *out, const char *tex
                  : error_set(err, -EDOM,
                              "--approximate: nothing stands before or behind one of its commas: leave it out");
     }
-    if (!rc && ruled && out->sampling.share == 0)
+    if (!rc && ruled && out->sampling.share == 0 && out->sampling.queries == 0)
         rc = error_set(err, -EDOM, "--approximate has a rule, but samples nothing: add wta=0.3, or leave the rule out");
     if (out->sampling.share == 1) /* all of them: exact */
         out->sampling.share = 0;
+    if (out->sampling.queries == 1)
+        out->sampling.queries = 0;
     return rc;
 }
 
@@ -78,9 +89,12 @@ const char *eps_approximate_text(const char *approximate)
     struct client_approximation allowed;
 
     client_options_approximate(&allowed, approximate, NULL);
-    const bool samples = allowed.sampling.share > 0, codes = allowed.kept_bits > 0;
-    return samples && codes ? "gradients of layers' matrices are estimated, and layers keep activations in fewer bits"
-           : samples        ? "gradients of layers' matrices are estimated, without bias"
-           : codes          ? "layers keep activations in fewer bits, so gradients are approximate"
-                            : "gradients are exact";
+    const bool codes = allowed.kept_bits > 0;
+    if (allowed.sampling.queries > 0) /* and whatever is below the last attention */
+        return codes ? "gradients are estimated, and layers keep activations in fewer bits"
+                     : "gradients are estimated, without bias";
+    if (allowed.sampling.share > 0)
+        return codes ? "gradients of layers' matrices are estimated, and layers keep activations in fewer bits"
+                     : "gradients of layers' matrices are estimated, without bias";
+    return codes ? "layers keep activations in fewer bits, so gradients are approximate" : "gradients are exact";
 }

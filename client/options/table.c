@@ -400,7 +400,7 @@ static const struct eps_option rows[] = {
               "adapter_config.json names another place",
      .plan = "as in eps train"},
     {.name = "--approximate",
-     .value = "wta=X,coded=N|any",
+     .value = "wta=X,attention=X,coded=N|any",
      .kind = EPS_OPTION_TEXT,
      .offset = AT(approximate),
      .key = 44,
@@ -408,11 +408,12 @@ static const struct eps_option rows[] = {
      .train =
          "allow inexact gradients; no budget and no number of workers changes a bit of them. wta=X: gradients of the "
          "layers' matrices from a share X of each row's tokens (0.01 to 1), winners kept and the rest drawn (WTA-CRS). "
-         "They are unbiased, and take less time. rule=paper|variance: how many are winners, by the published rule "
-         "(default) or for less variance. coded=8|4: layers keep activations in 8 bits; with 4, in 4 where that does "
-         "no harm. All else stays exact. any: as the planner chooses, at the run's beginning: an inexact form only for "
-         "a "
-         "step of at least 5 % less time",
+         "They are unbiased, and take less time. attention=X: gradients of attention's keys and values from a share X "
+         "of each row's queries, in the same way; they are unbiased, and so are those of all below, which they change. "
+         "rule=paper|variance: how many are winners, by the published rule (default) or for less variance. coded=8|4: "
+         "layers keep activations in 8 bits; with 4, in 4 where that does no harm; gradients are biased. All else "
+         "stays exact. any: as the planner chooses, at the run's beginning: an inexact form only for a step of at "
+         "least 5 % less time",
      .plan =
          "allow inexact gradients, as in eps train; any: compare what each form takes and gives, a line for each, and "
          "say which one eps train chooses"},

@@ -34,6 +34,8 @@ enum random_site {
     RANDOM_DROPOUT_ADAPTER = 256, /* an adapter's input */
     RANDOM_ROWS = 512, /* rows that stand for all (proto/operation/call/sample.h); quad: half the index of the choice */
     RANDOM_VALUES = 768, /* values in few bits (proto/operation/call/compress.h); plus the value's number instead */
+    RANDOM_QUERIES =
+        1024, /* attention's queries that stand for all; plus its result's number; row: times heads, plus the head */
 };
 
 struct random_key {

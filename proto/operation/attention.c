@@ -65,25 +65,28 @@ enum plan_attention operation_attention_way(const struct program_attention_optio
     const bool slides = attention->window > 0 && attention->window < setting->n_tokens;
     const bool suits = setting->trains && setting->type == NUMBER_BF16 && attention->dropout.p == 0 &&
                        attention->n_kv_heads == attention->n_heads && !attention->full && !slides && !setting->packs &&
-                       attention->buckets.n == 0;
+                       attention->buckets.n == 0 && sampling_queries(&setting->sampling, setting->n_tokens) == 0;
 
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
 }
 
-/* Enough for forward and backward. */
+/* Enough for forward and backward; backward also for the choice of queries. */
 static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
 {
     const uint32_t n_heads = op->attention.n_heads, width = p->values[op->outputs[0]].columns;
     const uint32_t n_tokens = program_row_elements(p, op->inputs[0], s->n_tokens);
+    const size_t n_chosen = s->action == SCHEDULE_BACKWARD ? sampling_queries(&s->sampling, n_tokens) : 0;
     struct plan_attention_scratch scratch;
 
     if (operation_attention_way(&op->attention, s) == PLAN_ATTENTION_OWN)
-        return s->backend->scratch_bytes(&(struct plan_attention_sizes){.n_rows = s->n_rows,
+        return sampling_queries_bytes(s->n_rows, n_heads, n_tokens, n_chosen) +
+               s->backend->scratch_bytes(&(struct plan_attention_sizes){.n_rows = s->n_rows,
                                                                         .n_tokens = n_tokens,
                                                                         .n_heads = n_heads,
                                                                         .n_kv_heads = op->attention.n_kv_heads,
                                                                         .width = width,
-                                                                        .n_buckets = op->attention.buckets.n},
+                                                                        .n_buckets = op->attention.buckets.n,
+                                                                        .n_chosen = n_chosen},
                                          s->n_threads);
     plan_attention_lay_out(&scratch, s->attention, s->n_rows, n_tokens, n_heads, width);
     return scratch.bytes;
@@ -115,6 +118,7 @@ struct device_attention operation_attention_call(const struct operation_run *r, 
         .out_gradient = backward ? r->at[step->y_gradient] : NULL,
         .qkv_gradient = backward ? r->at[step->x_gradient] : NULL,
         .bias_gradient = backward && is_biased(op) ? r->at[step->other_gradient] : NULL,
+        .n_chosen = backward ? sampling_queries(&r->sampling, operation_row_elements(r, op->inputs[0])) : 0,
         .dropout = operation_dropout_of(r, &how->dropout),
     };
 }
@@ -144,8 +148,9 @@ static void run_cached(const struct operation_run *r, const struct device_attent
 
 static void run(const struct operation_run *r, const struct schedule_step *step)
 {
-    const struct device_attention attention = operation_attention_call(r, step);
+    struct device_attention attention = operation_attention_call(r, step);
 
+    sampling_choose_queries(r, operation_of(r, step)->outputs[0], &attention);
     if (step->action == SCHEDULE_BACKWARD)
         r->ops->attention_backward(r->dev, &attention);
     else if (!r->spans)

@@ -32,17 +32,21 @@ static void differentiate(struct schedule_builder *b, int operation)
     schedule_end_step(b);
 }
 
-/* Enough for forward and backward. */
+/* Enough for forward and backward; backward also for the choice of queries. */
 static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
 {
+    const uint32_t n_tokens = program_row_elements(p, op->inputs[0], s->n_tokens);
+    const size_t n_chosen = s->action == SCHEDULE_BACKWARD ? sampling_queries(&s->sampling, n_tokens) : 0;
     const struct plan_attention_sizes sizes = {.n_rows = s->n_rows,
-                                               .n_tokens = program_row_elements(p, op->inputs[0], s->n_tokens),
+                                               .n_tokens = n_tokens,
                                                .n_keys = program_row_elements(p, op->inputs[1], s->n_tokens),
                                                .n_heads = op->cross_attention.n_heads,
                                                .n_kv_heads = op->cross_attention.n_kv_heads,
-                                               .width = p->values[op->outputs[0]].columns};
+                                               .width = p->values[op->outputs[0]].columns,
+                                               .n_chosen = n_chosen};
 
-    return s->backend->scratch_bytes(&sizes, s->n_threads);
+    return sampling_queries_bytes(s->n_rows, sizes.n_heads, n_tokens, n_chosen) +
+           s->backend->scratch_bytes(&sizes, s->n_threads);
 }
 
 /* Each text's queries see the whole of its source. */
@@ -63,7 +67,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const bool backward = step->action == SCHEDULE_BACKWARD;
-    const struct device_attention attention = {
+    struct device_attention attention = {
         .n_rows = r->n_rows,
         .n_tokens = operation_row_elements(r, op->inputs[0]),
         .n_keys = operation_row_elements(r, op->inputs[1]),
@@ -81,10 +85,12 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
         .out_gradient = backward ? r->at[step->y_gradient] : NULL,
         .qkv_gradient = backward ? r->at[step->x_gradient] : NULL,
         .kv_gradient = backward ? r->at[step->other_gradient] : NULL,
+        .n_chosen = backward ? sampling_queries(&r->sampling, operation_row_elements(r, op->inputs[0])) : 0,
         .dropout = operation_dropout_of(r, &op->cross_attention.dropout),
     };
 
     assert(!step->accumulate && !step->accumulate_other); /* no other operation reads queries, keys and values */
+    sampling_choose_queries(r, op->outputs[0], &attention);
     if (backward)
         r->ops->attention_backward(r->dev, &attention);
     else if (r->spans)

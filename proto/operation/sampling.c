@@ -80,6 +80,61 @@ struct sampling_operands sampling_choose(const struct operation_run *r, const st
     return (struct sampling_operands){x, dy, n_chosen};
 }
 
+/* ---- queries ---- */
+
+/* Scores, indices and weights, in bytes. */
+struct places_of_queries {
+    uint64_t scores, chosen, weights, bytes;
+};
+
+static struct places_of_queries lay_out_queries(size_t n_rows, size_t n_tokens, size_t n_chosen)
+{
+    struct places_of_queries at = {0};
+
+    at.scores = take(&at.bytes, n_rows * n_tokens * sizeof(float));
+    at.chosen = take(&at.bytes, n_rows * n_chosen * sizeof(uint32_t));
+    at.weights = take(&at.bytes, n_rows * n_chosen * sizeof(float));
+    return at;
+}
+
+uint64_t sampling_queries_bytes(size_t n_rows, size_t n_heads, size_t n_tokens, size_t n_chosen)
+{
+    return n_chosen > 0 ? lay_out_queries(n_rows * n_heads, n_tokens, n_chosen).bytes : 0;
+}
+
+void sampling_choose_queries(const struct operation_run *r, int value, struct device_attention *op)
+{
+    const size_t n_rows = op->n_rows * op->n_heads;
+
+    if (op->n_chosen == 0)
+        return;
+    const struct places_of_queries at = lay_out_queries(n_rows, op->n_tokens, op->n_chosen);
+    char *const base = op->scratch;
+    float *const scores = (float *)(void *)(base + at.scores), *const weights = (float *)(void *)(base + at.weights);
+    uint32_t *const chosen = (uint32_t *)(void *)(base + at.chosen);
+    const struct random_key key = random_site_key(r->seed, r->step, r->unit, RANDOM_QUERIES + (enum random_site)value);
+
+    r->ops->row_norms(r->dev, &(struct device_row_norms){.m = op->n_rows * op->n_tokens,
+                                                         .n = op->width / op->n_heads,
+                                                         .stride = op->width,
+                                                         .x = op->out_gradient,
+                                                         .norms = scores,
+                                                         .n_heads = op->n_heads,
+                                                         .n_tokens = op->n_tokens});
+    r->ops->choose_rows(r->dev, &(struct device_choose_rows){.n_rows = n_rows,
+                                                             .n_tokens = op->n_tokens,
+                                                             .n_chosen = op->n_chosen,
+                                                             .least = r->sampling.least,
+                                                             .ascends = true,
+                                                             .scores = scores,
+                                                             .chosen = chosen,
+                                                             .weights = weights,
+                                                             .key = key,
+                                                             .first_row = r->first_row * op->n_heads});
+    op->chosen = chosen, op->weights = weights;
+    op->scratch = base + at.bytes;
+}
+
 /* ---- kept by forward ---- */
 
 /* Places in what is kept, in bytes. */

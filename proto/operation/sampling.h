@@ -8,7 +8,13 @@
  *
  * Of an input that backward could not make again without it (program_sample), forward chooses the rows, by the norms
  * of the input and those of the gradient that an earlier step left (proto/model/norms.h), and keeps these. Where
- * nothing is kept, backward computes the input again and chooses the same. */
+ * nothing is kept, backward computes the input again and chooses the same.
+ *
+ * Attention's two products are sampled, too, on request: the gradients of keys and values are sums over the queries, of
+ * which each row's heads choose some by the norms of the gradient of their result. These are there when backward comes,
+ * so nothing is kept. The sums are estimated without bias, but they are gradients of activations: all below is then
+ * computed from an estimate. Each step down is linear in the gradient that it is given, and draws by itself, so the mean
+ * of all gradients is still the exact one. */
 #ifndef PROTO_OPERATION_SAMPLING_H
 #define PROTO_OPERATION_SAMPLING_H
 
@@ -19,23 +25,43 @@
 #include <stdint.h>
 
 struct sampling {
-    double share; /* of each row's tokens; 0: gradients are exact */
-    bool least;   /* winners by the least variance, not by the paper's rule */
+    double share;   /* of each row's tokens, for gradients of matrices; 0: these are exact */
+    double queries; /* of each row's queries, for gradients of attention's keys and values; 0: these are exact */
+    bool least;     /* winners by the least variance, not by the paper's rule */
 };
 
 #define SAMPLING_LEAST_SHARE 0.01
 
-static inline bool sampling_is_valid(const struct sampling *s)
+static inline bool sampling_is_share(double share)
 {
-    return s->share == 0 || (s->share >= SAMPLING_LEAST_SHARE && s->share < 1);
+    return share == 0 || (share >= SAMPLING_LEAST_SHARE && share < 1);
 }
 
-/* How many of a row's n tokens are chosen, n > 0; n: the gradient is exact. Never less for more tokens. */
+static inline bool sampling_is_valid(const struct sampling *s)
+{
+    return sampling_is_share(s->share) && sampling_is_share(s->queries);
+}
+
+/* A share of n, n > 0, at least 1; of 0: all. Never less of more. */
+static inline size_t sampling_part(double share, size_t n)
+{
+    const size_t k = (size_t)(share * (double)n);
+
+    return share == 0 ? n : k > 0 ? k : 1;
+}
+
+/* How many of a row's n tokens are chosen, n > 0; n: the gradient is exact. */
 static inline size_t sampling_count(const struct sampling *s, size_t n)
 {
-    const size_t k = (size_t)(s->share * (double)n);
+    return sampling_part(s->share, n);
+}
 
-    return s->share == 0 ? n : k > 0 ? k : 1;
+/* How many of a row's n queries each head chooses, n > 0; 0: gradients of keys and values are exact. */
+static inline size_t sampling_queries(const struct sampling *s, size_t n)
+{
+    const size_t k = sampling_part(s->queries, n);
+
+    return k < n ? k : 0;
 }
 
 /* Rows of the minibatch, tokens of each, and elements of a token in both operands. */
@@ -76,5 +102,15 @@ struct sampling_operands sampling_recall(const struct operation_run *r, const st
  * none. tensor: of the run's program, the first that the gradient is of, which tells draws apart. */
 struct sampling_operands sampling_choose(const struct operation_run *r, const struct sampling_shape *of,
                                          const struct sampling_operands *all, int tensor, void *scratch);
+
+struct device_attention;
+
+/* Bytes at the front of the scratch of attention's backward, for n_chosen queries of each row and head, and the scores of
+ * all n_tokens; 0 for none. */
+uint64_t sampling_queries_bytes(size_t n_rows, size_t n_heads, size_t n_tokens, size_t n_chosen);
+
+/* Chooses op->n_chosen queries of each row and head, if that is not 0, and moves op->scratch behind them. value: the
+ * result of attention in the run's program, which tells draws apart. */
+void sampling_choose_queries(const struct operation_run *r, int value, struct device_attention *op);
 
 #endif

@@ -92,6 +92,8 @@ static const struct refusal wrongs[] = {
     {GOOD "--schedule cos", 2, "'cos'", "cosine|linear|constant|inverse-sqrt"},
     {GOOD "--device gpu", 2, "--device gpu", "cuda:N"},
     {GOOD "--approximate wta=0", 2, "--approximate wta=0: it must be a share of the tokens, from 0.01 to 1", NULL},
+    {GOOD "--approximate attention=2", 2, "--approximate attention=2: it must be a share of the queries", "to 1"},
+    {GOOD "--approximate attention=0.3,attention=0.3", 2, "--approximate attention=0.3: it takes wta=X", "each once"},
     {GOOD "--approximate wta=0.3x", 2, "--approximate wta=0.3x", "a share of the tokens"},
     {GOOD "--approximate wta=0.3,wta=0.4", 2, "--approximate wta=0.4: it takes wta=X", "each once"},
     {GOOD "--approximate coded=8,coded=8", 2, "--approximate coded=8: it takes wta=X", "each once"},

@@ -262,8 +262,9 @@ TEST(the_choice_leaves_exactness_for_time_alone)
 TEST(the_frontier_is_made_of_plans)
 {
     static const char run[] = "--model tiny.json --batch 8 --host-mem 1GiB --device-mem 3MiB";
-    static const char *const forms[] = {NULL,      "wta=0.3",         "wta=0.1",        "coded=8",
-                                        "coded=4", "wta=0.3,coded=8", "wta=0.3,coded=4"};
+    static const char *const forms[] = {
+        NULL,      "wta=0.3", "wta=0.1",         "attention=0.3",  "wta=0.3,attention=0.3",
+        "coded=8", "coded=4", "wta=0.3,coded=8", "wta=0.3,coded=4"};
     json_t *lines = expect_json(print("eps plan --json %s --approximate any", run), 0);
 
     ck_assert_uint_eq(json_array_size(lines), COUNT(forms));
@@ -289,8 +290,10 @@ TEST(the_frontier_is_made_of_plans)
     ck_assert_uint_eq(json_array_size(lines), COUNT(forms));
     json_decref(lines);
     expect(print("eps plan %s --approximate any", run), 0, "exact in the same", "wta=0.3,coded=4", "unbiased");
-    expect(print("eps plan --json %s >exact && eps plan --json %s --approximate wta=1 >all && cmp exact all", run, run),
-           0);
+    expect(
+        print("eps plan --json %s >exact && eps plan --json %s --approximate wta=1,attention=1 >all && cmp exact all",
+              run, run),
+        0);
     expect("eps plan --model tiny.json --device-mem 4KiB --approximate any", 1, "nothing fits, exact or not");
 }
 

@@ -12,7 +12,8 @@
 #   --vocabulary N [4000] --width N [256] --layers N [4] --heads N [4]   of the BERT; of the time's model --heads too
 #   --tokens N [10000000] masked ones to learn from; --epochs N [3] --batch N [32] --lr X [2e-4] --seeds N [3] of the tuning
 #   --lora OPTIONS []     the tuning trains adapters with these options, rank=16 for example, and nothing else but the head
-#   --widths "N ..." [256 512 768]   of the time's models, of 4 layers, in steps of 16 x 128 tokens
+#   --widths "N ..." [256 512 768]   of the time's models, of 4 layers, in steps of 2,048 tokens
+#   --seq N [128]         of these tokens, those of a row
 #   --rounds N [5]        of times, each runs all forms once
 #   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
@@ -22,8 +23,8 @@ cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
 what=all keep='' forms='wta=0.3 wta=0.3,rule=variance wta=0.1' data=../shared/data vocabulary=4000 width=256 layers=4 heads=4
-tokens=10000000 epochs=3 batch=32 lr=2e-4 seeds=3 lora='' widths='256 512 768' rounds=5 python=/usr/bin/python3 bin=build/bin
-take_options "what keep forms data vocabulary width layers heads tokens epochs batch lr seeds lora widths rounds python bin" "$@"
+tokens=10000000 epochs=3 batch=32 lr=2e-4 seeds=3 lora='' widths='256 512 768' seq=128 rounds=5 python=/usr/bin/python3 bin=build/bin
+take_options "what keep forms data vocabulary width layers heads tokens epochs batch lr seeds lora widths seq rounds python bin" "$@"
 need_programs "$bin"
 case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
 asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }
@@ -79,13 +80,13 @@ fi
 
 if asks time; then
     make_work
-    seq=128 layers=4
+    layers=4
     for width in $widths; do
         print_config 256 >"$work/config.json"
-        write_text $((16 * seq * 20 + 1))
+        write_text $((2048 * 20 + 1))
         for ((round = 1; round <= rounds; round++)); do
             for form in wta=1 $forms; do
-                run_training --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" --batch 16 \
+                run_training --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" --batch $((2048 / seq)) \
                     --seq "$seq" --steps 10 --device cpu --save-every 0 --approximate "$form"
                 step_times >>"$work/$width-$form"
             done

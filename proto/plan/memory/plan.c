@@ -494,8 +494,10 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     if (s->goal.kept_bits != 0 && s->goal.kept_bits != 8 && s->goal.kept_bits != 4)
         return error_set(err, -EINVAL, "activations in %u bits: 8 and 4 are possible", s->goal.kept_bits);
     if (!sampling_is_valid(&s->goal.sampling))
-        return error_set(err, -EINVAL, "gradients from a share of %g of the rows: at least %g and below 1 are possible",
-                         s->goal.sampling.share, SAMPLING_LEAST_SHARE);
+        return error_set(err, -EINVAL,
+                         "gradients from shares of %g of the rows and %g of the queries: at least %g and below 1 are "
+                         "possible",
+                         s->goal.sampling.share, s->goal.sampling.queries, SAMPLING_LEAST_SHARE);
     if (s->goal.packs && plan_check_packs(model, err))
         return -EINVAL;
     if (plan_has_pairs(&s->goal) && s->goal.packs)

@@ -77,7 +77,7 @@ struct plan_goal {
     bool adamw;                   /* several parts are summed before they are squared */
     bool packs;                   /* a row is several documents, none of which sees another */
     uint32_t kept_bits;           /* 8 or 4: of activations that blocks keep; 0: as they are */
-    struct sampling sampling;     /* gradients of matrices are estimated from some rows, if share > 0 */
+    struct sampling sampling;     /* gradients that are estimated from some rows, or queries */
     double drop_layers;           /* probability that a step drops a block (proto/model/drop.h), from 0 and below 1 */
     bool chooses;                 /* the client says which blocks a step drops, and which it does not train */
     double smoothing;             /* of labels, from 0 and below 1 (struct device_cross_entropy) */

@@ -127,12 +127,13 @@ static void check_layer(json_t *layer, const struct step *approximate, const str
 
 /* Two runs, of approximate and of exact gradients, whose first step leaves the weights as they are: from there, one step
  * with a rate. The figures of the first checkpoint are those of that step. Blocks follow each other by number. */
-TEST_EACH(cosine_and_norms_are_those_of_the_updates, 3)
+TEST_EACH(cosine_and_norms_are_those_of_the_updates, 4)
 {
     static const struct {
         const char *run, *form, *file;
     } runs[] = {
         {"--model config.json", "wta=0.3", "model.safetensors"},
+        {"--model config.json", "attention=0.3", "model.safetensors"},
         {"--model config.json --parts 2 --moments bf16", "coded=4", "model.safetensors"},
         {"--model base --lora rank=3", "wta=0.3,coded=4", "adapter_model.safetensors"},
     };

@@ -68,7 +68,7 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 4)
     static const struct {
         const char *form, *data;
     } forms[] = {{"--model middle.json", DATA},
-                 {"--model middle.json --approximate wta=0.3,rule=variance,coded=4", DATA},
+                 {"--model middle.json --approximate wta=0.3,attention=0.3,rule=variance,coded=4", DATA},
                  {"--model middle.json --precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5", DATA},
                  {"--model bert/config.json", "--data ids.bin --eval-data held.bin --mask-fraction 0.3 " SAVES}};
     const char *run = print("--batch 12 --seq 20 --microbatch 3 --parts 2 %s", forms[_i].form), *data = forms[_i].data;
@@ -96,7 +96,7 @@ TEST_EACH(no_budget_changes_what_forward_samples, 2)
     static const char run[] = "--model t5.json --seq 64 --source-seq 24 --batch 12 --microbatch 3 --parts 2 "
                               "--approximate ",
                       data[] = "--data sums.jsonl --steps 4 --save-every 2 --keep 0 ";
-    const char *form = _i ? "wta=0.3,coded=8" : "wta=0.3";
+    const char *form = _i ? "wta=0.3,attention=0.3,coded=8" : "wta=0.3";
 
     processes_put_text("t5.json", t5);
     const unsigned long long least = least_of(print("%s%s", run, form));
@@ -153,7 +153,7 @@ TEST(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve)
 TEST(what_is_approximate_is_another_run)
 {
     static const char run[] = "--model middle.json --batch 12 --seq 20 --microbatch 3 --device-mem 1GiB ";
-    static const char *const forms[] = {"wta=1", "wta=0.3", "coded=8", "coded=4"};
+    static const char *const forms[] = {"wta=1,attention=1", "wta=0.3", "attention=0.3", "coded=8", "coded=4"};
 
     for (int i = 0; i < COUNT(forms); i++) {
         expect(
@@ -171,9 +171,12 @@ TEST(what_is_approximate_is_another_run)
         for (int k = 0; k < i; k++)
             expect(print("cmp -s form-%d/latest/model.safetensors form-%d/latest/model.safetensors", i, k), 1);
     }
-    expect("cmp planned-0 planned-1 && test $(cat planned-2) -lt $(($(cat planned-0) / 3)) && "
-           "test $(cat planned-3) -lt $(cat planned-2)",
-           0);
+    expect(
+        "cmp planned-0 planned-1 && cmp planned-0 planned-2 && test $(cat planned-3) -lt $(($(cat planned-0) / 3)) && "
+        "test $(cat planned-4) -lt $(cat planned-3)",
+        0);
+    expect(print("eps train %s " DATA "--steps 4 --out exact", run), 0);
+    outputs_check_same_latest("exact", "form-0");
 }
 
 /* A run of --approximate any is that of the form which eps plan marks, and stores it; resumed, it keeps it, whatever a plan
