@@ -126,7 +126,7 @@ int client_data_describe_npy(struct client_data_file *file, struct error *err)
     return 0;
 }
 
-static int file_open(struct client_data_file *file, const char *path, struct error *err)
+int client_data_open_file(struct client_data_file *file, const char *path, struct error *err)
 {
     struct stat st;
 
@@ -142,21 +142,50 @@ static int file_open(struct client_data_file *file, const char *path, struct err
         return error_set(err, -EINVAL, "%s: not a regular file: pipe it in, as --data -", path);
     set_format(file, path, false);
     file->bytes = (uint64_t)st.st_size;
-    return file->kind == CLIENT_DATA_NPY && file->packing == CLIENT_PLAIN ? client_data_describe_npy(file, err) : 0;
+    return 0;
 }
 
-static int input_open(struct client_data_file *file, struct error *err)
+static int file_open(struct client_data_file *file, const char *path, struct error *err)
+{
+    const int rc = client_data_open_file(file, path, err);
+
+    if (rc || file->kind != CLIENT_DATA_NPY || file->packing != CLIENT_PLAIN)
+        return rc;
+    return client_data_describe_npy(file, err);
+}
+
+/* A file of images may begin with any bytes, as a file of ids does. */
+static int images_open(struct client_data_file *file, const char *path, struct error *err)
+{
+    const int rc = client_data_open_file(file, path, err);
+
+    file->kind = CLIENT_DATA_BIN;
+    return rc;
+}
+
+static int folder_open(struct client_data_file *file, const char *path, struct error *err)
+{
+    *file = (struct client_data_file){.path = strdup(path), .fd = -1, .kind = CLIENT_DATA_BIN, .is_folder = true};
+    if (!file->path)
+        return error_set(err, -ENOMEM, "%s: out of memory", path);
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+    return file->fd < 0 ? error_set(err, -errno, "%s: %s", path, strerror(errno)) : 0;
+}
+
+static int input_open(struct client_data_file *file, bool images, struct error *err)
 {
     *file = (struct client_data_file){.path = strdup(CLIENT_DATA_INPUT), .fd = -1, .stream = true};
     if (!file->path)
         return error_set(err, -ENOMEM, "standard input: out of memory");
+    if (images)
+        return error_set(err, -EINVAL, "- is standard input, and images are files: name files, or a directory");
     if (isatty(STDIN_FILENO))
         return error_set(err, -EINVAL, "- is standard input, which is a terminal: pipe a text into it");
     file->fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
     return file->fd < 0 ? error_set(err, -errno, "standard input: %s", strerror(errno)) : 0;
 }
 
-static int add_file(struct client_data *data, const char *path, struct error *err)
+static int add_file(struct client_data *data, const char *path, bool is_folder, struct error *err)
 {
     struct client_data_file *files = realloc(data->files, (data->n_files + 1) * sizeof *files);
     const bool input = strcmp(path, CLIENT_DATA_INPUT) == 0;
@@ -169,7 +198,10 @@ static int add_file(struct client_data *data, const char *path, struct error *er
             return error_set(err, -EINVAL, "- is standard input, which can be read only once: name it once");
     }
     struct client_data_file *file = &files[data->n_files++];
-    int rc = input ? input_open(file, err) : file_open(file, path, err);
+    int rc = input          ? input_open(file, data->images, err)
+             : is_folder    ? folder_open(file, path, err)
+             : data->images ? images_open(file, path, err)
+                            : file_open(file, path, err);
     file->weight = 1;
     data->has_text = data->has_text || client_data_is_a_text(file);
     return rc;
@@ -185,6 +217,16 @@ static int by_bytes(const struct dirent **a, const struct dirent **b) /* one ord
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
+/* Of a directory's files of images. */
+static bool is_training_images(const char *name)
+{
+    size_t n = strlen(name);
+
+    n -= ends_with(name, n, ".gz") ? 3 : ends_with(name, n, ".zst") ? 4 : 0;
+    return (ends_with(name, n, ".bin") || strstr(name, "images")) && strncasecmp(name, "test", 4) != 0 &&
+           strncasecmp(name, "t10k", 4) != 0;
+}
+
 static int add_entry(struct client_data *data, const char *directory, const char *name, struct error *err)
 {
     struct client_data_file named;
@@ -196,8 +238,8 @@ static int add_entry(struct client_data *data, const char *directory, const char
         return error_set(err, -ENOMEM, "%s: out of memory", directory);
     const bool known = stat(path, &st) == 0;
     if (known && S_ISREG(st.st_mode)) {
-        if (set_format(&named, path, data->rows))
-            rc = add_file(data, path, err);
+        if (data->images ? is_training_images(name) : set_format(&named, path, data->rows))
+            rc = add_file(data, path, false, err);
         else
             data->n_passed++;
     } else if (known && S_ISDIR(st.st_mode)) {
@@ -227,7 +269,12 @@ static int add_directory(struct client_data *data, const char *directory, struct
     }
     if (n >= 0)
         free(entries);
-    if (!rc && data->n_files == before)
+    if (!rc && data->n_files == before && data->images)
+        rc = error_set(err, -ENOENT,
+                       "%s: no training images in it: a folder for each class, CIFAR's .bin, or files with 'images' in "
+                       "their name; files that begin with test or t10k are named one by one",
+                       directory);
+    else if (!rc && data->n_files == before)
         rc = error_set(err, -ENOENT,
                        "%s: no file in it ends in %s, with or without .gz or .zst%s%s: name files, or a pattern",
                        directory, client_data_suffixes(data),
@@ -236,10 +283,27 @@ static int add_directory(struct client_data *data, const char *directory, struct
     return rc;
 }
 
+static bool has_directories(const char *directory)
+{
+    DIR *dir = opendir(directory);
+    const struct dirent *entry;
+    struct stat st;
+    bool found = false;
+
+    while (dir && !found && (entry = readdir(dir)))
+        found = is_shown(entry) && fstatat(dirfd(dir), entry->d_name, &st, 0) == 0 && S_ISDIR(st.st_mode);
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
 static int add_path(struct client_data *data, const char *path, struct error *err)
 {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? add_directory(data, path, err) : add_file(data, path, err);
+
+    if (stat(path, &st) || !S_ISDIR(st.st_mode))
+        return add_file(data, path, false, err);
+    return data->images && has_directories(path) ? add_file(data, path, true, err) : add_directory(data, path, err);
 }
 
 static int add_matches(struct client_data *data, const char *pattern, struct error *err)
@@ -340,6 +404,12 @@ int client_data_open(struct client_data *out, const char *const *names, size_t n
 int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err)
 {
     *out = (struct client_data){.rows = true};
+    return open_names(out, names, n_names, err);
+}
+
+int client_data_open_images(struct client_data *out, const char *const *names, size_t n_names, struct error *err)
+{
+    *out = (struct client_data){.images = true};
     return open_names(out, names, n_names, err);
 }
 

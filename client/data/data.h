@@ -36,6 +36,7 @@ struct client_data_file {
     enum client_compression packing; /* according to the name */
     bool stream;                     /* standard input that has not been read yet */
     bool unpacked;                   /* read and expanded */
+    bool is_folder;                  /* of images: one folder for each class, and fd is the directory */
     bool marked;                     /* marks separate documents: JSON lines, and a tokenizer with an end token */
     enum client_integer type;
     uint64_t bytes;  /* size of the tokens: without the header, and before tokenisation */
@@ -49,6 +50,7 @@ struct client_data {
     size_t n_files;
     bool has_text;      /* at least one file holds text */
     bool rows;          /* opened by client_data_open_rows */
+    bool images;        /* opened by client_data_open_images */
     uint64_t n_passed;  /* files in directories that were skipped, because of their suffix */
     uint64_t n_folders; /* directories in directories, which were skipped */
     char *folder;       /* the first of them, owned; NULL: none */
@@ -70,6 +72,10 @@ struct client_data {
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 /* The same for labelled rows (client/rows/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
 int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
+/* The same for images (client/images/images.h). A directory with directories in it is a folder for each class. One
+ * without gives its files of training data: CIFAR's .bin, and those with "images" in their name; not those that begin
+ * with test or t10k, which must be named. Standard input is refused. */
+int client_data_open_images(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed struct */
 
 /* ".tsv or .jsonl": the suffixes that a directory's files have. */

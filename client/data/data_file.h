@@ -69,6 +69,10 @@ int client_data_tokenise(struct client_data_pass *pass, struct client_data_file 
 int client_data_write(int fd, const struct client_data_file *file, const void *bytes, size_t n, uint64_t at,
                       struct error *err);
 
+/* Opens a regular file: path, fd, packing and bytes. -EINVAL or -errno; client_data_free and the like close it, also
+ * then. */
+int client_data_open_file(struct client_data_file *file, const char *path, struct error *err);
+
 /* Reads the header of a .npy file. */
 int client_data_describe_npy(struct client_data_file *file, struct error *err);
 
@@ -86,6 +90,9 @@ int client_data_recognise(const struct client_data_file *file, bool rows, const 
 /* First step for every file. Reads standard input and expands compressed files into a nameless file, which replaces the
  * original; refuses other formats. A second call does nothing. In data_unpack.c. */
 int client_data_unpack(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
+
+/* The first part of it, for files that are not recognised by their first bytes: expands a compressed file. */
+int client_data_expand(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
 
 /* Calls on_line for each line of an unpacked file, without its newline, the first one without a byte order mark; number
  * counts from 1. on_line's error ends the loop. -EINVAL: a line of 64 MiB or more; -EIO, -ENOMEM. In data_each.c. */

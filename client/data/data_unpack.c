@@ -202,9 +202,36 @@ static int unpack_packed(struct client_data_pass *pass, struct client_data_file 
     return found == CLIENT_PLAIN ? 0 : unpack(pass, file, works[found], err);
 }
 
-int client_data_unpack(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
+/* Expands a compressed file; head gets the first *n bytes of what is in it. */
+static int expand(uint8_t head[CLIENT_DATA_HEAD_BYTES], size_t *n, struct client_data_pass *pass,
+                  struct client_data_file *file, struct error *err)
 {
     const bool ids = file->kind == CLIENT_DATA_BIN || file->kind == CLIENT_DATA_NPY;
+    int rc = read_head(head, n, file, err);
+
+    if (rc)
+        return rc;
+    /* Files of ids may begin with any bytes, so only the name says whether they are compressed. */
+    const enum client_compression packing =
+        ids && file->packing == CLIENT_PLAIN ? CLIENT_PLAIN : client_data_packing(head, *n);
+    if (packing == CLIENT_PLAIN && file->packing == CLIENT_PLAIN)
+        return 0;
+    rc = unpack_packed(pass, file, packing, err);
+    return rc ? rc : read_head(head, n, file, err);
+}
+
+int client_data_expand(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
+{
+    uint8_t head[CLIENT_DATA_HEAD_BYTES];
+    size_t n;
+    const int rc = file->unpacked ? 0 : expand(head, &n, pass, file, err);
+
+    file->unpacked = rc == 0;
+    return rc;
+}
+
+int client_data_unpack(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
+{
     const bool streamed = file->stream;
     uint8_t head[CLIENT_DATA_HEAD_BYTES];
     size_t n;
@@ -215,17 +242,7 @@ int client_data_unpack(struct client_data_pass *pass, struct client_data_file *f
 
     file->stream = false;
     if (!rc)
-        rc = read_head(head, &n, file, err);
-    if (rc)
-        return rc;
-    /* Files of ids may begin with any bytes, so only the name says whether they are compressed. */
-    const enum client_compression packing =
-        ids && file->packing == CLIENT_PLAIN ? CLIENT_PLAIN : client_data_packing(head, n);
-    if (packing != CLIENT_PLAIN || file->packing != CLIENT_PLAIN) {
-        rc = unpack_packed(pass, file, packing, err);
-        if (!rc)
-            rc = read_head(head, &n, file, err);
-    }
+        rc = expand(head, &n, pass, file, err);
     if (!rc && file->kind == CLIENT_DATA_NPY && file->packing != CLIENT_PLAIN)
         rc = client_data_describe_npy(file, err);
     if (!rc && streamed && client_data_is_lines(head, n, n == file->bytes))

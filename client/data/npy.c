@@ -45,7 +45,11 @@ static int take_type(struct cursor *c, enum client_integer *out, struct error *e
     static const struct {
         const char *descr;
         enum client_integer type;
-    } types[] = {{"'<u2'", CLIENT_U16}, {"'<u4'", CLIENT_U32}, {"'<i4'", CLIENT_I32}, {"'<i8'", CLIENT_I64}};
+    } types[] = {{"'|u1'", CLIENT_U8},
+                 {"'<u2'", CLIENT_U16},
+                 {"'<u4'", CLIENT_U32},
+                 {"'<i4'", CLIENT_I32},
+                 {"'<i8'", CLIENT_I64}};
 
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (take(c, types[i].descr)) {
@@ -54,18 +58,27 @@ static int take_type(struct cursor *c, enum client_integer *out, struct error *e
         }
     }
     return error_set(err, -EINVAL,
-                     "the array's type is not one of <u2, <u4, <i4, <i8: convert it, for instance with "
+                     "the array's type is not one of |u1, <u2, <u4, <i4, <i8: convert it, for instance with "
                      "astype('<u2')");
 }
 
-static int take_shape(struct cursor *c, uint64_t *n, struct error *err)
+/* "()", "(5,)", "(5, 3)": Python's tuples. */
+static int take_shape(struct cursor *c, struct client_npy_array *out, struct error *err)
 {
-    if (take(c, "(") && take_number(c, n) && take(c, ",") && take(c, ")"))
+    bool whole = take(c, "("), comma = true;
+
+    out->n_sizes = 0;
+    while (whole && !take(c, ")")) {
+        whole = comma && out->n_sizes < CLIENT_NPY_MOST && take_number(c, &out->sizes[out->n_sizes]);
+        comma = take(c, ",");
+        out->n_sizes += whole;
+    }
+    if (whole && (out->n_sizes != 1 || comma))
         return 0;
-    return error_set(err, -EINVAL, "the array must have one dimension: save it as array.reshape(-1)");
+    return error_set(err, -EINVAL, "not a NumPy header: its shape is none of at most %d dimensions", CLIENT_NPY_MOST);
 }
 
-static int take_entry(struct cursor *c, struct client_npy *out, unsigned *seen, struct error *err)
+static int take_entry(struct cursor *c, struct client_npy_array *out, unsigned *seen, struct error *err)
 {
     enum { DESCR = 1, ORDER = 2, SHAPE = 4 };
     unsigned key = 0;
@@ -82,14 +95,14 @@ static int take_entry(struct cursor *c, struct client_npy *out, unsigned *seen, 
     if (key == DESCR)
         return take_type(c, &out->type, err);
     if (key == SHAPE)
-        return take_shape(c, &out->n, err);
-    /* In one dimension both orders are the same bytes. */
-    if (take(c, "False") || take(c, "True"))
+        return take_shape(c, out, err);
+    out->fortran = take(c, "True");
+    if (out->fortran || take(c, "False"))
         return 0;
     return error_set(err, -EINVAL, "not a NumPy header: fortran_order is neither True nor False");
 }
 
-static int parse_dictionary(struct cursor c, struct client_npy *out, struct error *err)
+static int parse_dictionary(struct cursor c, struct client_npy_array *out, struct error *err)
 {
     unsigned seen = 0;
 
@@ -110,11 +123,11 @@ static int parse_dictionary(struct cursor c, struct client_npy *out, struct erro
     return 0;
 }
 
-int client_npy_parse(struct client_npy *out, const uint8_t *head, size_t n, struct error *err)
+int client_npy_parse_array(struct client_npy_array *out, const uint8_t *head, size_t n, struct error *err)
 {
     size_t start, length;
 
-    *out = (struct client_npy){0};
+    *out = (struct client_npy_array){0};
     if (n < 10 || memcmp(head, "\x93NUMPY", 6) != 0)
         return error_set(err, -EINVAL, "not a NumPy file");
     if (head[6] == 1) {
@@ -131,4 +144,22 @@ int client_npy_parse(struct client_npy *out, const uint8_t *head, size_t n, stru
                          CLIENT_NPY_HEAD_BYTES);
     out->offset = start + length;
     return parse_dictionary((struct cursor){(const char *)head + start, (const char *)head + start + length}, out, err);
+}
+
+/* In one dimension both orders are the same bytes. */
+int client_npy_parse(struct client_npy *out, const uint8_t *head, size_t n, struct error *err)
+{
+    struct client_npy_array array;
+    const int rc = client_npy_parse_array(&array, head, n, err);
+
+    *out = (struct client_npy){0};
+    if (rc)
+        return rc;
+    if (array.type == CLIENT_U8)
+        return error_set(err, -EINVAL,
+                         "the array's type |u1 is too narrow for token ids: convert it with astype('<u2')");
+    if (array.n_sizes != 1)
+        return error_set(err, -EINVAL, "the array must have one dimension: save it as array.reshape(-1)");
+    *out = (struct client_npy){array.type, array.sizes[0], array.offset};
+    return 0;
 }

@@ -4,6 +4,7 @@
 #include "client/data/npy.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,6 +56,7 @@ TEST(what_is_not_one_dimension_of_integers_is_refused_with_a_sentence)
         const char *dictionary, *says;
     } headers[] = {
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (7,), }", "type"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }", "too narrow"},
         {"{'descr': '>u2', 'fortran_order': False, 'shape': (7,), }", "type"},
         {"{'descr': '<u2', 'fortran_order': False, 'shape': (7, 2), }", "dimension"},
         {"{'descr': '<u2', 'fortran_order': False, 'shape': (), }", "dimension"},
@@ -75,6 +77,39 @@ TEST(what_is_not_one_dimension_of_integers_is_refused_with_a_sentence)
         size_t n = header(bytes, 1, headers[i].dictionary);
         ck_assert_int_eq(client_npy_parse(&npy, bytes, n, &err), -EINVAL);
         ck_assert_msg(strstr(err.text, headers[i].says), "%s: %s", headers[i].dictionary, err.text);
+    }
+}
+
+/* As numpy.lib.format writes them of zeros((2, 32, 32, 3), "u1"), of its transpose, and of array(5, "<i8"). */
+TEST(an_array_has_up_to_four_dimensions_in_either_order)
+{
+    static const struct {
+        const char *dictionary;
+        struct client_npy_array array;
+    } headers[] = {
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 32, 32, 3), }",
+         {CLIENT_U8, {2, 32, 32, 3}, 4, false, 0}},
+        {"{'descr': '|u1', 'fortran_order': True, 'shape': (3, 32, 32, 2), }", {CLIENT_U8, {3, 32, 32, 2}, 4, true, 0}},
+        {"{'descr': '<i8', 'fortran_order': False, 'shape': (), }", {CLIENT_I64, {0}, 0, false, 0}},
+    };
+    static const char *const refused[] = {"(1, 2, 3, 4, 5)", "(7)", "(1 2)", "(,)", "(1,,2)", "(-1,)", "7"};
+    struct client_npy_array array;
+    uint8_t bytes[256];
+
+    for (int i = 0; i < COUNT(headers); i++) {
+        const size_t n = header(bytes, 1, headers[i].dictionary);
+        const struct client_npy_array *wanted = &headers[i].array;
+        ck_assert_int_eq(client_npy_parse_array(&array, bytes, n, NULL), 0);
+        ck_assert(array.type == wanted->type && array.fortran == wanted->fortran && array.offset == n);
+        ck_assert_uint_eq(array.n_sizes, wanted->n_sizes);
+        ck_assert_mem_eq(array.sizes, wanted->sizes, wanted->n_sizes * sizeof *array.sizes);
+    }
+    for (int i = 0; i < COUNT(refused); i++) {
+        char dictionary[200];
+        struct error err = {""};
+        snprintf(dictionary, sizeof dictionary, "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }", refused[i]);
+        ck_assert_int_eq(client_npy_parse_array(&array, bytes, header(bytes, 1, dictionary), &err), -EINVAL);
+        ck_assert_holds(err.text, "dimension");
     }
 }
 
