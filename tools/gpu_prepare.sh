@@ -15,8 +15,8 @@ cd "$(dirname "$0")/.."
 
 most_mib=60 # tree and packages, so that they can be carried together
 develop=(libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev
-         libzstd-dev libncurses-dev libsodium-dev check)
-modules=(libuv nanomsg hwloc jansson libxxhash libpcre2-8 libutf8proc zlib libzstd ncursesw libsodium check)
+         libzstd-dev libpng-dev libjpeg62-turbo-dev libncurses-dev libsodium-dev check)
+modules=(libuv nanomsg hwloc jansson libxxhash libpcre2-8 libutf8proc zlib libzstd libpng libjpeg ncursesw libsodium check)
 programs=(cmake ninja gcc g++ nvcc make)
 # Packages that every machine with a compiler has, or that only maintainer scripts need.
 there='^(libc6|libc6-dev|libc-dev|libgcc-s1|libstdc\+\+6|libltdl.*|gcc-.*|dpkg|perl.*|mawk|debianutils|install-info|autom.*)$'

@@ -2,7 +2,7 @@
 # Who includes whom, from the #include lines of all sources:
 #   device/            itself and proto/
 #   eps/               itself and proto/; hosts < store < relay < base < job < save < step < observe < the files of eps/ itself
-#   client/            itself and proto/; daemon < text < data < rows < model < options < record < run < ask: each folder those before it
+#   client/            itself and proto/; daemon < text < data < images < rows < model < options < record < run < ask: each folder those before it
 #   tools/             itself and client/eps.h (bench/ and gpu/ measure internals: anything)
 #   proto/             base < operation < model < plan < step < wire < net: each folder those before it; in plan,
 #                      memory < time < the files of proto/plan/ itself
@@ -34,7 +34,7 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
         others["eps"] = others["device"] = others["client"] = "proto"
         orders["proto"] = "base operation model plan step wire net "
         orders["eps"] = "hosts store relay base job save step observe "
-        orders["client"] = "daemon text data rows model options record run ask "
+        orders["client"] = "daemon text data images rows model options record run ask "
     }
     {
         split($3, quoted, "\""); target = quoted[2]

@@ -99,7 +99,7 @@ cd "$build"
 cpack -G DEB -B "$work/package" >"$work/log" 2>&1 || fail "cpack: $(tail -n 5 "$work/log")"
 deb=$(echo "$work"/package/eps_*.deb)
 depends=$(dpkg-deb -f "$deb" Depends)
-for library in libc6 libhwloc15 libjansson4 libnanomsg5 libncursesw6 libsodium23 libuv1 libzstd1 zlib1g; do
+for library in libc6 libhwloc15 libjansson4 libjpeg62-turbo libnanomsg5 libncursesw6 libpng16-16 libsodium23 libuv1 libzstd1 zlib1g; do
     [[ $depends == *$library* ]] || fail "the package does not depend on $library: $depends"
 done
 [[ $depends != *mpi* ]] || fail "the package depends on Open MPI: $depends"
