@@ -63,7 +63,8 @@ struct eps_train_options {
     enum eps_task task;  /* default: the model's own, if it is a classifier; else it predicts tokens */
     char task_note[200]; /* resolved: "2 classes: no, yes; 900 rows, 100 held out"; or empty */
     const char *columns;
-    uint32_t n_labels; /* for eps_plan: training counts the classes of its data */
+    const char *image, *augment; /* "224x224,shorter=256", "crop=4,flip"; must be unset for models that see no images */
+    uint32_t n_labels;           /* for eps_plan: training counts the classes of its data */
     /* For eps_plan, likewise: tokens of the data, whose norms of gradients are remembered for --approximate wta; 0: none. */
     uint32_t data_tokens;
     enum eps_separator separator;

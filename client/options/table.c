@@ -70,6 +70,26 @@ static const struct eps_option rows[] = {
      .train = "with --task: the columns of the data, or TEXT,TEXT,LABEL for pairs of texts: names in the first line of "
               "TSV, keys of .jsonl, or numbers from 1 for TSV without a line of names. Default: known names, such as "
               "sentence, sentence1,sentence2 or text,text_pair, and label or score"},
+    {.name = "--image",
+     .value = "HxW",
+     .kind = EPS_OPTION_TEXT,
+     .offset = AT(image),
+     .key = 49,
+     .stored = EPS_STORED_ABSENT,
+     .train =
+         "of images: the pixels of a row, as in 224x224. Each image is scaled to cover them, and its middle is seen; "
+         "224x224,shorter=256 scales its shorter side to 256 pixels. Default: the images' own size, which must then "
+         "be the same for all"},
+    {.name = "--augment",
+     .value = "NAME,...",
+     .kind = EPS_OPTION_TEXT,
+     .offset = AT(augment),
+     .key = 50,
+     .stored = EPS_STORED_ABSENT,
+     .train =
+         "of images to train on: crop=N sees the row anywhere in N more pixels on each side, which are black, or with "
+         "reflect the image's own; resized-crop=X a part of at least this share, at proportions from 3:4 to 4:3, "
+         "default 0.08; flip mirrors half of them. Drawn by the seed, anew each epoch. Evaluations see the middle"},
     {.name = "--separator",
      .value = "none|eos",
      .kind = EPS_OPTION_CHOICE,

@@ -47,6 +47,15 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
     return rc;
 }
 
+int client_source_check(const struct client_source_ops *kind, const struct eps_train_options *asked, struct error *err)
+{
+    const char *name = asked->image ? "--image" : asked->augment ? "--augment" : NULL;
+
+    if (name && kind != &client_source_images)
+        return error_set(err, -EDOM, "%s is for images, and the model does not see any: leave it out", name);
+    return kind->check(asked, err);
+}
+
 const struct client_source_ops *client_source_pack(const struct client_source_ops *kind)
 {
     return kind == &client_source_conversations ? &client_source_packed : kind;
@@ -99,7 +108,8 @@ int client_source_make_room(struct client_source *source, uint32_t batch, struct
 {
     source->batch = batch;
     source->samples = calloc(batch, sizeof *source->samples);
-    return source->samples ? 0 : error_set(err, -ENOMEM, "out of memory");
+    source->fields = calloc(batch, sizeof *source->fields);
+    return source->samples && source->fields ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
 static bool has(const struct client_source *source, unsigned field)
@@ -160,10 +170,12 @@ static int fill(struct client_minibatch *out, const struct client_buffer *buffer
     assert(n <= buffer->n_rows && n_tokens <= buffer->seq);
     *out = (struct client_minibatch){.n_tokens = n_tokens};
     clear(buffer, source, n_tokens);
-    for (uint32_t row = 0; !rc && row < n; row++) {
-        const struct client_row_fields fields = row_of(buffer, source, part, row, n_tokens);
-        rc = source->ops->read_row(source, &fields, part, source->samples[row], err);
-    }
+    for (uint32_t row = 0; row < n; row++)
+        source->fields[row] = row_of(buffer, source, part, row, n_tokens);
+    if (source->ops->read_rows)
+        rc = source->ops->read_rows(source, source->fields, part, source->samples, n, err);
+    for (uint32_t row = 0; !source->ops->read_rows && !rc && row < n; row++)
+        rc = source->ops->read_row(source, &source->fields[row], part, source->samples[row], err);
     for (size_t i = 0; !rc && i < (size_t)n * n_tokens; i++)
         out->n_labels += labels[i] != PLAN_NO_LABEL;
     if (has(source, CLIENT_FIELD_REFERENCES))
@@ -205,6 +217,7 @@ void client_source_close(struct client_source *source)
     if (!source)
         return;
     free(source->samples);
+    free(source->fields);
     free(source->logits);
     free(source->references);
     source->ops->close(source);

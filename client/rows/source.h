@@ -9,6 +9,7 @@
  *   preferences    one of two texts, one of which was chosen   ids, labels, references  client/rows/source_preferences.c
  *   targets        a source and its target                     ids, labels, rows        client/rows/source_targets.c
  *   spans          the same of a window of a stream of tokens  ids, labels, rows        client/rows/source_spans.c
+ *   images         an image: a token for each pixel            ids, labels, rows        client/rows/source_images.c
  *
  * A source whose rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each
  * (struct plan_data, proto/plan/memory/data.h).
@@ -87,8 +88,8 @@ enum client_part { CLIENT_TRAIN, CLIENT_HELD_OUT };
 
 /* Which row of a part, and what else its values depend on. */
 struct client_sample {
-    uint64_t id;   /* text, masked: a window's number; labelled: a row's, in the data's order */
-    uint64_t draw; /* masked: the row's number in the run, by which masks are drawn; else unused */
+    uint64_t id;   /* text, masked: a window's number; labelled, images: a row's, in the data's order */
+    uint64_t draw; /* masked, images: the row's number in the run, by which masks, or views, are drawn; else unused */
 };
 
 /* What a source takes from the model and where its data are. All borrowed; labels are taken over, also by a failure. */
@@ -109,6 +110,8 @@ struct client_source_rules {
     double mask_fraction;             /* of spans */
     uint64_t seed;                    /* that held-out rows are drawn by, and packed ones */
     enum eps_order order;             /* of packed rows; default: shuffled */
+    const char *image, *augment;      /* of images: client/images/view.h */
+    unsigned n_threads;               /* that read images; 0: client_pieces_threads */
     const struct client_watch *watch; /* may be NULL */
 };
 
@@ -143,6 +146,7 @@ struct client_source {
     const struct client_labels *labels; /* of its rows; NULL: its labels are tokens */
     uint32_t batch;                     /* client_source_make_room */
     struct client_sample *samples;      /* (batch) of the minibatch that is filled; owned */
+    struct client_row_fields *fields;   /* (batch) likewise */
     /* Of the last evaluation. */
     float *logits; /* (n_rows of CLIENT_HELD_OUT, n_logits) in the order of evaluation, owned; NULL: there are none */
     uint32_t n_logits;           /* of a row */
@@ -153,7 +157,7 @@ struct client_source {
     uint32_t n_references[2];
 };
 
-/* Every member is required. */
+/* Every member is required, unless it says otherwise. */
 struct client_source_ops {
     const char *name;
     unsigned fields;  /* 1u << enum client_field of each that its rows have */
@@ -215,6 +219,11 @@ struct client_source_ops {
     int (*read_row)(struct client_source *source, const struct client_row_fields *row, enum client_part part,
                     struct client_sample sample, struct error *err);
 
+    /* The same of n rows, on threads of its own. NULL: read_row does it, one by one. Returns the error of the first row that
+     * cannot be read. */
+    int (*read_rows)(struct client_source *source, const struct client_row_fields *rows, enum client_part part,
+                     const struct client_sample *samples, uint32_t n, struct error *err);
+
     /* What the first n held-out rows count in reports of progress: tokens that they predict, or rows. */
     uint64_t (*progress)(const struct client_source *source, uint64_t n);
 
@@ -227,7 +236,7 @@ struct client_source_ops {
 };
 extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled,
     client_source_conversations, client_source_packed, client_source_preferences, client_source_targets,
-    client_source_spans;
+    client_source_spans, client_source_images;
 
 /* The kind of source that a model takes its rows from, if they are not conversations. mask_fraction: of an
  * encoder-decoder, above 0: it restores spans. */
@@ -238,6 +247,9 @@ const struct client_source_ops *client_source_kind(const struct model_config *co
 int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
                             double mask_fraction, struct client_data *data, struct client_data *eval_data,
                             const struct client_watch *watch, struct error *err);
+
+/* ops->check; and refuses options of images for other kinds. -EDOM with a sentence. */
+int client_source_check(const struct client_source_ops *kind, const struct eps_train_options *asked, struct error *err);
 
 /* The kind whose rows are several of this kind's, if it has one; else the kind itself, which refuses --pack. */
 const struct client_source_ops *client_source_pack(const struct client_source_ops *kind);

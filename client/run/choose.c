@@ -40,6 +40,8 @@ static int read_rows(struct client_run *run, const struct eps_train_options *in,
                                               .mask_fraction = in->mask_fraction,
                                               .seed = in->seed == UINT64_MAX ? 0 : in->seed,
                                               .order = in->order,
+                                              .image = in->image,
+                                              .augment = in->augment,
                                               .watch = watch};
 
     return client_source_read(run->source, &rules, err);
@@ -91,7 +93,7 @@ static int open_model(struct client_run *run, const struct eps_train_options *in
 static int open_preset(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
                        const struct client_watch *watch, struct error *err)
 {
-    int rc = client_source_text.check(in, err);
+    int rc = client_source_check(&client_source_text, in, err);
 
     if (!rc)
         rc = open_model(run, in, preset, watch, err);
@@ -116,7 +118,7 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
 {
     const struct client_source_ops *kind = client_source_kind(&run->model.config, in->mask_fraction);
     const bool undecided = kind == &client_source_text && (in->train_on || in->long_rows || in->pack);
-    int rc = undecided ? 0 : kind->check(in, err);
+    int rc = undecided ? 0 : client_source_check(kind, in, err);
 
     if (!rc)
         rc = open_data(run, in, kind, err);
@@ -127,7 +129,7 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
     if (!rc && in->pack)
         kind = client_source_pack(kind);
     if (!rc)
-        rc = kind->check(in, err);
+        rc = client_source_check(kind, in, err);
     if (!rc)
         rc = client_source_prefixed(open_source(run, kind, err), in->model, err);
     if (!rc)

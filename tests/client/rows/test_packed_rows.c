@@ -343,7 +343,8 @@ TEST(a_source_with_positions_packs)
                                                    .read_row = read_two};
     const uint32_t expected[12] = {0, 1, 0, 1, 2};
     struct client_sample sample;
-    struct client_source source = {.ops = &packs, .batch = 1, .samples = &sample},
+    struct client_row_fields fields;
+    struct client_source source = {.ops = &packs, .batch = 1, .samples = &sample, .fields = &fields},
                          other = {.ops = &client_source_labelled};
     uint32_t ids[12], labels[12], positions[13];
     const struct client_buffer buffer = {
