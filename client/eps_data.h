@@ -18,7 +18,8 @@ extern "C" {
 struct eps_error; /* eps.h */
 
 /* Rows of tokens, and which of them the model is trained to predict. The data are conversations, or texts for a model
- * that predicts the next token. Start from eps_data_defaults(), and set model and data. */
+ * that predicts the next token; or images, of which there are facts, and which need no model. Start from
+ * eps_data_defaults(), and set data, and model or images. */
 struct eps_data_options {
     const char *model;       /* a directory; weights are not read */
     const char *base_model;  /* of an adapter, as in eps_train_options, as are those below */
@@ -29,9 +30,11 @@ struct eps_data_options {
     enum eps_long long_rows;
     enum eps_separator separator;
     bool pack;             /* shows the rows that eps_train with these options has, in the order of its first epoch */
-    const char *eval_data; /* with pack: if there are none, a tenth of the data is held out; */
+    bool images;           /* goes with image, eval_data and seed alone */
+    const char *image;     /* with images: as in eps_train_options */
+    const char *eval_data; /* with pack or images: if there are none, a tenth of the data is held out; */
     enum eps_order order;  /* with pack, */
-    uint64_t seed;         /* likewise */
+    uint64_t seed;         /* with pack or images */
     uint64_t limit;        /* rows that on_row gets; all are counted */
 };
 struct eps_data_options eps_data_defaults(void); /* limit 10, all others unset */
@@ -72,7 +75,18 @@ struct eps_data_row {
     size_t n_documents; /* 0: the row is not packed */
 };
 
-enum { EPS_DATA_QUANTILES = 4 };
+enum { EPS_DATA_QUANTILES = 4, EPS_DATA_CHANNELS = 3 };
+
+/* Facts of images. Means and deviations are of the rows to train on, from 0 (black) to 1, as an evaluation sees them. */
+struct eps_data_images {
+    uint64_t n, n_held_out; /* to train on; held out */
+    uint32_t n_classes;
+    uint32_t height, width;                                       /* of a row */
+    uint32_t channels;                                            /* 1: all are grey; 3: red, green, blue */
+    uint32_t least_height, least_width;                           /* of any image, */
+    uint32_t most_height, most_width;                             /* likewise */
+    double mean[EPS_DATA_CHANNELS], deviation[EPS_DATA_CHANNELS]; /* of each channel */
+};
 
 struct eps_data_counts {
     bool conversations;       /* else windows of a stream of text */
@@ -85,11 +99,14 @@ struct eps_data_counts {
     uint64_t n_tokens, n_trained;           /* of rows that are kept, as far as they are seen */
     uint64_t longest;                       /* tokens of a row, or of a document in packed rows, uncut */
     uint64_t quantiles[EPS_DATA_QUANTILES]; /* tokens that 50, 90, 95 and 99 % of them do not exceed, uncut */
+    struct eps_data_images images;          /* with options.images; all else is then 0 */
 };
 
 struct eps_data_events {
     void (*on_row)(void *user, const struct eps_data_row *row); /* its argument is valid during the call only */
-    int (*should_stop)(void *user);                             /* asked now and then; not 0: -EINTR */
+    /* With images, each class in their order: rows to train on, and held out. */
+    void (*on_class)(void *user, const char *name, uint64_t n, uint64_t n_held_out);
+    int (*should_stop)(void *user); /* asked now and then; not 0: -EINTR */
 };
 /* events may be NULL, and so may each callback. */
 int eps_data(struct eps_data_counts *out, const struct eps_data_options *options, const struct eps_data_events *events,

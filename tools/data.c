@@ -13,7 +13,8 @@
 
 struct data {
     struct stopping stopping;
-    json_t *rows; /* NULL: they are printed */
+    json_t *rows;    /* NULL: they are printed */
+    json_t *classes; /* [name, rows to train on, held out] of images */
     struct text text;
 };
 
@@ -189,6 +190,55 @@ static void on_row(void *user, const struct eps_data_row *row)
         print_row(d, row);
 }
 
+static void on_class(void *user, const char *name, uint64_t n, uint64_t n_held_out)
+{
+    struct data *d = user;
+
+    json_array_append_new(d->classes, json_pack("{s:o, s:I, s:I}", "name", text_json(name), "rows", (json_int_t)n,
+                                                "held_out", (json_int_t)n_held_out));
+}
+
+/* ---- Images ---- */
+
+static json_t *images_json(const struct data *d, const struct eps_data_images *i)
+{
+    json_t *mean = json_array(), *deviation = json_array();
+
+    for (uint32_t c = 0; c < i->channels; c++) {
+        json_array_append_new(mean, json_real(i->mean[c]));
+        json_array_append_new(deviation, json_real(i->deviation[c]));
+    }
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:[I, I], s:[I, I], s:o, s:o, s:O}", "kind", "images", "rows",
+                     (json_int_t)i->n, "held_out", (json_int_t)i->n_held_out, "height", (json_int_t)i->height, "width",
+                     (json_int_t)i->width, "channels", (json_int_t)i->channels, "least", (json_int_t)i->least_height,
+                     (json_int_t)i->least_width, "most", (json_int_t)i->most_height, (json_int_t)i->most_width, "mean",
+                     mean, "deviation", deviation, "classes", d->classes);
+}
+
+static void print_images(const struct data *d, const struct eps_data_images *i)
+{
+    json_t *class;
+    size_t k;
+
+    printf("images       %" PRIu64 ", %" PRIu64 " held out\n", i->n, i->n_held_out);
+    printf("size         %" PRIu32 "x%" PRIu32 ", %s", i->height, i->width, i->channels == 1 ? "grey" : "in colour");
+    if (i->least_height != i->height || i->least_width != i->width || i->most_height != i->height ||
+        i->most_width != i->width)
+        printf("; the images' own from %" PRIu32 "x%" PRIu32 " to %" PRIu32 "x%" PRIu32, i->least_height,
+               i->least_width, i->most_height, i->most_width);
+    printf("\nmean        ");
+    for (uint32_t c = 0; c < i->channels; c++)
+        printf(" %.4f", i->mean[c]);
+    printf("\ndeviation   ");
+    for (uint32_t c = 0; c < i->channels; c++)
+        printf(" %.4f", i->deviation[c]);
+    printf("\nclasses      %" PRIu32 "\n", i->n_classes);
+    json_array_foreach(d->classes, k, class)
+        printf("  %8lld  %6lld held out  %s\n", (long long)json_integer_value(json_object_get(class, "rows")),
+               (long long)json_integer_value(json_object_get(class, "held_out")),
+               json_string_value(json_object_get(class, "name")));
+}
+
 static json_t *counts_json(const struct eps_data_counts *c)
 {
     json_t *quantiles = json_object();
@@ -248,14 +298,18 @@ int command_data(int argc, char **argv)
         {"--pack", NULL, ARGUMENT_FLAG, &options.pack,
          "show the rows that eps train --pack has with these options, document by document, in the order of its first "
          "epoch"},
+        {"--images", NULL, ARGUMENT_FLAG, &options.images,
+         "the data are images: show how many there are, their sizes, the mean and deviation of each channel over those "
+         "to train on, and their classes; no model is needed"},
+        {"--image", "HxW", ARGUMENT_TEXT, &options.image, "with --images: as in eps train"},
         {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
-         "with --pack: as in eps train; without it, a tenth is held out and not shown"},
+         "with --pack or --images: as in eps train; without it, a tenth is held out and not shown"},
         {"--order", "shuffled|sequential", ARGUMENT_CHOICE, &order, "with --pack: as in eps train"},
-        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "with --pack: as in eps train"},
+        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "with --pack or --images: as in eps train"},
         {"--limit", "N", ARGUMENT_NUMBER, &options.limit, "show the first N rows; default 10. All rows are counted"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
          "print one object: rows, a list of objects with row, file, line, side of a preference, fate, seen, ids, "
-         "texts, trained and, with --pack, documents; and counts"},
+         "texts, trained and, with --pack, documents; and counts. Of images counts alone"},
     };
     const struct command command = {
         "eps data",
@@ -263,7 +317,7 @@ int command_data(int argc, char **argv)
         "with | between them, and in [[ ]], green on a terminal, the tokens that are trained. "
         "Then counts: rows, tokens, what --seq cuts, lengths.",
         arguments, sizeof arguments / sizeof *arguments};
-    static const struct eps_data_events events = {.on_row = on_row, .should_stop = should_stop};
+    static const struct eps_data_events events = {.on_row = on_row, .on_class = on_class, .should_stop = should_stop};
     struct data d = {.rows = NULL};
     struct eps_data_counts counts;
     struct eps_error error;
@@ -277,13 +331,18 @@ int command_data(int argc, char **argv)
         options.long_rows = (enum eps_long)long_rows;
         options.order = (enum eps_order)order;
         d.rows = json ? json_array() : NULL;
+        d.classes = json_array();
         const int rc = eps_data(&counts, &options, &events, &d, &error);
         status = rc ? stopping_status(&d.stopping, arguments_fail(&command, rc, error.text)) : 0;
         if (!rc && json)
-            answer_print(json_pack("{s:O, s:o}", "rows", d.rows, "counts", counts_json(&counts)));
+            answer_print(json_pack("{s:O, s:o}", "rows", d.rows, "counts",
+                                   options.images ? images_json(&d, &counts.images) : counts_json(&counts)));
+        else if (!rc && options.images)
+            print_images(&d, &counts.images);
         else if (!rc)
             print_counts(&counts);
         json_decref(d.rows);
+        json_decref(d.classes);
         free(d.text.bytes);
     }
     free(files.items);

@@ -1,5 +1,6 @@
 /* eps_data: rows as a model sees them, without a model's weights or a daemon. Of packed rows, those that training has: they
  * come from its own source. */
+#include "client/ask/data_images.h"
 #include "client/daemon/observer.h"
 #include "client/data/data.h"
 #include "client/eps.h"
@@ -328,7 +329,7 @@ static int check(const struct show *s, const struct client_source_ops *kind, str
     const char *alone = o->eval_data ? "--eval-data" : o->order ? "--order" : o->seed != UINT64_MAX ? "--seed" : NULL;
 
     asked.train_on = o->train_on, asked.long_rows = o->long_rows, asked.separator = o->separator, asked.pack = o->pack;
-    const int rc = kind->check(&asked, err);
+    const int rc = client_source_check(kind, &asked, err);
     return rc || o->pack || !alone
                ? rc
                : error_set(err, -EDOM, "%s goes with --pack: without it, rows are shown as they come", alone);
@@ -398,11 +399,18 @@ int eps_data(struct eps_data_counts *out, const struct eps_data_options *options
     struct error err = {""};
     int rc = 0;
 
-    if (!options->model)
-        rc = error_set(&err, -EDOM, "--model is needed: a directory with config.json and the model's tokenizer");
+    if (!options->model && !options->images)
+        rc = error_set(
+            &err, -EDOM,
+            "--model is needed: a directory with config.json and the model's tokenizer; images need --images");
     else if (options->n_data == 0)
-        rc = error_set(&err, -EDOM, "name at least one file of data, or - for standard input");
-    if (!rc)
+        rc = error_set(&err, -EDOM, "name at least one file of data%s",
+                       options->images ? "" : ", or - for standard input");
+    else if (options->image && !options->images)
+        rc = error_set(&err, -EDOM, "--image goes with --images");
+    else if (options->images)
+        rc = client_data_images(&s.counts.images, options, s.events, user, &s.watch, &err);
+    else
         rc = show(&s, &err);
     *out = s.counts;
     client_tokenizer_close(s.tokenizer);

@@ -1,0 +1,111 @@
+#include "client/ask/data_images.h"
+
+#include "client/rows/image_rows.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static int check(const struct eps_data_options *o, struct error *err)
+{
+    const char *name = o->model        ? "--model"
+                       : o->base_model ? "--base-model"
+                       : o->seq        ? "--seq"
+                       : o->train_on   ? "--train-on"
+                       : o->long_rows  ? "--long"
+                       : o->separator  ? "--separator"
+                       : o->pack       ? "--pack"
+                       : o->order      ? "--order"
+                                       : NULL;
+
+    return name ? error_set(err, -EDOM, "%s is for text, and --images are read without a model: leave it out", name)
+                : 0;
+}
+
+/* Names of classes, and the rows of each. */
+static int tell_classes(const struct client_source *source, const struct eps_data_events *events, void *user,
+                        struct error *err)
+{
+    const uint32_t n = source->labels->n;
+    uint64_t *counts = calloc(2 * (size_t)n + 1, sizeof *counts);
+
+    if (!counts)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (enum client_part part = CLIENT_TRAIN; part <= CLIENT_HELD_OUT; part++)
+        client_image_rows_count(counts + part * (size_t)n, source, part);
+    for (uint32_t i = 0; events->on_class && i < n; i++)
+        events->on_class(user, source->labels->names[i], counts[i], counts[n + i]);
+    free(counts);
+    return 0;
+}
+
+/* The range of both parts' sizes. */
+static void tell_sizes(struct eps_data_images *out, const struct client_source *source)
+{
+    for (enum client_part part = CLIENT_TRAIN; part <= CLIENT_HELD_OUT; part++) {
+        const struct client_image_sizes *s = &client_image_rows_of(source, part)->sizes;
+        const bool first = part == CLIENT_TRAIN;
+        out->least_height = first || s->least_height < out->least_height ? s->least_height : out->least_height;
+        out->least_width = first || s->least_width < out->least_width ? s->least_width : out->least_width;
+        out->most_height = s->height > out->most_height ? s->height : out->most_height;
+        out->most_width = s->width > out->most_width ? s->width : out->most_width;
+    }
+}
+
+static int tell(struct eps_data_images *out, struct client_source *source, const struct client_watch *watch,
+                struct error *err)
+{
+    const struct client_frame *frame = client_image_rows_frame(source);
+    struct client_channel_sums sums;
+    const int rc = client_image_rows_sums(&sums, source, watch, err);
+
+    *out = (struct eps_data_images){.n = source->ops->n_rows(source, CLIENT_TRAIN),
+                                    .n_held_out = source->ops->n_rows(source, CLIENT_HELD_OUT),
+                                    .n_classes = source->labels->n,
+                                    .height = frame->height,
+                                    .width = frame->width,
+                                    .channels = client_image_rows_channels(source)};
+    tell_sizes(out, source);
+    for (unsigned c = 0; !rc && c < out->channels; c++) {
+        out->mean[c] = client_channel_mean(&sums, c);
+        out->deviation[c] = client_channel_deviation(&sums, c);
+    }
+    return rc;
+}
+
+int client_data_images(struct eps_data_images *out, const struct eps_data_options *o,
+                       const struct eps_data_events *events, void *user, const struct client_watch *watch,
+                       struct error *err)
+{
+    const struct client_source_ops *kind = &client_source_images;
+    const uint64_t seed = o->seed == UINT64_MAX ? 0 : o->seed;
+    const struct model_config config = {.n_labels = 0};
+    struct client_data data = {0}, eval_data = {0};
+    struct client_labels labels = {0};
+    const struct client_source_setup setup = {.config = &config,
+                                              .labels = &labels,
+                                              .data = &data,
+                                              .eval_data = &eval_data};
+    struct client_source *source = NULL;
+    int rc = check(o, err);
+
+    if (!rc)
+        rc = client_labels_init(&labels, false, err);
+    if (!rc)
+        rc = kind->open(&source, &setup, err);
+    if (!rc)
+        rc = kind->open_files(&data, o->data, o->n_data, err);
+    if (!rc && o->eval_data)
+        rc = client_source_prefixed(kind->open_files(&eval_data, &o->eval_data, 1, err), "--eval-data", err);
+    if (!rc)
+        rc = client_source_read(source, &(struct client_source_rules){.image = o->image, .watch = watch}, err);
+    if (!rc)
+        rc = client_source_divide(source, &(struct client_division){.seed = seed}, err);
+    if (!rc)
+        rc = tell(out, source, watch, err);
+    if (!rc)
+        rc = tell_classes(source, events, user, err);
+    client_source_close(source);
+    client_data_free(&data);
+    client_data_free(&eval_data);
+    return rc;
+}
