@@ -289,11 +289,9 @@ static int check_images(struct client_images *images, struct client_data_pass *p
         rc = error_set(err, -ENOMEM, "out of memory");
     if (!rc && images->encoded)
         rc = client_team_run(rules->n_threads, images->n, check_image, c, rules->watch, err);
-    for (size_t i = 0; !rc && i < CLIENT_TEAM_MOST; i++) {
+    for (size_t i = 0; !rc && i < CLIENT_TEAM_MOST; i++)
         if (c->seen[i].channels > 0)
             see(&seen, &c->seen[i].sizes, c->seen[i].channels);
-        client_images_free_room(&c->rooms[i]);
-    }
     for (size_t i = 0; !rc && i < pass->data->n_files; i++) {
         const struct client_raw *raw = &images->raws[i];
         if (raw->n > 0)

@@ -186,13 +186,16 @@ CASES = [  # height, width, channels, frame, augment
     (41, 50, 3, (16, 16, 20), {"crop": 0, "flip": True}), (41, 50, 3, (16, 16, 0), {"crop": 2, "reflect": True}),
     (40, 60, 3, (24, 24, 0), {"resized-crop": 0.08, "flip": True}), (60, 9, 3, (12, 12, 0), {"resized-crop": 0.9}),
     (9, 60, 1, (12, 16, 0), {"resized-crop": 0.95}), (7, 7, 3, (8, 8, 0), {"resized-crop": 1.0}),
+    (4, 5, 1, (4, 5, 0), {"crop": 2, "flip": True}),
 ]
+DRAWS = ((7, 0), (7, 1), (1 << 40, 5 << 32))
 
 
 def rows():
     out = []
     for height, width, channels, frame, augment in CASES:
-        for seed, draw in ((7, 0), (7, 1), (1 << 40, 5 << 32)) if augment else ((0, 0),):
+        many = DRAWS + tuple((3, draw) for draw in range(16)) if height * width < 40 else DRAWS
+        for seed, draw in many if augment else ((0, 0),):
             seen = row(pixels(height, width, channels), frame, augment, seed, draw)
             h, w, shorter = frame
             out.append({"height": height, "width": width, "channels": channels,

@@ -72,7 +72,7 @@ TEST(rows_see_what_float64_and_pillow_do)
     struct client_image image = {0};
     size_t i;
 
-    ck_assert_uint_eq(json_array_size(cases), 39);
+    ck_assert_uint_eq(json_array_size(cases), 58);
     json_array_foreach(cases, i, each) check_case(each, &image, &room);
     client_view_free_room(&room);
     client_image_free(&image);
