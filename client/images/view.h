@@ -14,7 +14,8 @@
  *   flip           mirrored, half of the time
  *
  * What is drawn depends on the key and the draw alone: words 0 and 1 of quad 0 are the row's offsets, word 2 the flip; quad
- * 1 + i has the share, proportions and offsets of the i-th window.
+ * 1 + i has the share, proportions and offsets of the i-th window. A window is found in double, by the C library's exp and
+ * log; all else is whole numbers.
  *
  * Scaling from `in` to `out` pixels along one axis is a triangle of reach r = max(in / out, 1) around the middle of each
  * pixel of the output, that is c = (x + 1/2) in / out: with w_i = max(0, 1 - |i + 1/2 - c| / r) the weight of pixel i is
