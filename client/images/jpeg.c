@@ -42,7 +42,7 @@ _Noreturn static void on_error(j_common_ptr jpeg)
     jpeg->err->format_message(jpeg, why);
     fail(of(jpeg), jpeg->err->msg_code == JERR_OUT_OF_MEMORY
                        ? error_set(of(jpeg)->err, -ENOMEM, "out of memory")
-                       : error_set(of(jpeg)->err, -EINVAL, "its JPEG is damaged: %s", why));
+                       : error_set(of(jpeg)->err, -EINVAL, "its JPEG cannot be decoded: %s", why));
 }
 
 /* Warnings (level -1) are of bytes that are too many, but for these: the library makes up the rows that are missing. */

@@ -23,7 +23,7 @@ static void on_error(png_structp png, png_const_charp why)
     struct reading *r = png_get_error_ptr(png);
 
     if (!r->rc)
-        r->rc = error_set(r->err, -EINVAL, "its PNG is damaged: %s", why);
+        r->rc = error_set(r->err, -EINVAL, "its PNG cannot be decoded: %s", why);
     png_longjmp(png, 1);
 }
 

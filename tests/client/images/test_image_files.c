@@ -136,7 +136,7 @@ TEST(a_png_that_promises_more_than_it_can_hold_is_refused_before_memory_is_taken
     } bombs[] = {{60000, 60000, "too large"},
                  {70000, 2, "too large"},
                  {8000, 8000, "more than its 489 bytes can hold"},
-                 {0, 5, "damaged"}};
+                 {0, 5, "cannot be decoded"}};
     struct client_image image = {0};
 
     for (int i = 0; i < COUNT(bombs); i++) {
