@@ -37,7 +37,7 @@ struct call {
     const struct parameters *p;
     const struct gradient *gradient;
     struct optimizer_constants constants;
-    bool first;
+    bool sgd, first;
     float *sum;
     const float *squared;
     double *partial; /* a sum of squares for each block of the range */
@@ -47,6 +47,11 @@ struct call {
 static struct optimizer_constants constants_of(const struct hyper *hp, uint64_t t, bool decays)
 {
     assert(t > 0);
+    if (hp->sgd)
+        return (struct optimizer_constants){.step_size = hp->lr,
+                                            .momentum = hp->momentum,
+                                            .decay = decays ? hp->weight_decay : 0,
+                                            .nesterov = hp->nesterov};
     return (struct optimizer_constants){
         .c1 = (float)(1 - hp->beta1),
         .c2 = (float)(1 - hp->beta2),
@@ -75,8 +80,13 @@ struct view {
     const float *g;
 };
 
-/* The arrays that a pass works on. */
-enum { WEIGHTS = 1, MOMENTS = 2, GRADIENT = 4 };
+/* The arrays that a pass works on; OLD_WEIGHTS: those that it reads alone. */
+enum { WEIGHTS = 1, MOMENTS = 2, GRADIENT = 4, OLD_WEIGHTS = 8 };
+
+static unsigned moments_of(const struct parameters *p)
+{
+    return p->m || p->m16 ? MOMENTS : 0;
+}
 
 static bool is_plain(const struct gradient *g)
 {
@@ -85,8 +95,8 @@ static bool is_plain(const struct gradient *g)
 
 static bool needs_scratch(const struct call *call, unsigned what)
 {
-    return (what & WEIGHTS && (!call->p->w || call->p->new_w)) || (what & MOMENTS && !call->p->m) ||
-           (what & GRADIENT && !is_plain(call->gradient));
+    return (what & WEIGHTS && (!call->p->w || call->p->new_w)) || (what & OLD_WEIGHTS && !call->p->w) ||
+           (what & MOMENTS && !call->p->m) || (what & GRADIENT && !is_plain(call->gradient));
 }
 
 static const float *open_gradient(struct scratch *scratch, const struct call *call, size_t at, size_t n)
@@ -111,17 +121,18 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     const struct parameters *p = call->p;
     struct view view = {.n = needs_scratch(call, what) ? size_smaller(BLOCK, n) : n};
 
-    if (what & WEIGHTS && p->w) {
+    if (what & (WEIGHTS | OLD_WEIGHTS) && p->w) {
         view.w = p->w + at, view.new_w = p->new_w ? scratch->w : view.w;
-    } else if (what & WEIGHTS) {
+    } else if (what & (WEIGHTS | OLD_WEIGHTS)) {
         call->kernel->join(scratch->w, p->high + at, p->low + at, view.n);
         view.w = view.new_w = scratch->w;
     }
     if (what & MOMENTS && p->m) {
-        view.m = p->m + at, view.v = p->v + at;
+        view.m = p->m + at, view.v = p->v ? p->v + at : NULL;
     } else if (what & MOMENTS) {
         call->kernel->widen(scratch->m, p->m16 + at, view.n);
-        call->kernel->widen_v(scratch->v, p->v16 + at, view.n);
+        if (p->v16)
+            call->kernel->widen_v(scratch->v, p->v16 + at, view.n);
         view.m = scratch->m, view.v = scratch->v;
     }
     if (what & GRADIENT)
@@ -145,8 +156,11 @@ static void close_view(struct scratch *scratch, const struct call *call, unsigne
         const uint64_t first = p->first + at, group = first / OPTIMIZER_GROUP, end = first + n;
         call->kernel->draw(scratch->random, p->key, p->part, group,
                            (end - group * OPTIMIZER_GROUP + OPTIMIZER_GROUP - 1) / OPTIMIZER_GROUP);
-        call->kernel->round(p->m16 + at, p->v16 + at, scratch->m, scratch->v, scratch->random + first % OPTIMIZER_GROUP,
-                            n);
+        const uint16_t *const random = scratch->random + first % OPTIMIZER_GROUP;
+        if (p->v16)
+            call->kernel->round(p->m16 + at, p->v16 + at, scratch->m, scratch->v, random, n);
+        else
+            call->kernel->round_m(p->m16 + at, scratch->m, random, n);
     }
 }
 
@@ -178,21 +192,31 @@ bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, e
 static void fold_range(void *data, size_t begin, size_t n)
 {
     const struct call *call = data;
+    const unsigned old = call->first && call->constants.decay != 0 ? OLD_WEIGHTS : 0;
     struct scratch scratch;
     struct view view;
 
     for (size_t at = begin; at < begin + n; at += view.n) {
-        view = open_view(&scratch, call, MOMENTS | GRADIENT, at, begin + n - at);
-        call->kernel->fold(view.m, view.v, view.g, view.n, &call->constants, call->first);
+        view = open_view(&scratch, call, MOMENTS | GRADIENT | old, at, begin + n - at);
+        if (call->sgd)
+            call->kernel->sgd_fold(view.m, view.w, view.g, view.n, &call->constants, call->first);
+        else
+            call->kernel->fold(view.m, view.v, view.g, view.n, &call->constants, call->first);
         close_view(&scratch, call, MOMENTS, at, view.n);
     }
 }
 
-void optimizer_fold(const struct parameters *p, const struct gradient *g, const struct hyper *hp, bool first)
+void optimizer_fold(const struct parameters *p, const struct gradient *g, const struct hyper *hp, bool first,
+                    bool decays)
 {
-    struct call call = {
-        .kernel = p->kernel, .p = p, .gradient = g, .first = first, .constants = constants_of(hp, 1, false)};
+    struct call call = {.kernel = p->kernel,
+                        .p = p,
+                        .gradient = g,
+                        .sgd = hp->sgd,
+                        .first = first,
+                        .constants = constants_of(hp, 1, decays)};
 
+    assert(!hp->nesterov && moments_of(p));
     team_run(p->n, fold_range, &call);
 }
 
@@ -204,7 +228,8 @@ static void update_range(void *data, size_t begin, size_t n)
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, call, WEIGHTS | MOMENTS, at, begin + n - at);
-        if (!call->kernel->update(view.new_w, view.w, view.m, view.v, view.n, &call->constants))
+        if (!(call->sgd ? call->kernel->sgd_update(view.new_w, view.w, view.m, view.n, &call->constants)
+                        : call->kernel->update(view.new_w, view.w, view.m, view.v, view.n, &call->constants)))
             note_not_finite(call);
         close_view(&scratch, call, WEIGHTS, at, view.n);
     }
@@ -213,8 +238,9 @@ static void update_range(void *data, size_t begin, size_t n)
 
 bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64_t t, bool decays, double divisor)
 {
-    struct call call = {.kernel = p->kernel, .p = p, .constants = constants_of(hp, t, decays)};
+    struct call call = {.kernel = p->kernel, .p = p, .sgd = hp->sgd, .constants = constants_of(hp, t, decays)};
 
+    assert(!hp->nesterov && moments_of(p));
     call.constants.step_size /= divisor;
     team_run(p->n, update_range, &call);
     return !call.not_finite;
@@ -223,14 +249,16 @@ bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64
 static void step_range(void *data, size_t begin, size_t n)
 {
     struct call *call = data;
+    const unsigned changed = WEIGHTS | moments_of(call->p);
     struct scratch scratch;
     struct view view;
 
     for (size_t at = begin; at < begin + n; at += view.n) {
-        view = open_view(&scratch, call, WEIGHTS | MOMENTS | GRADIENT, at, begin + n - at);
-        if (!call->kernel->step(view.new_w, view.w, view.m, view.v, view.g, view.n, &call->constants))
+        view = open_view(&scratch, call, changed | GRADIENT, at, begin + n - at);
+        if (!(call->sgd ? call->kernel->sgd_step(view.new_w, view.w, view.m, view.g, view.n, &call->constants)
+                        : call->kernel->step(view.new_w, view.w, view.m, view.v, view.g, view.n, &call->constants)))
             note_not_finite(call);
-        close_view(&scratch, call, WEIGHTS | MOMENTS, at, view.n);
+        close_view(&scratch, call, changed, at, view.n);
     }
     _mm_sfence();
 }
@@ -238,8 +266,10 @@ static void step_range(void *data, size_t begin, size_t n)
 bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,
                     bool decays)
 {
-    struct call call = {.kernel = p->kernel, .p = p, .gradient = g, .constants = constants_of(hp, t, decays)};
+    struct call call = {
+        .kernel = p->kernel, .p = p, .gradient = g, .sgd = hp->sgd, .constants = constants_of(hp, t, decays)};
 
+    assert(moments_of(p) || (hp->sgd && hp->momentum == 0));
     team_run(p->n, step_range, &call);
     return !call.not_finite;
 }
@@ -314,6 +344,7 @@ double optimizer_update_squares(const struct parameters *p, const struct hyper *
     struct call call = {.kernel = p->kernel, .p = p, .constants = constants_of(hp, t, false)};
     const double correction = 1 - pow(hp->beta1, (double)t);
 
+    assert(!hp->sgd);
     return sum_of_blocks(p->n, update_squares_range, &call) / (correction * correction);
 }
 

@@ -1,4 +1,4 @@
-/* eps/store/optimizer.h - AdamA on the host, contribution by contribution.
+/* eps/store/optimizer.h - AdamA or SGD on the host, contribution by contribution.
  *
  * The optimizer *is* AdamA; with one part it is AdamW, bit for bit. A contribution is folded into both moments as it
  * arrives, and its slot is free again, so no gradient is ever stored. With one part, decay, fold and update are one
@@ -19,7 +19,20 @@
  * Narrower forms (proto/base/number.h) are decoded a block at a time into the first-level cache, go through the same
  * arithmetic and are encoded again: a split master exactly, 16-bit moments stochastically. Each element's random
  * word is named by (seed, unit, its update, part, element), so that its bits depend on no thread and no order. A
- * step moves the weights by the moments before they are rounded. */
+ * step moves the weights by the moments before they are rounded.
+ *
+ * SGD is torch.optim.SGD without dampening, its weight decay a part of the gradient. m is its momentum, and v is not
+ * there; without momentum m is not either:
+ *   first fold    m = momentum * m + (g + decay * w)
+ *   next folds    m = m + g
+ *   update        w = w - lr * m
+ *   step          m as by the first fold; w = w - lr * d, where d is m; with Nesterov (g + decay * w) + momentum * m;
+ *                 without momentum g + decay * w
+ * It is linear in the gradient, so parts are folded into m as they come, and differ from their sum by rounding alone;
+ * all folds come before the update, so all of them see the weights that the workers had. Nesterov's d needs the whole
+ * gradient beside the new m: from m alone it could be had only with the old m, which the first fold replaces. So there,
+ * as without momentum, parts are summed elsewhere, and the sum is stepped. Each value is computed in fp64 in registers
+ * and rounded once. A momentum that is infinite makes its weight so. */
 #ifndef EPS_STORE_OPTIMIZER_H
 #define EPS_STORE_OPTIMIZER_H
 
@@ -33,6 +46,9 @@
 struct hyper {
     double lr, beta1, beta2, epsilon, weight_decay;
     float grad_scale; /* factor for held sums (eps/store/store.h); 1 without clipping */
+    bool sgd;         /* SGD; else AdamA. Of SGD neither betas nor epsilon count, of AdamA neither of these: */
+    bool nesterov;    /* with momentum alone; steps only (asserted) */
+    double momentum;  /* from 0 and below 1 */
 };
 
 /* The instruction sets. OPTIMIZER_ISA_BEST is the best one of this machine. */
@@ -51,11 +67,11 @@ struct parameters {
     bool is_upper;         /* without `low`: the low half of the split master is on another host */
     float *new_w;          /* new weights are written here, past the caches; NULL: in place */
     uint16_t *new_high;    /* new upper halves are written here, past the caches; NULL: in place */
-    float *m, *v;          /* moments in fp32; NULL if they have 16 bits */
+    float *m, *v;          /* moments in fp32; NULL if they have 16 bits, or are not there */
     uint16_t *m16, *v16;   /* 16-bit moments: bf16; 8 + 8 bits */
     struct random_key key; /* for rounding 16-bit moments: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
-    uint32_t part;
-    uint64_t first; /* index of the first parameter in its unit */
+    uint64_t part;         /* or whatever else tells the folds of one update apart */
+    uint64_t first;        /* index of the first parameter in its unit */
 };
 
 /* (n) values to fold; borrowed. They may be in shared memory, written by an untrusted worker. */
@@ -70,8 +86,9 @@ struct gradient {
 
 /* True if every element is finite; g (n) is of this type. */
 bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n);
-/* first: the first fold of the step, which decays the moments. Does not read the weights. */
-void optimizer_fold(const struct parameters *p, const struct gradient *g, const struct hyper *hp, bool first);
+/* first: the first fold of the step, which decays the moments. Reads the weights only where SGD's decay. */
+void optimizer_fold(const struct parameters *p, const struct gradient *g, const struct hyper *hp, bool first,
+                    bool decays);
 /* Leaves the moments alone. divisor divides the update, but not the decay: 1 unless the update is clipped. False if
  * a weight is not finite afterwards; it never is where its first moment is not. */
 bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64_t t, bool decays, double divisor);
@@ -84,7 +101,8 @@ void optimizer_sum(const struct optimizer_kernel *kernel, float *sum, const stru
 /* The sum of squares of g (n) in double. Each block of 1024 is summed on its own, and blocks are added in order, for
  * any number of threads. */
 double optimizer_squares(const struct optimizer_kernel *kernel, const float *g, size_t n);
-/* The sum of squares of the update that optimizer_update would make at a learning rate of 1, without weight decay. */
+/* The sum of squares of the update that optimizer_update would make at a learning rate of 1, without weight decay.
+ * AdamA's alone (asserted). */
 double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t);
 
 /* Decode and encode those of w, m and v that are not NULL; serial. Each value is rounded once, without random bits:

@@ -113,6 +113,92 @@ static bool step(float *to, const float *w, float *restrict m, float *restrict v
     return carry >> 31 == 0;
 }
 
+/* ---- SGD ------------------------------------------------------------------------------------------------------- */
+
+/* The gradient of a loss that has decay / 2 * w^2 added. */
+static inline double decayed(float g, const float *w, size_t i, double decay, bool decays)
+{
+    return decays ? (double)g + decay * (double)w[i] : (double)g;
+}
+
+static void sgd_fold(float *restrict m, const float *restrict w, const float *restrict g, size_t n,
+                     const struct optimizer_constants *c, bool first)
+{
+    const double momentum = c->momentum, decay = c->decay;
+
+    if (!first) {
+#pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            m[i] += g[i];
+    } else if (decay != 0) {
+#pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            m[i] = (float)(momentum * (double)m[i] + decayed(g[i], w, i, decay, true));
+    } else {
+#pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            m[i] = (float)(momentum * (double)m[i] + decayed(g[i], w, i, decay, false));
+    }
+}
+
+static inline float descended(float w, double direction, double rate)
+{
+    return (float)((double)w - rate * direction);
+}
+
+static bool sgd_update(float *to, const float *w, const float *restrict m, size_t n,
+                       const struct optimizer_constants *c)
+{
+    const double rate = c->step_size;
+    uint32_t carry = 0;
+
+#pragma omp simd reduction(| : carry)
+    for (size_t i = 0; i < n; i++) {
+        const float moved_w = descended(w[i], m[i], rate);
+        to[i] = moved_w;
+        carry |= carry_of(moved_w);
+    }
+    return carry >> 31 == 0;
+}
+
+enum descent { PLAIN, MOMENTUM, NESTEROV };
+
+/* Compiled for each kind of descent, so that no loop has a branch. */
+static inline __attribute__((always_inline)) bool descend(float *to, const float *w, float *restrict m,
+                                                          const float *restrict g, size_t n,
+                                                          const struct optimizer_constants *c, enum descent how,
+                                                          bool decays)
+{
+    const double momentum = c->momentum, decay = c->decay, rate = c->step_size;
+    uint32_t carry = 0;
+
+#pragma omp simd reduction(| : carry)
+    for (size_t i = 0; i < n; i++) {
+        double direction = decayed(g[i], w, i, decay, decays);
+        if (how != PLAIN) {
+            const float new_m = (float)(momentum * (double)m[i] + direction);
+            m[i] = new_m;
+            direction = how == NESTEROV ? direction + momentum * (double)new_m : (double)new_m;
+        }
+        const float moved_w = descended(w[i], direction, rate);
+        to[i] = moved_w;
+        carry |= carry_of(moved_w);
+    }
+    return carry >> 31 == 0;
+}
+
+static bool sgd_step(float *to, const float *w, float *restrict m, const float *restrict g, size_t n,
+                     const struct optimizer_constants *c)
+{
+    const bool decays = c->decay != 0;
+
+    if (!m)
+        return decays ? descend(to, w, NULL, g, n, c, PLAIN, true) : descend(to, w, NULL, g, n, c, PLAIN, false);
+    if (!c->nesterov)
+        return decays ? descend(to, w, m, g, n, c, MOMENTUM, true) : descend(to, w, m, g, n, c, MOMENTUM, false);
+    return decays ? descend(to, w, m, g, n, c, NESTEROV, true) : descend(to, w, m, g, n, c, NESTEROV, false);
+}
+
 /* The widest store past the caches. */
 #if defined __AVX512F__
 typedef __m512i wide;
@@ -256,6 +342,13 @@ static void round_moments(uint16_t *restrict m16, uint16_t *restrict v16, const 
     }
 }
 
+static void round_m(uint16_t *restrict m16, const float *restrict m, const uint16_t *restrict random, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        m16[i] = number_to_bf16_stochastic(m[i], random[i]);
+}
+
 /* random_philox on several quads at once, one in each 64-bit lane. Compilers do not find this multiplication: it takes
  * the lower half of each lane and gives 64 bits. The upper halves of its operands hold earlier values. */
 #if defined __AVX512F__
@@ -310,6 +403,9 @@ const struct optimizer_kernel NAME(KERNEL_ISA) = {
     .fold = fold,
     .update = update,
     .step = step,
+    .sgd_fold = sgd_fold,
+    .sgd_update = sgd_update,
+    .sgd_step = sgd_step,
     .stream = stream,
     .sum = sum_up,
     .scale = scale_all,
@@ -322,5 +418,6 @@ const struct optimizer_kernel NAME(KERNEL_ISA) = {
     .widen_v = widen_v,
     .narrow_v = narrow_v,
     .round = round_moments,
+    .round_m = round_m,
     .draw = draw,
 };

@@ -13,6 +13,8 @@
 struct optimizer_constants {
     float c1, c2; /* 1 - beta */
     double step_size, root_scale, epsilon, shrink;
+    double momentum, decay; /* SGD, whose learning rate is step_size */
+    bool nesterov;
 };
 
 struct optimizer_kernel {
@@ -26,6 +28,13 @@ struct optimizer_kernel {
                    const struct optimizer_constants *c);
     bool (*step)(float *to, const float *w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c);
+    /* SGD. w may be NULL where nothing decays, and after the first fold; m in a step without momentum. */
+    void (*sgd_fold)(float *restrict m, const float *restrict w, const float *restrict g, size_t n,
+                     const struct optimizer_constants *c, bool first);
+    bool (*sgd_update)(float *to, const float *w, const float *restrict m, size_t n,
+                       const struct optimizer_constants *c);
+    bool (*sgd_step)(float *to, const float *w, float *restrict m, const float *restrict g, size_t n,
+                     const struct optimizer_constants *c);
     /* Copies past the caches, so that no line of `to` is read before it is written. An _mm_sfence orders the stores. */
     void (*stream)(void *restrict to, const void *restrict from, size_t bytes);
     void (*sum)(float *restrict sum, const float *restrict g, size_t n, bool first);
@@ -46,6 +55,7 @@ struct optimizer_kernel {
      * two is rounded without bias, and their errors are all but uncorrelated. */
     void (*round)(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m, const float *restrict v,
                   const uint16_t *restrict random, size_t n);
+    void (*round_m)(uint16_t *restrict m16, const float *restrict m, const uint16_t *restrict random, size_t n);
     /* The random bits of n groups of OPTIMIZER_GROUP elements, from `group` on. The 8 quads of a group
      * (proto/base/random.h) are stored as they fill vectors: words 0 and 1 of each quad, then words 2 and 3 of each; the
      * lower half of a word before its upper half. */

@@ -472,7 +472,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         if (is_summed(how))
             optimizer_sum(store->kernel, store->sums[unit] + run.at, &g, run.n, contribution->first);
         else if (how == STORE_FOLD_MOMENTS)
-            optimizer_fold(&p, &g, hp, contribution->first);
+            optimizer_fold(&p, &g, hp, contribution->first, run.decays);
         else
             finite &= optimizer_step(&p, &g, hp, store_updates(store, unit, run.piece) + 1, run.decays);
         assert(how != STORE_FOLD_DIRECT || contribution->first);
@@ -530,7 +530,7 @@ static bool update_clipped(struct store *store, uint32_t unit, uint32_t piece, e
         const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
         if (is_summed(how)) {
             const struct gradient g = gradient_of(store, unit, &run, how, hp);
-            optimizer_fold(&p, &g, hp, true);
+            optimizer_fold(&p, &g, hp, true, run.decays);
         }
         squares += optimizer_update_squares(&p, hp, t);
     }

@@ -21,7 +21,7 @@ static void fold_same(const struct moments *x, const float *g, const struct hype
     const struct parameters p = {
         .kernel = plain_used(), .n = x->n, .m16 = x->m, .v16 = x->v, .key = random_site_key(11, t, 5, RANDOM_MOMENTS)};
 
-    optimizer_fold(&p, &(struct gradient){g, NUMBER_FP32, 1}, hp, true);
+    optimizer_fold(&p, &(struct gradient){g, NUMBER_FP32, 1}, hp, true, false);
 }
 
 SUITE_LABELS(single)

@@ -62,7 +62,7 @@ static inline void plain_fold(float *m, float *v, const float *g, size_t n, cons
 {
     const struct parameters p = plain_parameters(NULL, m, v, n);
 
-    optimizer_fold(&p, &(struct gradient){g, NUMBER_FP32, 1}, hp, first);
+    optimizer_fold(&p, &(struct gradient){g, NUMBER_FP32, 1}, hp, first, false);
 }
 
 static inline void plain_update(float *w, float *m, float *v, size_t n, const struct hyper *hp, uint64_t t, bool decays)
