@@ -19,9 +19,10 @@ enum eps_schedule {
     EPS_SCHEDULE_COSINE,
     EPS_SCHEDULE_LINEAR,
     EPS_SCHEDULE_CONSTANT,
-    EPS_SCHEDULE_INVERSE_SQRT
+    EPS_SCHEDULE_INVERSE_SQRT,
+    EPS_SCHEDULE_STEP
 };
-enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
+enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW, EPS_SGD };
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16 };
 enum eps_base { EPS_BASE_DEFAULT, EPS_BASE_FULL, EPS_BASE_BF16, EPS_BASE_INT8, EPS_BASE_NF4 };
 enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
@@ -93,9 +94,13 @@ struct eps_train_options {
 
     double lr, min_lr;
     enum eps_schedule schedule;
+    const char *lr_steps; /* of EPS_SCHEDULE_STEP, which needs them: "60,120,160"; must be unset for others */
+    double lr_factor;     /* likewise */
     uint64_t warmup;
-    double weight_decay, beta1, beta2, epsilon;
+    double weight_decay, beta1, beta2, epsilon; /* the last three must be unset for EPS_SGD */
     enum eps_optimizer_kind optimizer;
+    double momentum;                /* of EPS_SGD; must be unset for others */
+    bool nesterov;                  /* likewise */
     double clip_norm, clip_update;  /* unset: no clipping */
     double dpo_beta, dpo_smoothing; /* of preferences; must be unset for other data */
     double drop_layers;             /* unset: 0 */

@@ -64,8 +64,12 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
     static const char *const numbers[] = {"default", "fp32", "bf16"};
     const bool adamw = o->optimizer == EPS_ADAMW || o->parts == 1; /* with one part they are the same */
 
-    fprintf(out, "optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n", adamw ? "adamw" : "adama", o->beta1,
-            o->beta2, o->epsilon, o->weight_decay, o->deterministic ? ", deterministic" : "");
+    if (o->optimizer == EPS_SGD)
+        fprintf(out, "optimizer    sgd, momentum %g%s", o->momentum, o->nesterov ? " (Nesterov's)" : "");
+    else
+        fprintf(out, "optimizer    %s, betas %g,%g, epsilon %g", adamw ? "adamw" : "adama", o->beta1, o->beta2,
+                o->epsilon);
+    fprintf(out, ", weight decay %g%s\n", o->weight_decay, o->deterministic ? ", deterministic" : "");
     fprintf(out, "commit       %s", o->commit == EPS_FENCED ? "fenced" : "eager");
     if (!isnan(o->clip_norm))
         fprintf(out, ", gradient clipped to a norm of %g", o->clip_norm);
@@ -79,7 +83,7 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
 
 void account_options(const struct eps_train_options *o, uint64_t n_parameters, bool free_memory)
 {
-    static const char *const schedules[] = {"default", "cosine", "linear", "constant", "inverse-sqrt"};
+    static const char *const schedules[] = {"default", "cosine", "linear", "constant", "inverse-sqrt", "step"};
     const bool whole = *o->task_note, drawn = whole && isnan(o->mask_fraction);
     char count[24];
     struct lines text;
@@ -115,9 +119,12 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     fprintf(out, "steps        %" PRIu64 " of %u %s of %s%u tokens, in %u part%s\n", o->steps, o->batch,
             whole ? "rows" : "sequences", whole ? "at most " : "", o->seq, o->parts, o->parts == 1 ? "" : "s");
     print_optimizer(out, o);
-    fprintf(out, "rate         %g %s %g, %s, %" PRIu64 " step%s of warm-up\n", o->lr,
-            o->schedule == EPS_SCHEDULE_INVERSE_SQRT ? "to at least" : "to", o->min_lr, schedules[o->schedule],
-            o->warmup, o->warmup == 1 ? "" : "s");
+    if (o->schedule == EPS_SCHEDULE_STEP)
+        fprintf(out, "rate         %g, times %g after each of the steps %s", o->lr, o->lr_factor, o->lr_steps);
+    else
+        fprintf(out, "rate         %g %s %g, %s", o->lr,
+                o->schedule == EPS_SCHEDULE_INVERSE_SQRT ? "to at least" : "to", o->min_lr, schedules[o->schedule]);
+    fprintf(out, ", %" PRIu64 " step%s of warm-up\n", o->warmup, o->warmup == 1 ? "" : "s");
     print_workers(out, o, free_memory);
     fprintf(out, "checkpoints  ");
     if (o->save_every == 0 || o->save_every >= o->steps)

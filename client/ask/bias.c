@@ -1,8 +1,9 @@
 /* eps_bias: what a run's approximate gradients are worth, as of its checkpoints.
  *
  * A gradient is read from the first moments after the run's next step, done by itself from a checkpoint of the same files
- * and other options: with beta1 = 0 Adam's m is the gradient, in fp32. So what is compared is what the run's own programs
- * compute and sum, over the run's own next minibatch, whatever the form, device, parts and adapters. */
+ * and other options: with beta1 = 0 Adam's m is the gradient, in fp32, and so is a momentum of SGD that decays to nothing. So
+ * what is compared is what the run's own programs compute and sum, over the run's own next minibatch, whatever the form,
+ * device, parts and adapters. */
 #include "client/eps.h"
 #include "client/daemon/observer.h"
 #include "client/data/data.h"
@@ -60,8 +61,13 @@ static struct eps_train_options step_options(const struct bias *b, const char *a
 
     o.steps = b->checkpoint.step + 1, o.epochs = NAN;
     o.save_every = 0, o.eval_every = 0, o.patience = 0;
-    o.beta1 = 0;
-    o.optimizer = EPS_ADAMW, o.moments = EPS_FP32, o.commit = EPS_EAGER;
+    o.moments = EPS_FP32, o.commit = EPS_EAGER;
+    if (o.optimizer == EPS_SGD) {
+        o.momentum = 1e-300, o.nesterov = false, o.weight_decay = 0; /* not 0, which keeps none */
+    } else {
+        o.beta1 = 0;
+        o.optimizer = EPS_ADAMW;
+    }
     o.clip_norm = o.clip_update = NAN;
     o.approximate = approximate;
     return o;
@@ -328,6 +334,9 @@ static int check_options(const struct bias *b, struct error *err)
 
     if (!o->approximate)
         return error_set(err, -EINVAL, "%s: its run has exact gradients (no --approximate), so there is no bias",
+                         b->path);
+    if (o->momentum == 0)
+        return error_set(err, -EINVAL, "%s: its run keeps no momentum (--momentum 0), from which gradients are read",
                          b->path);
     if (!isnan(o->dpo_beta))
         return error_set(err, -EINVAL, "%s: its run learns preferences, beside weights that are not in its checkpoints",

@@ -293,8 +293,9 @@ static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CA
 
 static int fill_disk(struct eps_plan *out, const struct question *q, struct error *err)
 {
+    const struct plan_goal goal = client_options_goal(&q->options);
     struct client_disk disk;
-    const int rc = client_disk_of(&disk, &q->model, q->saved_bytes, err);
+    const int rc = client_disk_of(&disk, &q->model, plan_moments(&goal), q->saved_bytes, err);
 
     out->checkpoint_bytes = client_disk_bytes(&disk);
     out->n_checkpoints = (uint64_t)q->options.keep + 3; /* the best, an interim, and the one being written */

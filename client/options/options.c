@@ -159,18 +159,59 @@ static double preset_lr(const struct eps_preset *preset)
     return n < 4 * mi ? client_preset_recipe(preset)->small_lr : n < 32 * mi ? 1e-3 : 3e-4;
 }
 
-static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+/* As torch.optim.SGD, but for momentum and rate, without which it does not get far. */
+static int resolve_sgd(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
-    const double tiny = 1e-12;
+    if (!isnan(o->beta1) || !isnan(o->epsilon))
+        return error_set(err, -EDOM, "%s is Adam's: leave it out with --optimizer sgd, which has --momentum",
+                         isnan(o->beta1) ? "--epsilon" : "--betas");
+    if (!isnan(o->clip_update))
+        return error_set(err, -EDOM,
+                         "--clip-update %g clips Adam's updates, which are about 1: leave it out with --optimizer sgd, "
+                         "or choose --clip-norm",
+                         o->clip_update);
+    o->lr = chosen(o->lr, facts->fresh ? 0.1 : 0.01);
+    o->weight_decay = chosen(o->weight_decay, 0);
+    o->momentum = chosen(o->momentum, 0.9);
+    if (!(o->momentum >= 0 && o->momentum < 1))
+        return error_set(err, -EDOM, "--momentum %g is not at least 0 and less than 1", o->momentum);
+    if (o->nesterov && o->momentum == 0)
+        return error_set(err, -EDOM,
+                         "--nesterov looks ahead along the momentum, and --momentum 0 keeps none: leave one of "
+                         "them out");
+    if (o->moments == EPS_BF16 && o->momentum == 0)
+        return error_set(err, -EDOM,
+                         "--moments bf16 is the type of the momentum, and --momentum 0 keeps none: leave one of "
+                         "them out");
+    return 0;
+}
+
+static int resolve_adam(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+{
     const double usual = facts->adapts ? 2e-4 : facts->fresh ? 3e-4 : 2e-5;
 
+    if (!isnan(o->momentum) || o->nesterov)
+        return error_set(err, -EDOM, "%s is for --optimizer sgd: choose that, or leave it out; Adam has --betas",
+                         isnan(o->momentum) ? "--nesterov" : "--momentum");
     o->lr = chosen(o->lr, facts->preset ? preset_lr(facts->preset) : usual);
     o->weight_decay = chosen(o->weight_decay, 0.01);
     o->beta1 = chosen(o->beta1, 0.9);
     o->beta2 = chosen(o->beta2, facts->preset ? 0.99 : 0.999);
     o->epsilon = chosen(o->epsilon, 1e-8);
-    if (o->schedule == EPS_SCHEDULE_DEFAULT)
-        o->schedule = EPS_SCHEDULE_COSINE;
+    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
+        return error_set(err, -EDOM, "--betas %g,%g: each has to be at least 0 and less than 1", o->beta1, o->beta2);
+    return check_real("--epsilon", o->epsilon, 1e-30, 1, err);
+}
+
+static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+{
+    const double tiny = 1e-12;
+    int rc = (o->optimizer == EPS_SGD ? resolve_sgd : resolve_adam)(o, facts, err);
+
+    if (!rc)
+        rc = client_options_schedule(o, err);
+    if (rc)
+        return rc;
     if (o->order == EPS_ORDER_DEFAULT)
         o->order = EPS_SHUFFLED;
     if (o->separator == EPS_SEPARATOR_DEFAULT)
@@ -183,22 +224,17 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
         o->seed = 0;
     if (o->seed > INT64_MAX)
         return error_set(err, -EDOM, "--seed %" PRIu64 " is not below 2^63", o->seed);
-    int rc = check_real("--lr", o->lr, tiny, 10, err);
+    rc = check_real("--lr", o->lr, tiny, 10, err);
     if (rc)
         return rc;
     if (isnan(o->min_lr))
-        o->min_lr = o->schedule == EPS_SCHEDULE_CONSTANT       ? o->lr
-                    : o->schedule == EPS_SCHEDULE_INVERSE_SQRT ? 0
-                                                               : o->lr / 10;
+        o->min_lr = o->schedule == EPS_SCHEDULE_CONSTANT                                           ? o->lr
+                    : o->schedule == EPS_SCHEDULE_INVERSE_SQRT || o->schedule == EPS_SCHEDULE_STEP ? 0
+                                                                                                   : o->lr / 10;
     if (!(o->min_lr >= 0 && o->min_lr <= o->lr))
         return error_set(err, -EDOM, "--min-lr %g is not within 0 and --lr %g%s", o->min_lr, o->lr,
                          facts->resumed ? ": change both, with --change lr,min-lr" : "");
-    rc = check_real("--weight-decay", o->weight_decay, 0, 10, err);
-    if (rc)
-        return rc;
-    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
-        return error_set(err, -EDOM, "--betas %g,%g: each has to be at least 0 and less than 1", o->beta1, o->beta2);
-    return check_real("--epsilon", o->epsilon, 1e-30, 1, err);
+    return check_real("--weight-decay", o->weight_decay, 0, 10, err);
 }
 
 static int check_clip(const char *option, double value, struct error *err)
@@ -505,6 +541,7 @@ bool client_options_say_recipe(struct error *sentence, const struct eps_preset *
 {
     error_set(sentence, 0, "the preset's recipe:");
     const size_t none = strlen(sentence->text);
+    const bool sgd = resolved->optimizer == EPS_SGD; /* which no recipe has */
 
     if (asked->seq == 0)
         error_append(sentence, " --seq %u", resolved->seq);
@@ -512,11 +549,11 @@ bool client_options_say_recipe(struct error *sentence, const struct eps_preset *
         error_append(sentence, " --batch %u", resolved->batch);
     if (asked->steps == 0 && isnan(asked->epochs))
         error_append(sentence, " --steps %" PRIu64, resolved->steps);
-    if (isnan(asked->lr))
+    if (isnan(asked->lr) && !sgd)
         error_append(sentence, " --lr %g", resolved->lr);
     if (asked->warmup == UINT64_MAX)
         error_append(sentence, " --warmup %" PRIu64, resolved->warmup);
-    if (isnan(asked->beta1) && isnan(asked->beta2))
+    if (isnan(asked->beta1) && isnan(asked->beta2) && !sgd)
         error_append(sentence, " --betas %g,%g", resolved->beta1, resolved->beta2);
     const bool any = strlen(sentence->text) > none;
     if (any && asked->steps == 0 && isnan(asked->epochs) && resolved->steps < client_preset_recipe(preset)->steps)
@@ -551,30 +588,4 @@ bool client_options_say_summed(struct error *sentence, const struct eps_train_op
               "change the result; --optimizer adama squares each, and would save %s of host memory",
               resolved->parts, process_format_bytes(bytes, plan_host_accumulators(model, &setting)));
     return true;
-}
-
-double client_options_lr(const struct eps_train_options *options, uint64_t step)
-{
-    const double lr = options->lr, min_lr = options->min_lr;
-
-    if (step < options->warmup)
-        return lr * (double)(step + 1) / (double)(options->warmup + 1);
-    if (options->schedule == EPS_SCHEDULE_INVERSE_SQRT)
-        return fmax(min_lr, lr * sqrt((double)(options->warmup + 1) / (double)(step + 1)));
-    if (step >= options->steps)
-        return min_lr;
-    const double way = (double)(step - options->warmup) / (double)(options->steps - options->warmup);
-    switch (options->schedule) {
-    case EPS_SCHEDULE_CONSTANT:
-        return lr;
-    case EPS_SCHEDULE_LINEAR:
-        return lr - (lr - min_lr) * way;
-    case EPS_SCHEDULE_COSINE:
-        return min_lr + (lr - min_lr) * (1 + cos(M_PI * way)) / 2;
-    case EPS_SCHEDULE_INVERSE_SQRT:
-    case EPS_SCHEDULE_DEFAULT:
-        break;
-    }
-    assert(options->schedule != EPS_SCHEDULE_DEFAULT); /* resolved options name a schedule */
-    return lr;
 }

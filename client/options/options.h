@@ -86,9 +86,12 @@ int client_options_mask(double *fraction, bool masked, struct error *err);
 /* Number of training tokens (client_windows_n_train). options are resolved. */
 uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens);
 
+/* Resolves the schedule, and the steps and the factor of --schedule step: -EDOM. */
+int client_options_schedule(struct eps_train_options *options, struct error *err);
+
 /* The learning rate of a step (from 0); options are resolved. It rises linearly to lr over `warmup` steps, then falls
- * to min_lr at the step after the last one, linearly or as half a cosine; or with the inverse square root of the step
- * (Vaswani et al., arXiv 1706.03762, equation 3), but not below min_lr. */
+ * to min_lr at the step after the last one, linearly or as half a cosine; or, not below min_lr, with the inverse square
+ * root of the step (Vaswani et al., arXiv 1706.03762, equation 3), or by lr_factor once each of lr_steps is done. */
 double client_options_lr(const struct eps_train_options *options, uint64_t step);
 
 /* Rows of a minibatch: about 16 Ki tokens, a multiple of n_parts; at most n_windows if each part still gets a row. */

@@ -244,6 +244,10 @@ static void follow_changes(struct eps_train_options *out, const struct eps_train
         out->microbatch = 0;
     if (isnan(given->min_lr) && out->lr < out->min_lr)
         out->min_lr = NAN;
+    if (out->schedule != EPS_SCHEDULE_STEP && stored->schedule == EPS_SCHEDULE_STEP) {
+        out->lr_steps = given->lr_steps;
+        out->lr_factor = given->lr_factor;
+    }
     if (!isnan(out->clip_norm) && isnan(stored->clip_norm) && given->commit == EPS_COMMIT_DEFAULT)
         out->commit = EPS_COMMIT_DEFAULT;
 }

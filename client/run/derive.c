@@ -1,5 +1,6 @@
 #include "client/run/derive.h"
 
+#include "client/options/options.h"
 #include "client/record/references.h"
 #include "client/run/run.h"
 #include "proto/base/file.h"
@@ -336,7 +337,8 @@ static int write_moments(struct client_derive *d, const struct safetensors *from
     char name[CHECKPOINT_TENSOR_BYTES + 2];
     struct safetensors_layout layout;
     struct target to = {.to.fd = -1};
-    int rc = checkpoint_lay_out_moments(&layout, &d->model, err);
+    const struct plan_goal goal = client_options_goal(&d->resume.record.options);
+    int rc = checkpoint_lay_out_moments(&layout, &d->model, plan_moments(&goal), err);
 
     (void)data;
     if (rc)
@@ -344,7 +346,7 @@ static int write_moments(struct client_derive *d, const struct safetensors *from
     rc = open_tensors(&to, d, CHECKPOINT_MOMENTS, &layout, err);
     if (!rc)
         rc = write_updates(d, &to, layout.offsets[0], from, err);
-    for (int second = 0; second < 2; second++)
+    for (unsigned second = 0; second < plan_moments(&goal); second++)
         for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++) {
             snprintf(name, sizeof name, "%c.%s", second ? 'v' : 'm', d->old.tensors[d->origins[t].tensor].name);
             rc =

@@ -118,7 +118,7 @@ static int make_side(struct client_train *t, struct error *err)
 static int open_job(struct client_train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
-    const bool thaws = client_run_job_end(&t->run) < o->steps;
+    const bool thaws = client_run_job_end(&t->run) < o->steps, adam = o->optimizer != EPS_SGD;
     struct message request = {
         .kind = MESSAGE_JOB,
         .job = {.goal = client_run_goal(&t->run),
@@ -134,9 +134,9 @@ static int open_job(struct client_train *t, struct error *err)
                 .thaw = t->run.thawed ? MODEL_THAWED
                         : thaws       ? MODEL_THAW_LATER
                                       : MODEL_THAW_NEVER,
-                .beta1 = o->beta1,
-                .beta2 = o->beta2,
-                .epsilon = o->epsilon,
+                .beta1 = adam ? o->beta1 : 0,
+                .beta2 = adam ? o->beta2 : 0,
+                .epsilon = adam ? o->epsilon : 0,
                 .weight_decay = o->weight_decay},
     };
     int rc = make_side(t, err);
@@ -225,7 +225,7 @@ static int measure_disk(struct client_train *t, struct error *err)
     if (!rc && fstat(run->model.config_fd, &st))
         rc = error_set(err, -errno, "config.json: %s", strerror(errno));
     if (!rc)
-        rc = client_disk_of(&t->disk, &model,
+        rc = client_disk_of(&t->disk, &model, plan_moments(&goal),
                             (uint64_t)st.st_size +
                                 training_text_saved_bytes(run->model.side, client_preset_learned(run->preset)),
                             err);

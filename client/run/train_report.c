@@ -112,7 +112,7 @@ static void report_resumed(const struct client_train *t)
     }
     if (run->options.steps != stored->steps) {
         const enum eps_schedule schedule = run->options.schedule;
-        const bool ends = schedule != EPS_SCHEDULE_CONSTANT && schedule != EPS_SCHEDULE_INVERSE_SQRT;
+        const bool ends = schedule == EPS_SCHEDULE_COSINE || schedule == EPS_SCHEDULE_LINEAR;
         error_set(&sentence, 0, "the run's end moves from step %" PRIu64 " to %" PRIu64 "%s", stored->steps,
                   run->options.steps, ends ? ", and the learning-rate schedule with it" : "");
         client_train_note(t, sentence.text);

@@ -43,12 +43,19 @@ static int check_request(const struct job *job, struct error *err)
     if (job->request.job.step > MOST_STEPS)
         return error_set(err, -EINVAL, "step %" PRIu64 " is beyond the last step that a run can have",
                          job->request.job.step);
-    if (job_is_fenced(job) && n_parts > 1 && !job_goal(job)->adamw)
+    if (job_is_fenced(job) && n_parts > 1 && !job_goal(job)->adamw && !job_goal(job)->sgd)
         return error_set(
             err, -EINVAL,
             "a fenced commit sums the parts before they are squared, and AdamA squares each of --parts %u: "
             "choose --optimizer adamw, or --parts 1",
             n_parts);
+    if (job_goal(job)->momentum >= 1 || (job_goal(job)->nesterov && job_goal(job)->momentum == 0))
+        return error_set(err, -EINVAL, "--momentum %g: it is below 1, and with --nesterov above 0",
+                         job_goal(job)->momentum);
+    if (job_goal(job)->sgd && job->request.job.clip_update > 0)
+        return error_set(err, -EINVAL,
+                         "--clip-update %g clips Adam's updates, not those of --optimizer sgd: leave it out",
+                         job->request.job.clip_update);
     if (job_goal(job)->purpose == PLAN_GENERATE && (batch > PLAN_GENERATE_ROWS || n_parts != 1))
         return error_set(err, -EINVAL, "a job that generates runs up to %d rows in one part", PLAN_GENERATE_ROWS);
     return 0;
@@ -391,7 +398,7 @@ static void choose_facts(struct job *job)
 
     job->facts = (struct job_facts){
         .sharded = sharded,
-        .adamw = job_goal(job)->adamw && !sharded,
+        .adamw = plan_sums_parts(job_goal(job)) && !sharded,
         .fenced = job_is_fenced(job) && !sharded,
         .deterministic = job->request.job.deterministic || sharded,
         .replay = job_replays(job) || sharded,

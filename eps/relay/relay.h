@@ -32,7 +32,7 @@ struct relay_config {
     uint32_t n_parts;
     uint32_t n_slots;        /* slots of an inbox besides slot 0, the reserved one */
     uint32_t n_accumulators; /* units whose parts are being summed at a time: adamw with several parts */
-    bool adamw;              /* AdamW; else AdamA */
+    bool adamw;              /* parts are summed, as AdamW's are; else each is folded as it comes, as AdamA's are */
     bool fenced;             /* fenced commit; else eager */
     bool deterministic;      /* the contributions to one slice are folded in fold order */
     bool replay;             /* version t of every unit is kept until the step is covered */

@@ -16,14 +16,17 @@ struct updater_task commit_task(struct steps *steps, const struct relay *relay, 
         .kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
         .unit = a->unit,
         .slice = a->name.slice,
-        .how = store_fold_kind(&job->store, a->unit, goal->n_parts, goal->adamw),
+        .how = store_fold_kind(&job->store, a->unit, goal->n_parts, plan_sums_parts(goal)),
         .trace = job_trace(job, &job->optimizer_trace),
         .step = relay_version(relay, a->unit),
         .visit = a->name.visit,
     };
 
     if (a->kind == RELAY_FOLD) {
-        work.contribution = (struct store_contribution){.type = goal->grad, .first = a->first, .part = a->name.part};
+        work.contribution = (struct store_contribution){.type = goal->grad,
+                                                        .first = a->first,
+                                                        .part = a->name.part,
+                                                        .visit = a->name.visit};
         work.squares = fence_note_fold(&steps->fence, a->unit, unit->n_visits * unit->n_slices * goal->n_parts);
     }
     return work;

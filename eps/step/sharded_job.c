@@ -126,7 +126,7 @@ static int open_own(struct sharded *s)
         .n_parts = m->job.goal.n_parts,
         .n_slots = SHARDED_SLOTS - 1,
         .n_accumulators = job->store.n_accumulators,
-        .adamw = m->job.goal.adamw,
+        .adamw = plan_sums_parts(&m->job.goal),
         .deterministic = m->job.deterministic,
         .fenced = job_is_fenced(job),
         .replay = job_replays(job),

@@ -377,7 +377,10 @@ struct hyper steps_hyper(const struct job *job, const struct message *open)
                           .beta2 = job->request.job.beta2,
                           .epsilon = job->request.job.epsilon,
                           .weight_decay = job->request.job.weight_decay,
-                          .grad_scale = 1};
+                          .grad_scale = 1,
+                          .sgd = job_goal(job)->sgd,
+                          .nesterov = job_goal(job)->nesterov,
+                          .momentum = job_goal(job)->momentum};
 }
 
 void steps_clear(struct steps *steps)

@@ -101,7 +101,7 @@ float *store_weights(const struct store *store, uint32_t unit)
 
 /* Those of a piece in bf16. */
 static struct parameters coded_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n,
-                                          uint32_t part)
+                                          uint64_t part)
 {
     const struct model_piece *piece = store_piece(store, unit, first);
     const struct store_codes coded = store_codes(store, unit, piece);
@@ -114,7 +114,7 @@ static struct parameters coded_parameters(const struct store *store, uint32_t un
                                .first = first};
 }
 
-struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part)
+struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint64_t part)
 {
     const struct model_unit *u = &store->model->units[unit];
     const bool frozen = first >= u->n_trained;
@@ -138,9 +138,9 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
     if (store->low)
         p.low = store->low + at;
     if (store->m)
-        p.m = store->m + at, p.v = store->v + at;
+        p.m = store->m + at, p.v = store->v ? store->v + at : NULL;
     if (store->m16) {
-        p.m16 = store->m16 + at, p.v16 = store->v16 + at;
+        p.m16 = store->m16 + at, p.v16 = store->v16 ? store->v16 + at : NULL;
         p.key = random_site_key(store->options.seed, store->updates[unit] + 1, u->id, RANDOM_MOMENTS);
     }
     return p;
@@ -194,7 +194,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     const struct store_options *o = &store->options;
     const struct plan_own *own = &store->own;
     const uint64_t n = own->trained_n;
-    const struct plan_goal remembered = {.entries = o->n_entries, .batch = o->batch, .seq = o->seq};
+    const struct plan_goal goal = store_goal(o);
     void *low, *m, *v, *held, *tied, *accumulators, *norms;
     const struct {
         void **out;
@@ -203,13 +203,12 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
         const char *what;
     } blocks[] = {
         {&low, LEDGER_MASTER, o->precision == NUMBER_BF16 ? n * sizeof *store->low : 0, "low halves of the weights"},
-        {&m, LEDGER_FIRST_MOMENT, n * number_bytes(o->moments), "first moments"},
-        {&v, LEDGER_SECOND_MOMENT, n * number_bytes(o->moments), "second moments"},
+        {&m, LEDGER_FIRST_MOMENT, plan_moments(&goal) > 0 ? n * number_bytes(o->moments) : 0, "first moments"},
+        {&v, LEDGER_SECOND_MOMENT, plan_moments(&goal) > 1 ? n * number_bytes(o->moments) : 0, "second moments"},
         {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},
-        {&tied, LEDGER_TIED, o->fenced ? 0 : own->tied_bytes, "sums of tied weights"},
+        {&tied, LEDGER_TIED, o->fenced || !plan_sums_tied(&goal) ? 0 : own->tied_bytes, "sums of tied weights"},
         {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * own->accumulator_bytes, "accumulators"},
-        {&norms, LEDGER_NORMS, plan_norms_bytes(&remembered, own->n_norm_maps),
-         "norms of gradients (--approximate wta)"},
+        {&norms, LEDGER_NORMS, plan_norms_bytes(&goal, own->n_norm_maps), "norms of gradients (--approximate wta)"},
     };
     int rc = 0;
 
@@ -246,7 +245,7 @@ static int take_tables(struct store *store, struct error *err)
     store->files = calloc(1, sizeof *store->files);
     if (store->files && store_files_init(store->files, store, err) == 0 &&
         store_files_reserve(store->files, err) == 0) {
-        plan_host_files(&files, model);
+        plan_host_files(&files, model, store_moments(store));
         note(store, LEDGER_OTHER, ledger_table(files.bytes));
     }
     if (narrow)
@@ -330,7 +329,7 @@ static int touch(const struct store *store, struct error *err)
     return pieces_are_abandoned(store->options.pieces) ? error_set(err, -ECANCELED, "the job has ended") : 0;
 }
 
-/* Gives units with a buffer of their own its address: all units if contributions are held, else the tied ones. */
+/* Gives units with a buffer of their own its address: all units if contributions are held, else tied ones that are summed. */
 static void place_sums(struct store *store)
 {
     const struct model *model = store->model;
@@ -339,7 +338,7 @@ static void place_sums(struct store *store)
     for (uint32_t u = store->own.first; u < store->own.end; u++)
         if (store->held) {
             store->sums[u] = store->held + model->units[u].trained_offset - store->own.trained_offset;
-        } else if (is_tied(model, u)) {
+        } else if (store->tied && is_tied(model, u)) {
             store->sums[u] = tied;
             tied += model_rounded(model->units[u].n_trained);
         }
@@ -365,6 +364,7 @@ int store_init(struct store *store, const struct model *model, const struct stor
 
     assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
     assert(!options->replay || (options->train && !options->fenced));
+    assert(!options->sgd || (options->clip_update == 0 && (!options->nesterov || options->momentum > 0)));
     assert(options->n_own == 0 || options->n_own == model->n_units || options->replay || options->fenced);
     *store = (struct store){.model = model,
                             .options = *options,
@@ -452,6 +452,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
     const enum number_type type = contribution->type;
     const struct model_unit *u = &store->model->units[unit];
     const struct model_slice of = model_slice_of(u, slice);
+    const uint64_t visit = is_tied(store->model, unit) ? contribution->visit : 0; /* two of them fold one part twice */
     bool finite = true;
     struct run run;
 
@@ -468,7 +469,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
     for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
         const void *at = (const char *)contribution->g + (run.at - of.first) * number_bytes(type);
         const struct gradient g = {at, type, 1};
-        const struct parameters p = store_parameters(store, unit, run.at, run.n, contribution->part);
+        const struct parameters p = store_parameters(store, unit, run.at, run.n, visit << 32 | contribution->part);
         if (is_summed(how))
             optimizer_sum(store->kernel, store->sums[unit] + run.at, &g, run.n, contribution->first);
         else if (how == STORE_FOLD_MOMENTS)
@@ -581,11 +582,13 @@ double store_sum_squares(const struct store *store, uint32_t unit)
     return sum;
 }
 
-enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32_t n_parts, bool adamw)
+enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32_t n_parts, bool sums_parts)
 {
+    const bool tied = is_tied(store->model, unit);
+
     if (store->options.fenced)
         return STORE_FOLD_HOLD;
-    if (store->model->units[unit].n_visits > 1 || (n_parts > 1 && adamw))
+    if ((tied && store->tied) || (n_parts > 1 && sums_parts))
         return STORE_FOLD_SUM;
-    return n_parts > 1 || store->options.clip_update > 0 ? STORE_FOLD_MOMENTS : STORE_FOLD_DIRECT;
+    return n_parts > 1 || tied || store->options.clip_update > 0 ? STORE_FOLD_MOMENTS : STORE_FOLD_DIRECT;
 }

@@ -6,20 +6,22 @@
  *                                             is the master
  *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: each unit's trained weights once more, in that segment
  *   LEDGER_MASTER         2, bf16 in training the low halves of the split master (proto/base/number.h)
- *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training
- *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training
+ *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training, unless by SGD without momentum
+ *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training, unless by SGD
  *   LEDGER_SUM            4                   training with a fenced commit: the gradient, held until the step is known
  *                                             good
- *   LEDGER_TIED           4                   training, not fenced: own tied units alone, each as model_rounded
+ *   LEDGER_TIED           4                   training, not fenced: own tied units alone, each as model_rounded; not by
+ *                                             SGD with plain momentum
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_NORMS          training, if own units remember norms of gradients: eps/store/norms.h
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per
  *                         accumulator; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all
  *                         is fp32 without a base
- * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more, replay 4 or 2 more. An evaluation takes 4 or 2, and
- * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest. With a base, frozen tensors have its
- * bytes (proto/base/form.h): they are coded while they are loaded or drawn, and decoded when they are saved.
+ * So fp32 takes 12, bf16 12, with 16-bit moments 8, by SGD 8, with 16-bit momentum 6, without momentum 4; fenced 4 more,
+ * replay 4 or 2 more. An evaluation takes 4 or 2, and so do frozen tensors: in bf16 these weights are the file's, rounded to
+ * nearest. With a base, frozen tensors have its bytes (proto/base/form.h): they are coded while they are loaded or drawn,
+ * and decoded when they are saved.
  *
  * One host owns all units. In a job on several, each owns consecutive ones (own_first, n_own), and has weights, low
  * halves, moments, norms and sums of these alone; it folds and updates no others. It has a copy of the weights of the
@@ -41,6 +43,7 @@
 #include "proto/base/ledger.h"
 #include "proto/model/model.h"
 #include "proto/plan/memory/division.h"
+#include "proto/plan/memory/plan.h"
 #include "proto/wire/segment.h"
 
 #include <stdbool.h>
@@ -60,18 +63,20 @@ struct norms {
 struct store_options {
     bool train;                          /* there are moments and sums; else weights alone */
     enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16-bit moments */
+    bool sgd, nesterov;                  /* as in struct plan_goal, */
+    double momentum;                     /* and so is this */
     enum form base;                      /* FORM_VALUES: no piece of the model is coded */
     bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
     bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
     bool require_pinned;                 /* fail if the memory cannot be locked */
     struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */
     unsigned said;           /* MEMORY_... that the log has reported already */
-    uint32_t n_accumulators; /* 0 unless adamw with several parts, not fenced */
+    uint32_t n_accumulators; /* 0 unless several parts are summed (plan_sums_parts), not fenced */
     uint64_t seed;           /* for rounding 16-bit moments, and for tensors that store_load draws */
     const char *thawed;    /* patterns of tensors whose moments store_load_moments may lack: they begin now. Borrowed */
     bool draws_head;       /* files may lack a classifier's head: weights_open_base */
     struct pieces *pieces; /* count store_init, store_draw and the loads; NULL: uncounted. Borrowed */
-    double clip_update;    /* d of store_update; 0: updates are not clipped */
+    double clip_update;    /* d of store_update; 0: updates are not clipped, as SGD's never are (asserted) */
     uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). With fewer than all: replay, unless fenced */
     uint32_t n_ring;           /* slots for units of other hosts */
     uint32_t n_entries, batch, seq, n_parts; /* of the goal, if the model remembers norms */
@@ -85,7 +90,7 @@ struct store {
     struct segment weights;                /* elements of the precision: kept units at plan_weights_at, then the ring */
     uint8_t *current;           /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
     int16_t *low;               /* (own.trained_n) low halves of a split master; NULL in fp32 and without training */
-    float *m, *v;               /* (own.trained_n) each, fp32 moments; else NULL */
+    float *m, *v;               /* (own.trained_n) each, fp32 moments; else NULL. Of SGD m alone, if it has momentum */
     uint16_t *m16, *v16;        /* (own.trained_n) each, 16-bit moments; else NULL */
     float *held;                /* (own.trained_n) fenced: the sum of the contributions; else NULL */
     float **sums;               /* (n_units) NULL, or where the unit's contributions are summed in this step */
@@ -124,18 +129,36 @@ void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const s
 int store_load(struct store *store, const struct file *files, unsigned n_files, struct reserve *reserve,
                struct error *err);
 
-/* Reads both moments of the own units, and all counts of updates, from an open optimizer.safetensors
+/* Reads the moments of the own units, and all counts of updates, from an open optimizer.safetensors
  * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
- * exactly once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates". Tensors of
- * options.thawed may have neither moment, if they have had no update: theirs stay zero. It may hold norms (norms_load) of
- * all maps, of all but those of units whose tensors all thaw now, or of none: what is missing begins at 0. -EINVAL, by
- * name, for anything else. 16-bit moments are rounded to nearest, which is exact for moments that a run with 16-bit moments
- * wrote. -ENOMEM. The store trains (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
+ * exactly once, of SGD "m.NAME" if it has momentum, as F32, with the tensor's shape, those of the own units finite, v not
+ * negative, and "updates". Tensors of options.thawed may have no moment, if they have had no update: theirs stay zero. It
+ * may hold norms (norms_load) of all maps, of all but those of units whose tensors all thaw now, or of none: what is
+ * missing begins at 0. -EINVAL, by name, for anything else. 16-bit moments are rounded to nearest, which is exact for
+ * moments that a run with 16-bit moments wrote. -ENOMEM. The store trains (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
 int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 
 /* The buffer that has a unit's weights, 0 or 1; `before`: the weights before its last update (with replay, if it has
  * been updated). Only the owner's thread may call this while updates are under way. */
 uint32_t store_buffer(const struct store *store, uint32_t unit, bool before);
+
+/* The goal, as far as the store knows it: for the plan's rules. */
+static inline struct plan_goal store_goal(const struct store_options *o)
+{
+    return (struct plan_goal){.sgd = o->sgd,
+                              .nesterov = o->nesterov,
+                              .momentum = o->momentum,
+                              .entries = o->n_entries,
+                              .batch = o->batch,
+                              .seq = o->seq};
+}
+
+static inline unsigned store_moments(const struct store *store)
+{
+    const struct plan_goal goal = store_goal(&store->options);
+
+    return plan_moments(&goal);
+}
 
 /* Adam's t of a trained piece of the unit: its updates so far. piece: index in the model. */
 static inline uint64_t store_updates(const struct store *store, uint32_t unit, uint32_t piece)
@@ -180,21 +203,22 @@ struct store_codes store_codes(const struct store *store, uint32_t unit, const s
 void store_read(const struct store *store, uint32_t unit, uint64_t first, size_t n, float *out);
 
 /* n parameters of a unit, from its element `first` on, all trained, all frozen in the job's type, or all of one piece in
- * bf16; other coded ones have no parameters (asserted). part: the part whose fold rounds them. Frozen ones, another
+ * bf16; other coded ones have no parameters (asserted). part: as in struct parameters. Frozen ones, another
  * host's, and those of an evaluation have no moments, and no low halves in bf16. */
-struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part);
+struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint64_t part);
 
 /* The tasks of the optimizer thread, for own units (asserted). slice: 0-based, of MODEL_SLICE elements.
  *
  * How the contributions to a unit become its update; the same for a whole step:
  *   DIRECT    one part, untied: one pass folds and updates; store_update then only counts
- *   MOMENTS   AdamA: each part is folded into the moments; store_update updates the weights
- *   SUM       tied units, and AdamW with several parts: parts are summed; store_update folds the sum and updates the
- *             weights. An untied unit takes an accumulator at its first fold and returns it in store_update. The relay
- *             guarantees that one is free (assert).
+ *   MOMENTS   AdamA, and SGD with plain momentum: each contribution is folded into the moments; store_update updates the
+ *             weights
+ *   SUM       Adam's tied units, and several parts of AdamW, or of SGD with Nesterov's momentum or none: they are summed;
+ *             store_update folds the sum and updates the weights. An untied unit takes an accumulator at its first fold and
+ *             returns it in store_update. The relay guarantees that one is free (assert).
  *   HOLD      fenced: as SUM, in a buffer of the unit's own. Nothing else changes until store_update, which first
  *             multiplies the sum by hp->grad_scale. Without store_update, the step leaves no trace. The bits are those
- *             of an eager commit, for AdamW and for AdamA with one part
+ *             of an eager commit, unless that is MOMENTS
  * -EDOM: the slice is not finite; nothing has changed. -ERANGE: done, but a weight is not finite now, because a sum of
  * finite slices overflowed or the learning rate is too high; the unit's weights are void. */
 enum store_fold { STORE_FOLD_DIRECT, STORE_FOLD_MOMENTS, STORE_FOLD_SUM, STORE_FOLD_HOLD };
@@ -203,7 +227,7 @@ struct store_contribution {
     const void *g; /* the slice, in an inbox; not trusted */
     enum number_type type;
     bool first; /* the slice's first contribution in this step */
-    uint32_t part;
+    uint32_t part, visit;
 };
 
 int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct store_contribution *contribution,
@@ -225,8 +249,8 @@ void store_swap(struct store *store, uint32_t unit);
  * once. */
 double store_sum_squares(const struct store *store, uint32_t unit);
 
-/* How contributions to a unit are folded. Both visits of a tied unit are summed before the square, as are the parts of
- * AdamW. Clipped updates need all moments first, so they are never DIRECT. */
-enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32_t n_parts, bool adamw);
+/* How contributions to a unit are folded. Visits of a tied unit are summed before the square, as are parts if sums_parts
+ * (plan_sums_parts). Clipped updates need all moments first, so they are never DIRECT. */
+enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32_t n_parts, bool sums_parts);
 
 #endif

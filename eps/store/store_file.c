@@ -312,6 +312,9 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     if (!tensor)
         return error_set(err, -EINVAL, "%s is no moment of this model; are these another model's moments?",
                          entry->name);
+    if (second >= store_moments(loading->store))
+        return error_set(err, -EINVAL, "%s is none of this optimizer's moments; was the run trained by another one?",
+                         entry->name);
     if (tensor->frozen)
         return error_set(err, -EINVAL, "%s is the moment of a frozen tensor: was this run begun without its --freeze?",
                          entry->name);
@@ -387,7 +390,7 @@ static int check_all_moments(const struct loading *loading, struct error *err)
 {
     const struct model *model = loading->store->model;
 
-    for (uint32_t i = 0; i < 2 * model->n_tensors; i++)
+    for (uint32_t i = 0; i < store_moments(loading->store) * model->n_tensors; i++)
         if (!loading->seen[i] && !model->tensors[i % model->n_tensors].frozen &&
             !begins_now(loading, i % model->n_tensors))
             return error_set(err, -EINVAL, "%c.%s is missing; are these another model's moments?",

@@ -21,7 +21,7 @@ int store_files_init(struct store_files *files, const struct store *store, struc
     int rc = files->updates ? checkpoint_lay_out_weights(&files->weights, model, err)
                             : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
     if (rc == 0 && store->options.train)
-        rc = checkpoint_lay_out_moments(&files->moments, model, err);
+        rc = checkpoint_lay_out_moments(&files->moments, model, store_moments(store), err);
     if (rc != 0)
         store_files_free(files);
     return rc;
@@ -32,7 +32,7 @@ int store_files_reserve(struct store_files *files, struct error *err)
     const struct model *model = files->store->model;
     struct plan_host_files plan;
 
-    plan_host_files(&plan, model);
+    plan_host_files(&plan, model, store_moments(files->store));
     assert(files->weights.header_bytes <= plan.weights_header && files->moments.header_bytes <= plan.moments_header);
     char *const weights = realloc(files->weights.header, plan.weights_header);
     files->weights.header = weights ? weights : files->weights.header;
@@ -243,8 +243,9 @@ static int write_norms(const struct store_files *files, uint32_t unit, struct er
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < u->n_norm_maps; i++)
-        rc = write_runs(&to, norms_of(&files->store->norms, u, i), (uint64_t)model->n_norm_entries * sizeof(uint16_t),
-                        files->moments.offsets[checkpoint_norms(model, u->first_norm_map + i)], err);
+        rc = write_runs(
+            &to, norms_of(&files->store->norms, u, i), (uint64_t)model->n_norm_entries * sizeof(uint16_t),
+            files->moments.offsets[checkpoint_norms(model, store_moments(files->store), u->first_norm_map + i)], err);
     return rc;
 }
 
@@ -255,9 +256,9 @@ int store_files_write(struct store_files *files, uint32_t unit, struct error *er
     assert(store_owns(files->store, unit) && files->n_written < n_own(files));
     int rc = write_array(files, unit, WEIGHTS, err);
     if (has_moments(files)) {
-        if (rc == 0)
+        if (rc == 0 && store_moments(files->store) > 0)
             rc = write_array(files, unit, FIRST_MOMENT, err);
-        if (rc == 0)
+        if (rc == 0 && store_moments(files->store) > 1)
             rc = write_array(files, unit, SECOND_MOMENT, err);
         if (rc == 0)
             rc = write_norms(files, unit, err);

@@ -5,8 +5,9 @@
  *                          adapters, adapter_model.safetensors, beside adapter_config.json: what PEFT loads; its config
  *                          is then base_config.json
  *   optimizer.safetensors  "m.NAME" and "v.NAME" (fp32) for each tensor, and "updates" (I64, one for each tensor in the
- *                          model's order): Adam's moments, and its t; and "norms.NAME" (BF16, one for each token of the
- *                          training data) of each matrix whose gradient is sampled by remembered norms
+ *                          model's order): Adam's moments, and its t; of SGD "m.NAME" alone, its momentum, or neither;
+ *                          and "norms.NAME" (BF16, one for each token of the training data) of each matrix whose
+ *                          gradient is sampled by remembered norms
  *   training.json          the step, the run's options, and checksums of every byte of the other files
  *   tokenizer.json, ...    the model's other files, unchanged
  *

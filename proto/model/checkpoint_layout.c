@@ -48,9 +48,9 @@ const char *checkpoint_weights_name(const struct model *model)
     return model->config.adapter.rank > 0 ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS;
 }
 
-uint64_t checkpoint_norms(const struct model *model, uint32_t map)
+uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map)
 {
-    return 1 + 2 * (uint64_t)model->n_trained_tensors + map;
+    return 1 + n_moments * (uint64_t)model->n_trained_tensors + map;
 }
 
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor)
@@ -60,12 +60,13 @@ const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struc
 }
 
 /* What units remember, in the order of their maps. */
-static void plan_norms(struct safetensors_plan *plan, char (*names)[CHECKPOINT_MOMENT_BYTES], const struct model *model)
+static void plan_norms(struct safetensors_plan *plan, char (*names)[CHECKPOINT_MOMENT_BYTES], const struct model *model,
+                       unsigned n_moments)
 {
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; i < model->units[u].n_norm_maps; i++) {
             const struct model_norm_map map = model_norm_map(model, u, i, 1);
-            const uint64_t at = checkpoint_norms(model, model->units[u].first_norm_map + i);
+            const uint64_t at = checkpoint_norms(model, n_moments, model->units[u].first_norm_map + i);
             plan[at] = (struct safetensors_plan){checkpoint_norms_name(names[at], map.tensor),
                                                  1,
                                                  {model->n_norm_entries, 1},
@@ -73,14 +74,15 @@ static void plan_norms(struct safetensors_plan *plan, char (*names)[CHECKPOINT_M
         }
 }
 
-int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, struct error *err)
+int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
+                               struct error *err)
 {
-    const size_t n = 1 + 2 * (size_t)model->n_trained_tensors + model->n_norm_maps;
+    const size_t n = 1 + n_moments * (size_t)model->n_trained_tensors + model->n_norm_maps;
     struct safetensors_plan *plan = calloc(n, sizeof *plan);
     char(*names)[CHECKPOINT_MOMENT_BYTES] = calloc(n, sizeof *names);
     int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
 
-    for (uint32_t t = 0; rc == 0 && t < 2 * model->n_tensors; t++) {
+    for (uint32_t t = 0; rc == 0 && t < n_moments * model->n_tensors; t++) {
         const struct model_tensor *tensor = &model->tensors[t % model->n_tensors];
         const bool second = t >= model->n_tensors;
         const uint64_t i = checkpoint_moment(model, second, t % model->n_tensors);
@@ -91,7 +93,7 @@ int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct mode
             (struct safetensors_plan){names[i], tensor->n_dims, {tensor->shape[0], tensor->shape[1]}, SAFETENSORS_F32};
     }
     if (rc == 0) {
-        plan_norms(plan, names, model);
+        plan_norms(plan, names, model, n_moments);
         plan[0] = (struct safetensors_plan){"updates", 1, {model->n_tensors, 1}, SAFETENSORS_I64};
         rc = safetensors_layout_init(out, plan, n, err);
     }

@@ -13,7 +13,9 @@
 
 /* -ENOMEM, -EFBIG. Undo: safetensors_layout_free. */
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err);
-int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, struct error *err);
+/* n_moments: 2; of SGD 1, which is m, or 0. */
+int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
+                               struct error *err);
 
 /* The names of the config, of the file of weights, and of a saved tensor in it. */
 enum { CHECKPOINT_TENSOR_BYTES = sizeof((struct model_tensor *)0)->name + sizeof ADAPTER_PREFIX };
@@ -25,11 +27,11 @@ const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const stru
 /* Index of a trained tensor's first or second moment in the layout of the moments. */
 uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor);
 
-/* The same of a map's norms (model_norm_map), one of the model's n_norm_maps; and their name: that of the map's first
- * tensor. */
+/* The same of a map's norms (model_norm_map), one of the model's n_norm_maps, behind so many moments; and their name: that
+ * of the map's first tensor. */
 #define CHECKPOINT_NORMS "norms."
 enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof CHECKPOINT_NORMS };
-uint64_t checkpoint_norms(const struct model *model, uint32_t map);
+uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map);
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor);
 
 #endif

@@ -59,6 +59,9 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_f64_from_0(w, &goal->drop_layers);
     wire_u32_in(w, &goal->entries, 0, UINT32_MAX - 2);
     wire_flag(w, &goal->chooses);
+    wire_flag(w, &goal->sgd);
+    wire_flag(w, &goal->nesterov);
+    wire_f64_from_0(w, &goal->momentum);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)

@@ -1,5 +1,5 @@
 """Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip,drop,
-widths,frozen_*,base_*}.
+widths,frozen_*,base_*,sgd*}.
 
     python training.py [a] [b] [c] [clip] [frozen_wte]...        minutes for c, seconds for the others
 
@@ -69,10 +69,18 @@ BASES = {"nf4": ("a", ["wte.*", "h.*.attn.c_attn.weight", "h.*.mlp.*.weight", "h
          "int8": ("b", ["lm_head.*", "wpe.*", "h.[01].*.weight"]), "bf16": ("a", ["wte.*", "h.0.*"])}
 MODELS.update({f"base_{name}": dict(MODELS[of], freeze=patterns, base=name, full_gradient=False, sample=200)
                for name, (of, patterns) in BASES.items()})
+# And by torch.optim.SGD, whose weight decay is a part of the gradient. a has a tied table, b has none; rates at which the
+# loss falls, not far from where it would not.
+SGD = {"sgd": ("a", dict(momentum=0.9, nesterov=False)), "sgd_nesterov": ("a", dict(momentum=0.95, nesterov=True)),
+       "sgd_plain": ("b", dict(momentum=0.0, nesterov=False))}
+MODELS.update({name: dict(MODELS[of], sgd=sgd, lr=0.02, full_gradient=False, sample=200)
+               for name, (of, sgd) in SGD.items()})
+MODELS["sgd_clip"] = dict(MODELS["sgd"], clip_norm=CLIP_NORM)
+MODELS["sgd_frozen"] = dict(MODELS["sgd"], freeze=["wpe.*", "h.0.*", "h.1.mlp.c_fc.weight"])
 # PyTorch's own fp32: attention spelled out, fused, and the minibatch in eight runs of rows.
 WAYS = (("eager", 1), ("sdpa", 1), ("eager", 8))
 OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm", "freeze", "base", "sample",
-        "drop_layers", "widths")
+        "drop_layers", "widths", "sgd")
 
 
 def config_of(name):
@@ -142,18 +150,23 @@ def backward(model, ids, labels, n_runs=1):
     return total
 
 
-def adamw(model, lr, epsilon):
+def groups_of(model):
     trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in trained if p.dim() > 1], "weight_decay": DECAY},
-              {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, betas=BETAS, eps=epsilon, foreach=False)
+    return [{"params": [p for p in trained if p.dim() > 1], "weight_decay": DECAY},
+            {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}]
 
 
-def train_adamw(name, dtype, attention, n_runs, norms=None):
+def adamw(model, lr, epsilon):
+    return torch.optim.AdamW(groups_of(model), lr=lr, betas=BETAS, eps=epsilon, foreach=False)
+
+
+def train(name, dtype, attention, n_runs, norms=None):
     """norms: takes the gradient's, where it is clipped."""
     model, losses = model_of(name, dtype, attention), []
     clip_norm = MODELS[name].get("clip_norm")
-    optimizer = adamw(model, MODELS[name]["lr"], MODELS[name]["epsilon"])
+    m = MODELS[name]
+    optimizer = (torch.optim.SGD(groups_of(model), lr=m["lr"], foreach=False, **m["sgd"]) if "sgd" in m
+                 else adamw(model, m["lr"], m["epsilon"]))
     for step in range(N_STEPS):
         optimizer.zero_grad(set_to_none=True)
         drop(name, model, step)
@@ -284,25 +297,28 @@ def make(name):
                           for t, p in exact.named_parameters()]}
 
     start, singles, losses = arrays(exact, "weights"), [], []
-    drop(name, exact, 0)
-    loss = backward(exact, ids, labels)
-    for attention, n_runs in WAYS:
-        single = model_of(name, torch.float32, attention)
-        drop(name, single, 0)
-        losses.append(backward(single, ids, labels, n_runs))
-        singles.append(arrays(single, "grad"))
-    result["gradient"] = {"loss": loss, "fp32_losses": losses,
-                          "pieces": digest(writer, f"{name}:gradient", arrays(exact, "grad"), singles,
-                                           1 << 62 if m["full_gradient"] else m.get("sample", SAMPLE))}
-    del singles, single, exact
-    print(f"{name}: gradient after {time.time() - began:.0f} s", flush=True)
+    if "sgd" not in m:
+        drop(name, exact, 0)
+        loss = backward(exact, ids, labels)
+        for attention, n_runs in WAYS:
+            single = model_of(name, torch.float32, attention)
+            drop(name, single, 0)
+            losses.append(backward(single, ids, labels, n_runs))
+            singles.append(arrays(single, "grad"))
+        result["gradient"] = {"loss": loss, "fp32_losses": losses,
+                              "pieces": digest(writer, f"{name}:gradient", arrays(exact, "grad"), singles,
+                                               1 << 62 if m["full_gradient"] else m.get("sample", SAMPLE))}
+        del single
+        print(f"{name}: gradient after {time.time() - began:.0f} s", flush=True)
+    del singles, exact
 
     result["training"] = []
     norms = []
-    for optimizer, n_parts in (("adamw", 1), ("adama", 2), ("adama", 8))[:1 if "clip_norm" in m or "freeze" in m else 3]:
+    of_adam = (("adamw", 1), ("adama", 2), ("adama", 8))[:1 if "clip_norm" in m or "freeze" in m else 3]
+    for optimizer, n_parts in (("sgd", 1),) if "sgd" in m else of_adam:
         def run(dtype, attention, n_runs=1):
-            model, losses = (train_adamw(name, dtype, attention, n_runs, norms if dtype == torch.float64 else None)
-                             if optimizer == "adamw" else train_adama(name, dtype, attention, n_parts))
+            model, losses = (train_adama(name, dtype, attention, n_parts) if optimizer == "adama" else
+                             train(name, dtype, attention, n_runs, norms if dtype == torch.float64 else None))
             return arrays(model, "weights"), losses
 
         singles, single_losses = zip(*(run(torch.float32, *way) for way in (WAYS if n_parts == 1 else WAYS[:2])))
@@ -320,6 +336,8 @@ def make(name):
         result["dropped"] = DROPPED
     if "freeze" in m:
         result["freeze"] = ",".join(m["freeze"])
+    if "sgd" in m:
+        result.update(m["sgd"])
     if "clip_norm" in m:
         result["clip_norm"] = m["clip_norm"]
         result["norms"] = norms

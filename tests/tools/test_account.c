@@ -160,4 +160,10 @@ TEST(the_optimizer_is_named_as_the_help_names_it)
     resolved.parts = 2;
     listen_to(begin);
     ck_assert_holds(said, "optimizer    adama, ");
+    resolved.optimizer = EPS_SGD, resolved.momentum = 0.9, resolved.nesterov = true, resolved.weight_decay = 1e-4;
+    resolved.schedule = EPS_SCHEDULE_STEP, resolved.lr = 0.1, resolved.lr_steps = "60,120", resolved.lr_factor = 0.2;
+    resolved.warmup = 5;
+    listen_to(begin);
+    ck_assert_holds(said, "optimizer    sgd, momentum 0.9 (Nesterov's), weight decay 0.0001\n");
+    ck_assert_holds(said, "rate         0.1, times 0.2 after each of the steps 60,120, 5 steps of warm-up\n");
 }

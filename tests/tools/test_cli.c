@@ -89,7 +89,7 @@ static const struct refusal wrongs[] = {
     {GOOD "--seq", 2, "--seq", "value"},
     {GOOD "--seq --batch 3", 2, "--seq", "value"},
     {GOOD "--deterministic=yes", 2, "--deterministic", "no value"},
-    {GOOD "--schedule cos", 2, "'cos'", "cosine|linear|constant|inverse-sqrt"},
+    {GOOD "--schedule cos", 2, "'cos'", "cosine|linear|constant|inverse-sqrt|step"},
     {GOOD "--device gpu", 2, "--device gpu", "cuda:N"},
     {GOOD "--approximate wta=0", 2, "--approximate wta=0: it must be a share of the tokens, from 0.01 to 1", NULL},
     {GOOD "--approximate attention=2", 2, "--approximate attention=2: it must be a share of the queries", "to 1"},

@@ -28,13 +28,12 @@ static uint64_t count_saved(const struct model *model, const struct model_unit *
     return n_pieces + n * sizeof(float) / PLAN_HOST_RUN_BYTES;
 }
 
-void plan_host_files(struct plan_host_files *out, const struct model *model)
+void plan_host_files(struct plan_host_files *out, const struct model *model, unsigned n_moments)
 {
     const uint64_t n_tensors = model->n_tensors, n_saved = model->n_saved;
     const size_t prefix = model->config.adapter.rank > 0 ? strlen(ADAPTER_PREFIX) : 0;
-    const uint64_t n_moments = 1 +
-                               2 * (uint64_t)model->n_trained_tensors + /* counts of updates, then m and v; norms: */
-                               model->n_norm_maps;
+    /* Counts of updates, moments, norms. */
+    const uint64_t n_entries = 1 + n_moments * (uint64_t)model->n_trained_tensors + model->n_norm_maps;
     const uint64_t norms_bytes = (uint64_t)model->n_norm_entries * sizeof(uint16_t);
     uint64_t n_runs = 0, n_trained_runs = 0;
 
@@ -46,13 +45,13 @@ void plan_host_files(struct plan_host_files *out, const struct model *model)
         n_trained_runs += model->units[u].n_trained * sizeof(float) / PLAN_HOST_RUN_BYTES;
     }
     *out = (struct plan_host_files){.weights_header = header_bytes(n_saved, prefix),
-                                    .moments_header = header_bytes(n_moments, 0)};
+                                    .moments_header = header_bytes(n_entries, 0)};
     out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
-    out->moments_runs = 2 * n_trained_runs + 2 +
+    out->moments_runs = n_moments * n_trained_runs + 2 +
                         model->n_norm_maps * ((norms_bytes + PLAN_HOST_RUN_BYTES - 1) / PLAN_HOST_RUN_BYTES) +
                         (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
     out->bytes = out->weights_header + out->moments_header + /* offsets, and one more of each file: */
-                 (n_saved + 1 + n_moments + 1 + /* updates: */ n_tensors) * sizeof(uint64_t) +
+                 (n_saved + 1 + n_entries + 1 + /* updates: */ n_tensors) * sizeof(uint64_t) +
                  (out->weights_runs + out->moments_runs) * sizeof(struct checkpoint_run);
 }
 
@@ -65,12 +64,12 @@ uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t h
     return n_files == 0 ? 0 : places + seen + weights_memory(model, n_files, header_bytes);
 }
 
-void plan_count_checkpoint(uint32_t *n_files, uint64_t *header_bytes, const struct model *model)
+void plan_count_checkpoint(uint32_t *n_files, uint64_t *header_bytes, const struct model *model, unsigned n_moments)
 {
     const bool adapts = model->config.adapter.rank > 0;
     struct plan_host_files files;
 
-    plan_host_files(&files, model);
+    plan_host_files(&files, model, n_moments);
     const uint64_t weights = files.weights_header + (adapts ? *header_bytes : 0);
     *n_files = 1 + (adapts ? *n_files : 0);
     *header_bytes = weights > files.moments_header ? weights : files.moments_header;

@@ -7,7 +7,7 @@
 enum {
     MIN_SLOTS = 2,
     MAX_SLOTS = 4,    /* slots of an inbox besides slot 0, unless contributions wait in it: 64 MiB in transfer */
-    ACCUMULATORS = 2, /* adamw with parts: for the unit being contributed, and for the one above, being updated */
+    ACCUMULATORS = 2, /* parts that are summed: for the unit being contributed, and for the one above, being updated */
     NO_INBOX = 64,    /* bytes without contributions: a segment is never empty */
 };
 
@@ -29,7 +29,7 @@ static uint32_t count_accumulators(const struct plan_host_setting *s)
 {
     const bool several = s->goal.n_parts > 1 || s->n_own > 0;
 
-    return s->goal.adamw && several && !s->goal.fenced ? ACCUMULATORS : 0;
+    return plan_sums_parts(&s->goal) && several && !s->goal.fenced ? ACCUMULATORS : 0;
 }
 
 uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *s)
@@ -48,15 +48,15 @@ static void add_training(struct plan_host *out, const struct model *model, const
     plan_own(&own, model, s->goal.precision, s->own_first, s->n_own);
     const uint64_t n = own.trained_n;
     out->bytes[LEDGER_MASTER] = s->goal.precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
-    out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->goal.moments);
-    out->bytes[LEDGER_SECOND_MOMENT] = n * number_bytes(s->goal.moments);
+    out->bytes[LEDGER_FIRST_MOMENT] = plan_moments(&s->goal) > 0 ? n * number_bytes(s->goal.moments) : 0;
+    out->bytes[LEDGER_SECOND_MOMENT] = plan_moments(&s->goal) > 1 ? n * number_bytes(s->goal.moments) : 0;
     out->bytes[LEDGER_NORMS] = plan_norms_bytes(&s->goal, own.n_norm_maps);
     if (s->goal.fenced) {
         out->bytes[LEDGER_SUM] = n * sizeof(float);
         return;
     }
     out->n_accumulators = count_accumulators(s);
-    out->bytes[LEDGER_TIED] = own.tied_bytes;
+    out->bytes[LEDGER_TIED] = plan_sums_tied(&s->goal) ? own.tied_bytes : 0;
     out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * own.accumulator_bytes;
 }
 
@@ -78,7 +78,7 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
         bytes += ledger_table(model->n_units * sizeof(float *));   /* where each unit's sum is */
         bytes += ledger_table(model->n_units * sizeof(uint64_t));  /* number of its updates */
         bytes += ledger_table(model->n_pieces * sizeof(uint64_t)); /* how many of these each piece lacks */
-        plan_host_files(&files, model);
+        plan_host_files(&files, model, plan_moments(&s->goal));
         bytes += ledger_table(files.bytes);
         bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* flags of each save in progress */
         if (s->goal.precision != NUMBER_FP32 || s->goal.moments != NUMBER_FP32 || s->goal.base != FORM_VALUES)

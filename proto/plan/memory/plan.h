@@ -74,7 +74,10 @@ struct plan_goal {
     enum number_type moments;     /* type of m and v in host memory; bf16: v in 8 + 8 bits */
     enum number_type grad;        /* type of contributions as they travel */
     bool fenced;                  /* commit: updates once all of a step is folded; else eager */
-    bool adamw;                   /* several parts are summed before they are squared */
+    bool adamw;                   /* several parts are summed before they are squared; of SGD it says nothing */
+    bool sgd;                     /* SGD in the place of Adam (eps/store/optimizer.h); */
+    bool nesterov;                /* then: with Nesterov's momentum; */
+    double momentum;              /* then: from 0, which keeps none, and below 1 */
     bool packs;                   /* a row is several documents, none of which sees another */
     uint32_t kept_bits;           /* 8 or 4: of activations that blocks keep; 0: as they are */
     struct sampling sampling;     /* gradients that are estimated from some rows, or queries */
@@ -88,6 +91,25 @@ struct plan_goal {
     uint32_t source;  /* those of its source, in an encoder-decoder; seq to generate targets; else 0 */
     uint32_t n_parts;
 };
+
+/* Arrays of the optimizer's state, each of one element a trained parameter: m and v, or SGD's momentum alone. */
+static inline unsigned plan_moments(const struct plan_goal *goal)
+{
+    return !goal->sgd ? 2 : goal->momentum > 0;
+}
+
+/* True if several parts are summed before the optimizer sees them. SGD folds them into its momentum as they come, unless
+ * the step needs their sum by itself. */
+static inline bool plan_sums_parts(const struct plan_goal *goal)
+{
+    return goal->sgd ? goal->nesterov || goal->momentum == 0 : goal->adamw;
+}
+
+/* True if the visits of a tied unit are. */
+static inline bool plan_sums_tied(const struct plan_goal *goal)
+{
+    return !goal->sgd || plan_sums_parts(goal);
+}
 
 /* True if a step may leave out blocks. */
 static inline bool plan_may_drop(const struct plan_goal *goal)

@@ -536,12 +536,14 @@ double plan_work_round(const struct plan_work *work, uint32_t visit)
 
 struct plan_work_update plan_work_update(const struct plan_host_setting *h, const struct model_unit *unit)
 {
-    const double grad = (double)number_bytes(h->goal.grad), moments = 2.0 * (double)number_bytes(h->goal.moments);
+    const double grad = (double)number_bytes(h->goal.grad);
+    const double moments = plan_moments(&h->goal) * (double)number_bytes(h->goal.moments);
     const double whole = 8 + 2 * moments; /* weights and moments, read and written */
+    const bool tied = unit->n_visits > 1;
 
-    if (unit->n_visits > 1 || h->goal.fenced || (h->goal.adamw && h->goal.n_parts > 1))
+    if ((tied && plan_sums_tied(&h->goal)) || h->goal.fenced || (plan_sums_parts(&h->goal) && h->goal.n_parts > 1))
         return (struct plan_work_update){grad + 8, whole + 4};
-    if (h->goal.n_parts == 1)
+    if (h->goal.n_parts == 1 && !tied)
         return (struct plan_work_update){grad + whole, 0};
     return (struct plan_work_update){grad + 2 * moments, 8 + moments};
 }

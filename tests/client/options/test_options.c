@@ -359,6 +359,24 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
       "--optimizer adamw")                                                                                             \
     X((o->commit = EPS_FENCED, o->parts = 4, o->optimizer = EPS_ADAMA), -EDOM, "--commit fenced with --parts 4",       \
       "--optimizer adamw")                                                                                             \
+    X((o->optimizer = EPS_SGD, o->beta1 = 0.9, o->beta2 = 0.99), -EDOM, "--betas", "--momentum")                       \
+    X((o->optimizer = EPS_SGD, o->epsilon = 1e-8), -EDOM, "--epsilon", "--optimizer sgd")                              \
+    X((o->optimizer = EPS_SGD, o->clip_update = 1), -EDOM, "--clip-update 1", "--clip-norm")                           \
+    X((o->optimizer = EPS_SGD, o->momentum = 1), -EDOM, "--momentum 1 ", "less than 1")                                \
+    X((o->optimizer = EPS_SGD, o->momentum = -0.1), -EDOM, "--momentum -0.1 ", "at least 0")                           \
+    X((o->optimizer = EPS_SGD, o->momentum = 0, o->nesterov = true), -EDOM, "--nesterov", "--momentum 0")              \
+    X((o->optimizer = EPS_SGD, o->momentum = 0, o->moments = EPS_BF16), -EDOM, "--moments bf16", "--momentum 0")       \
+    X((o->momentum = 0.9), -EDOM, "--momentum is for --optimizer sgd", "--betas")                                      \
+    X((o->nesterov = true, o->optimizer = EPS_ADAMW), -EDOM, "--nesterov is for --optimizer sgd", "leave it out")      \
+    X((o->schedule = EPS_SCHEDULE_STEP), -EDOM, "--schedule step", "--lr-steps")                                       \
+    X((o->lr_steps = "3"), -EDOM, "--lr-steps", "--schedule step")                                                     \
+    X((o->lr_factor = 0.5), -EDOM, "--lr-factor", "--schedule step")                                                   \
+    X((o->schedule = EPS_SCHEDULE_STEP, o->lr_steps = "3,3"), -EDOM, "--lr-steps 3,3", "ascend")                       \
+    X((o->schedule = EPS_SCHEDULE_STEP, o->lr_steps = "3,"), -EDOM, "--lr-steps 3,", "ascend")                         \
+    X((o->schedule = EPS_SCHEDULE_STEP, o->lr_steps = "0,3"), -EDOM, "--lr-steps 0,3", "ascend")                       \
+    X((o->schedule = EPS_SCHEDULE_STEP, o->lr_steps = "18446744073709551616"), -EDOM, "--lr-steps 184", "ascend")      \
+    X((o->schedule = EPS_SCHEDULE_STEP, o->lr_steps = ""), -EDOM, "--lr-steps ", "ascend")                             \
+    X((o->schedule = EPS_SCHEDULE_STEP, o->lr_steps = "3", o->lr_factor = 2), -EDOM, "--lr-factor 2 ", "at most 1")    \
     X((o->steps = 20, o->warmup = 30), -EDOM, "--warmup 30", "20 steps")                                               \
     X((f->n_tokens = 0), -EINVAL, "--data some.txt is empty", "")                                                      \
     X((o->eval_data = "e.txt", f->n_eval_tokens = 0), -EINVAL, "--eval-data e.txt is empty", "")                       \
@@ -409,6 +427,40 @@ TEST(the_rate_warms_up_and_falls)
     ck_assert_double_eq_tol(client_options_lr(&o, 35), 8.0 / 3, 1e-14);
     o.min_lr = 3;
     ck_assert_double_eq(client_options_lr(&o, 35), 3);
+    /* torch's MultiStepLR: once so many steps are done, whatever the last one is. */
+    o.schedule = EPS_SCHEDULE_STEP, o.warmup = 1, o.min_lr = 0.25, o.lr_steps = "3,5,40", o.lr_factor = 0.25;
+    static const double falling[] = {4, 8, 8, 2, 2, 0.5, 0.5, 0.5};
+    for (uint64_t step = 0; step < 8; step++)
+        ck_assert_double_eq_tol(client_options_lr(&o, step), falling[step], 1e-14);
+    ck_assert_double_eq_tol(client_options_lr(&o, 39), 0.5, 1e-14);
+    ck_assert_double_eq(client_options_lr(&o, 40), 0.25); /* not 0.125 */
+}
+
+/* What SGD leaves unset is of Adam alone, and the other way round; resolved again, nothing changes. */
+TEST(sgd_has_its_own_defaults)
+{
+    struct eps_train_options in = given(), out, again;
+    struct client_facts pretrained = facts;
+
+    in.optimizer = EPS_SGD, in.parts = 2;
+    resolve(&out, &in, &facts);
+    ck_assert(out.lr == 0.1 && out.momentum == 0.9 && !out.nesterov && out.weight_decay == 0);
+    ck_assert(isnan(out.beta1) && isnan(out.beta2) && isnan(out.epsilon) && out.commit == EPS_EAGER);
+    resolve(&again, &out, &facts);
+    ck_assert(again.lr == 0.1 && again.momentum == 0.9 && isnan(again.beta1) && isnan(again.epsilon));
+    struct plan_goal goal = client_options_goal(&out);
+    ck_assert(goal.sgd && !goal.nesterov && goal.momentum == 0.9 && !plan_sums_parts(&goal));
+    pretrained.fresh = false;
+    in.nesterov = true, in.clip_norm = 1, in.momentum = 0.5, in.weight_decay = 1e-4;
+    resolve(&out, &in, &pretrained);
+    ck_assert(out.lr == 0.01 && out.momentum == 0.5 && out.weight_decay == 1e-4 && out.commit == EPS_FENCED);
+    goal = client_options_goal(&out);
+    ck_assert(goal.sgd && goal.nesterov && goal.fenced && plan_sums_parts(&goal));
+    in = given(), in.schedule = EPS_SCHEDULE_STEP, in.lr_steps = "2";
+    resolve(&out, &in, &facts);
+    ck_assert(out.lr_factor == 0.1 && out.min_lr == 0 && isnan(out.momentum));
+    goal = client_options_goal(&out);
+    ck_assert(!goal.sgd && goal.momentum == 0);
 }
 
 /* Which numbers, by whose devices. */

@@ -258,6 +258,25 @@ static int merged(struct eps_train_options *out, const struct eps_train_options 
     return rc;
 }
 
+/* Another schedule has no use for them; the same one keeps what is not changed. */
+TEST(the_steps_of_a_schedule_go_with_it)
+{
+    struct eps_train_options run = resolved(), given = eps_train_defaults(), out;
+    struct error err = {""};
+
+    run.schedule = EPS_SCHEDULE_STEP, run.lr_steps = "60,120", run.lr_factor = 0.2;
+    given.change = "schedule", given.schedule = EPS_SCHEDULE_COSINE;
+    ck_assert_msg(merged(&out, &run, &given, &err) == 0, "%s", err.text);
+    ck_assert(out.schedule == EPS_SCHEDULE_COSINE && !out.lr_steps && isnan(out.lr_factor));
+    given = eps_train_defaults(), given.change = "lr-steps", given.lr_steps = "90";
+    ck_assert_msg(merged(&out, &run, &given, &err) == 0, "%s", err.text);
+    ck_assert(out.schedule == EPS_SCHEDULE_STEP && out.lr_factor == 0.2);
+    ck_assert_str_eq(out.lr_steps, "90");
+    given = eps_train_defaults(), given.lr_steps = "90";
+    ck_assert_int_eq(merged(&out, &run, &given, &err), -EDOM);
+    ck_assert_holds(err.text, "--lr-steps 90 ", "60,120");
+}
+
 /* How an option is set otherwise; option and value; the run's. */
 #define DIFFERING(X)                                                                                                   \
     X((o->model = "/etc/passwd"), "--model /etc/passwd ", "byte-small")                                                \

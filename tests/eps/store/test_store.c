@@ -255,7 +255,7 @@ TEST_EACH(a_slice_that_is_not_finite_changes_nothing, 8)
     const struct model_unit *u = &f.model.units[unit];
     const uint64_t n = u->n - MODEL_SLICE, places[] = {0, n - 2, n - 1};
     void *g = plain_zeros(n, sizeof(float)); /* zeros in either type */
-    const struct store_contribution contribution = {g, type, true, 0};
+    const struct store_contribution contribution = {.g = g, .type = type, .first = true};
     struct store_values before = store_fixture_values(&f, unit);
     for (int i = 0; i < COUNT(places); i++) {
         char *at = (char *)g + places[i] * number_bytes(type);
@@ -298,7 +298,7 @@ TEST_EACH(finite_slices_that_make_a_weight_that_is_not_are_told, 6)
     const uint32_t unit = 2;
     const struct model_unit *u = &f.model.units[unit];
     float *g = plain_zeros(u->n, sizeof *g);
-    const struct store_contribution first = {g, NUMBER_FP32, true, 0}, second = {g, NUMBER_FP32, false, 1};
+    const struct store_contribution first = {g, NUMBER_FP32, true, 0, 0}, second = {g, NUMBER_FP32, false, 1, 0};
     ck_assert_int_eq(store_fold(&f.store, unit, 0, &first, how, &hp), 0);
     ck_assert_int_eq(store_update(&f.store, unit, how, &hp), 0); /* as it should be */
     g[MODEL_SLICE - 1] = 3e38f;

@@ -41,7 +41,7 @@ static void fold(struct store_fixture *f, uint32_t unit, const struct given *giv
 
     for (uint64_t i = 0; i < n; i++)
         g[i] = gradient_at(i, given->seed, given->exact);
-    store_fixture_fold(f, unit, &(struct store_given){g, given->type, given->first, given->part}, how, &hyper);
+    store_fixture_fold(f, unit, &(struct store_given){g, given->type, given->first, given->part, 0}, how, &hyper);
     free(g);
 }
 

@@ -11,9 +11,16 @@
 
 static void feed(struct inprocess *ip, const struct relay_event *event);
 
+static bool sums_parts(const struct inprocess_options *o)
+{
+    const struct plan_goal goal = {.adamw = o->adamw, .sgd = o->sgd, .nesterov = o->nesterov, .momentum = o->momentum};
+
+    return plan_sums_parts(&goal);
+}
+
 static enum store_fold fold_kind(const struct inprocess *ip, uint32_t unit)
 {
-    return store_fold_kind(&ip->store, unit, ip->options.n_parts, ip->options.adamw);
+    return store_fold_kind(&ip->store, unit, ip->options.n_parts, sums_parts(&ip->options));
 }
 
 static float *slot_of(struct inprocess_worker *w, uint32_t slot)
@@ -44,7 +51,7 @@ static void note_gradient(struct inprocess *ip, const struct relay_action *a, co
 static void fold(struct inprocess *ip, const struct relay_action *a)
 {
     const float *g = slot_of(&ip->workers[a->worker], a->slot);
-    const struct store_contribution contribution = {g, NUMBER_FP32, a->first, a->name.part};
+    const struct store_contribution contribution = {g, NUMBER_FP32, a->first, a->name.part, a->name.visit};
     struct relay_event done = {.kind = RELAY_FOLDED, .unit = a->unit, .name.slice = a->name.slice};
 
     note_gradient(ip, a, g);
@@ -416,10 +423,13 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
                                         .precision = o->precision,
                                         .base = o->base,
                                         .moments = o->moments,
+                                        .sgd = o->sgd,
+                                        .nesterov = o->nesterov,
+                                        .momentum = o->momentum,
                                         .seed = o->seed,
                                         .fenced = o->fenced,
                                         .replay = o->replay,
-                                        .n_accumulators = o->adamw && o->n_parts > 1 && !o->fenced ? 2 : 0};
+                                        .n_accumulators = sums_parts(o) && o->n_parts > 1 && !o->fenced ? 2 : 0};
     rc = store_init(&ip->store, &ip->model, &store, &ip->ledger, err);
     if (rc)
         goto fail;
@@ -429,7 +439,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
                                        .n_parts = o->n_parts,
                                        .n_slots = ip->n_slots,
                                        .n_accumulators = store.n_accumulators,
-                                       .adamw = o->adamw,
+                                       .adamw = sums_parts(o),
                                        .fenced = o->fenced,
                                        .deterministic = o->deterministic,
                                        .replay = o->replay};
@@ -525,6 +535,8 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
     }
     ip->hyper = *hyper;
     ip->hyper.grad_scale = 1;
+    ip->hyper.sgd = ip->options.sgd, ip->hyper.nesterov = ip->options.nesterov;
+    ip->hyper.momentum = ip->options.momentum;
     ip->norm = NAN;
     ip->rewards = (struct preference_rewards){0};
     ip->covered = false;

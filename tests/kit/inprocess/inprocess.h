@@ -24,6 +24,8 @@ struct inprocess_options {
     enum number_type precision, moments; /* of weights and on the device; of the moments. fp32 */
     enum form base;                      /* of frozen weights */
     bool adamw, deterministic, evaluate_only;
+    bool sgd, nesterov; /* as in struct plan_goal, */
+    double momentum;    /* and so is this */
     bool fenced, replay;
     struct sampling sampling;     /* gradients of matrices are estimated, if share > 0 */
     struct preference preference; /* rows are pairs of texts if beta > 0 */

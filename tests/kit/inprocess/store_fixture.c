@@ -92,7 +92,7 @@ void store_fixture_fold(struct store_fixture *f, uint32_t unit, const struct sto
         const uint64_t first = (uint64_t)slice * MODEL_SLICE;
         const struct store_contribution contribution = {given->type == NUMBER_BF16 ? (const void *)(narrow + first)
                                                                                    : given->g + first,
-                                                        given->type, given->first, given->part};
+                                                        given->type, given->first, given->part, given->visit};
         ck_assert_int_eq(store_fold(&f->store, unit, slice, &contribution, how, hp), 0);
     }
     free(narrow);
@@ -111,7 +111,8 @@ struct store_values store_fixture_values(const struct store_fixture *f, uint32_t
         if (!moves)
             continue;
         const struct parameters parameters = store_parameters(&f->store, unit, p->offset, p->n, 0);
-        optimizer_read(&parameters, NULL, x.m + p->offset, x.v + p->offset);
+        optimizer_read(&parameters, NULL, store_moments(&f->store) > 0 ? x.m + p->offset : NULL,
+                       store_moments(&f->store) > 1 ? x.v + p->offset : NULL);
     }
     return x;
 }

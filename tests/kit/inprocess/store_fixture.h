@@ -37,17 +37,18 @@ struct store_piece {
 bool store_fixture_next(const struct store_fixture *f, struct store_piece *at);
 
 /* A contribution to a whole unit, its slices from the top one down, whose order does not matter. g (n_trained) travels as
- * `type`; first, part: as in struct store_contribution. Every slice is taken. */
+ * `type`; first, part, visit: as in struct store_contribution. Every slice is taken. */
 struct store_given {
     const float *g;
     enum number_type type;
     bool first;
-    uint32_t part;
+    uint32_t part, visit;
 };
 void store_fixture_fold(struct store_fixture *f, uint32_t unit, const struct store_given *given, enum store_fold how,
                         const struct hyper *hp);
 
-/* A unit's arrays, whatever their form; m and v are NULL in an evaluation, and zero where they are frozen. */
+/* A unit's arrays, whatever their form; m and v are NULL in an evaluation, and zero where they are frozen, or SGD has
+ * none. */
 struct store_values {
     float *w, *m, *v; /* (n) each */
 };

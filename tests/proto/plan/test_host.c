@@ -183,6 +183,34 @@ TEST(parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all)
     ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS] + host.bytes[LEDGER_TIED] + host.n_accumulators, 0);
 }
 
+/* 8 bytes a parameter, 6, 4; sums where a step needs them by themselves; what one table of GPT-2 takes if it is summed. */
+TEST(sgd_takes_what_its_momentum_takes)
+{
+    struct plan_host_setting s = training();
+    const double sigma = 1e-4;
+
+    s.goal.sgd = true, s.goal.momentum = 0.9;
+    ck_assert_double_eq_tol(bytes_per_parameter(&s), 8, sigma);
+    s.goal.n_parts = 4;
+    struct plan_host host = host_of(&s);
+    ck_assert_uint_eq(host.bytes[LEDGER_SECOND_MOMENT] + host.bytes[LEDGER_TIED] + host.bytes[LEDGER_ACCUMULATORS], 0);
+    s.goal.moments = NUMBER_BF16, s.goal.precision = NUMBER_BF16;
+    ck_assert_double_eq_tol(bytes_per_parameter(&s), 6, sigma);
+    s.goal.nesterov = true;
+    host = host_of(&s);
+    ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 2 * 7087872 * 4);
+    ck_assert_uint_ge(host.bytes[LEDGER_TIED], 50257 * 768 * 4);
+    s.goal.nesterov = false, s.goal.momentum = 0;
+    ck_assert_double_eq_tol(bytes_per_parameter(&s), 4, sigma);
+    host = host_of(&s);
+    ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 2 * 7087872 * 4);
+    ck_assert_uint_ge(host.bytes[LEDGER_TIED], 50257 * 768 * 4);
+    s.goal.fenced = true;
+    ck_assert_double_eq_tol(bytes_per_parameter(&s), 8, sigma);
+    host = host_of(&s);
+    ck_assert_uint_eq(host.bytes[LEDGER_TIED] + host.bytes[LEDGER_ACCUMULATORS], 0);
+}
+
 TEST(a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total)
 {
     struct plan_host_setting s = training();

@@ -64,6 +64,9 @@ static const struct message samples[MESSAGE_KINDS] = {
                                       .drop_layers = 0.375,
                                       .entries = 0x04030201,
                                       .chooses = true,
+                                      .sgd = true,
+                                      .nesterov = true,
+                                      .momentum = 0.9,
                                       .purpose = PLAN_EVALUATE,
                                       .precision = NUMBER_BF16,
                                       .base = FORM_NF4,
@@ -522,19 +525,19 @@ static const struct {
     {MESSAGE_JOB, 51, 0xBF, "a number below zero"},
     {MESSAGE_JOB, 52, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_JOB, 53, 9, "a count or an index out of range"}, /* bits of what is kept */
-    {MESSAGE_JOB, 156, 0xBF, "a number below zero"},          /* -1.5 as a norm */
-    {MESSAGE_JOB, 156, 0x7F, "a number that is not finite"},  /* NaN as a norm */
+    {MESSAGE_JOB, 166, 0xBF, "a number below zero"},          /* -1.5 as a norm */
+    {MESSAGE_JOB, 166, 0x7F, "a number that is not finite"},  /* NaN as a norm */
     {MESSAGE_JOB, 5, 0, "a clipped norm without a fenced commit"},
-    {MESSAGE_JOB, 164, 0xBF, "a number below zero"},
+    {MESSAGE_JOB, 174, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 113, 0, "an assignment without weights"},
-    {MESSAGE_ASSIGN, 120, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 125, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 129, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 209, 16, "a count or an index out of range"}, /* those of the last class */
-    {MESSAGE_ASSIGN, 213, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 217, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 217, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 123, 0, "an assignment without weights"},
+    {MESSAGE_ASSIGN, 130, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 135, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 139, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 219, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 223, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 227, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 227, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_JOB_OPENED, 142, 4, "an enumeration out of range"},
@@ -555,15 +558,15 @@ static const struct {
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},
     {MESSAGE_TAKEN, 25, 9, "steps that end before they begin"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-    {MESSAGE_JOB, 173, 1, "an output directory, and files in its place"},
+    {MESSAGE_JOB, 183, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 622, 3, "an enumeration out of range"},              /* when it thaws */
-    {MESSAGE_JOB, 624, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
-    {MESSAGE_JOB, 625, 17, "a count or an index out of range"},        /* more than a MiB of it */
-    {MESSAGE_JOB, 627, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 631, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 631, 129, "a count or an index out of range"},
+    {MESSAGE_JOB, 632, 3, "an enumeration out of range"},              /* when it thaws */
+    {MESSAGE_JOB, 634, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 635, 17, "a count or an index out of range"},        /* more than a MiB of it */
+    {MESSAGE_JOB, 637, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 641, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 641, 129, "a count or an index out of range"},
     {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
     {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
     {MESSAGE_FILE, 5, 2, "a count or an index out of range"},

@@ -67,6 +67,15 @@ TEST_EACH(all_steps_are_pytorchs, backend_get()->simulated ? 0 : COUNT(fixtures)
                                                                    .adamw = true});
 }
 
+/* In one part, and in four of two workers. */
+TEST_EACH(all_steps_of_sgd_are_pytorchs, backend_get()->simulated ? 0 : 2)
+{
+    exact_check_training("sgd_frozen", &(struct inprocess_options){.freeze = freeze_of("sgd_frozen"),
+                                                                   .n_parts = _i ? 4 : 1,
+                                                                   .n_workers = 1 + (uint32_t)_i,
+                                                                   .microbatch = 2});
+}
+
 /* Over the weights that bitsandbytes decodes. */
 TEST_EACH(all_steps_over_a_base_are_pytorchs, COUNT(bases))
 {

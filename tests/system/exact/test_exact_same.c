@@ -30,6 +30,12 @@ static const struct {
     /* An even number of steps: the weights are in the first of replay's two buffers, where exact_state reads them. */
     {"a", {.n_parts = 1, .microbatch = 1}, {.replay = true}},
     {"b", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_workers = 2, .deterministic = true, .replay = true}},
+    {"sgd", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true}},
+    {"sgd", {.n_parts = 2, .microbatch = 2}, {.n_threads = 5, .replay = true}},
+    {"sgd_nesterov", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .replay = true}},
+    {"sgd_nesterov", {.n_parts = 4, .microbatch = 1}, {.fenced = true}},
+    {"sgd_plain", {.n_parts = 1, .microbatch = 3}, {.fenced = true}},
+    {"sgd_plain", {.n_parts = 4, .microbatch = 1}, {.n_workers = 2, .deterministic = true, .fenced = true}},
     {"drop", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"drop", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_threads = 5, .n_weight_buffers = 3}},
     {"drop", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.fenced = true, .n_workers = 2, .deterministic = true}},

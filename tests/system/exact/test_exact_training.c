@@ -1,5 +1,5 @@
 /* Twenty steps, ten of families that only tests have, against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with as many
- * microbatches, clipped norms, steps that drop blocks. */
+ * microbatches, SGD in 1 and 4, clipped norms, steps that drop blocks. */
 #include "tests/kit/device/backend.h"
 #include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
@@ -57,6 +57,14 @@ static const struct {
     {"order_dynamic_conv", 2, 1, false, false},
     {"part_norm", 1, 3, true, false},
     {"part_norm", 2, 1, false, false},
+    {"sgd", 1, 8, false, false},
+    {"sgd", 4, 1, false, false},
+    {"sgd", 4, 2, false, true},
+    {"sgd_nesterov", 1, 3, false, false},
+    {"sgd_nesterov", 4, 2, false, false},
+    {"sgd_plain", 1, 5, false, false},
+    {"sgd_plain", 4, 1, false, false},
+    {"sgd_clip", 4, 2, false, true},
     {"b", 8, 1, false, false},
 };
 

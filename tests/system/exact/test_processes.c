@@ -28,6 +28,8 @@ struct cut {
     bool adamw, fenced;
     double clip_norm; /* 0: not */
     bool narrow;      /* bf16 and 16-bit moments */
+    bool sgd, nesterov;
+    double momentum;
 };
 
 static void setup(void)
@@ -52,6 +54,9 @@ static struct inprocess *train_here(const struct cut *cut)
                                         .precision = cut->narrow ? NUMBER_BF16 : NUMBER_FP32,
                                         .moments = cut->narrow ? NUMBER_BF16 : NUMBER_FP32,
                                         .adamw = cut->adamw,
+                                        .sgd = cut->sgd,
+                                        .nesterov = cut->nesterov,
+                                        .momentum = cut->momentum,
                                         .fenced = cut->fenced,
                                         .clip_norm = cut->clip_norm,
                                         .seed = 5};
@@ -83,7 +88,8 @@ static void train_there(const char *name, const struct cut *cut)
     options.steps = STEPS, options.batch = BATCH, options.seq = SEQ, options.microbatch = cut->microbatch;
     options.parts = cut->n_parts, options.workers = cut->n_workers, options.deterministic = cut->n_workers > 1;
     options.lr = options.min_lr = 1e-3, options.schedule = EPS_SCHEDULE_CONSTANT, options.warmup = 0;
-    options.optimizer = cut->adamw ? EPS_ADAMW : EPS_ADAMA;
+    options.optimizer = cut->sgd ? EPS_SGD : cut->adamw ? EPS_ADAMW : EPS_ADAMA;
+    options.nesterov = cut->nesterov, options.momentum = cut->sgd ? cut->momentum : NAN, options.weight_decay = 0.01;
     options.precision = options.moments = cut->narrow ? EPS_BF16 : EPS_FP32;
     options.commit = cut->fenced ? EPS_FENCED : EPS_EAGER;
     options.clip_norm = cut->clip_norm > 0 ? cut->clip_norm : NAN;
@@ -124,6 +130,9 @@ static const struct cut cuts[] = {
     {.n_parts = 4, .n_workers = 2, .microbatch = 3, .adamw = true, .fenced = true, .clip_norm = 0.05},
     {.n_parts = 6, .n_workers = 3, .microbatch = 1},
     {.n_parts = 6, .n_workers = 2, .microbatch = 1, .adamw = true},
+    {.n_parts = 4, .n_workers = 1, .microbatch = 2, .sgd = true, .momentum = 0.9, .narrow = true},
+    {.n_parts = 4, .n_workers = 2, .microbatch = 3, .sgd = true, .momentum = 0.8, .nesterov = true},
+    {.n_parts = 6, .n_workers = 2, .microbatch = 1, .sgd = true},
 };
 
 /* Several workers with --deterministic. */

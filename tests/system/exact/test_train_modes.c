@@ -19,10 +19,21 @@ SUITE_FIXTURE(setup, processes_remove)
 
 enum { MODES = 16 };
 
+/* By SGD: every way to fold, and to save. */
+static const char *const sgd[] = {
+    "--optimizer sgd --weight-decay 0.1 --precision bf16 --moments bf16 --parts 2 --workers 2",
+    "--optimizer sgd --momentum 0.5 --parts 1 --workers 1",
+    "--optimizer sgd --nesterov --grad-dtype bf16 --parts 2 --workers 2",
+    "--optimizer sgd --momentum 0 --precision bf16 --parts 2 --workers 2",
+    "--optimizer sgd --clip-norm 0.5 --moments bf16 --parts 2 --workers 2",
+};
+
 /* Precision, moments, gradients and commit by bits; each pair of them with both optimizers and, but for adama fenced,
  * which cannot, with one part and with two. */
 static const char *mode(int i)
 {
+    if (i >= MODES)
+        return sgd[i - MODES];
     const bool fenced = i & 8, adamw = (i ^ (i >> 1) ^ (i >> 2) ^ (i >> 3)) & 1, several = (i ^ (i >> 1)) & 1;
     const unsigned parts = several && (adamw || !fenced) ? 2 : 1;
 
@@ -34,7 +45,7 @@ static const char *mode(int i)
                  adamw ? "adamw" : "adama", parts, parts);
 }
 
-TEST_EACH(each_combination_trains_and_goes_on_bit_for_bit, MODES)
+TEST_EACH(each_combination_trains_and_goes_on_bit_for_bit, MODES + COUNT(sgd))
 {
     const char *train = print("eps train --model tiny.json --data tiny.txt --batch 4 --seed 3 --deterministic "
                               "--save-every 2 --lr 1e-3 --min-lr 1e-3 --warmup 0 --keep 0 --device-mem 8MiB %s",

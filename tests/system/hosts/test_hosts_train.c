@@ -165,6 +165,8 @@ static const struct {
     {3, 1, SAMPLED " --steps 6 --batch 6 --parts 3 --optimizer adamw --clip-norm 0.5"}, /* fenced */
     {3, 2, SAMPLED_OF("t5.json", "sums.jsonl --seq 64 --source-seq 24") " --steps 6 --batch 10 --parts 5"},
     {2, 1, SAMPLED " --steps 6 --batch 8 --parts 4 --freeze h.0.* wte.* --freeze-until 3"},
+    {3, 1, RUN " --steps 4 --batch 6 --parts 3 --optimizer sgd --weight-decay 0.1 --precision bf16 --moments bf16"},
+    {2, 2, RUN " --steps 4 --batch 8 --parts 4 --optimizer sgd --nesterov --weight-decay 0.1"},
 };
 
 TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))

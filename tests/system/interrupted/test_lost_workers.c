@@ -168,6 +168,7 @@ static const struct kind {
      NULL},
     {"dropped blocks", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, 0.5, NULL},
     {"norms of gradients", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3", NAN, "relu.json"},
+    {"SGD in 16 bits", 2, 4, EPS_SGD, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL},
     {"norms in 16 bits", 2, 2, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3", 0.3, "relu.json"},
 };
 
