@@ -21,7 +21,7 @@
 #include <omp.h>
 #endif
 
-enum { ROUNDS = 15, ROWS = 14 };
+enum { ROUNDS = 15, ROWS = 19 };
 
 struct arrays {
     float *w, *m, *v, *g;
@@ -33,6 +33,10 @@ struct arrays {
 };
 
 static const struct hyper hyper = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1};
+
+static const struct hyper sgd = {.lr = 1e-4, .weight_decay = 1e-4, .sgd = true, .momentum = 0.9},
+                          nesterov = {.lr = 1e-4, .weight_decay = 1e-4, .sgd = true, .momentum = 0.9, .nesterov = true},
+                          plain = {.lr = 1e-4, .weight_decay = 1e-4, .sgd = true};
 
 static void triad_range(void *data, size_t begin, size_t n)
 {
@@ -126,6 +130,37 @@ static void step_narrowest(struct arrays *a)
     optimizer_step(&p, &(struct gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
 }
 
+static void step_sgd(struct arrays *a)
+{
+    plain_step(a->w, a->m, NULL, a->g, a->n, &sgd, ++a->t, true);
+}
+
+static void step_nesterov(struct arrays *a)
+{
+    plain_step(a->w, a->m, NULL, a->g, a->n, &nesterov, ++a->t, true);
+}
+
+static void step_without_momentum(struct arrays *a)
+{
+    plain_step(a->w, NULL, NULL, a->g, a->n, &plain, ++a->t, true);
+}
+
+/* The first of several parts, which reads the weights for their decay. */
+static void fold_sgd(struct arrays *a)
+{
+    const struct parameters p = plain_parameters(a->w, a->m, NULL, a->n);
+
+    optimizer_fold(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &sgd, true, true);
+}
+
+static void step_sgd_narrow(struct arrays *a)
+{
+    struct parameters p = parameters_of(a, true, true);
+
+    p.v16 = NULL;
+    optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &sgd, ++a->t, true);
+}
+
 /* With replay: new weights go to another buffer. */
 static void step_replay(struct arrays *a)
 {
@@ -175,6 +210,11 @@ static const struct {
     {"step: split master", step_split, 28},
     {"  and 16-bit moments", step_narrow, 20},
     {"  and bf16 gradient", step_narrowest, 18},
+    {"SGD: fused step", step_sgd, 20},
+    {"  Nesterov's", step_nesterov, 20},
+    {"  without momentum", step_without_momentum, 12},
+    {"  fold (first), decays", fold_sgd, 16},
+    {"  split, 16-bit momentum", step_sgd_narrow, 16},
     {"replay: fused step", step_replay, 28},
     {"replay: split master", step_split_replay, 28},
     {"fenced: hold (first)", hold, 8},
