@@ -170,6 +170,9 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
         .job = {.goal = {.purpose = options->only_looks ? PLAN_EVALUATE : PLAN_TRAIN,
                          .fenced = options->fenced || options->clip_norm > 0,
                          .adamw = options->adamw,
+                         .sgd = options->sgd,
+                         .nesterov = options->nesterov,
+                         .momentum = options->momentum,
                          .batch = DRIVER_BATCH,
                          .seq = DRIVER_SEQ,
                          .sampling.share = options->entries ? 0.5 : 0,
@@ -189,7 +192,8 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
                 .beta2 = 0.999,
                 .epsilon = 1e-8,
                 .weight_decay = 0.01,
-                .clip_norm = options->clip_norm},
+                .clip_norm = options->clip_norm,
+                .clip_update = options->clip_update},
     };
     int fd = -1;
 

@@ -15,7 +15,9 @@ enum { DRIVER_PADDING = 5 }; /* tokens of a step that the driver calls padding *
 struct driver_options {
     bool adamw, only_looks; /* only_looks: a job that does not train */
     bool fenced;
-    double clip_norm;
+    double clip_norm, clip_update;
+    bool sgd, nesterov; /* as in struct plan_goal, */
+    double momentum;    /* and so is this */
     uint32_t n_parts, microbatch;
     const char *out;     /* directory that exists, or NULL */
     bool files;          /* instead: OUTPUT comes, and is the test's to answer */

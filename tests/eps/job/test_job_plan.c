@@ -116,6 +116,33 @@ TEST(a_worker_that_does_not_go_with_the_others_is_refused_by_name)
     stage_end(&st);
 }
 
+/* Whatever the client is; what goes is trained, several parts of it fenced, too. */
+TEST(what_sgd_cannot_do_is_refused_by_the_daemon)
+{
+    static const struct {
+        struct driver_options options;
+        const char *why;
+    } cases[] = {{{.sgd = true, .momentum = 1}, "--momentum 1: it is below 1"},
+                 {{.sgd = true, .nesterov = true}, "with --nesterov above 0"},
+                 {{.sgd = true, .momentum = 0.9, .clip_update = 1}, "--clip-update 1 "},
+                 {{.sgd = true, .momentum = 0.9, .clip_norm = 1, .n_parts = 2}, NULL}};
+
+    begin((uint64_t[3]){64 << 20});
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct driver driver;
+        struct error err = {""};
+        if (!cases[i].why) {
+            driver_open(&driver, "lab", &cases[i].options);
+            driver_train(&driver, 2);
+            driver_close(&driver);
+            continue;
+        }
+        ck_assert_int_eq(driver_try(&driver, "lab", &cases[i].options, &err), -EINVAL);
+        driver_leave(&driver);
+        ck_assert_holds(err.text, cases[i].why);
+    }
+}
+
 /* ---- a seat ----------------------------------------------------------------------------------------------------- */
 
 enum { LONG = 1024 };
