@@ -248,6 +248,7 @@ static const struct {
     enum eps_commit commit;
 } remembering[] = {{1, 1, EPS_ADAMW, EPS_FP32, EPS_EAGER},
                    {2, 4, EPS_ADAMA, EPS_BF16, EPS_EAGER},
+                   {2, 4, EPS_SGD, EPS_BF16, EPS_EAGER},
                    {2, 2, EPS_ADAMW, EPS_FP32, EPS_FENCED}};
 
 /* Norms of gradients, of each of the tokens: behind contributions, in the daemon, in minibatches, in checkpoints. */
