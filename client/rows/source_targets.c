@@ -98,7 +98,7 @@ static void find_sides(uint32_t n[SIDES], const struct client_documents *documen
 /* Tokens of the two sides in rows of n tokens. */
 static void divide_tokens(uint32_t room[SIDES], const struct targets *t, uint32_t n)
 {
-    const struct program_own own = {0, t->source_seq, t->seq};
+    const struct program_own own = {.n = t->source_seq, .of = t->seq};
 
     room[0] = program_own_elements(&own, n);
     room[1] = n - room[0];

@@ -36,9 +36,9 @@ bool model_is_of_source(const struct model_layer *layer)
 static struct program_own own_side(const struct model_config *c, uint32_t domain)
 {
     if (c->source == c->row)
-        return (struct program_own){0, 1, 1};
-    return domain == PROGRAM_SOURCE ? (struct program_own){0, c->source, c->row}
-                                    : (struct program_own){c->source, c->row - c->source, c->row};
+        return (struct program_own){.n = 1, .of = 1};
+    return domain == PROGRAM_SOURCE ? (struct program_own){.n = c->source, .of = c->row}
+                                    : (struct program_own){.first = c->source, .n = c->row - c->source, .of = c->row};
 }
 
 struct program_own model_own_domain(const struct model_config *config, uint32_t own)

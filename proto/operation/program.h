@@ -41,7 +41,8 @@ enum {
 };
 
 /* A value's domain: how many elements each row has. TOKENS: one per token; ROW: one; PART: one for the whole part.
- * Domains from OWN on are the family's own: some tokens of each row. Those of an encoder-decoder are SOURCE and TARGET. */
+ * Domains from OWN on are the family's own: some tokens of each row, or the pixels of its image at one resolution. Those
+ * of an encoder-decoder are SOURCE and TARGET. */
 enum {
     PROGRAM_TOKENS,
     PROGRAM_ROW,
@@ -49,13 +50,15 @@ enum {
     PROGRAM_OWN,
     PROGRAM_SOURCE = PROGRAM_OWN,
     PROGRAM_TARGET,
-    PROGRAM_DOMAINS = 6
+    PROGRAM_DOMAINS = PROGRAM_OWN + 8 /* an image's resolutions: a ResNet has six */
 };
 
 /* A domain of the family's own: tokens first .. first+n-1 of each row, whatever its length. With `of`: the row is divided
- * into as many parts, however long it is, and the domain has parts first .. first+n-1. */
+ * into as many parts, however long it is, and the domain has parts first .. first+n-1. With `height`: height * width
+ * pixels, line by line, whatever the tokens; a value's columns are channels. */
 struct program_own {
     uint32_t first, n, of;
+    uint32_t height, width; /* 0: no image */
 };
 
 /* The first token of the domain in a row of n_tokens, and how many it has. */
@@ -68,12 +71,16 @@ static inline uint32_t program_own_elements(const struct program_own *own, uint3
 {
     const uint64_t end = (uint64_t)own->first + own->n;
 
+    if (own->height)
+        return own->height * own->width;
     return own->of ? (uint32_t)(end * n_tokens / own->of) - program_own_first(own, n_tokens) : own->n;
 }
 
 /* The least tokens that a row must have for the domain to be there. */
 static inline uint32_t program_own_least(const struct program_own *own)
 {
+    if (own->height)
+        return 0;
     return own->of ? (own->of + own->n - 1) / own->n : own->first + own->n;
 }
 
