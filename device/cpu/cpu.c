@@ -15,7 +15,8 @@ enum { HUGE_PAGE = 2 << 20 };
 
 #define KERNELS(name, suffix, products)                                                                                \
     {                                                                                                                  \
-        name, &cpu_operations_##suffix, cpu_finish_##suffix, cpu_tile_##products, cpu_single_##products                \
+        name, &cpu_operations_##suffix, cpu_finish_##suffix, cpu_tile_##products, cpu_single_##products,               \
+            cpu_conv_tile_##products, cpu_conv_weights_##products                                                      \
     }
 static const struct cpu_kernels kernels[NUMBER_TYPES][CPU_ISAS] = {
     [NUMBER_FP32] = {KERNELS("x86-64-v2", fp32_v2, fp32_v2), KERNELS("x86-64-v3", fp32_v3, fp32_v3),

@@ -32,6 +32,8 @@ struct cpu_operations {
 #undef CPU_MEMBER
 };
 
+struct cpu_conv; /* device/cpu/kernels/conv2d.h */
+
 struct cpu_kernels {
     const char *name;
     const struct cpu_operations *operations;
@@ -43,6 +45,11 @@ struct cpu_kernels {
     void (*tile)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);
     /* The whole product, with m 1, a not transposed and beta 0. */
     void (*single)(struct device *dev, const struct device_matmul *op);
+    /* The parts of a convolution (conv2d.kernel.c), which leave their sums as `tile` does: pixels by columns of one group;
+     * and of the gradient of its weights, output channels by weights of each, from what is there. */
+    void (*conv)(const struct cpu_conv *conv, size_t group, const struct cpu_tile *tile, float *scratch);
+    void (*conv_weights)(const struct cpu_conv *conv, const void *gradient, size_t group, const struct cpu_tile *tile,
+                         float *scratch);
 };
 
 struct device {
@@ -65,14 +72,18 @@ struct device {
     void cpu_finish_##suffix(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums,           \
                              size_t stride);                                                                           \
     void cpu_tile_##suffix(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);               \
-    void cpu_single_##suffix(struct device *dev, const struct device_matmul *op);
+    void cpu_single_##suffix(struct device *dev, const struct device_matmul *op);                                      \
+    void cpu_conv_tile_##suffix(const struct cpu_conv *conv, size_t group, const struct cpu_tile *tile,                \
+                                float *scratch);                                                                       \
+    void cpu_conv_weights_##suffix(const struct cpu_conv *conv, const void *gradient, size_t group,                    \
+                                   const struct cpu_tile *tile, float *scratch);
 CPU_DECLARE(fp32_v2)
 CPU_DECLARE(fp32_v3)
 CPU_DECLARE(fp32_v4)
 CPU_DECLARE(bf16_v2)
 CPU_DECLARE(bf16_v3)
 CPU_DECLARE(bf16_v4)
-CPU_DECLARE(bf16_v4_pairs) /* tile and single alone */
+CPU_DECLARE(bf16_v4_pairs) /* products alone */
 #undef CPU_DECLARE
 
 #ifdef KERNEL_TYPE

@@ -12,6 +12,7 @@
 #include "proto/operation/call/attention.h"
 #include "proto/operation/call/batch_norm.h"
 #include "proto/operation/call/compress.h"
+#include "proto/operation/call/conv2d.h"
 #include "proto/operation/call/cross_entropy.h"
 #include "proto/operation/call/decode.h"
 #include "proto/operation/call/dropout.h"
@@ -59,6 +60,9 @@
     X(attention_cached, device_attention_cached)                                                                       \
     X(dynamic_conv, device_dynamic_conv)                                                                               \
     X(dynamic_conv_backward, device_dynamic_conv)                                                                      \
+    X(conv2d, device_conv2d)                                                                                           \
+    X(conv2d_input_gradient, device_conv2d)                                                                            \
+    X(conv2d_weight_gradient, device_conv2d)                                                                           \
     X(dropout_add, device_dropout_add)                                                                                 \
     X(embed, device_embed)                                                                                             \
     X(embed_backward, device_embed)                                                                                    \

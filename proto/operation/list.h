@@ -9,6 +9,7 @@
 #include "proto/operation/add.h"
 #include "proto/operation/attention.h"
 #include "proto/operation/batch_norm.h"
+#include "proto/operation/conv2d.h"
 #include "proto/operation/cross_attention.h"
 #include "proto/operation/dropout.h"
 #include "proto/operation/dynamic_conv.h"
@@ -41,7 +42,8 @@
     X(sinusoid, program_sinusoid_options)                                                                              \
     X(row_moments, program_row_moments_options)                                                                        \
     X(join_moments, program_join_moments_options)                                                                      \
-    X(batch_norm, program_batch_norm_options)
+    X(batch_norm, program_batch_norm_options)                                                                          \
+    X(conv2d, program_conv2d_options)
 
 #define OPERATION_DECLARE(name, options) extern const struct operation operation_##name;
 OPERATIONS(OPERATION_DECLARE)

@@ -145,6 +145,16 @@ static struct device_dynamic_conv dynamic_conv_of(const float *x, const float *s
     return op;
 }
 
+static struct device_conv2d conv2d_of(const float *x, const float *weight, float *y)
+{
+    struct device_conv2d op = {};
+
+    op.n_rows = 2, op.height = op.width = 8, op.n_in = 64, op.n_out = 64, op.n_groups = 1;
+    op.window.height = op.window.width = 3, op.window.stride = op.window.padding = 1;
+    op.x = x, op.weight = weight, op.y = y;
+    return op;
+}
+
 static struct device_embed embed_of(const void *ids)
 {
     struct device_embed op = {};
@@ -254,6 +264,26 @@ static const struct {
          struct device_dynamic_conv op = dynamic_conv_of(x, y, w);
          op.y_gradient = z, op.x_gradient = z + ARRAY / 2, op.scores_gradient = y + ARRAY / 2;
          OK(cuda_dynamic_conv_backward(q, &op));
+     },
+     0, 0},
+    {"cuda_conv2d",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_conv2d op = conv2d_of(x, y, z);
+         OK(cuda_conv2d(q, &op));
+     },
+     0, 0},
+    {"cuda_conv2d_input_gradient",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         struct device_conv2d op = conv2d_of(x, y, z);
+         op.y_gradient = z, op.x_gradient = w;
+         OK(cuda_conv2d_input_gradient(q, &op));
+     },
+     0, 0},
+    {"cuda_conv2d_weight_gradient",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         struct device_conv2d op = conv2d_of(x, y, z);
+         op.y_gradient = z, op.weight_gradient = w;
+         OK(cuda_conv2d_weight_gradient(q, &op));
      },
      0, 0},
     {"cuda_embed",

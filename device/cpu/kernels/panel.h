@@ -46,6 +46,12 @@ VECTOR_INLINE vec panel_load_n(const value *x, size_t stride, size_t n_terms, si
     return (vec)pairs;
 }
 
+/* n elements of adjacent lanes, the terms of each at places of their own. */
+VECTOR_INLINE vec panel_join_n(const value *first, const value *second, size_t n)
+{
+    return (vec)((vec_uint)value_load_n(first, n) >> 16 | (vec_uint)value_load_n(second, n));
+}
+
 /* Group g of four lanes: four elements from p[4 * g] + offset. */
 VECTOR_INLINE vec panel_gather_fours(const value *const *p, size_t offset)
 {
@@ -83,6 +89,12 @@ VECTOR_INLINE vec panel_load_n(const value *x, size_t stride, size_t n_terms, si
 {
     (void)stride, (void)n_terms;
     return value_load_n(x, n);
+}
+
+VECTOR_INLINE vec panel_join_n(const value *first, const value *second, size_t n)
+{
+    (void)second;
+    return value_load_n(first, n);
 }
 
 VECTOR_INLINE vec panel_gather_fours(const value *const *p, size_t offset)

@@ -3,25 +3,16 @@
  * After Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), and Van Zee & van de Geijn,
  * "BLIS" (2015). For each step of k (cpu_product_step), a's rows are packed into panels of ROWS, which stay in the
  * second-level cache, and b's columns into one panel of COLUMNS, which stays in the first while every block of rows
- * uses it. A block's sums fill the registers: 14 x 2 vectors of thirty-two with AVX-512, 6 x 2 of sixteen, each
- * independent of the next, so that the multipliers never wait.
+ * uses it (block.h).
  *
  * Sums lie in scratch until the tile is done. So blocks are always whole vectors, c is touched once, and only one
  * function depends on its type and on the epilogue. An element's sum is one chain of multiplications and additions per
  * step of k, from 0; the chains are added in order, for any block, tile or thread. */
-#include "device/cpu/cpu.h"
-#include "device/cpu/kernels/panel.h"
+#include "device/cpu/kernels/block.h"
 
 enum {
-    ROWS = VECTOR == 16 ? 14 : 6, /* of a block */
-    ROW_VECTORS = (ROWS + VECTOR - 1) / VECTOR,
-    ROW_LANES = ROW_VECTORS * VECTOR,
-    COLUMN_VECTORS = 2,
-    COLUMNS = COLUMN_VECTORS * VECTOR,
-    BLOCKS = (PLAN_CPU_PRODUCT_HEIGHT + ROWS - 1) / ROWS,
     TOGETHER = 4, /* blocks whose panels are filled together where a row of a has their elements side by side */
     AHEAD = 8,    /* such rows are prefetched */
-    LEFT_PANEL = ROW_LANES * PLAN_CPU_PRODUCT_DEPTH + 16, /* floats; a power of two would crowd a part of the cache */
 };
 /* Where scratch holds what, in floats. */
 enum {
@@ -33,72 +24,6 @@ enum {
 _Static_assert(END * sizeof(float) <= PLAN_CPU_PRODUCT_SCRATCH, "scratch suffices with every instruction set");
 _Static_assert(PLAN_CPU_PRODUCT_SCRATCH % 4096 == 0, "and is whole pages");
 _Static_assert(PLAN_CPU_PRODUCT_WIDTH % COLUMNS == 0, "a tile's sums are whole panels");
-
-/* sums (rows, COLUMNS) = or += (add) left right; rows is a constant wherever this is inlined. */
-VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const float *left, const float *right,
-                            size_t depth)
-{
-    vec sum[ROWS][COLUMN_VECTORS] = {{{0}}};
-
-    for (size_t p = 0; p < depth; p += PANEL_TERMS, left += ROW_LANES, right += COLUMNS) {
-        vec b[COLUMN_VECTORS];
-#pragma GCC unroll 2
-        for (size_t v = 0; v < COLUMN_VECTORS; v++)
-            b[v] = vec_load(right + v * VECTOR);
-#pragma GCC unroll 14
-        for (size_t r = 0; r < rows; r++) {
-            const vec a = panel_all(left + r);
-#pragma GCC unroll 2
-            for (size_t v = 0; v < COLUMN_VECTORS; v++)
-                sum[r][v] = panel_multiply_add(a, b[v], sum[r][v]);
-        }
-    }
-#pragma GCC unroll 14
-    for (size_t r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (size_t v = 0; v < COLUMN_VECTORS; v++) {
-            float *to = sums + r * PLAN_CPU_PRODUCT_WIDTH + v * VECTOR;
-            vec_store(to, add ? vec_load(to) + sum[r][v] : sum[r][v]);
-        }
-}
-
-static void block(size_t rows, float *sums, bool add, const float *left, const float *right, size_t depth)
-{
-    switch (rows) {
-#define BLOCK(n)                                                                                                       \
-    case n:                                                                                                            \
-        block_of(n, sums, add, left, right, depth);                                                                    \
-        break
-        BLOCK(1);
-        BLOCK(2);
-        BLOCK(3);
-        BLOCK(4);
-        BLOCK(5);
-        BLOCK(6);
-#if defined(__AVX512F__)
-        BLOCK(7);
-        BLOCK(8);
-        BLOCK(9);
-        BLOCK(10);
-        BLOCK(11);
-        BLOCK(12);
-        BLOCK(13);
-        BLOCK(14);
-#endif
-#undef BLOCK
-    }
-}
-
-/* A tile's m rows are divided evenly among as few blocks as hold them. */
-static size_t blocks_of(size_t m)
-{
-    return (m + ROWS - 1) / ROWS;
-}
-
-static size_t block_start(size_t m, size_t i)
-{
-    return m * i / blocks_of(m);
-}
 
 /* op(a)'s rows from `row` to its end; op(b)'s columns from `column` to its end. A panel takes the first of them. */
 static struct panel_source left_source(const struct device_matmul *op, size_t row, size_t from, size_t depth)

@@ -88,7 +88,11 @@ VECTOR_INLINE void vec_store_n(float *p, vec x, size_t n)
     if (n >= VECTOR)
         vec_store(p, x);
     else
+#if defined(__AVX512F__)
+        _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), x);
+#else
         memcpy(p, &x, n * sizeof *p);
+#endif
 }
 
 /* a * b + c: rounded once where the instruction set can, wherever it is written. */

@@ -52,6 +52,9 @@ struct cuda_queue {
     X(attention_cached, device_attention_cached)                                                                       \
     X(dynamic_conv, device_dynamic_conv)                                                                               \
     X(dynamic_conv_backward, device_dynamic_conv)                                                                      \
+    X(conv2d, device_conv2d)                                                                                           \
+    X(conv2d_input_gradient, device_conv2d)                                                                            \
+    X(conv2d_weight_gradient, device_conv2d)                                                                           \
     X(dropout_add, device_dropout_add)                                                                                 \
     X(embed_backward, device_embed)                                                                                    \
     X(position_backward, device_position)                                                                              \

@@ -2,6 +2,7 @@
 
 #include "tests/kit/reference/reference_approximate.h"
 #include "tests/kit/reference/reference_batch_norm.h"
+#include "tests/kit/reference/reference_conv2d.h"
 #include "tests/kit/reference/reference_dynamic_conv.h"
 
 #include <math.h>
@@ -615,6 +616,12 @@ void reference_run(const struct call *call)
     case CALL_dynamic_conv:
     case CALL_dynamic_conv_backward:
         return reference_dynamic_conv(&call->dynamic_conv, call->kind == CALL_dynamic_conv_backward);
+    case CALL_conv2d:
+        return reference_conv2d(&call->conv2d, REFERENCE_CONV2D_FORWARD);
+    case CALL_conv2d_input_gradient:
+        return reference_conv2d(&call->conv2d, REFERENCE_CONV2D_INPUT);
+    case CALL_conv2d_weight_gradient:
+        return reference_conv2d(&call->conv2d, REFERENCE_CONV2D_WEIGHT);
     case CALL_dropout_add:
         return dropout_add(&call->dropout_add);
     case CALL_decode:

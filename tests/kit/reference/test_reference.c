@@ -35,6 +35,10 @@ static const struct pair {
       .dynamic_conv =
           {.n_rows = 2, .n_tokens = 5, .n = 6, .n_heads = 3, .n_taps = 7, .n_before = 6, .dropout.p = 0.3f}},
      CALL_dynamic_conv_backward},
+    {{CALL_conv2d, .conv2d = {2, 4, 3, .n_in = 4, .n_out = 6, .n_groups = 2, .window = {3, 2, 2, 1}}},
+     CALL_conv2d_input_gradient},
+    {{CALL_conv2d, .conv2d = {2, 4, 3, .n_in = 4, .n_out = 6, .n_groups = 2, .window = {3, 2, 2, 1}}},
+     CALL_conv2d_weight_gradient},
     {{CALL_position, .position = {.n_rows = 3, .n_tokens = 2, .n = 4}}, CALL_position_backward},
     {{CALL_attention, .attention = {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7f}},
      CALL_attention_backward},

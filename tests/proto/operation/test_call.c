@@ -54,6 +54,15 @@ static const struct {
      4 * (2 + 2 + 2) * 6,
      0},
     {{CALL_norm, .norm = {.m = 3, .n = 5}}, CALL_RATE_NONE, 0, 0},
+    /* 2 images of 3 x 2 results: 5 channels, each of 3 x 3 taps of 4 of the 8 channels. */
+    {{CALL_conv2d, .conv2d = {2, 5, 4, .n_in = 8, .n_out = 10, .n_groups = 2, .window = {3, 3, 2, 1}}},
+     CALL_RATE_PRODUCT,
+     2 * 12 * 10 * 36,
+     12},
+    {{CALL_conv2d_weight_gradient, .conv2d = {2, 5, 4, .n_in = 8, .n_out = 10, .n_groups = 2, .window = {3, 3, 2, 1}}},
+     CALL_RATE_PRODUCT,
+     2 * 12 * 10 * 36,
+     12},
 };
 
 TEST_EACH(a_call_says_how_much_it_computes, COUNT(computing))
@@ -123,6 +132,19 @@ static const struct {
     {{CALL_dynamic_conv_backward, .dynamic_conv = {.n_rows = 2, .n_tokens = 3, .n = 8, .n_heads = 2, .n_taps = 3}},
      2 * (48 + 36 + 48),
      2 * (48 + 36)},
+    /* 2 images of 5 x 5 pixels and 3 channels, of which 3 x 3 are read; 4 channels of 3 x 3. */
+    {{CALL_conv2d, .conv2d = {2, 5, 5, .n_in = 3, .n_out = 4, .n_groups = 1, .window = {1, 1, 2, 0}}},
+     2 * (2 * 9 * 3 + 12),
+     2 * 2 * 9 * 4},
+    {{CALL_conv2d_input_gradient,
+      .conv2d = {2, 5, 5, .n_in = 3, .n_out = 4, .n_groups = 1, .window = {1, 1, 2, 0}, .accumulate = true}},
+     2 * (2 * 9 * 4 + 12 + 2 * 25 * 3),
+     2 * 2 * 25 * 3},
+    /* Windows of 2 begin at -1 and 2: they read lines 0, 2 and 3. */
+    {{CALL_conv2d_weight_gradient,
+      .conv2d = {2, 4, 4, .n_in = 3, .n_out = 4, .n_groups = 1, .window = {2, 2, 3, 1}, .beta = 1}},
+     2 * (2 * 9 * 3 + 2 * 4 * 4) + 4 * 48,
+     4 * 48},
     {{CALL_embed, .embed = {.m = 3, .n = 5, .n_table = 100}}, 4 * 3 + 2 * 15, 2 * 15},
     {{CALL_embed_backward, .embed = {.m = 7, .n = 5, .n_table = 2}}, 4 * 7 + 2 * 35 + 4 * 10, 4 * 10},
     {{CALL_cross_entropy_gradient, .cross_entropy_gradient = {.m = 3, .n = 5, .logits_stride = 8}},

@@ -1,0 +1,264 @@
+/* device/cpu/kernels/conv2d.kernel.c - convolution of images: its tiles (conv2d_tile.kernel.c, conv2d_weights.kernel.c),
+ * each computed by one thread. */
+#include "device/cpu/kernels/conv2d.h"
+
+#include "device/cpu/kernels/cut.h"
+#include "device/cpu/kernels/value.h"
+
+#include <assert.h>
+
+static float *scratch_of(const struct device *dev)
+{
+    return (float *)dev->products + cpu_thread() * (PLAN_CPU_PRODUCT_SCRATCH / sizeof(float));
+}
+
+/* A group's tiles, and all groups'. */
+struct cut {
+    size_t m, n, height, width, n_across, of_group, all;
+};
+
+static struct cut cut_into(size_t m, size_t n, size_t n_groups, const struct device *dev)
+{
+    struct cut cut = {.m = m, .n = n};
+
+    if (m * n == 0)
+        return cut;
+    cut_tiles(&cut.height, &cut.width, m, n, dev->n_threads);
+    cut.n_across = size_pieces(n, cut.width);
+    cut.of_group = size_pieces(m, cut.height) * cut.n_across;
+    cut.all = n_groups * cut.of_group;
+    return cut;
+}
+
+static struct cpu_tile tile_of(const struct cut *cut, size_t i)
+{
+    const size_t row = i % cut->of_group / cut->n_across * cut->height, column = i % cut->n_across * cut->width;
+
+    return (struct cpu_tile){row, column, size_smaller(cut->height, cut->m - row),
+                             size_smaller(cut->width, cut->n - column)};
+}
+
+/* ---- results ---- */
+
+/* Where results go: pixels `step` apart, from the first on, of images (height, width, channels). */
+struct results {
+    value *to;
+    size_t height, width, y, x, step, channels;
+    const value *bias; /* (channels), or NULL */
+    bool accumulate;
+};
+
+static void put_row(value *to, const float *sums, size_t n, const value *bias, bool accumulate)
+{
+    for (size_t j = 0; j < n; j += VECTOR) {
+        const size_t left = n - j;
+        vec x = vec_load_n(sums + j, left, 0);
+
+        if (bias)
+            x += value_load_n(bias + j, left);
+        if (accumulate)
+            x += value_load_n(to + j, left);
+        value_store_n(to + j, x, left);
+    }
+}
+
+/* column: the tile's first among all channels. */
+static void put_tile(const struct results *out, const struct cpu_conv *conv, size_t column, const struct cpu_tile *tile,
+                     const float *sums)
+{
+    const size_t pixels = conv->down * conv->across;
+
+    for (size_t p = tile->row; p < tile->row + tile->m; p++, sums += PLAN_CPU_PRODUCT_WIDTH) {
+        const size_t image = p / pixels, y = out->y + p % pixels / conv->across * out->step,
+                     x = out->x + p % conv->across * out->step;
+        put_row(out->to + ((image * out->height + y) * out->width + x) * out->channels + column, sums, tile->n,
+                out->bias ? out->bias + column : NULL, out->accumulate);
+    }
+}
+
+static void run(struct device *dev, const struct cpu_conv *conv, const struct results *out)
+{
+    const struct cut cut = cut_into(conv->n_rows * conv->down * conv->across, conv->columns, conv->n_groups, dev);
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+    for (size_t i = 0; i < cut.all; i++) {
+        const size_t group = i / cut.of_group;
+        const struct cpu_tile tile = tile_of(&cut, i);
+        float *const scratch = scratch_of(dev);
+
+        device_count(dev->done);
+        dev->kernels->conv(conv, group, &tile, scratch);
+        put_tile(out, conv, group * conv->columns + tile.column, &tile, scratch);
+    }
+}
+
+/* ---- forward ---- */
+
+static struct cpu_conv forward_of(const struct device_conv2d *op)
+{
+    const size_t taps = device_conv2d_taps(op), in = op->n_in / op->n_groups, out = op->n_out / op->n_groups;
+    struct cpu_conv conv = {.n_groups = op->n_groups,
+                            .depth = in,
+                            .columns = out,
+                            .source = op->x,
+                            .height = op->height,
+                            .width = op->width,
+                            .n_rows = op->n_rows,
+                            .down = device_conv2d_height(op),
+                            .across = device_conv2d_width(op),
+                            .step = op->window.stride,
+                            .weight = op->weight,
+                            .apart = taps,
+                            .group_weights = out * taps};
+
+    for (size_t y = 0; y < op->window.height; y++)
+        for (size_t x = 0; x < op->window.width; x++, conv.n_taps++)
+            conv.taps[conv.n_taps] =
+                (struct cpu_conv_tap){(ptrdiff_t)y - (ptrdiff_t)op->window.padding,
+                                      (ptrdiff_t)x - (ptrdiff_t)op->window.padding, conv.n_taps * in};
+    return conv;
+}
+
+/* A product of pixels and weights, as they lie. */
+static bool is_product(const struct device_conv2d *op)
+{
+    return op->window.height == 1 && op->window.width == 1 && op->window.stride == 1 && op->window.padding == 0 &&
+           op->n_groups == 1;
+}
+
+void KERNEL_NAME(cpu_conv2d)(struct device *dev, const struct device_conv2d *op)
+{
+    const struct cpu_conv conv = forward_of(op);
+    const struct results out = {
+        .to = op->y, .height = conv.down, .width = conv.across, .step = 1, .channels = op->n_out, .bias = op->bias};
+    const struct device_matmul product = {.transpose_b = true,
+                                          .m = device_conv2d_pixels(op),
+                                          .n = op->n_out,
+                                          .k = op->n_in,
+                                          .a = op->x,
+                                          .a_stride = op->n_in,
+                                          .b = op->weight,
+                                          .b_stride = op->n_in,
+                                          .c = op->y,
+                                          .c_stride = op->n_out,
+                                          .epilogue = op->bias ? DEVICE_BIAS : DEVICE_NO_EPILOGUE,
+                                          .bias = op->bias};
+
+    if (is_product(op) && product.m > 0)
+        KERNEL_NAME(cpu_matmul)(dev, &product);
+    else
+        run(dev, &conv, &out);
+}
+
+/* ---- the gradient of the input ---- */
+
+/* Taps ky with y + padding - ky a multiple of the stride meet pixel y of x, from y's pixel (y + padding - ky) / stride. */
+static bool meets(ptrdiff_t *from, size_t first, size_t tap, const struct image_window *w)
+{
+    const ptrdiff_t stride = w->stride, off = (ptrdiff_t)first + w->padding - (ptrdiff_t)tap;
+
+    *from = off / stride;
+    return off % stride == 0;
+}
+
+/* Pixels y, y + stride, ... of lines, and x, x + stride, ... of columns. */
+static struct cpu_conv gradient_of(const struct device_conv2d *op, size_t y, size_t x)
+{
+    const size_t taps = device_conv2d_taps(op), in = op->n_in / op->n_groups, out = op->n_out / op->n_groups;
+    const struct image_window *w = &op->window;
+    struct cpu_conv conv = {.n_groups = op->n_groups,
+                            .depth = out,
+                            .columns = in,
+                            .source = op->y_gradient,
+                            .height = device_conv2d_height(op),
+                            .width = device_conv2d_width(op),
+                            .n_rows = op->n_rows,
+                            .down = size_pieces(op->height - y, w->stride),
+                            .across = size_pieces(op->width - x, w->stride),
+                            .step = 1,
+                            .weight = op->weight,
+                            .apart = taps,
+                            .by_depth = true,
+                            .group_weights = out * taps};
+
+    for (size_t tap = 0; tap < w->height * w->width; tap++) {
+        struct cpu_conv_tap *const to = &conv.taps[conv.n_taps];
+        const bool down = meets(&to->y, y, tap / w->width, w), across = meets(&to->x, x, tap % w->width, w);
+
+        to->at = tap * in;
+        conv.n_taps += down && across;
+    }
+    return conv;
+}
+
+void KERNEL_NAME(cpu_conv2d_input_gradient)(struct device *dev, const struct device_conv2d *op)
+{
+    const struct device_matmul product = {.m = device_conv2d_pixels(op),
+                                          .n = op->n_in,
+                                          .k = op->n_out,
+                                          .a = op->y_gradient,
+                                          .a_stride = op->n_out,
+                                          .b = op->weight,
+                                          .b_stride = op->n_in,
+                                          .c = op->x_gradient,
+                                          .c_stride = op->n_in,
+                                          .beta = op->accumulate ? 1 : 0};
+
+    if (is_product(op) && product.m > 0) {
+        KERNEL_NAME(cpu_matmul)(dev, &product);
+        return;
+    }
+    for (size_t y = 0; y < op->window.stride && y < op->height; y++)
+        for (size_t x = 0; x < op->window.stride && x < op->width; x++) {
+            const struct cpu_conv conv = gradient_of(op, y, x);
+            const struct results out = {.to = op->x_gradient,
+                                        .height = op->height,
+                                        .width = op->width,
+                                        .y = y,
+                                        .x = x,
+                                        .step = op->window.stride,
+                                        .channels = op->n_in,
+                                        .accumulate = op->accumulate};
+            if (conv.n_taps > 0 || !op->accumulate)
+                run(dev, &conv, &out);
+        }
+}
+
+/* ---- the gradient of weights ---- */
+
+/* sums (m, n), rows WIDTH apart, from the gradient or to it, whose rows are n_taps apart. */
+static void copy_tile(const struct cpu_tile *tile, float *to, size_t to_stride, const float *from, size_t from_stride)
+{
+    for (size_t i = 0; i < tile->m; i++)
+        memcpy(to + i * to_stride, from + i * from_stride, tile->n * sizeof *to);
+}
+
+static void compute_weights(struct device *dev, const struct device_conv2d *op, const struct cpu_conv *conv,
+                            size_t group, const struct cpu_tile *tile)
+{
+    const size_t taps = device_conv2d_taps(op);
+    float *const sums = scratch_of(dev), *const to = op->weight_gradient + (group * conv->columns + tile->row) * taps +
+                                                     tile->column;
+
+    device_count(dev->done);
+    if (op->beta != 0)
+        copy_tile(tile, sums, PLAN_CPU_PRODUCT_WIDTH, to, taps);
+    else
+        memset(sums, 0, tile->m * PLAN_CPU_PRODUCT_WIDTH * sizeof *sums);
+    dev->kernels->conv_weights(conv, op->y_gradient, group, tile, sums);
+    copy_tile(tile, to, taps, sums, PLAN_CPU_PRODUCT_WIDTH);
+}
+
+void KERNEL_NAME(cpu_conv2d_weight_gradient)(struct device *dev, const struct device_conv2d *op)
+{
+    const struct cpu_conv conv = forward_of(op);
+    const struct cut cut = cut_into(conv.columns, device_conv2d_taps(op), op->n_groups, dev);
+
+    assert(op->beta == 0 || op->beta == 1);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+    for (size_t i = 0; i < cut.all; i++) {
+        const struct cpu_tile tile = tile_of(&cut, i);
+
+        compute_weights(dev, op, &conv, i / cut.of_group, &tile);
+    }
+}

@@ -1,0 +1,128 @@
+#include "proto/operation/conv2d.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
+
+#include <assert.h>
+
+enum { WEIGHT, BIAS };
+
+int program_conv2d(struct program *p, int x, const char *stem, uint32_t domain, uint32_t columns,
+                   const struct program_conv2d_options *conv)
+{
+    struct program_operation *op = program_append(p, &operation_conv2d);
+    const uint32_t in = p->values[x].columns;
+
+    assert(domain >= PROGRAM_OWN && conv->n_groups > 0 && in % conv->n_groups == 0 && columns % conv->n_groups == 0);
+    assert((p->values[x].domain == PROGRAM_TOKENS) == (conv->height > 0));
+    op->conv2d = *conv;
+    program_add_input(p, op, x);
+    program_add_tensor(p, op, stem, "weight",
+                       (struct program_tensor){.rows = columns,
+                                               .columns =
+                                                   conv->window.height * conv->window.width * (in / conv->n_groups),
+                                               .init = MODEL_INIT_NORMAL,
+                                               .deviation = conv->deviation});
+    if (conv->bias)
+        program_add_tensor(p, op, stem, "bias", (struct program_tensor){.rows = columns, .init = MODEL_INIT_ZERO});
+    return program_add_output_in(p, op, PROGRAM_VALUE, domain, columns);
+}
+
+/* First the gradients of weight and bias, if they are trained, then that of x. */
+static void differentiate(struct schedule_builder *b, int operation)
+{
+    const struct program_operation *op = &b->program->operations[operation];
+    struct schedule_step *step;
+
+    if (!op->frozen) {
+        schedule_ensure(b, op->inputs[0]);
+        step = schedule_begin_step(b, SCHEDULE_CONTRIBUTE, operation);
+        step->contributes = true;
+        step->inputs[0] = schedule_read(b, op->inputs[0]);
+        step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
+        schedule_end_step(b);
+    }
+    step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
+    step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
+    schedule_write_gradient(b, step, 0);
+    schedule_end_step(b);
+}
+
+/* The size of an image of an own domain; or of tokens, as it is given. */
+static struct device_conv2d sizes_of(const struct operation_run *r, const struct program_operation *op)
+{
+    const struct program_value *x = &r->program->values[op->inputs[0]], *y = &r->program->values[op->outputs[0]];
+    const struct program_own *from = x->domain >= PROGRAM_OWN ? &r->program->own[x->domain - PROGRAM_OWN] : NULL,
+                             *to = &r->program->own[y->domain - PROGRAM_OWN];
+    const struct device_conv2d conv = {.n_rows = r->n_rows,
+                                       .height = from ? from->height : op->conv2d.height,
+                                       .width = from ? from->width : op->conv2d.width,
+                                       .n_in = x->columns,
+                                       .n_out = y->columns,
+                                       .n_groups = op->conv2d.n_groups,
+                                       .window = op->conv2d.window};
+
+    assert(conv.height * conv.width == operation_row_elements(r, op->inputs[0]));
+    assert(device_conv2d_height(&conv) == to->height && device_conv2d_width(&conv) == to->width);
+    return conv;
+}
+
+static void run_forward(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    struct device_conv2d conv = sizes_of(r, op);
+
+    conv.x = r->at[step->inputs[0]];
+    conv.weight = r->weights[op->tensor + WEIGHT];
+    conv.bias = op->conv2d.bias ? r->weights[op->tensor + BIAS] : NULL;
+    conv.y = r->at[step->outputs[0]];
+    r->ops->conv2d(r->dev, &conv);
+}
+
+static void run_contributions(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    float *const bias = op->conv2d.bias ? r->gradients[op->tensor + BIAS] : NULL;
+    struct device_conv2d conv = sizes_of(r, op);
+
+    conv.x = r->at[step->inputs[0]];
+    conv.y_gradient = r->at[step->y_gradient];
+    conv.weight_gradient = r->gradients[op->tensor + WEIGHT];
+    conv.beta = r->fresh ? 0 : 1;
+    if (conv.weight_gradient)
+        r->ops->conv2d_weight_gradient(r->dev, &conv);
+    if (bias)
+        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, conv.y_gradient, device_conv2d_pixels(&conv),
+                                                                 conv.n_out, conv.n_out});
+}
+
+static void run_backward(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    struct device_conv2d conv = sizes_of(r, op);
+
+    conv.weight = r->weights[op->tensor + WEIGHT];
+    conv.y_gradient = r->at[step->y_gradient];
+    conv.x_gradient = r->at[step->x_gradient];
+    conv.accumulate = step->accumulate;
+    r->ops->conv2d_input_gradient(r->dev, &conv);
+}
+
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    if (step->action == SCHEDULE_FORWARD)
+        run_forward(r, step);
+    else if (step->action == SCHEDULE_CONTRIBUTE)
+        run_contributions(r, step);
+    else
+        run_backward(r, step);
+}
+
+const struct operation operation_conv2d = {.name = "convolution",
+                                           .reads_inputs = OPERATION_FIRST,
+                                           .reads_frozen = OPERATION_FIRST,
+                                           .bears_4_bits = true,
+                                           .mixes_tokens = true,
+                                           .differentiate = differentiate,
+                                           .run = run};
