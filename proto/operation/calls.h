@@ -21,6 +21,7 @@
 #include "proto/operation/call/glu.h"
 #include "proto/operation/call/matmul.h"
 #include "proto/operation/call/norm.h"
+#include "proto/operation/call/pool.h"
 #include "proto/operation/call/preference.h"
 #include "proto/operation/call/rope.h"
 #include "proto/operation/call/sample.h"
@@ -63,6 +64,10 @@
     X(conv2d, device_conv2d)                                                                                           \
     X(conv2d_input_gradient, device_conv2d)                                                                            \
     X(conv2d_weight_gradient, device_conv2d)                                                                           \
+    X(max_pool, device_pool)                                                                                           \
+    X(max_pool_backward, device_pool)                                                                                  \
+    X(average_pool, device_pool)                                                                                       \
+    X(average_pool_backward, device_pool)                                                                              \
     X(dropout_add, device_dropout_add)                                                                                 \
     X(embed, device_embed)                                                                                             \
     X(embed_backward, device_embed)                                                                                    \

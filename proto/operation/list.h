@@ -18,6 +18,7 @@
 #include "proto/operation/linear.h"
 #include "proto/operation/norm.h"
 #include "proto/operation/parameter.h"
+#include "proto/operation/pool.h"
 #include "proto/operation/rope.h"
 #include "proto/operation/shift.h"
 #include "proto/operation/sinusoid.h"
@@ -43,7 +44,9 @@
     X(row_moments, program_row_moments_options)                                                                        \
     X(join_moments, program_join_moments_options)                                                                      \
     X(batch_norm, program_batch_norm_options)                                                                          \
-    X(conv2d, program_conv2d_options)
+    X(conv2d, program_conv2d_options)                                                                                  \
+    X(max_pool, program_pool_options)                                                                                  \
+    X(average_pool, program_pool_options)
 
 #define OPERATION_DECLARE(name, options) extern const struct operation operation_##name;
 OPERATIONS(OPERATION_DECLARE)

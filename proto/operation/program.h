@@ -55,7 +55,7 @@ enum {
 
 /* A domain of the family's own: tokens first .. first+n-1 of each row, whatever its length. With `of`: the row is divided
  * into as many parts, however long it is, and the domain has parts first .. first+n-1. With `height`: height * width
- * pixels, line by line, whatever the tokens; a value's columns are channels. */
+ * pixels, line by line, whatever the tokens; a value's columns are channels. Taken of tokens, it is the first ones. */
 struct program_own {
     uint32_t first, n, of;
     uint32_t height, width; /* 0: no image */
@@ -76,11 +76,11 @@ static inline uint32_t program_own_elements(const struct program_own *own, uint3
     return own->of ? (uint32_t)(end * n_tokens / own->of) - program_own_first(own, n_tokens) : own->n;
 }
 
-/* The least tokens that a row must have for the domain to be there. */
+/* The least tokens that a row must have for the domain to be taken of them. */
 static inline uint32_t program_own_least(const struct program_own *own)
 {
     if (own->height)
-        return 0;
+        return own->height * own->width;
     return own->of ? (own->of + own->n - 1) / own->n : own->first + own->n;
 }
 

@@ -155,6 +155,16 @@ static struct device_conv2d conv2d_of(const float *x, const float *weight, float
     return op;
 }
 
+static struct device_pool pool_of(float *x, float *y, uint8_t *largest)
+{
+    struct device_pool op = {};
+
+    op.n_rows = 2, op.height = op.width = 8, op.n = 64, op.largest = largest;
+    op.window.height = op.window.width = 3, op.window.stride = 2, op.window.padding = 1;
+    op.x = op.x_gradient = x, op.y = y, op.y_gradient = y;
+    return op;
+}
+
 static struct device_embed embed_of(const void *ids)
 {
     struct device_embed op = {};
@@ -284,6 +294,30 @@ static const struct {
          struct device_conv2d op = conv2d_of(x, y, z);
          op.y_gradient = z, op.weight_gradient = w;
          OK(cuda_conv2d_weight_gradient(q, &op));
+     },
+     0, 0},
+    {"cuda_max_pool",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_pool op = pool_of(x, y, (uint8_t *)z);
+         OK(cuda_max_pool(q, &op));
+     },
+     0, 0},
+    {"cuda_max_pool_backward",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_pool op = pool_of(x, y, (uint8_t *)z);
+         OK(cuda_max_pool_backward(q, &op));
+     },
+     0, 0},
+    {"cuda_average_pool",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_pool op = pool_of(x, y, (uint8_t *)z);
+         OK(cuda_average_pool(q, &op));
+     },
+     0, 0},
+    {"cuda_average_pool_backward",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_pool op = pool_of(x, y, (uint8_t *)z);
+         OK(cuda_average_pool_backward(q, &op));
      },
      0, 0},
     {"cuda_embed",

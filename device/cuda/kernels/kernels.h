@@ -55,6 +55,10 @@ struct cuda_queue {
     X(conv2d, device_conv2d)                                                                                           \
     X(conv2d_input_gradient, device_conv2d)                                                                            \
     X(conv2d_weight_gradient, device_conv2d)                                                                           \
+    X(max_pool, device_pool)                                                                                           \
+    X(max_pool_backward, device_pool)                                                                                  \
+    X(average_pool, device_pool)                                                                                       \
+    X(average_pool_backward, device_pool)                                                                              \
     X(dropout_add, device_dropout_add)                                                                                 \
     X(embed_backward, device_embed)                                                                                    \
     X(position_backward, device_position)                                                                              \

@@ -4,6 +4,7 @@
 #include "tests/kit/reference/reference_batch_norm.h"
 #include "tests/kit/reference/reference_conv2d.h"
 #include "tests/kit/reference/reference_dynamic_conv.h"
+#include "tests/kit/reference/reference_pool.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -622,6 +623,12 @@ void reference_run(const struct call *call)
         return reference_conv2d(&call->conv2d, REFERENCE_CONV2D_INPUT);
     case CALL_conv2d_weight_gradient:
         return reference_conv2d(&call->conv2d, REFERENCE_CONV2D_WEIGHT);
+    case CALL_max_pool:
+    case CALL_average_pool:
+        return reference_pool(&call->max_pool, call->kind == CALL_max_pool);
+    case CALL_max_pool_backward:
+    case CALL_average_pool_backward:
+        return reference_pool_backward(&call->max_pool, call->kind == CALL_max_pool_backward);
     case CALL_dropout_add:
         return dropout_add(&call->dropout_add);
     case CALL_decode:

@@ -39,6 +39,8 @@ static const struct pair {
      CALL_conv2d_input_gradient},
     {{CALL_conv2d, .conv2d = {2, 4, 3, .n_in = 4, .n_out = 6, .n_groups = 2, .window = {3, 2, 2, 1}}},
      CALL_conv2d_weight_gradient},
+    {{CALL_max_pool, .max_pool = {2, 5, 4, .n = 3, .window = {3, 2, 2, 1}}}, CALL_max_pool_backward},
+    {{CALL_average_pool, .average_pool = {2, 5, 4, .n = 3, .window = {3, 2, 2, 1}}}, CALL_average_pool_backward},
     {{CALL_position, .position = {.n_rows = 3, .n_tokens = 2, .n = 4}}, CALL_position_backward},
     {{CALL_attention, .attention = {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7f}},
      CALL_attention_backward},

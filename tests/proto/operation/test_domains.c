@@ -8,8 +8,8 @@ static const struct {
     uint32_t n_tokens, first, n, least;
 } domains[] = {
     {{.first = 2, .n = 3}, 9, 2, 3, 5},          {{.first = 1, .n = 1, .of = 2}, 10, 5, 5, 2},
-    {{.first = 1, .n = 2, .of = 3}, 7, 2, 5, 2}, {{.height = 5, .width = 7}, 9, 0, 35, 0},
-    {{.height = 5, .width = 7}, 35, 0, 35, 0},
+    {{.first = 1, .n = 2, .of = 3}, 7, 2, 5, 2}, {{.height = 5, .width = 7}, 9, 0, 35, 35},
+    {{.height = 5, .width = 7}, 36, 0, 35, 35},
 };
 
 TEST_EACH(a_domain_has_its_elements, COUNT(domains))

@@ -1,0 +1,255 @@
+/* device/cuda/kernels/pool.cu - pooling of images: a thread has a pack of channels of one pixel.
+ *
+ * Backward, each pixel of x gathers from the windows that it is in. Which pixel is a window's largest is found first. */
+#include "device/cuda/kernels/pack.cuh"
+
+/* Counts of pixels and channels fit 32 bits. */
+struct pool {
+    unsigned height, width, down, across, n; /* of x, of y */
+    unsigned window_height, window_width, stride, padding;
+    size_t m; /* pixels to compute: of y, or of x */
+    bool accumulate;
+    const uint8_t *largest;
+};
+
+/* The window of pixel i of y: the first tap, how many, and the pixel of x where it lies. */
+struct window {
+    unsigned y, x, height, width;
+    size_t at;
+
+    __device__ window(const struct pool &op, size_t i)
+    {
+        const unsigned line = (unsigned)(i / op.across % op.down) * op.stride,
+                       column = (unsigned)(i % op.across) * op.stride;
+
+        y = line < op.padding ? op.padding - line : 0, x = column < op.padding ? op.padding - column : 0;
+        height = least(op.window_height, op.height + op.padding - line) - y;
+        width = least(op.window_width, op.width + op.padding - column) - x;
+        at = (i / op.across / op.down * op.height + line + y - op.padding) * op.width + column + x - op.padding;
+    }
+
+    static __device__ unsigned least(unsigned a, unsigned b)
+    {
+        return a < b ? a : b;
+    }
+};
+
+/* Windows first .. end-1 have a pixel; it is tap `tap` of the first one, and one stride less of each next one. */
+struct readers {
+    unsigned first, end, tap;
+
+    __device__ readers(unsigned pixel, unsigned n_windows, unsigned size, const struct pool &op)
+    {
+        const unsigned at = pixel + op.padding, last = at / op.stride + 1;
+
+        first = at < size ? 0 : (at - size) / op.stride + 1;
+        end = last < n_windows ? last : n_windows, tap = at - first * op.stride;
+    }
+};
+
+/* f(pixel, channel) for the thread's packs. */
+template <int V, typename F> static __device__ inline void each_pack(const struct pool &op, F f)
+{
+    const size_t packs = op.n / V;
+
+    for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x; at < op.m * packs;
+         at += (size_t)gridDim.x * blockDim.x)
+        f(at / packs, at % packs * V);
+}
+
+/* The largest numbers of a window, and their taps. */
+template <int V, typename T>
+static __device__ inline void find_largest(float (&most)[V], unsigned (&tap)[V], const struct pool &op,
+                                           const struct window &w, const T *x)
+{
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        most[v] = -INFINITY, tap[v] = w.y * op.window_width + w.x;
+    for (unsigned y = 0; y < w.height; y++)
+        for (unsigned column = 0; column < w.width; column++) {
+            const pack<T, V> here = load<V>(x + (w.at + (size_t)y * op.width + column) * op.n);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const float number = to_float(here.at[v]);
+                if (number > most[v] || number != number)
+                    most[v] = number, tap[v] = (w.y + y) * op.window_width + w.x + column;
+            }
+        }
+}
+
+template <typename T, int V>
+static __global__ void __launch_bounds__(ROW_THREADS) take_largest(struct pool op, T *y, const T *x)
+{
+    each_pack<V>(op, [&](size_t i, size_t j) {
+        float most[V];
+        unsigned tap[V];
+        pack<T, V> to;
+
+        find_largest<V>(most, tap, op, window(op, i), x + j);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            set(&to.at[v], most[v]);
+        store<V>(y + i * op.n + j, to);
+    });
+}
+
+template <typename T, int V>
+static __global__ void __launch_bounds__(ROW_THREADS) note_largest(struct pool op, uint8_t *largest, const T *x)
+{
+    each_pack<V>(op, [&](size_t i, size_t j) {
+        float most[V];
+        unsigned tap[V];
+        pack<uint8_t, V> to;
+
+        find_largest<V>(most, tap, op, window(op, i), x + j);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            to.at[v] = (uint8_t)tap[v];
+        *(pack<uint8_t, V> *)(largest + i * op.n + j) = to;
+    });
+}
+
+template <typename T, int V>
+static __global__ void __launch_bounds__(ROW_THREADS) average(struct pool op, T *y, const T *x)
+{
+    each_pack<V>(op, [&](size_t i, size_t j) {
+        const struct window w(op, i);
+        float sums[V] = {};
+        pack<T, V> to;
+
+        for (unsigned line = 0; line < w.height; line++)
+            for (unsigned column = 0; column < w.width; column++) {
+                const pack<T, V> here = load<V>(x + (w.at + (size_t)line * op.width + column) * op.n + j);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    sums[v] += to_float(here.at[v]);
+            }
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            set(&to.at[v], sums[v] / (float)(op.window_height * op.window_width));
+        store<V>(y + i * op.n + j, to);
+    });
+}
+
+/* To pixels of x: from windows of which they are the largest; or, without `largest`, an equal share of each. */
+template <typename T, int V>
+static __global__ void __launch_bounds__(ROW_THREADS) gather(struct pool op, T *x_gradient, const T *y_gradient)
+{
+    each_pack<V>(op, [&](size_t i, size_t j) {
+        const unsigned line = (unsigned)(i / op.width % op.height), column = (unsigned)(i % op.width);
+        const struct readers above(line, op.down, op.window_height, op), beside(column, op.across, op.window_width, op);
+        T *const at = x_gradient + i * op.n + j;
+        float sums[V] = {};
+        pack<T, V> to;
+
+        for (unsigned y = above.first; y < above.end; y++)
+            for (unsigned x = beside.first; x < beside.end; x++) {
+                const size_t from = ((i / op.width / op.height * op.down + y) * op.across + x) * op.n + j;
+                const unsigned tap = (above.tap - (y - above.first) * op.stride) * op.window_width + beside.tap -
+                                     (x - beside.first) * op.stride;
+                const pack<T, V> dy = load<V>(y_gradient + from);
+                pack<uint8_t, V> largest;
+
+                if (op.largest)
+                    largest = *(const pack<uint8_t, V> *)(op.largest + from);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    if (!op.largest || largest.at[v] == tap)
+                        sums[v] += to_float(dy.at[v]);
+            }
+        if (op.accumulate)
+            to = load<V>(at);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const float share = op.largest ? sums[v] : sums[v] / (float)(op.window_height * op.window_width);
+
+            set(&to.at[v], op.accumulate ? share + to_float(to.at[v]) : share);
+        }
+        store<V>(at, to);
+    });
+}
+
+static struct pool pool_of(const struct device_pool *op, size_t m)
+{
+    struct pool p = {};
+
+    p.height = (unsigned)op->height, p.width = (unsigned)op->width, p.n = (unsigned)op->n;
+    p.down = (unsigned)device_pool_height(op), p.across = (unsigned)device_pool_width(op);
+    p.window_height = op->window.height, p.window_width = op->window.width;
+    p.stride = op->window.stride, p.padding = op->window.padding;
+    p.m = m, p.accumulate = op->accumulate;
+    return p;
+}
+
+template <typename T> static bool are_whole(const struct device_pool *op, const void *x, const void *y)
+{
+    return is_whole((const T *)x, op->n) && is_whole((const T *)y, op->n) && (uintptr_t)op->largest % whole<T>::V == 0;
+}
+
+/* A kernel over packs of V, or single values. */
+template <int V, typename K, typename... A>
+static cudaError_t run(const struct cuda_queue *q, K kernel, const struct pool &p, A... arrays)
+{
+    const size_t blocks = pieces(p.m * (p.n / V), ROW_THREADS);
+
+    if (blocks == 0)
+        return cudaSuccess;
+    return launch(kernel, dim3(smaller(blocks, (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0, q->stream, p,
+                  arrays...);
+}
+
+template <typename T> static cudaError_t forward(const struct cuda_queue *q, const struct device_pool *op, bool largest)
+{
+    enum { V = whole<T>::V };
+    const struct pool p = pool_of(op, device_pool_pixels(op));
+    T *const y = (T *)op->y;
+    const T *const x = (const T *)op->x;
+
+    if (are_whole<T>(op, x, y))
+        return run<V>(q, largest ? take_largest<T, V> : average<T, V>, p, y, x);
+    return run<1>(q, largest ? take_largest<T, 1> : average<T, 1>, p, y, x);
+}
+
+template <typename T> static cudaError_t spread(const struct cuda_queue *q, const struct device_pool *op, bool largest)
+{
+    enum { V = whole<T>::V };
+    struct pool p = pool_of(op, op->n_rows * op->height * op->width);
+    T *const dx = (T *)op->x_gradient;
+    const T *const dy = (const T *)op->y_gradient;
+
+    p.largest = largest ? op->largest : NULL;
+    if (are_whole<T>(op, dx, dy))
+        return run<V>(q, gather<T, V>, p, dx, dy);
+    return run<1>(q, gather<T, 1>, p, dx, dy);
+}
+
+template <typename T> static cudaError_t backward(const struct cuda_queue *q, const struct device_pool *op)
+{
+    enum { V = whole<T>::V };
+    const struct pool p = pool_of(op, device_pool_pixels(op));
+    const T *const x = (const T *)op->x;
+    const cudaError_t rc = are_whole<T>(op, x, x) ? run<V>(q, note_largest<T, V>, p, op->largest, x)
+                                                  : run<1>(q, note_largest<T, 1>, p, op->largest, x);
+
+    return rc != cudaSuccess ? rc : spread<T>(q, op, true);
+}
+
+cudaError_t cuda_max_pool(const struct cuda_queue *q, const struct device_pool *op)
+{
+    return q->type == NUMBER_BF16 ? forward<bf16>(q, op, true) : forward<float>(q, op, true);
+}
+
+cudaError_t cuda_max_pool_backward(const struct cuda_queue *q, const struct device_pool *op)
+{
+    return q->type == NUMBER_BF16 ? backward<bf16>(q, op) : backward<float>(q, op);
+}
+
+cudaError_t cuda_average_pool(const struct cuda_queue *q, const struct device_pool *op)
+{
+    return q->type == NUMBER_BF16 ? forward<bf16>(q, op, false) : forward<float>(q, op, false);
+}
+
+cudaError_t cuda_average_pool_backward(const struct cuda_queue *q, const struct device_pool *op)
+{
+    return q->type == NUMBER_BF16 ? spread<bf16>(q, op, false) : spread<float>(q, op, false);
+}

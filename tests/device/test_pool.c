@@ -1,0 +1,125 @@
+/* Pooling of images. */
+#include "proto/base/size.h"
+#include "tests/kit/device/operation.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <string.h>
+
+SUITE_LABELS(on_cuda)
+
+/* One of everything; ResNets' first pool and last; windows side by side, that overlap, or leave pixels out; whole images;
+ * channels of no whole vector, and of several; lines and columns that no window reaches; the most taps. */
+static const struct shape {
+    size_t n_rows, height, width, n;
+    struct image_window window;
+} shapes[] = {
+    {1, 1, 1, 1, {1, 1, 1, 0}},  {2, 8, 8, 64, {3, 3, 2, 1}}, {3, 4, 4, 40, {4, 4, 1, 0}},
+    {2, 5, 7, 3, {2, 2, 2, 0}},  {1, 9, 6, 33, {3, 3, 1, 1}}, {2, 7, 8, 17, {2, 3, 4, 1}},
+    {2, 3, 2, 16, {3, 2, 1, 0}}, {4, 6, 5, 8, {3, 2, 2, 1}},  {1, 17, 18, 5, {16, 16, 1, 8}},
+    {5, 7, 7, 24, {7, 7, 1, 0}},
+};
+enum { N_CASES = COUNT(shapes) * NUMBER_TYPES };
+
+/* A largest number is one of them. A mean is a sum of n numbers, each rounded once; a gradient one of as many shares or
+ * fewer. */
+static double near(const struct call_test *test, const char *output)
+{
+    const struct image_window *w = &test->call.max_pool.window;
+
+    return test->call.kind == CALL_max_pool ? 0 : (4 * sqrt(w->height * w->width) + (output[0] == 'x')) * 0x1p-24;
+}
+
+static struct call_test make(enum call_kind kind, int i)
+{
+    const struct shape *s = &shapes[i / NUMBER_TYPES];
+
+    return (struct call_test){.type = (enum number_type)(i % NUMBER_TYPES),
+                              .call = {.kind = kind,
+                                       .max_pool = {.n_rows = s->n_rows,
+                                                    .height = s->height,
+                                                    .width = s->width,
+                                                    .n = s->n,
+                                                    .window = s->window}},
+                              .near = near};
+}
+
+SUITE_FIXTURE(mirror_forget, NULL)
+
+/* Few numbers, many of them equal. */
+static void repeat(struct call_test *test)
+{
+    const struct call_array *x = call_find(test, "x");
+
+    for (size_t i = 0; i < x->n; i++)
+        operation_set(test->type, call_get(x), i, (float)(i * 7919 % 5) - 2);
+}
+
+TEST_EACH(the_largest_number_is_that_of_its_window, 2 * N_CASES)
+{
+    struct call_test test = make(CALL_max_pool, _i / 2);
+
+    test.prepare = _i % 2 ? repeat : NULL;
+    call_check(&test);
+}
+
+TEST_EACH(its_gradient_goes_to_the_first_pixel_that_has_it, 4 * N_CASES)
+{
+    struct call_test test = make(CALL_max_pool_backward, _i / 4);
+
+    test.prepare = _i % 2 ? repeat : NULL;
+    test.call.max_pool_backward.accumulate = _i / 2 % 2;
+    call_check(&test);
+}
+
+TEST_EACH(a_mean_is_that_of_its_window, N_CASES)
+{
+    struct call_test test = make(CALL_average_pool, _i);
+
+    call_check(&test);
+}
+
+TEST_EACH(the_gradient_of_a_mean_is_shared_equally, 2 * N_CASES)
+{
+    struct call_test test = make(CALL_average_pool_backward, _i / 2);
+
+    test.call.average_pool_backward.accumulate = _i % 2;
+    call_check(&test);
+}
+
+/* One channel, 3 numbers in a line: the window of the first two, and of the last two. */
+static void check_line(enum number_type type, const float *x, const float *y, const float *dx)
+{
+    struct call_test test = {
+        .type = type,
+        .call = {.kind = CALL_max_pool,
+                 .max_pool = {.n_rows = 1, .height = 1, .width = 3, .n = 1, .window = {1, 2, 1, 0}}},
+        .near = near};
+
+    for (int backward = 0; backward < 2; backward++) {
+        test.call.kind = backward ? CALL_max_pool_backward : CALL_max_pool;
+        call_make(&test);
+        for (size_t i = 0; i < 3; i++)
+            operation_set(type, call_get(call_find(&test, "x")), i, x[i]);
+        for (size_t i = 0; i < 2 && backward; i++)
+            operation_set(type, call_get(call_find(&test, "y_gradient")), i, (float)(4 + i));
+        call_once(&test);
+        for (size_t i = 0; i < (backward ? 3 : 2); i++) {
+            const float got = operation_get(type, backward ? test.host.max_pool.x_gradient : test.host.max_pool.y, i),
+                        want = (backward ? dx : y)[i];
+            ck_assert_msg(isnan(want) ? isnan(got) : got >= want && got <= want, "%zu: %g, not %g", i, (double)got,
+                          (double)want);
+        }
+    }
+}
+
+TEST_EACH(not_a_number_is_the_largest, NUMBER_TYPES)
+{
+    check_line((enum number_type)_i, (const float[]){3, NAN, 5}, (const float[]){NAN, NAN}, (const float[]){0, 9, 0});
+}
+
+TEST_EACH(the_least_number_may_be_the_largest, NUMBER_TYPES)
+{
+    check_line((enum number_type)_i, (const float[]){-INFINITY, -INFINITY, -INFINITY},
+               (const float[]){-INFINITY, -INFINITY}, (const float[]){4, 5, 0});
+}
