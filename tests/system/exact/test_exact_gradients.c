@@ -7,11 +7,10 @@ SUITE_LABELS(single, on_cuda_release)
 
 /* b has 16 rows, the others 8. The blocks of alternating differ; those of chunked and experts are of several layers, which
  * add to sums and read one value together. Those of shifted read a value that is made once a part, those of crossing two
- * texts, those of part_norm a norm over the part; of drop a step leaves out some. Those of
- * widths have feed-forward layers of three widths. Those of t5 and dynamic_conv have a
- * source, whose length differs from row to row. The minibatches of padding_* have the token of padding,
- * whose row of the embedding the input does not train. The first ones are enough for a device that is simulated and for
- * a sanitizer. */
+ * texts, those of part_norm a norm over the part, those of pictures features of an image, with such a norm; of drop a step
+ * leaves out some. Those of widths have feed-forward layers of three widths. Those of t5 and dynamic_conv have a source,
+ * whose length differs from row to row. The minibatches of padding_* have the token of padding, whose row of the embedding
+ * the input does not train. The first ones are enough for a device that is simulated and for a sanitizer. */
 static const struct {
     const char *fixture;
     uint32_t n_parts, microbatch;
@@ -27,6 +26,7 @@ static const struct {
             {"dynamic_conv", 2, 3},
             {"dynamic_conv_gated", 4, 1},
             {"part_norm", 1, 3},
+            {"pictures", 1, 3},
             {"drop", 2, 3},
             {"widths", 2, 3},
             {"padding_gemma3", 4, 2},
@@ -36,7 +36,7 @@ static const struct {
             {"b", 2, 8},
             {"b", 8, 1}};
 
-TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 16 : SANITIZED ? 17 : COUNT(cuts))
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 17 : SANITIZED ? 18 : COUNT(cuts))
 {
     exact_check_gradient(cuts[_i].fixture, &(struct inprocess_options){.n_parts = cuts[_i].n_parts,
                                                                        .microbatch = cuts[_i].microbatch,

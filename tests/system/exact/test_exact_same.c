@@ -63,6 +63,8 @@ static const struct {
     {"dynamic_conv", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
     {"part_norm", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"part_norm", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
+    {"pictures", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
+    {"pictures", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
 };
 
 /* As the first, but for what the second names. */
@@ -106,7 +108,8 @@ static const char *const budgeted[] = {"b",
                                        "drop_t5",
                                        "drop_dynamic_conv",
                                        "order_alternating",
-                                       "order_dynamic_conv"};
+                                       "order_dynamic_conv",
+                                       "pictures"};
 
 TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
 {

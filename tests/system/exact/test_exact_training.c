@@ -57,6 +57,8 @@ static const struct {
     {"order_dynamic_conv", 2, 1, false, false},
     {"part_norm", 1, 3, true, false},
     {"part_norm", 2, 1, false, false},
+    {"pictures", 1, 3, true, false},
+    {"pictures", 2, 1, false, false},
     {"sgd", 1, 8, false, false},
     {"sgd", 4, 1, false, false},
     {"sgd", 4, 2, false, true},

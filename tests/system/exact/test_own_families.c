@@ -22,7 +22,8 @@ static const struct {
                 {"experts", "layers.0.self_attn.*,layers.1.experts.3.*"},
                 {"shifted", "shift.*"},
                 {"crossing", "layers.0.*"},
-                {"part_norm", "layers.1.part_norm.*"}};
+                {"part_norm", "layers.1.part_norm.*"},
+                {"pictures", "layers.0.conv1.*"}};
 
 enum { GENERATING = 4 }; /* the first ones */
 
