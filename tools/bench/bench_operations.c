@@ -2,11 +2,12 @@
  *
  *     bench_operations [threads]
  *
- * Runs at the sizes of three models. Products and attention are in GFLOP/s, other operations in GB/s of the bytes that
- * they must read and write. The first lines measure the limits in the same run: multiplication without any stall, of
- * which products and attention give their share, and a copy. Each figure is the best of the repeats that fit into a
- * fifth of a second, at least five: other load only makes it slower. A single thread is timed by its own clock, so a
- * busy machine can be measured, too. */
+ * Runs at the sizes of three models, and convolutions at those of three more (tools/bench/peer_conv2d.py has PyTorch's).
+ * Products, attention and convolutions are in GFLOP/s, other operations in GB/s of the bytes that they must read and
+ * write. The first lines measure the limits in the same run: multiplication without any stall, of which products and
+ * attention give their share, and a copy. Each figure is the best of the repeats that fit into a fifth of a second, at
+ * least five: other load only makes it slower. A single thread is timed by its own clock, so a busy machine can be
+ * measured, too. */
 #include "device/cpu/cpu.h"
 #include "device/find.h"
 
@@ -503,6 +504,74 @@ static void run(struct device *dev, const struct size *s)
         free(b.scratch);
 }
 
+/* ---- convolutions ---- */
+
+static const struct layer {
+    const char *name;
+    size_t size, n_in, n_out;
+    uint32_t window, stride;
+} layers[] = {
+    {"ResNet-18, CIFAR: first", 32, 3, 64, 3, 1},   {"ResNet-18: stage 1", 32, 64, 64, 3, 1},
+    {"ResNet-18: into stage 2", 32, 64, 128, 3, 2}, {"ResNet-18: beside it", 32, 64, 128, 1, 2},
+    {"ResNet-18: stage 2", 16, 128, 128, 3, 1},     {"ResNet-18: stage 3", 8, 256, 256, 3, 1},
+    {"ResNet-18: stage 4", 4, 512, 512, 3, 1},      {"WRN-28-2: into stage 1", 32, 16, 32, 3, 1},
+    {"WRN-28-2: stage 1", 32, 32, 32, 3, 1},        {"WRN-28-2: into stage 2", 32, 32, 64, 3, 2},
+    {"WRN-28-2: stage 2", 16, 64, 64, 3, 1},        {"WRN-28-2: stage 3", 8, 128, 128, 3, 1},
+    {"ResNet-50: 1 x 1", 14, 1024, 256, 1, 1},      {"ResNet-50: stage 4", 7, 512, 512, 3, 1},
+};
+
+static struct device_conv2d running; /* the layer's call that is timed */
+
+static void convolve(struct bench *b)
+{
+    device_cpu.conv2d(b->dev, &running);
+}
+
+static void convolve_input(struct bench *b)
+{
+    device_cpu.conv2d_input_gradient(b->dev, &running);
+}
+
+static void convolve_weight(struct bench *b)
+{
+    device_cpu.conv2d_weight_gradient(b->dev, &running);
+}
+
+/* Forward, and the gradients of the input and of the weights. */
+static void run_layer(struct device *dev, const struct layer *layer)
+{
+    void (*const runs[])(struct bench * b) = {convolve, convolve_input, convolve_weight};
+    struct bench b = {.dev = dev};
+
+    running = (struct device_conv2d){.n_rows = 32,
+                                     .height = layer->size,
+                                     .width = layer->size,
+                                     .n_in = layer->n_in,
+                                     .n_out = layer->n_out,
+                                     .n_groups = 1,
+                                     .window = {layer->window, layer->window, layer->stride, layer->window / 2}};
+    const size_t pixels = device_conv2d_pixels(&running), taps = device_conv2d_taps(&running);
+    float *const x = allocate_floats(running.n_rows * running.height * running.width * running.n_in),
+                 *const y = allocate_floats(pixels * running.n_out), *const w = allocate_floats(running.n_out * taps);
+    running.x = running.x_gradient = x, running.y = y, running.y_gradient = y;
+    running.weight = running.weight_gradient = w;
+    printf("  %-28s", layer->name);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        const double time = best_time(&b, runs[i]);
+        printf(" %8.3f ms %6.1f", time * 1e3, 2e-9 * (double)pixels * (double)(running.n_out * taps) / time);
+    }
+    printf("\n");
+    free(x), free(y), free(w);
+}
+
+static void run_layers(struct device *dev, const char *type)
+{
+    printf("convolutions of 32 images in %s, GFLOP/s: forward, of the input, of weights, %u threads, %s\n", type,
+           dev->n_threads, dev->kernels->name);
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        run_layer(dev, &layers[i]);
+}
+
 int main(int argc, char **argv)
 {
     static const struct size sizes[] = {{8, 256, 6, 384, 256}, {2, 1024, 12, 768, 256}, {1, 4096, 12, 768, 256}};
@@ -516,6 +585,11 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         run(dev, &sizes[i]);
+    run_layers(dev, "fp32");
     device_cpu.close(dev);
+    if (device_cpu.open(&dev, 0, NUMBER_BF16, 4096, (unsigned)n_threads, &err) == 0) {
+        run_layers(dev, "bf16");
+        device_cpu.close(dev);
+    }
     return 0;
 }
