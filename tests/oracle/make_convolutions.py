@@ -1,4 +1,4 @@
-"""Convolutions and pools of images, and their gradients, by PyTorch in float64: tests/fixtures/images.json.
+"""Convolutions and pools of images, and their gradients, by PyTorch in float64: tests/fixtures/convolutions.json.
 
     python make_convolutions.py
 
@@ -11,7 +11,7 @@ import os
 import torch
 from torch.nn import functional
 
-FIXTURE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "images.json")
+FIXTURE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "convolutions.json")
 CONVOLUTIONS = [  # rows, height, width, channels in and out, groups, window, stride, padding
     (2, 7, 6, 3, 5, 1, 3, 1, 1),
     (2, 9, 8, 4, 6, 2, 3, 2, 1),
