@@ -41,14 +41,12 @@ static int tell_classes(const struct client_source *source, const struct eps_dat
 /* The range of both parts' sizes. */
 static void tell_sizes(struct eps_data_images *out, const struct client_source *source)
 {
-    for (enum client_part part = CLIENT_TRAIN; part <= CLIENT_HELD_OUT; part++) {
-        const struct client_image_sizes *s = &client_image_rows_of(source, part)->sizes;
-        const bool first = part == CLIENT_TRAIN;
-        out->least_height = first || s->least_height < out->least_height ? s->least_height : out->least_height;
-        out->least_width = first || s->least_width < out->least_width ? s->least_width : out->least_width;
-        out->most_height = s->height > out->most_height ? s->height : out->most_height;
-        out->most_width = s->width > out->most_width ? s->width : out->most_width;
-    }
+    struct client_image_sizes all = {0};
+
+    for (enum client_part part = CLIENT_TRAIN; part <= CLIENT_HELD_OUT; part++)
+        client_image_sizes_join(&all, &client_image_rows_of(source, part)->sizes);
+    out->least_height = all.least_height, out->least_width = all.least_width;
+    out->most_height = all.height, out->most_width = all.width;
 }
 
 static int tell(struct eps_data_images *out, struct client_source *source, const struct client_watch *watch,

@@ -69,11 +69,27 @@ static int read_file(const struct client_data_file *file, uint32_t vocabulary, u
     return 0;
 }
 
-/* True if the first n bytes of path end in `end`. */
-static bool ends_with(const char *path, size_t n, const char *end)
+bool client_data_ends_with(const char *path, size_t n, const char *end)
 {
     const size_t m = strlen(end);
     return n > m && strncasecmp(path + n - m, end, m) == 0;
+}
+
+static enum client_compression packing_of(const char *path)
+{
+    const size_t n = strlen(path);
+
+    return client_data_ends_with(path, n, ".gz")    ? CLIENT_GZIP
+           : client_data_ends_with(path, n, ".zst") ? CLIENT_ZSTD
+                                                    : CLIENT_PLAIN;
+}
+
+size_t client_data_stem(const char *path)
+{
+    static const size_t suffixes[] = {
+        [CLIENT_PLAIN] = 0, [CLIENT_GZIP] = sizeof ".gz" - 1, [CLIENT_ZSTD] = sizeof ".zst" - 1};
+
+    return strlen(path) - suffixes[packing_of(path)];
 }
 
 /* Sets format and compression according to the name. Returns false for a suffix that a directory's file must not have;
@@ -88,13 +104,12 @@ static bool set_format(struct client_data_file *file, const char *path, bool row
                 {".jsonl", CLIENT_DATA_LINES, true, true}, {".ndjson", CLIENT_DATA_LINES, true, true},
                 {".bin", CLIENT_DATA_BIN, true, false},    {".npy", CLIENT_DATA_NPY, true, false},
                 {".tsv", CLIENT_DATA_TEXT, false, true}};
-    size_t n = strlen(path);
+    const size_t n = client_data_stem(path);
 
     file->kind = CLIENT_DATA_TEXT;
-    file->packing = ends_with(path, n, ".gz") ? CLIENT_GZIP : ends_with(path, n, ".zst") ? CLIENT_ZSTD : CLIENT_PLAIN;
-    n -= file->packing == CLIENT_GZIP ? 3 : file->packing == CLIENT_ZSTD ? 4 : 0;
+    file->packing = packing_of(path);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        if (ends_with(path, n, ends[i].end)) {
+        if (client_data_ends_with(path, n, ends[i].end)) {
             file->kind = ends[i].kind;
             return rows ? ends[i].in_rows : ends[i].in_stream;
         }
@@ -105,10 +120,10 @@ static bool set_format(struct client_data_file *file, const char *path, bool row
 int client_data_describe_npy(struct client_data_file *file, struct error *err)
 {
     const uint64_t size = file->bytes;
-    uint8_t head[CLIENT_NPY_HEAD_BYTES];
-    const size_t n = size < sizeof head ? (size_t)size : sizeof head;
+    uint8_t head[CLIENT_DATA_HEAD_BYTES];
     struct client_npy npy;
-    int rc = client_data_pread(file, head, n, 0, err);
+    size_t n;
+    int rc = client_data_head(head, &n, file, err);
 
     if (rc)
         return rc;
@@ -217,13 +232,17 @@ static int by_bytes(const struct dirent **a, const struct dirent **b) /* one ord
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
+int client_data_scan(struct dirent ***out, int at, const char *path)
+{
+    return scandirat(at, path, out, is_shown, by_bytes);
+}
+
 /* Of a directory's files of images. */
 static bool is_training_images(const char *name)
 {
-    size_t n = strlen(name);
+    const size_t n = client_data_stem(name);
 
-    n -= ends_with(name, n, ".gz") ? 3 : ends_with(name, n, ".zst") ? 4 : 0;
-    return (ends_with(name, n, ".bin") || strstr(name, "images")) && strncasecmp(name, "test", 4) != 0 &&
+    return (client_data_ends_with(name, n, ".bin") || strstr(name, "images")) && strncasecmp(name, "test", 4) != 0 &&
            strncasecmp(name, "t10k", 4) != 0;
 }
 
@@ -234,7 +253,8 @@ static int add_entry(struct client_data *data, const char *directory, const char
     char *path;
     int rc = 0;
 
-    if (asprintf(&path, "%s%s%s", directory, ends_with(directory, strlen(directory), "/") ? "" : "/", name) < 0)
+    if (asprintf(&path, "%s%s%s", directory, client_data_ends_with(directory, strlen(directory), "/") ? "" : "/",
+                 name) < 0)
         return error_set(err, -ENOMEM, "%s: out of memory", directory);
     const bool known = stat(path, &st) == 0;
     if (known && S_ISREG(st.st_mode)) {
@@ -259,7 +279,7 @@ static int add_directory(struct client_data *data, const char *directory, struct
 {
     struct dirent **entries;
     const size_t before = data->n_files;
-    const int n = scandir(directory, &entries, is_shown, by_bytes);
+    const int n = client_data_scan(&entries, AT_FDCWD, directory);
     int rc = n < 0 ? error_set(err, -errno, "%s: %s", directory, strerror(errno)) : 0;
 
     for (int i = 0; i < n; i++) {

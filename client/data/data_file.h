@@ -5,7 +5,8 @@
 #include "client/data/data.h"
 #include "client/text/tokenizer.h"
 
-enum { CLIENT_DATA_HEAD_BYTES = 4096 }; /* first bytes of a file, enough to recognise its format */
+/* First bytes of a file, enough to recognise its format, and for the header of a .npy file. */
+enum { CLIENT_DATA_HEAD_BYTES = CLIENT_NPY_HEAD_BYTES };
 
 /* Separates two documents within a file: a byte that never occurs in UTF-8. */
 enum { CLIENT_DATA_MARK = 0xFF };
@@ -28,6 +29,10 @@ static inline int64_t client_data_token(const uint8_t *raw, size_t i, enum clien
 
 /* Reads exactly n bytes at offset. -EIO if the file has become shorter, -errno. */
 int client_data_pread(const struct client_data_file *file, uint8_t *out, size_t n, uint64_t offset, struct error *err);
+
+/* Reads a file's first bytes, *n of them: fewer if it is shorter. As client_data_pread. In data_unpack.c. */
+int client_data_head(uint8_t head[CLIENT_DATA_HEAD_BYTES], size_t *n, const struct client_data_file *file,
+                     struct error *err);
 
 /* Reports token number `at` of a file as outside the vocabulary. -EINVAL. */
 int client_data_outside(const struct client_data_file *file, uint64_t at, int64_t token, uint32_t vocabulary,
@@ -68,6 +73,16 @@ int client_data_tokenise(struct client_data_pass *pass, struct client_data_file 
 /* Writes n bytes at `at` to fd, a nameless file that will replace `file`. The error for a full disk names `file`. */
 int client_data_write(int fd, const struct client_data_file *file, const void *bytes, size_t n, uint64_t at,
                       struct error *err);
+
+/* True if the first n bytes of path end in `end`, in any case, and begin before it. */
+bool client_data_ends_with(const char *path, size_t n, const char *end);
+
+/* Length of a path without the suffix of compressed data. */
+size_t client_data_stem(const char *path);
+
+/* scandirat of entries that do not begin with a dot, in the order of their bytes. */
+struct dirent;
+int client_data_scan(struct dirent ***out, int at, const char *path);
 
 /* Opens a regular file: path, fd, packing and bytes. -EINVAL or -errno; client_data_free and the like close it, also
  * then. */

@@ -183,7 +183,8 @@ static int unpack(struct client_data_pass *pass, struct client_data_file *file,
     return 0;
 }
 
-static int read_head(uint8_t *head, size_t *n, const struct client_data_file *file, struct error *err)
+int client_data_head(uint8_t head[CLIENT_DATA_HEAD_BYTES], size_t *n, const struct client_data_file *file,
+                     struct error *err)
 {
     *n = file->bytes < CLIENT_DATA_HEAD_BYTES ? (size_t)file->bytes : CLIENT_DATA_HEAD_BYTES;
     return client_data_pread(file, head, *n, 0, err);
@@ -207,7 +208,7 @@ static int expand(uint8_t head[CLIENT_DATA_HEAD_BYTES], size_t *n, struct client
                   struct client_data_file *file, struct error *err)
 {
     const bool ids = file->kind == CLIENT_DATA_BIN || file->kind == CLIENT_DATA_NPY;
-    int rc = read_head(head, n, file, err);
+    int rc = client_data_head(head, n, file, err);
 
     if (rc)
         return rc;
@@ -217,7 +218,7 @@ static int expand(uint8_t head[CLIENT_DATA_HEAD_BYTES], size_t *n, struct client
     if (packing == CLIENT_PLAIN && file->packing == CLIENT_PLAIN)
         return 0;
     rc = unpack_packed(pass, file, packing, err);
-    return rc ? rc : read_head(head, n, file, err);
+    return rc ? rc : client_data_head(head, n, file, err);
 }
 
 int client_data_expand(struct client_data_pass *pass, struct client_data_file *file, struct error *err)

@@ -84,14 +84,14 @@ static int take_labels(uint32_t *out, uint32_t *most, const uint8_t *raw, const 
 static int read_labels(uint32_t **out, uint32_t *most, struct client_data_file *file, uint64_t n,
                        struct client_data_pass *pass, struct error *err)
 {
-    uint8_t head[CLIENT_NPY_HEAD_BYTES], *raw = NULL;
+    uint8_t head[CLIENT_DATA_HEAD_BYTES], *raw = NULL;
     struct client_raw_labels labels;
+    size_t n_head;
     int rc = client_data_expand(pass, file, err);
 
     if (rc)
         return rc;
-    const size_t n_head = file->bytes < sizeof head ? (size_t)file->bytes : sizeof head;
-    rc = client_data_pread(file, head, n_head, 0, err);
+    rc = client_data_head(head, &n_head, file, err);
     if (rc)
         return rc;
     rc = client_raw_parse_labels(&labels, head, n_head, file->bytes, err);
@@ -138,7 +138,7 @@ int client_images_labels(uint32_t **out, uint32_t *most, const struct client_dat
 
 /* ---- Names of classes ---- */
 
-static void free_names(char **names)
+void client_images_free_names(char **names)
 {
     for (size_t i = 0; names && names[i]; i++)
         free(names[i]);
@@ -181,7 +181,7 @@ static int read_names(char ***out, FILE *file, uint32_t n, struct error *err)
         rc = take_names(*out, n, text, err);
     free(text);
     if (rc) {
-        free_names(*out);
+        client_images_free_names(*out);
         *out = NULL;
     }
     return rc;

@@ -3,11 +3,10 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { MOST_DEPTH = 8 }; /* folders in a class folder; a link may make a circle */
 
@@ -22,16 +21,6 @@ static bool is_image(const char *name)
     const char *dot = strrchr(name, '.');
 
     return dot && (strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".jpg") == 0 || strcasecmp(dot, ".jpeg") == 0);
-}
-
-static int is_shown(const struct dirent *entry)
-{
-    return entry->d_name[0] != '.';
-}
-
-static int by_bytes(const struct dirent **a, const struct dirent **b) /* one order for every locale */
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
 }
 
 static int add_image(const struct folder *f, const char *path, struct error *err)
@@ -70,7 +59,7 @@ static int add_folder(const struct folder *f, const char *path, unsigned depth, 
 {
     const int top = f->images->data->files[f->file].fd;
     struct dirent **entries = NULL;
-    const int n = depth > MOST_DEPTH ? 0 : scandirat(top, path, &entries, is_shown, by_bytes);
+    const int n = depth > MOST_DEPTH ? 0 : client_data_scan(&entries, top, path);
     int rc = 0;
 
     if (depth > MOST_DEPTH)
@@ -140,7 +129,7 @@ int client_images_add_folders(struct client_images *images, uint32_t file, const
     const struct client_data_file *from = &images->data->files[file];
     struct folder folder = {.images = images, .top = from->path, .file = file};
     struct dirent **entries = NULL;
-    const int n = scandirat(from->fd, ".", &entries, is_shown, by_bytes);
+    const int n = client_data_scan(&entries, from->fd, ".");
     int rc = n < 0 ? error_set(err, -errno, "%s: %s", from->path, strerror(errno))
                    : refuse_parts(from->path, entries, n, err);
 

@@ -174,15 +174,13 @@ static int hash_pixels(const struct client_data_file *file, const struct client_
 
 static int read_head(struct client_raw *raw, const struct client_data_file *file, struct error *err)
 {
-    uint8_t head[CLIENT_NPY_HEAD_BYTES];
-    const size_t n = file->bytes < sizeof head ? (size_t)file->bytes : sizeof head;
-    size_t end = strlen(file->path);
-    int rc = client_data_pread(file, head, n, 0, err);
+    const bool is_bin = client_data_ends_with(file->path, client_data_stem(file->path), ".bin");
+    uint8_t head[CLIENT_DATA_HEAD_BYTES];
+    size_t n;
+    int rc = client_data_head(head, &n, file, err);
 
     if (rc)
         return rc;
-    end -= file->packing == CLIENT_GZIP ? 3 : file->packing == CLIENT_ZSTD ? 4 : 0;
-    const bool is_bin = end > 4 && strncasecmp(file->path + end - 4, ".bin", 4) == 0;
     rc = client_raw_parse(raw, head, n, file->bytes, is_bin, err);
     if (rc)
         error_prefix(err, file->path);
@@ -228,9 +226,7 @@ static int add_raw(struct client_images *images, uint32_t number, struct client_
     }
     if (!rc && (rc = add_labelled(images, number, labels, n_classes, names, rules, err)) != 0 && rc != -EINTR)
         error_prefix(err, file->path);
-    for (size_t i = 0; names && names[i]; i++)
-        free(names[i]);
-    free(names);
+    client_images_free_names(names);
     free(labels);
     return rc;
 }
@@ -247,14 +243,21 @@ struct check {
     uint64_t *hashes;         /* (images->n) of the stored bytes of each in a folder */
 };
 
+void client_image_sizes_join(struct client_image_sizes *all, const struct client_image_sizes *more)
+{
+    const bool first = all->height == 0;
+
+    if (more->height == 0)
+        return;
+    all->least_height = first || more->least_height < all->least_height ? more->least_height : all->least_height;
+    all->least_width = first || more->least_width < all->least_width ? more->least_width : all->least_width;
+    all->height = more->height > all->height ? more->height : all->height;
+    all->width = more->width > all->width ? more->width : all->width;
+}
+
 static void see(struct seen *to, const struct client_image_sizes *sizes, uint32_t channels)
 {
-    struct client_image_sizes *s = &to->sizes;
-
-    s->least_height = s->height == 0 || sizes->least_height < s->least_height ? sizes->least_height : s->least_height;
-    s->least_width = s->height == 0 || sizes->least_width < s->least_width ? sizes->least_width : s->least_width;
-    s->height = sizes->height > s->height ? sizes->height : s->height;
-    s->width = sizes->width > s->width ? sizes->width : s->width;
+    client_image_sizes_join(&to->sizes, sizes);
     to->channels = channels > to->channels ? channels : to->channels;
 }
 

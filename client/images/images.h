@@ -36,6 +36,8 @@ struct client_image_entry {
 struct client_image_sizes {
     uint32_t least_height, least_width, height, width; /* of any image; the largest of each */
 };
+/* Widens all, zeroed at first, by more; one that is still zeroed changes nothing. */
+void client_image_sizes_join(struct client_image_sizes *all, const struct client_image_sizes *more);
 
 struct client_images {
     struct client_image_entry *list; /* (n), owned */

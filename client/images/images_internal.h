@@ -17,8 +17,9 @@ int client_images_labels(uint32_t **out, uint32_t *most, const struct client_dat
                          struct client_data_pass *pass, struct error *err);
 
 /* The names of CIFAR's classes, of which there must be n: a list that ends with NULL, or *out is NULL if there is no file
- * of names. Owned: free each, and the list. In beside.c. */
+ * of names. Owned: client_images_free_names. In beside.c. */
 int client_images_class_names(char ***out, const struct client_data_file *file, enum client_raw_format format,
                               struct error *err);
+void client_images_free_names(char **names); /* safe on NULL */
 
 #endif

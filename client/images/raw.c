@@ -1,5 +1,7 @@
 #include "client/images/raw.h"
 
+#include "client/data/data_file.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -145,12 +147,6 @@ int client_raw_parse(struct client_raw *out, const uint8_t *head, size_t n, uint
     return rc ? rc : set_images(out, sizes, bytes, err);
 }
 
-/* Bytes of a label in a file apart. */
-static unsigned width_of(enum client_integer type)
-{
-    return type == CLIENT_U8 ? 1 : type == CLIENT_U16 ? 2 : type == CLIENT_I64 ? 8 : 4;
-}
-
 int client_raw_parse_labels(struct client_raw_labels *out, const uint8_t *head, size_t n, uint64_t bytes,
                             struct error *err)
 {
@@ -171,7 +167,7 @@ int client_raw_parse_labels(struct client_raw_labels *out, const uint8_t *head, 
     }
     if (rc)
         return rc;
-    const uint64_t there = bytes - out->offset, each = width_of(out->type);
+    const uint64_t there = bytes - out->offset, each = client_data_width(out->type);
     if (there % each == 0 && there / each == out->n)
         return 0;
     return error_set(err, -EINVAL,

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { BITS = 22 }; /* of a weight: a sum of 255 times the weights has 30 */
 

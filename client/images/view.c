@@ -1,7 +1,5 @@
 #include "client/images/view.h"
 
-#include "proto/base/number.h"
-
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

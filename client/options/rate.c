@@ -3,10 +3,8 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Reads the next of numbers that ascend, separated by commas; false after the last, or at one that does not follow, which
  * is then at *rest. */

@@ -81,6 +81,15 @@ int client_subset_divide(struct client_subset *rest, struct client_subset *held_
     return rc;
 }
 
+int client_subset_divide_data(struct client_subset parts[2], const uint32_t *const lengths[2], const size_t n[2],
+                              uint64_t seed, struct error *err)
+{
+    if (n[1] == 0)
+        return client_subset_divide(&parts[0], &parts[1], lengths[0], n[0], seed, err);
+    const int rc = client_subset_all(&parts[0], lengths[0], n[0], err);
+    return rc ? rc : client_subset_all(&parts[1], lengths[1], n[1], err);
+}
+
 /* Length and row in one number. */
 static int by_number(const void *a, const void *b)
 {

@@ -36,6 +36,10 @@ void client_subset_draw(bool *held, size_t n, uint64_t seed);
 int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const uint32_t *lengths, size_t n,
                          uint64_t seed, struct error *err);
 int client_subset_all(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err); /* -ENOMEM */
+/* Divides data, with the lengths[0] (n[0]) of its rows, into parts[0] to train on and parts[1], which is held out: all rows of
+ * eval_data, lengths[1] (n[1]), or if there are none some of data's. Errors and undo as client_subset_divide. */
+int client_subset_divide_data(struct client_subset parts[2], const uint32_t *const lengths[2], const size_t n[2],
+                              uint64_t seed, struct error *err);
 /* An empty one with room for n. -ENOMEM. */
 int client_subset_init(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err);
 /* Sorts it, the shortest row first, so that an evaluation pads little. -ENOMEM. */

@@ -161,6 +161,13 @@ void client_labels_sort(struct client_labels *labels, uint32_t *to)
     free(list);
 }
 
+int client_labels_check(const struct client_labels *labels, const char *every, struct error *err)
+{
+    if (labels->numbers || labels->n >= 2)
+        return 0;
+    return error_set(err, -EINVAL, "%s '%s': a classifier needs two classes", every, labels->n ? labels->names[0] : "");
+}
+
 int client_labels_number(uint32_t *out, const char *text, size_t bytes, struct error *err)
 {
     char copy[64], *end = copy;

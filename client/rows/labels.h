@@ -38,6 +38,9 @@ int client_labels_find(uint32_t *out, struct client_labels *labels, const char *
 /* Sorts the names and fixes them. to[i] (n, from the caller) becomes the new number of the name with the number i. */
 void client_labels_sort(struct client_labels *labels, uint32_t *to);
 
+/* Refuses classes of which there are fewer than two: -EINVAL with a sentence that begins "`every` 'name'". */
+int client_labels_check(const struct client_labels *labels, const char *every, struct error *err);
+
 /* The label of a row of a regression: the bits of a number. -EINVAL with a sentence. */
 int client_labels_number(uint32_t *out, const char *text, size_t bytes, struct error *err);
 

@@ -155,14 +155,6 @@ static int number_classes(struct pictures *p, struct client_images *images, stru
     return 0;
 }
 
-static int check_classes(const struct pictures *p, enum client_part part, struct error *err)
-{
-    if (part != CLIENT_TRAIN || p->labels.n >= 2)
-        return 0;
-    return error_set(err, -EINVAL, "every image is of the class '%s': a classifier needs two classes",
-                     p->labels.n ? p->labels.names[0] : "");
-}
-
 static int read_images(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                        struct error *err)
 {
@@ -180,7 +172,7 @@ static int read_images(struct client_source *source, enum client_part part, cons
     if (!rc)
         rc = number_classes(p, images, err);
     data->hash = images->hash;
-    return rc ? rc : check_classes(p, part, err);
+    return rc || part != CLIENT_TRAIN ? rc : client_labels_check(&p->labels, "every image is of the class", err);
 }
 
 /* Sizes of all images of both parts, and the channels. */
@@ -188,15 +180,8 @@ static struct client_image_sizes all_sizes(const struct pictures *p)
 {
     struct client_image_sizes all = {0};
 
-    for (int part = 0; part < 2; part++) {
-        const struct client_image_sizes *s = &p->images[part].sizes;
-        if (p->images[part].n == 0)
-            continue;
-        all.least_height = all.height == 0 || s->least_height < all.least_height ? s->least_height : all.least_height;
-        all.least_width = all.width == 0 || s->least_width < all.least_width ? s->least_width : all.least_width;
-        all.height = s->height > all.height ? s->height : all.height;
-        all.width = s->width > all.width ? s->width : all.width;
-    }
+    for (int part = 0; part < 2; part++)
+        client_image_sizes_join(&all, &p->images[part].sizes);
     return all;
 }
 
@@ -260,21 +245,13 @@ static void measure(struct client_source_facts *out, const struct client_source 
 
 /* ---- Rows ---- */
 
-static int divide_rows(struct pictures *p, uint64_t seed, struct error *err)
-{
-    struct client_subset *train = &p->subsets[CLIENT_TRAIN], *held_out = &p->subsets[CLIENT_HELD_OUT];
-    const size_t n = p->images[CLIENT_TRAIN].n, n_eval = p->images[CLIENT_HELD_OUT].n;
-
-    if (n_eval == 0)
-        return client_subset_divide(train, held_out, p->lengths[CLIENT_TRAIN], n, seed, err);
-    const int rc = client_subset_all(train, p->lengths[CLIENT_TRAIN], n, err);
-    return rc ? rc : client_subset_all(held_out, p->lengths[CLIENT_HELD_OUT], n_eval, err);
-}
-
 static int divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct pictures *p = (struct pictures *)source;
-    int rc = divide_rows(p, d->seed, err);
+    int rc = client_subset_divide_data(p->subsets,
+                                       (const uint32_t *[]){p->lengths[CLIENT_TRAIN], p->lengths[CLIENT_HELD_OUT]},
+                                       (const size_t[]){p->images[CLIENT_TRAIN].n, p->images[CLIENT_HELD_OUT].n},
+                                       d->seed, err);
 
     if (!rc && d->batch > 0)
         rc = client_batches_init(&p->batches,

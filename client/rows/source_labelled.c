@@ -97,14 +97,6 @@ static int open_source(struct client_source **out, const struct client_source_se
     return rc;
 }
 
-static int check_labels(const struct labelled *l, struct error *err)
-{
-    if (l->labels.numbers || l->labels.n >= 2)
-        return 0;
-    return error_set(err, -EINVAL, "every row has the label '%s': a classifier needs two classes",
-                     l->labels.n ? l->labels.names[0] : "");
-}
-
 static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                      struct error *err)
 {
@@ -120,7 +112,7 @@ static int read_rows(struct client_source *source, enum client_part part, const 
     const int rc = client_rows_read(&l->rows[part], data, &l->labels, &read, err);
     data->n = l->rows[part].n_tokens;
     data->hash = l->rows[part].hash;
-    return rc || part != CLIENT_TRAIN ? rc : check_labels(l, err);
+    return rc || part != CLIENT_TRAIN ? rc : client_labels_check(&l->labels, "every row has the label", err);
 }
 
 static uint32_t most(const struct labelled *l, uint32_t (*of)(const struct client_rows *rows))
@@ -143,18 +135,6 @@ static void measure(struct client_source_facts *out, const struct client_source 
                                         .least = most(l, client_rows_least)};
 }
 
-static int divide_rows(struct labelled *l, uint64_t seed, struct error *err)
-{
-    struct client_subset *train = &l->subsets[CLIENT_TRAIN], *held_out = &l->subsets[CLIENT_HELD_OUT];
-
-    const struct client_rows *data = &l->rows[CLIENT_TRAIN], *eval_data = &l->rows[CLIENT_HELD_OUT];
-
-    if (eval_data->n == 0)
-        return client_subset_divide(train, held_out, data->lengths, data->n, seed, err);
-    const int rc = client_subset_all(train, data->lengths, data->n, err);
-    return rc ? rc : client_subset_all(held_out, eval_data->lengths, eval_data->n, err);
-}
-
 /* The rows that a part's numbers are of. */
 static const struct client_rows *rows_of(const struct labelled *l, enum client_part part)
 {
@@ -165,7 +145,9 @@ static int divide(struct client_source *source, const struct client_division *d,
 {
     struct labelled *l = (struct labelled *)source;
     struct client_subset *held_out = &l->subsets[CLIENT_HELD_OUT];
-    int rc = divide_rows(l, d->seed, err);
+    const struct client_rows *data = &l->rows[CLIENT_TRAIN], *eval_data = &l->rows[CLIENT_HELD_OUT];
+    int rc = client_subset_divide_data(l->subsets, (const uint32_t *[]){data->lengths, eval_data->lengths},
+                                       (const size_t[]){data->n, eval_data->n}, d->seed, err);
 
     client_tokenizer_close(l->tokenizer);
     l->tokenizer = NULL;

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static int no_memory(struct error *err)
@@ -85,21 +84,22 @@ int client_derive_open(struct client_derive *d, const struct eps_train_options *
     return read_text(&d->old_config, &d->n_old_config, d->from_fd, CHECKPOINT_CONFIG, err);
 }
 
-int client_derive_models(struct client_derive *d, char *config, struct error *err)
+int client_derive_models(struct client_derive *d, const struct model_config *old, char *config, struct error *err)
 {
-    struct model_config old, new;
+    struct model_config new;
     int rc = config ? 0 : no_memory(err);
 
     d->config = config;
     if (!rc)
-        rc = model_config_parse(&old, d->old_config, d->n_old_config, err);
-    if (!rc)
         rc = model_config_parse(&new, d->config, strlen(d->config), err);
     if (!rc)
-        rc = model_init(&d->old, &old, err);
+        rc = model_init(&d->old, old, err);
     if (!rc)
         rc = model_init(&d->model, &new, err);
-    if (!rc && !(d->origins = calloc(d->model.n_tensors, sizeof *d->origins)))
+    d->origins = calloc((size_t)d->model.n_tensors + 1, sizeof *d->origins);
+    d->chunk = malloc(DERIVE_CHUNK);
+    d->old_chunk = malloc(DERIVE_CHUNK);
+    if (!rc && !(d->origins && d->chunk && d->old_chunk))
         rc = no_memory(err);
     for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
         d->origins[t].tensor = UINT32_MAX;
@@ -454,11 +454,7 @@ static int write_all(struct client_derive *d, struct error *err)
 
     d->checkpoint.step = step;
     d->checkpoint.options = json_incref(d->resume.checkpoint.options);
-    d->chunk = malloc(DERIVE_CHUNK);
-    d->old_chunk = malloc(DERIVE_CHUNK);
-    int rc = d->chunk && d->old_chunk ? 0 : no_memory(err);
-    if (!rc)
-        rc = client_derive_read(d, CHECKPOINT_WEIGHTS, write_weights, NULL, err);
+    int rc = client_derive_read(d, CHECKPOINT_WEIGHTS, write_weights, NULL, err);
     if (!rc)
         rc = client_derive_read(d, CHECKPOINT_MOMENTS, write_moments, NULL, err);
     if (!rc)

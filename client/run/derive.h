@@ -52,9 +52,9 @@ enum { DERIVE_CHUNK = 4 << 20 /* bytes; holds a row of any matrix */ };
  * directory, has adapters or frozen tensors; errors as client_resume_open. Undo: client_derive_close, also after a failure. */
 int client_derive_open(struct client_derive *d, const struct eps_train_options *in, struct error *err);
 
-/* Describes both models; config (a text, owned from here on; NULL: no memory) is the new one's. Clears the origins.
- * -ENOMEM, errors as model_config_parse and model_init. */
-int client_derive_models(struct client_derive *d, char *config, struct error *err);
+/* Describes both models, and makes room; old is what old_config says, and config (a text, owned from here on; NULL: no memory)
+ * is the new one's. Clears the origins. -ENOMEM, errors as model_config_parse and model_init. */
+int client_derive_models(struct client_derive *d, const struct model_config *old, char *config, struct error *err);
 
 /* A layer of a block. NULL: there is none. */
 const struct model_layer *client_derive_layer(const struct model *model, uint32_t block, uint32_t part);

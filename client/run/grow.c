@@ -76,7 +76,7 @@ static int open_models(struct grow *g, struct error *err)
     char *grown = grow_config(d->old_config, d->n_old_config, g->n_added);
     if (!grown)
         return refuse_config(err);
-    rc = client_derive_models(d, grown, err);
+    rc = client_derive_models(d, &config, grown, err);
     return rc || d->model.config.n_layers == config.n_layers + g->n_added ? rc : refuse_config(err);
 }
 

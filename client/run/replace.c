@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,7 +107,7 @@ static int open_models(struct replace *r, const char *option, struct error *err)
                        config.family->model_type);
     if (!rc)
         rc = read_option(r, &config, option, err);
-    return rc ? rc : client_derive_models(d, replace_config(r, &config), err);
+    return rc ? rc : client_derive_models(d, &config, replace_config(r, &config), err);
 }
 
 /* ---- which units are kept ---- */
@@ -139,10 +138,10 @@ static int add_squares(struct candidate *candidates, struct client_derive *d, co
 {
     const struct safetensors_entry *entry = safetensors_find(from, tensor->name);
     const uint64_t width = tensor->shape[1], most = DERIVE_CHUNK / (width * sizeof(float));
-    float *rows = malloc(DERIVE_CHUNK);
-    int rc = rows ? 0 : error_set(err, -ENOMEM, "out of memory");
+    float *const rows = (float *)(void *)d->chunk;
+    int rc = 0;
 
-    if (!rc && (!entry || entry->type != SAFETENSORS_F32 || entry->n != tensor->n))
+    if (!entry || entry->type != SAFETENSORS_F32 || entry->n != tensor->n)
         rc = error_set(err, -EINVAL, "the checkpoint has no fp32 tensor %s of %" PRIu64 " numbers", tensor->name,
                        tensor->n);
     for (uint64_t first = 0, n; !rc && first < tensor->shape[0]; first += n) {
@@ -154,7 +153,6 @@ static int add_squares(struct candidate *candidates, struct client_derive *d, co
         for (uint64_t i = 0; !rc && i < n * width; i++)
             candidates[columns ? i % width : first + i / width].norm += (double)rows[i] * (double)rows[i];
     }
-    free(rows);
     return rc;
 }
 
