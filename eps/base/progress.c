@@ -10,7 +10,7 @@ void progress_begin(struct progress *p, enum message_phase phase, uint32_t first
 
 static uint32_t unit_of(const struct model *model, const uint32_t *homes, uint32_t visit)
 {
-    return model->visits[homes ? homes[visit] : visit];
+    return model->visits[model_order_home(homes, visit)];
 }
 
 /* The nearest visit of a unit from this one on, upwards; n_visits if there is none. */

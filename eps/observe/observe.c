@@ -202,9 +202,7 @@ static bool is_at_work(const struct job *job)
 /* The home of the layer that a visit runs now. */
 static uint32_t home_of(const struct job *job, uint32_t visit)
 {
-    const uint32_t *homes = job_homes(job);
-
-    return homes ? homes[visit] : visit;
+    return model_order_home(job_homes(job), visit);
 }
 
 /* Workers that have a unit's weights now. The daemon knows only which unit each was given last. */

@@ -24,7 +24,7 @@ uint32_t steps_leave_out(struct steps *steps, const struct message *open)
     uint32_t n = model->n_frozen_units, lowest = 0;
 
     for (uint32_t visit = model->n_visits; visit-- > 0;) {
-        const uint32_t home = homes ? homes[visit] : visit;
+        const uint32_t home = model_order_home(homes, visit);
         if (!model_contributes(model, home))
             continue;
         if (model_drop_trains(&open->open_step.drop, &open->open_step.frozen, model, home))

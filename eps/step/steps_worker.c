@@ -14,7 +14,7 @@ static void note_contribution(const struct job *job, struct peer *worker, const 
 
     if (visit >= model->n_visits)
         return;
-    const struct model_unit *unit = &model->units[model->visits[homes ? homes[visit] : visit]];
+    const struct model_unit *unit = &model->units[model->visits[model_order_home(homes, visit)]];
     if (slice < unit->n_slices)
         progress_contribution(&worker->progress, visit, m->contribution.name.part,
                               model_slice_of(unit, slice).n * number_bytes(job_goal(job)->grad));
@@ -135,16 +135,16 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
 {
     struct job *job = steps->job;
     struct relay_event event = {.worker = worker->id};
-    const struct message renumbered = renumber(job, from), *m = &renumbered;
 
-    if (m->kind == MESSAGE_READ) {
-        steps->commit->read(steps, worker, m->read.version, m->read.unit);
+    if (from->kind == MESSAGE_READ) {
+        steps->commit->read(steps, worker, from->read.version, from->read.unit);
         return;
     }
-    if (m->kind == MESSAGE_PULL) {
-        on_pull(steps, worker, m);
+    if (from->kind == MESSAGE_PULL) {
+        on_pull(steps, worker, from);
         return;
     }
+    const struct message renumbered = renumber(job, from), *m = &renumbered;
     if (is_past(steps, worker, m))
         return;
     if (job->state == JOB_EVALUATING || job->state == JOB_GENERATING) {

@@ -291,8 +291,7 @@ static void rank_blocks(struct model *m)
     }
 }
 
-/* The first layer of the block above; beyond the blocks, the layer above them. */
-static const struct model_layer *next_block(const struct model_layer *layer)
+const struct model_layer *model_next_block(const struct model_layer *layer)
 {
     do
         layer++;
@@ -306,11 +305,11 @@ static uint32_t count_exceptions(const struct model *m, uint32_t period)
     const struct model_layer *block = &m->layers[m->first_block], *other = block;
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < m->config.n_layers; i++, other = next_block(other)) {
+    for (uint32_t i = 0; i < m->config.n_layers; i++, other = model_next_block(other)) {
         if (i < period)
             continue;
         n += block->program != other->program;
-        block = next_block(block);
+        block = model_next_block(block);
     }
     return n;
 }

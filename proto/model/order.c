@@ -1,5 +1,7 @@
 #include "proto/model/order.h"
 
+#include "proto/model/model_internal.h"
+
 #include <string.h>
 
 /* The first layer of a block. */
@@ -16,15 +18,6 @@ static const struct model_layer *layers_of(const struct model *m, uint32_t block
             high = middle;
     }
     return &first[low];
-}
-
-static uint32_t count_layers(const struct model *m, const struct model_layer *first)
-{
-    uint32_t n = 1;
-
-    while (first + n < &m->layers[m->first_block + m->n_block_layers] && first[n].index == first->index)
-        n++;
-    return n;
 }
 
 static bool is_same_boundary(const struct program *a, const struct program_boundary *of_a, const struct program *b,
@@ -53,10 +46,12 @@ static bool agrees(const struct model_program *a, const struct model_program *b)
 
 bool model_order_fits(const struct model *m, uint32_t block, uint32_t place)
 {
+    if (block == place)
+        return true;
     const struct model_layer *const a = layers_of(m, block), *const b = layers_of(m, place);
-    const uint32_t n_a = count_layers(m, a), n_b = count_layers(m, b);
+    const ptrdiff_t n_a = model_next_block(a) - a, n_b = model_next_block(b) - b;
 
-    for (uint32_t i = 0; block != place && (i < n_a || i < n_b); i++) {
+    for (ptrdiff_t i = 0; i < n_a || i < n_b; i++) {
         const bool moves = i < n_a && model_drop_concerns(&a[i]);
         if (moves != (i < n_b && model_drop_concerns(&b[i])) || (moves && !agrees(a[i].program, b[i].program)))
             return false;

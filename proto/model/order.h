@@ -27,6 +27,12 @@ bool model_order_fits(const struct model *model, uint32_t block, uint32_t place)
 /* False if it is no order of this model: a block is missing, does not fit into its place, or is dropped and not in its own. */
 bool model_order_is_valid(const struct model_order *order, const struct model_drop *dropped, const struct model *model);
 
+/* The home of the layer that a visit runs. homes: of model_order_homes; NULL: the model's order. */
+static inline uint32_t model_order_home(const uint32_t *homes, uint32_t visit)
+{
+    return homes ? homes[visit] : visit;
+}
+
 /* homes (n_visits): the home of the layer that each visit runs. order: valid; NULL: the model's. */
 void model_order_homes(uint32_t *homes, const struct model_order *order, const struct model *model);
 

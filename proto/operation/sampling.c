@@ -82,19 +82,10 @@ struct sampling_operands sampling_choose(const struct operation_run *r, const st
 
 /* ---- queries ---- */
 
-/* Scores, indices and weights, in bytes. */
-struct places_of_queries {
-    uint64_t scores, chosen, weights, bytes;
-};
-
-static struct places_of_queries lay_out_queries(size_t n_rows, size_t n_tokens, size_t n_chosen)
+/* n_rows: heads of rows. Nothing is gathered. */
+static struct places lay_out_queries(size_t n_rows, size_t n_tokens, size_t n_chosen)
 {
-    struct places_of_queries at = {0};
-
-    at.scores = take(&at.bytes, n_rows * n_tokens * sizeof(float));
-    at.chosen = take(&at.bytes, n_rows * n_chosen * sizeof(uint32_t));
-    at.weights = take(&at.bytes, n_rows * n_chosen * sizeof(float));
-    return at;
+    return lay_out(&(struct sampling_shape){.n_rows = n_rows, .n_tokens = n_tokens}, n_chosen, NUMBER_FP32);
 }
 
 uint64_t sampling_queries_bytes(size_t n_rows, size_t n_heads, size_t n_tokens, size_t n_chosen)
@@ -108,7 +99,7 @@ void sampling_choose_queries(const struct operation_run *r, int value, struct de
 
     if (op->n_chosen == 0)
         return;
-    const struct places_of_queries at = lay_out_queries(n_rows, op->n_tokens, op->n_chosen);
+    const struct places at = lay_out_queries(n_rows, op->n_tokens, op->n_chosen);
     char *const base = op->scratch;
     float *const scores = (float *)(void *)(base + at.scores), *const weights = (float *)(void *)(base + at.weights);
     uint32_t *const chosen = (uint32_t *)(void *)(base + at.chosen);

@@ -3,26 +3,22 @@
 #include "proto/plan/memory/values.h"
 #include "proto/step/layers.h"
 
-/* Elements of a value, or of its gradient, in the microbatch. */
-static size_t elements(const struct layer_pass *pass, uint32_t value)
+static const struct model_shape *shape_of(const struct layer_pass *pass, uint32_t value)
 {
-    const struct model_values *values = &pass->model->values;
-
-    return plan_shape_elements(&values->shapes[values->of[value].shape], pass->n_rows, pass->n_tokens);
+    return &pass->model->values.shapes[pass->model->values.of[value].shape];
 }
 
-static uint32_t columns(const struct layer_pass *pass, uint32_t value)
+/* Elements of a value, or of its gradient, in the microbatch. */
+static size_t elements(const struct layer_pass *pass, const struct model_shape *shape)
 {
-    const struct model_values *values = &pass->model->values;
-
-    return values->shapes[values->of[value].shape].columns;
+    return plan_shape_elements(shape, pass->n_rows, pass->n_tokens);
 }
 
 static void copy(const struct layer_pass *pass, void *to, const void *from)
 {
-    const uint32_t value = pass->edges->reads[0];
+    const struct model_shape *shape = shape_of(pass, pass->edges->reads[0]);
     const struct device_dropout_add op = {
-        .n_rows = 1, .n_tokens = elements(pass, value), .n = columns(pass, value), .h = from, .y = to};
+        .n_rows = 1, .n_tokens = elements(pass, shape), .n = shape->columns, .h = from, .y = to};
 
     if (to != from)
         pass->ops->dropout_add(pass->dev, &op);
@@ -36,12 +32,11 @@ static void forward(const struct layer_pass *pass)
 /* Begins the gradient of an input with zeros, where the layer would be the first to add to it. Small ones are zero by now. */
 static void clear_gradient(const struct layer_pass *pass, uint32_t input)
 {
-    const struct model_values *values = &pass->model->values;
-    const uint32_t value = pass->edges->reads[input];
+    const struct model_shape *shape = shape_of(pass, pass->edges->reads[input]);
     void *const gradient = pass->at[MODEL_INPUT_GRADIENT][input];
-    const size_t n = elements(pass, value) * columns(pass, value);
+    const size_t n = elements(pass, shape) * shape->columns;
 
-    if (gradient && !model_is_small(&values->shapes[values->of[value].shape]))
+    if (gradient && !model_is_small(shape))
         pass->ops->zero(pass->dev, &(struct device_zero){gradient, n * number_bytes(pass->setting->goal.precision)});
 }
 

@@ -57,7 +57,7 @@ static inline uint32_t device_pass_count_microbatches(const struct device_pass *
 /* The home of the layer that a visit runs (proto/model/order.h). */
 static inline uint32_t device_pass_home(const struct device_pass *pass, uint32_t visit)
 {
-    return pass->weights.homes ? pass->weights.homes[visit] : visit;
+    return model_order_home(pass->weights.homes, visit);
 }
 
 /* Records an event under the name of the visit's unit, if traced. */

@@ -23,9 +23,7 @@ uint32_t device_weights_visit(const struct device_weights *weights, uint32_t pla
 
 uint32_t device_weights_home(const struct device_weights *weights, uint32_t place)
 {
-    const uint32_t visit = device_weights_visit(weights, place);
-
-    return weights->homes ? weights->homes[visit] : visit;
+    return model_order_home(weights->homes, device_weights_visit(weights, place));
 }
 
 static uint32_t unit_at(const struct device_weights *weights, uint32_t place)

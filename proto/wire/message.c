@@ -449,8 +449,13 @@ size_t message_encode(uint8_t *buf, size_t cap, const struct message *m)
     wire_put(buf + 3, m->kind, 1);
     wire_put(buf + 4, w.at - MESSAGE_HEADER_BYTES, 2);
     wire_put(buf + 6, 0, 2);
-    wire_put(buf + 8, m->sequence, 8);
+    message_number(buf, m->sequence);
     return w.at;
+}
+
+void message_number(uint8_t *buf, uint64_t sequence)
+{
+    wire_put(buf + 8, sequence, 8);
 }
 
 int message_version(const uint8_t *buf, size_t n)

@@ -528,6 +528,9 @@ struct message {
  * bug (assert), except that unprintable bytes of a text become '?', since a sentence may quote a file. */
 size_t message_encode(uint8_t *buf, size_t cap, const struct message *m);
 
+/* Gives an encoded message another sequence number. */
+void message_number(uint8_t *buf, uint64_t sequence);
+
 /* 0, or -EBADMSG with *out untouched and *why a constant string. buf (n) is borrowed and may hold anything.
  * -EPROTONOSUPPORT for another version of the protocol. */
 int message_decode(struct message *out, const uint8_t *buf, size_t n, const char **why);

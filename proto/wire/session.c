@@ -85,7 +85,6 @@ void session_finish(struct session *s, enum message_end end, const char *reason)
 
 void session_send_by_connection(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
-    struct message numbered = *m;
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
     if (s->state == SESSION_OPEN && s->connection.n_queued >= SESSION_MAX_QUEUED) {
@@ -95,8 +94,8 @@ void session_send_by_connection(struct session *s, const struct message *m, cons
         session_refuse_code(s, END_UNREAD, -EPROTO, reason);
         return;
     }
-    numbered.sequence = ++s->on_connection.sent;
-    size_t n = message_encode(bytes, sizeof bytes, &numbered);
+    size_t n = message_encode(bytes, sizeof bytes, m);
+    message_number(bytes, ++s->on_connection.sent);
     int rc = connection_send(&s->connection, bytes, n, fds, n_fds); /* one slot stays free for our last message */
     if (rc < 0) {
         char reason[128];
@@ -107,11 +106,10 @@ void session_send_by_connection(struct session *s, const struct message *m, cons
 
 void session_send_by_channel(struct session *s, const struct message *m)
 {
-    struct message numbered = *m;
     uint8_t bytes[MESSAGE_MAX_BYTES];
+    size_t n = message_encode(bytes, sizeof bytes, m);
 
-    numbered.sequence = ++s->on_channel.sent;
-    size_t n = message_encode(bytes, sizeof bytes, &numbered);
+    message_number(bytes, ++s->on_channel.sent);
     int rc = channel_send(&s->channel, bytes, n);
     if (rc == -ENOBUFS) {
         session_refuse_code(s, END_UNREAD, -EPROTO, "does not read: 16 MiB of messages wait for it");
