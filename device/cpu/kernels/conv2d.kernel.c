@@ -7,37 +7,6 @@
 
 #include <assert.h>
 
-static float *scratch_of(const struct device *dev)
-{
-    return (float *)dev->products + cpu_thread() * (PLAN_CPU_PRODUCT_SCRATCH / sizeof(float));
-}
-
-/* A group's tiles, and all groups'. */
-struct cut {
-    size_t m, n, height, width, n_across, of_group, all;
-};
-
-static struct cut cut_into(size_t m, size_t n, size_t n_groups, const struct device *dev)
-{
-    struct cut cut = {.m = m, .n = n};
-
-    if (m * n == 0)
-        return cut;
-    cut_tiles(&cut.height, &cut.width, m, n, dev->n_threads);
-    cut.n_across = size_pieces(n, cut.width);
-    cut.of_group = size_pieces(m, cut.height) * cut.n_across;
-    cut.all = n_groups * cut.of_group;
-    return cut;
-}
-
-static struct cpu_tile tile_of(const struct cut *cut, size_t i)
-{
-    const size_t row = i % cut->of_group / cut->n_across * cut->height, column = i % cut->n_across * cut->width;
-
-    return (struct cpu_tile){row, column, size_smaller(cut->height, cut->m - row),
-                             size_smaller(cut->width, cut->n - column)};
-}
-
 /* ---- results ---- */
 
 /* Where results go: pixels `step` apart, from the first on, of images (height, width, channels). */
@@ -83,8 +52,8 @@ static void run(struct device *dev, const struct cpu_conv *conv, const struct re
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t i = 0; i < cut.all; i++) {
         const size_t group = i / cut.of_group;
-        const struct cpu_tile tile = tile_of(&cut, i);
-        float *const scratch = scratch_of(dev);
+        const struct cpu_tile tile = cut_tile(&cut, i);
+        float *const scratch = cut_scratch(dev);
 
         device_count(dev->done);
         dev->kernels->conv(conv, group, &tile, scratch);
@@ -144,7 +113,7 @@ void KERNEL_NAME(cpu_conv2d)(struct device *dev, const struct device_conv2d *op)
                                           .epilogue = op->bias ? DEVICE_BIAS : DEVICE_NO_EPILOGUE,
                                           .bias = op->bias};
 
-    if (is_product(op) && product.m > 0)
+    if (is_product(op))
         KERNEL_NAME(cpu_matmul)(dev, &product);
     else
         run(dev, &conv, &out);
@@ -204,7 +173,7 @@ void KERNEL_NAME(cpu_conv2d_input_gradient)(struct device *dev, const struct dev
                                           .c_stride = op->n_in,
                                           .beta = op->accumulate ? 1 : 0};
 
-    if (is_product(op) && product.m > 0) {
+    if (is_product(op)) {
         KERNEL_NAME(cpu_matmul)(dev, &product);
         return;
     }
@@ -237,8 +206,8 @@ static void compute_weights(struct device *dev, const struct device_conv2d *op, 
                             size_t group, const struct cpu_tile *tile)
 {
     const size_t taps = device_conv2d_taps(op);
-    float *const sums = scratch_of(dev), *const to = op->weight_gradient + (group * conv->columns + tile->row) * taps +
-                                                     tile->column;
+    float *const sums = cut_scratch(dev), *const to = op->weight_gradient + (group * conv->columns + tile->row) * taps +
+                                                      tile->column;
 
     device_count(dev->done);
     if (op->beta != 0)
@@ -257,7 +226,7 @@ void KERNEL_NAME(cpu_conv2d_weight_gradient)(struct device *dev, const struct de
     assert(op->beta == 0 || op->beta == 1);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t i = 0; i < cut.all; i++) {
-        const struct cpu_tile tile = tile_of(&cut, i);
+        const struct cpu_tile tile = cut_tile(&cut, i);
 
         compute_weights(dev, op, &conv, i / cut.of_group, &tile);
     }

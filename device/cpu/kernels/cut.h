@@ -1,4 +1,4 @@
-/* device/cpu/kernels/cut.h - how threads share a result of m x n: in tiles. */
+/* device/cpu/kernels/cut.h - how threads share results of m x n: in tiles. */
 #ifndef DEVICE_CPU_KERNELS_CUT_H
 #define DEVICE_CPU_KERNELS_CUT_H
 
@@ -26,6 +26,39 @@ static inline void cut_tiles(size_t *height, size_t *width, size_t m, size_t n, 
     }
     *height = size_pieces(m, n_down);
     *width = size_pieces(size_pieces(n, n_across), CUT_COLUMN_UNIT) * CUT_COLUMN_UNIT;
+}
+
+/* The tiles of a group's result, and of all groups'. */
+struct cut {
+    size_t m, n, height, width, n_across, of_group, all;
+};
+
+static inline struct cut cut_into(size_t m, size_t n, size_t n_groups, const struct device *dev)
+{
+    struct cut cut = {.m = m, .n = n};
+
+    if (m * n == 0)
+        return cut;
+    cut_tiles(&cut.height, &cut.width, m, n, dev->n_threads);
+    cut.n_across = size_pieces(n, cut.width);
+    cut.of_group = size_pieces(m, cut.height) * cut.n_across;
+    cut.all = n_groups * cut.of_group;
+    return cut;
+}
+
+/* Tile i of all: of group i / of_group. */
+static inline struct cpu_tile cut_tile(const struct cut *cut, size_t i)
+{
+    const size_t row = i % cut->of_group / cut->n_across * cut->height, column = i % cut->n_across * cut->width;
+
+    return (struct cpu_tile){row, column, size_smaller(cut->height, cut->m - row),
+                             size_smaller(cut->width, cut->n - column)};
+}
+
+/* The calling thread's, for a tile. */
+static inline float *cut_scratch(const struct device *dev)
+{
+    return (float *)dev->products + cpu_thread() * (PLAN_CPU_PRODUCT_SCRATCH / sizeof(float));
 }
 
 #endif

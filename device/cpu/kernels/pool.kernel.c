@@ -45,9 +45,8 @@ static struct place place_of(const struct device_pool *op, size_t pixel)
     struct place at = {.down = reach_of(pixel / across % down, op->height, op->window.height, &op->window),
                        .across = reach_of(pixel % across, op->width, op->window.width, &op->window)};
 
-    if (op->x)
-        at.x = (const value *)op->x +
-               ((pixel / across / down * op->height + at.down.at) * op->width + at.across.at) * op->n;
+    at.x =
+        (const value *)op->x + ((pixel / across / down * op->height + at.down.at) * op->width + at.across.at) * op->n;
     return at;
 }
 
@@ -112,7 +111,10 @@ VECTOR_INLINE vec_int load_taps(const uint8_t *p, size_t n)
 {
     vec_bytes x = {0};
 
-    memcpy(&x, p, n < VECTOR ? n : VECTOR);
+    if (n >= VECTOR)
+        memcpy(&x, p, VECTOR);
+    else
+        memcpy(&x, p, n);
     return __builtin_convertvector(x, vec_int);
 }
 
@@ -120,7 +122,10 @@ VECTOR_INLINE void store_taps(uint8_t *p, vec_int taps, size_t n)
 {
     const vec_bytes x = __builtin_convertvector(taps, vec_bytes);
 
-    memcpy(p, &x, n < VECTOR ? n : VECTOR);
+    if (n >= VECTOR)
+        memcpy(p, &x, VECTOR);
+    else
+        memcpy(p, &x, n);
 }
 
 static void note_largest(const struct device_pool *op, size_t i)

@@ -23,14 +23,9 @@ struct window {
                        column = (unsigned)(i % op.across) * op.stride;
 
         y = line < op.padding ? op.padding - line : 0, x = column < op.padding ? op.padding - column : 0;
-        height = least(op.window_height, op.height + op.padding - line) - y;
-        width = least(op.window_width, op.width + op.padding - column) - x;
+        height = min(op.window_height, op.height + op.padding - line) - y;
+        width = min(op.window_width, op.width + op.padding - column) - x;
         at = (i / op.across / op.down * op.height + line + y - op.padding) * op.width + column + x - op.padding;
-    }
-
-    static __device__ unsigned least(unsigned a, unsigned b)
-    {
-        return a < b ? a : b;
     }
 };
 
@@ -40,10 +35,10 @@ struct readers {
 
     __device__ readers(unsigned pixel, unsigned n_windows, unsigned size, const struct pool &op)
     {
-        const unsigned at = pixel + op.padding, last = at / op.stride + 1;
+        const unsigned at = pixel + op.padding;
 
         first = at < size ? 0 : (at - size) / op.stride + 1;
-        end = last < n_windows ? last : n_windows, tap = at - first * op.stride;
+        end = min(at / op.stride + 1, n_windows), tap = at - first * op.stride;
     }
 };
 
@@ -151,7 +146,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) gather(struct pool op, T *
                 pack<uint8_t, V> largest;
 
                 if (op.largest)
-                    largest = *(const pack<uint8_t, V> *)(op.largest + from);
+                    largest = load<V>(op.largest + from);
 #pragma unroll
                 for (int v = 0; v < V; v++)
                     if (!op.largest || largest.at[v] == tap)
@@ -183,7 +178,7 @@ static struct pool pool_of(const struct device_pool *op, size_t m)
 
 template <typename T> static bool are_whole(const struct device_pool *op, const void *x, const void *y)
 {
-    return is_whole((const T *)x, op->n) && is_whole((const T *)y, op->n) && (uintptr_t)op->largest % whole<T>::V == 0;
+    return is_whole((const T *)x, op->n) && is_whole((const T *)y, op->n) && is_whole_for<T>(op->largest, op->n);
 }
 
 /* A kernel over packs of V, or single values. */
