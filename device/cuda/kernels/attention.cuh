@@ -456,52 +456,69 @@ __device__ inline void plain_multiply(float sums[4][4], const float (*left)[PLAI
     }
 }
 
+/* Rows of a view, in some order: number i < n of them is the view's row at(i). These are all n, as they come. */
+struct plain_rows {
+    int n;
+
+    __device__ int at(int i) const
+    {
+        return i;
+    }
+};
+
 /* PLAIN rows of queries, or of keys, from `row` on of a head, columns from `column` on, as the rows of room; zeros
  * beyond the end. */
-template <kind K, bool OF_KEYS, typename T>
-__device__ inline void plain_stage_columns(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, int row,
-                                           int column)
+template <typename R, typename T>
+__device__ inline void plain_stage_columns(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, const R &rows,
+                                           int row, int column)
 {
     for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
         const int r = row + i / PLAIN_STEP, c = column + i % PLAIN_STEP;
-        const bool there = r < rows_of<K, OF_KEYS>(a) && c < a.head_width;
-        room[i % PLAIN_STEP][i / PLAIN_STEP] = there ? to_float(x.first[r * x.stride + c]) : 0;
+        const bool there = r < rows.n && c < a.head_width;
+        room[i % PLAIN_STEP][i / PLAIN_STEP] = there ? to_float(x.first[rows.at(r) * x.stride + c]) : 0;
     }
 }
 
 /* PLAIN_STEP rows from `row` on, PLAIN columns from `column` on. */
-template <kind K, bool OF_KEYS, typename T>
-__device__ inline void plain_stage_rows(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, int row,
-                                        int column)
+template <typename R, typename T>
+__device__ inline void plain_stage_rows(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, const R &rows,
+                                        int row, int column)
 {
     for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
         const int r = row + i / PLAIN, c = column + i % PLAIN;
-        const bool there = r < rows_of<K, OF_KEYS>(a) && c < a.head_width;
-        room[i / PLAIN][i % PLAIN] = there ? to_float(x.first[r * x.stride + c]) : 0;
+        const bool there = r < rows.n && c < a.head_width;
+        room[i / PLAIN][i % PLAIN] = there ? to_float(x.first[rows.at(r) * x.stride + c]) : 0;
     }
 }
 
 /* sums = x y^T: rows of x from `row` on with rows of y from `column` on, along the head. x: queries, or keys; y: the
- * others. */
-template <kind K, bool OF_KEYS, typename T>
+ * others; rows: y's, all of them unless they are given. */
+template <kind K, bool OF_KEYS, typename T, typename R>
 __device__ inline void plain_products(float sums[4][4], plain_room *room, const attention &a, view<const T> x, int row,
-                                      view<const T> y, int column)
+                                      view<const T> y, int column, const R &rows)
 {
     plain_zero(sums);
     for (int step = 0; step < a.head_width; step += PLAIN_STEP) {
         __syncthreads();
-        plain_stage_columns<K, OF_KEYS>(room->left, a, x, row, step);
-        plain_stage_columns<K, !OF_KEYS>(room->right, a, y, column, step);
+        plain_stage_columns(room->left, a, x, plain_rows{rows_of<K, OF_KEYS>(a)}, row, step);
+        plain_stage_columns(room->right, a, y, rows, column, step);
         __syncthreads();
         plain_multiply(sums, room->left, room->right);
     }
 }
 
+template <kind K, bool OF_KEYS, typename T>
+__device__ inline void plain_products(float sums[4][4], plain_room *room, const attention &a, view<const T> x, int row,
+                                      view<const T> y, int column)
+{
+    plain_products<K, OF_KEYS>(sums, room, a, x, row, y, column, plain_rows{rows_of<K, !OF_KEYS>(a)});
+}
+
 /* sums += tile y: y's rows, queries or keys, from `row` on, columns from `column` on. Each thread passes the part of
  * the tile that it holds. */
-template <kind K, bool OF_KEYS, typename T>
+template <typename T, typename R>
 __device__ inline void plain_add(float sums[4][4], plain_room *room, const attention &a, const float tile[4][4],
-                                 view<const T> y, int row, int column)
+                                 view<const T> y, int row, int column, const R &rows)
 {
     __syncthreads();
 #pragma unroll
@@ -509,10 +526,17 @@ __device__ inline void plain_add(float sums[4][4], plain_room *room, const atten
         room->tile[plain_column() + i % 4][plain_row() + i / 4] = tile[i / 4][i % 4];
     for (int step = 0; step < PLAIN; step += PLAIN_STEP) {
         __syncthreads();
-        plain_stage_rows<K, OF_KEYS>(room->right, a, y, row + step, column);
+        plain_stage_rows(room->right, a, y, rows, row + step, column);
         __syncthreads();
         plain_multiply(sums, room->tile + step, room->right);
     }
+}
+
+template <kind K, bool OF_KEYS, typename T>
+__device__ inline void plain_add(float sums[4][4], plain_room *room, const attention &a, const float tile[4][4],
+                                 view<const T> y, int row, int column)
+{
+    plain_add(sums, room, a, tile, y, row, column, plain_rows{rows_of<K, OF_KEYS>(a)});
 }
 
 /* Rows of queries, or of keys, from `row` on, columns from `column` on = sums * scale[i]. */

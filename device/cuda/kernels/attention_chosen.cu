@@ -99,7 +99,6 @@ __device__ inline void fetch(room<HEAD, COMING> *room, int stage, const attentio
         copy_async<16>(shared_at(room->coming[stage][1]) + to + i * HEAD * 2,
                        gradients.first + query * gradients.stride + column, there);
     }
-    copy_commit();
     if (threadIdx.x < COMING) {
         const int i = (int)threadIdx.x, row = at + i;
         brought<COMING> *const of = &room->of[stage];
@@ -107,13 +106,14 @@ __device__ inline void fetch(room<HEAD, COMING> *room, int stage, const attentio
         const int query = there ? list.query(row) : 0;
         const size_t number = (size_t)head * a.n_tokens + query;
 
-        of->log2_sum[i] = there ? a.log2_sum[number] : 0;
-        of->delta[i] = there ? a.delta[number] : 0;
-        of->weight[i] = there ? list.weights[row] : 0;
+        copy_async<4>(shared_at(&of->log2_sum[i]), &a.log2_sum[number], there);
+        copy_async<4>(shared_at(&of->delta[i]), &a.delta[number], there);
+        copy_async<4>(shared_at(&of->weight[i]), list.weights + row, there);
         of->query[i] = query;
         of->from[i] = there ? first_seen_of_any(a, head, query) : 0;
         of->to[i] = !there ? 0 : a.op.full ? keys_of<ANY_SELF>(a, head) : query + 1;
     }
+    copy_commit();
 }
 
 /* From scores and g: p and s, times the query's weight; as softmax_backward of attention_backward.cu. Rows are keys from
@@ -150,7 +150,7 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
     const int row = (int)threadIdx.x / WARP * 16;
     room<HEAD, COMING> *shared = shared_memory<room<HEAD, COMING>>();
     float sums[2][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
-    matrices kept[KEPT > 0 ? KEPT : 1]; /* left factors of held[0], then of held[1] */
+    matrices kept[KEPT];                /* left factors of held[0], then of held[1] */
 
     tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[0]), input_of<ANY_SELF, bf16>(a, from, KEYS), first,
                                     a.n_tokens);
@@ -166,6 +166,8 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
         const unsigned head = from + member;
         const run over = run::of<ANY_SELF>(a, head, first);
 
+        if (over.begin == over.end)
+            continue;    /* the whole block does */
         __syncthreads(); /* the last head's tiles have been read */
         fetch(shared, 0, a, head, over.begin, over.end);
         for (int at = over.begin, stage = 0; at < over.end; at += COMING, stage = !stage) {
@@ -193,8 +195,6 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
         }
     }
     const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
-    copy_wait<0>();
-    __syncthreads();
     tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, gradient_of<ANY_SELF, bf16>(a, from, KEYS), first + row,
                      a.n_tokens);
     tile_store<HEAD>(sums[1][0], kept_scale, shared->held[1], row, gradient_of<ANY_SELF, bf16>(a, from, VALUES),
@@ -203,59 +203,16 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
 
 /* ---- any head, any keys ---- */
 
-/* As plain_stage_columns and plain_stage_rows, rows at .. of the list up to its n-th. */
-template <typename T>
-__device__ inline void stage_columns(float (*room)[PLAIN_ROW], const attention &a, const chosen &list, view<const T> x,
-                                     int at, int n, int column)
-{
-    for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
-        const int r = at + i / PLAIN_STEP, c = column + i % PLAIN_STEP;
-        room[i % PLAIN_STEP][i / PLAIN_STEP] =
-            r < n && c < a.head_width ? to_float(x.first[list.query(r) * x.stride + c]) : 0;
-    }
-}
+/* The first n queries of the list (plain_rows). */
+struct chosen_rows {
+    const chosen &list;
+    int n;
 
-template <typename T>
-__device__ inline void stage_rows(float (*room)[PLAIN_ROW], const attention &a, const chosen &list, view<const T> x,
-                                  int at, int n, int column)
-{
-    for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
-        const int r = at + i / PLAIN, c = column + i % PLAIN;
-        room[i / PLAIN][i % PLAIN] = r < n && c < a.head_width ? to_float(x.first[list.query(r) * x.stride + c]) : 0;
+    __device__ int at(int i) const
+    {
+        return list.query(i);
     }
-}
-
-/* sums = x y^T: keys from `key` on, with chosen queries from `at` on. */
-template <kind K, typename T>
-__device__ inline void chosen_products(float sums[4][4], plain_room *room, const attention &a, view<const T> x, int key,
-                                       const chosen &list, view<const T> y, int at, int n)
-{
-    plain_zero(sums);
-    for (int step = 0; step < a.head_width; step += PLAIN_STEP) {
-        __syncthreads();
-        plain_stage_columns<K, true>(room->left, a, x, key, step);
-        stage_columns(room->right, a, list, y, at, n, step);
-        __syncthreads();
-        plain_multiply(sums, room->left, room->right);
-    }
-}
-
-/* sums += tile y, of chosen queries' rows. */
-template <typename T>
-__device__ inline void chosen_add(float sums[4][4], plain_room *room, const attention &a, const float tile[4][4],
-                                  const chosen &list, view<const T> y, int at, int n, int column)
-{
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        room->tile[plain_column() + i % 4][plain_row() + i / 4] = tile[i / 4][i % 4];
-    for (int step = 0; step < PLAIN; step += PLAIN_STEP) {
-        __syncthreads();
-        stage_rows(room->right, a, list, y, at + step, n, column);
-        __syncthreads();
-        plain_multiply(sums, room->tile + step, room->right);
-    }
-}
+};
 
 /* As attend_backward_plain, of keys. */
 template <typename T, kind K, bool DROPS>
@@ -275,14 +232,15 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_chosen_plain(const at
         const unsigned head = from + member;
         const chosen list(a, head);
         const run over = run::of<K>(a, head, first);
+        const chosen_rows rows = {list, over.end};
         const view<const T> queries = input_of<K, T>(a, head, QUERIES),
                             gradients = out_of(a, (const T *)a.op.out_gradient, head);
 
         for (int at = over.begin; at < over.end; at += PLAIN) {
             float p[4][4], g[4][4];
 
-            chosen_products<K>(p, room, a, keys, first, list, queries, at, over.end);
-            chosen_products<K>(g, room, a, values, first, list, gradients, at, over.end);
+            plain_products<K, true>(p, room, a, keys, first, queries, at, rows);
+            plain_products<K, true>(g, room, a, values, first, gradients, at, rows);
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 const int key = first + plain_row() + i / 4, number = at + plain_column() + i % 4;
@@ -299,8 +257,8 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_chosen_plain(const at
                 p[i / 4][i % 4] = x * factor;
                 g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[of]) : 0;
             }
-            chosen_add(sums[0], room, a, g, list, queries, at, over.end, column);
-            chosen_add(sums[1], room, a, p, list, gradients, at, over.end, column);
+            plain_add(sums[0], room, a, g, queries, at, column, rows);
+            plain_add(sums[1], room, a, p, gradients, at, column, rows);
         }
     }
     plain_store<K, true>(gradient_of<K, T>(a, from, KEYS), a, first, column, sums[0], scale);
