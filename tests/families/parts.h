@@ -41,6 +41,13 @@ static inline int parts_mix(struct program *p, int r, int n, const struct model_
     return program_add(p, r, program_linear(p, g, "mlp.down_proj", c->width, &linear), &parts_no_dropout);
 }
 
+/* A kind_of_block: the lowest block is of the first kind, all others are of the second. */
+static inline uint32_t parts_above_lowest(const struct model_config *c, uint32_t index)
+{
+    (void)c;
+    return index > 0;
+}
+
 /* For a struct family of this name, all but what differs: its keys and, of alternating and crossing, some functions. */
 #define PARTS_FAMILY(name, function)                                                                                   \
     .model_type = #name, .architectures = architectures, .keys = keys,                                                 \

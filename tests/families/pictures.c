@@ -95,11 +95,5 @@ static const struct family_layer layers[] = {
     {0},
 };
 
-static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
-{
-    (void)c;
-    return index > 0;
-}
-
 const struct family family_pictures = {PARTS_FAMILY(pictures, MODEL_SILU), .check = decoder_check,
-                                       .kind_of_block = kind_of_block, .own_domain = own_domain};
+                                       .kind_of_block = parts_above_lowest, .own_domain = own_domain};

@@ -155,14 +155,15 @@ static struct device_conv2d conv2d_of(const float *x, const float *weight, float
     return op;
 }
 
-static struct device_pool pool_of(float *x, float *y, uint8_t *largest)
+template <cudaError_t (*POOL)(const struct cuda_queue *, const struct device_pool *)>
+static void pool(const struct cuda_queue *q, float *x, float *y, float *largest, float *)
 {
     struct device_pool op = {};
 
-    op.n_rows = 2, op.height = op.width = 8, op.n = 64, op.largest = largest;
+    op.n_rows = 2, op.height = op.width = 8, op.n = 64, op.largest = (uint8_t *)largest;
     op.window.height = op.window.width = 3, op.window.stride = 2, op.window.padding = 1;
     op.x = op.x_gradient = x, op.y = y, op.y_gradient = y;
-    return op;
+    OK(POOL(q, &op));
 }
 
 static struct device_embed embed_of(const void *ids)
@@ -296,30 +297,10 @@ static const struct {
          OK(cuda_conv2d_weight_gradient(q, &op));
      },
      0, 0},
-    {"cuda_max_pool",
-     [](auto q, auto x, auto y, auto z, auto) {
-         const struct device_pool op = pool_of(x, y, (uint8_t *)z);
-         OK(cuda_max_pool(q, &op));
-     },
-     0, 0},
-    {"cuda_max_pool_backward",
-     [](auto q, auto x, auto y, auto z, auto) {
-         const struct device_pool op = pool_of(x, y, (uint8_t *)z);
-         OK(cuda_max_pool_backward(q, &op));
-     },
-     0, 0},
-    {"cuda_average_pool",
-     [](auto q, auto x, auto y, auto z, auto) {
-         const struct device_pool op = pool_of(x, y, (uint8_t *)z);
-         OK(cuda_average_pool(q, &op));
-     },
-     0, 0},
-    {"cuda_average_pool_backward",
-     [](auto q, auto x, auto y, auto z, auto) {
-         const struct device_pool op = pool_of(x, y, (uint8_t *)z);
-         OK(cuda_average_pool_backward(q, &op));
-     },
-     0, 0},
+    {"cuda_max_pool", pool<cuda_max_pool>, 0, 0},
+    {"cuda_max_pool_backward", pool<cuda_max_pool_backward>, 0, 0},
+    {"cuda_average_pool", pool<cuda_average_pool>, 0, 0},
+    {"cuda_average_pool_backward", pool<cuda_average_pool_backward>, 0, 0},
     {"cuda_embed",
      [](auto q, auto x, auto y, auto z, auto) {
          struct device_embed op = embed_of(z);

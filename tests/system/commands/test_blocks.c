@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -146,6 +147,19 @@ static void outer_first(void *user, struct eps_step_blocks *blocks)
     memcpy(blocks->computed, order, sizeof order);
 }
 
+/* A run that goes on from another's third step ends as that one did. */
+static void check_resumed(const char *run, void (*on_blocks)(void *user, struct eps_step_blocks *blocks))
+{
+    struct eps_train_options o = eps_train_defaults();
+    char out[64];
+
+    snprintf(out, sizeof out, "%s-resumed", run);
+    o.resume = out, o.on_blocks = on_blocks, o.programs = processes_programs();
+    expect(print("mkdir %s && cp -r %s/step-3 %s", out, run, out), 0);
+    ck_assert_int_eq(train(&o, 0), 0);
+    outputs_check_same_latest(out, run);
+}
+
 /* ---- a model without the blocks ---- */
 
 /* The name of a tensor of the model of two blocks in the one of four, whose outer ones it has. */
@@ -246,7 +260,7 @@ TEST(steps_in_another_order_are_those_of_a_model_with_its_blocks_so)
  * above: some orders put one of these at the bottom, so backward goes further down than in the model's order. */
 TEST(an_order_is_the_same_whoever_computes_it)
 {
-    struct eps_train_options o = options_of("ordered"), resumed = eps_train_defaults();
+    struct eps_train_options o = options_of("ordered");
 
     o.on_blocks = in_order;
     o.parts = 2, o.deterministic = true, o.freeze = "w?e.*,h.[01].*";
@@ -261,10 +275,7 @@ TEST(an_order_is_the_same_whoever_computes_it)
     o.out = "ordered-killed", o.workers = 2, o.device_mem = 8 << 20;
     ck_assert_int_eq(train(&o, 3), 0);
     outputs_check_same_latest("ordered-killed", "ordered");
-    expect("mkdir reordered && cp -r ordered/step-3 reordered", 0);
-    resumed.resume = "reordered", resumed.on_blocks = in_order, resumed.programs = processes_programs();
-    ck_assert_int_eq(train(&resumed, 0), 0);
-    outputs_check_same_latest("reordered", "ordered");
+    check_resumed("ordered", in_order);
 }
 
 /* ---- frozen blocks ---- */
@@ -324,7 +335,7 @@ static void check_step(int t, int64_t counts[BLOCKS])
 
 TEST(each_step_has_its_own_blocks_whoever_computes_it)
 {
-    struct eps_train_options o = options_of("table"), resumed = eps_train_defaults();
+    struct eps_train_options o = options_of("table");
     int64_t counts[BLOCKS] = {0};
 
     o.on_blocks = by_table;
@@ -339,30 +350,26 @@ TEST(each_step_has_its_own_blocks_whoever_computes_it)
     o.out = "killed", o.workers = 2;
     ck_assert_int_eq(train(&o, 2), 0);
     outputs_check_same_latest("killed", "table");
-    expect("mkdir again && cp -r table/step-3 again", 0);
-    resumed.resume = "again", resumed.on_blocks = by_table, resumed.programs = processes_programs();
-    ck_assert_int_eq(train(&resumed, 0), 0);
-    outputs_check_same_latest("again", "table");
+    check_resumed("table", by_table);
 }
 
 /* The job after --freeze-until asks, too. */
 TEST(a_run_that_thaws_asks_on)
 {
-    struct eps_train_options o = options_of("thaws"), resumed = eps_train_defaults();
+    struct eps_train_options o = options_of("thaws");
 
     o.on_blocks = by_table;
     o.freeze = "wpe.*", o.freeze_until = 3;
     ck_assert_int_eq(train(&o, 0), 0);
-    expect("mkdir thawed && cp -r thaws/step-3 thawed", 0);
-    resumed.resume = "thawed", resumed.on_blocks = by_table, resumed.programs = processes_programs();
-    ck_assert_int_eq(train(&resumed, 0), 0);
-    outputs_check_same_latest("thawed", "thaws");
+    check_resumed("thaws", by_table);
 }
 
-static const char *const pairs[] = {"pairs.jsonl"};
-
-static void put_stacks(void)
+/* Of a T5 with two blocks in each stack. */
+static struct eps_train_options options_of_stacks(const char *out)
 {
+    static const char *const pairs[] = {"pairs.jsonl"};
+    struct eps_train_options o = options_of(out);
+
     expect("for i in $(seq 40); do printf '{\"source\": \"%s+1\", \"target\": \"is %s\"}\\n' $i $((i + 1)); done "
            ">pairs.jsonl",
            0);
@@ -370,25 +377,22 @@ static void put_stacks(void)
                        "{\"model_type\": \"t5\", \"d_model\": 32, \"d_kv\": 8, \"d_ff\": 40, \"num_layers\": 2, "
                        "\"num_decoder_layers\": 2, \"num_heads\": 4, \"vocab_size\": 256, "
                        "\"is_encoder_decoder\": true, \"decoder_start_token_id\": 0, \"eos_token_id\": 1}");
+    o.model = "t5.json", o.data = pairs, o.eval_data = *pairs, o.source_seq = 8;
+    return o;
 }
 
 /* Encoder blocks 0 and 1, decoder blocks 2 and 3: a step of both stacks' own, one without a decoder block. */
 TEST(blocks_of_two_stacks_are_left_out_whoever_computes_them)
 {
-    struct eps_train_options o = options_of("stacks"), resumed = eps_train_defaults();
+    struct eps_train_options o = options_of_stacks("stacks");
 
-    put_stacks();
-    o.model = "t5.json", o.data = pairs, o.eval_data = *pairs, o.source_seq = 8;
     o.on_blocks = of_stacks;
     o.parts = 2, o.deterministic = true;
     ck_assert_int_eq(train(&o, 0), 0);
     o.out = "stacks-killed", o.workers = 2;
     ck_assert_int_eq(train(&o, 4), 0);
     outputs_check_same_latest("stacks-killed", "stacks");
-    expect("mkdir stacked && cp -r stacks/step-3 stacked", 0);
-    resumed.resume = "stacked", resumed.on_blocks = of_stacks, resumed.programs = processes_programs();
-    ck_assert_int_eq(train(&resumed, 0), 0);
-    outputs_check_same_latest("stacked", "stacks");
+    check_resumed("stacks", of_stacks);
 }
 
 /* ---- what no step can be ---- */
@@ -470,10 +474,8 @@ TEST_EACH(a_step_that_cannot_be_ends_the_run, COUNT(impossible))
 /* Block 1 is the encoder's last, block 2 the decoder's first. */
 TEST(a_block_does_not_run_in_the_other_stack)
 {
-    struct eps_train_options o = options_of("across");
+    struct eps_train_options o = options_of_stacks("across");
 
-    put_stacks();
-    o.model = "t5.json", o.data = pairs, o.eval_data = *pairs, o.source_seq = 8;
     o.on_blocks = across_stacks;
     ck_assert_int_eq(train(&o, 0), -EINVAL);
     expect_file("said", "on_blocks of step 1: block 2 cannot be computed in the place of block 1");
