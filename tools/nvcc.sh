@@ -4,6 +4,7 @@
 set -uo pipefail
 report=$1
 shift
+mkdir -p "$(dirname "$report")" # make does not
 "$@" >"$report.new" 2>&1 || {
     status=$?
     grep -v '^ptxas info' "$report.new" >&2

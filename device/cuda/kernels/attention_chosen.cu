@@ -63,7 +63,7 @@ struct run {
 /* Sizes for heads of this width, as the plan of attention_backward.cu has them: rows of a coming tile, and as many left
  * factors in registers as do not spill. */
 template <int HEAD, bool DROPS> struct plan {
-    enum { COMING = HEAD > 64 ? 32 : 64, KEPT = HEAD <= 64 ? 2 * HEAD / 16 : DROPS ? 3 : 5 };
+    enum { COMING = HEAD > 64 ? 32 : 64, KEPT = HEAD <= 64 ? 2 * HEAD / 16 : DROPS ? 1 : 5 };
 };
 
 /* What a coming query brings besides its rows. */
