@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # AdamA (arXiv 2305.19982), which squares each part's gradient, beside AdamW, which squares their sum: the held-out loss of
 # runs on text, a step's time, and the depth that fits the same host memory. Prints a line per number of parts: the loss of
-# each seed, and the difference to AdamW's paired by seed, with its standard error; first at one rate, then each at its best.
+# each seed, and the difference to AdamW's paired by seed, with its standard error; first at one rate, then each at its best,
+# which is chosen on the first seed.
 #
 # usage: tools/bench/adama.sh [options]      defaults in brackets
 #   --what loss|time|depth|all [all]
@@ -58,7 +59,14 @@ losses() {
     echo "$line"
 }
 
-mean() { awk '{ for (i = 1; i <= NF; i++) s += $i; print s / NF }' <<<"$1"; }
+# best_rate FORM: of all rates, the one whose first seed has the least loss
+best_rate() {
+    local rate loss
+    for rate in $lr $rates; do
+        loss=$(loss_of "$1" "$rate" 1)
+        echo "$loss $rate"
+    done | sort -g | awk 'NR == 1 { print $2 }'
+}
 
 # compare FORM RATE LOSSES REFERENCE
 compare() {
@@ -91,15 +99,11 @@ if asks loss; then
     "$bin/eps" report "${drawn[@]}" --out "$keep/adama.svg"
     if [ -n "$rates" ]; then
         echo "each at its best of $lr $rates"
-        best=''
+        reference=''
         for form in $forms; do
-            least='' at=''
-            for rate in $lr $rates; do
-                now=$(losses "$form" "$rate")
-                if [ -z "$least" ] || awk "BEGIN { exit !($(mean "$now") < $(mean "$least")) }"; then least=$now at=$rate; fi
-            done
-            best=${best:-$least}
-            compare "$form" "$at" "$least" "$best"
+            rate=$(best_rate "$form")
+            now=$(losses "$form" "$rate")
+            compare "$form" "$rate" "$now" "${reference:=$now}"
         done
     fi
 fi
