@@ -30,7 +30,7 @@ struct eps_blocks {
     struct eps_kept kept, kept_below; /* all other activations are recomputed in the backward pass */
 };
 
-enum { EPS_BLOCKS = 8 };
+enum { EPS_BLOCKS = 32 };
 
 /* The planner's choice for a device. */
 struct eps_choice {

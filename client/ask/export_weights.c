@@ -238,13 +238,14 @@ static int write_shard(const struct sources *from, const struct target *to, uint
     if (rc == 0 && (!plan || !names))
         rc = error_set(err, -ENOMEM, "out of memory");
     for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++)
-        if (to->shard[t] == shard)
-            plan[n++] =
-                (struct safetensors_plan){to->merge ? model->tensors[t].name
-                                                    : checkpoint_tensor_name(names[t], model, &model->tensors[t]),
-                                          model->tensors[t].n_dims,
-                                          {model->tensors[t].shape[0], model->tensors[t].shape[1]},
-                                          to->type};
+        if (to->shard[t] == shard) {
+            plan[n] = (struct safetensors_plan){.name = to->merge ? model->tensors[t].name
+                                                                  : checkpoint_tensor_name(names[t], model,
+                                                                                           &model->tensors[t]),
+                                                .type = to->type};
+            plan[n].n_dims = model_file_shape(plan[n].shape, &model->tensors[t]);
+            n++;
+        }
     if (rc == 0)
         rc = safetensors_begin(&writer, fd, plan, n, err);
     for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++)

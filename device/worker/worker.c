@@ -20,7 +20,7 @@ static void leave_ledger(struct device_worker *worker)
 
 static int allocate(struct device_worker *w, struct error *err)
 {
-    w->tables = calloc(w->model.layers[0].n_visits, sizeof *w->tables);
+    w->tables = calloc((size_t)model_table_visits(&w->model) + 1, sizeof *w->tables);
     w->chunks = calloc(plan_head(&w->model)->n_visits, sizeof *w->chunks);
     w->contributing = calloc(w->model.n_trained_visits, sizeof *w->contributing);
     w->homes = calloc(w->model.n_visits, sizeof *w->homes);

@@ -3,6 +3,7 @@
 #include "eps/store/memory.h"
 #include "eps/store/norms.h"
 #include "eps/store/store_files.h"
+#include "eps/store/store_walk.h"
 #include "eps/store/team.h"
 #include "proto/base/random.h"
 #include "proto/model/norms.h"
@@ -15,53 +16,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A walk over a slice, run by run: a run lies in one trained piece, so it decays or does not, and has one count of
- * updates. All passes over a slice use it, the first touch too, so that the same thread works on the same pages each
- * time. */
-struct walk {
-    const struct model *model;
-    const struct model_unit *unit;
-    uint32_t piece;
-    uint64_t next, end; /* elements from the unit's start */
-};
-
-struct run {
-    uint64_t at; /* elements from the unit's start */
-    uint64_t n;
-    uint32_t piece; /* index in the model */
-    bool decays;
-};
-
-static struct walk walk_slice(const struct model *model, uint32_t unit, uint32_t slice)
-{
-    const struct model_unit *u = &model->units[unit];
-    const struct model_slice s = model_slice_of(u, slice);
-
-    assert(!s.is_norms);
-    return (struct walk){.model = model, .unit = u, .next = s.first, .end = s.first + s.n};
-}
-
-static bool next_run(struct walk *walk, struct run *run)
-{
-    for (; walk->next < walk->end; walk->piece++) {
-        assert(walk->piece < walk->unit->n_pieces);
-        const uint32_t piece = walk->unit->first_piece + walk->piece;
-        const struct model_piece *p = &walk->model->pieces[piece];
-        const uint64_t piece_end = p->offset + p->n, end = piece_end < walk->end ? piece_end : walk->end;
-        if (walk->model->tensors[p->tensor].frozen || walk->next >= piece_end)
-            continue;
-        *run = (struct run){walk->next, end - walk->next, piece, walk->model->tensors[p->tensor].decays};
-        walk->next = end;
-        return true;
-    }
-    return false;
-}
-
-static bool is_tied(const struct model *model, uint32_t unit)
-{
-    return model->units[unit].n_visits > 1;
-}
 
 uint32_t store_buffer(const struct store *store, uint32_t unit, bool before)
 {
@@ -232,8 +186,9 @@ static int take_tables(struct store *store, struct error *err)
 {
     const struct model *model = store->model;
     struct plan_host_files files;
-    const bool narrow = store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32 ||
-                        store->options.base != FORM_VALUES;
+    const bool has_run =
+        plan_has_run(model, store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32 ||
+                                store->options.base != FORM_VALUES);
 
     store->n_accumulators = store->options.n_accumulators;
     store->sums = take_table(store, model->n_units, sizeof *store->sums);
@@ -248,10 +203,10 @@ static int take_tables(struct store *store, struct error *err)
         plan_host_files(&files, model, store_moments(store));
         note(store, LEDGER_OTHER, ledger_table(files.bytes));
     }
-    if (narrow)
+    if (has_run)
         store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
     if (!store->sums || !store->updates || !store->late || !store->accumulator_unit || !store->files ||
-        !store->files->moments_runs || (narrow && !store->run) || (store->options.replay && !store->current))
+        !store->files->moments_runs || (has_run && !store->run) || (store->options.replay && !store->current))
         return error_set(err, -ENOMEM, "no memory for the tables of %u units", model->n_units);
     return 0;
 }
@@ -338,7 +293,7 @@ static void place_sums(struct store *store)
     for (uint32_t u = store->own.first; u < store->own.end; u++)
         if (store->held) {
             store->sums[u] = store->held + model->units[u].trained_offset - store->own.trained_offset;
-        } else if (store->tied && is_tied(model, u)) {
+        } else if (store->tied && store_is_tied(model, u)) {
             store->sums[u] = tied;
             tied += model_rounded(model->units[u].n_trained);
         }
@@ -419,176 +374,8 @@ void store_free(struct store *store)
     *store = (struct store){0};
 }
 
-static void take_accumulator(struct store *store, uint32_t unit)
-{
-    const uint64_t n = store->own.accumulator_bytes / sizeof(float);
-    uint32_t i = 0;
-
-    while (i < store->n_accumulators && store->accumulator_unit[i] != UINT32_MAX)
-        i++;
-    assert(i < store->n_accumulators);
-    store->accumulator_unit[i] = unit;
-    store->sums[unit] = store->accumulators + i * n;
-}
-
-static void give_accumulator_back(struct store *store, uint32_t unit)
-{
-    if (store->held || is_tied(store->model, unit))
-        return;
-    for (uint32_t i = 0; i < store->n_accumulators; i++)
-        if (store->accumulator_unit[i] == unit)
-            store->accumulator_unit[i] = UINT32_MAX;
-    store->sums[unit] = NULL;
-}
-
-static bool is_summed(enum store_fold how)
-{
-    return how == STORE_FOLD_SUM || how == STORE_FOLD_HOLD;
-}
-
-int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct store_contribution *contribution,
-               enum store_fold how, const struct hyper *hp)
-{
-    const enum number_type type = contribution->type;
-    const struct model_unit *u = &store->model->units[unit];
-    const struct model_slice of = model_slice_of(u, slice);
-    const uint64_t visit = is_tied(store->model, unit) ? contribution->visit : 0; /* two of them fold one part twice */
-    bool finite = true;
-    struct run run;
-
-    assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
-    assert(store_owns(store, unit));
-    if (!optimizer_is_finite(store->kernel, contribution->g, type, of.n))
-        return -EDOM;
-    if (of.is_norms) {
-        norms_fold(&store->norms, u, contribution, of.first, of.n);
-        return 0;
-    }
-    if (is_summed(how) && !store->sums[unit])
-        take_accumulator(store, unit);
-    for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
-        const void *at = (const char *)contribution->g + (run.at - of.first) * number_bytes(type);
-        const struct gradient g = {at, type, 1};
-        const struct parameters p = store_parameters(store, unit, run.at, run.n, visit << 32 | contribution->part);
-        if (is_summed(how))
-            optimizer_sum(store->kernel, store->sums[unit] + run.at, &g, run.n, contribution->first);
-        else if (how == STORE_FOLD_MOMENTS)
-            optimizer_fold(&p, &g, hp, contribution->first, run.decays);
-        else
-            finite &= optimizer_step(&p, &g, hp, store_updates(store, unit, run.piece) + 1, run.decays);
-        assert(how != STORE_FOLD_DIRECT || contribution->first);
-    }
-    return finite ? 0 : -ERANGE;
-}
-
-/* The sum of a run's contributions, as its gradient. */
-static struct gradient gradient_of(const struct store *store, uint32_t unit, const struct run *run, enum store_fold how,
-                                   const struct hyper *hp)
-{
-    return (struct gradient){store->sums[unit] + run->at, NUMBER_FP32, how == STORE_FOLD_HOLD ? hp->grad_scale : 1};
-}
-
-/* Updates a unit run by run, after folding its sum if there is one. False if a weight is not finite afterwards. */
-static bool update_runs(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp)
-{
-    bool finite = true;
-    struct run run;
-
-    for (uint32_t slice = 0; slice < model_gradient_slices(&store->model->units[unit]); slice++)
-        for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
-            const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
-            const uint64_t t = store_updates(store, unit, run.piece) + 1;
-            if (is_summed(how)) {
-                const struct gradient g = gradient_of(store, unit, &run, how, hp);
-                finite &= optimizer_step(&p, &g, hp, t, run.decays);
-            } else {
-                finite &= optimizer_update(&p, hp, t, run.decays, 1);
-            }
-        }
-    return finite;
-}
-
-/* The runs of one piece, cut at slices as in a walk. */
-static bool next_run_of_piece(const struct model *model, uint32_t index, struct run *run)
-{
-    const struct model_piece *piece = &model->pieces[index];
-    const uint64_t end = piece->offset + piece->n, at = run->n ? run->at + run->n : piece->offset;
-    const uint64_t slice_end = (at / MODEL_SLICE + 1) * MODEL_SLICE;
-
-    *run = (struct run){at, (slice_end < end ? slice_end : end) - at, index, model->tensors[piece->tensor].decays};
-    return at < end;
-}
-
-/* Three passes: moments, RMS of the update, update. An update that is not clipped takes one. */
-static bool update_clipped(struct store *store, uint32_t unit, uint32_t piece, enum store_fold how,
-                           const struct hyper *hp)
-{
-    const uint64_t t = store_updates(store, unit, piece) + 1;
-    double squares = 0;
-    bool finite = true;
-
-    for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
-        const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
-        if (is_summed(how)) {
-            const struct gradient g = gradient_of(store, unit, &run, how, hp);
-            optimizer_fold(&p, &g, hp, true, run.decays);
-        }
-        squares += optimizer_update_squares(&p, hp, t);
-    }
-    const double excess = sqrt(squares / (double)store->model->pieces[piece].n) / store->options.clip_update;
-    for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
-        const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
-        finite &= optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
-    }
-    return finite;
-}
-
-int store_update(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp)
-{
-    const struct model_unit *u = &store->model->units[unit];
-    bool finite = true;
-
-    assert(store_owns(store, unit));
-    if (store->options.clip_update > 0) {
-        assert(how != STORE_FOLD_DIRECT);
-        for (uint32_t i = 0; i < u->n_pieces; i++) {
-            const uint32_t piece = u->first_piece + i;
-            if (!store->model->tensors[store->model->pieces[piece].tensor].frozen)
-                finite &= update_clipped(store, unit, piece, how, hp);
-        }
-    } else if (how != STORE_FOLD_DIRECT) {
-        finite = update_runs(store, unit, how, hp);
-    }
-    store->updates[unit]++;
-    if (is_summed(how))
-        give_accumulator_back(store, unit);
-    return finite ? 0 : -ERANGE;
-}
-
 void store_swap(struct store *store, uint32_t unit)
 {
     if (store->current)
         store->current[unit] = !store->current[unit];
-}
-
-double store_sum_squares(const struct store *store, uint32_t unit)
-{
-    const uint64_t n = store->model->units[unit].n_trained;
-    double sum = 0;
-
-    assert(store->held && store_owns(store, unit));
-    for (uint64_t at = 0; at < n; at += MODEL_SLICE)
-        sum += optimizer_squares(store->kernel, store->sums[unit] + at, n - at < MODEL_SLICE ? n - at : MODEL_SLICE);
-    return sum;
-}
-
-enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32_t n_parts, bool sums_parts)
-{
-    const bool tied = is_tied(store->model, unit);
-
-    if (store->options.fenced)
-        return STORE_FOLD_HOLD;
-    if ((tied && store->tied) || (n_parts > 1 && sums_parts))
-        return STORE_FOLD_SUM;
-    return n_parts > 1 || tied || store->options.clip_update > 0 ? STORE_FOLD_MOMENTS : STORE_FOLD_DIRECT;
 }

@@ -65,6 +65,43 @@ static bool has_negative(const float *values, size_t n)
     return least < 0;
 }
 
+/* Numbers of the tensor as the file has them. */
+static int read_numbers(const struct read *r, uint64_t first, size_t n, float *values)
+{
+    if (!r->window)
+        return safetensors_read(values, r->entry, first, n, NULL);
+    safetensors_convert(values, r->entry, r->window, first, n);
+    return 0;
+}
+
+static const struct model_tensor *tensor_of(const struct read *r)
+{
+    return &r->store->model->tensors[r->piece->tensor];
+}
+
+/* The same of a filter, as units have it: from the rows that these numbers are of, each read whole. */
+static int read_filter(const struct read *r, uint64_t first, size_t n, float *values)
+{
+    enum { BLOCK = 1024 };
+    const struct model_tensor *tensor = tensor_of(r);
+    const uint64_t columns = tensor->shape[1], n_taps = (uint64_t)tensor->height * tensor->width,
+                   n_channels = columns / n_taps;
+    float numbers[BLOCK];
+    int rc = 0;
+
+    for (uint64_t row = first / columns * columns; rc == 0 && row < first + n; row += columns)
+        for (uint64_t at = 0; rc == 0 && at < columns; at += BLOCK) {
+            const size_t now = size_smaller((size_t)(columns - at), BLOCK);
+            rc = read_numbers(r, row + at, now, numbers);
+            for (uint64_t i = at; rc == 0 && i < at + now; i++) {
+                const uint64_t to = row + i % n_taps * n_channels + i / n_taps;
+                if (to >= first && to < first + n)
+                    values[to - first] = numbers[i - at];
+            }
+        }
+    return rc;
+}
+
 /* A store_source for the piece, of an array's values. What a server of files may still change is copied before it is
  * checked. */
 static int read_run(void *context, uint64_t first, size_t n, float *values)
@@ -72,10 +109,9 @@ static int read_run(void *context, uint64_t first, size_t n, float *values)
     const struct read *r = context;
     int rc = pieces_note(r->store->options.pieces);
 
-    if (rc == 0 && r->window)
-        safetensors_convert(values, r->entry, r->window, r->first + first, n);
-    else if (rc == 0)
-        rc = safetensors_read(values, r->entry, r->first + first, n, NULL);
+    if (rc == 0)
+        rc = (r->array == WEIGHTS && model_is_filter(tensor_of(r)) ? read_filter : read_numbers)(r, r->first + first, n,
+                                                                                                 values);
     if (rc != 0)
         return rc;
     if (!optimizer_is_finite(r->store->kernel, values, NUMBER_FP32, n))
@@ -111,14 +147,16 @@ static void read_range(void *data, size_t begin, size_t n)
         r->rc = rc;
 }
 
-/* Elements of a window: whole groups, all of which fit. */
+/* Elements of a window: whole groups, and whole rows of a filter; as many as fit. */
 static uint64_t window_of(const struct read *read)
 {
     const struct model_piece *piece = read->piece;
-    const uint64_t most = safetensors_most(read->entry);
-    const uint64_t group =
-        read->array == WEIGHTS && piece->form != FORM_VALUES ? form_group(piece->form, piece->n / piece->n_rows) : 1;
+    const uint64_t most = safetensors_most(read->entry), columns = piece->n / piece->n_rows;
+    const uint64_t whole = read->array == WEIGHTS && piece->form != FORM_VALUES ? form_group(piece->form, columns) : 1;
+    uint64_t group = whole;
 
+    while (read->array == WEIGHTS && model_is_filter(tensor_of(read)) && group % columns)
+        group += whole;
     assert(group <= most);
     return most / group * group;
 }
@@ -320,7 +358,8 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
                          entry->name);
     const uint32_t index = (uint32_t)(tensor - model->tensors);
     bool *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
-    if (!weights_has_shape(entry, tensor))
+    if (entry->n_dims != tensor->n_dims || entry->shape[0] != tensor->shape[0] ||
+        (entry->n_dims > 1 && entry->shape[1] != tensor->shape[1]))
         return error_set(err, -EINVAL, "%s is %s, the model's is %s; are these another model's moments?", entry->name,
                          weights_shape(got, entry->shape, entry->n_dims),
                          weights_shape(want, tensor->shape, tensor->n_dims));

@@ -179,6 +179,41 @@ static int write_values(const struct store_files *files, uint32_t unit, enum arr
     return rc;
 }
 
+/* Weights of a filter, from its element `at` on, into out: n, as they are in the unit. */
+static void read_weights(const struct store_files *files, uint32_t unit, uint64_t at, size_t n, float *out)
+{
+    if (store_piece(files->store, unit, at)->form != FORM_VALUES) {
+        store_read(files->store, unit, at, n, out);
+        return;
+    }
+    const struct parameters p = store_parameters(files->store, unit, at, n, 0);
+    optimizer_read(&p, out, NULL, NULL);
+}
+
+/* Rows of a filter as files have them, in runs of whole rows, which are arranged in the run's buffer. */
+static int write_filter(const struct store_files *files, uint32_t unit, const struct model_piece *piece,
+                        uint64_t offset, struct error *err)
+{
+    enum { BLOCK = 1024 };
+    const struct model_tensor *tensor = &files->store->model->tensors[piece->tensor];
+    const struct target to = weights_target(files);
+    const uint64_t columns = tensor->shape[1], most = plan_filter_rows(columns) * columns;
+    float *const run = files->store->run, numbers[BLOCK];
+    int rc = 0;
+
+    for (uint64_t first = 0; rc == 0 && first < piece->n; first += most) {
+        const uint64_t n = piece->n - first < most ? piece->n - first : most;
+        for (uint64_t at = 0; at < n; at += BLOCK) {
+            const size_t now = n - at < BLOCK ? (size_t)(n - at) : BLOCK;
+            read_weights(files, unit, piece->offset + first + at, now, numbers);
+            for (uint64_t i = at; i < at + now; i++)
+                run[i / columns * columns + model_place_in_file(tensor, i % columns)] = numbers[i - at];
+        }
+        rc = write_run(&to, run, n * sizeof(float), offset + first * sizeof(float), err);
+    }
+    return rc;
+}
+
 /* Offset of a piece's first element in the file. */
 static uint64_t offset_of(const struct store_files *files, enum array array, const struct model_piece *piece)
 {
@@ -205,6 +240,13 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
         if (array == WEIGHTS ? !tensor->saved : tensor->frozen)
             continue;
         const uint64_t at = offset_of(files, array, piece);
+        if (array == WEIGHTS && model_is_filter(tensor)) {
+            rc = write_values(files, unit, array, begin, end, offset, err);
+            if (rc == 0)
+                rc = write_filter(files, unit, piece, at, err);
+            begin = end = piece->offset + piece->n, offset = at + piece->n * sizeof(float);
+            continue;
+        }
         if (at != offset + (end - begin) * sizeof(float) || piece->offset != end || piece->offset == u->n_trained ||
             piece->form != FORM_VALUES) {
             rc = write_values(files, unit, array, begin, end, offset, err);

@@ -19,11 +19,12 @@ int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct mode
     int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_saved);
 
     for (const struct model_tensor *t = model->tensors; !rc && t < model->tensors + model->n_tensors; t++)
-        if (t->saved)
-            plan[t->place] = (struct safetensors_plan){checkpoint_tensor_name(names[t->place], model, t),
-                                                       t->n_dims,
-                                                       {t->shape[0], t->shape[1]},
-                                                       SAFETENSORS_F32};
+        if (t->saved) {
+            struct safetensors_plan *const to = &plan[t->place];
+            *to = (struct safetensors_plan){.name = checkpoint_tensor_name(names[t->place], model, t),
+                                            .type = SAFETENSORS_F32};
+            to->n_dims = model_file_shape(to->shape, t);
+        }
     if (!rc)
         rc = safetensors_layout_init(out, plan, model->n_saved, err);
     free(plan);

@@ -23,6 +23,8 @@ enum family_key_type {
     FAMILY_WORD,            /* an enumeration: the value's index in `words` */
     FAMILY_LAYERS,          /* struct decoder_layers: a list with one of the two `words` for each block */
     FAMILY_KERNELS,         /* struct dynamic_conv_kernels: a list of positive whole numbers */
+    FAMILY_DEPTHS,          /* uint32_t[IMAGE_STAGES]: a list of as many positive whole numbers */
+    FAMILY_CHANNELS,        /* struct image_channels: a list of numbers */
     FAMILY_SAME,            /* no number of its own: if it and key `other` are both on, they must be equal */
 };
 
@@ -90,9 +92,9 @@ struct family_layer {
      * list. */
     void (*write_kind)(struct program *program, const struct model_config *config, uint32_t kind);
     /* A second program, run once a part: forward behind the part's last microbatch, backward before its first. Its
-     * inputs are values of a row that the layer wrote, its outputs values of the part. It has no tensors. NULL:
-     * none. */
-    void (*finish)(struct program *program, const struct model_config *config);
+     * inputs are values of a row that the layer wrote, its outputs values of the part. It has no tensors. kind: as above, 0 of
+     * a single layer. NULL: none. */
+    void (*finish)(struct program *program, const struct model_config *config, uint32_t kind);
 };
 
 /* The layers above the blocks in a model that predicts a label for each row, from the row's first token. */
@@ -126,8 +128,10 @@ struct family {
     /* Checks relations between numbers, each of which is within the bounds of its key. As model_config_check. */
     int (*check)(const struct model_config *config, struct error *err);
 
-    const char *prefix;                /* precedes tensor names, "transformer."; files may omit it */
-    const struct family_table *tables; /* the embedding's, that of tokens first */
+    const char *prefix; /* precedes tensor names, "transformer."; files may omit it */
+    /* The embedding's, that of tokens first. NULL: there is no embedding; the lowest layer begins with what needs no value,
+     * as the pixels of images do. */
+    const struct family_table *tables;
     const struct family_layer *layers; /* from the bottom up */
     /* The kind of this block, numbered from 0 in the order of `layers`. NULL: there is one kind. */
     uint32_t (*kind_of_block)(const struct model_config *config, uint32_t index);
@@ -146,6 +150,9 @@ struct family {
     float (*logit_cap)(const struct model_config *config);
     /* Trained to restore tokens that were masked, as every token sees all others; else to predict the next one. */
     bool masked;
+    /* A row is an image, and the model a classifier of images: `classifier` has all its layers, and model_config.image is
+     * complete. The tokens of a row are the image's pixels (proto/operation/pixels.h). */
+    bool sees_images;
     /* True if a file may have a tensor of this name (without prefix) that is no weight here: a mask, a layer that other
      * heads read. NULL: there are none. */
     bool (*is_mask)(const char *name);

@@ -17,8 +17,9 @@ static bool is_frozen(const struct model *m, const struct model_piece *piece)
 /* Embedding, head and vectors are not multiplied as a linear layer's weight is. */
 static bool is_matrix(const struct model *m, const struct model_unit *unit, const struct model_piece *piece)
 {
-    const uint32_t first = m->visits[m->layers[1].first_visit]; /* the lowest layer with a program */
-    const uint32_t n = m->n_layers - 2;                         /* such layers have a unit each */
+    const uint32_t n_tables = model_table_visits(m);
+    const uint32_t first = m->visits[n_tables];          /* of the lowest layer with a program */
+    const uint32_t n = m->n_layers - 1 - (n_tables > 0); /* such layers have a unit each */
     const uint32_t u = (uint32_t)(unit - m->units);
 
     return u >= first && u - first < n && m->tensors[piece->tensor].n_dims == 2;

@@ -97,7 +97,7 @@ static int allocate(struct model *m)
     const uint32_t n_layers = m->n_block_layers + m->n_programs - m->n_block_programs;
     uint32_t n_tensors = 1, n_units = n_layers + n_chunks, n_pieces = n_chunks;
 
-    for (const struct family_table *table = c->family->tables; table->name; table++) {
+    for (const struct family_table *table = c->family->tables; table && table->name; table++) {
         const uint64_t rows = table_rows(m, table);
         const uint32_t n = rows > 0 ? count_units(rows, rows_of_each(m, table->by, rows)) : 0;
         n_tensors++, n_units += n, n_pieces += n;
@@ -219,6 +219,11 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
         memcpy(m->tensors[tensor].name + n_in_front, t->name, n);
         add_piece(m, tensor, 0, t->rows);
         m->tensors[tensor].adapts = t->adapts;
+        m->tensors[tensor].height = t->height, m->tensors[tensor].width = t->width;
+        if (t->averages) {
+            m->tensors[tensor].averages = true;
+            m->n_parameters -= m->tensors[tensor].n;
+        }
         if (t - p->tensors == p->logit_bias)
             m->logit_bias = &m->tensors[tensor];
     }
@@ -246,6 +251,8 @@ static void add_embedding(struct model *m)
     const struct family *family = m->config.family;
     struct model_embedding *e = &m->embedding;
 
+    if (!family->tables)
+        return;
     open_layer(m, MODEL_EMBEDDING, 0);
     if (family->embedding_dropout)
         e->dropout = family->embedding_dropout(&m->config);
@@ -404,6 +411,11 @@ const struct model_table *model_table_of(const struct model *model, uint32_t ten
         i++;
     assert(i < e->n_tables);
     return &e->tables[i];
+}
+
+uint32_t model_table_visits(const struct model *model)
+{
+    return model->layers[0].kind == MODEL_EMBEDDING ? model->layers[0].n_visits : 0;
 }
 
 uint64_t model_zero_row(const struct model *model, uint32_t tensor)

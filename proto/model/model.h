@@ -4,7 +4,7 @@
  * is a 32-bit index on the wire, and no message has to carry shapes.
  *
  * The family defines the layers, their names, initial values and programs (proto/model/family.h). From bottom to top:
- *   EMBEDDING  visits its tables: that of tokens first; each is one unit or several, cut by rows
+ *   EMBEDDING  visits its tables: that of tokens first; each is one unit or several, cut by rows. Models of images have none
  *   BLOCK      n_layers blocks, one above the other, each one layer or several. A layer has a program and one unit: the
  *              tensors of its program, in its order. Blocks may differ: those are the kinds of block
  *   SINGLE     other programs, below the blocks or above: GPT-2's last norm; one unit each
@@ -24,6 +24,7 @@
 #include "proto/model/dynamic_conv.h"
 #include "proto/model/encoder.h"
 #include "proto/model/gpt2.h"
+#include "proto/model/image.h"
 #include "proto/model/safetensors.h"
 #include "proto/model/t5.h"
 #include "proto/model/values.h"
@@ -56,6 +57,7 @@ struct model_config {
     uint32_t start; /* of an encoder-decoder: the token before a target's first */
     /* Of an encoder-decoder whose sources have a vocabulary and a table of their own; 0: both have `vocabulary`. */
     uint32_t source_vocabulary;
+    struct model_image image;   /* what a model of images sees; of others zeroed */
     struct model_widths widths; /* of each block's feed-forward layer, where the file lists them */
     union {                     /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
@@ -63,6 +65,7 @@ struct model_config {
         struct encoder_config encoder;
         struct t5_config t5;
         struct dynamic_conv_config dynamic_conv;
+        struct image_net_config image_net;
     };
 };
 
@@ -80,12 +83,32 @@ struct model_tensor {
     bool decays;       /* weight decay: matrices yes, biases and norms no */
     bool frozen;       /* not trained: model_freeze, or the base of an adapter */
     bool adapts;       /* of an adapter: the base's files do not have it */
-    bool saved;        /* in checkpoints: all, or of a model with adapters what its base does not hold */
-    uint32_t place;    /* index among the saved tensors, if it is saved */
-    uint32_t rank;     /* index among the trained tensors, if it is trained */
+    bool averages;     /* no gradient descends it: it moves by PROGRAM_RUNNING_RATE towards minus its gradient */
+    uint32_t height,
+        width;      /* of a convolution's windows, 0 of others: files have it by channel first (model_file_shape) */
+    bool saved;     /* in checkpoints: all, or of a model with adapters what its base does not hold */
+    uint32_t place; /* index among the saved tensors, if it is saved */
+    uint32_t rank;  /* index among the trained tensors, if it is trained */
     enum model_init init;
     float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
 };
+
+/* True of a convolution's weights: (rows, taps, channels) in units, (rows, channels, height, width) in files. */
+static inline bool model_is_filter(const struct model_tensor *tensor)
+{
+    return tensor->height > 0;
+}
+
+/* The number in its row, in a file, of a row's number i here. */
+static inline uint64_t model_place_in_file(const struct model_tensor *tensor, uint64_t i)
+{
+    const uint64_t n_taps = (uint64_t)tensor->height * tensor->width, n_channels = tensor->shape[1] / n_taps;
+
+    return i % n_channels * n_taps + i / n_channels;
+}
+
+/* Its shape in files; returns the number of dimensions. */
+uint32_t model_file_shape(uint64_t out[4], const struct model_tensor *tensor);
 
 /* Consecutive rows of one tensor inside one unit. */
 struct model_piece {
@@ -141,13 +164,13 @@ enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL
 /* A program and its derived data, shared by all layers that run it. */
 struct model_program {
     struct program program;
-    uint32_t row;                       /* index in the family's list of layers */
-    uint32_t inner_width;               /* that it was written with: of its blocks */
-    uint32_t n_layers;                  /* number of layers that run it */
-    uint32_t class;                     /* index of the class of these layers, if blocks run it */
-    bool passes;                        /* schedule.passes, the same whatever is kept */
-    bool skips;                         /* model_drop_skips */
-    uint32_t reads;                     /* program_inputs_read */
+    uint32_t row, kind;   /* index in the family's list of layers; of kinds of block, 0 of single layers */
+    uint32_t inner_width; /* that it was written with: of its blocks */
+    uint32_t n_layers;    /* number of layers that run it */
+    uint32_t class;       /* index of the class of these layers, if blocks run it */
+    bool passes;          /* schedule.passes, the same whatever is kept */
+    bool skips;           /* model_drop_skips */
+    uint32_t reads;       /* program_inputs_read */
     const struct model_program *finish; /* what finishes its layers (struct family_layer); NULL: nothing */
     uint32_t n_keepings;                /* number of distinct keepings: the first of MODEL_KEEPINGS */
     /* (n_keepings) for each keeping: the kept values, and the schedules. */
@@ -176,8 +199,8 @@ struct model_class {
 };
 
 enum {
-    MODEL_CLASSES = 8, /* maximum: model_init refuses more */
-    MODEL_PERIOD = 64, /* longest period that is looked for, in layers */
+    MODEL_CLASSES = 32, /* maximum: model_init refuses more */
+    MODEL_PERIOD = 64,  /* longest period that is looked for, in layers */
 };
 
 /* The row of a table that a token takes. */
@@ -323,10 +346,16 @@ bool model_is_of_source(const struct model_layer *layer);
 uint32_t model_first_predicted(const struct model *model, uint32_t n_tokens);
 uint32_t model_predicted(const struct model *model, uint32_t n_tokens);
 
-/* True if rows have lengths of their own on the device: a classifier's, or those of their sources. */
+/* True of a classifier of texts, whose rows have up to two segments. */
+static inline bool model_has_segments(const struct model_config *config)
+{
+    return config->n_labels > 0 && config->image.height == 0;
+}
+
+/* True if rows have lengths of their own on the device: a classifier's of texts, or those of their sources. */
 static inline bool model_has_lengths(const struct model_config *config)
 {
-    return config->n_labels > 0 || model_has_source(config);
+    return model_has_segments(config) || model_has_source(config);
 }
 
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
@@ -352,6 +381,9 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
 
 /* The table of the embedding whose tensor this is. */
 const struct model_table *model_table_of(const struct model *model, uint32_t tensor);
+
+/* How many of the first visits are the embedding's. */
+uint32_t model_table_visits(const struct model *model);
 
 #define MODEL_NO_ROW UINT64_MAX
 /* The row of a tensor that a fresh model has as zeros, as transformers does (PyTorch's padding_idx): the token of

@@ -1,8 +1,8 @@
 #include "proto/model/model.h"
 
+#include "proto/model/config_lists.h"
 #include "proto/model/family.h"
 #include "proto/model/model_internal.h"
-#include "proto/operation/call/dynamic_conv.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -201,25 +201,6 @@ static int read_layers(struct decoder_layers *out, const struct family_key *key,
     return 0;
 }
 
-static int read_kernels(struct dynamic_conv_kernels *out, const char *key, const json_t *value, struct error *err)
-{
-    size_t i;
-    json_t *item;
-
-    *out = (struct dynamic_conv_kernels){0};
-    if (!json_is_array(value) || json_array_size(value) > DYNAMIC_CONV_BLOCKS)
-        return model_config_refuse(err, key, value,
-                                   "it must be a list with a whole number for each block, of at most 256");
-    json_array_foreach(value, i, item)
-    {
-        const json_int_t taps = json_is_integer(item) ? json_integer_value(item) : 0;
-        if (taps < 1 || taps > DEVICE_MOST_TAPS)
-            return model_config_refuse(err, key, item, "each kernel must be a whole number from 1 to 128");
-        out->taps[out->n++] = (uint8_t)taps;
-    }
-    return 0;
-}
-
 static int read_key(struct model_config *out, const struct family_key *key, const json_t *value, struct error *err)
 {
     void *field = (char *)out + key->offset;
@@ -263,7 +244,11 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
     case FAMILY_LAYERS:
         return read_layers(field, key, value, err);
     case FAMILY_KERNELS:
-        return read_kernels(field, key->name, value, err);
+        return config_read_kernels(field, key->name, value, err);
+    case FAMILY_DEPTHS:
+        return config_read_depths(field, key->name, value, err);
+    case FAMILY_CHANNELS:
+        return config_read_channels(field, key->name, value, err);
     case FAMILY_SAME:
         return 0;
     }
@@ -276,7 +261,7 @@ enum { DEFAULT_LABELS = 2, MOST_LABELS = 1 << 16 };
 static int read_architectures(struct model_config *out, const json_t *value, struct error *err)
 {
     const struct family *family = out->family;
-    const struct family_classifier *classifier = family->classifier;
+    const struct family_classifier *classifier = family->sees_images ? NULL : family->classifier;
     size_t i;
     json_t *item;
     char accepted[120];
@@ -293,9 +278,9 @@ static int read_architectures(struct model_config *out, const json_t *value, str
         const bool classifies = name && classifier && strcmp(name, classifier->architecture) == 0;
         if (!classifies && (!name || !family_lists(family->architectures, name)))
             return model_config_refuse(err, "architectures", value, accepted);
-        if (i > 0 && classifies != (out->n_labels > 0))
+        if (i > 0 && !family->sees_images && classifies != (out->n_labels > 0))
             return model_config_refuse(err, "architectures", value, "it must name one head");
-        out->n_labels = classifies ? DEFAULT_LABELS : 0;
+        out->n_labels = classifies || family->sees_images ? DEFAULT_LABELS : 0;
     }
     return 0;
 }
@@ -496,6 +481,7 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
     if (!family)
         return refuse_type(json_object_get(object, "model_type"), err);
     *out = family->defaults;
+    out->n_labels = family->sees_images ? DEFAULT_LABELS : 0;
     json_object_foreach(object, name, value) if ((rc = check_pair(family, name, value, err)) != 0) return rc;
     if ((rc = read_architectures(out, json_object_get(object, "architectures"), err)) != 0)
         return rc;

@@ -126,3 +126,13 @@ int model_refuse_tied_copy(const struct model *model, struct error *err)
         "false to train them apart",
         family->logits, family->tables[0].name);
 }
+
+uint32_t model_file_shape(uint64_t out[4], const struct model_tensor *t)
+{
+    out[0] = t->shape[0], out[1] = t->shape[1];
+    if (!model_is_filter(t))
+        return t->n_dims;
+    out[1] /= (uint64_t)t->height * t->width;
+    out[2] = t->height, out[3] = t->width;
+    return 4;
+}

@@ -146,6 +146,8 @@ static void count_taken(struct model *m, const struct program *p)
             op->kind == &operation_take ? program_own_least(&p->own[op->take.domain - PROGRAM_OWN]) : 0;
         m->least_tokens = m->least_tokens < least ? least : m->least_tokens;
     }
+    if (m->config.image.height > 0)
+        m->least_tokens = m->config.n_positions;
 }
 
 /* The program as its family writes it, to be completed. */
@@ -167,7 +169,7 @@ static void write_program(struct model *m, uint32_t row, uint32_t kind, uint32_t
     struct model_config config = m->config;
 
     config.inner_width = p->inner_width = inner_width;
-    p->row = row;
+    p->row = row, p->kind = kind;
     if (layer->write_kind)
         layer->write_kind(&p->program, &config, kind);
     else
@@ -199,7 +201,7 @@ static void write_finishes(struct model *m)
     for (struct model_program *p = m->programs; p < m->programs + m->n_programs; p++)
         if (model_layers_of(m)[p->row].finish) {
             struct model_program *finish = &m->programs[m->n_programs + m->n_finishes++];
-            model_layers_of(m)[p->row].finish(&finish->program, &m->config);
+            model_layers_of(m)[p->row].finish(&finish->program, &m->config, p->kind);
             complete_program(m, finish);
             p->finish = finish;
         }

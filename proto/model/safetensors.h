@@ -102,8 +102,8 @@ struct safetensors_writer {
 /* A tensor to write: name, shape, type (F32, F16, BF16, I64); in order. */
 struct safetensors_plan {
     const char *name;
-    uint32_t n_dims;
-    uint64_t shape[2];
+    uint32_t n_dims; /* 1 to 4 */
+    uint64_t shape[4];
     enum safetensors_type type;
 };
 

@@ -42,7 +42,7 @@ static const struct {
 /* The header's entry for a tensor, its data at *offset. NULL: no memory. */
 static json_t *describe(const struct safetensors_plan *plan, uint64_t *offset)
 {
-    assert(plan->n_dims <= 2 && plan->type < sizeof types / sizeof *types && types[plan->type].name);
+    assert(plan->n_dims <= 4 && plan->type < sizeof types / sizeof *types && types[plan->type].name);
     uint64_t bytes = types[plan->type].bytes, end;
     json_t *shape = json_array();
 

@@ -43,7 +43,7 @@ static void set_name(struct scope *scope, const char *name, uint32_t value)
 static bool is_as_large(const struct model_shape *a, const struct model_shape *b)
 {
     return a->domain == b->domain && a->columns == b->columns && a->own.first == b->own.first && a->own.n == b->own.n &&
-           a->own.of == b->own.of;
+           a->own.of == b->own.of && a->own.height == b->own.height && a->own.width == b->own.width;
 }
 
 static uint32_t add_shape(struct model_values *values, struct model_shape shape)
@@ -174,8 +174,8 @@ static void bind_layers(struct model *m)
     }
     for (uint32_t v = 0; v < m->values.n; v++)
         assert(m->values.of[v].n_readers > 0);
-    /* Dropout changes the gradient of what the embedding writes in its place, and the head makes that of what it reads
-     * there, unit by unit: neither may be a sum. */
+    /* Dropout changes the gradient of what the embedding writes, which is the first value, in its place, and the head makes
+     * that of what it reads there, unit by unit: neither may be a sum. */
     assert(m->values.of[0].n_readers == 1 || m->embedding.dropout.p == 0);
     assert(m->values.of[m->layers[m->n_layers - 1].edges.reads[0]].n_readers == 1);
 }

@@ -47,8 +47,15 @@ const char *weights_shape(char out[WEIGHTS_SHAPE_BYTES], const uint64_t *shape, 
 
 bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor)
 {
-    return entry->n_dims == tensor->n_dims && entry->shape[0] == tensor->shape[0] &&
-           (entry->n_dims < 2 || entry->shape[1] == tensor->shape[1]);
+    uint64_t shape[4];
+    const uint32_t n_dims = model_file_shape(shape, tensor);
+
+    if (entry->n_dims != n_dims)
+        return false;
+    for (uint32_t i = 0; i < n_dims; i++)
+        if (entry->shape[i] != shape[i])
+            return false;
+    return true;
 }
 
 static bool is_real(const struct safetensors_entry *entry)
@@ -59,10 +66,12 @@ static bool is_real(const struct safetensors_entry *entry)
 static void check_entry(struct tally *tally, const struct safetensors_entry *entry, const struct model_tensor *tensor)
 {
     char got[WEIGHTS_SHAPE_BYTES], want[WEIGHTS_SHAPE_BYTES];
+    uint64_t shape[4];
+    const uint32_t n_dims = model_file_shape(shape, tensor);
 
     if (!weights_has_shape(entry, tensor))
         note(tally, MISSHAPEN, "%.64s is %s, the model's is %s", entry->name,
-             weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, tensor->shape, tensor->n_dims));
+             weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, n_dims));
     else if (!is_real(entry))
         note(tally, MISTYPED, "%.64s is of type %s, not F32, F16 or BF16", entry->name, entry->dtype);
 }

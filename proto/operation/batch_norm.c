@@ -86,21 +86,48 @@ const struct operation operation_join_moments = {.name = "join moments",
 
 /* ---- normalisation ---- */
 
-int program_batch_norm(struct program *p, int x, int statistics, const char *stem)
+static int add_batch_norm(struct program *p, int x, int statistics, const char *stem,
+                          const struct program_batch_norm_options *options)
 {
-    const uint32_t n = p->values[x].columns;
+    const uint32_t n = options->n;
     struct program_operation *op = program_append(p, &operation_batch_norm);
 
     assert(p->values[statistics].domain == PROGRAM_PART && p->values[statistics].columns == 2 * n);
-    op->batch_norm.n = n;
+    op->batch_norm = *options;
     program_add_input(p, op, x);
     program_add_input(p, op, statistics);
     program_add_tensor(p, op, stem, "weight", (struct program_tensor){.rows = n, .init = MODEL_INIT_ONE});
     program_add_tensor(p, op, stem, "bias", (struct program_tensor){.rows = n, .init = MODEL_INIT_ZERO});
+    if (options->runs) {
+        program_add_tensor(p, op, stem, "running_mean",
+                           (struct program_tensor){.rows = n, .init = MODEL_INIT_ZERO, .averages = true});
+        program_add_tensor(p, op, stem, "running_var",
+                           (struct program_tensor){.rows = n, .init = MODEL_INIT_ONE, .averages = true});
+    }
     return program_add_output(p, op, PROGRAM_VALUE, n);
 }
 
-enum { WEIGHT, BIAS };
+int program_batch_norm(struct program *p, int x, int statistics, const char *stem)
+{
+    return add_batch_norm(p, x, statistics, stem, &(struct program_batch_norm_options){.n = p->values[x].columns});
+}
+
+int program_running_batch_norm(struct program *p, int x, int statistics, const char *stem, float epsilon)
+{
+    return add_batch_norm(p, x, statistics, stem,
+                          &(struct program_batch_norm_options){.n = p->values[x].columns,
+                                                               .runs = true,
+                                                               .epsilon = epsilon});
+}
+
+enum { WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VARIANCE };
+
+/* The statistics that an evaluation makes of the running ones. */
+static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+{
+    (void)p;
+    return s->action != SCHEDULE_BACKWARD && op->batch_norm.runs ? 2 * op->batch_norm.n * sizeof(float) : 0;
+}
 
 static void differentiate_batch_norm(struct schedule_builder *b, int operation)
 {
@@ -109,6 +136,33 @@ static void differentiate_batch_norm(struct schedule_builder *b, int operation)
     schedule_write_gradient(b, step, 0);
     schedule_write_other_gradient(b, step);
     schedule_end_step(b);
+}
+
+/* Returns an evaluation's statistics. */
+static const float *recall(const struct operation_run *r, const struct program_operation *op, float *statistics)
+{
+    r->ops->running_statistics(r->dev, &(struct device_running){.n = op->batch_norm.n,
+                                                                .epsilon = op->batch_norm.epsilon,
+                                                                .statistics = statistics,
+                                                                .mean = r->weights[op->tensor + RUNNING_MEAN],
+                                                                .variance = r->weights[op->tensor + RUNNING_VARIANCE]});
+    return statistics;
+}
+
+/* Once a part. Statistics of one element have no variance: PyTorch refuses them. */
+static void observe(const struct operation_run *r, const struct program_operation *op, float *statistics)
+{
+    const double n = (double)r->part_rows * (double)operation_row_elements(r, op->inputs[0]);
+    const struct device_running running = {.n = op->batch_norm.n,
+                                           .epsilon = op->batch_norm.epsilon,
+                                           .scale = (float)(-1.0 / r->n_parts),
+                                           .correction = n > 1 ? (float)(n / (n - 1)) : 1,
+                                           .statistics = statistics,
+                                           .mean_gradient = r->gradients[op->tensor + RUNNING_MEAN],
+                                           .variance_gradient = r->gradients[op->tensor + RUNNING_VARIANCE]};
+
+    if (running.mean_gradient || running.variance_gradient)
+        r->ops->running_gradient(r->dev, &running);
 }
 
 static void run_batch_norm(const struct operation_run *r, const struct schedule_step *step)
@@ -121,6 +175,8 @@ static void run_batch_norm(const struct operation_run *r, const struct schedule_
                                      .weight = r->weights[op->tensor + WEIGHT]};
 
     if (step->action == SCHEDULE_FORWARD) {
+        if (op->batch_norm.runs && !r->drops)
+            norm.statistics = recall(r, op, r->at[step->scratch]);
         norm.bias = r->weights[op->tensor + BIAS];
         norm.y = r->at[step->outputs[0]];
         r->ops->batch_norm(r->dev, &norm);
@@ -133,6 +189,8 @@ static void run_batch_norm(const struct operation_run *r, const struct schedule_
     norm.bias_gradient = r->gradients[op->tensor + BIAS];
     norm.statistics_gradient = r->at[step->other_gradient];
     r->ops->batch_norm_backward(r->dev, &norm);
+    if (op->batch_norm.runs && r->fresh)
+        observe(r, op, r->at[step->inputs[1]]);
 }
 
 const struct operation operation_batch_norm = {.name = "batch norm",
@@ -141,4 +199,5 @@ const struct operation operation_batch_norm = {.name = "batch norm",
                                                .cheap = true,
                                                .mixes_tokens = true,
                                                .differentiate = differentiate_batch_norm,
+                                               .scratch = scratch,
                                                .run = run_batch_norm};

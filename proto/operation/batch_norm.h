@@ -5,6 +5,7 @@
 #ifndef PROTO_OPERATION_BATCH_NORM_H
 #define PROTO_OPERATION_BATCH_NORM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct program;
@@ -20,7 +21,9 @@ struct program_join_moments_options {
 };
 
 struct program_batch_norm_options {
-    uint32_t n; /* columns of x */
+    uint32_t n;    /* columns of x */
+    bool runs;     /* it has running statistics */
+    float epsilon; /* of these */
 };
 
 /* Returns the moments: of domain ROW, twice as many columns as x. */
@@ -31,5 +34,11 @@ int program_join_moments(struct program *p, int moments, uint32_t domain, float 
 
 /* stem: of the tensors' names, "bn" for "bn.weight", one in a fresh model, and "bn.bias", zero. */
 int program_batch_norm(struct program *p, int x, int statistics, const char *stem);
+
+/* The same with running statistics, "bn.running_mean", zero, and "bn.running_var", one: once a step they move towards the
+ * part's, by PROGRAM_RUNNING_RATE of the difference (struct device_running), of several parts towards their mean; an
+ * evaluation normalises with them. */
+#define PROGRAM_RUNNING_RATE 0.1
+int program_running_batch_norm(struct program *p, int x, int statistics, const char *stem, float epsilon);
 
 #endif

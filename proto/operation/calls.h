@@ -21,6 +21,7 @@
 #include "proto/operation/call/glu.h"
 #include "proto/operation/call/matmul.h"
 #include "proto/operation/call/norm.h"
+#include "proto/operation/call/pixels.h"
 #include "proto/operation/call/pool.h"
 #include "proto/operation/call/preference.h"
 #include "proto/operation/call/rope.h"
@@ -51,6 +52,8 @@
     X(join_moments, device_join_moments)                                                                               \
     X(join_moments_backward, device_join_moments)                                                                      \
     X(batch_norm, device_batch_norm)                                                                                   \
+    X(running_statistics, device_running)                                                                              \
+    X(running_gradient, device_running)                                                                                \
     X(batch_norm_backward, device_batch_norm)                                                                          \
     X(rope, device_rope)                                                                                               \
     X(sinusoid, device_sinusoid)                                                                                       \
@@ -71,6 +74,7 @@
     X(dropout_add, device_dropout_add)                                                                                 \
     X(embed, device_embed)                                                                                             \
     X(embed_backward, device_embed)                                                                                    \
+    X(pixels, device_pixels)                                                                                           \
     X(position, device_position)                                                                                       \
     X(position_backward, device_position)                                                                              \
     X(soft_cap, device_soft_cap)                                                                                       \

@@ -22,6 +22,8 @@ int program_conv2d(struct program *p, int x, const char *stem, uint32_t domain, 
                        (struct program_tensor){.rows = columns,
                                                .columns =
                                                    conv->window.height * conv->window.width * (in / conv->n_groups),
+                                               .height = conv->window.height,
+                                               .width = conv->window.width,
                                                .init = MODEL_INIT_NORMAL,
                                                .deviation = conv->deviation});
     if (conv->bias)

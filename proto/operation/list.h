@@ -18,6 +18,7 @@
 #include "proto/operation/linear.h"
 #include "proto/operation/norm.h"
 #include "proto/operation/parameter.h"
+#include "proto/operation/pixels.h"
 #include "proto/operation/pool.h"
 #include "proto/operation/rope.h"
 #include "proto/operation/shift.h"
@@ -36,6 +37,7 @@
     X(add, program_dropout)                                                                                            \
     X(dropout, program_dropout)                                                                                        \
     X(parameter, program_parameter_options)                                                                            \
+    X(pixels, program_pixels_options)                                                                                  \
     X(shift, program_shift_options)                                                                                    \
     X(take, program_take_options)                                                                                      \
     X(cross_attention, program_cross_attention_options)                                                                \

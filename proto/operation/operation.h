@@ -77,6 +77,7 @@ struct operation_run {
     float *gradients[PROGRAM_TENSORS];    /* backward; NULL: frozen */
     bool fresh;                           /* the gradients of matrices are uninitialised, those of vectors zero */
     uint32_t n_rows, n_tokens;            /* rows, and tokens of a row */
+    const uint32_t *ids;                  /* (n_rows*n_tokens), on the device: of a model without tables, its pixels */
     const uint32_t *lengths;              /* (n_rows), on the device: the keys of each row that count where attention
                                            * is to all; NULL: all */
     const uint32_t *positions;            /* (n_rows*n_tokens), on the device: each token's index in its document, of
@@ -91,6 +92,7 @@ struct operation_run {
     uint32_t layer;        /* index of the block */
     struct sampling sampling;
     bool drops;                           /* false in evaluation */
+    uint32_t part_rows, n_parts;          /* rows of a part, of how many in the minibatch */
     uint64_t seed, step, unit, first_row; /* keys of random bits; first_row: index in the minibatch */
     /* Generating, where n_rows is 1, and its tokens are those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise */

@@ -31,9 +31,9 @@ int program_average_pool(struct program *p, int x, uint32_t domain, const struct
     return average(p, x, domain, window);
 }
 
-int program_average_image(struct program *p, int x)
+int program_average_image(struct program *p, int x, uint32_t domain)
 {
-    return average(p, x, PROGRAM_ROW, &(struct image_window){.stride = 1});
+    return average(p, x, domain, &(struct image_window){.stride = 1});
 }
 
 static struct device_pool sizes_of(const struct operation_run *r, const struct program_operation *op,

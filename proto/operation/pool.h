@@ -14,7 +14,7 @@ struct program_pool_options {
 int program_max_pool(struct program *p, int x, uint32_t domain, const struct image_window *window);
 int program_average_pool(struct program *p, int x, uint32_t domain, const struct image_window *window);
 
-/* The mean of all pixels: a value of domain ROW. */
-int program_average_image(struct program *p, int x);
+/* The mean of all pixels, in a domain of one pixel. */
+int program_average_image(struct program *p, int x, uint32_t domain);
 
 #endif

@@ -114,6 +114,10 @@ struct program_tensor {
     enum model_init init;
     float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
     bool adapts;     /* of an adapter */
+    bool averages;   /* it follows what its gradient observes (struct model_tensor) */
+    uint32_t height,
+        width; /* of a convolution's windows: files have (rows, columns / (height width), height, width); 0: no
+                             * convolution */
 };
 
 struct program_operation {

@@ -124,6 +124,7 @@ static bool is_shared(const struct schedule *s, const struct program *p, int inp
 static void merge_gradients(struct schedule *s, const struct program *p, int entry)
 {
     const struct schedule apart = *s;
+    struct schedule merged;
 
     merge_all(s, p, true);
     if (!program_passes_gradient(p))
@@ -131,8 +132,13 @@ static void merge_gradients(struct schedule *s, const struct program *p, int ent
     s->passes = s->buffers[s->gradients[0]].place == SCHEDULE_GRADIENT && s->buffers[s->gradients[0]].boundary == 0;
     if (s->passes || apart.buffers[entry].last >= apart.buffers[apart.gradients[0]].first || is_shared(&apart, p, 0))
         return;
+    merged = *s;
     *s = apart;
     merge_all(s, p, false);
+    if (s->buffers[entry].last >= s->buffers[s->gradients[0]].first) { /* merged with what the map itself writes */
+        *s = merged;
+        return;
+    }
     s->buffers[s->gradients[0]].place = SCHEDULE_GRADIENT;
     s->buffers[s->gradients[0]].boundary = 0;
     s->passes = true;

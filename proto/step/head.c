@@ -138,7 +138,7 @@ static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, f
 static void copy_row_logits(const struct layer_pass *pass, struct chunk chunk, const float *logits, size_t first,
                             size_t m)
 {
-    const size_t n_tokens = pass->n_tokens, bytes = chunk.n * sizeof(float);
+    const size_t n_tokens = model_predicted(pass->model, pass->n_tokens), bytes = chunk.n * sizeof(float);
 
     for (size_t row = (first + n_tokens - 1) / n_tokens; row * n_tokens < first + m; row++) {
         float *to = pass->row_logits + row * pass->model->config.n_labels + chunk.first;

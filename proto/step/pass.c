@@ -145,7 +145,7 @@ static int load_lengths(const struct device_pass *pass, const struct plan_row *r
 {
     const struct plan *plan = &pass->worker->plan;
     struct outgoing lengths = {.pass = pass, .to = (uint32_t *)device_pass_address(pass, plan->lengths) + at};
-    const bool has_segments = pass->worker->model.config.n_labels > 0;
+    const bool has_segments = model_has_segments(&pass->worker->model.config);
     struct outgoing segments = {.pass = pass,
                                 .to = (uint32_t *)device_pass_address(pass, plan->segments) + at * pass->n_tokens};
     int rc = 0;

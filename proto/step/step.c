@@ -92,7 +92,9 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
     visit->lengths = model_has_lengths(&visit->model->config)
                          ? (const uint32_t *)device_pass_address(pass, plan->lengths) + first
                          : NULL;
-    visit->segments = n_labels ? (const uint32_t *)device_pass_address(pass, plan->segments) + token : NULL;
+    visit->segments = model_has_segments(&visit->model->config)
+                          ? (const uint32_t *)device_pass_address(pass, plan->segments) + token
+                          : NULL;
     visit->row_logits = pass->row_logits ? (float *)device_pass_address(pass, plan->logits) + first * n_labels : NULL;
     visit->running = (float *)device_pass_address(pass, plan->running) + predicted * 3;
     visit->losses = (double *)device_pass_address(pass, plan->losses) + predicted;

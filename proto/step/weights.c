@@ -312,7 +312,7 @@ int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_
 int device_weights_load(struct device_weights *weights)
 {
     const struct device_worker *w = weights->worker;
-    const uint32_t n_resident = w->plan.n_resident, n = n_resident + w->model.layers[0].n_visits;
+    const uint32_t n_resident = w->plan.n_resident, n = n_resident + model_table_visits(&w->model);
     const uint32_t ahead = w->plan.choice.n_weight_buffers;
     char *arena = w->ops->arena(w->dev);
     int rc = 0;

@@ -258,3 +258,54 @@ TEST_EACH(batch_norm_backward_is_the_formula, 4 * N_CASES)
         op->bias_gradient = (void *)call_given;
     call_check(&t.test);
 }
+
+/* ---- running statistics ---- */
+
+/* 1/r^2 doubles what is wrong with r. */
+static double near_running(const struct call_test *test, const char *output)
+{
+    (void)test, (void)output;
+    return 4 * 0x1p-23;
+}
+
+static void draw_variance(struct call_test *test)
+{
+    const struct call_array *variance = call_find(test, "variance");
+    void *at = call_get(variance);
+
+    for (size_t j = 0; j < variance->n; j++)
+        operation_set(test->type, at, j, fabsf(operation_get(test->type, at, j)));
+}
+
+TEST_EACH(running_statistics_are_normalised_with, N_CASES)
+{
+    struct batch_norm t = make(CALL_running_statistics, _i);
+
+    t.test.call.running_statistics = (struct device_running){.n = t.s->n, .epsilon = 1e-5f};
+    t.test.near = near_running;
+    t.test.prepare = draw_variance;
+    call_check(&t.test);
+}
+
+static void draw_observed(struct call_test *test)
+{
+    const struct shape *s = shape_of(test);
+
+    make_positive((float *)call_get(call_find(test, "statistics")) + s->n, s->n, 1);
+}
+
+/* Of both, of one, of the other. */
+TEST_EACH(running_statistics_observe_a_parts, 3 * N_CASES)
+{
+    struct batch_norm t = make(CALL_running_gradient, _i / 3);
+
+    t.test.call.running_gradient =
+        (struct device_running){.n = t.s->n, .epsilon = 1e-5f, .scale = -0.25f, .correction = 1.125f};
+    if (_i % 3 < 2)
+        t.test.call.running_gradient.mean_gradient = (void *)call_given;
+    if (_i % 3 != 1)
+        t.test.call.running_gradient.variance_gradient = (void *)call_given;
+    t.test.near = near_running;
+    t.test.prepare = draw_observed;
+    call_check(&t.test);
+}

@@ -1,4 +1,4 @@
-/* Activations, sums over rows, the embedding's look-ups and their gradients, and positions. */
+/* Activations, sums over rows, the embedding's look-ups and their gradients, positions, and pixels. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
 
@@ -241,6 +241,43 @@ TEST_EACH(pieces_of_a_table_give_the_same_bits, NUMBER_TYPES)
     call_once(&cut.test), call_once(&whole.test);
     ck_assert_mem_eq(cut.test.host.embed.table_gradient, whole.test.host.embed.table_gradient,
                      uncut.n_table * uncut.n * sizeof(float));
+}
+
+/* ---- pixels ---- */
+
+static const struct {
+    size_t m, n;
+} images[] = {{1, 1}, {5, 3}, {33, 2}, {64, 4}, {1000, 3}, {3000, 1}};
+
+/* One rounding, of fp32. */
+static double once(const struct call_test *test, const char *output)
+{
+    (void)test, (void)output;
+    return 0x1p-24;
+}
+
+/* Bytes beyond the channels have values, too. */
+static void draw_pixels(struct call_test *test)
+{
+    uint32_t *ids = (void *)(uintptr_t)test->host.pixels.ids;
+
+    for (size_t i = 0; i < test->host.pixels.m; i++)
+        ids[i] = (uint32_t)i * 0x9E3779B1u + 0xFF00FF00u;
+}
+
+TEST_EACH(pixels_are_their_bytes_scaled_and_shifted, NUMBER_TYPES *COUNT(images))
+{
+    struct call_test test = {.type = (enum number_type)(_i % NUMBER_TYPES),
+                             .call = {.kind = CALL_pixels,
+                                      .pixels = {.m = images[_i / NUMBER_TYPES].m,
+                                                 .n = images[_i / NUMBER_TYPES].n,
+                                                 .scale = {0.015, 0.016, -0.017, 0.25},
+                                                 .shift = {-2.1, -2, 1.8, 0}}},
+                             .near = once,
+                             .prepare = draw_pixels,
+                             .is_elementwise = true};
+
+    call_check(&test);
 }
 
 /* ---- activations ---- */

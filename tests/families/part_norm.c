@@ -19,8 +19,9 @@ static void write_attention(struct program *p, const struct model_config *c)
     program_output(p, "moments", program_row_moments(p, r));
 }
 
-static void finish_attention(struct program *p, const struct model_config *c)
+static void finish_attention(struct program *p, const struct model_config *c, uint32_t kind)
 {
+    (void)kind;
     program_init(p);
     const int moments = program_input(p, "moments", PROGRAM_ROW, 2 * c->width);
     program_output(p, "statistics", program_join_moments(p, moments, PROGRAM_TOKENS, c->norm_epsilon));

@@ -49,7 +49,8 @@ static inline uint32_t parts_above_lowest(const struct model_config *c, uint32_t
 }
 
 /* For a struct family of this name, all but what differs: its keys and, of alternating and crossing, some functions. */
-#define PARTS_FAMILY(name, function)                                                                                   \
+#define PARTS_FAMILY(name, function) PARTS_FAMILY_OF(decoder_tables, name, function)
+#define PARTS_FAMILY_OF(all_tables, name, function)                                                                    \
     .model_type = #name, .architectures = architectures, .keys = keys,                                                 \
     .defaults = {.family = &family_##name,                                                                             \
                  .n_positions = 2048,                                                                                  \
@@ -58,6 +59,6 @@ static inline uint32_t parts_above_lowest(const struct model_config *c, uint32_t
                  .initializer_range = 0.02f,                                                                           \
                  .decoder = {.rope = {.base = 10000}}},                                                                \
     .end_token = FAMILY_NO_TOKEN, .padding = FAMILY_NO_TOKEN, .complete = decoder_complete, .prefix = "model.",        \
-    .tables = decoder_tables, .layers = layers, .logits = "lm_head"
+    .tables = all_tables, .layers = layers, .logits = "lm_head"
 
 #endif

@@ -43,8 +43,9 @@ static void write_image(struct program *p, const struct model_config *c)
     program_output(p, "moments", program_row_moments(p, y));
 }
 
-static void finish_image(struct program *p, const struct model_config *c)
+static void finish_image(struct program *p, const struct model_config *c, uint32_t kind)
 {
+    (void)kind;
     program_init(p);
     const int moments = program_input(p, "moments", PROGRAM_ROW, 2 * c->width);
     program_output(p, "statistics", program_join_moments(p, moments, IMAGE, c->norm_epsilon));

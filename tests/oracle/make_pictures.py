@@ -3,7 +3,7 @@
     python make_pictures.py
 
 The first tokens of each row are the pixels of an image, of which convolutions, a batch norm over the part, and a pool make
-features; all tokens attend to them. Weights of convolutions are (out, ky kx c) in the file. What is frozen: the lower
+features; all tokens attend to them. Weights of convolutions are (out, ky kx c) here, as in units; files have them by channel. What is frozen: the lower
 convolution, and some tensors of a decoder.
 
 Made with torch 2.15.0 on the CPU.
@@ -23,6 +23,7 @@ class Convolution(nn.Module):
     def __init__(self, n, groups, stride, bias):
         super().__init__()
         self.weight = nn.Parameter(own.torch.zeros(n, 9 * n // groups))
+        self.weight.file_shape = [n, n // groups, 3, 3]
         self.bias = nn.Parameter(own.torch.zeros(n)) if bias else None
         self.groups, self.stride = groups, stride
 

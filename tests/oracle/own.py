@@ -266,7 +266,7 @@ def make_one(family, name, frozen=()):
         "label_gap": LABEL_GAP, **({"source": family.source} if family.source else {}), "n_minibatches": training.N_MINIBATCHES, "n_steps": family.n_steps, "lr": 1e-3,
         "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": family.epsilon, "weight_decay": training.DECAY,
         "n_buckets": training.N_BUCKETS,
-        "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(t, p.shape)[0],
+        "weights": [{"tensor": t, "shape": getattr(p, "file_shape", list(p.shape)), "n": p.numel(), "base": how_drawn(t, p.shape)[0],
                      "scale": how_drawn(t, p.shape)[1]} for t, p in model_of(family, torch.float64).named_parameters()],
         "gradient": make_gradient(family, name, writer, frozen),
         "training": [make_training(family, name, writer, frozen, "adamw", 1)]}

@@ -263,6 +263,20 @@ static const struct {
          OK(cuda_batch_norm_backward(q, &op));
      },
      256, 0},
+    {"cuda_running_statistics",
+     [](auto q, auto x, auto y, auto z, auto) {
+         struct device_running op = {};
+         op.n = WIDTH, op.mean = x, op.variance = y, op.statistics = z;
+         OK(cuda_running_statistics(q, &op));
+     },
+     0, 0},
+    {"cuda_running_gradient",
+     [](auto q, auto x, auto y, auto z, auto) {
+         struct device_running op = {};
+         op.n = WIDTH, op.mean_gradient = x, op.variance_gradient = y, op.statistics = z;
+         OK(cuda_running_gradient(q, &op));
+     },
+     0, 0},
     {"cuda_dynamic_conv",
      [](auto q, auto x, auto y, auto z, auto w) {
          struct device_dynamic_conv op = dynamic_conv_of(x, y, w);
@@ -306,6 +320,13 @@ static const struct {
          struct device_embed op = embed_of(z);
          op.table = y, op.y = x;
          OK(cuda_embed(q, &op));
+     },
+     0, 0},
+    {"cuda_pixels",
+     [](auto q, auto x, auto, auto z, auto) {
+         struct device_pixels op = {};
+         op.m = ROWS, op.n = 3, op.ids = (const uint32_t *)z, op.y = x;
+         OK(cuda_pixels(q, &op));
      },
      0, 0},
     {"cuda_embed_backward",

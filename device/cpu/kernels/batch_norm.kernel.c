@@ -263,3 +263,31 @@ void KERNEL_NAME(cpu_batch_norm_backward)(struct device *dev, const struct devic
             put_sums(op, lines + j, n_lines, n_tiles, first + j * COLUMNS);
     }
 }
+
+/* ---- running statistics ---- */
+
+void KERNEL_NAME(cpu_running_statistics)(struct device *dev, const struct device_running *op)
+{
+    float variance[VECTOR];
+
+    (void)dev;
+    for (size_t j = 0; j < op->n; j += VECTOR) {
+        const size_t width = size_smaller(VECTOR, op->n - j);
+        vec_store_n(op->statistics + j, value_load_n((const value *)op->mean + j, width), width);
+        vec_store(variance, value_load_n((const value *)op->variance + j, width));
+        for (size_t i = 0; i < width; i++)
+            op->statistics[op->n + j + i] = (float)(1 / sqrt((double)variance[i] + (double)op->epsilon));
+    }
+}
+
+void KERNEL_NAME(cpu_running_gradient)(struct device *dev, const struct device_running *op)
+{
+    (void)dev;
+    for (size_t j = 0; j < op->n; j++) {
+        const double r = (double)op->statistics[op->n + j], variance = fmax(1 / (r * r) - (double)op->epsilon, 0);
+        if (op->mean_gradient)
+            op->mean_gradient[j] = op->scale * op->statistics[j];
+        if (op->variance_gradient)
+            op->variance_gradient[j] = (float)(variance * (double)op->scale * (double)op->correction);
+    }
+}

@@ -1,4 +1,4 @@
-/* device/cpu/kernels/elements.kernel.c - element-wise operations: gated units, rotary positions, dropout.
+/* device/cpu/kernels/elements.kernel.c - element-wise operations: gated units, rotary positions, dropout, pixels.
  *
  * Sources: gated units - Shazeer, arXiv:2002.05202. Rotary positions - Su et al., arXiv:2104.09864. */
 #include "device/cpu/cpu.h"
@@ -148,6 +148,27 @@ void KERNEL_NAME(cpu_sinusoid)(struct device *dev, const struct device_sinusoid 
             add_to(y + half, cosine, width);
         }
     }
+}
+
+/* ---- pixels ---- */
+
+/* Of each channel the values of all bytes. */
+void KERNEL_NAME(cpu_pixels)(struct device *dev, const struct device_pixels *op)
+{
+    enum { BYTES = 256 };
+    value values[DEVICE_MAX_CHANNELS][BYTES];
+
+    for (size_t c = 0; c < op->n; c++) {
+        float x[BYTES];
+        for (int byte = 0; byte < BYTES; byte++)
+            x[byte] = (float)fma(byte, op->scale[c], op->shift[c]);
+        for (size_t j = 0; j < BYTES; j += VECTOR)
+            value_store_n(values[c] + j, vec_load(x + j), VECTOR);
+    }
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t c = 0; c < op->n; c++)
+            ((value *)op->y)[i * op->n + c] = values[c][op->ids[i] >> 8 * c & 0xff];
 }
 
 /* ---- dropout of activations, with the residual addition ---- */

@@ -397,3 +397,43 @@ cudaError_t cuda_batch_norm_backward(const struct cuda_queue *q, const struct de
         return cudaSuccess;
     return q->type == NUMBER_BF16 ? batch_norm_backward<bf16>(q, op) : batch_norm_backward<float>(q, op);
 }
+
+/* ---- running statistics: a thread has a column ---- */
+
+template <typename T> static __global__ void __launch_bounds__(BATCH_THREADS) recall(struct device_running op)
+{
+    const size_t i = (size_t)blockIdx.x * BATCH_THREADS + threadIdx.x;
+
+    if (i >= op.n)
+        return;
+    op.statistics[i] = to_float(((const T *)op.mean)[i]);
+    op.statistics[op.n + i] = (float)(1 / sqrt((double)to_float(((const T *)op.variance)[i]) + (double)op.epsilon));
+}
+
+static __global__ void __launch_bounds__(BATCH_THREADS) observe(struct device_running op)
+{
+    const size_t i = (size_t)blockIdx.x * BATCH_THREADS + threadIdx.x;
+
+    if (i >= op.n)
+        return;
+    const double r = (double)op.statistics[op.n + i], variance = fmax(1 / (r * r) - (double)op.epsilon, 0.0);
+    if (op.mean_gradient)
+        op.mean_gradient[i] = op.scale * op.statistics[i];
+    if (op.variance_gradient)
+        op.variance_gradient[i] = (float)(variance * (double)op.scale * (double)op.correction);
+}
+
+cudaError_t cuda_running_statistics(const struct cuda_queue *q, const struct device_running *op)
+{
+    if (op->n == 0)
+        return cudaSuccess;
+    return launch(q->type == NUMBER_BF16 ? recall<bf16> : recall<float>, dim3((unsigned)pieces(op->n, BATCH_THREADS)),
+                  BATCH_THREADS, 0, q->stream, *op);
+}
+
+cudaError_t cuda_running_gradient(const struct cuda_queue *q, const struct device_running *op)
+{
+    if (op->n == 0)
+        return cudaSuccess;
+    return launch(observe, dim3((unsigned)pieces(op->n, BATCH_THREADS)), BATCH_THREADS, 0, q->stream, *op);
+}

@@ -75,6 +75,28 @@ cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op
     return op->narrow ? embed<float, bf16>(q, op) : embed<float, float>(q, op);
 }
 
+/* ---- pixels: a thread has a channel of one, so that a warp writes side by side ---- */
+
+template <typename T> static __global__ void __launch_bounds__(ROW_THREADS) spread(struct device_pixels op)
+{
+    const size_t threads = (size_t)gridDim.x * blockDim.x, n = op.m * op.n;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += threads) {
+        const unsigned c = (unsigned)(i % op.n);
+        set((T *)op.y + i, (float)fma((double)(op.ids[i / op.n] >> 8 * c & 0xff), op.scale[c], op.shift[c]));
+    }
+}
+
+cudaError_t cuda_pixels(const struct cuda_queue *q, const struct device_pixels *op)
+{
+    assert(op->n <= DEVICE_MAX_CHANNELS);
+    if (op->m == 0 || op->n == 0)
+        return cudaSuccess;
+    return launch(q->type == NUMBER_BF16 ? spread<bf16> : spread<float>,
+                  dim3(smaller(pieces(op->m * op->n, ROW_THREADS), (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0,
+                  q->stream, *op);
+}
+
 /* ---- gradients of look-ups: each value of dy read once, each affected row of the table read and written ---- */
 
 enum {

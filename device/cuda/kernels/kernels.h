@@ -44,6 +44,8 @@ struct cuda_queue {
     X(join_moments, device_join_moments)                                                                               \
     X(join_moments_backward, device_join_moments)                                                                      \
     X(batch_norm, device_batch_norm)                                                                                   \
+    X(running_statistics, device_running)                                                                              \
+    X(running_gradient, device_running)                                                                                \
     X(batch_norm_backward, device_batch_norm)                                                                          \
     X(rope, device_rope)                                                                                               \
     X(sinusoid, device_sinusoid)                                                                                       \
@@ -60,6 +62,7 @@ struct cuda_queue {
     X(average_pool, device_pool)                                                                                       \
     X(average_pool_backward, device_pool)                                                                              \
     X(dropout_add, device_dropout_add)                                                                                 \
+    X(pixels, device_pixels)                                                                                           \
     X(embed_backward, device_embed)                                                                                    \
     X(position_backward, device_position)                                                                              \
     X(soft_cap, device_soft_cap)                                                                                       \

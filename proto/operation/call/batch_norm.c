@@ -76,3 +76,20 @@ void device_batch_norm_backward_describe(struct call_work *out, struct device_ba
     call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, UPDATED | CALL_OPTIONAL, call_all(op->n));
     call_add_array(out, "statistics_gradient", &op->statistics_gradient, CALL_FP32, UPDATED, call_all(2 * op->n));
 }
+
+/* ---- running statistics ---- */
+
+void device_running_statistics_describe(struct call_work *out, struct device_running *op)
+{
+    call_add_array(out, "mean", &op->mean, CALL_VALUES, CALL_READ, call_all(op->n));
+    call_add_array(out, "variance", &op->variance, CALL_VALUES, CALL_READ, call_all(op->n));
+    call_add_array(out, "statistics", &op->statistics, CALL_FP32, CALL_WRITTEN, call_all(2 * op->n));
+}
+
+void device_running_gradient_describe(struct call_work *out, struct device_running *op)
+{
+    call_add_array(out, "statistics", &op->statistics, CALL_FP32, CALL_READ, call_all(2 * op->n));
+    call_add_array(out, "mean_gradient", &op->mean_gradient, CALL_FP32, CALL_WRITTEN | CALL_OPTIONAL, call_all(op->n));
+    call_add_array(out, "variance_gradient", &op->variance_gradient, CALL_FP32, CALL_WRITTEN | CALL_OPTIONAL,
+                   call_all(op->n));
+}

@@ -59,4 +59,19 @@ struct device_batch_norm {
     float *statistics_gradient; /* (2, n), backward, += */
 };
 
+/* Running statistics of each column, which serve in the place of a part's where nothing is trained. PyTorch's are
+ *   mean     = (1 - rate) mean + rate * a part's mean
+ *   variance = (1 - rate) variance + rate * N / (N - 1) * a part's variance
+ * Their owner takes such steps as SGD with weight decay 1, for which running_gradient gives
+ *   mean_gradient = scale * a part's mean, variance_gradient = scale * correction * a part's variance
+ * running_statistics makes (2, n) of them as join_moments makes a part's. */
+struct device_running {
+    size_t n;
+    float epsilon;
+    float scale, correction;                  /* of running_gradient */
+    float *statistics;                        /* (2, n): written by running_statistics, read by running_gradient */
+    const void *mean, *variance;              /* (n), running_statistics */
+    float *mean_gradient, *variance_gradient; /* (n), running_gradient; NULL: not computed */
+};
+
 #endif

@@ -23,7 +23,8 @@ void plan_own(struct plan_own *out, const struct model *model, enum number_type 
     struct plan_own o = {.first = first, .end = end, .precision = precision};
 
     assert(first < end && end <= model->n_units);
-    assert(model->visits[model->layers[0].n_visits - 1] == model->layers[0].n_visits - 1); /* plan_keeps */
+    for (uint32_t visit = 0; visit < model_table_visits(model); visit++)
+        assert(model->visits[visit] == visit); /* plan_keeps */
     for (uint32_t u = first; u < end; u++) {
         const uint64_t n = model_rounded(model->units[u].n_trained);
         n_tied += model->units[u].n_visits > 1 ? n : 0;
@@ -53,7 +54,7 @@ void plan_own(struct plan_own *out, const struct model *model, enum number_type 
 /* The embedding's tables are the first units. */
 bool plan_keeps(const struct plan_own *own, const struct model *model, uint32_t unit)
 {
-    return (unit >= own->first && unit < own->end) || unit < model->layers[0].n_visits;
+    return (unit >= own->first && unit < own->end) || unit < model_table_visits(model);
 }
 
 /* A kept unit's place in a range whose own units take own_bytes. Of the model's bytes, `before` precede the unit, and

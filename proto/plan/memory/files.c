@@ -15,6 +15,13 @@ static uint64_t header_bytes(uint64_t n_tensors, size_t prefix)
     return FIXED + n_tensors * (OF_A_TENSOR + prefix);
 }
 
+bool plan_has_run(const struct model *model, bool narrow)
+{
+    for (const struct model_tensor *t = model->tensors; !narrow && t < model->tensors + model->n_tensors; t++)
+        narrow = model_is_filter(t);
+    return narrow;
+}
+
 /* Runs of a unit's saved tensors. */
 static uint64_t count_saved(const struct model *model, const struct model_unit *unit)
 {
@@ -22,7 +29,10 @@ static uint64_t count_saved(const struct model *model, const struct model_unit *
 
     for (uint32_t i = 0; i < unit->n_pieces; i++) {
         const struct model_piece *piece = &model->pieces[unit->first_piece + i];
-        if (model->tensors[piece->tensor].saved)
+        const struct model_tensor *tensor = &model->tensors[piece->tensor];
+        if (tensor->saved && model_is_filter(tensor))
+            n_pieces += 2 + piece->n_rows / plan_filter_rows(tensor->shape[1]); /* it parts those beside it */
+        else if (tensor->saved)
             n_pieces++, n += piece->n;
     }
     return n_pieces + n * sizeof(float) / PLAN_HOST_RUN_BYTES;

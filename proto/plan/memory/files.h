@@ -8,8 +8,17 @@
 
 #include <stdint.h>
 
-/* Buffer in which runs of a checkpoint's file are joined or widened, unless everything is fp32. */
+/* Buffer in which runs of a checkpoint's file are joined or widened, unless everything is fp32, and filters arranged. */
 enum { PLAN_HOST_RUN_BYTES = 4 << 20 };
+
+/* Rows of a filter (model_is_filter) in a run. */
+static inline uint64_t plan_filter_rows(uint64_t columns)
+{
+    return PLAN_HOST_RUN_BYTES / sizeof(float) / columns;
+}
+
+/* True if a job of this model has that buffer. */
+bool plan_has_run(const struct model *model, bool narrow);
 
 /* Reserved once for all checkpoints of a job (eps/store/store_files.h): upper bounds on each file's header bytes and on
  * its hashed runs. n_moments: plan_moments. */

@@ -81,7 +81,8 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
         plan_host_files(&files, model, plan_moments(&s->goal));
         bytes += ledger_table(files.bytes);
         bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* flags of each save in progress */
-        if (s->goal.precision != NUMBER_FP32 || s->goal.moments != NUMBER_FP32 || s->goal.base != FORM_VALUES)
+        if (plan_has_run(model, s->goal.precision != NUMBER_FP32 || s->goal.moments != NUMBER_FP32 ||
+                                    s->goal.base != FORM_VALUES))
             bytes += PLAN_HOST_RUN_BYTES;
     }
     return bytes;

@@ -285,8 +285,9 @@ static void lay_out(struct plan *plan, const struct model *model)
     }
     if (model_has_lengths(&model->config))
         plan->lengths = take(&l, LEDGER_DATA, s->share_rows * sizeof(uint32_t));
-    if (model->config.n_labels) {
+    if (model_has_segments(&model->config))
         plan->segments = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    if (model->config.n_labels) {
         plan->logits = take(&l, LEDGER_DATA, (uint64_t)s->share_rows * model->config.n_labels * sizeof(float));
     }
     take_workspace(plan, model, &l, MODEL_HEAD);
@@ -445,7 +446,7 @@ int plan_check_generates(const struct model_config *config, struct error *err)
             "a %s model reads whole rows and cannot continue a text: choose a model whose tokens see those "
             "before them alone",
             config->family->model_type);
-    if (!config->family->masked)
+    if (!config->family->masked && config->n_labels == 0)
         return 0;
     return error_set(err, -EINVAL,
                      "a %s model %s and cannot continue a text: choose a model that predicts the next token",
@@ -516,6 +517,9 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     if (s->goal.purpose == PLAN_GENERATE && model_has_source(&model->config) && s->goal.source != s->goal.seq)
         return error_set(err, -EINVAL, "a job that generates targets has rows of one side, not a source of %u in %u",
                          s->goal.source, s->goal.seq);
+    if (model->config.image.height > 0 && s->goal.seq != model->config.n_positions)
+        return error_set(err, -EINVAL, "rows of %u pixels: the model sees images of %u x %u", s->goal.seq,
+                         model->config.image.height, model->config.image.width);
     if (s->goal.seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);

@@ -362,6 +362,15 @@ static void sinusoid(const struct device_sinusoid *op)
     }
 }
 
+static void pixels(const struct device_pixels *op)
+{
+    for (size_t i = 0; i < op->m * op->n; i++) {
+        const size_t c = i % op->n;
+        const double byte = op->ids[i / op->n] / (1u << 8 * c) % 256;
+        ((double *)op->y)[i] = byte * op->scale[c] + op->shift[c];
+    }
+}
+
 static void dropout_add(const struct device_dropout_add *op)
 {
     const size_t row = op->n_tokens * op->n, stride = op->stride ? op->stride : op->n;
@@ -603,10 +612,16 @@ void reference_run(const struct call *call)
         return reference_batch_norm(&call->batch_norm);
     case CALL_batch_norm_backward:
         return reference_batch_norm_backward(&call->batch_norm);
+    case CALL_running_statistics:
+        return reference_running_statistics(&call->running_statistics);
+    case CALL_running_gradient:
+        return reference_running_gradient(&call->running_gradient);
     case CALL_rope:
         return rope(&call->rope);
     case CALL_sinusoid:
         return sinusoid(&call->sinusoid);
+    case CALL_pixels:
+        return pixels(&call->pixels);
     case CALL_glu:
     case CALL_glu_backward:
         return glu(&call->glu, call->kind == CALL_glu_backward);

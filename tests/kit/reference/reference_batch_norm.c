@@ -96,3 +96,23 @@ void reference_batch_norm_backward(const struct device_batch_norm *op)
         rs[j] += dy[i] * weight[j] * (x[i] - mean[j]);
     }
 }
+
+void reference_running_statistics(const struct device_running *op)
+{
+    const double *mean = op->mean, *variance = op->variance;
+    double *to = (void *)op->statistics;
+
+    for (size_t j = 0; j < op->n; j++)
+        to[j] = mean[j], to[op->n + j] = 1 / sqrt(variance[j] + (double)op->epsilon);
+}
+
+void reference_running_gradient(const struct device_running *op)
+{
+    const double *mean = (const void *)op->statistics, *r = mean + op->n;
+    double *means = (void *)op->mean_gradient, *variances = (void *)op->variance_gradient;
+
+    for (size_t j = 0; means && j < op->n; j++)
+        means[j] = (double)op->scale * mean[j];
+    for (size_t j = 0; variances && j < op->n; j++)
+        variances[j] = (double)op->scale * (double)op->correction * fmax(pow(r[j], -2) - (double)op->epsilon, 0);
+}

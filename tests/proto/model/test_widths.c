@@ -149,18 +149,25 @@ TEST_EACH(what_is_no_list_of_widths_is_refused, COUNT(refused))
     ck_assert_holds(err.text, refused[_i].words);
 }
 
-/* The planner tells apart at most 8 kinds: here 4 widths in an encoder, with norms above its last block, and in a decoder. */
+/* The planner tells apart at most 32 kinds: here an encoder and a decoder of 24 blocks each, with kernels of three sizes and
+ * feed-forward layers of eight widths. */
 TEST(blocks_of_too_many_shapes_are_refused)
 {
-    const char *config = config_of("{'model_type': 't5', 'd_model': 8, 'd_kv': 4, 'num_heads': 2, 'num_layers': 4, "
-                                   "'vocab_size': 17, 'd_ff': %s}",
-                                   "[1, 2, 3, 4, 5, 6, 7, 8]");
+    static const char kernels[] = "[3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7]";
+    char model[1024], widths[512] = "[";
     struct model_config parsed;
     struct error err = {""};
     struct model m;
 
+    snprintf(model, sizeof model,
+             "{'model_type': 'dynamic_conv', 'd_model': 8, 'num_heads': 2, 'encoder_layers': 24, 'decoder_layers': 24, "
+             "'encoder_kernel_sizes': %s, 'decoder_kernel_sizes': %s, 'vocab_size': 17, 'ffn_dim': %%s}",
+             kernels, kernels);
+    for (int i = 0; i < 48; i++)
+        snprintf(widths + strlen(widths), sizeof widths - strlen(widths), "%d%s", 1 + i / 3 % 8, i < 47 ? ", " : "]");
+    const char *config = config_of(model, widths);
     ck_assert_int_eq(model_config_parse(&parsed, config, strlen(config), &err), 0);
     ck_assert_int_eq(model_divide_rows(&parsed, 4, 8, &err), 0);
     ck_assert_int_eq(model_init(&m, &parsed, &err), -EINVAL);
-    ck_assert_holds(err.text, "blocks of more than 8 shapes: use fewer different widths");
+    ck_assert_holds(err.text, "blocks of more than 32 shapes: use fewer different widths");
 }

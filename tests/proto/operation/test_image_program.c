@@ -20,7 +20,8 @@ TEST(a_mean_is_of_all_pixels_that_tokens_are)
     const int tokens = program_begin(&p, 1);
     p.own[0] = (struct program_own){.height = HEIGHT, .width = WIDTH};
     const int image = program_conv2d(&p, tokens, "conv", PROGRAM_OWN, 1, &conv);
-    const int value = program_average_image(&p, image);
+    p.own[1] = (struct program_own){.height = 1, .width = 1};
+    const int value = program_average_image(&p, image, PROGRAM_OWN + 1);
     ck_assert_uint_eq(program_elements(&p, value, ROWS, PIXELS), ROWS);
     ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, 4096, 2, &err), 0);
     schedule_forward(&forward, &p, 0);

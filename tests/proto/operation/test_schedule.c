@@ -161,6 +161,24 @@ TEST(a_linear_map_may_be_the_last_of_backward)
     ck_assert_int_lt(of_output->last, of_input->first);
 }
 
+/* y = convolution(activation(x)): what the activation's gradient is made over is what the convolution writes, and that it cannot
+ * write over the gradient that it reads, though all below it are done in place. */
+TEST(a_convolution_does_not_write_over_the_gradient_that_it_reads)
+{
+    static struct program p;
+    static struct schedule s;
+    const struct program_conv2d_options conv = {.window = {3, 3, 1, 1}, .n_groups = 1, .deviation = 0.02f};
+
+    program_init(&p);
+    const int x = program_input(&p, "", PROGRAM_OWN, 8);
+    program_output(&p, "", program_conv2d(&p, program_activation(&p, x, MODEL_RELU), "conv", PROGRAM_OWN, 8, &conv));
+    schedule_backward(&s, &p, 0);
+    check_steps(&p, &s, "activation, W convolution conv, x convolution conv, x activation");
+    ck_assert_int_ne(s.steps[2].x_gradient, s.steps[2].y_gradient);
+    ck_assert_int_eq(s.buffers[s.steps[2].x_gradient].place == SCHEDULE_GRADIENT, false);
+    ck_assert_int_eq(s.passes, false);
+}
+
 /* y = r + (m + linear(norm(r))): r's gradient, which the norm adds to, is in the output's place. m's is not, and is copied
  * before. */
 TEST(a_gradient_is_copied_for_an_input_before_it_is_added_to_for_another)

@@ -416,7 +416,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 34 && hash == 0xfe43d05e776f5364, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 35 && hash == 0x7ff48e27ad696039, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -534,13 +534,13 @@ static const struct {
     {MESSAGE_ASSIGN, 130, 0, "a stash without its bytes, or bytes without it"},
     {MESSAGE_ASSIGN, 135, 16, "a count or an index out of range"}, /* what blocks keep */
     {MESSAGE_ASSIGN, 139, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 219, 16, "a count or an index out of range"}, /* those of the last class */
-    {MESSAGE_ASSIGN, 223, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 227, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 227, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 507, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 511, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 515, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 515, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
-    {MESSAGE_JOB_OPENED, 142, 4, "an enumeration out of range"},
+    {MESSAGE_JOB_OPENED, 430, 4, "an enumeration out of range"},
     {MESSAGE_WEIGHTS, 12, 32, "weights that are not at a multiple of 64 bytes"},
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
     {MESSAGE_SHARE, 24, 65, "a count or an index out of range"},

@@ -12,10 +12,10 @@ SUITE_LABELS(single, on_cuda_release)
 /* The tied table; all but biases; all below the topmost block; the last norm; all but that norm; where blocks differ, all
  * of one kind, and others in whole and in part; where they are of several layers, single ones and all up to the midst of a
  * block. */
-static const char *const fixtures[] = {"frozen_wte",      "frozen_weights",     "frozen_blocks",    "frozen_norm",
-                                       "frozen_body",     "frozen_alternating", "frozen_chunked",   "frozen_experts",
-                                       "frozen_shifted",  "frozen_crossing",    "frozen_part_norm", "frozen_t5",
-                                       "frozen_pictures", "frozen_dynamic_conv"};
+static const char *const fixtures[] = {"frozen_wte",      "frozen_weights",      "frozen_blocks",    "frozen_norm",
+                                       "frozen_body",     "frozen_alternating",  "frozen_chunked",   "frozen_experts",
+                                       "frozen_shifted",  "frozen_crossing",     "frozen_part_norm", "frozen_t5",
+                                       "frozen_pictures", "frozen_dynamic_conv", "frozen_pixels"};
 
 static const char *freeze_of(const char *fixture)
 {

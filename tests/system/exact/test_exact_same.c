@@ -109,7 +109,11 @@ static const char *const budgeted[] = {"b",
                                        "drop_dynamic_conv",
                                        "order_alternating",
                                        "order_dynamic_conv",
-                                       "pictures"};
+                                       "pictures",
+                                       "pixels",
+                                       "wide_resnet",
+                                       "resnet_basic",
+                                       "resnet_bottleneck"};
 
 TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
 {

@@ -1,0 +1,216 @@
+/* A step's tasks for one unit: contributions are folded, the unit is updated (eps/store/store.h). */
+#include "eps/store/norms.h"
+#include "eps/store/store.h"
+#include "eps/store/store_walk.h"
+
+#include <errno.h>
+#include <math.h>
+
+static void take_accumulator(struct store *store, uint32_t unit)
+{
+    const uint64_t n = store->own.accumulator_bytes / sizeof(float);
+    uint32_t i = 0;
+
+    while (i < store->n_accumulators && store->accumulator_unit[i] != UINT32_MAX)
+        i++;
+    assert(i < store->n_accumulators);
+    store->accumulator_unit[i] = unit;
+    store->sums[unit] = store->accumulators + i * n;
+}
+
+static void give_accumulator_back(struct store *store, uint32_t unit)
+{
+    if (store->held || store_is_tied(store->model, unit))
+        return;
+    for (uint32_t i = 0; i < store->n_accumulators; i++)
+        if (store->accumulator_unit[i] == unit)
+            store->accumulator_unit[i] = UINT32_MAX;
+    store->sums[unit] = NULL;
+}
+
+/* Running statistics move by a constant rate towards what a step observes: w - rate * (w + g), where g is minus that. */
+static const struct hyper *hyper_of(const struct run *run, const struct hyper *hp)
+{
+    static const struct hyper averaging = {.lr = PROGRAM_RUNNING_RATE, .weight_decay = 1, .grad_scale = 1, .sgd = true};
+
+    return run->averages ? &averaging : hp;
+}
+
+static bool is_summed(enum store_fold how)
+{
+    return how == STORE_FOLD_SUM || how == STORE_FOLD_HOLD;
+}
+
+int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct store_contribution *contribution,
+               enum store_fold how, const struct hyper *hp)
+{
+    const enum number_type type = contribution->type;
+    const struct model_unit *u = &store->model->units[unit];
+    const struct model_slice of = model_slice_of(u, slice);
+    const uint64_t visit =
+        store_is_tied(store->model, unit) ? contribution->visit : 0; /* two of them fold one part twice */
+    bool finite = true;
+    struct run run;
+
+    assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
+    assert(store_owns(store, unit));
+    if (!optimizer_is_finite(store->kernel, contribution->g, type, of.n))
+        return -EDOM;
+    if (of.is_norms) {
+        norms_fold(&store->norms, u, contribution, of.first, of.n);
+        return 0;
+    }
+    if (is_summed(how) && !store->sums[unit])
+        take_accumulator(store, unit);
+    for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
+        const void *at = (const char *)contribution->g + (run.at - of.first) * number_bytes(type);
+        const struct gradient g = {at, type, 1};
+        const struct parameters p = store_parameters(store, unit, run.at, run.n, visit << 32 | contribution->part);
+        if (is_summed(how))
+            optimizer_sum(store->kernel, store->sums[unit] + run.at, &g, run.n, contribution->first);
+        else if (how == STORE_FOLD_MOMENTS)
+            optimizer_fold(&p, &g, hyper_of(&run, hp), contribution->first, run.decays);
+        else
+            finite &= optimizer_step(&p, &g, hyper_of(&run, hp), store_updates(store, unit, run.piece) + 1, run.decays);
+        assert(how != STORE_FOLD_DIRECT || contribution->first);
+    }
+    return finite ? 0 : -ERANGE;
+}
+
+/* The sum of a run's contributions, as its gradient. hp: the run's. */
+static struct gradient gradient_of(const struct store *store, uint32_t unit, const struct run *run, enum store_fold how,
+                                   const struct hyper *hp)
+{
+    return (struct gradient){store->sums[unit] + run->at, NUMBER_FP32, how == STORE_FOLD_HOLD ? hp->grad_scale : 1};
+}
+
+/* Updates a run, after folding its sum if there is one. False if a weight is not finite afterwards. */
+static bool update_run(struct store *store, uint32_t unit, const struct run *run, enum store_fold how,
+                       const struct hyper *step)
+{
+    const struct hyper *const hp = hyper_of(run, step);
+    const struct parameters p = store_parameters(store, unit, run->at, run->n, 0);
+    const uint64_t t = store_updates(store, unit, run->piece) + 1;
+
+    if (!is_summed(how))
+        return optimizer_update(&p, hp, t, run->decays, 1);
+    const struct gradient g = gradient_of(store, unit, run, how, hp);
+    return optimizer_step(&p, &g, hp, t, run->decays);
+}
+
+/* Updates a unit run by run. */
+static bool update_runs(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp)
+{
+    bool finite = true;
+    struct run run;
+
+    for (uint32_t slice = 0; slice < model_gradient_slices(&store->model->units[unit]); slice++)
+        for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);)
+            finite &= update_run(store, unit, &run, how, hp);
+    return finite;
+}
+
+/* The runs of one piece, cut at slices as in a walk. */
+static bool next_run_of_piece(const struct model *model, uint32_t index, struct run *run)
+{
+    const struct model_piece *piece = &model->pieces[index];
+    const uint64_t end = piece->offset + piece->n, at = run->n ? run->at + run->n : piece->offset;
+    const uint64_t slice_end = (at / MODEL_SLICE + 1) * MODEL_SLICE;
+
+    *run = run_of(model, index, at, (slice_end < end ? slice_end : end) - at);
+    return at < end;
+}
+
+/* Three passes: moments, RMS of the update, update. An update that is not clipped takes one. */
+static bool update_clipped(struct store *store, uint32_t unit, uint32_t piece, enum store_fold how,
+                           const struct hyper *hp)
+{
+    const uint64_t t = store_updates(store, unit, piece) + 1;
+    double squares = 0;
+    bool finite = true;
+
+    for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
+        if (run.averages) { /* no update: it is not clipped */
+            finite &= update_run(store, unit, &run, how, hp);
+            continue;
+        }
+        const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
+        if (is_summed(how)) {
+            const struct gradient g = gradient_of(store, unit, &run, how, hp);
+            optimizer_fold(&p, &g, hp, true, run.decays);
+        }
+        squares += optimizer_update_squares(&p, hp, t);
+    }
+    const double excess = sqrt(squares / (double)store->model->pieces[piece].n) / store->options.clip_update;
+    for (struct run run = {0}; next_run_of_piece(store->model, piece, &run) && !run.averages;) {
+        const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
+        finite &= optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
+    }
+    return finite;
+}
+
+int store_update(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp)
+{
+    const struct model_unit *u = &store->model->units[unit];
+    bool finite = true;
+
+    assert(store_owns(store, unit));
+    if (store->options.clip_update > 0) {
+        assert(how != STORE_FOLD_DIRECT);
+        for (uint32_t i = 0; i < u->n_pieces; i++) {
+            const uint32_t piece = u->first_piece + i;
+            if (!store->model->tensors[store->model->pieces[piece].tensor].frozen)
+                finite &= update_clipped(store, unit, piece, how, hp);
+        }
+    } else if (how != STORE_FOLD_DIRECT) {
+        finite = update_runs(store, unit, how, hp);
+    }
+    store->updates[unit]++;
+    if (is_summed(how))
+        give_accumulator_back(store, unit);
+    return finite ? 0 : -ERANGE;
+}
+
+/* Moves *end, behind `at`, to where running statistics begin; or, if `at` is in such a tensor, to its end: false. They are no
+ * gradients. */
+static bool cut_at_averages(const struct model *model, uint32_t unit, uint64_t at, uint64_t *end)
+{
+    const struct model_piece *const first = &model->pieces[model->units[unit].first_piece];
+
+    for (const struct model_piece *p = first; p < first + model->units[unit].n_pieces; p++) {
+        if (!model->tensors[p->tensor].averages || model->tensors[p->tensor].frozen || p->offset + p->n <= at)
+            continue;
+        if (p->offset <= at) {
+            *end = p->offset + p->n;
+            return false;
+        }
+        *end = p->offset < *end ? p->offset : *end;
+    }
+    return true;
+}
+
+double store_sum_squares(const struct store *store, uint32_t unit)
+{
+    const uint64_t n_trained = store->model->units[unit].n_trained;
+    double sum = 0;
+
+    assert(store->held && store_owns(store, unit));
+    for (uint64_t at = 0, end; at < n_trained; at = end) {
+        const uint64_t slice_end = (at / MODEL_SLICE + 1) * MODEL_SLICE;
+        end = slice_end < n_trained ? slice_end : n_trained;
+        if (cut_at_averages(store->model, unit, at, &end))
+            sum += optimizer_squares(store->kernel, store->sums[unit] + at, end - at);
+    }
+    return sum;
+}
+
+enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32_t n_parts, bool sums_parts)
+{
+    const bool tied = store_is_tied(store->model, unit);
+
+    if (store->options.fenced)
+        return STORE_FOLD_HOLD;
+    if ((tied && store->tied) || (n_parts > 1 && sums_parts))
+        return STORE_FOLD_SUM;
+    return n_parts > 1 || tied || store->options.clip_update > 0 ? STORE_FOLD_MOMENTS : STORE_FOLD_DIRECT;
+}

@@ -1,0 +1,34 @@
+/* proto/model/image.h - the numbers of models of images. */
+#ifndef PROTO_MODEL_IMAGE_H
+#define PROTO_MODEL_IMAGE_H
+
+#include <stdint.h>
+
+enum {
+    IMAGE_STAGES = 4,      /* of a ResNet: runs of blocks at one resolution */
+    IMAGE_CHANNELS = 4,    /* of an image, at most */
+    IMAGE_MOST_DEPTH = 64, /* blocks of a stage */
+    IMAGE_MOST_SIDE = 4096,
+};
+
+/* A number for each channel. */
+struct image_channels {
+    uint32_t n;
+    float of[IMAGE_CHANNELS]; /* (n) */
+};
+
+/* A model's images, and how their bytes become values: (byte / 255 - mean) / deviation. */
+struct model_image {
+    uint32_t height, width, channels;      /* height 0: the model sees none */
+    struct image_channels mean, deviation; /* n: channels */
+};
+
+/* The numbers of config.json that only models of images have. */
+struct image_net_config {
+    uint32_t depth, widening;      /* of a wide ResNet: convolutions, and times the widths of a plain one */
+    uint32_t depths[IMAGE_STAGES]; /* of a ResNet: blocks of each stage */
+    int layer_type, stem;          /* words of the family */
+    uint32_t stem_width;           /* channels of a ResNet's stem */
+};
+
+#endif
