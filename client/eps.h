@@ -277,6 +277,8 @@ struct eps_eval_events {
      * lacks one there is no loss (NAN, tokens 0) and no metric. Not 0 ends the call with this error. */
     void (*on_scored)(void *user, const struct eps_score *scores, size_t n);
     int (*on_prediction)(void *user, const struct eps_prediction *prediction);
+    /* Of a classifier of images, after on_scored: the rows of each class, and how many of them are predicted. */
+    void (*on_class)(void *user, const char *name, uint64_t n_rows, uint64_t n_right);
 };
 /* events may be NULL, and so may each callback. *tokens: those that the loss is the mean of; of a classifier the rows. */
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,

@@ -45,6 +45,7 @@ struct eval {
     int failed; /* why they end early: -errno */
     uint64_t n_predictions;
     struct eps_bleu bleu;
+    json_t *classes; /* of images: {"name", "rows", "accuracy"} each */
 };
 
 static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
@@ -96,15 +97,50 @@ static void open_predictions(struct eval *e)
         close(fd);
 }
 
-/* TSV: what is predicted, then the probability of each class. */
+static void on_class(void *user, const char *name, uint64_t n_rows, uint64_t n_right)
+{
+    struct eval *e = user;
+    json_t *accuracy = n_rows ? json_real((double)n_right / (double)n_rows) : json_null();
+
+    if (!e->classes)
+        e->classes = json_array();
+    json_array_append_new(e->classes,
+                          json_pack("{s:s, s:I, s:o}", "name", name, "rows", (json_int_t)n_rows, "accuracy", accuracy));
+}
+
+/* An object: its row, what is predicted, and the probability of each class. */
+static int print_prediction(struct eval *e, const struct eps_prediction *p)
+{
+    json_t *line = json_pack("{s:I}", "row", (json_int_t)p->row), *all = json_object();
+
+    for (uint32_t i = 0; i < p->n_classes; i++)
+        json_object_set_new(all, p->names[i], json_real(p->probability[i]));
+    json_object_set_new(line, "prediction", p->n_classes ? json_string(p->names[p->likeliest]) : json_real(p->number));
+    if (p->n_classes)
+        json_object_set(line, "probability", all);
+    json_decref(all);
+    const int rc = json_dumpf(line, e->predictions, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(line);
+    putc('\n', e->predictions);
+    e->n_predictions++;
+    return e->failed = rc || ferror(e->predictions) ? -errno : 0;
+}
+
+/* TSV: what is predicted, then the probability of each class; or JSON lines, if the file is called so. */
 static int on_prediction(void *user, const struct eps_prediction *p)
 {
     struct eval *e = user;
     FILE *out = e->predictions;
+    const size_t n = strlen(e->path);
+    const bool lines = n > 6 && strcmp(e->path + n - 6, ".jsonl") == 0;
 
     if (p->row == 0) {
         if (ftruncate(fileno(out), 0) && errno != EINVAL) /* EINVAL: it is no regular file */
             return e->failed = -errno;
+    }
+    if (lines)
+        return print_prediction(e, p);
+    if (p->row == 0) {
         fprintf(out, "prediction");
         for (uint32_t i = 0; i < p->n_classes; i++)
             fprintf(out, "\t%s", p->names[i]);
@@ -171,6 +207,20 @@ static int close_predictions(struct eval *e)
     return e->failed ? e->failed : rc ? rc : failed ? -EIO : 0;
 }
 
+/* Of each class its accuracy. */
+static void print_classes(const struct eval *e, json_t *object, bool json)
+{
+    size_t i;
+    json_t *class;
+
+    if (!e->classes)
+        return;
+    json_object_set(object, "classes", e->classes);
+    json_array_foreach(e->classes, i, class) if (!json)
+        printf("%10.4f of %6" JSON_INTEGER_FORMAT "  %s\n", json_number_value(json_object_get(class, "accuracy")),
+               json_integer_value(json_object_get(class, "rows")), json_string_value(json_object_get(class, "name")));
+}
+
 static void print_task(const struct eval *e, double loss, uint64_t n_rows, bool json)
 {
     json_t *object = json_object();
@@ -187,6 +237,7 @@ static void print_task(const struct eval *e, double loss, uint64_t n_rows, bool 
     }
     if (!json && e->n_scores > 0)
         putchar('\n');
+    print_classes(e, object, json);
     if (!json && e->path)
         printf("%" PRIu64 " predictions in %s\n", e->n_predictions, e->path);
     if (json)
@@ -204,6 +255,7 @@ static int run(const struct command *command, const struct eps_eval_options *opt
                                            .on_start = on_start,
                                            .on_scored = on_scored,
                                            .on_prediction = predictions && !options->bleu ? on_prediction : NULL,
+                                           .on_class = on_class,
                                            .on_hypothesis = predictions && options->bleu ? on_hypothesis : NULL,
                                            .on_bleu = on_bleu};
     struct eps_error error;
@@ -234,6 +286,7 @@ static int run(const struct command *command, const struct eps_eval_options *opt
         print_task(&e, loss, tokens, json);
     else if (!rc)
         print_result(loss, tokens, e.masked, json);
+    json_decref(e.classes);
     if (!rc)
         return 0;
     int status = arguments_fail(command, rc, error.text);
@@ -291,7 +344,8 @@ int command_eval(int argc, char **argv)
         ARGUMENTS_MACHINE(&options),
         {"Output", .kind = ARGUMENT_HEADING},
         {"--predictions", "FILE", ARGUMENT_TEXT, &options.predictions,
-         "for a classifier: write a line for each row, as TSV: what is predicted, and the probability of each class. "
+         "for a classifier: write a line for each row, as TSV, or as JSON if FILE ends in .jsonl: what is predicted, "
+         "and the probability of each class. "
          "The data then needs no labels: no column, or labels that are empty, null, or -1 for classes. With --bleu: "
          "each "
          "target that was written, in a line"},

@@ -3,6 +3,7 @@
 #include "client/model/classifier.h"
 #include "client/model/source.h"
 #include "client/options/options.h"
+#include "client/rows/image_rows.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -40,7 +41,7 @@ static int read_rows(struct eval_rows *e, struct error *err)
     const struct client_source_rules rules = {.columns = e->options->columns,
                                               .unlabelled = e->events->on_prediction != NULL,
                                               .watch = &e->forward->link.watches[1]};
-    int rc = client_model_source(&e->source, &client_source_labelled, model, NULL, &e->data, err);
+    int rc = client_model_source(&e->source, client_source_kind(&model->config, 0), model, NULL, &e->data, err);
 
     if (rc)
         error_prefix(err, model->name);
@@ -48,7 +49,9 @@ static int read_rows(struct eval_rows *e, struct error *err)
         rc = e->source->ops->open_files(&e->data, e->options->data, e->options->n_data, err);
     if (!rc)
         rc = client_eval_check_predictions(&e->data, e->options->predictions, err);
-    return rc ? rc : e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err);
+    if (!rc)
+        rc = e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err);
+    return rc ? rc : client_source_settle(e->source, &rules, err);
 }
 
 /* Chooses seq and batch as a training run does. */
@@ -59,6 +62,8 @@ static int resolve(struct eval_rows *e, struct error *err)
     struct client_source_facts facts;
 
     e->source->ops->measure(&facts, e->source);
+    if (o->seq == 0)
+        o->seq = facts.seq;
     if (o->seq == 0)
         o->seq = facts.longest < n_positions - 7 ? (facts.longest + 7) / 8 * 8 : n_positions;
     if (o->seq > n_positions)
@@ -149,7 +154,8 @@ int client_eval_rows(double *loss, uint64_t *n_rows, struct client_forward *forw
                      const struct eps_eval_events *events, void *user, struct error *err)
 {
     struct eval_rows e = {.forward = forward, .options = options, .events = events, .user = user};
-    int rc = client_source_labelled.check_evaluation(options, events->on_prediction != NULL, err);
+    int rc =
+        client_source_kind(&forward->model.config, 0)->check_evaluation(options, events->on_prediction != NULL, err);
 
     if (!rc)
         rc = read_rows(&e, err);
@@ -163,6 +169,8 @@ int client_eval_rows(double *loss, uint64_t *n_rows, struct client_forward *forw
         rc = evaluate(&e, loss, n_rows, err);
     if (!rc && e.source->scores.n > 0 && events->on_scored)
         events->on_scored(user, e.source->scores.list, e.source->scores.n);
+    if (!rc && e.source->ops == &client_source_images && events->on_class)
+        rc = client_image_rows_classes(e.source, events->on_class, user, err);
     if (!rc && events->on_prediction)
         rc = predict(&e, err);
     client_job_free(&e.job);

@@ -6,6 +6,7 @@
 #include "client/model/adapter.h"
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
+#include "client/model/preset_images.h"
 #include "client/record/disk.h"
 #include "client/options/options.h"
 #include "client/rows/source.h"
@@ -50,31 +51,6 @@ struct question {
     struct plan_fit_device devices[PLAN_FIT_WORKERS];
 };
 
-/* Gives a new classifier n classes. 0: it has two. */
-static int set_labels(struct client_model *model, uint32_t n, struct error *err)
-{
-    struct client_labels labels;
-
-    if (n == 0)
-        return 0;
-    if (client_classifier_task(model) != EPS_CLASSIFY)
-        return error_set(err, -EDOM, "--labels %u is for --task classify: leave it out", n);
-    if (!model->rewritten && n != model->config.n_labels)
-        return error_set(err, -EDOM, "--labels %u: the model is a classifier of %u classes: leave it out", n,
-                         model->config.n_labels);
-    if (n < 2 || n > CLIENT_LABELS_MOST)
-        return error_set(err, -EDOM, "--labels %u is not within 2 and %d", n, CLIENT_LABELS_MOST);
-    int rc = client_labels_init(&labels, false, err);
-    if (!rc)
-        rc = client_labels_take(&labels, "{}", 2, n, err);
-    if (!rc)
-        rc = client_classifier_label(model, &labels, err);
-    client_labels_free(&labels);
-    if (rc == -E2BIG)
-        error_prefix(err, "--labels");
-    return rc;
-}
-
 /* Of a model whose weights are there; it may be planned without. */
 static void read_headers(struct question *q, const struct eps_train_options *in)
 {
@@ -94,11 +70,12 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     const char *name = in->model;
     const bool file = access(name, F_OK) == 0 || strpbrk(name, "/.");
     const struct eps_preset *preset = file ? NULL : client_preset_find(name);
+    const bool of_images = !file && client_preset_is_of_images(name);
     struct client_model model;
     struct stat st;
     int rc;
 
-    if (!file && !preset)
+    if (!file && !preset && !of_images)
         return client_preset_unknown(name, err);
     if (preset && in->task)
         return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
@@ -111,7 +88,8 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     if (preset && in->base_model)
         return error_set(err, -EDOM, "--base-model %.200s is for an adapter, and --model %s is a preset: leave it out",
                          in->base_model, name);
-    rc = preset
+    rc = of_images ? client_preset_open_images(&model, name, in->image, err)
+         : preset
              ? client_preset_open(&model, preset, preset->vocabulary, err)
              : client_classifier_open_fresh(&model, &(struct client_model_name){name, in->base_model}, in->task, err);
     if (rc)
@@ -120,7 +98,7 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
         client_model_close(&model);
         return rc;
     }
-    rc = set_labels(&model, in->n_labels, err);
+    rc = client_classifier_count(&model, in->n_labels, err);
     q->config = model.config;
     q->task = client_classifier_task(&model);
     q->side_bytes = training_text_room(model.side, client_preset_learned(preset));
@@ -130,7 +108,7 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
         q->config_bytes = (uint64_t)st.st_size;
     q->saved_bytes = q->config_bytes + training_text_saved_bytes(model.side, client_preset_learned(preset));
     client_model_close(&model);
-    if (!rc && !preset)
+    if (!rc && !preset && !of_images)
         read_headers(q, in);
     return rc;
 }
@@ -155,6 +133,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
                                        .masked = q->config.family->masked && !q->task,
                                        .pairs = !isnan(in->dpo_beta),
                                        .whole = q->task != EPS_TASK_DEFAULT,
+                                       .seq = q->config.image.height > 0 ? q->config.n_positions : 0,
                                        .source = source_of(q, in),
                                        .task = q->task,
                                        .n_rows = MANY_ROWS,

@@ -122,6 +122,30 @@ int client_classifier_label(struct client_model *model, const struct client_labe
     return model->rewritten ? rewrite(model, client_classifier_task(model), labels, err) : 0;
 }
 
+int client_classifier_count(struct client_model *model, uint32_t n, struct error *err)
+{
+    struct client_labels labels;
+
+    if (n == 0)
+        return 0;
+    if (client_classifier_task(model) != EPS_CLASSIFY)
+        return error_set(err, -EDOM, "--labels %u is for --task classify: leave it out", n);
+    if (!model->rewritten && n != model->config.n_labels)
+        return error_set(err, -EDOM, "--labels %u: the model is a classifier of %u classes: leave it out", n,
+                         model->config.n_labels);
+    if (n < 2 || n > CLIENT_LABELS_MOST)
+        return error_set(err, -EDOM, "--labels %u is not within 2 and %d", n, CLIENT_LABELS_MOST);
+    int rc = client_labels_init(&labels, false, err);
+    if (!rc)
+        rc = client_labels_take(&labels, "{}", 2, n, err);
+    if (!rc)
+        rc = client_classifier_label(model, &labels, err);
+    client_labels_free(&labels);
+    if (rc == -E2BIG)
+        error_prefix(err, "--labels");
+    return rc;
+}
+
 /* ---- Opening ---- */
 
 /* Before the config is parsed, since a bare encoder's own would be refused. */
@@ -146,12 +170,31 @@ static int prepare(char **out, const char *text, size_t n, void *data, struct er
     return rc;
 }
 
+/* True of a config without weights, for images, that does not name its classes: they are the data's. */
+static bool is_unnamed(const struct client_model *model)
+{
+    bool named = true;
+    char *text;
+    size_t n;
+
+    if (model->config.image.height == 0 || model->n_weights > 0 ||
+        client_file_read(&text, &n, model->config_fd, CHECKPOINT_CONFIG, NULL))
+        return false;
+    json_t *config = json_loadb(text, n, 0, NULL);
+    named = json_object_get(config, "id2label") != NULL;
+    json_decref(config);
+    free(text);
+    return !named;
+}
+
 static int open_for(struct client_model *out, const struct client_model_name *name, enum eps_task task, bool fresh,
                     struct error *err)
 {
     const struct client_model_rewrite rewrite = {prepare, &task};
     int rc = (fresh ? client_model_open_fresh : client_model_open_as)(out, name, task ? &rewrite : NULL, err);
 
+    if (!rc && is_unnamed(out))
+        out->rewritten = true;
     if (rc || !task || client_classifier_task(out) == task)
         return rc;
     rc = error_set(err, -EINVAL,

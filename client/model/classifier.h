@@ -35,6 +35,9 @@ int client_classifier_labels(struct client_labels *out, const struct client_mode
  * there are too many for a job's config. */
 int client_classifier_label(struct client_model *model, const struct client_labels *labels, struct error *err);
 
+/* Gives a new classifier n classes, for a plan; 0: it has two. -EDOM with a sentence that names --labels; -E2BIG. */
+int client_classifier_count(struct client_model *model, uint32_t n, struct error *err);
+
 /* The config.json (text, n bytes) of such a classifier; labels NULL: not known yet. Owned: free. NULL with a
  * sentence. */
 char *client_classifier_config(const char *text, size_t n, const char *architecture, enum eps_task task,

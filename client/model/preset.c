@@ -1,6 +1,7 @@
 #include "client/model/preset.h"
 
 #include "client/model/file.h"
+#include "client/model/preset_images.h"
 #include "client/text/tokenizer.h"
 #include "proto/wire/message.h"
 
@@ -47,15 +48,17 @@ const struct eps_preset *client_preset_find(const char *name)
 
 int client_preset_unknown(const char *name, struct error *err)
 {
-    const char *names[N_PRESETS];
-    char list[200] = "";
-    size_t used = 0;
+    const char *names[2 * N_PRESETS];
+    char list[300] = "";
+    size_t used = 0, n = N_PRESETS;
 
-    for (size_t i = 0; i < N_PRESETS; i++) {
+    for (size_t i = 0; i < N_PRESETS; i++)
         names[i] = presets[i].name;
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", presets[i].name);
-    }
-    const char *meant = eps_nearest(name, names, N_PRESETS);
+    for (size_t i = 0; client_preset_images_name(i); i++)
+        names[n++] = client_preset_images_name(i);
+    for (size_t i = 0; i < n; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    const char *meant = eps_nearest(name, names, n);
     return error_set(err, -ENOENT, "--model %.200s: No such file or directory, and none of the presets: %s; %s%s%s",
                      name, list,
                      meant ? "did you mean " : "a model of the Hugging Face hub is downloaded first: hf download",

@@ -20,6 +20,11 @@ uint32_t client_image_rows_channels(const struct client_source *source);
 int client_image_rows_sums(struct client_channel_sums *out, struct client_source *source,
                            const struct client_watch *watch, struct error *err);
 
+/* After an evaluation (score): of each class its rows held out, and how many of them were predicted. -ENOMEM. */
+int client_image_rows_classes(const struct client_source *source,
+                              void (*tell)(void *user, const char *name, uint64_t n_rows, uint64_t n_right), void *user,
+                              struct error *err);
+
 /* Adds to counts (source->labels->n) the rows of each class in a part, once they are divided. */
 void client_image_rows_count(uint64_t *counts, const struct client_source *source, enum client_part part);
 

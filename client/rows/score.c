@@ -82,6 +82,28 @@ int client_score_classes(struct client_scores *out, const float *logits, const u
     return 0;
 }
 
+/* How many classes are likelier than the label. */
+static uint32_t rank_of(const float *logits, uint32_t label, uint32_t n_labels)
+{
+    uint32_t rank = 0;
+
+    for (uint32_t i = 0; i < n_labels; i++)
+        rank += logits[i] > logits[label] || (i < label && logits[i] >= logits[label]);
+    return rank;
+}
+
+void client_score_add_top5(struct client_scores *scores, const float *logits, const uint32_t *labels, size_t n,
+                           uint32_t n_labels)
+{
+    enum { TOP = 5 };
+    uint64_t right = 0;
+
+    for (size_t i = 0; n_labels > TOP && i < n; i++)
+        right += rank_of(logits + i * n_labels, labels[i], n_labels) < TOP;
+    if (n_labels > TOP)
+        add(scores, "top5_accuracy", n ? (double)right / (double)n : NAN);
+}
+
 static bool varies(const double *x, size_t n)
 {
     for (size_t i = 1; i < n; i++)

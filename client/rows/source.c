@@ -23,6 +23,8 @@ _Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an
 
 const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction)
 {
+    if (config->image.height > 0)
+        return &client_source_images;
     if (config->n_labels > 0)
         return &client_source_labelled;
     if (model_has_source(config))

@@ -185,11 +185,28 @@ static struct client_image_sizes all_sizes(const struct pictures *p)
     return all;
 }
 
-/* Without --image the row has the size of all images. */
+/* The row has the size that the model sees. */
+static int settle_as_model(struct pictures *p, struct error *err)
+{
+    const struct model_image *sees = &p->setup.config->image;
+
+    if (p->frame.height > 0 && (p->frame.height != sees->height || p->frame.width != sees->width))
+        return error_set(err, -EDOM, "--image %ux%u: the model sees images of %ux%u", p->frame.height, p->frame.width,
+                         sees->height, sees->width);
+    if (p->channels > sees->channels)
+        return error_set(err, -EDOM, "images in colour, and the model has one channel (num_channels)");
+    p->frame.height = sees->height, p->frame.width = sees->width;
+    p->channels = sees->channels;
+    return 0;
+}
+
+/* Without --image or a model the row has the size of all images. */
 static int settle_frame(struct pictures *p, struct error *err)
 {
     const struct client_image_sizes s = all_sizes(p);
 
+    if (p->setup.config->image.height > 0)
+        return settle_as_model(p, err);
     if (p->frame.height > 0)
         return 0;
     if (s.least_height != s.height || s.least_width != s.width)
@@ -209,6 +226,8 @@ static int settle(struct client_source *source, const struct client_source_rules
     struct pictures *p = (struct pictures *)source;
     int rc = client_frame_parse(&p->frame, rules->image, err);
 
+    for (int part = 0; part < 2; part++)
+        p->channels = p->images[part].channels > p->channels ? p->images[part].channels : p->channels;
     if (!rc)
         rc = client_augment_parse(&p->augment, rules->augment, err);
     if (!rc)
@@ -219,7 +238,6 @@ static int settle(struct client_source *source, const struct client_source_rules
         struct client_data *data = part == CLIENT_TRAIN ? p->setup.data : p->setup.eval_data;
         if (data)
             data->n = p->images[part].n * (uint64_t)n_pixels(p);
-        p->channels = p->images[part].channels > p->channels ? p->images[part].channels : p->channels;
         p->lengths[part] = calloc(p->images[part].n + 1, sizeof *p->lengths[part]);
         if (!p->lengths[part])
             rc = error_set(err, -ENOMEM, "out of memory");
@@ -399,7 +417,10 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
     (void)loss, (void)n_labels;
     for (uint32_t i = 0; i < subset->n; i++)
         p->targets[i] = images->list[subset->list[i]].label;
-    return client_score_classes(&source->scores, source->logits, p->targets, subset->n, p->labels.n, err);
+    const int rc = client_score_classes(&source->scores, source->logits, p->targets, subset->n, p->labels.n, err);
+    if (!rc)
+        client_score_add_top5(&source->scores, source->logits, p->targets, subset->n, p->labels.n);
+    return rc;
 }
 
 const struct client_source_ops client_source_images = {
@@ -482,4 +503,25 @@ void client_image_rows_count(uint64_t *counts, const struct client_source *sourc
 
     for (uint32_t i = 0; i < subset->n; i++)
         counts[images->list[subset->list[i]].label]++;
+}
+
+int client_image_rows_classes(const struct client_source *source,
+                              void (*tell)(void *user, const char *name, uint64_t n_rows, uint64_t n_right), void *user,
+                              struct error *err)
+{
+    const struct pictures *p = of(source);
+    const uint32_t n = p->labels.n;
+    uint64_t *rows = calloc(2 * (size_t)n + 1, sizeof *rows), *right = rows + n;
+
+    if (!rows)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < p->subsets[CLIENT_HELD_OUT].n; i++) {
+        const uint32_t label = p->targets[i];
+        rows[label]++;
+        right[label] += client_score_class(source->logits + (size_t)i * n, n) == label;
+    }
+    for (uint32_t k = 0; k < n; k++)
+        tell(user, p->labels.names[k], rows[k], right[k]);
+    free(rows);
+    return 0;
 }

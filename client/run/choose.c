@@ -3,6 +3,7 @@
 #include "client/model/adapter.h"
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
+#include "client/model/preset_images.h"
 #include "client/model/source.h"
 #include "client/options/options.h"
 #include "client/rows/learn.h"
@@ -194,6 +195,19 @@ static int open_own(struct client_run *run, const struct eps_train_options *in, 
     return rc ? rc : note_adapters(run, in, err);
 }
 
+/* A preset of images, which has the classes of the data. */
+static int open_images(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                       struct error *err)
+{
+    const char *name = in->lora ? "--lora" : in->base_model ? "--base-model" : in->task ? "--task" : NULL;
+
+    if (name)
+        return error_set(err, -EDOM, "%s is for models of text, and --model %s is a preset of images: leave it out",
+                         name, in->model);
+    const int rc = client_preset_open_images(&run->model, in->model, in->image, err);
+    return rc ? rc : open_rows(run, in, watch, err);
+}
+
 /* Files take precedence over presets, so that adding a preset never changes the meaning of a name. */
 static int open_named(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                       struct error *err)
@@ -202,6 +216,8 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
     const struct eps_preset *preset = file ? NULL : client_preset_find(in->model);
 
     run->model_name = in->model;
+    if (!file && client_preset_is_of_images(in->model))
+        return open_images(run, in, watch, err);
     if (!file && !preset)
         return client_preset_unknown(in->model, err);
     if (!preset)

@@ -87,7 +87,7 @@ TEST(an_unknown_name_is_answered_with_the_list)
     ck_assert_int_eq(client_preset_unknown("gpt3", &err), -ENOENT);
     ck_assert_str_eq(err.text, "--model gpt3: No such file or directory, and none of the presets: text-small, "
                                "text-medium, text-large, byte-small, byte-medium, byte-large, gpt2, gpt2-medium, "
-                               "gpt2-large, gpt2-xl; did you mean gpt2?");
+                               "gpt2-large, gpt2-xl, wrn-28-2, resnet-18, resnet-50; did you mean gpt2?");
     client_preset_unknown("bert-base-uncased", &err);
     ck_assert_holds(err.text, "gpt2-xl", "hf download");
     client_preset_unknown("gpt2_larg", &err);

@@ -1,0 +1,69 @@
+"""What eps saves of a ResNet, loaded by torchvision, and what torchvision saves, evaluated by eps: the same predictions.
+
+    python check_nets.py [--bin BIN]
+
+resnet-18 and resnet-50 of images of 72 x 72, some steps on random ones. Exit status 0 if all probabilities are within 1e-5.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+
+import numpy as np
+import torch
+import torchvision
+from safetensors.torch import load_file, save_file
+
+N, SIDE, CLASSES = 12, 72, 4
+
+
+def predictions(eps, model, home, name):
+    subprocess.run([eps, "eval", "--model", model, "--data", "images.npy", "--predictions", f"{name}.jsonl"], cwd=home,
+                   check=True, stdout=subprocess.DEVNULL)
+    lines = [json.loads(line) for line in (home / f"{name}.jsonl").read_text().splitlines()]
+    return torch.tensor([[line["probability"][str(c)] for c in range(CLASSES)] for line in lines])
+
+
+def by_torchvision(net, images, config):
+    mean, deviation = (torch.tensor(config[key]).view(3, 1, 1) for key in ("image_mean", "image_std"))
+    with torch.no_grad():
+        x = (torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255 - mean) / deviation
+        return net.eval()(x).softmax(1)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", default=pathlib.Path(__file__).resolve().parents[2] / "build" / "bin", type=pathlib.Path)
+    eps, worst = parser.parse_args().bin / "eps", 0.0
+    for name in ("resnet18", "resnet50"):
+        with tempfile.TemporaryDirectory() as home:
+            home = pathlib.Path(home)
+            images = np.random.default_rng(1).integers(0, 256, (N, SIDE, SIDE, 3), dtype=np.uint8)
+            np.save(home / "images.npy", images)
+            np.save(home / "labels.npy", np.arange(N, dtype=np.uint8) % CLASSES)
+            preset = name.replace("resnet", "resnet-")
+            subprocess.run([eps, "train", "--model", preset, "--image", f"{SIDE}x{SIDE}", "--data", "images.npy", "--batch",
+                            "6", "--steps", "3", "--out", "run", "--device", "cpu"], cwd=home, check=True,
+                           stdout=subprocess.DEVNULL)
+            saved = home / "run" / "latest"
+            config = json.loads((saved / "config.json").read_text())
+            net = getattr(torchvision.models, name)(num_classes=CLASSES)
+            net.load_state_dict(load_file(saved / "model.safetensors"))
+            ours = predictions(eps, saved, home, "ours")
+            worst = max(worst, (ours - by_torchvision(net, images, config)).abs().max().item())
+
+            torch.manual_seed(2)
+            fresh = getattr(torchvision.models, name)(num_classes=CLASSES)
+            fresh(torch.randn(8, 3, SIDE, SIDE))  # moves the running statistics
+            (home / "fresh").mkdir()
+            save_file(fresh.state_dict(), home / "fresh" / "model.safetensors")
+            (home / "fresh" / "config.json").write_text(json.dumps(config))
+            ours = predictions(eps, home / "fresh", home, "fresh")
+            worst = max(worst, (ours - by_torchvision(fresh, images, config)).abs().max().item())
+            print(name, "largest difference of a probability so far", worst, flush=True)
+    return worst > 1e-5
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,210 @@
+/* Convolutional nets in real programs, on images: what torchvision's layout of weights gives, and that neither memory, workers
+ * nor interruptions change a byte. */
+#include "tests/kit/command.h"
+#include "tests/kit/fixtures/exact.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+SUITE_LABELS(long)
+SUITE_TIMEOUT(240)
+SUITE_FIXTURE(processes_setup, processes_remove)
+
+static const char *const nets[] = {"wide_resnet", "resnet_basic", "resnet_bottleneck"};
+
+enum { N_IMAGES = 48, N_HELD = 5, HEADER = 128 };
+
+/* Version 1.0 of numpy's format, n images of side x side in colour, or n labels. */
+static void put_npy(const char *name, const uint8_t *bytes, unsigned n, unsigned side)
+{
+    const size_t n_bytes = (size_t)n * (side ? 3 * side * side : 1);
+    char *file = malloc(HEADER + n_bytes), shape[60];
+
+    snprintf(shape, sizeof shape, side ? "(%u, %u, %u, 3)" : "(%u,)", n, side, side);
+    memset(file, ' ', HEADER);
+    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
+    const int used = snprintf(file + 10, HEADER - 10, "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }", shape);
+    file[10 + used] = ' ', file[HEADER - 1] = '\n';
+    memcpy(file + HEADER, bytes, n_bytes);
+    processes_write(name, file, HEADER + n_bytes);
+    free(file);
+}
+
+static void put_images(const char *images, const char *labels, unsigned n, unsigned side, unsigned seed)
+{
+    const size_t each = 3 * (size_t)side * side;
+    uint8_t *bytes = malloc(n * each), classes[N_IMAGES];
+
+    for (unsigned k = 0; k < n; k++) {
+        classes[k] = (uint8_t)(k % 5);
+        for (size_t i = 0; i < each; i++)
+            bytes[k * each + i] = (uint8_t)(2 * processes_token(i + (k + seed) * each) + 13u * classes[k]);
+    }
+    put_npy(images, bytes, n, side);
+    put_npy(labels, classes, n, 0);
+    free(bytes);
+}
+
+static unsigned open_net(int which, struct fixture *fixture)
+{
+    unsigned side = 1;
+
+    fixture_open(fixture, nets[which]);
+    while (side * side < fixture->seq)
+        side++;
+    expect("mkdir model", 0);
+    fixture_write_model(fixture, processes_path("model"));
+    put_images("images.npy", "labels.npy", N_IMAGES, side, 0);
+    put_images("held-images.npy", "held-labels.npy", N_HELD, side, 1000);
+    return side;
+}
+
+static double cross_entropy(const json_t *logits, uint32_t label)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < json_array_size(logits); i++)
+        sum += exp(json_number_value(json_array_get(logits, i)));
+    return log(sum) - json_number_value(json_array_get(logits, label));
+}
+
+/* By running statistics, of weights in torchvision's layout. The loss is a mean in double of logits in fp32. */
+TEST_EACH(an_evaluation_is_pytorchs, COUNT(nets))
+{
+    struct fixture fixture;
+    const unsigned side = open_net(_i, &fixture);
+    const size_t n = (size_t)fixture.batch * fixture.seq;
+    uint32_t *ids = malloc(n * sizeof *ids), *labels = malloc(n * sizeof *labels);
+    uint8_t *bytes = malloc(3 * n), classes[N_IMAGES];
+    double want = 0;
+
+    fixture_minibatch(ids, labels, &fixture, 0);
+    for (size_t i = 0; i < 3 * n; i++)
+        bytes[i] = (uint8_t)(ids[i / 3] >> 8 * (i % 3));
+    for (uint32_t row = 0; row < fixture.batch; row++) {
+        classes[row] = (uint8_t)labels[(size_t)row * fixture.seq];
+        want += cross_entropy(json_array_get(json_object_get(fixture.reference, "logits"), row), classes[row]);
+    }
+    put_npy("images.npy", bytes, fixture.batch, side);
+    put_npy("labels.npy", classes, fixture.batch, 0);
+    json_t *got = expect_json("eps eval --model model --data images.npy --json", 0);
+    ck_assert_double_eq_tol(json_number_value(json_object_get(got, "loss")), want / fixture.batch, 1e-5);
+    json_decref(got);
+    free(ids), free(labels), free(bytes);
+    fixture_close(&fixture);
+}
+
+#define DATA "--data images.npy --eval-data held-images.npy --save-every 2 --keep 0 --augment crop=2,flip "
+
+/* The least memory, and then more: of the stash, of what is kept and of the weights, more lies on the device. In bf16 with
+ * moments in 16 bits and by SGD, too. */
+TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2 * COUNT(nets))
+{
+    struct fixture fixture;
+    char run[250];
+    const unsigned side = open_net(_i / 2, &fixture);
+
+    snprintf(run, sizeof run, "--model model --image %ux%u --batch 12 --microbatch 3 --parts 2%s", side, side,
+             _i % 2 ? " --precision bf16 --moments bf16 --grad-dtype bf16 --optimizer sgd --momentum 0.9 --clip-norm 2"
+                    : "");
+    expect(print("eps plan %s --seq %u --minimum", run, side * side), 0);
+    const unsigned long long least = strtoull(command_out(), NULL, 10);
+    expect(print("eps train %s " DATA "--steps 4 --out roomy --device-mem 1GiB", run), 0,
+           "activation checkpoints on the device", "at most (as planned)");
+    for (unsigned i = 0; i < 2; i++) {
+        expect(print("eps train %s " DATA "--steps 4 --out run-%u --device-mem %llu", run, i, least + i * least / 3), 0,
+               "at most (as planned)");
+        outputs_check_same_latest("roomy", print("run-%u", i));
+    }
+    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", least), 0,
+           "activation checkpoints on the host");
+    outputs_check_same_latest("roomy", "on");
+    fixture_close(&fixture);
+}
+
+/* Between two steps; the others redo its parts. */
+static void kill_one(void *user, const struct eps_step *step)
+{
+    if (step->step == 2)
+        kill(*(const pid_t *)user, SIGKILL);
+}
+
+TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, COUNT(nets))
+{
+    static const char *const files[] = {"images.npy"};
+    const struct eps_train_events events = {.on_step = kill_one};
+    struct eps_train_options options = processes_options("model", files, "alone");
+    struct eps_error error = {""};
+    struct fixture fixture;
+    pid_t workers[3];
+
+    open_net(_i, &fixture);
+    options.steps = 5, options.batch = 12, options.parts = 4, options.microbatch = 2, options.seq = 0;
+    options.deterministic = true, options.optimizer = _i % 2 ? EPS_ADAMW : EPS_ADAMA;
+    ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
+    const pid_t daemon = processes_daemon("lab", 3, workers);
+    options.connect = "lab", options.device_mem = 0, options.out = "three";
+    ck_assert_msg(eps_train(&options, &events, &workers[1], &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(processes_workers("lab"), 2);
+    expect_stop(daemon);
+    outputs_check_same_latest("alone", "three");
+    fixture_close(&fixture);
+}
+
+/* A preset takes its classes from the data; what it saved goes on, is evaluated, and says what each row is. */
+TEST(a_preset_learns_the_classes_of_its_images)
+{
+    put_images("images.npy", "labels.npy", 20, 16, 0);
+    expect("eps train --model resnet-18 --image 16x16 --data images.npy --batch 4 --steps 1 --out run --device cpu", 0,
+           "5 classes: 0, 1, 2, 3, 4", "18 images of 16x16, in colour, 2 held out");
+    expect("grep -q '\"stem\": \"cifar\"' run/latest/config.json && grep -q id2label run/latest/config.json", 0);
+    expect("eps eval --model run/latest --data images.npy --predictions said.jsonl", 0, "over 20 rows", "accuracy ");
+    expect("[ $(wc -l <said.jsonl) = 20 ] && grep -q '{\"row\":19,\"prediction\":\"[0-4]\",\"probability\":{\"0\":' "
+           "said.jsonl",
+           0);
+    json_t *got = expect_json("eps eval --model run/latest --data images.npy --json", 0);
+    const json_t *classes = json_object_get(got, "classes");
+    double right = 0;
+    for (size_t i = 0; i < 5; i++)
+        right += 4 * json_number_value(json_object_get(json_array_get(classes, i), "accuracy"));
+    ck_assert_double_eq_tol(right / 20, json_number_value(json_object_get(got, "accuracy")), 1e-12);
+    ck_assert_ptr_null(json_object_get(got, "top5_accuracy")); /* of five classes it would be 1 */
+    json_decref(got);
+    expect("eps generate --model run/latest --ids 1,2 --tokens 2", 1, "cannot continue a text");
+}
+
+static const struct {
+    const char *command;
+    int status;
+    const char *says;
+} refused[] = {
+    {"eps train --model resnet-18 --image 32x16 --data images.npy --out r", 2, "resnet-18 sees square images"},
+    {"eps train --model resnet-18 --lora rank=4 --data images.npy --out r", 2, "--lora is for models of text"},
+    {"eps train --model net.json --image 8x8 --data images.npy --out r", 2, "the model sees images of 16x16"},
+    {"eps train --model net.json --data images.npy --mask-fraction 0.1 --out r", 2, "--mask-fraction is for text"},
+    {"eps plan --model net.json --batch 4 --seq 64", 1, "the model sees images of 16 x 16"},
+    {"eps train --model few.json --data images.npy --out r", 1, "depth is 11: it must be 4 and a multiple of 6"},
+    {"eps train --model colours.json --data images.npy --out r", 1, "image_mean has 2 numbers"},
+};
+
+TEST_EACH(what_does_not_fit_is_refused, COUNT(refused))
+{
+    static const char net[] =
+        "{\"model_type\": \"wide_resnet\", \"widen_factor\": 1, \"image_size\": 16, \"depth\": %s}";
+    char text[200];
+
+    put_images("images.npy", "labels.npy", 20, 16, 0);
+    snprintf(text, sizeof text, net, "10");
+    processes_put_text("net.json", text);
+    snprintf(text, sizeof text, net, "11");
+    processes_put_text("few.json", text);
+    snprintf(text, sizeof text, net, "10, \"image_mean\": [0.5, 0.5]");
+    processes_put_text("colours.json", text);
+    expect(refused[_i].command, refused[_i].status, refused[_i].says);
+}
