@@ -372,20 +372,23 @@ int client_plan_form(struct eps_plan *out, const struct eps_train_options *optio
 {
     struct error err = {""};
     struct question q;
-    struct plan_fit found;
-    int rc = open_question(&q, options, thawed, &err);
+    struct plan_fit *found = malloc(sizeof *found); /* half a stack, as a config.json may be deep */
 
+    if (!found)
+        return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
+    int rc = open_question(&q, options, thawed, &err);
     if (!rc)
-        rc = fit(&found, &q, &err);
+        rc = fit(found, &q, &err);
     if (!rc || is_refusal(rc)) {
-        fill(out, &q, &found);
+        fill(out, &q, found);
         out->fits = rc == 0;
         if (rc)
-            fill_why(out, &q, &found, rc, &err);
-        rc = fill_frozen(out, &q, &found, &err);
+            fill_why(out, &q, found, rc, &err);
+        rc = fill_frozen(out, &q, found, &err);
         if (!rc)
             rc = fill_disk(out, &q, &err);
     }
+    free(found);
     model_free(&q.model);
     return client_report(error, &err, rc);
 }
@@ -423,22 +426,25 @@ int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *
 {
     struct error err = {""};
     struct question q;
-    struct plan_fit found;
-    int rc = open_question(&q, options, false, &err);
+    struct plan_fit *found = malloc(sizeof *found);
 
+    if (!found)
+        return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
+    int rc = open_question(&q, options, false, &err);
     if (!rc)
-        rc = fit(&found, &q, &err);
+        rc = fit(found, &q, &err);
     if (!rc || is_refusal(rc)) {
         *out = (struct eps_timeline){.fits = rc == 0, .measured = q.measured, .n_workers = workers_of(&q)};
         if (rc) {
             snprintf(out->why, sizeof out->why, "%s", err.text);
             client_name_members(out->why);
         }
-        rc = fill_timeline(out, &q, &found);
+        rc = fill_timeline(out, &q, found);
         if (rc)
             error_set(&err, rc, "no memory to simulate a step of %u microbatches",
-                      q.options.batch / found.plans[0].choice.microbatch);
+                      q.options.batch / found->plans[0].choice.microbatch);
     }
+    free(found);
     model_free(&q.model);
     return client_report(error, &err, rc);
 }

@@ -72,6 +72,7 @@ static int take_opened(struct client_job *job, const struct client_model *model,
                                       .host_stash = m->job_opened.choice.host_stash,
                                       .n_weight_buffers = m->job_opened.choice.n_weight_buffers,
                                       .n_resident = m->job_opened.choice.n_resident,
+                                      .group_parts = m->job_opened.choice.group_parts,
                                       .whole_head = m->job_opened.choice.whole_head,
                                       .replay = plan_replay_text(m->job_opened.replay)};
     const int rc = name_blocks(&job->choice, &model->config, &m->job_opened.choice, err);

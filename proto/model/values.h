@@ -22,7 +22,7 @@
 struct model;
 
 enum {
-    MODEL_SHAPES = 64,    /* of a model, at most; a family that exceeds this or the following is a mistake */
+    MODEL_SHAPES = 48,    /* of a model, at most; a family that exceeds this or the following is a mistake */
     MODEL_PLACES = 32,    /* of a shape, at a time, at most */
     MODEL_PASSAGES = 128, /* of a model, at most */
     MODEL_OPERANDS = 4 * PROGRAM_BOUNDARIES,

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum {
     NARROWER_MOMENTS = 1,
@@ -83,19 +84,21 @@ bool plan_advise(struct error *err, const struct plan_fit_asked *asked, const st
 {
     char name[ADVICE_TEXT], bytes[2][PROCESS_BYTES_TEXT];
     struct plan_fit_asked other;
-    struct plan_fit fit;
+    struct plan_fit *fit = malloc(sizeof *fit); /* half a stack */
+    bool found = false;
 
-    for (unsigned n = 0; advice(&other, asked, scope, n); n++) {
-        if (fit_other(&fit, &other, asked))
+    for (unsigned n = 0; fit && !found && advice(&other, asked, scope, n); n++) {
+        found = fit_other(fit, &other, asked) == 0;
+        if (!found)
             continue;
         name_advice(name, &other, asked);
         error_append(err, "; %s would take %s of host memory and %s of %s", name,
-                     process_format_bytes(bytes[0], fit.host.total),
-                     process_format_bytes(bytes[1], plan_total(&fit.plans[0])),
+                     process_format_bytes(bytes[0], fit->host.total),
+                     process_format_bytes(bytes[1], plan_total(&fit->plans[0])),
                      other.n_workers > 1 ? "each device" : "the device");
-        return true;
     }
-    return false;
+    free(fit);
+    return found;
 }
 
 /* Tries the same plans with updates that take less host memory. */

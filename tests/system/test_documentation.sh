@@ -129,7 +129,7 @@ for shell in zsh fish; do
         said=$(help_options "${words[@]}" | cut -d' ' -f1)
         same "${words[*]} in $shell" "$said" --help "$(offered_by $shell "${words[@]}" -- | grep '^--')" "$shell's completion"
     done
-    same "presets in $shell" "$presets" eps "$(offered_by $shell eps plan --model "" | grep -E '^(text|byte)-|^gpt2')" "$shell's completion"
+    same "presets in $shell" "$presets" eps "$(offered_by $shell eps plan --model "" | grep -E '^(text|byte)-|^gpt2|^wrn-|^resnet-')" "$shell's completion"
     same "choices in $shell" $'fp32\nbf16' --help "$(offered_by $shell eps train --batch 4 --precision "")" "$shell's completion"
     grep -q '^README.md' <<<"$(offered_by $shell eps train --data LICENCE "R")" || wrong "$shell: no files for --data"
     grep -qx -- --seed <<<"$(offered_by $shell eps train --deterministic "--s")" || wrong "$shell: nothing after a flag"

@@ -29,7 +29,7 @@ _eps_value() { # PLACE WORD HELP
     *ADDRESS*) _eps_words "$(_eps_daemons)" "$2" ;;
     *PRESET) # the help of eps train lists them
         _eps_files -f "$2"
-        COMPREPLY+=($(compgen -W "$(_eps_help train | grep -oE '\b((text|byte)-[a-z]+|gpt2(-[a-z]+)?)\b' | sort -u)" -- "$2"))
+        COMPREPLY+=($(compgen -W "$(_eps_help train | grep -oE '\b((text|byte)-[a-z]+|gpt2(-[a-z]+)?|wrn-28-2|resnet-[0-9]+)\b' | sort -u)" -- "$2"))
         ;;
     *FILE*) _eps_files -f "$2" ;;
     DIR) _eps_files -d "$2" ;;

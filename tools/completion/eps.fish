@@ -39,7 +39,7 @@ function __eps_choices
             __eps_daemons
         case '*PRESET'
             __fish_complete_path (commandline -ct)
-            string match -rag '\b((?:text|byte)-[a-z]+|gpt2(?:-[a-z]+)?)\b' -- (__eps_help $words[1] train)
+            string match -rag '\b((?:text|byte)-[a-z]+|gpt2(?:-[a-z]+)?|wrn-28-2|resnet-[0-9]+)\b' -- (__eps_help $words[1] train)
         case '*|*'
             string match -r '^[a-z0-9]+$' -- (string split '|' -- $value)
         case '*'

@@ -27,7 +27,7 @@ static const struct family_key keys[] = {
 
 static uint32_t channels_of(const struct model_config *c, uint32_t stage)
 {
-    return (STEM_CHANNELS << stage) * c->image_net.widening;
+    return ((uint32_t)STEM_CHANNELS << stage) * c->image_net.widening;
 }
 
 static uint32_t channels_below(const struct model_config *c, uint32_t stage)
