@@ -34,8 +34,9 @@ enum { EPS_BLOCKS = 32 };
 
 /* The planner's choice for a device. */
 struct eps_choice {
-    uint32_t microbatch; /* rows */
-    bool host_stash;     /* activation checkpoints are in host memory; else on the device */
+    uint32_t microbatch;  /* rows */
+    uint32_t group_parts; /* parts of a share that pass the model together, one row group after another; 0: all */
+    bool host_stash;      /* activation checkpoints are in host memory; else on the device */
     struct eps_blocks blocks[EPS_BLOCKS];
     uint32_t n_blocks;         /* of this array */
     uint32_t n_weight_buffers; /* units of weights on the device at a time */
@@ -84,6 +85,7 @@ struct eps_plan {
     /* The choice: microbatch rows at a time, of part_rows in a part. n_resident units stay on the device, n_pulled are
      * all units that are pulled. */
     uint32_t microbatch, part_rows, n_weight_buffers, n_resident, n_pulled;
+    uint32_t group_parts, n_groups; /* parts of a worker's share that pass the model together, in so many row groups */
     struct eps_blocks blocks[EPS_BLOCKS]; /* (n_blocks) */
     uint32_t n_blocks;
     uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */

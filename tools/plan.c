@@ -116,6 +116,10 @@ static void print_choice(const struct eps_plan *plan)
 
     printf("\nchosen      micro-batches of %u of a part's %u sequence%s\n", plan->microbatch, plan->part_rows,
            plan->part_rows > 1 ? "s" : "");
+    if (plan->n_groups > 1)
+        printf(
+            "            %u row groups of %u part%s pass the model one after another, and pull the weights once each\n",
+            plan->n_groups, plan->group_parts, plan->group_parts > 1 ? "s" : "");
     printf("            activation checkpoints (the blocks' inputs), %s, on the %s\n",
            eps_format_bytes(text, plan->stash_bytes),
            plan->host_stash ? "host; each micro-batch is copied when it is needed" : "device");
@@ -234,10 +238,10 @@ static json_t *choice_to_json(const struct eps_plan *plan)
 
     json_object_update_new(object, plan->n_blocks == 1 ? kept_to_json(plan->blocks) : blocks_to_json(plan));
     json_object_update_new(object,
-                           json_pack("{s:i, s:i, s:i, s:i, s:b, s:i, s:b}", "weight_buffers",
-                                     (int)plan->n_weight_buffers, "resident", (int)plan->n_resident, "sums",
-                                     (int)plan->n_sums, "slots", (int)plan->n_slots, "one_pass_head", plan->one_pass,
-                                     "head_tile", (int)plan->head_tile, "replay", plan->replays));
+                           json_pack("{s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:b}", "row_groups", (int)plan->n_groups,
+                                     "weight_buffers", (int)plan->n_weight_buffers, "resident", (int)plan->n_resident,
+                                     "sums", (int)plan->n_sums, "slots", (int)plan->n_slots, "one_pass_head",
+                                     plan->one_pass, "head_tile", (int)plan->head_tile, "replay", plan->replays));
     return object;
 }
 

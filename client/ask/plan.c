@@ -286,6 +286,8 @@ static void fill_choice(struct eps_plan *out, const struct question *q, const st
     const struct plan *plan = &fit->plans[0];
 
     out->microbatch = plan->choice.microbatch, out->part_rows = plan->setting.part_rows;
+    out->group_parts = plan->setting.share_rows / plan->setting.part_rows;
+    out->n_groups = (plan->share_parts + out->group_parts - 1) / out->group_parts;
     out->n_blocks = client_model_blocks(out->blocks, &q->model, &plan->choice);
     out->n_weight_buffers = plan->n_weight_buffers;
     out->n_resident = plan->n_resident, out->n_pulled = plan_count_uploaded(&q->model);

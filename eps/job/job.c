@@ -158,7 +158,7 @@ static void assign(struct job_seat *seat)
     m.assign.config_bytes = (uint32_t)job->config_bytes;
     m.assign.seed = job->request.job.seed;
     m.assign.goal = *job_goal(job);
-    m.assign.max_parts = plan->setting.share_rows / plan->setting.part_rows;
+    m.assign.max_parts = plan->share_parts;
     m.assign.n_slots = job->host.n_slots;
     m.assign.n_threads = plan->setting.n_threads;
     m.assign.takes_turns = worker->backend->takes_turns;
@@ -310,7 +310,7 @@ void job_take_seat(struct job_seat *seat, struct peer *worker)
     if (seat->arena_bytes < job_host_arena(worker, plan))
         seat->arena_bytes = job_host_arena(worker, plan);
     seat->too_many = 0;
-    seat->room = plan->setting.share_rows / plan->setting.part_rows;
+    seat->room = plan->share_parts;
     seat->peer = worker;
     worker->state = PEER_JOINING;
     worker->n_parts = 0;

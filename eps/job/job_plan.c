@@ -199,7 +199,7 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
         job->seats[i] = (struct job_seat){.job = job,
                                           .peer = job->workers[i],
                                           .worker = job->workers[i]->id,
-                                          .room = fit->plans[i].setting.share_rows / fit->plans[i].setting.part_rows,
+                                          .room = fit->plans[i].share_parts,
                                           .stash_bytes = fit->plans[i].host_stash_bytes,
                                           .arena_bytes = job_host_arena(job->workers[i], &fit->plans[i])};
     }

@@ -313,8 +313,9 @@ static void on_pull(struct relay *r, const struct relay_event *e)
     answer_waiting(r);
 }
 
-/* No slice is folded before every part's loss is known to be finite. So most steps that will not end well are found
- * while they can still be skipped. */
+/* Eager, no slice is folded before every part's loss is known to be finite. So most steps that will not end well are found
+ * while they can still be skipped. Fenced, all can be: a part's slices are folded once its own loss is known, so that parts
+ * may go forward one after another. */
 static void on_loss(struct relay *r, const struct relay_event *e)
 {
     if (e->name.step != r->t || r->covered || e->name.part >= r->config.n_parts ||

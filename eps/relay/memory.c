@@ -320,7 +320,7 @@ uint64_t relay_version(const struct relay *r, uint32_t unit)
     return r->units[unit].version;
 }
 
-/* Losses come first: nothing is folded without all of them. A contribution in a slot counts as given. */
+/* Losses come first: eager, nothing is folded without all of them. A contribution in a slot counts as given. */
 static uint32_t find_owing(struct relay *r)
 {
     if (r->torn || r->covered)

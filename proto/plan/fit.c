@@ -160,7 +160,8 @@ static void plan_smallest_device(struct plan_fit *fit, uint32_t i, const struct 
                                  bool no_host_stash)
 {
     const struct plan_setting setting = plan_fit_setting(asked, i);
-    const struct plan_wish wish = {.microbatch = asked->microbatch, .no_host_stash = no_host_stash};
+    const struct plan_host_setting host = host_setting(asked);
+    const struct plan_wish wish = {.microbatch = asked->microbatch, .no_host_stash = no_host_stash, .host = &host};
 
     plan_smallest(&fit->plans[i], asked->model, &setting, &wish);
 }

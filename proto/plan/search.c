@@ -267,17 +267,38 @@ static uint32_t list_rows(uint32_t rows[MAX_COUNTS], uint32_t part_rows, uint32_
     return n;
 }
 
-/* Calls visit for each candidate with this many rows. */
-static void look_through(struct search *s, uint32_t rows, const struct plan_wish *wish,
-                         void (*visit)(struct search *s, const struct plan_choice *choice))
+/* Calls visit for each candidate with this many rows, and parts in a row group. */
+static void look_through_groups(struct search *s, uint32_t rows, uint32_t group, const struct plan_wish *wish,
+                                void (*visit)(struct search *s, const struct plan_choice *choice))
 {
     for (unsigned i = 0; i < 4; i++) {
-        struct plan_choice choice = {.microbatch = rows, .host_stash = i & 1, .whole_head = i & 2};
+        struct plan_choice choice = {.microbatch = rows,
+                                     .group_parts = group,
+                                     .host_stash = i & 1,
+                                     .whole_head = i & 2};
         if (choice.host_stash && wish->no_host_stash)
             continue;
         for (choice.n_weight_buffers = 1; choice.n_weight_buffers <= PLAN_MAX_WEIGHT_BUFFERS; choice.n_weight_buffers++)
             if (plan_check_choice(s->model, s->setting, &choice, NULL) == 0)
                 visit(s, &choice);
+    }
+}
+
+/* Row groups in as many sizes as differ: the share in one, in two, ... down to single parts. Not on several hosts, whose units
+ * pass through a ring once in each direction. */
+static void look_through(struct search *s, uint32_t rows, const struct plan_wish *wish,
+                         void (*visit)(struct search *s, const struct plan_choice *choice))
+{
+    const struct plan_setting *set = s->setting;
+    const bool groups = plan_may_group(s->model, set) && !(wish->host && wish->host->n_own > 0);
+    const uint32_t parts = groups ? set->share_rows / set->part_rows : 1;
+
+    look_through_groups(s, rows, 0, wish, visit);
+    for (uint32_t n = 2, last = parts; n <= parts; n++) {
+        const uint32_t size = (parts + n - 1) / n;
+        if (size < last)
+            look_through_groups(s, rows, size, wish, visit);
+        last = size;
     }
 }
 

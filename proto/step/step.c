@@ -349,7 +349,7 @@ static int check_share(const struct device_worker *w, const struct device_share 
 {
     const struct plan_setting *s = &w->plan.setting;
 
-    if (s->goal.purpose != PLAN_TRAIN || (uint64_t)share->n_parts * s->part_rows > s->share_rows)
+    if (s->goal.purpose != PLAN_TRAIN || share->n_parts > w->plan.share_parts)
         return error_set(err, -EINVAL, "a share of %u parts was not planned for", share->n_parts);
     for (uint32_t i = 0; i < share->n_parts; i++)
         if (share->parts[i] >= s->goal.batch / s->part_rows || (i > 0 && share->parts[i] <= share->parts[i - 1]))
@@ -367,20 +367,17 @@ static int check_share(const struct device_worker *w, const struct device_share 
     return check_rows(w, &share->rows, err);
 }
 
-int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
-                       void *context, struct error *err)
+/* n of the share's parts, from this one on: a row group. */
+static int step_group(struct device_worker *worker, const struct device_share *share, uint32_t first, uint32_t n,
+                      const struct device_link *link, void *context, struct error *err)
 {
-    int rc = check_share(worker, share, err);
-
-    if (rc != 0 || share->n_parts == 0)
-        return rc;
     struct device_pass pass = {.worker = worker,
                                .link = link,
                                .context = context,
                                .err = err,
                                .arena = worker->ops->arena(worker->dev),
-                               .parts = share->parts,
-                               .n_runs = share->n_parts,
+                               .parts = share->parts + first,
+                               .n_runs = n,
                                .run_rows = worker->plan.setting.part_rows,
                                .n_tokens = share->rows.n_tokens,
                                .step = share->step,
@@ -395,7 +392,7 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
     pass.weights.drop = share->drop;
     arrange_visits(&pass, share->order);
 
-    rc = device_pass_load_rows(&pass, &share->rows);
+    int rc = device_pass_load_rows(&pass, &share->rows);
     if (rc == 0)
         rc = forward(&pass);
     if (rc == 0 && !device_pass_overlaps(&pass))
@@ -403,6 +400,18 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
     if (rc == 0)
         rc = backward(&pass);
     return settle(&pass, rc);
+}
+
+int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
+                       void *context, struct error *err)
+{
+    const uint32_t most = worker->plan.setting.share_rows / worker->plan.setting.part_rows;
+    int rc = check_share(worker, share, err);
+
+    for (uint32_t first = 0; rc == 0 && first < share->n_parts; first += most)
+        rc = step_group(worker, share, first, share->n_parts - first < most ? share->n_parts - first : most, link,
+                        context, err);
+    return rc;
 }
 
 /* Into the minibatch's logits. They have arrived once the pass has settled. */

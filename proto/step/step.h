@@ -6,7 +6,8 @@
  * again. Backward: for each visit from the top: pull its unit; for each part: recompute activations or read kept ones,
  * sum the contribution over the part's microbatches, offer it in slices. A frozen unit contributes nothing; backward
  * ends at the lowest layer that is trained. Of a block that the step drops (proto/model/drop.h) nothing is pulled or
- * contributed: its visits copy.
+ * contributed: its visits copy. If row groups are chosen (struct plan_choice), all of this happens for each group of the
+ * share's parts, one after another.
  *
  * A device that works in parallel with the host always has work queued: one contribution is offered while the next is
  * made, and a unit is uploaded during the visit before it; the same holds for tiles of a stash on the host, if the plan

@@ -67,6 +67,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
 void message_choice_fields(struct wire *w, struct plan_choice *choice)
 {
     wire_u32(w, &choice->microbatch);
+    wire_u32(w, &choice->group_parts);
     wire_flag(w, &choice->host_stash);
     for (struct plan_keeping *k = choice->keeping; k < choice->keeping + MODEL_CLASSES; k++) {
         wire_u32(w, &k->n_kept);

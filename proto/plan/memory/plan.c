@@ -329,15 +329,21 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
     take_workspace(plan, model, &l, MODEL_SINGLE);
 }
 
-void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
+void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *share,
                   const struct plan_choice *choice)
 {
     const uint32_t n_head = plan_head(model)->n_visits;
-    const bool pairs = plan_has_pairs(&setting->goal); /* their gradient needs the losses of all tokens */
+    const struct plan_setting *const setting = &out->setting;
+    const bool pairs = plan_has_pairs(&share->goal); /* their gradient needs the losses of all tokens */
+
+    *out = (struct plan){.setting = *share,
+                         .choice = *choice,
+                         .share_parts = share->share_rows / share->part_rows,
+                         .n_resident = choice->n_resident};
+    if (choice->group_parts > 0)
+        out->setting.share_rows = choice->group_parts * share->part_rows;
     const bool alone =
         n_head == 1 && setting->share_rows / setting->part_rows == 1 && !pairs; /* no sum waits for another */
-
-    *out = (struct plan){.setting = *setting, .choice = *choice, .n_resident = choice->n_resident};
     out->n_sets = !setting->backend->takes_turns && choice->n_weight_buffers > 1 ? PLAN_MAX_SETS : 1;
     out->head_apart = choice->whole_head && !alone;
     out->n_sums = count_sums(out, model);
@@ -532,6 +538,11 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     return 0;
 }
 
+bool plan_may_group(const struct model *model, const struct plan_setting *s)
+{
+    return s->goal.purpose == PLAN_TRAIN && s->goal.fenced && !model->config.tied;
+}
+
 /* Checks the keeping of one class; the sentence does not name the class. */
 static int check_keeping(const struct plan_keeping *k, uint32_t n_blocks, bool may_keep, struct error *err)
 {
@@ -553,6 +564,10 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
     if (c->n_weight_buffers == 0 || c->n_weight_buffers > PLAN_MAX_WEIGHT_BUFFERS)
         return error_set(err, -EINVAL, "%u weight buffers: choose 1 to %d", c->n_weight_buffers,
                          PLAN_MAX_WEIGHT_BUFFERS);
+    if (c->group_parts > s->share_rows / s->part_rows || (c->group_parts > 0 && !plan_may_group(model, s)))
+        return error_set(err, -EINVAL,
+                         "row groups of %u parts: a share has %u, commits must be fenced, and the head not tied",
+                         c->group_parts, s->share_rows / s->part_rows);
     if (c->n_sums > PLAN_MAX_SUMS)
         return error_set(err, -EINVAL, "%u sums of contributions: at most %d", c->n_sums, PLAN_MAX_SUMS);
     if (c->microbatch == 0 || c->microbatch > s->part_rows)

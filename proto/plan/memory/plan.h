@@ -150,6 +150,9 @@ struct plan_keeping {
 struct plan_choice {
     /* Rows, 1..part_rows: the one choice that changes bits (rounding), though not in generation. */
     uint32_t microbatch;
+    /* Parts of the share that pass the model together, a row group; 0: all. If fewer, groups pass one after another, and pull
+     * the weights once each: so commits are fenced. No bit depends on it. */
+    uint32_t group_parts;
     bool host_stash; /* boundaries and their gradient live in a host segment; the device has tiles of them */
     struct plan_keeping keeping[MODEL_CLASSES]; /* (the model's n_classes) further ones keep nothing */
     uint32_t n_weight_buffers;                  /* 1..3 */
@@ -182,6 +185,7 @@ struct plan {
     struct plan_choice choice;
     uint32_t n_resident;               /* as chosen; at least the head's if it is apart */
     uint64_t resident, resident_bytes; /* offset of resident units, for plan_resident(); their bytes without rounding */
+    uint32_t share_parts;              /* of the whole share; setting.share_rows are those of a row group */
     uint32_t n_weight_buffers;         /* as chosen, at most the number of units that are not resident */
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
     uint64_t decoded, decoded_head; /* coded pieces as layers read them: plan_decoded_at() */
@@ -247,6 +251,10 @@ int plan_check_packs(const struct model *model, struct error *err);
  * rows, or with a masked model; packed rows of which plan_check_packs disapproves; pairs of texts in parts of an odd
  * number of rows, in packed rows, or for a model that does not predict the next token. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
+
+/* True if row groups are possible. Contributions of a tied table are summed visit by visit, so all parts' of the head come
+ * before any of the embedding. */
+bool plan_may_group(const struct model *model, const struct plan_setting *setting);
 
 /* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows, beyond the part's, or with half a
  * pair of texts; other counts out of range. */

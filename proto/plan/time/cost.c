@@ -405,6 +405,22 @@ static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct cos
     }
 }
 
+/* All row groups, the last of which may be smaller. What the optimizer does is of the whole step. */
+static void repeat(struct plan_cost *out, struct pipeline *pipeline, const struct plan *plan)
+{
+    const uint32_t parts = plan->setting.share_rows / plan->setting.part_rows;
+    const double times = (double)plan->share_parts / parts;
+    const uint64_t n_groups = (plan->share_parts + parts - 1) / parts;
+
+    if (n_groups == 1)
+        return;
+    out->compute_ms *= times, out->push_ms *= times, out->stash_ms *= times;
+    out->pull_ms *= (double)n_groups, out->down_bytes *= n_groups;
+    out->up_bytes = (uint64_t)((double)out->up_bytes * times);
+    out->stash_bytes = (uint64_t)((double)out->stash_bytes * times);
+    pipeline->computed[0] *= times, pipeline->pushed[0] *= times;
+}
+
 /* The optimizer overlaps the next step, and shares host memory with the link. */
 static double host_ms(const struct costs *c, const struct plan_cost *out)
 {
@@ -437,6 +453,7 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
     *out = (struct plan_cost){0};
     plan_work_init(&c.work, plan, model, profile, prices ? prices : &own);
     add_all(out, &pipeline, &c);
+    repeat(out, &pipeline, plan);
     if (takes_turns)
         out->step_ms = out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms;
     else

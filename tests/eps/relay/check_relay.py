@@ -31,25 +31,29 @@ from relay import ANY, Relay, RESERVED
 #   unit first (fewer orders, same messages).
 # visits: the unit of each; or a tuple of such tuples, orders that the steps take in turn.
 # frozen: units, or a tuple of such tuples, which the steps take in turn.
+# groups: parts that a worker takes forward and backward together, one such row group after another; 0: all that it has.
 # rooms: of each worker, and of those that attach later one of `later`; (): any number. changes: at most so many rooms
 #   change.
 Setting = namedtuple('Setting', 'name config visits frozen workers late steps faults n_faults saves queue coarse '
-                     'rooms later changes', defaults=((), 2, 0, 2, (), 1, 0, 0, True, (), (), 0))
+                     'rooms later changes groups', defaults=((), 2, 0, 2, (), 1, 0, 0, True, (), (), 0, 0))
 
 
 programs = {}
 
 
 def program(setting, step, parts):
-    """What one pass over these parts says, in order: forward from the bottom, losses, backward from the top."""
+    """What one pass over these parts says, in order: forward from the bottom, losses, backward from the top; group by
+    group."""
     frozen, visits = frozen_in(setting, step), visits_in(setting, step)
-    key = (visits, frozen, setting.config.slices, parts)
+    key = (visits, frozen, setting.config.slices, parts, setting.groups)
     if key not in programs:
-        say = [('pull', v) for v in range(len(visits))] + [('loss', p) for p in parts]
-        for v in reversed(range(len(visits))):
-            say.append(('pull', v))
-            if visits[v] not in frozen:
-                say += [('contribution', (v, p, s)) for p in parts for s in range(setting.config.slices)]
+        say, n = [], setting.groups or len(parts) or 1
+        for group in (parts[i:i + n] for i in range(0, len(parts), n)):
+            say += [('pull', v) for v in range(len(visits))] + [('loss', p) for p in group]
+            for v in reversed(range(len(visits))):
+                say.append(('pull', v))
+                if visits[v] not in frozen:
+                    say += [('contribution', (v, p, s)) for p in group for s in range(setting.config.slices)]
         programs[key] = tuple(say)
     return programs[key]
 

@@ -155,6 +155,12 @@ class NoLossFence(Relay):
         return ok
 
 
+class AllLosses(Relay):
+    """waits for all losses under fenced commit, too"""
+    def is_foldable(self, name):
+        return all(self.loss) and super().is_foldable(name)
+
+
 class BlindRedo(Relay):
     """redoes without replay what cannot be redone"""
     def can_redo(self, p):

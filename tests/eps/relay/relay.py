@@ -112,7 +112,8 @@ class Relay:
         """The thread holds at most one fold of a slice: so a bad one can be redone in its place in the order,
         and the first good one is known to be first."""
         u = self.visits[name[0]]
-        return (self.tail is None and all(self.loss) and self.version[u] == self.t and not self.is_held(u)
+        known = all(self.loss) or self.config.commit == 'fenced'
+        return (self.tail is None and known and self.version[u] == self.t and not self.is_held(u)
                 and name not in self.folded and (u, name[2]) not in self.jobs
                 and self.has_accumulator(name[0]) and self.is_next_part(name))
 
@@ -242,8 +243,9 @@ class Relay:
         self.answer_waiting()
 
     def on_loss(self, w, t, p, attempt, verdict):
-        """No slice is folded before every part's loss is known to be finite: so a step that will not end well
-        mostly says so while it can still be skipped."""
+        """Eager, no slice is folded before every part's loss is known to be finite: so a step that will not end well
+        mostly says so while it can still be skipped. Fenced, it can be skipped to its end: its parts may go forward one
+        after another, and each is folded once its own loss is known."""
         if t != self.t or self.covered or p >= len(self.owner) or not self.is_current(w, p, attempt):
             return self.refuse(w, 'stale')
         if self.tail is not None:

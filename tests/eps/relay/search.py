@@ -97,6 +97,12 @@ def settings():
                n_faults=1),
              S('adama, one part, every fault', C(1, 2, 1, 1), U3, workers=1, late=1, faults=every + ('resume',),
                n_faults=2, saves=1)]
+    # Parts that go forward and backward one after another.
+    small += [S('row groups', f, U2, workers=1, late=1, faults=('kill', 'bad', 'badloss'), n_faults=1, steps=1, groups=1)]
+    quick += [S('row groups, 2 workers', f._replace(parts=3), U1, faults=('kill', 'badloss'), n_faults=1, steps=1,
+                groups=1)]
+    slow += [S('row groups, det, every fault', f._replace(deterministic=True, replay=False), U2, workers=1, late=1,
+               faults=every, n_faults=1, saves=1, groups=1)]
     # Pulls that come late: a second time, or in a step that was skipped meanwhile.
     again = {'faults': ('again', 'stop'), 'n_faults': 1, 'workers': 1, 'late': 1}
     small += [S('a pull again', c._replace(parts=1), U2, **again),
@@ -171,6 +177,9 @@ def big(seed):
     n, faults = rng.randint(1, 4), ('kill', 'stop', 'dup', 'bad', 'badloss', 'resume', 'again', 'ahead')
     s = Setting('walk %d' % seed, c, units, frozen, n, rng.randint(0, 2), rng.randint(2, 4), faults, rng.randint(0, 4),
                 rng.randint(0, 1), rng.randint(0, 3), False)
+    first = units[0] if isinstance(units[0], tuple) else units
+    groups = rng.randint(0, 2)
+    s = s._replace(groups=groups if fenced and len(set(first)) == len(first) else 0)   # no row groups with a tied unit
     if rng.random() < 0.6:
         return s
     return s._replace(faults=faults + ('leave',) * 2, rooms=tuple(rng.randint(1, parts) for _ in range(n)),

@@ -362,6 +362,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                              .precision = o->precision,
                              .drop_layers = o->drop_layers,
                              .chooses = o->chooses,
+                             .fenced = o->fenced,
                              .base = o->base},
                     .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
                     .part_rows = part_rows,

@@ -145,6 +145,44 @@ TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
     ck_assert_uint_gt(n_host_stash, 0);
 }
 
+/* Four parts at once, two after two, and one after another: with less memory, down to the least. */
+static const char *const grouped[] = {"b", "chunked", "t5_gated", "pictures", "wide_resnet"};
+
+TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
+{
+    struct inprocess_options how = {.n_parts = 4,
+                                    .microbatch = 2,
+                                    .adamw = true,
+                                    .fenced = true,
+                                    .budget = (uint64_t)4 << 30,
+                                    .precision = (enum number_type)(_i % NUMBER_TYPES)};
+    const struct plan_wish wish = {.microbatch = 2};
+    const char *const fixture = grouped[_i / NUMBER_TYPES];
+    uint32_t sizes = 0; /* of groups that were chosen, as a set */
+    struct exact exact;
+    struct plan least;
+
+    exact_train(&exact, fixture, &how, N_STEPS);
+    const uint64_t expected = exact_state(&exact);
+    struct plan_setting setting = exact.ip->workers[0].worker.plan.setting;
+    setting.share_rows = exact.fixture.batch;
+    plan_smallest(&least, &exact.ip->model, &setting, &wish);
+    const uint64_t smallest = plan_total(&least), most = plan_total(&exact.ip->workers[0].worker.plan);
+    ck_assert_uint_eq(least.choice.group_parts, 1);
+    exact_close(&exact);
+    for (unsigned i = 0; i <= 8; i += SANITIZED ? 4 : 1) {
+        how.budget = smallest + (most > smallest ? i * (most - smallest) / 8 : 0);
+        exact_train(&exact, fixture, &how, N_STEPS);
+        const struct plan *plan = &exact.ip->workers[0].worker.plan;
+        ck_assert_uint_le(plan_total(plan), how.budget);
+        ck_assert_uint_eq(exact_state(&exact), expected);
+        sizes |= 1u << plan->choice.group_parts;
+        exact_close(&exact);
+    }
+    ck_assert_uint_ne(sizes, 1u << 1);
+    ck_assert_uint_ne(sizes & 1u << 1, 0);
+}
+
 /* Of the first moments, relative to the second's norm; and no v of the second is more than so many times the first's. */
 static double distance(const struct exact *a, const struct exact *b, double most_v)
 {
