@@ -56,9 +56,10 @@ from relay import Relay
 # worker's inbox; config.slots are those of a host at an owner. ahead: units that a pass pulls before it needs them.
 # lag: in walks, how often another move is drawn than one of a slow host.
 # coarse: word of updates and of norms, and norms, are not under way for any time, which leaves less to search. norms:
-# units that remember norms of gradients.
+# units that remember norms of gradients. groups: 0, as the ring takes each unit round once in each direction.
 Setting = namedtuple('Setting', 'name config visits n_owned n_parts n_workers local_slots ahead steps faults n_faults '
-                                'saves late frozen coarse norms lag', defaults=(1, 1, 1, (), 0, 0, 0, (), True, (), 1))
+                                'saves late frozen coarse norms lag groups',
+                     defaults=(1, 1, 1, (), 0, 0, 0, (), True, (), 1, 0))
 # pc: in its program. asked: pulls. answered: (pull, unit, turn), not here yet; here: the same, not used yet. held:
 # (unit, turn) in use, of another host. void: pulls that it goes on from without weights.
 Pass = namedtuple('Pass', 't share pc asked answered here held void', defaults=(0, 0, (), (), None, ()))
