@@ -189,7 +189,7 @@ TEST(sampled_queries_change_gradients_of_keys_and_values_and_all_below)
 TEST_EACH(the_mean_of_estimates_is_the_gradient, (simulated() ? 2 : 3) * MODELS)
 {
     enum { SEEDS = 300 };
-    const unsigned n_seeds = SANITIZED || backend_get()->cuda ? 20 : SEEDS;
+    const unsigned n_seeds = simulated() ? 10 : SANITIZED || backend_get()->cuda ? 20 : SEEDS;
     const int n_by_rows = simulated() ? MODELS : 2 * MODELS;
     const struct sampling *const by_rows = (simulated() ? !is_odd(_i) : _i < MODELS) ? &some : &least;
     struct setting s;
