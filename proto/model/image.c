@@ -122,7 +122,6 @@ int image_relu(struct program *p, const struct model_config *c, struct image_inp
 
 void image_end(struct program *p, const struct model_config *c, int x, uint32_t one)
 {
-    (void)c;
     program_output(p, "", program_average_image(p, x, one));
     program_logit_bias(p, "fc.bias", c->n_labels);
 }

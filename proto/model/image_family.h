@@ -29,7 +29,7 @@ bool image_is_mask(const char *name);
 /* Sets derived numbers, once the width of what the head reads is set. For a family's `complete`. */
 void image_complete(struct model_config *config);
 
-/* Checks the image, which is halved `halvings` times, rounded up. For a family's `check`. */
+/* Checks what pixels are normalised by. For a family's `check`. */
 int image_check(const struct model_config *config, struct error *err);
 
 /* A side after windows of 3 with padding 1, or of 1, at stride 2. */

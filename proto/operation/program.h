@@ -115,9 +115,8 @@ struct program_tensor {
     float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
     bool adapts;     /* of an adapter */
     bool averages;   /* it follows what its gradient observes (struct model_tensor) */
-    uint32_t height,
-        width; /* of a convolution's windows: files have (rows, columns / (height width), height, width); 0: no
-                             * convolution */
+    /* Of a convolution's windows: files have (rows, columns / (height width), height, width). 0: no convolution. */
+    uint32_t height, width;
 };
 
 struct program_operation {
