@@ -4,10 +4,10 @@
 #include "tests/kit/fixtures/exact.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,8 +102,7 @@ TEST_EACH(an_evaluation_is_pytorchs, COUNT(nets))
 
 #define DATA "--data images.npy --eval-data held-images.npy --save-every 2 --keep 0 --augment crop=2,flip "
 
-/* The least memory, and then more: of the stash, of what is kept and of the weights, more lies on the device. In bf16 with
- * moments in 16 bits and by SGD, too. */
+/* In bf16 with moments in 16 bits and by SGD, too. */
 TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2 * COUNT(nets))
 {
     struct fixture fixture;
@@ -113,47 +112,20 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2 * COUNT(nets))
     snprintf(run, sizeof run, "--model model --image %ux%u --batch 12 --microbatch 3 --parts 2%s", side, side,
              _i % 2 ? " --precision bf16 --moments bf16 --grad-dtype bf16 --optimizer sgd --momentum 0.9 --clip-norm 2"
                     : "");
-    expect(print("eps plan %s --seq %u --minimum", run, side * side), 0);
-    const unsigned long long least = strtoull(command_out(), NULL, 10);
-    expect(print("eps train %s " DATA "--steps 4 --out roomy --device-mem 1GiB", run), 0,
-           "activation checkpoints on the device", "at most (as planned)");
-    for (unsigned i = 0; i < 2; i++) {
-        expect(print("eps train %s " DATA "--steps 4 --out run-%u --device-mem %llu", run, i, least + i * least / 3), 0,
-               "at most (as planned)");
-        outputs_check_same_latest("roomy", print("run-%u", i));
-    }
-    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", least), 0,
-           "activation checkpoints on the host");
-    outputs_check_same_latest("roomy", "on");
+    runs_check_budgets(run, DATA, print("--seq %u", side * side));
     fixture_close(&fixture);
-}
-
-/* Between two steps; the others redo its parts. */
-static void kill_one(void *user, const struct eps_step *step)
-{
-    if (step->step == 2)
-        kill(*(const pid_t *)user, SIGKILL);
 }
 
 TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, COUNT(nets))
 {
     static const char *const files[] = {"images.npy"};
-    const struct eps_train_events events = {.on_step = kill_one};
     struct eps_train_options options = processes_options("model", files, "alone");
-    struct eps_error error = {""};
     struct fixture fixture;
-    pid_t workers[3];
 
     open_net(_i, &fixture);
     options.steps = 5, options.batch = 12, options.parts = 4, options.microbatch = 2, options.seq = 0;
     options.deterministic = true, options.optimizer = _i % 2 ? EPS_ADAMW : EPS_ADAMA;
-    ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
-    const pid_t daemon = processes_daemon("lab", 3, workers);
-    options.connect = "lab", options.device_mem = 0, options.out = "three";
-    ck_assert_msg(eps_train(&options, &events, &workers[1], &error) == 0, "%s", error.text);
-    ck_assert_uint_eq(processes_workers("lab"), 2);
-    expect_stop(daemon);
-    outputs_check_same_latest("alone", "three");
+    runs_check_killed(&options);
     fixture_close(&fixture);
 }
 

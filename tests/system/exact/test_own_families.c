@@ -4,9 +4,9 @@
 #include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
-#include <signal.h>
 #include <stdlib.h>
 
 SUITE_LABELS(long)
@@ -65,7 +65,6 @@ TEST_EACH(the_product_does_not_know_it, COUNT(families))
            print("model_type is \"%s\": it must be bert, ", families[_i].name));
 }
 
-/* The least memory, and then more and more: of the stash, of what is kept and of the weights, more lies on the device. */
 TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2 * COUNT(families))
 {
     const char *const frozen = families[_i / 2].frozen;
@@ -75,47 +74,18 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2 * COUNT(famili
     snprintf(run, sizeof run, "--model model --batch 12 --seq 20 --microbatch 3 --parts 2%s%s",
              _i % 2 ? " --precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5 --freeze " : "",
              _i % 2 ? frozen : "");
-    expect(print("eps plan %s --minimum", run), 0);
-    const unsigned long long least = strtoull(command_out(), NULL, 10);
-    expect(print("eps train %s " DATA "--steps 4 --out roomy --device-mem 1GiB", run), 0,
-           "activation checkpoints on the device", "at most (as planned)");
-    for (unsigned i = 0; i < 2; i++) {
-        expect(print("eps train %s " DATA "--steps 4 --out run-%u --device-mem %llu", run, i, least + i * least / 3), 0,
-               "at most (as planned)");
-        outputs_check_same_latest("roomy", print("run-%u", i));
-    }
-    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", least), 0,
-           "activation checkpoints on the host");
-    expect("eps train --resume run-0/step-2 --out back --device-mem 1GiB", 0, "activation checkpoints on the device");
-    outputs_check_same_latest("roomy", "on");
-    outputs_check_same_latest("roomy", "back");
-}
-
-/* Between two steps; the others redo its parts. */
-static void kill_one(void *user, const struct eps_step *step)
-{
-    if (step->step == 2)
-        kill(*(const pid_t *)user, SIGKILL);
+    runs_check_budgets(run, DATA, "");
 }
 
 TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, COUNT(families))
 {
     static const char *const files[] = {"ids.bin"};
-    const struct eps_train_events events = {.on_step = kill_one};
     struct eps_train_options options = processes_options("model", files, "alone");
-    struct eps_error error = {""};
-    pid_t workers[3];
 
     open_family(_i);
     options.steps = 6, options.batch = 12, options.seq = 20, options.parts = 4, options.microbatch = 2;
     options.deterministic = true, options.optimizer = _i % 2 ? EPS_ADAMW : EPS_ADAMA;
-    ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
-    const pid_t daemon = processes_daemon("lab", 3, workers);
-    options.connect = "lab", options.device_mem = 0, options.out = "three";
-    ck_assert_msg(eps_train(&options, &events, &workers[1], &error) == 0, "%s", error.text);
-    ck_assert_uint_eq(processes_workers("lab"), 2);
-    expect_stop(daemon);
-    outputs_check_same_latest("alone", "three");
+    runs_check_killed(&options);
     expect("grep -o 'eval_loss[^,}]*' alone/metrics.jsonl >a && grep -o 'eval_loss[^,}]*' three/metrics.jsonl >b && "
            "cmp a b",
            0);
