@@ -16,22 +16,7 @@ CONFIG = dict(model_type="pixels", architectures=["PixelsForCausalLM"], num_hidd
               num_attention_heads=2, num_key_value_heads=1, head_dim=6, intermediate_size=26, vocab_size=61,
               max_position_embeddings=256, hidden_act="silu", rms_norm_eps=1e-5, tie_word_embeddings=False)
 FROZEN = ["stem.*", "layers.1.*"]
-
-
 MEAN, DEVIATION = (0.125, 0.25, 0), (0.0625, 0.5, 1)
-
-
-class Block(nn.Module):
-    def __init__(self, c, _):
-        super().__init__()
-        self.input_layernorm = own.RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = own.Attention(c, c.num_key_value_heads, c.head_dim, None)
-        self.post_attention_layernorm = own.RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.mlp = own.MLP(c, c.intermediate_size, False)
-
-    def forward(self, x, fused):
-        x = x + self.self_attn(self.input_layernorm(x), fused)
-        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Model(own.Model):
@@ -50,4 +35,4 @@ class Model(own.Model):
 
 
 if __name__ == "__main__":
-    own.make(own.Family(CONFIG, Block, FROZEN, gradient_sample=50, sample=25, model=Model, generates=False))
+    own.make(own.Family(CONFIG, own.Block, FROZEN, gradient_sample=50, sample=25, model=Model, generates=False))

@@ -17,14 +17,7 @@ CONFIG = dict(model_type="shifted", architectures=["ShiftedForCausalLM"], num_hi
 FROZEN = ["shift.*", "layers.1.*"]
 
 
-class Block(nn.Module):
-    def __init__(self, c, _):
-        super().__init__()
-        self.input_layernorm = own.RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = own.Attention(c, c.num_key_value_heads, c.head_dim, None)
-        self.post_attention_layernorm = own.RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.mlp = own.MLP(c, c.intermediate_size, False)
-
+class Block(own.Block):
     def forward(self, x, fused, shift):
         x = x + self.self_attn(self.input_layernorm(x) + shift, fused)
         return x + self.mlp(self.post_attention_layernorm(x))

@@ -131,6 +131,21 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Block(nn.Module):
+    """Attention and a gated MLP, each behind a norm."""
+
+    def __init__(self, c, _):
+        super().__init__()
+        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.self_attn = Attention(c, c.num_key_value_heads, c.head_dim, None)
+        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.mlp = MLP(c, c.intermediate_size, False)
+
+    def forward(self, x, fused):
+        x = x + self.self_attn(self.input_layernorm(x), fused)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
 class Model(nn.Module):
     order = None  # of its blocks; None: as they are
 
