@@ -318,8 +318,8 @@ WALKS = (few_slots, idle_owners, remembering, big)  # the last one's ends are to
 MUTANTS = {AnyPart: (big, 0), FreeWhenSent: (big, 0), LossAtHome: (big, 4), OpenEarly: (big, 1), NoHold: (big, 13),
            FenceAlone: (big, 10), SaveAtOnce: (big, 14), CheckNothing: (big, 52), OldGrant: (big, 75),
            ForeignReserved: (big, 0), NoReserved: (big, 46), Overtakes: (big, 2), AsAnswered: (big, 6),
-           OneSlot: (big, 24), CoveredTooSoon: (few_slots, 70), FetchTooLate: (big, 10), PullTooSoon: (big, 2),
-           LateAnswer: (big, 7), AnyWeights: (few_slots, 8), LeftWaiting: (few_slots, 8),
+           OneSlot: (big, 26), CoveredTooSoon: (few_slots, 121), FetchTooLate: (big, 10), PullTooSoon: (big, 2),
+           LateAnswer: (big, 7), AnyWeights: (few_slots, 2), LeftWaiting: (few_slots, 2),
            NormsTooSoon: (remembering, 0), NormsUntold: (remembering, 0), NormsTooLate: (idle_owners, 208),
            CoveredBesideNorms: (idle_owners, 13), NormsLeft: (remembering, 0)}
 
