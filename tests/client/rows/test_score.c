@@ -51,17 +51,18 @@ TEST(metrics_are_those_of_scikit_learn_and_scipy)
     json_decref(cases);
 }
 
-/* By hand, of six classes: the label is the likeliest; the fifth; the last; as likely as four others, and the last of them. */
+/* By hand, of six classes: the label is the likeliest; the fifth; the last; as likely as four others before it, and as five. */
 TEST(a_label_is_among_the_five_likeliest)
 {
-    static const float logits[] = {6, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 1, 1, 1, 1, 1, 0};
-    static const uint32_t labels[] = {0, 2, 1, 4};
+    static const float logits[] = {6, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 1, 2,
+                                   3, 4, 5, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1};
+    static const uint32_t labels[] = {0, 2, 1, 4, 5};
     struct client_scores scores = {.n = 0};
 
-    client_score_add_top5(&scores, logits, labels, 4, 6);
+    client_score_add_top5(&scores, logits, labels, 5, 6);
     ck_assert_str_eq(scores.list[0].name, "top5_accuracy");
-    ck_assert_double_eq_tol(scores.list[0].value, 0.75, 1e-15);
+    ck_assert_double_eq_tol(scores.list[0].value, 0.6, 1e-15);
     scores.n = 0;
-    client_score_add_top5(&scores, logits, labels, 4, 5);
+    client_score_add_top5(&scores, logits, labels, 5, 5);
     ck_assert_uint_eq(scores.n, 0);
 }

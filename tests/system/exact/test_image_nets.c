@@ -129,6 +129,25 @@ TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, COUNT(nets))
     fixture_close(&fixture);
 }
 
+/* The mean of -log p of class k % 5 of row k, as n predictions say it. */
+static double loss_of_predictions(const char *name, unsigned n)
+{
+    FILE *f = fopen(name, "r");
+    char line[1000], class[2] = "0";
+    double loss = 0;
+
+    ck_assert_ptr_nonnull(f);
+    for (unsigned k = 0; k < n; k++) {
+        ck_assert_ptr_nonnull(fgets(line, sizeof line, f));
+        json_t *said = json_loads(line, 0, NULL);
+        class[0] = (char)('0' + k % 5);
+        loss -= log(json_number_value(json_object_get(json_object_get(said, "probability"), class))) / n;
+        json_decref(said);
+    }
+    fclose(f);
+    return loss;
+}
+
 /* A preset takes its classes from the data; what it saved goes on, is evaluated, and says what each row is. */
 TEST(a_preset_learns_the_classes_of_its_images)
 {
@@ -146,6 +165,8 @@ TEST(a_preset_learns_the_classes_of_its_images)
     for (size_t i = 0; i < 5; i++)
         right += 4 * json_number_value(json_object_get(json_array_get(classes, i), "accuracy"));
     ck_assert_double_eq_tol(right / 20, json_number_value(json_object_get(got, "accuracy")), 1e-12);
+    const double loss = json_number_value(json_object_get(got, "loss"));
+    ck_assert_double_eq_tol(loss_of_predictions("said.jsonl", 20), loss, 1e-5 * loss);
     ck_assert_ptr_null(json_object_get(got, "top5_accuracy")); /* of five classes it would be 1 */
     json_decref(got);
     expect("eps generate --model run/latest --ids 1,2 --tokens 2", 1, "cannot continue a text");
