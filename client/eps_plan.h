@@ -118,7 +118,7 @@ struct eps_plan_form {
     double step_ms;
     double exact_step_ms; /* an exact step within device_bytes; -1: none fits */
 };
-enum { EPS_PLAN_FORMS = 9 };
+enum { EPS_PLAN_FORMS = 12 };
 /* Compares all forms, from exact by unbiased to biased; options.approximate is not read. The choice begins with the exact
  * form and moves on only to one whose step takes at least 5 % less time than the choice so far: what can be kept or remade
  * exactly in about the same time, within the same budget, stays exact. Errors as eps_plan. */

@@ -1,6 +1,7 @@
 /* eps_plan_forms: the forms of --approximate, side by side, and the one that eps train --approximate any takes. */
 #include "client/eps.h"
 
+#include <errno.h>
 #include <string.h>
 
 static const double least_gain = 0.05; /* of a step's time, for a form that is less exact */
@@ -17,6 +18,9 @@ static const struct eps_plan_form forms[EPS_PLAN_FORMS] = {
     {.approximate = "coded=4", .kind = "biased"},
     {.approximate = "wta=0.3,coded=8", .kind = "biased"},
     {.approximate = "wta=0.3,coded=4", .kind = "biased"},
+    {.approximate = "pool=2", .kind = "biased"},
+    {.approximate = "pool=4", .kind = "biased"},
+    {.approximate = "pool=8", .kind = "biased"},
 };
 
 static uint64_t bytes_of(const struct eps_plan_side *side, const char *category)
@@ -35,6 +39,8 @@ static int plan_form(struct eps_plan_form *form, const struct eps_train_options 
 
     asked.approximate = form->approximate;
     int rc = eps_plan(&plan, &asked, error);
+    if (form->approximate && rc == -EDOM) /* which exact gradients did not have: this model has no such form */
+        return 0;
     if (rc || !plan.fits)
         return rc;
     rival = plan;

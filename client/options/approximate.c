@@ -49,9 +49,13 @@ static int read_word(struct client_approximation *out, const char *word, size_t 
         out->kept_bits = (uint32_t)(word[6] - '0');
         return 0;
     }
+    if (out->pooled == 0 && (is_word(word, n, "pool=2") || is_word(word, n, "pool=4") || is_word(word, n, "pool=8"))) {
+        out->pooled = (uint32_t)(word[5] - '0');
+        return 0;
+    }
     return error_set(err, -EDOM,
-                     "--approximate %.*s: it takes wta=X and attention=X, with rule=paper or rule=variance, and "
-                     "coded=8 or coded=4, each once, or any alone",
+                     "--approximate %.*s: it takes wta=X and attention=X, with rule=paper or rule=variance, "
+                     "coded=8 or coded=4, and pool=2, pool=4 or pool=8, each once, or any alone",
                      (int)size_smaller(n, 60), word);
 }
 
@@ -96,5 +100,9 @@ const char *eps_approximate_text(const char *approximate)
     if (allowed.sampling.share > 0)
         return codes ? "gradients of layers' matrices are estimated, and layers keep activations in fewer bits"
                      : "gradients of layers' matrices are estimated, without bias";
+    if (allowed.pooled > 0)
+        return codes ? "layers keep activations in fewer bits, and means of convolutions' inputs, so gradients are "
+                       "approximate"
+                     : "gradients of convolutions' weights are computed from means of blocks of pixels";
     return codes ? "layers keep activations in fewer bits, so gradients are approximate" : "gradients are exact";
 }

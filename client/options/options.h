@@ -129,7 +129,7 @@ struct eps_train_options client_options_thaw(const struct eps_train_options *opt
 /* What --approximate allows; NULL: nothing; "any", until eps_plan_forms has chosen: nothing. -EDOM with a sentence. */
 struct client_approximation {
     struct sampling sampling;
-    uint32_t kept_bits; /* as in plan_goal */
+    uint32_t kept_bits, pooled; /* as in plan_goal */
 };
 
 int client_options_approximate(struct client_approximation *out, const char *text, struct error *err);

@@ -324,9 +324,18 @@ bool model_is_matrix(const struct model *model, uint32_t tensor);
  * in the job's own type is not coded. */
 struct model_base model_base_of(enum form base, enum number_type precision);
 
-/* Has blocks keep their activations in this number of bits, 8 or 4 (program_compress); 0: as they are; and, if `samples`,
- * those that serve the gradients of weights alone for some tokens only (program_sample). Called once, after model_init. */
-void model_approximate(struct model *model, unsigned bits, bool samples);
+/* What blocks keep of their activations: exact, if all is 0. */
+struct model_approximation {
+    unsigned bits; /* 8 or 4: in as many (program_compress) */
+    bool samples;  /* those that serve the gradients of weights alone, for some tokens only (program_sample) */
+    uint32_t side; /* 2, 4 or 8: inputs of convolutions, as means of side x side pixels (program_pool) */
+};
+
+/* Called once, after model_init. */
+void model_approximate(struct model *model, const struct model_approximation *how);
+
+/* True if a block has a convolution whose input can be kept as means. */
+bool model_can_pool(const struct model *model);
 
 /* True for an encoder-decoder: a row is a source and its target, one behind the other. */
 bool model_has_source(const struct model_config *config);

@@ -29,16 +29,27 @@ void model_complete_program(struct model_program *p)
     p->skips = model_drop_skips(&p->program);
 }
 
-void model_approximate(struct model *m, unsigned bits, bool samples)
+void model_approximate(struct model *m, const struct model_approximation *how)
 {
     struct model_program *const first = &m->programs[m->block];
 
     for (struct model_program *p = first; p < first + m->n_block_programs; p++) {
-        if (samples)
+        if (how->samples)
             program_sample(&p->program);
-        program_compress(&p->program, bits);
+        program_pool(&p->program, how->side);
+        program_compress(&p->program, how->bits);
         model_complete_program(p);
     }
+}
+
+bool model_can_pool(const struct model *m)
+{
+    const struct model_program *const first = &m->programs[m->block];
+    bool can = false;
+
+    for (const struct model_program *p = first; p < first + m->n_block_programs; p++)
+        can = can || program_can_pool(&p->program);
+    return can;
 }
 
 const struct family_layer *model_layers_of(const struct model *m)

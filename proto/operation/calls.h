@@ -71,6 +71,7 @@
     X(max_pool_backward, device_pool)                                                                                  \
     X(average_pool, device_pool)                                                                                       \
     X(average_pool_backward, device_pool)                                                                              \
+    X(sum_blocks, device_sum_blocks)                                                                                   \
     X(dropout_add, device_dropout_add)                                                                                 \
     X(embed, device_embed)                                                                                             \
     X(embed_backward, device_embed)                                                                                    \

@@ -38,10 +38,13 @@ static void differentiate(struct schedule_builder *b, int operation)
     struct schedule_step *step;
 
     if (!op->frozen) {
-        schedule_ensure(b, op->inputs[0]);
+        if (program_pools(op))
+            schedule_ensure_sample(b, operation);
+        else
+            schedule_ensure(b, op->inputs[0]);
         step = schedule_begin_step(b, SCHEDULE_CONTRIBUTE, operation);
         step->contributes = true;
-        step->inputs[0] = schedule_read(b, op->inputs[0]);
+        step->inputs[0] = program_pools(op) ? schedule_read_sample(b, operation) : schedule_read(b, op->inputs[0]);
         step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
         schedule_end_step(b);
     }
@@ -82,6 +85,87 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
     r->ops->conv2d(r->dev, &conv);
 }
 
+/* ---- means of blocks ----
+ *
+ * With means for its pixels, every pixel of a block has one number in common, so a weight's gradient is a sum over blocks: the
+ * mean, times the sum of y's gradient over the windows of which the weight's tap lies in the block. One product for each tap,
+ * as long as there are blocks; of side x side pixels, it is so many times shorter than that of an exact gradient. */
+
+static size_t blocks_of(const struct device_conv2d *conv, uint32_t side)
+{
+    return conv->n_rows * device_blocks(conv->height, side) * device_blocks(conv->width, side);
+}
+
+/* Sums of y's gradient for one tap. */
+static uint64_t scratch(const struct program *p, const struct program_operation *op,
+                        const struct operation_setting *setting)
+{
+    if (!program_pools(op) || setting->action != SCHEDULE_CONTRIBUTE)
+        return 0;
+    return program_pooled_bytes(p, op->inputs[0], setting->n_rows, number_bytes(setting->type)) /
+           p->values[op->inputs[0]].columns * p->values[op->outputs[0]].columns;
+}
+
+static void run_means(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const struct device_conv2d conv = sizes_of(r, op);
+
+    r->ops->sum_blocks(r->dev, &(struct device_sum_blocks){.n_rows = conv.n_rows,
+                                                           .height = conv.height,
+                                                           .width = conv.width,
+                                                           .n = conv.n_in,
+                                                           .side = op->conv2d.pooled,
+                                                           .window = {1, 1, 1, 0},
+                                                           .mean = true,
+                                                           .g = r->at[step->inputs[0]],
+                                                           .y = r->at[step->outputs[0]]});
+}
+
+/* The gradient of the weights of a tap, of each group: += sums^T means. */
+static void contribute_tap(const struct operation_run *r, const struct device_conv2d *conv, size_t tap,
+                           const void *sums, uint32_t side)
+{
+    const size_t in = conv->n_in / conv->n_groups, out = conv->n_out / conv->n_groups,
+                 columns = conv->window.height * conv->window.width * in;
+
+    for (uint32_t group = 0; group < conv->n_groups; group++)
+        r->ops->matmul(r->dev, &(struct device_matmul){.transpose_a = true,
+                                                       .m = out,
+                                                       .n = in,
+                                                       .k = blocks_of(conv, side),
+                                                       .a = operation_element(r, sums, group * out),
+                                                       .a_stride = conv->n_out,
+                                                       .b = operation_element(r, conv->x, group * in),
+                                                       .b_stride = conv->n_in,
+                                                       .c = conv->weight_gradient + group * out * columns + tap * in,
+                                                       .c_stride = columns,
+                                                       .wide = true,
+                                                       .over_rows = true,
+                                                       .beta = conv->beta});
+}
+
+/* conv->x: the means. */
+static void contribute_pooled(const struct operation_run *r, const struct device_conv2d *conv, uint32_t side,
+                              void *sums)
+{
+    const struct image_window *w = &conv->window;
+    struct device_sum_blocks sum = {.n_rows = conv->n_rows,
+                                    .height = conv->height,
+                                    .width = conv->width,
+                                    .n = conv->n_out,
+                                    .side = side,
+                                    .window = *w,
+                                    .g = conv->y_gradient,
+                                    .y = sums};
+
+    for (sum.down = 0; sum.down < w->height; sum.down++)
+        for (sum.across = 0; sum.across < w->width; sum.across++) {
+            r->ops->sum_blocks(r->dev, &sum);
+            contribute_tap(r, conv, sum.down * w->width + sum.across, sums, side);
+        }
+}
+
 static void run_contributions(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
@@ -92,7 +176,9 @@ static void run_contributions(const struct operation_run *r, const struct schedu
     conv.y_gradient = r->at[step->y_gradient];
     conv.weight_gradient = r->gradients[op->tensor + WEIGHT];
     conv.beta = r->fresh ? 0 : 1;
-    if (conv.weight_gradient)
+    if (conv.weight_gradient && program_pools(op))
+        contribute_pooled(r, &conv, op->conv2d.pooled, r->at[step->scratch]);
+    else if (conv.weight_gradient)
         r->ops->conv2d_weight_gradient(r->dev, &conv);
     if (bias)
         r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, conv.y_gradient, device_conv2d_pixels(&conv),
@@ -115,6 +201,8 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 {
     if (step->action == SCHEDULE_FORWARD)
         run_forward(r, step);
+    else if (step->action == SCHEDULE_SAMPLE)
+        run_means(r, step);
     else if (step->action == SCHEDULE_CONTRIBUTE)
         run_contributions(r, step);
     else
@@ -126,5 +214,7 @@ const struct operation operation_conv2d = {.name = "convolution",
                                            .reads_frozen = OPERATION_FIRST,
                                            .bears_4_bits = true,
                                            .mixes_tokens = true,
+                                           .contributes_with_scratch = true,
+                                           .scratch = scratch,
                                            .differentiate = differentiate,
                                            .run = run};

@@ -14,6 +14,8 @@ struct program_conv2d_options {
     uint32_t n_groups; /* > 0 */
     bool bias;
     float deviation; /* standard deviation of the fresh weight; its bias is 0 */
+    /* program_pool sets it: the weight's gradient is computed from means of this x this pixels of x. 0: from x. */
+    uint32_t pooled;
 };
 
 /* Returns y, of this domain of pixels (as many as windows fit, program_own) and as many columns. Its weight is

@@ -330,16 +330,78 @@ bool program_samples(const struct program_operation *op)
     return op->kind == &operation_linear && op->linear.sampled;
 }
 
+bool program_pools(const struct program_operation *op)
+{
+    return op->kind == &operation_conv2d && op->conv2d.pooled > 0;
+}
+
+/* True of a value that layers can keep, and that convolutions alone read. */
+static bool ends_at_convolutions(const struct program *p, int value)
+{
+    bool ends = p->values[value].operation >= 0 && program_output_of(p, value) < 0;
+
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (pick(op->inputs, op->n_inputs, UINT8_MAX) >> value & 1)
+            ends = ends && op->kind == &operation_conv2d;
+    return ends;
+}
+
+/* True for a trained convolution whose input can be read as means. */
+static bool can_pool(const struct program *p, const struct program_operation *op)
+{
+    return op->kind == &operation_conv2d && !op->frozen && ends_at_convolutions(p, op->inputs[0]);
+}
+
+bool program_can_pool(const struct program *p)
+{
+    bool can = false;
+
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        can = can || can_pool(p, op);
+    return can;
+}
+
+void program_pool(struct program *p, uint32_t side)
+{
+    for (struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (op->kind == &operation_conv2d)
+            op->conv2d.pooled = side > 1 && can_pool(p, op) ? side : 0;
+}
+
+uint64_t program_pooled_bytes(const struct program *p, int value, uint32_t n_rows, size_t element_bytes)
+{
+    const struct program_value *v = &p->values[value];
+    const struct program_own *own = &p->own[v->domain - PROGRAM_OWN];
+    const uint32_t side = p->operations[program_sampler(p, value)].conv2d.pooled;
+
+    return n_rows * device_blocks(own->height, side) * device_blocks(own->width, side) * v->columns * element_bytes;
+}
+
 int program_sampler(const struct program *p, int value)
 {
     for (int i = 0; i < p->n_operations; i++)
-        if (program_samples(&p->operations[i]) && p->operations[i].inputs[0] == value)
+        if ((program_samples(&p->operations[i]) || program_pools(&p->operations[i])) &&
+            p->operations[i].inputs[0] == value)
             return i;
     return -1;
 }
 
-/* Finds the relus of whose operands backward needs the signs alone: it does not need their results, or the results are
- * held. Returns the operands. */
+/* True if convolutions read it as means. */
+static bool is_pooled(const struct program *p, int value)
+{
+    const int sampler = program_sampler(p, value);
+
+    return sampler >= 0 && program_pools(&p->operations[sampler]);
+}
+
+/* True of an output that the program itself does not read. */
+static bool is_output_alone(const struct program *p, int value)
+{
+    return program_output_of(p, value) >= 0 && program_count_readers(p, value) == 1;
+}
+
+/* Finds the relus of whose operands backward needs the signs alone: it does not need their results, as of a layer's last
+ * value, or the results are held. Returns the operands. */
 static uint64_t find_signs(struct program *p, bool changes)
 {
     const uint64_t read = program_read_backward(p);
@@ -347,9 +409,10 @@ static uint64_t find_signs(struct program *p, bool changes)
 
     p->held = 0;
     for (int value = 0; value < p->n_values; value++) {
-        const struct program_operation *relu = ends_at_maps(p, value) ? relu_behind(p, value) : NULL;
+        const struct program_operation *relu =
+            ends_at_maps(p, value) || is_output_alone(p, value) ? relu_behind(p, value) : NULL;
         const bool is_read = read >> value & 1, holds = is_read && (changes || program_sampler(p, value) >= 0);
-        p->held |= (uint64_t)(relu && holds) << value;
+        p->held |= (uint64_t)((relu && holds) || is_pooled(p, value)) << value;
         signs |= (uint64_t)(relu && (holds || !is_read)) << (relu ? relu->inputs[0] : 0);
     }
     return signs;
@@ -389,7 +452,8 @@ void program_compress(struct program *p, unsigned bits)
 
     for (int value = 0; value < p->n_values; value++) {
         struct program_value *v = &p->values[value];
-        const bool fits = keepable >> value & 1 && v->type == PROGRAM_VALUE && is_long(p, value);
+        const bool fits =
+            keepable >> value & 1 && v->type == PROGRAM_VALUE && is_long(p, value) && !is_pooled(p, value);
         v->bits = signs >> value & 1 ? 1 : fits ? bits_of(p, value, least) : 0;
     }
 }
@@ -419,7 +483,8 @@ int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GR
         const int operation = p->values[value].operation;
         if (!(keepable >> value & 1))
             continue;
-        if (operation != last && n < most && program_sampler(p, value) < 0) {
+        const bool joins = program_sampler(p, value) >= 0 && !is_pooled(p, value);
+        if (operation != last && n < most && !joins) {
             values[n] = 0;
             operations[n++] = operation;
         }

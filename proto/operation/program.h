@@ -244,7 +244,21 @@ void program_sample(struct program *p);
 
 bool program_samples(const struct program_operation *op); /* a linear map, of its input */
 
-/* The linear map that samples this value; -1: none. */
+/* Has backward read inputs of convolutions as means of blocks of side x side pixels, of those values that nothing but
+ * convolutions reads and that are no boundary's (Barley and Froening, arXiv 2409.11902); for other values it makes them
+ * again, exactly. So gradients of these convolutions' weights are approximate, all others are exact. side 0 or 1: none.
+ * As program_sample, before program_compress. */
+void program_pool(struct program *p, uint32_t side);
+
+bool program_can_pool(const struct program *p);
+
+/* True for a convolution that reads its input as means. */
+bool program_pools(const struct program_operation *op);
+
+/* Bytes of a value's means, in n_rows. */
+uint64_t program_pooled_bytes(const struct program *p, int value, uint32_t n_rows, size_t element_bytes);
+
+/* The linear map that samples this value, or the first convolution that pools it; -1: none. */
 int program_sampler(const struct program *p, int value);
 
 /* Divides the keepable values into groups, which are kept or not: one for each operation that writes some, the last

@@ -87,6 +87,37 @@ TEST_EACH(the_gradient_of_a_mean_is_shared_equally, 2 * N_CASES)
     call_check(&test);
 }
 
+/* Blocks of ResNets' inputs, and of their gradients by the window of 3 x 3 and of 1 x 1, with each tap; ragged ones; blocks of one
+ * pixel, and of the whole image; blocks that no window reaches; channels of no whole vector. */
+static const struct device_sum_blocks blocks[] = {
+    {1, 1, 1, 1, .side = 1, .window = {1, 1, 1, 0}},
+    {2, 8, 8, 64, .side = 2, .window = {1, 1, 1, 0}, .mean = true},
+    {2, 5, 7, 3, .side = 4, .window = {1, 1, 1, 0}, .mean = true},
+    {1, 4, 4, 33, .side = 8, .window = {1, 1, 1, 0}, .mean = true},
+    {2, 8, 8, 16, .side = 2, .window = {3, 3, 1, 1}, .down = 0, .across = 0},
+    {2, 8, 8, 16, .side = 2, .window = {3, 3, 1, 1}, .down = 1, .across = 2},
+    {2, 7, 9, 5, .side = 4, .window = {3, 3, 2, 1}, .down = 2, .across = 0},
+    {1, 8, 8, 40, .side = 2, .window = {1, 1, 2, 0}},
+    {3, 9, 6, 8, .side = 2, .window = {2, 3, 5, 1}, .down = 1, .across = 1},
+    {1, 6, 6, 4, .side = 3, .window = {3, 3, 3, 0}, .down = 2, .across = 1, .mean = true},
+};
+
+static double near_blocks(const struct call_test *test, const char *output)
+{
+    const struct device_sum_blocks *op = &test->call.sum_blocks;
+
+    return (4 * op->side + (output[0] == 'y' && op->mean)) * 0x1p-24;
+}
+
+TEST_EACH(a_block_s_sum_is_that_of_its_windows, COUNT(blocks) * NUMBER_TYPES)
+{
+    struct call_test test = {.type = (enum number_type)(_i % NUMBER_TYPES),
+                             .call = {.kind = CALL_sum_blocks, .sum_blocks = blocks[_i / NUMBER_TYPES]},
+                             .near = near_blocks};
+
+    call_check(&test);
+}
+
 /* One channel, 3 numbers in a line: the window of the first two, and of the last two. */
 static void check_line(enum number_type type, const float *x, const float *y, const float *dx)
 {

@@ -1,6 +1,7 @@
-"""Convolutional nets by PyTorch, of torchvision's blocks: tests/fixtures/{wide_resnet,resnet_basic,resnet_bottleneck}.
+"""Convolutional nets by PyTorch, of torchvision's blocks: tests/fixtures/{wide_resnet,resnet_basic,resnet_bottleneck}, and
+two of these with gradients from means of blocks, {pooled_wide,means_bottleneck}.
 
-    python make_nets.py
+    python make_nets.py [NAME...]
 
 A row's ids are the pixels of an image, a byte each for red, green and blue; its label stands at the first of them. Batch norms
 are those of a part. Of several parts the running statistics move once, towards the parts' mean. Weights of convolutions are
@@ -10,6 +11,7 @@ Made with torch 2.15.0 and torchvision 0.29.2 on the CPU.
 """
 import os
 import shutil
+import sys
 
 import numpy as np
 import torch
@@ -35,6 +37,36 @@ CONFIGS = {
                               architectures=["TorchvisionResNetForImageClassification"], layer_type="bottleneck",
                               depths=[1, 2, 1, 1], embedding_size=4, stem="imagenet", image_size=35, **COMMON),
 }
+
+
+POOLED = {"pooled_wide": 2, "means_bottleneck": 4}                     # sides of blocks
+CONFIGS |= {"pooled_wide": CONFIGS["wide_resnet"], "means_bottleneck": CONFIGS["resnet_bottleneck"]}
+
+
+class Pooled(torch.autograd.Function):
+    """A convolution whose weight's gradient is that of an input of means (arXiv:2409.11902); all else is exact."""
+
+    @staticmethod
+    def forward(ctx, x, weight, stride, padding, side):
+        ctx.save_for_backward(x, weight)
+        ctx.how = stride, padding, side
+        return F.conv2d(x, weight, None, stride, padding)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x, weight), (stride, padding, side) = ctx.saved_tensors, ctx.how
+        means = F.avg_pool2d(x, side, side, ceil_mode=True, count_include_pad=False)
+        means = means.repeat_interleave(side, 2).repeat_interleave(side, 3)[:, :, :x.shape[2], :x.shape[3]]
+        return (nn.grad.conv2d_input(x.shape, weight, gradient, stride, padding),
+                nn.grad.conv2d_weight(means, weight.shape, gradient, stride, padding), None, None, None)
+
+
+def pool(model, side):
+    """Convolutions in blocks that read what a norm and a relu made there: not torchvision's first ones, nor its shortcuts."""
+    first = () if isinstance(model, WideResNet) else ("conv1", "downsample.0")
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d) and "." in name and not name.endswith(first):
+            module.forward = lambda x, m=module: Pooled.apply(x, m.weight, m.stride, m.padding, side)
 
 
 class WideBlock(nn.Module):
@@ -123,7 +155,9 @@ def how_drawn(tensor, p):
 
 def model_of(name, dtype):
     c = CONFIGS[name]
-    model = (WideResNet if name == "wide_resnet" else ResNet)(c)
+    model = (WideResNet if c["model_type"] == "wide_resnet" else ResNet)(c)
+    if name in POOLED:
+        pool(model, POOLED[name])
     with torch.no_grad():
         for t, p in tensors_of(model).items():
             w = torch.from_numpy(drawn.weights(f"{name}:{t}", p.numel(), *how_drawn(t, p)))
@@ -224,11 +258,13 @@ def make(name):
                      "scale": how_drawn(t, p)[1]} for t, p in tensors_of(run.model).items()],
         "gradient": make_gradient(name, writer),
         "training": [make_training(name, writer, "adamw", 1), make_training(name, writer, "adama", 2)]}
+    if name in POOLED:
+        reference["pooled"] = POOLED[name]
     fixture.write(os.path.join(folder, "reference.json"), reference)
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for which in CONFIGS:
+    for which in sys.argv[1:] or CONFIGS:
         make(which)

@@ -100,6 +100,8 @@ static const struct refusal wrongs[] = {
     {GOOD "--approximate coded=16", 2, "--approximate coded=16: it takes wta=X", "coded=8 or coded=4"},
     {GOOD "--approximate wta=0.3,", 2, "--approximate: nothing stands before or behind one of its commas", NULL},
     {GOOD "--approximate wta=0.3,rule=paper,rule=variance", 2, "--approximate rule=variance: it takes", "each once"},
+    {GOOD "--approximate pool=3", 2, "--approximate pool=3: it takes wta=X", "pool=2, pool=4 or pool=8"},
+    {GOOD "--approximate pool=2", 2, "--approximate pool=2 is for nets of images", "no convolution"},
     {GOOD "--approximate any,coded=8", 2, "--approximate any: it takes wta=X", "any alone"},
     {PLAN "--approximate any --minimum", 2, "--approximate any compares whole plans", NULL},
     {GOOD "--approximate rule=variance", 2, "--approximate has a rule, but samples nothing", "wta=0.3"},

@@ -297,6 +297,17 @@ TEST(the_frontier_is_made_of_plans)
     expect("eps plan --model tiny.json --device-mem 4KiB --approximate any", 1, "nothing fits, exact or not");
 }
 
+/* Means of blocks of pixels are forms of nets of images alone. */
+TEST(a_frontier_of_images_has_means)
+{
+    json_t *lines = expect_json("eps plan --json --model resnet-18 --image 16x16 --batch 4 --approximate any", 0);
+    const json_t *last = json_array_get(lines, json_array_size(lines) - 1);
+
+    ck_assert_str_eq(json_string_value(json_object_get(last, "approximate")), "pool=8");
+    ck_assert_str_eq(json_string_value(json_object_get(last, "kind")), "biased");
+    json_decref(lines);
+}
+
 /* Without a figure the device has as much as the fastest choice takes; the numbers are those that it is good at. */
 TEST(a_plan_for_cuda_needs_no_cuda)
 {

@@ -103,6 +103,34 @@ void KERNEL_NAME(cpu_average_pool)(struct device *dev, const struct device_pool 
     }
 }
 
+void KERNEL_NAME(cpu_sum_blocks)(struct device *dev, const struct device_sum_blocks *op)
+{
+    const struct image_window *w = &op->window;
+    const size_t down = device_blocks(op->height, op->side), across = device_blocks(op->width, op->side);
+    const size_t lines = image_windows(op->height, w->height, w), columns = image_windows(op->width, w->width, w);
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < op->n_rows * down * across; i++) {
+        const size_t row = i / across / down, a = i / across % down * op->side, b = i % across * op->side;
+        const size_t first = device_first_window(a, op->down, lines, w),
+                     end = device_first_window(size_smaller(a + op->side, op->height), op->down, lines, w),
+                     left = device_first_window(b, op->across, columns, w),
+                     right = device_first_window(size_smaller(b + op->side, op->width), op->across, columns, w);
+        const size_t n_windows = (end - first) * (right - left);
+        const float count = op->mean && n_windows > 0 ? (float)n_windows : 1;
+
+        for (size_t j = 0; j < op->n; j += VECTOR) {
+            vec sum = {0};
+
+            for (size_t y = first; y < end; y++)
+                for (size_t x = left; x < right; x++)
+                    sum +=
+                        value_load_n((const value *)op->g + ((row * lines + y) * columns + x) * op->n + j, op->n - j);
+            value_store_n((value *)op->y + i * op->n + j, sum / count, op->n - j);
+        }
+    }
+}
+
 /* ---- backward ---- */
 
 typedef uint8_t vec_bytes __attribute__((vector_size(VECTOR)));

@@ -61,6 +61,7 @@ struct cuda_queue {
     X(max_pool_backward, device_pool)                                                                                  \
     X(average_pool, device_pool)                                                                                       \
     X(average_pool_backward, device_pool)                                                                              \
+    X(sum_blocks, device_sum_blocks)                                                                                   \
     X(dropout_add, device_dropout_add)                                                                                 \
     X(pixels, device_pixels)                                                                                           \
     X(embed_backward, device_embed)                                                                                    \

@@ -182,8 +182,8 @@ template <typename T> static bool are_whole(const struct device_pool *op, const 
 }
 
 /* A kernel over packs of V, or single values. */
-template <int V, typename K, typename... A>
-static cudaError_t run(const struct cuda_queue *q, K kernel, const struct pool &p, A... arrays)
+template <int V, typename K, typename P, typename... A>
+static cudaError_t run(const struct cuda_queue *q, K kernel, const P &p, A... arrays)
 {
     const size_t blocks = pieces(p.m * (p.n / V), ROW_THREADS);
 
@@ -247,4 +247,86 @@ cudaError_t cuda_average_pool(const struct cuda_queue *q, const struct device_po
 cudaError_t cuda_average_pool_backward(const struct cuda_queue *q, const struct device_pool *op)
 {
     return q->type == NUMBER_BF16 ? spread<bf16>(q, op, false) : spread<float>(q, op, false);
+}
+
+/* ---- blocks ---- */
+
+/* Counts of pixels, windows and channels fit 32 bits. In each direction, block i has windows from first(i) to first(i+1)-1. */
+struct blocks {
+    struct direction {
+        unsigned n_blocks, n_windows, pixels, side, tap, stride, padding;
+
+        __device__ unsigned first(unsigned block) const
+        {
+            const unsigned at = min(block * side, pixels) + padding;
+
+            return min(at > tap ? (at - tap + stride - 1) / stride : 0, n_windows);
+        }
+    } down, across;
+    unsigned n;
+    size_t m; /* blocks, of all rows */
+    bool mean;
+};
+
+template <typename T, int V>
+static __global__ void __launch_bounds__(ROW_THREADS) add_blocks(struct blocks op, T *y, const T *g)
+{
+    const size_t packs = op.n / V;
+
+    for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x; at < op.m * packs;
+         at += (size_t)gridDim.x * blockDim.x) {
+        const size_t i = at / packs, j = at % packs * V, row = i / op.across.n_blocks / op.down.n_blocks;
+        const unsigned a = (unsigned)(i / op.across.n_blocks % op.down.n_blocks),
+                       b = (unsigned)(i % op.across.n_blocks);
+        const unsigned first = op.down.first(a), end = op.down.first(a + 1), left = op.across.first(b),
+                       right = op.across.first(b + 1);
+        const float count = op.mean ? (float)max((end - first) * (right - left), 1u) : 1;
+        float sums[V] = {};
+        pack<T, V> to;
+
+        for (unsigned line = first; line < end; line++)
+            for (unsigned x = left; x < right; x++) {
+                const pack<T, V> here =
+                    load<V>(g + ((row * op.down.n_windows + line) * op.across.n_windows + x) * op.n + j);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    sums[v] += to_float(here.at[v]);
+            }
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            set(&to.at[v], sums[v] / count);
+        store<V>(y + i * op.n + j, to);
+    }
+}
+
+static struct blocks::direction direction_of(size_t pixels, size_t size, uint32_t tap, uint32_t side,
+                                             const struct image_window *w)
+{
+    struct blocks::direction of = {};
+
+    of.n_blocks = (unsigned)device_blocks(pixels, side);
+    of.n_windows = (unsigned)image_windows(pixels, size, w);
+    of.pixels = (unsigned)pixels, of.side = side, of.tap = tap, of.stride = w->stride, of.padding = w->padding;
+    return of;
+}
+
+template <typename T> static cudaError_t sum_blocks(const struct cuda_queue *q, const struct device_sum_blocks *op)
+{
+    enum { V = whole<T>::V };
+    T *const y = (T *)op->y;
+    const T *const g = (const T *)op->g;
+    struct blocks of = {};
+
+    of.down = direction_of(op->height, op->window.height, op->down, op->side, &op->window);
+    of.across = direction_of(op->width, op->window.width, op->across, op->side, &op->window);
+    of.n = (unsigned)op->n, of.mean = op->mean;
+    of.m = op->n_rows * of.down.n_blocks * of.across.n_blocks;
+    if (is_whole(y, op->n) && is_whole(g, op->n))
+        return run<V>(q, add_blocks<T, V>, of, y, g);
+    return run<1>(q, add_blocks<T, 1>, of, y, g);
+}
+
+cudaError_t cuda_sum_blocks(const struct cuda_queue *q, const struct device_sum_blocks *op)
+{
+    return q->type == NUMBER_BF16 ? sum_blocks<bf16>(q, op) : sum_blocks<float>(q, op);
 }

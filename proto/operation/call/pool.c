@@ -30,6 +30,27 @@ static void describe_backward(struct call_work *out, struct device_pool *op)
                    call_all(op->n_rows * op->height * op->width * op->n));
 }
 
+/* Windows of which a tap lies in the image, in one direction. */
+static size_t windows_within(size_t n, size_t size, uint32_t tap, const struct image_window *w)
+{
+    const size_t n_windows = image_windows(n, size, w);
+
+    return device_first_window(n, tap, n_windows, w) - device_first_window(0, tap, n_windows, w);
+}
+
+void device_sum_blocks_describe(struct call_work *out, struct device_sum_blocks *op)
+{
+    const struct image_window *w = &op->window;
+    const size_t n_windows = image_windows(op->height, w->height, w) * image_windows(op->width, w->width, w);
+    const size_t within =
+        windows_within(op->height, w->height, op->down, w) * windows_within(op->width, w->width, op->across, w);
+    const size_t n_blocks = device_blocks(op->height, op->side) * device_blocks(op->width, op->side);
+
+    call_add_array(out, "g", &op->g, CALL_VALUES, CALL_READ,
+                   call_some(op->n_rows * n_windows * op->n, op->n_rows * within * op->n));
+    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->n_rows * n_blocks * op->n));
+}
+
 void device_max_pool_describe(struct call_work *out, struct device_pool *op)
 {
     describe_forward(out, op);

@@ -1,4 +1,4 @@
-/* proto/operation/call/pool.h - pooling of images: max_pool, average_pool and their gradients. */
+/* proto/operation/call/pool.h - pooling of images: max_pool, average_pool and their gradients; sum_blocks. */
 #ifndef PROTO_OPERATION_CALL_POOL_H
 #define PROTO_OPERATION_CALL_POOL_H
 
@@ -20,6 +20,34 @@ struct device_pool {
     bool accumulate;            /* x_gradient += */
     uint8_t *largest;           /* scratch of max_pool_backward, shaped as y */
 };
+
+/* An image of height x width pixels is divided into blocks of side x side, the last ones of a line or column of what is left:
+ *
+ * y[a][b][c] = the sum, or the mean, of g[i][j][c] over the windows i, j of which tap (down, across) lies in block a, b, which
+ * is pixel (i*stride + down - padding, j*stride + across - padding) of the image. Of no window: 0. */
+struct device_sum_blocks {
+    size_t n_rows, height, width, n; /* images, their size, and channels of g */
+    uint32_t side;                   /* > 0 */
+    struct image_window window;
+    uint32_t down, across; /* the tap: less than the window's height and width */
+    bool mean;
+    const void *g; /* (n_rows, windows down, windows across, n) */
+    void *y;       /* (n_rows, blocks down, blocks across, n) */
+};
+
+/* How many blocks n pixels are. */
+static inline size_t device_blocks(size_t n, uint32_t side)
+{
+    return (n + side - 1) / side;
+}
+
+/* First of the windows of which a tap lies in pixel `pixel` or behind it; of n pixels. */
+static inline size_t device_first_window(size_t pixel, uint32_t tap, size_t n_windows, const struct image_window *w)
+{
+    const size_t at = pixel + w->padding, first = at > tap ? (at - tap + w->stride - 1) / w->stride : 0;
+
+    return first < n_windows ? first : n_windows;
+}
 
 static inline size_t device_pool_height(const struct device_pool *op)
 {

@@ -96,6 +96,6 @@ void plan_remember_norms(struct model *model, const struct plan_goal *goal)
 
 void plan_approximate(struct model *model, const struct plan_goal *goal)
 {
-    model_approximate(model, goal->kept_bits, goal->sampling.share > 0);
+    model_approximate(model, &(struct model_approximation){goal->kept_bits, goal->sampling.share > 0, goal->pooled});
     plan_remember_norms(model, goal);
 }

@@ -62,8 +62,11 @@ static uint64_t kept_bytes(const struct program *p, int value, const struct plan
     const struct program_value *v = &p->values[value];
     const uint32_t n_elements = program_row_elements(p, value, shape.n_tokens);
     const struct sampling_shape sampled = {.n_rows = shape.n_rows, .n_tokens = n_elements, .x_columns = v->columns};
+    const int sampler = program_sampler(p, value);
 
-    if (program_sampler(p, value) >= 0)
+    if (sampler >= 0 && program_pools(&p->operations[sampler]))
+        return program_pooled_bytes(p, value, shape.n_rows, number_bytes(setting->goal.precision));
+    if (sampler >= 0)
         return sampling_kept_bytes(&setting->goal.sampling, &sampled, setting->goal.precision, v->bits);
     if (v->bits == 0)
         return value_bytes(p, value, setting, shape);

@@ -500,6 +500,9 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
                          s->goal.smoothing);
     if (s->goal.kept_bits != 0 && s->goal.kept_bits != 8 && s->goal.kept_bits != 4)
         return error_set(err, -EINVAL, "activations in %u bits: 8 and 4 are possible", s->goal.kept_bits);
+    if (s->goal.pooled == 1 || (s->goal.pooled & (s->goal.pooled - 1)) != 0 || s->goal.pooled > 8)
+        return error_set(err, -EINVAL, "means of %u by %u pixels: of 2, 4 and 8 are possible", s->goal.pooled,
+                         s->goal.pooled);
     if (!sampling_is_valid(&s->goal.sampling))
         return error_set(err, -EINVAL,
                          "gradients from shares of %g of the rows and %g of the queries: at least %g and below 1 are "

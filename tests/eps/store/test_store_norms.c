@@ -45,7 +45,7 @@ static void open_host(struct store_fixture *f, bool fenced, uint32_t host, uint3
     config.activation = MODEL_RELU;
     config.gpt2.scale_attention = true;
     ck_assert_int_eq(model_init(&f->model, &config, &err), 0);
-    model_approximate(&f->model, 0, true);
+    model_approximate(&f->model, &(struct model_approximation){.samples = true});
     plan_remember_norms(&f->model, &goal);
     ck_assert_uint_eq(f->model.n_norm_maps, MAPS);
     if (n_hosts > 1)

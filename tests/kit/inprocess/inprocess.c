@@ -355,6 +355,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                     .attention = backend_get()->attention,
                     .goal = {.purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
                              .sampling = o->sampling,
+                             .pooled = o->pooled,
                              .preference = o->preference,
                              .seq = o->seq,
                              .source = o->config.row == o->seq ? o->config.source : 0,
@@ -405,6 +406,8 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     pthread_mutex_init(&ip->mutex, NULL);
     pthread_cond_init(&ip->changed, NULL);
     rc = model_init(&ip->model, &o->config, err);
+    if (!rc)
+        model_approximate(&ip->model, &(struct model_approximation){0, o->sampling.share > 0, o->pooled});
     if (!rc)
         rc = model_freeze(&ip->model, o->freeze, model_base_of(o->base, o->precision), err);
     if (!rc)

@@ -28,6 +28,7 @@ struct inprocess_options {
     double momentum;    /* and so is this */
     bool fenced, replay;
     struct sampling sampling;     /* gradients of matrices are estimated, if share > 0 */
+    uint32_t pooled;              /* as in struct plan_goal */
     struct preference preference; /* rows are pairs of texts if beta > 0 */
     bool chooses;                 /* the caller sets the order of blocks: inprocess.order */
     double drop_layers;           /* probability that a step drops a block: its scale alone, see inprocess.drop */

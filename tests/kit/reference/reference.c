@@ -644,6 +644,8 @@ void reference_run(const struct call *call)
     case CALL_max_pool_backward:
     case CALL_average_pool_backward:
         return reference_pool_backward(&call->max_pool, call->kind == CALL_max_pool_backward);
+    case CALL_sum_blocks:
+        return reference_sum_blocks(&call->sum_blocks);
     case CALL_dropout_add:
         return dropout_add(&call->dropout_add);
     case CALL_decode:

@@ -82,3 +82,34 @@ void reference_pool_backward(const struct device_pool *op, bool largest)
                 dx[at] += dy / (double)n_taps;
     }
 }
+
+/* The block, in one direction, where a window's tap lies; false: beyond the edges. */
+static bool find_block(size_t *block, size_t window, size_t tap, size_t n, const struct device_sum_blocks *op)
+{
+    const size_t at = window * op->window.stride + tap;
+
+    *block = (at - op->window.padding) / op->side;
+    return at >= op->window.padding && at - op->window.padding < n;
+}
+
+void reference_sum_blocks(const struct device_sum_blocks *op)
+{
+    const size_t lines = count(op->height, op->window.height, &op->window),
+                 columns = count(op->width, op->window.width, &op->window);
+    const size_t down = (op->height + op->side - 1) / op->side, across = (op->width + op->side - 1) / op->side;
+    double *const y = op->y;
+
+    for (size_t i = 0; i < op->n_rows * down * across * op->n; i++) {
+        const size_t channel = i % op->n, of = i / op->n, row = of / across / down;
+        size_t a, b, n = 0;
+
+        y[i] = 0;
+        for (size_t w = 0; w < lines * columns; w++)
+            if (find_block(&a, w / columns, op->down, op->height, op) && a == of / across % down &&
+                find_block(&b, w % columns, op->across, op->width, op) && b == of % across) {
+                y[i] += ((const double *)op->g)[(row * lines * columns + w) * op->n + channel];
+                n++;
+            }
+        y[i] /= op->mean && n > 0 ? (double)n : 1;
+    }
+}

@@ -6,5 +6,6 @@
 
 void reference_pool(const struct device_pool *op, bool largest);
 void reference_pool_backward(const struct device_pool *op, bool largest);
+void reference_sum_blocks(const struct device_sum_blocks *op);
 
 #endif

@@ -14,7 +14,7 @@ static void open_model(struct model *m, const char *text, const char *freeze)
     ck_assert_int_eq(model_init(m, &config, &err), 0);
     if (freeze)
         ck_assert_int_eq(model_freeze(m, freeze, (struct model_base){0}, &err), 0);
-    model_approximate(m, 0, true);
+    model_approximate(m, &(struct model_approximation){.samples = true});
 }
 
 static const char gpt2[] = "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_head\": 2, \"n_embd\": 8, \"n_inner\": 16, "

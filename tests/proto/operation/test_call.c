@@ -155,6 +155,10 @@ static const struct {
     {{CALL_average_pool_backward, .max_pool = {2, 4, 4, .n = 3, .window = {2, 2, 3, 1}, .accumulate = true}},
      2 * 2 * (4 + 16) * 3,
      2 * 2 * 16 * 3},
+    /* Of 5 x 5 windows of 3 x 3, the upper tap lies in the 5 x 5 pixels for 4 x 5: 3 x 3 blocks. */
+    {{CALL_sum_blocks, .sum_blocks = {2, 5, 5, .n = 3, .side = 2, .window = {3, 3, 1, 1}, .down = 0, .across = 1}},
+     2 * 2 * 20 * 3,
+     2 * 2 * 9 * 3},
     {{CALL_embed, .embed = {.m = 3, .n = 5, .n_table = 100}}, 4 * 3 + 2 * 15, 2 * 15},
     {{CALL_embed_backward, .embed = {.m = 7, .n = 5, .n_table = 2}}, 4 * 7 + 2 * 35 + 4 * 10, 4 * 10},
     {{CALL_cross_entropy_gradient, .cross_entropy_gradient = {.m = 3, .n = 5, .logits_stride = 8}},

@@ -1,7 +1,10 @@
-/* A program of images, forward: tokens as pixels, and the mean of an image, which is one element of a row. */
+/* Programs of images: tokens as pixels, and the mean of an image, which is one element of a row; gradients from means. */
 #include "device/find.h"
 #include "proto/operation/operation.h"
 #include "tests/kit/test.h"
+
+#include <math.h>
+#include <stdlib.h>
 
 enum { ROWS = 2, HEIGHT = 2, WIDTH = 3, PIXELS = HEIGHT * WIDTH };
 
@@ -41,4 +44,112 @@ TEST(a_mean_is_of_all_pixels_that_tokens_are)
     ck_assert_float_eq_tol(mean[0], 3 * 3.5f + 1, 4 * 0x1p-20f);
     ck_assert_float_eq_tol(mean[1], 3 * 1.f + 1, 4 * 0x1p-20f);
     device_cpu.close(dev);
+}
+
+/* ---- the gradient of a convolution's weight from means ---- */
+
+/* A size that no block divides; 1 x 1; groups, strides, no padding; blocks larger than the image. */
+static const struct device_conv2d convolutions[] = {
+    {2, 5, 7, .n_in = 3, .n_out = 4, .n_groups = 1, .window = {3, 3, 1, 1}},
+    {3, 8, 8, .n_in = 5, .n_out = 2, .n_groups = 1, .window = {1, 1, 1, 0}},
+    {2, 9, 6, .n_in = 4, .n_out = 6, .n_groups = 2, .window = {3, 3, 2, 1}},
+    {1, 6, 7, .n_in = 6, .n_out = 6, .n_groups = 3, .window = {2, 3, 1, 0}},
+};
+static const uint32_t sides[] = {2, 4, 8};
+
+/* -1 .. 1, other numbers for another seed. */
+static float *numbers(size_t n, uint32_t seed)
+{
+    float *x = malloc(n * sizeof *x);
+
+    ck_assert_ptr_nonnull(x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)((i + 1) * 2654435761u % 1000003u * (seed + 1) % 2001u) / 1000 - 1;
+    return x;
+}
+
+/* Each number becomes its block's mean. In double. */
+static void take_means(float *x, const struct device_conv2d *c, uint32_t side)
+{
+    double *sums = calloc(c->n_rows * c->height * c->width * c->n_in, sizeof *sums);
+
+    ck_assert_ptr_nonnull(sums);
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < c->n_rows * c->height * c->width * c->n_in; i++) {
+            const size_t pixel = i / c->n_in, line = pixel / c->width % c->height, column = pixel % c->width,
+                         top = line / side * side, left = column / side * side;
+            const size_t block =
+                ((pixel / c->width / c->height * c->height + top) * c->width + left) * c->n_in + i % c->n_in;
+            const size_t down = c->height - top < side ? c->height - top : side,
+                         across = c->width - left < side ? c->width - left : side;
+            if (pass == 0)
+                sums[block] += (double)x[i];
+            else
+                x[i] = (float)(sums[block] / (double)(down * across));
+        }
+    free(sums);
+}
+
+/* relu, then the convolution, backward: the gradient of its weight, added to what is there; of x. */
+static void run_backward(const struct device_conv2d *c, uint32_t side, struct device *dev, float *x, float *g,
+                         const float *weight, float *gradient)
+{
+    static struct program p;
+    static struct schedule s;
+    const struct program_conv2d_options options = {.window = c->window,
+                                                   .n_groups = (uint32_t)c->n_groups,
+                                                   .deviation = 1};
+    const size_t largest = c->n_rows * (c->height + 2) * (c->width + 2) * (c->n_in + c->n_out);
+
+    program_init(&p);
+    p.own[0] = (struct program_own){.height = (uint32_t)c->height, .width = (uint32_t)c->width};
+    p.own[1] =
+        (struct program_own){.height = (uint32_t)device_conv2d_height(c), .width = (uint32_t)device_conv2d_width(c)};
+    const int in = program_input(&p, "", PROGRAM_OWN, (uint32_t)c->n_in);
+    const int a = program_activation(&p, in, MODEL_RELU);
+    program_output(&p, "", program_conv2d(&p, a, "conv", PROGRAM_OWN + 1, (uint32_t)c->n_out, &options));
+    program_pool(&p, side);
+    program_compress(&p, 0);
+    schedule_backward(&s, &p, 0);
+    struct operation_run run = {.ops = &device_cpu,
+                                .dev = dev,
+                                .program = &p,
+                                .schedule = &s,
+                                .weights = {weight},
+                                .gradients = {gradient},
+                                .n_rows = (uint32_t)c->n_rows,
+                                .n_tokens = 1};
+    for (int i = 0; i < s.n_buffers; i++) {
+        const bool is_g = s.buffers[i].place == SCHEDULE_GRADIENT;
+        run.at[i] = s.buffers[i].place == SCHEDULE_INPUT ? x : is_g ? g : numbers(largest, 9);
+    }
+    operation_run_steps(&run, 0, s.n_steps);
+    for (int i = 0; i < s.n_buffers; i++)
+        if (run.at[i] != x && run.at[i] != g)
+            free(run.at[i]);
+}
+
+/* That of the convolution of the means, by the device's own gradient, which is PyTorch's (test_convolutions). */
+TEST_EACH(a_gradient_from_means_is_that_of_an_image_of_means, COUNT(convolutions) * COUNT(sides))
+{
+    struct device_conv2d c = convolutions[_i / (int)COUNT(sides)];
+    const uint32_t side = sides[_i % (int)COUNT(sides)];
+    const size_t n_x = c.n_rows * c.height * c.width * c.n_in, n_g = device_conv2d_pixels(&c) * c.n_out,
+                 n_weight = c.n_out * c.window.height * c.window.width * c.n_in / c.n_groups;
+    float *const x = numbers(n_x, 1), *const g = numbers(n_g, 2), *const weight = numbers(n_weight, 3),
+                 *const want = numbers(n_weight, 4), *const got = numbers(n_weight, 4);
+    struct error err = {""};
+    struct device *dev;
+
+    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, 4096, 2, &err), 0);
+    run_backward(&c, side, dev, x, g, weight, got);
+    for (size_t i = 0; i < n_x; i++)
+        x[i] = fmaxf(x[i], 0);
+    take_means(x, &c, side);
+    c.x = x, c.y_gradient = g, c.weight_gradient = want, c.beta = 1;
+    device_cpu.conv2d_weight_gradient(dev, &c);
+    for (size_t i = 0; i < n_weight; i++)
+        ck_assert_float_eq_tol(got[i], want[i], 1e-5f * (1 + fabsf(want[i])));
+    device_cpu.close(dev);
+    free(x), free(g), free(weight), free(want), free(got);
 }

@@ -221,6 +221,49 @@ TEST(the_gradient_of_a_sum_that_layers_share_is_never_added_to)
     ck_assert_int_eq(s.buffers[s.gradients[0]].place, SCHEDULE_INPUT_GRADIENT);
 }
 
+/* Both convolutions behind a relu share its means, which are all that is kept; the first one's input is a boundary's, so it is
+ * read as it is. 5 x 5 pixels of 6 channels are 3 x 3 means of 2 x 2, and fewer of larger blocks. */
+TEST(means_are_what_backward_reads_of_a_convolution_s_input)
+{
+    static struct program p;
+    static struct schedule s;
+    const struct program_conv2d_options wide = {.window = {3, 3, 1, 1}, .n_groups = 1, .deviation = 0.02f},
+                                        narrow = {.window = {1, 1, 1, 0}, .n_groups = 1, .deviation = 0.02f};
+    const struct program_dropout none = {0};
+
+    program_init(&p);
+    p.own[0] = (struct program_own){.height = 5, .width = 5};
+    const int x = program_input(&p, "", PROGRAM_OWN, 4),
+              a = program_activation(&p, program_conv2d(&p, x, "first", PROGRAM_OWN, 6, &wide), MODEL_RELU),
+              left = program_conv2d(&p, a, "left", PROGRAM_OWN, 4, &wide),
+              right = program_conv2d(&p, a, "right", PROGRAM_OWN, 4, &narrow);
+    program_output(&p, "", program_add(&p, left, right, &none));
+    ck_assert(program_can_pool(&p));
+    ck_assert_uint_eq(program_keepable(&p) >> a & 1, 0);
+    program_pool(&p, 2);
+    program_compress(&p, 0);
+    ck_assert_uint_eq(program_keepable(&p) >> a & 1, 1);
+    ck_assert_uint_eq(program_pooled_bytes(&p, a, 7, sizeof(float)), 7 * 3 * 3 * 6 * sizeof(float));
+    schedule_forward(&s, &p, program_keepable(&p));
+    check_steps(&p, &s,
+                "convolution first, activation, sample convolution left, convolution left, convolution right, add");
+    schedule_backward(&s, &p, program_keepable(&p));
+    check_steps(&p, &s,
+                "W convolution right, x convolution right, W convolution left, x+ convolution left, x activation, "
+                "W convolution first, x convolution first");
+    schedule_backward(&s, &p, 0);
+    check_steps(&p, &s,
+                "convolution first, activation, sample convolution right, W convolution right, x convolution right, "
+                "W convolution left, x+ convolution left, x activation, W convolution first, x convolution first");
+    program_pool(&p, 4);
+    ck_assert_uint_eq(program_pooled_bytes(&p, a, 7, sizeof(float)), 7 * 2 * 2 * 6 * sizeof(float));
+    program_pool(&p, 8);
+    ck_assert_uint_eq(program_pooled_bytes(&p, a, 7, sizeof(float)), 7 * 6 * sizeof(float));
+    program_pool(&p, 1);
+    program_compress(&p, 0);
+    ck_assert_uint_eq(program_keepable(&p) >> a & 1, 0);
+}
+
 /* Forward keeps signs and rows, and backward reads these. What it must make of all rows, here the norm's operand, is made
  * from the layer's input again, and the rows serve as they were kept; if they were not, the same are chosen. */
 TEST(signs_and_rows_are_what_backward_reads_of_a_relu)

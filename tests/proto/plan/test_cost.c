@@ -104,7 +104,7 @@ TEST(remembered_norms_come_twice_and_go_once)
     model_free(&model);
     relu.activation = MODEL_RELU;
     ck_assert_int_eq(model_init(&model, &relu, NULL), 0);
-    model_approximate(&model, 0, true);
+    model_approximate(&model, &(struct model_approximation){.samples = true});
     const struct plan_cost without = cost();
     model_remember_norms(&model, TOKENS, 1000);
     ck_assert_uint_eq(cost().down_bytes - without.down_bytes, 2 * 2 * TOKENS * 2);

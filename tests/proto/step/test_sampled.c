@@ -274,7 +274,7 @@ TEST_EACH(known_norms_bring_estimates_nearer, 2)
     double *const want = gradient_of(&s, &exact, &loss);
     options.setting.goal.entries = BATCH * POSITIONS;
     options.setting.goal.n_parts = 1;
-    model_approximate(&s.model, 0, true);
+    model_approximate(&s.model, &(struct model_approximation){.samples = true});
     plan_remember_norms(&s.model, &options.setting.goal);
     const double unknown = distance_of_sampled(&s, options, want);
     uint16_t *const norms = norms_after(&s, &options);
@@ -313,7 +313,7 @@ TEST_EACH(no_choice_changes_what_is_drawn, MODELS *COUNT(allowed) / (simulated()
     double loss, distance, size;
 
     open_model(&s, which);
-    model_approximate(&s.model, how->kept_bits, how->sampling.share > 0);
+    model_approximate(&s.model, &(struct model_approximation){how->kept_bits, how->sampling.share > 0, 0});
     struct device_worker_options options = sampled(&s, &how->sampling, 2);
     options.setting.goal.kept_bits = how->kept_bits;
     setting_step_whole(&link, &s, &options);

@@ -27,7 +27,7 @@ static struct device_worker_options remembering(struct setting *s, uint32_t part
     options.setting.goal.sampling.share = 0.5;
     options.setting.goal.entries = ENTRIES;
     options.setting.goal.n_parts = BATCH / part_rows;
-    model_approximate(&s->model, 0, true);
+    model_approximate(&s->model, &(struct model_approximation){.samples = true});
     plan_remember_norms(&s->model, &options.setting.goal);
     return options;
 }

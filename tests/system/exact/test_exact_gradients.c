@@ -7,7 +7,7 @@ SUITE_LABELS(single, on_cuda_release)
 
 /* b has 16 rows, the others 8. The blocks of alternating differ; those of chunked and experts are of several layers, which
  * add to sums and read one value together. Those of shifted read a value that is made once a part; pixels has no tables, nor
- * have the nets, whose rows are images.
+ * have the nets, whose rows are images; two of them by means of blocks.
  * Those of crossing have two texts, those of part_norm a norm over the part, those of pictures features of an image, with
  * such a norm; of drop a step leaves out some. Those of widths have feed-forward layers of three widths. Those of t5 and
  * dynamic_conv have a source, whose length differs from row to row. The minibatches of padding_* have the token of padding,
@@ -16,14 +16,35 @@ SUITE_LABELS(single, on_cuda_release)
 static const struct {
     const char *fixture;
     uint32_t n_parts, microbatch;
-} cuts[] = {
-    {"a", 1, 8},        {"padding_qwen2", 1, 3}, {"alternating", 2, 3},        {"chunked", 2, 3},   {"experts", 4, 1},
-    {"shifted", 2, 3},  {"pixels", 2, 3},        {"wide_resnet", 1, 3},        {"crossing", 2, 3},  {"t5", 2, 3},
-    {"t5_gated", 4, 1}, {"dynamic_conv", 2, 3},  {"dynamic_conv_gated", 4, 1}, {"part_norm", 1, 3}, {"pictures", 1, 3},
-    {"drop", 2, 3},     {"widths", 2, 3},        {"padding_gemma3", 4, 2},     {"b", 1, 5},         {"a", 8, 1},
-    {"a", 2, 2},        {"resnet_basic", 1, 8},  {"resnet_bottleneck", 1, 2},  {"b", 2, 8},         {"b", 8, 1}};
+} cuts[] = {{"a", 1, 8},
+            {"padding_qwen2", 1, 3},
+            {"alternating", 2, 3},
+            {"chunked", 2, 3},
+            {"experts", 4, 1},
+            {"shifted", 2, 3},
+            {"pixels", 2, 3},
+            {"wide_resnet", 1, 3},
+            {"pooled_wide", 1, 3},
+            {"crossing", 2, 3},
+            {"t5", 2, 3},
+            {"t5_gated", 4, 1},
+            {"dynamic_conv", 2, 3},
+            {"dynamic_conv_gated", 4, 1},
+            {"part_norm", 1, 3},
+            {"pictures", 1, 3},
+            {"drop", 2, 3},
+            {"widths", 2, 3},
+            {"padding_gemma3", 4, 2},
+            {"b", 1, 5},
+            {"a", 8, 1},
+            {"a", 2, 2},
+            {"resnet_basic", 1, 8},
+            {"resnet_bottleneck", 1, 2},
+            {"means_bottleneck", 1, 3},
+            {"b", 2, 8},
+            {"b", 8, 1}};
 
-TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 19 : SANITIZED ? 20 : COUNT(cuts))
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 20 : SANITIZED ? 21 : COUNT(cuts))
 {
     exact_check_gradient(cuts[_i].fixture, &(struct inprocess_options){.n_parts = cuts[_i].n_parts,
                                                                        .microbatch = cuts[_i].microbatch,

@@ -113,7 +113,9 @@ static const char *const budgeted[] = {"b",
                                        "pixels",
                                        "wide_resnet",
                                        "resnet_basic",
-                                       "resnet_bottleneck"};
+                                       "resnet_bottleneck",
+                                       "pooled_wide",
+                                       "means_bottleneck"};
 
 TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
 {
@@ -143,6 +145,55 @@ TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
         exact_close(&exact);
     }
     ck_assert_uint_gt(n_host_stash, 0);
+}
+
+/* Nets of which convolutions read means of blocks, and those convolutions. */
+static const struct {
+    const char *fixture, *pooled[3];
+} nets[] = {{"wide_resnet", {"conv1.weight", "conv2.weight", "convShortcut.weight"}},
+            {"resnet_basic", {"conv2.weight"}},
+            {"resnet_bottleneck", {"conv2.weight", "conv3.weight"}}};
+
+static bool reads_means(int net, const char *name)
+{
+    bool any = false;
+
+    for (int i = 0; i < 3 && nets[net].pooled[i]; i++)
+        any |= strchr(name, '.') != strrchr(name, '.') && strlen(name) > strlen(nets[net].pooled[i]) &&
+               strcmp(name + strlen(name) - strlen(nets[net].pooled[i]), nets[net].pooled[i]) == 0;
+    return any;
+}
+
+/* Of inputs as means of blocks: the loss is the exact one, and so are gradients of activations, as all of convolutions of a
+ * block's own input, of norms, biases and the head show; those of the convolutions themselves are not, and the larger the blocks, the
+ * farther off they are. */
+TEST_EACH(means_of_blocks_change_gradients_of_their_convolutions_alone, COUNT(nets))
+{
+    struct inprocess_options how = {.n_parts = 1, .microbatch = 3};
+    struct exact exact, pooled;
+    double before = 0;
+
+    exact_open(&exact, nets[_i].fixture, &how);
+    const double loss = exact_gradient(&exact);
+    for (how.pooled = 2; how.pooled <= 8; how.pooled *= 2) {
+        double distance = 0;
+        exact_open(&pooled, nets[_i].fixture, &how);
+        ck_assert(exact_gradient(&pooled) == loss);
+        for (uint32_t t = 0; t < exact.ip->model.n_tensors; t++) {
+            const struct model_tensor *tensor = &exact.ip->model.tensors[t];
+            const float *const want = exact_find(&exact, tensor->name, tensor->n), *const got =
+                                                                                       exact_find(&pooled, tensor->name,
+                                                                                                  tensor->n);
+            ck_assert_msg((memcmp(want, got, tensor->n * sizeof *want) == 0) == !reads_means(_i, tensor->name), "%s",
+                          tensor->name);
+            for (uint64_t i = 0; i < tensor->n; i++)
+                distance += pow((double)got[i] - (double)want[i], 2);
+        }
+        ck_assert_double_gt(distance, before);
+        before = distance;
+        exact_close(&pooled);
+    }
+    exact_close(&exact);
 }
 
 /* Four parts at once, two after two, and one after another: with less memory, down to the least. */

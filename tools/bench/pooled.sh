@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Gradients of convolutions' weights from means of blocks (arXiv 2409.11902: eps train --approximate pool=N) beside exact ones,
+# of a ResNet-18 on images of 32 x 32: what is stored from forward to backward, as eps plan counts it, and a step's time.
+#   all saved   by hand, what PyTorch's autograd saves in fp32, with relus in place: inputs of convolutions and of norms
+#   published   that, of which convolutions' inputs but the image are means
+#   exact       eps: inputs of norms and of blocks; all else is made again from them (`stash`); or kept, too
+#   pool=N      that, and the means that layers keep
+#
+# usage: tools/bench/pooled.sh [options]      defaults in brackets
+#   --batch N [32]        images of a step
+#   --rounds N [5]        of times, each runs all forms once
+#   --bin DIR [build/bin] where eps, epsd and eps-worker are
+set -euo pipefail
+shopt -s inherit_errexit
+cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
+
+batch=32 rounds=5 bin=build/bin
+take_options "batch rounds bin" "$@"
+need_programs "$bin"
+make_work
+
+# Of an image, in numbers: stage s has 64 * 2^s channels and 1024 / 4^s pixels, and two blocks of two convolutions; those
+# that change the size have a third.
+saved() {
+    awk -v side="$1" 'BEGIN {
+        all = 3 * 1024 + 2 * 65536 # the image, the stem
+        for (s = 0; s < 4; s++) {
+            n = 65536 / 2 ^ s; h = 32 / 2 ^ s; q = int((h + side - 1) / side); mean = n / h ^ 2 * q ^ 2
+            before = s ? 2 * n : n; p = s ? int((2 * h + side - 1) / side) : q; mean_before = s ? 2 * n / (2 * h) ^ 2 * p ^ 2 : mean
+            norms += 4 * n + (s > 0) * n
+            inputs += side > 1 ? mean_before + 3 * mean : before + 3 * n
+        }
+        print 4 * (3 * 1024 + 65536 + norms + inputs)
+    }'
+}
+
+# stored FORM WHAT: bytes of a step's images
+stored() {
+    "$bin/eps" plan --json --model resnet-18 --image 32x32 --batch "$batch" --microbatch "$batch" --device cpu --device-mem 64GiB \
+        --host-mem 64GiB --approximate "$1" | grep -o "\"$2\": {[^}]*" | head -n 1 | grep -o '[0-9]*$'
+}
+
+all=$(($(saved 1) * batch))
+echo "ResNet-18, $batch images of 32 x 32: all saved $all bytes"
+line() { awk -v n="$1" -v s="$all" -v b="$2" 'BEGIN { printf "  %-34s %12d bytes: %.1f %% less\n", n, b, 100 * (1 - b / s) }'; }
+for side in 2 4 8; do line "published, means of $side x $side" $(($(saved $side) * batch)); done
+line "exact, made again" "$(stored wta=1 stash)"
+line "exact, kept" $(($(stored wta=1 stash) + $(stored wta=1 kept)))
+for side in 2 4 8; do
+    line "pool=$side, kept" $(($(stored pool=$side stash) + $(stored pool=$side kept)))
+done
+
+# Images by a formula: no step depends on what they show.
+python=/usr/bin/python3
+need_python "$python" struct
+"$python" - "$work" $((10 * batch)) <<'PYTHON'
+import sys
+folder, n = sys.argv[1], int(sys.argv[2])
+def put(name, shape, data):
+    head = "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }" % (shape,)
+    with open(f"{folder}/{name}.npy", "wb") as f:
+        f.write(b"\x93NUMPY\1\0" + (118).to_bytes(2, "little") + head.ljust(117).encode() + b"\n" + data)
+put("images", (n, 32, 32, 3), bytes(i * 7919 % 251 for i in range(n * 3072)))
+put("labels", (n,), bytes(i % 10 for i in range(n)))
+PYTHON
+for ((round = 1; round <= rounds; round++)); do
+    for form in wta=1 pool=2 pool=4 pool=8; do
+        run_training --model resnet-18 --image 32x32 --data "$work/images.npy" --eval-data "$work/images.npy" --batch "$batch" \
+            --microbatch "$batch" --steps 8 --device cpu --save-every 0 --approximate "$form"
+        step_times >>"$work/$form"
+    done
+done
+for form in pool=2 pool=4 pool=8; do
+    awk -v e="$(median <"$work/wta=1")" -v a="$(median <"$work/$form")" -v f="$form" 'BEGIN {
+        printf "a kept step: exact %.0f ms, %s %.0f ms: %.3f x faster\n", e, f, a, e / a }'
+done
