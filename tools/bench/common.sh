@@ -94,6 +94,22 @@ make_work() {
     trap 'rm -rf "$work"' EXIT
 }
 
+# write_images N SIDE: images.npy and labels.npy in $work, of N images in colour by a formula, and of 10 classes
+write_images() {
+    local python=/usr/bin/python3
+    need_python "$python" sys
+    "$python" - "$work" "$1" "$2" <<'PYTHON'
+import sys
+folder, n, side = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def put(name, shape, data):
+    head = "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }" % (shape,)
+    with open(f"{folder}/{name}.npy", "wb") as f:
+        f.write(b"\x93NUMPY\1\0" + (118).to_bytes(2, "little") + head.ljust(117).encode() + b"\n" + data)
+put("images", (n, side, side, 3), bytes(i * 7919 % 251 for i in range(n * 3 * side * side)))
+put("labels", (n,), bytes(i % 10 for i in range(n)))
+PYTHON
+}
+
 # print_config VOCABULARY: prints config.json of a GPT-2 without dropout, from $width, $layers, $heads and $seq
 print_config() {
     cat <<JSON

@@ -51,19 +51,7 @@ for side in 2 4 8; do
     line "pool=$side, kept" $(($(stored pool=$side stash) + $(stored pool=$side kept)))
 done
 
-# Images by a formula: no step depends on what they show.
-python=/usr/bin/python3
-need_python "$python" struct
-"$python" - "$work" $((10 * batch)) <<'PYTHON'
-import sys
-folder, n = sys.argv[1], int(sys.argv[2])
-def put(name, shape, data):
-    head = "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }" % (shape,)
-    with open(f"{folder}/{name}.npy", "wb") as f:
-        f.write(b"\x93NUMPY\1\0" + (118).to_bytes(2, "little") + head.ljust(117).encode() + b"\n" + data)
-put("images", (n, 32, 32, 3), bytes(i * 7919 % 251 for i in range(n * 3072)))
-put("labels", (n,), bytes(i % 10 for i in range(n)))
-PYTHON
+write_images $((10 * batch)) 32
 for ((round = 1; round <= rounds; round++)); do
     for form in wta=1 pool=2 pool=4 pool=8; do
         run_training --model resnet-18 --image 32x32 --data "$work/images.npy" --eval-data "$work/images.npy" --batch "$batch" \
