@@ -5,19 +5,51 @@
 #   published   that, of which convolutions' inputs but the image are means
 #   exact       eps: inputs of norms and of blocks; all else is made again from them (`stash`); or kept, too
 #   pool=N      that, and the means that layers keep
+# And accuracy: of a narrower net on a tenth of CIFAR-10, SGD with Nesterov's momentum, random crops and flips; of each form from
+# the same seeds, on the schedule that the exact one has and on a longer one; the difference paired by seed, with its standard
+# error.
 #
 # usage: tools/bench/pooled.sh [options]      defaults in brackets
-#   --batch N [32]        images of a step
-#   --rounds N [5]        of times, each runs all forms once
+#   --what time|accuracy|all [time]
+#   --batch N [32]        images of a step; --rounds N [5] of times, each runs all forms once
+#   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
+#   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz
+#   --width N [16]        channels of the first stage; --epochs N [8], --longer N [12] of forms that pool, too; --seeds N [3]
+#   --forms "F ..." ["pool=2 pool=4 pool=8"]   of --approximate; "F:long" on the longer schedule
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-batch=32 rounds=5 bin=build/bin
-take_options "batch rounds bin" "$@"
+what=time batch=32 rounds=5 keep='' data=../shared/data/cifar10 width=16 epochs=8 longer=12 seeds=3 bin=build/bin
+forms='pool=2 pool=4 pool=8 pool=2:long pool=4:long pool=8:long'
+take_options "what batch rounds keep data width epochs longer seeds forms bin" "$@"
 need_programs "$bin"
+case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
+[ -n "$keep" ] || [ "$what" = time ] || misuse "--keep is needed: a directory for the runs"
+
+# score FORM SEED: "accuracy loss" on the test images
+score() {
+    local out=$keep/$1-$2 n=$epochs options=()
+    [[ $1 != *:long ]] || n=$longer
+    [ "$1" = exact ] || options=(--approximate "${1%:long}")
+    train_once "$out" --keep 1 --model "$keep/net.json" --data "$keep/train.bin" --eval-data "$keep/test.bin" --epochs "$n" --batch 64 \
+        --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$2" "${options[@]}"
+    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/test.bin" --device cpu --json >"$out.score"
+    echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
+}
+
+if [ "$what" != time ]; then
+    mkdir -p "$keep"
+    [ -e "$keep/train.bin" ] || xz -dc "$data/train-5085.bin.xz" >"$keep/train.bin"
+    [ -e "$keep/test.bin" ] || xz -dc "$data/test-1017.bin.xz" >"$keep/test.bin"
+    echo "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [2, 2, 2, 2], \"embedding_size\": $width,
+ \"stem\": \"cifar\", \"image_size\": 32, \"image_mean\": [0.491, 0.482, 0.447], \"image_std\": [0.247, 0.243, 0.262]}" >"$keep/net.json"
+    echo "ResNet-18 of $width channels, 5,085 images of CIFAR-10, $epochs epochs ($longer where long), $seeds seeds"
+    compare_forms
+fi
+[ "$what" != accuracy ] || exit 0
 make_work
 
 # Of an image, in numbers: stage s has 64 * 2^s channels and 1024 / 4^s pixels, and two blocks of two convolutions; those
