@@ -296,7 +296,8 @@ static void print_steps(FILE *out, const struct account *a)
     for (size_t i = 0; i < a->n_scores; i++)
         fprintf(out, "%s%s %.4f", i ? ", " : "\nscores       ", a->scores[i].name, a->scores[i].value);
     if (n > 0)
-        fprintf(out, "\nspeed        %.0f tokens/s over %" PRIu64 " step%s", a->ms > 0 ? a->tokens * 1000 / a->ms : 0,
+        fprintf(out, "\nspeed        %.0f %s/s over %" PRIu64 " step%s",
+                a->ms > 0 ? a->tokens * 1000 / a->ms / (a->pixels ? a->pixels : 1) : 0, a->pixels ? "images" : "tokens",
                 n, n == 1 ? "" : "s");
     fputc('\n', out);
     if (a->n_skipped > 0)

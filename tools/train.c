@@ -61,6 +61,7 @@ static void on_step(void *user, const struct eps_step *step)
     t->account.last = step->step;
     t->account.n_skipped += step->skipped;
     t->account.loss = step->loss;
+    t->account.pixels = step->pixels;
     if (!isnan(step->step_ms)) {
         t->account.ms += step->step_ms;
         t->account.tokens += step->tokens_per_s * step->step_ms / 1000;

@@ -288,6 +288,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
         .tokens = tokens,
         .step_ms = (double)(now - s->since_ns) / 1e6,
         .tokens_per_s = (double)(tokens - before) * 1e9 / (double)(now - s->since_ns),
+        .pixels = s->run->model.config.image.height * s->run->model.config.image.width,
         .device_peak_bytes = m->done.device_peak,
         .device_budget_bytes = s->budget,
         .host_bytes = m->done.host_bytes,

@@ -96,6 +96,10 @@ TEST(a_line_says_where_the_run_is)
     progress.step.skipped = true;
     progress_format(line, 40, &progress);
     ck_assert_str_eq(line, "step 120/200  loss 2.3457  skipped  NOT");
+    progress = (struct progress){.mean_ms = 1000, .saved = UINT64_MAX, .step = step_of(120, 200)};
+    progress.step.pixels = 1000;
+    progress_format(line, sizeof line, &progress);
+    ck_assert_str_eq(line, "step 120/200  loss 2.3457  12 images/s  1 min 20 s left  device 0.12 GiB of 2.0 GiB");
 }
 
 TEST(a_line_is_cut_one_short_of_the_width_and_erases_what_it_leaves)
