@@ -138,6 +138,24 @@ static void in_order(void *user, struct eps_step_blocks *blocks)
         blocks->frozen[blocks->n_frozen++] = (uint32_t)orders[blocks->step - 1].frozen;
 }
 
+/* One block of another order is left out, one is frozen; and the same blocks of the model that has this order. */
+static void some_outer_first(void *user, struct eps_step_blocks *blocks)
+{
+    static const uint32_t order[] = {3, 1, 2};
+
+    (void)user;
+    memcpy(blocks->computed, order, sizeof order);
+    blocks->n_computed = 3;
+    blocks->frozen[blocks->n_frozen++] = 3;
+}
+
+static void some_in_place(void *user, struct eps_step_blocks *blocks)
+{
+    (void)user;
+    blocks->n_computed = 3;
+    blocks->frozen[blocks->n_frozen++] = 0;
+}
+
 /* The same in each step. */
 static void outer_first(void *user, struct eps_step_blocks *blocks)
 {
@@ -254,6 +272,15 @@ TEST(steps_in_another_order_are_those_of_a_model_with_its_blocks_so)
     expect(print(TRAIN "--model swapped --steps %d --out other", STEPS), 0);
     check_tensors(print("other/step-%d", STEPS), print("swapping/step-%d", STEPS), CHECKPOINT_WEIGHTS, name_swapped);
     check_tensors(print("other/step-%d", STEPS), print("swapping/step-%d", STEPS), CHECKPOINT_MOMENTS, name_swapped);
+    o = options_of("some-swapping");
+    o.on_blocks = some_outer_first;
+    ck_assert_int_eq(train(&o, 0), 0);
+    o.model = "swapped", o.out = "some", o.on_blocks = some_in_place;
+    ck_assert_int_eq(train(&o, 0), 0);
+    check_tensors(print("some/step-%d", STEPS), print("some-swapping/step-%d", STEPS), CHECKPOINT_WEIGHTS,
+                  name_swapped);
+    check_tensors(print("some/step-%d", STEPS), print("some-swapping/step-%d", STEPS), CHECKPOINT_MOMENTS,
+                  name_swapped);
 }
 
 /* The smallest budget has its stash on the host, and one unit at a time. What is trained is the two upper blocks and what is
