@@ -347,6 +347,16 @@ struct eps_bias_events {
 int eps_bias(const struct eps_bias_options *options, const struct eps_bias_events *events, void *user,
              struct eps_error *error);
 
+/* The filters of a net's first convolution, which reads the image itself. */
+struct eps_filters {
+    uint32_t n, height, width, channels;
+    float *values; /* (n, height, width, channels) */
+};
+/* Of a run's latest checkpoint, of a step-N, or of a model's directory. Owned: eps_filters_free. -EINVAL: the model is no net
+ * of images, or has no weights; otherwise as eps_eval opens a model. */
+int eps_filters(struct eps_filters *out, const char *path, struct eps_error *error);
+void eps_filters_free(struct eps_filters *filters); /* safe on a zeroed one */
+
 /* Verifies every byte of a checkpoint, or of all checkpoints in a run directory, against their checksums. Calls
  * on_checked for each; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if there is none. */
 int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),

@@ -2,6 +2,7 @@
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/report_bias.h"
+#include "tools/screen/filters.h"
 #include "tools/screen/plot.h"
 
 #include <errno.h>
@@ -98,16 +99,30 @@ static int copy(FILE *picture, const char *path, struct eps_error *error)
     return rc ? fail(error, rc, path) : 0;
 }
 
-static int draw(const struct plot_titled *runs, size_t n, const char *path, struct eps_error *error)
+/* What a picture is of: n runs, or their filters. */
+struct picture {
+    const struct plot_titled *runs;
+    const struct filters_titled *filters; /* NULL: of the runs */
+    size_t n;
+};
+
+static void write_script(FILE *script, const struct picture *of, const char *format)
+{
+    if (of->filters)
+        filters_write(script, of->filters, of->n, format);
+    else if (of->n == 1)
+        plot_write(script, of->runs->plot, format, of->runs->title);
+    else
+        plot_compare(script, of->runs, of->n, format);
+}
+
+static int draw(const struct picture *of, const char *path, struct eps_error *error)
 {
     FILE *script = tmpfile(), *picture = tmpfile(), *said = tmpfile();
     int rc = script && picture && said ? 0 : fail(error, -errno, "a temporary file");
 
     if (!rc) {
-        if (n == 1)
-            plot_write(script, runs->plot, format_of(path), runs->title);
-        else
-            plot_compare(script, runs, n, format_of(path));
+        write_script(script, of, format_of(path));
         rc = fflush(script) ? fail(error, -errno, "a temporary file") : 0;
         rewind(script); /* also for gnuplot's copy of the descriptor */
     }
@@ -220,7 +235,7 @@ static int report(const struct command *command, const struct argument_texts *ru
     for (size_t i = 0; !rc && i < runs->n; i++, all_bad += n_bad)
         rc = read_run(&read[i], runs, i, &n_bad, &error);
     if (!rc)
-        rc = draw(read, runs->n, out, &error);
+        rc = draw(&(struct picture){.runs = read, .n = runs->n}, out, &error);
     if (!rc)
         print_drawn(read, runs->n, all_bad, out);
     for (size_t i = 0; read && i < runs->n; i++)
@@ -229,8 +244,28 @@ static int report(const struct command *command, const struct argument_texts *ru
     return rc ? arguments_fail(command, rc, error.text) : 0;
 }
 
+static int report_filters(const struct command *command, const struct argument_texts *runs, const char *out)
+{
+    struct filters_titled *read = calloc(runs->n, sizeof *read);
+    struct eps_error error;
+    int rc = read ? 0 : fail(&error, -ENOMEM, "eps report");
+
+    for (size_t i = 0; !rc && i < runs->n; i++) {
+        read[i].title = runs->items[i];
+        rc = eps_filters(&read[i].filters, runs->items[i], &error);
+    }
+    if (!rc)
+        rc = draw(&(struct picture){.filters = read, .n = runs->n}, out, &error);
+    if (!rc)
+        printf("%s: filters of %zu model%s\n", out, runs->n, runs->n == 1 ? "" : "s");
+    for (size_t i = 0; read && i < runs->n; i++)
+        eps_filters_free(&read[i].filters);
+    free(read);
+    return rc ? arguments_fail(command, rc, error.text) : 0;
+}
+
 /* The picture's path: of one run by default in its directory. Returns -1, or the exit status. */
-static int choose_picture(char path[4096], const char **out, const struct command *command,
+static int choose_picture(char path[4096], const char **out, const char *name, const struct command *command,
                           const struct argument_texts *runs)
 {
     char why[400];
@@ -241,7 +276,7 @@ static int choose_picture(char path[4096], const char **out, const struct comman
     }
     if (!*out && runs->n > 1)
         return arguments_fail(command, -EDOM, "--out is needed for several runs: a .svg or .png file");
-    if (!*out && snprintf(path, 4096, "%s/report.svg", runs->items[0]) >= 4096)
+    if (!*out && snprintf(path, 4096, "%s/%s", runs->items[0], name) >= 4096)
         return arguments_fail(command, -EDOM, "RUN: name too long");
     if (*out && !format_of(*out)) {
         snprintf(why, sizeof why, "--out %.300s: a report is a .svg or a .png: name a file that ends in one of these",
@@ -274,11 +309,14 @@ int command_report(int argc, char **argv)
     struct eps_bias_options bias = eps_bias_defaults();
     struct argument_texts runs = {0};
     const char *out = NULL;
-    bool biased = false, json = false;
+    bool biased = false, json = false, filters = false;
     char path[4096];
     const struct argument arguments[] = {
         {"RUN...", NULL, ARGUMENT_WORDS, &runs, "the directory of a run, which may be live; or several, to compare"},
         {"--out", "FILE", ARGUMENT_TEXT, &out, "a .svg or .png file; of one run by default RUN/report.svg"},
+        {"--filters", NULL, ARGUMENT_FLAG, &filters,
+         "draw the filters of the first convolution of nets of images instead; RUN may also be a step-N, or a model's "
+         "directory; of one by default RUN/filters.svg"},
         {"Approximate gradients", .kind = ARGUMENT_HEADING},
         {"--bias", NULL, ARGUMENT_FLAG, &biased,
          "print instead, for each checkpoint of a run with --approximate (RUN may also be a step-N) and each layer, "
@@ -303,14 +341,16 @@ int command_report(int argc, char **argv)
         status = arguments_fail(&command, -EDOM, "RUN is needed: the directory of a run");
     if (status < 0)
         status = biased ? check_bias(&command, &runs, out) : check_picture(&command, &bias, json);
+    if (status < 0 && biased && filters)
+        status = arguments_fail(&command, -EDOM, "--bias prints a table, and --filters draws: give only one of them");
     if (status < 0 && biased) {
         bias.run = runs.items[0];
         status = report_bias(&command, &bias, json);
     }
     if (status < 0)
-        status = choose_picture(path, &out, &command, &runs);
+        status = choose_picture(path, &out, filters ? "filters.svg" : "report.svg", &command, &runs);
     if (status < 0)
-        status = report(&command, &runs, out);
+        status = (filters ? report_filters : report)(&command, &runs, out);
     free(runs.items);
     return status;
 }

@@ -112,9 +112,8 @@ void plot_add(struct plot *plot, const struct eps_step *step)
         add_side(&plot->sides[step->memory[i].worker ? 1 : 0], x, &step->memory[i]);
 }
 
-/* Prints a single-quoted string. Only the quote itself is special there, and doubling it does not always work, so
- * another character replaces it. Unprintable characters are left out. */
-static void print_text(FILE *out, const char *text)
+/* Only the quote itself is special there, and doubling it does not always work, so another character replaces it. */
+void plot_text(FILE *out, const char *text)
 {
     fputc('\'', out);
     for (; *text; text++) {
@@ -174,7 +173,7 @@ static void print_end(FILE *out, const char *text)
         snprintf(end, sizeof end, "...%s", text + n - (ROOM - 3));
         text = end;
     }
-    print_text(out, text);
+    plot_text(out, text);
 }
 
 struct curve {
@@ -203,7 +202,7 @@ static void print_curve(FILE *out, const char *data, size_t number, const struct
 static void print_nothing(FILE *out, const char *why)
 {
     fputs("set yrange [0:1]\nset label 1 ", out);
-    print_text(out, why);
+    plot_text(out, why);
     fputs(" at graph 0.5, 0.5 center\nplot NaN notitle\nunset label 1\nset yrange [*:*]\n", out);
 }
 
@@ -298,7 +297,7 @@ static void print_budget(FILE *out, const char *name, const struct plot_side *si
         fprintf(out, ", $%s using 1:%zu with lines lw 2 lc rgb 'black' title ", name, side->n + 3);
     else
         fputs(", NaN with lines lw 2 lc rgb 'black' title ", out);
-    print_text(out, title);
+    plot_text(out, title);
 }
 
 /* Draws opaque bands between the sums, so that each has its legend's colour. */
@@ -320,7 +319,7 @@ static void print_memory(FILE *out, const struct plot *plot, unsigned which)
     for (size_t k = side->n; k-- > 0;) {
         fprintf(out, "%s$%s using 1:%zu:%zu with filledcurves fs solid 1 noborder lc %zu title ",
                 k + 1 == side->n ? "plot " : ", ", names[which], k + 2, k + 3, k + 1);
-        print_text(out, side->categories[k].name);
+        plot_text(out, side->categories[k].name);
     }
     print_budget(out, names[which], side);
     fputs("\nset yrange [*:*]\n", out);
@@ -362,7 +361,7 @@ void plot_write(FILE *out, const struct plot *plot, const char *format, const ch
 
     begin(out, format, 4, plot->first, plot->last);
     fputs(" title ", out);
-    print_text(out, title);
+    plot_text(out, title);
     fputs(" noenhanced\n", out);
     print_losses(out, "loss", "loss, nats per token", losses, 2, "no step has a loss that is finite");
     print_speed(out, &speed, 1);

@@ -60,6 +60,9 @@ struct plot {
 /* Adds a step. Begin with a zeroed struct. */
 void plot_add(struct plot *plot, const struct eps_step *step);
 
+/* Prints any text as a single-quoted string of gnuplot; what cannot be printed there is replaced. */
+void plot_text(FILE *script, const char *text);
+
 /* Writes the script for a picture of a run in this format, "svg" or "png"; the title may hold any characters. */
 void plot_write(FILE *script, const struct plot *plot, const char *format, const char *title);
 

@@ -7,6 +7,7 @@
 #include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,6 +173,36 @@ TEST(a_preset_learns_the_classes_of_its_images)
     ck_assert_ptr_null(json_object_get(got, "top5_accuracy")); /* of five classes it would be 1 */
     json_decref(got);
     expect("eps generate --model run/latest --ids 1,2 --tokens 2", 1, "cannot continue a text");
+}
+
+/* Channels last, of a file that has them first. */
+TEST(filters_are_those_of_the_first_convolution)
+{
+    struct fixture fixture;
+    struct eps_filters got;
+    struct outputs_tensors file;
+    struct eps_error error;
+    uint64_t n;
+
+    open_net(2, &fixture);
+    ck_assert_msg(eps_filters(&got, "model", &error) == 0, "%s", error.text);
+    ck_assert(got.n == 4 && got.height == 7 && got.width == 7 && got.channels == 3);
+    outputs_open_tensors(&file, "model", "model.safetensors");
+    const float *const want = outputs_tensor(&file, "conv1.weight", &n);
+    ck_assert_uint_eq(n, 4 * 49 * 3);
+    for (size_t i = 0; i < n; i++) {
+        const size_t filter = i / (49 * 3), tap = i / 3 % 49, channel = i % 3;
+        ck_assert_float_eq(got.values[i], want[(filter * 3 + channel) * 49 + tap]);
+    }
+    outputs_close_tensors(&file);
+    eps_filters_free(&got);
+    processes_config("text.json", 1, 4, 32, 32);
+    ck_assert_int_eq(eps_filters(&got, "text.json", &error), -EINVAL);
+    ck_assert_str_eq(error.text, "text.json: it has no convolution of images, so there are no filters");
+    if (system("gnuplot --version >/dev/null 2>&1") == 0)
+        expect("eps report model --filters && grep -q '<svg' model/filters.svg", 0, "filters of 1 model");
+    expect("eps report model --filters --bias", 2, "give only one of them");
+    fixture_close(&fixture);
 }
 
 static const struct {
