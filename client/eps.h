@@ -233,6 +233,7 @@ struct eps_eval_options {
     enum eps_long long_rows;      /* likewise */
     bool pack;                    /* likewise; the loss is the same, to rounding */
     const char *columns;          /* of a classifier's data, as in eps_train_options */
+    const char *image;            /* of images, as in eps_train_options: "224x224,shorter=256" */
     const char *predictions; /* the file that on_prediction or on_hypothesis writes: refused if it is one of data; NULL:
                                    * none */
     /* Of an encoder-decoder: instead of a loss (NAN; *tokens are those written), BLEU of the targets that it writes of the

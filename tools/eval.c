@@ -311,6 +311,10 @@ int command_eval(int argc, char **argv)
          "train --help"},
         {"--columns", "TEXT,LABEL", ARGUMENT_TEXT, &options.columns,
          "for a classifier: the columns of the data, as in eps train --help"},
+        {"--image", "HxW", ARGUMENT_TEXT, &options.image,
+         "of images: as in eps train --help, 224x224,shorter=256 for example; default: each is scaled to cover what "
+         "the "
+         "model sees"},
         {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
          "what separates texts; default eos, if the tokenizer has an end-of-text token"},
         {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on,

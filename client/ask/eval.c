@@ -193,6 +193,8 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
     int rc = client_forward_open(&e->forward, &forward, &err);
     if (!rc && !options->bleu && (options->n_beams || options->n_tokens || isnormal(options->length_penalty)))
         rc = error_set(&err, -EDOM, "--beams, --tokens and --length-penalty are for --bleu: add it, or leave them out");
+    if (!rc && options->image && e->forward.model.config.image.height == 0)
+        rc = error_set(&err, -EDOM, "--image is for nets of images: leave it out");
     if (!rc && options->bleu)
         rc = client_eval_bleu(loss, tokens, &e->forward, &e->options, e->events, user, &err);
     else if (!rc && e->forward.model.config.n_labels > 0)

@@ -39,6 +39,7 @@ static int read_rows(struct eval_rows *e, struct error *err)
 {
     const struct client_model *model = &e->forward->model;
     const struct client_source_rules rules = {.columns = e->options->columns,
+                                              .image = e->options->image,
                                               .unlabelled = e->events->on_prediction != NULL,
                                               .watch = &e->forward->link.watches[1]};
     int rc = client_model_source(&e->source, client_source_kind(&model->config, 0), model, NULL, &e->data, err);

@@ -175,6 +175,33 @@ TEST(a_preset_learns_the_classes_of_its_images)
     expect("eps generate --model run/latest --ids 1,2 --tokens 2", 1, "cannot continue a text");
 }
 
+/* The middle of an image whose shorter side has these pixels already is 2 pixels from each edge. */
+TEST(an_evaluation_sees_the_middle_of_a_scaled_image)
+{
+    enum { N = 6, BIG = 20, SIDE = 16, LINE = 3 * SIDE };
+    uint8_t big[N * BIG * BIG * 3], middle[N * SIDE * LINE], classes[N] = {0, 1, 2, 3, 4, 0};
+
+    for (size_t i = 0; i < sizeof big; i++)
+        big[i] = (uint8_t)processes_token(i);
+    for (size_t line = 0; line < N * SIDE; line++)
+        memcpy(middle + line * LINE, big + ((line / SIDE * BIG + line % SIDE + 2) * BIG + 2) * 3, LINE);
+    put_npy("images.npy", big, N, BIG), put_npy("labels.npy", classes, N, 0);
+    put_npy("middle-images.npy", middle, N, SIDE), put_npy("middle-labels.npy", classes, N, 0);
+    expect("eps train --model resnet-18 --image 16x16 --data middle-images.npy --eval-data middle-images.npy --batch 2 "
+           "--steps 1 "
+           "--out run --device cpu",
+           0);
+    expect("eps eval --model run/latest --data images.npy --image 16x16,shorter=20 --json >scaled && "
+           "eps eval --model run/latest --data middle-images.npy --json >cut && cmp scaled cut",
+           0);
+    expect("eps eval --model run/latest --data images.npy --json >covered && ! cmp -s covered cut", 0);
+    expect("eps eval --model run/latest --data images.npy --image 20x20", 2,
+           "--image 20x20: the model sees images of 16x16");
+    processes_config("text.json", 1, 4, 32, 32), processes_text("text.txt", 2000);
+    expect("eps train --model text.json --data text.txt --batch 2 --seq 16 --steps 1 --out text --device cpu", 0);
+    expect("eps eval --model text/latest --data text.txt --image 16x16", 2, "--image is for nets of images");
+}
+
 /* Channels last, of a file that has them first. */
 TEST(filters_are_those_of_the_first_convolution)
 {
