@@ -15,7 +15,8 @@
 #   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
 #   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz
 #   --width N [16]        channels of the first stage; --epochs N [8], --longer N [12] of forms that pool, too; --seeds N [3]
-#   --forms "F ..." ["pool=2 pool=4 pool=8"]   of --approximate; "F:long" on the longer schedule
+#   --forms "F ..." ["pool=2 pool=4 pool=8 exact:long pool=2:long pool=4:long pool=8:long"]   of --approximate; F:long: on
+#                         the longer schedule
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -23,7 +24,7 @@ cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
 what=time batch=32 rounds=5 keep='' data=../shared/data/cifar10 width=16 epochs=8 longer=12 seeds=3 bin=build/bin
-forms='pool=2 pool=4 pool=8 pool=2:long pool=4:long pool=8:long'
+forms='pool=2 pool=4 pool=8 exact:long pool=2:long pool=4:long pool=8:long'
 take_options "what batch rounds keep data width epochs longer seeds forms bin" "$@"
 need_programs "$bin"
 case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
@@ -33,7 +34,7 @@ case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time,
 score() {
     local out=$keep/$1-$2 n=$epochs options=()
     [[ $1 != *:long ]] || n=$longer
-    [ "$1" = exact ] || options=(--approximate "${1%:long}")
+    [[ $1 == exact* ]] || options=(--approximate "${1%:long}")
     train_once "$out" --keep 1 --model "$keep/net.json" --data "$keep/train.bin" --eval-data "$keep/test.bin" --epochs "$n" --batch 64 \
         --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$2" "${options[@]}"
     [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/test.bin" --device cpu --json >"$out.score"
