@@ -94,15 +94,15 @@ const char *eps_approximate_text(const char *approximate)
 
     client_options_approximate(&allowed, approximate, NULL);
     const bool codes = allowed.kept_bits > 0;
+    if (allowed.pooled > 0)
+        return codes || allowed.sampling.share > 0 || allowed.sampling.queries > 0
+                   ? "layers keep less of their activations, so gradients are approximate"
+                   : "gradients of convolutions' weights are computed from means of blocks of pixels";
     if (allowed.sampling.queries > 0) /* and whatever is below the last attention */
         return codes ? "gradients are estimated, and layers keep activations in fewer bits"
                      : "gradients are estimated, without bias";
     if (allowed.sampling.share > 0)
         return codes ? "gradients of layers' matrices are estimated, and layers keep activations in fewer bits"
                      : "gradients of layers' matrices are estimated, without bias";
-    if (allowed.pooled > 0)
-        return codes ? "layers keep activations in fewer bits, and means of convolutions' inputs, so gradients are "
-                       "approximate"
-                     : "gradients of convolutions' weights are computed from means of blocks of pixels";
     return codes ? "layers keep activations in fewer bits, so gradients are approximate" : "gradients are exact";
 }

@@ -88,8 +88,9 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
 /* ---- means of blocks ----
  *
  * With means for its pixels, every pixel of a block has one number in common, so a weight's gradient is a sum over blocks: the
- * mean, times the sum of y's gradient over the windows of which the weight's tap lies in the block. One product for each tap,
- * as long as there are blocks; of side x side pixels, it is so many times shorter than that of an exact gradient. */
+ * mean, times the sum of y's gradient over the windows of which the weight's tap lies in the block. Means and sums are in the
+ * device's type. There is a product for each tap, as long as there are blocks: side x side times shorter than that of an exact
+ * gradient. */
 
 static size_t blocks_of(const struct device_conv2d *conv, uint32_t side)
 {

@@ -41,7 +41,7 @@ static inline size_t device_blocks(size_t n, uint32_t side)
     return (n + side - 1) / side;
 }
 
-/* First of the windows of which a tap lies in pixel `pixel` or behind it; of n pixels. */
+/* First of the windows of which a tap lies in pixel `pixel` or behind it; n_windows: none does. */
 static inline size_t device_first_window(size_t pixel, uint32_t tap, size_t n_windows, const struct image_window *w)
 {
     const size_t at = pixel + w->padding, first = at > tap ? (at - tap + w->stride - 1) / w->stride : 0;
