@@ -265,7 +265,7 @@ static int report_filters(const struct command *command, const struct argument_t
 }
 
 /* The picture's path: of one run by default in its directory. Returns -1, or the exit status. */
-static int choose_picture(char path[4096], const char **out, const char *name, const struct command *command,
+static int choose_picture(char path[4096], const char **out, bool filters, const struct command *command,
                           const struct argument_texts *runs)
 {
     char why[400];
@@ -274,9 +274,11 @@ static int choose_picture(char path[4096], const char **out, const char *name, c
         snprintf(why, sizeof why, "more than %d runs cannot be told apart: compare fewer at a time", PLOT_RUNS);
         return arguments_fail(command, -EDOM, why);
     }
-    if (!*out && runs->n > 1)
-        return arguments_fail(command, -EDOM, "--out is needed for several runs: a .svg or .png file");
-    if (!*out && snprintf(path, 4096, "%s/%s", runs->items[0], name) >= 4096)
+    if (!*out && (runs->n > 1 || filters))
+        return arguments_fail(command, -EDOM,
+                              filters ? "--out is needed with --filters: a .svg or .png file"
+                                      : "--out is needed for several runs: a .svg or .png file");
+    if (!*out && snprintf(path, 4096, "%s/report.svg", runs->items[0]) >= 4096)
         return arguments_fail(command, -EDOM, "RUN: name too long");
     if (*out && !format_of(*out)) {
         snprintf(why, sizeof why, "--out %.300s: a report is a .svg or a .png: name a file that ends in one of these",
@@ -316,7 +318,7 @@ int command_report(int argc, char **argv)
         {"--out", "FILE", ARGUMENT_TEXT, &out, "a .svg or .png file; of one run by default RUN/report.svg"},
         {"--filters", NULL, ARGUMENT_FLAG, &filters,
          "draw the filters of the first convolution of nets of images instead; RUN may also be a step-N, or a model's "
-         "directory; of one by default RUN/filters.svg"},
+         "directory. --out is needed"},
         {"Approximate gradients", .kind = ARGUMENT_HEADING},
         {"--bias", NULL, ARGUMENT_FLAG, &biased,
          "print instead, for each checkpoint of a run with --approximate (RUN may also be a step-N) and each layer, "
@@ -348,7 +350,7 @@ int command_report(int argc, char **argv)
         status = report_bias(&command, &bias, json);
     }
     if (status < 0)
-        status = choose_picture(path, &out, filters ? "filters.svg" : "report.svg", &command, &runs);
+        status = choose_picture(path, &out, filters, &command, &runs);
     if (status < 0)
         status = (filters ? report_filters : report)(&command, &runs, out);
     free(runs.items);

@@ -96,7 +96,7 @@ const char *eps_approximate_text(const char *approximate)
     const bool codes = allowed.kept_bits > 0;
     if (allowed.pooled > 0)
         return codes || allowed.sampling.share > 0 || allowed.sampling.queries > 0
-                   ? "layers keep less of their activations, so gradients are approximate"
+                   ? "gradients are approximate, in several ways"
                    : "gradients of convolutions' weights are computed from means of blocks of pixels";
     if (allowed.sampling.queries > 0) /* and whatever is below the last attention */
         return codes ? "gradients are estimated, and layers keep activations in fewer bits"

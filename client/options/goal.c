@@ -49,15 +49,15 @@ int client_options_model(struct model *out, const struct model_config *config, c
         rc = check_base(o, config, err);
     if (!rc)
         rc = client_options_approximate(&allowed, o->approximate, err);
-    if (!rc && allowed.pooled > 0 && !model_can_pool(out))
-        return error_set(err, -EDOM,
-                         "--approximate pool=%u is for nets of images: no convolution of this model can use it",
-                         allowed.pooled);
     if (!rc)
         model_approximate(out,
                           &(struct model_approximation){allowed.kept_bits, allowed.sampling.share > 0, allowed.pooled});
     if (!rc)
         rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
+    if (!rc && allowed.pooled > 0 && !model_can_pool(out))
+        rc = error_set(err, -EDOM,
+                       "--approximate pool=%u is for nets of images: no convolution that is trained here can use it",
+                       allowed.pooled);
     if (!rc && o->on_blocks && model_drop_check(out, err)) {
         error_prefix(err, "on_blocks");
         rc = -EDOM;

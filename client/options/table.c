@@ -201,8 +201,9 @@ static const struct eps_option rows[] = {
          "of each row's queries, in the same way; they are unbiased, and so are those of all below, which they change. "
          "rule=paper|variance: how many are winners, by the published rule (default) or for less variance. coded=8|4: "
          "layers keep activations in 8 bits; with 4, in 4 where that does no harm; gradients are biased. pool=2|4|8: "
-         "gradients of convolutions' weights from inputs that are kept as means of 2x2, 4x4 or 8x8 pixels; they are "
-         "biased, and take less time. All else stays exact. any: as the planner chooses, at the run's beginning: an "
+         "gradients of convolutions' weights from their inputs' means over 2x2, 4x4 or 8x8 pixels; they are biased, "
+         "and "
+         "take less time. All else stays exact. any: as the planner chooses, at the run's beginning: an "
          "inexact form only for a step of at "
          "least 5 % less time",
      .plan =

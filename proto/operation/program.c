@@ -335,10 +335,10 @@ bool program_pools(const struct program_operation *op)
     return op->kind == &operation_conv2d && op->conv2d.pooled > 0;
 }
 
-/* True of a value that layers can keep, and that convolutions alone read. */
+/* True of pixels that are no boundary's, are cheap to make, so that layers do not keep them, and that convolutions alone read. */
 static bool ends_at_convolutions(const struct program *p, int value)
 {
-    bool ends = p->values[value].operation >= 0 && program_output_of(p, value) < 0;
+    bool ends = p->values[value].domain >= PROGRAM_OWN && program_is_cheap(p, value) && program_output_of(p, value) < 0;
 
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
         if (pick(op->inputs, op->n_inputs, UINT8_MAX) >> value & 1)
@@ -371,9 +371,10 @@ void program_pool(struct program *p, uint32_t side)
 uint64_t program_pooled_bytes(const struct program *p, int value, uint32_t n_rows, size_t element_bytes)
 {
     const struct program_value *v = &p->values[value];
-    const struct program_own *own = &p->own[v->domain - PROGRAM_OWN];
     const uint32_t side = p->operations[program_sampler(p, value)].conv2d.pooled;
 
+    assert(v->domain >= PROGRAM_OWN && side > 0);
+    const struct program_own *own = &p->own[v->domain - PROGRAM_OWN];
     return n_rows * device_blocks(own->height, side) * device_blocks(own->width, side) * v->columns * element_bytes;
 }
 
@@ -384,14 +385,6 @@ int program_sampler(const struct program *p, int value)
             p->operations[i].inputs[0] == value)
             return i;
     return -1;
-}
-
-/* True if convolutions read it as means. */
-static bool is_pooled(const struct program *p, int value)
-{
-    const int sampler = program_sampler(p, value);
-
-    return sampler >= 0 && program_pools(&p->operations[sampler]);
 }
 
 /* True of an output that the program itself does not read. */
@@ -412,7 +405,7 @@ static uint64_t find_signs(struct program *p, bool changes)
         const struct program_operation *relu =
             ends_at_maps(p, value) || is_output_alone(p, value) ? relu_behind(p, value) : NULL;
         const bool is_read = read >> value & 1, holds = is_read && (changes || program_sampler(p, value) >= 0);
-        p->held |= (uint64_t)((relu && holds) || is_pooled(p, value)) << value;
+        p->held |= (uint64_t)(relu && holds) << value;
         signs |= (uint64_t)(relu && (holds || !is_read)) << (relu ? relu->inputs[0] : 0);
     }
     return signs;
@@ -452,8 +445,7 @@ void program_compress(struct program *p, unsigned bits)
 
     for (int value = 0; value < p->n_values; value++) {
         struct program_value *v = &p->values[value];
-        const bool fits =
-            keepable >> value & 1 && v->type == PROGRAM_VALUE && is_long(p, value) && !is_pooled(p, value);
+        const bool fits = keepable >> value & 1 && v->type == PROGRAM_VALUE && is_long(p, value);
         v->bits = signs >> value & 1 ? 1 : fits ? bits_of(p, value, least) : 0;
     }
 }
@@ -483,8 +475,7 @@ int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GR
         const int operation = p->values[value].operation;
         if (!(keepable >> value & 1))
             continue;
-        const bool joins = program_sampler(p, value) >= 0 && !is_pooled(p, value);
-        if (operation != last && n < most && !joins) {
+        if (operation != last && n < most && program_sampler(p, value) < 0) {
             values[n] = 0;
             operations[n++] = operation;
         }

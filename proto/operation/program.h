@@ -227,7 +227,8 @@ uint64_t program_keepable(const struct program *p);
 /* Has backward read the keepable values in this number of bits, 8 or 4, or in more where a derivative bears no fewer
  * (struct operation); 0: as they are. Statistics stay as they are. Whether a layer keeps these values or computes them
  * again, backward then reads the same bits. Slopes of relu jump, so of its operand signs are read, which are exact, and
- * its result is held, unless it serves frozen tensors alone; then also with 0 bits. After program_sample. */
+ * its result is held, unless it serves frozen tensors alone, or is a layer's last value; then also with 0 bits. After
+ * program_sample. */
 void program_compress(struct program *p, unsigned bits);
 
 /* True of what backward makes again rather than have it kept. */
@@ -244,10 +245,10 @@ void program_sample(struct program *p);
 
 bool program_samples(const struct program_operation *op); /* a linear map, of its input */
 
-/* Has backward read inputs of convolutions as means of blocks of side x side pixels, of those values that nothing but
- * convolutions reads and that are no boundary's (Barley and Froening, arXiv 2409.11902); for other values it makes them
- * again, exactly. So gradients of these convolutions' weights are approximate, all others are exact. side 0 or 1: none.
- * As program_sample, before program_compress. */
+/* Has the gradients of convolutions' weights read their inputs as means of blocks of side x side pixels (Barley and Froening,
+ * arXiv 2409.11902): inputs that are cheap to make, that nothing but convolutions reads, and that are no boundary's. Backward
+ * makes these again in any case, for what it makes of them, and takes the means then: nothing more is kept. All other gradients
+ * are exact. side 0 or 1: none. As program_sample, before program_compress. */
 void program_pool(struct program *p, uint32_t side);
 
 bool program_can_pool(const struct program *p);

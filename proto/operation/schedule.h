@@ -12,6 +12,7 @@
  * Values that backward reads in few bits (program_compress) are compressed as soon as forward has made them, and
  * expanded just before backward first reads them. If they are not kept, backward computes all of them again as they
  * were, and then rounds them to what it would have read. Cheap values are made from these, just before they are read.
+ * Means of a convolution's input (program_pool) are taken just before backward reads them.
  * A value of which backward needs some rows alone (program_sample) is sampled as soon as forward has made it, or, if it
  * is not kept, just before backward reads the rows.
  *
@@ -28,7 +29,8 @@ enum schedule_action {
     SCHEDULE_FORWARD,    /* outputs from inputs */
     SCHEDULE_CONTRIBUTE, /* the gradients of a linear map's weight and bias */
     SCHEDULE_BACKWARD,   /* the gradients of inputs, and of tensors other than a linear map's */
-    SCHEDULE_SAMPLE,     /* the rows of a linear map's input that stand for all, output 0, from the input, input 0 */
+    /* What stands for a map's input: rows of a linear map's, means of a convolution's, output 0, from the input, input 0 */
+    SCHEDULE_SAMPLE,
     /* Of a value in few bits (program_compress), which no operation runs: `operation` writes it. */
     SCHEDULE_COMPRESS, /* what is kept, output 0, from the value, input 0 */
     SCHEDULE_EXPAND,   /* the value, output 0, from what was kept, input 0 */
@@ -51,7 +53,7 @@ struct schedule_buffer {
     int value;       /* the value whose shape it has; SCHEDULE_NONE for scratch */
     int first, last; /* steps: the one that writes it, the last one that reads it */
     bool gradient;   /* it holds the value's gradient */
-    bool sample;     /* it holds some of the value's rows */
+    bool sample;     /* it holds some of the value's rows, or means of its pixels */
     bool aligned;    /* it is aligned to 64 bytes, for an operation that reads or writes it */
 };
 

@@ -54,14 +54,17 @@ train_once() {
     touch "$out.done"
 }
 
-# compare_form FORM: the "accuracy loss" of its tunings, by seed, with those of the exact ones; of files that begin with $arm
+# compare_form FORM: the "accuracy loss" of its tunings, by seed, with those of the exact ones, on a longer schedule as F:long;
+# of files that begin with $arm
 compare_form() {
-    paste -d ' ' "$keep/$arm$1.scores" "$keep/${arm}exact.scores" | awk -v form="$arm$1" '
+    local exact=exact
+    [[ $1 != *:long ]] || exact=exact:long
+    paste -d ' ' "$keep/$arm$1.scores" "$keep/$arm$exact.scores" | awk -v form="$arm$1" '
         { n++; shown = shown sprintf(" %.4f", $1); a += $1; l += $2; d[n] = $1 - $3; e[n] = $2 - $4; s += d[n]; t += e[n] }
         END {
             for (i = 1; i <= n; i++) { q += (d[i] - s / n) ^ 2; r += (e[i] - t / n) ^ 2 }
             printf "%-22s accuracy%s, mean %.4f, loss %.4f", form, shown, a / n, l / n
-            if (form != "exact" && n > 1)
+            if (form !~ /exact/ && n > 1)
                 printf "; less exact %+.4f, standard error %.4f; loss %+.4f, %.4f", s / n, sqrt(q / (n - 1) / n), t / n,
                     sqrt(r / (n - 1) / n)
             print ""

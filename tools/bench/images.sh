@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Training of a residual net on the CPU, in fp32 by SGD with Nesterov's momentum: eps with all kept that it can keep, and in
-# its least memory, beside PyTorch, channels last, by its best number of threads. Prints a step's time, medians of rounds in
-# which the sides take turns, and what each takes of memory: of eps the device's and the host's.
+# its least device memory, beside PyTorch, channels last, by the better of one thread and all. Prints a step's time, medians of
+# rounds in which the sides take turns, and what each takes of memory: of eps the device's and the host's, where the stash is.
 #
 # usage: tools/bench/images.sh [options]      defaults in brackets
 #   --model NAME [resnet-18]   resnet-18, resnet-50, of both sides
 #   --image N [32]        pixels of a side; of 32, the stem is CIFAR's
 #   --batch N [128] --rounds N [5]
-#   --least N [8]         rows at a time in the least memory, of as many parts as that makes
+#   --least N [8]         rows at a time in the least memory
 #   --python PATH [/usr/bin/python3]  with torchvision
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
@@ -27,12 +27,6 @@ job=(--model "$model" --image "${image}x$image" --batch "$batch")
 full=(--microbatch "$batch") small=(--microbatch "$least")
 
 # plan FIGURE OPTION...: of eps plan
-planned() {
-    local figure=$1
-    shift
-    "$bin/eps" plan --json "${job[@]}" --labels 10 --optimizer sgd --momentum 0.9 --device cpu --host-mem 64GiB "$@" | head -c 400 |
-        grep -o "\"$figure\": {\"current\": [0-9]*" | head -n 1 | grep -o '[0-9]*$'
-}
 
 train() {
     run_training "${job[@]}" --data "$work/images.npy" --eval-data "$work/images.npy" --steps $steps --optimizer sgd --momentum 0.9 \
@@ -54,4 +48,6 @@ peer=$(median <"$work/times.peer") bytes=$(median <"$work/bytes.peer")
 echo "$model, $batch images of $image x $image: PyTorch $peer ms, $(mib "$bytes")"
 awk -v p="$peer" -v a="$(median <"$work/times.full")" -v b="$(median <"$work/times.least")" 'BEGIN {
     printf "eps, kept: %.0f ms, %.2f of its speed; in the least memory %.0f ms, %.2f\n", a, p / a, b, p / b }'
-awk -v p="$bytes" -v d="$smallest" 'BEGIN { printf "the least device memory: %.1f MiB, 1/%.0f of its memory\n", d / 2^20, p / d }'
+host=$("$bin/eps" plan --json "${job[@]}" "${small[@]}" --labels 10 --optimizer sgd --momentum 0.9 --host-mem 64GiB \
+    --device-mem "$smallest" | grep -o '"host": {"current": [0-9]*' | grep -o '[0-9]*$')
+awk -v d="$smallest" -v h="$host" 'BEGIN { printf "the least: device %.1f MiB, host %.0f MiB\n", d / 2^20, h / 2^20 }'

@@ -3,11 +3,10 @@
 # of a ResNet-18 on images of 32 x 32: what is stored from forward to backward, as eps plan counts it, and a step's time.
 #   all saved   by hand, what PyTorch's autograd saves in fp32, with relus in place: inputs of convolutions and of norms
 #   published   that, of which convolutions' inputs but the image are means
-#   exact       eps: inputs of norms and of blocks; all else is made again from them (`stash`); or kept, too
-#   pool=N      that, and the means that layers keep
+#   exact       eps: inputs of norms and of blocks; all else is made again from them (`stash`); or kept, too. pool=N is the same
 # And accuracy: of a narrower net on a tenth of CIFAR-10, SGD with Nesterov's momentum, random crops and flips; of each form from
 # the same seeds, on the schedule that the exact one has and on a longer one; the difference paired by seed, with its standard
-# error.
+# error, to the exact one of the same schedule.
 #
 # usage: tools/bench/pooled.sh [options]      defaults in brackets
 #   --what time|accuracy|all [time]
@@ -57,7 +56,6 @@ make_work
 # that change the size have a third.
 saved() {
     awk -v side="$1" 'BEGIN {
-        all = 3 * 1024 + 2 * 65536 # the image, the stem
         for (s = 0; s < 4; s++) {
             n = 65536 / 2 ^ s; h = 32 / 2 ^ s; q = int((h + side - 1) / side); mean = n / h ^ 2 * q ^ 2
             before = s ? 2 * n : n; p = s ? int((2 * h + side - 1) / side) : q; mean_before = s ? 2 * n / (2 * h) ^ 2 * p ^ 2 : mean
@@ -80,9 +78,6 @@ line() { awk -v n="$1" -v s="$all" -v b="$2" 'BEGIN { printf "  %-34s %12d bytes
 for side in 2 4 8; do line "published, means of $side x $side" $(($(saved $side) * batch)); done
 line "exact, made again" "$(stored wta=1 stash)"
 line "exact, kept" $(($(stored wta=1 stash) + $(stored wta=1 kept)))
-for side in 2 4 8; do
-    line "pool=$side, kept" $(($(stored pool=$side stash) + $(stored pool=$side kept)))
-done
 
 write_images $((10 * batch)) 32
 for ((round = 1; round <= rounds; round++)); do

@@ -80,7 +80,7 @@ struct plan_goal {
     double momentum;              /* then: from 0, which keeps none, and below 1 */
     bool packs;                   /* a row is several documents, none of which sees another */
     uint32_t kept_bits;           /* 8 or 4: of activations that blocks keep; 0: as they are */
-    uint32_t pooled;              /* 2, 4 or 8: of inputs of convolutions, means of as many by as many pixels; 0: all */
+    uint32_t pooled;              /* 2, 4 or 8: side of the blocks that convolutions read as means; 0: exact */
     struct sampling sampling;     /* gradients that are estimated from some rows, or queries */
     double drop_layers;           /* probability that a step drops a block (proto/model/drop.h), from 0 and below 1 */
     bool chooses;                 /* the client says which blocks a step drops, and which it does not train */

@@ -227,7 +227,8 @@ TEST(filters_are_those_of_the_first_convolution)
     ck_assert_int_eq(eps_filters(&got, "text.json", &error), -EINVAL);
     ck_assert_str_eq(error.text, "text.json: it has no convolution of images, so there are no filters");
     if (system("gnuplot --version >/dev/null 2>&1") == 0)
-        expect("eps report model --filters && grep -q '<svg' model/filters.svg", 0, "filters of 1 model");
+        expect("eps report model --filters --out filters.svg && grep -q '<svg' filters.svg", 0, "filters of 1 model");
+    expect("eps report model --filters", 2, "--out is needed with --filters");
     expect("eps report model --filters --bias", 2, "give only one of them");
     fixture_close(&fixture);
 }
