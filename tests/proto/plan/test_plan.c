@@ -167,6 +167,17 @@ TEST(packed_rows_take_their_positions_and_no_byte_more)
     ck_assert_uint_eq(packed.logits, packed.bytes);
 }
 
+TEST(blocks_of_pixels_have_a_side_of_2_4_or_8)
+{
+    struct error err = {""};
+
+    for (uint32_t side = 0; side <= 16; side++) {
+        setting.goal.pooled = side;
+        ck_assert_int_eq(check(&err), side == 0 || side == 2 || side == 4 || side == 8 ? 0 : -EINVAL);
+    }
+    ck_assert_str_eq(err.text, "means of 16 by 16 pixels: of 2, 4 and 8 are possible");
+}
+
 /* A program of a family that mixes tokens, a row's single label, and a text that is generated. */
 TEST(rows_that_cannot_be_packed_are_refused)
 {
