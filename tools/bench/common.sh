@@ -165,6 +165,9 @@ median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^\",}]*\).*/\1/p"; }
 mib() { awk -v b="$1" 'BEGIN { printf "%.0f MiB", b / 1048576 }'; }
 
+# planned NAME: bytes of a side, or of the first category of this name, in eps plan --json on standard input
+planned() { grep -o "\"$1\": {\"current\": [0-9]*" | head -n 1 | grep -o '[0-9]*$'; }
+
 # kept BUDGET: blocks that keep their activations with this budget; model, batch and precision are in $options
 kept() {
     "$bin/eps" plan "${options[@]}" --device-mem "$1" --json | field kept

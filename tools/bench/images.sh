@@ -26,14 +26,13 @@ write_images $((batch * 4)) "$image"
 job=(--model "$model" --image "${image}x$image" --batch "$batch")
 full=(--microbatch "$batch") small=(--microbatch "$least")
 
-# plan FIGURE OPTION...: of eps plan
-
 train() {
     run_training "${job[@]}" --data "$work/images.npy" --eval-data "$work/images.npy" --steps $steps --optimizer sgd --momentum 0.9 \
         --nesterov --device cpu --save-every 0 "$@"
 }
 
-smallest=$("$bin/eps" plan "${job[@]}" "${small[@]}" --labels 10 --optimizer sgd --momentum 0.9 --host-mem 64GiB --minimum)
+least_plan=("${job[@]}" "${small[@]}" --labels 10 --optimizer sgd --momentum 0.9 --host-mem 64GiB)
+smallest=$("$bin/eps" plan "${least_plan[@]}" --minimum)
 for ((round = 1; round <= rounds; round++)); do
     "$python" tools/bench/peer_resnet.py "${model/-/}" "$image" "$batch" $steps >"$work/peer"
     head -n -1 "$work/peer" >>"$work/times.peer"
@@ -48,6 +47,5 @@ peer=$(median <"$work/times.peer") bytes=$(median <"$work/bytes.peer")
 echo "$model, $batch images of $image x $image: PyTorch $peer ms, $(mib "$bytes")"
 awk -v p="$peer" -v a="$(median <"$work/times.full")" -v b="$(median <"$work/times.least")" 'BEGIN {
     printf "eps, kept: %.0f ms, %.2f of its speed; in the least memory %.0f ms, %.2f\n", a, p / a, b, p / b }'
-host=$("$bin/eps" plan --json "${job[@]}" "${small[@]}" --labels 10 --optimizer sgd --momentum 0.9 --host-mem 64GiB \
-    --device-mem "$smallest" | grep -o '"host": {"current": [0-9]*' | grep -o '[0-9]*$')
+host=$("$bin/eps" plan --json "${least_plan[@]}" --device-mem "$smallest" | planned host)
 awk -v d="$smallest" -v h="$host" 'BEGIN { printf "the least: device %.1f MiB, host %.0f MiB\n", d / 2^20, h / 2^20 }'

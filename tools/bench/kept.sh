@@ -36,8 +36,7 @@ kept() {
     shift 2
     [ "$model" != "$work/t5.json" ] || seq=(--source-seq $tokens)
     "$bin/eps" plan --json --model "$model" --seq $((${#seq[@]} ? 2 * tokens : tokens)) "${seq[@]}" --batch $rows --microbatch $rows \
-        --device-mem 64GiB --host-mem 64GiB --device cpu "$@" |
-        grep -o "\"$category\": {[^}]*" | head -n 1 | grep -o '[0-9]*$'
+        --device-mem 64GiB --host-mem 64GiB --device cpu "$@" | planned "$category"
 }
 
 # line NAME SAVED BYTES: a ratio, too

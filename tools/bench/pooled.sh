@@ -66,18 +66,18 @@ saved() {
     }'
 }
 
-# stored FORM WHAT: bytes of a step's images
+# stored CATEGORY: bytes of a step's images
 stored() {
     "$bin/eps" plan --json --model resnet-18 --image 32x32 --batch "$batch" --microbatch "$batch" --device cpu --device-mem 64GiB \
-        --host-mem 64GiB --approximate "$1" | grep -o "\"$2\": {[^}]*" | head -n 1 | grep -o '[0-9]*$'
+        --host-mem 64GiB | planned "$1"
 }
 
 all=$(($(saved 1) * batch))
 echo "ResNet-18, $batch images of 32 x 32: all saved $all bytes"
 line() { awk -v n="$1" -v s="$all" -v b="$2" 'BEGIN { printf "  %-34s %12d bytes: %.1f %% less\n", n, b, 100 * (1 - b / s) }'; }
 for side in 2 4 8; do line "published, means of $side x $side" $(($(saved $side) * batch)); done
-line "exact, made again" "$(stored wta=1 stash)"
-line "exact, kept" $(($(stored wta=1 stash) + $(stored wta=1 kept)))
+line "exact, made again" "$(stored stash)"
+line "exact, kept" $(($(stored stash) + $(stored kept)))
 
 write_images $((10 * batch)) 32
 for ((round = 1; round <= rounds; round++)); do

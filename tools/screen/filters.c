@@ -29,14 +29,23 @@ static uint32_t taps_down(const struct eps_filters *f)
     return (f->n + ACROSS - 1) / ACROSS * (f->height + 1) - 1;
 }
 
-/* 0 .. 255, from the least number of the filter to its largest. */
-static int shade(const float *filter, size_t n, float value)
+struct range {
+    float least, most;
+};
+
+static struct range range_of(const float *filter, size_t n)
 {
-    float least = INFINITY, most = -INFINITY;
+    struct range range = {INFINITY, -INFINITY};
 
     for (size_t i = 0; i < n; i++)
-        least = fminf(least, filter[i]), most = fmaxf(most, filter[i]);
-    return isfinite(value) && most > least ? (int)lrintf(255 * (value - least) / (most - least)) : 127;
+        range = (struct range){fminf(range.least, filter[i]), fmaxf(range.most, filter[i])};
+    return range;
+}
+
+/* 0 .. 255, from the least number of the filter to its largest. */
+static int shade(struct range of, float value)
+{
+    return isfinite(value) && of.most > of.least ? (int)lrintf(255 * (value - of.least) / (of.most - of.least)) : 127;
 }
 
 /* Prints a tap's place and colour. */
@@ -50,8 +59,9 @@ static void print_tap(FILE *out, const struct eps_filters *f, uint32_t x, uint32
     if (index < f->n && line < f->height && column < f->width) {
         const float *const filter = f->values + index * each, *const tap =
                                                                   filter + (line * f->width + column) * f->channels;
+        const struct range range = range_of(filter, each);
         for (uint32_t k = 0; k < 3; k++)
-            colour[k] = shade(filter, each, tap[f->channels == 3 ? k : 0]);
+            colour[k] = shade(range, tap[f->channels == 3 ? k : 0]);
     }
     fprintf(out, "%u %u %d %d %d\n", x, y, colour[0], colour[1], colour[2]);
 }

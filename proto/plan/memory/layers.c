@@ -55,7 +55,7 @@ static uint64_t value_bytes(const struct program *p, int value, const struct pla
            (v->type == PROGRAM_STATISTIC ? sizeof(float) : number_bytes(setting->goal.precision));
 }
 
-/* As it is kept. */
+/* As it is kept; or as the means that backward takes of it. */
 static uint64_t kept_bytes(const struct program *p, int value, const struct plan_setting *setting,
                            struct plan_shape shape)
 {
