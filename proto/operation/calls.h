@@ -26,6 +26,7 @@
 #include "proto/operation/call/preference.h"
 #include "proto/operation/call/rope.h"
 #include "proto/operation/call/sample.h"
+#include "proto/operation/call/sparse.h"
 #include "proto/operation/call/squared_error.h"
 #include "proto/operation/call/vector.h"
 
@@ -33,6 +34,8 @@
     X(zero, device_zero)                                                                                               \
     X(round_bf16, device_round_bf16)                                                                                   \
     X(decode, device_decode)                                                                                           \
+    X(scatter, device_sparse)                                                                                          \
+    X(gather, device_sparse)                                                                                           \
     X(activate, device_activate)                                                                                       \
     X(activate_backward, device_activate)                                                                              \
     X(add, device_add)                                                                                                 \

@@ -380,6 +380,18 @@ static const struct {
          OK(cuda_gather_rows(q, &op));
      },
      0, 0},
+    {"cuda_scatter",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_sparse op = {ROWS, WIDTH, ROWS * WIDTH, (uint32_t *)z, (uint16_t *)z, x, y};
+         OK(cuda_scatter(q, &op));
+     },
+     0, 0},
+    {"cuda_gather",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_sparse op = {ROWS, WIDTH, ROWS * WIDTH, (uint32_t *)z, (uint16_t *)z, x, y};
+         OK(cuda_gather(q, &op));
+     },
+     0, 0},
     {"cuda_compress",
      [](auto q, auto x, auto y, auto, auto) {
          const struct device_compress op = {ROWS, WIDTH, 8, x, (uint8_t *)y, {{1, 2}}, 0};

@@ -26,6 +26,8 @@ struct cuda_queue {
 /* Operations that are one launcher, cuda_NAME, and nothing else: rows of proto/operation/calls.h. */
 #define CUDA_LAUNCHERS(X)                                                                                              \
     X(decode, device_decode)                                                                                           \
+    X(scatter, device_sparse)                                                                                          \
+    X(gather, device_sparse)                                                                                           \
     X(activate, device_activate)                                                                                       \
     X(activate_backward, device_activate)                                                                              \
     X(add, device_add)                                                                                                 \

@@ -5,6 +5,7 @@
 #include "tests/kit/reference/reference_conv2d.h"
 #include "tests/kit/reference/reference_dynamic_conv.h"
 #include "tests/kit/reference/reference_pool.h"
+#include "tests/kit/reference/reference_sparse.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -648,6 +649,10 @@ void reference_run(const struct call *call)
         return reference_sum_blocks(&call->sum_blocks);
     case CALL_dropout_add:
         return dropout_add(&call->dropout_add);
+    case CALL_scatter:
+        return reference_scatter(&call->scatter);
+    case CALL_gather:
+        return reference_gather(&call->gather);
     case CALL_decode:
         return decode(&call->decode);
     case CALL_embed:

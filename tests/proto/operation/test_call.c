@@ -159,6 +159,8 @@ static const struct {
     {{CALL_sum_blocks, .sum_blocks = {2, 5, 5, .n = 3, .side = 2, .window = {3, 3, 1, 1}, .down = 0, .across = 1}},
      2 * 2 * 20 * 3,
      2 * 2 * 9 * 3},
+    {{CALL_scatter, .scatter = {.rows = 3, .columns = 10, .n = 7}}, 2 * 7 + 4 * 4 + 2 * 7 + 2 * 30, 2 * 30},
+    {{CALL_gather, .gather = {.rows = 3, .columns = 10, .n = 7}}, 4 * 7 + 4 * 4 + 2 * 7 + 4 * 7, 4 * 7},
     {{CALL_embed, .embed = {.m = 3, .n = 5, .n_table = 100}}, 4 * 3 + 2 * 15, 2 * 15},
     {{CALL_embed_backward, .embed = {.m = 7, .n = 5, .n_table = 2}}, 4 * 7 + 2 * 35 + 4 * 10, 4 * 10},
     {{CALL_cross_entropy_gradient, .cross_entropy_gradient = {.m = 3, .n = 5, .logits_stride = 8}},

@@ -1,0 +1,24 @@
+#include "proto/operation/call/sparse.h"
+
+#include "proto/operation/call.h"
+
+static void describe_places(struct call_work *out, struct device_sparse *op)
+{
+    call_add_array(out, "starts", &op->starts, CALL_WORDS, CALL_READ, call_all(op->rows + 1));
+    call_add_array(out, "places", &op->places, CALL_BYTES, CALL_READ, call_all(op->n * sizeof *op->places));
+}
+
+void device_scatter_describe(struct call_work *out, struct device_sparse *op)
+{
+    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_all(op->n));
+    describe_places(out, op);
+    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->rows * op->columns));
+}
+
+void device_gather_describe(struct call_work *out, struct device_sparse *op)
+{
+    call_add_array(out, "x", &op->x, CALL_FP32, CALL_READ,
+                   call_some(op->rows * op->columns, op->rows * op->columns < op->n ? op->rows * op->columns : op->n));
+    describe_places(out, op);
+    call_add_array(out, "y", &op->y, CALL_FP32, CALL_WRITTEN, call_all(op->n));
+}

@@ -1,0 +1,20 @@
+/* proto/operation/call/sparse.h - sparse weights and their gradients: scatter, gather (proto/model/sparse.h). */
+#ifndef PROTO_OPERATION_CALL_SPARSE_H
+#define PROTO_OPERATION_CALL_SPARSE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* scatter: y (rows, columns) in the device's type = x (n) in its places, and 0 elsewhere.
+ * gather: y (n) = x (rows, columns) at its places, and 0 from element starts[rows] on; both fp32.
+ * Row r has elements starts[r] .. starts[r+1]-1, which are at most n, and ascend. Places beyond the columns, and starts beyond
+ * n, are not followed: they come from another process. */
+struct device_sparse {
+    size_t rows, columns, n;
+    const uint32_t *starts; /* (rows + 1) */
+    const uint16_t *places; /* (n) */
+    const void *x;
+    void *y;
+};
+
+#endif

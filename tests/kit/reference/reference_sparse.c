@@ -1,0 +1,34 @@
+#include "tests/kit/reference/reference_sparse.h"
+
+#include <stdbool.h>
+
+/* The place of element i in the matrix. False: no row has it, or its column is beyond the row. */
+static bool find(size_t *at, const struct device_sparse *op, size_t i)
+{
+    size_t row = 0;
+
+    while (row < op->rows && i >= op->starts[row + 1])
+        row++;
+    *at = row * op->columns + op->places[i];
+    return row < op->rows && op->places[i] < op->columns;
+}
+
+void reference_scatter(const struct device_sparse *op)
+{
+    double *y = op->y;
+    size_t at;
+
+    for (size_t i = 0; i < op->rows * op->columns; i++)
+        y[i] = 0;
+    for (size_t i = 0; i < op->n; i++)
+        if (find(&at, op, i))
+            y[at] = ((const double *)op->x)[i];
+}
+
+void reference_gather(const struct device_sparse *op)
+{
+    size_t at;
+
+    for (size_t i = 0; i < op->n; i++)
+        ((double *)op->y)[i] = find(&at, op, i) ? ((const double *)op->x)[at] : 0;
+}
