@@ -119,6 +119,7 @@ struct eps_train_options {
     const char *grow;        /* with resume: "4" or "4,moments=zero"; out must be set */
     const char *replace;     /* with resume: "3=512,4=512" or "3=512,moments=zero"; out must be set; not with grow */
     const char *approximate; /* "wta=0.3,attention=0.3,coded=8", "pool=2"; unset: gradients are exact */
+    const char *sparse;      /* "keep=0.3,every=100"; unset: all weights are trained. Not on several hosts */
     enum eps_commit commit;
     enum eps_number precision, moments, grad_dtype;
 

@@ -301,7 +301,10 @@ static void on_work(struct daemon *d, const struct updater_task *work)
 {
     switch (work->kind) {
     case UPDATER_CALL:
-        job_on_called(d->job, work);
+        if (work->call == steps_do_rewire)
+            steps_on_rewired(&d->steps);
+        else
+            job_on_called(d->job, work);
         break;
     case UPDATER_FOLD:
     case UPDATER_UPDATE:

@@ -101,6 +101,8 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
         fprintf(out, ", until step %" PRIu64 " is done", o->freeze_until);
     if (o->freeze)
         fputc('\n', out);
+    if (o->sparse)
+        fprintf(out, "sparse       %s, of blocks' matrices\n", o->sparse);
     if (o->drop_layers > 0)
         fprintf(out, "dropped      blocks, each with probability %g in each step\n", o->drop_layers);
     fprintf(out, "data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",

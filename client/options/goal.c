@@ -33,6 +33,7 @@ int client_options_model(struct model *out, const struct model_config *config, c
                          struct error *err)
 {
     struct client_approximation allowed;
+    struct sparse sparse;
     const char *freeze = o->freeze;
     struct model_config divided = *config;
     int rc = 0;
@@ -50,10 +51,18 @@ int client_options_model(struct model *out, const struct model_config *config, c
     if (!rc)
         rc = client_options_approximate(&allowed, o->approximate, err);
     if (!rc)
+        rc = client_options_sparse(&sparse, o->sparse, o->steps, err);
+    if (!rc)
         model_approximate(out,
                           &(struct model_approximation){allowed.kept_bits, allowed.sampling.share > 0, allowed.pooled});
     if (!rc)
         rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
+    if (!rc) {
+        model_sparsify(out, &sparse);
+        rc = model_check_sparse(out, &sparse, err) ? -EDOM : 0;
+        if (rc)
+            error_prefix(err, "--sparse");
+    }
     if (!rc && allowed.pooled > 0 && !model_can_pool(out))
         rc = error_set(err, -EDOM,
                        "--approximate pool=%u is for nets of images: no convolution that is trained here can use it",
@@ -110,8 +119,11 @@ double client_options_drop(const struct eps_train_options *o)
 struct plan_goal client_options_goal(const struct eps_train_options *o)
 {
     struct client_approximation allowed;
+    struct sparse sparse;
 
-    client_options_approximate(&allowed, o->approximate, NULL); /* which client_options_model has checked */
+    /* client_options_model has checked both. */
+    client_options_approximate(&allowed, o->approximate, NULL);
+    client_options_sparse(&sparse, o->sparse, o->steps, NULL);
     return (struct plan_goal){.purpose = PLAN_TRAIN,
                               .precision = number_of(o->precision),
                               .base = form_of(o->base),
@@ -131,6 +143,7 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .kept_bits = allowed.kept_bits,
                               .pooled = allowed.pooled,
                               .sampling = allowed.sampling,
+                              .sparse = sparse,
                               .batch = o->batch,
                               .seq = o->seq,
                               .source = o->source_seq,

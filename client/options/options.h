@@ -157,4 +157,7 @@ int client_options_check_connect(const struct eps_train_options *options, struct
 int client_options_device(struct device_name *out, const char *device, uint32_t n_workers, const char *connect,
                           struct error *err);
 
+/* --sparse, of a run of so many steps (0: not known). NULL: weights are dense. -EDOM with a sentence. */
+int client_options_sparse(struct sparse *out, const char *text, uint64_t steps, struct error *err);
+
 #endif

@@ -56,6 +56,9 @@ static int check_source(const struct client_derive *d, const char *out, struct e
         if (strcmp(r->checkpoint.files[i].name, ADAPTER_WEIGHTS) == 0)
             return error_set(err, -EDOM, "%s: %.200s holds adapters: change the model that they adapt", d->option,
                              r->path);
+    if (o->sparse)
+        return error_set(err, -EDOM, "%s: the run of %.200s has sparse weights, by --sparse %.60s: change a dense one",
+                         d->option, r->path, o->sparse);
     if (o->freeze && *o->freeze && (o->freeze_until == 0 || r->checkpoint.step <= o->freeze_until))
         return error_set(err, -EDOM,
                          "%s: the run of %.200s has frozen tensors, by --freeze %.60s: change a model that is trained "

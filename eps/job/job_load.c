@@ -262,7 +262,11 @@ static int load_model(struct job *job)
     if (!job->headers)
         return error_set(&job->load_error, -ENOMEM, "no memory for the headers of its files");
     ledger_add(&job->load_ledger, LEDGER_OTHER, ledger_table(headers.bytes));
-    rc = store_load(&job->store, job->weight_files, job->n_weight_files, &headers, &job->load_error);
+    rc = file_is_open(&job->moments_file)
+             ? store_load_places(&job->store, &job->moments_file, &headers, &job->load_error)
+             : 0;
+    if (!rc)
+        rc = store_load(&job->store, job->weight_files, job->n_weight_files, &headers, &job->load_error);
     if (!rc && file_is_open(&job->moments_file))
         rc = store_load_moments(&job->store, &job->moments_file, &headers, &job->load_error);
     if (!rc && file_is_open(&job->moments_file))

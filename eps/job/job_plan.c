@@ -78,6 +78,8 @@ static int divide_among_hosts(struct job *job, struct error *err)
             (unsigned)n, (unsigned)n);
     if (plan_may_drop(job_goal(job)))
         return error_set(err, -EINVAL, "on several hosts no layers are dropped: leave out --drop-layers and on_blocks");
+    if (job_goal(job)->sparse.keep > 0)
+        return error_set(err, -EINVAL, "on several hosts all weights are trained: leave out --sparse");
     if (job->request.job.files || job->files)
         return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
     job->first_part = (uint32_t)(n_parts * host / n);

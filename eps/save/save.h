@@ -30,6 +30,9 @@ struct saves {
     char trouble[256];              /* why the last save failed, or the present one does not go on; or empty */
     uint32_t waiting[SAVE_WAITING]; /* (n_waiting) viewers whose save begins once the job is aligned */
     unsigned n_waiting;
+    /* Weights change between two steps (save_hold): the client's request waits, if it has come, and so do viewers'. */
+    bool held, has_request;
+    struct message request;
 };
 
 /* A job has begun: takes the tables for it. -ENOMEM. Undo: save_free, which is safe after failure, and twice. */
@@ -56,6 +59,12 @@ void save_on_client_gone(struct saves *saves);
 void save_on_capture(struct saves *saves, const struct relay_action *a);
 /* The job is aligned again: begins what viewers have asked for meanwhile. */
 void save_aligned(struct saves *saves);
+
+/* True if a save reads units, or is going to. */
+bool save_is_busy(const struct saves *saves);
+/* From here on until save_resume, no save begins; none is busy (asserted). */
+void save_hold(struct saves *saves);
+void save_resume(struct saves *saves);
 
 /* Several hosts: the next message, from host 0 to the others, or from another host to host 0. With HOST_RUNS, host 0 is
  * to fetch *notes (message.bytes), which stays until HOST_SAVED has come. may_end: notes are not being fetched. False:

@@ -102,7 +102,12 @@ void save_on_client(struct saves *saves, const struct message *m)
     struct error err;
     struct save *s;
 
-    if (!job->aligned) {
+    if (saves->held && !saves->has_request) {
+        saves->request = *m;
+        saves->has_request = true;
+        return;
+    }
+    if (!job->aligned || saves->held) {
         error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and its hosts save between two steps", job->step + 1);
         save_announce_client(job, -EAGAIN, &err, cut);
         return;
@@ -164,7 +169,7 @@ int save_without_client(struct saves *saves, struct error *err)
 
     if (find_checkpoint(saves, find_cut(saves->job)))
         return 0;
-    if (!saves->job->aligned)
+    if (!saves->job->aligned || saves->held)
         return error_set(err, -EAGAIN, "a step is begun, and its hosts save between two steps");
     const int rc = save_add(&s, saves, true, err);
     if (!rc)
@@ -209,6 +214,30 @@ void save_aligned(struct saves *saves)
     }
 }
 
+bool save_is_busy(const struct saves *saves)
+{
+    for (const struct save *s = saves->first; s; s = s->next)
+        if (!s->over || s->begun)
+            return true;
+    return false;
+}
+
+void save_hold(struct saves *saves)
+{
+    assert(!save_is_busy(saves));
+    saves->held = true;
+}
+
+void save_resume(struct saves *saves)
+{
+    const bool has_request = saves->has_request;
+
+    saves->held = saves->has_request = false;
+    if (has_request)
+        save_on_client(saves, &saves->request);
+    save_aligned(saves);
+}
+
 void save_on_viewer(struct saves *saves, struct peer *viewer, const struct message *m)
 {
     const struct job *job = saves->job;
@@ -221,7 +250,7 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
         return;
     }
     rc = check_job(job, true, &err);
-    if (!rc && !job->aligned) {
+    if (!rc && (!job->aligned || saves->held)) {
         wait_for_step(saves, viewer);
         return;
     }
@@ -256,6 +285,8 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
 
     if (!rc)
         rc = check_job(saves->job, false, &err);
+    if (!rc && saves->held)
+        rc = error_set(&err, -EAGAIN, "weights change their places; try again");
     if (!rc && !saves->job->facts.has_masters)
         rc = error_set(&err, -EINVAL,
                        "no host has all of this job's master weights: save a checkpoint (eps save), and export that");

@@ -473,8 +473,10 @@ static bool is_due(const struct steps *steps)
 
 bool steps_begin_ahead(struct steps *steps)
 {
-    if (!steps->has_ahead || !job_has_room(steps->job) || !is_due(steps))
+    if (!steps->has_ahead || steps->rewiring || !job_has_room(steps->job) || !is_due(steps))
         return false;
+    if (steps_must_rewire(steps))
+        return steps_rewire(steps);
     steps->has_ahead = false;
     begin_step(steps, &steps->ahead);
     return true;
@@ -509,7 +511,8 @@ void steps_open(struct steps *steps, const struct message *m)
     steps->ahead = *m;
     steps->has_ahead = true;
     steps->commit->request(steps, m);
-    if (job->state == JOB_STEPPING && !steps->covered && model_drop_is_empty(&m->open_step.drop))
+    if (job->state == JOB_STEPPING && !steps->covered && model_drop_is_empty(&m->open_step.drop) &&
+        !steps_must_rewire(steps))
         begin_ahead(steps, m);
     else
         steps_begin_ahead(steps); /* if there are workers for all parts */

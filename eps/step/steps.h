@@ -27,6 +27,7 @@ struct steps {
     uint64_t n_opened;               /* job->step, or one or two more */
     bool covered;                    /* the relay's last step is folded entirely */
     bool arrived;         /* the relay's last step has all it needs of the workers, and the client was told */
+    bool rewiring;        /* places of sparse weights change now, before the step ahead: its start and saves wait */
     bool has_ahead;       /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
     struct message ahead; /* its OPEN_STEP */
     uint64_t announced_ahead; /* the step announced to the present workers ahead; MESSAGE_NO_STEP: none */
@@ -87,6 +88,14 @@ static inline const struct message *steps_opened(const struct steps *steps, uint
 }
 /* Begins the step ahead, if there is one and it is due. False: it did not. */
 bool steps_begin_ahead(struct steps *steps);
+/* In steps_rewire.c. True if the step ahead begins only after places of sparse weights have changed. */
+bool steps_must_rewire(const struct steps *steps);
+/* Begins that, once the step before is done, and no save reads it. False: not yet. */
+bool steps_rewire(struct steps *steps);
+/* On the optimizer thread: places of the job's sparse weights change (eps/store/rewire.h). context: the job. */
+int steps_do_rewire(void *context);
+/* It is done. */
+void steps_on_rewired(struct steps *steps);
 /* Workers came, went, or get other shares: those told ahead are not those that the step will open with. */
 void steps_note_change(struct steps *steps);
 /* True if the open step goes on only once another worker has joined, on this host or another. False while it still

@@ -203,10 +203,13 @@ static int take_tables(struct store *store, struct error *err)
         plan_host_files(&files, model, store_moments(store));
         note(store, LEDGER_OTHER, ledger_table(files.bytes));
     }
+    if (plan_rewire(model).bytes > 0)
+        store->rewiring.room = take_table(store, 1, plan_rewire(model).bytes);
     if (has_run)
         store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
     if (!store->sums || !store->updates || !store->late || !store->accumulator_unit || !store->files ||
-        !store->files->moments_runs || (has_run && !store->run) || (store->options.replay && !store->current))
+        !store->files->moments_runs || (has_run && !store->run) ||
+        (plan_rewire(model).bytes > 0 && !store->rewiring.room) || (store->options.replay && !store->current))
         return error_set(err, -ENOMEM, "no memory for the tables of %u units", model->n_units);
     return 0;
 }
@@ -270,9 +273,9 @@ static int touch(const struct store *store, struct error *err)
                     zero(store, store->sums[u], sizeof **store->sums, run.at, run.n);
             }
     for (uint32_t u = 0; u < model->n_units; u++)
-        if (store_keeps(store, u) && model->units[u].n_trained < model->units[u].n) {
-            const uint64_t at = model->units[u].n_trained * size;
-            zero(store, find_unit(store, u, 0) + at, 1, 0, model_unit_bytes(&model->units[u], precision) - at);
+        if (store_keeps(store, u)) {
+            const uint64_t at = model->units[u].n_trained * size, end = model_unit_bytes(&model->units[u], precision);
+            zero(store, find_unit(store, u, 0) + at, 1, 0, end - at);
         }
     for (uint32_t slot = 0; slot < store->options.n_ring; slot++)
         zero(store, (char *)store->weights.base + store_ring_at(store, slot), 1, 0, store->own.slot_bytes);
@@ -363,6 +366,7 @@ void store_free(struct store *store)
     free(store->sums);
     free(store->updates);
     free(store->late);
+    free(store->rewiring.room);
     free(store->run);
     if (store->files)
         store_files_free(store->files);

@@ -16,7 +16,7 @@
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_NORMS          training, if own units remember norms of gradients: eps/store/norms.h
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per
- *                         accumulator; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all
+ *                         accumulator; plan_rewire; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all
  *                         is fp32 without a base
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, by SGD 8, with 16-bit momentum 6, without momentum 4; fenced 4 more,
  * replay 4 or 2 more. An evaluation takes 4 or 2, and so do frozen tensors: in bf16 these weights are the file's, rounded to
@@ -82,6 +82,8 @@ struct store_options {
     uint32_t n_entries, batch, seq, n_parts; /* of the goal, if the model remembers norms */
 };
 
+enum { REWIRE_MOST_DOUBLINGS = 120 };
+
 struct store {
     const struct model *model; /* borrowed */
     struct store_options options;
@@ -99,6 +101,12 @@ struct store {
     uint32_t *accumulator_unit; /* (n_accumulators) the unit that uses each, or UINT32_MAX */
     uint32_t n_accumulators;
     struct norms norms;
+    struct rewiring {
+        void *room;            /* (plan_rewire); NULL: no piece is sparse */
+        uint64_t step;         /* before which places changed last; 0: never */
+        int doublings;         /* of the threshold, REWIRE_MOST_DOUBLINGS or fewer of either sign */
+        bool has_places;       /* store_load_places has read them */
+    } rewiring;                /* eps/store/rewire.h */
     float *run;                /* training, not all fp32: room for a run of a file (eps/store/store_files.h) */
     uint64_t *updates;         /* (n_units) updates of each unit; for other hosts' units as loaded */
     uint64_t *late;            /* (n_pieces) of these, how many came before the piece was trained */
@@ -129,9 +137,14 @@ void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const s
 int store_load(struct store *store, const struct file *files, unsigned n_files, struct reserve *reserve,
                struct error *err);
 
+/* Before store_load, of a store that goes on training sparse weights: reads their places from its optimizer.safetensors. Does
+ * nothing if none are sparse. -EINVAL with a sentence, -ENOMEM, -EIO. Without it, store_load takes the largest weights of each
+ * matrix. */
+int store_load_places(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
+
 /* Reads the moments of the own units, and all counts of updates, from an open optimizer.safetensors
  * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
- * exactly once, of SGD "m.NAME" if it has momentum, as F32, with the tensor's shape, those of the own units finite, v not
+ * exactly once, of SGD "m.NAME" if it has momentum, as F32, with the tensor's shape, of sparse ones as vectors, those of the own units finite, v not
  * negative, and "updates". Tensors of options.thawed may have no moment, if they have had no update: theirs stay zero. It
  * may hold norms (norms_load) of all maps, of all but those of units whose tensors all thaw now, or of none: what is
  * missing begins at 0. -EINVAL, by name, for anything else. 16-bit moments are rounded to nearest, which is exact for

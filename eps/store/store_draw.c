@@ -1,4 +1,5 @@
 /* Fresh weights, drawn. */
+#include "eps/store/sparse.h"
 #include "eps/store/store.h"
 #include "eps/store/store_code.h"
 #include "eps/store/team.h"
@@ -57,7 +58,10 @@ void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const s
                         .piece = piece,
                         .key = random_site_key(seed, 0, 0, RANDOM_WEIGHTS)};
 
-    team_run(piece->n, draw_range, &draw);
+    if (piece->dense > 0) /* fails as draw_range does */
+        store_draw_sparse(store, seed, unit, piece, &(struct store_source){draw_run, &draw});
+    else
+        team_run(piece->n, draw_range, &draw);
 }
 
 int store_draw(struct store *store, uint64_t seed)

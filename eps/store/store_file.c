@@ -1,6 +1,7 @@
 #include "eps/store/store.h"
 
 #include "eps/store/norms.h"
+#include "eps/store/sparse.h"
 #include "eps/store/store_code.h"
 #include "eps/store/team.h"
 #include "proto/base/log.h"
@@ -182,12 +183,25 @@ static int read_served(struct read *read, struct error *err)
     return rc;
 }
 
+/* A run's places, or of a dense model the largest weights. */
+static int read_sparse(struct read *read)
+{
+    const struct store_source from = {read_run, read};
+    int rc = 0;
+
+    if (!read->store->rewiring.has_places)
+        rc = store_choose_places(read->store, read->unit, read->piece, &from);
+    return rc ? rc : store_fill_places(read->store, read->unit, read->piece, &from);
+}
+
 static int read_piece(struct read *read, struct error *err)
 {
     const char *name = read->entry->name;
     int rc = 0;
 
-    if (read->entry->file.server)
+    if (read->piece->dense > 0 && read->array == WEIGHTS)
+        read->rc = read_sparse(read);
+    else if (read->entry->file.server)
         rc = read_served(read, err);
     else
         team_run(read->piece->n, read_range, read);
@@ -357,12 +371,13 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
         return error_set(err, -EINVAL, "%s is the moment of a frozen tensor: was this run begun without its --freeze?",
                          entry->name);
     const uint32_t index = (uint32_t)(tensor - model->tensors);
+    const struct model_piece *piece = &model->pieces[loading->places.first_piece[index]];
+    const uint64_t *const shape = piece->dense > 0 ? &piece->n : tensor->shape;
+    const uint32_t n_dims = piece->dense > 0 ? 1 : tensor->n_dims;
     bool *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
-    if (entry->n_dims != tensor->n_dims || entry->shape[0] != tensor->shape[0] ||
-        (entry->n_dims > 1 && entry->shape[1] != tensor->shape[1]))
+    if (entry->n_dims != n_dims || entry->shape[0] != shape[0] || (n_dims > 1 && entry->shape[1] != shape[1]))
         return error_set(err, -EINVAL, "%s is %s, the model's is %s; are these another model's moments?", entry->name,
-                         weights_shape(got, entry->shape, entry->n_dims),
-                         weights_shape(want, tensor->shape, tensor->n_dims));
+                         weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, n_dims));
     if (entry->type != SAFETENSORS_F32)
         return error_set(err, -EINVAL, "%s is not F32, as moments are", entry->name);
     if (*seen)
@@ -467,9 +482,17 @@ static int check_norms(const struct loading *loading, uint32_t n, struct error *
     return 0;
 }
 
-static bool is_norms(const struct safetensors_entry *entry)
+static bool begins_with(const struct safetensors_entry *entry, const char *prefix)
 {
-    return strncmp(entry->name, CHECKPOINT_NORMS, strlen(CHECKPOINT_NORMS)) == 0;
+    return strncmp(entry->name, prefix, strlen(prefix)) == 0;
+}
+
+/* store_load_places has read it. */
+static bool is_of_places(const struct store *store, const struct safetensors_entry *entry)
+{
+    return store->rewiring.has_places &&
+           (begins_with(entry, CHECKPOINT_STARTS) || begins_with(entry, CHECKPOINT_PLACES) ||
+            strcmp(entry->name, CHECKPOINT_REWIRED) == 0);
 }
 
 static int load_moments(struct loading *loading, const struct safetensors *file, struct error *err)
@@ -481,9 +504,9 @@ static int load_moments(struct loading *loading, const struct safetensors *file,
                      : error_set(err, -EINVAL, "updates is missing; was this file written by eps?");
 
     for (size_t i = 0; rc == 0 && i < file->n_entries; i++)
-        if (is_norms(&file->entries[i]))
+        if (begins_with(&file->entries[i], CHECKPOINT_NORMS))
             rc = norms_load(&store->norms, store->model, &file->entries[i], &n_norms, err);
-        else if (&file->entries[i] != updates)
+        else if (&file->entries[i] != updates && !is_of_places(store, &file->entries[i]))
             rc = load_moment(loading, &file->entries[i], err);
     if (rc == 0)
         rc = check_norms(loading, n_norms, err);

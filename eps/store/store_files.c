@@ -1,6 +1,7 @@
 #include "eps/store/store_files.h"
 
 #include "eps/store/norms.h"
+#include "eps/store/sparse.h"
 #include "proto/model/checkpoint_layout.h"
 #include "proto/plan/memory/files.h"
 
@@ -179,6 +180,24 @@ static int write_values(const struct store_files *files, uint32_t unit, enum arr
     return rc;
 }
 
+/* Rows of a sparse piece as files have them, all their elements, as write_filter does. */
+static int write_sparse(const struct store_files *files, uint32_t unit, const struct model_piece *piece,
+                        uint64_t offset, struct error *err)
+{
+    const struct model_tensor *tensor = &files->store->model->tensors[piece->tensor];
+    const struct target to = weights_target(files);
+    const uint64_t columns = tensor->shape[1], most = plan_filter_rows(columns);
+    float *const run = files->store->run;
+    int rc = 0;
+
+    for (uint64_t first = 0; rc == 0 && first < piece->n_rows; first += most) {
+        const uint64_t n = piece->n_rows - first < most ? piece->n_rows - first : most;
+        store_read_rows(files->store, unit, piece, first, n, run);
+        rc = write_run(&to, run, n * columns * sizeof(float), offset + first * columns * sizeof(float), err);
+    }
+    return rc;
+}
+
 /* Weights of a filter, from its element `at` on, into out: n, as they are in the unit. */
 static void read_weights(const struct store_files *files, uint32_t unit, uint64_t at, size_t n, float *out)
 {
@@ -240,10 +259,10 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
         if (array == WEIGHTS ? !tensor->saved : tensor->frozen)
             continue;
         const uint64_t at = offset_of(files, array, piece);
-        if (array == WEIGHTS && model_is_filter(tensor)) {
+        if (array == WEIGHTS && (model_is_filter(tensor) || piece->dense > 0)) {
             rc = write_values(files, unit, array, begin, end, offset, err);
             if (rc == 0)
-                rc = write_filter(files, unit, piece, at, err);
+                rc = (piece->dense > 0 ? write_sparse : write_filter)(files, unit, piece, at, err);
             begin = end = piece->offset + piece->n, offset = at + piece->n * sizeof(float);
             continue;
         }
@@ -291,6 +310,39 @@ static int write_norms(const struct store_files *files, uint32_t unit, struct er
     return rc;
 }
 
+/* The number of a unit's first sparse piece among the model's. */
+static uint32_t first_sparse(const struct model *model, uint32_t unit)
+{
+    uint32_t n = 0;
+
+    for (const struct model_piece *p = model->pieces; p < model->pieces + model->units[unit].first_piece; p++)
+        n += p->dense > 0;
+    return n;
+}
+
+static int write_places(const struct store_files *files, uint32_t unit, struct error *err)
+{
+    const struct model *model = files->store->model;
+    const struct model_unit *u = &model->units[unit];
+    const struct target to = moments_target(files);
+    const unsigned n_moments = store_moments(files->store);
+    uint32_t number = u->sparse ? first_sparse(model, unit) : 0;
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < u->n_pieces; i++) {
+        if (!(u->sparse >> i & 1))
+            continue;
+        const struct sparse_places p = store_places(files->store, unit, &model->pieces[u->first_piece + i]);
+        rc = write_runs(&to, p.starts, (p.rows + 1) * sizeof *p.starts,
+                        files->moments.offsets[checkpoint_places(model, n_moments, number, true)], err);
+        if (rc == 0)
+            rc = write_runs(&to, p.places, p.n * sizeof *p.places,
+                            files->moments.offsets[checkpoint_places(model, n_moments, number, false)], err);
+        number++;
+    }
+    return rc;
+}
+
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err)
 {
     const struct model *model = files->store->model;
@@ -304,6 +356,8 @@ int store_files_write(struct store_files *files, uint32_t unit, struct error *er
             rc = write_array(files, unit, SECOND_MOMENT, err);
         if (rc == 0)
             rc = write_norms(files, unit, err);
+        if (rc == 0)
+            rc = write_places(files, unit, err);
         take_updates(files, model, unit);
     }
     files->n_written++;
@@ -441,11 +495,15 @@ int store_files_end(struct store_files *files, struct error *err)
     const bool leads = store_files_lead(files);
 
     assert(files->n_written == n_own(files));
-    int rc = leads ? check_all_covered(files, model->n_tensors * sizeof *files->updates, err) : 0;
+    const int64_t rewired[2] = {(int64_t)files->store->rewiring.step, files->store->rewiring.doublings};
+    const uint64_t rewired_bytes = model->sparse.keep > 0 ? sizeof rewired : 0;
+    int rc = leads ? check_all_covered(files, model->n_tensors * sizeof *files->updates + rewired_bytes, err) : 0;
     if (rc == 0)
         rc = flush(&weights, err);
     if (rc == 0 && leads && has_moments(files))
         rc = write_runs(&moments, files->updates, model->n_tensors * sizeof *files->updates, files->moments.offsets[0],
                         err);
+    if (rc == 0 && leads && has_moments(files) && rewired_bytes > 0)
+        rc = write_runs(&moments, rewired, rewired_bytes, files->moments.offsets[CHECKPOINT_REWIRED_AT], err);
     return rc != 0 || !has_moments(files) ? rc : flush(&moments, err);
 }

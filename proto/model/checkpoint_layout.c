@@ -7,9 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static uint64_t first_moment(const struct model *model)
+{
+    return 1 + (model->sparse.keep > 0);
+}
+
 uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor)
 {
-    return 1 + (second ? model->n_trained_tensors : 0) + model->tensors[tensor].rank;
+    return first_moment(model) + (second ? model->n_trained_tensors : 0) + model->tensors[tensor].rank;
 }
 
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err)
@@ -51,7 +56,21 @@ const char *checkpoint_weights_name(const struct model *model)
 
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map)
 {
-    return 1 + n_moments * (uint64_t)model->n_trained_tensors + map;
+    return first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + map;
+}
+
+uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number, bool starts)
+{
+    return checkpoint_norms(model, n_moments, model->n_norm_maps) + 2 * (uint64_t)number + !starts;
+}
+
+uint64_t checkpoint_count_places(const struct model *model)
+{
+    uint64_t n = model->sparse.keep > 0;
+
+    for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++)
+        n += p->dense > 0 ? 2 : 0;
+    return n;
 }
 
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor)
@@ -75,10 +94,36 @@ static void plan_norms(struct safetensors_plan *plan, char (*names)[CHECKPOINT_M
         }
 }
 
+/* Places; and moments of sparse tensors, one for each element. */
+static void plan_places(struct safetensors_plan *plan, char (*names)[CHECKPOINT_MOMENT_BYTES],
+                        const struct model *model, unsigned n_moments)
+{
+    uint32_t number = 0;
+
+    if (model->sparse.keep > 0)
+        plan[CHECKPOINT_REWIRED_AT] = (struct safetensors_plan){CHECKPOINT_REWIRED, 1, {2, 1}, SAFETENSORS_I64};
+    for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++) {
+        if (p->dense == 0)
+            continue;
+        const uint64_t starts = checkpoint_places(model, n_moments, number, true),
+                       places = checkpoint_places(model, n_moments, number, false);
+        snprintf(names[starts], sizeof *names, CHECKPOINT_STARTS "%s", model->tensors[p->tensor].name);
+        snprintf(names[places], sizeof *names, CHECKPOINT_PLACES "%s", model->tensors[p->tensor].name);
+        plan[starts] = (struct safetensors_plan){names[starts], 1, {p->n_rows + 1, 1}, SAFETENSORS_U32};
+        plan[places] = (struct safetensors_plan){names[places], 1, {p->n, 1}, SAFETENSORS_U16};
+        for (unsigned second = 0; second < n_moments; second++) {
+            struct safetensors_plan *const moment = &plan[checkpoint_moment(model, second, p->tensor)];
+            moment->n_dims = 1, moment->shape[0] = p->n;
+        }
+        number++;
+    }
+}
+
 int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
                                struct error *err)
 {
-    const size_t n = 1 + n_moments * (size_t)model->n_trained_tensors + model->n_norm_maps;
+    const size_t n =
+        1 + n_moments * (size_t)model->n_trained_tensors + model->n_norm_maps + checkpoint_count_places(model);
     struct safetensors_plan *plan = calloc(n, sizeof *plan);
     char(*names)[CHECKPOINT_MOMENT_BYTES] = calloc(n, sizeof *names);
     int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
@@ -95,6 +140,7 @@ int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct mode
     }
     if (rc == 0) {
         plan_norms(plan, names, model, n_moments);
+        plan_places(plan, names, model, n_moments);
         plan[0] = (struct safetensors_plan){"updates", 1, {model->n_tensors, 1}, SAFETENSORS_I64};
         rc = safetensors_layout_init(out, plan, n, err);
     }

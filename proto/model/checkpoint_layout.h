@@ -30,8 +30,19 @@ uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tens
 /* The same of a map's norms (model_norm_map), one of the model's n_norm_maps, behind so many moments; and their name: that
  * of the map's first tensor. */
 #define CHECKPOINT_NORMS "norms."
-enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof CHECKPOINT_NORMS };
+enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof "starts." };
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map);
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor);
+
+/* Of a model with sparse weights (proto/model/sparse.h), "rewired" (I64, two numbers), which follows the updates, and behind
+ * all others "starts.NAME" (U32) and "places.NAME" (U16) of each sparse tensor, by their number among those. Its moments
+ * are vectors. */
+#define CHECKPOINT_REWIRED "rewired"
+#define CHECKPOINT_STARTS  "starts."
+#define CHECKPOINT_PLACES  "places."
+enum { CHECKPOINT_REWIRED_AT = 1 };
+uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number, bool starts);
+/* How many entries that are. */
+uint64_t checkpoint_count_places(const struct model *model);
 
 #endif

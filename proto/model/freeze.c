@@ -53,29 +53,33 @@ static void place_pieces(struct model *m, struct model_unit *unit, enum kind kin
         p->offset = *n;
         *n += p->n;
         unit->frozen |= kind != TRAINED ? UINT64_C(1) << (p - first) : 0;
-        if (kind != CODED)
+        if (kind != CODED && p->dense == 0)
             continue;
-        unit->coded |= UINT64_C(1) << (p - first);
-        p->coded = unit->coded_bytes;
-        unit->coded_bytes += form_bytes(p->form, p->n_rows, p->n / p->n_rows);
+        *(kind == CODED ? &unit->coded : &unit->sparse) |= UINT64_C(1) << (p - first);
+        p->coded = unit->coded_bytes, p->decoded = unit->n_decoded;
+        unit->coded_bytes += kind == CODED ? form_bytes(p->form, p->n_rows, p->n / p->n_rows) : model_places_bytes(p);
+        unit->n_decoded += kind == CODED ? p->n : p->dense;
     }
 }
 
-/* Values are rounded up where coded pieces follow them. */
+/* Values are rounded up where coded pieces, or places, follow them. */
 static void size_unit(struct model *m, struct model_unit *unit, struct model_base base)
 {
     struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
     uint64_t n[KINDS] = {0};
 
-    for (struct model_piece *p = first; p < end; p++)
+    for (struct model_piece *p = first; p < end; p++) {
         p->form = !is_frozen(m, p) ? FORM_VALUES : is_matrix(m, unit, p) ? base.matrices : base.others;
-    unit->frozen = unit->coded = unit->coded_bytes = 0;
+        model_size_piece(m, (uint32_t)(unit - m->units), p);
+    }
+    unit->frozen = unit->coded = unit->sparse = unit->coded_bytes = unit->n_decoded = 0;
     for (enum kind kind = TRAINED; kind < KINDS; kind++) {
         n[kind] = kind > TRAINED ? n[kind - 1] : 0;
         place_pieces(m, unit, kind, &n[kind]);
     }
+    unit->n = n[CODED];
     unit->n_trained = n[TRAINED];
-    unit->n_relayed = unit->coded ? model_rounded(n[VALUES]) : n[VALUES];
+    unit->n_relayed = unit->coded_bytes > 0 ? model_rounded(n[VALUES]) : n[VALUES];
 }
 
 /* Sets what follows from which of the unit's pieces are frozen, and their forms. */
@@ -94,11 +98,14 @@ static void divide_unit(struct model *m, struct model_unit *unit, struct model_b
     m->n_slices += unit->n_slices;
     if (m->largest_trained < unit->n_trained)
         m->largest_trained = unit->n_trained;
+    if (m->largest_unit < unit->n)
+        m->largest_unit = unit->n;
 }
 
 static bool are_alike(const struct model_unit *a, const struct model_unit *b)
 {
-    return a->n == b->n && a->program == b->program && a->frozen == b->frozen && a->coded == b->coded;
+    return a->n == b->n && a->program == b->program && a->frozen == b->frozen && a->coded == b->coded &&
+           a->sparse == b->sparse;
 }
 
 /* Units of the lowest blocks, as many as a period has; 1, if that is longer than any that is looked for. */
@@ -131,7 +138,7 @@ static void find_alike(struct model *m)
 void model_divide(struct model *m, struct model_base base)
 {
     m->segment_n = m->segment_coded = m->replay_n = 0;
-    m->n_trained = m->trained_n = m->largest_trained = 0;
+    m->n_trained = m->trained_n = m->largest_trained = m->largest_unit = 0;
     m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = m->n_slices = 0;
     for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
         t->rank = t->frozen ? 0 : m->n_trained_tensors++;
@@ -255,6 +262,7 @@ int model_recode(struct model *out, const struct model *model, struct model_base
         return rc;
     for (uint32_t t = 0; t < model->n_tensors; t++)
         out->tensors[t].frozen = model->tensors[t].frozen;
+    out->sparse = model->sparse;
     model_divide(out, base);
     return 0;
 }

@@ -154,14 +154,6 @@ static void add_piece(struct model *m, uint32_t tensor, uint64_t first_row, uint
     unit->n += n;
 }
 
-static void close_unit(struct model *m)
-{
-    struct model_unit *unit = &m->units[m->n_units++];
-
-    if (m->largest_unit < unit->n)
-        m->largest_unit = unit->n;
-}
-
 static struct model_layer *open_layer(struct model *m, enum model_layer_kind kind, uint32_t index)
 {
     struct model_layer *layer = &m->layers[m->n_layers++];
@@ -192,7 +184,7 @@ static uint32_t add_table(struct model *m, enum model_layer_kind kind, uint32_t 
     for (uint64_t first = 0, chunk = 0; first < rows; first += each, chunk++) {
         open_unit(m, kind, table, chunk);
         add_piece(m, tensor, first, rows - first < each ? rows - first : each);
-        close_unit(m);
+        m->n_units++;
         visit(m, m->n_units - 1);
     }
     return tensor;
@@ -227,7 +219,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
         if (t - p->tensors == p->logit_bias)
             m->logit_bias = &m->tensors[tensor];
     }
-    close_unit(m);
+    m->n_units++;
     visit(m, m->n_units - 1);
 }
 

@@ -26,6 +26,7 @@
 #include "proto/model/gpt2.h"
 #include "proto/model/image.h"
 #include "proto/model/safetensors.h"
+#include "proto/model/sparse.h"
 #include "proto/model/t5.h"
 #include "proto/model/values.h"
 #include "proto/model/widths.h"
@@ -115,9 +116,12 @@ struct model_piece {
     uint32_t tensor;
     uint64_t first_row, n_rows;
     uint64_t offset; /* elements from the unit's start */
-    uint64_t n;      /* elements */
+    uint64_t n;      /* elements; of a sparse one those that it has room for */
+    uint64_t dense;  /* of a sparse one (proto/model/sparse.h) rows times columns; else 0 */
     enum form form;  /* how it is relayed; FORM_VALUES for all trained ones */
-    uint64_t coded;  /* bytes from the start of the unit's coded pieces, unless its form is FORM_VALUES */
+    /* Of a coded or sparse one: bytes from the start of the unit's coded pieces to its codes, or its places; and elements from
+     * the start of the unit's decoded pieces. */
+    uint64_t coded, decoded;
 };
 
 /* Consecutive units, first .. end-1, that recur: each equals (n, program, frozen and coded pieces) the one `period`
@@ -134,9 +138,10 @@ struct model_unit {
                                      * in this order */
     uint64_t n;                     /* elements */
     uint64_t n_trained;             /* trained elements: those of contributions, moments and sums */
-    uint64_t n_relayed;             /* elements that are relayed in the job's type; as model_rounded, if coded pieces
+    uint64_t n_relayed;             /* elements that are relayed in the job's type; as model_rounded, if coded bytes
                                      * follow them */
-    uint64_t coded_bytes;           /* bytes of the coded pieces */
+    uint64_t coded_bytes;           /* bytes of the coded pieces, and of sparse ones' places */
+    uint64_t n_decoded;             /* elements of the coded and sparse pieces, as layers read them */
     uint64_t offset;         /* elements from the weight segment's start, besides coded bytes; as model_rounded */
     uint64_t coded_offset;   /* coded bytes from the weight segment's start, besides elements */
     uint64_t trained_offset; /* elements from the start of an array of the trained ones; as model_rounded */
@@ -146,7 +151,7 @@ struct model_unit {
     uint32_t n_slices;                    /* of a contribution: model_slice_of */
     uint32_t n_visits;                    /* 2 when tied */
     uint32_t program;                     /* index of the program that the unit's layer runs; 0 for a table's unit */
-    uint64_t frozen, coded;               /* sets: bit i: piece i of the unit is frozen; it is coded */
+    uint64_t frozen, coded, sparse;       /* sets: bit i: piece i of the unit is frozen; it is coded; it is sparse */
     struct model_alike alike;             /* the run of recurring units that this one belongs to */
 };
 
@@ -242,6 +247,7 @@ struct model_layer {
 
 struct model {
     struct model_config config;
+    struct sparse sparse; /* how its sparse pieces are trained; keep 0: it has none */
     struct model_embedding embedding;
     float logit_cap;                       /* c: the head's logits are c * tanh(logit / c); 0: they are as they are */
     const struct model_tensor *logit_bias; /* (vocabulary), in a layer above the blocks; NULL: none */
@@ -495,6 +501,13 @@ static inline uint64_t model_piece_at(const struct model_unit *unit, const struc
 {
     return piece->form == FORM_VALUES ? piece->offset * number_bytes(precision)
                                       : unit->n_relayed * number_bytes(precision) + piece->coded;
+}
+
+/* The same to a sparse piece's starts (proto/model/sparse.h), which its places follow. */
+static inline uint64_t model_starts_at(const struct model_unit *unit, const struct model_piece *piece,
+                                       enum number_type precision)
+{
+    return unit->n_relayed * number_bytes(precision) + piece->coded;
 }
 
 /* Bytes of the largest unit, as it is relayed. */

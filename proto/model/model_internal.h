@@ -42,6 +42,9 @@ void model_set_saved(struct model *model);
 /* Sets all that depends on which tensors are frozen, and on their forms. After model_bind_values, and whenever that changes. */
 void model_divide(struct model *model, struct model_base base);
 
+/* Sets the piece's elements: all of its rows', or what a sparse one has room for. */
+void model_size_piece(struct model *model, uint32_t unit, struct model_piece *piece);
+
 /* The first layer of the block above; beyond the blocks, the layer above them. */
 const struct model_layer *model_next_block(const struct model_layer *layer);
 

@@ -15,7 +15,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum safetensors_type { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFETENSORS_I64, SAFETENSORS_OTHER };
+enum safetensors_type {
+    SAFETENSORS_F32,
+    SAFETENSORS_F16,
+    SAFETENSORS_BF16,
+    SAFETENSORS_I64,
+    SAFETENSORS_U32,
+    SAFETENSORS_U16,
+    SAFETENSORS_OTHER
+};
 
 /* "fp32", "fp16" or "bf16", as in options; asserts that it is one of these. */
 const char *safetensors_type_name(enum safetensors_type type);
@@ -99,7 +107,7 @@ struct safetensors_writer {
     uint64_t written;
 };
 
-/* A tensor to write: name, shape, type (F32, F16, BF16, I64); in order. */
+/* A tensor to write: name, shape, type, but OTHER; in order. */
 struct safetensors_plan {
     const char *name;
     uint32_t n_dims; /* 1 to 4 */

@@ -37,10 +37,11 @@ struct layer_pass {
     /* The unit's weights as it is relayed, on the device; the head's are padded by rows of zeros. The embedding's may be
      * host memory, which embed and position can read; they are NULL in backward. */
     const void *weights;
-    /* The unit's coded pieces (struct model_unit), decoded on the device, one behind the other; the head's are padded
-     * likewise. NULL: there are none; and for the embedding, whose tables are decoded as they are looked up. */
+    /* The unit's coded and sparse pieces (struct model_unit), decoded on the device, one behind the other; the head's are
+     * padded likewise. NULL: there are none; and for the embedding, whose tables are decoded as they are looked up. */
     const void *decoded;
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
+    float *dense;        /* the same of sparse pieces, all their rows and columns, in the place of `decoded` */
     bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
     /* Of a unit that remembers norms (proto/model/norms.h), else NULL: on the device, as in struct operation_run. norms_out
      * is the contribution's end. */
@@ -125,11 +126,10 @@ static inline size_t layer_tokens(const struct layer_pass *pass)
 /* A piece of the visited unit, in the device's type. NULL: there are no weights. */
 static inline const void *layer_piece(const struct layer_pass *pass, const struct model_piece *piece)
 {
-    const bool coded = piece->form != FORM_VALUES;
-    const void *from = coded ? pass->decoded : pass->weights;
-    const uint64_t at = piece->offset - (coded ? model_unit_values(pass->model, pass->unit) : 0);
+    const bool decodes = piece->form != FORM_VALUES || piece->dense > 0;
+    const void *from = decodes ? pass->decoded : pass->weights;
 
-    return from ? device_element(pass->setting->goal.precision, from, at) : NULL;
+    return from ? device_element(pass->setting->goal.precision, from, decodes ? piece->decoded : piece->offset) : NULL;
 }
 
 /* Element n of values: of weights, boundaries, or a layer's own. */

@@ -74,7 +74,9 @@ static void place_tensors(struct operation_run *r, const struct layer_pass *pass
         const struct model_piece *piece = piece_of(pass, i);
         const bool trained = pass->contribution && !pass->model->tensors[piece->tensor].frozen;
         r->weights[i] = layer_piece(pass, piece);
-        r->gradients[i] = trained ? pass->contribution + piece->offset : NULL;
+        r->gradients[i] = !trained           ? NULL
+                          : piece->dense > 0 ? pass->dense + piece->decoded
+                                             : pass->contribution + piece->offset;
     }
 }
 

@@ -234,6 +234,22 @@ static void finish_run(struct device_pass *pass, const struct layer_pass *visit,
     (is_backward ? layer->backward : layer->forward)(&finish);
 }
 
+/* Sparse pieces' gradients, which are summed in all their places, from there into the contribution. */
+static void gather(const struct device_pass *pass, const struct layer_pass *visit)
+{
+    const struct device_worker *w = pass->worker;
+
+    for (uint32_t i = 0; visit->unit->sparse && i < visit->unit->n_pieces; i++) {
+        const struct model_piece *piece = &w->model.pieces[visit->unit->first_piece + i];
+        if (!(visit->unit->sparse >> i & 1))
+            continue;
+        struct device_sparse op = device_weights_sparse(w, visit->unit, piece, visit->weights);
+        op.x = visit->dense + piece->decoded;
+        op.y = visit->contribution + piece->offset;
+        w->ops->gather(w->dev, &op);
+    }
+}
+
 /* Runs every microbatch of one run. contribution: NULL forward, and if the unit is frozen. */
 static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const struct device_weights_at *weights,
                      const struct layer_chunk *chunks, float *contribution)
@@ -249,6 +265,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     v.decoded = weights->decoded;
     v.chunks = chunks;
     v.contribution = contribution;
+    v.dense = device_pass_address(pass, pass->worker->plan.dense);
     device_norms_set(&v, pass, run, contribution);
     device_boundaries_begin(&moves, pass, &v, run, is_backward);
     if (is_backward)
@@ -262,6 +279,8 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     }
     if (!is_backward)
         finish_run(pass, &v, run, false);
+    else if (rc == 0 && contribution)
+        gather(pass, &v);
     return rc;
 }
 

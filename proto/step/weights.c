@@ -166,7 +166,7 @@ static void clear_padding(struct device_weights *weights, uint32_t place)
     const uint64_t n = w->model.units[unit].n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
     const size_t value = number_bytes(w->plan.setting.goal.precision);
 
-    if (room > n && !w->model.units[unit].coded && locate(weights, place) == BUFFER)
+    if (room > n && w->model.units[unit].n_decoded == 0 && locate(weights, place) == BUFFER)
         w->ops->zero(w->dev,
                      &(struct device_zero){(char *)device_address(weights, place) + n * value, (room - n) * value});
 }
@@ -223,13 +223,35 @@ static void leave(struct device_weights *weights, uint32_t place)
         find(weights, unit_at(weights, place - 1))->used = w->ops->mark(w->dev, DEVICE_COMPUTE);
 }
 
+struct device_sparse device_weights_sparse(const struct device_worker *w, const struct model_unit *unit,
+                                           const struct model_piece *piece, const void *relayed)
+{
+    const char *const starts = (const char *)relayed + model_starts_at(unit, piece, w->plan.setting.goal.precision);
+
+    return (struct device_sparse){.rows = piece->n_rows,
+                                  .columns = w->model.tensors[piece->tensor].shape[1],
+                                  .n = piece->n,
+                                  .starts = (const uint32_t *)(const void *)starts,
+                                  .places = (const uint16_t *)(const void *)(starts + model_places_at(piece))};
+}
+
+static void scatter_piece(const struct device_worker *w, const struct model_unit *unit, const struct model_piece *piece,
+                          const char *relayed, char *decoded)
+{
+    const size_t value = number_bytes(w->plan.setting.goal.precision);
+    struct device_sparse op = device_weights_sparse(w, unit, piece, relayed);
+
+    op.x = relayed + piece->offset * value;
+    op.y = decoded + piece->decoded * value;
+    w->ops->scatter(w->dev, &op);
+}
+
 static void decode_piece(const struct device_worker *w, const struct model_unit *unit, const struct model_piece *piece,
                          const char *relayed, char *decoded)
 {
     const enum number_type precision = w->plan.setting.goal.precision;
     const size_t columns = piece->n / piece->n_rows, value = number_bytes(precision);
     const char *codes = relayed + model_piece_at(unit, piece, precision);
-    const uint64_t first = model_unit_values(&w->model, unit);
     const struct device_decode op = {
         .form = piece->form,
         .rows = piece->n_rows,
@@ -238,21 +260,21 @@ static void decode_piece(const struct device_worker *w, const struct model_unit 
         .scales = piece->form == FORM_BF16
                       ? NULL
                       : (const float *)(codes + form_scales_at(piece->form, piece->n_rows, columns)),
-        .y = decoded + (piece->offset - first) * value,
+        .y = decoded + piece->decoded * value,
     };
 
     w->ops->decode(w->dev, &op);
 }
 
-/* Decodes the coded pieces of a unit; returns where they are then, or NULL if there are none. */
+/* Decodes the coded and sparse pieces of a unit; returns where they are then, or NULL if there are none. */
 static const void *decode(struct device_weights *weights, uint32_t unit, const void *relayed)
 {
     const struct device_worker *w = weights->worker;
     const struct model_unit *u = &w->model.units[unit];
     const size_t value = number_bytes(w->plan.setting.goal.precision);
-    const uint64_t n = u->n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
+    const uint64_t padding = plan_unit_room(&w->model, unit, w->plan.head_pad) - u->n;
 
-    if (!u->coded)
+    if (u->n_decoded == 0)
         return NULL;
     char *const decoded = (char *)w->ops->arena(w->dev) + plan_decoded_at(&w->plan, &w->model, unit);
     if (weights->has_decoded && weights->decoded == unit)
@@ -260,8 +282,10 @@ static const void *decode(struct device_weights *weights, uint32_t unit, const v
     for (uint32_t i = 0; i < u->n_pieces; i++)
         if (u->coded >> i & 1)
             decode_piece(w, u, &w->model.pieces[u->first_piece + i], relayed, decoded);
-    if (room > n)
-        w->ops->zero(w->dev, &(struct device_zero){decoded + n * value, (room - n) * value});
+        else if (u->sparse >> i & 1)
+            scatter_piece(w, u, &w->model.pieces[u->first_piece + i], relayed, decoded);
+    if (padding > 0)
+        w->ops->zero(w->dev, &(struct device_zero){decoded + u->n_decoded * value, padding * value});
     weights->has_decoded = true;
     weights->decoded = unit;
     return decoded;

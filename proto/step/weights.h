@@ -58,10 +58,10 @@ uint32_t device_weights_visit(const struct device_weights *weights, uint32_t pla
 /* The home of the layer that it runs. */
 uint32_t device_weights_home(const struct device_weights *weights, uint32_t place);
 
-/* Where a visit finds its unit: as it is relayed, and its coded pieces decoded, in the device's type (plan_decoded), if
- * layers read those. Of the embedding's units, in host memory, rows are decoded as they are looked up. */
+/* Where a visit finds its unit: as it is relayed, and its coded and sparse pieces decoded, in the device's type
+ * (plan_decoded), if layers read those. Of the embedding's units, in host memory, rows are decoded as they are looked up. */
 struct device_weights_at {
-    const void *relayed, *decoded; /* NULL: the visit needs none; the unit has no coded pieces */
+    const void *relayed, *decoded; /* NULL: the visit needs none; the unit has no such pieces */
 };
 
 /* *out: the weights of the visit at this place, which must follow the previous call's. They may be used by what is
@@ -73,5 +73,9 @@ int device_weights_next(struct device_weights *weights, uint32_t place, struct d
  * this place's unit, if it was requested. In pieces, so that tiles of a stash on the host fit in between. Blocks until
  * the host has it; errors of the link. */
 int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_t done, uint32_t n);
+
+/* The rows and places of a sparse piece of a unit that is at `relayed`; x and y are not set. */
+struct device_sparse device_weights_sparse(const struct device_worker *worker, const struct model_unit *unit,
+                                           const struct model_piece *piece, const void *relayed);
 
 #endif

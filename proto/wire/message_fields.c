@@ -63,6 +63,11 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_flag(w, &goal->sgd);
     wire_flag(w, &goal->nesterov);
     wire_f64_from_0(w, &goal->momentum);
+    wire_f64_from_0(w, &goal->sparse.keep);
+    wire_f64_from_0(w, &goal->sparse.room);
+    wire_u32(w, &goal->sparse.every);
+    wire_u64(w, &goal->sparse.until);
+    wire_f64_from_0(w, &goal->sparse.moved);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)

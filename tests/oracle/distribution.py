@@ -285,8 +285,22 @@ class Run:
         """Whether the step does."""
         return True
 
+    masks = {}  # of sparse tensors: 1 where an element is trained, else 0
+
+    def sparsify(self, keep, tensors):
+        """The largest elements of these stay, as many as the engine keeps; all others are 0."""
+        self.masks = {}
+        for t in tensors:
+            w = self.master[t]
+            largest = w.abs().flatten().topk(max(1, int(keep * w.numel() + 0.1))).indices
+            self.masks[t] = torch.zeros(w.numel(), dtype=w.dtype).index_fill_(0, largest, 1).view_as(w)
+            w.mul_(self.masks[t])
+            with torch.no_grad():
+                self.model.get_parameter(t).mul_(self.masks[t])
+
     def gradient_of(self, tensor, p):
-        return p.grad.to(self.master[tensor].dtype)
+        gradient = p.grad.to(self.master[tensor].dtype)
+        return gradient * self.masks[tensor] if tensor in self.masks else gradient
 
     def gradient(self):
         total = None

@@ -1,6 +1,6 @@
 """Gradients and 20 training steps of two encoder-decoders with dynamic convolutions, from the equations of arXiv:1901.10430 in
 plain PyTorch: tests/fixtures/{dynamic_conv,dynamic_conv_gated,frozen_dynamic_conv,drop_dynamic_conv,
-order_dynamic_conv}.
+order_dynamic_conv,sparse_conv}.
 
     python make_dynamic_conv.py
 
@@ -8,7 +8,7 @@ dynamic_conv has one table for sources, targets and the head; dynamic_conv_gated
 token of padding, whose rows the input does not train. The first SOURCE tokens of a row are its source, of which
 1 + (first id) % SOURCE count; the others are the decoder's inputs. Kernels are of several sizes, some longer than a source,
 one even. A convolution is a sum over shifted copies, or in fp32's other way a product with a matrix of the filters' taps.
-What is frozen: the source's first block, some maps of others. Made with torch 2.15.0 on the CPU.
+In sparse_conv the largest half of each block's matrices is trained, and the others are 0. What is frozen: the source's first block, some maps of others. Made with torch 2.15.0 on the CPU.
 """
 import dataclasses
 import math
@@ -176,3 +176,4 @@ if __name__ == "__main__":
     own.make_one(family_of("dynamic_conv"), "frozen_dynamic_conv", FROZEN)
     own.make_one(dataclasses.replace(family_of("dynamic_conv"), drop=drop, **make_t5.dropping("layers")), "drop_dynamic_conv")
     own.make_one(dataclasses.replace(family_of("dynamic_conv"), arrange=arrange, orders=ORDERS), "order_dynamic_conv")
+    own.make_one(dataclasses.replace(family_of("dynamic_conv"), sparse=0.5), "sparse_conv")

@@ -1,5 +1,6 @@
 """Convolutional nets by PyTorch, of torchvision's blocks: tests/fixtures/{wide_resnet,resnet_basic,resnet_bottleneck}, and
-two of these with gradients from means of blocks, {pooled_wide,means_bottleneck}.
+two of these with gradients from means of blocks, {pooled_wide,means_bottleneck}; one of which the largest weights of the
+blocks' filters are trained, and the others are 0, sparse_wide.
 
     python make_nets.py [NAME...]
 
@@ -40,7 +41,9 @@ CONFIGS = {
 
 
 POOLED = {"pooled_wide": 2, "means_bottleneck": 4}                     # sides of blocks
-CONFIGS |= {"pooled_wide": CONFIGS["wide_resnet"], "means_bottleneck": CONFIGS["resnet_bottleneck"]}
+SPARSE = {"sparse_wide": 0.3}                                          # shares that stay
+CONFIGS |= {"pooled_wide": CONFIGS["wide_resnet"], "means_bottleneck": CONFIGS["resnet_bottleneck"],
+            "sparse_wide": CONFIGS["wide_resnet"]}
 
 
 class Pooled(torch.autograd.Function):
@@ -184,6 +187,9 @@ class Run(distribution.Run):
         self.master = {t: p.detach().clone() for t, p in self.model.named_parameters()}
         self.moments = {t: (torch.zeros_like(w), torch.zeros_like(w)) for t, w in self.master.items()}
         self.dtype = dtype
+        if name in SPARSE:
+            self.sparsify(SPARSE[name], [t for t, p in self.model.named_parameters()
+                                         if p.dim() == 4 and p.shape[2] > 1 and "." in t.removesuffix(".weight")])
 
     def minibatch(self):
         side = CONFIGS[self.name]["image_size"]
@@ -260,6 +266,8 @@ def make(name):
         "training": [make_training(name, writer, "adamw", 1), make_training(name, writer, "adama", 2)]}
     if name in POOLED:
         reference["pooled"] = POOLED[name]
+    if name in SPARSE:
+        reference["sparse"] = SPARSE[name]
     fixture.write(os.path.join(folder, "reference.json"), reference)
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
 

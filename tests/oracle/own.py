@@ -54,6 +54,7 @@ class Family:
     drop: typing.Callable = None   # of the model and a factor for each block's branches, 0 of a dropped one
     block_of: typing.Callable = None  # of a tensor's name: its block; None: it is in none
     epsilon: float = 1e-8
+    sparse: float = 0              # share of the elements of blocks' matrices that are trained
 
     @property
     def name(self):
@@ -200,6 +201,8 @@ class Run(distribution.Run):
         self.products, self.tied, self.step = None, family.tied(self.model) if family.tied else None, 0
         self.master = {t: p.detach().clone() for t, p in self.model.named_parameters()}
         self.moments = {t: (torch.zeros_like(w), torch.zeros_like(w)) for t, w in self.master.items()}
+        if family.sparse:
+            self.sparsify(family.sparse, [t for t, w in self.master.items() if ".layers." in t and w.dim() == 2])
 
     def minibatch(self):
         ids, labels = drawn.minibatch(self.family.name, self.step % training.N_MINIBATCHES, BATCH, SEQ,
@@ -287,6 +290,8 @@ def make_one(family, name, frozen=()):
         "training": [make_training(family, name, writer, frozen, "adamw", 1)]}
     if family.orders:
         reference["orders"] = family.orders
+    if family.sparse:
+        reference["sparse"] = family.sparse
     if family.dropped:
         reference |= {"drop_layers": family.drop_layers, "dropped": family.dropped}
     if frozen and not family.config.get("adapter"):

@@ -79,6 +79,26 @@ uint64_t plan_norms_bytes(const struct plan_goal *goal, uint32_t n_maps)
     return n_maps == 0 ? 0 : 2 * tokens * sizeof(uint32_t) + n_maps * map;
 }
 
+struct plan_rewire plan_rewire(const struct model *model)
+{
+    uint64_t n_pieces = 0, most_n = 0, most_rows = 0;
+    struct plan_rewire out = {0};
+
+    for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++)
+        if (p->dense > 0) {
+            n_pieces++;
+            most_n = most_n < p->n ? p->n : most_n;
+            most_rows = most_rows < p->n_rows ? p->n_rows : most_rows;
+        }
+    if (n_pieces == 0)
+        return out;
+    out.starts = n_pieces * PLAN_REWIRE_PIECE;
+    out.columns = out.starts + (most_rows + 1) * sizeof(uint32_t);
+    out.pruned = out.columns + most_n * sizeof(uint16_t);
+    out.bytes = out.pruned + most_n;
+    return out;
+}
+
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model *model)
 {
     return goal->purpose == PLAN_GENERATE ? plan_generate_bytes(goal, &model->config)
@@ -97,5 +117,7 @@ void plan_remember_norms(struct model *model, const struct plan_goal *goal)
 void plan_approximate(struct model *model, const struct plan_goal *goal)
 {
     model_approximate(model, &(struct model_approximation){goal->kept_bits, goal->sampling.share > 0, goal->pooled});
+    if (goal->purpose == PLAN_TRAIN)
+        model_sparsify(model, &goal->sparse);
     plan_remember_norms(model, goal);
 }

@@ -75,6 +75,15 @@ void plan_remember_norms(struct model *model, const struct plan_goal *goal);
 /* model_approximate, then this, as the goal has it. */
 void plan_approximate(struct model *model, const struct plan_goal *goal);
 
+/* Memory with which a daemon changes places of sparse weights (eps/store/rewire.h): offsets in bytes from its start, which has
+ * PLAN_REWIRE_PIECE for each sparse piece, and of all; of the piece that needs the most, its starts and places before, and a
+ * byte for each element. 0 for all: none is sparse. */
+enum { PLAN_REWIRE_PIECE = 64 };
+struct plan_rewire {
+    uint64_t starts, columns, pruned, bytes;
+};
+struct plan_rewire plan_rewire(const struct model *model);
+
 /* Bytes of a daemon's memory for the norms of n_maps, those of its own units (eps/store/norms.h): of each map an entry in
  * bf16 for each token of the data, and for each of the minibatch, and 8 bytes; the entries of two minibatches. 0 for none. */
 uint64_t plan_norms_bytes(const struct plan_goal *goal, uint32_t n_maps);

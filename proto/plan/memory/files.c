@@ -2,6 +2,7 @@
 
 #include "proto/base/reserve.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/checkpoint_layout.h"
 #include "proto/model/weights.h"
 
 #include <string.h>
@@ -19,7 +20,7 @@ bool plan_has_run(const struct model *model, bool narrow)
 {
     for (const struct model_tensor *t = model->tensors; !narrow && t < model->tensors + model->n_tensors; t++)
         narrow = model_is_filter(t);
-    return narrow;
+    return narrow || model->sparse.keep > 0;
 }
 
 /* Runs of a unit's saved tensors. */
@@ -30,7 +31,7 @@ static uint64_t count_saved(const struct model *model, const struct model_unit *
     for (uint32_t i = 0; i < unit->n_pieces; i++) {
         const struct model_piece *piece = &model->pieces[unit->first_piece + i];
         const struct model_tensor *tensor = &model->tensors[piece->tensor];
-        if (tensor->saved && model_is_filter(tensor))
+        if (tensor->saved && (model_is_filter(tensor) || piece->dense > 0))
             n_pieces += 2 + piece->n_rows / plan_filter_rows(tensor->shape[1]); /* it parts those beside it */
         else if (tensor->saved)
             n_pieces++, n += piece->n;
@@ -43,13 +44,18 @@ void plan_host_files(struct plan_host_files *out, const struct model *model, uns
     const uint64_t n_tensors = model->n_tensors, n_saved = model->n_saved;
     const size_t prefix = model->config.adapter.rank > 0 ? strlen(ADAPTER_PREFIX) : 0;
     /* Counts of updates, moments, norms. */
-    const uint64_t n_entries = 1 + n_moments * (uint64_t)model->n_trained_tensors + model->n_norm_maps;
+    uint64_t n_entries = 1 + n_moments * (uint64_t)model->n_trained_tensors + model->n_norm_maps;
     const uint64_t norms_bytes = (uint64_t)model->n_norm_entries * sizeof(uint16_t);
-    uint64_t n_runs = 0, n_trained_runs = 0;
+    uint64_t n_runs = 0, n_trained_runs = 0, n_places_runs = 0;
+
+    n_entries += checkpoint_count_places(model);
 
     /* A piece begins at most one run; a run that is full ends one. */
-    for (uint32_t p = 0; p < model->n_pieces; p++)
+    for (uint32_t p = 0; p < model->n_pieces; p++) {
         n_trained_runs += !model->tensors[model->pieces[p].tensor].frozen;
+        if (model->pieces[p].dense > 0)
+            n_places_runs += 2 + model_places_bytes(&model->pieces[p]) / PLAN_HOST_RUN_BYTES;
+    }
     for (uint32_t u = 0; u < model->n_units; u++) {
         n_runs += count_saved(model, &model->units[u]);
         n_trained_runs += model->units[u].n_trained * sizeof(float) / PLAN_HOST_RUN_BYTES;
@@ -57,7 +63,7 @@ void plan_host_files(struct plan_host_files *out, const struct model *model, uns
     *out = (struct plan_host_files){.weights_header = header_bytes(n_saved, prefix),
                                     .moments_header = header_bytes(n_entries, 0)};
     out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
-    out->moments_runs = n_moments * n_trained_runs + 2 +
+    out->moments_runs = n_moments * n_trained_runs + n_places_runs + 3 +
                         model->n_norm_maps * ((norms_bytes + PLAN_HOST_RUN_BYTES - 1) / PLAN_HOST_RUN_BYTES) +
                         (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
     out->bytes = out->weights_header + out->moments_header + /* offsets, and one more of each file: */

@@ -78,6 +78,7 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
         bytes += ledger_table(model->n_units * sizeof(float *));   /* where each unit's sum is */
         bytes += ledger_table(model->n_units * sizeof(uint64_t));  /* number of its updates */
         bytes += ledger_table(model->n_pieces * sizeof(uint64_t)); /* how many of these each piece lacks */
+        bytes += ledger_table(plan_rewire(model).bytes);
         plan_host_files(&files, model, plan_moments(&s->goal));
         bytes += ledger_table(files.bytes);
         bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* flags of each save in progress */

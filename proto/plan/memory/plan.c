@@ -187,6 +187,8 @@ static void take_contributions(struct plan *plan, const struct model *model, str
         n = ends_period ? alike->end - unit : 1;
         most = most < sum ? sum : most;
     }
+    if (model->sparse.keep > 0)
+        plan->dense = take(l, LEDGER_CONTRIBUTION, plan_largest_decoded(model, 0, plan->head_pad) * sizeof(float));
     for (uint32_t i = 0; i < plan->n_sums; i++) {
         take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
         plan->contribution[i] = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
@@ -508,6 +510,8 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
                          "gradients from shares of %g of the rows and %g of the queries: at least %g and below 1 are "
                          "possible",
                          s->goal.sampling.share, s->goal.sampling.queries, SAMPLING_LEAST_SHARE);
+    if (model_check_sparse(model, &s->goal.sparse, err))
+        return -EINVAL;
     if (s->goal.packs && plan_check_packs(model, err))
         return -EINVAL;
     if (plan_has_pairs(&s->goal) && s->goal.packs)

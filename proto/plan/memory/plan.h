@@ -82,6 +82,7 @@ struct plan_goal {
     uint32_t kept_bits;           /* 8 or 4: of activations that blocks keep; 0: as they are */
     uint32_t pooled;              /* 2, 4 or 8: side of the blocks that convolutions read as means; 0: exact */
     struct sampling sampling;     /* gradients that are estimated from some rows, or queries */
+    struct sparse sparse;         /* of matrices, a part of the elements is trained (proto/model/sparse.h) */
     double drop_layers;           /* probability that a step drops a block (proto/model/drop.h), from 0 and below 1 */
     bool chooses;                 /* the client says which blocks a step drops, and which it does not train */
     double smoothing;             /* of labels, from 0 and below 1 (struct device_cross_entropy) */
@@ -189,7 +190,7 @@ struct plan {
     uint32_t share_parts;              /* of the whole share; setting.share_rows are those of a row group */
     uint32_t n_weight_buffers;         /* as chosen, at most the number of units that are not resident */
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
-    uint64_t decoded, decoded_head; /* coded pieces as layers read them: plan_decoded_at() */
+    uint64_t decoded, decoded_head; /* coded and sparse pieces as layers read them: plan_decoded_at() */
     uint32_t n_sets; /* sets of input, output and dy, used in turn: 2 if copies and computation overlap */
     uint32_t n_sums; /* sums, used in turn: at least n_sets, otherwise at most as many as contributions use */
     struct plan_values values[MODEL_SHAPES]; /* by the model's shapes: plan_value(), plan_gradient() */
@@ -198,6 +199,7 @@ struct plan {
      * (plan_tiles). */
     uint64_t input[PLAN_MAX_SETS], output[PLAN_MAX_SETS], dy[PLAN_MAX_SETS];
     uint64_t contribution[PLAN_MAX_SUMS]; /* offset of each sum: one unit's contribution, fp32 */
+    uint64_t dense;                       /* fp32: gradients of one unit's sparse pieces, while they are summed */
     uint64_t rounding_bytes;              /* distance by which the rounded bf16 begins before its sum; 0: same start */
     bool one_pass;                        /* the head's logits are computed once */
     bool head_apart;                      /* its contributions lie apart from the sums: plan_head_contribution() */

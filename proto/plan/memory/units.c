@@ -81,15 +81,15 @@ uint64_t plan_uploaded_bytes(const struct model *model, uint32_t unit, const str
     const struct model_unit *u = &model->units[unit];
     const enum number_type precision = plan->setting.goal.precision;
 
-    return u->coded ? model_unit_bytes(u, precision)
-                    : plan_unit_room(model, unit, plan->head_pad) * number_bytes(precision);
+    return u->coded_bytes > 0 ? model_unit_bytes(u, precision)
+                              : plan_unit_room(model, unit, plan->head_pad) * number_bytes(precision);
 }
 
 uint64_t plan_decoded(const struct model *model, uint32_t unit, uint32_t pad)
 {
     const struct model_unit *u = &model->units[unit];
 
-    return u->coded ? plan_unit_room(model, unit, pad) - model_unit_values(model, u) : 0;
+    return u->n_decoded > 0 ? u->n_decoded + plan_unit_room(model, unit, pad) - u->n : 0;
 }
 
 /* The largest of one of the two sizes. */

@@ -29,7 +29,7 @@ uint32_t plan_count_apart(const struct plan *plan, const struct model *model);
 /* Bytes that a unit takes on the device as it is uploaded. Padding rows are of the values alone: a unit of the head is
  * coded whole or not at all. */
 uint64_t plan_uploaded_bytes(const struct model *model, uint32_t unit, const struct plan *plan);
-/* Elements of a unit's coded pieces once they are decoded, padding rows of a head's unit included. */
+/* Elements of a unit's coded and sparse pieces once they are decoded, padding rows of a head's unit included. */
 uint64_t plan_decoded(const struct model *model, uint32_t unit, uint32_t pad);
 
 /* The largest plan_uploaded_bytes, and the largest plan_decoded, of the places from `first` on; 0 if there is none. */

@@ -39,10 +39,10 @@ static double moved(const struct costs *c, double bytes)
     return bytes / c->profile->memory_bytes_per_s;
 }
 
-/* Computation of all microbatches of the share, including the rounding of contributions. */
+/* Computation of all microbatches of the share, and what finishes their contributions. */
 static double compute_of(const struct costs *c, uint32_t visit, bool backward)
 {
-    double seconds = backward ? plan_work_round(&c->work, visit) : 0;
+    double seconds = backward ? plan_work_finish(&c->work, visit) : 0;
 
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
         if (c->work.n[kind] > 0)
@@ -282,12 +282,12 @@ static double pad(const struct costs *c, uint32_t unit)
 {
     const uint64_t n = plan_unit_room(c->model, unit, c->plan->head_pad) - c->model->units[unit].n;
 
-    if (c->model->units[unit].coded || plan_place_of(c->model, unit) < c->plan->n_resident)
+    if (c->model->units[unit].n_decoded > 0 || plan_place_of(c->model, unit) < c->plan->n_resident)
         return 0;
     return moved(c, (double)n * c->value) * c->slow;
 }
 
-/* Seconds to decode the coded pieces of a visit's unit, unless the visit before has. */
+/* Seconds to decode the coded and sparse pieces of a visit's unit, unless the visit before has. */
 static double decode(struct costs *c, uint32_t visit, bool backward)
 {
     const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
@@ -295,7 +295,7 @@ static double decode(struct costs *c, uint32_t visit, bool backward)
     const bool needs_none =
         layer->kind == MODEL_EMBEDDING || (backward && c->plan->one_pass && layer->kind == MODEL_HEAD);
 
-    if (needs_none || !unit->coded || unit == c->decoded)
+    if (needs_none || unit->n_decoded == 0 || unit == c->decoded)
         return 0;
     c->decoded = unit;
     return plan_work_decode(&c->work, visit) * c->slow;

@@ -503,6 +503,16 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     return head_of(&b, visit, backward);
 }
 
+static double price_sparse(const struct plan_work *work, const struct model_piece *piece, enum call_kind kind)
+{
+    const struct plan_setting *s = &work->plan->setting;
+    struct plan_meter meter = {.on = {s->backend, s->goal.precision, s->n_threads}, .profile = work->profile};
+    struct call call = {.kind = kind,
+                        .scatter = {.rows = piece->n_rows, .columns = piece->dense / piece->n_rows, .n = piece->n}};
+
+    return plan_meter_price(&meter, &call);
+}
+
 double plan_work_decode(const struct plan_work *work, uint32_t visit)
 {
     const struct model *model = work->model;
@@ -519,19 +529,27 @@ double plan_work_decode(const struct plan_work *work, uint32_t visit)
                             .decode = {.form = piece->form,
                                        .rows = piece->n_rows,
                                        .columns = piece->n / piece->n_rows}};
+        if (unit->sparse >> i & 1)
+            seconds += price_sparse(work, piece, CALL_scatter);
         if (!(unit->coded >> i & 1))
             continue;
         call.decode.scales = piece->form == FORM_BF16 ? NULL : (const float *)(uintptr_t)nowhere;
         seconds += plan_meter_price(&meter, &call);
     }
-    return unit->coded ? seconds : 0;
+    return unit->n_decoded > 0 ? seconds : 0;
 }
 
-double plan_work_round(const struct plan_work *work, uint32_t visit)
+double plan_work_finish(const struct plan_work *work, uint32_t visit)
 {
-    const double n = (double)work->model->units[work->model->visits[visit]].n_trained;
+    const struct model_unit *unit = &work->model->units[work->model->visits[visit]];
+    double seconds = work->plan->setting.goal.grad == NUMBER_BF16
+                         ? 6 * (double)unit->n_trained / work->profile->memory_bytes_per_s
+                         : 0;
 
-    return work->plan->setting.goal.grad == NUMBER_BF16 ? 6 * n / work->profile->memory_bytes_per_s : 0;
+    for (uint32_t i = 0; unit->sparse && i < unit->n_pieces; i++)
+        if (unit->sparse >> i & 1)
+            seconds += price_sparse(work, &work->model->pieces[unit->first_piece + i], CALL_gather);
+    return seconds;
 }
 
 struct plan_work_update plan_work_update(const struct plan_host_setting *h, const struct model_unit *unit)

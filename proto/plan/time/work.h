@@ -45,11 +45,12 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
  * equally frequent. Of a table of segments one row is read. */
 double plan_work_found(const struct model *model, const struct model_unit *unit, size_t tokens);
 
-/* Seconds to decode the coded pieces of this visit's unit, padding included; 0: there are none. */
+/* Seconds to decode the coded and sparse pieces of this visit's unit, padding included; 0: there are none. */
 double plan_work_decode(const struct plan_work *work, uint32_t visit);
 
-/* Seconds to round a finished contribution to this visit's unit before it is sent; 0: no rounding. */
-double plan_work_round(const struct plan_work *work, uint32_t visit);
+/* Seconds to take a finished contribution to this visit's unit from its places, and to round it, before it is sent; 0 for
+ * each that does not apply. */
+double plan_work_finish(const struct plan_work *work, uint32_t visit);
 
 /* Host memory bytes per parameter that the optimizer touches: for each contribution, and for the update after the last
  * (DIRECT, MOMENTS, SUM and HOLD of the store). AdamW in fp32 with one part, which profiles measure, touches

@@ -1,5 +1,7 @@
 #include "tests/kit/inprocess/inprocess.h"
 
+#include "eps/store/rewire.h"
+#include "eps/store/sparse.h"
 #include "proto/plan/search.h"
 #include "tests/kit/device/backend.h"
 
@@ -361,6 +363,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                              .source = o->config.row == o->seq ? o->config.source : 0,
                              .batch = o->batch,
                              .precision = o->precision,
+                             .sparse = o->sparse,
                              .drop_layers = o->drop_layers,
                              .chooses = o->chooses,
                              .fenced = o->fenced,
@@ -410,6 +413,8 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
         model_approximate(&ip->model, &(struct model_approximation){0, o->sampling.share > 0, o->pooled});
     if (!rc)
         rc = model_freeze(&ip->model, o->freeze, model_base_of(o->base, o->precision), err);
+    if (!rc)
+        model_sparsify(&ip->model, &o->sparse);
     if (!rc)
         rc = model_drop_prepare(&ip->model, o->drop_layers, err);
     if (rc)
@@ -523,6 +528,9 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
         .n_owners = n_parts,
     };
 
+    assert(!rewire_is_due(&ip->store, ip->n_opened) || ip->n_done == ip->n_opened);
+    if (rewire_is_due(&ip->store, ip->n_opened))
+        store_rewire(&ip->store, ip->n_opened);
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = (uint32_t)((uint64_t)p * n / n_parts);
     for (uint32_t i = 0; i < n; i++)
@@ -588,6 +596,31 @@ int inprocess_evaluate(struct inprocess *ip, const uint32_t *ids, const uint32_t
     return inprocess_evaluate_rows(ip, &evaluation, sum, err);
 }
 
+/* A store_source, of a tensor's values in memory. */
+static int read_values(void *context, uint64_t first, size_t n, float *out)
+{
+    memcpy(out, (const float *)context + first, n * sizeof *out);
+    return 0;
+}
+
+/* Of a sparse piece: out of a buffer of whole units, to its places in the tensor; or the largest values into the store. */
+static void copy_sparse(const struct inprocess *ip, uint32_t unit, const struct model_piece *piece,
+                        const float *segment, float *out, const float *values)
+{
+    const struct store_source from = {read_values, (float *)(uintptr_t)values};
+
+    if (out) {
+        const struct sparse_places p = store_places(&ip->store, unit, piece);
+        memset(out, 0, piece->dense * sizeof *out);
+        for (uint64_t row = 0; row < p.rows; row++)
+            for (uint64_t i = p.starts[row]; i < p.starts[row + 1]; i++)
+                out[row * p.columns + p.places[i]] = segment[i];
+        return;
+    }
+    store_choose_places(&ip->store, unit, piece, &from);
+    store_fill_places(&ip->store, unit, piece, &from);
+}
+
 static void copy_tensor(const struct inprocess *ip, uint32_t tensor, const float *segment, float *out, float *into,
                         const float *values)
 {
@@ -600,7 +633,9 @@ static void copy_tensor(const struct inprocess *ip, uint32_t tensor, const float
             const uint64_t at = inprocess_at(model, u) + piece->offset, row = piece->first_row * columns;
             if (piece->tensor != tensor)
                 continue;
-            if (out)
+            if (piece->dense > 0)
+                copy_sparse(ip, u, piece, segment + at, out, values);
+            else if (out)
                 memcpy(out + row, segment + at, piece->n * sizeof *out);
             else
                 memcpy(into + at, values + row, piece->n * sizeof *values);

@@ -31,6 +31,7 @@ struct inprocess_options {
     uint32_t pooled;              /* as in struct plan_goal */
     struct preference preference; /* rows are pairs of texts if beta > 0 */
     bool chooses;                 /* the caller sets the order of blocks: inprocess.order */
+    struct sparse sparse;         /* keep 0: weights are dense */
     double drop_layers;           /* probability that a step drops a block: its scale alone, see inprocess.drop */
     double clip_norm;             /* of a fenced one; 0: not clipped */
     uint64_t seed;                /* of fresh weights and dropout */
@@ -108,7 +109,8 @@ int inprocess_evaluate_rows(struct inprocess *ip, const struct device_evaluation
                             struct error *err);
 
 /* Elements of the units before this one, each as model_rounded: a unit's place in a buffer of whole units. That of the
- * model's n_units: the buffer's elements. Without a base, the offset in the weight segment, and model.segment_n. */
+ * model's n_units: the buffer's elements. Without a base or sparse weights, the offset in the weight segment, and
+ * model.segment_n. */
 uint64_t inprocess_at(const struct model *model, uint32_t unit);
 
 /* Of all units the weights as the optimizer has them, joined if they are split, decoded if they are coded, into

@@ -25,6 +25,8 @@ static const struct {
             {"pixels", 2, 3},
             {"wide_resnet", 1, 3},
             {"pooled_wide", 1, 3},
+            {"sparse_wide", 1, 3},
+            {"sparse_conv", 2, 3},
             {"crossing", 2, 3},
             {"t5", 2, 3},
             {"t5_gated", 4, 1},
@@ -44,7 +46,7 @@ static const struct {
             {"b", 2, 8},
             {"b", 8, 1}};
 
-TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 20 : SANITIZED ? 21 : COUNT(cuts))
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 22 : SANITIZED ? 23 : COUNT(cuts))
 {
     exact_check_gradient(cuts[_i].fixture, &(struct inprocess_options){.n_parts = cuts[_i].n_parts,
                                                                        .microbatch = cuts[_i].microbatch,

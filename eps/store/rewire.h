@@ -1,0 +1,37 @@
+/* eps/store/rewire.h - sparse weights change places: dynamic sparse reparameterization (Mostafa & Wang, arXiv:1902.05967,
+ * algorithm 1; proto/model/sparse.h).
+ *
+ * Between two steps, from time to time: of each sparse piece, elements of a magnitude below a threshold H, the same for all,
+ * are pruned, but for the largest one if all are below it. As many as that, K of them, grow elsewhere: a piece's share is in
+ * proportion to the elements that remain in it, rounded; what rounding leaves over, and what is more than a piece has room
+ * for, goes to others, drawn at random. A piece's new elements are drawn uniformly among the places that had none before,
+ * so not among those just pruned. They begin at 0, with moments of 0: their optimizer's state is reset. Last, H is doubled if
+ * K is below 0.9 of the share that is to move (struct sparse), and halved if it is above 1.1 of it; it begins at 0.001.
+ *
+ * The number of elements stays the same, unless all other places are taken. What happens is a function of the weights, the
+ * seed and the step. */
+#ifndef EPS_STORE_REWIRE_H
+#define EPS_STORE_REWIRE_H
+
+#include "eps/store/store.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define REWIRE_THRESHOLD 1e-3f /* H of a fresh run */
+
+struct rewired {
+    uint64_t n, pruned, grown; /* elements of all sparse pieces before; K; and those that grew */
+    float threshold;           /* H that was applied */
+};
+
+/* True if places are to change before this step, the number of updates so far, and have not yet. */
+bool rewire_is_due(const struct store *store, uint64_t step);
+
+/* No other thread may use the store's weights meanwhile. */
+struct rewired store_rewire(struct store *store, uint64_t step);
+
+/* H as it is now: REWIRE_THRESHOLD times 2^doublings. */
+float rewire_threshold(const struct store *store);
+
+#endif

@@ -1,0 +1,318 @@
+#include "eps/store/sparse.h"
+
+#include "proto/base/random.h"
+#include "proto/base/size.h"
+#include "proto/model/checkpoint_layout.h"
+#include "proto/model/safetensors.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SOME = 1024 }; /* elements of a sparse piece at a time */
+
+struct sparse_places store_places(const struct store *store, uint32_t unit, const struct model_piece *piece)
+{
+    const struct model_unit *u = &store->model->units[unit];
+    char *const starts = (char *)store->weights.base + store_weights_at(store, &store->own, unit, 0) +
+                         model_starts_at(u, piece, store->options.precision);
+
+    return (struct sparse_places){.piece = piece,
+                                  .rows = piece->n_rows,
+                                  .columns = piece->dense / piece->n_rows,
+                                  .n = piece->n,
+                                  .starts = (uint32_t *)(void *)starts,
+                                  .places = (uint16_t *)(void *)(starts + model_places_at(piece))};
+}
+
+int sparse_places_check(const struct sparse_places *p)
+{
+    if (p->starts[0] != 0 || p->starts[p->rows] > p->n)
+        return -EINVAL;
+    for (uint64_t row = 0; row < p->rows; row++) {
+        if (p->starts[row + 1] < p->starts[row] || p->starts[row + 1] > p->n)
+            return -EINVAL;
+        for (uint64_t i = p->starts[row]; i < p->starts[row + 1]; i++)
+            if (p->places[i] >= p->columns || (i > p->starts[row] && p->places[i] <= p->places[i - 1]))
+                return -EINVAL;
+    }
+    return 0;
+}
+
+/* ---- a choice by scores ----
+ *
+ * Magnitudes of finite numbers order as their bit patterns do. The least one that is taken is found digit by digit. */
+
+enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, PATTERN_BITS = 31 };
+
+static uint32_t pattern_of(float score)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &score, sizeof bits);
+    return bits & INT32_MAX;
+}
+
+/* For each element of the piece, in order. */
+typedef void visitor(void *context, uint64_t at, uint32_t pattern);
+
+static int visit_scores(const struct model_piece *piece, const struct store_source *scores, visitor *visit,
+                        void *context)
+{
+    float some[SOME];
+    int rc = 0;
+
+    for (uint64_t at = 0; rc == 0 && at < piece->dense; at += SOME) {
+        const size_t n = size_smaller((size_t)(piece->dense - at), SOME);
+        rc = scores->read(scores->context, at, n, some);
+        for (size_t i = 0; rc == 0 && i < n; i++)
+            visit(context, at + i, pattern_of(some[i]));
+    }
+    return rc;
+}
+
+/* Of patterns that begin with `above`, how many have each next digit. */
+struct digits {
+    uint32_t above;
+    int shift; /* bits behind the digit */
+    int bits;
+    uint64_t n[DIGITS];
+};
+
+static void count_digit(void *context, uint64_t at, uint32_t pattern)
+{
+    struct digits *d = context;
+
+    (void)at;
+    if (pattern >> d->shift >> d->bits == d->above)
+        d->n[pattern >> d->shift & ((1u << d->bits) - 1)]++;
+}
+
+/* The least pattern that is among the `n` largest, and how many of that one are. */
+struct least {
+    uint32_t pattern;
+    uint64_t n_equal;
+};
+
+static int find_least(struct least *out, const struct model_piece *piece, const struct store_source *scores, uint64_t n)
+{
+    struct digits d = {.shift = PATTERN_BITS};
+    int rc = 0;
+
+    while (rc == 0 && d.shift > 0) {
+        d.bits = d.shift < DIGIT_BITS ? d.shift : DIGIT_BITS;
+        d.shift -= d.bits;
+        memset(d.n, 0, sizeof d.n);
+        rc = visit_scores(piece, scores, count_digit, &d);
+        uint32_t digit = (1u << d.bits) - 1;
+        for (; digit > 0 && d.n[digit] < n; digit--)
+            n -= d.n[digit];
+        d.above = d.above << d.bits | digit;
+    }
+    *out = (struct least){d.above, n};
+    return rc;
+}
+
+struct choice {
+    struct sparse_places to;
+    struct least least;
+    uint64_t n;
+};
+
+static void choose(void *context, uint64_t at, uint32_t pattern)
+{
+    struct choice *c = context;
+    const bool is_equal = pattern == c->least.pattern && c->least.n_equal > 0;
+
+    if (at % c->to.columns == 0)
+        c->to.starts[at / c->to.columns] = (uint32_t)c->n;
+    if (pattern <= c->least.pattern && !is_equal)
+        return;
+    c->least.n_equal -= is_equal;
+    c->to.places[c->n++] = (uint16_t)(at % c->to.columns);
+}
+
+int store_choose_places(const struct store *store, uint32_t unit, const struct model_piece *piece,
+                        const struct store_source *scores)
+{
+    struct choice choice = {.to = store_places(store, unit, piece)};
+    int rc = find_least(&choice.least, piece, scores, sparse_begins(store->model->sparse.keep, piece->dense));
+
+    if (rc == 0)
+        rc = visit_scores(piece, scores, choose, &choice);
+    choice.to.starts[choice.to.rows] = (uint32_t)choice.n;
+    memset(choice.to.places + choice.n, 0, (choice.to.n - choice.n) * sizeof *choice.to.places);
+    return rc;
+}
+
+/* ---- elements ---- */
+
+/* Elements on their way to the piece, in order. */
+struct outgoing {
+    const struct store *store;
+    uint32_t unit;
+    const struct model_piece *piece;
+    uint64_t at;
+    size_t n;
+    float values[SOME];
+};
+
+static void flush(struct outgoing *out)
+{
+    const struct parameters p = store_parameters(out->store, out->unit, out->piece->offset + out->at, out->n, 0);
+
+    optimizer_write(&p, out->values, NULL, NULL);
+    out->at += out->n;
+    out->n = 0;
+}
+
+static void put(struct outgoing *out, float value)
+{
+    out->values[out->n++] = value;
+    if (out->n == SOME)
+        flush(out);
+}
+
+/* Columns first .. first+n-1 of a row: those of its elements from *i on are put. */
+static void put_columns(struct outgoing *out, const struct sparse_places *p, uint64_t *i, uint64_t end, uint64_t first,
+                        size_t n, const float *values)
+{
+    for (; *i < end && p->places[*i] < first + n; ++*i)
+        put(out, values[p->places[*i] - first]);
+}
+
+int store_fill_places(const struct store *store, uint32_t unit, const struct model_piece *piece,
+                      const struct store_source *values)
+{
+    const struct sparse_places p = store_places(store, unit, piece);
+    struct outgoing out = {.store = store, .unit = unit, .piece = piece};
+    float some[STORE_RUN];
+    int rc = 0;
+
+    for (uint64_t row = 0; rc == 0 && row < p.rows; row++) {
+        uint64_t i = p.starts[row];
+        for (uint64_t first = 0; rc == 0 && first < p.columns; first += STORE_RUN) {
+            const size_t n = size_smaller((size_t)(p.columns - first), STORE_RUN);
+            rc = values->read(values->context, row * p.columns + first, n, some);
+            if (rc == 0)
+                put_columns(&out, &p, &i, p.starts[row + 1], first, n, some);
+        }
+    }
+    while (rc == 0 && out.at + out.n < p.n)
+        put(&out, 0);
+    if (rc == 0 && out.n > 0)
+        flush(&out);
+    return rc;
+}
+
+struct drawn_scores {
+    struct random_key key;
+    uint32_t tensor;
+};
+
+static int draw_scores(void *context, uint64_t first, size_t n, float *out)
+{
+    const struct drawn_scores *d = context;
+
+    random_uniform(out, d->key, d->tensor, first, n);
+    return 0;
+}
+
+int store_draw_sparse(const struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece,
+                      const struct store_source *values)
+{
+    struct drawn_scores d = {random_site_key(seed, 0, 0, RANDOM_PLACES), piece->tensor};
+    const int rc = store_choose_places(store, unit, piece, &(struct store_source){draw_scores, &d});
+
+    return rc ? rc : store_fill_places(store, unit, piece, values);
+}
+
+void store_read_rows(const struct store *store, uint32_t unit, const struct model_piece *piece, uint64_t first,
+                     uint64_t n, float *out)
+{
+    const struct sparse_places p = store_places(store, unit, piece);
+    const struct model_tensor *tensor = &store->model->tensors[piece->tensor];
+    const uint64_t end = p.starts[first + n];
+    uint64_t row = first;
+    float some[SOME];
+
+    memset(out, 0, n * p.columns * sizeof *out);
+    for (uint64_t at = p.starts[first]; at < end; at += SOME) {
+        const size_t now = size_smaller((size_t)(end - at), SOME);
+        const struct parameters from = store_parameters(store, unit, piece->offset + at, now, 0);
+        optimizer_read(&from, some, NULL, NULL);
+        for (size_t i = 0; i < now; i++) {
+            while (at + i >= p.starts[row + 1])
+                row++;
+            const uint64_t column = p.places[at + i];
+            out[(row - first) * p.columns + (model_is_filter(tensor) ? model_place_in_file(tensor, column) : column)] =
+                some[i];
+        }
+    }
+}
+
+/* ---- a checkpoint's ---- */
+
+static int read_array(void *out, const struct safetensors *file, const char *prefix, const char *name,
+                      enum safetensors_type type, uint64_t n, struct error *err)
+{
+    char full[CHECKPOINT_MOMENT_BYTES];
+
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    const struct safetensors_entry *entry = safetensors_find(file, full);
+    if (!entry)
+        return error_set(err, -EINVAL, "%s is missing; are these another model's moments?", full);
+    if (entry->type != type || entry->n_dims != 1 || entry->n != n)
+        return error_set(err, -EINVAL, "%s is %s of %" PRIu64 " numbers, and this run's sparse weights have %" PRIu64,
+                         full, entry->dtype, entry->n, n);
+    const int rc = file_read(&entry->file, out, safetensors_entry_bytes(entry), entry->offset, err);
+    if (rc != 0)
+        error_prefix(err, full);
+    return rc;
+}
+
+static int load_piece(struct store *store, uint32_t unit, const struct model_piece *piece,
+                      const struct safetensors *file, struct error *err)
+{
+    const struct sparse_places p = store_places(store, unit, piece);
+    const char *const name = store->model->tensors[piece->tensor].name;
+    int rc = read_array(p.starts, file, CHECKPOINT_STARTS, name, SAFETENSORS_U32, p.rows + 1, err);
+
+    if (rc == 0)
+        rc = read_array(p.places, file, CHECKPOINT_PLACES, name, SAFETENSORS_U16, p.n, err);
+    if (rc == 0 && sparse_places_check(&p) != 0)
+        rc = error_set(err, -EINVAL, "places of %s are no places of its rows: the file is damaged", name);
+    return rc;
+}
+
+static int load_places(struct store *store, const struct safetensors *file, struct error *err)
+{
+    const struct model *model = store->model;
+    int64_t rewired[2];
+    int rc = read_array(rewired, file, CHECKPOINT_REWIRED, "", SAFETENSORS_I64, 2, err);
+
+    if (rc == 0 && (rewired[0] < 0 || rewired[1] < -REWIRE_MOST_DOUBLINGS || rewired[1] > REWIRE_MOST_DOUBLINGS))
+        rc = error_set(err, -EINVAL, CHECKPOINT_REWIRED " is no step and no count of doublings: the file is damaged");
+    for (uint32_t u = 0; rc == 0 && u < model->n_units; u++)
+        for (uint32_t i = 0; rc == 0 && i < model->units[u].n_pieces; i++)
+            if (model->units[u].sparse >> i & 1)
+                rc = load_piece(store, u, &model->pieces[model->units[u].first_piece + i], file, err);
+    if (rc == 0)
+        store->rewiring.step = (uint64_t)rewired[0], store->rewiring.doublings = (int)rewired[1];
+    store->rewiring.has_places = rc == 0;
+    return rc;
+}
+
+int store_load_places(struct store *store, const struct file *from, struct reserve *reserve, struct error *err)
+{
+    struct safetensors file;
+
+    if (!store->rewiring.room)
+        return 0;
+    int rc = safetensors_open_within(&file, from, reserve, err);
+    if (rc == 0)
+        rc = load_places(store, &file, err);
+    reserve->used = 0;
+    return rc;
+}

@@ -1,0 +1,96 @@
+#include "proto/model/sparse.h"
+
+#include "proto/model/model_internal.h"
+
+#include <errno.h>
+
+/* The room of a piece of so many elements, if it is sparse; else all of them. */
+static uint64_t room_of(const struct model *m, uint64_t n)
+{
+    const uint64_t begins = sparse_begins(m->sparse.keep, n);
+    const double room = m->sparse.room * (double)begins;
+
+    return room < (double)begins ? begins : room < (double)n ? (uint64_t)room : n;
+}
+
+/* Blocks' layers have a unit each. */
+static bool is_in_block(const struct model *m, uint32_t unit)
+{
+    const uint32_t first = m->visits[m->layers[m->first_block].first_visit];
+
+    return unit >= first && unit - first < m->n_block_layers;
+}
+
+static bool can_be_sparse(const struct model *m, uint32_t unit, const struct model_piece *piece)
+{
+    const struct model_tensor *t = &m->tensors[piece->tensor];
+
+    return t->n_dims == 2 && !t->frozen && !t->adapts && is_in_block(m, unit) && t->shape[1] <= SPARSE_COLUMNS &&
+           (!model_is_filter(t) || t->height * t->width > 1);
+}
+
+void model_size_piece(struct model *m, uint32_t unit, struct model_piece *piece)
+{
+    const uint64_t n = piece->n_rows * m->tensors[piece->tensor].shape[1];
+    const bool is_sparse = m->sparse.keep > 0 && can_be_sparse(m, unit, piece) && room_of(m, n) < n;
+
+    piece->dense = is_sparse ? n : 0;
+    piece->n = is_sparse ? room_of(m, n) : n;
+}
+
+void model_sparsify(struct model *m, const struct sparse *sparse)
+{
+    for (uint32_t u = 0; u < m->n_units; u++)
+        if (m->units[u].coded)
+            return;
+    if (sparse->keep == 0)
+        return;
+    m->sparse = *sparse;
+    model_divide(m, (struct model_base){FORM_VALUES, FORM_VALUES});
+}
+
+bool model_is_sparse(const struct model *m)
+{
+    for (uint32_t u = 0; u < m->n_units; u++)
+        if (m->units[u].sparse)
+            return true;
+    return false;
+}
+
+int model_check_sparse(const struct model *m, const struct sparse *sparse, struct error *err)
+{
+    if (sparse->keep == 0)
+        return 0;
+    if (!(sparse->keep >= SPARSE_LEAST && sparse->keep < 1))
+        return error_set(err, -EINVAL, "sparse weights that keep %g of all: at least %g and below 1 is possible",
+                         sparse->keep, SPARSE_LEAST);
+    if (!(sparse->room >= 1 && sparse->room <= SPARSE_MOST_ROOM))
+        return error_set(err, -EINVAL,
+                         "sparse weights with room for %g times what they begin with: 1 to %g is possible",
+                         sparse->room, SPARSE_MOST_ROOM);
+    if (!(sparse->moved > 0 && sparse->moved < 1))
+        return error_set(err, -EINVAL, "sparse weights of which %g move: above 0 and below 1 is possible",
+                         sparse->moved);
+    if (model_is_sparse(m))
+        return 0;
+    return error_set(
+        err, -EINVAL,
+        "no matrix of this model can be sparse: sparse weights are those of blocks that are trained, without "
+        "--base and --lora, and with up to %d columns",
+        SPARSE_COLUMNS);
+}
+
+static uint64_t aligned(uint64_t n_bytes)
+{
+    return (n_bytes + FORM_ALIGNMENT - 1) / FORM_ALIGNMENT * FORM_ALIGNMENT;
+}
+
+uint64_t model_places_at(const struct model_piece *piece)
+{
+    return aligned((piece->n_rows + 1) * sizeof(uint32_t));
+}
+
+uint64_t model_places_bytes(const struct model_piece *piece)
+{
+    return model_places_at(piece) + aligned(piece->n * sizeof(uint16_t));
+}

@@ -1,0 +1,157 @@
+/* eps train --sparse as a user has it: how much of the weights is there, when places change, saved, killed and resumed, with any
+ * budget and workers, planned, evaluated, refused. That steps are PyTorch's: tests/system/exact/test_exact_training.c; how
+ * places change: tests/eps/store/test_rewire.c. */
+#include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DATA   "--data data.txt --batch 4 --seq 16 --schedule constant --warmup 0 --device cpu "
+#define TRAIN  "eps train --model tied.json " DATA
+#define SPARSE "--sparse keep=0.3,every=3,until=12,moved=0.2 "
+
+static void setup(void)
+{
+    processes_setup();
+    processes_text("data.txt", 20000);
+    processes_text("held.txt", 1600);
+    processes_config("tied.json", 4, 4, 32, 32);
+    processes_config_with("untied.json", 4, 4, 32, 32, "\"tie_word_embeddings\": false, \"resid_pdrop\": 0.1");
+}
+
+SUITE_TIMEOUT(180)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
+
+/* ---- what is there ---- */
+
+static uint64_t count_nonzero(const char *step, const char *name)
+{
+    struct outputs_tensors model;
+    uint64_t n, found = 0;
+
+    outputs_open_tensors(&model, step, "model.safetensors");
+    const float *w = outputs_tensor(&model, name, &n);
+    for (uint64_t i = 0; i < n; i++)
+        found += w[i] != 0;
+    outputs_close_tensors(&model);
+    return found;
+}
+
+/* Checkpoints have whole matrices, of which three in ten elements are there, and moments of these alone. The number of all
+ * stays when places change, before the steps that --sparse says. */
+TEST(a_run_trains_a_share_of_its_weights)
+{
+    static const uint64_t sizes[] = {32 * 96, 32 * 32, 32 * 128, 128 * 32};
+    static const char *const names[] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
+    uint64_t n = 0, begun = 0;
+
+    expect(TRAIN SPARSE "--lr 1e-2 --steps 14 --save-every 1 --keep 0 --out share", 0,
+           "sparse       keep=0.3,every=3,until=12,moved=0.2, of blocks' matrices", "(as planned)");
+    for (int step = 1; step <= 14; step += 13) {
+        n = 0;
+        for (int block = 0; block < 4; block++)
+            for (int i = 0; i < 4; i++)
+                n += count_nonzero(print("share/step-%d", step), print("transformer.h.%d.%s.weight", block, names[i]));
+        for (int i = 0; i < 4; i++)
+            begun += step == 1 ? 4 * (sizes[i] * 3 / 10) : 0;
+        ck_assert_uint_eq(n, begun);
+    }
+    for (int step = 1; step <= 13; step++) {
+        const char *line = print("epsd: step %d: ", step);
+        expect(print("grep -c '%s.*sparse weights' share/log || true", line), 0,
+               step % 3 == 0 && step <= 12 ? "1" : "0");
+    }
+    expect(TRAIN "--steps 1 --out dense", 0);
+    expect("test $(stat -c %s share/latest/optimizer.safetensors) -lt "
+           "$(($(stat -c %s dense/latest/optimizer.safetensors) * 6 / 10))",
+           0);
+}
+
+/* ---- bits ---- */
+
+/* Killed while places change every third step; where it goes on, and what it saved between, makes no difference. */
+TEST(a_run_goes_on_as_if_it_had_never_stopped)
+{
+    expect(TRAIN SPARSE "--lr 1e-2 --steps 14 --out whole", 0);
+    for (int end = 5; end <= 6; end++) { /* one of them between two steps at which places change */
+        expect(print(TRAIN SPARSE "--lr 1e-2 --steps %d --out cut-%d && eps train --resume cut-%d --steps 14", end, end,
+                     end),
+               0);
+        outputs_check_same_latest("whole", print("cut-%d", end));
+    }
+    expect(TRAIN SPARSE "--lr 1e-2 --steps 14 --save-every 1 --out saved", 0);
+    outputs_check_same_latest("whole", "saved");
+}
+
+/* From a budget that keeps everything on the device to the smallest; 1 to 3 workers; with and without replay; a worker killed
+ * at any moment. */
+TEST(neither_budget_nor_workers_change_a_bit)
+{
+    static const char *const forms[] = {"--parts 4", "--parts 4 --optimizer adama",
+                                        "--parts 4 --precision bf16 --moments bf16 --commit fenced"};
+
+    for (int i = 0; i < COUNT(forms); i++) {
+        char train[400], least[64];
+        snprintf(train, sizeof train,
+                 "eps train --model untied.json " DATA SPARSE "--lr 1e-2 --steps 8 --microbatch 1 --deterministic %s",
+                 forms[i]);
+        expect(print("eps plan --model untied.json --seq 16 --batch 4 --microbatch 1 " SPARSE
+                     "--device cpu %s --minimum",
+                     forms[i]),
+               0);
+        snprintf(least, sizeof least, "--device-mem %llu", strtoull(command_out(), NULL, 10));
+        const char *const ways[] = {least, "--workers 2", print("--workers 3 %s", least)};
+        expect(print("%s --out one", train), 0);
+        for (int way = 0; way < COUNT(ways); way++) {
+            expect(print("%s --out way %s", train, ways[way]), 0);
+            outputs_check_same_latest("one", "way");
+            expect("rm -rf way", 0);
+        }
+        expect("rm -rf one", 0);
+    }
+}
+
+/* ---- what is evaluated, planned, refused ---- */
+
+TEST(whoever_reads_a_checkpoint_sees_whole_matrices)
+{
+    expect(TRAIN SPARSE "--eval-data held.txt --steps 5 --out evaluated", 0);
+    expect("tail -n 1 evaluated/metrics.jsonl >last.json", 0);
+    json_t *last = expect_json("cat last.json", 0);
+    json_t *alone = expect_json("eps eval --model evaluated/latest --data held.txt --seq 16 --device cpu --json", 0);
+    ck_assert_double_eq_tol(json_number_at(alone, "loss"), json_number_at(last, "eval_loss"), 1e-6);
+    /* Of the model that it was, the same weights are the largest. */
+    expect("eps train --model evaluated/latest " DATA SPARSE "--lr 1e-12 --steps 1 --out again", 0);
+    json_t *again = expect_json("eps eval --model again/latest --data held.txt --seq 16 --device cpu --json", 0);
+    ck_assert_double_eq_tol(json_number_at(again, "loss"), json_number_at(alone, "loss"), 1e-6);
+    json_decref(last), json_decref(alone), json_decref(again);
+}
+
+static const struct refusal refusals[] = {
+    {TRAIN "--out no --sparse 0.3", 2, "--sparse 0.3", "it takes keep=X"},
+    {TRAIN "--out no --sparse keep=1", 2, "--sparse keep=1", "from 0.0001 and below 1"},
+    {TRAIN "--out no --sparse every=5", 2, "--sparse", "add keep=0.3"},
+    {TRAIN "--out no --sparse keep=0.3,", 2, "--sparse", "commas"},
+    {TRAIN "--out no --sparse keep=0.3,keep=0.4", 2, "--sparse keep=0.4", "each once"},
+    {TRAIN "--out no --sparse keep=0.3,room=0.5", 2, "--sparse room=0.5", "a factor from 1 to 10000"},
+    {TRAIN "--out no --sparse keep=0.3,moved=2", 2, "--sparse moved=2", "above 0 and below 1"},
+    {TRAIN "--out no --sparse keep=0.3,every=-1", 2, "--sparse every=-1", "a number of steps"},
+    {TRAIN "--out no --sparse keep=0.3,until=0", 2, "--sparse until=0", "a number of steps"},
+    {TRAIN "--out no --sparse keep=0.3 --freeze h.*", 2, "--sparse", "no matrix of this model can be sparse"},
+    {"eps train --model kept/latest " DATA "--out no --sparse keep=0.3 --lora rank=2", 2, "--sparse",
+     "no matrix of this model can be sparse"},
+    {"eps train --resume kept --steps 2 --sparse keep=0.5", 2, "--sparse keep=0.5", "the run's keep=0.3"},
+    {"eps train --resume kept --steps 2 --grow 1 --out no", 2, "--grow", "--sparse"},
+    {"eps train --resume kept --steps 2 --replace 0=64 --out no", 2, "--replace", "--sparse"},
+};
+
+TEST(what_cannot_be_sparse_is_refused)
+{
+    expect(TRAIN "--out kept --steps 1 --sparse keep=0.3", 0);
+    for (int i = 0; i < COUNT(refusals); i++)
+        expect_refusal(&refusals[i]);
+}
