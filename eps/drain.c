@@ -368,7 +368,8 @@ static void end(struct daemon *d)
  *      is announced before anything else reaches the relay.
  *   2. The release of a written unit. It comes before anything more is opened or folded: the unit's next fold may free
  *      the slot that a worker, and so the step, waits for.
- *   3. The step ahead. Workers have begun it already. The relay hears of it once the step before is covered, and before
+ *   3. Places of sparse weights, which change once a step is updated and no save reads what was before. Then the step
+ *      ahead. Workers have begun it already. The relay hears of it once the step before is covered, and before
  *      an update of that step ends. So the job does not rest between two steps that were both requested.
  *   4. What is due of the workers (membership_go_on): one that leaves is dismissed, the relay hears of a loss, a seat's memory
  *      is made anew, a worker gives its seat back, an idle worker takes one, or one is planned anew for more parts.
@@ -387,7 +388,7 @@ static bool take_next(struct daemon *d)
         on_event(d, &event);
     else if (save_take_released(&d->saves, &released))
         steps_feed_reader(&d->steps, &released);
-    else if (steps_begin_ahead(&d->steps))
+    else if (steps_rewire(&d->steps) || steps_begin_ahead(&d->steps))
         return true;
     else if (membership_go_on(&d->steps))
         return true;

@@ -30,7 +30,8 @@ struct saves {
     char trouble[256];              /* why the last save failed, or the present one does not go on; or empty */
     uint32_t waiting[SAVE_WAITING]; /* (n_waiting) viewers whose save begins once the job is aligned */
     unsigned n_waiting;
-    /* Weights change between two steps (save_hold): the client's request waits, if it has come, and so do viewers'. */
+    /* Places of sparse weights change (save_hold). Requests for what is only then a version of the weights wait for it: the
+     * client's, and viewers' as above. */
     bool held, has_request;
     struct message request;
 };

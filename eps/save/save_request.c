@@ -2,6 +2,7 @@
 #include "eps/save/save_state.h"
 
 #include "eps/base/rights.h"
+#include "eps/store/rewire.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,6 +17,12 @@ static uint64_t find_cut(const struct job *job)
     const uint64_t cut = relay_cut(job_reader_relay(job));
 
     return cut == MESSAGE_NO_STEP ? job->step : cut;
+}
+
+/* True of a version whose weights are still to change their places (eps/store/rewire.h). */
+static bool must_wait(const struct saves *saves, uint64_t cut)
+{
+    return saves->held || rewire_is_due(&saves->job->store, cut);
 }
 
 static struct save *find_checkpoint(const struct saves *saves, uint64_t step)
@@ -102,12 +109,7 @@ void save_on_client(struct saves *saves, const struct message *m)
     struct error err;
     struct save *s;
 
-    if (saves->held && !saves->has_request) {
-        saves->request = *m;
-        saves->has_request = true;
-        return;
-    }
-    if (!job->aligned || saves->held) {
+    if (!job->aligned) {
         error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and its hosts save between two steps", job->step + 1);
         save_announce_client(job, -EAGAIN, &err, cut);
         return;
@@ -118,6 +120,16 @@ void save_on_client(struct saves *saves, const struct message *m)
     }
     if (m->save.step == MESSAGE_NO_STEP && cut > job->step && job_waits(job)) {
         error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and waits for a worker", cut);
+        save_announce_client(job, -EAGAIN, &err, cut);
+        return;
+    }
+    if (must_wait(saves, cut) && !saves->has_request) {
+        saves->request = *m;
+        saves->has_request = true;
+        return;
+    }
+    if (must_wait(saves, cut)) {
+        error_set(&err, -EAGAIN, "weights of step %" PRIu64 " are about to change their places", cut);
         save_announce_client(job, -EAGAIN, &err, cut);
         return;
     }
@@ -169,8 +181,8 @@ int save_without_client(struct saves *saves, struct error *err)
 
     if (find_checkpoint(saves, find_cut(saves->job)))
         return 0;
-    if (!saves->job->aligned || saves->held)
-        return error_set(err, -EAGAIN, "a step is begun, and its hosts save between two steps");
+    if (!saves->job->aligned || must_wait(saves, find_cut(saves->job)))
+        return error_set(err, -EAGAIN, "a step is begun, and is saved once it is done");
     const int rc = save_add(&s, saves, true, err);
     if (!rc)
         save_begin(s);
@@ -250,7 +262,7 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
         return;
     }
     rc = check_job(job, true, &err);
-    if (!rc && (!job->aligned || saves->held)) {
+    if (!rc && (!job->aligned || must_wait(saves, find_cut(job)))) {
         wait_for_step(saves, viewer);
         return;
     }
@@ -285,8 +297,8 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
 
     if (!rc)
         rc = check_job(saves->job, false, &err);
-    if (!rc && saves->held)
-        rc = error_set(&err, -EAGAIN, "weights change their places; try again");
+    if (!rc && must_wait(saves, find_cut(saves->job)))
+        rc = error_set(&err, -EAGAIN, "weights are about to change their places; try again");
     if (!rc && !saves->job->facts.has_masters)
         rc = error_set(&err, -EINVAL,
                        "no host has all of this job's master weights: save a checkpoint (eps save), and export that");

@@ -190,14 +190,21 @@ void steps_on_covered(struct steps *steps, uint64_t step)
     shares_review(steps);
 }
 
-void steps_on_done(struct steps *steps, uint64_t step)
+void steps_end_step(struct steps *steps)
 {
     struct job *job = steps->job;
 
-    job->step = step + 1;
-    send_step(steps, MESSAGE_DONE, step);
+    job->step++;
+    send_step(steps, MESSAGE_DONE, job->step - 1);
     if (steps->n_opened == job->step)
         job_enter(job, JOB_RESTING);
+}
+
+void steps_on_done(struct steps *steps, uint64_t step)
+{
+    assert(step == steps->job->step);
+    if (!steps_rewires_after(steps, step))
+        steps_end_step(steps);
 }
 
 void steps_skip(struct steps *steps, uint64_t step)
@@ -473,10 +480,9 @@ static bool is_due(const struct steps *steps)
 
 bool steps_begin_ahead(struct steps *steps)
 {
-    if (!steps->has_ahead || steps->rewiring || !job_has_room(steps->job) || !is_due(steps))
+    if (!steps->has_ahead || steps_rewires_before(steps, steps->ahead.open_step.step) || !job_has_room(steps->job) ||
+        !is_due(steps))
         return false;
-    if (steps_must_rewire(steps))
-        return steps_rewire(steps);
     steps->has_ahead = false;
     begin_step(steps, &steps->ahead);
     return true;
@@ -512,7 +518,7 @@ void steps_open(struct steps *steps, const struct message *m)
     steps->has_ahead = true;
     steps->commit->request(steps, m);
     if (job->state == JOB_STEPPING && !steps->covered && model_drop_is_empty(&m->open_step.drop) &&
-        !steps_must_rewire(steps))
+        !steps_rewires_before(steps, m->open_step.step))
         begin_ahead(steps, m);
     else
         steps_begin_ahead(steps); /* if there are workers for all parts */

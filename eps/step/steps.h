@@ -26,10 +26,10 @@ struct steps {
     struct sharded *sharded;         /* eps/step/sharded.h's; NULL: this host is alone */
     uint64_t n_opened;               /* job->step, or one or two more */
     bool covered;                    /* the relay's last step is folded entirely */
-    bool arrived;         /* the relay's last step has all it needs of the workers, and the client was told */
-    bool rewiring;        /* places of sparse weights change now, before the step ahead: its start and saves wait */
-    bool has_ahead;       /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
-    struct message ahead; /* its OPEN_STEP */
+    bool arrived;           /* the relay's last step has all it needs of the workers, and the client was told */
+    bool rewires, rewiring; /* places of sparse weights change before the last step is done; they do now */
+    bool has_ahead;         /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
+    struct message ahead;   /* its OPEN_STEP */
     uint64_t announced_ahead; /* the step announced to the present workers ahead; MESSAGE_NO_STEP: none */
     uint64_t n_over;          /* steps that the relay has covered or skipped: what is pulled of them is void */
     uint32_t n_changes;       /* workers that left the job, or joined it, and shares that changed */
@@ -88,14 +88,18 @@ static inline const struct message *steps_opened(const struct steps *steps, uint
 }
 /* Begins the step ahead, if there is one and it is due. False: it did not. */
 bool steps_begin_ahead(struct steps *steps);
-/* In steps_rewire.c. True if the step ahead begins only after places of sparse weights have changed. */
-bool steps_must_rewire(const struct steps *steps);
-/* Begins that, once the step before is done, and no save reads it. False: not yet. */
+/* In steps_rewire.c: places of sparse weights change at the end of some steps, before anybody sees their weights
+ * (eps/store/rewire.h). The step is updated: true if that is to come, and steps_end_step follows it. */
+bool steps_rewires_after(struct steps *steps, uint64_t step);
+/* True if places are still to change before this step, which is not ahead of its turn then. */
+bool steps_rewires_before(const struct steps *steps, uint64_t step);
+/* Begins it if it is due, and no save reads older weights. False: it did not. */
 bool steps_rewire(struct steps *steps);
-/* On the optimizer thread: places of the job's sparse weights change (eps/store/rewire.h). context: the job. */
+/* On the optimizer thread. context: the job. */
 int steps_do_rewire(void *context);
-/* It is done. */
 void steps_on_rewired(struct steps *steps);
+/* A step is done: the client is told. */
+void steps_end_step(struct steps *steps);
 /* Workers came, went, or get other shares: those told ahead are not those that the step will open with. */
 void steps_note_change(struct steps *steps);
 /* True if the open step goes on only once another worker has joined, on this host or another. False while it still

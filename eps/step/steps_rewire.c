@@ -1,30 +1,29 @@
-/* Places of sparse weights change between two steps. */
+/* Places of sparse weights change at the end of some steps. */
 #include "eps/step/steps.h"
 
 #include "eps/store/rewire.h"
 
 #include <inttypes.h>
 
+bool steps_rewires_before(const struct steps *steps, uint64_t step)
+{
+    return steps->rewires || rewire_is_due(&steps->job->store, step);
+}
+
+bool steps_rewires_after(struct steps *steps, uint64_t step)
+{
+    steps->rewires = rewire_is_due(&steps->job->store, step + 1);
+    return steps->rewires;
+}
+
 int steps_do_rewire(void *context)
 {
     struct job *job = context;
-    const struct rewired r = store_rewire(&job->store, job->step);
+    const struct rewired r = store_rewire(&job->store, job->step + 1);
 
     log_line("step %" PRIu64 ": %" PRIu64 " of %" PRIu64 " sparse weights were below %g; %" PRIu64 " grow elsewhere",
-             job->step, r.pruned, r.n, (double)r.threshold, r.grown);
+             job->step + 1, r.pruned, r.n, (double)r.threshold, r.grown);
     return 0;
-}
-
-void steps_on_rewired(struct steps *steps)
-{
-    steps->rewiring = false;
-    if (job_is_open(steps->job))
-        save_resume(steps->saves);
-}
-
-bool steps_must_rewire(const struct steps *steps)
-{
-    return rewire_is_due(&steps->job->store, steps->ahead.open_step.step);
 }
 
 bool steps_rewire(struct steps *steps)
@@ -35,10 +34,19 @@ bool steps_rewire(struct steps *steps)
                                       .context = job,
                                       .trace = job_trace(job, &job->optimizer_trace)};
 
-    if (job->step != steps->ahead.open_step.step || save_is_busy(steps->saves))
+    if (!steps->rewires || steps->rewiring || !job_is_open(job) || save_is_busy(steps->saves))
         return false;
     steps->rewiring = true;
     save_hold(steps->saves);
     updater_submit(job->peers->updater, &work);
     return true;
+}
+
+void steps_on_rewired(struct steps *steps)
+{
+    steps->rewires = steps->rewiring = false;
+    if (!job_is_open(steps->job))
+        return;
+    steps_end_step(steps);
+    save_resume(steps->saves);
 }

@@ -40,12 +40,12 @@ static struct room divide(const struct store *store)
                          .pruned = (bool *)(at + of.pruned)};
 }
 
-bool rewire_is_due(const struct store *store, uint64_t step)
+bool rewire_is_due(const struct store *store, uint64_t version)
 {
     const struct sparse *s = &store->model->sparse;
 
-    return store->rewiring.room && s->every > 0 && step > 0 && step % s->every == 0 &&
-           (s->until == 0 || step <= s->until) && store->rewiring.step != step;
+    return store->rewiring.room && s->every > 0 && version > 0 && version % s->every == 0 &&
+           (s->until == 0 || version <= s->until) && store->rewiring.version != version;
 }
 
 float rewire_threshold(const struct store *store)
@@ -269,10 +269,10 @@ static void adapt(struct store *store, const struct rewired *r)
         --*doublings;
 }
 
-struct rewired store_rewire(struct store *store, uint64_t step)
+struct rewired store_rewire(struct store *store, uint64_t version)
 {
     const struct model *model = store->model;
-    const struct random_key key = random_site_key(store->options.seed, step, 0, RANDOM_PLACES);
+    const struct random_key key = random_site_key(store->options.seed, version, 0, RANDOM_PLACES);
     const struct room room = divide(store);
     struct rewired r = {.threshold = rewire_threshold(store)};
     uint64_t n = 0;
@@ -293,6 +293,6 @@ struct rewired store_rewire(struct store *store, uint64_t step)
     for (uint64_t i = 0; i < n; i++)
         move(store, &room.changes[i], &room, r.threshold, key);
     adapt(store, &r);
-    store->rewiring.step = step;
+    store->rewiring.version = version;
     return r;
 }

@@ -1,7 +1,7 @@
 /* eps/store/rewire.h - sparse weights change places: dynamic sparse reparameterization (Mostafa & Wang, arXiv:1902.05967,
  * algorithm 1; proto/model/sparse.h).
  *
- * Between two steps, from time to time: of each sparse piece, elements of a magnitude below a threshold H, the same for all,
+ * At the end of a step, from time to time: of each sparse piece, elements of a magnitude below a threshold H, the same for all,
  * are pruned, but for the largest one if all are below it. As many as that, K of them, grow elsewhere: a piece's share is in
  * proportion to the elements that remain in it, rounded; what rounding leaves over, and what is more than a piece has room
  * for, goes to others, drawn at random. A piece's new elements are drawn uniformly among the places that had none before,
@@ -25,11 +25,11 @@ struct rewired {
     float threshold;           /* H that was applied */
 };
 
-/* True if places are to change before this step, the number of updates so far, and have not yet. */
-bool rewire_is_due(const struct store *store, uint64_t step);
+/* True if places are to change in this version of the weights, after so many steps, and have not yet. */
+bool rewire_is_due(const struct store *store, uint64_t version);
 
 /* No other thread may use the store's weights meanwhile. */
-struct rewired store_rewire(struct store *store, uint64_t step);
+struct rewired store_rewire(struct store *store, uint64_t version);
 
 /* H as it is now: REWIRE_THRESHOLD times 2^doublings. */
 float rewire_threshold(const struct store *store);

@@ -299,7 +299,7 @@ static int load_places(struct store *store, const struct safetensors *file, stru
             if (model->units[u].sparse >> i & 1)
                 rc = load_piece(store, u, &model->pieces[model->units[u].first_piece + i], file, err);
     if (rc == 0)
-        store->rewiring.step = (uint64_t)rewired[0], store->rewiring.doublings = (int)rewired[1];
+        store->rewiring.version = (uint64_t)rewired[0], store->rewiring.doublings = (int)rewired[1];
     store->rewiring.has_places = rc == 0;
     return rc;
 }

@@ -103,7 +103,7 @@ struct store {
     struct norms norms;
     struct rewiring {
         void *room;            /* (plan_rewire); NULL: no piece is sparse */
-        uint64_t step;         /* before which places changed last; 0: never */
+        uint64_t version;      /* of the weights, in which places changed last; 0: they have not */
         int doublings;         /* of the threshold, REWIRE_MOST_DOUBLINGS or fewer of either sign */
         bool has_places;       /* store_load_places has read them */
     } rewiring;                /* eps/store/rewire.h */

@@ -495,7 +495,7 @@ int store_files_end(struct store_files *files, struct error *err)
     const bool leads = store_files_lead(files);
 
     assert(files->n_written == n_own(files));
-    const int64_t rewired[2] = {(int64_t)files->store->rewiring.step, files->store->rewiring.doublings};
+    const int64_t rewired[2] = {(int64_t)files->store->rewiring.version, files->store->rewiring.doublings};
     const uint64_t rewired_bytes = model->sparse.keep > 0 ? sizeof rewired : 0;
     int rc = leads ? check_all_covered(files, model->n_tensors * sizeof *files->updates + rewired_bytes, err) : 0;
     if (rc == 0)

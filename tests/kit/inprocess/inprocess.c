@@ -528,9 +528,6 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
         .n_owners = n_parts,
     };
 
-    assert(!rewire_is_due(&ip->store, ip->n_opened) || ip->n_done == ip->n_opened);
-    if (rewire_is_due(&ip->store, ip->n_opened))
-        store_rewire(&ip->store, ip->n_opened);
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = (uint32_t)((uint64_t)p * n / n_parts);
     for (uint32_t i = 0; i < n; i++)
@@ -561,6 +558,8 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
     pthread_mutex_unlock(&ip->mutex);
     if (ip->failed || ip->n_done != ip->n_opened)
         return error_set(err, -EPROTO, "the step was not finished");
+    if (rewire_is_due(&ip->store, ip->n_done))
+        store_rewire(&ip->store, ip->n_done);
     *loss = 0;
     for (uint32_t p = 0; p < n_parts; p++)
         *loss += ip->part_loss[p];

@@ -65,6 +65,7 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         out->n_parts = 4;
     if (for_hosts > 1)
         make_for_hosts(out, number, for_hosts);
+    out->sparse = number % 3 == 2 && for_hosts == 1;
     if (number % 5 == 3)
         make_of_family(out, number);
     else if (number % 7 < 3 && for_hosts == 1)

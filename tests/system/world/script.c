@@ -158,6 +158,7 @@ static struct plan_goal goal_of(const struct world_setting *setting)
                               .seq = setting->seq,
                               .drop_layers = setting->drop_layers,
                               .chooses = setting->orders,
+                              .sparse = {setting->sparse ? 0.4 : 0, 1.25, 2, 0, 0.2},
                               .sampling.share = setting->n_entries ? 0.5 : 0,
                               .entries = setting->n_entries,
                               .n_parts = setting->n_parts};

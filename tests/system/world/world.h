@@ -21,6 +21,7 @@ struct world_setting {
     bool adamw, fenced, bf16, evaluates;
     double drop_layers;  /* probability that a step drops a block */
     uint32_t n_entries;  /* not 0: gradients are sampled, by norms of so many tokens of the data */
+    bool sparse;         /* weights are, and change places after every second step */
     bool orders;         /* each step computes its blocks in another order: world_order */
     const char *family;  /* one of tests/families; NULL: GPT-2 */
     bool beside;         /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# WRN-28-2 on images of 32 x 32 with less memory (Sohoni et al., arXiv 1904.10631): each technique alone, then together, by SGD
+# with momentum; as eps plan counts it, of device and host together: weights, optimizer, gradients on their way and summed,
+# activations, stash. Beside that: libraries, tables, the minibatches. Against the plain form in fp32, by hand: weights,
+# gradients and momentum of 4 bytes each, and what autograd saves of 100 images, with relus in place.
+#   bf16       --precision bf16 --moments bf16 --grad-dtype bf16: relayed weights, activations and momentum of 2 bytes
+#   sparse     three in ten weights of the blocks' filters, with room for no more
+#   remade     activations made again from the layers' inputs, one row at a time: the least device memory
+#   parts      row groups of 2: 50 parts, summed before the update; batch norm's statistics are of two rows then
+#   together   all of these
+# And accuracy on a tenth of CIFAR-10, of nets that keep exact batch norms: random crops and flips, a cosine schedule, by
+# weights that are dense, and sparse from the same seeds; the difference paired by seed, with its standard error.
+#
+# usage: tools/bench/lean.sh [options]      defaults in brackets
+#   --what bytes|accuracy|all [bytes]
+#   --batch N [100]       images of a step whose bytes are counted; a multiple of 50
+#   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
+#   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz
+#   --depth N [28] --factor N [2]   of the wide residual net whose accuracy is compared; --epochs N [8]; --seeds N [3]
+#   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added
+#   --bin DIR [build/bin] where eps, epsd and eps-worker are
+set -euo pipefail
+shopt -s inherit_errexit
+cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
+
+what=bytes batch=100 keep='' data=../shared/data/cifar10 depth=28 factor=2 epochs=8 seeds=3 bin=build/bin forms='keep=0.3 keep=0.1'
+take_options "what batch keep data depth factor epochs seeds forms bin" "$@"
+need_programs "$bin"
+case $what in bytes | accuracy | all) ;; *) misuse "--what $what is none of bytes, accuracy, all" ;; esac
+[ -n "$keep" ] || [ "$what" = bytes ] || misuse "--keep is needed: a directory for the runs"
+
+# score FORM SEED: "accuracy loss" on the test images
+score() {
+    local out=$keep/$1-$2 options=()
+    [ "$1" = exact ] || options=(--sparse "$1,every=25")
+    train_once "$out" --keep 1 --model "$keep/net.json" --data "$keep/train.bin" --eval-data "$keep/test.bin" --epochs "$epochs" \
+        --batch 64 --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$2" \
+        "${options[@]}"
+    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/test.bin" --device cpu --json >"$out.score"
+    echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
+}
+
+# counted OPTION...: bytes of both sides in the categories above, then those of the others
+counted() {
+    "$bin/eps" plan --json --model wrn-28-2 --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 --device cpu \
+        --device-mem 64GiB --host-mem 64GiB "$@" | grep -o '"[a-z_]*": {"current": [0-9]*' | tr -d '":{' |
+        awk '$1 == "host" { next } $1 ~ /^(library|other|data)$/ { beside += $3; next } { counted += $3 }
+            END { print counted, beside }'
+}
+
+# least OPTION...: the smallest device memory, as an option
+least() {
+    echo --device-mem "$("$bin/eps" plan --minimum --model wrn-28-2 --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 \
+        --device cpu "$@")"
+}
+
+bytes() {
+    local plain name
+    local narrow='--precision bf16 --moments bf16 --grad-dtype bf16' sparse='--sparse keep=0.3,room=1' parts='--commit fenced --parts 50'
+    plain=$(awk -v rows="$batch" 'BEGIN { printf "%.0f", 12 * 1467610 + 3813400 * rows }')
+    echo "WRN-28-2, $batch images: plain $plain bytes"
+    line() {
+        local all beside
+        read -r all beside < <(counted "${@:2}")
+        awk -v n="$1" -v a="$all" -v b="$beside" -v p="$plain" 'BEGIN {
+            printf "  %-10s %10d bytes: %.2f x less; beside it %d\n", n, a, p / a, b }'
+    }
+    # shellcheck disable=SC2086
+    {
+        line exact
+        line bf16 $narrow
+        line sparse $sparse
+        line remade $(least)
+        line parts $parts $(least $parts)
+        line together $narrow $sparse $parts $(least $narrow $sparse $parts)
+    }
+}
+
+if [ "$what" != bytes ]; then
+    mkdir -p "$keep"
+    [ -e "$keep/train.bin" ] || xz -dc "$data/train-5085.bin.xz" >"$keep/train.bin"
+    [ -e "$keep/test.bin" ] || xz -dc "$data/test-1017.bin.xz" >"$keep/test.bin"
+    echo "{\"model_type\": \"wide_resnet\", \"depth\": $depth, \"widen_factor\": $factor, \"image_size\": 32,
+ \"image_mean\": [0.491, 0.482, 0.447], \"image_std\": [0.247, 0.243, 0.262]}" >"$keep/net.json"
+    echo "WRN-$depth-$factor, 5,085 images of CIFAR-10, $epochs epochs, $seeds seeds"
+    compare_forms
+fi
+[ "$what" = accuracy ] || bytes
