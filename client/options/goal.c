@@ -29,6 +29,27 @@ static int check_base(const struct eps_train_options *o, const struct model_conf
         form_name(form));
 }
 
+/* A form that would change nothing here is a mistake. */
+static int check_approximation(const struct model *model, const struct client_approximation *allowed, struct error *err)
+{
+    const unsigned there = model_approximates(model);
+
+    if (allowed->pooled > 0 && !(there & MODEL_POOLS))
+        return error_set(err, -EDOM,
+                         "--approximate pool=%u is for nets of images: no convolution that is trained here can use it",
+                         allowed->pooled);
+    if (allowed->sampling.share > 0 && !(there & MODEL_SAMPLES))
+        return error_set(err, -EDOM, "--approximate wta=%g: no block of this model has a linear map that is trained",
+                         allowed->sampling.share);
+    if (allowed->sampling.queries > 0 && !(there & MODEL_ATTENDS))
+        return error_set(err, -EDOM, "--approximate attention=%g: no block of this model has attention",
+                         allowed->sampling.queries);
+    if (allowed->kept_bits > 0 && !(there & MODEL_CODES))
+        return error_set(err, -EDOM, "--approximate coded=%u: no block of this model keeps what bears so few bits",
+                         allowed->kept_bits);
+    return 0;
+}
+
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *o,
                          struct error *err)
 {
@@ -63,10 +84,8 @@ int client_options_model(struct model *out, const struct model_config *config, c
         if (rc)
             error_prefix(err, "--sparse");
     }
-    if (!rc && allowed.pooled > 0 && !model_can_pool(out))
-        rc = error_set(err, -EDOM,
-                       "--approximate pool=%u is for nets of images: no convolution that is trained here can use it",
-                       allowed.pooled);
+    if (!rc)
+        rc = check_approximation(out, &allowed, err);
     if (!rc && o->on_blocks && model_drop_check(out, err)) {
         error_prefix(err, "on_blocks");
         rc = -EDOM;
@@ -86,6 +105,11 @@ int client_options_check_thaw(const struct eps_train_options *o, struct error *e
         return error_set(err, -EDOM,
                          "--freeze-until %" PRIu64
                          " is for frozen tensors, and none are named: name them with --freeze",
+                         o->freeze_until);
+    if (o->sparse)
+        return error_set(err, -EDOM,
+                         "--freeze-until %" PRIu64
+                         " is for weights that are dense: leave it out to freeze them to the end, or --sparse",
                          o->freeze_until);
     if (o->steps == 0 || o->freeze_until < o->steps)
         return 0;

@@ -216,14 +216,13 @@ static const struct eps_option rows[] = {
      .key = 55,
      .stored = EPS_STORED_ABSENT,
      .train =
-         "train a share X of the weights of the blocks' matrices, of nets of images of filters of more than one tap; "
-         "all "
+         "train a share X of the weights of blocks' matrices (in nets of images: of filters larger than 1x1); all "
          "others are 0. What is relayed, the optimizer's memory and its part of checkpoints shrink with them. Fresh "
-         "weights are drawn at random places; of a model's weights the largest stay. Places change as training goes on "
-         "(dynamic sparse reparameterization): after every=N steps (default 100; 0: never), in no step behind until=N "
-         "(default 80 % of --steps), so that about a share moved=X of all (default 0.05) leaves the smallest weights "
-         "for "
-         "new places. room=X: a matrix has room for so many times the weights that it begins with (default 1.25)",
+         "weights are drawn at random places; of a model's weights the largest stay. Places change as training goes "
+         "on (dynamic sparse reparameterization): after every=N steps (default 100; 0: never), to step N at until=N "
+         "(default 80 % of --steps), so that about a share moved=X of these weights (default 0.05), the smallest, "
+         "begins anew elsewhere. room=X: a matrix has room for so many times the weights that it begins with "
+         "(default 1.25)",
      .plan = "plan for sparse weights, as in eps train"},
     {.name = "--commit",
      .value = "eager|fenced",

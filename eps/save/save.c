@@ -165,7 +165,7 @@ static bool is_other_open(const struct save *s)
 
 static bool needs_files(const struct save *s)
 {
-    return s->by_client && !s->begun && !s->over && !s->rc && !is_other_open(s);
+    return s->by_client && !s->waits && !s->begun && !s->over && !s->rc && !is_other_open(s);
 }
 
 static void ask_client(struct save *s, enum message_output what)
@@ -242,7 +242,7 @@ static struct trace *find_track(struct job *job)
 static void write_unit(struct save *s, struct trace *track, uint32_t unit)
 {
     const struct model *model = &s->saves->job->model;
-    const uint64_t since = trace_begin(track), bytes = model->units[unit].n * sizeof(float);
+    const uint64_t since = trace_begin(track), bytes = model_unit_dense(model, &model->units[unit]) * sizeof(float);
     const uint64_t norms = (uint64_t)model->units[unit].n_norm_maps * model->n_norm_entries * sizeof(uint16_t),
                    moments = s->checkpoint ? 2 * model->units[unit].n_trained * sizeof(float) + norms : 0;
     char name[MODEL_NAME_BYTES];
@@ -348,7 +348,8 @@ void save_on_written(struct saves *saves)
 void save_tick(struct saves *saves, unsigned most_quiet)
 {
     const struct save *s = saves->writing;
-    const double allowance = s && s->checkpoint ? (double)saves->job->host.total / SLOW_DISK : 0;
+    const double bytes = (double)saves->job->host.total + (double)saves->job->model.n_parameters * sizeof(float);
+    const double allowance = s && s->checkpoint ? bytes / SLOW_DISK : 0;
     struct error err;
 
     if (!silence_tick(&saves->writer, s != NULL, saves->n_tasks, most_quiet, allowance))
@@ -379,14 +380,14 @@ static bool fill_batch(struct save *s)
             continue;
         s->units[u] |= UNIT_QUEUED;
         s->batch[s->n_batch++] = u;
-        bytes += model->units[u].n * sizeof(float);
+        bytes += model_unit_dense(model, &model->units[u]) * sizeof(float);
     }
     return s->n_batch > 0;
 }
 
 static bool find_task(struct save *s)
 {
-    if ((s->over && !s->begun) || (!s->begun && is_other_open(s)))
+    if (s->waits || (s->over && !s->begun) || (!s->begun && is_other_open(s)))
         return false;
     s->n_batch = 0;
     if (s->rc)

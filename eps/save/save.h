@@ -30,10 +30,7 @@ struct saves {
     char trouble[256];              /* why the last save failed, or the present one does not go on; or empty */
     uint32_t waiting[SAVE_WAITING]; /* (n_waiting) viewers whose save begins once the job is aligned */
     unsigned n_waiting;
-    /* Places of sparse weights change (save_hold). Requests for what is only then a version of the weights wait for it: the
-     * client's, and viewers' as above. */
-    bool held, has_request;
-    struct message request;
+    bool held; /* save_hold */
 };
 
 /* A job has begun: takes the tables for it. -ENOMEM. Undo: save_free, which is safe after failure, and twice. */
@@ -61,9 +58,10 @@ void save_on_capture(struct saves *saves, const struct relay_action *a);
 /* The job is aligned again: begins what viewers have asked for meanwhile. */
 void save_aligned(struct saves *saves);
 
-/* True if a save reads units, or is going to. */
+/* Places of sparse weights change at the end of a step (eps/store/rewire.h). Saves of its version wait until they have, from
+ * their request to save_resume. save_is_busy: a save reads an older version, or is going to. save_hold: from here on until
+ * save_resume, they change; no save is busy (asserted). */
 bool save_is_busy(const struct saves *saves);
-/* From here on until save_resume, no save begins; none is busy (asserted). */
 void save_hold(struct saves *saves);
 void save_resume(struct saves *saves);
 

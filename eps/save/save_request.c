@@ -19,12 +19,6 @@ static uint64_t find_cut(const struct job *job)
     return cut == MESSAGE_NO_STEP ? job->step : cut;
 }
 
-/* True of a version whose weights are still to change their places (eps/store/rewire.h). */
-static bool must_wait(const struct saves *saves, uint64_t cut)
-{
-    return saves->held || rewire_is_due(&saves->job->store, cut);
-}
-
 static struct save *find_checkpoint(const struct saves *saves, uint64_t step)
 {
     struct save *s = saves->first;
@@ -89,11 +83,15 @@ int save_add(struct save **out, struct saves *saves, bool checkpoint, struct err
     return 0;
 }
 
-/* Before the first step is opened, the relay knows no units and none of them changes: all are captured at once. */
+/* Before the first step is opened, the relay knows no units and none of them changes: all are captured at once. What is still
+ * to change its places begins later. */
 void save_begin(struct save *s)
 {
     const struct job *job = s->saves->job;
 
+    s->waits = s->saves->held || rewire_is_due(&job->store, s->step);
+    if (s->waits)
+        return;
     if (relay_cut(job_reader_relay(job)) != MESSAGE_NO_STEP) {
         save_announce(s);
         return;
@@ -120,16 +118,6 @@ void save_on_client(struct saves *saves, const struct message *m)
     }
     if (m->save.step == MESSAGE_NO_STEP && cut > job->step && job_waits(job)) {
         error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and waits for a worker", cut);
-        save_announce_client(job, -EAGAIN, &err, cut);
-        return;
-    }
-    if (must_wait(saves, cut) && !saves->has_request) {
-        saves->request = *m;
-        saves->has_request = true;
-        return;
-    }
-    if (must_wait(saves, cut)) {
-        error_set(&err, -EAGAIN, "weights of step %" PRIu64 " are about to change their places", cut);
         save_announce_client(job, -EAGAIN, &err, cut);
         return;
     }
@@ -181,8 +169,8 @@ int save_without_client(struct saves *saves, struct error *err)
 
     if (find_checkpoint(saves, find_cut(saves->job)))
         return 0;
-    if (!saves->job->aligned || must_wait(saves, find_cut(saves->job)))
-        return error_set(err, -EAGAIN, "a step is begun, and is saved once it is done");
+    if (!saves->job->aligned)
+        return error_set(err, -EAGAIN, "a step is begun, and its hosts save between two steps");
     const int rc = save_add(&s, saves, true, err);
     if (!rc)
         save_begin(s);
@@ -229,7 +217,7 @@ void save_aligned(struct saves *saves)
 bool save_is_busy(const struct saves *saves)
 {
     for (const struct save *s = saves->first; s; s = s->next)
-        if (!s->over || s->begun)
+        if (!s->waits && (!s->over || s->begun))
             return true;
     return false;
 }
@@ -242,12 +230,12 @@ void save_hold(struct saves *saves)
 
 void save_resume(struct saves *saves)
 {
-    const bool has_request = saves->has_request;
-
-    saves->held = saves->has_request = false;
-    if (has_request)
-        save_on_client(saves, &saves->request);
-    save_aligned(saves);
+    saves->held = false;
+    for (struct save *s = saves->first; s; s = s->next)
+        if (s->waits && !s->rc)
+            save_begin(s);
+        else
+            s->waits = false;
 }
 
 void save_on_viewer(struct saves *saves, struct peer *viewer, const struct message *m)
@@ -262,7 +250,7 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
         return;
     }
     rc = check_job(job, true, &err);
-    if (!rc && (!job->aligned || must_wait(saves, find_cut(job)))) {
+    if (!rc && !job->aligned) {
         wait_for_step(saves, viewer);
         return;
     }
@@ -297,8 +285,6 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
 
     if (!rc)
         rc = check_job(saves->job, false, &err);
-    if (!rc && must_wait(saves, find_cut(saves->job)))
-        rc = error_set(&err, -EAGAIN, "weights are about to change their places; try again");
     if (!rc && !saves->job->facts.has_masters)
         rc = error_set(&err, -EINVAL,
                        "no host has all of this job's master weights: save a checkpoint (eps save), and export that");

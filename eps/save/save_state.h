@@ -39,6 +39,7 @@ struct save {
     uint64_t step;
     uint32_t reader;
     bool checkpoint;       /* it is a checkpoint; else a snapshot */
+    bool waits;            /* its version is still to change (save_hold): nothing of it has begun */
     bool announced;        /* the relay knows its reader */
     bool begun;            /* it may have left something to discard */
     bool over;             /* whoever asked has been told the result */

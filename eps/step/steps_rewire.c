@@ -19,8 +19,12 @@ bool steps_rewires_after(struct steps *steps, uint64_t step)
 int steps_do_rewire(void *context)
 {
     struct job *job = context;
+    struct trace *const track = job_trace(job, &job->optimizer_trace);
+    const uint64_t since = trace_begin(track);
     const struct rewired r = store_rewire(&job->store, job->step + 1);
 
+    if (track)
+        trace_end(track, since, "rewire", NULL, (struct trace_arg[]){{"step", job->step + 1}, {NULL, 0}});
     log_line("step %" PRIu64 ": %" PRIu64 " of %" PRIu64 " sparse weights were below %g; %" PRIu64 " grow elsewhere",
              job->step + 1, r.pruned, r.n, (double)r.threshold, r.grown);
     return 0;
@@ -29,10 +33,7 @@ int steps_do_rewire(void *context)
 bool steps_rewire(struct steps *steps)
 {
     struct job *job = steps->job;
-    const struct updater_task work = {.kind = UPDATER_CALL,
-                                      .call = steps_do_rewire,
-                                      .context = job,
-                                      .trace = job_trace(job, &job->optimizer_trace)};
+    const struct updater_task work = {.kind = UPDATER_CALL, .call = steps_do_rewire, .context = job};
 
     if (!steps->rewires || steps->rewiring || !job_is_open(job) || save_is_busy(steps->saves))
         return false;

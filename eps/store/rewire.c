@@ -22,22 +22,24 @@ struct change {
 static_assert(sizeof(struct change) <= PLAN_REWIRE_PIECE, "plan_rewire_bytes counts it");
 
 /* The store's memory for it. */
-struct room {
+struct scratch {
     struct change *changes; /* (pieces) */
     uint16_t *columns;      /* (most n) places before */
     uint32_t *starts;       /* (most rows + 1) */
+    uint32_t *ranks;        /* (most n) of free places, those that get an element */
     bool *pruned;           /* (most n) */
 };
 
-static struct room divide(const struct store *store)
+static struct scratch lay_out(const struct store *store)
 {
     const struct plan_rewire of = plan_rewire(store->model);
     char *const at = store->rewiring.room;
 
-    return (struct room){.changes = (struct change *)(void *)at,
-                         .starts = (uint32_t *)(void *)(at + of.starts),
-                         .columns = (uint16_t *)(void *)(at + of.columns),
-                         .pruned = (bool *)(at + of.pruned)};
+    return (struct scratch){.changes = (struct change *)(void *)at,
+                            .starts = (uint32_t *)(void *)(at + of.starts),
+                            .ranks = (uint32_t *)(void *)(at + of.ranks),
+                            .columns = (uint16_t *)(void *)(at + of.columns),
+                            .pruned = (bool *)(at + of.pruned)};
 }
 
 bool rewire_is_due(const struct store *store, uint64_t version)
@@ -104,19 +106,33 @@ static bool change_one(struct change *changes, uint64_t n, bool more, uint32_t w
         }
 }
 
+/* Shares of `all` in proportion to what remains, rounded, as far as there is room; returns their sum. */
+static uint64_t share_out(struct change *changes, uint64_t n, uint64_t all)
+{
+    uint64_t remain = 0, given = 0;
+
+    for (const struct change *c = changes; c < changes + n; c++)
+        remain += c->grown < room_to_grow(c) ? c->n - c->pruned : 0;
+    for (struct change *c = changes; remain > 0 && c < changes + n; c++) {
+        const uint64_t room = room_to_grow(c) - c->grown;
+        const uint64_t share = (uint64_t)llround((double)all * (double)(c->n - c->pruned) / (double)remain);
+        const uint64_t more = share < room ? share : room;
+        c->grown += more, given += more;
+    }
+    return given;
+}
+
+/* What a piece has no room for is shared out again; what rounding leaves over is drawn. */
 static uint64_t distribute(struct change *changes, uint64_t n, uint64_t all, struct random_key key)
 {
-    uint64_t remain = 0, given = 0, draws = 0;
+    uint64_t given = 0, more, draws = 0;
     uint32_t words[4];
     bool possible = true;
 
-    for (const struct change *c = changes; c < changes + n; c++)
-        remain += c->n - c->pruned;
-    for (struct change *c = changes; c < changes + n; c++) {
-        const double share = (double)all * (double)(c->n - c->pruned) / (double)remain;
-        const uint64_t most = room_to_grow(c), grown = (uint64_t)llround(share);
-        given += c->grown = grown < most ? grown : most;
-    }
+    do {
+        more = given + n < all || given == 0 ? share_out(changes, n, all - given) : 0;
+        given += more;
+    } while (more > 0 && given < all);
     for (; possible && given != all; draws++) {
         if (draws % 4 == 0)
             random_quad(words, key, UINT64_MAX, draws / 4);
@@ -160,100 +176,142 @@ static void push_back(const struct array *a, const struct change *c, const bool 
     const uint64_t remain = c->n - c->pruned;
     uint64_t to = 0;
 
-    for (uint64_t i = 0; i < c->n; i++)
-        if (!pruned[i])
-            memcpy(a->at + to++ * a->size, a->at + i * a->size, a->size);
+    for (uint64_t i = 0, n; i < c->n; i += n) {
+        for (n = 0; i + n < c->n && !pruned[i + n];)
+            n++;
+        memmove(a->at + to * a->size, a->at + i * a->size, n * a->size);
+        to += n;
+        n += i + n < c->n; /* the pruned one behind them */
+    }
     assert(to == remain);
     memmove(a->at + (c->piece->n - remain) * a->size, a->at, remain * a->size);
 }
 
-/* A row's way from its places before to its new ones. */
-struct way {
+/* Sorts in place (heapsort: Williams 1964). */
+static void sort(uint32_t *x, uint64_t n)
+{
+    for (uint64_t begin = n / 2, end = n; end > 1;) {
+        uint32_t value;
+        if (begin > 0) {
+            value = x[--begin];
+        } else {
+            value = x[--end];
+            x[end] = x[0];
+        }
+        uint64_t at = begin, child;
+        while ((child = 2 * at + 1) < end) {
+            child += child + 1 < end && x[child + 1] > x[child];
+            if (x[child] <= value)
+                break;
+            x[at] = x[child];
+            at = child;
+        }
+        x[at] = value;
+    }
+}
+
+/* Which of the piece's free places, in order, get an element: the first of a permutation. */
+static void draw_ranks(uint32_t *ranks, const struct change *c, struct random_key key)
+{
+    const uint64_t n_free = c->piece->dense - c->n;
+
+    for (uint64_t i = 0; i < c->grown; i++)
+        ranks[i] = (uint32_t)random_permute(key, i, n_free);
+    sort(ranks, c->grown);
+}
+
+/* A piece's elements on their way to their new places. */
+struct moving {
     const struct change *change;
-    const struct room *before;
+    const struct scratch *before;
     struct sparse_places to;
     struct array arrays[ARRAYS];
     int n_arrays;
-    struct random_key key;
-    uint64_t from, at;          /* the next element that remains; the next one that is written */
-    uint64_t n_free, n_to_grow; /* places from here on that had none, and how many of them get one */
+    uint64_t from, at;   /* the next element that remains; the next one that is written */
+    uint64_t n_run;      /* elements that remain and have their places, but are not written yet */
+    uint64_t next, free; /* of the new ones the next; free places in the rows before */
 };
 
-/* Selection sampling (Fan, Muller, Rezucha 1962): each set of as many places is as likely as any other. */
-static bool grows(struct way *w, uint64_t place, uint32_t words[4], uint64_t *quad)
+/* Elements that remain stay beside each other between two new ones, so they move together. */
+static void flush_run(struct moving *m)
 {
-    if (w->n_to_grow == 0)
-        return false;
-    if (*quad != place / 4)
-        random_quad(words, w->key, w->change->piece->tensor, *quad = place / 4);
-    const bool grows = (words[place % 4] * w->n_free >> 32) < w->n_to_grow;
-    w->n_free--;
-    w->n_to_grow -= grows;
-    return grows;
+    for (int i = 0; m->n_run > 0 && i < m->n_arrays; i++) {
+        const struct array *a = &m->arrays[i];
+        memmove(a->at + m->at * a->size, a->at + m->from * a->size, m->n_run * a->size);
+    }
+    m->at += m->n_run, m->from += m->n_run;
+    m->n_run = 0;
 }
 
-static void write_element(struct way *w, uint64_t column, bool is_new)
+static void keep_element(struct moving *m, uint64_t column)
 {
-    for (int i = 0; i < w->n_arrays; i++) {
-        char *const to = w->arrays[i].at + w->at * w->arrays[i].size;
-        if (is_new)
-            memset(to, 0, w->arrays[i].size);
-        else
-            memmove(to, w->arrays[i].at + w->from * w->arrays[i].size, w->arrays[i].size);
+    m->to.places[m->at + m->n_run++] = (uint16_t)column;
+}
+
+static void add_element(struct moving *m, uint64_t column)
+{
+    flush_run(m);
+    for (int i = 0; i < m->n_arrays; i++)
+        memset(m->arrays[i].at + m->at * m->arrays[i].size, 0, m->arrays[i].size);
+    m->to.places[m->at++] = (uint16_t)column;
+}
+
+/* Its elements before, first .. end-1, and its new ones, by their columns. A free place's column is its number among the row's
+ * free ones and those that had an element before it. */
+static void rewire_row(struct moving *m, uint64_t row)
+{
+    const struct scratch *before = m->before;
+    const uint64_t first = before->starts[row], end = before->starts[row + 1], n_free = m->to.columns - (end - first);
+
+    m->to.starts[row] = (uint32_t)(m->at + m->n_run);
+    for (uint64_t i = first;;) {
+        const bool grows = m->next < m->change->grown && before->ranks[m->next] - m->free < n_free;
+        const uint64_t column = grows ? before->ranks[m->next] - m->free + (i - first) : m->to.columns;
+        if (i < end && before->columns[i] <= column) {
+            if (!before->pruned[i])
+                keep_element(m, before->columns[i]);
+            i++;
+        } else if (grows) {
+            add_element(m, column);
+            m->next++;
+        } else {
+            break;
+        }
     }
-    w->from += !is_new;
-    w->to.places[w->at++] = (uint16_t)column;
+    m->free += n_free;
 }
 
 /* As many grow as were free in front of what remains, or fewer; so nothing is written over that is not read yet. */
-static void rewire_rows(struct way *w)
+static void rewire_rows(struct moving *m)
 {
-    const struct room *before = w->before;
-    uint32_t words[4];
-    uint64_t quad = UINT64_MAX;
-
-    for (uint64_t row = 0; row < w->to.rows; row++) {
-        uint64_t i = before->starts[row];
-        w->to.starts[row] = (uint32_t)w->at;
-        for (uint64_t column = 0; column < w->to.columns; column++) {
-            const bool had = i < before->starts[row + 1] && before->columns[i] == column;
-            if (had ? !before->pruned[i] : grows(w, row * w->to.columns + column, words, &quad))
-                write_element(w, column, !had);
-            i += had;
-        }
-    }
-    assert(w->from == w->to.n && w->n_to_grow == 0);
-    w->to.starts[w->to.rows] = (uint32_t)w->at;
+    for (uint64_t row = 0; row < m->to.rows; row++)
+        rewire_row(m, row);
+    flush_run(m);
+    assert(m->from == m->to.n && m->next == m->change->grown);
+    m->to.starts[m->to.rows] = (uint32_t)m->at;
 }
 
-static void clear_rest(struct way *w)
+static void clear_rest(struct moving *m)
 {
-    for (int i = 0; i < w->n_arrays; i++)
-        memset(w->arrays[i].at + w->at * w->arrays[i].size, 0, (w->to.n - w->at) * w->arrays[i].size);
-    memset(w->to.places + w->at, 0, (w->to.n - w->at) * sizeof *w->to.places);
+    for (int i = 0; i < m->n_arrays; i++)
+        memset(m->arrays[i].at + m->at * m->arrays[i].size, 0, (m->to.n - m->at) * m->arrays[i].size);
+    memset(m->to.places + m->at, 0, (m->to.n - m->at) * sizeof *m->to.places);
 }
 
-static void move(const struct store *store, struct change *c, const struct room *room, float threshold,
-                 struct random_key key)
+static void move_elements(const struct store *store, const struct change *c, const struct scratch *scratch)
 {
-    struct way w = {.change = c,
-                    .before = room,
-                    .to = store_places(store, c->unit, c->piece),
-                    .key = key,
-                    .from = c->piece->n - (c->n - c->pruned),
-                    .n_free = c->piece->dense - c->n,
-                    .n_to_grow = c->grown};
+    struct moving m = {.change = c,
+                       .before = scratch,
+                       .to = store_places(store, c->unit, c->piece),
+                       .from = c->piece->n - (c->n - c->pruned)};
 
-    if (c->pruned == 0 && c->grown == 0)
-        return;
-    mark(store, c, threshold, room->pruned);
-    memcpy(room->starts, w.to.starts, (w.to.rows + 1) * sizeof *room->starts);
-    memcpy(room->columns, w.to.places, c->n * sizeof *room->columns);
-    w.n_arrays = arrays_of(w.arrays, store, c);
-    for (int i = 0; i < w.n_arrays; i++)
-        push_back(&w.arrays[i], c, room->pruned);
-    rewire_rows(&w);
-    clear_rest(&w);
+    memcpy(scratch->starts, m.to.starts, (m.to.rows + 1) * sizeof *scratch->starts);
+    memcpy(scratch->columns, m.to.places, c->n * sizeof *scratch->columns);
+    m.n_arrays = arrays_of(m.arrays, store, c);
+    for (int i = 0; i < m.n_arrays; i++)
+        push_back(&m.arrays[i], c, scratch->pruned);
+    rewire_rows(&m);
+    clear_rest(&m);
 }
 
 /* ---- all pieces ---- */
@@ -273,25 +331,32 @@ struct rewired store_rewire(struct store *store, uint64_t version)
 {
     const struct model *model = store->model;
     const struct random_key key = random_site_key(store->options.seed, version, 0, RANDOM_PLACES);
-    const struct room room = divide(store);
+    const struct scratch scratch = lay_out(store);
     struct rewired r = {.threshold = rewire_threshold(store)};
     uint64_t n = 0;
 
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
             const struct model_piece *piece = &model->pieces[model->units[u].first_piece + i];
-            struct change *const c = &room.changes[n];
+            struct change *const c = &scratch.changes[n];
             if (piece->dense == 0)
                 continue;
             const struct sparse_places places = store_places(store, u, piece);
             *c = (struct change){.unit = u, .piece = piece, .n = sparse_places_used(&places)};
-            mark(store, c, r.threshold, room.pruned);
+            mark(store, c, r.threshold, scratch.pruned);
             r.n += c->n, r.pruned += c->pruned;
             n++;
         }
-    r.grown = distribute(room.changes, n, r.pruned, key);
-    for (uint64_t i = 0; i < n; i++)
-        move(store, &room.changes[i], &room, r.threshold, key);
+    r.grown = distribute(scratch.changes, n, r.pruned, key);
+    for (uint64_t i = 0; i < n; i++) {
+        struct change *const c = &scratch.changes[i];
+        if (c->pruned == 0 && c->grown == 0)
+            continue;
+        mark(store, c, r.threshold, scratch.pruned);
+        draw_ranks(scratch.ranks, c,
+                   random_site_key(store->options.seed, version, c->piece->tensor + 1, RANDOM_PLACES));
+        move_elements(store, c, &scratch);
+    }
     adapt(store, &r);
     store->rewiring.version = version;
     return r;

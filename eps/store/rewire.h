@@ -3,8 +3,8 @@
  *
  * At the end of a step, from time to time: of each sparse piece, elements of a magnitude below a threshold H, the same for all,
  * are pruned, but for the largest one if all are below it. As many as that, K of them, grow elsewhere: a piece's share is in
- * proportion to the elements that remain in it, rounded; what rounding leaves over, and what is more than a piece has room
- * for, goes to others, drawn at random. A piece's new elements are drawn uniformly among the places that had none before,
+ * proportion to the elements that remain in it, rounded; what a piece has no room for is shared out again, and what rounding
+ * leaves over goes to pieces drawn at random. A piece's new elements are drawn uniformly among the places that had none before,
  * so not among those just pruned. They begin at 0, with moments of 0: their optimizer's state is reset. Last, H is doubled if
  * K is below 0.9 of the share that is to move (struct sparse), and halved if it is above 1.1 of it; it begins at 0.001.
  *

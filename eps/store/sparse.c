@@ -28,7 +28,7 @@ struct sparse_places store_places(const struct store *store, uint32_t unit, cons
 
 int sparse_places_check(const struct sparse_places *p)
 {
-    if (p->starts[0] != 0 || p->starts[p->rows] > p->n)
+    if (p->starts[0] != 0 || p->starts[p->rows] == 0 || p->starts[p->rows] > p->n)
         return -EINVAL;
     for (uint64_t row = 0; row < p->rows; row++) {
         if (p->starts[row + 1] < p->starts[row] || p->starts[row + 1] > p->n)

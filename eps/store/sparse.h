@@ -38,7 +38,7 @@ int store_draw_sparse(const struct store *store, uint64_t seed, uint32_t unit, c
 void store_read_rows(const struct store *store, uint32_t unit, const struct model_piece *piece, uint64_t first,
                      uint64_t n, float *out);
 
-/* -EINVAL: starts that do not ascend to at most n, or columns of a row that do not ascend within it. */
+/* -EINVAL: starts that do not ascend to at most n, and at least 1, or columns of a row that do not ascend within it. */
 int sparse_places_check(const struct sparse_places *places);
 
 #endif

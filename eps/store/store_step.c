@@ -1,5 +1,6 @@
 /* A step's tasks for one unit: contributions are folded, the unit is updated (eps/store/store.h). */
 #include "eps/store/norms.h"
+#include "eps/store/sparse.h"
 #include "eps/store/store.h"
 #include "eps/store/store_walk.h"
 
@@ -121,6 +122,17 @@ static bool next_run_of_piece(const struct model *model, uint32_t index, struct 
     return at < end;
 }
 
+/* Of a sparse piece those that are there. */
+static uint64_t count_elements(const struct store *store, uint32_t unit, uint32_t index)
+{
+    const struct model_piece *piece = &store->model->pieces[index];
+
+    if (piece->dense == 0)
+        return piece->n;
+    const struct sparse_places places = store_places(store, unit, piece);
+    return sparse_places_used(&places);
+}
+
 /* Three passes: moments, RMS of the update, update. An update that is not clipped takes one. */
 static bool update_clipped(struct store *store, uint32_t unit, uint32_t piece, enum store_fold how,
                            const struct hyper *hp)
@@ -141,7 +153,7 @@ static bool update_clipped(struct store *store, uint32_t unit, uint32_t piece, e
         }
         squares += optimizer_update_squares(&p, hp, t);
     }
-    const double excess = sqrt(squares / (double)store->model->pieces[piece].n) / store->options.clip_update;
+    const double excess = sqrt(squares / (double)count_elements(store, unit, piece)) / store->options.clip_update;
     for (struct run run = {0}; next_run_of_piece(store->model, piece, &run) && !run.averages;) {
         const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
         finite &= optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);

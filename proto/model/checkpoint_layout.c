@@ -12,6 +12,15 @@ static uint64_t first_moment(const struct model *model)
     return 1 + (model->sparse.keep > 0);
 }
 
+static uint32_t count_sparse(const struct model *model)
+{
+    uint32_t n = 0;
+
+    for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++)
+        n += p->dense > 0;
+    return n;
+}
+
 uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor)
 {
     return first_moment(model) + (second ? model->n_trained_tensors : 0) + model->tensors[tensor].rank;
@@ -56,21 +65,19 @@ const char *checkpoint_weights_name(const struct model *model)
 
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map)
 {
-    return first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + map;
+    return first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + count_sparse(model) + map;
 }
 
 uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number, bool starts)
 {
-    return checkpoint_norms(model, n_moments, model->n_norm_maps) + 2 * (uint64_t)number + !starts;
+    const uint64_t first = first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors;
+
+    return starts ? first + number : first + count_sparse(model) + model->n_norm_maps + number;
 }
 
 uint64_t checkpoint_count_places(const struct model *model)
 {
-    uint64_t n = model->sparse.keep > 0;
-
-    for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++)
-        n += p->dense > 0 ? 2 : 0;
-    return n;
+    return (model->sparse.keep > 0) + 2 * (uint64_t)count_sparse(model);
 }
 
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor)
@@ -95,8 +102,8 @@ static void plan_norms(struct safetensors_plan *plan, char (*names)[CHECKPOINT_M
 }
 
 /* Places; and moments of sparse tensors, one for each element. */
-static void plan_places(struct safetensors_plan *plan, char (*names)[CHECKPOINT_MOMENT_BYTES],
-                        const struct model *model, unsigned n_moments)
+static void lay_out_places(struct safetensors_plan *plan, char (*names)[CHECKPOINT_MOMENT_BYTES],
+                           const struct model *model, unsigned n_moments)
 {
     uint32_t number = 0;
 
@@ -140,7 +147,7 @@ int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct mode
     }
     if (rc == 0) {
         plan_norms(plan, names, model, n_moments);
-        plan_places(plan, names, model, n_moments);
+        lay_out_places(plan, names, model, n_moments);
         plan[0] = (struct safetensors_plan){"updates", 1, {model->n_tensors, 1}, SAFETENSORS_I64};
         rc = safetensors_layout_init(out, plan, n, err);
     }

@@ -340,8 +340,10 @@ struct model_approximation {
 /* Called once, after model_init. */
 void model_approximate(struct model *model, const struct model_approximation *how);
 
-/* True if a block has a convolution whose input can be kept as means. */
-bool model_can_pool(const struct model *model);
+/* What blocks have that an inexact form could serve: activations that are kept in fewer bits (after model_approximate with
+ * `bits`); linear maps that are trained; attention; convolutions whose inputs can be means. */
+enum { MODEL_CODES = 1, MODEL_SAMPLES = 2, MODEL_ATTENDS = 4, MODEL_POOLS = 8 };
+unsigned model_approximates(const struct model *model);
 
 /* True for an encoder-decoder: a row is a source and its target, one behind the other. */
 bool model_has_source(const struct model_config *config);
@@ -492,6 +494,17 @@ static inline uint64_t model_unit_values(const struct model *model, const struct
 
     for (uint32_t i = 0; unit->coded && i < unit->n_pieces; i++)
         n -= unit->coded >> i & 1 ? model->pieces[unit->first_piece + i].n : 0;
+    return n;
+}
+
+/* Elements of a unit in files, where sparse pieces have all of theirs. */
+static inline uint64_t model_unit_dense(const struct model *model, const struct model_unit *unit)
+{
+    uint64_t n = unit->n;
+
+    for (uint32_t i = 0; unit->sparse && i < unit->n_pieces; i++)
+        if (unit->sparse >> i & 1)
+            n += model->pieces[unit->first_piece + i].dense - model->pieces[unit->first_piece + i].n;
     return n;
 }
 

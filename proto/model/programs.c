@@ -42,14 +42,37 @@ void model_approximate(struct model *m, const struct model_approximation *how)
     }
 }
 
-bool model_can_pool(const struct model *m)
+/* True if backward reads a value in fewer bits that are not just its sign. */
+static bool codes(const struct program *p)
+{
+    for (int i = 0; i < p->n_values; i++)
+        if (p->values[i].bits > 1)
+            return true;
+    return false;
+}
+
+static bool samples(const struct program *p)
+{
+    for (int i = 0; i < p->n_operations; i++)
+        if (p->operations[i].kind == &operation_linear && !p->operations[i].frozen)
+            return true;
+    return false;
+}
+
+static bool attends(const struct program *p)
+{
+    return program_find(p, &operation_attention) || program_find(p, &operation_cross_attention);
+}
+
+unsigned model_approximates(const struct model *m)
 {
     const struct model_program *const first = &m->programs[m->block];
-    bool can = false;
+    unsigned forms = 0;
 
     for (const struct model_program *p = first; p < first + m->n_block_programs; p++)
-        can = can || program_can_pool(&p->program);
-    return can;
+        forms |= (codes(&p->program) ? MODEL_CODES : 0) | (samples(&p->program) ? MODEL_SAMPLES : 0) |
+                 (attends(&p->program) ? MODEL_ATTENDS : 0) | (program_can_pool(&p->program) ? MODEL_POOLS : 0);
+    return forms;
 }
 
 const struct family_layer *model_layers_of(const struct model *m)

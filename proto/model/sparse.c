@@ -25,8 +25,8 @@ static bool can_be_sparse(const struct model *m, uint32_t unit, const struct mod
 {
     const struct model_tensor *t = &m->tensors[piece->tensor];
 
-    return t->n_dims == 2 && !t->frozen && !t->adapts && is_in_block(m, unit) && t->shape[1] <= SPARSE_COLUMNS &&
-           (!model_is_filter(t) || t->height * t->width > 1);
+    return t->n_dims == 2 && !t->frozen && !t->adapts && is_in_block(m, unit) && t->n <= UINT32_MAX &&
+           t->shape[1] <= SPARSE_COLUMNS && (!model_is_filter(t) || t->height * t->width > 1);
 }
 
 void model_size_piece(struct model *m, uint32_t unit, struct model_piece *piece)
@@ -43,7 +43,7 @@ void model_sparsify(struct model *m, const struct sparse *sparse)
     for (uint32_t u = 0; u < m->n_units; u++)
         if (m->units[u].coded)
             return;
-    if (sparse->keep == 0)
+    if (!(sparse->keep > 0 && sparse->keep < 1))
         return;
     m->sparse = *sparse;
     model_divide(m, (struct model_base){FORM_VALUES, FORM_VALUES});
@@ -76,7 +76,7 @@ int model_check_sparse(const struct model *m, const struct sparse *sparse, struc
     return error_set(
         err, -EINVAL,
         "no matrix of this model can be sparse: sparse weights are those of blocks that are trained, without "
-        "--base and --lora, and with up to %d columns",
+        "--base and --lora, and with up to %d columns and 2^32 elements",
         SPARSE_COLUMNS);
 }
 

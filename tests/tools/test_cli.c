@@ -45,6 +45,7 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 #define GOOD     "eps train --model good.json --data text.txt --out new "
 #define PLAN     "eps plan --model gpt2 "
+#define NET      "eps plan --model resnet-18 --image 32x32 --labels 10 --batch 8 "
 #define GENERATE "eps generate --model model "
 #define TIED     TESTS_DIR "/fixtures/tied"
 
@@ -101,6 +102,9 @@ static const struct refusal wrongs[] = {
     {GOOD "--approximate wta=0.3,", 2, "--approximate: nothing stands before or behind one of its commas", NULL},
     {GOOD "--approximate wta=0.3,rule=paper,rule=variance", 2, "--approximate rule=variance: it takes", "each once"},
     {GOOD "--approximate pool=3", 2, "--approximate pool=3: it takes wta=X", "pool=2, pool=4 or pool=8"},
+    {NET "--approximate wta=0.3", 2, "--approximate wta=0.3", "no block of this model has a linear map"},
+    {NET "--approximate attention=0.3", 2, "--approximate attention=0.3", "no block of this model has attention"},
+    {NET "--approximate coded=4", 2, "--approximate coded=4", "no block of this model keeps"},
     {GOOD "--approximate pool=2", 2, "--approximate pool=2 is for nets of images", "no convolution"},
     {GOOD "--approximate any,coded=8", 2, "--approximate any: it takes wta=X", "any alone"},
     {PLAN "--approximate any --minimum", 2, "--approximate any compares whole plans", NULL},

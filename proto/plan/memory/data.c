@@ -93,7 +93,8 @@ struct plan_rewire plan_rewire(const struct model *model)
     if (n_pieces == 0)
         return out;
     out.starts = n_pieces * PLAN_REWIRE_PIECE;
-    out.columns = out.starts + (most_rows + 1) * sizeof(uint32_t);
+    out.ranks = out.starts + (most_rows + 1) * sizeof(uint32_t);
+    out.columns = out.ranks + most_n * sizeof(uint32_t);
     out.pruned = out.columns + most_n * sizeof(uint16_t);
     out.bytes = out.pruned + most_n;
     return out;

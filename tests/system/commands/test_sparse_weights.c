@@ -6,6 +6,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,7 @@ TEST(a_run_trains_a_share_of_its_weights)
 
 /* ---- bits ---- */
 
-/* Killed while places change every third step; where it goes on, and what it saved between, makes no difference. */
+/* Where it ends and goes on, and what it saves between, makes no difference. */
 TEST(a_run_goes_on_as_if_it_had_never_stopped)
 {
     expect(TRAIN SPARSE "--lr 1e-2 --steps 14 --out whole", 0);
@@ -87,8 +88,24 @@ TEST(a_run_goes_on_as_if_it_had_never_stopped)
     outputs_check_same_latest("whole", "saved");
 }
 
-/* From a budget that keeps everything on the device to the smallest; 1 to 3 workers; with and without replay; a worker killed
- * at any moment. */
+/* Killed with more steps to come than there is time for, wherever it is by then. */
+TEST(a_killed_run_resumes_bit_for_bit)
+{
+    const char *train = TRAIN "--sparse keep=0.3,every=1,until=1000000,moved=0.2 --lr 1e-2 --save-every 2";
+    const char *const argv[] = {"-c", print("PATH=" BIN_DIR ":$PATH; exec %s --out killed --steps 1000000", train),
+                                NULL};
+    const pid_t client = processes_start("/bin/sh", argv, NULL);
+
+    processes_await_file("killed/step-4");
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+    const int end = (int)outputs_latest("killed") + 3;
+    expect(print("eps train --resume killed --steps %d && %s --out lived --steps %d", end, train, end), 0);
+    outputs_check_same_latest("killed", "lived");
+}
+
+/* From a budget that keeps everything on the device to the smallest; 1 to 3 workers. That workers may be lost: the seeded
+ * world. */
 TEST(neither_budget_nor_workers_change_a_bit)
 {
     static const char *const forms[] = {"--parts 4", "--parts 4 --optimizer adama",
@@ -124,11 +141,18 @@ TEST(whoever_reads_a_checkpoint_sees_whole_matrices)
     json_t *last = expect_json("cat last.json", 0);
     json_t *alone = expect_json("eps eval --model evaluated/latest --data held.txt --seq 16 --device cpu --json", 0);
     ck_assert_double_eq_tol(json_number_at(alone, "loss"), json_number_at(last, "eval_loss"), 1e-6);
-    /* Of the model that it was, the same weights are the largest. */
-    expect("eps train --model evaluated/latest " DATA SPARSE "--lr 1e-12 --steps 1 --out again", 0);
+    json_decref(last), json_decref(alone);
+}
+
+/* Of a model of which each matrix has as many weights as a run begins with, all of them stay. */
+TEST(the_largest_weights_of_a_model_stay)
+{
+    expect(TRAIN "--sparse keep=0.3,every=0 --steps 5 --out given", 0);
+    expect("eps train --model given/latest " DATA "--sparse keep=0.3 --lr 1e-12 --steps 1 --out again", 0);
+    json_t *given = expect_json("eps eval --model given/latest --data held.txt --seq 16 --device cpu --json", 0);
     json_t *again = expect_json("eps eval --model again/latest --data held.txt --seq 16 --device cpu --json", 0);
-    ck_assert_double_eq_tol(json_number_at(again, "loss"), json_number_at(alone, "loss"), 1e-6);
-    json_decref(last), json_decref(alone), json_decref(again);
+    ck_assert_double_eq_tol(json_number_at(again, "loss"), json_number_at(given, "loss"), 1e-6);
+    json_decref(given), json_decref(again);
 }
 
 static const struct refusal refusals[] = {
@@ -141,6 +165,7 @@ static const struct refusal refusals[] = {
     {TRAIN "--out no --sparse keep=0.3,moved=2", 2, "--sparse moved=2", "above 0 and below 1"},
     {TRAIN "--out no --sparse keep=0.3,every=-1", 2, "--sparse every=-1", "a number of steps"},
     {TRAIN "--out no --sparse keep=0.3,until=0", 2, "--sparse until=0", "a number of steps"},
+    {TRAIN "--out no --sparse keep=0.3 --freeze wte.* --freeze-until 2 --steps 4", 2, "--freeze-until 2", "--sparse"},
     {TRAIN "--out no --sparse keep=0.3 --freeze h.*", 2, "--sparse", "no matrix of this model can be sparse"},
     {"eps train --model kept/latest " DATA "--out no --sparse keep=0.3 --lora rank=2", 2, "--sparse",
      "no matrix of this model can be sparse"},
