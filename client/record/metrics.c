@@ -87,6 +87,8 @@ static json_t *line_of(const struct eps_step *step)
     rc |= set(line, "loss", json_real(step->loss));
     rc |= set(line, "lr", json_real(step->lr));
     rc |= set(line, "tokens", json_integer((json_int_t)step->tokens));
+    if (step->pixels > 0)
+        rc |= set(line, "pixels", json_integer(step->pixels));
     rc |= set(line, "tokens_per_s", json_real(step->tokens_per_s));
     rc |= set(line, "step_ms", json_real(step->step_ms));
     rc |= set(line, "device_peak_bytes", bytes_json(step->device_peak_bytes));
@@ -388,6 +390,7 @@ static void read_line(struct reading *r, const char *text, size_t n)
         .lr = real(line, "lr"),
         .tokens = whole(line, "tokens"),
         .tokens_per_s = real(line, "tokens_per_s"),
+        .pixels = whole(line, "pixels") <= UINT32_MAX ? (uint32_t)whole(line, "pixels") : 0,
         .step_ms = real(line, "step_ms"),
         .device_peak_bytes = whole(line, "device_peak_bytes"),
         .host_bytes = whole(line, "host_bytes"),

@@ -49,7 +49,8 @@ struct client_derive {
 enum { DERIVE_CHUNK = 4 << 20 /* bytes; holds a row of any matrix */ };
 
 /* Opens the checkpoint of in->resume. -EDOM with a sentence: resume or out is unset, or the run goes on in its own
- * directory, has adapters, frozen tensors or sparse weights; errors as client_resume_open. Undo: client_derive_close, also after a failure. */
+ * directory, has adapters, frozen tensors or sparse weights; errors as client_resume_open. Undo: client_derive_close, also
+ * after a failure. */
 int client_derive_open(struct client_derive *d, const struct eps_train_options *in, struct error *err);
 
 /* Describes both models, and makes room; old is what old_config says, and config (a text, owned from here on; NULL: no memory)

@@ -8,7 +8,8 @@
  *   places  (n) u16           the column of each
  *
  * The device puts them into their places before it computes, and takes the gradient from there. Which elements are trained
- * changes at the end of some steps: dynamic sparse reparameterization (Mostafa & Wang, arXiv:1902.05967), in eps/store/rewire.h.
+ * changes at the end of some steps: dynamic sparse reparameterization (Mostafa & Wang, arXiv:1902.05967), in
+ * eps/store/rewire.h.
  *
  * Sparse are the matrices of blocks that are trained, in nets of images the filters of more than one tap; up to
  * SPARSE_COLUMNS columns, and UINT32_MAX elements. All else is dense:

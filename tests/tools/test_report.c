@@ -47,6 +47,18 @@ static const char whole[] =
 
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
+/* Of 4,096 tokens a second, 1,024 of which are the pixels of an image: 4 images. */
+TEST_IF(a_run_of_images_is_drawn_by_images, has_gnuplot())
+{
+    char *svg = drawn("images", "{\"step\": 1, \"loss\": 3, \"tokens_per_s\": 4096, \"pixels\": 1024}\n"
+                                "{\"step\": 2, \"loss\": 2, \"tokens_per_s\": 4096, \"pixels\": 1024}\n");
+
+    ck_assert_holds(svg, "images/s", "nats per image");
+    ck_assert_uint_eq(count(svg, "tokens"), 0);
+    ck_assert_uint_eq(count(svg, "4096"), 0);
+    free(svg);
+}
+
 TEST_IF(a_run_becomes_an_svg_in_its_directory_or_a_png, has_gnuplot())
 {
     char *svg = drawn("whole", whole);

@@ -105,7 +105,8 @@ void plot_add(struct plot *plot, const struct eps_step *step)
         plot->first = step->step;
     plot->last = step->step;
     series_add(&plot->loss, x, drawable(step->loss));
-    series_add(&plot->tokens_per_s, x, drawable(step->tokens_per_s));
+    plot->of_images = step->pixels > 0;
+    series_add(&plot->rate, x, drawable(step->tokens_per_s / (step->pixels ? step->pixels : 1)));
     if (!isnan(step->eval_loss))
         series_add(&plot->eval_loss, x, drawable(step->eval_loss));
     for (size_t i = 0; i < step->n_memory && i < 2; i++)
@@ -239,9 +240,9 @@ static void print_losses(FILE *out, const char *data, const char *label, const s
     fputs("unset offsets\n", out);
 }
 
-static void print_speed(FILE *out, const struct curve *curves, size_t n)
+static void print_speed(FILE *out, const char *unit, const struct curve *curves, size_t n)
 {
-    fputs("set ylabel 'tokens/s'\nset yrange [0:*]\n", out);
+    fprintf(out, "set ylabel '%s/s'\nset yrange [0:*]\n", unit);
     print_curves(out, "speed", curves, n, "no step was timed");
     fputs("set yrange [*:*]\n", out);
 }
@@ -357,14 +358,15 @@ static void begin(FILE *out, const char *format, int n_panels, uint64_t from, ui
 void plot_write(FILE *out, const struct plot *plot, const char *format, const char *title)
 {
     const struct curve losses[] = {{&plot->loss, "training", 1}, {&plot->eval_loss, "held out", 2}};
-    const struct curve speed = {&plot->tokens_per_s, NULL, 3};
+    const struct curve speed = {&plot->rate, NULL, 3};
 
     begin(out, format, 4, plot->first, plot->last);
     fputs(" title ", out);
     plot_text(out, title);
     fputs(" noenhanced\n", out);
-    print_losses(out, "loss", "loss, nats per token", losses, 2, "no step has a loss that is finite");
-    print_speed(out, &speed, 1);
+    print_losses(out, "loss", plot->of_images ? "loss, nats per image" : "loss, nats per token", losses, 2,
+                 "no step has a loss that is finite");
+    print_speed(out, plot->of_images ? "images" : "tokens", &speed, 1);
     print_memory(out, plot, 0);
     print_memory(out, plot, 1);
     fputs("unset multiplot\n", out);
@@ -374,20 +376,24 @@ void plot_compare(FILE *out, const struct plot_titled *runs, size_t n, const cha
 {
     uint64_t first = runs->plot->first, last = runs->plot->last;
     struct curve curves[3][PLOT_RUNS];
+    bool of_images = true;
 
     assert(n <= PLOT_RUNS);
     for (size_t i = 0; i < n; i++) {
         const struct plot *plot = runs[i].plot;
+        of_images = of_images && plot->of_images;
         first = plot->first < first ? plot->first : first;
         last = plot->last > last ? plot->last : last;
         curves[0][i] = (struct curve){&plot->eval_loss, runs[i].title, i + 1};
         curves[1][i] = (struct curve){&plot->loss, runs[i].title, i + 1};
-        curves[2][i] = (struct curve){&plot->tokens_per_s, runs[i].title, i + 1};
+        curves[2][i] = (struct curve){&plot->rate, runs[i].title, i + 1};
     }
     begin(out, format, 3, first, last);
     fputc('\n', out);
-    print_losses(out, "held_out", "held-out loss, nats per token", curves[0], n, "no run was evaluated");
-    print_losses(out, "loss", "training loss, nats per token", curves[1], n, "no step has a loss that is finite");
-    print_speed(out, curves[2], n);
+    print_losses(out, "held_out", of_images ? "held-out loss, nats per image" : "held-out loss, nats per token",
+                 curves[0], n, "no run was evaluated");
+    print_losses(out, "loss", of_images ? "training loss, nats per image" : "training loss, nats per token", curves[1],
+                 n, "no step has a loss that is finite");
+    print_speed(out, of_images ? "images" : "tokens", curves[2], n);
     fputs("unset multiplot\n", out);
 }

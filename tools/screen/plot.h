@@ -52,8 +52,9 @@ struct plot_side {
 };
 
 struct plot {
-    uint64_t first, last, n_steps; /* first and last step, and their number; 0: none */
-    struct series loss, eval_loss, tokens_per_s;
+    uint64_t first, last, n_steps;       /* first and last step, and their number; 0: none */
+    struct series loss, eval_loss, rate; /* rate: images a second if `of_images`, else tokens */
+    bool of_images;
     struct plot_side sides[2]; /* the host; the device with the most memory */
 };
 

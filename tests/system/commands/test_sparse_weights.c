@@ -1,5 +1,5 @@
-/* eps train --sparse as a user has it: how much of the weights is there, when places change, saved, killed and resumed, with any
- * budget and workers, planned, evaluated, refused. That steps are PyTorch's: tests/system/exact/test_exact_training.c; how
+/* eps train --sparse as a user has it: how much of the weights is there, when places change, saved, killed and resumed, with
+ * any budget and workers, planned, evaluated, refused. That steps are PyTorch's: tests/system/exact/test_exact_training.c; how
  * places change: tests/eps/store/test_rewire.c. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
