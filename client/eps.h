@@ -74,7 +74,7 @@ struct eps_step {
     double lr;
     uint64_t tokens;              /* so far, without padding */
     double tokens_per_s, step_ms; /* NAN: the step ended while the run had no client (attach) */
-    uint32_t pixels; /* of an image, each of which is a token; 0: rows are no images */
+    uint32_t pixels;              /* of an image, each of which is a token; 0: rows are no images */
     uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
     double eval_loss;                /* held-out loss; NAN if this step did not evaluate */
     double eval_before;              /* first step: the held-out loss before it; NAN: not measured */
