@@ -35,7 +35,7 @@ static void place(struct call_test *test)
         const size_t at = i < s->of ? i * all / s->of : 0;
         for (; i < s->of && row < at / s->columns; row++)
             starts[row + 1] = (uint32_t)i;
-        places[i] = i < s->of ? (uint16_t)(at % s->columns) : 77;
+        places[i] = (uint16_t)(i < s->of ? at % s->columns : 77);
     }
     for (; row < s->rows; row++)
         starts[row + 1] = (uint32_t)s->of;
