@@ -53,9 +53,11 @@ static bool codes(const struct program *p)
 
 static bool samples(const struct program *p)
 {
-    for (int i = 0; i < p->n_operations; i++)
-        if (p->operations[i].kind == &operation_linear && !p->operations[i].frozen)
+    for (int i = 0; i < p->n_operations; i++) {
+        const struct operation *kind = p->operations[i].kind;
+        if (kind == &operation_adapter || (kind == &operation_linear && !p->operations[i].frozen))
             return true;
+    }
     return false;
 }
 
