@@ -63,7 +63,7 @@ void plan_host_files(struct plan_host_files *out, const struct model *model, uns
     *out = (struct plan_host_files){.weights_header = header_bytes(n_saved, prefix),
                                     .moments_header = header_bytes(n_entries, 0)};
     out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
-    out->moments_runs = n_moments * n_trained_runs + n_places_runs + 3 +
+    out->moments_runs = n_moments * n_trained_runs + n_places_runs + 2 + (model->sparse.keep > 0) +
                         model->n_norm_maps * ((norms_bytes + PLAN_HOST_RUN_BYTES - 1) / PLAN_HOST_RUN_BYTES) +
                         (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
     out->bytes = out->weights_header + out->moments_header + /* offsets, and one more of each file: */
