@@ -465,6 +465,17 @@ void save_announce(struct save *s)
     event_post(s->saves->job->peers, &(struct event){.kind = EVENT_ANNOUNCED, .reader = s->reader});
 }
 
+bool save_take_reader(struct saves *saves, uint32_t *reader)
+{
+    for (struct save *s = saves->first; s; s = s->next)
+        if (!s->announced) {
+            s->announced = true;
+            *reader = s->reader;
+            return true;
+        }
+    return false;
+}
+
 void save_on_first_step(struct saves *saves)
 {
     for (struct save *s = saves->first; s; s = s->next)

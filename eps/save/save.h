@@ -46,6 +46,9 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds,
 void save_on_output_done(struct saves *saves, const struct message *m);
 /* The relay has just opened the job's first step: announces the readers that waited for it. */
 void save_on_first_step(struct saves *saves);
+/* The next of these readers, for a caller that announces it at once: on several hosts, where slices of that step may have come
+ * already. False: there is none. */
+bool save_take_reader(struct saves *saves, uint32_t *reader);
 /* True if the model's present version is saved. */
 bool save_stands(const struct saves *saves);
 /* Begins a checkpoint that nobody asked for, of an open job with a directory. 0 also if one is under way; -EBUSY,

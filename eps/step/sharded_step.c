@@ -411,6 +411,15 @@ static void announce_open(struct sharded *s, const struct message *m)
                                               .x = m->open_step.lr});
 }
 
+/* Saves that began before the first step: their readers come before anything of it is folded. */
+static void announce_readers(struct sharded *s)
+{
+    uint32_t reader;
+
+    while (job_is_open(s->job) && save_take_reader(s->steps->saves, &reader))
+        sharded_feed(s, &(struct relay_event){.kind = RELAY_SAVE, .reader = reader});
+}
+
 void sharded_open_step(struct sharded *s, const struct message *m)
 {
     if (s->host == 0)
@@ -423,6 +432,8 @@ void sharded_open_step(struct sharded *s, const struct message *m)
     steps_clear(s->steps);
     ring_begin(&s->ring, m->open_step.step);
     open_own(s, m->open_step.step);
+    if (m->open_step.step == s->job->request.job.step)
+        announce_readers(s);
     sharded_open_norms(s);
     take_held(s);
 }
