@@ -17,21 +17,46 @@ static const struct share {
     const char *key, *of;
 } shares[] = {{"wta=", "tokens"}, {"attention=", "queries"}};
 
-/* Of n characters behind the share's key. */
-static int read_share(double *out, const struct share *share, const char *text, size_t n, struct error *err)
+bool client_options_real(double *out, const char *text, size_t n)
 {
     char *end;
 
     *out = strtod(text, &end);
-    if (n > 0 && *text >= '0' && *text <= '9' && end == text + n && *out >= SAMPLING_LEAST_SHARE && *out <= 1)
+    return n > 0 && *text >= '0' && *text <= '9' && end == text + n;
+}
+
+int client_options_words(const char *option, const char *text, client_options_word *read, void *context,
+                         struct error *err)
+{
+    int rc = 0;
+
+    for (size_t n; !rc && text && *text; text += n + (text[n] == ',')) {
+        n = strcspn(text, ",");
+        rc = n > 0 && strcmp(text + n, ",") != 0
+                 ? read(context, text, n, err)
+                 : error_set(err, -EDOM, "%s: nothing stands before or behind one of its commas: leave it out", option);
+    }
+    return rc;
+}
+
+/* Of n characters behind the share's key. */
+static int read_share(double *out, const struct share *share, const char *text, size_t n, struct error *err)
+{
+    if (client_options_real(out, text, n) && *out >= SAMPLING_LEAST_SHARE && *out <= 1)
         return 0;
     return error_set(err, -EDOM, "--approximate %s%.*s: it must be a share of the %s, from %g to 1", share->key,
                      (int)size_smaller(n, 60), text, share->of, SAMPLING_LEAST_SHARE);
 }
 
-/* *ruled: a rule was given. */
-static int read_word(struct client_approximation *out, const char *word, size_t n, bool *ruled, struct error *err)
+struct reading {
+    struct client_approximation *out;
+    bool ruled; /* a rule was given */
+};
+
+static int read_word(void *context, const char *word, size_t n, struct error *err)
 {
+    struct reading *r = context;
+    struct client_approximation *out = r->out;
     struct sampling *sampling = &out->sampling;
     double *const given[] = {&sampling->share, &sampling->queries};
 
@@ -40,9 +65,9 @@ static int read_word(struct client_approximation *out, const char *word, size_t 
         if (n > key && strncmp(word, shares[i].key, key) == 0 && *given[i] == 0)
             return read_share(given[i], &shares[i], word + key, n - key, err);
     }
-    if (!*ruled && (is_word(word, n, "rule=paper") || is_word(word, n, "rule=variance"))) {
+    if (!r->ruled && (is_word(word, n, "rule=paper") || is_word(word, n, "rule=variance"))) {
         sampling->least = word[5] == 'v';
-        *ruled = true;
+        r->ruled = true;
         return 0;
     }
     if (out->kept_bits == 0 && (is_word(word, n, "coded=8") || is_word(word, n, "coded=4"))) {
@@ -61,20 +86,13 @@ static int read_word(struct client_approximation *out, const char *word, size_t 
 
 int client_options_approximate(struct client_approximation *out, const char *text, struct error *err)
 {
-    bool ruled = false;
-    int rc = 0;
+    struct reading r = {.out = out};
 
     *out = (struct client_approximation){0};
     if (eps_approximate_is_any(text))
         return 0;
-    for (size_t n; !rc && text && *text; text += n + (text[n] == ',')) {
-        n = strcspn(text, ",");
-        rc = n > 0 && strcmp(text + n, ",") != 0
-                 ? read_word(out, text, n, &ruled, err)
-                 : error_set(err, -EDOM,
-                             "--approximate: nothing stands before or behind one of its commas: leave it out");
-    }
-    if (!rc && ruled && out->sampling.share == 0 && out->sampling.queries == 0)
+    int rc = client_options_words("--approximate", text, read_word, &r, err);
+    if (!rc && r.ruled && out->sampling.share == 0 && out->sampling.queries == 0)
         rc = error_set(err, -EDOM, "--approximate has a rule, but samples nothing: add wta=0.3, or leave the rule out");
     if (out->sampling.share == 1) /* all of them: exact */
         out->sampling.share = 0;

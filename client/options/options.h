@@ -157,6 +157,14 @@ int client_options_check_connect(const struct eps_train_options *options, struct
 int client_options_device(struct device_name *out, const char *device, uint32_t n_workers, const char *connect,
                           struct error *err);
 
+/* Reads an option of words that are separated by commas: "wta=0.3,coded=8". text NULL: none. read: 0, or an error with a
+ * sentence, of n characters of which more may follow. -EDOM with a sentence: nothing stands between two commas. */
+typedef int client_options_word(void *context, const char *word, size_t n, struct error *err);
+int client_options_words(const char *option, const char *text, client_options_word *read, void *context,
+                         struct error *err);
+/* True if n characters, of which more may follow, are a number without a sign. */
+bool client_options_real(double *out, const char *text, size_t n);
+
 /* --sparse, of a run of so many steps (0: not known). NULL: weights are dense. -EDOM with a sentence. */
 int client_options_sparse(struct sparse *out, const char *text, uint64_t steps, struct error *err);
 

@@ -202,10 +202,8 @@ static const struct eps_option rows[] = {
          "rule=paper|variance: how many are winners, by the published rule (default) or for less variance. coded=8|4: "
          "layers keep activations in 8 bits; with 4, in 4 where that does no harm; gradients are biased. pool=2|4|8: "
          "gradients of convolutions' weights from their inputs' means over 2x2, 4x4 or 8x8 pixels; they are biased, "
-         "and "
-         "take less time. All else stays exact. any: as the planner chooses, at the run's beginning: an "
-         "inexact form only for a step of at "
-         "least 5 % less time",
+         "and take less time. All else stays exact. any: as the planner chooses, at the run's beginning: an inexact "
+         "form only for a step of at least 5 % less time",
      .plan =
          "allow inexact gradients, as in eps train; any: compare what each form takes and gives, a line for each, and "
          "say which one eps train chooses"},
