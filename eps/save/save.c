@@ -459,10 +459,15 @@ bool save_take_released(struct saves *saves, struct relay_event *event)
     return false;
 }
 
+static void post_reader(const struct saves *saves, uint32_t reader)
+{
+    event_post(saves->job->peers, &(struct event){.kind = EVENT_ANNOUNCED, .reader = reader});
+}
+
 void save_announce(struct save *s)
 {
     s->announced = true;
-    event_post(s->saves->job->peers, &(struct event){.kind = EVENT_ANNOUNCED, .reader = s->reader});
+    post_reader(s->saves, s->reader);
 }
 
 bool save_take_reader(struct saves *saves, uint32_t *reader)
@@ -478,9 +483,10 @@ bool save_take_reader(struct saves *saves, uint32_t *reader)
 
 void save_on_first_step(struct saves *saves)
 {
-    for (struct save *s = saves->first; s; s = s->next)
-        if (!s->announced)
-            save_announce(s);
+    uint32_t reader;
+
+    while (save_take_reader(saves, &reader))
+        post_reader(saves, reader);
 }
 
 /* The writer does not wait for whoever serves its files any more. */

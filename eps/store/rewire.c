@@ -7,7 +7,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SOME = 1024 };
@@ -19,7 +18,7 @@ struct change {
     uint64_t n, pruned, grown; /* elements before */
 };
 
-static_assert(sizeof(struct change) <= PLAN_REWIRE_PIECE, "plan_rewire_bytes counts it");
+static_assert(sizeof(struct change) <= PLAN_REWIRE_PIECE, "plan_rewire counts it");
 
 /* The store's memory for it. */
 struct scratch {

@@ -18,8 +18,7 @@ struct sparse_places store_places(const struct store *store, uint32_t unit, cons
     char *const starts = (char *)store->weights.base + store_weights_at(store, &store->own, unit, 0) +
                          model_starts_at(u, piece, store->options.precision);
 
-    return (struct sparse_places){.piece = piece,
-                                  .rows = piece->n_rows,
+    return (struct sparse_places){.rows = piece->n_rows,
                                   .columns = piece->dense / piece->n_rows,
                                   .n = piece->n,
                                   .starts = (uint32_t *)(void *)starts,

@@ -8,7 +8,6 @@
 
 /* Where a sparse piece's elements belong; in the segment of weights, which workers map read-only. */
 struct sparse_places {
-    const struct model_piece *piece;
     uint64_t rows, columns, n;
     uint32_t *starts; /* (rows + 1) */
     uint16_t *places; /* (n) the column of each */

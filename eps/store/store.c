@@ -185,6 +185,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
 static int take_tables(struct store *store, struct error *err)
 {
     const struct model *model = store->model;
+    const uint64_t rewire_bytes = plan_rewire(model).bytes;
     struct plan_host_files files;
     const bool has_run =
         plan_has_run(model, store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32 ||
@@ -203,13 +204,13 @@ static int take_tables(struct store *store, struct error *err)
         plan_host_files(&files, model, store_moments(store));
         note(store, LEDGER_OTHER, ledger_table(files.bytes));
     }
-    if (plan_rewire(model).bytes > 0)
-        store->rewiring.room = take_table(store, 1, plan_rewire(model).bytes);
+    if (rewire_bytes > 0)
+        store->rewiring.room = take_table(store, 1, rewire_bytes);
     if (has_run)
         store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
     if (!store->sums || !store->updates || !store->late || !store->accumulator_unit || !store->files ||
-        !store->files->moments_runs || (has_run && !store->run) ||
-        (plan_rewire(model).bytes > 0 && !store->rewiring.room) || (store->options.replay && !store->current))
+        !store->files->moments_runs || (has_run && !store->run) || (rewire_bytes > 0 && !store->rewiring.room) ||
+        (store->options.replay && !store->current))
         return error_set(err, -ENOMEM, "no memory for the tables of %u units", model->n_units);
     return 0;
 }

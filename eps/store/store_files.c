@@ -180,55 +180,40 @@ static int write_values(const struct store_files *files, uint32_t unit, enum arr
     return rc;
 }
 
-/* Rows of a sparse piece as files have them, all their elements, as write_filter does. */
-static int write_sparse(const struct store_files *files, uint32_t unit, const struct model_piece *piece,
-                        uint64_t offset, struct error *err)
+/* Rows first .. first+n-1 of a filter, as files have them. */
+static void read_filter(const struct store_files *files, uint32_t unit, const struct model_piece *piece, uint64_t first,
+                        uint64_t n, float *out)
 {
+    enum { BLOCK = 1024 };
     const struct model_tensor *tensor = &files->store->model->tensors[piece->tensor];
+    const uint64_t columns = tensor->shape[1], all = n * columns;
+    float numbers[BLOCK];
+
+    for (uint64_t at = 0; at < all; at += BLOCK) {
+        const size_t now = all - at < BLOCK ? (size_t)(all - at) : BLOCK;
+        store_read(files->store, unit, piece->offset + first * columns + at, now, numbers);
+        for (uint64_t i = at; i < at + now; i++)
+            out[i / columns * columns + model_place_in_file(tensor, i % columns)] = numbers[i - at];
+    }
+}
+
+/* A piece that files have in another order, or with more elements: in runs of whole rows, which are arranged in the run's
+ * buffer. */
+static int write_rows(const struct store_files *files, uint32_t unit, const struct model_piece *piece, uint64_t offset,
+                      struct error *err)
+{
     const struct target to = weights_target(files);
-    const uint64_t columns = tensor->shape[1], most = plan_filter_rows(columns);
+    const uint64_t columns = files->store->model->tensors[piece->tensor].shape[1], most = plan_filter_rows(columns);
     float *const run = files->store->run;
     int rc = 0;
 
     for (uint64_t first = 0; rc == 0 && first < piece->n_rows; first += most) {
         const uint64_t n = piece->n_rows - first < most ? piece->n_rows - first : most;
-        store_read_rows(files->store, unit, piece, first, n, run);
+        if (piece->dense > 0)
+            store_read_rows(files->store, unit, piece, first, n, run);
+        else
+            read_filter(files, unit, piece, first, n, run);
         rc = write_run(&to, run, n * columns * sizeof(float), offset + first * columns * sizeof(float), err);
-    }
-    return rc;
-}
-
-/* Weights of a filter, from its element `at` on, into out: n, as they are in the unit. */
-static void read_weights(const struct store_files *files, uint32_t unit, uint64_t at, size_t n, float *out)
-{
-    if (store_piece(files->store, unit, at)->form != FORM_VALUES) {
-        store_read(files->store, unit, at, n, out);
-        return;
-    }
-    const struct parameters p = store_parameters(files->store, unit, at, n, 0);
-    optimizer_read(&p, out, NULL, NULL);
-}
-
-/* Rows of a filter as files have them, in runs of whole rows, which are arranged in the run's buffer. */
-static int write_filter(const struct store_files *files, uint32_t unit, const struct model_piece *piece,
-                        uint64_t offset, struct error *err)
-{
-    enum { BLOCK = 1024 };
-    const struct model_tensor *tensor = &files->store->model->tensors[piece->tensor];
-    const struct target to = weights_target(files);
-    const uint64_t columns = tensor->shape[1], most = plan_filter_rows(columns) * columns;
-    float *const run = files->store->run, numbers[BLOCK];
-    int rc = 0;
-
-    for (uint64_t first = 0; rc == 0 && first < piece->n; first += most) {
-        const uint64_t n = piece->n - first < most ? piece->n - first : most;
-        for (uint64_t at = 0; at < n; at += BLOCK) {
-            const size_t now = n - at < BLOCK ? (size_t)(n - at) : BLOCK;
-            read_weights(files, unit, piece->offset + first + at, now, numbers);
-            for (uint64_t i = at; i < at + now; i++)
-                run[i / columns * columns + model_place_in_file(tensor, i % columns)] = numbers[i - at];
-        }
-        rc = write_run(&to, run, n * sizeof(float), offset + first * sizeof(float), err);
     }
     return rc;
 }
@@ -262,7 +247,7 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
         if (array == WEIGHTS && (model_is_filter(tensor) || piece->dense > 0)) {
             rc = write_values(files, unit, array, begin, end, offset, err);
             if (rc == 0)
-                rc = (piece->dense > 0 ? write_sparse : write_filter)(files, unit, piece, at, err);
+                rc = write_rows(files, unit, piece, at, err);
             begin = end = piece->offset + piece->n, offset = at + piece->n * sizeof(float);
             continue;
         }
@@ -310,23 +295,13 @@ static int write_norms(const struct store_files *files, uint32_t unit, struct er
     return rc;
 }
 
-/* The number of a unit's first sparse piece among the model's. */
-static uint32_t first_sparse(const struct model *model, uint32_t unit)
-{
-    uint32_t n = 0;
-
-    for (const struct model_piece *p = model->pieces; p < model->pieces + model->units[unit].first_piece; p++)
-        n += p->dense > 0;
-    return n;
-}
-
 static int write_places(const struct store_files *files, uint32_t unit, struct error *err)
 {
     const struct model *model = files->store->model;
     const struct model_unit *u = &model->units[unit];
     const struct target to = moments_target(files);
     const unsigned n_moments = store_moments(files->store);
-    uint32_t number = u->sparse ? first_sparse(model, unit) : 0;
+    uint32_t number = u->first_sparse;
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < u->n_pieces; i++) {

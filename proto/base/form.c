@@ -36,11 +36,6 @@ const char *form_name(enum form form)
     return names[form];
 }
 
-static uint64_t aligned(uint64_t bytes)
-{
-    return (bytes + FORM_ALIGNMENT - 1) / FORM_ALIGNMENT * FORM_ALIGNMENT;
-}
-
 uint64_t form_group(enum form form, uint64_t columns)
 {
     assert(form != FORM_VALUES && form < FORMS);
@@ -59,12 +54,12 @@ uint64_t form_scales_at(enum form form, uint64_t rows, uint64_t columns)
     const uint64_t n = rows * columns;
 
     assert(form != FORM_VALUES && form < FORMS);
-    return aligned(form == FORM_BF16 ? 2 * n : form == FORM_INT8 ? n : (n + 1) / 2);
+    return form_aligned(form == FORM_BF16 ? 2 * n : form == FORM_INT8 ? n : (n + 1) / 2);
 }
 
 uint64_t form_bytes(enum form form, uint64_t rows, uint64_t columns)
 {
-    return form_scales_at(form, rows, columns) + aligned(form_scales(form, rows, columns) * sizeof(float));
+    return form_scales_at(form, rows, columns) + form_aligned(form_scales(form, rows, columns) * sizeof(float));
 }
 
 /* ---- NF4 -------------------------------------------------------------------------------------------------------- */

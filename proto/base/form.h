@@ -38,6 +38,11 @@ enum {
 #define FORM_MOST      2.6e36f               /* INT8: 127 times more is beyond fp32 */
 #define FORM_INT8_UNIT 7.874015718698502e-3f /* fl(1 / 127) */
 
+static inline uint64_t form_aligned(uint64_t bytes)
+{
+    return (bytes + FORM_ALIGNMENT - 1) / FORM_ALIGNMENT * FORM_ALIGNMENT;
+}
+
 extern const float form_nf4[16]; /* ascending */
 
 /* "values", "bf16", "int8", "nf4". */

@@ -12,15 +12,6 @@ static uint64_t first_moment(const struct model *model)
     return 1 + (model->sparse.keep > 0);
 }
 
-static uint32_t count_sparse(const struct model *model)
-{
-    uint32_t n = 0;
-
-    for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++)
-        n += p->dense > 0;
-    return n;
-}
-
 uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor)
 {
     return first_moment(model) + (second ? model->n_trained_tensors : 0) + model->tensors[tensor].rank;
@@ -65,19 +56,19 @@ const char *checkpoint_weights_name(const struct model *model)
 
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map)
 {
-    return first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + count_sparse(model) + map;
+    return first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + model->n_sparse + map;
 }
 
 uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number, bool starts)
 {
     const uint64_t first = first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors;
 
-    return starts ? first + number : first + count_sparse(model) + model->n_norm_maps + number;
+    return starts ? first + number : first + model->n_sparse + model->n_norm_maps + number;
 }
 
 uint64_t checkpoint_count_places(const struct model *model)
 {
-    return (model->sparse.keep > 0) + 2 * (uint64_t)count_sparse(model);
+    return (model->sparse.keep > 0) + 2 * (uint64_t)model->n_sparse;
 }
 
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor)

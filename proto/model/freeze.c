@@ -56,6 +56,7 @@ static void place_pieces(struct model *m, struct model_unit *unit, enum kind kin
         if (kind != CODED && p->dense == 0)
             continue;
         *(kind == CODED ? &unit->coded : &unit->sparse) |= UINT64_C(1) << (p - first);
+        m->n_sparse += kind != CODED;
         p->coded = unit->coded_bytes, p->decoded = unit->n_decoded;
         unit->coded_bytes += kind == CODED ? form_bytes(p->form, p->n_rows, p->n / p->n_rows) : model_places_bytes(p);
         unit->n_decoded += kind == CODED ? p->n : p->dense;
@@ -73,6 +74,7 @@ static void size_unit(struct model *m, struct model_unit *unit, struct model_bas
         model_size_piece(m, (uint32_t)(unit - m->units), p);
     }
     unit->frozen = unit->coded = unit->sparse = unit->coded_bytes = unit->n_decoded = 0;
+    unit->first_sparse = m->n_sparse;
     for (enum kind kind = TRAINED; kind < KINDS; kind++) {
         n[kind] = kind > TRAINED ? n[kind - 1] : 0;
         place_pieces(m, unit, kind, &n[kind]);
@@ -139,7 +141,7 @@ void model_divide(struct model *m, struct model_base base)
 {
     m->segment_n = m->segment_coded = m->replay_n = 0;
     m->n_trained = m->trained_n = m->largest_trained = m->largest_unit = 0;
-    m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = m->n_slices = 0;
+    m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = m->n_slices = m->n_sparse = 0;
     for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
         t->rank = t->frozen ? 0 : m->n_trained_tensors++;
     for (uint32_t u = 0; u < m->n_units; u++)

@@ -151,6 +151,7 @@ struct model_unit {
     uint32_t n_slices;                    /* of a contribution: model_slice_of */
     uint32_t n_visits;                    /* 2 when tied */
     uint32_t program;                     /* index of the program that the unit's layer runs; 0 for a table's unit */
+    uint32_t first_sparse;                /* how many pieces of the units before it are sparse */
     uint64_t frozen, coded, sparse;       /* sets: bit i: piece i of the unit is frozen; it is coded; it is sparse */
     struct model_alike alike;             /* the run of recurring units that this one belongs to */
 };
@@ -280,6 +281,7 @@ struct model {
     uint32_t n_trained_tensors, n_frozen_units; /* units without a trained piece */
     uint32_t n_saved;                           /* tensors in checkpoints */
     uint32_t n_slices;                          /* slices of all units */
+    uint32_t n_sparse;                          /* pieces that are sparse, each a whole tensor */
     uint32_t n_norm_maps;                       /* maps of all units whose norms are remembered */
     uint32_t n_norm_entries;                    /* numbers that each remembers: the tokens of the training data */
     uint64_t most_norms;                        /* the most in one unit's contribution */

@@ -49,14 +49,6 @@ void model_sparsify(struct model *m, const struct sparse *sparse)
     model_divide(m, (struct model_base){FORM_VALUES, FORM_VALUES});
 }
 
-bool model_is_sparse(const struct model *m)
-{
-    for (uint32_t u = 0; u < m->n_units; u++)
-        if (m->units[u].sparse)
-            return true;
-    return false;
-}
-
 int model_check_sparse(const struct model *m, const struct sparse *sparse, struct error *err)
 {
     if (sparse->keep == 0)
@@ -71,7 +63,7 @@ int model_check_sparse(const struct model *m, const struct sparse *sparse, struc
     if (!(sparse->moved > 0 && sparse->moved < 1))
         return error_set(err, -EINVAL, "sparse weights of which %g move: above 0 and below 1 is possible",
                          sparse->moved);
-    if (model_is_sparse(m))
+    if (m->n_sparse > 0)
         return 0;
     return error_set(
         err, -EINVAL,
@@ -80,17 +72,12 @@ int model_check_sparse(const struct model *m, const struct sparse *sparse, struc
         SPARSE_COLUMNS);
 }
 
-static uint64_t aligned(uint64_t n_bytes)
-{
-    return (n_bytes + FORM_ALIGNMENT - 1) / FORM_ALIGNMENT * FORM_ALIGNMENT;
-}
-
 uint64_t model_places_at(const struct model_piece *piece)
 {
-    return aligned((piece->n_rows + 1) * sizeof(uint32_t));
+    return form_aligned((piece->n_rows + 1) * sizeof(uint32_t));
 }
 
 uint64_t model_places_bytes(const struct model_piece *piece)
 {
-    return model_places_at(piece) + aligned(piece->n * sizeof(uint16_t));
+    return model_places_at(piece) + form_aligned(piece->n * sizeof(uint16_t));
 }

@@ -51,9 +51,6 @@ void model_sparsify(struct model *model, const struct sparse *sparse);
 struct error;
 int model_check_sparse(const struct model *model, const struct sparse *sparse, struct error *err);
 
-/* True if the model has a sparse piece. */
-bool model_is_sparse(const struct model *model);
-
 /* Bytes from `starts` to `places`, and of both. */
 uint64_t model_places_at(const struct model_piece *piece);
 uint64_t model_places_bytes(const struct model_piece *piece);
