@@ -132,6 +132,15 @@ void outputs_check_same_metrics(const char *out, const char *other, size_t n_ste
     json_decref(second);
 }
 
+void outputs_check_held_out(const char *out, const char *options)
+{
+    json_t *last = expect_json(print("tail -n 1 %s/metrics.jsonl", out), 0);
+    json_t *alone = expect_json(print("eps eval --model %s/latest %s --json", out, options), 0);
+
+    ck_assert_double_eq_tol(json_number_at(alone, "loss"), json_number_at(last, "eval_loss"), 1e-6);
+    json_decref(last), json_decref(alone);
+}
+
 uint64_t outputs_latest(const char *out)
 {
     char path[300], target[64] = "";

@@ -24,6 +24,9 @@ void outputs_check_same_latest(const char *out, const char *other);
  * asked for. Up to two of `out` may have no loss: of steps that a daemon saved while their client was killed. */
 void outputs_check_same_metrics(const char *out, const char *other, size_t n_steps);
 
+/* The held-out loss of the run's last line is what eps eval with these options makes of its latest checkpoint. */
+void outputs_check_held_out(const char *out, const char *options);
+
 /* Every byte of step-N is what its training.json says, and `latest` points there. */
 void outputs_check_whole(const char *out, uint64_t step);
 

@@ -595,8 +595,7 @@ int inprocess_evaluate(struct inprocess *ip, const uint32_t *ids, const uint32_t
     return inprocess_evaluate_rows(ip, &evaluation, sum, err);
 }
 
-/* A store_source, of a tensor's values in memory. */
-static int read_values(void *context, uint64_t first, size_t n, float *out)
+int inprocess_values(void *context, uint64_t first, size_t n, float *out)
 {
     memcpy(out, (const float *)context + first, n * sizeof *out);
     return 0;
@@ -606,7 +605,7 @@ static int read_values(void *context, uint64_t first, size_t n, float *out)
 static void copy_sparse(const struct inprocess *ip, uint32_t unit, const struct model_piece *piece,
                         const float *segment, float *out, const float *values)
 {
-    const struct store_source from = {read_values, (float *)(uintptr_t)values};
+    const struct store_source from = {inprocess_values, (float *)(uintptr_t)values};
 
     if (out) {
         const struct sparse_places p = store_places(&ip->store, unit, piece);

@@ -117,6 +117,9 @@ uint64_t inprocess_at(const struct model *model, uint32_t unit);
  * `segment`, a buffer of whole units. */
 void inprocess_masters(const struct inprocess *ip, float *segment);
 
+/* A store_source, of a piece's values in memory. context: they. */
+int inprocess_values(void *context, uint64_t first, size_t n, float *out);
+
 /* Copies a whole tensor (its n elements, in row order) out of, or into, a buffer of whole units: masters, the gradient;
  * without a base store.weights.base, store.m, store.v (in fp32). tensor: index into model.tensors. */
 void inprocess_get(const struct inprocess *ip, float *out, const float *segment, uint32_t tensor);
