@@ -82,6 +82,22 @@ compare_forms() {
     done
 }
 
+# unpack_cifar: a tenth of CIFAR-10 of $data, as train.bin and test.bin in $keep
+unpack_cifar() {
+    mkdir -p "$keep"
+    [ -e "$keep/train.bin" ] || xz -dc "$data/train-5085.bin.xz" >"$keep/train.bin"
+    [ -e "$keep/test.bin" ] || xz -dc "$data/test-1017.bin.xz" >"$keep/test.bin"
+}
+
+# score_images OUT EPOCHS SEED OPTION...: trains $keep/net.json on these images in OUT; "accuracy loss" on the test images
+score_images() {
+    local out=$1
+    train_once "$out" --keep 1 --model "$keep/net.json" --data "$keep/train.bin" --eval-data "$keep/test.bin" --epochs "$2" --batch 64 \
+        --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$3" "${@:4}"
+    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/test.bin" --device cpu --json >"$out.score"
+    echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
+}
+
 # need_sst2: SST-2, and the text beside it, in $data
 need_sst2() {
     local file

@@ -32,13 +32,9 @@ case $what in bytes | accuracy | all) ;; *) misuse "--what $what is none of byte
 
 # score FORM SEED: "accuracy loss" on the test images
 score() {
-    local out=$keep/$1-$2 options=()
+    local options=()
     [ "$1" = exact ] || options=(--sparse "$1,every=25")
-    train_once "$out" --keep 1 --model "$keep/net.json" --data "$keep/train.bin" --eval-data "$keep/test.bin" --epochs "$epochs" \
-        --batch 64 --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$2" \
-        "${options[@]}"
-    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/test.bin" --device cpu --json >"$out.score"
-    echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
+    score_images "$keep/$1-$2" "$epochs" "$2" "${options[@]}"
 }
 
 # counted OPTION...: bytes of both sides in the categories above, then those of the others
@@ -49,15 +45,15 @@ counted() {
             END { print counted, beside }'
 }
 
-# least OPTION...: the smallest device memory, as an option
+# least OPTION...: the smallest device memory
 least() {
-    echo --device-mem "$("$bin/eps" plan --minimum --model wrn-28-2 --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 \
-        --device cpu "$@")"
+    "$bin/eps" plan --minimum --model wrn-28-2 --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 --device cpu "$@"
 }
 
 bytes() {
-    local plain name
-    local narrow='--precision bf16 --moments bf16 --grad-dtype bf16' sparse='--sparse keep=0.3,room=1' parts='--commit fenced --parts 50'
+    local plain
+    local narrow=(--precision bf16 --moments bf16 --grad-dtype bf16) sparse=(--sparse 'keep=0.3,room=1')
+    local parts=(--commit fenced --parts 50) all=()
     plain=$(awk -v rows="$batch" 'BEGIN { printf "%.0f", 12 * 1467610 + 3813400 * rows }')
     echo "WRN-28-2, $batch images: plain $plain bytes"
     line() {
@@ -66,21 +62,17 @@ bytes() {
         awk -v n="$1" -v a="$all" -v b="$beside" -v p="$plain" 'BEGIN {
             printf "  %-10s %10d bytes: %.2f x less; beside it %d\n", n, a, p / a, b }'
     }
-    # shellcheck disable=SC2086
-    {
-        line exact
-        line bf16 $narrow
-        line sparse $sparse
-        line remade $(least)
-        line parts $parts $(least $parts)
-        line together $narrow $sparse $parts $(least $narrow $sparse $parts)
-    }
+    all=("${narrow[@]}" "${sparse[@]}" "${parts[@]}")
+    line exact
+    line bf16 "${narrow[@]}"
+    line sparse "${sparse[@]}"
+    line remade --device-mem "$(least)"
+    line parts "${parts[@]}" --device-mem "$(least "${parts[@]}")"
+    line together "${all[@]}" --device-mem "$(least "${all[@]}")"
 }
 
 if [ "$what" != bytes ]; then
-    mkdir -p "$keep"
-    [ -e "$keep/train.bin" ] || xz -dc "$data/train-5085.bin.xz" >"$keep/train.bin"
-    [ -e "$keep/test.bin" ] || xz -dc "$data/test-1017.bin.xz" >"$keep/test.bin"
+    unpack_cifar
     echo "{\"model_type\": \"wide_resnet\", \"depth\": $depth, \"widen_factor\": $factor, \"image_size\": 32,
  \"image_mean\": [0.491, 0.482, 0.447], \"image_std\": [0.247, 0.243, 0.262]}" >"$keep/net.json"
     echo "WRN-$depth-$factor, 5,085 images of CIFAR-10, $epochs epochs, $seeds seeds"

@@ -31,19 +31,14 @@ case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time,
 
 # score FORM SEED: "accuracy loss" on the test images
 score() {
-    local out=$keep/$1-$2 n=$epochs options=()
+    local n=$epochs options=()
     [[ $1 != *:long ]] || n=$longer
     [[ $1 == exact* ]] || options=(--approximate "${1%:long}")
-    train_once "$out" --keep 1 --model "$keep/net.json" --data "$keep/train.bin" --eval-data "$keep/test.bin" --epochs "$n" --batch 64 \
-        --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$2" "${options[@]}"
-    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/test.bin" --device cpu --json >"$out.score"
-    echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
+    score_images "$keep/$1-$2" "$n" "$2" "${options[@]}"
 }
 
 if [ "$what" != time ]; then
-    mkdir -p "$keep"
-    [ -e "$keep/train.bin" ] || xz -dc "$data/train-5085.bin.xz" >"$keep/train.bin"
-    [ -e "$keep/test.bin" ] || xz -dc "$data/test-1017.bin.xz" >"$keep/test.bin"
+    unpack_cifar
     echo "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [2, 2, 2, 2], \"embedding_size\": $width,
  \"stem\": \"cifar\", \"image_size\": 32, \"image_mean\": [0.491, 0.482, 0.447], \"image_std\": [0.247, 0.243, 0.262]}" >"$keep/net.json"
     echo "ResNet-18 of $width channels, 5,085 images of CIFAR-10, $epochs epochs ($longer where long), $seeds seeds"
