@@ -499,7 +499,7 @@ static uint32_t least_rows(const struct question *q)
 {
     const struct plan_goal goal = client_options_goal(&q->options);
 
-    return plan_whole_rows(&goal) * q->options.parts;
+    return plan_joined_rows(&goal, &q->config) * q->options.parts;
 }
 
 static bool fits_rows(struct question *q, uint32_t n)

@@ -103,6 +103,9 @@ struct family_classifier {
     const struct family_layer *layers; /* in place of the family's, and the same up to the blocks */
     const char *logits;                /* the head's table, which is never tied; with the prefix if it has one */
     const char *const *others;         /* other heads' tensors, as `unsupported` below, without the prefix */
+    /* In the place of `layers` where batch norms are over ghost batches, with the same kinds of block. NULL: they are not
+     * possible. */
+    const struct family_layer *ghost_layers;
 };
 
 enum { FAMILY_NO_TOKEN = INT32_MAX };

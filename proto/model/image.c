@@ -110,6 +110,14 @@ struct image_input image_input(struct program *p, const char *name, uint32_t dom
     return (struct image_input){x, program_input(p, name_of(of, "statistics", name), PROGRAM_PART, 2 * columns)};
 }
 
+struct image_input image_ghosts(struct program *p, const struct model_config *c, int x)
+{
+    const int moments = program_row_moments(p, x);
+
+    return (struct image_input){x, program_join_ghosts(p, moments, p->values[x].domain, c->image.ghost_batch,
+                                                       c->norm_epsilon)};
+}
+
 int image_norm(struct program *p, const struct model_config *c, struct image_input in, const char *stem)
 {
     return program_running_batch_norm(p, in.x, in.statistics, stem, c->norm_epsilon);

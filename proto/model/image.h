@@ -21,6 +21,7 @@ struct image_channels {
 struct model_image {
     uint32_t height, width, channels;      /* height 0: the model sees none */
     struct image_channels mean, deviation; /* n: channels */
+    uint32_t ghost_batch;                  /* rows over which a batch norm's statistics are; 0: those of a part */
 };
 
 /* The numbers of config.json that only models of images have. */

@@ -2,7 +2,8 @@
  *
  * The lowest layer makes values of a row's bytes, the topmost one the mean of all pixels, of which the head makes logits. A
  * batch norm needs the statistics of a whole part, so a layer ends with what it normalises: it gives the moments of its
- * rows, what finishes it joins them, and the layer above normalises. Of each norm its input alone is kept. */
+ * rows, what finishes it joins them, and the layer above normalises. Of each norm its input alone is kept. Where norms are over
+ * ghost batches, which no microbatch divides, a layer has them whole, and a block is one layer. */
 #ifndef PROTO_MODEL_IMAGE_FAMILY_H
 #define PROTO_MODEL_IMAGE_FAMILY_H
 
@@ -14,6 +15,7 @@
         {"num_channels", FAMILY_COUNT, .offset = FAMILY_AT(image.channels), .most = 3},                                \
         {"image_mean", FAMILY_CHANNELS, .offset = FAMILY_AT(image.mean)},                                              \
         {"image_std", FAMILY_CHANNELS, .offset = FAMILY_AT(image.deviation)},                                          \
+        {"ghost_batch_size", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(image.ghost_batch)},                            \
     {                                                                                                                  \
         "batch_norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON                      \
     }
@@ -65,6 +67,9 @@ struct image_input {
     int x, statistics;
 };
 struct image_input image_input(struct program *p, const char *name, uint32_t domain, uint32_t columns);
+
+/* The same of a value of this layer, for norms over ghost batches. */
+struct image_input image_ghosts(struct program *p, const struct model_config *c, int x);
 
 /* norm(x) by running statistics; and its relu. */
 int image_norm(struct program *p, const struct model_config *c, struct image_input in, const char *stem);

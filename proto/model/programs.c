@@ -81,6 +81,8 @@ const struct family_layer *model_layers_of(const struct model *m)
 {
     const struct family *family = m->config.family;
 
+    if (m->config.image.ghost_batch > 0)
+        return family->classifier->ghost_layers;
     return m->config.n_labels ? family->classifier->layers : family->layers;
 }
 

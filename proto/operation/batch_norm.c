@@ -45,36 +45,63 @@ const struct operation operation_row_moments = {.name = "row moments",
 
 /* ---- statistics of a part ---- */
 
-int program_join_moments(struct program *p, int moments, uint32_t domain, float epsilon)
+static int join(struct program *p, int moments, const struct program_join_moments_options *options)
 {
     struct program_operation *op = program_append(p, &operation_join_moments);
     const uint32_t columns = p->values[moments].columns;
 
     assert(p->values[moments].domain == PROGRAM_ROW && columns % 2 == 0);
-    op->join_moments = (struct program_join_moments_options){columns / 2, domain, epsilon};
+    op->join_moments = *options;
+    op->join_moments.n = columns / 2;
     program_add_input(p, op, moments);
-    return program_add_output_in(p, op, PROGRAM_STATISTIC, PROGRAM_PART, columns);
+    return program_add_output_in(p, op, PROGRAM_STATISTIC, options->rows ? PROGRAM_ROW : PROGRAM_PART, columns);
 }
 
-/* Over the rows of the part. */
+int program_join_moments(struct program *p, int moments, uint32_t domain, float epsilon)
+{
+    return join(p, moments, &(struct program_join_moments_options){.domain = domain, .epsilon = epsilon});
+}
+
+int program_join_ghosts(struct program *p, int moments, uint32_t domain, uint32_t rows, float epsilon)
+{
+    assert(rows > 0);
+    return join(p, moments, &(struct program_join_moments_options){.domain = domain, .rows = rows, .epsilon = epsilon});
+}
+
+/* Numbers (n) of the row, in an array of n for each; NULL stays. */
+static float *at_row(const float *numbers, size_t row, size_t n)
+{
+    return numbers ? (float *)numbers + row * n : NULL;
+}
+
+/* Over the rows of the part, or of each ghost batch; of these an evaluation has no use. */
 static void run_join_moments(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    const bool backward = step->action == SCHEDULE_BACKWARD;
-    const struct device_join_moments join = {.n_rows = r->n_rows,
-                                             .n_elements = program_domain_elements(r->program, op->join_moments.domain,
-                                                                                   r->n_tokens),
-                                             .n = op->join_moments.n,
-                                             .epsilon = op->join_moments.epsilon,
-                                             .moments = r->at[step->inputs[0]],
-                                             .statistics = r->at[step->outputs[0]],
-                                             .statistics_gradient = backward ? r->at[step->y_gradient] : NULL,
-                                             .moments_gradient = backward ? r->at[step->x_gradient] : NULL};
+    const bool backward = step->action == SCHEDULE_BACKWARD, ghosts = op->join_moments.rows > 0;
+    const uint32_t rows = ghosts ? op->join_moments.rows : r->n_rows;
+    const size_t n = op->join_moments.n,
+                 n_elements = program_domain_elements(r->program, op->join_moments.domain, r->n_tokens);
 
-    if (backward)
-        r->ops->join_moments_backward(r->dev, &join);
-    else
-        r->ops->join_moments(r->dev, &join);
+    if (ghosts && !r->drops)
+        return;
+    assert(r->n_rows % rows == 0);
+    for (uint32_t row = 0; row < r->n_rows; row += rows) {
+        const struct device_join_moments join = {.n_rows = rows,
+                                                 .n_elements = n_elements,
+                                                 .n = n,
+                                                 .epsilon = op->join_moments.epsilon,
+                                                 .moments = at_row(r->at[step->inputs[0]], row, 2 * n),
+                                                 .statistics = at_row(r->at[step->outputs[0]], row, 2 * n),
+                                                 .statistics_gradient =
+                                                     backward ? at_row(r->at[step->y_gradient], row, 2 * n) : NULL,
+                                                 .moments_gradient =
+                                                     backward ? at_row(r->at[step->x_gradient], row, 2 * n) : NULL};
+        if (backward)
+            r->ops->join_moments_backward(r->dev, &join);
+        else
+            r->ops->join_moments(r->dev, &join);
+    }
 }
 
 const struct operation operation_join_moments = {.name = "join moments",
@@ -92,8 +119,12 @@ static int add_batch_norm(struct program *p, int x, int statistics, const char *
     const uint32_t n = options->n;
     struct program_operation *op = program_append(p, &operation_batch_norm);
 
-    assert(p->values[statistics].domain == PROGRAM_PART && p->values[statistics].columns == 2 * n);
+    assert(p->values[statistics].columns == 2 * n);
     op->batch_norm = *options;
+    if (p->values[statistics].domain == PROGRAM_ROW)
+        op->batch_norm.rows = p->operations[p->values[statistics].operation].join_moments.rows;
+    else
+        assert(p->values[statistics].domain == PROGRAM_PART);
     program_add_input(p, op, x);
     program_add_input(p, op, statistics);
     program_add_tensor(p, op, stem, "weight", (struct program_tensor){.rows = n, .init = MODEL_INIT_ONE});
@@ -149,13 +180,14 @@ static const float *recall(const struct operation_run *r, const struct program_o
     return statistics;
 }
 
-/* Once a part. Statistics of one element have no variance: PyTorch refuses them. */
+/* Once a part, or a ghost batch. Statistics of one element have no variance: PyTorch refuses them. */
 static void observe(const struct operation_run *r, const struct program_operation *op, float *statistics)
 {
-    const double n = (double)r->part_rows * (double)operation_row_elements(r, op->inputs[0]);
+    const uint32_t rows = op->batch_norm.rows ? op->batch_norm.rows : r->part_rows;
+    const double n = (double)rows * (double)operation_row_elements(r, op->inputs[0]);
     const struct device_running running = {.n = op->batch_norm.n,
                                            .epsilon = op->batch_norm.epsilon,
-                                           .scale = (float)(-1.0 / r->n_parts),
+                                           .scale = (float)(-1.0 / (r->part_rows / rows * r->n_parts)),
                                            .correction = n > 1 ? (float)(n / (n - 1)) : 1,
                                            .statistics = statistics,
                                            .mean_gradient = r->gradients[op->tensor + RUNNING_MEAN],
@@ -165,32 +197,67 @@ static void observe(const struct operation_run *r, const struct program_operatio
         r->ops->running_gradient(r->dev, &running);
 }
 
-static void run_batch_norm(const struct operation_run *r, const struct schedule_step *step)
+/* Of this many rows from one on, which have the same statistics. */
+static struct device_batch_norm norm_of(const struct operation_run *r, const struct schedule_step *step, uint32_t first,
+                                        uint32_t rows)
 {
     const struct program_operation *op = operation_of(r, step);
-    struct device_batch_norm norm = {.m = operation_elements(r, op->inputs[0]),
-                                     .n = op->batch_norm.n,
-                                     .x = r->at[step->inputs[0]],
-                                     .statistics = r->at[step->inputs[1]],
-                                     .weight = r->weights[op->tensor + WEIGHT]};
+    const size_t elements = operation_row_elements(r, op->inputs[0]), n = op->batch_norm.n;
 
-    if (step->action == SCHEDULE_FORWARD) {
-        if (op->batch_norm.runs && !r->drops)
-            norm.statistics = recall(r, op, r->at[step->scratch]);
+    return (struct device_batch_norm){.m = rows * elements,
+                                      .n = n,
+                                      .x = operation_element(r, r->at[step->inputs[0]], first * elements * n),
+                                      .statistics = at_row(r->at[step->inputs[1]], first, 2 * n),
+                                      .weight = r->weights[op->tensor + WEIGHT]};
+}
+
+static void forward_batch_norm(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const bool recalls = op->batch_norm.runs && !r->drops;
+    const uint32_t rows = op->batch_norm.rows && !recalls ? op->batch_norm.rows : r->n_rows;
+    const float *recalled = recalls ? recall(r, op, r->at[step->scratch]) : NULL;
+
+    for (uint32_t row = 0; row < r->n_rows; row += rows) {
+        struct device_batch_norm norm = norm_of(r, step, row, rows);
+        norm.statistics = recalls ? recalled : norm.statistics;
         norm.bias = r->weights[op->tensor + BIAS];
-        norm.y = r->at[step->outputs[0]];
+        norm.y = operation_element(r, r->at[step->outputs[0]], row * (norm.m / rows) * norm.n);
         r->ops->batch_norm(r->dev, &norm);
-        return;
     }
-    norm.y_gradient = r->at[step->y_gradient];
-    norm.x_gradient = r->at[step->x_gradient];
-    norm.accumulate = step->accumulate;
-    norm.weight_gradient = r->gradients[op->tensor + WEIGHT];
-    norm.bias_gradient = r->gradients[op->tensor + BIAS];
-    norm.statistics_gradient = r->at[step->other_gradient];
-    r->ops->batch_norm_backward(r->dev, &norm);
-    if (op->batch_norm.runs && r->fresh)
-        observe(r, op, r->at[step->inputs[1]]);
+}
+
+static void backward_batch_norm(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const bool ghosts = op->batch_norm.rows > 0, observes = op->batch_norm.runs && (ghosts || r->fresh);
+    const uint32_t rows = ghosts ? op->batch_norm.rows : r->n_rows;
+    const size_t n_statistics = 2 * op->batch_norm.n;
+    float *const gradient = r->at[step->other_gradient];
+
+    if (ghosts) /* of a part they begin with zeros, and have more readers than this microbatch */
+        r->ops->zero(r->dev, &(struct device_zero){gradient, r->n_rows * n_statistics * sizeof *gradient});
+    for (uint32_t row = 0; row < r->n_rows; row += rows) {
+        struct device_batch_norm norm = norm_of(r, step, row, rows);
+        const size_t at = row * (norm.m / rows) * norm.n;
+        norm.y_gradient = operation_element(r, r->at[step->y_gradient], at);
+        norm.x_gradient = operation_element(r, r->at[step->x_gradient], at);
+        norm.accumulate = step->accumulate;
+        norm.weight_gradient = r->gradients[op->tensor + WEIGHT];
+        norm.bias_gradient = r->gradients[op->tensor + BIAS];
+        norm.statistics_gradient = at_row(gradient, row, n_statistics);
+        r->ops->batch_norm_backward(r->dev, &norm);
+        if (observes)
+            observe(r, op, at_row(r->at[step->inputs[1]], row, n_statistics));
+    }
+}
+
+static void run_batch_norm(const struct operation_run *r, const struct schedule_step *step)
+{
+    if (step->action == SCHEDULE_FORWARD)
+        forward_batch_norm(r, step);
+    else
+        backward_batch_norm(r, step);
 }
 
 const struct operation operation_batch_norm = {.name = "batch norm",

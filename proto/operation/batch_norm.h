@@ -1,7 +1,10 @@
 /* proto/operation/batch_norm.h - y = batch norm(x; weight, bias) over all elements of a part, in three operations.
  *
  * A layer gives each row's moments of x. What finishes it joins them to the part's statistics, and a layer above
- * normalises x with these (proto/operation/call/batch_norm.h). */
+ * normalises x with these (proto/operation/call/batch_norm.h).
+ *
+ * Or over ghost batches (Hoffer, Hubara & Soudry, arXiv:1705.08741): runs of a fixed number of rows, which a part, and each
+ * microbatch, has whole. Then one layer has all three operations. */
 #ifndef PROTO_OPERATION_BATCH_NORM_H
 #define PROTO_OPERATION_BATCH_NORM_H
 
@@ -17,11 +20,13 @@ struct program_row_moments_options {
 struct program_join_moments_options {
     uint32_t n;      /* columns of x */
     uint32_t domain; /* domain of x */
+    uint32_t rows;   /* of a ghost batch; 0: those of the part */
     float epsilon;
 };
 
 struct program_batch_norm_options {
     uint32_t n;    /* columns of x */
+    uint32_t rows; /* of a ghost batch; 0: those of the part */
     bool runs;     /* it has running statistics */
     float epsilon; /* of these */
 };
@@ -32,12 +37,16 @@ int program_row_moments(struct program *p, int x);
 /* moments: of each row of the part, with no other reader. Returns the statistics: of domain PART, as many columns. */
 int program_join_moments(struct program *p, int moments, uint32_t domain, float epsilon);
 
-/* stem: of the tensors' names, "bn" for "bn.weight", one in a fresh model, and "bn.bias", zero. */
+/* The same for ghost batches of this many rows. Returns statistics of domain ROW: those of a ghost batch are its first row's.
+ * They serve training alone. */
+int program_join_ghosts(struct program *p, int moments, uint32_t domain, uint32_t rows, float epsilon);
+
+/* statistics: of a part, or of ghost batches, whose rows join_ghosts was given. stem: of the tensors' names, "bn" for "bn.weight", one in a fresh model, and "bn.bias", zero. */
 int program_batch_norm(struct program *p, int x, int statistics, const char *stem);
 
 /* The same with running statistics, "bn.running_mean", zero, and "bn.running_var", one: once a step they move towards the
- * part's, by PROGRAM_RUNNING_RATE of the difference (struct device_running), of several parts towards their mean; an
- * evaluation normalises with them. */
+ * part's, by PROGRAM_RUNNING_RATE of the difference (struct device_running), of several parts, or ghost batches,
+ * towards their mean; an evaluation normalises with them. */
 #define PROGRAM_RUNNING_RATE 0.1
 int program_running_batch_norm(struct program *p, int x, int statistics, const char *stem, float epsilon);
 

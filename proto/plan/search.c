@@ -344,7 +344,8 @@ void plan_smallest(struct plan *out, const struct model *model, const struct pla
     struct search s = {.model = model, .setting = setting};
 
     link_plainly(&s.plain, model);
-    look_through(&s, wish->microbatch ? wish->microbatch : plan_whole_rows(&setting->goal), wish, visit_bytes);
+    look_through(&s, wish->microbatch ? wish->microbatch : plan_joined_rows(&setting->goal, &model->config), wish,
+                 visit_bytes);
     assert(s.found);
     *out = s.best;
 }
@@ -397,7 +398,7 @@ static int refuse(const struct plan *plan, const struct search *s, const struct 
 
     name_terms(terms, sizeof terms, plan);
     name_unit(unit, sizeof unit, s->model, plan, s->budget);
-    const uint32_t whole = plan_whole_rows(&s->setting->goal);
+    const uint32_t whole = plan_joined_rows(&s->setting->goal, &s->model->config);
 
     if (wish->microbatch > whole) {
         struct plan_wish single = *wish;
@@ -498,12 +499,13 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
     if (wish->microbatch > setting->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u is more than the %u rows of a part", wish->microbatch,
                          setting->part_rows);
-    if (wish->microbatch % plan_whole_rows(&setting->goal))
-        return error_set(err, -EINVAL, "--microbatch %u: pairs of texts need an even number of rows", wish->microbatch);
+    if (wish->microbatch && plan_check_rows(model, setting, wish->microbatch, err))
+        return -EINVAL;
     link_plainly(&s.plain, model);
     const bool generates = setting->goal.purpose == PLAN_GENERATE;
-    const uint32_t n_rows =
-        generates ? 0 : list_rows(rows, setting->part_rows, plan_whole_rows(&setting->goal), wish->microbatch);
+    const uint32_t n_rows = generates ? 0
+                                      : list_rows(rows, setting->part_rows,
+                                                  plan_joined_rows(&setting->goal, &model->config), wish->microbatch);
     for (uint32_t i = 0; i < n_rows; i++)
         look_through(&s, rows[i], wish, visit_plain);
     if (generates)

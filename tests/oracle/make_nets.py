@@ -1,11 +1,11 @@
 """Convolutional nets by PyTorch, of torchvision's blocks: tests/fixtures/{wide_resnet,resnet_basic,resnet_bottleneck}, and
 two of these with gradients from means of blocks, {pooled_wide,means_bottleneck}; one of which the largest weights of the
-blocks' filters are trained, and the others are 0, sparse_wide.
+blocks' filters are trained, and the others are 0, sparse_wide; two with ghost batches, {ghost_wide,ghost_bottleneck}.
 
     python make_nets.py [NAME...]
 
 A row's ids are the pixels of an image, a byte each for red, green and blue; its label stands at the first of them. Batch norms
-are those of a part. Of several parts the running statistics move once, towards the parts' mean. Weights of convolutions are
+are those of a part, or a ghost batch. Of several the running statistics move once, towards their mean. Weights of convolutions are
 (out, ky, kx, in), as units have them.
 
 Made with torch 2.15.0 and torchvision 0.29.2 on the CPU.
@@ -43,7 +43,9 @@ CONFIGS = {
 POOLED = {"pooled_wide": 2, "means_bottleneck": 4}                     # sides of blocks
 SPARSE = {"sparse_wide": 0.3}                                          # shares that stay
 CONFIGS |= {"pooled_wide": CONFIGS["wide_resnet"], "means_bottleneck": CONFIGS["resnet_bottleneck"],
-            "sparse_wide": CONFIGS["wide_resnet"]}
+            "sparse_wide": CONFIGS["wide_resnet"],
+            "ghost_wide": CONFIGS["wide_resnet"] | {"ghost_batch_size": 2},
+            "ghost_bottleneck": CONFIGS["resnet_bottleneck"] | {"ghost_batch_size": 4}}
 
 
 class Pooled(torch.autograd.Function):
@@ -70,6 +72,26 @@ def pool(model, side):
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d) and "." in name and not name.endswith(first):
             module.forward = lambda x, m=module: Pooled.apply(x, m.weight, m.stride, m.padding, side)
+
+
+class GhostNorm(nn.BatchNorm2d):
+    """Hoffer et al. (arXiv:1705.08741): runs of `ghost` rows are normalised by themselves."""
+
+    def forward(self, x):
+        if not self.training:
+            return super().forward(x)
+        ghosts, n = x.split(self.ghost), len(x) // self.ghost
+        means, variances = x.new_zeros(n, x.shape[1]), x.new_ones(n, x.shape[1])
+        y = [F.batch_norm(g, m, v, self.weight, self.bias, True, 1.0, self.eps) for g, m, v in zip(ghosts, means, variances)]
+        self.running_mean.copy_(means.mean(0))
+        self.running_var.copy_(variances.mean(0))
+        return torch.cat(y)
+
+
+def haunt(model, rows):
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.__class__, module.ghost = GhostNorm, rows
 
 
 class WideBlock(nn.Module):
@@ -161,6 +183,8 @@ def model_of(name, dtype):
     model = (WideResNet if c["model_type"] == "wide_resnet" else ResNet)(c)
     if name in POOLED:
         pool(model, POOLED[name])
+    if "ghost_batch_size" in c:
+        haunt(model, c["ghost_batch_size"])
     with torch.no_grad():
         for t, p in tensors_of(model).items():
             w = torch.from_numpy(drawn.weights(f"{name}:{t}", p.numel(), *how_drawn(t, p)))

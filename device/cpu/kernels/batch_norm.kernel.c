@@ -286,8 +286,8 @@ void KERNEL_NAME(cpu_running_gradient)(struct device *dev, const struct device_r
     for (size_t j = 0; j < op->n; j++) {
         const double r = (double)op->statistics[op->n + j], variance = fmax(1 / (r * r) - (double)op->epsilon, 0);
         if (op->mean_gradient)
-            op->mean_gradient[j] = op->scale * op->statistics[j];
+            op->mean_gradient[j] += op->scale * op->statistics[j];
         if (op->variance_gradient)
-            op->variance_gradient[j] = (float)(variance * (double)op->scale * (double)op->correction);
+            op->variance_gradient[j] += (float)(variance * (double)op->scale * (double)op->correction);
     }
 }

@@ -418,9 +418,9 @@ static __global__ void __launch_bounds__(BATCH_THREADS) observe(struct device_ru
         return;
     const double r = (double)op.statistics[op.n + i], variance = fmax(1 / (r * r) - (double)op.epsilon, 0.0);
     if (op.mean_gradient)
-        op.mean_gradient[i] = op.scale * op.statistics[i];
+        op.mean_gradient[i] += op.scale * op.statistics[i];
     if (op.variance_gradient)
-        op.variance_gradient[i] = (float)(variance * (double)op.scale * (double)op.correction);
+        op.variance_gradient[i] += (float)(variance * (double)op.scale * (double)op.correction);
 }
 
 cudaError_t cuda_running_statistics(const struct cuda_queue *q, const struct device_running *op)

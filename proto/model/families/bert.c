@@ -40,8 +40,10 @@ static const struct family_layer classifier_layers[] = {
     {0},
 };
 static const char *const other_heads[] = {"cls.*", NULL};
-static const struct family_classifier classifier = {"BertForSequenceClassification", classifier_layers, "classifier",
-                                                    other_heads};
+static const struct family_classifier classifier = {.architecture = "BertForSequenceClassification",
+                                                    .layers = classifier_layers,
+                                                    .logits = "classifier",
+                                                    .others = other_heads};
 
 const struct family family_bert = {
     .model_type = "bert",

@@ -44,8 +44,10 @@ static const struct family_layer classifier_layers[] = {
     {0},
 };
 static const char *const other_heads[] = {"lm_head.*", NULL};
-static const struct family_classifier classifier = {"RobertaForSequenceClassification", classifier_layers,
-                                                    "classifier.out_proj", other_heads};
+static const struct family_classifier classifier = {.architecture = "RobertaForSequenceClassification",
+                                                    .layers = classifier_layers,
+                                                    .logits = "classifier.out_proj",
+                                                    .others = other_heads};
 
 const struct family family_roberta = {
     .model_type = "roberta",

@@ -245,6 +245,48 @@ static void write_top(struct program *p, const struct model_config *c)
     image_end(p, c, program_input(p, "", ONE - 1, c->width), ONE);
 }
 
+/* ---- with ghost batches: a block is one layer ---- */
+
+static void write_ghost_stem(struct program *p, const struct model_config *c)
+{
+    const struct image_conv conv = {stem_domain(c), c->image_net.stem_width, is_large(c) ? 7 : 3, is_large(c) ? 2 : 1};
+    const struct image_window window = {3, 3, 2, 1};
+
+    program_init(p);
+    const int y = image_convolve(p, c, image_pixels(p, c), "conv1", conv);
+    const int x = image_relu(p, c, image_ghosts(p, c, y), "bn1");
+    program_output(p, "", is_large(c) ? program_max_pool(p, x, FIRST_STAGE, &window) : x);
+}
+
+/* A convolution, its norm, and a relu. */
+static int follow(struct program *p, const struct model_config *c, int x, const char *conv, const char *norm,
+                  struct image_conv how)
+{
+    return image_relu(p, c, image_ghosts(p, c, image_convolve(p, c, x, conv, how)), norm);
+}
+
+static void write_ghost_block(struct program *p, const struct model_config *c, uint32_t kind)
+{
+    const struct program_dropout none = {0};
+    const struct block b = block_of(c, kind);
+    const struct image_conv first = {first_domain(&b), b.inner, b.is_bottleneck ? 1 : 3,
+                                     b.is_bottleneck ? 1 : b.stride},
+                            middle = {b.to, b.inner, 3, b.stride},
+                            last = {b.to, b.channels, b.is_bottleneck ? 1 : 3, 1},
+                            shortcut = {b.to, b.channels, 1, b.stride};
+
+    program_init(p);
+    const int x = program_input(p, "", b.from, b.channels_in);
+    int y = follow(p, c, x, "conv1", "bn1", first), s = x;
+    if (b.is_bottleneck)
+        y = follow(p, c, y, "conv2", "bn2", middle);
+    y = image_convolve(p, c, y, b.is_bottleneck ? "conv3" : "conv2", last);
+    y = image_norm(p, c, image_ghosts(p, c, y), b.is_bottleneck ? "bn3" : "bn2");
+    if (b.changes)
+        s = image_norm(p, c, image_ghosts(p, c, image_convolve(p, c, x, "downsample.0", shortcut)), "downsample.1");
+    program_output(p, "", program_activation(p, program_add(p, s, y, &none), MODEL_RELU));
+}
+
 #define FIRST(name)                                                                                                    \
     {                                                                                                                  \
         MODEL_BLOCK, name ".%u", .write_kind = write_first, .finish = finish_first                                     \
@@ -276,8 +318,25 @@ static const struct family_layer layers[] = {
     {0},
 };
 
+#define GHOST(name)                                                                                                    \
+    {                                                                                                                  \
+        MODEL_BLOCK, name ".%u", .write_kind = write_ghost_block                                                       \
+    }
+
+static const struct family_layer ghost_layers[] = {
+    {MODEL_SINGLE, "conv1", .write = write_ghost_stem},
+    STAGES_OF(GHOST), /* basic */
+    STAGES_OF(GHOST), /* bottlenecks */
+    {MODEL_SINGLE, "fc.bias", .write = write_top},
+    {0},
+};
+
 static const char *const no_others[] = {NULL};
-static const struct family_classifier classifier = {"TorchvisionResNetForImageClassification", layers, "fc", no_others};
+static const struct family_classifier classifier = {.architecture = "TorchvisionResNetForImageClassification",
+                                                    .layers = layers,
+                                                    .ghost_layers = ghost_layers,
+                                                    .logits = "fc",
+                                                    .others = no_others};
 
 const struct family family_torchvision_resnet = {
     .model_type = "torchvision_resnet",

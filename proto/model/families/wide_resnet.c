@@ -7,7 +7,7 @@
  *     convShortcut.weight            where the number of channels changes: of the first norm's result
  *   bn1..., fc.weight, fc.bias
  *
- * Norm and relu precede each convolution. A block has two layers: from one norm to the next. */
+ * Norm and relu precede each convolution. A block has two layers: from one norm to the next; with ghost batches it is one. */
 #include "proto/model/image_family.h"
 
 #include <errno.h>
@@ -160,6 +160,39 @@ static void write_top(struct program *p, const struct model_config *c)
     image_end(p, c, image_relu(p, c, image_input(p, "", ONE - 1, c->width), "bn1"), ONE);
 }
 
+/* ---- with ghost batches ---- */
+
+static void write_ghost_stem(struct program *p, const struct model_config *c)
+{
+    program_init(p);
+    program_output(p, "",
+                   image_convolve(p, c, image_pixels(p, c), "conv1",
+                                  (struct image_conv){PROGRAM_OWN, STEM_CHANNELS, 3, 1}));
+}
+
+static void write_ghost_block(struct program *p, const struct model_config *c, uint32_t kind)
+{
+    const struct program_dropout none = {0};
+    const struct block b = block_of(c, kind);
+
+    program_init(p);
+    const int x = program_input(p, "", b.from, b.channels_in);
+    const int o = image_relu(p, c, image_ghosts(p, c, x), "bn1");
+    const int y = image_convolve(p, c, o, "conv1", (struct image_conv){b.to, b.channels, 3, b.stride});
+    const int u = image_relu(p, c, image_ghosts(p, c, y), "bn2");
+    const int z = image_convolve(p, c, u, "conv2", (struct image_conv){b.to, b.channels, 3, 1});
+    const int s =
+        b.changes ? image_convolve(p, c, o, "convShortcut", (struct image_conv){b.to, b.channels, 1, b.stride}) : x;
+    program_output(p, "", program_add(p, s, z, &none));
+}
+
+static void write_ghost_top(struct program *p, const struct model_config *c)
+{
+    program_init(p);
+    const int x = program_input(p, "", ONE - 1, c->width);
+    image_end(p, c, image_relu(p, c, image_ghosts(p, c, x), "bn1"), ONE);
+}
+
 #define BLOCK(name)                                                                                                    \
     {MODEL_BLOCK, name ".layer.%u", .write_kind = write_first, .finish = finish_first},                                \
     {                                                                                                                  \
@@ -178,8 +211,29 @@ static const struct family_layer layers[] = {
     {0},
 };
 
+#define GHOST_BLOCK(name)                                                                                              \
+    {                                                                                                                  \
+        MODEL_BLOCK, name ".layer.%u", .write_kind = write_ghost_block                                                 \
+    }
+
+static const struct family_layer ghost_layers[] = {
+    {MODEL_SINGLE, "conv1", .write = write_ghost_stem},
+    GHOST_BLOCK("block1"),
+    GHOST_BLOCK("block1"),
+    GHOST_BLOCK("block2"),
+    GHOST_BLOCK("block2"),
+    GHOST_BLOCK("block3"),
+    GHOST_BLOCK("block3"),
+    {MODEL_SINGLE, "bn1", .write = write_ghost_top},
+    {0},
+};
+
 static const char *const no_others[] = {NULL};
-static const struct family_classifier classifier = {"WideResNetForImageClassification", layers, "fc", no_others};
+static const struct family_classifier classifier = {.architecture = "WideResNetForImageClassification",
+                                                    .layers = layers,
+                                                    .ghost_layers = ghost_layers,
+                                                    .logits = "fc",
+                                                    .others = no_others};
 
 const struct family family_wide_resnet = {
     .model_type = "wide_resnet",

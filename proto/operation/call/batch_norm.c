@@ -89,7 +89,7 @@ void device_running_statistics_describe(struct call_work *out, struct device_run
 void device_running_gradient_describe(struct call_work *out, struct device_running *op)
 {
     call_add_array(out, "statistics", &op->statistics, CALL_FP32, CALL_READ, call_all(2 * op->n));
-    call_add_array(out, "mean_gradient", &op->mean_gradient, CALL_FP32, CALL_WRITTEN | CALL_OPTIONAL, call_all(op->n));
-    call_add_array(out, "variance_gradient", &op->variance_gradient, CALL_FP32, CALL_WRITTEN | CALL_OPTIONAL,
+    call_add_array(out, "mean_gradient", &op->mean_gradient, CALL_FP32, UPDATED | CALL_OPTIONAL, call_all(op->n));
+    call_add_array(out, "variance_gradient", &op->variance_gradient, CALL_FP32, UPDATED | CALL_OPTIONAL,
                    call_all(op->n));
 }

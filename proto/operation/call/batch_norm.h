@@ -63,7 +63,7 @@ struct device_batch_norm {
  *   mean     = (1 - rate) mean + rate * a part's mean
  *   variance = (1 - rate) variance + rate * N / (N - 1) * a part's variance
  * Their owner takes such steps as SGD with weight decay 1, for which running_gradient gives
- *   mean_gradient = scale * a part's mean, variance_gradient = scale * correction * a part's variance
+ *   mean_gradient += scale * a part's mean, variance_gradient += scale * correction * a part's variance
  * running_statistics makes (2, n) of them as join_moments makes a part's. */
 struct device_running {
     size_t n;

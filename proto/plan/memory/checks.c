@@ -94,6 +94,12 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
         return error_set(err, -EINVAL,
                          "a part has %u rows, so half a pair of texts: --batch must be a multiple of twice --parts",
                          s->part_rows);
+    if (s->part_rows % plan_joined_rows(&s->goal, &model->config))
+        return error_set(
+            err, -EINVAL,
+            "a part has %u rows, which are not whole ghost batches of %u: --batch must be a multiple of %u "
+            "times --parts",
+            s->part_rows, model->config.image.ghost_batch, model->config.image.ghost_batch);
     if (s->goal.source != model->config.source || (s->goal.source > 0 && s->goal.seq != model->config.row))
         return error_set(err, -EINVAL, "rows of %u tokens with a source of %u: the model was divided into %u and %u",
                          s->goal.seq, s->goal.source, model->config.row, model->config.source);
@@ -135,6 +141,18 @@ static int check_keeping(const struct plan_keeping *k, uint32_t n_blocks, bool m
     return 0;
 }
 
+int plan_check_rows(const struct model *model, const struct plan_setting *s, uint32_t microbatch, struct error *err)
+{
+    const uint32_t joined = plan_joined_rows(&s->goal, &model->config);
+
+    if (microbatch % joined && plan_has_pairs(&s->goal))
+        return error_set(err, -EINVAL, "--microbatch %u: pairs of texts need an even number of rows", microbatch);
+    if (microbatch % joined)
+        return error_set(err, -EINVAL, "--microbatch %u: ghost batches of %u rows need a multiple of them", microbatch,
+                         joined);
+    return 0;
+}
+
 int plan_check_choice(const struct model *model, const struct plan_setting *s, const struct plan_choice *c,
                       struct error *err)
 {
@@ -149,8 +167,8 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
         return error_set(err, -EINVAL, "%u sums of contributions: at most %d", c->n_sums, PLAN_MAX_SUMS);
     if (c->microbatch == 0 || c->microbatch > s->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u: a part has %u rows", c->microbatch, s->part_rows);
-    if (plan_has_pairs(&s->goal) && c->microbatch % 2)
-        return error_set(err, -EINVAL, "--microbatch %u: pairs of texts need an even number of rows", c->microbatch);
+    if (plan_check_rows(model, s, c->microbatch, err))
+        return -EINVAL;
     if (c->n_resident > plan_count_uploaded(model))
         return error_set(err, -EINVAL, "%u resident units: this model has %u", c->n_resident,
                          plan_count_uploaded(model));

@@ -125,10 +125,18 @@ static inline bool plan_has_pairs(const struct plan_goal *goal)
     return goal->preference.beta > 0;
 }
 
-/* Rows that a part, a microbatch and a range of an evaluation never divide. */
+/* Rows that a range of an evaluation never divides. */
 static inline uint32_t plan_whole_rows(const struct plan_goal *goal)
 {
     return plan_has_pairs(goal) ? 2 : 1;
+}
+
+/* Rows that a part and a microbatch never divide: those, or a ghost batch. */
+static inline uint32_t plan_joined_rows(const struct plan_goal *goal, const struct model_config *config)
+{
+    const bool ghosts = goal->purpose == PLAN_TRAIN && config->image.ghost_batch > 0;
+
+    return ghosts ? config->image.ghost_batch : plan_whole_rows(goal);
 }
 
 /* Given to the planner: the goal, one worker's share, and its device. */
@@ -252,15 +260,20 @@ int plan_check_packs(const struct model *model, struct error *err);
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
  * has positions or too few for it, generating in several parts, packed rows or pairs, more than PLAN_GENERATE_ROWS
  * rows, or with a masked model; packed rows of which plan_check_packs disapproves; pairs of texts in parts of an odd
- * number of rows, in packed rows, or for a model that does not predict the next token. */
+ * number of rows, in packed rows, or for a model that does not predict the next token; parts that would divide a ghost batch. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
 /* True if row groups are possible. Contributions of a tied table are summed visit by visit, so all parts' of the head come
  * before any of the embedding. */
 bool plan_may_group(const struct model *model, const struct plan_setting *setting);
 
-/* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows, beyond the part's, or with half a
- * pair of texts; other counts out of range. */
+/* -EINVAL with a sentence that names the microbatch: its rows, of which there are some, would divide a pair of texts, or a ghost
+ * batch (plan_joined_rows). */
+int plan_check_rows(const struct model *model, const struct plan_setting *setting, uint32_t microbatch,
+                    struct error *err);
+
+/* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows, beyond the part's, or that
+ * plan_check_rows refuses; other counts out of range. */
 int plan_check_choice(const struct model *model, const struct plan_setting *setting, const struct plan_choice *choice,
                       struct error *err);
 

@@ -112,7 +112,7 @@ void reference_running_gradient(const struct device_running *op)
     double *means = (void *)op->mean_gradient, *variances = (void *)op->variance_gradient;
 
     for (size_t j = 0; means && j < op->n; j++)
-        means[j] = (double)op->scale * mean[j];
+        means[j] += (double)op->scale * mean[j];
     for (size_t j = 0; variances && j < op->n; j++)
-        variances[j] = (double)op->scale * (double)op->correction * fmax(pow(r[j], -2) - (double)op->epsilon, 0);
+        variances[j] += (double)op->scale * (double)op->correction * fmax(pow(r[j], -2) - (double)op->epsilon, 0);
 }

@@ -7,7 +7,7 @@ SUITE_LABELS(single, on_cuda_release)
 
 /* b has 16 rows, the others 8. The blocks of alternating differ; those of chunked and experts are of several layers, which
  * add to sums and read one value together. Those of shifted read a value that is made once a part; pixels has no tables, nor
- * have the nets, whose rows are images; two of them by means of blocks.
+ * have the nets, whose rows are images; two of them by means of blocks, two with ghost batches of 2 and 4 rows.
  * Those of crossing have two texts, those of part_norm a norm over the part, those of pictures features of an image, with
  * such a norm; of drop a step leaves out some. Those of widths have feed-forward layers of three widths. Those of t5 and
  * dynamic_conv have a source, whose length differs from row to row. The minibatches of padding_* have the token of padding,
@@ -26,6 +26,7 @@ static const struct {
             {"wide_resnet", 1, 3},
             {"pooled_wide", 1, 3},
             {"sparse_wide", 1, 3},
+            {"ghost_wide", 1, 6},
             {"sparse_conv", 2, 3},
             {"crossing", 2, 3},
             {"t5", 2, 3},
@@ -43,10 +44,11 @@ static const struct {
             {"resnet_basic", 1, 8},
             {"resnet_bottleneck", 1, 2},
             {"means_bottleneck", 1, 3},
+            {"ghost_bottleneck", 1, 4},
             {"b", 2, 8},
             {"b", 8, 1}};
 
-TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 22 : SANITIZED ? 23 : COUNT(cuts))
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 23 : SANITIZED ? 24 : COUNT(cuts))
 {
     exact_check_gradient(cuts[_i].fixture, &(struct inprocess_options){.n_parts = cuts[_i].n_parts,
                                                                        .microbatch = cuts[_i].microbatch,

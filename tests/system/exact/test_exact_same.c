@@ -63,6 +63,7 @@ static const struct {
     {"dynamic_conv", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
     {"part_norm", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"part_norm", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
+    {"ghost_wide", {.n_parts = 4, .microbatch = 2}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"pictures", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"pictures", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
 };
@@ -115,7 +116,8 @@ static const char *const budgeted[] = {"b",
                                        "resnet_basic",
                                        "resnet_bottleneck",
                                        "pooled_wide",
-                                       "means_bottleneck"};
+                                       "means_bottleneck",
+                                       "ghost_wide"};
 
 TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
 {

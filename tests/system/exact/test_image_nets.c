@@ -132,6 +132,31 @@ TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, COUNT(nets))
     fixture_close(&fixture);
 }
 
+/* Ghost batches of a part's rows are the part: another order of sums alone is different. */
+TEST_EACH(ghosts_of_whole_parts_lose_what_parts_do, COUNT(nets))
+{
+    struct fixture fixture;
+    const unsigned side = open_net(_i, &fixture);
+    static const char *const models[] = {"model", "ghosts"};
+    double losses[2];
+
+    expect("sed 's/{/{\"ghost_batch_size\": 6, /' model/config.json >ghosts.json && cp -r model ghosts && "
+           "mv ghosts.json ghosts/config.json",
+           0);
+    for (int i = 0; i < 2; i++) {
+        expect(print("eps train --model %s --data images.npy --image %ux%u --batch 12 --parts 2 --steps 4 --lr 1e-3 "
+                     "--out %s-run --device cpu",
+                     models[i], side, side, models[i]),
+               0);
+        json_t *got = expect_json(print("tail -n 1 %s-run/metrics.jsonl", models[i]), 0);
+        losses[i] = json_number_value(json_object_get(got, "loss"));
+        json_decref(got);
+    }
+    ck_assert_double_eq_tol(losses[0], losses[1], 1e-5 * losses[0]);
+    ck_assert_double_gt(losses[0], 0);
+    fixture_close(&fixture);
+}
+
 /* The mean of -log p of class k % 5 of row k, as n predictions say it. */
 static double loss_of_predictions(const char *name, unsigned n)
 {
@@ -245,6 +270,11 @@ static const struct {
     {"eps plan --model net.json --batch 4 --seq 64", 1, "the model sees images of 16 x 16"},
     {"eps train --model few.json --data images.npy --out r", 1, "depth is 11: it must be 4 and a multiple of 6"},
     {"eps train --model colours.json --data images.npy --out r", 1, "image_mean has 2 numbers"},
+    {"eps train --model ghosts.json --data images.npy --batch 12 --parts 3 --out r", 1,
+     "a part has 4 rows, which are not whole ghost batches of 3: --batch must be a multiple of 3 times --parts"},
+    {"eps train --model ghosts.json --data images.npy --batch 12 --microbatch 4 --out r", 1,
+     "--microbatch 4: ghost batches of 3 rows need a multiple of them"},
+    {"eps plan --model ghosts.json --batch 12 --microbatch 4", 1, "ghost batches of 3 rows need a multiple of them"},
 };
 
 TEST_EACH(what_does_not_fit_is_refused, COUNT(refused))
@@ -260,5 +290,7 @@ TEST_EACH(what_does_not_fit_is_refused, COUNT(refused))
     processes_put_text("few.json", text);
     snprintf(text, sizeof text, net, "10, \"image_mean\": [0.5, 0.5]");
     processes_put_text("colours.json", text);
+    snprintf(text, sizeof text, net, "10, \"ghost_batch_size\": 3");
+    processes_put_text("ghosts.json", text);
     expect(refused[_i].command, refused[_i].status, refused[_i].says);
 }
