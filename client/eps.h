@@ -80,6 +80,7 @@ struct eps_step {
     double eval_before;              /* first step: the held-out loss before it; NAN: not measured */
     double grad_norm;                /* of the whole gradient, before clipping; NAN: unknown, as with eager commit */
     bool skipped;                    /* a contribution was not finite, so nothing was updated (fenced commit) */
+    double loss_scale;               /* the loss's factor in its gradients, in fp16; 0: none */
     const struct eps_score *scores;  /* (n_scores) of a task or of preferences, on steps that evaluate */
     const struct eps_score *rewards; /* (n_rewards) of the step's preferences, by the names that TRL logs */
     size_t n_scores, n_rewards;
@@ -101,7 +102,7 @@ struct eps_status {
     uint32_t n_threads; /* of the optimizer: all cores, or all but two if a worker has a GPU */
     double loss;
     const char *model, *out; /* empty without a job or an output directory */
-    const char *precision;   /* "fp32", "bf16" */
+    const char *precision;   /* "fp32", "bf16", "fp16" */
     const char *commit;      /* "eager", "fenced" */
     bool waits;              /* the job goes on only once another worker has joined */
     bool saving;

@@ -61,7 +61,7 @@ static void print_workers(FILE *out, const struct eps_train_options *o, bool fre
 
 static void print_optimizer(FILE *out, const struct eps_train_options *o)
 {
-    static const char *const numbers[] = {"default", "fp32", "bf16"};
+    static const char *const numbers[] = {"default", "fp32", "bf16", "fp16"};
     const bool adamw = o->optimizer == EPS_ADAMW || o->parts == 1; /* with one part they are the same */
 
     if (o->optimizer == EPS_SGD)

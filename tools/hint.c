@@ -88,7 +88,7 @@ static const struct {
     {"--checkpoint", "--model", NULL},
     {"--resume-from-checkpoint", "--resume", NULL},
     {"--bf16", "--precision bf16", NULL},
-    {"--fp16", "--precision bf16", "the 16-bit type here is --precision bf16"},
+    {"--fp16", "--precision fp16", NULL},
     {"--amp", "--precision bf16", NULL},
     {"--fp32", "--precision fp32", NULL},
     {"--mixed-precision", "--precision", NULL},

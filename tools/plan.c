@@ -34,7 +34,7 @@ static void print_side(const char *name, const struct eps_plan_side *side)
 
 static const char *number_text(enum eps_number number)
 {
-    return number == EPS_BF16 ? "bf16" : "fp32";
+    return number == EPS_BF16 ? "bf16" : number == EPS_FP16 ? "fp16" : "fp32";
 }
 
 static void print_asked(const struct eps_plan *plan)

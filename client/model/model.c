@@ -341,7 +341,10 @@ enum number_type client_model_precision(const json_t *options)
 {
     const char *name = json_string_value(json_object_get(options, "precision"));
 
-    return name && strcmp(name, number_name(NUMBER_BF16)) == 0 ? NUMBER_BF16 : NUMBER_FP32;
+    for (int type = 0; name && type < NUMBER_TYPES; type++)
+        if (strcmp(name, number_name((enum number_type)type)) == 0)
+            return (enum number_type)type;
+    return NUMBER_FP32;
 }
 
 enum safetensors_type client_model_dtype(const json_t *options)

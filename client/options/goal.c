@@ -8,7 +8,7 @@
 
 static enum number_type number_of(enum eps_number number)
 {
-    return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
+    return number == EPS_BF16 ? NUMBER_BF16 : number == EPS_FP16 ? NUMBER_FP16 : NUMBER_FP32;
 }
 
 static enum form form_of(enum eps_base base)

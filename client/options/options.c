@@ -261,7 +261,7 @@ static void resolve_base(struct eps_train_options *o, const struct client_facts 
  * several, AdamA's result depends on their number, by default that of the workers, so it must be asked for. */
 static int resolve_commit(struct eps_train_options *o, struct error *err)
 {
-    const bool clips = !isnan(o->clip_norm);
+    const bool clips = !isnan(o->clip_norm), scales = o->precision == EPS_FP16;
     char option[48];
 
     if (o->optimizer == EPS_OPTIMIZER_DEFAULT)
@@ -280,9 +280,20 @@ static int resolve_commit(struct eps_train_options *o, struct error *err)
                          "--clip-norm %g does not go with --commit eager, which updates before the whole gradient is "
                          "known: choose --commit fenced, or --clip-update, which clips tensor by tensor",
                          o->clip_norm);
-    snprintf(option, sizeof option, o->commit == EPS_FENCED ? "--commit fenced" : "--clip-norm %g", o->clip_norm);
+    if (scales && o->commit == EPS_EAGER)
+        return error_set(err, -EDOM,
+                         "--precision fp16 does not go with --commit eager, which cannot take an overflow "
+                         "back: choose --commit fenced, or --precision bf16");
+    if (o->grad_dtype == EPS_FP16 && !scales)
+        return error_set(err, -EDOM,
+                         "--grad-dtype fp16 needs --precision fp16, whose gradients are scaled to its range");
+    snprintf(option, sizeof option,
+             o->commit == EPS_FENCED ? "--commit fenced"
+             : scales                ? "--precision fp16"
+                                     : "--clip-norm %g",
+             o->clip_norm);
     if (o->commit == EPS_COMMIT_DEFAULT)
-        o->commit = clips ? EPS_FENCED : EPS_EAGER;
+        o->commit = clips || scales ? EPS_FENCED : EPS_EAGER;
     if (o->commit == EPS_FENCED && o->optimizer == EPS_ADAMA && o->parts > 1)
         return error_set(err, -EDOM,
                          "%s with --parts %u needs --optimizer adamw: adama squares each part's gradient by itself, "

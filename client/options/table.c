@@ -230,17 +230,19 @@ static const struct eps_option rows[] = {
      .stored = EPS_STORED_LATER,
      .train = "eager updates each unit as soon as its gradient is complete. fenced updates after all gradients are "
               "complete, and skips the step if one is not finite; it takes 4 more bytes of host memory per parameter "
-              "and, with several --parts, refuses adama. Default eager",
-     .plan = "default eager; with --clip-norm fenced"},
+              "and, with several --parts, refuses adama. Default eager; fenced in fp16",
+     .plan = "default eager; with --clip-norm or --precision fp16 fenced"},
     {.kind = EPS_OPTION_HEADING, .train = "Numbers"},
     {.name = "--precision",
-     .value = "fp32|bf16",
+     .value = "fp32|bf16|fp16",
      .kind = EPS_OPTION_CHOICE,
      .offset = AT(precision),
      .key = 17,
      .stored = EPS_STORED_LATER,
-     .train = "type of weights and activations on the device; sums, losses and the optimizer's master weights stay "
-              "fp32. Default fp32; bf16 on CUDA",
+     .train =
+         "type of weights and activations on the device; sums, losses and the optimizer's master weights stay "
+         "fp32. fp16 is for CPUs, implies --commit fenced, and scales the loss by a power of two: halved by a step "
+         "whose gradient overflows, which is skipped, and doubled after 2,000 others. Default fp32; bf16 on CUDA",
      .plan = "type of weights and activations; default fp32; bf16 on CUDA"},
     {.name = "--moments",
      .value = "fp32|bf16",
@@ -251,12 +253,13 @@ static const struct eps_option rows[] = {
      .train = "type of the optimizer's moments in host memory: 8 or 4 bytes per parameter (sgd: 4 or 2); default fp32",
      .plan = "type of the optimizer's moments: 8 or 4 bytes per parameter (sgd: 4 or 2); default fp32"},
     {.name = "--grad-dtype",
-     .value = "fp32|bf16",
+     .value = "fp32|bf16|fp16",
      .kind = EPS_OPTION_CHOICE,
      .offset = AT(grad_dtype),
      .key = 19,
      .stored = EPS_STORED_LATER,
-     .train = "type of gradients in transfer to the host, which sums them in fp32; default fp32",
+     .train = "type of gradients in transfer to the host, which sums them in fp32: fp16 with --precision fp16 alone; "
+              "default fp32",
      .plan = "type of gradients in transfer to the host; default fp32"},
     {.kind = EPS_OPTION_HEADING, .train = "Order and chance"},
     {.name = "--order",

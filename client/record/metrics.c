@@ -103,6 +103,8 @@ static json_t *line_of(const struct eps_step *step)
         rc |= set(line, "grad_norm", json_real(step->grad_norm));
     if (step->skipped)
         rc |= set(line, "skipped", json_true());
+    if (step->loss_scale > 0)
+        rc |= set(line, "loss_scale", json_real(step->loss_scale));
     if (step->changed)
         rc |= set(line, "changed", json_string(step->changed));
     if (step->n_memory > 0)
@@ -398,6 +400,7 @@ static void read_line(struct reading *r, const char *text, size_t n)
         .eval_before = real(line, "eval_loss_before"),
         .grad_norm = real(line, "grad_norm"),
         .skipped = json_is_true(json_object_get(line, "skipped")),
+        .loss_scale = json_number_value(json_object_get(line, "loss_scale")),
         .changed = json_string_value(json_object_get(line, "changed")),
         .memory = sides,
     };

@@ -432,10 +432,12 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
     free(paths);
     json_t *const products =
         json_object_get(run->resume.record.json, "products"); /* the daemon's choice, from the run's beginning */
+    json_t *const scale = options.precision == EPS_FP16 ? json_object_get(run->resume.record.json, "loss_scale") : NULL;
     const enum safetensors_type dtype = run->model.dtype;
     json_t *const source = dtype == SAFETENSORS_F32 ? NULL : json_string(safetensors_type_name(dtype));
     if (record && ((json_array_size(run->changes) > 0 && json_object_set(record, "changes", run->changes)) ||
                    (products && json_object_set(record, "products", products)) ||
+                   (scale && json_object_set(record, "loss_scale", scale)) ||
                    (source && json_object_set(record, CLIENT_MODEL_DTYPE_KEY, source)))) {
         json_decref(record);
         record = NULL;

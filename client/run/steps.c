@@ -243,6 +243,8 @@ static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
                          "the last %d steps, %" PRIu64 " to %" PRIu64 ", were skipped because loss or gradient was not "
                          "finite: the weights have diverged; try a lower --lr",
                          MOST_SKIPPED, s->done + 1 - MOST_SKIPPED, s->done);
+    if (s->run->options.precision == EPS_FP16 && s->n_skipped == 1)
+        return 0; /* that is how the loss's scale is found */
     error_set(&sentence, 0,
               "step %" PRIu64 " was skipped because its loss or gradient is not finite: weights and moments are "
               "unchanged; the run ends after %d such steps in a row",
@@ -296,6 +298,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
         .eval_before = s->done == s->run->first_step + 1 ? s->before : NAN,
         .grad_norm = m->done.grad_norm,
         .skipped = m->done.skipped,
+        .loss_scale = m->done.loss_scale,
     };
     struct eps_score rewards[REWARDS];
     struct error changed;

@@ -24,6 +24,8 @@ static const struct cpu_kernels kernels[NUMBER_TYPES][CPU_ISAS] = {
     [NUMBER_BF16] = {KERNELS("x86-64-v2", bf16_v2, bf16_v2), KERNELS("x86-64-v3", bf16_v3, bf16_v3),
                      KERNELS("x86-64-v4", bf16_v4, bf16_v4),
                      KERNELS("x86-64-v4 and AVX512_BF16", bf16_v4, bf16_v4_pairs)},
+    [NUMBER_FP16] = {KERNELS("x86-64-v2", fp16_v2, fp16_v2), KERNELS("x86-64-v3", fp16_v3, fp16_v3),
+                     KERNELS("x86-64-v4", fp16_v4, fp16_v4), KERNELS("x86-64-v4", fp16_v4, fp16_v4)},
 };
 #undef KERNELS
 
@@ -32,7 +34,7 @@ bool cpu_isa_runs(enum cpu_isa isa)
     const bool v2 =
         __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
     const bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
     const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512vl");

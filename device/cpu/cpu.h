@@ -84,6 +84,9 @@ CPU_DECLARE(bf16_v2)
 CPU_DECLARE(bf16_v3)
 CPU_DECLARE(bf16_v4)
 CPU_DECLARE(bf16_v4_pairs) /* products alone */
+CPU_DECLARE(fp16_v2)
+CPU_DECLARE(fp16_v3)
+CPU_DECLARE(fp16_v4)
 #undef CPU_DECLARE
 
 #ifdef KERNEL_TYPE

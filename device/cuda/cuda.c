@@ -145,13 +145,13 @@ static void zero(struct device *dev, const struct device_zero *op)
 
 /* Blocks run in any order, so a launch must not write what it reads. Where both overlap, each launch may be longer than
  * the one before, as results take half the bytes of what has been read. */
-static void round_bf16(struct device *dev, const struct device_round_bf16 *op)
+static void round_half(struct device *dev, const struct device_round_half *op)
 {
     const char *const to = (const char *)op->to, *const from = (const char *)op->from;
     const bool overlap = to < from + op->n * sizeof *op->from && from < to + op->n * sizeof *op->to;
     const size_t n = op->n, apart = overlap ? (size_t)(from - to) / sizeof *op->to : n;
 
-    assert(!overlap || to < from);
+    assert((!overlap || to < from) && op->type == NUMBER_BF16);
     for (size_t at = 0, here; at < n; at += here) {
         here = n - at < apart + at ? n - at : apart + at;
         cuda_note(dev, cuda_to_bf16(&dev->queue, op->to + at, op->from + at, here));

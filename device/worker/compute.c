@@ -285,6 +285,7 @@ static void on_share(struct compute *c, const struct message *m)
     const struct device_share share = {
         .step = m->share.step,
         .n_valid = m->share.n_valid,
+        .loss_scale = (float)m->share.loss_scale,
         .n_parts = m->share.n,
         .parts = parts,
         .rows = rows_of(c, m->share.buffer, m->share.n_tokens),

@@ -311,7 +311,7 @@ int device_profile_products(struct products *out, const struct device_ops *ops, 
     b.noise = malloc(NOISE * sizeof(float));
     if (!b.noise)
         return error_set(err, -ENOMEM, "no memory to measure with: 4 MiB are needed");
-    for (int type = 0; !rc && type < NUMBER_TYPES; type++)
+    for (int type = 0; !rc && type < PROFILE_TYPES; type++)
         rc = choose_algorithms(out, &b, (enum number_type)type, err);
     free(b.noise);
     return rc;
@@ -391,9 +391,9 @@ int device_profile(struct profile *out, const struct device_ops *ops, unsigned i
     b.noise = malloc(NOISE * sizeof(float));
     if (!b.noise)
         return error_set(err, -ENOMEM, "no memory to measure with: 4 MiB are needed");
-    for (int type = 0; !rc && !of_host && type < NUMBER_TYPES; type++) /* on the host, products are ours */
+    for (int type = 0; !rc && !of_host && type < PROFILE_TYPES; type++) /* on the host, products are ours */
         rc = choose_algorithms(&out->products, &b, (enum number_type)type, err);
-    for (int type = 0; !rc && type < NUMBER_TYPES; type++)
+    for (int type = 0; !rc && type < PROFILE_TYPES; type++)
         rc = measure_type(out, &b, (enum number_type)type, err);
     free(b.noise);
     if (rc)

@@ -13,6 +13,7 @@
 #include "eps/relay/relay.h"
 #include "eps/store/updater.h"
 #include "proto/plan/memory/data.h"
+#include "proto/wire/training_text.h"
 #include "proto/wire/files.h"
 #include "proto/wire/session.h"
 
@@ -135,6 +136,7 @@ struct job {
     uint32_t microbatch;          /* rows; the same for all workers */
     struct plan_choice choice;    /* for the first worker */
     struct products products;     /* algorithms for all workers; version 0: their libraries choose */
+    struct loss_scale loss_scale; /* of the next step (eps/step/fence.h); value 0: none */
     struct plan_host host;        /* memory that it takes in this process */
     struct plan_host_setting host_setting;   /* what `host` was computed from */
     struct peer *workers[PEERS_MAX_WORKERS]; /* (n_workers) workers that have or may get parts, in order of id */

@@ -226,11 +226,13 @@ static int read_side(struct job *job)
         error_prefix(err, "the job's side file");
         return rc;
     }
-    json_t *side;
+    json_t *side = NULL;
     rc = training_text_parse(&side, job->side_text, job->side_bytes, err);
     if (!rc && job->request.job.resume && training_text_products(&job->products, side, err))
         log_warning("%s: the run goes on with the library's first choices", err->text);
-    if (!rc)
+    if (!rc && job->request.job.resume && job->loss_scale.value > 0)
+        rc = training_text_loss_scale(&job->loss_scale, side, err);
+    if (side)
         json_decref(side);
     return rc;
 }

@@ -80,6 +80,8 @@ static int divide_among_hosts(struct job *job, struct error *err)
         return error_set(err, -EINVAL, "on several hosts no layers are dropped: leave out --drop-layers and on_blocks");
     if (job_goal(job)->sparse.keep > 0)
         return error_set(err, -EINVAL, "on several hosts all weights are trained: leave out --sparse");
+    if (job_goal(job)->precision == NUMBER_FP16)
+        return error_set(err, -EINVAL, "on several hosts no loss is scaled: choose --precision bf16 for fp16");
     if (job->request.job.files || job->files)
         return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
     job->first_part = (uint32_t)(n_parts * host / n);

@@ -93,7 +93,7 @@ static double slowest_ticks(const struct job *job, const struct peer *worker)
 
     if (worker->state == PEER_ASSIGNING)
         return memory_ticks(plan_total(&worker->plan) + job->host.total);
-    for (int type = 0; type < NUMBER_TYPES; type++) {
+    for (int type = 0; type < PROFILE_TYPES; type++) {
         for (int rows = 0; rows < PROFILE_ROWS; rows++)
             slowest.matmul_flops[type][rows] = LEAST_FLOPS;
         for (int direction = 0; direction < PROFILE_DIRECTIONS; direction++)

@@ -165,7 +165,7 @@ static int write_training(struct capture *capture, struct error *err)
     return rc;
 }
 
-static int finish_checkpoint(struct capture *capture, struct error *err)
+static int finish_checkpoint(struct capture *capture, const struct loss_scale *scale, struct error *err)
 {
     const struct capture_options *o = &capture->options;
     json_t *side = NULL;
@@ -182,6 +182,8 @@ static int finish_checkpoint(struct capture *capture, struct error *err)
             rc = error_set(err, -ENOMEM, "out of memory");
         else if (o->products.version &&
                  json_object_set_new(capture->checkpoint.options, "products", products_to_json(&o->products)))
+            rc = error_set(err, -ENOMEM, "out of memory");
+        else if (scale->value > 0 && training_text_set_loss_scale(capture->checkpoint.options, scale))
             rc = error_set(err, -ENOMEM, "out of memory");
         else
             rc = add_side_files(capture, side, err);
@@ -233,11 +235,11 @@ void capture_close(struct capture *capture)
         close_all(capture);
 }
 
-int capture_finish(struct capture *capture, struct error *err)
+int capture_finish(struct capture *capture, const struct loss_scale *scale, struct error *err)
 {
     if (!store_files_lead(capture->files))
         return explain(capture, store_files_end(capture->files, err), err);
-    int rc = capture->options.checkpoint ? finish_checkpoint(capture, err) : finish_snapshot(capture, err);
+    int rc = capture->options.checkpoint ? finish_checkpoint(capture, scale, err) : finish_snapshot(capture, err);
 
     if (!rc)
         close_all(capture);

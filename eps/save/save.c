@@ -257,7 +257,7 @@ static void finish(struct save *s, struct trace *track)
 {
     const uint64_t since = trace_begin(track);
 
-    s->result = capture_finish(&s->capture, &s->why);
+    s->result = capture_finish(&s->capture, &s->loss_scale, &s->why);
     if (track)
         trace_end(track, since, "flush", NULL, (struct trace_arg[]){{"step", s->step}, {NULL, 0}});
 }
@@ -445,6 +445,13 @@ void save_on_capture(struct saves *saves, const struct relay_action *a)
     else /* another host writes it */
         s->units[a->unit] |= UNIT_QUEUED | UNIT_WRITTEN;
     s->units[a->unit] |= UNIT_HELD;
+}
+
+void save_note_scale(struct saves *saves, uint64_t version)
+{
+    for (struct save *s = saves->first; s; s = s->next)
+        if (s->step == version)
+            s->loss_scale = saves->job->loss_scale;
 }
 
 bool save_take_released(struct saves *saves, struct relay_event *event)

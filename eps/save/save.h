@@ -49,6 +49,8 @@ void save_on_first_step(struct saves *saves);
 /* The next of these readers, for a caller that announces it at once: on several hosts, where slices of that step may have come
  * already. False: there is none. */
 bool save_take_reader(struct saves *saves, uint32_t *reader);
+/* The step before this version is over: the loss's scale is the version's. */
+void save_note_scale(struct saves *saves, uint64_t version);
 /* True if the model's present version is saved. */
 bool save_stands(const struct saves *saves);
 /* Begins a checkpoint that nobody asked for, of an open job with a directory. 0 also if one is under way; -EBUSY,

@@ -74,7 +74,7 @@ int save_do_notes(struct save *s, struct error *err)
     for (const struct save_notes *x = s->notes; !rc && x; x = x->next)
         rc = capture_add(&s->capture, x->notes, x->n, err);
     if (!rc)
-        rc = capture_finish(&s->capture, err);
+        rc = capture_finish(&s->capture, &s->loss_scale, err);
     return rc || host_of(s) == 0 ? rc : take_notes(s, err);
 }
 

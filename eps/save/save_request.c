@@ -64,6 +64,7 @@ int save_add(struct save **out, struct saves *saves, bool checkpoint, struct err
     s->units = find_units(saves);
     s->saves = saves;
     s->step = find_cut(job);
+    s->loss_scale = job->loss_scale;
     s->reader = ++saves->n_readers;
     s->checkpoint = checkpoint;
     s->is_sharded = checkpoint && !job->facts.has_masters;

@@ -37,6 +37,7 @@ struct save {
     struct save *next;
     struct saves *saves;
     uint64_t step;
+    struct loss_scale loss_scale; /* that step's, once the step before it is over; then the writer's */
     uint32_t reader;
     bool checkpoint;       /* it is a checkpoint; else a snapshot */
     bool waits;            /* its version is still to change (save_hold): nothing of it has begun */

@@ -1,5 +1,7 @@
 #include "eps/step/fence.h"
 
+#include "proto/wire/training_text.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -34,16 +36,25 @@ double fence_norm(const struct fence *fence)
     return sqrt(sum);
 }
 
+static void grow(struct loss_scale *scale)
+{
+    if (scale->value > 0 && ++scale->n_clean == FENCE_CLEAN_STEPS)
+        *scale = (struct loss_scale){.value = 2 * scale->value};
+}
+
 float fence_commit(struct fence *fence, double norm, double clip_norm)
 {
-    const double scale = clip_norm / (norm + clip_epsilon);
+    const double loss = loss_scale_factor(fence->scale), factor = clip_norm / (norm / loss + clip_epsilon);
 
-    fence->norm = norm;
-    return clip_norm > 0 && scale < 1 ? (float)scale : 1;
+    fence->norm = norm / loss;
+    grow(fence->scale);
+    return (float)((clip_norm > 0 && factor < 1 ? factor : 1) / loss);
 }
 
 void fence_skip(struct fence *fence, uint64_t step)
 {
     fence->skipped = true;
     fence->n_past = step + 1;
+    if (fence->scale->value > 0)
+        *fence->scale = (struct loss_scale){.value = fence->scale->value / 2};
 }

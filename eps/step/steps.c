@@ -43,7 +43,10 @@ int steps_init(struct steps *steps, struct error *err)
                             .announced_ahead = MESSAGE_NO_STEP,
                             .loss = NAN,
                             .fence.n_units = job_is_fenced(job) ? n_units : 0,
-                            .fence.norm = NAN};
+                            .fence.norm = NAN,
+                            .fence.scale = &job->loss_scale};
+    if (job_goal(job)->precision == NUMBER_FP16 && job->loss_scale.value == 0)
+        job->loss_scale.value = FENCE_FIRST_SCALE;
     steps->slices = job_take_table(job, job->model.n_visits, sizeof *steps->slices);
     steps->homes = job_take_table(job, plan_host_ordered(&job->model, job_goal(job)), sizeof *steps->homes);
     steps->visits = job_take_table(job, plan_host_ordered(&job->model, job_goal(job)), sizeof *steps->visits);
@@ -105,6 +108,7 @@ static void send_share(const struct job *job, struct peer *worker, const struct 
     m.share.n_valid = open->open_step.n_valid;
     m.share.n_tokens = open->open_step.n_tokens;
     m.share.n = n;
+    m.share.loss_scale = loss_scale_factor(&job->loss_scale);
     m.share.drop = open->open_step.drop;
     m.share.frozen = open->open_step.frozen;
     m.share.order = open->open_step.order;
@@ -137,6 +141,7 @@ static void send_step(struct steps *steps, enum message_kind kind, uint64_t step
     m.done.host_bytes = job->peers->ledger.total.current;
     m.done.grad_norm = steps->grad_norm;
     m.done.skipped = steps->skipped;
+    m.done.loss_scale = steps->loss_scale;
     for (uint32_t i = 0; i < job->n_workers; i++)
         if (m.done.device_peak < job->workers[i]->ledger.total.peak)
             m.done.device_peak = job->workers[i]->ledger.total.peak;
@@ -182,6 +187,8 @@ void steps_on_covered(struct steps *steps, uint64_t step)
     steps->rewards = sum_rewards(steps);
     steps->grad_norm = steps->fence.norm;
     steps->skipped = steps->fence.skipped;
+    steps->loss_scale = steps->open_scale;
+    save_note_scale(steps->saves, step + 1);
     recent->tokens += steps->open.open_step.n_real;
     recent->steps[recent->n++ % MESSAGE_RECENT_STEPS] =
         (struct steps_covered){(float)steps->loss, uv_now(steps->job->peers->loop), recent->tokens};
@@ -435,6 +442,7 @@ static void begin_step(struct steps *steps, const struct message *m)
         owners[p] = workers[p]->id;
     steps->open = *m;
     steps->hyper = steps_hyper(job, m);
+    steps->open_scale = job->loss_scale.value;
     steps->commit->begin_step(steps);
     job_enter(job, JOB_STEPPING);
     steps->covered = steps->arrived = false;

@@ -44,6 +44,7 @@ struct steps {
     struct message open; /* its OPEN_STEP */
     struct hyper hyper;
     struct fence fence;
+    double open_scale;                                         /* of its loss, as in struct loss_scale */
     double part_loss[MESSAGE_MAX_PARTS];                       /* of all hosts' parts; NAN: not known */
     struct preference_rewards part_rewards[MESSAGE_MAX_PARTS]; /* of the parts whose loss is known */
     uint32_t *slices;                                          /* (n_visits) for the relay's open */
@@ -57,6 +58,7 @@ struct steps {
     struct preference_rewards rewards; /* of the step whose loss this is */
     double grad_norm;                  /* as in the message */
     bool skipped;
+    double loss_scale; /* as in the message */
     struct steps_recent recent;
     struct message_done ended[MESSAGE_DONE_STEPS]; /* step t is at t modulo this: for a client that takes over */
 };

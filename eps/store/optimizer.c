@@ -104,8 +104,8 @@ static const float *open_gradient(struct scratch *scratch, const struct call *ca
     const struct gradient *gradient = call->gradient;
     const float *g = (const float *)gradient->g + at;
 
-    if (gradient->type == NUMBER_BF16) {
-        call->kernel->widen(scratch->g, (const uint16_t *)gradient->g + at, n);
+    if (gradient->type != NUMBER_FP32) {
+        call->kernel->halves[gradient->type].widen(scratch->g, (const uint16_t *)gradient->g + at, n);
         g = scratch->g;
     }
     if (gradient->scale != 1) {
@@ -124,13 +124,13 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     if (what & (WEIGHTS | OLD_WEIGHTS) && p->w) {
         view.w = p->w + at, view.new_w = p->new_w ? scratch->w : view.w;
     } else if (what & (WEIGHTS | OLD_WEIGHTS)) {
-        call->kernel->join(scratch->w, p->high + at, p->low + at, view.n);
+        call->kernel->halves[p->type].join(scratch->w, p->high + at, p->low + at, view.n);
         view.w = view.new_w = scratch->w;
     }
     if (what & MOMENTS && p->m) {
         view.m = p->m + at, view.v = p->v ? p->v + at : NULL;
     } else if (what & MOMENTS) {
-        call->kernel->widen(scratch->m, p->m16 + at, view.n);
+        call->kernel->halves[NUMBER_BF16].widen(scratch->m, p->m16 + at, view.n);
         if (p->v16)
             call->kernel->widen_v(scratch->v, p->v16 + at, view.n);
         view.m = scratch->m, view.v = scratch->v;
@@ -148,7 +148,7 @@ static void close_view(struct scratch *scratch, const struct call *call, unsigne
     if (what & WEIGHTS && p->new_w) {
         call->kernel->stream(p->new_w + at, scratch->w, n * sizeof *p->new_w);
     } else if (what & WEIGHTS && !p->w) {
-        call->kernel->split(p->new_high ? scratch->high : p->high + at, p->low + at, scratch->w, n);
+        call->kernel->halves[p->type].split(p->new_high ? scratch->high : p->high + at, p->low + at, scratch->w, n);
         if (p->new_high)
             call->kernel->stream(p->new_high + at, scratch->high, n * sizeof *p->new_high);
     }
@@ -174,10 +174,11 @@ static void note_not_finite(struct call *call)
 static void finite_range(void *data, size_t begin, size_t n)
 {
     struct call *call = data;
+    const enum number_type type = call->gradient->type;
     const void *g = call->gradient->g;
 
-    if (call->gradient->type == NUMBER_BF16 ? !call->kernel->is_finite_bf16((const uint16_t *)g + begin, n)
-                                            : !call->kernel->is_finite((const float *)g + begin, n))
+    if (type == NUMBER_FP32 ? !call->kernel->is_finite((const float *)g + begin, n)
+                            : !call->kernel->halves[type].is_finite((const uint16_t *)g + begin, n))
         note_not_finite(call);
 }
 
@@ -357,13 +358,13 @@ void optimizer_read(const struct parameters *p, float *w, float *m, float *v)
     if (w && p->w)
         memcpy(w, p->w, bytes);
     else if (w && p->low)
-        p->kernel->join(w, p->high, p->low, p->n);
+        p->kernel->halves[p->type].join(w, p->high, p->low, p->n);
     else if (w)
-        p->kernel->widen(w, p->high, p->n);
+        p->kernel->halves[p->type].widen(w, p->high, p->n);
     if (m && p->m)
         memcpy(m, p->m, bytes);
     else if (m)
-        p->kernel->widen(m, p->m16, p->n);
+        p->kernel->halves[NUMBER_BF16].widen(m, p->m16, p->n);
     if (v && p->v)
         memcpy(v, p->v, bytes);
     else if (v)
@@ -377,7 +378,7 @@ static void write_upper(const struct parameters *p, const float *w)
 
     for (size_t at = 0, n; at < p->n; at += n) {
         n = size_smaller(BLOCK, p->n - at);
-        p->kernel->split(p->high + at, low, w + at, n);
+        p->kernel->halves[p->type].split(p->high + at, low, w + at, n);
     }
 }
 
@@ -388,15 +389,15 @@ void optimizer_write(const struct parameters *p, const float *w, const float *m,
     if (w && p->w)
         memcpy(p->w, w, bytes);
     else if (w && p->low)
-        p->kernel->split(p->high, p->low, w, p->n);
+        p->kernel->halves[p->type].split(p->high, p->low, w, p->n);
     else if (w && p->is_upper)
         write_upper(p, w);
     else if (w)
-        p->kernel->narrow(p->high, w, p->n);
+        p->kernel->halves[p->type].narrow(p->high, w, p->n);
     if (m && p->m)
         memcpy(p->m, m, bytes);
     else if (m)
-        p->kernel->narrow(p->m16, m, p->n);
+        p->kernel->halves[NUMBER_BF16].narrow(p->m16, m, p->n);
     if (v && p->v)
         memcpy(p->v, v, bytes);
     else if (v)

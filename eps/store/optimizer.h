@@ -62,6 +62,7 @@ struct parameters {
     const struct optimizer_kernel *kernel; /* from optimizer_find */
     size_t n;
     float *w;              /* the master in fp32; NULL if it is split */
+    enum number_type type; /* of upper halves */
     uint16_t *high;        /* upper halves of a split master */
     int16_t *low;          /* lower halves of a split master */
     bool is_upper;         /* without `low`: the low half of the split master is on another host */

@@ -48,17 +48,6 @@ static bool is_finite(const float *g, size_t n)
     return carry >> 31 == 0;
 }
 
-/* is_finite for bf16, by the same carry in 16 bits. */
-static bool is_finite_bf16(const uint16_t *g, size_t n)
-{
-    uint16_t carry = 0;
-
-#pragma omp simd reduction(| : carry)
-    for (size_t i = 0; i < n; i++)
-        carry |= (uint16_t)((g[i] & 0x7fffu) + 0x0080u);
-    return carry >> 15 == 0;
-}
-
 static void fold(float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c, bool first)
 {
@@ -289,33 +278,34 @@ static double update_squares(const float *m, const float *v, size_t n, const str
     return add_lanes(lanes);
 }
 
-static void join(float *restrict w, const uint16_t *restrict high, const int16_t *restrict low, size_t n)
-{
-#pragma omp simd
-    for (size_t i = 0; i < n; i++)
-        w[i] = number_join(high[i], low[i]);
-}
-
-static void split(uint16_t *restrict high, int16_t *restrict low, const float *restrict w, size_t n)
-{
-#pragma omp simd
-    for (size_t i = 0; i < n; i++)
-        number_split(w[i], &high[i], &low[i]);
-}
-
-static void widen(float *restrict out, const uint16_t *restrict bf16, size_t n)
-{
-#pragma omp simd
-    for (size_t i = 0; i < n; i++)
-        out[i] = number_from_bf16(bf16[i]);
-}
-
-static void narrow(uint16_t *restrict bf16, const float *restrict x, size_t n)
-{
-#pragma omp simd
-    for (size_t i = 0; i < n; i++)
-        bf16[i] = number_to_bf16(x[i]);
-}
+/* The forms of a type of 16 bits; exponent_one is one in its exponent: infinities and NaNs carry into the sign. */
+#define HALVES(type, exponent_one, join_one, split_one)                                                                \
+    static bool is_finite_##type(const uint16_t *g, size_t n)                                                          \
+    {                                                                                                                  \
+        uint16_t carry = 0;                                                                                            \
+                                                                                                                       \
+        _Pragma("omp simd reduction(| : carry)") for (size_t i = 0; i < n; i++) carry |=                               \
+            (uint16_t)((g[i] & 0x7fffu) + (exponent_one));                                                             \
+        return carry >> 15 == 0;                                                                                       \
+    }                                                                                                                  \
+    static void join_##type(float *restrict w, const uint16_t *restrict high, const int16_t *restrict low, size_t n)   \
+    {                                                                                                                  \
+        _Pragma("omp simd") for (size_t i = 0; i < n; i++) w[i] = join_one(high[i], low[i]);                           \
+    }                                                                                                                  \
+    static void split_##type(uint16_t *restrict high, int16_t *restrict low, const float *restrict w, size_t n)        \
+    {                                                                                                                  \
+        _Pragma("omp simd") for (size_t i = 0; i < n; i++) split_one(w[i], &high[i], &low[i]);                         \
+    }                                                                                                                  \
+    static void widen_##type(float *restrict out, const uint16_t *restrict half, size_t n)                             \
+    {                                                                                                                  \
+        _Pragma("omp simd") for (size_t i = 0; i < n; i++) out[i] = number_from_##type(half[i]);                       \
+    }                                                                                                                  \
+    static void narrow_##type(uint16_t *restrict half, const float *restrict x, size_t n)                              \
+    {                                                                                                                  \
+        _Pragma("omp simd") for (size_t i = 0; i < n; i++) half[i] = number_to_##type(x[i]);                           \
+    }
+HALVES(bf16, 0x0080u, number_join, number_split)
+HALVES(fp16, 0x0400u, number_join_fp16, number_split_fp16)
 
 static void widen_v(float *restrict v, const uint16_t *restrict v16, size_t n)
 {
@@ -399,7 +389,6 @@ static void draw(uint16_t *random, struct random_key key, uint64_t row, uint64_t
 #define NAME(isa)    NAME_OF(isa)
 const struct optimizer_kernel NAME(KERNEL_ISA) = {
     .is_finite = is_finite,
-    .is_finite_bf16 = is_finite_bf16,
     .fold = fold,
     .update = update,
     .step = step,
@@ -411,10 +400,8 @@ const struct optimizer_kernel NAME(KERNEL_ISA) = {
     .scale = scale_all,
     .squares = squares,
     .update_squares = update_squares,
-    .join = join,
-    .split = split,
-    .widen = widen,
-    .narrow = narrow,
+    .halves = {[NUMBER_BF16] = {is_finite_bf16, join_bf16, split_bf16, widen_bf16, narrow_bf16},
+               [NUMBER_FP16] = {is_finite_fp16, join_fp16, split_fp16, widen_fp16, narrow_fp16}},
     .widen_v = widen_v,
     .narrow_v = narrow_v,
     .round = round_moments,

@@ -5,6 +5,7 @@
 #ifndef EPS_STORE_OPTIMIZER_KERNEL_H
 #define EPS_STORE_OPTIMIZER_KERNEL_H
 
+#include "proto/base/number.h"
 #include "proto/base/random.h"
 
 #include <stdbool.h>
@@ -19,7 +20,6 @@ struct optimizer_constants {
 
 struct optimizer_kernel {
     bool (*is_finite)(const float *g, size_t n);
-    bool (*is_finite_bf16)(const uint16_t *g, size_t n);
     void (*fold)(float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c, bool first);
     /* Updates w to `to`, which is w itself or apart from it. False if a weight is not finite afterwards. That one check
@@ -44,11 +44,15 @@ struct optimizer_kernel {
     double (*squares)(const float *g, size_t n);
     double (*update_squares)(const float *m, const float *v, size_t n, const struct optimizer_constants *c);
 
-    /* From and to the 16-bit forms of proto/base/number.h. */
-    void (*join)(float *restrict w, const uint16_t *restrict high, const int16_t *restrict low, size_t n);
-    void (*split)(uint16_t *restrict high, int16_t *restrict low, const float *restrict w, size_t n);
-    void (*widen)(float *restrict out, const uint16_t *restrict bf16, size_t n);
-    void (*narrow)(uint16_t *restrict bf16, const float *restrict x, size_t n);
+    /* By number type, those of 16 bits alone: from and to its forms (proto/base/number.h). */
+    struct optimizer_halves {
+        bool (*is_finite)(const uint16_t *g, size_t n);
+        void (*join)(float *restrict w, const uint16_t *restrict high, const int16_t *restrict low, size_t n);
+        void (*split)(uint16_t *restrict high, int16_t *restrict low, const float *restrict w, size_t n);
+        void (*widen)(float *restrict out, const uint16_t *restrict half, size_t n);
+        void (*narrow)(uint16_t *restrict half, const float *restrict x, size_t n);
+    } halves[NUMBER_TYPES];
+    /* Second moments in 16 bits. */
     void (*widen_v)(float *restrict v, const uint16_t *restrict v16, size_t n);
     void (*narrow_v)(uint16_t *restrict v16, const float *restrict v, size_t n);
     /* Stochastically, by 16 random bits an element: as they are for m, with their bytes exchanged for v. So each of the

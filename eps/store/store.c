@@ -63,6 +63,7 @@ static struct parameters coded_parameters(const struct store *store, uint32_t un
     assert(piece->form == FORM_BF16 && n <= piece->n - (first - piece->offset));
     return (struct parameters){.kernel = store->kernel,
                                .n = n,
+                               .type = NUMBER_BF16,
                                .high = (uint16_t *)coded.codes + (first - piece->offset),
                                .part = part,
                                .first = first};
@@ -78,10 +79,11 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
     const uint32_t buffer = frozen ? 0 : store_buffer(store, unit, false);
     char *const w = find_relayed(store, unit, buffer, first);
     char *const new_w = store->current && !frozen ? find_relayed(store, unit, !buffer, first) : NULL;
-    struct parameters p = {.kernel = store->kernel, .n = n, .part = part, .first = first};
+    struct parameters p = {
+        .kernel = store->kernel, .n = n, .type = store->options.precision, .part = part, .first = first};
 
     assert(first <= end && n <= end - first);
-    if (store->options.precision == NUMBER_BF16)
+    if (store->options.precision != NUMBER_FP32)
         p.high = (uint16_t *)w, p.new_high = (uint16_t *)new_w;
     else
         p.w = (float *)w, p.new_w = (float *)new_w;
@@ -156,7 +158,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
         uint64_t bytes;
         const char *what;
     } blocks[] = {
-        {&low, LEDGER_MASTER, o->precision == NUMBER_BF16 ? n * sizeof *store->low : 0, "low halves of the weights"},
+        {&low, LEDGER_MASTER, o->precision != NUMBER_FP32 ? n * sizeof *store->low : 0, "low halves of the weights"},
         {&m, LEDGER_FIRST_MOMENT, plan_moments(&goal) > 0 ? n * number_bytes(o->moments) : 0, "first moments"},
         {&v, LEDGER_SECOND_MOMENT, plan_moments(&goal) > 1 ? n * number_bytes(o->moments) : 0, "second moments"},
         {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},

@@ -226,11 +226,13 @@ static float as_relayed(const struct parameters *p, float w)
     uint16_t high;
     int16_t low;
 
-    if (p->is_upper)
-        number_split(w, &high, &low);
+    if (!p->is_upper)
+        high = number_to_half(p->type, w);
+    else if (p->type == NUMBER_FP16)
+        number_split_fp16(w, &high, &low);
     else
-        high = number_to_bf16(w);
-    return number_from_bf16(high);
+        number_split(w, &high, &low);
+    return number_from_half(p->type, high);
 }
 
 /* Compares the store's values with the file's. 0; -EDOM if they differ; -errno. */

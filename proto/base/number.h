@@ -1,7 +1,7 @@
 /* proto/base/number.h - the number formats that processes share, and conversions to them.
  *
- * The formats are fp32, bf16 (the upper half of an fp32), and 16 bits for a second moment. The host and every device
- * round to nearest, ties to even. Ties are frequent, as the sum of two bf16 often is one; a rule that sends all ties
+ * The formats are fp32, bf16 (the upper half of an fp32), fp16 (IEEE 754's binary16), and 16 bits for a second moment. The
+ * host and every device round to nearest, ties to even. Ties are frequent, as the sum of two bf16 often is one; a rule that sends all ties
  * the same way would bias sums.
  *
  * An fp32 master is the relayed bf16 plus the 16 bits that complete it (the "split master"). Only there do ties go away
@@ -10,7 +10,10 @@
  * a tie.
  *
  * An infinity stays an infinity and a NaN stays a NaN. A finite value from 0x7f7f8000 on (3.3961775e38, half a step
- * past the largest finite bf16) rounds to an infinity. When split, it is relayed as an infinity, and joins exactly. */
+ * past the largest finite bf16) rounds to an infinity. When split, it is relayed as an infinity, and joins exactly.
+ *
+ * Of fp16 a split master is one of 32 bits with fp16's exponents: 1 bit of sign, 5 of exponent, 26 of mantissa. It has every
+ * fp32 from 2^-17 to below 65536 bit for bit, and smaller ones in steps of 2^-40. From 65520 on it is relayed as an infinity. */
 #ifndef PROTO_BASE_NUMBER_H
 #define PROTO_BASE_NUMBER_H
 
@@ -18,17 +21,17 @@
 #include <stdint.h>
 #include <string.h>
 
-enum number_type { NUMBER_FP32, NUMBER_BF16, NUMBER_TYPES };
+enum number_type { NUMBER_FP32, NUMBER_BF16, NUMBER_FP16, NUMBER_TYPES };
 
 static inline size_t number_bytes(enum number_type type)
 {
-    return type == NUMBER_BF16 ? 2 : 4;
+    return type == NUMBER_FP32 ? 4 : 2;
 }
 
-/* "fp32", "bf16": in options, tables and JSON. */
+/* "fp32", "bf16", "fp16": in options, tables and JSON. */
 static inline const char *number_name(enum number_type type)
 {
-    return type == NUMBER_BF16 ? "bf16" : "fp32";
+    return type == NUMBER_BF16 ? "bf16" : type == NUMBER_FP16 ? "fp16" : "fp32";
 }
 
 static inline uint32_t number_pattern(float x)
@@ -68,6 +71,57 @@ static inline uint16_t number_to_bf16(float x)
     return number_upper(pattern, 0x7fffu + (pattern >> 16 & 1));
 }
 
+/* x to 32 bits with fp16's exponents, to nearest, ties to even. All that is below 2^-14 has steps of 2^-40, of which fp32's
+ * mantissa counts; a magnitude from 65536 on is an infinity. */
+static inline uint32_t number_to_wide16(float x)
+{
+    const uint32_t pattern = number_pattern(x), sign = pattern & 0x80000000u, magnitude = pattern & 0x7fffffffu;
+    const float small = number_from_pattern(magnitude < 0x38800000u ? magnitude : 0) * 0x1p40f; /* below 2^26 */
+    const uint32_t steps = (uint32_t)(int32_t)__builtin_rintf(small);
+    const uint32_t scaled = (magnitude - 0x38000000u) << 3;
+    const uint32_t large = magnitude > 0x7f800000u ? 0x7e000000u : magnitude >= 0x47800000u ? 0x7c000000u : scaled;
+
+    return sign | (magnitude < 0x38800000u ? steps : large);
+}
+
+static inline float number_from_wide16(uint32_t wide)
+{
+    const uint32_t sign = wide & 0x80000000u, magnitude = wide & 0x7fffffffu;
+    const float small = (float)(int32_t)(magnitude < 0x04000000u ? magnitude : 0) * 0x1p-40f;
+    const uint32_t large =
+        magnitude >= 0x7c000000u ? 0x7f800000u | (magnitude & 0x03ffffffu) >> 3 : (magnitude >> 3) + 0x38000000u;
+
+    return number_from_pattern(sign | (magnitude < 0x04000000u ? number_pattern(small) : large));
+}
+
+static inline float number_from_fp16(uint16_t fp16)
+{
+    return number_from_wide16((uint32_t)fp16 << 16);
+}
+
+/* Rounds to nearest, ties to even, once: below 2^-14 in steps of 2^-24, from 65520 on to an infinity. */
+static inline uint16_t number_to_fp16(float x)
+{
+    const uint32_t pattern = number_pattern(x), magnitude = pattern & 0x7fffffffu, sign = pattern >> 16 & 0x8000u;
+    const float small = number_from_pattern(magnitude < 0x38800000u ? magnitude : 0) * 0x1p24f; /* below 2^10 */
+    const uint32_t steps = (uint32_t)(int32_t)__builtin_rintf(small);
+    const uint32_t rounded = (magnitude - 0x38000000u + 0x0fffu + (magnitude >> 13 & 1)) >> 13;
+    const uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : magnitude >= 0x477ff000u ? 0x7c00u : rounded;
+
+    return (uint16_t)(sign | (magnitude < 0x38800000u ? steps : large));
+}
+
+/* A number of a 16-bit type. */
+static inline float number_from_half(enum number_type type, uint16_t half)
+{
+    return type == NUMBER_FP16 ? number_from_fp16(half) : number_from_bf16(half);
+}
+
+static inline uint16_t number_to_half(enum number_type type, float x)
+{
+    return type == NUMBER_FP16 ? number_to_fp16(x) : number_to_bf16(x);
+}
+
 /* Every finite x, and every infinity, joins again bit for bit; a NaN joins to a NaN. high is the nearest bf16; of two
  * equally near, the one further from zero. */
 static inline void number_split(float x, uint16_t *high, int16_t *low)
@@ -81,6 +135,20 @@ static inline void number_split(float x, uint16_t *high, int16_t *low)
 static inline float number_join(uint16_t high, int16_t low)
 {
     return number_from_pattern(((uint32_t)high << 16) + (uint32_t)(int32_t)low);
+}
+
+/* The same for a split master of fp16. */
+static inline void number_split_fp16(float x, uint16_t *high, int16_t *low)
+{
+    const uint32_t wide = number_to_wide16(x);
+
+    *high = (uint16_t)((wide & 0x7fffffffu) > 0x7c000000u ? wide >> 16 : (wide + 0x8000u) >> 16);
+    *low = (int16_t)(uint16_t)wide;
+}
+
+static inline float number_join_fp16(uint16_t high, int16_t low)
+{
+    return number_from_wide16(((uint32_t)high << 16) + (uint32_t)(int32_t)low);
 }
 
 /* ---- 16-bit moments ------------------------------------------------------------------------------------------------

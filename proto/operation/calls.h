@@ -32,7 +32,7 @@
 
 #define DEVICE_CALLS(X)                                                                                                \
     X(zero, device_zero)                                                                                               \
-    X(round_bf16, device_round_bf16)                                                                                   \
+    X(round_half, device_round_half)                                                                                   \
     X(decode, device_decode)                                                                                           \
     X(scatter, device_sparse)                                                                                          \
     X(gather, device_sparse)                                                                                           \

@@ -56,7 +56,7 @@ json_t *products_to_json(const struct products *products)
 {
     json_t *root = json_pack("{s:I}", "cublaslt", (json_int_t)products->version);
 
-    for (int type = 0; type < NUMBER_TYPES; type++) {
+    for (int type = 0; type < PRODUCTS_TYPES; type++) {
         json_t *by_kind = json_object();
         for (int kind = 0; kind < PRODUCTS_KINDS; kind++)
             json_object_set_new(by_kind, kinds[kind],

@@ -36,7 +36,8 @@ enum products_kind {
     PRODUCTS_KINDS
 };
 
-enum { PRODUCTS_CLASSES = NUMBER_TYPES * PRODUCTS_KINDS * PRODUCTS_ROWS };
+/* Types whose products a library computes: fp32 and bf16. */
+enum { PRODUCTS_TYPES = NUMBER_BF16 + 1, PRODUCTS_CLASSES = PRODUCTS_TYPES * PRODUCTS_KINDS * PRODUCTS_ROWS };
 
 /* Rows at which classes are timed. A product belongs to the nearest, by logarithm. */
 extern const uint32_t products_rows[PRODUCTS_ROWS];

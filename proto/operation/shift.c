@@ -54,8 +54,8 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
     void *const y = r->at[step->outputs[0]];
     const void *b = r->at[step->inputs[B]];
 
-    if (r->type == NUMBER_BF16) {
-        r->ops->round_bf16(r->dev, &(struct device_round_bf16){r->at[step->scratch], b, n});
+    if (r->type != NUMBER_FP32) {
+        r->ops->round_half(r->dev, &(struct device_round_half){r->at[step->scratch], b, n, r->type});
         b = r->at[step->scratch];
     }
     if (y != r->at[step->inputs[X]])

@@ -29,7 +29,8 @@ void *device_operand_enter(const struct layer_pass *visit, const struct device_o
         if (is_fp32(visit))
             copy(visit, o, o->narrow, o->stored);
         else
-            visit->ops->round_bf16(visit->dev, &(struct device_round_bf16){o->narrow, o->stored, o->n});
+            visit->ops->round_half(visit->dev, &(struct device_round_half){o->narrow, o->stored, o->n,
+                                                                           visit->setting->goal.precision});
     }
     return o->narrow;
 }

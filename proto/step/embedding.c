@@ -44,8 +44,9 @@ static struct table reached(const struct operation_span *span, const struct tabl
 static float scale_of(const struct layer_pass *pass)
 {
     const float scale = pass->model->embedding.scale;
+    const enum number_type type = pass->setting->goal.precision;
 
-    return pass->setting->goal.precision == NUMBER_BF16 ? number_from_bf16(number_to_bf16(scale)) : scale;
+    return type == NUMBER_FP32 ? scale : number_from_half(type, number_to_half(type, scale));
 }
 
 /* True if the table is in the host's memory in bf16, whatever the device's type. */

@@ -257,10 +257,10 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
         tile_backward(pass, chunk, logits, sum, first, m);
     }
     if (sum && !pass->lowest)
-        pass->ops->round_bf16(pass->dev,
-                              &(struct device_round_bf16){layer_element(pass, pass->at[MODEL_INPUT_GRADIENT][STREAM],
+        pass->ops->round_half(pass->dev,
+                              &(struct device_round_half){layer_element(pass, pass->at[MODEL_INPUT_GRADIENT][STREAM],
                                                                         first * width),
-                                                          sum, m * width});
+                                                          sum, m * width, pass->setting->goal.precision});
 }
 
 static void forward(const struct layer_pass *pass)
@@ -300,8 +300,8 @@ static void backward(const struct layer_pass *pass)
         tile_backward(pass, chunk, pass->workspace, sum ? sum + first * width : NULL, first, m);
     }
     if (sum && pass->bottom && !pass->lowest)
-        pass->ops->round_bf16(pass->dev,
-                              &(struct device_round_bf16){pass->at[MODEL_INPUT_GRADIENT][STREAM], sum, tokens * width});
+        pass->ops->round_half(pass->dev, &(struct device_round_half){pass->at[MODEL_INPUT_GRADIENT][STREAM], sum,
+                                                                     tokens * width, pass->setting->goal.precision});
 }
 
 const struct layer_ops layer_head = {forward, backward};

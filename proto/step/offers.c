@@ -53,7 +53,7 @@ static uint16_t *rounded(const struct device_pass *pass, uint32_t n)
 
 static bool is_rounded(const struct device_pass *pass)
 {
-    return pass->worker->plan.setting.goal.grad == NUMBER_BF16;
+    return pass->worker->plan.setting.goal.grad != NUMBER_FP32;
 }
 
 static void round_sum(const struct device_pass *pass, uint32_t n)
@@ -61,8 +61,9 @@ static void round_sum(const struct device_pass *pass, uint32_t n)
     const struct device_worker *w = pass->worker;
 
     if (is_rounded(pass))
-        w->ops->round_bf16(w->dev, &(struct device_round_bf16){rounded(pass, n), device_offers_sum(pass, n),
-                                                               model_contribution_end(unit_of(pass, n))});
+        w->ops->round_half(w->dev, &(struct device_round_half){rounded(pass, n), device_offers_sum(pass, n),
+                                                               model_contribution_end(unit_of(pass, n)),
+                                                               w->plan.setting.goal.grad});
 }
 
 /* In storage order, as each begins where the one before it was read: part by part, bottom unit first. */

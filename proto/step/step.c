@@ -390,6 +390,7 @@ static int check_share(const struct device_worker *w, const struct device_share 
 static int step_group(struct device_worker *worker, const struct device_share *share, uint32_t first, uint32_t n,
                       const struct device_link *link, void *context, struct error *err)
 {
+    const float scale = share->loss_scale > 0 ? share->loss_scale : 1;
     struct device_pass pass = {.worker = worker,
                                .link = link,
                                .context = context,
@@ -400,7 +401,7 @@ static int step_group(struct device_worker *worker, const struct device_share *s
                                .run_rows = worker->plan.setting.part_rows,
                                .n_tokens = share->rows.n_tokens,
                                .step = share->step,
-                               .loss_scale = share->n_valid ? (float)(1.0 / (double)share->n_valid) : 0,
+                               .loss_scale = share->n_valid ? scale / (float)share->n_valid : 0,
                                .train = true,
                                .norms = share->rows.norms,
                                .drop = share->drop,

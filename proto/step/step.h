@@ -41,6 +41,7 @@ struct device_rows {
 struct device_share {
     uint64_t step;         /* version of every pulled unit; also a key of dropout's bits */
     uint64_t n_valid;      /* T: valid tokens of the minibatch; of pairs of texts, the pairs */
+    float loss_scale;      /* the loss's factor, in its gradients alone; 0: none */
     uint32_t n_parts;      /* in this share */
     const uint32_t *parts; /* (n_parts), ascending */
     struct device_rows rows;

@@ -146,6 +146,7 @@ static void share(struct wire *w, struct message *m)
         m->share.parts[i].part = wire_choice(w, m->share.parts[i].part, 0, MESSAGE_MAX_PARTS - 1);
         wire_u32(w, &m->share.parts[i].attempt);
     }
+    wire_f64_from_0(w, &m->share.loss_scale);
     message_drop_fields(w, &m->share.drop);
     message_drop_fields(w, &m->share.frozen);
     message_order_fields(w, &m->share.order);

@@ -76,7 +76,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 37,
+    MESSAGE_VERSION = 38,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -321,6 +321,7 @@ struct message {
             struct {
                 uint32_t part, attempt;
             } parts[MESSAGE_MAX_PARTS];
+            double loss_scale;              /* the loss's factor, a power of two: 1 but in fp16 */
             struct model_drop drop, frozen; /* the step's */
             struct model_order order;
         } share;
@@ -359,8 +360,9 @@ struct message {
             struct preference_rewards rewards; /* of all pairs; else zeros */
             uint64_t device_peak;              /* bytes, of the worker with the most */
             uint64_t host_bytes;
-            double grad_norm; /* norm of the whole gradient, before clipping; NAN if unknown: eager, skipped */
-            bool skipped;     /* not finite, so nothing was updated (fenced commit) */
+            double grad_norm;  /* norm of the whole gradient, before clipping; NAN if unknown: eager, skipped */
+            bool skipped;      /* not finite, so nothing was updated (fenced commit) */
+            double loss_scale; /* of the step; 0: gradients are not scaled */
         } covered, done;
         struct {
             uint32_t buffer;

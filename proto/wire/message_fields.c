@@ -2,7 +2,7 @@
 
 enum number_type message_number_field(struct wire *w, enum number_type value)
 {
-    return wire_choice(w, value, NUMBER_FP32, NUMBER_BF16);
+    return wire_choice(w, value, NUMBER_FP32, NUMBER_FP16);
 }
 
 void message_name_fields(struct wire *w, struct contribution_name *name)
@@ -116,11 +116,11 @@ void message_products_fields(struct wire *w, struct products *p)
 
 void message_profile_fields(struct wire *w, struct profile *p)
 {
-    for (unsigned type = 0; type < NUMBER_TYPES; type++)
+    for (unsigned type = 0; type < PROFILE_TYPES; type++)
         for (unsigned rows = 0; rows < PROFILE_ROWS; rows++)
             wire_f64_from_0(w, &p->matmul_flops[type][rows]);
     for (unsigned direction = 0; direction < PROFILE_DIRECTIONS; direction++)
-        for (unsigned type = 0; type < NUMBER_TYPES; type++)
+        for (unsigned type = 0; type < PROFILE_TYPES; type++)
             wire_f64_from_0(w, &p->attention_flops[direction][type]);
     wire_f64_from_0(w, &p->link_bytes_per_s);
     wire_f64_from_0(w, &p->memory_bytes_per_s);
@@ -147,4 +147,5 @@ void message_done_fields(struct wire *w, struct message_done *done)
     wire_u64(w, &done->host_bytes);
     wire_f64(w, &done->grad_norm);
     wire_flag(w, &done->skipped);
+    wire_f64_from_0(w, &done->loss_scale);
 }

@@ -7,6 +7,7 @@
 #include "proto/wire/segment.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,4 +125,26 @@ int training_text_parse(json_t **out, const char *text, size_t n_bytes, struct e
 int training_text_products(struct products *out, const json_t *parsed, struct error *err)
 {
     return products_from_json(out, json_object_get(json_object_get(parsed, "options"), "products"), err);
+}
+
+int training_text_loss_scale(struct loss_scale *out, const json_t *parsed, struct error *err)
+{
+    const json_t *scale = json_object_get(json_object_get(parsed, "options"), "loss_scale");
+    const double value = json_real_value(json_object_get(scale, "value"));
+    const json_int_t n = json_integer_value(json_object_get(scale, "clean_steps"));
+    int exponent;
+
+    if (!scale)
+        return 0;
+    if (!(value >= 0x1p-100 && value <= 0x1p100) || frexp(value, &exponent) != 0.5 || n < 0 || n > INT32_MAX)
+        return error_set(err, -EINVAL, "loss_scale is no power of two with a count of steps: the file is damaged");
+    *out = (struct loss_scale){value, (uint32_t)n};
+    return 0;
+}
+
+int training_text_set_loss_scale(json_t *options, const struct loss_scale *scale)
+{
+    json_t *value = json_pack("{s:f, s:I}", "value", scale->value, "clean_steps", (json_int_t)scale->n_clean);
+
+    return !value || json_object_set_new(options, "loss_scale", value) ? -ENOMEM : 0;
 }

@@ -28,6 +28,23 @@ uint64_t training_text_saved_bytes(json_t *files, uint32_t n_learned);
  * json_decref. -EINVAL with a sentence. */
 int training_text_parse(json_t **out, const char *text, size_t n_bytes, struct error *err);
 
+/* The factor of a loss in fp16, and steps since it changed, none of which was skipped: "loss_scale" among the options,
+ * {"value": 65536.0, "clean_steps": 12}, which the daemon writes. */
+struct loss_scale {
+    double value; /* a power of two; 0: gradients are not scaled */
+    uint32_t n_clean;
+};
+
+static inline double loss_scale_factor(const struct loss_scale *scale)
+{
+    return scale->value > 0 ? scale->value : 1;
+}
+
+/* Leaves *out alone if there is none. -EINVAL with a sentence. */
+int training_text_loss_scale(struct loss_scale *out, const json_t *parsed, struct error *err);
+/* Sets it in options. -ENOMEM. */
+int training_text_set_loss_scale(json_t *options, const struct loss_scale *scale);
+
 /* The algorithms of products among the options; version 0 if there are none. -EINVAL, -ENOMEM with a sentence. */
 int training_text_products(struct products *out, const json_t *parsed, struct error *err);
 

@@ -131,7 +131,7 @@ static const struct shape {
     {1, 140, 2, 2, 12, .documents = {30, 70}, .buckets = &t5_decoder},
     {1, 100, 1, 1, 17, .window = 20, .buckets = &near_and_far},
 };
-enum { N_CASES = COUNT(shapes) * NUMBER_TYPES, FIRST_ROW = 5 };
+enum { N_CASES = COUNT(shapes) * COMMON_TYPES, FIRST_ROW = 5 };
 
 static const struct random_key key = {{11, 22}};
 static const float scale = 0.4f;
@@ -293,8 +293,8 @@ SUITE_FIXTURE(mirror_forget, NULL)
 
 TEST_EACH(attention_is_the_formula, 2 * N_CASES)
 {
-    const struct shape *s = &shapes[_i / 2 / NUMBER_TYPES];
-    struct attention t = attention_of(s, _i / 2 % NUMBER_TYPES);
+    const struct shape *s = &shapes[_i / 2 / COMMON_TYPES];
+    struct attention t = attention_of(s, _i / 2 % COMMON_TYPES);
 
     if (!suits(s))
         return;
@@ -333,11 +333,11 @@ static void draw_chosen(struct call_test *test)
  * in one number type. */
 TEST_EACH(attention_of_chosen_queries_is_the_formula, N_CASES)
 {
-    const int nth = _i / NUMBER_TYPES, type = _i % NUMBER_TYPES;
+    const int nth = _i / COMMON_TYPES, type = _i % COMMON_TYPES;
     const struct shape *s = &shapes[nth];
     struct attention t = attention_of(s, type);
 
-    if (!suits(s) || (backend_get()->simulated && nth % NUMBER_TYPES != type))
+    if (!suits(s) || (backend_get()->simulated && nth % COMMON_TYPES != type))
         return;
     t.test.call.kind = CALL_attention_backward;
     t.test.call.attention.chosen = (void *)call_given, t.test.call.attention.weights = (void *)call_given;
@@ -355,8 +355,8 @@ static void draw_all(struct call_test *test)
 /* All of them, once each: the sums have the terms that they have without a choice, in this order. */
 TEST_EACH(all_queries_chosen_change_no_bit_of_the_cpus, N_CASES)
 {
-    const struct shape *s = &shapes[_i / NUMBER_TYPES];
-    struct attention none = attention_of(s, _i % NUMBER_TYPES), all;
+    const struct shape *s = &shapes[_i / COMMON_TYPES];
+    struct attention none = attention_of(s, _i % COMMON_TYPES), all;
 
     if (backend_get()->cuda || !suits(s))
         return;
@@ -385,8 +385,8 @@ static bool is_of_all_rows(const struct call_array *array)
  * library may divide its work as it likes. */
 TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
 {
-    const struct shape *s = &shapes[_i / NUMBER_TYPES];
-    struct attention all = attention_of(s, _i % NUMBER_TYPES), alone;
+    const struct shape *s = &shapes[_i / COMMON_TYPES];
+    struct attention all = attention_of(s, _i % COMMON_TYPES), alone;
 
     if (s->n_rows == 1 || s->is_prepared || !suits(s))
         return;
@@ -417,9 +417,9 @@ TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
 /* Neither forward nor backward; windows longer than a row are as good as none. */
 TEST_EACH(a_window_of_a_whole_row_changes_no_bit, N_CASES)
 {
-    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    const struct shape *s = &shapes[_i / COMMON_TYPES];
     const size_t windows[] = {s->n_tokens, s->n_tokens + 1, UINT32_MAX};
-    struct attention none = attention_of(s, _i % NUMBER_TYPES);
+    struct attention none = attention_of(s, _i % COMMON_TYPES);
 
     if (s->full || s->window || s->is_prepared || !suits(s))
         return;
@@ -492,15 +492,15 @@ static bool is_by_other_kernels(const struct shape *s, int type)
 
 TEST_EACH(a_document_as_long_as_its_row_changes_no_bit, 2 * N_CASES)
 {
-    const struct shape *s = &shapes[_i / 2 / NUMBER_TYPES];
+    const struct shape *s = &shapes[_i / 2 / COMMON_TYPES];
     struct shape whole = *s;
-    struct attention none = packed_of(s, _i / 2 % NUMBER_TYPES, _i % 2), one;
+    struct attention none = packed_of(s, _i / 2 % COMMON_TYPES, _i % 2), one;
 
     if (s->documents[0] || s->n_keys || s->length || s->n_rows > 1 || s->is_prepared ||
-        is_by_other_kernels(s, _i / 2 % NUMBER_TYPES) || !suits(s))
+        is_by_other_kernels(s, _i / 2 % COMMON_TYPES) || !suits(s))
         return;
     whole.documents[0] = s->n_tokens;
-    one = packed_of(&whole, _i / 2 % NUMBER_TYPES, _i % 2);
+    one = packed_of(&whole, _i / 2 % COMMON_TYPES, _i % 2);
     call_make(&none.test), call_make(&one.test);
     copy_inputs(&one.test, &none.test);
     call_once(&none.test), call_once(&one.test);
@@ -529,8 +529,8 @@ static void change_neighbours(const struct call_test *test, size_t first, size_t
 /* Whatever documents are beside it, at its place in a row: that of the row's middle, forward and backward. */
 TEST_EACH(other_documents_of_its_row_change_no_bit_of_a_document, 4 * N_CASES)
 {
-    const struct shape *s = &shapes[_i / 4 / NUMBER_TYPES];
-    struct attention t = packed_of(s, _i / 4 % NUMBER_TYPES, _i % 2), beside = t;
+    const struct shape *s = &shapes[_i / 4 / COMMON_TYPES];
+    struct attention t = packed_of(s, _i / 4 % COMMON_TYPES, _i % 2), beside = t;
 
     if (!s->documents[0] || s->is_prepared || !suits(s))
         return;
@@ -562,12 +562,12 @@ static void *take_columns(const struct call_test *test, const void *from, size_t
  * the gradient. */
 TEST_EACH(keys_in_another_array_change_no_bit, N_CASES)
 {
-    const struct shape *s = &shapes[_i / NUMBER_TYPES];
-    struct attention one = attention_of(s, _i % NUMBER_TYPES), two;
+    const struct shape *s = &shapes[_i / COMMON_TYPES];
+    struct attention one = attention_of(s, _i % COMMON_TYPES), two;
     const size_t rows = s->n_rows * s->n_tokens, width = one.test.call.attention.width;
     const size_t keys = 2 * s->n_kv_heads * s->head_width, columns[] = {0, width, keys};
 
-    if (!s->full || s->n_keys || s->documents[0] || s->buckets || is_by_other_kernels(s, _i % NUMBER_TYPES) ||
+    if (!s->full || s->n_keys || s->documents[0] || s->buckets || is_by_other_kernels(s, _i % COMMON_TYPES) ||
         !suits(s))
         return;
     one.test.call.kind = CALL_attention_backward, one.test.before = run_both, one.test.prepare = draw_lengths;
@@ -601,7 +601,7 @@ static double near_large(const struct call_test *test, const char *output)
     return strcmp(output, "out") == 0 ? 0 : 0x1p-23;
 }
 
-TEST_EACH(attention_holds_large_scores, NUMBER_TYPES)
+TEST_EACH(attention_holds_large_scores, COMMON_TYPES)
 {
     static const struct shape s = {1, 2, 1, 1, 1, .p = 0};
     struct attention t = attention_of(&s, _i);

@@ -45,7 +45,7 @@ static const struct cached_shape {
     {9, 4, 5, 1, 1, 600, 0, &both_ways},   {300, 254, 6, 2, 2, 24, 130, &far_ones},
     {300, 129, 70, 2, 2, 5, 65, &t5_of_8},
 };
-enum { N_CACHED = COUNT(cached_shapes) * NUMBER_TYPES };
+enum { N_CACHED = COUNT(cached_shapes) * COMMON_TYPES };
 
 struct cached {
     struct cached_shape shape;
@@ -111,12 +111,12 @@ static void make_cached(struct cached *t, const struct cached_shape *s, int type
 /* Makes case i of N_CACHED, if n_calls more of one token each suit. */
 static bool draw_cached(struct cached *t, int i, size_t n_calls)
 {
-    const struct cached_shape *s = &cached_shapes[i / NUMBER_TYPES];
+    const struct cached_shape *s = &cached_shapes[i / COMMON_TYPES];
     const size_t n = s->first + s->n;
 
     if (!backend_suits(2 * (double)((n_calls + 1) * n * n * s->n_heads * s->head_width)))
         return false;
-    make_cached(t, s, i % NUMBER_TYPES);
+    make_cached(t, s, i % COMMON_TYPES);
     return true;
 }
 
@@ -141,7 +141,7 @@ TEST_EACH(cached_attention_is_the_formula, N_CACHED)
 TEST_EACH(how_tokens_and_queries_come_changes_no_bit, N_CACHED)
 {
     static const size_t each[] = {1, 63, 64, 65, 1000};
-    const struct cached_shape *s = &cached_shapes[_i / NUMBER_TYPES];
+    const struct cached_shape *s = &cached_shapes[_i / COMMON_TYPES];
     struct cached t;
 
     if (!draw_cached(&t, _i, (s->first > s->n ? s->first : s->n) / 8))
@@ -165,19 +165,19 @@ TEST_EACH(how_tokens_and_queries_come_changes_no_bit, N_CACHED)
 
 /* A NaN in one key reaches the output of every query that sees it, so that the loss shows it, and no other; from a cache
  * too. */
-TEST_EACH(attention_passes_nan_on, 4 * NUMBER_TYPES)
+TEST_EACH(attention_passes_nan_on, 4 * COMMON_TYPES)
 {
     enum { TOKENS = 130, AT = 70, WINDOW = 40 };
-    const size_t window = _i / NUMBER_TYPES / 2 ? WINDOW : 0;
+    const size_t window = _i / COMMON_TYPES / 2 ? WINDOW : 0;
     const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10, window, NULL};
     struct cached t;
 
-    make_cached(&t, &shape, _i % NUMBER_TYPES);
+    make_cached(&t, &shape, _i % COMMON_TYPES);
     struct call_test *row = &t.row;
     void *out = operation_room(row->type, TOKENS * t.width);
     operation_set(row->type, (void *)(uintptr_t)row->host.attention.qkv, AT * t.stride + t.width,
                   NAN); /* a key's first */
-    if (_i / NUMBER_TYPES % 2)
+    if (_i / COMMON_TYPES % 2)
         operation_run(&(struct operation){.type = row->type,
                                           .run = run_cached,
                                           .context = &t,

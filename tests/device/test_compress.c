@@ -14,7 +14,7 @@ static const struct shape {
     size_t n_rows, n;
 } shapes[] = {{1, 1}, {3, 5}, {2, 64}, {2, 65}, {4, 96}, {3, 200}, {9, 1000}};
 static const unsigned bits[] = {8, 4};
-enum { N_CASES = COUNT(shapes) * NUMBER_TYPES * COUNT(bits) };
+enum { N_CASES = COUNT(shapes) * COMMON_TYPES * COUNT(bits) };
 
 /* The device multiplies a whole number by a step that is rounded once. */
 static double near(const struct call_test *test, const char *output)
@@ -25,12 +25,12 @@ static double near(const struct call_test *test, const char *output)
 
 static struct call_test make(enum call_kind kind, int i)
 {
-    const struct shape *s = &shapes[i / NUMBER_TYPES / COUNT(bits)];
-    struct call_test test = {.type = (enum number_type)(i % NUMBER_TYPES), .call.kind = kind, .near = near};
+    const struct shape *s = &shapes[i / COMMON_TYPES / COUNT(bits)];
+    struct call_test test = {.type = (enum number_type)(i % COMMON_TYPES), .call.kind = kind, .near = near};
 
     test.call.round_values = (struct device_round_values){.n_rows = s->n_rows,
                                                           .n = s->n,
-                                                          .bits = bits[i / NUMBER_TYPES % COUNT(bits)],
+                                                          .bits = bits[i / COMMON_TYPES % COUNT(bits)],
                                                           .key = {{11, 12}},
                                                           .first_row = 7};
     return test;
@@ -118,10 +118,10 @@ TEST_EACH(whole_numbers_are_these_bytes, 2)
 }
 
 /* Whether a value is above 0: by hand. Rows end inside bytes, blocks and pairs of blocks. */
-TEST_EACH(signs_are_these_bits, COUNT(shapes) * NUMBER_TYPES)
+TEST_EACH(signs_are_these_bits, COUNT(shapes) * COMMON_TYPES)
 {
-    const struct shape *s = &shapes[_i / NUMBER_TYPES];
-    const enum number_type type = (enum number_type)(_i % NUMBER_TYPES);
+    const struct shape *s = &shapes[_i / COMMON_TYPES];
+    const enum number_type type = (enum number_type)(_i % COMMON_TYPES);
     const size_t row_bytes = compress_row_bytes(s->n, 1);
     struct round_trip t = make_round_trip(type, s->n_rows, s->n, 1);
 

@@ -86,6 +86,8 @@ TEST_EACH(infinities_reach_their_windows_alone, N_CASES)
     const double *expected[CALL_ARRAYS];
     const struct device_conv2d *op = &test.host.conv2d;
 
+    if (!backend_has(test.type))
+        return;
     call_make(&test);
     for (size_t i = 0; i < op->n_in; i++)
         operation_set(test.type, (void *)(uintptr_t)op->x, i, INFINITY);
@@ -128,6 +130,8 @@ TEST_EACH(images_in_calls_of_their_own_give_the_same_bits, 2 * N_CASES)
         const bool sums = kinds[k].kind == CALL_conv2d_weight_gradient;
         struct call_test all = make(kinds[k].kind, _i / 2), together = all;
 
+        if (!backend_has(all.type))
+            return;
         all.call.conv2d.beta = together.call.conv2d.beta = 1;
         call_make(&all);
         call_make(&together);
@@ -153,7 +157,7 @@ TEST_EACH(images_in_calls_of_their_own_give_the_same_bits, 2 * N_CASES)
 }
 
 /* By hand: a 2 x 2 image, a window of 2 x 2 at stride 1 with padding 1, weights 1, 2, 3, 4. */
-TEST_EACH(a_small_convolution_is_as_by_hand, NUMBER_TYPES)
+TEST_EACH(a_small_convolution_is_as_by_hand, COMMON_TYPES)
 {
     static const float x[] = {1, 10, 100, 1000}, w[] = {1, 2, 3, 4},
                        y[] = {4, 43, 30, 402, 4321, 3010, 200, 2100, 1000};
@@ -176,5 +180,6 @@ TEST_EACH(a_small_convolution_is_as_by_hand, NUMBER_TYPES)
     call_once(&test);
     for (size_t i = 0; i < COUNT(y); i++)
         ck_assert_float_eq(operation_get(test.type, test.host.conv2d.y, i),
-                           test.type == NUMBER_BF16 ? number_from_bf16(number_to_bf16(y[i])) : y[i]);
+                           test.type == NUMBER_FP32 ? y[i]
+                                                    : number_from_half(test.type, number_to_half(test.type, y[i])));
 }

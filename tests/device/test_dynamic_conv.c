@@ -20,7 +20,7 @@ static const struct shape {
     {2, 33, 128, 4, 15, 7, 20, 0},  {1, 12, 33, 3, 45, 44, 0, 0.2f}, {1, 70, 16, 2, 128, 64, 0, 0},
     {3, 20, 512, 4, 3, 1, 1, 0.5f}, {2, 4, 30, 1, 2, 1, 0, 0},
 };
-enum { N_CASES = COUNT(shapes) * NUMBER_TYPES };
+enum { N_CASES = COUNT(shapes) * COMMON_TYPES };
 
 /* Sums of up to 128 products of weights that add up to 1, each within 4 units: an exponential's 2, its sum's, its
  * quotient's. Backward, a gradient of a weight is a sum over the columns of a head. */
@@ -52,10 +52,10 @@ static void cut(struct call_test *test)
 
 static struct call_test make(enum call_kind kind, int i)
 {
-    const struct shape *s = &shapes[i / NUMBER_TYPES];
+    const struct shape *s = &shapes[i / COMMON_TYPES];
 
     return (struct call_test){
-        .type = (enum number_type)(i % NUMBER_TYPES),
+        .type = (enum number_type)(i % COMMON_TYPES),
         .call = {.kind = kind,
                  .dynamic_conv = {.n_rows = s->n_rows,
                                   .n_tokens = s->n_tokens,
@@ -86,11 +86,11 @@ TEST_EACH(the_gradient_of_a_dynamic_convolution_is_the_formula, N_CASES)
 }
 
 /* A row's elements in calls of so many, each with those before it that it reaches: as texts are generated. */
-TEST_EACH(elements_after_earlier_ones_are_as_in_the_whole_row, 4 * NUMBER_TYPES)
+TEST_EACH(elements_after_earlier_ones_are_as_in_the_whole_row, 4 * COMMON_TYPES)
 {
     static const size_t at_once[] = {1, 2, 5, 11};
-    const size_t n = at_once[_i / NUMBER_TYPES], taps = 7, heads = 3, width = 36, tokens = 20;
-    struct call_test all = {.type = (enum number_type)(_i % NUMBER_TYPES),
+    const size_t n = at_once[_i / COMMON_TYPES], taps = 7, heads = 3, width = 36, tokens = 20;
+    struct call_test all = {.type = (enum number_type)(_i % COMMON_TYPES),
                             .call = {.kind = CALL_dynamic_conv,
                                      .dynamic_conv = {.n_rows = 1,
                                                       .n_tokens = tokens,
@@ -123,7 +123,7 @@ TEST_EACH(elements_after_earlier_ones_are_as_in_the_whole_row, 4 * NUMBER_TYPES)
 /* Each row in a call of its own: a microbatch changes no bit. */
 TEST_EACH(a_row_alone_is_as_among_others, N_CASES)
 {
-    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    const struct shape *s = &shapes[_i / COMMON_TYPES];
     struct call_test all = make(CALL_dynamic_conv, _i), alone = all;
     const size_t x_bytes = s->n_tokens * s->n * number_bytes(all.type),
                  scores_bytes = s->n_tokens * s->n_heads * s->n_taps * number_bytes(all.type);
@@ -145,7 +145,7 @@ TEST_EACH(a_row_alone_is_as_among_others, N_CASES)
 }
 
 /* Softmax of one is 1: y is x, whatever the scores, and its gradient x's; scores get none. */
-TEST_EACH(a_filter_of_one_tap_changes_nothing, NUMBER_TYPES)
+TEST_EACH(a_filter_of_one_tap_changes_nothing, COMMON_TYPES)
 {
     struct call_test test = {.type = (enum number_type)_i,
                              .call = {.kind = CALL_dynamic_conv,
@@ -184,7 +184,7 @@ TEST_EACH(equal_scores_give_the_mean_of_the_neighbours, 2)
 }
 
 /* What comes after an element changes none of its bits. */
-TEST_EACH(a_causal_filter_sees_nothing_later, NUMBER_TYPES)
+TEST_EACH(a_causal_filter_sees_nothing_later, COMMON_TYPES)
 {
     struct call_test test = {
         .type = (enum number_type)_i,

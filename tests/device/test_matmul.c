@@ -25,17 +25,18 @@ enum {
 
 /* k products of unit deviation, each rounded once: an error of sqrt(k) 2^-24 or less against a largest sum of a few
  * sqrt(k); four times that for the chance extremes of many sums. A matrix unit drops bits where fp32 would round: twice
- * as much. An activation is that of pre as it is stored: half a unit of bf16's last place off, with a slope of up to 1.13.
+ * as much. An activation is that of pre as it is stored: half a unit of its type's last place off, with a slope of up to 1.13.
  * A slope is itself good to 3 units in the last place of 1; a CUDA device's product is stored, and so rounded, before it is
  * multiplied by one. */
 static double near(const struct call_test *test, const char *output)
 {
     const struct device_matmul *op = &test->call.matmul;
     const bool is_bf16 = test->type == NUMBER_BF16, cuda = backend_get()->cuda;
+    const double rounding = is_bf16 ? 0x1p-8 : test->type == NUMBER_FP16 ? 0x1p-11 : 0;
     const double product = (4 * 0x1p-24 * sqrt((double)op->k) + 0x1p-23) * (cuda && is_bf16 ? 2 : 1);
 
     if (op->epilogue == DEVICE_BIAS_ACTIVATION && strcmp(output, "c") == 0)
-        return 1.13 * product + 0x1p-22 + (is_bf16 ? 1.13 * 0x1p-8 : 0);
+        return 1.13 * product + 0x1p-22 + 1.13 * rounding;
     if (op->epilogue == DEVICE_ACTIVATION_GRADIENT)
         return 2 * product + 3 * 0x1p-23 + (cuda && is_bf16 ? 1.13 * 0x1p-8 : 0);
     return product;
@@ -160,14 +161,14 @@ TEST_EACH(odd_products_are_right_and_their_bits_depend_on_no_cut, backend_get()-
 }
 
 /* What tells a loss that is not finite relies on it. */
-TEST_EACH(activations_pass_nan_on, NUMBER_TYPES *N_ACTIVATIONS)
+TEST_EACH(activations_pass_nan_on, COMMON_TYPES *N_ACTIVATIONS)
 {
     static const struct shape one = {1, 1, 1, 0};
-    struct call_test test = product(&one, _i % NUMBER_TYPES, false, false);
+    struct call_test test = product(&one, _i % COMMON_TYPES, false, false);
     struct device_matmul *op = &test.host.matmul;
 
     test.call.matmul.epilogue = DEVICE_BIAS_ACTIVATION;
-    test.call.matmul.activation = (enum model_activation)(_i / NUMBER_TYPES);
+    test.call.matmul.activation = (enum model_activation)(_i / COMMON_TYPES);
     call_make(&test);
     operation_set(test.type, (void *)(uintptr_t)op->a, 0, NAN);
     call_once(&test);

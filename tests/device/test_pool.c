@@ -19,7 +19,7 @@ static const struct shape {
     {2, 3, 2, 16, {3, 2, 1, 0}}, {4, 6, 5, 8, {3, 2, 2, 1}},  {1, 17, 18, 5, {16, 16, 1, 8}},
     {5, 7, 7, 24, {7, 7, 1, 0}},
 };
-enum { N_CASES = COUNT(shapes) * NUMBER_TYPES };
+enum { N_CASES = COUNT(shapes) * COMMON_TYPES };
 
 /* A largest number is one of them. A mean is a sum of n numbers, each rounded once; a gradient one of as many shares or
  * fewer. */
@@ -32,9 +32,9 @@ static double near(const struct call_test *test, const char *output)
 
 static struct call_test make(enum call_kind kind, int i)
 {
-    const struct shape *s = &shapes[i / NUMBER_TYPES];
+    const struct shape *s = &shapes[i / COMMON_TYPES];
 
-    return (struct call_test){.type = (enum number_type)(i % NUMBER_TYPES),
+    return (struct call_test){.type = (enum number_type)(i % COMMON_TYPES),
                               .call = {.kind = kind,
                                        .max_pool = {.n_rows = s->n_rows,
                                                     .height = s->height,
@@ -109,10 +109,10 @@ static double near_blocks(const struct call_test *test, const char *output)
     return (4 * op->side + (output[0] == 'y' && op->mean)) * 0x1p-24;
 }
 
-TEST_EACH(a_block_s_sum_is_that_of_its_windows, COUNT(blocks) * NUMBER_TYPES)
+TEST_EACH(a_block_s_sum_is_that_of_its_windows, COUNT(blocks) * COMMON_TYPES)
 {
-    struct call_test test = {.type = (enum number_type)(_i % NUMBER_TYPES),
-                             .call = {.kind = CALL_sum_blocks, .sum_blocks = blocks[_i / NUMBER_TYPES]},
+    struct call_test test = {.type = (enum number_type)(_i % COMMON_TYPES),
+                             .call = {.kind = CALL_sum_blocks, .sum_blocks = blocks[_i / COMMON_TYPES]},
                              .near = near_blocks};
 
     call_check(&test);
@@ -144,12 +144,12 @@ static void check_line(enum number_type type, const float *x, const float *y, co
     }
 }
 
-TEST_EACH(not_a_number_is_the_largest, NUMBER_TYPES)
+TEST_EACH(not_a_number_is_the_largest, COMMON_TYPES)
 {
     check_line((enum number_type)_i, (const float[]){3, NAN, 5}, (const float[]){NAN, NAN}, (const float[]){0, 9, 0});
 }
 
-TEST_EACH(the_least_number_may_be_the_largest, NUMBER_TYPES)
+TEST_EACH(the_least_number_may_be_the_largest, COMMON_TYPES)
 {
     check_line((enum number_type)_i, (const float[]){-INFINITY, -INFINITY, -INFINITY},
                (const float[]){-INFINITY, -INFINITY}, (const float[]){4, 5, 0});

@@ -14,7 +14,7 @@ enum { DRIVER_PADDING = 5 }; /* tokens of a step that the driver calls padding *
 
 struct driver_options {
     bool adamw, only_looks; /* only_looks: a job that does not train */
-    bool fenced;
+    bool fenced, fp16;      /* fp16: of weights, not of gradients on their way */
     double clip_norm, clip_update;
     bool sgd, nesterov; /* as in struct plan_goal, */
     double momentum;    /* and so is this */

@@ -130,7 +130,7 @@ for shell in zsh fish; do
         same "${words[*]} in $shell" "$said" --help "$(offered_by $shell "${words[@]}" -- | grep '^--')" "$shell's completion"
     done
     same "presets in $shell" "$presets" eps "$(offered_by $shell eps plan --model "" | grep -E '^(text|byte)-|^gpt2|^wrn-|^resnet-')" "$shell's completion"
-    same "choices in $shell" $'fp32\nbf16' --help "$(offered_by $shell eps train --batch 4 --precision "")" "$shell's completion"
+    same "choices in $shell" $'fp32\nbf16\nfp16' --help "$(offered_by $shell eps train --batch 4 --precision "")" "$shell's completion"
     grep -q '^README.md' <<<"$(offered_by $shell eps train --data LICENCE "R")" || wrong "$shell: no files for --data"
     grep -qx -- --seed <<<"$(offered_by $shell eps train --deterministic "--s")" || wrong "$shell: nothing after a flag"
     grep -qx -- --seed <<<"$(offered_by $shell eps train --precision bf16 "--s")" || wrong "$shell: nothing after a value"

@@ -26,8 +26,8 @@ static void check_sound(const struct profile *p)
     ck_assert_int_eq(profile_check(p, NULL), 0);
     for (int i = 0; i < PROFILE_ROWS; i++)
         ck_assert(p->matmul_flops[NUMBER_FP32][i] > 1e7 && p->matmul_flops[NUMBER_FP32][i] < 1e15);
-    for (int i = 0; i < PROFILE_DIRECTIONS * NUMBER_TYPES; i++) {
-        const double flops = p->attention_flops[i / NUMBER_TYPES][i % NUMBER_TYPES];
+    for (int i = 0; i < PROFILE_DIRECTIONS * PROFILE_TYPES; i++) {
+        const double flops = p->attention_flops[i / PROFILE_TYPES][i % PROFILE_TYPES];
         ck_assert(flops > 1e7 && flops < 1e15);
     }
     ck_assert_double_gt(p->link_bytes_per_s, 1e7);

@@ -3,11 +3,13 @@
 # with momentum; as eps plan counts it, of device and host together: weights, optimizer, gradients on their way and summed,
 # activations, stash. Beside that: libraries, tables, the minibatches. Against the plain form in fp32, by hand: weights,
 # gradients and momentum of 4 bytes each, and what autograd saves of 100 images, with relus in place.
-#   bf16       --precision bf16 --moments bf16 --grad-dtype bf16: relayed weights, activations and momentum of 2 bytes
+#   fp16       --precision fp16 --moments bf16 --grad-dtype fp16: relayed weights, activations and momentum of 2 bytes; the
+#              loss is scaled dynamically, and so the commit fenced
 #   sparse     three in ten weights of the blocks' filters, with room for no more
 #   remade     activations made again from the layers' inputs, one row at a time: the least device memory
 #   parts      row groups of 2: 50 parts, summed before the update; batch norm's statistics are of two rows then
 #   together   all of these
+#   ghosts     all of these, with batch norms over ghost batches of two rows, whose blocks are one layer each
 # And accuracy on a tenth of CIFAR-10, of nets that keep exact batch norms: random crops and flips, a cosine schedule, by
 # weights that are dense, and sparse from the same seeds; the difference paired by seed, with its standard error.
 #
@@ -39,7 +41,7 @@ score() {
 
 # counted OPTION...: bytes of both sides in the categories above, then those of the others
 counted() {
-    "$bin/eps" plan --json --model wrn-28-2 --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 --device cpu \
+    "$bin/eps" plan --json --model "$net" --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 --device cpu \
         --device-mem 64GiB --host-mem 64GiB "$@" | grep -o '"[a-z_]*": {"current": [0-9]*' | tr -d '":{' |
         awk '$1 == "host" { next } $1 ~ /^(library|other|data)$/ { beside += $3; next } { counted += $3 }
             END { print counted, beside }'
@@ -47,12 +49,12 @@ counted() {
 
 # least OPTION...: the smallest device memory
 least() {
-    "$bin/eps" plan --minimum --model wrn-28-2 --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 --device cpu "$@"
+    "$bin/eps" plan --minimum --model "$net" --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 --device cpu "$@"
 }
 
 bytes() {
-    local plain
-    local narrow=(--precision bf16 --moments bf16 --grad-dtype bf16) sparse=(--sparse 'keep=0.3,room=1')
+    local plain net=wrn-28-2
+    local narrow=(--precision fp16 --moments bf16 --grad-dtype fp16) sparse=(--sparse 'keep=0.3,room=1')
     local parts=(--commit fenced --parts 50) all=()
     plain=$(awk -v rows="$batch" 'BEGIN { printf "%.0f", 12 * 1467610 + 3813400 * rows }')
     echo "WRN-28-2, $batch images: plain $plain bytes"
@@ -64,11 +66,15 @@ bytes() {
     }
     all=("${narrow[@]}" "${sparse[@]}" "${parts[@]}")
     line exact
-    line bf16 "${narrow[@]}"
+    line fp16 "${narrow[@]}"
     line sparse "${sparse[@]}"
     line remade --device-mem "$(least)"
     line parts "${parts[@]}" --device-mem "$(least "${parts[@]}")"
     line together "${all[@]}" --device-mem "$(least "${all[@]}")"
+    net=$(mktemp)
+    echo '{"model_type": "wide_resnet", "depth": 28, "widen_factor": 2, "ghost_batch_size": 2}' >"$net"
+    line ghosts "${all[@]}" --device-mem "$(least "${all[@]}")"
+    rm -f "$net"
 }
 
 if [ "$what" != bytes ]; then

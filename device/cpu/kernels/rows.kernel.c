@@ -21,26 +21,27 @@ void KERNEL_NAME(cpu_zero)(struct device *dev, const struct device_zero *op)
 enum { ROUNDED = 1024 }; /* numbers at a time */
 
 /* Copies through the stack, as `to` may overlap `from`. */
-static void round_some(char *to, const char *from, size_t n)
+static void round_some(char *to, const char *from, size_t n, enum number_type type)
 {
     float wide[ROUNDED];
     uint16_t narrow[ROUNDED];
 
     memcpy(wide, from, n * sizeof *wide);
     for (size_t i = 0; i < n; i++)
-        narrow[i] = number_to_bf16(wide[i]);
+        narrow[i] = number_to_half(type, wide[i]);
     memcpy(to, narrow, n * sizeof *narrow);
 }
 
 /* Results take half the bytes of their source. So each round may be as long as all rounds before it: it overwrites only
  * what has been read. */
-void KERNEL_NAME(cpu_round_bf16)(struct device *dev, const struct device_round_bf16 *op)
+void KERNEL_NAME(cpu_round_half)(struct device *dev, const struct device_round_half *op)
 {
     for (size_t at = 0, here; at < op->n; at += here) {
         here = size_smaller(op->n - at, at > ROUNDED ? at : ROUNDED);
 #pragma omp parallel for num_threads(dev->n_threads) if (here > ROUNDED)
         for (size_t i = 0; i < here; i += ROUNDED)
-            round_some((char *)(op->to + at + i), (const char *)(op->from + at + i), size_smaller(here - i, ROUNDED));
+            round_some((char *)(op->to + at + i), (const char *)(op->from + at + i), size_smaller(here - i, ROUNDED),
+                       op->type);
     }
 }
 
@@ -82,7 +83,7 @@ void KERNEL_NAME(cpu_reduce_rows)(struct device *dev, const struct device_reduce
 /* Up to VECTOR of n elements of a table, from element `at` on. */
 VECTOR_INLINE vec table_load(const void *table, size_t at, size_t n, bool narrow)
 {
-#ifndef KERNEL_BF16
+#ifndef KERNEL_BF16 /* else it has the values' type */
     float wide[VECTOR] = {0};
 
     for (size_t i = 0; narrow && i < n && i < VECTOR; i++)

@@ -6,10 +6,50 @@
 #include "device/cpu/kernels/vector.h"
 #include "proto/base/number.h"
 
-#ifdef KERNEL_BF16
+#if defined(KERNEL_BF16) || defined(KERNEL_FP16)
 
 typedef uint16_t value;
 typedef uint16_t vec_values __attribute__((vector_size(2 * VECTOR)));
+
+#ifdef KERNEL_FP16
+
+VECTOR_INLINE float value_widen(value x)
+{
+    return number_from_fp16(x);
+}
+
+/* x86-64-v2 has no instruction for it. */
+VECTOR_INLINE vec value_widen_all(vec_values x)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps((__m256i)x);
+#elif defined(__F16C__)
+    return (vec)_mm256_cvtph_ps((__m128i)x);
+#else
+    float wide[VECTOR];
+
+    for (size_t i = 0; i < VECTOR; i++)
+        wide[i] = number_from_fp16(x[i]);
+    return vec_load(wide);
+#endif
+}
+
+VECTOR_INLINE vec_values value_round_all(vec x)
+{
+#if defined(__AVX512F__)
+    return (vec_values)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+    return (vec_values)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    vec_values rounded;
+
+    for (size_t i = 0; i < VECTOR; i++)
+        rounded[i] = number_to_fp16(x[i]);
+    return rounded;
+#endif
+}
+
+#else
 
 VECTOR_INLINE float value_widen(value x)
 {
@@ -29,6 +69,8 @@ VECTOR_INLINE vec_values value_round_all(vec x)
 
     return __builtin_convertvector(((nan & (vec_uint)is_nan) | (rounded & ~(vec_uint)is_nan)) >> 16, vec_values);
 }
+
+#endif
 
 VECTOR_INLINE vec value_load(const value *p)
 {

@@ -9,7 +9,7 @@ void device_zero_describe(struct call_work *out, struct device_zero *op)
     call_add_array(out, "x", &op->x, CALL_BYTES, CALL_WRITTEN, call_all(op->bytes));
 }
 
-void device_round_bf16_describe(struct call_work *out, struct device_round_bf16 *op)
+void device_round_half_describe(struct call_work *out, struct device_round_half *op)
 {
     call_add_array(out, "to", &op->to, CALL_BYTES, CALL_WRITTEN, call_all(op->n * sizeof *op->to));
     call_add_array(out, "from", &op->from, CALL_FP32, CALL_READ, call_all(op->n));

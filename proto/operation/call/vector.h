@@ -2,6 +2,7 @@
 #ifndef PROTO_OPERATION_CALL_VECTOR_H
 #define PROTO_OPERATION_CALL_VECTOR_H
 
+#include "proto/base/number.h"
 #include "proto/operation/activation.h"
 
 #include <stddef.h>
@@ -12,12 +13,13 @@ struct device_zero {
     size_t bytes;
 };
 
-/* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (proto/operation/backend.h) before `from`,
+/* to (n) = from (n), rounded to a type of 16 bits. `to` begins at least rounding_bytes (proto/operation/backend.h) before `from`,
  * and may overlap it; or it lies apart. */
-struct device_round_bf16 {
+struct device_round_half {
     uint16_t *to;
     const float *from;
     size_t n;
+    enum number_type type; /* of `to` */
 };
 
 /* Forward: y = act(x), with the same bits as matmul's epilogue. Backward: `gradient` of y becomes that of x. */

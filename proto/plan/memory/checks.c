@@ -47,6 +47,25 @@ int plan_check_packs(const struct model *model, struct error *err)
     return 0;
 }
 
+/* Gradients in fp16 may overflow, which a fenced commit alone survives; norms that units remember are not scaled. */
+static int check_numbers(const struct plan_setting *s, struct error *err)
+{
+    const struct plan_goal *goal = &s->goal;
+    const bool narrow = goal->precision == NUMBER_FP16, trains = goal->purpose == PLAN_TRAIN;
+
+    if (goal->moments == NUMBER_FP16 || (goal->grad == NUMBER_FP16 && !narrow))
+        return error_set(err, -EINVAL, "moments have no form in fp16, and gradients only where values have it");
+    if (narrow && !s->backend->has_fp16)
+        return error_set(err, -EINVAL, "a %s device does not compute in fp16: choose --precision bf16",
+                         s->backend->name);
+    if (narrow && trains && !goal->fenced)
+        return error_set(err, -EINVAL, "gradients in fp16 may overflow: choose --commit fenced");
+    if (narrow && (goal->sampling.share > 0 || goal->sampling.queries > 0))
+        return error_set(err, -EINVAL,
+                         "samples by norms of gradients are not for fp16, which scales these: choose bf16");
+    return 0;
+}
+
 int plan_check(const struct model *model, const struct plan_setting *s, struct error *err)
 {
     if (s->part_rows == 0 || s->share_rows < s->part_rows || s->goal.seq == 0 || s->n_threads == 0 ||
@@ -80,6 +99,8 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
                          "gradients from shares of %g of the rows and %g of the queries: at least %g and below 1 are "
                          "possible",
                          s->goal.sampling.share, s->goal.sampling.queries, SAMPLING_LEAST_SHARE);
+    if (check_numbers(s, err))
+        return -EINVAL;
     if (model_check_sparse(model, &s->goal.sparse, err))
         return -EINVAL;
     if (s->goal.packs && plan_check_packs(model, err))

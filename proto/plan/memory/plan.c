@@ -167,7 +167,7 @@ static void take_contributions(struct plan *plan, const struct model *model, str
     const uint32_t n_apart = plan_count_apart(plan, model);
     uint64_t most = 0;
 
-    plan->rounding_bytes = plan->setting.goal.grad == NUMBER_BF16 ? plan->setting.backend->rounding_bytes : 0;
+    plan->rounding_bytes = plan->setting.goal.grad != NUMBER_FP32 ? plan->setting.backend->rounding_bytes : 0;
     if (n_apart > 0)
         take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
     plan->head = l->offset;
@@ -350,7 +350,7 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
     out->head_pad = setting->goal.purpose == PLAN_GENERATE ? 1 : setting->backend->head_pad;
     out->one_pass = is_training(out) && (choice->whole_head || alone);
     out->head_sums =
-        is_training(out) && setting->backend->head_sums && n_head > 1 && setting->goal.precision == NUMBER_BF16;
+        is_training(out) && setting->backend->head_sums && n_head > 1 && setting->goal.precision != NUMBER_FP32;
     if (out->head_apart && out->n_resident < n_head)
         out->n_resident = n_head;
     if (setting->goal.purpose == PLAN_GENERATE)

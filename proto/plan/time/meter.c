@@ -39,9 +39,9 @@ static double rate_of(const struct plan_meter *meter, const struct call_work *wo
     case CALL_RATE_PRODUCT:
         return profile_flops(meter->profile, type, (double)work->rows);
     case CALL_RATE_ATTENTION:
-        return meter->profile->attention_flops[PROFILE_FORWARD][type];
+        return meter->profile->attention_flops[PROFILE_FORWARD][profile_type(type)];
     case CALL_RATE_ATTENTION_BACKWARD:
-        return meter->profile->attention_flops[PROFILE_BACKWARD][type];
+        return meter->profile->attention_flops[PROFILE_BACKWARD][profile_type(type)];
     case CALL_RATE_NONE:
         break;
     }

@@ -18,7 +18,7 @@
 /* Limit on every rate, so that no predicted time overflows a double or is 0. */
 static const double most_a_second = 1e21;
 
-enum { MAX_FILE_BYTES = 64 << 10, MATMUL_FIGURES = NUMBER_TYPES * PROFILE_ROWS };
+enum { MAX_FILE_BYTES = 64 << 10, MATMUL_FIGURES = PROFILE_TYPES * PROFILE_ROWS };
 
 const uint32_t profile_rows[PROFILE_ROWS] = {64, 512, 4096, 32768};
 
@@ -87,11 +87,11 @@ int profile_check(const struct profile *profile, struct error *err)
                  profile_rows[i % PROFILE_ROWS]);
         rc = check_figure("matmul_flops", of, profile->matmul_flops[i / PROFILE_ROWS][i % PROFILE_ROWS], err);
     }
-    for (int i = 0; !rc && i < PROFILE_DIRECTIONS * NUMBER_TYPES; i++) {
+    for (int i = 0; !rc && i < PROFILE_DIRECTIONS * PROFILE_TYPES; i++) {
         char of[32];
-        snprintf(of, sizeof of, ".%s.%s", directions[i / NUMBER_TYPES],
-                 number_name((enum number_type)(i % NUMBER_TYPES)));
-        rc = check_figure("attention_flops", of, profile->attention_flops[i / NUMBER_TYPES][i % NUMBER_TYPES], err);
+        snprintf(of, sizeof of, ".%s.%s", directions[i / PROFILE_TYPES],
+                 number_name((enum number_type)(i % PROFILE_TYPES)));
+        rc = check_figure("attention_flops", of, profile->attention_flops[i / PROFILE_TYPES][i % PROFILE_TYPES], err);
     }
     for (int i = 0; !rc && i < N_FIGURES; i++)
         rc = check_figure(figures[i].name, "", figure_of(profile, &figures[i]), err);
@@ -102,7 +102,7 @@ int profile_check(const struct profile *profile, struct error *err)
 
 double profile_flops(const struct profile *profile, enum number_type type, double rows)
 {
-    const double *rates = profile->matmul_flops[type];
+    const double *rates = profile->matmul_flops[profile_type(type)];
 
     if (rows <= profile_rows[0])
         return rates[0];
@@ -182,15 +182,15 @@ static int read_rates(double rates[PROFILE_ROWS], json_t *object, const char *nu
 
 static int read_matmul(struct profile *out, json_t *object, struct error *err)
 {
-    const char *known[NUMBER_TYPES];
+    const char *known[PROFILE_TYPES];
     int rc = json_is_object(object) ? 0 : error_set(err, -EINVAL, "matmul_flops is missing or not an object");
 
-    for (int i = 0; i < NUMBER_TYPES; i++) {
+    for (int i = 0; i < PROFILE_TYPES; i++) {
         known[i] = number_name((enum number_type)i);
         if (!rc)
             rc = read_rates(out->matmul_flops[i], json_object_get(object, known[i]), known[i], err);
     }
-    return rc ? rc : refuse_unknown(object, NUMBER_TYPES, known, err);
+    return rc ? rc : refuse_unknown(object, PROFILE_TYPES, known, err);
 }
 
 /* Uses the default profile's fractions of the rate of products with many rows. */
@@ -199,24 +199,24 @@ static void derive_attention(struct profile *out, const char *device)
     const struct profile *otherwise = profile_default(device);
 
     for (int i = 0; otherwise && i < PROFILE_DIRECTIONS; i++)
-        for (int j = 0; j < NUMBER_TYPES; j++)
+        for (int j = 0; j < PROFILE_TYPES; j++)
             out->attention_flops[i][j] =
                 fmax(1, otherwise->attention_flops[i][j] *
                             (out->matmul_flops[j][PROFILE_ROWS - 1] / otherwise->matmul_flops[j][PROFILE_ROWS - 1]));
 }
 
-static int read_direction(double rates[NUMBER_TYPES], json_t *object, const char *direction, struct error *err)
+static int read_direction(double rates[PROFILE_TYPES], json_t *object, const char *direction, struct error *err)
 {
-    const char *known[NUMBER_TYPES];
+    const char *known[PROFILE_TYPES];
     int rc = json_is_object(object) ? 0 : error_set(err, -EINVAL, "it must be an object, by type");
 
-    for (int i = 0; i < NUMBER_TYPES; i++) {
+    for (int i = 0; i < PROFILE_TYPES; i++) {
         known[i] = number_name((enum number_type)i);
         if (!rc)
             rc = read_number(&rates[i], object, known[i], err);
     }
     if (!rc)
-        rc = refuse_unknown(object, NUMBER_TYPES, known, err);
+        rc = refuse_unknown(object, PROFILE_TYPES, known, err);
     if (rc)
         error_prefix(err, direction);
     return rc;
@@ -343,7 +343,7 @@ static json_t *to_json(const struct profile *profile, const char *device)
     json_t *root = json_pack("{s:s, s:{}}", "device", device, "matmul_flops"),
            *matmul = json_object_get(root, "matmul_flops");
 
-    for (int i = 0; i < NUMBER_TYPES; i++) {
+    for (int i = 0; i < PROFILE_TYPES; i++) {
         json_t *rates = json_object();
         for (int j = 0; j < PROFILE_ROWS; j++) {
             char rows[12];
@@ -355,7 +355,7 @@ static json_t *to_json(const struct profile *profile, const char *device)
     json_t *attention = json_object();
     for (int i = 0; i < PROFILE_DIRECTIONS; i++) {
         json_t *rates = json_object();
-        for (int j = 0; j < NUMBER_TYPES; j++)
+        for (int j = 0; j < PROFILE_TYPES; j++)
             json_object_set_new(rates, number_name((enum number_type)j), json_real(profile->attention_flops[i][j]));
         json_object_set_new(attention, directions[i], rates);
     }

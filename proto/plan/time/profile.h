@@ -23,7 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PROFILE_ROWS = 4 };
+/* Types whose rates are measured: fp32 and bf16. CPUs compute fp16 in fp32, and have its rate (profile_type). */
+enum { PROFILE_ROWS = 4, PROFILE_TYPES = NUMBER_BF16 + 1 };
 
 /* Rows (tokens) of the matrix products whose rates are known. */
 extern const uint32_t profile_rows[PROFILE_ROWS];
@@ -31,9 +32,9 @@ extern const uint32_t profile_rows[PROFILE_ROWS];
 enum profile_attention { PROFILE_FORWARD, PROFILE_BACKWARD, PROFILE_DIRECTIONS };
 
 struct profile {
-    double matmul_flops[NUMBER_TYPES][PROFILE_ROWS]; /* per second, by enum number_type and profile_rows */
+    double matmul_flops[PROFILE_TYPES][PROFILE_ROWS]; /* per second, by enum number_type and profile_rows */
     /* Per second, with 2 n^2 width operations per row forward and 5 n^2 width backward: causal, heads of 64 or more. */
-    double attention_flops[PROFILE_DIRECTIONS][NUMBER_TYPES];
+    double attention_flops[PROFILE_DIRECTIONS][PROFILE_TYPES];
     double link_bytes_per_s;        /* copies from the host to the device */
     double memory_bytes_per_s;      /* the device's memory, in memory-bound operations */
     double update_parameters_per_s; /* AdamW in fp32, on the host */
@@ -41,6 +42,11 @@ struct profile {
     double host_bytes_per_s;
     struct products products; /* algorithms behind these rates; version 0: the library's choice */
 };
+
+static inline enum number_type profile_type(enum number_type type)
+{
+    return type == NUMBER_BF16 ? NUMBER_BF16 : NUMBER_FP32;
+}
 
 /* The constant profile for an unmeasured device. NULL: no such device. */
 const struct profile *profile_default(const char *device);

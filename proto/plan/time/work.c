@@ -542,7 +542,7 @@ double plan_work_decode(const struct plan_work *work, uint32_t visit)
 double plan_work_finish(const struct plan_work *work, uint32_t visit)
 {
     const struct model_unit *unit = &work->model->units[work->model->visits[visit]];
-    double seconds = work->plan->setting.goal.grad == NUMBER_BF16
+    double seconds = work->plan->setting.goal.grad != NUMBER_FP32
                          ? 6 * (double)unit->n_trained / work->profile->memory_bytes_per_s
                          : 0;
 

@@ -215,7 +215,7 @@ TEST(what_was_not_written_by_us_is_refused_by_its_key)
         {"schedule", "\"up\""},
         {"optimizer", "1"},
         {"order", NULL},
-        {"precision", "\"fp16\""},
+        {"precision", "\"fp8\""},
         {"commit", "\"\""},
         {"clip_norm", "\"none\""},
         {"deterministic", "1"},

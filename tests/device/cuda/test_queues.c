@@ -47,17 +47,17 @@ static void set_order(unsigned streams, unsigned threads, uint64_t seed)
         backend_get()->order(streams, threads, seed);
 }
 
-TEST_EACH(no_order_of_the_queues_changes_a_bit, N_CHOICES *NUMBER_TYPES)
+TEST_EACH(no_order_of_the_queues_changes_a_bit, N_CHOICES *PRODUCTS_TYPES)
 {
     struct array_link expected;
     struct setting s;
 
     setting_open(&s, &config, 2, 3);
-    s.precision = (enum number_type)(_i % NUMBER_TYPES);
+    s.precision = (enum number_type)(_i % PRODUCTS_TYPES);
     struct device_worker_options options = setting_options(&s, 1, 1);
     set_order(0, 0, 0);
     setting_step_whole(&expected, &s, &options);
-    options.choice = choices[_i / NUMBER_TYPES];
+    options.choice = choices[_i / PRODUCTS_TYPES];
     options.choice.microbatch = 1;
     s.lends = true; /* nothing is read later than it may be */
     for (unsigned i = 0; i < N_ORDERS; i++) {

@@ -172,7 +172,7 @@ TEST(a_contribution_is_rounded_before_it_is_copied)
     struct device *dev = open_timed(NUMBER_FP32);
     static uint16_t down[N];
 
-    simulated.ops->round_bf16(dev, &(struct device_round_bf16){arena(dev, 0), arena(dev, 1 << 20), N});
+    simulated.ops->round_half(dev, &(struct device_round_half){arena(dev, 0), arena(dev, 1 << 20), N, NUMBER_BF16});
     simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
     simulated.ops->download(dev, down, arena(dev, 0), sizeof down);
     const struct cudasim_report r = told();

@@ -19,6 +19,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const struct loss_scale no_scale = {0};
+
 enum { BATCH = 4, SEQ = 12, READER = 3, MAX_UNITS = 16, CUT = 3, END = 6 };
 
 static const char config[] = "{}"; /* what stands in config.json is nobody's business here */
@@ -118,7 +120,7 @@ static int write_whole(struct capture *capture, const struct run *run, const str
     ck_assert_msg(capture_open(capture, options, err) == 0, "%s", err->text);
     for (uint32_t u = 0; u < run->ip->model.n_units; u++)
         ck_assert_msg(capture_write(capture, u, err) == 0, "%s", err->text);
-    return capture_finish(capture, err);
+    return capture_finish(capture, &no_scale, err);
 }
 
 static void save(const struct run *run, const char *out)
@@ -183,7 +185,7 @@ static void write_while_it_steps(struct run *run, const char *out)
         inprocess_release(run->ip, READER, u);
     }
     pthread_join(stepping, NULL);
-    ck_assert_msg(capture_finish(&capture, &err) == 0, "%s", err.text);
+    ck_assert_msg(capture_finish(&capture, &no_scale, &err) == 0, "%s", err.text);
     close(output);
 }
 

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+static const struct loss_scale no_scale = {0};
+
 enum { STEP = 3, MOST = 3 };
 
 SUITE_TIMEOUT(60)
@@ -72,12 +74,12 @@ static void save(const struct store_fixture *hosts, uint32_t n_hosts, const char
     for (uint32_t h = n_hosts; h-- > 0;)
         write_own(&captures[h], &hosts[h]);
     for (uint32_t h = 1; h < n_hosts; h++) {
-        ck_assert_msg(capture_finish(&captures[h], &err) == 0, "%s", err.text);
+        ck_assert_msg(capture_finish(&captures[h], &no_scale, &err) == 0, "%s", err.text);
         hand_over(&captures[0], &captures[h]);
         capture_close(&captures[h]);
         ck_assert(!captures[h].open);
     }
-    ck_assert_msg(capture_finish(&captures[0], &err) == 0, "%s", err.text);
+    ck_assert_msg(capture_finish(&captures[0], &no_scale, &err) == 0, "%s", err.text);
     close(output);
 }
 
@@ -122,7 +124,7 @@ TEST(host_0_makes_the_directory_and_removes_it)
     write_own(&captures[0], &hosts[0]), write_own(&captures[1], &hosts[1]);
     capture_discard(&captures[1]);
     ck_assert_str_eq(outputs_names("out/step-3.partial"), "model.safetensors optimizer.safetensors ");
-    ck_assert_int_eq(capture_finish(&captures[0], &err), -EPROTO);
+    ck_assert_int_eq(capture_finish(&captures[0], &no_scale, &err), -EPROTO);
     ck_assert_holds(err.text, "/out/step-3.partial/model.safetensors: the hosts have written ");
     capture_discard(&captures[0]);
     ck_assert_str_eq(outputs_names("out"), "");

@@ -6,7 +6,9 @@
 #include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 
+#include "eps/step/fence.h"
 #include "proto/model/checkpoint.h"
+#include "proto/wire/training_text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -95,6 +97,45 @@ TEST_RANGE(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit, PUP
     ck_assert(!driver.last_done.done.skipped);
     ck_assert_double_eq(driver.last_done.done.loss, 1); /* 64 nats over 64 tokens */
     ck_assert_double_eq_tol(driver.last_done.done.grad_norm, expected_norm(3), 1e-12 * expected_norm(3));
+    driver_close(&driver);
+}
+
+/* PyTorch's GradScaler: 2,000 steps double it, one that overflows halves it, and the count begins anew. */
+TEST(a_scale_grows_after_2000_clean_steps_and_falls_at_once)
+{
+    struct loss_scale scale = {.value = 65536};
+    struct fence fence = {.scale = &scale};
+
+    for (unsigned i = 1; i < 2000; i++)
+        ck_assert(fence_commit(&fence, 65536, 0) == 0x1p-16f && scale.value == 65536 && scale.n_clean == i);
+    ck_assert(fence_commit(&fence, 65536, 0.25) == (float)(0.25 / (1 + 1e-6) / 65536) && fence.norm == 1);
+    ck_assert(scale.value == 131072 && scale.n_clean == 0);
+    ck_assert(fence_commit(&fence, 131072, 0) == 0x1p-17f && scale.n_clean == 1);
+    fence_skip(&fence, 7);
+    ck_assert(scale.value == 65536 && scale.n_clean == 0 && fence.skipped && fence.n_past == 8);
+    scale.value = 0; /* none */
+    fence_skip(&fence, 8);
+    ck_assert(fence_commit(&fence, 3, 0) == 1 && fence.norm == 3 && scale.value == 0 && scale.n_clean == 0);
+}
+
+/* A puppet's contributions overflow in its second step. */
+TEST(a_job_in_fp16_goes_on_with_half_the_scale)
+{
+    const struct driver_options options = {.fenced = true, .fp16 = true};
+    struct driver driver;
+
+    begin(0, PUPPET_IN_FIRST_CONTRIBUTION);
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    ck_assert(!driver.last_done.done.skipped && driver.last_done.done.loss_scale == 65536);
+    ck_assert_double_eq_tol(driver.last_done.done.grad_norm, ldexp(expected_norm(0), -16),
+                            ldexp(1e-12, -16) * expected_norm(0));
+    driver_train(&driver, 2);
+    ck_assert(driver.last_done.done.skipped && driver.last_done.done.loss_scale == 65536);
+    driver_train(&driver, 3);
+    ck_assert(!driver.last_done.done.skipped && driver.last_done.done.loss_scale == 32768);
+    ck_assert_double_eq_tol(driver.last_done.done.grad_norm, ldexp(expected_norm(2), -15),
+                            ldexp(1e-12, -15) * expected_norm(2));
     driver_close(&driver);
 }
 

@@ -279,7 +279,8 @@ TEST_RANGE(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is, OPTIMI
     int16_t *low = plain_zeros(N, sizeof *low);
 
     const struct parameters plain = {.kernel = optimizer_find((enum optimizer_isa)_i), .n = N, .w = w, .m = m, .v = v};
-    const struct parameters split = {.kernel = plain.kernel, .n = N, .high = high, .low = low, .m = m, .v = v};
+    const struct parameters split = {
+        .kernel = plain.kernel, .n = N, .type = NUMBER_BF16, .high = high, .low = low, .m = m, .v = v};
     const struct gradient gradient = {g, NUMBER_FP32, 1};
     for (size_t at = 0; at < N && plain.kernel; at = at < 40 || at > N - 40 ? at + 1 : at + 4999) {
         for (int which = 0; which < 8; which++) {
@@ -320,7 +321,7 @@ TEST_RANGE(new_weights_elsewhere_are_those_in_place, OPTIMIZER_ISA_V2, OPTIMIZER
             struct parameters p = {.kernel = kernel, .n = at[k + 1] - i, .m = there.m + i, .v = there.v + i};
             const struct gradient gradient = {there.g + i, NUMBER_FP32, 1};
             if (is_split)
-                p.high = high + i, p.low = other_low + i, p.new_high = new_high + i;
+                p.type = NUMBER_BF16, p.high = high + i, p.low = other_low + i, p.new_high = new_high + i;
             else
                 p.w = there.w + i, p.new_w = new_w + i;
             (void)(is_step ? optimizer_step(&p, &gradient, &usual, 5, true) : optimizer_update(&p, &usual, 5, true, 1));
@@ -334,7 +335,7 @@ TEST_RANGE(new_weights_elsewhere_are_those_in_place, OPTIMIZER_ISA_V2, OPTIMIZER
         struct parameters p = {.kernel = kernel, .n = N, .m = here.m, .v = here.v};
         const struct gradient gradient = {here.g, NUMBER_FP32, 1};
         if (is_split)
-            p.high = high, p.low = low;
+            p.type = NUMBER_BF16, p.high = high, p.low = low;
         else
             p.w = here.w;
         (void)(is_step ? optimizer_step(&p, &gradient, &usual, 5, true) : optimizer_update(&p, &usual, 5, true, 1));
@@ -346,4 +347,38 @@ TEST_RANGE(new_weights_elsewhere_are_those_in_place, OPTIMIZER_ISA_V2, OPTIMIZER
         free_state(&old), free_state(&here), free_state(&there);
     }
     free(new_w), free(high), free(new_high), free(low), free(other_low);
+}
+
+/* Of weights that fp16's masters have exactly, steps are those of fp32. */
+TEST_RANGE(a_split_master_of_fp16_is_the_one_in_fp32, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V4 + 1)
+{
+    enum { N_WEIGHTS = 5000 };
+    const struct optimizer_kernel *const kernel = optimizer_find((enum optimizer_isa)_i);
+    const struct hyper hp = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1};
+    float *w = plain_zeros(N_WEIGHTS, sizeof *w), *joined = plain_zeros(N_WEIGHTS, sizeof *w),
+          *g = plain_zeros(N_WEIGHTS, sizeof *g), *moments = plain_zeros((size_t)4 * N_WEIGHTS, sizeof *moments);
+    uint16_t *high = plain_zeros(N_WEIGHTS, sizeof *high);
+    int16_t *low = plain_zeros(N_WEIGHTS, sizeof *low);
+    const struct parameters plain = {.kernel = kernel, .n = N_WEIGHTS, .w = w, .m = moments, .v = moments + N_WEIGHTS},
+                            split = {.kernel = kernel,
+                                     .n = N_WEIGHTS,
+                                     .type = NUMBER_FP16,
+                                     .high = high,
+                                     .low = low,
+                                     .m = moments + 2 * N_WEIGHTS,
+                                     .v = moments + 3 * N_WEIGHTS};
+
+    for (size_t i = 0; kernel && i < N_WEIGHTS; i++)
+        w[i] = copysignf(ldexpf(1 + fabsf(plain_number(i, 1)), (int)(i % 14) - 3), plain_number(i, 2));
+    for (unsigned t = 1; kernel && t <= 20; t++) {
+        if (t == 1)
+            optimizer_write(&split, w, NULL, NULL);
+        for (size_t i = 0; i < N_WEIGHTS; i++)
+            g[i] = plain_number(i, t + 2);
+        ck_assert(optimizer_step(&plain, &(struct gradient){g, NUMBER_FP32, 0.5f}, &hp, t, true));
+        ck_assert(optimizer_step(&split, &(struct gradient){g, NUMBER_FP32, 0.5f}, &hp, t, true));
+        optimizer_read(&split, joined, NULL, NULL);
+        ck_assert_mem_eq(joined, w, N_WEIGHTS * sizeof *w);
+    }
+    free(w), free(joined), free(g), free(moments), free(high), free(low);
 }

@@ -73,7 +73,8 @@ static struct parameters parameters_of(const struct state *s, int rule, unsigned
                            .key = random_site_key(3, 1, 2, RANDOM_MOMENTS)};
 
     if (form & SPLIT)
-        p.high = s->high + first, p.low = s->low + first, p.new_high = form & ELSEWHERE ? s->new_high + first : NULL;
+        p.type = NUMBER_BF16, p.high = s->high + first, p.low = s->low + first,
+        p.new_high = form & ELSEWHERE ? s->new_high + first : NULL;
     else
         p.w = s->w + first, p.new_w = form & ELSEWHERE ? s->new_w + first : NULL;
     if (rules[rule].momentum > 0 && form & NARROW)

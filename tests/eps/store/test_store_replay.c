@@ -32,7 +32,8 @@ static const struct way {
 /* Types of the relayed weights and of the moments. */
 static const enum number_type forms[][2] = {{NUMBER_FP32, NUMBER_FP32},
                                             {NUMBER_BF16, NUMBER_FP32},
-                                            {NUMBER_BF16, NUMBER_BF16}};
+                                            {NUMBER_BF16, NUMBER_BF16},
+                                            {NUMBER_FP16, NUMBER_FP32}};
 
 static void open_way(struct store_fixture *f, int i, bool replay)
 {

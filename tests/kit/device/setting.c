@@ -316,6 +316,7 @@ struct device_share setting_share(const struct setting *s, uint32_t n_parts)
 {
     return (struct device_share){.step = SETTING_STEP,
                                  .n_valid = s->n_valid,
+                                 .loss_scale = s->loss_scale,
                                  .n_parts = n_parts,
                                  .parts = setting_parts,
                                  .rows = setting_rows(s)};

@@ -27,6 +27,7 @@ struct setting {
     const uint32_t *positions; /* (batch * seq) if rows are packed, borrowed; NULL unless it is set */
     const uint16_t *norms;     /* what is remembered, borrowed; NULL unless it is set */
     uint64_t n_valid;
+    float loss_scale;           /* of a share; 0: none */
     enum number_type precision; /* of the device; fp32 unless it is set */
     bool lends;                 /* weights are lent: array_link_lend */
 };

@@ -77,9 +77,10 @@ static void clip(struct inprocess *ip)
 
     for (uint32_t u = 0; u < ip->model.n_units; u++)
         sum += is_left_out(ip, u) ? 0 : store_sum_squares(&ip->store, u);
-    ip->norm = sqrt(sum);
-    if (ip->options.clip_norm > 0)
-        ip->hyper.grad_scale = (float)fmin(1, ip->options.clip_norm / (ip->norm + 1e-6));
+    const double scale = ip->options.loss_scale > 0 ? (double)ip->options.loss_scale : 1;
+    ip->norm = sqrt(sum) / scale;
+    const double clipped = ip->options.clip_norm > 0 ? fmin(1, ip->options.clip_norm / (ip->norm + 1e-6)) : 1;
+    ip->hyper.grad_scale = (float)(clipped / scale);
 }
 
 static void update(struct inprocess *ip, const struct relay_action *a)
@@ -533,6 +534,7 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
     for (uint32_t i = 0; i < n; i++)
         ip->workers[i].share = (struct device_share){.step = ip->n_opened,
                                                      .n_valid = n_valid,
+                                                     .loss_scale = ip->options.loss_scale,
                                                      .parts = ip->workers[i].parts,
                                                      .rows = *rows,
                                                      .drop = &ip->drop,

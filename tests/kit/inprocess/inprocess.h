@@ -34,6 +34,7 @@ struct inprocess_options {
     struct sparse sparse;         /* keep 0: weights are dense */
     double drop_layers;           /* probability that a step drops a block: its scale alone, see inprocess.drop */
     double clip_norm;             /* of a fenced one; 0: not clipped */
+    float loss_scale;             /* of a fenced one, whose updates take it out again; 0: none */
     uint64_t seed;                /* of fresh weights and dropout */
     uint64_t first_step;          /* updates done before: steps are numbered from here */
 };

@@ -691,7 +691,7 @@ void reference_run(const struct call *call)
     case CALL_soft_cap:
         return soft_cap(&call->soft_cap);
     case CALL_zero:
-    case CALL_round_bf16:
+    case CALL_round_half:
     case CALL_attention_cached:
     case CALL_choose_rows:
     case CALL_compress:

@@ -2,6 +2,7 @@
 
 #include "proto/base/number.h"
 
+#include <immintrin.h>
 #include <math.h>
 
 SUITE_LABELS(long)
@@ -20,9 +21,10 @@ SUITE_TIMEOUT(120)
 
 TEST(types_have_their_bytes_and_names)
 {
-    ck_assert(number_bytes(NUMBER_FP32) == 4 && number_bytes(NUMBER_BF16) == 2);
+    ck_assert(number_bytes(NUMBER_FP32) == 4 && number_bytes(NUMBER_BF16) == 2 && number_bytes(NUMBER_FP16) == 2);
     ck_assert_str_eq(number_name(NUMBER_FP32), "fp32");
     ck_assert_str_eq(number_name(NUMBER_BF16), "bf16");
+    ck_assert_str_eq(number_name(NUMBER_FP16), "fp16");
 }
 
 /* How many of the 65536 patterns under one upper half do not join to what was split. */
@@ -155,5 +157,56 @@ TEST(over_all_random_numbers_the_mean_is_the_value)
         ck_assert_double_eq(m / 65536, (double)values[i]); /* sums of few bits each: exact in double */
         ck_assert_double_eq(negative / 65536, -(double)values[i]);
         ck_assert_double_eq(v / 65536, (double)values[i]);
+    }
+}
+
+/* ---- fp16 ---- */
+
+__attribute__((target("f16c"))) static uint16_t to_fp16(float x)
+{
+    return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+}
+
+__attribute__((target("f16c"))) static float from_fp16(uint16_t half)
+{
+    return _cvtsh_ss(half);
+}
+
+/* Under one upper half: what is not as the processor's instruction has it, or does not join as promised. A master from 2^-17
+ * on joins exactly, a smaller one within half a step of 2^-40, and from 65536 on to an infinity. */
+static unsigned n_fp16_wrong(uint32_t upper)
+{
+    unsigned n = 0;
+
+    for (uint32_t lower = 0; lower < 65536; lower++) {
+        const float x = number_from_pattern(upper << 16 | lower), size = fabsf(x);
+        uint16_t high;
+        int16_t low;
+        number_split_fp16(x, &high, &low);
+        const float joined = number_join_fp16(high, low), nearest = number_from_fp16(number_to_fp16(x));
+        if (isnan(x)) {
+            n += !isnan(joined) || !isnan(nearest);
+            continue;
+        }
+        n += number_to_fp16(x) != to_fp16(x);
+        n += size >= 65536 ? joined != copysignf(INFINITY, x)
+                           : fabs((double)joined - (double)x) > (size >= 0x1p-17f ? 0 : 0x1p-41);
+        n += size < 65504 &&
+             fabs((double)number_from_fp16(high) - (double)x) > fabs((double)nearest - (double)x) + 0x1p-40;
+    }
+    return n;
+}
+
+TEST_IF(fp16_is_the_processors_and_its_split_masters_join, __builtin_cpu_supports("f16c"))
+{
+    unsigned wrong = n_fp16_wrong(0x477f) + n_fp16_wrong(0xc77f) + n_fp16_wrong(0x3880) + n_fp16_wrong(0x387f);
+
+#pragma omp parallel for reduction(+ : wrong) schedule(dynamic, 64)
+    for (uint32_t upper = 0; upper < 65536; upper += SPARSE)
+        wrong += n_fp16_wrong(upper);
+    ck_assert_uint_eq(wrong, 0);
+    for (uint32_t half = 0; half < 65536; half++) {
+        const float got = number_from_fp16((uint16_t)half), want = from_fp16((uint16_t)half);
+        ck_assert(got == want || (isnan(got) && isnan(want)));
     }
 }

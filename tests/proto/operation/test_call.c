@@ -93,7 +93,7 @@ static const struct {
     {{CALL_join_moments_backward, .join_moments = {.n_rows = 2, .n_elements = 3, .n = 5}}, 4 * (10 + 2 * 10), 4 * 20},
     {{CALL_batch_norm, .batch_norm = {.m = 6, .n = 5}}, 2 * (30 + 2 * 5) + 4 * 10, 2 * 30},
     {{CALL_running_statistics, .running_statistics = {.n = 5}}, 2 * 2 * 5, 4 * 10},
-    {{CALL_running_gradient, .running_gradient = {.n = 5, .mean_gradient = (void *)given}}, 4 * 10, 4 * 5},
+    {{CALL_running_gradient, .running_gradient = {.n = 5, .mean_gradient = (void *)given}}, 4 * 15, 4 * 5},
     {{CALL_batch_norm_backward, .batch_norm = {.m = 6, .n = 5, .weight_gradient = (void *)given}},
      2 * (2 * 30 + 5) + 4 * (10 + 5 + 10),
      2 * 30 + 4 * (5 + 10)},

@@ -50,7 +50,7 @@ TEST(the_fastest_of_each_class_is_found_in_virtual_time)
     simulated.idle_products(false);
     simulated.finish();
     ck_assert_uint_eq(products.version, VERSION);
-    for (int type = 0; type < NUMBER_TYPES; type++)
+    for (int type = 0; type < PRODUCTS_TYPES; type++)
         for (int kind = 0; kind < PRODUCTS_KINDS; kind++)
             for (uint32_t rows = 0; rows < PRODUCTS_ROWS; rows++) {
                 const struct products_algorithm *a =

@@ -33,7 +33,7 @@ static void set_up(void)
     profile = (struct profile){.link_bytes_per_s = 1e6, .memory_bytes_per_s = 1e30, .update_parameters_per_s = 1e6};
     for (int i = 0; i < PROFILE_ROWS; i++)
         profile.matmul_flops[NUMBER_FP32][i] = 1e9, profile.matmul_flops[NUMBER_BF16][i] = 2e9;
-    for (int i = 0; i < NUMBER_TYPES; i++)
+    for (int i = 0; i < PROFILE_TYPES; i++)
         profile.attention_flops[PROFILE_FORWARD][i] = 5e8, profile.attention_flops[PROFILE_BACKWARD][i] = 4e8;
 }
 

@@ -17,7 +17,7 @@ TEST(queues_follow_marks_and_take_the_profile_s_time)
     device_check(ops);
     ops->upload(&dev, arena, CLOCK_ADDRESS, 2000);
     ops->follow(&dev, DEVICE_COMPUTE, DEVICE_PULL, ops->mark(&dev, DEVICE_PULL));
-    ops->round_bf16(&dev, &(struct device_round_bf16){.n = 300});
+    ops->round_half(&dev, &(struct device_round_half){.n = 300});
     ops->follow(&dev, DEVICE_PUSH, DEVICE_COMPUTE, ops->mark(&dev, DEVICE_COMPUTE));
     ops->download(&dev, CLOCK_ADDRESS, arena, 1000);
     clock_compute(&dev, 7); /* beside the download */

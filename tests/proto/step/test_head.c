@@ -174,7 +174,7 @@ static const struct plan_choice places[] = {
 enum { N_PLACES = sizeof places / sizeof *places };
 
 /* On the CPU test_boundaries.c draws places and cuts. */
-TEST_EACH(no_place_of_the_head_changes_a_bit, backend_get()->cuda ? NUMBER_TYPES : 0)
+TEST_EACH(no_place_of_the_head_changes_a_bit, backend_get()->cuda ? COMMON_TYPES : 0)
 {
     const enum number_type precision = (enum number_type)_i;
     struct array_link first, other;
@@ -227,7 +227,7 @@ static float cap_of(const struct model_config *c)
 }
 
 /* With capped logits, whose gradient reads them where they lie. */
-TEST_EACH(no_place_of_a_capped_head_changes_a_bit, NUMBER_TYPES)
+TEST_EACH(no_place_of_a_capped_head_changes_a_bit, COMMON_TYPES)
 {
     const enum number_type precision = (enum number_type)_i;
     struct family capping = family_gpt2;
@@ -279,7 +279,7 @@ static void check_second_step(const struct setting *s, uint32_t part_rows)
 
 /* By hand: if the table is zero, logits are the bias b, so that the gradient of its element k is the sum over the labels
  * that count, T, of (softmax(b)_k - [label = k]) / T. In units of 4,102 and 4,101 rows, in all places, and in two parts. */
-TEST_EACH(a_bias_is_added_to_the_logits_of_every_unit, 2 * NUMBER_TYPES)
+TEST_EACH(a_bias_is_added_to_the_logits_of_every_unit, 2 * COMMON_TYPES)
 {
     const enum number_type precision = (enum number_type)(_i / 2);
     const struct cut cut = {200, PLAN_CUDA_HEAD_PAD, true, 1 + (uint32_t)_i % 2};

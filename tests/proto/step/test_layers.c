@@ -140,8 +140,8 @@ static void upload_values(const struct stage *st, uint64_t offset, const float *
 
     ck_assert_ptr_nonnull(rounded);
     for (size_t i = 0; i < n; i++)
-        rounded[i] = number_to_bf16(from[i]);
-    upload(st, offset, type == NUMBER_BF16 ? (const void *)rounded : from, n * number_bytes(type));
+        rounded[i] = number_to_half(type, from[i]);
+    upload(st, offset, type != NUMBER_FP32 ? (const void *)rounded : from, n * number_bytes(type));
     free(rounded);
 }
 
@@ -158,9 +158,9 @@ static void download_values(const struct stage *st, float *to, uint64_t offset, 
     uint16_t *rounded = malloc(n * sizeof *rounded);
 
     ck_assert_ptr_nonnull(rounded);
-    download(st, type == NUMBER_BF16 ? (void *)rounded : to, offset, n * number_bytes(type));
-    for (size_t i = 0; type == NUMBER_BF16 && i < n; i++)
-        to[i] = number_from_bf16(rounded[i]);
+    download(st, type != NUMBER_FP32 ? (void *)rounded : to, offset, n * number_bytes(type));
+    for (size_t i = 0; type != NUMBER_FP32 && i < n; i++)
+        to[i] = number_from_half(type, rounded[i]);
     free(rounded);
 }
 
@@ -288,13 +288,13 @@ static void free_outcome(struct outcome *o)
 }
 
 /* All bits set are NaNs: one that was read would show. */
-TEST_EACH(layers_read_nothing_that_they_were_not_given, NUMBER_TYPES *SETTING_CONFIGS)
+TEST_EACH(layers_read_nothing_that_they_were_not_given, BACKEND_TYPES *SETTING_CONFIGS)
 {
     struct setting s;
     struct outcome clean, dirty;
 
-    setting_open(&s, &setting_configs[_i / NUMBER_TYPES], 3, 7);
-    s.precision = (enum number_type)(_i % NUMBER_TYPES);
+    setting_open(&s, &setting_configs[_i / BACKEND_TYPES], 3, 7);
+    s.precision = (enum number_type)(_i % BACKEND_TYPES);
     const size_t tokens = 3 * 7, n = tokens * s.model.config.width;
     for (uint32_t layer = 0; layer < s.model.n_layers; layer++) {
         run_layer(&clean, &s, layer, 0);
@@ -413,14 +413,14 @@ static float scale_of(const struct model_config *c)
 
 static float rounded(enum number_type type, float x)
 {
-    return type == NUMBER_BF16 ? number_from_bf16(number_to_bf16(x)) : x;
+    return type == NUMBER_FP32 ? x : number_from_half(type, number_to_half(type, x));
 }
 
-/* By the square root of 24, which is 4.90625 in bf16. By hand: a row of wte times that, and the row of wpe added. */
-TEST_EACH(an_embedding_is_scaled_in_the_weights_type, NUMBER_TYPES)
+/* By the square root of 24, which is 4.90625 in bf16, 4.8984375 in fp16. By hand: a row of wte times that, and the row of wpe added. */
+TEST_EACH(an_embedding_is_scaled_in_the_weights_type, BACKEND_TYPES)
 {
     const enum number_type type = (enum number_type)_i;
-    const float scale = type == NUMBER_BF16 ? 4.90625f : 4.898979f;
+    const float scale = type == NUMBER_BF16 ? 4.90625f : type == NUMBER_FP16 ? 4.8984375f : 4.898979f;
     struct family scaling = family_gpt2;
     struct model_config config = setting_configs[0];
     struct setting s;

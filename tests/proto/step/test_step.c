@@ -75,7 +75,7 @@ TEST_RANGE(one_two_or_three_weight_buffers_give_the_same_bits, first_setting(), 
 /* Of a model that is not tied, where each element is contributed once a part, and whose block of 12,000 parameters comes
  * by way of the stack in pieces; the head's sums of two parts in turn, or side by side, rounded where they lie, padded or
  * not. */
-TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * NUMBER_TYPES)
+TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * COMMON_TYPES)
 {
     const struct model_config config = {&family_gpt2, 1,          2,     32,    120, 9,
                                         11,           MODEL_GELU, false, 1e-5f, 0,   .gpt2 = {.scale_attention = true}};
@@ -83,13 +83,13 @@ TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * NUMBER_TYPES)
     struct array_link wide, rounded;
 
     setting_open(&s, &config, 6, 5);
-    s.precision = (enum number_type)(_i % NUMBER_TYPES);
+    s.precision = (enum number_type)(_i % COMMON_TYPES);
     struct device_worker_options options = setting_options(&s, 3, 2);
     struct plan_backend tight = *options.setting.backend;
     tight.rounding_bytes = 64; /* less than a sum: the next one's numbers begin within it */
     options.setting.backend = &tight;
-    options.choice.whole_head = _i >= NUMBER_TYPES;
-    if (_i >= 2 * NUMBER_TYPES)
+    options.choice.whole_head = _i >= COMMON_TYPES;
+    if (_i >= 2 * COMMON_TYPES)
         tight.head_tile = 4, tight.head_pad = 8;
     setting_step_whole(&wide, &s, &options);
     options.setting.goal.grad = NUMBER_BF16;
@@ -99,6 +99,25 @@ TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * NUMBER_TYPES)
             ck_assert(rounded.parts[part][i] == number_from_bf16(number_to_bf16(wide.parts[part][i])));
     array_link_free(&wide);
     array_link_free(&rounded);
+    setting_close(&s);
+}
+
+/* By a power of two, of everything, and of the losses of nothing. */
+TEST_EACH(a_scaled_loss_scales_gradients_alone, simulated() ? 1 : SETTING_CONFIGS)
+{
+    struct setting s;
+    struct array_link plain, scaled;
+
+    setting_open(&s, &setting_configs[_i], 4, 7);
+    const struct device_worker_options options = setting_options(&s, 2, 2);
+    setting_step_whole(&plain, &s, &options);
+    s.loss_scale = 1024;
+    setting_step_whole(&scaled, &s, &options);
+    ck_assert_mem_eq(plain.losses, scaled.losses, sizeof plain.losses);
+    for (uint64_t i = 0; i < s.model.segment_n; i++)
+        ck_assert(scaled.gradient[i] == 1024 * plain.gradient[i]);
+    array_link_free(&plain);
+    array_link_free(&scaled);
     setting_close(&s);
 }
 

@@ -139,6 +139,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                  .n_valid = 16320,
                                  .n_tokens = 512,
                                  .n = MESSAGE_MAX_PARTS,
+                                 .loss_scale = 65536,
                                  .drop.blocks = {7, [MODEL_DROP_WORDS - 1] = UINT64_C(1) << 63},
                                  .frozen.blocks = {0, 9},
                                  .order = {3, {2, 0x0102, 0}}}},
@@ -168,7 +169,8 @@ static const struct message samples[MESSAGE_KINDS] = {
                                      .rewards = {1, -2, 3, -4, -5},
                                      .device_peak = 2,
                                      .host_bytes = 9,
-                                     .grad_norm = 0.75}},
+                                     .grad_norm = 0.75,
+                                     .loss_scale = 1024}},
     [MESSAGE_DONE] = {.done = {.step = 1000, .loss = 3.25, .host_bytes = 9, .grad_norm = 0.75, .skipped = true}},
     [MESSAGE_EVALUATE] = {.evaluate = {.buffer = 1, .first_row = 8, .n_rows = 24, .n_tokens = 512}},
     [MESSAGE_EVALUATED] = {.evaluated = {.sum = 12345.678}},
@@ -418,7 +420,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 37 && hash == 0x302f9d82d0ea33f3, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 38 && hash == 0xad10d86bc2bfcc64, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -515,10 +517,10 @@ static const struct {
     {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
     {MESSAGE_HELLO, 200, 0xC1, "a number below zero"},  /* the first rate's sign */
     {MESSAGE_JOB, 0, 3, "an enumeration out of range"}, /* purpose, then precision, base, moments and grad */
-    {MESSAGE_JOB, 1, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 1, 3, "an enumeration out of range"},
     {MESSAGE_JOB, 2, 4, "an enumeration out of range"},
-    {MESSAGE_JOB, 3, 2, "an enumeration out of range"},
-    {MESSAGE_JOB, 4, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 3, 3, "an enumeration out of range"},
+    {MESSAGE_JOB, 4, 3, "an enumeration out of range"},
     {MESSAGE_JOB, 5, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_JOB, 7, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_JOB, 16, 0, "a count or an index out of range"},  /* n_parts 0 */
@@ -549,13 +551,14 @@ static const struct {
     {MESSAGE_SHARE, 24, 65, "a count or an index out of range"},
     {MESSAGE_SHARE, 24, 63, "a count or an index out of range"}, /* the last part is taken for dropped blocks */
     {MESSAGE_SHARE, 28, 64, "an enumeration out of range"},
-    {MESSAGE_SHARE, 348, 65, "a count or an index out of range"},
-    {MESSAGE_SHARE, 348, 63, "a set of blocks that ends with none"},
-    {MESSAGE_SHARE, 863, 0, "a set of blocks that ends with none"},
+    {MESSAGE_SHARE, 355, 0xC0, "a number below zero"}, /* the loss's factor */
+    {MESSAGE_SHARE, 356, 65, "a count or an index out of range"},
+    {MESSAGE_SHARE, 356, 63, "a set of blocks that ends with none"},
+    {MESSAGE_SHARE, 871, 0, "a set of blocks that ends with none"},
     {MESSAGE_OPEN_STEP, 60, 0, "a set of blocks that ends with none"},
     {MESSAGE_OPEN_STEP, 40, 2, "a set of blocks that ends with none"}, /* the second word is zero */
     {MESSAGE_OPEN_STEP, 72, 0, "a set of blocks that ends with none"}, /* of frozen ones */
-    {MESSAGE_SHARE, 876, 0, "a set of blocks that ends with none"},
+    {MESSAGE_SHARE, 884, 0, "a set of blocks that ends with none"},
     {MESSAGE_STATUS_REPLY, 0, 9, "an enumeration out of range"},
     {MESSAGE_QUEUED, 4, 0, "a count or an index out of range"}, /* no place */
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},

@@ -100,12 +100,12 @@ TEST_EACH(gradients_over_a_base_are_pytorchs, COUNT(bases))
 
 /* Against the roomiest: the smallest budget, which has a stash on the host; some resident units, kept activations, or a
  * whole head; more weight buffers. */
-TEST_EACH(no_budget_changes_a_bit_over_a_base, COUNT(bases) * NUMBER_TYPES)
+TEST_EACH(no_budget_changes_a_bit_over_a_base, COUNT(bases) * COMMON_TYPES)
 {
-    const char *fixture = bases[_i / NUMBER_TYPES].fixture;
+    const char *fixture = bases[_i / COMMON_TYPES].fixture;
     struct inprocess_options how = {.freeze = freeze_of(fixture),
-                                    .base = bases[_i / NUMBER_TYPES].base,
-                                    .precision = (enum number_type)(_i % NUMBER_TYPES),
+                                    .base = bases[_i / COMMON_TYPES].base,
+                                    .precision = (enum number_type)(_i % COMMON_TYPES),
                                     .budget = (uint64_t)1 << 30,
                                     .n_parts = 2,
                                     .microbatch = 2,

@@ -73,13 +73,13 @@ static void check_base(struct exact *exact)
 }
 
 /* The smallest budget: boundaries on the host, one buffer, nothing kept; against the roomiest, and two workers. */
-TEST_EACH(no_budget_changes_a_bit, backend_get()->simulated ? 0 : COUNT(fixtures) * NUMBER_TYPES)
+TEST_EACH(no_budget_changes_a_bit, backend_get()->simulated ? 0 : COUNT(fixtures) * COMMON_TYPES)
 {
-    const char *fixture = fixtures[_i / NUMBER_TYPES];
+    const char *fixture = fixtures[_i / COMMON_TYPES];
     struct inprocess_options how = {.n_parts = 2,
                                     .microbatch = 2,
                                     .budget = (uint64_t)1 << 30,
-                                    .precision = (enum number_type)(_i % NUMBER_TYPES),
+                                    .precision = (enum number_type)(_i % COMMON_TYPES),
                                     .adamw = true,
                                     .deterministic = true};
     struct exact roomy, small;

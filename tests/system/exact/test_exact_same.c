@@ -1,6 +1,7 @@
 /* What must not change a bit: threads, weight buffers, budget, replay, when the optimizer commits, AdamA in one part, and
  * with --deterministic the number of workers. Without it, and from AdamA to AdamW, no more than rounding. */
 #include "proto/plan/search.h"
+#include "tests/kit/device/backend.h"
 #include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
 
@@ -119,13 +120,19 @@ static const char *const budgeted[] = {"b",
                                        "means_bottleneck",
                                        "ghost_wide"};
 
-TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
+/* Also in fp16. */
+static const char *const halved[] = {"b", "ghost_wide"};
+
+TEST_EACH(no_budget_changes_a_bit, 2 * COUNT(budgeted) + (backend_has(NUMBER_FP16) ? COUNT(halved) : 0))
 {
-    const char *fixture = budgeted[_i / NUMBER_TYPES];
+    const bool is_half = _i >= 2 * COUNT(budgeted);
+    const char *fixture = is_half ? halved[_i - 2 * COUNT(budgeted)] : budgeted[_i / 2];
     struct inprocess_options how = {.n_parts = 2,
                                     .microbatch = 2,
                                     .budget = (uint64_t)4 << 30,
-                                    .precision = (enum number_type)(_i % NUMBER_TYPES)};
+                                    .adamw = is_half,
+                                    .fenced = is_half,
+                                    .precision = is_half ? NUMBER_FP16 : (enum number_type)(_i % 2)};
     const struct plan_wish wish = {.microbatch = 2};
     unsigned n_host_stash = 0;
     struct exact exact;
@@ -201,16 +208,16 @@ TEST_EACH(means_of_blocks_change_gradients_of_their_convolutions_alone, COUNT(ne
 /* Four parts at once, two after two, and one after another: with less memory, down to the least. */
 static const char *const grouped[] = {"b", "chunked", "t5_gated", "pictures", "wide_resnet"};
 
-TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
+TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * BACKEND_TYPES)
 {
     struct inprocess_options how = {.n_parts = 4,
                                     .microbatch = 2,
                                     .adamw = true,
                                     .fenced = true,
                                     .budget = (uint64_t)4 << 30,
-                                    .precision = (enum number_type)(_i % NUMBER_TYPES)};
+                                    .precision = (enum number_type)(_i % BACKEND_TYPES)};
     const struct plan_wish wish = {.microbatch = 2};
-    const char *const fixture = grouped[_i / NUMBER_TYPES];
+    const char *const fixture = grouped[_i / BACKEND_TYPES];
     uint32_t sizes = 0; /* of groups that were chosen, as a set */
     struct exact exact;
     struct plan least;

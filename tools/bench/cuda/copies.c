@@ -45,8 +45,8 @@ static void up_bf16(struct bench *b, void *context)
 {
     const struct copies *c = context;
 
-    b->ops->round_bf16(b->dev, &(struct device_round_bf16){(uint16_t *)c->device, (const float *)c->other,
-                                                           c->bytes / sizeof(float)});
+    b->ops->round_half(b->dev, &(struct device_round_half){(uint16_t *)c->device, (const float *)c->other,
+                                                           c->bytes / sizeof(float), NUMBER_BF16});
     b->ops->follow(b->dev, DEVICE_PUSH, DEVICE_COMPUTE, b->ops->mark(b->dev, DEVICE_COMPUTE));
     b->ops->download(b->dev, c->up_host, c->device, c->bytes / 2);
 }
