@@ -257,12 +257,17 @@ static void resolve_base(struct eps_train_options *o, const struct client_facts 
         o->base = freezes ? (enum eps_base)(EPS_BASE_FULL + facts->coded) : EPS_BASE_FULL;
 }
 
+/* The option that implies a fenced commit, if one does. */
+static const char *fencing(const struct eps_train_options *o)
+{
+    return o->precision == EPS_FP16 ? "--precision fp16" : "--clip-norm";
+}
+
 /* Resolves moments, commit and optimizer; parts are known. With one part both optimizers are the same. With
  * several, AdamA's result depends on their number, by default that of the workers, so it must be asked for. */
 static int resolve_commit(struct eps_train_options *o, struct error *err)
 {
     const bool clips = !isnan(o->clip_norm), scales = o->precision == EPS_FP16;
-    char option[48];
 
     if (o->optimizer == EPS_OPTIMIZER_DEFAULT)
         o->optimizer = o->parts > 1 ? EPS_ADAMW : EPS_ADAMA;
@@ -281,17 +286,11 @@ static int resolve_commit(struct eps_train_options *o, struct error *err)
                          "known: choose --commit fenced, or --clip-update, which clips tensor by tensor",
                          o->clip_norm);
     if (scales && o->commit == EPS_EAGER)
-        return error_set(err, -EDOM,
-                         "--precision fp16 does not go with --commit eager, which cannot take an overflow "
-                         "back: choose --commit fenced, or --precision bf16");
+        return error_set(err, -EDOM, "--precision fp16 does not go with --commit eager: choose fenced, or bf16");
     if (o->grad_dtype == EPS_FP16 && !scales)
         return error_set(err, -EDOM,
                          "--grad-dtype fp16 needs --precision fp16, whose gradients are scaled to its range");
-    snprintf(option, sizeof option,
-             o->commit == EPS_FENCED ? "--commit fenced"
-             : scales                ? "--precision fp16"
-                                     : "--clip-norm %g",
-             o->clip_norm);
+    const char *const option = o->commit == EPS_FENCED ? "--commit fenced" : fencing(o);
     if (o->commit == EPS_COMMIT_DEFAULT)
         o->commit = clips || scales ? EPS_FENCED : EPS_EAGER;
     if (o->commit == EPS_FENCED && o->optimizer == EPS_ADAMA && o->parts > 1)
@@ -580,9 +579,8 @@ bool client_options_say_fenced(struct error *sentence, const struct eps_train_op
     if (asked->commit != EPS_COMMIT_DEFAULT || resolved->commit != EPS_FENCED)
         return false;
     error_set(sentence, 0,
-              "--clip-norm turns --commit fenced on, which holds the summed gradient: %s of host memory, 4 bytes a "
-              "parameter",
-              process_format_bytes(bytes, 4 * n_trained));
+              "%s turns --commit fenced on, which holds the summed gradient: %s of host memory, 4 bytes a parameter",
+              fencing(resolved), process_format_bytes(bytes, 4 * n_trained));
     return true;
 }
 
