@@ -24,8 +24,9 @@ static const struct cpu_kernels kernels[NUMBER_TYPES][CPU_ISAS] = {
     [NUMBER_BF16] = {KERNELS("x86-64-v2", bf16_v2, bf16_v2), KERNELS("x86-64-v3", bf16_v3, bf16_v3),
                      KERNELS("x86-64-v4", bf16_v4, bf16_v4),
                      KERNELS("x86-64-v4 and AVX512_BF16", bf16_v4, bf16_v4_pairs)},
-    [NUMBER_FP16] = {KERNELS("x86-64-v2", fp16_v2, fp16_v2), KERNELS("x86-64-v3", fp16_v3, fp16_v3),
-                     KERNELS("x86-64-v4", fp16_v4, fp16_v4), KERNELS("x86-64-v4", fp16_v4, fp16_v4)},
+    [NUMBER_FP16] = {[CPU_V3] = KERNELS("x86-64-v3", fp16_v3, fp16_v3),
+                     [CPU_V4] = KERNELS("x86-64-v4", fp16_v3, fp16_v4),
+                     [CPU_V4_PAIRS] = KERNELS("x86-64-v4", fp16_v3, fp16_v4)},
 };
 #undef KERNELS
 
@@ -54,9 +55,14 @@ bool cpu_isa_runs(enum cpu_isa isa)
     return false;
 }
 
+bool cpu_isa_has(enum cpu_isa isa, enum number_type type)
+{
+    return cpu_isa_runs(isa) && kernels[type][isa].operations;
+}
+
 void cpu_isa_use(struct device *dev, enum cpu_isa isa)
 {
-    assert(cpu_isa_runs(isa));
+    assert(cpu_isa_has(isa, dev->type));
     dev->kernels = &kernels[dev->type][isa];
 }
 
@@ -124,8 +130,13 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
                          arena_bytes + plan_cpu.library_bytes(n_threads));
     }
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
-        if (cpu_isa_runs((enum cpu_isa)isa))
+        if (cpu_isa_has((enum cpu_isa)isa, type))
             cpu_isa_use(dev, (enum cpu_isa)isa);
+    if (!dev->kernels) {
+        close_device(dev);
+        return error_set(err, -ENOTSUP, "this processor does not convert %s (AVX2 and F16C): choose --precision fp32",
+                         number_name(type));
+    }
     /* touches every page, so that the system allocates it */
     dev->kernels->operations->zero(dev, &(struct device_zero){dev->arena, arena_bytes});
     dev->kernels->operations->zero(dev, &(struct device_zero){dev->products, plan_cpu.library_bytes(n_threads)});

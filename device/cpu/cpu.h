@@ -17,7 +17,8 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #endif
 
-/* CPU_V4_PAIRS: bf16 products use AVX512_BF16; everything else is v4's. */
+/* CPU_V4_PAIRS: bf16 products use AVX512_BF16; everything else is v4's. Of fp16, which v2 does not convert, products alone are
+ * v4's, and everything else v3's. */
 enum cpu_isa { CPU_V2, CPU_V3, CPU_V4, CPU_V4_PAIRS, CPU_ISAS };
 
 /* A part of a product's result, in elements of c. */
@@ -84,9 +85,8 @@ CPU_DECLARE(bf16_v2)
 CPU_DECLARE(bf16_v3)
 CPU_DECLARE(bf16_v4)
 CPU_DECLARE(bf16_v4_pairs) /* products alone */
-CPU_DECLARE(fp16_v2)
 CPU_DECLARE(fp16_v3)
-CPU_DECLARE(fp16_v4)
+CPU_DECLARE(fp16_v4) /* products alone */
 #undef CPU_DECLARE
 
 #ifdef KERNEL_TYPE
@@ -95,8 +95,10 @@ DEVICE_CALLS(CPU_DECLARE)
 #undef CPU_DECLARE
 #endif
 
-/* For tests: whether this machine supports an instruction set, and switching a device to it. */
+/* For tests: whether this machine supports an instruction set, whether it has kernels of a type besides, and switching a device
+ * to it. */
 bool cpu_isa_runs(enum cpu_isa isa);
+bool cpu_isa_has(enum cpu_isa isa, enum number_type type);
 void cpu_isa_use(struct device *dev, enum cpu_isa isa);
 
 /* Number of terms of k that are summed before their sum is added to the total: equal steps of at most

@@ -18,19 +18,13 @@ VECTOR_INLINE float value_widen(value x)
     return number_from_fp16(x);
 }
 
-/* x86-64-v2 has no instruction for it. */
+/* From x86-64-v3 on there are instructions for it. */
 VECTOR_INLINE vec value_widen_all(vec_values x)
 {
 #if defined(__AVX512F__)
     return (vec)_mm512_cvtph_ps((__m256i)x);
-#elif defined(__F16C__)
-    return (vec)_mm256_cvtph_ps((__m128i)x);
 #else
-    float wide[VECTOR];
-
-    for (size_t i = 0; i < VECTOR; i++)
-        wide[i] = number_from_fp16(x[i]);
-    return vec_load(wide);
+    return (vec)_mm256_cvtph_ps((__m128i)x);
 #endif
 }
 
@@ -38,14 +32,8 @@ VECTOR_INLINE vec_values value_round_all(vec x)
 {
 #if defined(__AVX512F__)
     return (vec_values)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#elif defined(__F16C__)
-    return (vec_values)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
-    vec_values rounded;
-
-    for (size_t i = 0; i < VECTOR; i++)
-        rounded[i] = number_to_fp16(x[i]);
-    return rounded;
+    return (vec_values)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #endif
 }
 

@@ -215,7 +215,7 @@ void operation_check(const struct operation *operation)
         check_cuda(operation, first, again);
     else
         for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
-            if (cpu_isa_runs((enum cpu_isa)isa))
+            if (cpu_isa_has((enum cpu_isa)isa, operation->type))
                 check_isa(operation, first, again, (enum cpu_isa)isa);
 }
 
