@@ -137,6 +137,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
                                        .source = source_of(q, in),
                                        .task = q->task,
                                        .n_rows = MANY_ROWS,
+                                       .joined = q->config.image.ghost_batch,
                                        .longest = UINT32_MAX,
                                        .least = 1,
                                        .fresh = true,
@@ -457,7 +458,9 @@ static int check(struct question *q, struct error *err)
     const struct plan_fit_asked asked = asked_of(q);
     const struct plan_setting setting = plan_fit_setting(&asked, 0);
 
-    return plan_check(&q->model, &setting, err);
+    const int rc = plan_check(&q->model, &setting, err);
+
+    return rc || q->options.microbatch == 0 ? rc : plan_check_rows(&q->model, &setting, q->options.microbatch, err);
 }
 
 int client_plan_form_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error)
@@ -557,6 +560,8 @@ int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, 
     if (!rc && model_has_source(&q.config))
         rc = error_set(&err, -EDOM, "--find-depth is for models of one stack of blocks, and a %s model has two",
                        q.config.family->model_type);
+    if (!rc && q.config.image.height > 0)
+        rc = error_set(&err, -EDOM, "--find-depth is for models of like blocks, and those of images come in stages");
     if (!rc && options->freeze)
         rc = error_set(&err, -EDOM, "--find-depth does not go with --freeze, whose patterns name tensors of one depth");
     if (!rc && (*n_layers = find_most(&q, MOST_LAYERS, fits_depth)) == 0)

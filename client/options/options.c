@@ -482,7 +482,7 @@ static int resolve_rows(struct eps_train_options *o, const struct eps_train_opti
         return error_set(err, -EINVAL, "--data %s: one row is too few to train on and to hold out another: give more",
                          o->data[0]);
     if (o->batch == 0)
-        o->batch = facts->task ? rows_of(TASK_BATCH, 1, o->parts, facts->n_rows)
+        o->batch = facts->task ? rows_of(TASK_BATCH, 1, o->parts * (facts->joined ? facts->joined : 1), facts->n_rows)
                                : client_options_batch(o->seq, least_batch(o, facts), facts->n_rows);
     int rc = client_options_check_batch(o->batch, o->seq, err);
     if (!rc)

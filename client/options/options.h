@@ -50,6 +50,7 @@ struct client_facts {
     uint32_t seq;           /* chosen if none is given; 0: the longest row's; */
     uint32_t source;        /* tokens of it that are a source; 0: there is none; */
     uint32_t n_rows;        /* rows to train on; */
+    uint32_t joined;        /* rows that no part divides: of a ghost batch; 0: 1; */
     uint32_t longest;       /* tokens of the longest row; */
     uint32_t least;         /* the least seq that all rows have room in */
     bool fresh;             /* the model has no weights */

@@ -327,6 +327,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .seq = rows.seq,
         .source = rows.source,
         .n_rows = rows.n_rows,
+        .joined = run->model.config.image.ghost_batch,
         .longest = rows.longest,
         .least = rows.least,
         .fresh = run->model.n_weights == 0,

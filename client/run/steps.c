@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600, MOST_SKIPPED = 20 };
+enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600, MOST_SKIPPED = 20, TOLD_SKIPPED = 5 };
 
 void client_steps_note(const struct client_steps *s, const char *sentence)
 {
@@ -231,9 +231,11 @@ static void write_trace(struct client_steps *s)
 }
 
 /* Handles a skipped step. It leaves the weights unchanged, so the next data may succeed. Many in a row mean that the
- * weights have diverged, and the run ends. The first one in a row is reported. */
-static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
+ * weights have diverged, and the run ends. The first one in a row is reported; of those by which the loss's scale is found, in
+ * fp16, the TOLD_SKIPPED-th. */
+static int note_skipped(struct client_steps *s, bool skipped, bool scales, struct error *err)
 {
+    const unsigned told = scales ? TOLD_SKIPPED : 1;
     struct error sentence;
 
     s->n_skipped = skipped ? s->n_skipped + 1 : 0;
@@ -243,13 +245,11 @@ static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
                          "the last %d steps, %" PRIu64 " to %" PRIu64 ", were skipped because loss or gradient was not "
                          "finite: the weights have diverged; try a lower --lr",
                          MOST_SKIPPED, s->done + 1 - MOST_SKIPPED, s->done);
-    if (s->run->options.precision == EPS_FP16 && s->n_skipped == 1)
-        return 0; /* that is how the loss's scale is found */
     error_set(&sentence, 0,
               "step %" PRIu64 " was skipped because its loss or gradient is not finite: weights and moments are "
               "unchanged; the run ends after %d such steps in a row",
               s->done, MOST_SKIPPED);
-    if (s->n_skipped == 1)
+    if (s->n_skipped == told)
         client_steps_note(s, sentence.text);
     return 0;
 }
@@ -326,7 +326,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
     write_trace(s);
     if (!rc && s->events->on_step)
         s->events->on_step(s->user, &step);
-    return rc ? rc : note_skipped(s, step.skipped, err);
+    return rc ? rc : note_skipped(s, step.skipped, step.loss_scale > 0 && isfinite(step.loss), err);
 }
 
 /* True if the next step may open: the last one has arrived, and neither a checkpoint nor an evaluation is due first. */

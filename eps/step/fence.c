@@ -38,7 +38,7 @@ double fence_norm(const struct fence *fence)
 
 static void grow(struct loss_scale *scale)
 {
-    if (scale->value > 0 && ++scale->n_clean == FENCE_CLEAN_STEPS)
+    if (scale->value > 0 && scale->value < FENCE_MOST_SCALE && ++scale->n_clean == FENCE_CLEAN_STEPS)
         *scale = (struct loss_scale){.value = 2 * scale->value};
 }
 
@@ -55,6 +55,6 @@ void fence_skip(struct fence *fence, uint64_t step)
 {
     fence->skipped = true;
     fence->n_past = step + 1;
-    if (fence->scale->value > 0)
+    if (fence->scale->value > 1 / FENCE_MOST_SCALE)
         *fence->scale = (struct loss_scale){.value = fence->scale->value / 2};
 }

@@ -15,6 +15,7 @@
 struct loss_scale; /* proto/wire/training_text.h */
 
 #define FENCE_FIRST_SCALE 65536.0
+#define FENCE_MOST_SCALE  0x1p40 /* gradients of zero never overflow */
 enum { FENCE_CLEAN_STEPS = 2000 };
 
 struct fence {

@@ -565,11 +565,13 @@ void steps_announce_taken(const struct steps *steps, struct message *m)
 /* A fault that no later step can mend. The relay never hears of this unit, so no reader captures or saves it. */
 static void end_not_finite(struct job *job, const struct updater_task *work)
 {
+    const char *const end =
+        job_goal(job)->precision == NUMBER_FP16 ? ", or --precision bf16, as fp16 ends at 65504" : "";
     char unit[MODEL_NAME_BYTES];
 
     job_end(job, -EDOM,
-            "step %" PRIu64 " made weights of %s that are not finite, and void: try a lower --lr, or --clip-norm",
-            work->step + 1, model_unit_name(unit, &job->model, work->unit));
+            "step %" PRIu64 " made weights of %s that are not finite, and void: try a lower --lr, or --clip-norm%s",
+            work->step + 1, model_unit_name(unit, &job->model, work->unit), end);
 }
 
 /* A skipped step is done while some of its folds are still under way. */

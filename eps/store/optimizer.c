@@ -140,15 +140,23 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     return view;
 }
 
-/* Writes changed values back. */
-static void close_view(struct scratch *scratch, const struct call *call, unsigned what, size_t at, size_t n)
+static void note_not_finite(struct call *call)
+{
+    atomic_store_explicit(&call->not_finite, true, memory_order_relaxed);
+}
+
+/* Writes changed values back. Beyond fp16's range a finite master is relayed as an infinity. */
+static void close_view(struct scratch *scratch, struct call *call, unsigned what, size_t at, size_t n)
 {
     const struct parameters *p = call->p;
 
     if (what & WEIGHTS && p->new_w) {
         call->kernel->stream(p->new_w + at, scratch->w, n * sizeof *p->new_w);
     } else if (what & WEIGHTS && !p->w) {
-        call->kernel->halves[p->type].split(p->new_high ? scratch->high : p->high + at, p->low + at, scratch->w, n);
+        uint16_t *const high = p->new_high ? scratch->high : p->high + at;
+        call->kernel->halves[p->type].split(high, p->low + at, scratch->w, n);
+        if (p->type == NUMBER_FP16 && !call->kernel->halves[NUMBER_FP16].is_finite(high, n))
+            note_not_finite(call);
         if (p->new_high)
             call->kernel->stream(p->new_high + at, scratch->high, n * sizeof *p->new_high);
     }
@@ -165,11 +173,6 @@ static void close_view(struct scratch *scratch, const struct call *call, unsigne
 }
 
 /* ---- passes ----------------------------------------------------------------------------------------------------- */
-
-static void note_not_finite(struct call *call)
-{
-    atomic_store_explicit(&call->not_finite, true, memory_order_relaxed);
-}
 
 static void finite_range(void *data, size_t begin, size_t n)
 {
@@ -192,7 +195,7 @@ bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, e
 
 static void fold_range(void *data, size_t begin, size_t n)
 {
-    const struct call *call = data;
+    struct call *call = data;
     const unsigned old = call->first && call->constants.decay != 0 ? OLD_WEIGHTS : 0;
     struct scratch scratch;
     struct view view;

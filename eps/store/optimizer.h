@@ -45,7 +45,7 @@
 
 struct hyper {
     double lr, beta1, beta2, epsilon, weight_decay;
-    float grad_scale; /* factor for held sums (eps/store/store.h); 1 without clipping */
+    float grad_scale; /* factor for held sums (eps/store/store.h): of clipping, over the loss's scale */
     bool sgd;         /* SGD; else AdamA. Of SGD neither betas nor epsilon count, of AdamA neither of these: */
     bool nesterov;    /* with momentum alone; steps only (asserted) */
     double momentum;  /* from 0 and below 1 */

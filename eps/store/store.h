@@ -2,10 +2,10 @@
  *
  * Bytes per parameter; each block but the weights has the own units' trained elements (own.trained_n), unless said
  * otherwise:
- *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment, which workers map read-only (struct plan_own); in fp32 it
+ *   LEDGER_WEIGHTS        4, or 2 in 16 bits   shared segment, which workers map read-only (struct plan_own); in fp32 it
  *                                             is the master
- *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: each unit's trained weights once more, in that segment
- *   LEDGER_MASTER         2, bf16 in training the low halves of the split master (proto/base/number.h)
+ *   LEDGER_REPLAY         4, or 2 in 16 bits   training with replay: each unit's trained weights once more, in that segment
+ *   LEDGER_MASTER         2, in 16 bits and training the low halves of the split master (proto/base/number.h)
  *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training, unless by SGD without momentum
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training, unless by SGD
  *   LEDGER_SUM            4                   training with a fenced commit: the gradient, held until the step is known

@@ -103,6 +103,15 @@ static int read_filter(const struct read *r, uint64_t first, size_t n, float *va
     return rc;
 }
 
+static bool exceeds_fp16(const float *values, size_t n)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < n; i++)
+        any |= (number_to_fp16(values[i]) & 0x7fffu) == 0x7c00u;
+    return any;
+}
+
 /* A store_source for the piece, of an array's values. What a server of files may still change is copied before it is
  * checked. */
 static int read_run(void *context, uint64_t first, size_t n, float *values)
@@ -117,6 +126,9 @@ static int read_run(void *context, uint64_t first, size_t n, float *values)
         return rc;
     if (!optimizer_is_finite(r->store->kernel, values, NUMBER_FP32, n))
         return -EDOM;
+    if (r->array == WEIGHTS && r->store->options.precision == NUMBER_FP16 && r->piece->form == FORM_VALUES &&
+        exceeds_fp16(values, n))
+        return -EOVERFLOW;
     return r->array == SECOND_MOMENT && has_negative(values, n) ? -ERANGE : 0;
 }
 
@@ -210,6 +222,8 @@ static int read_piece(struct read *read, struct error *err)
     if (read->rc == -EDOM)
         return error_set(err, -EINVAL,
                          "%s has a value that is not finite: the file is damaged, or its training has diverged", name);
+    if (read->rc == -EOVERFLOW)
+        return error_set(err, -EINVAL, "%s has a value beyond 65504, where fp16 ends: choose --precision bf16", name);
     if (read->rc == -ERANGE)
         return error_set(err, -EINVAL, "%s has a negative value, which no mean of squares has", name);
     if (read->rc != 0)

@@ -44,6 +44,9 @@ static int check_channels(const struct image_channels *all, const char *key, con
 
 int image_check(const struct model_config *c, struct error *err)
 {
+    if (c->image.ghost_batch > IMAGE_MOST_GHOSTS)
+        return error_set(err, -EINVAL, "ghost_batch_size is %u: it must be at most %d", c->image.ghost_batch,
+                         IMAGE_MOST_GHOSTS);
     const int rc = check_channels(&c->image.mean, "image_mean", &c->image, err);
 
     return rc ? rc : check_channels(&c->image.deviation, "image_std", &c->image, err);

@@ -9,6 +9,7 @@ enum {
     IMAGE_CHANNELS = 4,    /* of an image, at most */
     IMAGE_MOST_DEPTH = 64, /* blocks of a stage */
     IMAGE_MOST_SIDE = 4096,
+    IMAGE_MOST_GHOSTS = 65536,
 };
 
 /* A number for each channel. */

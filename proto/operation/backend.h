@@ -30,12 +30,12 @@ struct plan_backend {
      * generated run in one. Otherwise the weights are still read into device memory once for all texts. */
     bool joins_rows;
     bool has_fp16;  /* values may be of NUMBER_FP16 */
-    bool head_sums; /* in bf16, the head's units sum their input's gradient in fp32 */
+    bool head_sums; /* in 16 bits, the head's units sum their input's gradient in fp32 */
     /* Bytes outside the arena for products and libraries; they count against the budget. */
     uint64_t (*library_bytes)(unsigned n_threads);
     /* Scratch of attention, enough for forward and backward. A multiple of 64. */
     uint64_t (*scratch_bytes)(const struct plan_attention_sizes *sizes, unsigned n_threads);
-    /* Free bytes before a sum, needed to round it to bf16 in place (round_half, proto/operation/device.h). */
+    /* Free bytes before a sum, needed to round it to 16 bits in place (round_half, proto/operation/device.h). */
     uint64_t rounding_bytes;
     /* Keys and values of n_positions tokens in one block; heads and width: of keys. */
     uint64_t (*cache_bytes)(enum number_type type, size_t n_positions, size_t n_heads, size_t width);

@@ -81,7 +81,7 @@ struct layer_pass {
     uint32_t n_rows, n_tokens;
     uint64_t first_row; /* in the minibatch */
     uint64_t seed, step;
-    float loss_scale; /* 1/T */
+    float loss_scale; /* the share's, over T */
     bool dropout;     /* false in evaluation, where labels are not smoothed either */
     /* Generating, where n_rows is 1, and n_tokens those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending, without gaps; NULL otherwise, and above the blocks */

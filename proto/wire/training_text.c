@@ -117,8 +117,10 @@ int training_text_parse(json_t **out, const char *text, size_t n_bytes, struct e
     if (!*out)
         return error_set(err, -EINVAL, "the job's side file: %s at byte %d", why.text, why.position);
     int rc = check(*out, err);
-    if (rc)
+    if (rc) {
         json_decref(*out);
+        *out = NULL;
+    }
     return rc;
 }
 

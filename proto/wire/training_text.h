@@ -25,7 +25,7 @@ uint64_t training_text_room(json_t *files, uint32_t n_learned);
 uint64_t training_text_saved_bytes(json_t *files, uint32_t n_learned);
 
 /* Parses untrusted text. Each name must be allowed in a checkpoint beside its own four files. *out is owned:
- * json_decref. -EINVAL with a sentence. */
+ * json_decref. -EINVAL with a sentence, and *out is NULL. */
 int training_text_parse(json_t **out, const char *text, size_t n_bytes, struct error *err);
 
 /* The factor of a loss in fp16, and steps since it changed, none of which was skipped: "loss_scale" among the options,

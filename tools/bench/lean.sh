@@ -3,7 +3,7 @@
 # with momentum; as eps plan counts it, of device and host together: weights, optimizer, gradients on their way and summed,
 # activations, stash. Beside that: libraries, tables, the minibatches. Against the plain form in fp32, by hand: weights,
 # gradients and momentum of 4 bytes each, and what autograd saves of 100 images, with relus in place.
-#   fp16       --precision fp16 --moments bf16 --grad-dtype fp16: relayed weights, activations and momentum of 2 bytes; the
+#   fp16       --precision fp16 --moments bf16 --grad-dtype bf16: relayed weights, activations and momentum of 2 bytes; the
 #              loss is scaled dynamically, and so the commit fenced
 #   sparse     three in ten weights of the blocks' filters, with room for no more
 #   remade     activations made again from the layers' inputs, one row at a time: the least device memory
@@ -54,7 +54,7 @@ least() {
 
 bytes() {
     local plain net=wrn-28-2
-    local narrow=(--precision fp16 --moments bf16 --grad-dtype fp16) sparse=(--sparse 'keep=0.3,room=1')
+    local narrow=(--precision fp16 --moments bf16 --grad-dtype bf16) sparse=(--sparse 'keep=0.3,room=1')
     local parts=(--commit fenced --parts 50) all=()
     plain=$(awk -v rows="$batch" 'BEGIN { printf "%.0f", 12 * 1467610 + 3813400 * rows }')
     echo "WRN-28-2, $batch images: plain $plain bytes"

@@ -48,7 +48,7 @@ int plan_check_packs(const struct model *model, struct error *err)
 }
 
 /* Gradients in fp16 may overflow, which a fenced commit alone survives; norms that units remember are not scaled. */
-static int check_numbers(const struct plan_setting *s, struct error *err)
+static int check_numbers(const struct model *model, const struct plan_setting *s, struct error *err)
 {
     const struct plan_goal *goal = &s->goal;
     const bool narrow = goal->precision == NUMBER_FP16, trains = goal->purpose == PLAN_TRAIN;
@@ -56,13 +56,17 @@ static int check_numbers(const struct plan_setting *s, struct error *err)
     if (goal->moments == NUMBER_FP16 || (goal->grad == NUMBER_FP16 && !narrow))
         return error_set(err, -EINVAL, "moments have no form in fp16, and gradients only where values have it");
     if (narrow && !s->backend->has_fp16)
-        return error_set(err, -EINVAL, "a %s device does not compute in fp16: choose --precision bf16",
+        return error_set(err, -EINVAL, "a %s device does not compute in fp16: choose --device cpu, or --precision bf16",
                          s->backend->name);
     if (narrow && trains && !goal->fenced)
         return error_set(err, -EINVAL, "gradients in fp16 may overflow: choose --commit fenced");
     if (narrow && (goal->sampling.share > 0 || goal->sampling.queries > 0))
         return error_set(err, -EINVAL,
                          "samples by norms of gradients are not for fp16, which scales these: choose bf16");
+    for (uint32_t t = 0; goal->grad == NUMBER_FP16 && t < model->n_tensors; t++)
+        if (model->tensors[t].averages)
+            return error_set(err, -EINVAL,
+                             "running statistics are no gradients, which fp16 would cut: choose --grad-dtype bf16");
     return 0;
 }
 
@@ -99,7 +103,7 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
                          "gradients from shares of %g of the rows and %g of the queries: at least %g and below 1 are "
                          "possible",
                          s->goal.sampling.share, s->goal.sampling.queries, SAMPLING_LEAST_SHARE);
-    if (check_numbers(s, err))
+    if (check_numbers(model, s, err))
         return -EINVAL;
     if (model_check_sparse(model, &s->goal.sparse, err))
         return -EINVAL;
@@ -118,9 +122,8 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     if (s->part_rows % plan_joined_rows(&s->goal, &model->config))
         return error_set(
             err, -EINVAL,
-            "a part has %u rows, which are not whole ghost batches of %u: --batch must be a multiple of %u "
-            "times --parts",
-            s->part_rows, model->config.image.ghost_batch, model->config.image.ghost_batch);
+            "a part has %u rows, which are not whole ghost batches of %u: --batch must be a multiple of %u",
+            s->part_rows, model->config.image.ghost_batch, model->config.image.ghost_batch * s->goal.n_parts);
     if (s->goal.source != model->config.source || (s->goal.source > 0 && s->goal.seq != model->config.row))
         return error_set(err, -EINVAL, "rows of %u tokens with a source of %u: the model was divided into %u and %u",
                          s->goal.seq, s->goal.source, model->config.row, model->config.source);

@@ -380,5 +380,12 @@ TEST_RANGE(a_split_master_of_fp16_is_the_one_in_fp32, OPTIMIZER_ISA_V2, OPTIMIZE
         optimizer_read(&split, joined, NULL, NULL);
         ck_assert_mem_eq(joined, w, N_WEIGHTS * sizeof *w);
     }
+    if (kernel) { /* where fp16 ends, which fp32 does not see */
+        const struct hyper far = {.lr = 100, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
+        w[7] = 65500, g[7] = -1;
+        optimizer_write(&split, w, NULL, NULL);
+        ck_assert(optimizer_step(&plain, &(struct gradient){g, NUMBER_FP32, 1}, &far, 21, false));
+        ck_assert(!optimizer_step(&split, &(struct gradient){g, NUMBER_FP32, 1}, &far, 21, false));
+    }
     free(w), free(joined), free(g), free(moments), free(high), free(low);
 }

@@ -45,6 +45,7 @@ TEST(a_text_that_is_none_is_refused)
 
     for (int i = 0; i < COUNT(texts); i++) {
         ck_assert_int_eq(training_text_parse(&parsed, texts[i], strlen(texts[i]), &err), -EINVAL);
+        ck_assert_ptr_null(parsed);
         ck_assert_msg(strstr(err.text, "the job's side file: ") == err.text, "%s", err.text);
     }
 }

@@ -95,10 +95,23 @@ static const struct {
      "--precision fp16 with --parts 2 needs --optimizer adamw"},
     {"eps train --model small.json --data text.txt --out r --approximate wta=0.3" NARROW, 1, "are not for fp16"},
     {"eps plan --model small.json --precision fp16 --device cuda --device-mem 8GiB", 1,
-     "a cuda device does not compute in fp16: choose --precision bf16"},
+     "a cuda device does not compute in fp16: choose --device cpu, or --precision bf16"},
 };
 
 TEST_EACH(what_does_not_go_together_is_refused, COUNT(refused))
 {
     expect(refused[_i].command, refused[_i].status, refused[_i].says);
+}
+
+/* The first number is 70000. */
+TEST(weights_beyond_fp16_are_refused)
+{
+    expect("eps train --model small.json --data text.txt --steps 1 --batch 2 --seq 16 --device cpu --out run", 0);
+    expect("mkdir far && cp run/latest/config.json run/latest/model.safetensors far && "
+           "n=$(od -An -t u8 -N 8 far/model.safetensors) && printf '\\000\\270\\210\\107' | "
+           "dd of=far/model.safetensors bs=1 seek=$((8 + n)) conv=notrunc status=none",
+           0);
+    expect("eps train --model far --data text.txt --steps 1 --batch 2 --seq 16 --device cpu --out fine", 0);
+    expect("eps train --model far --data text.txt --steps 1 --batch 2 --seq 16 --out r" NARROW, 1,
+           "has a value beyond 65504, where fp16 ends: choose --precision bf16");
 }

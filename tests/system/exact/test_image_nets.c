@@ -271,10 +271,15 @@ static const struct {
     {"eps train --model few.json --data images.npy --out r", 1, "depth is 11: it must be 4 and a multiple of 6"},
     {"eps train --model colours.json --data images.npy --out r", 1, "image_mean has 2 numbers"},
     {"eps train --model ghosts.json --data images.npy --batch 12 --parts 3 --out r", 1,
-     "a part has 4 rows, which are not whole ghost batches of 3: --batch must be a multiple of 3 times --parts"},
+     "a part has 4 rows, which are not whole ghost batches of 3: --batch must be a multiple of 9"},
     {"eps train --model ghosts.json --data images.npy --batch 12 --microbatch 4 --out r", 1,
      "--microbatch 4: ghost batches of 3 rows need a multiple of them"},
     {"eps plan --model ghosts.json --batch 12 --microbatch 4", 1, "ghost batches of 3 rows need a multiple of them"},
+    {"eps plan --model ghosts.json --batch 12 --microbatch 4 --minimum", 1, "need a multiple of them"},
+    {"eps plan --model ghosts.json --find-depth", 2, "--find-depth is for models of like blocks"},
+    {"eps train --model ghosts.json --data images.npy --precision fp16 --grad-dtype fp16 --device cpu --out r", 1,
+     "running statistics are no gradients"},
+    {"eps train --model ghosts.json --data images.npy --steps 1 --device cpu --out r", 0, "1 of 18 rows"},
 };
 
 TEST_EACH(what_does_not_fit_is_refused, COUNT(refused))
