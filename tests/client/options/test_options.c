@@ -355,7 +355,7 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
     X((o->clip_update = INFINITY), -EDOM, "--clip-update inf ", "")                                                    \
     X((o->clip_norm = 1, o->commit = EPS_EAGER), -EDOM, "--clip-norm 1 does not go with --commit eager",               \
       "--commit fenced, or --clip-update")                                                                             \
-    X((o->clip_norm = 1, o->parts = 2, o->optimizer = EPS_ADAMA), -EDOM, "--clip-norm with --parts 2",               \
+    X((o->clip_norm = 1, o->parts = 2, o->optimizer = EPS_ADAMA), -EDOM, "--clip-norm with --parts 2",                 \
       "--optimizer adamw")                                                                                             \
     X((o->commit = EPS_FENCED, o->parts = 4, o->optimizer = EPS_ADAMA), -EDOM, "--commit fenced with --parts 4",       \
       "--optimizer adamw")                                                                                             \
