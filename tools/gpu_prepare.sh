@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-most_mib=60 # tree and packages, so that they can be carried together
+most_mib=63 # tree and packages, so that they can be carried together
 develop=(libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev
          libzstd-dev libpng-dev libjpeg62-turbo-dev libncurses-dev libsodium-dev check)
 modules=(libuv nanomsg hwloc jansson libxxhash libpcre2-8 libutf8proc zlib libzstd libpng libjpeg ncursesw libsodium check)
