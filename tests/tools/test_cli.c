@@ -156,7 +156,7 @@ static const struct refusal wrongs[] = {
     {PLAN "--seq 2000", 2, "--seq 2000 is more than the model's 1024 positions", NULL},
     {PLAN "--minimum --find-depth", 2, "give only one of --minimum", NULL},
     {PLAN "--batch 4 --find-batch", 2, "--find-batch finds what --batch would say", NULL},
-    {PLAN "--parts 2 --batch 2 --clip-norm 1 --optimizer adama", 2, "--clip-norm 1", NULL},
+    {PLAN "--parts 2 --batch 2 --clip-norm 1 --optimizer adama", 2, "--clip-norm with", NULL},
     {"eps plan --model large.json", 1, "n_layer is 4097: it must be from 1 to 4096", NULL},
     {GENERATE "--ids 1,2x", 2, "--ids '1,2x'", "464,2068"},
     {GENERATE "--ids ,", 2, "--ids ','", "commas"},
