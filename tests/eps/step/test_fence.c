@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Until the optimizer thread has no contribution any more, as the daemon knows. */
-static void await_no_fold(const char *name)
+/* Until the optimizer thread has a contribution, or none any more, as the daemon knows. */
+static void await_fold(const char *name, bool wanted)
 {
     struct client_link viewer;
     struct message m;
@@ -31,7 +31,7 @@ static void await_no_fold(const char *name)
         any = false;
         for (uint32_t u = 0; u < m.units_reply.n; u++)
             any |= (m.units_reply.units[u] & ~UNIT_AHEAD) == UNIT_FOLDING;
-    } while (any);
+    } while (any != wanted);
     client_link_free(&viewer);
 }
 
@@ -139,6 +139,34 @@ TEST(a_job_in_fp16_goes_on_with_half_the_scale)
     driver_close(&driver);
 }
 
+/* Asked for while the step is open, and partly folded, that halves it: the checkpoint is then of the version behind it. */
+TEST(a_checkpoint_has_the_scale_of_its_own_version)
+{
+    const struct driver_options options = {.fenced = true,
+                                           .fp16 = true,
+                                           .vocabulary = 6 * 8192, /* units of 4 MiB take long */
+                                           .out = outputs_make("out"),
+                                           .side = "{\"options\": {}}"};
+    struct driver driver;
+
+    begin(0, PUPPET_IN_LAST_CONTRIBUTION);
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    driver_begin(&driver);
+    await_fold("lab", true);
+    driver_ask_save(&driver, MESSAGE_NO_STEP);
+    driver_await_saves(&driver, 1);
+    driver_await_done(&driver, 2);
+    ck_assert(driver.last_done.done.skipped);
+    const bool behind = driver.saved[0] == 2;
+    json_t *training = json_load_file(print("out/step-%u/training.json", behind ? 2 : 1), 0, NULL),
+           *scale = json_object_get(json_object_get(training, "options"), "loss_scale");
+    ck_assert_double_eq(json_number_value(json_object_get(scale, "value")), behind ? 32768 : 65536);
+    ck_assert_int_eq(json_integer_value(json_object_get(scale, "clean_steps")), behind ? 0 : 1);
+    json_decref(training);
+    driver_close(&driver);
+}
+
 /* Its moments have had fewer updates than steps were done. More than those they cannot have had. */
 TEST(a_run_in_which_a_step_was_skipped_resumes)
 {
@@ -174,7 +202,7 @@ TEST(a_step_is_skipped_while_other_contributions_are_folded)
     driver_open(&driver, "lab", &options);
     driver_train(&driver, 2);
     ck_assert(driver.last_done.done.skipped);
-    await_no_fold("lab"); /* before the next step is open */
+    await_fold("lab", false); /* before the next step is open */
     driver_train(&driver, 3);
     ck_assert(!driver.last_done.done.skipped);
     ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
