@@ -183,11 +183,12 @@ static const float *recall(const struct operation_run *r, const struct program_o
 /* Once a part, or a ghost batch. Statistics of one element have no variance: PyTorch refuses them. */
 static void observe(const struct operation_run *r, const struct program_operation *op, float *statistics)
 {
-    const uint32_t rows = op->batch_norm.rows ? op->batch_norm.rows : r->part_rows;
+    const uint32_t ghost = op->batch_norm.rows, rows = ghost ? ghost : r->part_rows;
+    const uint32_t n_of_part = ghost ? r->part_rows / ghost : 1;
     const double n = (double)rows * (double)operation_row_elements(r, op->inputs[0]);
     const struct device_running running = {.n = op->batch_norm.n,
                                            .epsilon = op->batch_norm.epsilon,
-                                           .scale = (float)(-1.0 / (r->part_rows / rows * r->n_parts)),
+                                           .scale = (float)(-1.0 / ((double)n_of_part * r->n_parts)),
                                            .correction = n > 1 ? (float)(n / (n - 1)) : 1,
                                            .statistics = statistics,
                                            .mean_gradient = r->gradients[op->tensor + RUNNING_MEAN],
