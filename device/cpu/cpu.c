@@ -24,9 +24,8 @@ static const struct cpu_kernels kernels[NUMBER_TYPES][CPU_ISAS] = {
     [NUMBER_BF16] = {KERNELS("x86-64-v2", bf16_v2, bf16_v2), KERNELS("x86-64-v3", bf16_v3, bf16_v3),
                      KERNELS("x86-64-v4", bf16_v4, bf16_v4),
                      KERNELS("x86-64-v4 and AVX512_BF16", bf16_v4, bf16_v4_pairs)},
-    [NUMBER_FP16] = {[CPU_V3] = KERNELS("x86-64-v3", fp16_v3, fp16_v3),
-                     [CPU_V4] = KERNELS("x86-64-v4", fp16_v3, fp16_v4),
-                     [CPU_V4_PAIRS] = KERNELS("x86-64-v4", fp16_v3, fp16_v4)},
+    [NUMBER_FP16] =
+        {[CPU_V3] = KERNELS("x86-64-v3", fp16_v3, fp16_v3), [CPU_V4] = KERNELS("x86-64-v4", fp16_v3, fp16_v4)},
 };
 #undef KERNELS
 
