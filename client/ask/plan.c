@@ -457,10 +457,9 @@ static int check(struct question *q, struct error *err)
 {
     const struct plan_fit_asked asked = asked_of(q);
     const struct plan_setting setting = plan_fit_setting(&asked, 0);
-
     const int rc = plan_check(&q->model, &setting, err);
 
-    return rc || q->options.microbatch == 0 ? rc : plan_check_rows(&q->model, &setting, q->options.microbatch, err);
+    return rc ? rc : plan_check_rows(&q->model, &setting, q->options.microbatch, err);
 }
 
 int client_plan_form_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error)

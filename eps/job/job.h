@@ -13,9 +13,9 @@
 #include "eps/relay/relay.h"
 #include "eps/store/updater.h"
 #include "proto/plan/memory/data.h"
-#include "proto/wire/training_text.h"
 #include "proto/wire/files.h"
 #include "proto/wire/session.h"
+#include "proto/wire/training_text.h"
 
 /* A client's request that does not fit the state ends its session. */
 enum job_state {

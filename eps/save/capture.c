@@ -177,13 +177,10 @@ static int finish_checkpoint(struct capture *capture, const struct loss_scale *s
         rc = training_text_parse(&side, o->side, o->side_bytes, err);
     if (!rc && side) {
         capture->checkpoint.options = json_incref(json_object_get(side, "options"));
-        if (o->microbatch &&
-            json_object_set_new(capture->checkpoint.options, "microbatch", json_integer(o->microbatch)))
-            rc = error_set(err, -ENOMEM, "out of memory");
-        else if (o->products.version &&
-                 json_object_set_new(capture->checkpoint.options, "products", products_to_json(&o->products)))
-            rc = error_set(err, -ENOMEM, "out of memory");
-        else if (scale->value > 0 && training_text_set_loss_scale(capture->checkpoint.options, scale))
+        json_t *const options = capture->checkpoint.options;
+        if ((o->microbatch && json_object_set_new(options, "microbatch", json_integer(o->microbatch))) ||
+            (o->products.version && json_object_set_new(options, "products", products_to_json(&o->products))) ||
+            (scale->value > 0 && training_text_set_loss_scale(options, scale)))
             rc = error_set(err, -ENOMEM, "out of memory");
         else
             rc = add_side_files(capture, side, err);

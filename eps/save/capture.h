@@ -54,8 +54,9 @@ int capture_open(struct capture *capture, const struct capture_options *options,
 int capture_write(struct capture *capture, uint32_t unit, struct error *err);
 /* On host 0, before capture_finish: takes notes of another host. */
 int capture_add(struct capture *capture, const struct store_files_note *notes, size_t n, struct error *err);
-/* scale: of the step that is saved; value 0: none. Call after all own units are written. Writes the other files, flushes, and closes all; a checkpoint also gets its
- * name. On a host that does not lead: flushes, and leaves all open for capture_notes; then capture_close. */
+/* Call after all own units are written. Writes the other files, flushes, and closes all; a checkpoint also gets its
+ * name. On a host that does not lead: flushes, and leaves all open for capture_notes; then capture_close. scale: of the
+ * step that is saved; value 0: none. */
 int capture_finish(struct capture *capture, const struct loss_scale *scale, struct error *err);
 /* As store_files_notes, after capture_finish on a host that does not lead. */
 size_t capture_notes(struct store_files_note *out, size_t n, const struct capture *capture, uint64_t first);

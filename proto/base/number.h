@@ -1,8 +1,8 @@
 /* proto/base/number.h - the number formats that processes share, and conversions to them.
  *
- * The formats are fp32, bf16 (the upper half of an fp32), fp16 (IEEE 754's binary16), and 16 bits for a second moment. The
- * host and every device round to nearest, ties to even. Ties are frequent, as the sum of two bf16 often is one; a rule that sends all ties
- * the same way would bias sums.
+ * The formats are fp32, bf16 (the upper half of an fp32), fp16 (IEEE 754's binary16), and 16 bits for a second moment.
+ * The host and every device round to nearest, ties to even. Ties are frequent, as the sum of two bf16 often is one; a
+ * rule that sends all ties the same way would bias sums.
  *
  * An fp32 master is the relayed bf16 plus the 16 bits that complete it (the "split master"). Only there do ties go away
  * from zero: the remainder is then a signed 16-bit number, and one addition joins the two. With ties to even, an even
@@ -12,8 +12,9 @@
  * An infinity stays an infinity and a NaN stays a NaN. A finite value from 0x7f7f8000 on (3.3961775e38, half a step
  * past the largest finite bf16) rounds to an infinity. When split, it is relayed as an infinity, and joins exactly.
  *
- * Of fp16 a split master is one of 32 bits with fp16's exponents: 1 bit of sign, 5 of exponent, 26 of mantissa. It has every
- * fp32 from 2^-17 to below 65536 bit for bit, and smaller ones in steps of 2^-40. From 65520 on it is relayed as an infinity. */
+ * Of fp16 a split master is one of 32 bits with fp16's exponents: 1 bit of sign, 5 of exponent, 26 of mantissa. It has
+ * every fp32 from 2^-17 to below 65536 bit for bit, and smaller ones in steps of 2^-40. From 65520 on it is relayed as
+ * an infinity. */
 #ifndef PROTO_BASE_NUMBER_H
 #define PROTO_BASE_NUMBER_H
 

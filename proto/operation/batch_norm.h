@@ -41,7 +41,8 @@ int program_join_moments(struct program *p, int moments, uint32_t domain, float 
  * They serve training alone. */
 int program_join_ghosts(struct program *p, int moments, uint32_t domain, uint32_t rows, float epsilon);
 
-/* statistics: of a part, or of ghost batches, whose rows join_ghosts was given. stem: of the tensors' names, "bn" for "bn.weight", one in a fresh model, and "bn.bias", zero. */
+/* statistics: of a part, or of ghost batches, whose rows join_ghosts was given. stem: of the tensors' names, "bn" for
+ * "bn.weight", one in a fresh model, and "bn.bias", zero. */
 int program_batch_norm(struct program *p, int x, int statistics, const char *stem);
 
 /* The same with running statistics, "bn.running_mean", zero, and "bn.running_var", one: once a step they move towards the

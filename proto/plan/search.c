@@ -499,7 +499,7 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
     if (wish->microbatch > setting->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u is more than the %u rows of a part", wish->microbatch,
                          setting->part_rows);
-    if (wish->microbatch && plan_check_rows(model, setting, wish->microbatch, err))
+    if (plan_check_rows(model, setting, wish->microbatch, err))
         return -EINVAL;
     link_plainly(&s.plain, model);
     const bool generates = setting->goal.purpose == PLAN_GENERATE;

@@ -143,12 +143,26 @@ static uint32_t stem_domain(const struct model_config *c)
     return is_large(c) ? STEM : FIRST_STAGE;
 }
 
-static void write_stem(struct program *p, const struct model_config *c)
+static int convolve_stem(struct program *p, const struct model_config *c)
 {
     const struct image_conv conv = {stem_domain(c), c->image_net.stem_width, is_large(c) ? 7 : 3, is_large(c) ? 2 : 1};
 
     program_init(p);
-    image_output(p, "inner", image_convolve(p, c, image_pixels(p, c), "conv1", conv));
+    return image_convolve(p, c, image_pixels(p, c), "conv1", conv);
+}
+
+static void write_stem(struct program *p, const struct model_config *c)
+{
+    image_output(p, "inner", convolve_stem(p, c));
+}
+
+/* The norm, and the pool of a large one. */
+static void end_stem(struct program *p, const struct model_config *c, struct image_input in)
+{
+    const struct image_window window = {3, 3, 2, 1};
+    const int x = image_relu(p, c, in, "bn1");
+
+    program_output(p, "", is_large(c) ? program_max_pool(p, x, FIRST_STAGE, &window) : x);
 }
 
 static void finish_stem(struct program *p, const struct model_config *c, uint32_t kind)
@@ -159,11 +173,8 @@ static void finish_stem(struct program *p, const struct model_config *c, uint32_
 
 static void write_stem_norm(struct program *p, const struct model_config *c)
 {
-    const struct image_window window = {3, 3, 2, 1};
-
     program_init(p);
-    const int x = image_relu(p, c, image_input(p, "inner", stem_domain(c), c->image_net.stem_width), "bn1");
-    program_output(p, "", is_large(c) ? program_max_pool(p, x, FIRST_STAGE, &window) : x);
+    end_stem(p, c, image_input(p, "inner", stem_domain(c), c->image_net.stem_width));
 }
 
 static void write_first(struct program *p, const struct model_config *c, uint32_t kind)
@@ -249,13 +260,7 @@ static void write_top(struct program *p, const struct model_config *c)
 
 static void write_ghost_stem(struct program *p, const struct model_config *c)
 {
-    const struct image_conv conv = {stem_domain(c), c->image_net.stem_width, is_large(c) ? 7 : 3, is_large(c) ? 2 : 1};
-    const struct image_window window = {3, 3, 2, 1};
-
-    program_init(p);
-    const int y = image_convolve(p, c, image_pixels(p, c), "conv1", conv);
-    const int x = image_relu(p, c, image_ghosts(p, c, y), "bn1");
-    program_output(p, "", is_large(c) ? program_max_pool(p, x, FIRST_STAGE, &window) : x);
+    end_stem(p, c, image_ghosts(p, c, convolve_stem(p, c)));
 }
 
 /* A convolution, its norm, and a relu. */

@@ -7,7 +7,8 @@
  *     convShortcut.weight            where the number of channels changes: of the first norm's result
  *   bn1..., fc.weight, fc.bias
  *
- * Norm and relu precede each convolution. A block has two layers: from one norm to the next; with ghost batches it is one. */
+ * Norm and relu precede each convolution. A block has two layers: from one norm to the next; with ghost batches it is
+ * one. */
 #include "proto/model/image_family.h"
 
 #include <errno.h>
@@ -102,12 +103,15 @@ static struct block block_of(const struct model_config *c, uint32_t kind)
     return b;
 }
 
-static void write_stem(struct program *p, const struct model_config *c)
+static int convolve_stem(struct program *p, const struct model_config *c)
 {
     program_init(p);
-    image_output(p, "",
-                 image_convolve(p, c, image_pixels(p, c), "conv1",
-                                (struct image_conv){PROGRAM_OWN, STEM_CHANNELS, 3, 1}));
+    return image_convolve(p, c, image_pixels(p, c), "conv1", (struct image_conv){PROGRAM_OWN, STEM_CHANNELS, 3, 1});
+}
+
+static void write_stem(struct program *p, const struct model_config *c)
+{
+    image_output(p, "", convolve_stem(p, c));
 }
 
 static void finish_stem(struct program *p, const struct model_config *c, uint32_t kind)
@@ -164,10 +168,7 @@ static void write_top(struct program *p, const struct model_config *c)
 
 static void write_ghost_stem(struct program *p, const struct model_config *c)
 {
-    program_init(p);
-    program_output(p, "",
-                   image_convolve(p, c, image_pixels(p, c), "conv1",
-                                  (struct image_conv){PROGRAM_OWN, STEM_CHANNELS, 3, 1}));
+    program_output(p, "", convolve_stem(p, c));
 }
 
 static void write_ghost_block(struct program *p, const struct model_config *c, uint32_t kind)

@@ -267,8 +267,8 @@ int plan_check(const struct model *model, const struct plan_setting *setting, st
  * before any of the embedding. */
 bool plan_may_group(const struct model *model, const struct plan_setting *setting);
 
-/* -EINVAL with a sentence that names the microbatch: its rows, of which there are some, would divide a pair of texts, or a ghost
- * batch (plan_joined_rows). */
+/* -EINVAL with a sentence that names the microbatch: its rows would divide a pair of texts, or a ghost batch
+ * (plan_joined_rows). 0 rows divide none. */
 int plan_check_rows(const struct model *model, const struct plan_setting *setting, uint32_t microbatch,
                     struct error *err);
 

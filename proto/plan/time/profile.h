@@ -23,8 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Types whose rates are measured: fp32 and bf16. CPUs compute fp16 in fp32, and have its rate (profile_type). */
-enum { PROFILE_ROWS = 4, PROFILE_TYPES = NUMBER_BF16 + 1 };
+/* Types whose rates are measured. CPUs compute fp16 in fp32, and have its rate (profile_type). */
+enum { PROFILE_ROWS = 4, PROFILE_TYPES = PRODUCTS_TYPES };
 
 /* Rows (tokens) of the matrix products whose rates are known. */
 extern const uint32_t profile_rows[PROFILE_ROWS];
