@@ -4,10 +4,10 @@
 #
 # With the toolkit, the module is part of the whole build and of the target `programs` (tools/quickstart.sh). So it
 # needs no option, and every test run compiles every kernel for every target, with or without a GPU. That takes two
-# cores half a minute, once.
+# cores a minute and a half, once.
 set(EPS_CUDA AUTO CACHE STRING "build the CUDA device: ON, OFF, or AUTO, where the toolkit is found")
 set_property(CACHE EPS_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(EPS_CUDA_CODE sm_80,sm_86,sm_89,sm_90,sm_100,compute_80 CACHE STRING "what nvcc compiles for, as its -gencode takes it")
+set(EPS_CUDA_CODE sm_80,sm_90,sm_100,compute_80 CACHE STRING "what nvcc compiles for, as its -gencode takes it")
 
 if(EPS_CUDA)
   find_package(CUDAToolkit 12.8 QUIET) # the first that knows sm_100
@@ -22,8 +22,9 @@ elseif(NOT CUDAToolkit_NVCC_EXECUTABLE OR NOT TARGET CUDA::cublasLt OR NOT TARGE
 else()
   message(STATUS "CUDA device: built by ${CUDAToolkit_NVCC_EXECUTABLE} ${CUDAToolkit_VERSION}")
 
-  # Machine code for common devices, and PTX that the driver compiles for newer ones. All of it is made from the oldest
-  # target's PTX, which suffices for every kernel: generating PTX takes nvcc longer than all machine code.
+  # Machine code for each generation (sm_80's also runs on 8.6 and 8.9), and PTX that the driver compiles for newer ones.
+  # All of it is made from the oldest target's PTX, which suffices for every kernel: generating PTX takes nvcc longer than
+  # all machine code.
   # None is compressed, so that tests can read it. Only an fmaf that is written is one: kernels compiled for whole packs
   # and for single values have the same bits, as where arrays begin may depend on the budget.
   set(nvcc_options -std=c++17 -O3 -fmad=false -lineinfo -no-compress -Werror=all-warnings -Xptxas=-v

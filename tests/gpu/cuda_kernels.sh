@@ -13,7 +13,7 @@ spilling=$(awk 'NR > 1 && $5 > 0' "$table")
     cat <(head -n 1 "$table") <(echo "$spilling") >&2
     exit 1
 }
-for target in sm_80 sm_86 sm_89 sm_90 sm_100; do
+for target in sm_80 sm_90 sm_100; do
     n=$(awk -v target=$target 'NR > 1 && $1 == target' "$table" | wc -l)
     [ "${kernels=$n}" -eq "$n" ] && [ "$n" -gt 0 ] || {
         echo "$target has $n kernels of $kernels" >&2
