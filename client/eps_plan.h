@@ -74,13 +74,14 @@ struct eps_plan {
     } thawed;
     uint32_t adapter_rank; /* of adapters, if these are trained; 0: they are not */
     uint32_t n_layers, width;
-    uint32_t n_workers;                /* workers that get a share */
-    struct eps_plan_side host, worker; /* worker: each of them */
-    const char *device;                /* "cpu", "cuda": as requested, unchecked; auto is the CPU */
-    bool allowance;                    /* the worker's term "library" is an allowance: only its device knows */
-    bool shared;                       /* the workers' bytes count against host memory and its limit */
-    uint64_t minimum;                  /* smallest sufficient device_mem */
-    uint64_t checkpoint_bytes;         /* of one checkpoint on disk, at most */
+    uint32_t image_height, image_width; /* of each row, in pixels; 0: rows are of tokens */
+    uint32_t n_workers;                 /* workers that get a share */
+    struct eps_plan_side host, worker;  /* worker: each of them */
+    const char *device;                 /* "cpu", "cuda": as requested, unchecked; auto is the CPU */
+    bool allowance;                     /* the worker's term "library" is an allowance: only its device knows */
+    bool shared;                        /* the workers' bytes count against host memory and its limit */
+    uint64_t minimum;                   /* smallest sufficient device_mem */
+    uint64_t checkpoint_bytes;          /* of one checkpoint on disk, at most */
     uint64_t n_checkpoints; /* at most at once in a long run: options.keep, the best, and the one being written */
     /* The choice: microbatch rows at a time, of part_rows in a part. n_resident units stay on the device, n_pulled are
      * all units that are pulled. */
@@ -138,6 +139,7 @@ struct eps_timeline {
     char why[512]; /* as eps_plan's; the figures are then those of the smallest plan */
     bool measured;
     uint32_t n_workers;
+    uint32_t pixels;                      /* as eps_step's */
     double step_ms, tokens_per_s, tflops; /* of all workers: 6 operations per parameter and token */
     enum eps_queue binds;                 /* the busiest queue */
     double busy_ms[EPS_QUEUES];

@@ -56,11 +56,16 @@ static void print_asked(const struct eps_plan *plan)
     else if (o->task == EPS_REGRESS)
         printf(", to predict a number of each row");
     putchar('\n');
-    printf("%u %s %u tokens in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n", o->batch,
-           o->task              ? "rows of at most"
-           : isnan(o->dpo_beta) ? "sequences of"
-                                : "rows, two for each preference, of at most",
-           o->seq, o->parts, o->parts > 1 ? "s" : "", plan->n_workers, plan->device, plan->n_workers > 1 ? "s" : "",
+    if (plan->image_height)
+        printf("%u images of %ux%u pixels", o->batch, plan->image_height, plan->image_width);
+    else
+        printf("%u %s %u tokens", o->batch,
+               o->task              ? "rows of at most"
+               : isnan(o->dpo_beta) ? "sequences of"
+                                    : "rows, two for each preference, of at most",
+               o->seq);
+    printf(" in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n", o->parts,
+           o->parts > 1 ? "s" : "", plan->n_workers, plan->device, plan->n_workers > 1 ? "s" : "",
            number_text(o->precision), number_text(o->moments), number_text(o->grad_dtype),
            o->commit == EPS_FENCED ? "fenced" : "eager");
     if (o->approximate)
@@ -323,9 +328,12 @@ static void print_timeline(const struct eps_timeline *line)
 {
     char text[32];
 
-    printf("a step      %s: %.0f tokens/s, %.3g TFLOP/s at 6 operations a parameter and token%s\n",
-           text_ms(text, line->step_ms), line->tokens_per_s, line->tflops,
-           line->n_workers > 1 ? ", of all workers" : "");
+    printf("a step      %s: ", text_ms(text, line->step_ms));
+    if (line->pixels)
+        printf("%.0f images/s", line->tokens_per_s / line->pixels);
+    else
+        printf("%.0f tokens/s, %.3g TFLOP/s at 6 operations a parameter and token", line->tokens_per_s, line->tflops);
+    printf("%s\n", line->n_workers > 1 ? ", of all workers" : "");
     printf("binds       %s\n", queues[line->binds].name);
     print_device(line);
     printf("busy        ");

@@ -347,6 +347,8 @@ static void fill(struct eps_plan *out, struct question *q, const struct plan_fit
                              .adapter_rank = q->config.adapter.rank,
                              .n_layers = q->config.n_layers,
                              .width = q->config.width,
+                             .image_height = q->config.image.height,
+                             .image_width = q->config.image.width,
                              .n_workers = workers_of(q),
                              .device = q->backend->name,
                              .allowance = !q->backend->takes_turns,
@@ -413,6 +415,7 @@ static int fill_timeline(struct eps_timeline *out, const struct question *q, con
     if (rc)
         return rc;
     out->step_ms = line.seconds * 1e3;
+    out->pixels = q->config.image.height * q->config.image.width;
     out->tokens_per_s = tokens / line.seconds;
     out->tflops = 6 * (double)q->model.n_parameters * out->tokens_per_s / 1e12;
     for (int i = 0; i < EPS_QUEUES; i++) {

@@ -262,7 +262,9 @@ static const struct {
     const char *command;
     int status;
     const char *says;
-} refused[] = {
+} asked[] = {
+    {"eps plan --model net.json --batch 4", 0, "\n4 images of 16x16 pixels in 1 part, "},
+    {"eps plan --model net.json --batch 4 --timeline", 0, " images/s\n"},
     {"eps train --model resnet-18 --image 32x16 --data images.npy --out r", 2, "resnet-18 sees square images"},
     {"eps train --model resnet-18 --lora rank=4 --data images.npy --out r", 2, "--lora is for models of text"},
     {"eps train --model net.json --image 8x8 --data images.npy --out r", 2, "the model sees images of 16x16"},
@@ -282,7 +284,7 @@ static const struct {
     {"eps train --model ghosts.json --data images.npy --steps 1 --device cpu --out r", 0, "1 of 18 rows"},
 };
 
-TEST_EACH(what_does_not_fit_is_refused, COUNT(refused))
+TEST_EACH(what_does_not_fit_is_refused, COUNT(asked))
 {
     static const char net[] =
         "{\"model_type\": \"wide_resnet\", \"widen_factor\": 1, \"image_size\": 16, \"depth\": %s}";
@@ -297,5 +299,5 @@ TEST_EACH(what_does_not_fit_is_refused, COUNT(refused))
     processes_put_text("colours.json", text);
     snprintf(text, sizeof text, net, "10, \"ghost_batch_size\": 3");
     processes_put_text("ghosts.json", text);
-    expect(refused[_i].command, refused[_i].status, refused[_i].says);
+    expect(asked[_i].command, asked[_i].status, asked[_i].says);
 }
