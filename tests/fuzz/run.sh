@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets: each for some seconds, as many at a time as there are processors. Needs clang.
 #
-# usage: tests/fuzz/run.sh [--seconds N] [TARGET...]    4 seconds, all targets; a target is the X of fuzz_X.c
+# usage: tests/fuzz/run.sh [--seconds N] [TARGET...]    2 seconds, all targets; a target is the X of fuzz_X.c
 #        tests/fuzz/run.sh --replay TARGET FILE         one input, such as a finding
 #
 # New inputs are collected in build/fuzz/corpus. An input that fails is kept in build/fuzz/findings, with what the
@@ -9,7 +9,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 
-seconds=4 replay=
+seconds=2 replay=
 build=build/fuzz
 while [ $# -gt 0 ]; do
     case $1 in

@@ -1,5 +1,6 @@
 /* The course of a run, against a daemon that is played: when it opens steps, evaluates and requests checkpoints; what ends
  * it early; and how it goes on. Each test is one promise of client/run/steps.h. */
+#include "tests/client/run/played_daemon.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -18,121 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BATCH = 2, SEQ = 8, N_TOKENS = 100, N_TRAIN = 80, NEVER = 1000 };
-
-/* ---- The daemon ---- */
-
-/* What it does, from the beginning of its process on. A step is done as soon as it is opened, and a checkpoint saved as
- * soon as it is requested, but for what is said here. */
-static struct {
-    double losses[8]; /* (n_losses) of its evaluations, in turn; then 1 */
-    unsigned n_losses;
-    uint64_t holds;         /* the step (from 0) that it does not finish: it waits for a worker */
-    uint64_t skips_from;    /* steps from this one on have no finite loss */
-    unsigned n_full;        /* checkpoints that the disk has no room for, the first ones */
-    bool saves_late;        /* SAVED of the first one comes with the third evaluation */
-    uint64_t stops_at;      /* with this step's end it says that the daemon is stopped */
-    uint64_t answers_twice; /* this step's end it says twice */
-    struct message taken;   /* its answer to TAKE */
-} script = {.holds = NEVER, .skips_from = NEVER, .stops_at = NEVER, .answers_twice = NEVER};
-
-static unsigned n_evaluated, n_saves;
-static uint64_t late; /* 0: no SAVED is owed */
-
-/* "open 0|save 1|": what the client asked for, in order, and "(saved 1)|" when a late answer leaves. */
-static void say(const char *format, uint64_t n)
-{
-    FILE *log = fopen("log", "a");
-
-    ck_assert_ptr_nonnull(log);
-    fprintf(log, format, (uintmax_t)n);
-    fclose(log);
-}
-
-static void send_saved(struct session *s, uint64_t step)
-{
-    const struct message saved = {.kind = MESSAGE_SAVED, .saved.step = step};
-    const char *path = outputs_make(print("out/step-%ju", (uintmax_t)step));
-
-    outputs_write(path, "training.json", "{}");
-    unlink("out/latest");
-    ck_assert_int_eq(symlink(print("step-%ju", (uintmax_t)step), "out/latest"), 0);
-    session_send(s, &saved);
-}
-
-static void on_save(struct session *s, uint64_t step)
-{
-    const struct message full = {.kind = MESSAGE_SAVE_FAILED,
-                                 .save_failed = {.step = step, .code = -ENOSPC, .error = {"no room"}}};
-
-    if (step == MESSAGE_NO_STEP) {
-        say("save any|", 0);
-        step = script.holds;
-    } else {
-        say("save %ju|", step);
-    }
-    n_saves++;
-    if (n_saves <= script.n_full)
-        session_send(s, &full);
-    else if (script.saves_late && n_saves == 1)
-        late = step;
-    else
-        send_saved(s, step);
-}
-
-static void on_evaluate(struct session *s, const struct message *m)
-{
-    const uint64_t n_labels = (uint64_t)m->evaluate.n_rows * SEQ;
-    const double loss = n_evaluated < script.n_losses ? script.losses[n_evaluated] : 1;
-    const struct message reply = {.kind = MESSAGE_EVALUATED, .evaluated.sum = loss * (double)n_labels};
-
-    say("evaluate|", 0);
-    if (++n_evaluated == 3 && late > 0) {
-        say("(saved %ju)|", late);
-        send_saved(s, late);
-    }
-    session_send(s, &reply);
-}
-
-static void on_open(struct session *s, uint64_t step)
-{
-    const bool skipped = step >= script.skips_from;
-    const struct message done = {.kind = MESSAGE_DONE,
-                                 .done = {.step = step,
-                                          .loss = skipped ? NAN : 10 - (double)step,
-                                          .grad_norm = skipped ? NAN : 1,
-                                          .skipped = skipped}};
-
-    say("open %ju|", step);
-    if (step == script.holds)
-        return;
-    session_send(s, &(struct message){.kind = MESSAGE_ARRIVED, .arrived.step = step});
-    session_send(s, &(struct message){.kind = MESSAGE_COVERED, .covered.step = step});
-    if (step == script.stops_at)
-        session_send(s, &(struct message){.kind = MESSAGE_STOP});
-    session_send(s, &done);
-    if (step == script.answers_twice)
-        session_send(s, &done);
-}
-
-static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
-{
-    (void)fds, (void)n_fds;
-    if (m->kind == MESSAGE_OPEN_STEP)
-        on_open(s, m->open_step.step);
-    if (m->kind == MESSAGE_EVALUATE)
-        on_evaluate(s, m);
-    if (m->kind == MESSAGE_SAVE)
-        on_save(s, m->save.step);
-    if (m->kind == MESSAGE_MEMORY)
-        session_send(s, &(struct message){.kind = MESSAGE_MEMORY_REPLY, .memory_reply.last = true});
-    if (m->kind == MESSAGE_STATUS)
-        session_send(s, &(struct message){.kind = MESSAGE_STATUS_REPLY, .status_reply.waits = true});
-    if (m->kind == MESSAGE_TAKE)
-        session_send(s, &script.taken);
-}
-
-/* ---- The client ---- */
+enum { BATCH = 2, SEQ = PLAYED_SEQ, N_TOKENS = 100, N_TRAIN = 80, NEVER = PLAYED_NEVER };
 
 static struct stage st; /* its loop is there to the end of this process */
 static pid_t daemon_pid;
@@ -183,7 +70,7 @@ static void on_evaluated(void *u, uint64_t step, double loss, uint64_t tokens)
 static void on_evaluating(void *u, uint64_t n, uint64_t all)
 {
     (void)u, (void)all;
-    while (script.saves_late && n == 0 && steps.saving && uv_hrtime() - steps.asked_ns < 1000000)
+    while (played.saves_late && n == 0 && steps.saving && uv_hrtime() - steps.asked_ns < 1000000)
         ;
     if (n == 0)
         user.late_ns = uv_hrtime();
@@ -278,7 +165,7 @@ static void attach(void)
 {
     struct error err = {""};
 
-    daemon_pid = stage_begin_daemon(&st, on_message);
+    daemon_pid = stage_begin_daemon(&st, played_on_message);
     ck_assert_msg(client_link_init(&link_, &err) == 0 && client_link_open(&link_, st.directory, ROLE_CLIENT, &err) == 0,
                   "%s", err.text);
     job = (struct client_job){.link = &link_, .goal = {.batch = BATCH, .seq = SEQ}};
@@ -343,7 +230,7 @@ TEST(a_checkpoint_is_requested_once_its_steps_are_covered_and_before_the_next_op
 /* That of step 1 is late: step 2 goes on meanwhile; its own checkpoint waits, and so does step 3. */
 TEST(one_checkpoint_is_written_at_a_time)
 {
-    script.saves_late = true;
+    played.saves_late = true;
     run.options.save_every = 1, run.options.eval_every = 1, run.options.steps = 3;
     expect_run(0);
     expect_asked("evaluate|open 0|save 1|evaluate|open 1|evaluate|(saved 1)|save 2|open 2|save 3|evaluate|");
@@ -386,7 +273,7 @@ TEST_EACH(the_next_one_by_time_is_due_after_the_minutes_or_nine_times_the_last_s
 {
     const uint64_t before = uv_hrtime(), minutes_ns = UINT64_C(120000000000);
 
-    script.saves_late = true;
+    played.saves_late = true;
     run.options.save_every = 1, run.options.eval_every = 1, run.options.steps = 2;
     run.options.save_minutes = _i ? 2 : 1e-9;
     user.stop_after = 2, user.stop = 1; /* no further save */
@@ -403,9 +290,9 @@ TEST_EACH(the_next_one_by_time_is_due_after_the_minutes_or_nine_times_the_last_s
  * step 5 proves better. */
 TEST(an_interim_checkpoint_whose_step_proves_best_meanwhile_is_kept)
 {
-    script.saves_late = true;
-    script.n_losses = 6;
-    memcpy(script.losses, (const double[]){9, 5, 6, 6, 6, 3}, 6 * sizeof(double));
+    played.saves_late = true;
+    played.n_losses = 6;
+    memcpy(played.losses, (const double[]){9, 5, 6, 6, 6, 3}, 6 * sizeof(double));
     run.options.save_minutes = 1e-9, run.options.eval_every = 1, run.options.keep = 2;
     expect_run(0);
     ck_assert(user.saved[0] == 1 && steps.best.step == 5);
@@ -422,7 +309,7 @@ TEST(the_oldest_go_but_those_that_are_kept)
 /* Which takes 2 s. */
 TEST(a_full_disk_is_waited_for_with_the_last_checkpoint)
 {
-    script.n_full = 1;
+    played.n_full = 1;
     expect_run(0);
     expect_asked("open 0|open 1|open 2|open 3|open 4|save 5|evaluate|save 5|");
     ck_assert_uint_eq(user.n_failed, 1);
@@ -432,7 +319,7 @@ TEST(a_full_disk_is_waited_for_with_the_last_checkpoint)
 
 TEST(a_stop_ends_the_wait_for_a_full_disk)
 {
-    script.n_full = 9;
+    played.n_full = 9;
     user.stop = 2, user.stops_on = "no room on disk";
     expect_run(0);
     expect_asked("open 0|open 1|open 2|open 3|open 4|save 5|evaluate|");
@@ -444,7 +331,7 @@ TEST(a_stop_ends_the_wait_for_a_full_disk)
 /* One in the middle of the run is not waited for. */
 TEST(a_checkpoint_that_could_not_be_written_does_not_end_the_run)
 {
-    script.n_full = 1;
+    played.n_full = 1;
     run.options.save_every = 3;
     expect_run(0);
     expect_asked("open 0|open 1|open 2|save 3|open 3|open 4|save 5|evaluate|");
@@ -469,14 +356,14 @@ TEST(the_held_out_loss_is_measured_before_the_first_step_and_as_often_as_asked)
 {
     static const uint64_t after[] = {0, 2, 4, 5};
 
-    script.n_losses = 4;
-    memcpy(script.losses, (const double[]){4, 3, 2, 1.5}, 4 * sizeof(double));
+    played.n_losses = 4;
+    memcpy(played.losses, (const double[]){4, 3, 2, 1.5}, 4 * sizeof(double));
     run.options.eval_every = 2;
     expect_run(0);
     ck_assert_uint_eq(user.n_evaluated, 4);
     for (int i = 0; i < 4; i++) {
         ck_assert_uint_eq(user.evaluated[i], after[i]);
-        ck_assert_double_eq(user.losses[i], script.losses[i]);
+        ck_assert_double_eq(user.losses[i], played.losses[i]);
     }
     ck_assert_double_eq(metric(1, "eval_loss_before"), 4);
     ck_assert(isnan(metric(1, "eval_loss")) && isnan(metric(2, "eval_loss_before")));
@@ -489,8 +376,8 @@ TEST(the_best_evaluation_s_step_is_saved_and_best_names_it)
 {
     char name[20] = "";
 
-    script.n_losses = 6;
-    memcpy(script.losses, (const double[]){9, 5, 3, 4, 4, 4}, 6 * sizeof(double));
+    played.n_losses = 6;
+    memcpy(played.losses, (const double[]){9, 5, 3, 4, 4, 4}, 6 * sizeof(double));
     run.options.eval_every = 1, run.options.keep = 1;
     expect_run(0);
     expect_asked("evaluate|open 0|evaluate|save 1|open 1|evaluate|save 2|open 2|evaluate|open 3|evaluate|open 4|save 5|"
@@ -504,8 +391,8 @@ TEST(the_best_evaluation_s_step_is_saved_and_best_names_it)
 /* 5 is not reached again: two evaluations later the run ends as if it had been its last step. */
 TEST(patience_ends_the_run_and_that_step_is_saved)
 {
-    script.n_losses = 4;
-    memcpy(script.losses, (const double[]){9, 5, 6, 7}, 4 * sizeof(double));
+    played.n_losses = 4;
+    memcpy(played.losses, (const double[]){9, 5, 6, 7}, 4 * sizeof(double));
     run.options.eval_every = 1, run.options.patience = 2;
     expect_run(0);
     expect_asked("evaluate|open 0|evaluate|save 1|open 1|evaluate|open 2|evaluate|save 3|");
@@ -551,7 +438,7 @@ TEST(a_stop_before_the_first_step_ends_it)
 
 TEST(a_daemon_that_is_stopped_ends_the_run_with_a_save)
 {
-    script.stops_at = 1;
+    played.stops_at = 1;
     expect_run(0);
     ck_assert(steps.done < 5 && client_steps_saved(&steps) == steps.done);
     ck_assert_str_eq(client_steps_stopped_by(&steps), "the daemon was stopped: the run ended");
@@ -560,7 +447,7 @@ TEST(a_daemon_that_is_stopped_ends_the_run_with_a_save)
 /* Step 3 waits for a worker that never comes: what is done before it is saved, by a request that names no step. */
 TEST(a_stop_gives_up_a_step_that_waits_for_a_worker)
 {
-    script.holds = 2;
+    played.holds = 2;
     run.options.connect = "lab";
     user.stop_after = 2, user.stop = 1;
     expect_run(0);
@@ -573,7 +460,7 @@ TEST(twenty_skipped_steps_in_a_row_end_the_run)
     struct error err;
 
     run.options.steps = 100;
-    script.skips_from = 3;
+    played.skips_from = 3;
     err = expect_run(-EIO);
     ck_assert_holds(err.text, "the last 20 steps, 4 to 23, were skipped", "diverged");
     ck_assert_holds(user.notes, "step 4 was skipped");
@@ -585,7 +472,7 @@ TEST(a_daemon_that_ends_a_step_twice_is_refused)
 {
     struct error err;
 
-    script.answers_twice = 1;
+    played.answers_twice = 1;
     err = expect_run(-EPROTO);
     ck_assert_holds(err.text, "out of turn");
 }
@@ -647,7 +534,7 @@ TEST(an_evaluation_that_a_stop_interrupted_is_made_up)
     put_lines(4, false);
     run.resume.lacks_evaluation = true;
     run.options.eval_every = 2;
-    script.n_losses = 1, script.losses[0] = 3.5;
+    played.n_losses = 1, played.losses[0] = 3.5;
     expect_run(0);
     expect_asked("evaluate|open 4|save 5|evaluate|");
     ck_assert_double_eq(metric(4, "eval_loss"), 3.5);
@@ -661,7 +548,7 @@ TEST(a_resumed_run_decides_by_its_past)
     client_best_add(&run.resume.past.best, 1, 2.5);
     run.resume.past.best.n_since = 1;
     run.options.eval_every = 1, run.options.patience = 2;
-    script.n_losses = 1, script.losses[0] = 3;
+    played.n_losses = 1, played.losses[0] = 3;
     expect_run(0);
     expect_asked("open 3|evaluate|save 4|");
     ck_assert_holds(user.notes, "stopped early after step 4", "2.5000 after step 1");
@@ -677,7 +564,7 @@ TEST(a_job_that_is_taken_over_takes_in_what_ended_without_a_client)
     run.resume.in_place = true, run.resume.record.options.steps = 6;
     run.options.steps = 6, run.options.save_every = 5;
     put_lines(3, false);
-    script.taken = (struct message){.kind = MESSAGE_TAKEN,
+    played.taken = (struct message){.kind = MESSAGE_TAKEN,
                                     .taken = {.opened = 5,
                                               .arrived = 5,
                                               .covered = 5,

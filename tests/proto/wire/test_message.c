@@ -1,4 +1,5 @@
 #include "tests/kit/test.h"
+#include "tests/proto/wire/message_samples.h"
 
 #include "proto/model/checkpoint.h"
 #include "proto/wire/message.h"
@@ -10,319 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct ledger some_ledger(void)
-{
-    struct ledger ledger = {0};
-
-    for (unsigned i = 0; i < LEDGER_CATEGORIES; i++)
-        ledger_add(&ledger, i, (uint64_t)1000 << i);
-    ledger_sub(&ledger, LEDGER_INBOX, 7);
-    return ledger;
-}
-
-/* As many as there can be: what takes most room. */
-static struct products some_products(void)
-{
-    struct products products = {.version = 130100};
-
-    for (uint32_t class = 0; class < PRODUCTS_CLASSES; class ++) {
-        products.of[class].known = true;
-        for (uint32_t i = 0; i < PRODUCTS_CONFIG; i++)
-            products.of[class].config[i] = class << 20 | i;
-    }
-    return products;
-}
-
-/* A value of its own in every field; sample adds what is counted. */
-static const struct message samples[MESSAGE_KINDS] = {
-    [MESSAGE_HELLO] = {.hello = {.role = ROLE_WORKER,
-                                 .pid = 4711,
-                                 .nonce = UINT64_MAX - 1,
-                                 .device = "cuda:1",
-                                 .model = "NVIDIA H200",
-                                 .host = "node-7",
-                                 .budget = (uint64_t)3 << 30,
-                                 .library_bytes = (uint64_t)700 << 20,
-                                 .attention = 3,
-                                 .profile = {.matmul_flops = {{1e9, 2e9, 3e9, 4e9}, {2e9, 4e9, 6e9, 8e9}},
-                                             .attention_flops = {{1, 2}, {3, 4}},
-                                             .link_bytes_per_s = 5,
-                                             .memory_bytes_per_s = 6,
-                                             .update_parameters_per_s = 7,
-                                             .host_bytes_per_s = 8}}},
-    [MESSAGE_WELCOME] = {.welcome = {.id = 3, .address = "ipc:///run/user/1000/eps/gpt2/s/3-5f0c"}},
-    [MESSAGE_GREETING] = {.greeting = {.id = 3, .nonce = 0x8000000000000001}},
-    [MESSAGE_PONG] = {.pong = {.progress = 99}},
-    [MESSAGE_JOB] = {.job = {.goal = {.batch = 64,
-                                      .seq = 256,
-                                      .n_parts = MESSAGE_MAX_PARTS,
-                                      .preference = {0.1, 0.25},
-                                      .sampling = {0.3, 0.4, true},
-                                      .kept_bits = 8,
-                                      .pooled = 4,
-                                      .sparse = {0.3, 1.25, 100, 8000, 0.05},
-                                      .source = 0x010203,
-                                      .smoothing = 0.125,
-                                      .drop_layers = 0.375,
-                                      .entries = 0x04030201,
-                                      .chooses = true,
-                                      .sgd = true,
-                                      .nesterov = true,
-                                      .momentum = 0.9,
-                                      .purpose = PLAN_EVALUATE,
-                                      .precision = NUMBER_BF16,
-                                      .base = FORM_NF4,
-                                      .grad = NUMBER_BF16,
-                                      .adamw = true,
-                                      .packs = true,
-                                      .fenced = true},
-                             .output = true,
-                             .trace = true,
-                             .resume = true,
-                             .step = 500,
-                             .n_steps = 1000,
-                             .seed = 42,
-                             .microbatch = 4,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .epsilon = 1e-8,
-                             .weight_decay = -0.0, /* keeps its sign */
-                             .clip_norm = 1.5,
-                             .clip_update = 0.25,
-                             .host_mem = (uint64_t)5 << 40,
-                             .header_bytes = (uint64_t)3 << 33,
-                             .out = "/home/jürgen/runs/a",
-                             .freeze = "*.bias",
-                             .thaw = MODEL_THAWED}},
-    [MESSAGE_JOB_OPENED] = {.job_opened = {.n_parameters = 123456789012,
-                                           .n_workers = 2,
-                                           .data_bytes = 1 << 20,
-                                           .resident_bytes = (uint64_t)7 << 33,
-                                           .choice = {.microbatch = 8,
-                                                      .whole_head = true,
-                                                      .keeping = {{3, 6, 2}, {4, 5, 1}, [MODEL_CLASSES - 1] = {7, 9}},
-                                                      .n_weight_buffers = 2,
-                                                      .n_resident = 5},
-                                           .replay = PLAN_REPLAY_OVER_CAP,
-                                           .entries = 0x01020304}},
-    [MESSAGE_ASSIGN] =
-        {.assign = {.config_bytes = 0x100,
-                    .goal = {.batch = 64, .seq = 255, .n_parts = 8, .precision = NUMBER_BF16, .base = FORM_INT8},
-                    .seed = 42,
-                    .max_parts = 5,
-                    .n_slots = 4,
-                    .n_threads = 16,
-                    .takes_turns = true,
-                    .trace = true,
-                    .weights_bytes = (uint64_t)5 << 40,
-                    .choice = {.microbatch = 2,
-                               .host_stash = true,
-                               .keeping = {{11, MODEL_KEEPS_ALL}},
-                               .n_weight_buffers = PLAN_MAX_WEIGHT_BUFFERS,
-                               .n_sums = 5,
-                               .n_resident = 12},
-                    .host_stash_bytes = (uint64_t)6 << 40,
-                    .attention = 2,
-                    .freeze = "wte.weight"}},
-    [MESSAGE_ASSIGNED] = {.assigned = {.arena_bytes = (uint64_t)5 << 32}},
-    [MESSAGE_OPEN_STEP] = {.open_step = {.step = 1000,
-                                         .buffer = 1,
-                                         .n_valid = 16320,
-                                         .n_tokens = 512,
-                                         .n_real = 16000,
-                                         .lr = 1.5,
-                                         .drop.blocks = {0x0102030405060708, 0, 1},
-                                         .frozen.blocks = {5},
-                                         .order = {4, {1, 0, 0x0F0E, 2}}}},
-    [MESSAGE_SHARE] = {.share = {.step = 1000,
-                                 .buffer = 1,
-                                 .n_valid = 16320,
-                                 .n_tokens = 512,
-                                 .n = MESSAGE_MAX_PARTS,
-                                 .loss_scale = 65536,
-                                 .drop.blocks = {7, [MODEL_DROP_WORDS - 1] = UINT64_C(1) << 63},
-                                 .frozen.blocks = {0, 9},
-                                 .order = {3, {2, 0x0102, 0}}}},
-    [MESSAGE_PULL] = {.pull = {.version = 1000, .unit = 17}},
-    [MESSAGE_WEIGHTS] = {.weights = {.version = 1000,
-                                     .unit = 17,
-                                     .at = (uint64_t)3 << 36,
-                                     .frozen_at = (uint64_t)5 << 37,
-                                     .lent = true}},
-    [MESSAGE_VOID] = {.voided = {.version = 1001, .unit = 19}},
-    [MESSAGE_READ] = {.read = {.version = (uint64_t)1 << 34, .unit = 18}},
-    [MESSAGE_LOSS] = {.loss = {.step = 1000,
-                               .part = 63,
-                               .attempt = 2,
-                               .sum = -INFINITY,
-                               .rewards = {1, -2, 3, -4, -5},
-                               .finite = true}},
-    [MESSAGE_CONTRIBUTION] = {.contribution = {{.step = 1000, .visit = 1, .part = 2, .slice = 3, .attempt = 4},
-                                               .slot = 5}},
-    [MESSAGE_FREE] =
-        {.free = {{.step = 0x4000000000000007, .visit = 0x0101, .part = 2, .slice = 0x01020304, .attempt = 6},
-                  .slot = 5}},
-    [MESSAGE_GRANT] = {.grant = {{.visit = 1, .part = 2, .slice = 3}}},
-    [MESSAGE_ARRIVED] = {.arrived = {.step = (uint64_t)1 << 33}},
-    [MESSAGE_COVERED] = {.covered = {.step = 1000,
-                                     .loss = 3.25,
-                                     .rewards = {1, -2, 3, -4, -5},
-                                     .device_peak = 2,
-                                     .host_bytes = 9,
-                                     .grad_norm = 0.75,
-                                     .loss_scale = 1024}},
-    [MESSAGE_DONE] = {.done = {.step = 1000, .loss = 3.25, .host_bytes = 9, .grad_norm = 0.75, .skipped = true}},
-    [MESSAGE_EVALUATE] = {.evaluate = {.buffer = 1, .first_row = 8, .n_rows = 24, .n_tokens = 512}},
-    [MESSAGE_EVALUATED] = {.evaluated = {.sum = 12345.678}},
-    [MESSAGE_GENERATE] = {.generate = {.n_rows = 3,
-                                       .rows = {{0, 511, 2, 0}, {1, 0, 0, 0x05060708}, {0, 0x01020304, 0, 0}}}},
-    [MESSAGE_SAVE] = {.save = {.step = 1000}},
-    [MESSAGE_SAVED] = {.saved = {.step = 1000}},
-    [MESSAGE_STOP] = {.stop = {.job = 0x01020304}},
-    [MESSAGE_DESCRIBE] = {.describe = {.job = 3}},
-    [MESSAGE_TAKE] = {.take = {.job = 4}},
-    [MESSAGE_QUEUED] = {.queued = {.job = 5, .place = 2}},
-    [MESSAGE_QUEUE_REPLY] = {.queue_reply = {.last = true,
-                                             .job = 5,
-                                             .pid = 4711,
-                                             .uid = 1000,
-                                             .purpose = PLAN_GENERATE,
-                                             .step = 500,
-                                             .n_steps = 1000,
-                                             .out = "/home/jürgen/runs/b"}},
-    [MESSAGE_DESCRIPTION] = {.description = {.job = 6,
-                                             .step = 500,
-                                             .thawed = true,
-                                             .config_bytes = 0x100,
-                                             .output = true,
-                                             .out = "/home/jürgen/runs/a",
-                                             .n_workers = 2,
-                                             .n_parameters = 123456789012,
-                                             .data_bytes = 1 << 20,
-                                             .choice = {.microbatch = 8, .keeping = {{3, 6}}, .n_weight_buffers = 2},
-                                             .replay = PLAN_REPLAY_ON,
-                                             .entries = UINT32_MAX - 1}},
-    [MESSAGE_TAKEN] = {.taken = {.opened = 1003,
-                                 .arrived = 1002,
-                                 .covered = 1001,
-                                 .done = 1000,
-                                 .waits = true,
-                                 .n = 2,
-                                 .steps = {{.step = 998, .loss = 3.5, .grad_norm = 0.5, .host_bytes = 9},
-                                           {.step = 999, .loss = 3.25, .device_peak = 7, .skipped = true}}}},
-    [MESSAGE_LOST] = {.lost = {.worker = 7,
-                               .pid = 1234,
-                               .step = 99,
-                               .waits = true,
-                               .how = LOSS_UNFIT,
-                               .device = "cuda:1",
-                               .host = "big-2",
-                               .error.text = "killed"}},
-    [MESSAGE_DRAIN] = {.drain = {.worker = 0x01020304}},
-    [MESSAGE_SAVE_FAILED] = {.save_failed = {.step = 1000, .code = -ENOSPC, .error.text = "step-1000: no space left"}},
-    [MESSAGE_OUTPUT] = {.output = {.id = 7, .step = 1000, .what = OUTPUT_DROP}},
-    [MESSAGE_FILES] = {.files = {.trace = true}},
-    [MESSAGE_FILE] =
-        {.file = {.index = 9, .act = FILE_WRITE, .window = 1, .offset = (uint64_t)5 << 32, .bytes = FILE_WINDOW}},
-    [MESSAGE_FILE_DONE] = {.file_done = {.code = -ENOSPC, .size = (uint64_t)6 << 32}},
-    [MESSAGE_OUTPUT_DONE] = {.output_done = {.id = 7,
-                                             .first_file = 40,
-                                             .n_files = 6,
-                                             .code = -EACCES,
-                                             .error.text = "step-1000 could not be made"}},
-    [MESSAGE_STATUS] = {.status = {.n_workers = 3}},
-    [MESSAGE_STATUS_REPLY] = {.status_reply = {.state = STATE_ENDING,
-                                               .step = 1000,
-                                               .n_steps = 2000,
-                                               .n_parameters = 30000000,
-                                               .n_workers = 1,
-                                               .n_foreign = 4,
-                                               .n_elsewhere = 3,
-                                               .lacks = 5,
-                                               .n_idle = 9,
-                                               .n_threads = 14,
-                                               .pid = 4712,
-                                               .uid = 1000,
-                                               .job = 7,
-                                               .n_queued = 2,
-                                               .loss = (double)NAN,
-                                               .saved_step = 900,
-                                               .saving = true,
-                                               .waits = true,
-                                               .precision = NUMBER_BF16,
-                                               .fenced = true,
-                                               .model = "gpt2 6x384",
-                                               .out = "/home/jürgen/runs/a",
-                                               .trouble = "step-1000: no space left"}},
-    [MESSAGE_MEMORY] = {.memory = {.pages = true}},
-    [MESSAGE_MEMORY_REPLY] = {.memory_reply = {.last = true,
-                                               .worker = 3,
-                                               .pid = 4712,
-                                               .device = "cpu",
-                                               .host = "node-7",
-                                               .budget = (uint64_t)3 << 30,
-                                               .planned = {0, 1, (uint64_t)2 << 33},
-                                               .pages = {true, (uint64_t)5 << 40, 4096, 2 << 20, 2, {7, 1}}}},
-    [MESSAGE_UNITS] = {.units = {.first = 900}},
-    [MESSAGE_UNITS_REPLY] =
-        {.units_reply = {.first = 900, .n = 9, .n_units = 1803, .version = 1000, .units = {0, 1, 2, 3, 4, 5, 6, 7}}},
-    [MESSAGE_WORKERS_REPLY] = {.workers_reply = {.last = true,
-                                                 .worker = 3,
-                                                 .pid = 4712,
-                                                 .device = "cuda:1",
-                                                 .model = "NVIDIA H200",
-                                                 .host = "node-7",
-                                                 .budget = (uint64_t)3 << 30,
-                                                 .current = (uint64_t)2 << 30,
-                                                 .peak = (uint64_t)1 << 31,
-                                                 .phase = PHASE_BACKWARD,
-                                                 .visit = 11,
-                                                 .n_visits = 17,
-                                                 .unit = "head wte.2",
-                                                 .part = 5,
-                                                 .n_parts = 8,
-                                                 .microbatch = 4,
-                                                 .down_bytes = (uint64_t)7 << 40,
-                                                 .up_bytes = (uint64_t)6 << 40,
-                                                 .unfit.text = "no arena"}},
-    [MESSAGE_RECENT_REPLY] = {.recent_reply = {.step = 1000,
-                                               .tokens = (uint64_t)1 << 40,
-                                               .tokens_per_s = 12345.5,
-                                               .step_ms = (double)NAN,
-                                               .n = 3,
-                                               .losses = {5.5f, 0, (float)NAN}}},
-    [MESSAGE_REFUSED] = {.refused = {.code = -ENOSPC, .error.text = "/home/jürgen/modèles/👍: no space left"}},
-    [MESSAGE_FAILED] = {.failed = {.code = -EIO, .error.text = "lost"}},
-    [MESSAGE_DISMISSED] = {.dismissed = {.end = END_UNREAD, .code = -EPERM, .error.text = "not today"}},
-};
-
-/* Zeroed first, padding included, so that two can be compared as bytes. */
-static struct message sample(enum message_kind kind)
-{
-    struct message m;
-
-    memcpy(&m, &samples[kind], sizeof m);
-    m.kind = kind;
-    m.sequence = 0x8102030405060708 + (uint64_t)kind;
-    if (kind == MESSAGE_HELLO)
-        m.hello.profile.products = some_products();
-    if (kind == MESSAGE_ASSIGN)
-        m.assign.products = some_products();
-    if (kind == MESSAGE_LEDGER)
-        m.ledger = some_ledger();
-    if (kind == MESSAGE_MEMORY_REPLY)
-        m.memory_reply.ledger = some_ledger();
-    for (uint32_t i = 0; kind == MESSAGE_SHARE && i < MESSAGE_MAX_PARTS; i++) {
-        m.share.parts[i].part = MESSAGE_MAX_PARTS - 1 - i;
-        m.share.parts[i].attempt = i * i;
-    }
-    return m;
-}
-
 /* As the fuzzer takes it (tests/fuzz/fuzz_message.c): the kind, then the body, if there is one. */
 static size_t fuzzed(uint8_t *out, enum message_kind kind)
 {
-    const struct message m = sample(kind);
+    const struct message m = message_sample(kind);
     uint8_t bytes[MESSAGE_MAX_BYTES];
     const size_t n = message_encode(bytes, sizeof bytes, &m) - MESSAGE_HEADER_BYTES;
 
@@ -378,7 +70,7 @@ static const char *refusal(const uint8_t *bytes, size_t n)
 
 TEST_RANGE(every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS)
 {
-    struct message m = sample((enum message_kind)_i), back;
+    struct message m = message_sample((enum message_kind)_i), back;
     uint8_t bytes[MESSAGE_MAX_BYTES];
     const char *why;
 
@@ -400,7 +92,7 @@ TEST(the_bytes_of_a_free_are_these)
                                "\4\3\2\1"
                                "\6\0\0\0"
                                "\5\0\0";
-    const struct message m = sample(MESSAGE_FREE);
+    const struct message m = message_sample(MESSAGE_FREE);
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
     ck_assert_uint_eq(message_encode(bytes, sizeof bytes, &m), MESSAGE_HEADER_BYTES + sizeof body);
@@ -416,7 +108,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
     static uint8_t bytes[MESSAGE_KINDS][MESSAGE_MAX_BYTES];
 
     for (int kind = MESSAGE_HELLO; kind < MESSAGE_KINDS; kind++) {
-        const struct message m = sample((enum message_kind)kind);
+        const struct message m = message_sample((enum message_kind)kind);
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
@@ -440,7 +132,7 @@ TEST_RANGE(the_fuzzer_begins_with_this_layout, MESSAGE_HELLO, MESSAGE_KINDS)
 
 TEST_RANGE(every_truncation_is_refused, MESSAGE_HELLO, MESSAGE_KINDS)
 {
-    struct message m = sample((enum message_kind)_i), out;
+    struct message m = message_sample((enum message_kind)_i), out;
     uint8_t bytes[MESSAGE_MAX_BYTES];
     const char *why;
 
@@ -460,7 +152,7 @@ TEST_RANGE(every_truncation_is_refused, MESSAGE_HELLO, MESSAGE_KINDS)
 /* Each bit, and all at once. */
 TEST_RANGE(every_changed_byte_is_refused_or_comes_back, MESSAGE_HELLO, MESSAGE_KINDS)
 {
-    struct message m = sample((enum message_kind)_i), out;
+    struct message m = message_sample((enum message_kind)_i), out;
     uint8_t again[MESSAGE_MAX_BYTES];
     const char *why;
 
@@ -594,7 +286,7 @@ static const struct {
 
 TEST_EACH(a_field_out_of_range_is_refused_with_its_reason, COUNT(wrong_fields))
 {
-    struct message m = sample(wrong_fields[_i].kind);
+    struct message m = message_sample(wrong_fields[_i].kind);
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
     size_t n = message_encode(bytes, sizeof bytes, &m);
@@ -605,7 +297,7 @@ TEST_EACH(a_field_out_of_range_is_refused_with_its_reason, COUNT(wrong_fields))
 /* All parts, in an order of all blocks that a model may have, of which the last is dropped and frozen. */
 TEST(the_longest_share_is_a_message)
 {
-    struct message m = sample(MESSAGE_SHARE), back;
+    struct message m = message_sample(MESSAGE_SHARE), back;
     uint8_t bytes[MESSAGE_MAX_BYTES];
     const char *why;
 
@@ -624,7 +316,7 @@ TEST(the_longest_share_is_a_message)
 
 TEST(a_text_without_its_end_is_refused)
 {
-    struct message m = sample(MESSAGE_HELLO);
+    struct message m = message_sample(MESSAGE_HELLO);
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
     size_t n = message_encode(bytes, sizeof bytes, &m);
