@@ -270,9 +270,11 @@ static void check_equal(const struct array_link *a, const struct array_link *b, 
 }
 
 /* Of its loss, and of the gradient that it brings: its neighbours have no label, so that they bring none. In fp32 and in
- * bf16; each document of the first row in turn. */
+ * bf16, of which the simulated device has one a family; each document of the first row in turn. */
 TEST_EACH(another_neighbour_changes_no_bit, 2 * FAMILIES)
 {
+    if (backend_get()->simulated && _i % 2 == (_i / 2 > 1))
+        return;
     for (uint32_t first = 0, end; first < SEQ && !is_left_out(_i / 2); first = end) {
         struct packed p;
         struct array_link one, other;

@@ -74,16 +74,16 @@ static void compare(const struct setting *s, uint32_t tensor, const double *a, c
 }
 
 /* The simulated device is slow. How kernels choose rows and code values is for test_row_sample and test_compress: here each
- * model runs by one of the rules, and with half of what is allowed at once. */
+ * rule, and all that is allowed at once, runs with two models. */
 static bool simulated(void)
 {
     return backend_get()->simulated;
 }
 
-/* Halves the models: each trait, and each absence of one, is in both halves, and so is each pair. */
-static bool is_odd(int which)
+/* Two models for the nth of these: one has the traits that the other has not. */
+static int model_of(int nth, bool other)
 {
-    return __builtin_parity((unsigned)which);
+    return nth % (MODELS / 2) ^ (other ? MODELS - 1 : 0);
 }
 
 /* True on a device whose library may add up products of other rows in another order. */
@@ -99,16 +99,24 @@ static bool is_exact(double distance, double size)
     return distance <= (rounds_by_rows() ? pow(1e-6, 2) * size : 0);
 }
 
+/* The gradient of a step. Owned. */
+static double *widen(const struct array_link *link)
+{
+    double *gradient = malloc(link->model->segment_n * sizeof *gradient);
+
+    ck_assert_ptr_nonnull(gradient);
+    for (uint64_t i = 0; i < link->model->segment_n; i++)
+        gradient[i] = (double)link->gradient[i];
+    return gradient;
+}
+
 /* Of one step. Owned. */
 static double *gradient_of(const struct setting *s, const struct device_worker_options *options, double *loss)
 {
     struct array_link link;
-    double *gradient = malloc(s->model.segment_n * sizeof *gradient);
 
-    ck_assert_ptr_nonnull(gradient);
     setting_step_whole(&link, s, options);
-    for (uint64_t i = 0; i < s->model.segment_n; i++)
-        gradient[i] = (double)link.gradient[i];
+    double *const gradient = widen(&link);
     *loss = link.losses[0];
     array_link_free(&link);
     return gradient;
@@ -116,16 +124,17 @@ static double *gradient_of(const struct setting *s, const struct device_worker_o
 
 /* Matrices of blocks are estimated, and of adapters A; the gradients of B, biases, norms, embedding, pooler and head are the
  * exact ones, and so was what flowed down to them. */
-TEST_EACH(only_matrices_of_blocks_are_estimated, MODELS)
+TEST_EACH(only_matrices_of_blocks_are_estimated, simulated() ? 4 : MODELS)
 {
     /* A classifier's last block: keys and values alone, as gradients of all else are of one token a row, which exact scores
      * find; those of forward do not. */
     static const unsigned n_matrices[MODELS] = {8, 8, 4, 5, 8, 9, 4, 5};
+    const int which = simulated() ? model_of(_i / 2, _i % 2) : _i;
     struct setting s;
     double losses[2], distance, size;
     unsigned n_estimated = 0;
 
-    open_model(&s, _i);
+    open_model(&s, which);
     const struct device_worker_options exact = setting_options(&s, BATCH, 0), options = sampled(&s, &some, 0);
     double *const want = gradient_of(&s, &exact, &losses[0]), *const got = gradient_of(&s, &options, &losses[1]);
     ck_assert(losses[0] == losses[1]);
@@ -135,7 +144,7 @@ TEST_EACH(only_matrices_of_blocks_are_estimated, MODELS)
                       s.model.tensors[t].name, sqrt(distance), sqrt(size));
         n_estimated += !is_exact(distance, size);
     }
-    ck_assert_uint_eq(n_estimated, n_matrices[_i]);
+    ck_assert_uint_eq(n_estimated, n_matrices[which]);
     free(want);
     free(got);
     setting_close(&s);
@@ -186,16 +195,16 @@ TEST(sampled_queries_change_gradients_of_keys_and_values_and_all_below)
 }
 
 /* The mean over many seeds, against the exact gradient: its squared distance is the variance of one over their number. */
-TEST_EACH(the_mean_of_estimates_is_the_gradient, (simulated() ? 1 : 3) * MODELS)
+TEST_EACH(the_mean_of_estimates_is_the_gradient, simulated() ? 4 : 3 * MODELS)
 {
-    enum { SEEDS = 300 };
+    enum { SEEDS = 200 };
     static const struct sampling *const all[] = {&some, &least, &queries};
-    const unsigned n_seeds = simulated() ? 6 : SANITIZED || backend_get()->cuda ? 20 : SEEDS;
-    const struct sampling *const how = all[simulated() ? 2 * is_odd(_i) : _i / MODELS];
+    const unsigned n_seeds = simulated() ? 4 : SANITIZED || backend_get()->cuda ? 20 : SEEDS;
+    const struct sampling *const how = all[simulated() ? _i / 2 * 2 : _i / MODELS];
     struct setting s;
     double loss, distance, size;
 
-    open_model(&s, _i % MODELS);
+    open_model(&s, simulated() ? model_of(2 + _i / 2, _i % 2) : _i % MODELS);
     struct device_worker_options exact = setting_options(&s, BATCH, 0), options = sampled(&s, how, 0);
     double *const want = gradient_of(&s, &exact, &loss);
     double *const mean = calloc(s.model.segment_n, sizeof *mean);
@@ -243,7 +252,7 @@ static uint16_t *norms_after(const struct setting *s, const struct device_worker
 /* The mean squared distance of estimates from the gradient, of the second maps of MLPs behind a relu. */
 static double distance_of_sampled(const struct setting *s, struct device_worker_options options, const double *want)
 {
-    const unsigned n_seeds = simulated() ? 6 : 40;
+    const unsigned n_seeds = simulated() ? 3 : 40;
     double loss, distance, size, all = 0;
 
     for (options.seed = 500; options.seed < 500 + n_seeds; options.seed++) {
@@ -282,7 +291,7 @@ TEST_EACH(known_norms_bring_estimates_nearer, 2)
     const double known = distance_of_sampled(&s, options, want);
     ck_assert_msg(known < (_i ? 0.1 : 0.7) * unknown, "%g, and %g without", known, unknown);
     setting_step_whole(&link, &s, &options);
-    for (int k = 0; k < (SANITIZED || simulated() ? 4 : 30); k++) {
+    for (int k = 0; k < (simulated() ? 2 : SANITIZED ? 4 : 30); k++) {
         setting_choose(&options.choice, &s.model, &state);
         setting_check_bits(&link, &s, &options);
     }
@@ -302,11 +311,11 @@ static const struct allowed {
 
 /* Kept or recomputed, on the host or on the device, whatever else is chosen: the same bits. In microbatches of other rows,
  * the same sample and the same codes: the gradient but for the order of additions, of keys' biases, whose gradient is zero,
- * rounding alone: of 160 numbers of up to 1. */
-TEST_EACH(no_choice_changes_what_is_drawn, MODELS *COUNT(allowed) / (simulated() ? 2 : 1))
+ * rounding alone: of 160 numbers of up to 1. Microbatches of 3 rows have one of a row at the end. */
+TEST_EACH(no_choice_changes_what_is_drawn, (simulated() ? 2 : MODELS) * COUNT(allowed))
 {
-    const int which = _i % MODELS, nth = _i / MODELS;
-    const struct allowed *how = &allowed[simulated() ? 2 * nth + is_odd(which) : nth];
+    const int which = simulated() ? model_of(_i / 2, _i % 2) : _i % MODELS;
+    const struct allowed *how = &allowed[_i / (simulated() ? 2 : MODELS)];
     struct setting s;
     struct array_link link;
     uint64_t state = 521288629u;
@@ -317,12 +326,12 @@ TEST_EACH(no_choice_changes_what_is_drawn, MODELS *COUNT(allowed) / (simulated()
     struct device_worker_options options = sampled(&s, &how->sampling, 2);
     options.setting.goal.kept_bits = how->kept_bits;
     setting_step_whole(&link, &s, &options);
-    for (int k = 0; k < (simulated() ? 2 : SANITIZED ? 4 : 30); k++) {
+    for (int k = 0; k < (simulated() ? 1 : SANITIZED ? 4 : 15); k++) {
         setting_choose(&options.choice, &s.model, &state);
         setting_check_bits(&link, &s, &options);
     }
-    double *const want = gradient_of(&s, &options, &loss);
-    for (uint32_t rows = 1; rows <= 3; rows += 2) {
+    double *const want = widen(&link);
+    for (uint32_t rows = simulated() ? 3 : 1; rows <= 3; rows += 2) {
         options.choice.microbatch = rows;
         double *const got = gradient_of(&s, &options, &loss);
         for (uint32_t t = 0; t < s.model.n_tensors; t++) {
@@ -339,14 +348,14 @@ TEST_EACH(no_choice_changes_what_is_drawn, MODELS *COUNT(allowed) / (simulated()
 
 /* Activations in few bits: the loss is the exact one, as forward reads them as they are; the gradient is near, the nearer
  * the more bits, but not the exact one. */
-TEST_EACH(few_bits_leave_the_gradient_near, (simulated() ? 1 : 2) * MODELS)
+TEST_EACH(few_bits_leave_the_gradient_near, simulated() ? 4 : 2 * MODELS)
 {
     static const double within[] = {0.05, 0.3};
-    const int nth = simulated() ? is_odd(_i) : _i / MODELS;
+    const int nth = _i / (simulated() ? 2 : MODELS);
     struct setting s;
     double losses[2], distance, size, all = 0, of = 0;
 
-    open_model(&s, _i % MODELS);
+    open_model(&s, simulated() ? model_of(2 + nth, _i % 2) : _i % MODELS);
     struct device_worker_options options = setting_options(&s, BATCH, 0);
     double *const want = gradient_of(&s, &options, &losses[0]);
     options.setting.goal.kept_bits = nth ? 4 : 8;

@@ -106,7 +106,8 @@ TEST(of_a_row_of_one_token_it_is_the_norm_of_the_bias_s_gradient)
 }
 
 /* In the topmost block, dy of a token depends on that token's label alone, as no later layer mixes tokens. So with this one
- * label the bias's gradient is dy of that token, and that of every other token is 0. T stays the whole minibatch's. */
+ * label the bias's gradient is dy of that token, and that of every other token is 0. T stays the whole minibatch's. The
+ * simulated device takes every seventh token: some of each row, one of them without a label. */
 TEST(in_the_topmost_block_it_is_that_of_each_token)
 {
     struct setting s;
@@ -119,6 +120,8 @@ TEST(in_the_topmost_block_it_is_that_of_each_token)
     memcpy(labels, s.labels, sizeof labels);
     for (uint32_t row = 0; row < BATCH; row++)
         for (uint32_t t = 0; t < SEQ; t++) {
+            if (backend_get()->simulated && (row * SEQ + t) % 7)
+                continue;
             const uint32_t part = row / 2;
             const float norm = all.norms[part][((BLOCKS - 1) * 2 + row % 2) * SEQ + t];
             for (uint32_t i = 0; i < BATCH * SEQ; i++)
@@ -143,7 +146,7 @@ TEST(no_choice_changes_a_norm)
     open_model(&s);
     struct device_worker_options options = remembering(&s, 2, 1);
     step(&link, &s, &options, 7);
-    for (int k = 0; k < (SANITIZED || backend_get()->simulated ? 4 : 30); k++) {
+    for (int k = 0; k < (backend_get()->simulated ? 2 : SANITIZED ? 4 : 30); k++) {
         setting_choose(&options.choice, &s.model, &state);
         options.choice.microbatch = 1 + setting_below(&state, 2);
         step(&other, &s, &options, 7);
