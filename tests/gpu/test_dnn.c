@@ -96,7 +96,7 @@ static void look(struct proposals *p, unsigned i, void *config)
     api.destroy_descriptor(engine);
 }
 
-/* compiles: what is the device's own, which takes a second each. */
+/* compiles: the first of the device's own, which takes a second; the others are the same engine's. */
 static struct proposals propose(const struct properties *device, const struct dnn_shape *s, bool compiles)
 {
     void *properties = properties_of(device), *configs[DNN_MAX_CONFIGS];
@@ -108,8 +108,10 @@ static struct proposals propose(const struct properties *device, const struct dn
     ck_assert_msg(graph.status == 0, "%s", api.error_string(graph.status));
     for (unsigned i = 0; i < p.n; i++) {
         look(&p, i, configs[i]);
-        if (compiles && p.engines[i] == device->engine)
+        if (compiles && p.engines[i] == device->engine) {
             compile(&p, i, configs[i], properties);
+            compiles = false;
+        }
     }
     dnn_graph_free(&graph);
     api.destroy_descriptor(properties);
@@ -148,8 +150,8 @@ TEST_EACH(a_deterministic_plan_that_fits_is_proposed_for_every_device, N_DEVICES
 
     ck_assert_uint_ge(p.n, 1);
     for (unsigned i = 0; i < p.n; i++) {
-        ck_assert_msg(p.engines[i] != device->engine || strstr(p.kernels[i], device->kernel), "%s: kernel %s",
-                      device->name, p.kernels[i]);
+        ck_assert_msg(!*p.kernels[i] || strstr(p.kernels[i], device->kernel), "%s: kernel %s", device->name,
+                      p.kernels[i]);
         fits |= p.engines[i] == device->engine && p.workspace[i] <= most;
     }
     ck_assert_msg(fits, "%s: engine %d is not among %u proposals, first %d with %d bytes of workspace", device->name,
@@ -208,6 +210,8 @@ TEST_EACH(backward_of_fixed_bits_fits_the_plan_on_every_device, N_DEVICES *N_SHA
     if (scratch.way == PLAN_ATTENTION_OWN)
         return;
     check_backward(device, &slice, &scratch);
+    if (slice.n_rows == 1)
+        return;
     slice.n_rows = 1; /* the rows that are left over */
     check_backward(device, &slice, &scratch);
 }
