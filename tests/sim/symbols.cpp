@@ -2,6 +2,7 @@
  * and where their static shared memory is. The dynamic linker knows of nothing that is static; the file does. */
 #include "tests/sim/state.hpp"
 
+#include <algorithm>
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <elf.h>
@@ -82,7 +83,22 @@ static object &object_of(const void *kernel, uint64_t *offset)
         if (sections[i].sh_type == SHT_SYMTAB)
             read_symbols(to, (const char *)file, sections, sections[i], map->l_addr);
     munmap(file, (size_t)status.st_size);
+    std::sort(to.shared.begin(), to.shared.end());
     return to;
+}
+
+/* Asked for at each block, and at each access that is counted. Not the functions' own: those would be taken for shared
+ * memory. */
+static const void *last_kernel;
+static const object *last_object;
+
+static const object &program_of(const void *kernel)
+{
+    uint64_t offset;
+
+    if (kernel != last_kernel)
+        last_object = &object_of(kernel, &offset), last_kernel = kernel;
+    return *last_object;
 }
 
 const char *cudasim_kernel_name(const void *kernel)
@@ -101,9 +117,7 @@ const char *cudasim_kernel_name(const void *kernel)
 
 void cudasim_forget_shared(const void *kernel)
 {
-    uint64_t offset;
-
-    for (const auto &variable : object_of(kernel, &offset).shared) {
+    for (const auto &variable : program_of(kernel).shared) {
         char *at = variable.first;
         size_t n = variable.second;
         asm volatile("rep stosb" : "+D"(at), "+c"(n) : "a"(CUDASIM_POISON_BYTE) : "memory"); /* unseen by sanitizers */
@@ -112,15 +126,9 @@ void cudasim_forget_shared(const void *kernel)
 
 bool cudasim_is_static_shared(const void *kernel, const void *address)
 {
-    static const void *last; /* asked of each access */
-    static const object *its;
-    const char *at = (const char *)address;
-    uint64_t offset;
+    const auto &shared = program_of(kernel).shared;
+    char *const at = (char *)(uintptr_t)address;
+    const auto after = std::upper_bound(shared.begin(), shared.end(), std::make_pair(at, SIZE_MAX));
 
-    if (kernel != last)
-        its = &object_of(kernel, &offset), last = kernel;
-    for (const auto &variable : its->shared)
-        if (variable.first <= at && at < variable.first + variable.second)
-            return true;
-    return false;
+    return after != shared.begin() && at < std::prev(after)->first + std::prev(after)->second;
 }
