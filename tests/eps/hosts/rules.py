@@ -140,6 +140,8 @@ class Hosts:
         self.again = ()             # (host, worker, t, unit): a pull that comes once more when its step is over
         self.ended = None
         self.todo = []
+        self.plans = {}             # of passes
+        self.shared = None          # of worlds that were copied: for each host what its own and its local do
         self.hosts = [Host(setting, h) for h in range(self.n)]
         for h in range(self.n):
             for x in range(self.n):
@@ -155,7 +157,7 @@ class Hosts:
         if a == b or (self.setting.coarse and message[0] in ('updated', 'norms')):
             self.todo.append(('heard', b, a, message))
         else:
-            self.channels[a, b] += (message,)
+            self.channels = {**self.channels, (a, b): self.channels[a, b] + (message,)}
 
     def tell_all(self, a, *message):
         for b in range(self.n):
@@ -201,11 +203,11 @@ class Hosts:
         elif what == 'updated':
             self.stands(x, message[2])
         elif what == 'norms':
-            host.told[message[2]] = t
+            host.told = {**host.told, message[2]: t}
         elif what == 'free':
             self.freed(x, a, message[1], message[2])
         elif what == 'grant':
-            host.grants[a] = message[1:]
+            host.grants = {**host.grants, a: message[1:]}
             self.send_queue(x)
         elif what == 'covered':
             self.reports += ((a, message[2]),)
@@ -264,7 +266,7 @@ class Hosts:
 
     def own(self, x, *event):
         host = self.hosts[x]
-        for what, *y in host.own.feed(event):
+        for what, *y in self.feed(x, 0, event):
             if what == 'refuse':
                 self.refused_by_owner(x, event, *y)
             elif what == 'fold':
@@ -333,14 +335,13 @@ class Hosts:
                 record = (('decay',) if self.is_summed(u) else ()) + self.sums[u, s]
                 check(not counts or record == ('decay',) + self.full(u, 0), 'update of unit %d finds %s' % (u, record))
                 if counts:
-                    self.base[u, s] = intern((self.base[u, s], task[2], record))
-                self.sums[u, s] = ()
+                    self.base = {**self.base, (u, s): intern((self.base[u, s], task[2], record))}
+                self.sums = {**self.sums, (u, s): ()}
             if counts:
                 if self.setting.config.replay:
-                    self.current[u] = 1 - self.current[u]
-                both = list(self.weights[u])
-                both[self.current[u]] = self.base[u, 0]
-                self.weights[u] = tuple(both)
+                    self.current = {**self.current, u: 1 - self.current[u]}
+                both, new = self.weights[u], self.base[u, 0]
+                self.weights = {**self.weights, u: (both[0], new) if self.current[u] else (new, both[1])}
                 self.tell_all(x, 'updated', task[2], u)
             return self.own(x, 'updated', u)
         _, _, v, p, s, a, where, first = task
@@ -355,7 +356,7 @@ class Hosts:
             if not self.setting.config.deterministic:
                 new = tuple(y for y in new if y == 'decay') + tuple(sorted((y for y in new if y != 'decay'),
                                                                            key=self.full(u, 0).index))
-            self.sums[u, s] = new
+            self.sums = {**self.sums, (u, s): new}
         elif not over:
             check(self.setting.config.commit == 'fenced', 'an owner meets a slice that is not finite')
         self.own(x, 'folded', u, s, 'ok' if finite else 'bad')
@@ -374,7 +375,7 @@ class Hosts:
         known = event[0] == 'loss' and event[2] == host.local.t and host.local.loss[event[3]]
         if event[0] == 'pull':
             host.pulls += (event[1:],)
-        actions = host.local.feed(event)
+        actions = self.feed(h, 1, event)
         if event[0] == 'loss' and not known and not any(a[0] == 'refuse' for a in actions):
             self.tell_loss(h, event)
         for what, *y in actions:
@@ -442,9 +443,12 @@ class Hosts:
             if k is not None:
                 host.queue = tuple(j for j in host.queue if j != job)
                 message = ('contribution', t, name, k, where)
-                host.sent[x] = host.sent[x][:k] + (('sent', t, name, k, where),) + host.sent[x][k + 1:]
+                self.put_sent(host, x, k, ('sent', t, name, k, where))
                 self.tell(h, x, *message)
                 self.after_send(h, name)
+
+    def put_sent(self, host, x, k, cell):
+        host.sent = {**host.sent, x: host.sent[x][:k] + (cell,) + host.sent[x][k + 1:]}
 
     def find_slot(self, host, x, t, name):
         k = next((k for k, cell in enumerate(host.sent[x]) if k and not cell), None)
@@ -457,7 +461,7 @@ class Hosts:
         host = self.hosts[h]
         cell = host.sent[x][k]
         check(cell and cell[2] == name, 'an owner frees a slot that holds something else')
-        host.sent[x] = host.sent[x][:k] + (None,) + host.sent[x][k + 1:]
+        self.put_sent(host, x, k, None)
         self.fold_done(h, name)                                                                          # R2
         self.send_queue(h)
 
@@ -475,7 +479,7 @@ class Hosts:
         host = self.hosts[h]
         if u in host.due and self.has_come(host, u):                                                     # R13
             host.due, host.stand = host.due - {u}, host.stand - {u}
-            host.turns[u] += 1
+            host.turns = {**host.turns, u: host.turns[u] + 1}
             self.todo.append(('local', h, 'updated', u))
 
     def has_come(self, host, u):
@@ -483,7 +487,7 @@ class Hosts:
 
     def units_of(self, q):
         """The units that a pass pulls, in order."""
-        return [self.setting.visits[x] for what, x in self.program(q) if what == 'pull']
+        return self.plan(q)[1]
 
     def put(self, h, w, q, new):
         worker = self.hosts[h].workers[w]
@@ -548,7 +552,7 @@ class Hosts:
                 self.put(h, w, q, q._replace(void=q.void + tuple(k for k, _, _ in q.answered), answered=()))
 
     def consumed(self, q):
-        return sum(what == 'pull' for what, _ in self.program(q)[:q.pc])
+        return self.plan(q)[2][q.pc]
 
     def lent(self, h, q):
         """What it has of the ring."""
@@ -556,6 +560,8 @@ class Hosts:
 
     def next_due(self, h, q):
         """The oldest pull of another host's unit that is not here, if it may be lent: (pull, unit, turn)."""
+        if not q.answered:
+            return None
         here = {k for k, _, _ in q.here}
         first = next((k for k in range(self.consumed(q), q.asked)
                       if k not in here and self.owner_of[self.units_of(q)[k]] != h), None)
@@ -573,8 +579,8 @@ class Hosts:
     def find_lent(self, h, q):
         """The slot that the pass is lent now, or None."""
         due = self.next_due(h, q)
-        return next((s for s in self.hosts[h].ring
-                     if due and s.here and s[:2] == due[1:] and self.has_norms(self.hosts[h], s.unit, q.t)), None)
+        return due and next((s for s in self.hosts[h].ring
+                             if s.here and s[:2] == due[1:] and self.has_norms(self.hosts[h], s.unit, q.t)), None)
 
     def end_passes(self, h, t):
         """Nobody whose share counts reads an earlier version any more: what was lent may be overwritten."""
@@ -584,7 +590,7 @@ class Hosts:
                                   for q in worker.passes)
 
     def ring_size(self, h):
-        n_foreign = len({u for u in self.owner_of if self.owner_of[u] != h})
+        n_foreign = len(self.owner_of) - self.setting.n_owned[h]
         return min(n_foreign, LENT * self.setting.n_parts[h] + 1)                                        # R11
 
     def version_of(self, host, u, turn):
@@ -615,7 +621,7 @@ class Hosts:
         """What may be fetched now, as (unit, turn, whether a pass is due to get it)."""
         host = self.hosts[h]
         passes = [q for worker in host.workers.values() for q in worker.passes]
-        due = {self.next_due(h, q)[1:] for q in passes if self.next_due(h, q)}
+        due = {y[1:] for y in [self.next_due(h, q) for q in passes] if y}
         wanted = sorted({y[1:] for q in passes for y in q.answered} - {s[:2] for s in host.ring})
         return [(*y, y in due) for y in wanted if self.may_fetch(host, *y) and self.free_slot(h, y in due) is not None]
 
@@ -652,7 +658,7 @@ class Hosts:
         for u in self.setting.norms:
             if self.owner_of[u] == h and self.remembers(u) and host.norms.get(u, (-1,))[0] < t and \
                     host.reported < t and self.stands_here(host, u):
-                host.norms[u] = t, self.base[u, 0]
+                host.norms = {**host.norms, u: (t, self.base[u, 0])}
                 for x in range(self.n):
                     if x != h:
                         self.tell(h, x, 'norms', t, u)
@@ -684,4 +690,4 @@ class Hosts:
         u, found = host.finding[i]
         check(self.hosts[self.owner_of[u]].norms[u] == found, 'norms of unit %d change while they are fetched' % u)
         host.finding = host.finding[:i] + host.finding[i + 1:]
-        host.norms[u] = found
+        host.norms = {**host.norms, u: found}

@@ -7,7 +7,9 @@ with a version other than the one it names, and none is left without an answer; 
 apart, as are their steps; accumulators, slots and ring are within bounds; captures read one version on all hosts; live
 workers are not refused. At the end of every path: all steps done, the record that of one host, nothing left that waits.
 """
-from check_relay import copy_relay, key_relay, program
+from itertools import accumulate
+
+from check_relay import key_relay, program, Shared
 from explore import Record, check, intern
 from rules import Hosts, Host, Worker, LENT
 
@@ -15,27 +17,38 @@ from rules import Hosts, Host, Worker, LENT
 class World(Hosts, Record):
     """All hosts with ordered channels between them. move() does one thing that may happen next; see moves()."""
     def copy(self):
+        """Hosts and their workers are copied, and what else they hold replaced where it changes."""
+        if not self.shared:
+            self.shared = [(Shared(), Shared()) for _ in self.hosts]
+            for host, (own, local) in zip(self.hosts, self.shared):
+                host.own, host.local = own.keep(host.own), local.keep(host.local)
         n = World.__new__(self.__class__)
         n.__dict__.update(self.__dict__)
-        for field in ('base', 'sums', 'weights', 'current', 'channels'):
-            setattr(n, field, dict(getattr(self, field)))
         n.todo = []
         n.hosts = []
         for host in self.hosts:
             twin = Host.__new__(Host)
             twin.__dict__.update(host.__dict__)
-            twin.own, twin.local = copy_relay(host.own), copy_relay(host.local)
             twin.workers = {}
             for w, worker in host.workers.items():
                 twin.workers[w] = Worker.__new__(Worker)
                 twin.workers[w].__dict__.update(worker.__dict__)
-            for field in ('memory', 'sent', 'grants', 'turns', 'norms', 'told'):
-                setattr(twin, field, dict(getattr(host, field)))
             n.hosts.append(twin)
         return n
 
+    def feed(self, h, which, event):
+        """Feeds an event to a relay of a host: its actions."""
+        host = self.hosts[h]
+        if not self.shared:
+            return (host.local if which else host.own).feed(event)
+        if which:
+            host.local, actions = self.shared[h][1].feed(host.local, event)
+        else:
+            host.own, actions = self.shared[h][0].feed(host.own, event)
+        return actions
+
     def key(self):
-        hosts = tuple((key_relay(x.own), key_relay(x.local),
+        hosts = tuple((x.own if self.shared else key_relay(x.own), x.local if self.shared else key_relay(x.local),
                        tuple((w, y.passes, y.slots, y.grant) for w, y in sorted(x.workers.items())),
                        tuple(sorted(x.memory.items())), tuple(x.sent.values()), tuple(sorted(x.grants.items())),
                        x.queue, x.tasks, x.running, x.held, x.due, x.stand, tuple(x.turns.values()), x.ring, x.opening,
@@ -48,8 +61,17 @@ class World(Hosts, Record):
 
     # ---- what should be ---------------------------------------------------------------------------------------
 
+    def plan(self, q):
+        """(its program, the units that it pulls, in order, how many of these before each place in the program)"""
+        if (q.t, q.share) not in self.plans:
+            say = program(self.setting, q.t, tuple(p for p, _ in q.share))
+            pulls = [what == 'pull' for what, _ in say]
+            self.plans[q.t, q.share] = (say, [self.setting.visits[x] for what, x in say if what == 'pull'],
+                                        list(accumulate(pulls, initial=0)))
+        return self.plans[q.t, q.share]
+
     def program(self, q):
-        return program(self.setting, q.t, tuple(p for p, _ in q.share))
+        return self.plan(q)[0]
 
     # ---- workers ----------------------------------------------------------------------------------------------
 
@@ -108,7 +130,7 @@ class World(Hosts, Record):
         if message and message[0] == 'contribution':
             tag = (q.t, message[2:5], message[5])
             worker.slots = worker.slots[:message[6]] + (tag,) + worker.slots[message[6] + 1:]
-            host.memory[w, message[6]] = (tag, finite)
+            host.memory = {**host.memory, (w, message[6]): (tag, finite)}
         if message and message[0] == 'loss' and not finite:
             message = message[:4] + ('bad',)
         if message:
@@ -168,7 +190,8 @@ class World(Hosts, Record):
         what, *x = m
         if what == 'deliver':
             a, b = x
-            message, self.channels[a, b] = self.channels[a, b][0], self.channels[a, b][1:]
+            message, *rest = self.channels[a, b]
+            self.channels = {**self.channels, (a, b): tuple(rest)}
             self.todo.append(('heard', b, a, message))
         elif what == 'send':
             self.send(*x)
@@ -230,17 +253,20 @@ class World(Hosts, Record):
         check(max(steps) - min(steps) <= 1, 'steps are %s' % steps)
         for h, host in enumerate(self.hosts):
             answered = [(w, q.t, u) for w, y in host.workers.items() for q in y.passes for _, u, _ in q.answered]
-            check(self.ended or sorted(host.pulls) == sorted(answered + host.local.waiting),
+            answered += host.local.waiting
+            check(self.ended or len(answered) == len(host.pulls) and sorted(host.pulls) == sorted(answered),
                   'a pull is left without an answer')
             check(len(host.ring) <= self.ring_size(h), 'ring is full')
-            lent = [self.lent(h, q) for worker in host.workers.values() for q in worker.passes]
-            check(all(len(y) <= LENT for y in lent), 'a pass has too many units')
-            check({z for y in lent for z in y} <= {s[:2] for s in host.ring if s.here},
-                  'a unit is lent that is not there')
-            used = {u for (u, s), y in self.sums.items()
-                    if y and self.owner_of[u] == h and self.setting.visits.count(u) == 1}
+            here = {s[:2] for s in host.ring if s.here}
+            for worker in host.workers.values():
+                for q in worker.passes:
+                    lent = self.lent(h, q)
+                    check(len(lent) <= LENT, 'a pass has too many units')
+                    check(here.issuperset(lent), 'a unit is lent that is not there')
             c = self.setting.config
             if c.commit == 'eager' and c.optimizer == 'adamw' and c.parts > 1:
+                used = {u for (u, s), y in self.sums.items()
+                        if y and self.owner_of[u] == h and self.setting.visits.count(u) == 1}
                 check(len(used) <= c.accumulators, 'more accumulators than there are')
 
     def final(self):

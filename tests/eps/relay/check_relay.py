@@ -62,23 +62,14 @@ def program(setting, step, parts):
 Pass = namedtuple('Pass', 't share pc waiting reading')
 
 
-class Worker:
-    """Runs its passes in any interleaving: one must be able to go on while another waits for a slot. (A worker with
-    memory for one pass gets the same messages out by dropping a pass and starting it again.)"""
-    def __init__(self, slots):
-        self.attached = False
-        self.passes = ()
-        self.slots = (None,) * (1 + slots)      # what it wrote there: (t, name, attempt)
-        self.grant = None                       # (name) for the reserved slot; below it nothing is wanted
-        self.queue = ()                         # messages under way
+# Runs its passes in any interleaving: one must be able to go on while another waits for a slot. (A worker with memory for
+# one pass gets the same messages out by dropping a pass and starting it again.) slots: what it wrote there, as (t, name,
+# attempt). grant: the name for the reserved slot; below it nothing is wanted. queue: messages under way.
+Worker = namedtuple('Worker', 'attached passes slots grant queue')
 
-    def copy(self):
-        w = Worker.__new__(Worker)
-        w.__dict__.update(self.__dict__)
-        return w
 
-    def key(self):
-        return (self.attached, self.passes, self.slots, self.grant, self.queue)
+def new_worker(setting, attached=False):
+    return Worker(attached, (), (None,) * (1 + setting.config.slots), None, ())
 
 
 def copy_relay(r):
@@ -104,12 +95,35 @@ def key_relay(r):
             tuple((k, v, frozenset(a), frozenset(b)) for k, (v, a, b) in sorted(r.readers.items())))
 
 
+class Shared:
+    """Relays of one place in the worlds of a search. Many worlds come to the same state of a relay and feed it the same
+    event: so states are kept, never changed, and each event is fed to each of them once."""
+    def __init__(self, check_new=lambda r: None):
+        self.check_new = check_new  # of a state that is new
+        self.states, self.after = {}, {}
+
+    def keep(self, r):
+        """The one that stands for this state."""
+        return self.states.setdefault(key_relay(r), r)
+
+    def feed(self, r, event):
+        """(what it is then, actions)"""
+        if (r, event) not in self.after:
+            n = copy_relay(r)
+            actions = n.feed(event)
+            self.check_new(n)
+            self.after[r, event] = self.keep(n), actions
+        return self.after[r, event]
+
+
 class World(Record):
     def __init__(self, setting, relay_class=Relay):
         self.setting = setting
         c = setting.config
         self.relay = relay_class(c)
-        self.workers = [Worker(c.slots) for _ in range(setting.workers + setting.late)]
+        self.programs = {}          # of passes
+        self.shared = None          # of worlds that were copied
+        self.workers = [new_worker(setting, w < setting.workers) for w in range(setting.workers + setting.late)]
         self.rooms = dict(enumerate(setting.rooms or (ANY,) * setting.workers))     # of the attached
         self.leaving = frozenset()
         self.changes = setting.changes
@@ -117,8 +131,9 @@ class World(Record):
         self.base = {(u, s): 0 for u in units for s in range(c.slices)}     # record of finished steps, interned
         self.moments = {us: () for us in self.base}                         # folded straight into m and v, this step
         self.sums = {us: () for us in self.base}                            # summed
-        self.weights = {u: [0, 0] for u in units}                           # two buffers, the record they hold
+        self.weights = {u: (0, 0) for u in units}                           # two buffers, the record they hold
         self.current = {u: 0 for u in units}
+        self.intern_numbers()
         self.queue = ()             # jobs of the thread, oldest first; [0] of `running` is under way
         self.running = None
         self.skipped = ()
@@ -136,7 +151,6 @@ class World(Record):
         self.bad = ()               # (step, part) that were not finite, once for each time
         self.trace = None           # list, on random walks
         for w in range(setting.workers):
-            self.workers[w].attached = True
             self.feed('attached', w)
 
     def start_trace(self):
@@ -146,22 +160,29 @@ class World(Record):
             self.feed('attached', w)
 
     def copy(self):
+        """Everything in it is replaced where it changes, but for the list of workers."""
+        if not self.shared:
+            self.shared = Shared(self.check_relay)
+            self.relay = self.shared.keep(self.relay)
         n = World.__new__(World)
         n.__dict__.update(self.__dict__)
-        n.relay = copy_relay(self.relay)
-        n.workers = [w.copy() for w in self.workers]
-        for field in ('base', 'moments', 'sums', 'current', 'rooms'):
-            setattr(n, field, dict(getattr(self, field)))
-        n.weights = {u: list(b) for u, b in self.weights.items()}
+        n.workers = list(self.workers)
         return n
 
     def key(self):
         remembers = self.faults and ('dup' in self.setting.faults or 'again' in self.setting.faults)
-        return hash((key_relay(self.relay), tuple(w.key() for w in self.workers), tuple(self.base.values()),
-                     tuple(self.moments.values()), tuple(self.sums.values()), tuple(map(tuple, self.weights.values())),
-                     tuple(self.current.values()), self.queue, self.running, self.skipped, self.done, self.bad,
-                     self.stale, self.faults, self.saves, self.late, self.asleep, self.captured, self.saved,
-                     self.last if remembers else None, tuple(sorted(self.rooms.items())), self.leaving, self.changes))
+        return hash((self.relay if self.shared else key_relay(self.relay), tuple(self.workers), self.numbers, self.queue,
+                     self.running, self.skipped, self.done, self.bad, self.stale, self.faults, self.saves, self.late,
+                     self.asleep, self.captured, self.saved, self.last if remembers else None,
+                     tuple(sorted(self.rooms.items())), self.leaving, self.changes))
+
+    def replace(self, i, **fields):
+        self.workers[i] = self.workers[i]._replace(**fields)
+
+    def program(self, q):
+        if (q.t, q.share) not in self.programs:
+            self.programs[q.t, q.share] = program(self.setting, q.t, tuple(p for p, _ in q.share))
+        return self.programs[q.t, q.share]
 
     # ---- what should be ---------------------------------------------------------------------------------------
 
@@ -187,13 +208,19 @@ class World(Record):
             self.pulls += (event[1:],)
         r = self.relay
         t, owner = r.t, list(r.owner)
-        actions = r.feed(event)
+        if self.shared:
+            self.relay, actions = self.shared.feed(r, event)
+            r = self.relay
+        else:
+            actions = r.feed(event)
+            self.check_relay(r)
         if self.trace is not None:
             self.trace += [spec.to_text(event)] + ['  ' + spec.to_text(a) for a in actions]
         for action in actions:
             self.obey(action, event, stale)
         self.start_job()
-        check(sorted(self.pulls) == sorted(r.waiting), 'a pull is left without an answer')
+        check(len(self.pulls) == len(r.waiting) and sorted(self.pulls) == sorted(r.waiting),
+              'a pull is left without an answer')
         if t == r.t:
             for p, (old, new) in enumerate(zip(owner, r.owner)):
                 check(old in (None, new) or old not in r.inbox, 'part %d is taken from worker %s' % (p, old))
@@ -204,9 +231,8 @@ class World(Record):
         if what == 'share':
             w, t, share = self.workers[x[0]], x[1], x[2]
             check(w.attached, 'share for a worker that is not there')
-            w.passes = tuple(q for q in w.passes if q.t == t) + (Pass(t, share, 0, False, None),)
-            if len(w.passes) == 1:
-                w.grant = None
+            passes = tuple(q for q in w.passes if q.t == t) + (Pass(t, share, 0, False, None),)
+            self.replace(x[0], passes=passes, grant=w.grant if len(passes) > 1 else None)
             n, room = self.load(x[0]), self.rooms[x[0]]
             check(n <= room, 'worker %d has %d parts, and room for %d' % (x[0], n, room))
         elif what == 'answer':
@@ -221,9 +247,9 @@ class World(Record):
         elif what == 'free':
             w, name = self.workers[x[0]], x[2:]
             if w.slots[x[1]] and w.slots[x[1]][1] == name:
-                w.slots = w.slots[:x[1]] + (None,) + w.slots[x[1] + 1:]
+                self.replace(x[0], slots=w.slots[:x[1]] + (None,) + w.slots[x[1] + 1:])
         elif what == 'grant':
-            self.workers[x[0]].grant = x[1:]
+            self.replace(x[0], grant=x[1:])
         elif what == 'fold':
             self.queue += (x + (None,),)
         elif what == 'update':
@@ -279,10 +305,10 @@ class World(Record):
         self.pulls = self.pulls[:i] + self.pulls[i + 1:]
         worker = self.workers[w]
         for i, q in enumerate(worker.passes):
-            say = program(self.setting, q.t, parts_of(q))
+            say = self.program(q)
             if q.waiting and q.t == t and visits_in(self.setting, t)[say[q.pc][1]] == u:
                 q = q._replace(pc=q.pc + 1, waiting=False, reading=reading)
-                worker.passes = worker.passes[:i] + ((q,) if q.pc < len(say) else ()) + worker.passes[i + 1:]
+                self.replace(w, passes=worker.passes[:i] + ((q,) if q.pc < len(say) else ()) + worker.passes[i + 1:])
                 return
 
     def refused(self, event, x, stale):
@@ -295,9 +321,9 @@ class World(Record):
         check(event[0] in ('loss', 'contribution'), 'refused: %s %s' % (event, x))
         t = event[2]
         check(self.is_over(t), 'a live worker is refused: %s %s' % (event, x))
-        w.passes = tuple(q for q in w.passes if q.t > t)
+        self.replace(x[0], passes=tuple(q for q in w.passes if q.t > t))
         if event[0] == 'contribution' and w.slots[event[7]] and w.slots[event[7]][1] == event[3:6]:
-            w.slots = w.slots[:event[7]] + (None,) + w.slots[event[7] + 1:]
+            self.replace(x[0], slots=w.slots[:event[7]] + (None,) + w.slots[event[7] + 1:])
 
     def start_job(self):
         if self.running is None and self.queue:
@@ -315,11 +341,13 @@ class World(Record):
                 if self.is_summed(u):
                     record = ('decay',) + record
                 check(record == ('decay',) + self.full(u, self.relay.version[u]), 'update of unit %d finds %s' % (u, record))
-                self.base[u, s] = intern((self.base[u, s], self.relay.version[u], record))
-                self.moments[u, s] = self.sums[u, s] = ()
+                self.base = {**self.base, (u, s): intern((self.base[u, s], self.relay.version[u], record))}
+                self.moments, self.sums = {**self.moments, (u, s): ()}, {**self.sums, (u, s): ()}
             if self.setting.config.replay:
-                self.current[u] = 1 - self.current[u]
-            self.weights[u][self.current[u]] = self.base[u, 0]
+                self.current = {**self.current, u: 1 - self.current[u]}
+            both, new = self.weights[u], self.base[u, 0]
+            self.weights = {**self.weights, u: (both[0], new) if self.current[u] else (new, both[1])}
+            self.intern_numbers()
             self.feed('updated', u)
             return
         _, v, p, s, w, k, first, kept = job
@@ -327,26 +355,44 @@ class World(Record):
         check(written and written[1] == (v, p, s) and written[0] == self.relay.t or self.relay.t in self.skipped
               or (self.relay.t - 1) in self.skipped, 'fold of a slot that holds %s, not %s' % (written, (v, p, s)))
         if verdict == 'ok':
-            where = self.sums if self.is_summed(u) else self.moments
-            old = where[u, s]
-            check((v, p) not in old or first == 'first' and where is self.sums, 'folded twice')
-            if where is self.sums:
+            summed = self.is_summed(u)
+            old = (self.sums if summed else self.moments)[u, s]
+            check((v, p) not in old or first == 'first' and summed, 'folded twice')
+            if summed:
                 new = ((v, p),) if first == 'first' else old + ((v, p),)
             else:
                 new = old + (('decay',) if first == 'first' else ()) + ((v, p),)
             if not self.setting.config.deterministic:               # sums commute: forget the order
                 new = tuple(x for x in new if x == 'decay') + tuple(sorted((x for x in new if x != 'decay'),
                                                                            key=self.full(u, self.relay.t).index))
-            where[u, s] = new
+            if summed:
+                self.sums = {**self.sums, (u, s): new}
+            else:
+                self.moments = {**self.moments, (u, s): new}
+            self.intern_numbers()
         self.feed('folded', u, s, verdict)
 
-    def invariants(self):
-        r = self.relay
+    def intern_numbers(self):
+        """What stands for them in a key."""
+        self.numbers = intern(tuple(tuple(x.values()) for x in (self.base, self.moments, self.sums, self.weights,
+                                                                self.current)))
+
+    def check_relay(self, r):
+        """What does not depend on the rest of the world."""
         if r.t < 0:
             return
         for u, version in r.version.items():
             low, high = (r.t - 1, r.t) if r.tail == r.t - 1 else (r.t, r.t + 1)
             check(low <= version <= high, 'unit %d at version %d in step %d' % (u, version, r.t))
+        for w, cells in r.inbox.items():
+            check(len(cells) == 1 + self.setting.config.slots, 'inbox has grown')
+            full = [x for x in cells if x]
+            check(len(full) == len(set(full)), 'one name in two slots')
+
+    def invariants(self):
+        r = self.relay
+        if r.t < 0:
+            return
         c = self.setting.config
         if c.commit == 'eager' and c.optimizer == 'adamw' and c.parts > 1:
             used = {u for (u, s), x in self.sums.items() if x and visits_in(self.setting, 0).count(u) == 1}
@@ -354,10 +400,6 @@ class World(Record):
         if self.load(None) and not r.torn:
             for w, room in self.rooms.items():
                 check(self.load(w) >= room, 'a part waits, and worker %d has room' % w)
-        for w, cells in r.inbox.items():
-            check(len(cells) == 1 + c.slots, 'inbox has grown')
-            full = [x for x in cells if x]
-            check(len(full) == len(set(full)), 'one name in two slots')
 
     # ---- moves ------------------------------------------------------------------------------------------------
 
@@ -416,7 +458,7 @@ class World(Record):
 
     def next_message(self, w, q):
         """(place in the program, event without its worker) of what a pass sends next; None while it cannot."""
-        say = program(self.setting, q.t, parts_of(q))
+        say = self.program(q)
         if q.waiting:
             return None
         for pc in range(q.pc, len(say)):
@@ -443,25 +485,27 @@ class World(Record):
         if q.reading and not (q.t == self.relay.t and self.relay.covered) and q.t >= self.relay.t:
             u, index = q.reading
             check(self.weights[u][index] == self.expected(u, q.t), 'weights changed under a reading worker')
-        say = program(self.setting, q.t, parts_of(q))
+        say = self.program(q)
         if message[0] == 'contribution':
-            w.slots = w.slots[:message[6]] + ((q.t, message[2:5], message[5]),) + w.slots[message[6] + 1:]
+            self.replace(i, slots=w.slots[:message[6]] + ((q.t, message[2:5], message[5]),) + w.slots[message[6] + 1:])
         waiting = message[0] == 'pull'
         q = q._replace(pc=pc if waiting else pc + 1, waiting=waiting, reading=None)
-        w.passes = w.passes[:j] + ((q,) if q.pc < len(say) else ()) + w.passes[j + 1:]
         if message[0] == 'loss':
             message = message[:4] + (verdict,)
-        w.queue += (message,)
+        self.replace(i, passes=w.passes[:j] + ((q,) if q.pc < len(say) else ()) + w.passes[j + 1:],
+                     queue=w.queue + (message,))
         if not self.setting.queue:
             self.deliver(i)
-            if self.setting.coarse and waiting and self.workers[i] is w:    # answered: take the next pull along
+            w = self.workers[i]
+            if self.setting.coarse and waiting:                     # answered: take the next pull along
                 after = self.next_message(w, w.passes[j]) if j < len(w.passes) else None
                 if after and after[1][0] == 'pull':
                     self.send(i, j)
 
     def deliver(self, i):
         w = self.workers[i]
-        message, w.queue = w.queue[0], w.queue[1:]
+        message = w.queue[0]
+        self.replace(i, queue=w.queue[1:])
         event = (message[0], i) + message[1:]
         self.last = event
         self.feed(*event)
@@ -474,8 +518,8 @@ class World(Record):
             return job[:7] + (job[7] or w.slots[job[5]],) if job and job[1] != 'update' and job[4] == i else job
         self.queue = tuple(keep(job) for job in self.queue)
         self.running = keep(self.running)
-        self.workers[i] = Worker(self.setting.config.slots)
-        self.rooms.pop(i)
+        self.workers[i] = new_worker(self.setting)
+        self.rooms = {w: room for w, room in self.rooms.items() if w != i}
         self.leaving -= {i}
         self.pulls = tuple(x for x in self.pulls if x[0] != i)
         if self.last and self.last[1] == i:
@@ -509,8 +553,8 @@ class World(Record):
             else:
                 i = self.setting.workers + self.setting.late - self.late
                 self.late -= 1
-            self.workers[i].attached = True
-            self.rooms[i] = m[1]
+            self.replace(i, attached=True)
+            self.rooms = {**self.rooms, i: m[1]}
             self.feed('attached', i)
         elif what == 'room':
             self.changes -= 1
@@ -535,7 +579,7 @@ class World(Record):
             owners.append(min(able, key=lambda w: (owners.count(w), w)))
         t = r.t + 1
         self.feed('open', t, visits_in(s, t), frozen_in(s, t), tuple(sorted(owners)))
-        check(r.t == t, 'an open within the rooms is refused')
+        check(self.relay.t == t, 'an open within the rooms is refused')
 
     def open_too_much(self):
         """All parts for one worker, wherever that is beyond its room."""
@@ -548,14 +592,14 @@ class World(Record):
                       'a step opens beyond the rooms')
 
     def change_room(self, w, room):
-        self.rooms[w] = room
+        self.rooms = {**self.rooms, w: room}
         self.feed('room', w, room)
 
     def fault(self, what, i=None, j=None):
         r = self.relay
         if what in ('kill', 'stop'):
             if what == 'stop':
-                w = self.workers[i].copy()
+                w = self.workers[i]
                 late = [(x[0], i) + x[1:] for x in w.queue]
                 late += [(x[0], i) + x[1:] for _, x in filter(None, [self.next_message(w, q) for q in w.passes])]
                 self.stale = tuple(late[:2])
@@ -584,14 +628,14 @@ class World(Record):
             w = self.workers[i]
             again = []
             for q in w.passes:
-                say = program(self.setting, q.t, parts_of(q))
+                say = self.program(q)
                 again += [('loss', q.t, x, dict(q.share)[x], 'ok') for y, x in say[:q.pc] if y == 'loss']
                 if q.waiting:
                     again.append(('pull', q.t, visits_in(self.setting, q.t)[say[q.pc][1]]))
             lost_losses = [m for m in w.queue if m[0] == 'loss' and m not in again]
             again += lost_losses
             again += [('contribution', tag[0], *tag[1], tag[2], k) for k, tag in enumerate(w.slots) if tag]
-            w.queue = tuple(again)
+            self.replace(i, queue=tuple(again))
 
     def final(self):
         """Nothing more will happen of itself: is that the end it should be? True: a step waits for room."""
@@ -612,9 +656,8 @@ class World(Record):
         parts = self.setting.config.parts
         self.trace = None
         if w == len(self.workers):
-            self.workers.append(Worker(self.setting.config.slots))
-            self.workers[w].attached = True
-            self.rooms[w] = parts
+            self.workers.append(new_worker(self.setting, True))
+            self.rooms = {**self.rooms, w: parts}
             self.feed('attached', w)
         else:
             self.change_room(w, parts)
@@ -635,7 +678,3 @@ class World(Record):
         check(not r.waiting, 'a pull is never answered')
         for (u, s), base in self.base.items():
             check(base == self.expected(u, self.setting.steps), 'the end differs from the fault-free one')
-
-
-def parts_of(q):
-    return tuple(p for p, _ in q.share)

@@ -2,6 +2,7 @@
 
 A world says what may happen next (moves), does it (move), tells states apart (key), and judges an end (final).
 """
+import gc
 
 
 class Violation(Exception):
@@ -66,6 +67,7 @@ def show(path):
 def explore(start, tally, limit=10**9):
     """Breadth first over every order: (states, moves, ends) and the sums of tally(world, what its final() returned) over the
     ends; or a Violation with its path."""
+    gc.disable()                    # worlds are in no cycles, and a collection looks at all of them
     seen, level = {start.key()}, [(start, None)]
     n_moves, tallies = 0, []
     while level:

@@ -123,8 +123,8 @@ class Relay:
 
     def is_ready(self, u):
         """Every part has contributed all slices in all visits; fenced: the whole step is known good."""
-        names = [n for n in self.names if self.config.commit == 'fenced' or self.visits[n[0]] == u]
-        return all(n in self.folded for n in names)
+        return all(n in self.folded for n in self.names
+                   if self.config.commit == 'fenced' or self.visits[n[0]] == u)
 
     def can_redo(self, p):
         """Version t of every unit stands: from replay, or because no unit can have been updated without p."""
@@ -414,8 +414,9 @@ class Relay:
         if self.torn:
             return
         if not self.covered:
+            there = {cell[:2] for cells in self.inbox.values() for cell in cells if cell}
             for name in self.names:
-                for w in sorted(self.inbox):
+                for w in sorted(self.inbox) if (self.t, name) in there else ():
                     for k, cell in enumerate(self.inbox[w]):
                         if cell and cell[:2] == (self.t, name) and self.is_foldable(name):
                             u = self.visits[name[0]]
