@@ -41,19 +41,31 @@ static const struct way {
 static const enum number_type forms[][2] = {{NUMBER_FP32, NUMBER_FP32},
                                             {NUMBER_BF16, NUMBER_FP32},
                                             {NUMBER_BF16, NUMBER_BF16}};
-enum { TRIES = COUNT(ways) * COUNT(forms) };
+
+/* Each way with each pair of types; the first ones are large, and have one pair each. */
+enum { N_LARGE = 2, TRIES = N_LARGE + (COUNT(ways) - N_LARGE) * COUNT(forms) };
+
+static const struct way *way_of(int i)
+{
+    return &ways[i < N_LARGE ? i : N_LARGE + (i - N_LARGE) / COUNT(forms)];
+}
+
+static const enum number_type *forms_of(int i)
+{
+    return forms[i < N_LARGE ? 2 * i : (i - N_LARGE) % COUNT(forms)];
+}
 
 /* One host of n_hosts; of one, the whole store. */
 static void open_host(struct store_fixture *f, int i, uint32_t host, uint32_t n_hosts)
 {
-    const struct way *way = &ways[i / COUNT(forms)];
+    const struct way *way = way_of(i);
     struct model_config config = *way->config;
     struct model model;
     struct error err = {""};
     struct store_options options = {.train = true,
-                                    .precision = forms[i % COUNT(forms)][0],
+                                    .precision = forms_of(i)[0],
                                     .base = way->base,
-                                    .moments = forms[i % COUNT(forms)][1],
+                                    .moments = forms_of(i)[1],
                                     .n_accumulators = way->adamw,
                                     .clip_update = way->clip_update,
                                     .replay = true,
@@ -195,7 +207,7 @@ static void check_same(const struct store_fixture *whole, const struct store_fix
 
 TEST_EACH(each_owner_updates_its_units_as_one_host_would, TRIES)
 {
-    const struct way *way = &ways[_i / COUNT(forms)];
+    const struct way *way = way_of(_i);
     struct store_fixture whole, hosts[MOST];
 
     open_host(&whole, _i, 0, 1), open_hosts(hosts, _i, way->n_hosts);
@@ -211,7 +223,7 @@ TEST_EACH(each_owner_updates_its_units_as_one_host_would, TRIES)
 /* By hand, from the units: what each host takes is that of its units, and the plan knows it to the byte. */
 TEST_EACH(a_host_takes_the_bytes_of_its_own_units_as_planned, TRIES)
 {
-    const struct way *way = &ways[_i / COUNT(forms)];
+    const struct way *way = way_of(_i);
     struct store_fixture hosts[MOST];
     uint64_t all = 0;
 
@@ -333,7 +345,7 @@ static void load(struct store_fixture *f, const int *fds)
 /* Both files and all checksums are what one host writes, byte for byte. Any number of hosts goes on from them. */
 TEST_EACH(hosts_write_the_files_of_one_and_others_go_on_from_them, TRIES)
 {
-    const struct way *way = &ways[_i / COUNT(forms)];
+    const struct way *way = way_of(_i);
     const uint32_t n_others = way->n_hosts == 2 ? 3 : 2;
     const int here[] = {store_fixture_file(), store_fixture_file()},
               there[] = {store_fixture_file(), store_fixture_file()};
@@ -364,12 +376,12 @@ TEST_EACH(hosts_write_the_files_of_one_and_others_go_on_from_them, TRIES)
  * nevertheless, and not the nearest even. */
 TEST(the_upper_halves_of_others_units_are_those_of_the_split)
 {
-    const int fds[] = {store_fixture_file(), store_fixture_file()}, i = 2 * COUNT(forms) + 1;
+    const int fds[] = {store_fixture_file(), store_fixture_file()}, i = N_LARGE + 1;
     static const struct store_options fp32 = {.train = true};
     struct store_fixture from, whole, hosts[2];
 
     ck_assert(forms[1][0] == NUMBER_BF16);
-    store_fixture_open_as(&from, *ways[2].config, ways[2].tied, &fp32);
+    store_fixture_open_as(&from, *ways[N_LARGE].config, ways[N_LARGE].tied, &fp32);
     for (uint64_t k = 0; k < from.model.segment_n; k++)
         ((float *)from.store.weights.base)[k] = number_from_pattern(0x3f808000u + (uint32_t)(k % 64 << 16));
     store_fixture_write(&from.store, fds[0], fds[1], NULL);
@@ -400,7 +412,7 @@ TEST(a_copy_of_the_tied_head_is_accepted_on_every_host)
             memcpy(w, table, at.piece->n * sizeof *w);
     }
     store_fixture_write(&from.store, weights, -1, NULL);
-    open_hosts(hosts, 2 * COUNT(forms) + 1, 2);
+    open_hosts(hosts, N_LARGE + 1, 2);
     store_fixture_open_frozen(&frozen, store_fixture_small, true, "wte.weight", &bf16);
     for (int h = 0; h < 2; h++)
         ck_assert_msg(store_fixture_load(&hosts[h].store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s",
@@ -433,7 +445,7 @@ TEST_EACH(a_note_that_cannot_be_is_refused, COUNT(wrong))
     struct store_fixture hosts[2];
     struct error err = {""};
 
-    open_hosts(hosts, 2 * COUNT(forms), 2);
+    open_hosts(hosts, N_LARGE, 2);
     begin(&checkpoint, &hosts[0], fds);
     write_own(&hosts[0]);
     ck_assert_int_eq(store_files_add(hosts[0].store.files, &wrong[_i].note, 1, &err), -EPROTO);
@@ -452,7 +464,7 @@ TEST(more_runs_than_a_model_has_are_refused)
     struct error err = {""};
     int rc = 0;
 
-    open_hosts(hosts, 2 * COUNT(forms), 2);
+    open_hosts(hosts, N_LARGE, 2);
     begin(&checkpoint, &hosts[0], fds);
     const struct store_files *files = hosts[0].store.files;
     const struct store_files_note note = {.kind = STORE_FILES_WEIGHTS, .run = {files->weights.header_bytes, 4, 0}};
@@ -480,7 +492,7 @@ TEST_EACH(a_checkpoint_that_lacks_a_hosts_note_does_not_end, 3)
     struct error err = {""};
     bool left_out = false;
 
-    open_hosts(hosts, 2 * COUNT(forms), 2);
+    open_hosts(hosts, N_LARGE, 2);
     for (int h = 0; h < 2; h++) {
         begin(&checkpoints[h], &hosts[h], fds);
         write_own(&hosts[h]);

@@ -88,7 +88,7 @@ static void throw_all_sorts(int fd, unsigned i)
     throw(fd, question, n_question, 253);
 }
 
-enum { N_ATTACKS = 400, N_HELD = 300 };
+enum { N_ATTACKS = 120, N_HELD = 300 };
 
 /* Exit status 0: it was kept out of where it may not come, and its connections are limited. */
 static int attack(const char *channel, int told, int wait)
@@ -239,7 +239,7 @@ static int told_by_member(void (*act)(int told))
     return atoi(line);
 }
 
-enum { N_FLOODING = 16, N_SECONDS = 3 };
+enum { N_FLOODING = 16, N_SECONDS = 2 };
 
 /* Of one connection, all that has come: its answers; and seconds of the daemon's, in each of which it sends a PING. */
 static void take_answers(int fd, unsigned *n_answers, unsigned *n_seconds)
