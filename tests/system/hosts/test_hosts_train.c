@@ -146,36 +146,48 @@ static void check_same(const char *out, const char *other)
     outputs_check_same_latest(out, other);
 }
 
+/* Of hosts that have so many workers each, one job after another. */
 static const struct {
     uint32_t n_hosts, n_workers;
-    const char *options;
+    const char *jobs[6];
 } settings[] = {
-    {3, 2, RUN " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --save-every 1"}, /* uneven shares */
-    {4, 1, RUN " --steps 4 --batch 8 --parts 4 --optimizer adama --clip-update 0.5"},
-    {3, 1, RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --clip-norm 1 --precision bf16 --freeze h.0.*"},
-    {2, 2, RUN_OF("chunked.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw --freeze layers.1.mlp.[12].*"},
-    {3, 1, RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --freeze 'h.*.c_*.weight' wpe.* --base int8"},
-    {2, 1, RUN " --steps 4 --batch 8 --parts 4 --optimizer adamw --freeze h.0.mlp.* wte.* --freeze-until 2"},
-    {2, 2, RUN_OF("shifted.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw"},
-    {2, 1, RUN_OF("crossing.json") " --steps 4 --batch 8 --parts 4 --optimizer adama"},
-    {3, 2, RUN_OF("part_norm.json") " --steps 4 --batch 18 --parts 6 --optimizer adamw --precision bf16"},
-    /* Of several epochs, with norms of gradients: */
-    {2, 1, SAMPLED " --steps 7 --batch 8 --parts 4 --optimizer adama --save-every 1"},
-    {3, 2, SAMPLED " --steps 6 --batch 10 --parts 5 --optimizer adamw --precision bf16 --grad-dtype bf16"},
-    {3, 1, SAMPLED " --steps 6 --batch 6 --parts 3 --optimizer adamw --clip-norm 0.5"}, /* fenced */
-    {3, 2, SAMPLED_OF("t5.json", "sums.jsonl --seq 64 --source-seq 24") " --steps 6 --batch 10 --parts 5"},
-    {2, 1, SAMPLED " --steps 6 --batch 8 --parts 4 --freeze h.0.* wte.* --freeze-until 3"},
-    {3, 1, RUN " --steps 4 --batch 6 --parts 3 --optimizer sgd --weight-decay 0.1 --precision bf16 --moments bf16"},
-    {2, 2, RUN " --steps 4 --batch 8 --parts 4 --optimizer sgd --nesterov --weight-decay 0.1"},
+    {3,
+     2,
+     {RUN " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --save-every 1", /* uneven shares */
+      RUN_OF("part_norm.json") " --steps 4 --batch 18 --parts 6 --optimizer adamw --precision bf16",
+      SAMPLED " --steps 6 --batch 10 --parts 5 --optimizer adamw --precision bf16 --grad-dtype bf16",
+      SAMPLED_OF("t5.json", "sums.jsonl --seq 64 --source-seq 24") " --steps 6 --batch 10 --parts 5"}},
+    {4, 1, {RUN " --steps 4 --batch 8 --parts 4 --optimizer adama --clip-update 0.5"}},
+    {3,
+     1,
+     {RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --clip-norm 1 --precision bf16 --freeze h.0.*",
+      RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --freeze 'h.*.c_*.weight' wpe.* --base int8",
+      SAMPLED " --steps 6 --batch 6 --parts 3 --optimizer adamw --clip-norm 0.5", /* fenced */
+      RUN " --steps 4 --batch 6 --parts 3 --optimizer sgd --weight-decay 0.1 --precision bf16 --moments bf16"}},
+    {2,
+     2,
+     {RUN_OF("chunked.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw --freeze layers.1.mlp.[12].*",
+      RUN_OF("shifted.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw",
+      RUN " --steps 4 --batch 8 --parts 4 --optimizer sgd --nesterov --weight-decay 0.1"}},
+    {2,
+     1,
+     {RUN " --steps 4 --batch 8 --parts 4 --optimizer adamw --freeze h.0.mlp.* wte.* --freeze-until 2",
+      RUN_OF("crossing.json") " --steps 4 --batch 8 --parts 4 --optimizer adama",
+      SAMPLED " --steps 7 --batch 8 --parts 4 --optimizer adama --save-every 1", /* of several epochs */
+      SAMPLED " --steps 6 --batch 8 --parts 4 --freeze h.0.* wte.* --freeze-until 3"}},
 };
 
 TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))
 {
     const struct team team = start(settings[_i].n_hosts, settings[_i].n_workers);
 
-    train("", settings[_i].options, "one");
-    train(" --connect hosts", settings[_i].options, "several");
-    check_same("one", "several");
+    for (int i = 0; settings[_i].jobs[i]; i++) {
+        char one[16], several[16];
+        snprintf(one, sizeof one, "one-%d", i), snprintf(several, sizeof several, "several-%d", i);
+        train("", settings[_i].jobs[i], one);
+        train(" --connect hosts", settings[_i].jobs[i], several);
+        check_same(one, several);
+    }
     stop(&team);
 }
 
@@ -371,7 +383,7 @@ TEST(a_host_remembers_the_norms_of_its_own_units)
 TEST(a_worker_that_is_lost_changes_no_norms)
 {
     const struct team team = start(2, 2);
-    const char *const job = SAMPLED " --steps 60 --batch 8 --parts 4 --save-every 20";
+    const char *const job = SAMPLED " --steps 24 --batch 8 --parts 4 --save-every 8";
 
     const pid_t run = train_aside(print("exec " BIN_DIR "/eps train --connect hosts%s --out several", job));
     processes_await_text("several/metrics.jsonl", "\"step\": 4,");
@@ -431,11 +443,11 @@ static const char *const lost[] = {RUN, SAMPLED};
 
 TEST_EACH(a_host_that_is_killed_ends_the_job_and_the_run_goes_on_elsewhere, COUNT(lost))
 {
-    const struct team team = start_with(3, 1, "--mca odls_base_sigkill_timeout 9"); /* they tell after a third of it */
+    const struct team team = start_with(3, 1, "--mca odls_base_sigkill_timeout 4"); /* they tell after a third of it */
     char machine[65] = "";
 
-    train("", print("%s --steps 80 --batch 6 --parts 3 --save-every 80", lost[_i]), "one");
-    const pid_t run = train_aside(print("exec " BIN_DIR "/eps train --connect hosts%s --steps 80 --batch 6 --parts 3 "
+    train("", print("%s --steps 40 --batch 6 --parts 3 --save-every 40", lost[_i]), "one");
+    const pid_t run = train_aside(print("exec " BIN_DIR "/eps train --connect hosts%s --steps 40 --batch 6 --parts 3 "
                                         "--save-every 2 --out several --restarts 3",
                                         lost[_i]));
     processes_await_text("train", "saved several/step-2");
