@@ -21,8 +21,8 @@ static const char *const files[] = {"text.txt"}, *const few[] = {"few.txt"}, *co
 static void setup(void)
 {
     processes_setup();
-    processes_config_with("model.json", 4, 4, 96, 64, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
-    processes_config_with("relu.json", 4, 4, 96, 64, "\"activation_function\": \"relu\", \"resid_pdrop\": 0.1");
+    processes_config_with("model.json", 4, 4, 64, 64, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
+    processes_config_with("relu.json", 4, 4, 64, 64, "\"activation_function\": \"relu\", \"resid_pdrop\": 0.1");
     processes_text("text.txt", 4000);
     processes_text("few.txt", 1600); /* of which the fifth step sees rows again */
     expect("for i in $(seq 90); do printf '{\"prompt\": \"%s+1=\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\\n' $i "
