@@ -430,6 +430,7 @@ struct eps_train_options processes_options(const char *model, const char *const 
     options.data = files;
     options.n_data = 1;
     options.eval_data = files[0];
+    options.eval_tokens = 256; /* of all files' an evaluation would take longer than the steps */
     options.out = out;
     options.programs = programs;
     options.order = EPS_SEQUENTIAL;

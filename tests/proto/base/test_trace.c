@@ -314,6 +314,7 @@ static struct eps_train_options run_options(const char *out, const char *trace)
     options.optimizer = EPS_ADAMA;
     options.save_every = SAVE_EVERY;
     options.eval_every = 3;
+    options.eval_tokens = UINT64_MAX;
     options.deterministic = true;
     options.grad_dtype = EPS_BF16; /* both sides count its bytes */
     return options;

@@ -19,7 +19,7 @@ enum { BLOCKS = 4, STEPS = 6, MOST = 128 };
 
 #define TRAIN                                                                                                          \
     "eps train --data data.txt --batch 4 --seq 16 --microbatch 2 --lr 1e-3 --schedule constant --warmup 0 "            \
-    "--order sequential --seed 5 --device cpu --device-mem 8MiB --eval-data data.txt "
+    "--order sequential --seed 5 --device cpu --device-mem 8MiB --eval-data data.txt --eval-tokens 256 "
 
 static const char *const files[] = {"data.txt"};
 
@@ -41,7 +41,7 @@ static struct eps_train_options options_of(const char *out)
 
     o.batch = 4, o.seq = 16, o.microbatch = 2, o.steps = STEPS, o.lr = 1e-3, o.schedule = EPS_SCHEDULE_CONSTANT;
     o.warmup = 0, o.device = "cpu", o.device_mem = 8 << 20;
-    o.save_every = 1, o.keep = 0;
+    o.save_every = 3, o.keep = 0;
     return o;
 }
 
@@ -366,7 +366,7 @@ TEST(each_step_has_its_own_blocks_whoever_computes_it)
     int64_t counts[BLOCKS] = {0};
 
     o.on_blocks = by_table;
-    o.parts = 2, o.deterministic = true;
+    o.parts = 2, o.deterministic = true, o.save_every = 1;
     ck_assert_int_eq(train(&o, 0), 0);
     for (int t = 0; t < STEPS; t++) {
         for (int b = 0; b < BLOCKS; b++)

@@ -103,18 +103,19 @@ TEST_EACH(an_evaluation_is_pytorchs, COUNT(nets))
 
 #define DATA "--data images.npy --eval-data held-images.npy --save-every 2 --keep 0 --augment crop=2,flip "
 
-/* In bf16 with moments in 16 bits and by SGD, too; from means of blocks, too. */
-TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2 * COUNT(nets) + 1)
+/* In bf16 with moments in 16 bits and by SGD, or by AdamW in fp32; from means of blocks, too. More budgets, and each net in
+ * both number types: test_exact_same. */
+TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, COUNT(nets) + 1)
 {
-    const bool pools = _i == 2 * COUNT(nets);
+    const bool pools = _i == COUNT(nets), is_half = _i % 2 == 0;
     struct fixture fixture;
     char run[250];
-    const unsigned side = open_net(pools ? 0 : _i / 2, &fixture);
+    const unsigned side = open_net(pools ? 0 : _i, &fixture);
 
     snprintf(run, sizeof run, "--model model --image %ux%u --batch 12 --microbatch 3 --parts 2%s%s", side, side,
              pools ? " --approximate pool=2" : "",
-             _i % 2 ? " --precision bf16 --moments bf16 --grad-dtype bf16 --optimizer sgd --momentum 0.9 --clip-norm 2"
-                    : "");
+             is_half ? " --precision bf16 --moments bf16 --grad-dtype bf16 --optimizer sgd --momentum 0.9 --clip-norm 2"
+                     : "");
     runs_check_budgets(run, DATA, print("--seq %u", side * side));
     fixture_close(&fixture);
 }
@@ -127,6 +128,7 @@ TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, COUNT(nets))
 
     open_net(_i, &fixture);
     options.steps = 5, options.batch = 12, options.parts = 4, options.microbatch = 2, options.seq = 0;
+    options.eval_tokens = UINT64_MAX;
     options.deterministic = true, options.optimizer = _i % 2 ? EPS_ADAMW : EPS_ADAMA;
     runs_check_killed(&options);
     fixture_close(&fixture);
@@ -212,8 +214,9 @@ TEST(an_evaluation_sees_the_middle_of_a_scaled_image)
         memcpy(middle + line * LINE, big + ((line / SIDE * BIG + line % SIDE + 2) * BIG + 2) * 3, LINE);
     put_npy("images.npy", big, N, BIG), put_npy("labels.npy", classes, N, 0);
     put_npy("middle-images.npy", middle, N, SIDE), put_npy("middle-labels.npy", classes, N, 0);
-    expect("eps train --model resnet-18 --image 16x16 --data middle-images.npy --eval-data middle-images.npy --batch 2 "
-           "--steps 1 "
+    processes_put_text("net.json",
+                       "{\"model_type\": \"wide_resnet\", \"widen_factor\": 1, \"image_size\": 16, \"depth\": 10}");
+    expect("eps train --model net.json --data middle-images.npy --eval-data middle-images.npy --batch 2 --steps 1 "
            "--out run --device cpu",
            0);
     expect("eps eval --model run/latest --data images.npy --image 16x16,shorter=20 --json >scaled && "
