@@ -1,5 +1,5 @@
 """Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip,drop,
-widths,frozen_*,base_*,sgd*}.
+widths,frozen_*,base_*,sgd*}. Of c, which is large, 6 by AdamW alone.
 
     python training.py [a] [b] [c] [clip] [frozen_wte]...        minutes for c, seconds for the others
 
@@ -45,7 +45,7 @@ MODELS = {
               scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False,
               draw="b3", epsilon=1e-8, batch=16, seq=19, label_gap=0, lr=1e-3, scales=SMALL, full_gradient=True),
     "c": dict(n_embd=768, n_head=12, n_layer=2, n_positions=64, vocab_size=50257, activation_function="gelu_new",
-              draw="c", epsilon=1e-4, batch=8, seq=17, label_gap=11, lr=1e-3, scales=LARGE, full_gradient=False),
+              draw="c", epsilon=1e-4, batch=8, seq=17, label_gap=11, lr=1e-3, scales=LARGE, full_gradient=False, steps=6),
 }
 # a again, its gradient clipped to a norm that some of its steps exceed and others do not.
 MODELS["clip"] = dict(MODELS["a"], clip_norm=CLIP_NORM, full_gradient=False)
@@ -80,12 +80,16 @@ MODELS["sgd_frozen"] = dict(MODELS["sgd"], freeze=["wpe.*", "h.0.*", "h.1.mlp.c_
 # PyTorch's own fp32: attention spelled out, fused, and the minibatch in eight runs of rows.
 WAYS = (("eager", 1), ("sdpa", 1), ("eager", 8))
 OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm", "freeze", "base", "sample",
-        "drop_layers", "widths", "sgd")
+        "drop_layers", "widths", "sgd", "steps")
 
 
 def config_of(name):
     return GPT2Config(**{k: v for k, v in MODELS[name].items() if k not in OURS}, attn_pdrop=0.0, embd_pdrop=0.0,
                       resid_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+
+
+def steps_of(name):
+    return MODELS[name].get("steps", N_STEPS)
 
 
 def how_drawn(name, tensor):
@@ -167,7 +171,7 @@ def train(name, dtype, attention, n_runs, norms=None):
     m = MODELS[name]
     optimizer = (torch.optim.SGD(groups_of(model), lr=m["lr"], foreach=False, **m["sgd"]) if "sgd" in m
                  else adamw(model, m["lr"], m["epsilon"]))
-    for step in range(N_STEPS):
+    for step in range(steps_of(name)):
         optimizer.zero_grad(set_to_none=True)
         drop(name, model, step)
         losses.append(backward(model, *minibatch_of(name, step % N_MINIBATCHES), n_runs))
@@ -193,7 +197,7 @@ def train_adama(name, dtype, attention, n_parts):
         m.add_(g, alpha=1 - b1)
         v.addcmul_(g, g, value=1 - b2)
 
-    for step in range(1, N_STEPS + 1):
+    for step in range(1, steps_of(name) + 1):
         drop(name, model, step - 1)
         dropped = DROPPED[step - 1] if "drop_layers" in MODELS[name] else []
         trained = [not any(t.startswith(f"transformer.h.{i}.") for i in dropped) for t, _ in model.named_parameters()]
@@ -289,7 +293,7 @@ def make(name):
     exact = model_of(name, torch.float64)
     result = {"name": name, "draw": m["draw"], "made_with": f"torch {torch.__version__}",
               "batch": m["batch"], "seq": m["seq"],
-              "label_gap": m["label_gap"], "n_minibatches": N_MINIBATCHES, "n_steps": N_STEPS, "lr": m["lr"],
+              "label_gap": m["label_gap"], "n_minibatches": N_MINIBATCHES, "n_steps": steps_of(name), "lr": m["lr"],
               "beta1": BETAS[0], "beta2": BETAS[1], "epsilon": m["epsilon"], "weight_decay": DECAY,
               "n_buckets": N_BUCKETS,
               "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(),
@@ -314,7 +318,7 @@ def make(name):
 
     result["training"] = []
     norms = []
-    of_adam = (("adamw", 1), ("adama", 2), ("adama", 8))[:1 if "clip_norm" in m or "freeze" in m else 3]
+    of_adam = (("adamw", 1), ("adama", 2), ("adama", 8))[:1 if "clip_norm" in m or "freeze" in m or "steps" in m else 3]
     for optimizer, n_parts in (("sgd", 1),) if "sgd" in m else of_adam:
         def run(dtype, attention, n_runs=1):
             model, losses = (train_adama(name, dtype, attention, n_parts) if optimizer == "adama" else
