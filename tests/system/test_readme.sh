@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The commands of README.md's worked session and memory promise, of proto/plan/README.md and of device/cuda/README.md, in
-# their order, each as it stands there but for a 25th of the steps, in a folder that looks like a clone in which
+# their order, each as it stands there but for a 50th of the steps, in a folder that looks like a clone in which
 # tools/quickstart.sh has built. What README.md says that they print of memory, they print. Blocks of indented lines are what a reader pastes. After a block that leaves something
 # running in the background, the script waits until that shows, as a reader would.
 #
@@ -51,7 +51,7 @@ awk 'FNR == 1 { fenced = 0; on = FILENAME != "README.md" }
 awk '!/&$/ && match($0, /--steps [0-9]+/) { # what goes on in the background is stopped
          steps = substr($0, RSTART + 8, RLENGTH - 8) + 0
          if (steps >= 100)
-             $0 = substr($0, 1, RSTART + 7) int(steps / 25) substr($0, RSTART + RLENGTH)
+             $0 = substr($0, 1, RSTART + 7) int(steps / 50) substr($0, RSTART + RLENGTH)
      }
      { print }' "$work/commands" >"$work/shorter"
 mv "$work/shorter" "$work/commands"
