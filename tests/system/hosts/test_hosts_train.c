@@ -446,8 +446,8 @@ TEST_EACH(a_host_that_is_killed_ends_the_job_and_the_run_goes_on_elsewhere, COUN
     const struct team team = start_with(3, 1, "--mca odls_base_sigkill_timeout 4"); /* they tell after a third of it */
     char machine[65] = "";
 
-    train("", print("%s --steps 40 --batch 6 --parts 3 --save-every 40", lost[_i]), "one");
-    const pid_t run = train_aside(print("exec " BIN_DIR "/eps train --connect hosts%s --steps 40 --batch 6 --parts 3 "
+    train("", print("%s --steps 80 --batch 6 --parts 3 --save-every 80", lost[_i]), "one");
+    const pid_t run = train_aside(print("exec " BIN_DIR "/eps train --connect hosts%s --steps 80 --batch 6 --parts 3 "
                                         "--save-every 2 --out several --restarts 3",
                                         lost[_i]));
     processes_await_text("train", "saved several/step-2");
