@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(cuda)
+SUITE_LABELS(cuda, slow)
 
 /* As the library writes them of a device; what matters is its kind and its multiprocessors. */
 static const struct properties {

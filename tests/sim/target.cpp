@@ -14,12 +14,13 @@
 static const struct kind {
     const char *name;
     int major, minor;
-    size_t shared; /* of a block, at most */
-} targets[] = {{"sm_90", 9, 0, 227 << 10},
-               {"sm_80", 8, 0, 163 << 10},
-               {"sm_86", 8, 6, 99 << 10},
-               {"sm_89", 8, 9, 99 << 10},
-               {"sm_100", 10, 0, 227 << 10}};
+    size_t shared;    /* of a block, at most */
+    const char *code; /* that it runs */
+} targets[] = {{"sm_90", 9, 0, 227 << 10, "sm_90"},
+               {"sm_80", 8, 0, 163 << 10, "sm_80"},
+               {"sm_86", 8, 6, 99 << 10, "sm_80"},
+               {"sm_89", 8, 9, 99 << 10, "sm_80"},
+               {"sm_100", 10, 0, 227 << 10, "sm_100"}};
 
 enum { REGISTERS = 64 << 10, OF_WARP = 256 /* are handed out at a time */ };
 
@@ -43,10 +44,10 @@ static void read_table(const char *path)
 
     std::getline(table, name);
     while (table >> of >> n.registers >> n.shared >> stack >> spilled && std::getline(table >> std::ws, name))
-        if (of == state.target->name)
+        if (of == state.target->code)
             state.kernels[name] = n;
     if (state.kernels.empty())
-        cudasim_fault("%s says nothing of kernels for %s", path, state.target->name);
+        cudasim_fault("%s says nothing of kernels for %s", path, state.target->code);
 }
 
 void cudasim_target(const char *name, const char *table)
@@ -82,7 +83,7 @@ cudaError_t cudasim_fits(const cudasim_launch &launch)
     const char *name = cudasim_kernel_name(launch.kernel);
     const auto found = state.kernels.find(name);
     if (found == state.kernels.end())
-        cudasim_fault("kernel %s was not compiled for %s", name, state.target->name);
+        cudasim_fault("kernel %s was not compiled for %s", name, state.target->code);
     const unsigned threads = launch.block.x * launch.block.y * launch.block.z;
     const unsigned of_warp = (found->second.registers * warpSize + OF_WARP - 1) / OF_WARP * OF_WARP;
     if ((threads + warpSize - 1) / warpSize * of_warp > REGISTERS)

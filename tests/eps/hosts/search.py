@@ -14,6 +14,7 @@ from multiprocessing import Pool
 
 import rules
 from rules import Setting
+from weights import LENT
 from world import World
 
 import mutants
@@ -232,7 +233,7 @@ class Overtakes(World):
 class AsAnswered(World):
     """R11: units are lent in the order in which local answers"""
     def next_due(self, h, q):
-        return q.answered[0] if q.answered and len(self.lent(h, q)) < rules.LENT else None
+        return q.answered[0] if q.answered and len(self.lent(h, q)) < LENT else None
 
 
 class OneSlot(World):

@@ -9,9 +9,11 @@ workers are not refused. At the end of every path: all steps done, the record th
 """
 from itertools import accumulate
 
-from check_relay import key_relay, program, Shared
 from explore import Record, check, intern
-from rules import Hosts, Host, Worker, LENT
+from rules import Hosts, Host, Worker
+from setting import program
+from shared import key_relay, Shared
+from weights import LENT
 
 
 class World(Hosts, Record):

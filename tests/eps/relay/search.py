@@ -14,9 +14,10 @@ import time
 from multiprocessing import Pool
 
 import mutants
-from check_relay import Setting, World
+from check_relay import World
 from explore import Violation, explore
 from relay import Config, Relay
+from setting import Setting
 
 COUNTS = ('states', 'moves', 'ends', 'torn', 'skip', 'saved', 'wait')      # wait: ends at which a step waits for room
 

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-SUITE_LABELS(single)
+SUITE_LABELS(single, slow)
 
 enum { N_STEPS = SANITIZED ? 1 : 4, FEW_STEPS = SANITIZED ? 1 : 2 /* an update, and a step from it */ };
 

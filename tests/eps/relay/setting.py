@@ -1,0 +1,55 @@
+"""setting.py - a setting of the search, and what a worker is and says in it."""
+from collections import namedtuple
+
+from explore import frozen_in, visits_in
+
+# One setting of the search. faults: at most `n_faults` of these happen, anywhere.
+#   kill  a worker is lost      stop  is lost, wakes, sends what it was about to, attaches again under its old number
+#   dup   a message comes twice      resume  its session breaks; it sends again all that was not acknowledged
+#   bad   a slice is not finite      badloss  a loss is not finite
+#   again a pull comes a second time, at any moment later      ahead  a worker pulls for the next step before its share
+#   leave a worker gets no more parts, and goes at their end
+# queue: messages of one worker that may be under way.
+# coarse: a pull that is answered at once is one move with the sending of the next, and readers release the lowest
+#   unit first (fewer orders, same messages).
+# visits: the unit of each; or a tuple of such tuples, orders that the steps take in turn.
+# frozen: units, or a tuple of such tuples, which the steps take in turn.
+# groups: parts that a worker takes forward and backward together, one such row group after another; 0: all that it has.
+# rooms: of each worker, and of those that attach later one of `later`; (): any number. changes: at most so many rooms
+#   change.
+Setting = namedtuple('Setting', 'name config visits frozen workers late steps faults n_faults saves queue coarse '
+                     'rooms later changes groups', defaults=((), 2, 0, 2, (), 1, 0, 0, True, (), (), 0, 0))
+
+
+programs = {}
+
+
+def program(setting, step, parts):
+    """What one pass over these parts says, in order: forward from the bottom, losses, backward from the top; group by
+    group."""
+    frozen, visits = frozen_in(setting, step), visits_in(setting, step)
+    key = (visits, frozen, setting.config.slices, parts, setting.groups)
+    if key not in programs:
+        say, n = [], setting.groups or len(parts) or 1
+        for group in (parts[i:i + n] for i in range(0, len(parts), n)):
+            say += [('pull', v) for v in range(len(visits))] + [('loss', p) for p in group]
+            for v in reversed(range(len(visits))):
+                say.append(('pull', v))
+                if visits[v] not in frozen:
+                    say += [('contribution', (v, p, s)) for p in group for s in range(setting.config.slices)]
+        programs[key] = tuple(say)
+    return programs[key]
+
+
+# A pass: step, its parts with their attempts, place in the program, is its pull unanswered, (unit, buffer) being read.
+Pass = namedtuple('Pass', 't share pc waiting reading')
+
+
+# Runs its passes in any interleaving: one must be able to go on while another waits for a slot. (A worker with memory for
+# one pass gets the same messages out by dropping a pass and starting it again.) slots: what it wrote there, as (t, name,
+# attempt). grant: the name for the reserved slot; below it nothing is wanted. queue: messages under way.
+Worker = namedtuple('Worker', 'attached passes slots grant queue')
+
+
+def new_worker(setting, attached=False):
+    return Worker(attached, (), (None,) * (1 + setting.config.slots), None, ())
