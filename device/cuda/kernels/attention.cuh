@@ -451,8 +451,10 @@ __device__ inline void plain_multiply(float sums[4][4], const float (*left)[PLAI
         const float4 a = *(const float4 *)&left[s][plain_row()], b = *(const float4 *)&right[s][plain_column()];
         const float x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            sums[i / 4][i % 4] = fmaf(x[i / 4], y[i % 4], sums[i / 4][i % 4]);
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
     }
 }
 

@@ -237,6 +237,9 @@ TEST(a_private_run_ends_when_every_replacement_dies_too)
     struct eps_train_options options = short_run("struck");
     struct eps_error error = {""};
 
+    processes_config_with("large.json", 4, 4, 384, 64, "\"attn_pdrop\": 0.1");
+    options.model = "large.json", options.device_mem = 128 << 20;
+    options.steps = 1000; /* none is over before the next strike */
     const int rc = eps_train(&options, &events, &killed, &error);
     join(&killed);
     ck_assert_int_eq(rc, -EIO);
