@@ -398,7 +398,7 @@ static void bring_huge_jobs(int told)
     }
     for (unsigned i = 0; i < N_PLANNED; i++)
         bring_huge_job(fds[i]);
-    while (n_seconds < N_SECONDS && n_answers < N_PLANNED) {
+    while ((n_seconds < N_SECONDS || n_answers == 0) && n_answers < N_PLANNED) {
         for (unsigned i = 0; i < N_PLANNED; i++) {
             uint8_t bytes[MESSAGE_MAX_BYTES];
             for (ssize_t n; (n = recv(fds[i], bytes, sizeof bytes, MSG_DONTWAIT)) > 3;) {
