@@ -161,17 +161,19 @@ TEST(a_block_has_the_registers_of_a_processor_and_no_more)
     FILE *table = fdopen(fd, "w");
     fprintf(table, "target   registers   shared   stack spilled  kernel\n"
                    "sm_80          128        0       0       0  add(int*, int const*)\n"
-                   "sm_86          129        0       0       0  add(int*, int const*)\n"
-                   "sm_89           40        0       0       0  add(int*)\n");
+                   "sm_90          129        0       0       0  add(int*, int const*)\n"
+                   "sm_100          40        0       0       0  add(int*)\n");
     fclose(table);
-    cudasim_target("sm_80", path);
-    OK(launch_with(512));
-    ck_assert_int_eq(launch_with(513), cudaErrorLaunchOutOfResources);
-    cudasim_target("sm_86", path);
+    for (const char *target : {"sm_80", "sm_86", "sm_89"}) { /* of one generation, which runs the first one's code */
+        cudasim_target(target, path);
+        OK(launch_with(512));
+        ck_assert_int_eq(launch_with(513), cudaErrorLaunchOutOfResources);
+    }
+    cudasim_target("sm_90", path);
     OK(launch_with(480));
     ck_assert_int_eq(launch_with(512), cudaErrorLaunchOutOfResources);
-    cudasim_target("sm_89", path);
-    SAYS("kernel add(int[*], int const[*]) was not compiled for sm_89", launch_with(32););
+    cudasim_target("sm_100", path);
+    SAYS("kernel add(int[*], int const[*]) was not compiled for sm_100", launch_with(32););
     cudasim_target("sm_80", NULL);
     OK(launch_with(1024));
     unlink(path);
