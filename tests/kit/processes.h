@@ -104,8 +104,8 @@ void processes_await_count(const char *path, const char *text, unsigned n);
 /* Descriptors that a process has open. */
 unsigned processes_count_fds(pid_t pid);
 
-/* Options for a short run: this model, this text, of which 256 tokens are evaluated (not a task's or images: UINT64_MAX),
- * `out` in the directory, everything else chosen. files must outlive it. */
+/* Options for a short run: this model, this text, `out` in the directory, everything else chosen. files must outlive it.
+ * 256 tokens are evaluated; rows of a task and images have none, so their tests set eval_tokens to UINT64_MAX. */
 struct eps_train_options processes_options(const char *model, const char *const *files, const char *out);
 /* Trains in another process, so that this one may fork afterwards. */
 void processes_train(const struct eps_train_options *options);
