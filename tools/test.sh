@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check that a change must pass, from a bare Debian 12 on: format, headers that compile alone, include rules, 4
+# Every check that a change must pass, from a bare Debian 12 on: format, headers that compile alone, include rules, 2
 # seconds of each fuzz target, and all tests. The last line is "N passed, N failed"; the exit status is 0 if nothing
 # failed. The programs' output is in build/test-PRESET.log.
 #

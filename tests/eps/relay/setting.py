@@ -21,29 +21,22 @@ Setting = namedtuple('Setting', 'name config visits frozen workers late steps fa
                      'rooms later changes groups', defaults=((), 2, 0, 2, (), 1, 0, 0, True, (), (), 0, 0))
 
 
-programs = {}
-
-
 def program(setting, step, parts):
     """What one pass over these parts says, in order: forward from the bottom, losses, backward from the top; group by
     group."""
     frozen, visits = frozen_in(setting, step), visits_in(setting, step)
-    key = (visits, frozen, setting.config.slices, parts, setting.groups)
-    if key not in programs:
-        say, n = [], setting.groups or len(parts) or 1
-        for group in (parts[i:i + n] for i in range(0, len(parts), n)):
-            say += [('pull', v) for v in range(len(visits))] + [('loss', p) for p in group]
-            for v in reversed(range(len(visits))):
-                say.append(('pull', v))
-                if visits[v] not in frozen:
-                    say += [('contribution', (v, p, s)) for p in group for s in range(setting.config.slices)]
-        programs[key] = tuple(say)
-    return programs[key]
+    say, n = [], setting.groups or len(parts) or 1
+    for group in (parts[i:i + n] for i in range(0, len(parts), n)):
+        say += [('pull', v) for v in range(len(visits))] + [('loss', p) for p in group]
+        for v in reversed(range(len(visits))):
+            say.append(('pull', v))
+            if visits[v] not in frozen:
+                say += [('contribution', (v, p, s)) for p in group for s in range(setting.config.slices)]
+    return tuple(say)
 
 
 # A pass: step, its parts with their attempts, place in the program, is its pull unanswered, (unit, buffer) being read.
 Pass = namedtuple('Pass', 't share pc waiting reading')
-
 
 # Runs its passes in any interleaving: one must be able to go on while another waits for a slot. (A worker with memory for
 # one pass gets the same messages out by dropping a pass and starting it again.) slots: what it wrote there, as (t, name,
