@@ -22,7 +22,7 @@ static int request_end(struct eps_observer *observer, uint32_t job, struct eps_e
     return job ? eps_observer_stop_job(observer, job, error) : eps_observer_stop(observer, error);
 }
 
-/* True if what was requested to end has been given time to save. */
+/* True if what is requested to end is given time to save: asked before, as it may have ended a moment later. */
 static bool saves(struct eps_observer *observer, uint32_t job)
 {
     struct eps_status status;
@@ -51,11 +51,12 @@ static int end_at_once(struct eps_observer *observer, const struct asked *asked,
 
 static int stop(struct eps_observer *observer, const struct asked *asked, struct eps_error *error)
 {
+    const bool has_time = observer && saves(observer, asked->job);
     int rc = observer ? request_end(observer, asked->job, error) : 0;
 
     if (rc)
         return rc;
-    say(asked, observer && saves(observer, asked->job) ? "saving, then stopping; Ctrl-C to stop at once" : "stopping");
+    say(asked, has_time ? "saving, then stopping; Ctrl-C to stop at once" : "stopping");
     rc = observer ? wait_for_end(observer, asked->job, error) : 0;
     if (rc == -EINTR && asked->stopping->first == SIGINT && asked->stopping->level == 1)
         rc = end_at_once(observer, asked, error);

@@ -283,15 +283,15 @@ chosen copies "those carried along are of other sources build/cuda/bin yes"
 # A part that takes too long tells what it had, and so does one that no time is left for.
 mkdir -p "$work/simulated" "$work/bin"
 touch "$work/simulated/eps-cuda.so"
-# It leaves a daemon behind, in a session of its own, and hangs.
+# It leaves a daemon behind, in a session of its own, and hangs: long enough that a busy machine has begun it by then.
 printf '#!/bin/sh\nsetsid sh -c "echo \\$\\$ >%s; exec sleep 1000" &\necho $$ >%s\necho "pull-100|0.9|so far"\nexec sleep 1000\n' \
     "$work/daemon" "$work/pid" >"$work/simulated/bench_cuda"
 cp "$work/simulated/bench_cuda" "$work/bin/eps"
 chmod +x "$work/simulated/bench_cuda" "$work/bin/eps"
-"${check[@]}" --simulate "$work/simulated" --bin "$work/bin" --seconds 10 copies rows >"$work/said" 2>&1
+"${check[@]}" --simulate "$work/simulated" --bin "$work/bin" --seconds 30 copies rows >"$work/said" 2>&1
 [ $? -eq 1 ] || fail "a hang is not a failure: $(cat "$work/said")"
 found=$work/gpu/copies-rows.txt
-grep -q '^copies|copies-ends|missing|the part copies took longer than [1-5] s, and was cut off' "$found" ||
+grep -q '^copies|copies-ends|missing|the part copies took longer than [0-9]* s, and was cut off' "$found" ||
     fail "a hang is not told: $(cat "$work/said")"
 grep -q '^copies|copies-cut|fact|it was at: .*bench_cuda --module .* copies$' "$found" || fail "it is not told where it hung: $(cat "$work/said")"
 grep -q '^copies|pull-100|fact|0.9: so far' "$found" || fail "what was measured before a hang is lost: $(cat "$work/said")"

@@ -403,13 +403,13 @@ static void bring_huge_jobs(int told)
             uint8_t bytes[MESSAGE_MAX_BYTES];
             for (ssize_t n; (n = recv(fds[i], bytes, sizeof bytes, MSG_DONTWAIT)) > 3;) {
                 n_answers += bytes[3] == MESSAGE_REFUSED;
+                most = n_answers - n_before > most ? n_answers - n_before : most;
                 if (bytes[3] != MESSAGE_PING || i > 0)
                     continue;
                 n_seconds++;
                 n_before = n_answers;
             }
         }
-        most = n_answers - n_before > most ? n_answers - n_before : most;
     }
     dprintf(told, "%u", most);
 }
