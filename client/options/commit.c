@@ -1,0 +1,85 @@
+/* How a step becomes an update: the commit, and the optimizer of its parts. */
+#include "client/options/options.h"
+
+#include "proto/base/process.h"
+#include "proto/plan/memory/host.h"
+
+#include <errno.h>
+#include <math.h>
+
+static int check_clip(const char *option, double value, struct error *err)
+{
+    if (isnan(value) || (value > 0 && isfinite(value)))
+        return 0;
+    return error_set(err, -EDOM, "%s %g is not a number above 0: leave it out for no clipping", option, value);
+}
+
+/* The option that implies a fenced commit, if one does. */
+static const char *fencing(const struct eps_train_options *o)
+{
+    return o->precision == EPS_FP16 ? "--precision fp16" : "--clip-norm";
+}
+
+int client_options_commit(struct eps_train_options *o, struct error *err)
+{
+    const bool clips = !isnan(o->clip_norm), scales = o->precision == EPS_FP16;
+
+    if (o->optimizer == EPS_OPTIMIZER_DEFAULT)
+        o->optimizer = o->parts > 1 ? EPS_ADAMW : EPS_ADAMA;
+    if (o->moments == EPS_NUMBER_DEFAULT)
+        o->moments = EPS_FP32;
+    if (o->grad_dtype == EPS_NUMBER_DEFAULT)
+        o->grad_dtype = EPS_FP32;
+    int rc = check_clip("--clip-norm", o->clip_norm, err);
+    if (!rc)
+        rc = check_clip("--clip-update", o->clip_update, err);
+    if (rc)
+        return rc;
+    if (clips && o->commit == EPS_EAGER)
+        return error_set(err, -EDOM,
+                         "--clip-norm %g does not go with --commit eager, which updates before the whole gradient is "
+                         "known: choose --commit fenced, or --clip-update, which clips tensor by tensor",
+                         o->clip_norm);
+    if (scales && o->commit == EPS_EAGER)
+        return error_set(err, -EDOM, "--precision fp16 does not go with --commit eager: choose fenced, or bf16");
+    if (o->grad_dtype == EPS_FP16 && !scales)
+        return error_set(err, -EDOM,
+                         "--grad-dtype fp16 needs --precision fp16, whose gradients are scaled to its range");
+    const char *const option = o->commit == EPS_FENCED ? "--commit fenced" : fencing(o);
+    if (o->commit == EPS_COMMIT_DEFAULT)
+        o->commit = clips || scales ? EPS_FENCED : EPS_EAGER;
+    if (o->commit == EPS_FENCED && o->optimizer == EPS_ADAMA && o->parts > 1)
+        return error_set(err, -EDOM,
+                         "%s with --parts %u needs --optimizer adamw: adama squares each part's gradient by itself, "
+                         "before their sum is known",
+                         option, o->parts);
+    return 0;
+}
+
+bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved, uint64_t n_trained)
+{
+    char bytes[24];
+
+    if (asked->commit != EPS_COMMIT_DEFAULT || resolved->commit != EPS_FENCED)
+        return false;
+    error_set(sentence, 0,
+              "%s turns --commit fenced on, which holds the summed gradient: %s of host memory, 4 bytes a parameter",
+              fencing(resolved), process_format_bytes(bytes, 4 * n_trained));
+    return true;
+}
+
+bool client_options_say_summed(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved, const struct model *model)
+{
+    const struct plan_host_setting setting = {.goal = {.adamw = true, .n_parts = resolved->parts}};
+    char bytes[24];
+
+    if (asked->optimizer != EPS_OPTIMIZER_DEFAULT || resolved->parts == 1 || resolved->commit == EPS_FENCED)
+        return false;
+    error_set(sentence, 0,
+              "the %u parts are summed before they are squared (--optimizer adamw), so that their number does not "
+              "change the result; --optimizer adama squares each, and would save %s of host memory",
+              resolved->parts, process_format_bytes(bytes, plan_host_accumulators(model, &setting)));
+    return true;
+}
