@@ -24,6 +24,7 @@ enum eps_schedule {
 };
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW, EPS_SGD };
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16, EPS_FP16 };
+enum eps_master { EPS_MASTER_DEFAULT, EPS_MASTER_FP32, EPS_MASTER_NONE };
 enum eps_base { EPS_BASE_DEFAULT, EPS_BASE_FULL, EPS_BASE_BF16, EPS_BASE_INT8, EPS_BASE_NF4 };
 enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
@@ -122,6 +123,8 @@ struct eps_train_options {
     const char *sparse;      /* "keep=0.3,every=100"; unset: all weights are trained. Not on several hosts */
     enum eps_commit commit;
     enum eps_number precision, moments, grad_dtype;
+    enum eps_master master; /* none: of weights in 16 bits */
+    enum eps_number sums;   /* of a fenced commit: fp32 or bf16 */
 
     enum eps_order order;
     double mask_fraction; /* must be unset for a model that predicts the next token */

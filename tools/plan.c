@@ -64,10 +64,11 @@ static void print_asked(const struct eps_plan *plan)
                : isnan(o->dpo_beta) ? "sequences of"
                                     : "rows, two for each preference, of at most",
                o->seq);
-    printf(" in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n", o->parts,
+    printf(" in %u part%s, on %u %s worker%s; %s%s, moments in %s, gradients in %s, %s commit%s\n", o->parts,
            o->parts > 1 ? "s" : "", plan->n_workers, plan->device, plan->n_workers > 1 ? "s" : "",
-           number_text(o->precision), number_text(o->moments), number_text(o->grad_dtype),
-           o->commit == EPS_FENCED ? "fenced" : "eager");
+           number_text(o->precision), o->master == EPS_MASTER_NONE ? " without a master" : "", number_text(o->moments),
+           number_text(o->grad_dtype), o->commit == EPS_FENCED ? "fenced" : "eager",
+           o->sums == EPS_BF16 ? ", sums in bf16" : "");
     if (o->approximate)
         printf("approximate %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
     putchar('\n');

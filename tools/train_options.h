@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-enum { TRAIN_OPTIONS = 80 }; /* most rows, and arguments that a command adds */
+enum { TRAIN_OPTIONS = 128 }; /* most rows, and arguments that a command adds */
 
 /* Do not move it: arguments point into it. */
 struct train_options {

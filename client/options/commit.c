@@ -1,4 +1,4 @@
-/* How a step becomes an update: the commit, and the optimizer of its parts. */
+/* How a step becomes an update: the commit, the optimizer of its parts, and the types of what the host keeps. */
 #include "client/options/options.h"
 
 #include "proto/base/process.h"
@@ -30,6 +30,10 @@ int client_options_commit(struct eps_train_options *o, struct error *err)
         o->moments = EPS_FP32;
     if (o->grad_dtype == EPS_NUMBER_DEFAULT)
         o->grad_dtype = EPS_FP32;
+    if (o->master == EPS_MASTER_DEFAULT)
+        o->master = EPS_MASTER_FP32;
+    if (o->sums == EPS_NUMBER_DEFAULT)
+        o->sums = EPS_FP32;
     int rc = check_clip("--clip-norm", o->clip_norm, err);
     if (!rc)
         rc = check_clip("--clip-update", o->clip_update, err);
@@ -45,9 +49,13 @@ int client_options_commit(struct eps_train_options *o, struct error *err)
     if (o->grad_dtype == EPS_FP16 && !scales)
         return error_set(err, -EDOM,
                          "--grad-dtype fp16 needs --precision fp16, whose gradients are scaled to its range");
+    if (o->master == EPS_MASTER_NONE && o->precision == EPS_FP32)
+        return error_set(err, -EDOM, "--master none is for weights in 16 bits: choose --precision bf16 or fp16");
     const char *const option = o->commit == EPS_FENCED ? "--commit fenced" : fencing(o);
     if (o->commit == EPS_COMMIT_DEFAULT)
         o->commit = clips || scales ? EPS_FENCED : EPS_EAGER;
+    if (o->sums == EPS_BF16 && o->commit == EPS_EAGER)
+        return error_set(err, -EDOM, "--sums bf16 is for --commit fenced, which holds the sums: choose both or none");
     if (o->commit == EPS_FENCED && o->optimizer == EPS_ADAMA && o->parts > 1)
         return error_set(err, -EDOM,
                          "%s with --parts %u needs --optimizer adamw: adama squares each part's gradient by itself, "
@@ -59,13 +67,14 @@ int client_options_commit(struct eps_train_options *o, struct error *err)
 bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved, uint64_t n_trained)
 {
+    const unsigned each = resolved->sums == EPS_BF16 ? 2 : 4;
     char bytes[24];
 
     if (asked->commit != EPS_COMMIT_DEFAULT || resolved->commit != EPS_FENCED)
         return false;
     error_set(sentence, 0,
-              "%s turns --commit fenced on, which holds the summed gradient: %s of host memory, 4 bytes a parameter",
-              fencing(resolved), process_format_bytes(bytes, 4 * n_trained));
+              "%s turns --commit fenced on, which holds the summed gradient: %s of host memory, %u bytes a parameter",
+              fencing(resolved), process_format_bytes(bytes, each * n_trained), each);
     return true;
 }
 

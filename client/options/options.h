@@ -87,7 +87,7 @@ int client_options_mask(double *fraction, bool masked, struct error *err);
 /* Number of training tokens (client_windows_n_train). options are resolved. */
 uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens);
 
-/* Resolves moments, commit and optimizer; parts are known. With one part both optimizers are the same. With
+/* Resolves moments, sums, master, commit and optimizer; parts are known. With one part both optimizers are the same. With
  * several, AdamA's result depends on their number, by default that of the workers, so it must be asked for. -EDOM. */
 int client_options_commit(struct eps_train_options *options, struct error *err);
 

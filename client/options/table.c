@@ -229,8 +229,8 @@ static const struct eps_option rows[] = {
      .key = 20,
      .stored = EPS_STORED_LATER,
      .train = "eager updates each unit as soon as its gradient is complete. fenced updates after all gradients are "
-              "complete, and skips the step if one is not finite; it takes 4 more bytes of host memory per parameter "
-              "and, with several --parts, refuses adama. Default eager; fenced in fp16",
+              "complete, and skips the step if one is not finite; it takes 4 more bytes of host memory per parameter, "
+              "2 with --sums bf16, and, with several --parts, refuses adama. Default eager; fenced in fp16",
      .plan = "default eager; with --clip-norm or --precision fp16 fenced"},
     {.kind = EPS_OPTION_HEADING, .train = "Numbers"},
     {.name = "--precision",
@@ -258,9 +258,27 @@ static const struct eps_option rows[] = {
      .offset = AT(grad_dtype),
      .key = 19,
      .stored = EPS_STORED_LATER,
-     .train = "type of gradients in transfer to the host, which sums them in fp32: fp16 with --precision fp16 alone; "
-              "default fp32",
+     .train = "type of gradients in transfer to the host: fp16 with --precision fp16 alone; default fp32",
      .plan = "type of gradients in transfer to the host; default fp32"},
+    {.name = "--master",
+     .value = "fp32|none",
+     .kind = EPS_OPTION_CHOICE,
+     .offset = AT(master),
+     .key = 56,
+     .stored = EPS_STORED_LATER,
+     .train =
+         "none: weights in 16 bits have no master; an update rounds them at random, up or down by how near each is, "
+         "so that small steps count on average. 2 bytes of host memory per parameter less; default fp32",
+     .plan = "none: weights in 16 bits have no fp32 master, 2 bytes per parameter less; default fp32"},
+    {.name = "--sums",
+     .value = "fp32|bf16",
+     .kind = EPS_OPTION_CHOICE,
+     .offset = AT(sums),
+     .key = 57,
+     .stored = EPS_STORED_LATER,
+     .train = "with --commit fenced: type of the gradient that it holds, 4 or 2 bytes per parameter; in bf16 each "
+              "addition of a part is rounded at random, as with --master none; default fp32",
+     .plan = "with --commit fenced: type of the gradient that it holds; default fp32"},
     {.kind = EPS_OPTION_HEADING, .train = "Order and chance"},
     {.name = "--order",
      .value = "shuffled|sequential",

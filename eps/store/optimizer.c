@@ -38,8 +38,7 @@ struct call {
     const struct gradient *gradient;
     struct optimizer_constants constants;
     bool sgd, first;
-    float *sum;
-    const float *squared;
+    const struct sums *sums;
     double *partial; /* a sum of squares for each block of the range */
     atomic_bool not_finite;
 };
@@ -96,7 +95,8 @@ static bool is_plain(const struct gradient *g)
 static bool needs_scratch(const struct call *call, unsigned what)
 {
     return (what & WEIGHTS && (!call->p->w || call->p->new_w)) || (what & OLD_WEIGHTS && !call->p->w) ||
-           (what & MOMENTS && !call->p->m) || (what & GRADIENT && !is_plain(call->gradient));
+           (what & MOMENTS && !call->p->m) || (what & GRADIENT && !is_plain(call->gradient)) ||
+           (call->sums && call->sums->half);
 }
 
 static const float *open_gradient(struct scratch *scratch, const struct call *call, size_t at, size_t n)
@@ -115,6 +115,15 @@ static const float *open_gradient(struct scratch *scratch, const struct call *ca
     return g;
 }
 
+/* Weights of 16 bits. */
+static void read_halves(float *w, const struct parameters *p, size_t at, size_t n)
+{
+    if (p->low)
+        p->kernel->halves[p->type].join(w, p->high + at, p->low + at, n);
+    else
+        p->kernel->halves[p->type].widen(w, p->high + at, n);
+}
+
 /* From element `at` of the call, at most n elements. */
 static struct view open_view(struct scratch *scratch, const struct call *call, unsigned what, size_t at, size_t n)
 {
@@ -124,7 +133,7 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     if (what & (WEIGHTS | OLD_WEIGHTS) && p->w) {
         view.w = p->w + at, view.new_w = p->new_w ? scratch->w : view.w;
     } else if (what & (WEIGHTS | OLD_WEIGHTS)) {
-        call->kernel->halves[p->type].join(scratch->w, p->high + at, p->low + at, view.n);
+        read_halves(scratch->w, p, at, view.n);
         view.w = view.new_w = scratch->w;
     }
     if (what & MOMENTS && p->m) {
@@ -145,7 +154,18 @@ static void note_not_finite(struct call *call)
     atomic_store_explicit(&call->not_finite, true, memory_order_relaxed);
 }
 
-/* Writes changed values back. Beyond fp16's range a finite master is relayed as an infinity. */
+/* The random bits of n elements, of which the first is this one of its unit. */
+static const uint16_t *draw(struct scratch *scratch, const struct optimizer_kernel *kernel, struct random_key key,
+                            uint64_t part, uint64_t first, size_t n)
+{
+    const uint64_t group = first / OPTIMIZER_GROUP, end = first + n;
+
+    kernel->draw(scratch->random, key, part, group,
+                 (end - group * OPTIMIZER_GROUP + OPTIMIZER_GROUP - 1) / OPTIMIZER_GROUP);
+    return scratch->random + first % OPTIMIZER_GROUP;
+}
+
+/* Writes changed values back. Beyond fp16's range a finite weight is relayed as an infinity. */
 static void close_view(struct scratch *scratch, struct call *call, unsigned what, size_t at, size_t n)
 {
     const struct parameters *p = call->p;
@@ -154,21 +174,22 @@ static void close_view(struct scratch *scratch, struct call *call, unsigned what
         call->kernel->stream(p->new_w + at, scratch->w, n * sizeof *p->new_w);
     } else if (what & WEIGHTS && !p->w) {
         uint16_t *const high = p->new_high ? scratch->high : p->high + at;
-        call->kernel->halves[p->type].split(high, p->low + at, scratch->w, n);
-        if (p->type == NUMBER_FP16 && !call->kernel->halves[NUMBER_FP16].is_finite(high, n))
+        const struct optimizer_halves *const halves = &call->kernel->halves[p->type];
+        if (p->low)
+            halves->split(high, p->low + at, scratch->w, n);
+        else
+            halves->round(high, scratch->w, draw(scratch, call->kernel, p->update_key, 0, p->first + at, n), n);
+        if (p->type == NUMBER_FP16 && !halves->is_finite(high, n))
             note_not_finite(call);
         if (p->new_high)
             call->kernel->stream(p->new_high + at, scratch->high, n * sizeof *p->new_high);
     }
     if (what & MOMENTS && !p->m) {
-        const uint64_t first = p->first + at, group = first / OPTIMIZER_GROUP, end = first + n;
-        call->kernel->draw(scratch->random, p->key, p->part, group,
-                           (end - group * OPTIMIZER_GROUP + OPTIMIZER_GROUP - 1) / OPTIMIZER_GROUP);
-        const uint16_t *const random = scratch->random + first % OPTIMIZER_GROUP;
+        const uint16_t *const random = draw(scratch, call->kernel, p->key, p->part, p->first + at, n);
         if (p->v16)
-            call->kernel->round(p->m16 + at, p->v16 + at, scratch->m, scratch->v, random, n);
+            call->kernel->round_moments(p->m16 + at, p->v16 + at, scratch->m, scratch->v, random, n);
         else
-            call->kernel->round_m(p->m16 + at, scratch->m, random, n);
+            call->kernel->halves[NUMBER_BF16].round(p->m16 + at, scratch->m, random, n);
     }
 }
 
@@ -280,21 +301,34 @@ bool optimizer_step(const struct parameters *p, const struct gradient *g, const 
 
 static void sum_range(void *data, size_t begin, size_t n)
 {
-    const struct call *call = data;
+    struct call *call = data;
+    const struct sums *const sums = call->sums;
+    const struct optimizer_halves *const halves = &call->kernel->halves[NUMBER_BF16];
     struct scratch scratch;
     struct view view;
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, call, GRADIENT, at, begin + n - at);
-        call->kernel->sum(call->sum + at, view.g, view.n, call->first);
+        float *const sum = sums->half ? scratch.w : sums->wide + at;
+        if (sums->half && !call->first)
+            halves->widen(sum, sums->half + at, view.n);
+        call->kernel->sum(sum, view.g, view.n, call->first);
+        if (!sums->half)
+            continue;
+        if (!call->kernel->is_finite(sum, view.n))
+            note_not_finite(call);
+        halves->round(sums->half + at, sum,
+                      draw(&scratch, call->kernel, sums->key, sums->part, sums->first + at, view.n), view.n);
     }
 }
 
-void optimizer_sum(const struct optimizer_kernel *kernel, float *sum, const struct gradient *g, size_t n, bool first)
+bool optimizer_sum(const struct optimizer_kernel *kernel, const struct sums *sums, const struct gradient *g, size_t n,
+                   bool first)
 {
-    struct call call = {.kernel = kernel, .sum = sum, .gradient = g, .first = first};
+    struct call call = {.kernel = kernel, .sums = sums, .gradient = g, .first = first};
 
     team_run(n, sum_range, &call);
+    return !call.not_finite;
 }
 
 /* ---- sums of squares -------------------------------------------------------------------------------------------- */
@@ -317,15 +351,23 @@ static double sum_of_blocks(size_t n, void (*range)(void *data, size_t begin, si
 static void squares_range(void *data, size_t begin, size_t n)
 {
     const struct call *call = data;
+    const enum number_type type = call->gradient->type;
+    float wide[TEAM_BLOCK];
 
-    for (size_t at = begin; at < begin + n; at += TEAM_BLOCK)
-        call->partial[at / TEAM_BLOCK] =
-            call->kernel->squares(call->squared + at, size_smaller(TEAM_BLOCK, begin + n - at));
+    for (size_t at = begin; at < begin + n; at += TEAM_BLOCK) {
+        const size_t now = size_smaller(TEAM_BLOCK, begin + n - at);
+        const float *g = (const float *)call->gradient->g + at;
+        if (type != NUMBER_FP32) {
+            call->kernel->halves[type].widen(wide, (const uint16_t *)call->gradient->g + at, now);
+            g = wide;
+        }
+        call->partial[at / TEAM_BLOCK] = call->kernel->squares(g, now);
+    }
 }
 
-double optimizer_squares(const struct optimizer_kernel *kernel, const float *g, size_t n)
+double optimizer_squares(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n)
 {
-    struct call call = {.kernel = kernel, .squared = g};
+    struct call call = {.kernel = kernel, .gradient = &(struct gradient){g, type, 1}};
 
     return sum_of_blocks(n, squares_range, &call);
 }
@@ -360,10 +402,8 @@ void optimizer_read(const struct parameters *p, float *w, float *m, float *v)
 
     if (w && p->w)
         memcpy(w, p->w, bytes);
-    else if (w && p->low)
-        p->kernel->halves[p->type].join(w, p->high, p->low, p->n);
     else if (w)
-        p->kernel->halves[p->type].widen(w, p->high, p->n);
+        read_halves(w, p, 0, p->n);
     if (m && p->m)
         memcpy(m, p->m, bytes);
     else if (m)

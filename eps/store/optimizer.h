@@ -17,9 +17,9 @@
  * b2^t), shrink = 1 - lr * decay (1 where nothing decays). A v past fp32's range stays at its largest value.
  *
  * Narrower forms (proto/base/number.h) are decoded a block at a time into the first-level cache, go through the same
- * arithmetic and are encoded again: a split master exactly, 16-bit moments stochastically. Each element's random
- * word is named by (seed, unit, its update, part, element), so that its bits depend on no thread and no order. A
- * step moves the weights by the moments before they are rounded.
+ * arithmetic and are encoded again: a split master exactly; 16-bit moments, weights without a master and sums
+ * stochastically. Each element's random word is named by (seed, unit, its update, what it is, part, element), so that its
+ * bits depend on no thread and no order. A step moves the weights by the moments before they are rounded.
  *
  * SGD is torch.optim.SGD without dampening, its weight decay a part of the gradient. m is its momentum, and v is not
  * there; without momentum m is not either:
@@ -61,18 +61,27 @@ const struct optimizer_kernel *optimizer_find(enum optimizer_isa isa);
 struct parameters {
     const struct optimizer_kernel *kernel; /* from optimizer_find */
     size_t n;
-    float *w;              /* the master in fp32; NULL if it is split */
-    enum number_type type; /* of upper halves */
-    uint16_t *high;        /* upper halves of a split master */
-    int16_t *low;          /* lower halves of a split master */
-    bool is_upper;         /* without `low`: the low half of the split master is on another host */
-    float *new_w;          /* new weights are written here, past the caches; NULL: in place */
-    uint16_t *new_high;    /* new upper halves are written here, past the caches; NULL: in place */
-    float *m, *v;          /* moments in fp32; NULL if they have 16 bits, or are not there */
-    uint16_t *m16, *v16;   /* 16-bit moments: bf16; 8 + 8 bits */
-    struct random_key key; /* for rounding 16-bit moments: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
-    uint64_t part;         /* or whatever else tells the folds of one update apart */
-    uint64_t first;        /* index of the first parameter in its unit */
+    float *w;                     /* the master in fp32; NULL: weights have 16 bits */
+    enum number_type type;        /* of these */
+    uint16_t *high;               /* upper halves of a split master; or weights without one */
+    int16_t *low;                 /* lower halves of a split master; NULL without one */
+    bool is_upper;                /* without `low`: the low half of the split master is on another host */
+    float *new_w;                 /* new weights are written here, past the caches; NULL: in place */
+    uint16_t *new_high;           /* those of 16 bits, likewise */
+    float *m, *v;                 /* moments in fp32; NULL if they have 16 bits, or are not there */
+    uint16_t *m16, *v16;          /* 16-bit moments: bf16; 8 + 8 bits */
+    struct random_key key;        /* for rounding 16-bit moments: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
+    struct random_key update_key; /* for rounding weights without a master: the same of RANDOM_UPDATE */
+    uint64_t part;                /* or whatever else tells the folds of one update apart */
+    uint64_t first;               /* index of the first parameter in its unit */
+};
+
+/* Sums of n consecutive parameters' contributions, in one of two forms. */
+struct sums {
+    float *wide;           /* fp32 */
+    uint16_t *half;        /* bf16, rounded stochastically after each addition; else NULL */
+    struct random_key key; /* for that: random_site_key(seed, update, unit, RANDOM_SUM); */
+    uint64_t part, first;  /* as in struct parameters */
 };
 
 /* (n) values to fold; borrowed. They may be in shared memory, written by an untrusted worker. */
@@ -96,12 +105,14 @@ bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64
 /* First fold and update in one pass: the same bits as one after the other, with fp32 moments. */
 bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,
                     bool decays);
-/* sum = g or sum += g, (n): accumulators, tied units, held sums. */
-void optimizer_sum(const struct optimizer_kernel *kernel, float *sum, const struct gradient *g, size_t n, bool first);
+/* sums = g or sums += g, (n): accumulators, tied units, held sums. False if a sum in bf16 was not finite before it was
+ * rounded to a number; one in fp32 is an infinity then. */
+bool optimizer_sum(const struct optimizer_kernel *kernel, const struct sums *sums, const struct gradient *g, size_t n,
+                   bool first);
 
-/* The sum of squares of g (n) in double. Each block of 1024 is summed on its own, and blocks are added in order, for
- * any number of threads. */
-double optimizer_squares(const struct optimizer_kernel *kernel, const float *g, size_t n);
+/* The sum of squares of g (n), of this type, in double. Each block of 1024 is summed on its own, and blocks are added in
+ * order, for any number of threads. */
+double optimizer_squares(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n);
 /* The sum of squares of the update that optimizer_update would make at a learning rate of 1, without weight decay.
  * AdamA's alone (asserted). */
 double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t);

@@ -303,6 +303,11 @@ static double update_squares(const float *m, const float *v, size_t n, const str
     static void narrow_##type(uint16_t *restrict half, const float *restrict x, size_t n)                              \
     {                                                                                                                  \
         _Pragma("omp simd") for (size_t i = 0; i < n; i++) half[i] = number_to_##type(x[i]);                           \
+    }                                                                                                                  \
+    static void round_##type(uint16_t *restrict half, const float *restrict x, const uint16_t *restrict random,        \
+                             size_t n)                                                                                 \
+    {                                                                                                                  \
+        _Pragma("omp simd") for (size_t i = 0; i < n; i++) half[i] = number_to_##type##_stochastic(x[i], random[i]);   \
     }
 HALVES(bf16, 0x0080u, number_join, number_split)
 HALVES(fp16, 0x0400u, number_join_fp16, number_split_fp16)
@@ -330,13 +335,6 @@ static void round_moments(uint16_t *restrict m16, uint16_t *restrict v16, const 
         m16[i] = number_to_bf16_stochastic(m[i], bits);
         v16[i] = number_to_v16_stochastic(v[i], (uint16_t)(bits << 8 | bits >> 8));
     }
-}
-
-static void round_m(uint16_t *restrict m16, const float *restrict m, const uint16_t *restrict random, size_t n)
-{
-#pragma omp simd
-    for (size_t i = 0; i < n; i++)
-        m16[i] = number_to_bf16_stochastic(m[i], random[i]);
 }
 
 /* random_philox on several quads at once, one in each 64-bit lane. Compilers do not find this multiplication: it takes
@@ -400,11 +398,10 @@ const struct optimizer_kernel NAME(KERNEL_ISA) = {
     .scale = scale_all,
     .squares = squares,
     .update_squares = update_squares,
-    .halves = {[NUMBER_BF16] = {is_finite_bf16, join_bf16, split_bf16, widen_bf16, narrow_bf16},
-               [NUMBER_FP16] = {is_finite_fp16, join_fp16, split_fp16, widen_fp16, narrow_fp16}},
+    .halves = {[NUMBER_BF16] = {is_finite_bf16, join_bf16, split_bf16, widen_bf16, narrow_bf16, round_bf16},
+               [NUMBER_FP16] = {is_finite_fp16, join_fp16, split_fp16, widen_fp16, narrow_fp16, round_fp16}},
     .widen_v = widen_v,
     .narrow_v = narrow_v,
-    .round = round_moments,
-    .round_m = round_m,
+    .round_moments = round_moments,
     .draw = draw,
 };

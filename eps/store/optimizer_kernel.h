@@ -44,22 +44,23 @@ struct optimizer_kernel {
     double (*squares)(const float *g, size_t n);
     double (*update_squares)(const float *m, const float *v, size_t n, const struct optimizer_constants *c);
 
-    /* By number type, those of 16 bits alone: from and to its forms (proto/base/number.h). */
+    /* By number type, those of 16 bits alone: from and to its forms (proto/base/number.h); narrow to nearest, round by 16
+     * random bits an element. */
     struct optimizer_halves {
         bool (*is_finite)(const uint16_t *g, size_t n);
         void (*join)(float *restrict w, const uint16_t *restrict high, const int16_t *restrict low, size_t n);
         void (*split)(uint16_t *restrict high, int16_t *restrict low, const float *restrict w, size_t n);
         void (*widen)(float *restrict out, const uint16_t *restrict half, size_t n);
         void (*narrow)(uint16_t *restrict half, const float *restrict x, size_t n);
+        void (*round)(uint16_t *restrict half, const float *restrict x, const uint16_t *restrict random, size_t n);
     } halves[NUMBER_TYPES];
     /* Second moments in 16 bits. */
     void (*widen_v)(float *restrict v, const uint16_t *restrict v16, size_t n);
     void (*narrow_v)(uint16_t *restrict v16, const float *restrict v, size_t n);
     /* Stochastically, by 16 random bits an element: as they are for m, with their bytes exchanged for v. So each of the
      * two is rounded without bias, and their errors are all but uncorrelated. */
-    void (*round)(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m, const float *restrict v,
-                  const uint16_t *restrict random, size_t n);
-    void (*round_m)(uint16_t *restrict m16, const float *restrict m, const uint16_t *restrict random, size_t n);
+    void (*round_moments)(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m,
+                          const float *restrict v, const uint16_t *restrict random, size_t n);
     /* The random bits of n groups of OPTIMIZER_GROUP elements, from `group` on. The 8 quads of a group
      * (proto/base/random.h) are stored as they fill vectors: words 0 and 1 of each quad, then words 2 and 3 of each; the
      * lower half of a word before its upper half. */

@@ -87,12 +87,14 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
         p.high = (uint16_t *)w, p.new_high = (uint16_t *)new_w;
     else
         p.w = (float *)w, p.new_w = (float *)new_w;
-    p.is_upper = p.high && store->options.train && !frozen;
+    p.is_upper = p.high && store->options.train && !store->options.no_master && !frozen;
     if (frozen || !store_owns(store, unit))
         return p;
     const uint64_t at = u->trained_offset - store->own.trained_offset + first;
     if (store->low)
         p.low = store->low + at;
+    if (store->options.no_master)
+        p.update_key = random_site_key(store->options.seed, store->updates[unit] + 1, u->id, RANDOM_UPDATE);
     if (store->m)
         p.m = store->m + at, p.v = store->v ? store->v + at : NULL;
     if (store->m16) {
@@ -158,10 +160,11 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
         uint64_t bytes;
         const char *what;
     } blocks[] = {
-        {&low, LEDGER_MASTER, o->precision != NUMBER_FP32 ? n * sizeof *store->low : 0, "low halves of the weights"},
+        {&low, LEDGER_MASTER, o->precision != NUMBER_FP32 && !o->no_master ? n * sizeof *store->low : 0,
+         "low halves of the weights"},
         {&m, LEDGER_FIRST_MOMENT, plan_moments(&goal) > 0 ? n * number_bytes(o->moments) : 0, "first moments"},
         {&v, LEDGER_SECOND_MOMENT, plan_moments(&goal) > 1 ? n * number_bytes(o->moments) : 0, "second moments"},
-        {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},
+        {&held, LEDGER_SUM, o->fenced ? n * number_bytes(o->sums) : 0, "gradient's sum (--commit fenced)"},
         {&tied, LEDGER_TIED, o->fenced || !plan_sums_tied(&goal) ? 0 : own->tied_bytes, "sums of tied weights"},
         {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * own->accumulator_bytes, "accumulators"},
         {&norms, LEDGER_NORMS, plan_norms_bytes(&goal, own->n_norm_maps), "norms of gradients (--approximate wta)"},
@@ -177,7 +180,10 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
         store->m16 = m, store->v16 = v;
     else
         store->m = m, store->v = v;
-    store->held = held;
+    if (o->sums == NUMBER_BF16)
+        store->held16 = held;
+    else
+        store->held = held;
     store->tied = tied;
     store->accumulators = accumulators;
     norms_init(&store->norms, o, own, norms);
@@ -272,6 +278,7 @@ static int touch(const struct store *store, struct error *err)
                 zero(store, store->v, sizeof *store->v, at, run.n);
                 zero(store, store->m16, sizeof *store->m16, at, run.n);
                 zero(store, store->v16, sizeof *store->v16, at, run.n);
+                zero(store, store->held16, sizeof *store->held16, at, run.n);
                 if (store->sums && store->sums[u])
                     zero(store, store->sums[u], sizeof **store->sums, run.at, run.n);
             }
@@ -290,7 +297,8 @@ static int touch(const struct store *store, struct error *err)
     return pieces_are_abandoned(store->options.pieces) ? error_set(err, -ECANCELED, "the job has ended") : 0;
 }
 
-/* Gives units with a buffer of their own its address: all units if contributions are held, else tied ones that are summed. */
+/* Gives units with a buffer of their own its address: all units if contributions are held in fp32, else tied ones that are
+ * summed. */
 static void place_sums(struct store *store)
 {
     const struct model *model = store->model;
@@ -325,6 +333,8 @@ int store_init(struct store *store, const struct model *model, const struct stor
 
     assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
     assert(!options->replay || (options->train && !options->fenced));
+    assert(options->sums == NUMBER_FP32 || (options->sums == NUMBER_BF16 && options->fenced));
+    assert(!options->no_master || (options->precision != NUMBER_FP32 && options->train));
     assert(!options->sgd || (options->clip_update == 0 && (!options->nesterov || options->momentum > 0)));
     assert(options->n_own == 0 || options->n_own == model->n_units || options->replay || options->fenced);
     *store = (struct store){.model = model,
@@ -362,6 +372,7 @@ void store_free(struct store *store)
     memory_unmap(store->m16, store->ledgered[LEDGER_FIRST_MOMENT]);
     memory_unmap(store->v16, store->ledgered[LEDGER_SECOND_MOMENT]);
     memory_unmap(store->held, store->ledgered[LEDGER_SUM]);
+    memory_unmap(store->held16, store->ledgered[LEDGER_SUM]);
     memory_unmap(store->tied, store->ledgered[LEDGER_TIED]);
     memory_unmap(store->accumulators, store->ledgered[LEDGER_ACCUMULATORS]);
     memory_unmap(store->norms.gathered, store->ledgered[LEDGER_NORMS]);

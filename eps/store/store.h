@@ -5,10 +5,11 @@
  *   LEDGER_WEIGHTS        4, or 2 in 16 bits   shared segment, which workers map read-only (struct plan_own); in fp32 it
  *                                             is the master
  *   LEDGER_REPLAY         4, or 2 in 16 bits   training with replay: each unit's trained weights once more, in that segment
- *   LEDGER_MASTER         2, in 16 bits and training the low halves of the split master (proto/base/number.h)
+ *   LEDGER_MASTER         2, in 16 bits and training the low halves of the split master (proto/base/number.h), if there is
+ *                                             one: without a master, updates round the relayed weights stochastically
  *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training, unless by SGD without momentum
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training, unless by SGD
- *   LEDGER_SUM            4                   training with a fenced commit: the gradient, held until the step is known
+ *   LEDGER_SUM            4, or 2 in bf16     training with a fenced commit: the gradient, held until the step is known
  *                                             good
  *   LEDGER_TIED           4                   training, not fenced: own tied units alone, each as model_rounded; not by
  *                                             SGD with plain momentum
@@ -18,8 +19,8 @@
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per
  *                         accumulator; plan_rewire; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all
  *                         is fp32 without a base
- * So fp32 takes 12, bf16 12, with 16-bit moments 8, by SGD 8, with 16-bit momentum 6, without momentum 4; fenced 4 more,
- * replay 4 or 2 more. An evaluation takes 4 or 2, and so do frozen tensors: in bf16 these weights are the file's, rounded to
+ * So fp32 takes 12, bf16 12, with 16-bit moments 8, by SGD 8, with 16-bit momentum 6, without momentum 4; without a master 2
+ * less; fenced 4 or 2 more, replay 4 or 2 more. An evaluation takes 4 or 2, and so do frozen tensors: in bf16 these weights are the file's, rounded to
  * nearest. With a base, frozen tensors have its bytes (proto/base/form.h): they are coded while they are loaded or drawn,
  * and decoded when they are saved.
  *
@@ -66,7 +67,9 @@ struct store_options {
     bool sgd, nesterov;                  /* as in struct plan_goal, */
     double momentum;                     /* and so is this */
     enum form base;                      /* FORM_VALUES: no piece of the model is coded */
-    bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
+    bool no_master;                      /* as in struct plan_goal */
+    bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD; */
+    enum number_type sums;               /* in this type: fp32 or bf16 */
     bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
     bool require_pinned;                 /* fail if the memory cannot be locked */
     struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */
@@ -91,11 +94,12 @@ struct store {
     const struct optimizer_kernel *kernel; /* this machine's best */
     struct segment weights;                /* elements of the precision: kept units at plan_weights_at, then the ring */
     uint8_t *current;           /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
-    int16_t *low;               /* (own.trained_n) low halves of a split master; NULL in fp32 and without training */
+    int16_t *low;               /* (own.trained_n) low halves of a split master; NULL if there is none */
     float *m, *v;               /* (own.trained_n) each, fp32 moments; else NULL. Of SGD m alone, if it has momentum */
     uint16_t *m16, *v16;        /* (own.trained_n) each, 16-bit moments; else NULL */
-    float *held;                /* (own.trained_n) fenced: the sum of the contributions; else NULL */
-    float **sums;               /* (n_units) NULL, or where the unit's contributions are summed in this step */
+    float *held;                /* (own.trained_n) fenced: the sum of the contributions, in fp32; else NULL */
+    uint16_t *held16;           /* the same in bf16 */
+    float **sums;               /* (n_units) NULL, or where the unit's contributions are summed in this step, in fp32 */
     float *tied;                /* sums of the own tied units, one block, each rounded up as in the segment */
     float *accumulators;        /* n_accumulators blocks of the largest own unit, rounded likewise */
     uint32_t *accumulator_unit; /* (n_accumulators) the unit that uses each, or UINT32_MAX */

@@ -21,7 +21,7 @@ static void take_accumulator(struct store *store, uint32_t unit)
 
 static void give_accumulator_back(struct store *store, uint32_t unit)
 {
-    if (store->held || store_is_tied(store->model, unit))
+    if (store->options.fenced || store_is_tied(store->model, unit))
         return;
     for (uint32_t i = 0; i < store->n_accumulators; i++)
         if (store->accumulator_unit[i] == unit)
@@ -42,6 +42,32 @@ static bool is_summed(enum store_fold how)
     return how == STORE_FOLD_SUM || how == STORE_FOLD_HOLD;
 }
 
+/* Element `at` of a unit's sums held in bf16. */
+static uint16_t *held_at(const struct store *store, uint32_t unit, uint64_t at)
+{
+    return store->held16 + store->model->units[unit].trained_offset - store->own.trained_offset + at;
+}
+
+/* Where a run's contributions are summed. */
+static struct sums sums_of(const struct store *store, uint32_t unit, const struct run *run, uint64_t part)
+{
+    if (!store->held16)
+        return (struct sums){.wide = store->sums[unit] + run->at};
+    return (struct sums){.half = held_at(store, unit, run->at),
+                         .key = random_site_key(store->options.seed, store->updates[unit] + 1,
+                                                store->model->units[unit].id, RANDOM_SUM),
+                         .part = part,
+                         .first = run->at};
+}
+
+/* The sum from element `at` of a unit, as a gradient. */
+static struct gradient sum_at(const struct store *store, uint32_t unit, uint64_t at, float scale)
+{
+    if (store->held16)
+        return (struct gradient){held_at(store, unit, at), NUMBER_BF16, scale};
+    return (struct gradient){store->sums[unit] + at, NUMBER_FP32, scale};
+}
+
 int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct store_contribution *contribution,
                enum store_fold how, const struct hyper *hp)
 {
@@ -50,7 +76,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
     const struct model_slice of = model_slice_of(u, slice);
     const uint64_t visit =
         store_is_tied(store->model, unit) ? contribution->visit : 0; /* two of them fold one part twice */
-    bool finite = true;
+    bool finite = true, summed = true;
     struct run run;
 
     assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
@@ -61,28 +87,30 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         norms_fold(&store->norms, u, contribution, of.first, of.n);
         return 0;
     }
-    if (is_summed(how) && !store->sums[unit])
+    if (how == STORE_FOLD_SUM && !store->sums[unit])
         take_accumulator(store, unit);
     for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
         const void *at = (const char *)contribution->g + (run.at - of.first) * number_bytes(type);
         const struct gradient g = {at, type, 1};
-        const struct parameters p = store_parameters(store, unit, run.at, run.n, visit << 32 | contribution->part);
+        const uint64_t part = visit << 32 | contribution->part;
+        const struct parameters p = store_parameters(store, unit, run.at, run.n, part);
+        const struct sums sums = is_summed(how) ? sums_of(store, unit, &run, part) : (struct sums){0};
         if (is_summed(how))
-            optimizer_sum(store->kernel, store->sums[unit] + run.at, &g, run.n, contribution->first);
+            summed &= optimizer_sum(store->kernel, &sums, &g, run.n, contribution->first);
         else if (how == STORE_FOLD_MOMENTS)
             optimizer_fold(&p, &g, hyper_of(&run, hp), contribution->first, run.decays);
         else
             finite &= optimizer_step(&p, &g, hyper_of(&run, hp), store_updates(store, unit, run.piece) + 1, run.decays);
         assert(how != STORE_FOLD_DIRECT || contribution->first);
     }
-    return finite ? 0 : -ERANGE;
+    return !summed ? -EDOM : finite ? 0 : -ERANGE;
 }
 
 /* The sum of a run's contributions, as its gradient. hp: the run's. */
 static struct gradient gradient_of(const struct store *store, uint32_t unit, const struct run *run, enum store_fold how,
                                    const struct hyper *hp)
 {
-    return (struct gradient){store->sums[unit] + run->at, NUMBER_FP32, how == STORE_FOLD_HOLD ? hp->grad_scale : 1};
+    return sum_at(store, unit, run->at, how == STORE_FOLD_HOLD ? hp->grad_scale : 1);
 }
 
 /* Updates a run, after folding its sum if there is one. False if a weight is not finite afterwards. */
@@ -206,12 +234,13 @@ double store_sum_squares(const struct store *store, uint32_t unit)
     const uint64_t n_trained = store->model->units[unit].n_trained;
     double sum = 0;
 
-    assert(store->held && store_owns(store, unit));
+    assert(store->options.fenced && store_owns(store, unit));
     for (uint64_t at = 0, end; at < n_trained; at = end) {
         const uint64_t slice_end = (at / MODEL_SLICE + 1) * MODEL_SLICE;
         end = slice_end < n_trained ? slice_end : n_trained;
+        const struct gradient g = sum_at(store, unit, at, 1);
         if (cut_at_averages(store->model, unit, at, &end))
-            sum += optimizer_squares(store->kernel, store->sums[unit] + at, end - at);
+            sum += optimizer_squares(store->kernel, g.g, g.type, end - at);
     }
     return sum;
 }

@@ -152,19 +152,28 @@ static inline float number_join_fp16(uint16_t high, int16_t low)
     return number_from_wide16(((uint32_t)high << 16) + (uint32_t)(int32_t)low);
 }
 
-/* ---- 16-bit moments ------------------------------------------------------------------------------------------------
+/* ---- stochastic rounding -------------------------------------------------------------------------------------------
+ *
+ * What changes in small steps, and is kept in 16 bits alone: moments, weights without a master, sums of contributions. A
+ * moment that decays by a thousandth of itself would never move in steps of 1/256 if it were rounded to nearest.
  *
  * The first moment is a bf16. The second has no sign and uses that bit for its mantissa: 8 bits of exponent and 8 of
- * mantissa, with the range of fp32. Both round stochastically: a moment that decays by a thousandth of itself would
- * never move in steps of 1/256 (or 1/512). random: uniform below 2^16, of which v16 uses the upper 15 bits. Within one
- * binade the expectation is exactly the value; below the first binade spacing is even down to zero. Neither rounds to
- * an infinity: both stop at the largest finite value. x, v: finite, v not negative. */
+ * mantissa, with the range of fp32. random: uniform below 2^16, of which v16 uses the upper 15 bits. Within one binade the
+ * expectation is exactly the value (fp16: to 2^-41 below 2^-14); below the first binade spacing is even down to zero. bf16
+ * and v16 stop at the largest finite value; fp16 may round to an infinity from 65504 on. x, v: finite, v not negative. */
 
 static inline uint16_t number_to_bf16_stochastic(float x, uint32_t random)
 {
     const uint32_t pattern = number_pattern(x), magnitude = ((pattern & 0x7fffffffu) + random) >> 16;
 
     return (uint16_t)((pattern >> 31 << 15) | (magnitude < 0x7f80u ? magnitude : 0x7f7fu));
+}
+
+static inline uint16_t number_to_fp16_stochastic(float x, uint32_t random)
+{
+    const uint32_t wide = number_to_wide16(x);
+
+    return (uint16_t)((wide >> 31 << 15) | ((wide & 0x7fffffffu) + random) >> 16);
 }
 
 static inline float number_from_v16(uint16_t v16)

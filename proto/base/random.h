@@ -33,6 +33,8 @@ enum random_site {
     RANDOM_VIEW,           /* how a row sees its image (client/images/view.h); row: its number in the run */
     RANDOM_PLACES, /* of sparse weights. Step 0: the first ones; row: tensor, element: its flat index, were it dense. Later in
                     * unit 0 row UINT64_MAX: pieces that grow; in unit 1 + tensor: a permutation of its free places */
+    RANDOM_UPDATE, /* rounding of weights without a master; step: the unit's update, row 0 */
+    RANDOM_SUM,    /* rounding of sums in 16 bits; step: the unit's update, row: part */
     /* Of an operation; plus the number of its first tensor in its program, so nothing lies between these. */
     RANDOM_DROPOUT_ADAPTER = 256, /* an adapter's input */
     RANDOM_ROWS = 512, /* rows that stand for all (proto/operation/call/sample.h); quad: half the index of the choice */

@@ -68,6 +68,8 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_u32(w, &goal->sparse.every);
     wire_u64(w, &goal->sparse.until);
     wire_f64_from_0(w, &goal->sparse.moved);
+    wire_flag(w, &goal->no_master);
+    goal->sums = message_number_field(w, goal->sums);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)

@@ -21,7 +21,7 @@
 #include <omp.h>
 #endif
 
-enum { ROUNDS = 15, ROWS = 19 };
+enum { ROUNDS = 15, ROWS = 21 };
 
 struct arrays {
     float *w, *m, *v, *g;
@@ -130,6 +130,22 @@ static void step_narrowest(struct arrays *a)
     optimizer_step(&p, &(struct gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
 }
 
+/* Without a master; and what a fenced commit in bf16 has besides. */
+static void step_rounded(struct arrays *a)
+{
+    struct parameters p = parameters_of(a, true, true);
+
+    p.low = NULL, p.update_key = random_site_key(1, a->t, 0, RANDOM_UPDATE);
+    optimizer_step(&p, &(struct gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
+}
+
+static void sum_rounded(struct arrays *a)
+{
+    const struct sums sums = {.half = a->high, .key = random_site_key(1, a->t, 0, RANDOM_SUM)};
+
+    optimizer_sum(optimizer_find(OPTIMIZER_ISA_BEST), &sums, &(struct gradient){a->g16, NUMBER_BF16, 1}, a->n, false);
+}
+
 static void step_sgd(struct arrays *a)
 {
     plain_step(a->w, a->m, NULL, a->g, a->n, &sgd, ++a->t, true);
@@ -189,7 +205,7 @@ static void norm(struct arrays *a)
     double sum = 0;
 
     for (size_t i = 0; i < a->n; i += MODEL_SLICE)
-        sum += optimizer_squares(optimizer_find(OPTIMIZER_ISA_BEST), a->g + i,
+        sum += optimizer_squares(optimizer_find(OPTIMIZER_ISA_BEST), a->g + i, NUMBER_FP32,
                                  a->n - i < MODEL_SLICE ? a->n - i : MODEL_SLICE);
     if (!(sum > 0))
         abort();
@@ -210,6 +226,7 @@ static const struct {
     {"step: split master", step_split, 28},
     {"  and 16-bit moments", step_narrow, 20},
     {"  and bf16 gradient", step_narrowest, 18},
+    {"  and no master", step_rounded, 14},
     {"SGD: fused step", step_sgd, 20},
     {"  Nesterov's", step_nesterov, 20},
     {"  without momentum", step_without_momentum, 12},
@@ -219,6 +236,7 @@ static const struct {
     {"replay: split master", step_split_replay, 28},
     {"fenced: hold (first)", hold, 8},
     {"fenced: sum of squares", norm, 4},
+    {"fenced: sum in bf16", sum_rounded, 6},
 };
 
 static double median(const double *x)

@@ -55,6 +55,11 @@ static int check_numbers(const struct model *model, const struct plan_setting *s
 
     if (goal->moments == NUMBER_FP16 || (goal->grad == NUMBER_FP16 && !narrow))
         return error_set(err, -EINVAL, "moments have no form in fp16, and gradients only where values have it");
+    if (goal->no_master && goal->precision == NUMBER_FP32)
+        return error_set(err, -EINVAL,
+                         "weights in fp32 are their own master: choose --precision bf16 for --master none");
+    if (goal->sums == NUMBER_FP16 || (goal->sums != NUMBER_FP32 && !goal->fenced))
+        return error_set(err, -EINVAL, "sums are of a fenced commit alone, in fp32 or bf16: choose --commit fenced");
     if (narrow && !s->backend->has_fp16)
         return error_set(err, -EINVAL, "a %s device does not compute in fp16: choose --device cpu, or --precision bf16",
                          s->backend->name);

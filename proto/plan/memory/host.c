@@ -47,12 +47,12 @@ static void add_training(struct plan_host *out, const struct model *model, const
 
     plan_own(&own, model, s->goal.precision, s->own_first, s->n_own);
     const uint64_t n = own.trained_n;
-    out->bytes[LEDGER_MASTER] = s->goal.precision != NUMBER_FP32 ? n * sizeof(int16_t) : 0;
+    out->bytes[LEDGER_MASTER] = s->goal.precision != NUMBER_FP32 && !s->goal.no_master ? n * sizeof(int16_t) : 0;
     out->bytes[LEDGER_FIRST_MOMENT] = plan_moments(&s->goal) > 0 ? n * number_bytes(s->goal.moments) : 0;
     out->bytes[LEDGER_SECOND_MOMENT] = plan_moments(&s->goal) > 1 ? n * number_bytes(s->goal.moments) : 0;
     out->bytes[LEDGER_NORMS] = plan_norms_bytes(&s->goal, own.n_norm_maps);
     if (s->goal.fenced) {
-        out->bytes[LEDGER_SUM] = n * sizeof(float);
+        out->bytes[LEDGER_SUM] = n * number_bytes(s->goal.sums);
         return;
     }
     out->n_accumulators = count_accumulators(s);

@@ -7,7 +7,8 @@
  *   bf16, split master      2 weights + 2 master  + 4 + 4 moments       12
  *   the same, 16-bit        2 weights + 2 master  + 2 + 2 moments        8
  *   SGD                     4, or 2 + 2, weights  + 4 or 2 momentum      8 or 6; without momentum 4
- *   fenced commit           + 4 for the sum of its contributions
+ *   16 bits, no master      - 2
+ *   fenced commit           + 4, or 2 in bf16, for the sum of its contributions
  *   replay                  + 4 or 2 for a second buffer of trained weights
  *   frozen                  4 or 2 weights, in bf16 rounded to nearest; with --base as in proto/base/form.h
  *   evaluated, generated    4 or 2 weights

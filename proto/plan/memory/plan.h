@@ -73,7 +73,9 @@ struct plan_goal {
     enum form base;               /* form of frozen weights: model_base_of */
     enum number_type moments;     /* type of m and v in host memory; bf16: v in 8 + 8 bits */
     enum number_type grad;        /* type of contributions as they travel */
+    bool no_master;               /* updates round 16-bit weights stochastically, and nothing completes these */
     bool fenced;                  /* commit: updates once all of a step is folded; else eager */
+    enum number_type sums;        /* type in which a fenced commit sums contributions: fp32 or bf16 */
     bool adamw;                   /* several parts are summed before they are squared; of SGD it says nothing */
     bool sgd;                     /* SGD in the place of Adam (eps/store/optimizer.h); */
     bool nesterov;                /* then: with Nesterov's momentum; */

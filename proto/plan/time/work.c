@@ -556,12 +556,13 @@ struct plan_work_update plan_work_update(const struct plan_host_setting *h, cons
 {
     const double grad = (double)number_bytes(h->goal.grad);
     const double moments = plan_moments(&h->goal) * (double)number_bytes(h->goal.moments);
-    const double whole = 8 + 2 * moments; /* weights and moments, read and written */
+    const double weights = h->goal.no_master ? 4 : 8, sums = h->goal.fenced ? (double)number_bytes(h->goal.sums) : 4;
+    const double whole = weights + 2 * moments; /* weights and moments, read and written */
     const bool tied = unit->n_visits > 1;
 
     if ((tied && plan_sums_tied(&h->goal)) || h->goal.fenced || (plan_sums_parts(&h->goal) && h->goal.n_parts > 1))
-        return (struct plan_work_update){grad + 8, whole + 4};
+        return (struct plan_work_update){grad + 2 * sums, whole + sums};
     if (h->goal.n_parts == 1 && !tied)
         return (struct plan_work_update){grad + whole, 0};
-    return (struct plan_work_update){grad + 2 * moments, 8 + moments};
+    return (struct plan_work_update){grad + 2 * moments, weights + moments};
 }

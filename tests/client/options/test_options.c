@@ -46,6 +46,7 @@ TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert(out.workers == 1 && out.parts == 1 && out.optimizer == EPS_ADAMA && out.order == EPS_SHUFFLED);
     ck_assert(out.schedule == EPS_SCHEDULE_COSINE && out.separator == EPS_SEPARATOR_NONE && out.commit == EPS_EAGER);
     ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_FP32 && isnan(out.clip_norm) && isnan(out.clip_update));
+    ck_assert(out.master == EPS_MASTER_FP32 && out.sums == EPS_FP32);
     ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
 }
 

@@ -29,6 +29,7 @@ static struct eps_train_options resolved(void)
     o.train_on = EPS_TRAIN_ON_LAST, o.long_rows = EPS_LONG_DROP, o.pack = true;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
+    o.master = EPS_MASTER_NONE, o.sums = EPS_BF16;
     o.base = EPS_BASE_NF4;
     o.mask_fraction = 0.4;
     o.clip_norm = 0.7, o.clip_update = 2.0 / 3, o.host_mem = (uint64_t)5 << 40;
@@ -156,8 +157,9 @@ TEST(what_is_read_is_what_was_written_to_the_bit)
 /* As the options were before: what trained then is what the defaults say. */
 TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
 {
-    static const char *const keys[] = {"precision",   "moments",  "grad_dtype", "base", "commit", "clip_norm",
-                                       "clip_update", "host_mem", "train_on",   "long", "pack"};
+    static const char *const keys[] = {"precision", "moments",     "grad_dtype", "base",     "commit",
+                                       "clip_norm", "clip_update", "host_mem",   "train_on", "long",
+                                       "pack",      "master",      "sums"};
     struct eps_train_options in = resolved();
     in.mask_fraction = NAN;
     struct client_record record;
@@ -169,6 +171,7 @@ TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
     ck_assert_int_eq(record.options.precision, EPS_FP32);
     ck_assert_int_eq(record.options.moments, EPS_FP32);
     ck_assert_int_eq(record.options.grad_dtype, EPS_FP32);
+    ck_assert(record.options.master == EPS_MASTER_FP32 && record.options.sums == EPS_FP32);
     ck_assert_int_eq(record.options.base, EPS_BASE_FULL);
     ck_assert_int_eq(record.options.commit, EPS_EAGER);
     ck_assert(isnan(record.options.clip_norm));
@@ -298,6 +301,8 @@ TEST(the_steps_of_a_schedule_go_with_it)
     X((o->precision = EPS_FP32), "--precision fp32 ", "the run's bf16")                                                \
     X((o->moments = EPS_FP32), "--moments fp32 ", "the run's bf16")                                                    \
     X((o->grad_dtype = EPS_BF16), "--grad-dtype bf16 ", "the run's fp32")                                              \
+    X((o->master = EPS_MASTER_FP32), "--master fp32 ", "the run's none")                                               \
+    X((o->sums = EPS_FP32), "--sums fp32 ", "the run's bf16")                                                          \
     X((o->commit = EPS_EAGER), "--commit eager ", "the run's fenced")                                                  \
     X((o->clip_norm = 1), "--clip-norm 1 ", "the run's 0.7")                                                           \
     X((o->clip_update = 1), "--clip-update 1 ", "the run's 0.6666666666666666")

@@ -268,7 +268,7 @@ TEST_RANGE(a_16_bit_momentum_is_rounded_after_it_moves_the_weights, OPTIMIZER_IS
         step(&narrow, 0, NARROW, 0, N, g, false);
         step(&wide, 0, FP32, 0, N, g, false);
         plain_used()->draw(random, random_site_key(3, 1, 2, RANDOM_MOMENTS), 0, 0, GROUPS);
-        plain_used()->round(m16, v16, wide.m, v, random, N);
+        plain_used()->round_moments(m16, v16, wide.m, v, random, N);
         ck_assert_mem_eq(narrow.m16, m16, N * sizeof *m16);
         ck_assert_mem_eq(narrow.w, wide.w, N * sizeof *wide.w);
     }

@@ -144,22 +144,12 @@ TEST(a_sum_of_squares_is_that_of_long_double_for_all_threads_and_paths)
 
 /* ---- 16-bit moments ---------------------------------------------------------------------------------------------- */
 
-/* The 16 random bits of an element, as eps/store/optimizer_kernel.h has them, from the published generator. */
-static uint16_t bits_of(struct random_key key, uint32_t part, uint64_t i)
-{
-    const uint64_t group = i / 64, lane = i % 64;
-    uint32_t quad[4];
-
-    random_quad(quad, key, part, group * 8 + lane % 32 / 4);
-    return (uint16_t)(quad[lane / 32 * 2 + lane / 2 % 2] >> 16 * (lane % 2));
-}
-
 /* One element from zero moments, AdamA with two parts, or AdamW: fp32 arithmetic, rounded by hand where it is kept. */
 static void expect_two_parts(float *m, float *v, struct random_key key, uint64_t i, const uint64_t seeds[2])
 {
     for (uint32_t part = 0; part < 2; part++) {
         const float g = gradient_at(i, seeds[part], NUMBER_FP32);
-        const uint16_t bits = bits_of(key, part, i);
+        const uint16_t bits = plain_bits(key, part, i);
         plain_fold(m, v, &g, 1, &hyper, part == 0);
         *m = number_from_bf16(number_to_bf16_stochastic(*m, bits));
         *v = number_from_v16(number_to_v16_stochastic(*v, (bits & 0xffu) << 8 | bits >> 8));

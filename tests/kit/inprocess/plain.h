@@ -26,6 +26,16 @@ static inline float plain_number(uint64_t i, uint64_t seed)
     return (float)(int32_t)((uint32_t)(i + seed * 1000003) * 2654435761u) * 0x1p-31f;
 }
 
+/* The 16 random bits of an element, as eps/store/optimizer_kernel.h has them, from the published generator. */
+static inline uint16_t plain_bits(struct random_key key, uint64_t row, uint64_t i)
+{
+    const uint64_t group = i / 64, lane = i % 64;
+    uint32_t quad[4];
+
+    random_quad(quad, key, row, group * 8 + lane % 32 / 4);
+    return (uint16_t)(quad[lane / 32 * 2 + lane / 2 % 2] >> 16 * (lane % 2));
+}
+
 /* Of the next parallel loops. One without OpenMP. */
 static inline void plain_set_threads(int n)
 {
@@ -82,7 +92,7 @@ static inline void plain_step(float *w, float *m, float *v, const float *g, size
 
 static inline void plain_sum(float *sum, const float *g, size_t n, bool first)
 {
-    optimizer_sum(plain_used(), sum, &(struct gradient){g, NUMBER_FP32, 1}, n, first);
+    optimizer_sum(plain_used(), &(struct sums){.wide = sum}, &(struct gradient){g, NUMBER_FP32, 1}, n, first);
 }
 
 static inline bool plain_is_finite(const float *g, size_t n)

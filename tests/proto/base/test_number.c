@@ -160,6 +160,28 @@ TEST(over_all_random_numbers_the_mean_is_the_value)
     }
 }
 
+/* The same in fp16, from its smallest number to half a step below its largest; then what is nearer to 65536 than any number
+ * of fp32's mantissa tells from an infinity. Below 2^-14, values that fp32 has in steps of 2^-40. */
+TEST(over_all_random_numbers_the_mean_in_fp16_is_the_value)
+{
+    static const float values[] = {0,      0x1p-40f,     0x1.8p-25f,  0x1.2346p-20f, 0x1.23456p-15f, 0x1.fffffep-15f,
+                                   0.001f, 0x1.02468p0f, 3.14159274f, 1234.567f,     0x1.ffbfep15f};
+
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        double mean = 0, negative = 0;
+        for (uint32_t random = 0; random < 65536; random++) {
+            mean += (double)number_from_fp16(number_to_fp16_stochastic(values[i], random));
+            negative += (double)number_from_fp16(number_to_fp16_stochastic(-values[i], random));
+        }
+        ck_assert_double_eq(mean / 65536, (double)values[i]);
+        ck_assert_double_eq(negative / 65536, -(double)values[i]);
+    }
+    ck_assert_uint_eq(number_to_fp16_stochastic(65504, 0xffff), 0x7bff); /* what is exact stays */
+    ck_assert_uint_eq(number_to_fp16_stochastic(-65535, 0xffff), 0xfc00);
+    ck_assert_uint_eq(number_to_fp16_stochastic(INFINITY, 0xffff), 0x7c00);
+    ck_assert(isnan(number_from_fp16(number_to_fp16_stochastic(NAN, 0xffff))));
+}
+
 /* ---- fp16 ---- */
 
 __attribute__((target("f16c"))) static uint16_t to_fp16(float x)

@@ -122,9 +122,11 @@ static struct eps_train_options draw_options(const char *model, const char *cons
     o.precision = draw(2) ? EPS_BF16 : EPS_FP32;
     o.moments = draw(2) ? EPS_BF16 : EPS_FP32;
     o.grad_dtype = draw(2) ? EPS_BF16 : EPS_FP32;
+    o.master = o.precision == EPS_BF16 && draw(2) ? EPS_MASTER_NONE : EPS_MASTER_DEFAULT;
     o.optimizer = (enum eps_optimizer_kind)draw(3);
     if (o.optimizer != EPS_ADAMA)
         o.commit = (enum eps_commit)draw(3);
+    o.sums = o.commit == EPS_FENCED && draw(2) ? EPS_BF16 : EPS_NUMBER_DEFAULT;
     o.save_every = draw(4);
     o.eval_every = draw((uint32_t)o.steps + 1);
     o.keep = draw(3);
