@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # The effect of narrower number formats, and of AdamA instead of AdamW, on the loss. Trains one small model on real text
 # from the same seeds, in fp32 and with each option that changes the arithmetic. Prints the held-out loss during training,
-# as means over the seeds. At the end it prints each mean's distance from fp32's, and the sharded (largest minus smallest)
+# as means over the seeds. At the end it prints each mean's distance from fp32's, and the spread (largest minus smallest)
 # of fp32's own seeds for comparison. Runs follow one another.
 #
 # usage: tools/bench/bench_loss.sh [options]      defaults in brackets
 #   --width N [128] --layers N [4] --heads N [4] --batch N [16] --seq N [64] --lr X [1e-3]
 #   --steps N [400]       per run --points N [5] evaluations per run
 #   --seeds N [3]
-#   --kinds LIST [all]    of fp32,bf16,moments,grad,all16,adama4; fp32 always runs
+#   --kinds LIST [all]    of fp32,bf16,moments,grad,all16,master,all6,sums,adama4; fp32 always runs
 #   --data FILE           text; its last twentieth is held out [README.md and the sources of this repository]
 #   --plot FILE           an SVG of the curves
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
@@ -23,8 +23,11 @@ need_programs "$bin"
 # The options of each kind. AdamA with one part is AdamW; with 4 it squares each part's gradient, not their sum.
 declare -A how=([fp32]='' [bf16]='--precision bf16' [moments]='--moments bf16' [grad]='--grad-dtype bf16'
     [all16]='--precision bf16 --moments bf16 --grad-dtype bf16'
+    [master]='--precision bf16 --master none'
+    [all6]='--precision bf16 --master none --moments bf16 --grad-dtype bf16'
+    [sums]='--commit fenced --sums bf16 --parts 4 --optimizer adamw'
     [adama4]='--parts 4 --optimizer adama')
-[ "$kinds" != all ] || kinds=fp32,bf16,moments,grad,all16,adama4
+[ "$kinds" != all ] || kinds=fp32,bf16,moments,grad,all16,master,all6,sums,adama4
 case ",$kinds," in *,fp32,*) ;; *) kinds=fp32,$kinds ;; esac
 for kind in ${kinds//,/ }; do
     [ -n "${how[$kind]+known}" ] || misuse "unknown kind $kind (see --help)"
@@ -58,7 +61,7 @@ echo "width $width, $layers layers, $batch x $seq tokens, rate $lr, $steps steps
     "held-out loss, nats per byte"
 printf '%-8s' kind
 cut -d ' ' -f 1 "$work/fp32" | xargs printf ' %8s'
-printf ' | %7s  %s\n' sharded 'last less fp32: mean (each seed)'
+printf ' | %7s  %s\n' spread 'last less fp32: mean (each seed)'
 for kind in ${kinds//,/ }; do
     printf '%-8s' "$kind"
     cut -d ' ' -f 2 "$work/$kind" | xargs printf ' %8.4f'

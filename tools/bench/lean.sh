@@ -3,15 +3,16 @@
 # with momentum; as eps plan counts it, of device and host together: weights, optimizer, gradients on their way and summed,
 # activations, stash. Beside that: libraries, tables, the minibatches. Against the plain form in fp32, by hand: weights,
 # gradients and momentum of 4 bytes each, and what autograd saves of 100 images, with relus in place.
-#   fp16       --precision fp16 --moments bf16 --grad-dtype bf16: relayed weights, activations and momentum of 2 bytes; the
-#              loss is scaled dynamically, and so the commit fenced
+#   fp16       --precision fp16 --master none --moments bf16 --grad-dtype bf16 --sums bf16: weights, activations, momentum and
+#              the summed gradient of 2 bytes; the loss is scaled dynamically, and so the commit fenced
 #   sparse     three in ten weights of the blocks' filters, with room for no more
 #   remade     activations made again from the layers' inputs, one row at a time: the least device memory
 #   parts      row groups of 2: 50 parts, summed before the update; batch norm's statistics are of two rows then
 #   together   all of these
 #   ghosts     all of these, with batch norms over ghost batches of two rows, whose blocks are one layer each
 # And accuracy on a tenth of CIFAR-10, of nets that keep exact batch norms: random crops and flips, a cosine schedule, by
-# weights that are dense, and sparse from the same seeds; the difference paired by seed, with its standard error.
+# weights that are dense, and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both; the difference paired by
+# seed, with its standard error.
 #
 # usage: tools/bench/lean.sh [options]      defaults in brackets
 #   --what bytes|accuracy|all [bytes]
@@ -19,7 +20,7 @@
 #   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
 #   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz
 #   --depth N [28] --factor N [2]   of the wide residual net whose accuracy is compared; --epochs N [8]; --seeds N [3]
-#   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added
+#   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added; narrow; lean, with keep=0.3
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -32,10 +33,17 @@ need_programs "$bin"
 case $what in bytes | accuracy | all) ;; *) misuse "--what $what is none of bytes, accuracy, all" ;; esac
 [ -n "$keep" ] || [ "$what" = bytes ] || misuse "--keep is needed: a directory for the runs"
 
+narrow=(--precision fp16 --master none --moments bf16 --grad-dtype bf16 --sums bf16)
+
 # score FORM SEED: "accuracy loss" on the test images
 score() {
     local options=()
-    [ "$1" = exact ] || options=(--sparse "$1,every=25")
+    case $1 in
+        exact) ;;
+        narrow) options=("${narrow[@]}") ;;
+        lean) options=("${narrow[@]}" --sparse keep=0.3,every=25) ;;
+        *) options=(--sparse "$1,every=25") ;;
+    esac
     score_images "$keep/$1-$2" "$epochs" "$2" "${options[@]}"
 }
 
@@ -54,8 +62,7 @@ least() {
 
 bytes() {
     local plain net=wrn-28-2
-    local narrow=(--precision fp16 --moments bf16 --grad-dtype bf16) sparse=(--sparse 'keep=0.3,room=1')
-    local parts=(--commit fenced --parts 50) all=()
+    local sparse=(--sparse 'keep=0.3,room=1') parts=(--commit fenced --parts 50) all=()
     plain=$(awk -v rows="$batch" 'BEGIN { printf "%.0f", 12 * 1467610 + 3813400 * rows }')
     echo "WRN-28-2, $batch images: plain $plain bytes"
     line() {

@@ -46,6 +46,6 @@ for ((round = 1; round <= rounds; round++)); do
     train "$model" "$work/run" | measure
 done >"$work/times"
 
-sharded() { sort -n | sed -n '1p;$p' | paste -sd-; }
-echo "to the first step     $(cut -d ' ' -f 1 "$work/times" | median) ms ($(cut -d ' ' -f 1 "$work/times" | sharded) in $rounds rounds)"
-echo "to its end            $(cut -d ' ' -f 2 "$work/times" | median) ms ($(cut -d ' ' -f 2 "$work/times" | sharded))"
+spread() { sort -n | sed -n '1p;$p' | paste -sd-; }
+echo "to the first step     $(cut -d ' ' -f 1 "$work/times" | median) ms ($(cut -d ' ' -f 1 "$work/times" | spread) in $rounds rounds)"
+echo "to its end            $(cut -d ' ' -f 2 "$work/times" | median) ms ($(cut -d ' ' -f 2 "$work/times" | spread))"

@@ -22,14 +22,15 @@ static const struct {
 } settings[] = {
     {3,
      2,
-     {RUN " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --save-every 1", /* uneven shares */
+     {RUN
+      " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --master none --save-every 1", /* uneven shares */
       RUN_OF("part_norm.json") " --steps 4 --batch 18 --parts 6 --optimizer adamw --precision bf16",
       SAMPLED " --steps 6 --batch 10 --parts 5 --optimizer adamw --precision bf16 --grad-dtype bf16",
       SAMPLED_OF("t5.json", "sums.jsonl --seq 64 --source-seq 24") " --steps 6 --batch 10 --parts 5"}},
     {4, 1, {RUN " --steps 4 --batch 8 --parts 4 --optimizer adama --clip-update 0.5"}},
     {3,
      1,
-     {RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --clip-norm 1 --precision bf16 --freeze h.0.*",
+     {RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --clip-norm 1 --precision bf16 --sums bf16 --freeze h.0.*",
       RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --freeze 'h.*.c_*.weight' wpe.* --base int8",
       SAMPLED " --steps 6 --batch 6 --parts 3 --optimizer adamw --clip-norm 0.5", /* fenced */
       RUN " --steps 4 --batch 6 --parts 3 --optimizer sgd --weight-decay 0.1 --precision bf16 --moments bf16"}},
