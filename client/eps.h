@@ -167,7 +167,7 @@ struct eps_train_events {
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all);
     /* Held-out loss after `step` updates; tokens: of a task its rows. */
     void (*on_evaluated)(void *user, uint64_t step, double loss, uint64_t tokens);
-    /* Of a task, after on_evaluated. */
+    /* Scores of a task, after on_evaluated. */
     void (*on_scored)(void *user, const struct eps_score *scores, size_t n);
     /* At the end: the host, then each worker. */
     void (*on_memory)(void *user, const struct eps_memory *side);
@@ -237,8 +237,8 @@ struct eps_eval_options {
     const char *image;            /* of images, as in eps_train_options: "224x224,shorter=256" */
     const char *predictions; /* the file that on_prediction or on_hypothesis writes: refused if it is one of data; NULL:
                                    * none */
-    /* Of an encoder-decoder: instead of a loss (NAN; *tokens are those written), BLEU of the targets that it writes of the
-     * data's sources, by a search as in eps_generate_options (n_beams 0: 4), against the data's targets. */
+    /* Measures BLEU instead of a loss (NAN; *tokens are those written): of the targets that an encoder-decoder writes
+     * of the data's sources, by a search as in eps_generate_options (n_beams 0: 4), against the data's targets. */
     bool bleu;
     uint32_t n_beams, n_tokens;
     double length_penalty;
@@ -276,11 +276,11 @@ struct eps_eval_events {
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
     /* Resolved options; mask_fraction is NAN unless masked tokens are predicted. */
     void (*on_start)(void *user, const struct eps_eval_options *options);
-    /* Of a classifier, at the end: the metrics, and each row in its order. With on_prediction rows need no labels; if any
+    /* Metrics of a classifier, and each row in its order, at the end. With on_prediction rows need no labels; if any
      * lacks one there is no loss (NAN, tokens 0) and no metric. Not 0 ends the call with this error. */
     void (*on_scored)(void *user, const struct eps_score *scores, size_t n);
     int (*on_prediction)(void *user, const struct eps_prediction *prediction);
-    /* Of a classifier of images, after on_scored: the rows of each class, and how many of them are predicted. */
+    /* The rows of each class of a classifier of images, and how many of them are predicted; after on_scored. */
     void (*on_class)(void *user, const char *name, uint64_t n_rows, uint64_t n_right);
 };
 /* events may be NULL, and so may each callback. *tokens: those that the loss is the mean of; of a classifier the rows. */
@@ -294,8 +294,8 @@ struct eps_export_options {
     const char *model, *connect; /* as in eps_eval_options */
     const char *base_model;      /* of an adapter, as in eps_train_options */
     const char *out;
-    /* Of a model with adapters: adds them to its weights, in fp32. Otherwise the adapters are written alone, as PEFT has
-     * them. Must not be set for other models. */
+    /* Adds a model's adapters to its weights, in fp32. Otherwise they are written alone, as PEFT has them. Must not be
+     * set for models without adapters. */
     bool merge;
     /* > 0: the mean of the weights of so many checkpoints, the newest of a run, whose directory is `model`. In double
      * precision, rounded once. Adapters only with merge. */
@@ -354,8 +354,8 @@ struct eps_filters {
     uint32_t n, height, width, channels;
     float *values; /* (n, height, width, channels) */
 };
-/* Of a run's latest checkpoint, of a step-N, or of a model's directory. Owned: eps_filters_free. -EINVAL: the model is no net
- * of images, or has no weights; otherwise as eps_eval opens a model. */
+/* Reads the filters of a run's latest checkpoint, of a step-N, or of a model's directory. Owned: eps_filters_free.
+ * -EINVAL: the model is no net of images, or has no weights; otherwise as eps_eval opens a model. */
 int eps_filters(struct eps_filters *out, const char *path, struct eps_error *error);
 void eps_filters_free(struct eps_filters *filters); /* safe on a zeroed one */
 

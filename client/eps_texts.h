@@ -62,7 +62,7 @@ struct eps_generate_options {
 };
 struct eps_generate_options eps_generate_defaults(void); /* all options unset */
 
-/* Of one text; or of all, added up. */
+/* Figures of one text; or of all, added up. */
 struct eps_generated { /* also set after a failure, as far as known */
     uint32_t n_texts;  /* with a new token */
     uint32_t n_prompt, n_tokens;

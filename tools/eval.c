@@ -207,7 +207,7 @@ static int close_predictions(struct eval *e)
     return e->failed ? e->failed : rc ? rc : failed ? -EIO : 0;
 }
 
-/* Of each class its accuracy. */
+/* Adds the classes to the object; without json, prints the accuracy of each. */
 static void print_classes(const struct eval *e, json_t *object, bool json)
 {
     size_t i;

@@ -80,7 +80,7 @@ static bool is_part(const struct eps_kept *kept)
     return strcmp(kept->names, "all") != 0 && strcmp(kept->names, "nothing") != 0;
 }
 
-/* Of all blocks, which keep the same. */
+/* Prints what blocks keep if all can keep the same. */
 static void print_kept(const struct eps_blocks *blocks)
 {
     const uint32_t n = blocks->n_kept, n_below = blocks->n - n;
@@ -102,7 +102,7 @@ static void print_kept(const struct eps_blocks *blocks)
     printf("            all other activations are recomputed in the backward pass\n");
 }
 
-/* Of blocks that differ: a line for each of those that can keep the same. */
+/* Prints what blocks that differ keep: a line for those that can keep the same. */
 static void print_kept_by_class(const struct eps_plan *plan)
 {
     for (const struct eps_blocks *blocks = plan->blocks; blocks < plan->blocks + plan->n_blocks; blocks++) {
@@ -224,7 +224,7 @@ static json_t *kept_to_json(const struct eps_blocks *blocks)
                      "kept_activations_below", blocks->kept_below.names);
 }
 
-/* Of blocks that differ: a list, each named by its lowest block. */
+/* A list of what blocks that differ keep: an object for those that can keep the same, named by the lowest. */
 static json_t *blocks_to_json(const struct eps_plan *plan)
 {
     json_t *list = json_array();

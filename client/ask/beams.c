@@ -195,7 +195,7 @@ static void assign_rows(const struct beams *b, struct search *s)
     }
 }
 
-/* Of the best candidates, those that end become hypotheses, and the others the next beams. */
+/* Makes hypotheses of the candidates that end, if among the n_beams best, and the next beams of the others. */
 static void divide(const struct beams *b, struct search *s)
 {
     const bool last = s->live[0].n + 1 == b->options->n_tokens;

@@ -28,7 +28,7 @@
 
 enum { CHUNK = 4096 }; /* elements that are compared at a time */
 
-/* Of a layer: sums over its elements. */
+/* Sums over a layer's elements. */
 struct sums {
     struct eps_bias_layer *layer;
     double product, square, exact_square;

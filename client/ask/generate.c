@@ -181,7 +181,7 @@ static int make_prompts(struct client_prompt **prompts, struct generate *g, stru
     return rc;
 }
 
-/* Of targets: the longest source, or all tokens of a target that are run. They cannot slide. */
+/* The window of targets: the longest source, or all tokens of a target that are run. It cannot slide. */
 static int find_window_of_targets(uint32_t *window, struct generate *g, size_t longest, struct error *err)
 {
     const uint32_t n_positions = g->forward->model.config.n_positions;

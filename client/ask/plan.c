@@ -51,7 +51,7 @@ struct question {
     struct plan_fit_device devices[PLAN_FIT_WORKERS];
 };
 
-/* Of a model whose weights are there; it may be planned without. */
+/* Reads the headers of a model's files of weights, if they are there; it may be planned without. */
 static void read_headers(struct question *q, const struct eps_train_options *in)
 {
     struct client_model model;
@@ -119,7 +119,7 @@ static uint64_t default_budget(const struct question *q, uint32_t n_workers)
     return q->backend->takes_turns ? plan_default_budget(q->backend, q->available, n_workers) : UINT64_MAX;
 }
 
-/* Of an encoder-decoder, whose data are not known, half of the row. */
+/* Tokens of an encoder-decoder's source: half of the row unless given, as the data are not known. Others: 0. */
 static uint32_t source_of(const struct question *q, const struct eps_train_options *in)
 {
     if (!model_has_source(&q->config))

@@ -237,7 +237,7 @@ int client_data_scan(struct dirent ***out, int at, const char *path)
     return scandirat(at, path, out, is_shown, by_bytes);
 }
 
-/* Of a directory's files of images. */
+/* True of a directory's files of training images. */
 static bool is_training_images(const char *name)
 {
     const size_t n = client_data_stem(name);

@@ -25,11 +25,11 @@ struct client_spans {
     uint32_t source, target;   /* tokens of the row's sides, end tokens included */
 };
 
-/* Of windows of n tokens (2 or more). fraction: above 0 and below 1. */
+/* Spans of a window of n tokens (2 or more). fraction: above 0 and below 1. */
 struct client_spans client_spans_of(uint32_t n, double fraction);
 
-/* Of the longest windows whose source has at most `source` tokens, whose target at most `target`, and both together at most
- * `both` (UINT32_MAX: any). n is 0 if there are none. */
+/* Spans of the longest windows whose source has at most `source` tokens, whose target at most `target`, and both
+ * together at most `both` (UINT32_MAX: any). n is 0 if there are none. */
 struct client_spans client_spans_within(uint32_t source, uint32_t target, uint32_t both, double fraction);
 
 /* Writes source (spans->source) and target (spans->target) of a window's ids (n). sentinels: (n_runs). */

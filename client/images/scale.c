@@ -6,7 +6,7 @@
 
 enum { BITS = 22 }; /* of a weight: a sum of 255 times the weights has 30 */
 
-/* Of one place of the row: pixels first .. first+n-1 of the window, with n weights from `at` on; n 0: it is border. */
+/* One place of the row: pixels first .. first+n-1 of the window, with n weights from `at` on; n 0: it is border. */
 struct client_tap {
     uint32_t first, n;
     size_t at;

@@ -72,7 +72,7 @@ int client_job_refer(struct client_job *job, struct client_source *source, unsig
  * run. */
 uint32_t *client_job_ids(const struct client_job *job, uint32_t row);
 
-/* Of an encoder-decoder: a row's source (seq). */
+/* A row's source (seq), in an encoder-decoder. */
 uint32_t *client_job_source(const struct client_job *job, uint32_t row);
 
 /* The logits (vocabulary) that predict the token after the last that the row has run. Not validated. */

@@ -39,7 +39,7 @@ int client_options_words(const char *option, const char *text, client_options_wo
     return rc;
 }
 
-/* Of n characters behind the share's key. */
+/* Reads a share from the n characters behind its key. */
 static int read_share(double *out, const struct share *share, const char *text, size_t n, struct error *err)
 {
     if (client_options_real(out, text, n) && *out >= SAMPLING_LEAST_SHARE && *out <= 1)

@@ -29,7 +29,7 @@ static bool read_whole(uint64_t *out, const char *text, size_t n)
     return n > 0 && *text >= '0' && *text <= '9' && end == text + n && errno == 0 && *out <= INT64_MAX;
 }
 
-/* Of n characters behind the key: NULL, or what they must be. */
+/* Reads the n characters behind the key. Returns NULL, or what they must be. */
 static const char *read_value(struct reading *r, int key, const char *text, size_t n)
 {
     struct sparse *const s = r->out;

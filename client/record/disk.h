@@ -21,7 +21,7 @@ int client_disk_of(struct client_disk *out, const struct model *model, unsigned 
  * options are resolved. */
 uint64_t client_disk_most(const struct eps_train_options *options);
 
-/* Of the whole checkpoint. */
+/* Bytes of the whole checkpoint. */
 uint64_t client_disk_bytes(const struct client_disk *disk);
 
 /* Bytes that the user may write to a directory's file system; UINT64_MAX: unknown. */

@@ -65,7 +65,7 @@ struct client_batches {
     uint64_t n; /* minibatches of an epoch */
     uint64_t seed;
     enum eps_order order;
-    /* Of two epochs, since a step is prepared before the one before it is done. All owned. */
+    /* Two epochs, since a step is prepared before the one before it is done. All owned. */
     struct client_epoch {
         uint64_t number;  /* UINT64_MAX: none */
         uint64_t before;  /* tokens of all epochs before it */

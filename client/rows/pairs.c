@@ -29,8 +29,8 @@ uint32_t client_pairs_added(const struct client_pairs *pairs, bool paired)
     return paired ? pairs->pair.n[0] + pairs->pair.n[1] + pairs->pair.n[2] : pairs->n[0] + pairs->n[1];
 }
 
-/* Of two texts the shorter one is kept whole while it leaves the other at least as much; else each has half of the room,
- * and the first the odd token if it is the longer one. */
+/* Cuts two texts to the room. The shorter one is kept whole while it leaves the other at least as much; else each has
+ * half of the room, and the longer one, or of equal ones the second, the odd token. */
 static void cut_pair(uint32_t n[2], uint32_t room)
 {
     const unsigned shorter = n[0] > n[1], longer = 1 - shorter;

@@ -29,7 +29,7 @@ struct reading {
     struct client_columns columns;
     XXH3_state_t *hash;
     struct client_tokens tokens; /* of the current row */
-    /* Of the current file: */
+    /* The current file: */
     struct client_data_file *file;
     bool begun; /* its columns are known */
     size_t at[CLIENT_COLUMNS];

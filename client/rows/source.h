@@ -147,12 +147,12 @@ struct client_source {
     uint32_t batch;                     /* client_source_make_room */
     struct client_sample *samples;      /* (batch) of the minibatch that is filled; owned */
     struct client_row_fields *fields;   /* (batch) likewise */
-    /* Of the last evaluation. */
+    /* Results of the last evaluation: */
     float *logits; /* (n_rows of CLIENT_HELD_OUT, n_logits) in the order of evaluation, owned; NULL: there are none */
     uint32_t n_logits;           /* of a row */
     struct client_scores scores; /* beside the loss */
-    /* Of preferences, else NULL: log p that the reference model gives each text, of data (n_references[CLIENT_TRAIN]), then
-     * of eval_data; owned. Whoever trains sets them before the first step. */
+    /* Log p that the reference model gives each text of preferences, of data (n_references[CLIENT_TRAIN]), then of
+     * eval_data; owned; NULL: other rows. Whoever trains sets them before the first step. */
     float *references;
     uint32_t n_references[2];
 };

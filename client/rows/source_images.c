@@ -343,7 +343,7 @@ const struct client_images *client_image_rows_of(const struct client_source *sou
     return &p->images[part == CLIENT_HELD_OUT && p->images[CLIENT_HELD_OUT].n > 0 ? CLIENT_HELD_OUT : CLIENT_TRAIN];
 }
 
-/* Of image k; draws: as training sees it, by the draw. */
+/* Writes image k as training sees it, by this draw; NULL: as an evaluation does. */
 static int write_ids(uint32_t *ids, struct pictures *p, unsigned thread, const struct client_images *images, size_t k,
                      const uint64_t *draw, struct error *err)
 {

@@ -104,7 +104,7 @@ static void divide_tokens(uint32_t room[SIDES], const struct targets *t, uint32_
     room[1] = n - room[0];
 }
 
-/* Of both parts, the longest sides. */
+/* Finds the longest source and the longest target of both parts. */
 static void find_longest(uint32_t longest[SIDES], const struct targets *t)
 {
     longest[0] = longest[1] = 1;

@@ -26,8 +26,8 @@ struct client_windows {
     uint32_t last; /* tokens in the last of those windows: seq or fewer */
 };
 
-/* Of n_tokens tokens, those to train on. The others, after them, are held out: none if held-out data are apart, else the last
- * 1 % and at least seq + 1. */
+/* How many of n_tokens tokens are trained on. The others, after them, are held out: none if held-out data are apart,
+ * else the last 1 % and at least seq + 1. */
 uint64_t client_windows_n_train(uint64_t n_tokens, uint32_t seq, bool apart);
 
 /* The whole windows of n_tokens tokens; what is left at their end is in none. */

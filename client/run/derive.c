@@ -432,7 +432,7 @@ static int make_output(struct client_derive *d, const char *out, const char *dir
     return rc ? rc : output_begin(&d->to_fd, d->out_fd, d->resume.checkpoint.step, err);
 }
 
-/* Of preferences: what the model that the run began from said of each text. */
+/* Copies what the model that the run began from said of each text of preferences, if it did. */
 static int copy_references(struct client_derive *d, struct error *err)
 {
     char path[PATH_MAX + sizeof "/" CLIENT_REFERENCES];

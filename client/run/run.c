@@ -194,7 +194,7 @@ static int check_freeze(const struct client_run *run, struct error *err)
     return rc;
 }
 
-/* Of a run that goes on, rc being that of its data. */
+/* Checks a run that goes on against its record; rc: of opening its model and data. */
 static int check_stored(const struct client_run *run, int rc, struct error *err)
 {
     const struct client_record *record = &run->resume.record;
@@ -287,7 +287,7 @@ static void mend_directory(struct client_run *run)
     client_checkpoints_free(&standing);
 }
 
-/* Of a resumed run whose --freeze-until changes. */
+/* Checks the changed --freeze-until of a resumed run. */
 static int check_thaw(const struct client_run *run, struct error *err)
 {
     const uint64_t stored = run->resume.record.options.freeze_until, asked = run->options.freeze_until;

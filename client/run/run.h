@@ -84,7 +84,7 @@ struct eps_train_options client_run_last_options(const struct client_run *run);
 /* The step before which the run goes on in another job, in which all is trained; its last step if there is none. */
 uint64_t client_run_job_end(const struct client_run *run);
 
-/* Of the run's job; its options are resolved. It has entries if norms are remembered in it, or in the job that follows. */
+/* Goal of the run's job; options are resolved. It has entries if that job, or the one that follows, remembers norms. */
 struct plan_goal client_run_goal(const struct client_run *run);
 
 /* The run's model under these options, remembering norms as the goal, which may be a later job's, has it. Errors as
@@ -92,7 +92,7 @@ struct plan_goal client_run_goal(const struct client_run *run);
 int client_run_model(struct model *out, const struct client_run *run, const struct eps_train_options *options,
                      const struct plan_goal *goal, struct error *err);
 
-/* Of a run whose gradients are sampled: what remembering norms costs, or why none are. False: nothing is to be said. */
+/* Says what remembering norms costs a run whose gradients are sampled, or why none are. False: nothing to say. */
 bool client_run_say_norms(struct error *sentence, const struct client_run *run);
 
 /* Creates the run directory with its parents and locks it. A run that continues in its own directory, which is locked,

@@ -16,7 +16,7 @@ bool rights_is_owner(uid_t uid);
 int rights_stop(const struct peer *peer, struct error *err);
 /* A directory may come only from a client that is the daemon's own user. */
 int rights_output(const struct peer *client, struct error *err);
-/* Of a viewer that may send descriptors: -EINVAL unless all are regular files open for writing at offsets. */
+/* Checks the descriptors that a viewer sent: -EINVAL unless all are regular files open for writing at offsets. */
 int rights_files(const int *fds, unsigned n, struct error *err);
 /* True if the worker may append to the trace of this user's client: its user is that user or the daemon's. */
 bool rights_trace(const struct peer *worker, uid_t uid);

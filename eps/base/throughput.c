@@ -46,7 +46,7 @@ double throughput_of(const struct throughput *throughput)
     return throughput->n < THROUGHPUT_STEPS ? 0 : median(throughput->part_ms, THROUGHPUT_STEPS);
 }
 
-/* Of those known; 1 if none is. */
+/* Median of the known milliseconds for each part; 1 if none are known. */
 static double middle_speed(const struct throughput_share *shares, uint32_t n_shares)
 {
     double known[THROUGHPUT_WORKERS];

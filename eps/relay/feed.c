@@ -68,8 +68,8 @@ static bool is_over(const struct relay *r, uint64_t step)
     return r->torn || step < r->t || (step == r->t && r->covered);
 }
 
-/* Of a step that is over no weights are given, though they may still stand: while a worker reads them they may be
- * overwritten, and nothing that it makes of them is taken. */
+/* A step that is over gets no weights, though they may still stand: while a worker reads them they may be overwritten,
+ * and nothing that it makes of them is taken. */
 static enum buffer find_buffer(const struct relay *r, const struct relay_pull *pull)
 {
     const struct relay_unit *u = &r->units[pull->unit];

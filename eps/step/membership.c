@@ -111,8 +111,8 @@ static uint32_t find_room(const struct steps *steps, struct job_seat *seat, uint
     return n;
 }
 
-/* Of workers that lack room for all parts, one that can be planned at once for more: up to an equal share, or else to all
- * that is lacking. */
+/* Finds a worker that can be planned at once for more parts, where room for all is lacking: for up to an equal share,
+ * or else for all that is lacking. */
 static bool find_grown(struct steps *steps, struct grown *out)
 {
     struct job *job = steps->job;

@@ -20,7 +20,7 @@
 #include "eps/job/forward.h"
 #include "eps/step/steps.h"
 
-/* Of a process that was started with others. */
+/* Options of a process that was started with others. */
 struct sharded_options {
     const struct hosts_ops *ops;
     struct hosts *hosts; /* open; sharded_close closes it */
@@ -51,8 +51,8 @@ enum sharded_announced sharded_judge(const struct sharded *sharded, struct error
 bool sharded_take_request(struct sharded *sharded, struct forward *out);
 /* job_begin has returned, and the job may have ended. */
 void sharded_begun(struct sharded *sharded, const struct forward *forward);
-/* Of a daemon that stops: the hosts still share a job, whose end is not known to all, or host 0 may still begin one, or a
- * message waits for room. */
+/* True while a daemon that stops cannot end: hosts share a job, whose end is not known to all; host 0 may begin one; a
+ * message waits for room; or host 0 has not heard that all others stop. False once a host is lost. */
 bool sharded_is_busy(const struct sharded *sharded);
 
 #endif

@@ -267,7 +267,7 @@ static void hear_waits(struct sharded *s, uint32_t from, const struct host_messa
 
 /* ---- saves ------------------------------------------------------------------------------------------------------ */
 
-/* Of what another host has written for a save: one save at a time. */
+/* Fetches the notes that another host has written for a save; of one save at a time. */
 static void fetch_notes(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     struct sharded_host *other = &s->others[from];

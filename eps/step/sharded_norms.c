@@ -19,7 +19,7 @@ static bool remembers(const struct sharded *s, uint32_t unit)
 
 /* ---- other hosts' units ----------------------------------------------------------------------------------------- */
 
-/* Of this host's rows: in each map they lie one behind the other. */
+/* Fetches the norms of this host's rows from the unit's owner: in each map they lie one behind the other. */
 static void fetch(struct sharded *s, uint32_t unit)
 {
     const struct job *job = s->job;
@@ -101,7 +101,7 @@ static bool has_room(const struct sharded *s)
     return true;
 }
 
-/* Of one unit: the lowest, which workers pull first. */
+/* Copies the norms of one unit to the minibatch and tells the others: of the lowest, which workers pull first. */
 bool sharded_norms_go_on(struct sharded *s)
 {
     if (s->n_untold == 0 || s->announced_covered || !has_room(s))

@@ -55,7 +55,7 @@ void sharded_on_answer(struct sharded *s, const struct peer *worker, uint64_t ve
     ring_answer(&s->ring, worker->id, version, unit, s->turns[unit] - before);
 }
 
-/* Of one of its pieces. */
+/* One piece of what the slot fetches has come. */
 void sharded_on_ring_fetched(struct sharded *s, uint32_t slot)
 {
     if (--s->n_left_ring[slot] == 0)

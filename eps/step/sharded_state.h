@@ -15,7 +15,7 @@ enum {
     SHARDED_SILENCE_MS = 60000,
 };
 
-/* Of one fetch. */
+/* Most bytes of one fetch. */
 #ifndef SHARDED_FETCH_BYTES /* tests of small models want some in several pieces */
 #define SHARDED_FETCH_BYTES (64 << 20)
 #endif
@@ -168,7 +168,7 @@ uint32_t sharded_fetch(struct sharded *s, const struct sharded_fetch *whole);
 void sharded_forward(struct sharded *s);
 /* All workers here have their memory. */
 void sharded_get_ready(struct sharded *s);
-/* Of a job that was open, if any: its tables. */
+/* Frees the tables of a job that was open, if any. */
 void sharded_free_tables(struct sharded *s);
 /* The step is to be opened: by the client on host 0, by host 0 on others. */
 void sharded_open_step(struct sharded *s, const struct message *open);

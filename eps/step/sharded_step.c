@@ -20,7 +20,7 @@ static void *carve(char **at, size_t n, size_t size)
     return table;
 }
 
-/* Of each unit and slice, local has one fold under way. */
+/* The tables have room for one fold of each slice: local has no more under way. -ENOMEM. */
 int sharded_take_tables(struct sharded *s)
 {
     struct job *job = s->job;
@@ -178,7 +178,7 @@ static void free_slot(struct sharded *s, uint32_t host, uint32_t slot)
     s->ops->free_slot(s->hosts, host, slot);
 }
 
-/* Of a step that own has skipped, other hosts still send what they have. */
+/* Another host's slice: fed to own, or freed if own has skipped the step, of which others still send what they have. */
 static void feed_contribution(struct sharded *s, uint32_t host, uint32_t slot, const struct host_message *message)
 {
     if (s->own_skipped) {

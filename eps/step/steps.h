@@ -35,7 +35,7 @@ struct steps {
     uint32_t n_changes;       /* workers that left the job, or joined it, and shares that changed */
     uint32_t n_unreviewed;    /* steps since the shares were compared with the speeds */
     uint64_t failed_in;       /* the step, from 1, that a worker could not finish; 0: none */
-    /* Of the open step: whose gradient was not finite; worker 0: nobody's. */
+    /* The worker whose gradient of the open step was not finite; 0: none. */
     struct {
         uint32_t worker;
         char device[32]; /* "": it has left, or was joining */
@@ -53,7 +53,7 @@ struct steps {
     /* (plan_host_frozen) the same: the model's units, then those of blocks that the step drops or freezes. */
     uint32_t *frozen;
     uint32_t lowest_visit; /* of those that contribute to the step */
-    /* Of the last covered step; the next may be open when it is done: */
+    /* The last covered step; the next may be open when it is done: */
     double loss;                       /* NAN before there is one */
     struct preference_rewards rewards; /* of the step whose loss this is */
     double grad_norm;                  /* as in the message */
@@ -114,7 +114,7 @@ void steps_skip(struct steps *steps, uint64_t step);
 /* The step is covered, or done, wherever it must be (eps/step/commit.h): the client is told. */
 void steps_on_covered(struct steps *steps, uint64_t step);
 void steps_on_done(struct steps *steps, uint64_t step);
-/* Of the step that this OPEN_STEP opens. */
+/* Hyperparameters of the step that this OPEN_STEP opens. */
 struct hyper steps_hyper(const struct job *job, const struct message *open);
 /* A step begins: no loss of it is known, nor anything folded. */
 void steps_clear(struct steps *steps);

@@ -71,7 +71,7 @@ static int visit_scores(const struct model_piece *piece, const struct store_sour
     return rc;
 }
 
-/* Of patterns that begin with `above`, how many have each next digit. */
+/* How many of the patterns that begin with `above` have each next digit. */
 struct digits {
     uint32_t above;
     int shift; /* bits behind the digit */

@@ -16,7 +16,7 @@ struct draw {
     struct random_key key;
 };
 
-/* Of elements first .. first+n-1 of a tensor, zeroes those in its zero row (model_zero_row). */
+/* Zeroes those of a tensor's elements first .. first+n-1 that are in its zero row (model_zero_row). */
 static void clear_padding(float *drawn, const struct model *model, uint32_t tensor, uint64_t first, size_t n)
 {
     const uint64_t row = model_zero_row(model, tensor), width = model->tensors[tensor].shape[1];

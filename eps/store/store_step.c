@@ -150,7 +150,7 @@ static bool next_run_of_piece(const struct model *model, uint32_t index, struct 
     return at < end;
 }
 
-/* Of a sparse piece those that are there. */
+/* Elements of a piece; of a sparse one, those that are there. */
 static uint64_t count_elements(const struct store *store, uint32_t unit, uint32_t index)
 {
     const struct model_piece *piece = &store->model->pieces[index];

@@ -35,7 +35,7 @@ enum random_site {
                     * unit 0 row UINT64_MAX: pieces that grow; in unit 1 + tensor: a permutation of its free places */
     RANDOM_UPDATE, /* rounding of weights without a master; step: the unit's update, row 0 */
     RANDOM_SUM,    /* rounding of sums in 16 bits; step: the unit's update, row: part */
-    /* Of an operation; plus the number of its first tensor in its program, so nothing lies between these. */
+    /* Sites of an operation, plus the number of its first tensor in its program: no other site lies between these. */
     RANDOM_DROPOUT_ADAPTER = 256, /* an adapter's input */
     RANDOM_ROWS = 512, /* rows that stand for all (proto/operation/call/sample.h); quad: half the index of the choice */
     RANDOM_VALUES = 768, /* values in few bits (proto/operation/call/compress.h); plus the value's number instead */

@@ -34,9 +34,9 @@ enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map);
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor);
 
-/* Of a model with sparse weights (proto/model/sparse.h), "rewired" (I64, two numbers) follows the updates, and "starts.NAME"
- * (U32) of each sparse tensor the moments, which are vectors; behind the norms come "places.NAME" (U16). Their index is by the
- * tensor's number among the sparse ones. */
+/* Sparse weights (proto/model/sparse.h) add "rewired" (I64, two numbers) behind the updates; for each sparse tensor
+ * "starts.NAME" (U32) behind the moments, which are vectors, and "places.NAME" (U16) behind the norms. Returns the
+ * index of starts, or of places; number: the tensor's among the sparse ones. */
 #define CHECKPOINT_REWIRED "rewired"
 #define CHECKPOINT_STARTS  "starts."
 #define CHECKPOINT_PLACES  "places."

@@ -52,11 +52,11 @@ struct model_config {
     bool has_padding;        /* the input does not train the row of token `padding` in the table of tokens */
     uint32_t padding;        /* a token, if has_padding */
     struct model_adapter adapter;
-    /* Of an encoder-decoder: a row is divided into `row` parts, of which the first `source` are its source, and the others
-     * its target (model_divide_rows); if they are equal, each row is one of the two (model_part_rows); else 0. */
+    /* An encoder-decoder's row is divided into `row` parts: the first `source` are its source, the others its target
+     * (model_divide_rows); if they are equal, each row is one of the two (model_part_rows). 0: other models. */
     uint32_t source, row;
     uint32_t start; /* of an encoder-decoder: the token before a target's first */
-    /* Of an encoder-decoder whose sources have a vocabulary and a table of their own; 0: both have `vocabulary`. */
+    /* An encoder-decoder's vocabulary of sources, if they have their own, and a table; 0: both have `vocabulary`. */
     uint32_t source_vocabulary;
     struct model_image image;   /* what a model of images sees; of others zeroed */
     struct model_widths widths; /* of each block's feed-forward layer, where the file lists them */
@@ -119,8 +119,8 @@ struct model_piece {
     uint64_t n;      /* elements; of a sparse one those that it has room for */
     uint64_t dense;  /* of a sparse one (proto/model/sparse.h) rows times columns; else 0 */
     enum form form;  /* how it is relayed; FORM_VALUES for all trained ones */
-    /* Of a coded or sparse one: bytes from the start of the unit's coded pieces to its codes, or its places; and elements from
-     * the start of the unit's decoded pieces. */
+    /* A coded or sparse piece: bytes from the start of the unit's coded pieces to its codes, or to its starts and
+     * places; elements from the start of the unit's decoded pieces. */
     uint64_t coded, decoded;
 };
 
@@ -361,7 +361,7 @@ void model_part_rows(struct model_config *config, uint32_t row);
 /* True of an encoder's layer: nothing that it computes is of targets. */
 bool model_is_of_source(const struct model_layer *layer);
 
-/* Of each row of n_tokens, the first token that has a prediction, and how many have one. */
+/* The first token of a row of n_tokens that has a prediction, and how many have one. */
 uint32_t model_first_predicted(const struct model *model, uint32_t n_tokens);
 uint32_t model_predicted(const struct model *model, uint32_t n_tokens);
 

@@ -215,7 +215,7 @@ static void write_program(struct model *m, uint32_t row, uint32_t kind, uint32_t
     complete_program(m, p);
 }
 
-/* Of blocks, width by width, as many as there are; returns the row behind theirs. */
+/* Writes the programs of all kinds of block that there are, width by width; returns the row behind theirs. */
 static uint32_t write_blocks(struct model *m, const struct blocks *blocks, uint32_t first)
 {
     const struct family_layer *layers = model_layers_of(m);

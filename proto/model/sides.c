@@ -32,7 +32,7 @@ bool model_is_of_source(const struct model_layer *layer)
     return layer->program && program_is_of_source(&layer->program->program);
 }
 
-/* Of an encoder-decoder's row the source comes first; or the row is one of the two. */
+/* Place of a side in an encoder-decoder's row: the source comes first; or the row is one of the two. */
 static struct program_own own_side(const struct model_config *c, uint32_t domain)
 {
     if (c->source == c->row)

@@ -166,7 +166,7 @@ static uint64_t own_bytes(const struct program *p, const struct program_operatio
     return (scratch_elements(p, op, n) * number_bytes(type) + 63) / 64 * 64;
 }
 
-/* Of x and the gradient of a map's h. */
+/* Shape of the sampled product of x and the gradient of a map's h. */
 static struct sampling_shape sampled_shape(const struct program *p, const struct program_operation *op, size_t n_rows,
                                            size_t n_tokens)
 {

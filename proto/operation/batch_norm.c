@@ -198,7 +198,7 @@ static void observe(const struct operation_run *r, const struct program_operatio
         r->ops->running_gradient(r->dev, &running);
 }
 
-/* Of this many rows from one on, which have the same statistics. */
+/* The norm of this many rows from `first` on, which share their statistics. */
 static struct device_batch_norm norm_of(const struct operation_run *r, const struct schedule_step *step, uint32_t first,
                                         uint32_t rows)
 {

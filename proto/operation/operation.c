@@ -1,6 +1,6 @@
 #include "proto/operation/operation.h"
 
-/* Of a residual branch, in training: 1/(1-p) of a step that drops blocks (proto/model/drop.h). */
+/* Scale of a residual branch; 0: 1. In training multiplied by 1/(1-p) if steps drop blocks (proto/model/drop.h). */
 static float scale_of(const struct operation_run *r, const struct program_dropout *dropout)
 {
     const double scale = dropout->scale != 0 ? (double)dropout->scale : 1;

@@ -60,7 +60,7 @@ struct operation_span {
     uint32_t at, n;    /* tokens at .. at+n-1 of the pass */
     uint32_t position; /* position of the first token in its text */
     void *cache;       /* the text's keys and values in this block */
-    /* Of an encoder-decoder, the keys and values of the text's source in this block: (n_source) tokens. */
+    /* An encoder-decoder's keys and values of the text's source in this block: (n_source) tokens. */
     void *source;
     uint32_t n_source;
 };
@@ -82,8 +82,8 @@ struct operation_run {
                                            * is to all; NULL: all */
     const uint32_t *positions;            /* (n_rows*n_tokens), on the device: each token's index in its document, of
                                            * several in a row; NULL: a row is one document */
-    /* Of the maps that the program samples, in the order of operations, on the device: the norms of the gradient of each
-     * one's result, a number for each element of its input, those of the run's n_rows rows at operation_norms_at. */
+    /* Norms of the gradients of results of the maps that the program samples, in the order of operations, on the
+     * device: a number for each element of a map's input, those of the run's n_rows rows at operation_norms_at. */
     const uint16_t *norms; /* bf16, as the last step that had the token computed them; 0: not known yet. NULL: none are
                             * remembered, or the pass is an evaluation */
     float *norms_out;      /* fp32, which backward writes; NULL: nowhere */
@@ -122,7 +122,7 @@ static inline size_t operation_elements(const struct operation_run *r, int value
     return program_elements(r->program, value, r->n_rows, r->n_tokens);
 }
 
-/* Of a sampled map: the index of the run's first number in norms and norms_out. */
+/* Index of the run's first number for a sampled map in norms and norms_out. */
 size_t operation_norms_at(const struct operation_run *r, const struct program_operation *op);
 
 /* The tokens' positions, for an operation on this value; NULL: they follow each other, or the value is none of tokens. */

@@ -115,7 +115,7 @@ struct program_tensor {
     float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
     bool adapts;     /* of an adapter */
     bool averages;   /* it follows what its gradient observes (struct model_tensor) */
-    /* Of a convolution's windows: files have (rows, columns / (height width), height, width). 0: no convolution. */
+    /* A convolution's window: files have (rows, columns / (height width), height, width). 0: no convolution. */
     uint32_t height, width;
 };
 

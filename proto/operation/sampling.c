@@ -15,7 +15,7 @@ static uint64_t take(uint64_t *end, uint64_t bytes)
     return at;
 }
 
-/* Of k of a row's tokens. */
+/* Lays out the scratch for k chosen tokens of each row. */
 static struct places lay_out(const struct sampling_shape *of, uint64_t k, enum number_type type)
 {
     struct places at = {0};

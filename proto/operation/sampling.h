@@ -69,7 +69,7 @@ struct sampling_shape {
     size_t n_rows, n_tokens, x_columns, dy_columns;
 };
 
-/* Of the product x^T dy: x (n_rows, x_columns), dy (n_rows, dy_columns). */
+/* Operands of the product x^T dy: x (n_rows, x_columns), dy (n_rows, dy_columns). */
 struct sampling_operands {
     const void *x, *dy;
     size_t n_rows; /* tokens, of all rows of the minibatch */

@@ -31,7 +31,7 @@ enum schedule_action {
     SCHEDULE_BACKWARD,   /* the gradients of inputs, and of tensors other than a linear map's */
     /* What stands for a map's input: rows of a linear map's, means of a convolution's, output 0, from the input, input 0 */
     SCHEDULE_SAMPLE,
-    /* Of a value in few bits (program_compress), which no operation runs: `operation` writes it. */
+    /* These act on a value in few bits (program_compress). No operation runs them: `operation` writes the value. */
     SCHEDULE_COMPRESS, /* what is kept, output 0, from the value, input 0 */
     SCHEDULE_EXPAND,   /* the value, output 0, from what was kept, input 0 */
     SCHEDULE_ROUND,    /* the value, input 0, in its place, to what it would have been after both */

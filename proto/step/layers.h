@@ -43,8 +43,8 @@ struct layer_pass {
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
     float *dense;        /* the same of sparse pieces, all their rows and columns, in the place of `decoded` */
     bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
-    /* Of a unit that remembers norms (proto/model/norms.h), else NULL: on the device, as in struct operation_run. norms_out
-     * is the contribution's end. */
+    /* Norms that the unit remembers (proto/model/norms.h), on the device, as in struct operation_run; NULL: it
+     * remembers none. norms_out is the contribution's end. */
     const uint16_t *norms;
     float *norms_out;
     size_t norms_stride;
@@ -64,8 +64,8 @@ struct layer_pass {
     const uint32_t *lengths, *segments;
     float *running; /* (predicted, 3) */
     double *losses; /* (predicted) */
-    /* Of pairs of texts, else NULL: (n_rows), the reference model's log p; (n_rows), the model's, which the head's topmost
-     * visit writes in forward; (predicted), the factors of their gradients, likewise. */
+    /* NULL unless rows are pairs of texts. (n_rows): the reference model's log p. (n_rows): the model's, which the
+     * head's topmost visit writes in forward. (predicted): the factors of their gradients, likewise. */
     const float *references;
     double *log_p;
     float *scales;
@@ -86,7 +86,7 @@ struct layer_pass {
     /* Generating, where n_rows is 1, and n_tokens those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending, without gaps; NULL otherwise, and above the blocks */
     uint32_t n_spans;
-    /* Of an encoder-decoder, the domain to compute: PROGRAM_SOURCE, of one row, or PROGRAM_TARGET; else 0, all. */
+    /* The domain to compute in an encoder-decoder: PROGRAM_SOURCE, of one row, or PROGRAM_TARGET. 0: all. */
     uint32_t side;
     void *source; /* of the source, in a block: where what targets read of it is kept (program_source_read) */
     /* (n_tokens, vocabulary), plan->logits_stride apart: what the head writes instead of losses; NULL otherwise. */

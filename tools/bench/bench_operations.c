@@ -84,7 +84,7 @@ static size_t window_of(const struct bench *b)
     return b->size.n_tokens / 16;
 }
 
-/* Of a packed row: a sixteenth of it too, but a tile at least. */
+/* Tokens of a packed row's document: a sixteenth of the row too, but a tile at least. */
 static size_t document_of(const struct bench *b)
 {
     const size_t n = b->size.n_tokens / 16;

@@ -152,7 +152,7 @@ void KERNEL_NAME(cpu_sinusoid)(struct device *dev, const struct device_sinusoid 
 
 /* ---- pixels ---- */
 
-/* Of each channel the values of all bytes. */
+/* Pixels' values, from a table of all bytes for each channel. */
 void KERNEL_NAME(cpu_pixels)(struct device *dev, const struct device_pixels *op)
 {
     enum { BYTES = 256 };

@@ -35,7 +35,7 @@ static bool is_bottleneck(const struct model_config *c)
     return c->image_net.layer_type == BOTTLENECK;
 }
 
-/* Of a block's inner values, and of its result. */
+/* Channels of a block's inner values; channels_of: of its result. */
 static uint32_t inner_of(const struct model_config *c, uint32_t stage)
 {
     return c->image_net.stem_width << stage;

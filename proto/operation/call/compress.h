@@ -60,13 +60,13 @@ static inline size_t compress_block_bytes(unsigned bits)
     return COMPRESS_BLOCK / 8 * bits;
 }
 
-/* Of all blocks' codes in a row of n values, and their scales. */
+/* Bytes of all blocks' codes in a row of n values, and of their scales. */
 static inline size_t compress_used_bytes(size_t n, unsigned bits)
 {
     return compress_blocks(n) * (compress_block_bytes(bits) + (bits > 1 ? sizeof(uint16_t) : 0));
 }
 
-/* Of a row of n values: all blocks' codes, then their scales, in whole 16 bytes. */
+/* Bytes of a row of n values: all blocks' codes, then their scales, in whole 16 bytes. */
 static inline size_t compress_row_bytes(size_t n, unsigned bits)
 {
     return size_pieces(compress_used_bytes(n, bits), 16) * 16;

@@ -59,7 +59,7 @@ uint64_t plan_generate_bytes(const struct plan_goal *goal, const struct model_co
     return plan_generate_logits(goal) + rounded((uint64_t)goal->batch * config->vocabulary * sizeof(float));
 }
 
-/* Of what is known of one map, in one buffer. */
+/* Bytes of one map's norms in one buffer. */
 static uint64_t map_bytes(const struct plan_goal *goal)
 {
     return (uint64_t)goal->batch * goal->seq * sizeof(uint16_t);

@@ -61,7 +61,7 @@ struct plan_tokens {
     uint32_t from; /* the row whose tokens before `first` these follow: this row or another */
     uint32_t first,
         n; /* tokens first .. first+n-1 are new; any that were run from `first` on are forgotten. n 0: none */
-    /* Of an encoder-decoder, whose rows are targets: tokens of the row's source, which is run before, `first` being 0;
+    /* Tokens of the row's source, in an encoder-decoder, whose rows are targets: it is run before, `first` being 0.
      * 0: the row keeps the source that it, or `from`, has. */
     uint32_t source;
 };
