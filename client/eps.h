@@ -422,8 +422,8 @@ struct eps_up_options eps_up_defaults(void);
 int eps_up(const struct eps_up_options *options, const struct eps_up_events *events, void *user,
            struct eps_error *error);
 
-/* The same queries over one open session, for repeated use. should_stop (may be NULL) is asked several times a second
- * while a call waits; not 0 ends that call with -EINTR. Once the daemon is gone, calls return -EIO. */
+/* Asks as eps_status and eps_mem do, and more, over one open session. should_stop (may be NULL) is asked several times
+ * a second while a call waits; not 0 ends that call with -EINTR. Once the daemon is gone, calls return -EIO. */
 struct eps_observer;
 int eps_observer_open(struct eps_observer **out, const char *address, int (*should_stop)(void *user), void *user,
                       struct eps_error *error);
@@ -483,7 +483,7 @@ bool eps_approximate_is_any(const char *approximate);
 const char *eps_approximate_text(const char *approximate);
 /* Formats as "1.4 GiB"; returns out. */
 const char *eps_format_bytes(char out[24], uint64_t bytes);
-/* The same in the unit of `like`: "0.12 GiB" beside "2.0 GiB". */
+/* Formats in the unit of `like`, "0.12 GiB" beside "2.0 GiB"; returns out. */
 const char *eps_format_bytes_like(char out[24], uint64_t bytes, uint64_t like);
 
 #pragma GCC visibility pop

@@ -74,7 +74,7 @@ static bool client_may(const struct daemon *d, struct peer *peer, bool fits)
     return peer->role == ROLE_CLIENT && d->job->client == peer && fits;
 }
 
-/* The same for a worker: messages it sent before it heard of the job's end are ignored. */
+/* True if a worker's message must be carried out. It is ignored if sent before the worker heard of the job's end. */
 static bool worker_may(struct peer *peer, bool fits)
 {
     if (peer->role != ROLE_WORKER)

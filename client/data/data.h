@@ -70,11 +70,11 @@ struct client_data {
  * weight. Returns -ENOENT, -EINVAL or -errno with a sentence that begins with the name; *out is then zeroed. Undo:
  * client_data_free. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
-/* The same for labelled rows (client/rows/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
+/* Opens labelled rows (client/rows/rows.h) as client_data_open: the suffixes are .tsv, .jsonl and .ndjson. */
 int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
-/* The same for images (client/images/images.h). A directory with directories in it is a folder for each class. One
- * without gives its files of training data: CIFAR's .bin, and those with "images" in their name; not those that begin
- * with test or t10k, which must be named. Standard input is refused. */
+/* Opens images (client/images/images.h) as client_data_open. A directory with directories in it is a folder for each
+ * class. One without gives its files of training data: CIFAR's .bin, and those with "images" in their name; not those
+ * that begin with test or t10k, which must be named. Standard input is refused. */
 int client_data_open_images(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed struct */
 

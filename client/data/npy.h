@@ -36,7 +36,7 @@ struct client_npy {
     uint64_t offset; /* byte position of the first element in the file */
 };
 
-/* The same of token ids: one dimension of 2, 4 or 8 bytes. */
+/* Parses an array of token ids: as client_npy_parse_array, but one dimension of 2, 4 or 8 bytes. */
 int client_npy_parse(struct client_npy *out, const uint8_t *head, size_t n, struct error *err);
 
 #endif

@@ -51,7 +51,7 @@ uint32_t client_raw_classes(enum client_raw_format format);
 int client_raw_parse(struct client_raw *out, const uint8_t *head, size_t n, uint64_t bytes, bool is_bin,
                      struct error *err);
 
-/* The same of labels. */
+/* Recognises a file of labels, IDX or .npy, as client_raw_parse does one of images. */
 int client_raw_parse_labels(struct client_raw_labels *out, const uint8_t *head, size_t n, uint64_t bytes,
                             struct error *err);
 

@@ -18,7 +18,7 @@ bool client_adapter_is_in(const char *directory);
  * the model; -ENOMEM. */
 int client_adapter_add(struct client_model *model, const char *lora, struct error *err);
 
-/* The same for a model whose weights are not there, to be planned. */
+/* Adds adapters as client_adapter_add does, to a model without weights, to be planned. */
 int client_adapter_plan(struct client_model *model, const char *lora, struct error *err);
 
 /* The content of a directory's adapter_config.json. Owned: json_decref. -EINVAL by name if it asks for something that is not

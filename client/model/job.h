@@ -47,7 +47,7 @@ struct client_job_files {
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err);
 
-/* The same of a job that runs, as JOB_OPENED, or its description, tells of it. Takes fd, of its segment. */
+/* Joins a job that runs, as JOB_OPENED, or its description, tells of it: maps its segment, of which it takes fd. */
 int client_job_join(struct client_job *job, struct client_link *link, const struct plan_goal *goal,
                     const struct client_model *model, const struct message *opened, int fd, struct error *err);
 

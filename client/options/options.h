@@ -127,8 +127,8 @@ int client_options_check_thaw(const struct eps_train_options *options, struct er
 /* True if the tensors that --freeze names are trained after `step` updates: --freeze-until. */
 bool client_options_thawed(const struct eps_train_options *options, uint64_t step);
 
-/* The same options for a run, or a plan, in which those tensors are trained. adapts: the model has adapters, so its base
- * stays frozen. */
+/* These options for a run, or a plan, in which the tensors of --freeze are trained. adapts: the model has adapters, so
+ * its base stays frozen. */
 struct eps_train_options client_options_thaw(const struct eps_train_options *options, bool adapts);
 
 /* What --approximate allows; NULL: nothing; "any", until eps_plan_forms has chosen: nothing. -EDOM with a sentence. */

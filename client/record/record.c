@@ -102,7 +102,7 @@ static bool is_device(const char *text)
     return !text || device_name_parse(&name, "", text, NULL) == 0;
 }
 
-/* The same for the options of the table; key has room for it. */
+/* Reads the options of the table. Returns the first invalid key, or NULL; key has room for it. */
 static const char *read_options(char key[CLIENT_OPTION_KEY], struct client_record *r)
 {
     const struct eps_option *row;

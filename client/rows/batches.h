@@ -92,7 +92,7 @@ void client_batches_free(struct client_batches *batches); /* safe on a zeroed st
 /* The rows of a step (from 0): *rows (*n) are numbers of rows, borrowed until the next call for another epoch but one. */
 void client_batches_get(const uint32_t **rows, uint32_t *n, struct client_batches *batches, uint64_t step);
 
-/* The same as samples (at most batch); returns how many there are. */
+/* The rows of a step as samples (at most batch); returns how many there are. */
 struct client_sample; /* client/rows/source.h */
 uint32_t client_batches_pick(struct client_sample *out, struct client_batches *batches, uint64_t step);
 

@@ -166,7 +166,7 @@ struct client_source_ops {
     /* Refuses options of a run that the source has no use for. -EDOM with a sentence that names the option. */
     int (*check)(const struct eps_train_options *asked, struct error *err);
 
-    /* The same of an evaluation. predicts: the caller wants a prediction for each row. */
+    /* As check, for options of an evaluation. predicts: the caller wants a prediction for each row. */
     int (*check_evaluation)(const struct eps_eval_options *asked, bool predicts, struct error *err);
 
     /* Opens what the rows need of the model, before any data are read. *out is owned: client_source_close. -EINVAL with a
@@ -219,8 +219,8 @@ struct client_source_ops {
     int (*read_row)(struct client_source *source, const struct client_row_fields *row, enum client_part part,
                     struct client_sample sample, struct error *err);
 
-    /* The same of n rows, on threads of its own. NULL: read_row does it, one by one. Returns the error of the first row that
-     * cannot be read. */
+    /* Writes the fields of n rows as read_row does, on threads of its own. NULL: read_row does it, one by one. Returns
+     * the error of the first row that cannot be read. */
     int (*read_rows)(struct client_source *source, const struct client_row_fields *rows, enum client_part part,
                      const struct client_sample *samples, uint32_t n, struct error *err);
 
@@ -242,8 +242,8 @@ extern const struct client_source_ops client_source_text, client_source_masked, 
  * encoder-decoder, above 0: it restores spans. */
 const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction);
 
-/* The same, once the files are open: if a model predicts the next token, either of the data may have documents
- * (client/rows/documents.h); eval_data may be NULL. Unpacks them. Errors as client_documents_are. */
+/* Finds the kind of source once the files are open: if a model predicts the next token, either of the data may have
+ * documents (client/rows/documents.h); eval_data may be NULL. Unpacks them. Errors as client_documents_are. */
 int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
                             double mask_fraction, struct client_data *data, struct client_data *eval_data,
                             const struct client_watch *watch, struct error *err);

@@ -235,7 +235,7 @@ static int make_rows(float *out, const struct reshape *r, uint64_t first, uint64
     return rc;
 }
 
-/* The same where they are its columns. old: room for as many rows of the old tensor. */
+/* Rows first .. first+n-1 of a tensor whose units are its columns. old: room for as many rows of the old tensor. */
 static int make_columns(float *out, float *old, const struct reshape *r, uint64_t first, uint64_t n, struct error *err)
 {
     const struct derive_units *units = r->origin->units;

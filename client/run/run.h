@@ -78,7 +78,7 @@ int client_run_check_unused(int directory_fd, const char *directory, struct erro
 
 /* The resolved options of its job: of a run that is thawed, without --freeze. */
 struct eps_train_options client_run_job_options(const struct client_run *run);
-/* The same of the job after which no other one follows. */
+/* The resolved options of the job after which no other one follows. */
 struct eps_train_options client_run_last_options(const struct client_run *run);
 
 /* The step before which the run goes on in another job, in which all is trained; its last step if there is none. */
@@ -125,7 +125,7 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch);
 int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                   struct error *err);
 
-/* The same for a model that is open, and called in->model. */
+/* Chooses rows alone, as client_choose, for a model that is open, and called in->model. */
 int client_choose_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                        struct error *err);
 

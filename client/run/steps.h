@@ -97,8 +97,8 @@ int client_steps_ask(void *steps, struct error *err);
  * skipped; -EPROTO; and errors as client_link_next. */
 int client_steps_run(struct client_steps *steps, struct error *err);
 
-/* The same of a job that attach describes: becomes its client, takes in the steps that ended without one, and goes on.
- * Errors also as client_attach_take. */
+/* Runs the steps of a job that attach describes, as client_steps_run: becomes its client, takes in the steps that ended
+ * without one, and goes on. Errors also as client_attach_take. */
 int client_steps_run_taken(struct client_steps *steps, const struct client_attach *attach, struct error *err);
 
 /* True if client_steps_run has returned 0 after the job's last step, and the run goes on in another job. */

@@ -233,7 +233,7 @@ static int measure_disk(struct client_train *t, struct error *err)
     return rc;
 }
 
-/* The same; and that the run can save one, if it has a step to do. */
+/* Measures what a checkpoint takes, and checks that the run can save one, if it has a step to do. */
 static int check_disk(struct client_train *t, struct error *err)
 {
     const struct client_run *run = &t->run;

@@ -51,9 +51,9 @@ typedef int client_conversation_take(void *user, const uint32_t *ids, size_t n, 
 int client_conversation_encode(struct client_conversations *conversations, const json_t *conversation,
                                client_conversation_take *take, void *user, struct error *err);
 
-/* The same of a text, and of a prompt with a completion: without the template, and special tokens count everywhere, as
- * in texts of a stream. What the tokenizer puts before each text begins the row, and its end token ends it. Of a
- * prompt no token is trained, unless train_on is EPS_TRAIN_ON_ALL. */
+/* Gives `take` the row of a text, or of a prompt with a completion: without the template, and special tokens count
+ * everywhere, as in texts of a stream. What the tokenizer puts before each text begins the row, and its end token ends
+ * it. No token of a prompt is trained, unless train_on is EPS_TRAIN_ON_ALL. Errors as client_conversation_encode. */
 int client_conversation_encode_text(struct client_conversations *conversations, const json_t *prompt,
                                     const json_t *text, client_conversation_take *take, void *user, struct error *err);
 

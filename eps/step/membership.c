@@ -69,7 +69,7 @@ static bool may_retire(const struct job *job, const struct peer *worker)
            (relay_n_waiting(job->relay) > 0 && relay_can_redo_all(job->relay, worker->id));
 }
 
-/* The same, once the relay has been told of a loss and workers have finished what cannot be redone. */
+/* Whether a worker can give its memory back once the relay knows of a loss and what cannot be redone is finished. */
 static bool may_retire_soon(const struct job *job, const struct peer *worker)
 {
     return may_retire(job, worker) || relay_can_redo_all(job->relay, worker->id);

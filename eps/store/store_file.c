@@ -80,7 +80,7 @@ static const struct model_tensor *tensor_of(const struct read *r)
     return &r->store->model->tensors[r->piece->tensor];
 }
 
-/* The same of a filter, as units have it: from the rows that these numbers are of, each read whole. */
+/* Numbers of a filter as units have it: from the rows that these numbers are of, each read whole. */
 static int read_filter(const struct read *r, uint64_t first, size_t n, float *values)
 {
     enum { BLOCK = 1024 };

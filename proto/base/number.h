@@ -138,7 +138,7 @@ static inline float number_join(uint16_t high, int16_t low)
     return number_from_pattern(((uint32_t)high << 16) + (uint32_t)(int32_t)low);
 }
 
-/* The same for a split master of fp16. */
+/* For a split master of fp16, as number_split: number_to_wide16(x) joins again bit for bit; high is the nearest fp16. */
 static inline void number_split_fp16(float x, uint16_t *high, int16_t *low)
 {
     const uint32_t wide = number_to_wide16(x);

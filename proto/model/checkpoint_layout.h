@@ -27,8 +27,8 @@ const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const stru
 /* Index of a trained tensor's first or second moment in the layout of the moments. */
 uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor);
 
-/* The same of a map's norms (model_norm_map), one of the model's n_norm_maps, behind so many moments; and their name: that
- * of the map's first tensor. */
+/* Index of a map's norms (model_norm_map), one of the model's n_norm_maps, behind so many moments of each tensor; and
+ * their name, by the map's first tensor. */
 #define CHECKPOINT_NORMS "norms."
 enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof "starts." };
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map);

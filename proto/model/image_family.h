@@ -68,7 +68,7 @@ struct image_input {
 };
 struct image_input image_input(struct program *p, const char *name, uint32_t domain, uint32_t columns);
 
-/* The same of a value of this layer, for norms over ghost batches. */
+/* A value of this layer and its statistics, for norms over ghost batches. */
 struct image_input image_ghosts(struct program *p, const struct model_config *c, int x);
 
 /* norm(x) by running statistics; and its relu. */

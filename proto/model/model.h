@@ -518,7 +518,7 @@ static inline uint64_t model_piece_at(const struct model_unit *unit, const struc
                                       : unit->n_relayed * number_bytes(precision) + piece->coded;
 }
 
-/* The same to a sparse piece's starts (proto/model/sparse.h), which its places follow. */
+/* Bytes from a unit's start, as it is relayed, to a sparse piece's starts (proto/model/sparse.h); places follow. */
 static inline uint64_t model_starts_at(const struct model_unit *unit, const struct model_piece *piece,
                                        enum number_type precision)
 {

@@ -26,7 +26,7 @@ struct program_attention_options {
 /* qkv: the columns of all heads' queries, then keys, then values. */
 int program_attention(struct program *p, int qkv, const struct program_attention_options *attention);
 
-/* The same; bias, of domain PART, (buckets.n, n_heads): added to scores by the distance from query to key. */
+/* Attention with a bias of domain PART, (buckets.n, n_heads): added to scores by the distance from query to key. */
 int program_biased_attention(struct program *p, int qkv, int bias, const struct program_attention_options *attention);
 
 /* Columns of the keys that attention reads, or of the values. */

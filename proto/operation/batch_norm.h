@@ -37,17 +37,17 @@ int program_row_moments(struct program *p, int x);
 /* moments: of each row of the part, with no other reader. Returns the statistics: of domain PART, as many columns. */
 int program_join_moments(struct program *p, int moments, uint32_t domain, float epsilon);
 
-/* The same for ghost batches of this many rows. Returns statistics of domain ROW: those of a ghost batch are its first row's.
- * They serve training alone. */
+/* Joins moments as program_join_moments does, over ghost batches of this many rows. Returns statistics of domain ROW:
+ * those of a ghost batch are its first row's. They serve training alone. */
 int program_join_ghosts(struct program *p, int moments, uint32_t domain, uint32_t rows, float epsilon);
 
 /* statistics: of a part, or of ghost batches, whose rows join_ghosts was given. stem: of the tensors' names, "bn" for
  * "bn.weight", one in a fresh model, and "bn.bias", zero. */
 int program_batch_norm(struct program *p, int x, int statistics, const char *stem);
 
-/* The same with running statistics, "bn.running_mean", zero, and "bn.running_var", one: once a step they move towards the
- * part's, by PROGRAM_RUNNING_RATE of the difference (struct device_running), of several parts, or ghost batches,
- * towards their mean; an evaluation normalises with them. */
+/* A batch norm with running statistics, "bn.running_mean", zero, and "bn.running_var", one: once a step they move
+ * towards the part's, by PROGRAM_RUNNING_RATE of the difference (struct device_running), of several parts, or ghost
+ * batches, towards their mean; an evaluation normalises with them. */
 #define PROGRAM_RUNNING_RATE 0.1
 int program_running_batch_norm(struct program *p, int x, int statistics, const char *stem, float epsilon);
 

@@ -85,7 +85,7 @@ static inline size_t device_pass_token(const struct device_pass *pass, uint32_t 
     return ((size_t)run * pass->run_rows + row) * pass->n_tokens;
 }
 
-/* The same of those that have a prediction. */
+/* Token of the pass among those that have a prediction, as packed on the device. */
 static inline size_t device_pass_predicted(const struct device_pass *pass, uint32_t run, uint32_t row)
 {
     return ((size_t)run * pass->run_rows + row) * model_predicted(&pass->worker->model, pass->n_tokens);

@@ -122,7 +122,7 @@ void session_close(struct session *s);
 /* Ends a faulty peer: sends DISMISSED with END_FAULT and this sentence (copied), closes like session_close, and calls
  * on_closed(reason). Drops what is queued for the channel. */
 void session_refuse(struct session *s, const char *reason);
-/* The same with END_TURNED_AWAY, for a peer that is at no fault. */
+/* Ends a peer that is at no fault: as session_refuse, but with END_TURNED_AWAY. */
 void session_turn_away(struct session *s, const char *reason);
 /* In on_closed alone: how the session ended; if the peer has sent DISMISSED, what that said. */
 enum message_end session_end(const struct session *s);

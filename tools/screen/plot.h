@@ -74,8 +74,8 @@ struct plot_titled {
     const char *title; /* as of plot_write */
 };
 
-/* The same of several runs (n in 1 .. PLOT_RUNS), without memory: each curve has its run's title, or the end of a long
- * one. */
+/* Writes the script for a picture of several runs (n in 1 .. PLOT_RUNS), without memory: each curve has its run's
+ * title, or the end of a long one. */
 void plot_compare(FILE *script, const struct plot_titled *runs, size_t n, const char *format);
 
 #endif

@@ -225,8 +225,8 @@ template <kind K> __device__ inline bool is_kept(const attention &a, unsigned he
     return (element % 4 < 2 ? low : high) >= a.threshold;
 }
 
-/* The same as draw, where rows have whole quads of keys: lanes that share quads draw each once. These are two lanes, or if
- * rows are keys four: `part` is the lane's place among them, and the elements whose quads it draws. Nibble n of `drawn`: its
+/* draw where rows have whole quads of keys: lanes that share quads draw each once. These are two lanes, or if rows are
+ * keys four: `part` is the lane's place among them, and the elements whose quads it draws. Nibble n of `drawn`: its
  * quad of sums n. */
 template <bool OF_KEYS, int N>
 __device__ inline uint32_t draw_quads(const attention &a, unsigned head, int row, int column, const int *queries)

@@ -97,7 +97,7 @@ template <typename T> static inline bool is_whole(const T *x, size_t stride)
     return ((uintptr_t)x | stride * sizeof(T)) % PACK_BYTES == 0;
 }
 
-/* The same for a view of U whose packs have as many values as a whole pack of T. */
+/* True if a view of U can be read in packs of as many values as a whole pack of T has. */
 template <typename T, typename U> static inline bool is_whole_for(const U *x, size_t stride)
 {
     return ((uintptr_t)x | stride * sizeof(U)) % (whole<T>::V * sizeof(U)) == 0;
