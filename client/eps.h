@@ -191,8 +191,8 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
 /* Measured performance of this machine, from which eps_plan and the daemon predict times. */
 struct eps_profile {
     char path[4096];                /* of the file written */
-    uint32_t rows[4];               /* of matrix products, */
-    double matmul_flops[2][4];      /* and their operations per second, in fp32 and in bf16 */
+    uint32_t rows[4];               /* of matrix products */
+    double matmul_flops[2][4];      /* operations per second of matrix products with these rows, in fp32 and in bf16 */
     double attention_flops[2][2];   /* causal attention: forward and backward, in fp32 and in bf16 */
     double link_bytes_per_s;        /* from host to device */
     double memory_bytes_per_s;      /* of the device, read and written */
@@ -230,9 +230,9 @@ struct eps_eval_options {
     uint64_t seed;                /* of the masks; a run's held-out masks have the run's */
     uint64_t eval_tokens;         /* maximum, spread evenly over the data; 0: all */
     enum eps_separator separator; /* as in eps_train_options */
-    enum eps_train_on train_on;   /* of conversations, as in eps_train_options, */
-    enum eps_long long_rows;      /* likewise */
-    bool pack;                    /* likewise; the loss is the same, to rounding */
+    enum eps_train_on train_on;   /* of conversations, as in eps_train_options */
+    enum eps_long long_rows;      /* as train_on */
+    bool pack;                    /* as train_on; the loss is the same, to rounding */
     const char *columns;          /* of a classifier's data, as in eps_train_options */
     const char *image;            /* of images, as in eps_train_options: "224x224,shorter=256" */
     const char *predictions; /* the file that on_prediction or on_hypothesis writes: refused if it is one of data; NULL:
@@ -335,8 +335,8 @@ struct eps_bias {
 struct eps_bias_options {
     const char *run;        /* a run directory, or a step-N in it */
     const char *base_model; /* of an adapter, as in eps_train_options */
-    const char *device;     /* as in eps_train_options on resume, */
-    uint64_t device_mem;    /* likewise */
+    const char *device;     /* as in eps_train_options on resume */
+    uint64_t device_mem;    /* as in eps_train_options on resume */
     const char *programs;   /* as in eps_train_options */
 };
 struct eps_bias_options eps_bias_defaults(void); /* all options unset; run must be set */

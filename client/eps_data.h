@@ -32,8 +32,8 @@ struct eps_data_options {
     bool pack;             /* shows the rows that eps_train with these options has, in the order of its first epoch */
     bool images;           /* goes with image, eval_data and seed alone */
     const char *image;     /* with images: as in eps_train_options */
-    const char *eval_data; /* with pack or images: if there are none, a tenth of the data is held out; */
-    enum eps_order order;  /* with pack, */
+    const char *eval_data; /* with pack or images: if there are none, a tenth of the data is held out */
+    enum eps_order order;  /* with pack */
     uint64_t seed;         /* with pack or images */
     uint64_t limit;        /* rows that on_row gets; all are counted */
 };
@@ -55,8 +55,8 @@ struct eps_data_token {
 
 /* One of several in a packed row. */
 struct eps_data_document {
-    const char *path;   /* the file, */
-    uint64_t line;      /* and the line, from 1 */
+    const char *path;   /* the file */
+    uint64_t line;      /* in the file, from 1 */
     enum eps_fate fate; /* EPS_KEPT or EPS_CUT */
     size_t n;           /* tokens that are seen, of which the last is predicted alone: n - 1 take room in the row */
 };
@@ -83,8 +83,8 @@ struct eps_data_images {
     uint32_t n_classes;
     uint32_t height, width;                                       /* of a row */
     uint32_t channels;                                            /* 1: all are grey; 3: red, green, blue */
-    uint32_t least_height, least_width;                           /* of any image, */
-    uint32_t most_height, most_width;                             /* likewise */
+    uint32_t least_height, least_width;                           /* of any image */
+    uint32_t most_height, most_width;                             /* of any image */
     double mean[EPS_DATA_CHANNELS], deviation[EPS_DATA_CHANNELS]; /* of each channel */
 };
 

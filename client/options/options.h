@@ -44,14 +44,14 @@ struct client_facts {
     uint32_t n_positions;
     bool masked;            /* the model predicts masked tokens */
     bool pairs;             /* rows are preferences, two for each */
-    bool whole;             /* rows are as they come, not cut from a stream of tokens; */
-    bool flows;             /* then: each step has all its rows, if need be from the next epoch; */
-    enum eps_task task;     /* then: the model is a classifier; */
-    uint32_t seq;           /* chosen if none is given; 0: the longest row's; */
-    uint32_t source;        /* tokens of it that are a source; 0: there is none; */
-    uint32_t n_rows;        /* rows to train on; */
-    uint32_t joined;        /* rows that no part divides: of a ghost batch; 0: 1; */
-    uint32_t longest;       /* tokens of the longest row; */
+    bool whole;             /* rows are as they come, not cut from a stream of tokens */
+    bool flows;             /* if whole: each step has all its rows, if need be from the next epoch */
+    enum eps_task task;     /* of a classifier; EPS_TASK_DEFAULT: the model predicts tokens */
+    uint32_t seq;           /* chosen if none is given; 0: the longest row's */
+    uint32_t source;        /* tokens of seq that are a source; 0: there is none */
+    uint32_t n_rows;        /* if whole: rows to train on */
+    uint32_t joined;        /* rows that no part divides: of a ghost batch; 0: 1 */
+    uint32_t longest;       /* if whole: tokens of the longest row */
     uint32_t least;         /* the least seq that all rows have room in */
     bool fresh;             /* the model has no weights */
     bool adapts;            /* adapters are trained */

@@ -61,17 +61,17 @@ struct client_steps {
     bool unevaluated;  /* a stop interrupted the evaluation after the last step that is done */
     int stop;          /* last value of should_stop */
     bool looks;        /* a stop was requested, and the daemon is asked whether the open step waits for a worker */
-    bool cut_short;    /* it does: the run ends without that step, */
-    bool cut_asked;    /* and the checkpoint of the step before it was requested */
-    uint64_t cut_from; /* that step; if a worker comes first, a later one may be saved instead */
-    /* That step cannot be saved, as part of the open one is in the model: until when, by the link's awake_ms, the run waits
-     * for a worker that finishes it. 0: it does not. */
+    bool cut_short;    /* the open step waits for a worker: the run ends without it */
+    bool cut_asked;    /* the checkpoint of the step before was requested, or cannot be saved (waits_ms) */
+    uint64_t cut_from; /* step of that checkpoint; if a worker comes first, a later one may be saved instead */
+    /* Until when, by the link's awake_ms, the run waits for a worker that finishes the open step: the one before cannot
+     * be saved, as part of the open one is in the model. 0: it does not. */
     uint64_t waits_ms;
-    bool daemon_stops;       /* the daemon requested the stop, */
-    bool job_stops;          /* of this job alone */
+    bool daemon_stops;       /* the daemon requested the stop */
+    bool job_stops;          /* the daemon stops this job alone */
     uint64_t asked;          /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */
-    bool saving;             /* that checkpoint is being written, */
-    bool interim;            /* for its time alone */
+    bool saving;             /* the requested checkpoint is being written */
+    bool interim;            /* the requested checkpoint is for its time alone */
     uint64_t asked_ns;       /* when it was requested */
     uint64_t due_ns;         /* when the next one is due by time; UINT64_MAX: never */
     int save_rc, metrics_rc; /* results of the last attempts; if not 0, why: */

@@ -21,8 +21,8 @@ struct throughput {
     double part_ms[THROUGHPUT_STEPS]; /* of the last steps, in a ring: */
     uint32_t n;                       /* steps measured so far */
     uint32_t n_parts, n_left;         /* of the share under way, and those without a loss */
-    bool begun;                       /* it has weights, */
-    double since_ms;                  /* since then */
+    bool begun;                       /* the share under way has weights */
+    double since_ms;                  /* when that share got weights */
 };
 
 /* A share of so many parts was given out, or given out again. */

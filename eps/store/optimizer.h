@@ -80,7 +80,7 @@ struct parameters {
 struct sums {
     float *wide;           /* fp32 */
     uint16_t *half;        /* bf16, rounded stochastically after each addition; else NULL */
-    struct random_key key; /* for that: random_site_key(seed, update, unit, RANDOM_SUM); */
+    struct random_key key; /* for rounding `half`: random_site_key(seed, update, unit, RANDOM_SUM) */
     uint64_t part, first;  /* as in struct parameters */
 };
 

@@ -64,12 +64,12 @@ struct norms {
 struct store_options {
     bool train;                          /* there are moments and sums; else weights alone */
     enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16-bit moments */
-    bool sgd, nesterov;                  /* as in struct plan_goal, */
-    double momentum;                     /* and so is this */
+    bool sgd, nesterov;                  /* as in struct plan_goal */
+    double momentum;                     /* as in struct plan_goal */
     enum form base;                      /* FORM_VALUES: no piece of the model is coded */
     bool no_master;                      /* as in struct plan_goal */
-    bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD; */
-    enum number_type sums;               /* in this type: fp32 or bf16 */
+    bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
+    enum number_type sums;               /* type of held contributions: fp32 or bf16 */
     bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
     bool require_pinned;                 /* fail if the memory cannot be locked */
     struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */

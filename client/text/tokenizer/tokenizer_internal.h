@@ -181,8 +181,8 @@ struct client_tokenizer {
 
     bool byte_level;     /* tokens are runs of bytes; else of characters */
     bool decodes_bytes;  /* the decoder says so, too */
-    bool word_piece;     /* the model is WordPiece, */
-    bool unigram;        /* or Unigram; else BPE */
+    bool word_piece;     /* the model is WordPiece */
+    bool unigram;        /* the model is Unigram; neither: BPE */
     bool no_bytes;       /* no token stands for a byte */
     bool takes_whole;    /* a word that is a token is not merged */
     bool fuses;          /* a run of unknown characters is one token */

@@ -77,9 +77,9 @@ struct plan_goal {
     bool fenced;                  /* commit: updates once all of a step is folded; else eager */
     enum number_type sums;        /* type in which a fenced commit sums contributions: fp32 or bf16 */
     bool adamw;                   /* several parts are summed before they are squared; of SGD it says nothing */
-    bool sgd;                     /* SGD in the place of Adam (eps/store/optimizer.h); */
-    bool nesterov;                /* then: with Nesterov's momentum; */
-    double momentum;              /* then: from 0, which keeps none, and below 1 */
+    bool sgd;                     /* SGD in the place of Adam (eps/store/optimizer.h) */
+    bool nesterov;                /* SGD has Nesterov's momentum */
+    double momentum;              /* SGD's: from 0, which keeps none, and below 1 */
     bool packs;                   /* a row is several documents, none of which sees another */
     uint32_t kept_bits;           /* 8 or 4: of activations that blocks keep; 0: as they are */
     uint32_t pooled;              /* 2, 4 or 8: side of the blocks that convolutions read as means; 0: exact */
