@@ -2,6 +2,7 @@
 #include "eps/job/job_internal.h"
 
 #include "eps/store/memory.h"
+#include "eps/store/rewire.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"
 #include "proto/plan/memory/files.h"
@@ -275,6 +276,8 @@ static int load_model(struct job *job)
         rc = store_load_moments(&job->store, &job->moments_file, &headers, &job->load_error);
     if (!rc && file_is_open(&job->moments_file))
         rc = check_updates(job);
+    if (!rc && rewire_is_due(&job->store, job->step)) /* only by an `until` that the run before did not have */
+        rewire_leave(&job->store, job->step);
     return rc;
 }
 

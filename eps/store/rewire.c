@@ -49,6 +49,11 @@ bool rewire_is_due(const struct store *store, uint64_t version)
            (s->until == 0 || version <= s->until) && store->rewiring.version != version;
 }
 
+void rewire_leave(struct store *store, uint64_t version)
+{
+    store->rewiring.version = version;
+}
+
 float rewire_threshold(const struct store *store)
 {
     return ldexpf(REWIRE_THRESHOLD, store->rewiring.doublings);

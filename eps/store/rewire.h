@@ -28,6 +28,9 @@ struct rewired {
 /* True if places are to change in this version of the weights, after so many steps, and have not yet. */
 bool rewire_is_due(const struct store *store, uint64_t version);
 
+/* Leaves the places of a version in which they were due as they are. */
+void rewire_leave(struct store *store, uint64_t version);
+
 /* No other thread may use the store's weights meanwhile. */
 struct rewired store_rewire(struct store *store, uint64_t version);
 

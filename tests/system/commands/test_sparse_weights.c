@@ -88,6 +88,15 @@ TEST(a_run_goes_on_as_if_it_had_never_stopped)
     outputs_check_same_latest("whole", "saved");
 }
 
+/* A run that ends where a longer one's places would have changed: they are left, and change when it is next time. */
+TEST(a_run_that_is_made_longer_leaves_the_places_at_which_it_ended)
+{
+    expect(TRAIN "--sparse keep=0.3,every=2 --steps 4 --out cut && eps train --resume cut --steps 8", 0);
+    for (int step = 2; step <= 8; step += 2)
+        expect(print("grep -c 'epsd: step %d: .*sparse weights' cut/log || true", step), 0,
+               step == 2 || step == 6 ? "1" : "0");
+}
+
 /* Killed with more steps to come than there is time for, wherever it is by then. */
 TEST(a_killed_run_resumes_bit_for_bit)
 {
