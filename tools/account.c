@@ -75,8 +75,9 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
         fprintf(out, ", gradient clipped to a norm of %g", o->clip_norm);
     if (!isnan(o->clip_update))
         fprintf(out, ", updates clipped to %g", o->clip_update);
-    fprintf(out, "\nnumbers      %s, moments %s, gradients %s\n", numbers[o->precision], numbers[o->moments],
-            numbers[o->grad_dtype]);
+    fprintf(out, "\nnumbers      %s%s, moments %s, gradients %s%s\n", numbers[o->precision],
+            o->master == EPS_MASTER_NONE ? " without a master" : "", numbers[o->moments], numbers[o->grad_dtype],
+            o->sums == EPS_BF16 ? ", sums bf16" : "");
     if (o->approximate)
         fprintf(out, "approximate  %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
 }

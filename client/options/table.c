@@ -239,10 +239,10 @@ static const struct eps_option rows[] = {
      .offset = AT(precision),
      .key = 17,
      .stored = EPS_STORED_LATER,
-     .train =
-         "type of weights and activations on the device; sums, losses and the optimizer's master weights stay "
-         "fp32. fp16 is for CPUs, implies --commit fenced, and scales the loss by a power of two: halved by a step "
-         "whose gradient overflows, which is skipped, and doubled after 2,000 others. Default fp32; bf16 on CUDA",
+     .train = "type of weights and activations on the device; losses stay fp32, and, unless --sums and --master say "
+              "otherwise, sums and the optimizer's master weights. fp16 is for CPUs, implies --commit fenced, and "
+              "scales the loss by a power of two: halved by a step "
+              "whose gradient overflows, which is skipped, and doubled after 2,000 others. Default fp32; bf16 on CUDA",
      .plan = "type of weights and activations; default fp32; bf16 on CUDA"},
     {.name = "--moments",
      .value = "fp32|bf16",

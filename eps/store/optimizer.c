@@ -299,9 +299,17 @@ bool optimizer_step(const struct parameters *p, const struct gradient *g, const 
     return !call.not_finite;
 }
 
+/* What is not finite stays so, where rounding would stop at the largest number. */
+static void keep_infinite(uint16_t *half, const float *sum, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(sum[i]))
+            half[i] = number_to_bf16(sum[i]);
+}
+
 static void sum_range(void *data, size_t begin, size_t n)
 {
-    struct call *call = data;
+    const struct call *call = data;
     const struct sums *const sums = call->sums;
     const struct optimizer_halves *const halves = &call->kernel->halves[NUMBER_BF16];
     struct scratch scratch;
@@ -315,20 +323,19 @@ static void sum_range(void *data, size_t begin, size_t n)
         call->kernel->sum(sum, view.g, view.n, call->first);
         if (!sums->half)
             continue;
-        if (!call->kernel->is_finite(sum, view.n))
-            note_not_finite(call);
         halves->round(sums->half + at, sum,
                       draw(&scratch, call->kernel, sums->key, sums->part, sums->first + at, view.n), view.n);
+        if (!call->kernel->is_finite(sum, view.n))
+            keep_infinite(sums->half + at, sum, view.n);
     }
 }
 
-bool optimizer_sum(const struct optimizer_kernel *kernel, const struct sums *sums, const struct gradient *g, size_t n,
+void optimizer_sum(const struct optimizer_kernel *kernel, const struct sums *sums, const struct gradient *g, size_t n,
                    bool first)
 {
     struct call call = {.kernel = kernel, .sums = sums, .gradient = g, .first = first};
 
     team_run(n, sum_range, &call);
-    return !call.not_finite;
 }
 
 /* ---- sums of squares -------------------------------------------------------------------------------------------- */

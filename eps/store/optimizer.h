@@ -105,9 +105,8 @@ bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64
 /* First fold and update in one pass: the same bits as one after the other, with fp32 moments. */
 bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,
                     bool decays);
-/* sums = g or sums += g, (n): accumulators, tied units, held sums. False if a sum in bf16 was not finite before it was
- * rounded to a number; one in fp32 is an infinity then. */
-bool optimizer_sum(const struct optimizer_kernel *kernel, const struct sums *sums, const struct gradient *g, size_t n,
+/* sums = g or sums += g, (n): accumulators, tied units, held sums. One that overflows is an infinity, in either form. */
+void optimizer_sum(const struct optimizer_kernel *kernel, const struct sums *sums, const struct gradient *g, size_t n,
                    bool first);
 
 /* The sum of squares of g (n), of this type, in double. Each block of 1024 is summed on its own, and blocks are added in

@@ -19,8 +19,8 @@
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per
  *                         accumulator; plan_rewire; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all
  *                         is fp32 without a base
- * So fp32 takes 12, bf16 12, with 16-bit moments 8, by SGD 8, with 16-bit momentum 6, without momentum 4; without a master 2
- * less; fenced 4 or 2 more, replay 4 or 2 more. An evaluation takes 4 or 2, and so do frozen tensors: in bf16 these weights are the file's, rounded to
+ * So fp32 takes 12, bf16 12, with 16-bit moments 8, by SGD 8, with 16-bit momentum 6, without momentum 4; without a
+ * master 2 less; fenced 4 or 2 more, replay 4 or 2 more. An evaluation takes 4 or 2, and so do frozen tensors: in bf16 these weights are the file's, rounded to
  * nearest. With a base, frozen tensors have its bytes (proto/base/form.h): they are coded while they are loaded or drawn,
  * and decoded when they are saved.
  *

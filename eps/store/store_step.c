@@ -76,7 +76,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
     const struct model_slice of = model_slice_of(u, slice);
     const uint64_t visit =
         store_is_tied(store->model, unit) ? contribution->visit : 0; /* two of them fold one part twice */
-    bool finite = true, summed = true;
+    bool finite = true;
     struct run run;
 
     assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
@@ -96,14 +96,14 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         const struct parameters p = store_parameters(store, unit, run.at, run.n, part);
         const struct sums sums = is_summed(how) ? sums_of(store, unit, &run, part) : (struct sums){0};
         if (is_summed(how))
-            summed &= optimizer_sum(store->kernel, &sums, &g, run.n, contribution->first);
+            optimizer_sum(store->kernel, &sums, &g, run.n, contribution->first);
         else if (how == STORE_FOLD_MOMENTS)
             optimizer_fold(&p, &g, hyper_of(&run, hp), contribution->first, run.decays);
         else
             finite &= optimizer_step(&p, &g, hyper_of(&run, hp), store_updates(store, unit, run.piece) + 1, run.decays);
         assert(how != STORE_FOLD_DIRECT || contribution->first);
     }
-    return !summed ? -EDOM : finite ? 0 : -ERANGE;
+    return finite ? 0 : -ERANGE;
 }
 
 /* The sum of a run's contributions, as its gradient. hp: the run's. */

@@ -168,7 +168,11 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
     struct message m = {
         .kind = MESSAGE_JOB,
         .job = {.goal = {.purpose = options->only_looks ? PLAN_EVALUATE : PLAN_TRAIN,
-                         .precision = options->fp16 ? NUMBER_FP16 : NUMBER_FP32,
+                         .precision = options->fp16   ? NUMBER_FP16
+                                      : options->bf16 ? NUMBER_BF16
+                                                      : NUMBER_FP32,
+                         .no_master = options->no_master,
+                         .sums = options->bf16_sums ? NUMBER_BF16 : NUMBER_FP32,
                          .fenced = options->fenced || options->clip_norm > 0,
                          .adamw = options->adamw,
                          .sgd = options->sgd,

@@ -117,7 +117,7 @@ TEST(a_worker_that_does_not_go_with_the_others_is_refused_by_name)
 }
 
 /* Whatever the client is; what goes is trained, several parts of it fenced, too. */
-TEST(what_sgd_cannot_do_is_refused_by_the_daemon)
+TEST(what_a_job_cannot_be_is_refused_by_the_daemon)
 {
     static const struct {
         struct driver_options options;
@@ -125,7 +125,12 @@ TEST(what_sgd_cannot_do_is_refused_by_the_daemon)
     } cases[] = {{{.sgd = true, .momentum = 1}, "--momentum 1: it is below 1"},
                  {{.sgd = true, .nesterov = true}, "with --nesterov above 0"},
                  {{.sgd = true, .momentum = 0.9, .clip_update = 1}, "--clip-update 1 "},
-                 {{.sgd = true, .momentum = 0.9, .clip_norm = 1, .n_parts = 2}, NULL}};
+                 {{.sgd = true, .momentum = 0.9, .clip_norm = 1, .n_parts = 2}, NULL},
+                 {{.no_master = true}, "weights in fp32 are their own master"},
+                 {{.bf16_sums = true}, "sums are of a fenced commit alone"},
+                 {{.only_looks = true, .bf16 = true, .no_master = true}, "a master, and sums, are of training alone"},
+                 {{.only_looks = true, .fenced = true, .bf16_sums = true}, "a master, and sums, are of training"},
+                 {{.bf16 = true, .no_master = true, .fenced = true, .bf16_sums = true}, NULL}};
 
     begin((uint64_t[3]){64 << 20});
     for (int i = 0; i < COUNT(cases); i++) {
