@@ -351,7 +351,8 @@ int eps_observer_wait_job(struct eps_observer *observer, uint32_t job, struct ep
         if (rc)
             break;
     }
-    if (rc == -EIO && !observer->link.session)
+    /* No such job: it had ended when a request to stop it came, whose answer may come here. */
+    if (rc == -ENOENT || (rc == -EIO && !observer->link.session))
         rc = 0;
     return client_report(error, &err, rc);
 }
