@@ -268,6 +268,7 @@ void processes_await_workers(const char *name, uint32_t n)
 struct expected_state {
     const char *name, *state;
     bool reached;
+    char seen[80];
 };
 
 static void compare_state(void *user, const struct eps_status *status)
@@ -275,6 +276,7 @@ static void compare_state(void *user, const struct eps_status *status)
     struct expected_state *expected = user;
 
     expected->reached = strcmp(status->state, expected->state) == 0;
+    snprintf(expected->seen, sizeof expected->seen, "'%.40s' after %ju steps", status->state, (uintmax_t)status->step);
 }
 
 static bool is_in_state(void *context)
@@ -286,8 +288,9 @@ static bool is_in_state(void *context)
 
 void processes_await_state(const char *name, const char *state)
 {
-    ck_assert_msg(processes_until(is_in_state, &(struct expected_state){.name = name, .state = state}), "%s: not '%s'",
-                  name, state);
+    struct expected_state expected = {.name = name, .state = state};
+
+    ck_assert_msg(processes_until(is_in_state, &expected), "%s: not '%s', but %s", name, state, expected.seen);
 }
 
 static bool is_free(void *name)
