@@ -61,7 +61,6 @@ static void print_workers(FILE *out, const struct eps_train_options *o, bool fre
 
 static void print_optimizer(FILE *out, const struct eps_train_options *o)
 {
-    static const char *const numbers[] = {"default", "fp32", "bf16", "fp16"};
     const bool adamw = o->optimizer == EPS_ADAMW || o->parts == 1; /* with one part they are the same */
 
     if (o->optimizer == EPS_SGD)
@@ -75,9 +74,8 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
         fprintf(out, ", gradient clipped to a norm of %g", o->clip_norm);
     if (!isnan(o->clip_update))
         fprintf(out, ", updates clipped to %g", o->clip_update);
-    fprintf(out, "\nnumbers      %s%s, moments %s, gradients %s%s\n", numbers[o->precision],
-            o->master == EPS_MASTER_NONE ? " without a master" : "", numbers[o->moments], numbers[o->grad_dtype],
-            o->sums == EPS_BF16 ? ", sums bf16" : "");
+    fprintf(out, "\nnumbers      %s%s, moments %s, gradients %s%s\n", text_number(o->precision), text_master(o->master),
+            text_number(o->moments), text_number(o->grad_dtype), o->sums == EPS_BF16 ? ", sums bf16" : "");
     if (o->approximate)
         fprintf(out, "approximate  %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
 }

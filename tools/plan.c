@@ -32,11 +32,6 @@ static void print_side(const char *name, const struct eps_plan_side *side)
     putchar('\n');
 }
 
-static const char *number_text(enum eps_number number)
-{
-    return number == EPS_BF16 ? "bf16" : number == EPS_FP16 ? "fp16" : "fp32";
-}
-
 static void print_asked(const struct eps_plan *plan)
 {
     const struct eps_train_options *o = &plan->options;
@@ -66,9 +61,8 @@ static void print_asked(const struct eps_plan *plan)
                o->seq);
     printf(" in %u part%s, on %u %s worker%s; %s%s, moments in %s, gradients in %s, %s commit%s\n", o->parts,
            o->parts > 1 ? "s" : "", plan->n_workers, plan->device, plan->n_workers > 1 ? "s" : "",
-           number_text(o->precision), o->master == EPS_MASTER_NONE ? " without a master" : "", number_text(o->moments),
-           number_text(o->grad_dtype), o->commit == EPS_FENCED ? "fenced" : "eager",
-           o->sums == EPS_BF16 ? ", sums in bf16" : "");
+           text_number(o->precision), text_master(o->master), text_number(o->moments), text_number(o->grad_dtype),
+           o->commit == EPS_FENCED ? "fenced" : "eager", o->sums == EPS_BF16 ? ", sums in bf16" : "");
     if (o->approximate)
         printf("approximate %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
     putchar('\n');

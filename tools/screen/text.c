@@ -93,3 +93,13 @@ const char *text_base(enum eps_base base)
 
     return base > EPS_BASE_FULL ? texts[base] : "";
 }
+
+const char *text_number(enum eps_number number)
+{
+    return number == EPS_BF16 ? "bf16" : number == EPS_FP16 ? "fp16" : "fp32";
+}
+
+const char *text_master(enum eps_master master)
+{
+    return master == EPS_MASTER_NONE ? " without a master" : "";
+}

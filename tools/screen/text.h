@@ -17,6 +17,11 @@ const char *text_count(char out[24], uint64_t n);
 /* " in nf4", of frozen weights; "" if they have the run's own type. */
 const char *text_base(enum eps_base base);
 
+/* "fp32", "bf16", "fp16", of resolved options. */
+const char *text_number(enum eps_number number);
+/* " without a master"; "" with one. */
+const char *text_master(enum eps_master master);
+
 /* "812 ms", "12.3 s", "1 h 48 min" */
 const char *text_ms(char out[32], double ms);
 

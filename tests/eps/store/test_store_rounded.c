@@ -5,7 +5,6 @@
 
 #include "proto/plan/memory/host.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -160,8 +160,7 @@ TEST(over_all_random_numbers_the_mean_is_the_value)
     }
 }
 
-/* The same in fp16, from its smallest number to half a step below its largest; then what is nearer to 65536 than any number
- * of fp32's mantissa tells from an infinity. Below 2^-14, values that fp32 has in steps of 2^-40. */
+/* In fp16, too, up to its largest numbers; below 2^-14 of values in steps of 2^-40. Then what is exact, and infinities. */
 TEST(over_all_random_numbers_the_mean_in_fp16_is_the_value)
 {
     static const float values[] = {0,      0x1p-40f,     0x1.8p-25f,  0x1.2346p-20f, 0x1.23456p-15f, 0x1.fffffep-15f,
