@@ -3,8 +3,8 @@
 # and its report on each kernel is kept in cuda-kernels.txt.
 #
 # With the toolkit, the module is part of the whole build and of the target `programs` (tools/quickstart.sh). So it
-# needs no option, and every test run compiles every kernel for every target, with or without a GPU. That takes two
-# cores a minute and a half, once.
+# needs no option, and every test run compiles every kernel, with or without a GPU. That takes two cores a minute and a
+# half, once; tools/test.sh, in a folder where nothing is built and without a GPU, one minute: for one generation.
 set(EPS_CUDA AUTO CACHE STRING "build the CUDA device: ON, OFF, or AUTO, where the toolkit is found")
 set_property(CACHE EPS_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(EPS_CUDA_CODE sm_80,sm_90,sm_100,compute_80 CACHE STRING "what nvcc compiles for, as its -gencode takes it")

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# What nvcc said of the kernels (build/cuda-kernels.txt): each was compiled for every architecture, and none spills
+# What nvcc said of the kernels (build/cuda-kernels.txt): each was compiled for every target, and none spills
 # registers. And what it made of them: packs of 16 bytes are loaded whole, and what tensor cores multiply is loaded as
 # matrices, few enough for each product.
 #
-# usage: tests/gpu/cuda_kernels.sh TABLE MACHINE_CODE OBJECT...
+# usage: tests/gpu/cuda_kernels.sh TABLE TARGETS MACHINE_CODE OBJECT...   TARGETS: EPS_CUDA_CODE
 set -euo pipefail
-table=$1 machine_code=$2
-shift 2
+table=$1 targets=$2 machine_code=$3
+shift 3
 spilling=$(awk 'NR > 1 && $5 > 0' "$table")
 [ -z "$spilling" ] || {
     echo "kernels that spill registers:" >&2
     cat <(head -n 1 "$table") <(echo "$spilling") >&2
     exit 1
 }
-for target in sm_80 sm_90 sm_100; do
+for target in $(tr ' ,' '\n\n' <<<"$targets" | grep ^sm_); do
     n=$(awk -v target=$target 'NR > 1 && $1 == target' "$table" | wc -l)
     [ "${kernels=$n}" -eq "$n" ] && [ "$n" -gt 0 ] || {
         echo "$target has $n kernels of $kernels" >&2

@@ -34,20 +34,21 @@ static struct target_state {
     std::map<std::string, needs> kernels; /* by name; none: nobody knows */
 } &state = *new target_state();           /* never destroyed: the end of the program looks into it */
 
-/* Lines of the table: target, registers, static shared memory, stack, spilled, kernel. */
+/* Lines of the table: target, registers, static shared memory, stack, spilled, kernel. Kernels need not be compiled for every
+ * target. */
 static void read_table(const char *path)
 {
     std::ifstream table(path);
     std::string of, name;
     needs n;
-    size_t stack, spilled;
+    size_t stack, spilled, lines = 0;
 
     std::getline(table, name);
-    while (table >> of >> n.registers >> n.shared >> stack >> spilled && std::getline(table >> std::ws, name))
+    for (; table >> of >> n.registers >> n.shared >> stack >> spilled && std::getline(table >> std::ws, name); lines++)
         if (of == state.target->code)
             state.kernels[name] = n;
-    if (state.kernels.empty())
-        cudasim_fault("%s says nothing of kernels for %s", path, state.target->code);
+    if (lines == 0)
+        cudasim_fault("%s says nothing of any kernel", path);
 }
 
 void cudasim_target(const char *name, const char *table)
