@@ -5,8 +5,8 @@
 #include "proto/operation/device.h"
 
 /* Sequences of 1, of less than a tile, of exactly one, and ending anywhere in the third; head widths of 1, of no multiple of
- * any vector, and over 64. A CUDA device's tensor cores take heads of 64 and 128, in tiles of 128 queries and 64 keys (32
- * with dropout) forward, of 64 and 64 backward. Heads in groups of 2, of all and of one. length: of the last row, those
+ * any vector, and over 64. A CUDA device's tensor cores take heads of 32 to 256 by eights, in tiles of 64, 128 or 256
+ * columns, of 128 queries (64 in the widest) and 64 keys (32 in wider ones) forward, of 64 by 16 to 64 backward. Heads in groups of 2, of all and of one. length: of the last row, those
  * before it are whole; 0: no lengths. Windows of one key, of two, of less than a tile, of tiles, of one key more and less,
  * and of a whole row less one, with rows that see nothing of the first tile of their block. n_keys: of another array, less
  * and more than queries by tiles, so many that the CPU's forward pass takes more scratch than backward; one query, and one
@@ -127,6 +127,20 @@ static const struct shape {
     {1, 150, 2, 2, 64, .full = true, .buckets = &t5_encoder},
     {1, 140, 2, 2, 12, .documents = {30, 70}, .buckets = &t5_decoder},
     {1, 100, 1, 1, 17, .window = 20, .buckets = &near_and_far},
+    {1, 40, 2, 1, 256, .p = 0.2f},
+    {1, 70, 1, 1, 256, .p = 0},
+    {1, 50, 2, 1, 256, .p = 0},
+    {1, 74, 1, 1, 256, .window = 20},
+    {1, 73, 1, 1, 256, .documents = {33, 20}},
+    {1, 60, 1, 1, 256, .full = true},
+    {1, 80, 1, 1, 200, .documents = {20, 40}, .window = 31},
+    {1, 65, 1, 1, 136, .p = 0},
+    {1, 60, 4, 2, 96, .documents = {32, 10}},
+    {1, 70, 2, 1, 72, .window = 33},
+    {1, 260, 2, 1, 256, .documents = {70, 100}},
+    {2, 70, 1, 1, 120, .full = true, .length = 33},
+    {1, 130, 2, 2, 32, .window = 65},
+    {2, 70, 2, 2, 56, .full = true, .length = 65, .p = 0.2f},
 };
 
 #endif

@@ -56,7 +56,7 @@ static struct attention attention_of(const struct shape *s, int type)
                                               .bias = s->buckets ? (void *)call_given : NULL,
                                               .bias_gradient = s->buckets ? (void *)call_given : NULL,
                                               .buckets = s->buckets ? *s->buckets : (struct device_buckets){0},
-                                              .scale = scale,
+                                              .scale = s->head_width > 128 ? scale / 2 : scale,
                                               .dropout = {.p = s->p, .key = key, .first_row = FIRST_ROW}}};
     return t;
 }
@@ -158,13 +158,18 @@ static bool is_left_out(void)
     return backend_get()->attention != PLAN_ATTENTION_OWN;
 }
 
+/* In bf16. */
+static bool is_for_tensor_cores(const struct shape *s)
+{
+    return s->head_width % 8 == 0 && s->head_width >= 32 && s->head_width <= 256;
+}
+
 /* Each shape has a number type of its own: where tensor cores have a part, mostly theirs. */
 static bool is_its_own(const struct shape *s, int type)
 {
     const ptrdiff_t nth = s - shapes;
-    const bool by_tensor_cores = s->head_width == 64 || s->head_width == 128;
 
-    return is_left_out() || (type == NUMBER_BF16) == (by_tensor_cores ? nth % 5 > 0 : nth % 2 > 0);
+    return is_left_out() || (type == NUMBER_BF16) == (is_for_tensor_cores(s) ? nth % 5 > 0 : nth % 2 > 0);
 }
 
 /* The simulated device, which is slow, takes each shape in its own type alone. */
@@ -372,8 +377,8 @@ static struct attention packed_of(const struct shape *s, int type, bool backward
  * heads that are dropped, and full rows. */
 static bool is_by_other_kernels(const struct shape *s, int type)
 {
-    return backend_get()->cuda && type == NUMBER_BF16 &&
-           ((s->head_width == 128 && s->p > 0) || (s->full && (s->head_width == 64 || s->head_width == 128)));
+    return backend_get()->cuda && type == NUMBER_BF16 && is_for_tensor_cores(s) &&
+           ((s->head_width > 64 && s->p > 0) || s->full);
 }
 
 TEST_EACH(a_document_as_long_as_its_row_changes_no_bit, 2 * N_CASES)

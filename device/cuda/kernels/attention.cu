@@ -7,32 +7,33 @@
  * block sees are left out. */
 #include "device/cuda/kernels/attention.cuh"
 
-/* A warp has 32 queries: each right factor that it loads from shared memory serves two products, as otherwise that
- * memory, not the tensor cores, would be the limit. Shared memory: a tile of queries, and two stages of a tile of keys
- * and one of values, 64 KiB at a head width of 128, so that two blocks fit a processor. */
-enum { WARPS = 4, THREADS = WARPS * WARP, TILE_QUERIES = WARPS * 32 };
+enum { WARPS = 4, THREADS = WARPS * WARP };
 
-/* Keys of a tile: a thread's part of the scores and output takes 128 to 160 of its 255 registers. With 64 keys and
- * heads of 128 it would take 192, which leaves too few for factors and addresses. */
-template <int HEAD> struct tile_keys {
-    enum { N = HEAD > 64 ? 32 : 64 };
+/* A warp has M times 16 queries. With 32, each right factor that it loads from shared memory serves two products, as
+ * otherwise that memory, not the tensor cores, would be the limit; outputs of 256 columns leave registers for 16. Keys of a
+ * tile: a thread's part of the scores and output takes 128 to 160 of its 255 registers. With 64 keys and heads of 128 it
+ * would take 192, which leaves too few for factors and addresses. Shared memory: a tile of queries, and two stages of a tile
+ * of keys and one of values: 64 KiB for heads of 128, 96 KiB for those of 256, so that two blocks fit a processor. */
+template <int HEAD> struct plan {
+    enum { M = HEAD > 128 ? 1 : 2, QUERIES = WARPS * M * 16, KEYS = HEAD > 64 ? 32 : 64 };
 };
 
 template <int HEAD> struct warp_state {
-    float out[2][HEAD / 8][4];  /* output of 16 queries each, as sums (fragment.cuh) */
-    float max[2][2], sum[2][2]; /* for queries lane/4 and lane/4 + 8; sum: this lane's part */
+    enum { M = plan<HEAD>::M };
+    float out[M][HEAD / 8][4];  /* output of 16 queries each, as sums (fragment.cuh) */
+    float max[M][2], sum[M][2]; /* for queries lane/4 and lane/4 + 8; sum: this lane's part */
 };
 
 /* Masks the scores of keys from `key` on that come before the first one of their query's document; the warp's queries
  * begin at `query`. */
-template <int TILE_KEYS>
+template <int M, int TILE_KEYS>
 __device__ inline void mask_documents(const attention &a, unsigned head, float (*scores)[TILE_KEYS / 8][4], int query,
                                       int key)
 {
     const int lane = lane_index();
 
 #pragma unroll
-    for (int row = 0; row < 4; row++) {
+    for (int row = 0; row < 2 * M; row++) {
         const int m = row / 2, half = row % 2;
         const int first = document_of(a, head, query + m * 16 + half * 8 + lane / 4) - key;
 #pragma unroll
@@ -49,26 +50,27 @@ template <int HEAD, int TILE_KEYS, reach R>
 __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
                                     int ahead, int window)
 {
+    enum { M = plan<HEAD>::M };
     const int lane = lane_index();
     const bool slides = R == REACH_WINDOW || R == REACH_DOCUMENT;
 
     if (ahead > -TILE_KEYS) /* some key comes after some query, or does not count */
 #pragma unroll
-        for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
+        for (int i = 0; i < M * TILE_KEYS / 8 * 4; i++) {
             const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
             const int last = R == REACH_FULL ? -1 : m * 16 + place / 2 * 8 + lane / 4;
             if (ahead + n * 8 + lane % 4 * 2 + place % 2 > last)
                 scores[m][n][place] = -INFINITY;
         }
-    if (slides && ahead + window < 32) /* some key comes before some query's window */
+    if (slides && ahead + window < M * 16) /* some key comes before some query's window */
 #pragma unroll
-        for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
+        for (int i = 0; i < M * TILE_KEYS / 8 * 4; i++) {
             const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
             if (ahead + n * 8 + lane % 4 * 2 + place % 2 + window <= m * 16 + place / 2 * 8 + lane / 4)
                 scores[m][n][place] = -INFINITY;
         }
 #pragma unroll
-    for (int row = 0; row < 4; row++) {
+    for (int row = 0; row < 2 * M; row++) {
         const int m = row / 2, half = row % 2;
         float max = state->max[m][half], sum = 0;
 #pragma unroll
@@ -98,10 +100,10 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
 }
 
 /* Bit 4*n + i of kept[m]: of scores[m][n][i]. */
-template <int TILE_KEYS> __device__ inline void drop(float (*p)[TILE_KEYS / 8][4], const uint32_t kept[2])
+template <int M, int TILE_KEYS> __device__ inline void drop(float (*p)[TILE_KEYS / 8][4], const uint32_t kept[M])
 {
 #pragma unroll
-    for (int i = 0; i < TILE_KEYS; i++) {
+    for (int i = 0; i < M * TILE_KEYS / 2; i++) {
         const int m = i / (TILE_KEYS / 2), bit = i % (TILE_KEYS / 2);
         if (!(kept[m] >> bit & 1))
             p[m][bit / 4][bit % 4] = 0;
@@ -115,7 +117,7 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
     const int lane = lane_index();
 
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < plan<HEAD>::M; m++) {
         float scale[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -128,23 +130,22 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
                 a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
                     fmaf(state->max[m][half] * a.to_log2, (float)LN_2, logf(sum));
         }
-        tile_store<HEAD>(state->out[m], scale, tile, row + m * 16, out_of(a, (bf16 *)a.op.out, head),
-                         query + row + m * 16, a.n_tokens);
+        tile_store<HEAD>(state->out[m], scale, tile, row + m * 16, a, out_of(a, (bf16 *)a.op.out, head),
+                         query + row + m * 16);
     }
 }
 
 /* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill; for one kernel 248
  * are too few. */
-template <int HEAD, bool DROPS, reach R>
-__global__ void __maxnreg__(R == REACH_FULL && !DROPS ? 252 : 248) attend(const attention a)
+template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(!DROPS ? 250 : 248) attend(const attention a)
 {
-    enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
-    enum { KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, if there are enough */
+    enum { M = plan<HEAD>::M, TILE_QUERIES = plan<HEAD>::QUERIES, TILE_KEYS = plan<HEAD>::KEYS };
+    enum { BYTES = TILE_KEYS * HEAD * 2, KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, if there are enough */
     typedef tile_share<HEAD, THREADS> share;
     const int n_tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
     const unsigned head = blockIdx.x / n_tiles;
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
-    const int row = (int)threadIdx.x / WARP * 32;
+    const int row = (int)threadIdx.x / WARP * M * 16;
     const int end = R == REACH_FULL ? keys_of<ANY_SELF>(a, head) : min(query + TILE_QUERIES, a.n_tokens);
     const int begin = first_seen<R>(a, head, query) / TILE_KEYS * TILE_KEYS;
     const size_t stride = a.stride;
@@ -152,52 +153,55 @@ __global__ void __maxnreg__(R == REACH_FULL && !DROPS ? 252 : 248) attend(const 
     unsigned char *room = shared_memory<unsigned char>();
     const shared_address q = shared_at(room), stages = q + TILE_QUERIES * HEAD * 2;
     warp_state<HEAD> state = {};
-    matrices kept[KEEP ? HEAD / 16 : 1][2];
+    matrices kept[KEEP ? HEAD / 16 : 1][M];
 
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 2 * M; i++)
         state.max[i / 2][i % 2] = -INFINITY;
-    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, input_of<ANY_SELF, bf16>(a, head, QUERIES), query, a.n_tokens);
-    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_tokens - begin);
-    keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens - begin);
+    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, a, input_of<ANY_SELF, bf16>(a, head, QUERIES), query);
+    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_tokens - begin, a.head_width);
+    keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens - begin, a.head_width);
     copy_commit();
     for (int key = begin, stage = 0; key < end; key += TILE_KEYS, stage = !stage) {
         const shared_address k = stages + stage * 2 * BYTES, v = k + BYTES;
-        uint32_t drawn[2] = {};
-        float scores[2][TILE_KEYS / 8][4] = {};
+        uint32_t drawn[M] = {};
+        float scores[M][TILE_KEYS / 8][4] = {};
 
-        for (int m = 0; DROPS && m < 2; m++)
+        for (int m = 0; DROPS && m < M; m++)
             drawn[m] = draw<false, TILE_KEYS>(a, head, query + row + m * 16, key);
         copy_wait<0>();
         __syncthreads(); /* this stage has arrived; the other one is free */
         if (key + TILE_KEYS < end) {
             const shared_address next = stages + !stage * 2 * BYTES;
             const int left = a.n_tokens - key - TILE_KEYS;
-            share::template fetch<TILE_KEYS>(next + BYTES, keys + a.kv_width, stride, left);
-            keys = share::template fetch<TILE_KEYS>(next, keys, stride, left);
+            share::template fetch<TILE_KEYS>(next + BYTES, keys + a.kv_width, stride, left, a.head_width);
+            keys = share::template fetch<TILE_KEYS>(next, keys, stride, left, a.head_width);
             copy_commit();
         }
         if (KEEP && key == begin)
 #pragma unroll
-            for (int i = 0; i < 2 * HEAD / 16; i++)
-                kept[KEEP ? i / 2 : 0][i % 2] = tile_left<HEAD>(q, row + i % 2 * 16, i / 2);
+            for (int i = 0; i < M * HEAD / 16; i++)
+                kept[KEEP ? i / M : 0][i % M] = tile_left<HEAD>(q, row + i % M * 16, i / M);
 #pragma unroll
         for (int step = 0; step < HEAD / 16; step++) {
-            matrices left[2];
+            matrices left[M];
 #pragma unroll
-            for (int m = 0; m < 2; m++)
+            for (int m = 0; m < M; m++)
                 left[m] = KEEP ? kept[KEEP ? step : 0][m] : tile_left<HEAD>(q, row + m * 16, step);
-            tile_multiply_transposed<HEAD, 2, TILE_KEYS>(scores, left, k, step);
+            tile_multiply_transposed<HEAD, M, TILE_KEYS>(scores, left, k, step);
         }
-        if (R == REACH_DOCUMENT && key < document_of(a, afresh(head), query + row + 31))
-            mask_documents<TILE_KEYS>(a, head, scores, query + row, key);
+        if (R == REACH_DOCUMENT && key < document_of(a, afresh(head), query + row + M * 16 - 1))
+            mask_documents<M, TILE_KEYS>(a, head, scores, query + row, key);
         exponentiate<HEAD, TILE_KEYS, R>(&state, scores, a.to_log2, R == REACH_FULL ? key - end : key - query - row,
                                          a.window);
         if (DROPS)
-            drop<TILE_KEYS>(scores, drawn);
+            drop<M, TILE_KEYS>(scores, drawn);
 #pragma unroll
         for (int n = 0; n < TILE_KEYS / 16; n++) {
-            const matrices left[2] = {left_of(scores[0] + 2 * n), left_of(scores[1] + 2 * n)};
-            tile_multiply<HEAD, 2>(state.out, left, v, n * 16);
+            matrices left[M];
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                left[m] = left_of(scores[m] + 2 * n);
+            tile_multiply<HEAD, M>(state.out, left, v, n * 16);
         }
     }
     finish<HEAD>(a, &state, room, head, row, query);
@@ -292,10 +296,10 @@ template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q
 
 template <int HEAD, reach R> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    const size_t shared = (TILE_QUERIES + 4 * tile_keys<HEAD>::N) * HEAD * sizeof(bf16);
-    const size_t tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
+    const size_t shared = (plan<HEAD>::QUERIES + 4 * plan<HEAD>::KEYS) * HEAD * sizeof(bf16);
+    const size_t tiles = (a.n_tokens + plan<HEAD>::QUERIES - 1) / plan<HEAD>::QUERIES;
     auto kernel = attend<HEAD, false, R>;
-    if constexpr (HEAD < 128 || R == REACH_ALL || R == REACH_FULL)
+    if constexpr (HEAD < 128 || (HEAD == 128 && (R == REACH_ALL || R == REACH_FULL)))
         kernel = a.op.dropout.p > 0 ? attend<HEAD, true, R> : kernel;
     const cudaError_t rc = allow_shared(kernel, shared);
 
@@ -322,12 +326,15 @@ template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, c
 extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op)
 {
     const attention a = attention_of(op);
-
-    if (attention_is_fast(q, op, 64))
-        return launch_fast<64>(q, a);
+    const size_t tile = attention_tile(q, op);
     /* with dropout and a window or documents, wide heads have too few registers */
     const bool is_tight = (reach_of(a) == REACH_WINDOW || reach_of(a) == REACH_DOCUMENT) && op->dropout.p > 0;
-    if (attention_is_fast(q, op, 128) && !is_tight)
+
+    if (tile == 64)
+        return launch_fast<64>(q, a);
+    if (tile == 128 && !is_tight)
         return launch_fast<128>(q, a);
+    if (tile == 256) /* a window of the whole row is none */
+        return op->positions ? launch_fast<256, REACH_DOCUMENT>(q, a) : launch_fast<256, REACH_WINDOW>(q, a);
     return q->type == NUMBER_BF16 ? launch_plain<bf16>(q, a) : launch_plain<float>(q, a);
 }

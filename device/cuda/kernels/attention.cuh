@@ -53,14 +53,20 @@ inline attention attention_of(const struct device_attention *op)
     return a;
 }
 
-/* True for heads of this width, causal or of one document a row, with all addresses and strides multiples of 16 bytes. */
-inline bool attention_is_fast(const struct cuda_queue *q, const struct device_attention *op, size_t head_width)
+/* Columns of the tiles for tensor cores, of which those beyond the head's width are 0; 0 where these have no part: they take
+ * heads of 32 to 256 values, causal or of one document a row, with all addresses and strides multiples of 16 bytes. */
+inline size_t attention_tile(const struct cuda_queue *q, const struct device_attention *op)
 {
     const uintptr_t addresses =
         (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->out_gradient | (uintptr_t)op->qkv_gradient;
+    const size_t head_width = op->width / op->n_heads;
 
-    return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0 && !op->kv &&
-           !(op->full && op->positions) && !op->bias;
+    if (q->type != NUMBER_BF16 || head_width % 8 != 0 || head_width < 32 || addresses % 16 != 0 || op->kv ||
+        (op->full && op->positions) || op->bias)
+        return 0;
+    if (head_width <= 128)
+        return head_width <= 64 ? 64 : 128;
+    return head_width <= 256 && !op->full && op->dropout.p == 0 ? 256 : 0;
 }
 
 /* Which keys a query sees. Of a causal row, of those up to its own: all; the last `window` of them; of these, those of its
@@ -297,7 +303,7 @@ template <int HEAD> __device__ inline unsigned tile_at(int row, int eight)
  * from tile to tile, to save registers. */
 template <int HEAD, int THREADS> struct tile_share {
     enum { EIGHTS = HEAD / 8, AT_ONCE = THREADS / EIGHTS };
-    static_assert(AT_ONCE % 8 == 0, "each thread copies with one turn");
+    static_assert(AT_ONCE % 8 == 0 || (AT_ONCE == 4 && HEAD % 64 == 0), "each thread copies with one turn, or two");
 
     static __device__ inline int row()
     {
@@ -308,27 +314,30 @@ template <int HEAD, int THREADS> struct tile_share {
     {
         return from.first + (size_t)(first + row()) * from.stride + (int)threadIdx.x % EIGHTS * 8;
     }
-    /* Begins to copy ROWS rows; zeros from n_rows on. Returns the address of the share of the rows behind them. */
+    /* Begins to copy ROWS rows; zeros from n_rows, and from column head_width on. Returns the address of the share of the
+     * rows behind them. */
     template <int ROWS>
-    static __device__ inline const bf16 *fetch(shared_address tile, const bf16 *source, size_t stride, int n_rows)
+    static __device__ inline const bf16 *fetch(shared_address tile, const bf16 *source, size_t stride, int n_rows,
+                                               int head_width)
     {
         static_assert(ROWS % AT_ONCE == 0, "each thread copies as much");
-        const shared_address to = tile + tile_at<HEAD>(row(), (int)threadIdx.x % EIGHTS);
+        const int there = (int)threadIdx.x % EIGHTS * 8 < head_width ? n_rows - row() : 0;
+        const unsigned at = tile_at<HEAD>(row(), (int)threadIdx.x % EIGHTS);
         const size_t step = (size_t)AT_ONCE * afresh((unsigned)stride);
 
 #pragma unroll 4
         for (int i = 0; i < ROWS; i += AT_ONCE, source += step)
-            copy_async<16>(to + i * HEAD * 2, source, i + row() < n_rows);
+            copy_async<16>(tile + i * HEAD * 2 + (at ^ (unsigned)(AT_ONCE % 8 ? i % 8 * 16 : 0)), source, i < there);
         return source;
     }
 };
 
-/* Begins to copy rows first .. first+ROWS-1; zeros from n_rows on. */
+/* Begins to copy a head's rows first .. first+ROWS-1; zeros beyond the row's tokens. */
 template <int HEAD, int ROWS, int THREADS>
-__device__ inline void tile_fetch(shared_address tile, view<const bf16> from, int first, int n_rows)
+__device__ inline void tile_fetch(shared_address tile, const attention &a, view<const bf16> from, int first)
 {
     typedef tile_share<HEAD, THREADS> share;
-    share::template fetch<ROWS>(tile, share::of(from, first), from.stride, n_rows - first);
+    share::template fetch<ROWS>(tile, share::of(from, first), from.stride, a.n_tokens - first, a.head_width);
 }
 
 /* tile_at for row (a multiple of 16) + lane_row, column 16*step + 8*half. The part that depends on the lane is computed
@@ -390,11 +399,11 @@ __device__ inline void tile_multiply(float (*sums)[HEAD / 8][4], const matrices 
     }
 }
 
-/* Stores a warp's 16 rows, sums * scale[half] rounded, to rows first .. below n_rows, through the tile's rows from
- * `row` on, which no other warp uses. */
+/* Stores a warp's 16 rows, sums * scale[half] rounded, to a head's rows first .. through the tile's rows from `row` on,
+ * which no other warp uses. */
 template <int HEAD>
 __device__ inline void tile_store(const float (*sums)[4], const float scale[2], unsigned char *tile, int row,
-                                  view<bf16> to, int first, int n_rows)
+                                  const attention &a, view<bf16> to, int first)
 {
     enum { EIGHTS = HEAD / 8 };
     const int lane = lane_index();
@@ -410,7 +419,7 @@ __device__ inline void tile_store(const float (*sums)[4], const float scale[2], 
         }
     __syncwarp();
     for (int i = lane; i < 16 * EIGHTS; i += WARP)
-        if (first + i / EIGHTS < n_rows)
+        if (first + i / EIGHTS < a.n_tokens && i % EIGHTS * 8 < a.head_width)
             *(uint4 *)(to.first + (size_t)(first + i / EIGHTS) * to.stride + i % EIGHTS * 8) =
                 *(const uint4 *)(tile + tile_at<HEAD>(row + i / EIGHTS, i % EIGHTS));
 }

@@ -4,7 +4,8 @@
  * keys and values. The other holds a tile of queries, runs over the keys they see, and sums the gradient of queries. So
  * scores are computed twice, seven products instead of five. But every sum has one owner: nothing is added atomically,
  * and sums follow the order of tiles. The held tile makes the rows of the scores (keys by queries, or queries by keys),
- * so that sums become factors of the next product without leaving registers.
+ * so that sums become factors of the next product without leaving registers. Of heads of 256 values, registers hold one
+ * sum: keys' and values' gradients are a kernel each, with eight products in all.
  *
  * With p the probabilities, g = out_gradient values^T: values' gradient = p^T out_gradient, and with
  * s = p * (g - delta): queries' gradient = scale * s keys, keys' gradient = scale * s^T queries.
@@ -13,18 +14,30 @@
 
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
 
+/* Whose gradients a kernel sums. */
+enum sought { SEEKS_QUERIES, SEEKS_BOTH, SEEKS_KEYS, SEEKS_VALUES };
+
 /* Sizes for heads of this width. A thread's part of the sums and of two tiles of scores takes at most 160 of its 255
  * registers; the others keep left factors, 4 each, that would otherwise be loaded again for each tile. */
-template <int HEAD, bool OF_KEYS> struct plan {
-    enum { COMING = HEAD > 64 && OF_KEYS ? 32 : 64 };                     /* rows of a coming tile */
-    enum { KEPT = HEAD <= 64 ? 2 * HEAD / 16 : OF_KEYS ? HEAD / 16 : 0 }; /* left factors of each held tile */
+template <int HEAD, sought S> struct plan {
+    enum {
+        HOLDS_KEYS = S != SEEKS_QUERIES,
+        HELD = S == SEEKS_VALUES ? 1 : 2, /* tiles: no values for their own gradient */
+        SUMS = S == SEEKS_BOTH ? 2 : 1,
+        COMING = HEAD > 128                ? (S == SEEKS_VALUES ? 32 : 16)
+                 : HEAD > 64 && HOLDS_KEYS ? 32
+                                           : 64, /* rows of a coming tile */
+        KEPT = HEAD <= 64                  ? 2 * HEAD / 16
+               : HEAD <= 128 && HOLDS_KEYS ? HEAD / 16
+                                           : 0 /* left factors in registers */
+    };
 };
 
-/* Shared memory: two held tiles, and two stages of two coming tiles with two numbers per query; at most 97 KiB, at a
- * head width of 128, which fits a block of any device from 8.6 on. */
-template <int HEAD, bool OF_KEYS> struct room {
-    enum { COMING = plan<HEAD, OF_KEYS>::COMING };
-    unsigned char held[2][TILE * HEAD * 2], coming[2][2][COMING * HEAD * 2];
+/* Shared memory: held tiles, and two stages of two coming tiles with two numbers per query; at most 97 KiB, which fits a
+ * block of any device from 8.6 on. */
+template <int HEAD, sought S> struct room {
+    enum { COMING = plan<HEAD, S>::COMING };
+    unsigned char held[plan<HEAD, S>::HELD][TILE * HEAD * 2], coming[2][2][COMING * HEAD * 2];
     float numbers[2][2][COMING]; /* coming queries' log2_sum and delta */
 };
 
@@ -75,15 +88,15 @@ template <typename T, kind K, bool OF_KEYS> struct sides {
 };
 
 /* A thread's share of the coming tiles. */
-template <int HEAD, bool OF_KEYS> struct arrivals {
+template <int HEAD, sought S> struct arrivals {
     typedef tile_share<HEAD, THREADS> share;
-    enum { COMING = plan<HEAD, OF_KEYS>::COMING };
+    enum { COMING = plan<HEAD, S>::COMING, HOLDS_KEYS = plan<HEAD, S>::HOLDS_KEYS };
     const bf16 *next[2];
     size_t stride[2];
     const float *number; /* this thread's next log2_sum, or delta */
 
     template <kind K>
-    __device__ arrivals(const attention &a, const sides<bf16, K, OF_KEYS> &sides, unsigned head, int first)
+    __device__ arrivals(const attention &a, const sides<bf16, K, HOLDS_KEYS> &sides, unsigned head, int first)
     {
         for (int i = 0; i < 2; i++) {
             next[i] = share::of(sides.coming[i], first);
@@ -93,11 +106,12 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
             (threadIdx.x < COMING ? a.log2_sum : a.delta) + (size_t)head * a.n_tokens + first + threadIdx.x % COMING;
     }
     /* Begins to copy the next tile, which has `left` rows. */
-    __device__ inline void fetch(room<HEAD, OF_KEYS> *room, int stage, int left)
+    __device__ inline void fetch(const attention &a, room<HEAD, S> *room, int stage, int left)
     {
         for (int i = 0; i < 2; i++)
-            next[i] = share::template fetch<COMING>(shared_at(room->coming[stage][i]), next[i], stride[i], left);
-        if (OF_KEYS && threadIdx.x < 2 * COMING)
+            next[i] = share::template fetch<COMING>(shared_at(room->coming[stage][i]), next[i], stride[i], left,
+                                                    a.head_width);
+        if (HOLDS_KEYS && threadIdx.x < 2 * COMING)
             copy_async<4>(shared_at(&room->numbers[stage][threadIdx.x / COMING][threadIdx.x % COMING]), number,
                           (int)threadIdx.x % COMING < left);
         number += COMING;
@@ -162,37 +176,38 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
 }
 
 /* GROUPED: the block that holds keys runs over the heads that share them, one after another, and sums in place. */
-template <int HEAD, bool OF_KEYS, bool DROPS, reach R, bool GROUPED>
+template <int HEAD, sought S, bool DROPS, reach R, bool GROUPED>
 __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 {
-    enum { STEPS = HEAD / 16, COMING = plan<HEAD, OF_KEYS>::COMING };
+    enum { STEPS = HEAD / 16, COMING = plan<HEAD, S>::COMING, HELD = plan<HEAD, S>::HELD, SUMS = plan<HEAD, S>::SUMS };
+    constexpr bool HOLDS_KEYS = plan<HEAD, S>::HOLDS_KEYS;
     enum {
-        KEPT = plan<HEAD, OF_KEYS>::KEPT - (OF_KEYS && DROPS && R == REACH_FULL ? 3
-                                            : OF_KEYS && HEAD > 64 && DROPS     ? 1
-                                                                                : 0)
+        KEPT = plan<HEAD, S>::KEPT - (HOLDS_KEYS && DROPS && R == REACH_FULL ? 4
+                                      : HOLDS_KEYS && HEAD > 64 && DROPS     ? HEAD / 16
+                                                                             : 0)
     }; /* else it spills */
-    constexpr kind K = fast_kind<OF_KEYS, GROUPED>::K;
+    constexpr kind K = fast_kind<HOLDS_KEYS, GROUPED>::K;
     const int n_tiles = (a.n_tokens + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
     unsigned head = blockIdx.x / n_tiles * (GROUPED ? a.group : 1);
-    const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
+    const int first = (HOLDS_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
     const int row = (int)threadIdx.x / WARP * 16, seen = first_seen<R>(a, head, first) / COMING * COMING;
-    const int begin = OF_KEYS && R != REACH_FULL ? first : seen,
+    const int begin = HOLDS_KEYS && R != REACH_FULL ? first : seen,
               n_keys = R == REACH_FULL ? keys_of<ANY_SELF>(a, head) : 0;
     const int window_end = R == REACH_ALL || R == REACH_FULL ? a.n_tokens : queries_end(a, first, TILE);
-    const int end = !OF_KEYS              ? (R == REACH_FULL ? n_keys : first + 1)
+    const int end = !HOLDS_KEYS           ? (R == REACH_FULL ? n_keys : min(first + TILE, a.n_tokens))
                     : R == REACH_DOCUMENT ? min(window_end, documents_end<COMING>(a, head, first, first + TILE - 1))
                                           : window_end;
-    const sides<bf16, K, OF_KEYS> sides(a, head);
-    room<HEAD, OF_KEYS> *shared = shared_memory<room<HEAD, OF_KEYS>>();
-    float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
+    const sides<bf16, K, HOLDS_KEYS> sides(a, head);
+    room<HEAD, S> *shared = shared_memory<room<HEAD, S>>();
+    float sums[SUMS][1][HEAD / 8][4] = {}; /* of s, then of p; or of one */
     float of_rows[2][2] = {};
     matrices kept[KEPT > 0 ? KEPT : 1]; /* left factors of held[0], then of held[1] */
 
-    for (int i = 0; i < 2; i++)
-        tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[i]), sides.held[i], first, a.n_tokens);
-    arrivals<HEAD, OF_KEYS> arrivals(a, sides, head, begin);
-    arrivals.fetch(shared, 0, a.n_tokens - begin);
-    for (int half = 0; !OF_KEYS && half < 2; half++) {
+    for (int i = 0; i < HELD; i++)
+        tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[i]), a, sides.held[i], first);
+    arrivals<HEAD, S> arrivals(a, sides, head, begin);
+    arrivals.fetch(a, shared, 0, a.n_tokens - begin);
+    for (int half = 0; !HOLDS_KEYS && half < 2; half++) {
         const int query = first + row + half * 8 + lane_index() / 4;
         const size_t at = (size_t)head * a.n_tokens + query;
         of_rows[0][half] = query < a.n_tokens ? a.log2_sum[at] : 0;
@@ -201,7 +216,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     for (int other = begin, stage = 0, left_heads = GROUPED ? (int)a.group : 1; other < end; stage = !stage) {
         const int place[2] = {first + row, other};
         const shared_address coming[2] = {shared_at(shared->coming[stage][0]), shared_at(shared->coming[stage][1])};
-        const uint32_t drawn = DROPS ? draw<OF_KEYS, COMING>(a, head, first + row, other) : 0;
+        const uint32_t drawn = DROPS ? draw<HOLDS_KEYS, COMING>(a, head, first + row, other) : 0;
         float p[1][COMING / 8][4] = {}, g[1][COMING / 8][4] = {};
 
         copy_wait<0>();
@@ -211,42 +226,46 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
             /* begins anew for each tile: that leaves registers free */
             const unsigned of = afresh(head) + a.group - left_heads + turns;
             const int at = turns ? begin : other + COMING;
-            ::arrivals<HEAD, OF_KEYS>(a, ::sides<bf16, K, OF_KEYS>(a, of), of, at)
-                .fetch(shared, !stage, a.n_tokens - at);
+            ::arrivals<HEAD, S>(a, ::sides<bf16, K, HOLDS_KEYS>(a, of), of, at)
+                .fetch(a, shared, !stage, a.n_tokens - at);
         } else if (!GROUPED && other + COMING < end) {
-            arrivals.fetch(shared, !stage, a.n_tokens - other - COMING);
+            arrivals.fetch(a, shared, !stage, a.n_tokens - other - COMING);
         }
         if (other == begin)
 #pragma unroll
             for (int i = 0; i < KEPT; i++)
                 kept[i] = tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
 #pragma unroll
-        for (int i = 0; i < 2 * STEPS; i++) {
+        for (int i = 0; i < HELD * STEPS; i++) {
             if (R == REACH_DOCUMENT && i == STEPS) /* here: g has no registers yet */
-                mask_documents<OF_KEYS, COMING>(a, afresh(head), p[0], place);
+                mask_documents<HOLDS_KEYS, COMING>(a, afresh(head), p[0], place);
             const matrices left =
                 i < KEPT ? kept[i < KEPT ? i : 0] : tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
             tile_multiply_transposed<HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
         }
-        softmax_backward<OF_KEYS, DROPS, R, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, n_keys,
-                                                    drawn);
+        if (R == REACH_DOCUMENT && HELD == 1)
+            mask_documents<HOLDS_KEYS, COMING>(a, afresh(head), p[0], place);
+        softmax_backward<HOLDS_KEYS, DROPS, R, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, n_keys,
+                                                       drawn);
 #pragma unroll
         for (int n = 0; n < COMING / 16; n++) {
             const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
-            tile_multiply<HEAD, 1>(sums[0], &left[0], coming[0], n * 16);
-            if (OF_KEYS)
-                tile_multiply<HEAD, 1>(sums[OF_KEYS], &left[1], coming[1], n * 16);
+            if (S != SEEKS_VALUES)
+                tile_multiply<HEAD, 1>(sums[0], &left[0], coming[0], n * 16);
+            if (S == SEEKS_BOTH || S == SEEKS_VALUES)
+                tile_multiply<HEAD, 1>(sums[SUMS - 1], &left[1], coming[1], n * 16);
         }
         other += COMING;
         if (GROUPED && other >= end && --left_heads > 0)
             other = begin;
     }
     const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
-    tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, gradient_of<K, bf16>(a, head, OF_KEYS ? KEYS : QUERIES),
-                     first + row, a.n_tokens);
-    if (OF_KEYS)
-        tile_store<HEAD>(sums[OF_KEYS][0], kept_scale, shared->held[1], row, gradient_of<K, bf16>(a, head, VALUES),
-                         first + row, a.n_tokens);
+    if (S != SEEKS_VALUES)
+        tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, a,
+                         gradient_of<K, bf16>(a, head, HOLDS_KEYS ? KEYS : QUERIES), first + row);
+    if (S == SEEKS_BOTH || S == SEEKS_VALUES)
+        tile_store<HEAD>(sums[SUMS - 1][0], kept_scale, shared->held[HELD - 1], row, a,
+                         gradient_of<K, bf16>(a, head, VALUES), first + row);
 }
 
 /* Adds the gradients of a tile's scores, of keys from `key` on by queries from `query` on, to their buckets. A diagonal
@@ -365,47 +384,52 @@ template <typename T, int GROUP> static cudaError_t launch_prepare(const struct 
 
 /* For keys of wide heads, ptxas has too few registers for dropout where a query does not see all before it; and for a
  * window or documents, but in the kernel for groups. */
-template <int HEAD, bool OF_KEYS, reach R> static auto fast_kernel(const attention &a)
+template <int HEAD, sought S, reach R> static auto fast_kernel(const attention &a)
 {
-    constexpr bool TIGHT = HEAD > 64 && OF_KEYS && R != REACH_ALL;
+    constexpr bool HOLDS_KEYS = S != SEEKS_QUERIES, TIGHT = HEAD == 128 && HOLDS_KEYS && R != REACH_ALL;
 
-    if constexpr (TIGHT)
-        return attend_backward<HEAD, OF_KEYS, false, R, R != REACH_FULL>;
+    if constexpr (HEAD > 128)
+        return attend_backward<HEAD, S, false, R, HOLDS_KEYS>;
+    else if constexpr (TIGHT)
+        return attend_backward<HEAD, S, false, R, R != REACH_FULL>;
     else if (a.op.dropout.p > 0)
-        return attend_backward<HEAD, OF_KEYS, true, R, false>;
-    else if constexpr (OF_KEYS && R != REACH_FULL)
-        return a.group > 1 ? attend_backward<HEAD, OF_KEYS, false, R, true>
-                           : attend_backward<HEAD, OF_KEYS, false, R, false>;
+        return attend_backward<HEAD, S, true, R, false>;
+    else if constexpr (HOLDS_KEYS && R != REACH_FULL)
+        return a.group > 1 ? attend_backward<HEAD, S, false, R, true> : attend_backward<HEAD, S, false, R, false>;
     else
-        return attend_backward<HEAD, OF_KEYS, false, R, false>;
+        return attend_backward<HEAD, S, false, R, false>;
 }
 
-template <int HEAD, bool OF_KEYS, reach R>
-static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+template <int HEAD, sought S, reach R> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    const auto kernel = fast_kernel<HEAD, OF_KEYS, R>(a);
-    const size_t tiles = (a.n_tokens + TILE - 1) / TILE, heads = a.op.n_heads / (OF_KEYS ? a.group : 1);
-    const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, OF_KEYS>));
+    const auto kernel = fast_kernel<HEAD, S, R>(a);
+    const size_t tiles = (a.n_tokens + TILE - 1) / TILE, heads = a.op.n_heads / (S != SEEKS_QUERIES ? a.group : 1);
+    const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, S>));
 
     if (rc != cudaSuccess)
         return rc;
-    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * heads)), THREADS, sizeof(room<HEAD, OF_KEYS>),
-                  q->stream, a);
+    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * heads)), THREADS, sizeof(room<HEAD, S>), q->stream, a);
 }
 
-template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+template <int HEAD, sought S> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
     switch (reach_of(a)) {
     case REACH_WINDOW:
-        return launch_fast<HEAD, OF_KEYS, REACH_WINDOW>(q, a);
+        return launch_fast<HEAD, S, REACH_WINDOW>(q, a);
     case REACH_DOCUMENT:
-        return launch_fast<HEAD, OF_KEYS, REACH_DOCUMENT>(q, a);
+        return launch_fast<HEAD, S, REACH_DOCUMENT>(q, a);
     case REACH_FULL:
-        return launch_fast<HEAD, OF_KEYS, REACH_FULL>(q, a);
+        return launch_fast<HEAD, S, REACH_FULL>(q, a);
     case REACH_ALL:
         break;
     }
-    return launch_fast<HEAD, OF_KEYS, REACH_ALL>(q, a);
+    return launch_fast<HEAD, S, REACH_ALL>(q, a);
+}
+
+/* A window of the whole row is none. */
+template <sought S> static cudaError_t launch_widest(const struct cuda_queue *q, const attention &a)
+{
+    return a.op.positions ? launch_fast<256, S, REACH_DOCUMENT>(q, a) : launch_fast<256, S, REACH_WINDOW>(q, a);
 }
 
 template <typename T, kind K, bool OF_KEYS>
@@ -433,20 +457,28 @@ template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct
     return launch_plain<T, ANY_SELF, OF_KEYS>(q, a);
 }
 
-template <bool OF_KEYS> static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)
+template <bool HOLDS_KEYS> static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)
 {
+    constexpr sought S = HOLDS_KEYS ? SEEKS_BOTH : SEEKS_QUERIES;
     const bool drops = a.op.dropout.p > 0;
     /* no fast kernel of keys is compiled */
-    const bool is_rare =
-        OF_KEYS && ((a.group > 1 && (drops || a.op.full)) || (drops && a.head_width > 64 && reach_of(a) != REACH_ALL));
+    const bool is_rare = HOLDS_KEYS && ((a.group > 1 && (drops || a.op.full)) ||
+                                        (drops && a.head_width > 64 && reach_of(a) != REACH_ALL));
+    const size_t tile = is_rare ? 0 : attention_tile(q, &a.op);
 
-    if (!is_rare && attention_is_fast(q, &a.op, 64))
-        return launch_fast<64, OF_KEYS>(q, a);
-    if (!is_rare && attention_is_fast(q, &a.op, 128))
-        return launch_fast<128, OF_KEYS>(q, a);
+    if (tile == 64)
+        return launch_fast<64, S>(q, a);
+    if (tile == 128)
+        return launch_fast<128, S>(q, a);
+    if (tile == 256 && HOLDS_KEYS) {
+        const cudaError_t rc = launch_widest<SEEKS_KEYS>(q, a);
+        return rc == cudaSuccess ? launch_widest<SEEKS_VALUES>(q, a) : rc;
+    }
+    if (tile == 256)
+        return launch_widest<SEEKS_QUERIES>(q, a);
     if (q->type == NUMBER_BF16)
-        return launch_plain<bf16, OF_KEYS>(q, a);
-    return launch_plain<float, OF_KEYS>(q, a);
+        return launch_plain<bf16, HOLDS_KEYS>(q, a);
+    return launch_plain<float, HOLDS_KEYS>(q, a);
 }
 
 extern "C" cudaError_t cuda_attention_backward(const struct cuda_queue *q, const struct device_attention *op)

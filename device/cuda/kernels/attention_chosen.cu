@@ -63,7 +63,7 @@ struct run {
 /* Sizes for heads of this width, as the plan of attention_backward.cu has them: rows of a coming tile, and as many left
  * factors in registers as do not spill. */
 template <int HEAD, bool DROPS> struct plan {
-    enum { COMING = HEAD > 64 ? 32 : 64, KEPT = HEAD <= 64 ? 2 * HEAD / 16 : DROPS ? 1 : 5 };
+    enum { COMING = HEAD > 64 ? 32 : 64, KEPT = HEAD <= 64 ? 2 * HEAD / 16 : DROPS ? 1 : 4 };
 };
 
 /* What a coming query brings besides its rows. */
@@ -87,12 +87,12 @@ __device__ inline void fetch(room<HEAD, COMING> *room, int stage, const attentio
     const view<const bf16> queries = input_of<ANY_SELF, bf16>(a, head, QUERIES),
                            gradients = out_of(a, (const bf16 *)a.op.out_gradient, head);
     const unsigned to = tile_at<HEAD>(share::row(), (int)threadIdx.x % share::EIGHTS);
-    const int column = (int)threadIdx.x % share::EIGHTS * 8;
+    const int column = (int)threadIdx.x % share::EIGHTS * 8, rows_end = column < a.head_width ? end : 0;
 
 #pragma unroll 2
     for (int i = 0; i < COMING; i += share::AT_ONCE) {
         const int row = at + i + share::row();
-        const bool there = row < end;
+        const bool there = row < rows_end;
         const size_t query = there ? (size_t)list.query(row) : 0;
         copy_async<16>(shared_at(room->coming[stage][0]) + to + i * HEAD * 2,
                        queries.first + query * queries.stride + column, there);
@@ -152,10 +152,8 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
     float sums[2][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
     matrices kept[KEPT];                /* left factors of held[0], then of held[1] */
 
-    tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[0]), input_of<ANY_SELF, bf16>(a, from, KEYS), first,
-                                    a.n_tokens);
-    tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[1]), input_of<ANY_SELF, bf16>(a, from, VALUES), first,
-                                    a.n_tokens);
+    tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[0]), a, input_of<ANY_SELF, bf16>(a, from, KEYS), first);
+    tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[1]), a, input_of<ANY_SELF, bf16>(a, from, VALUES), first);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
@@ -195,10 +193,10 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
         }
     }
     const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
-    tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, gradient_of<ANY_SELF, bf16>(a, from, KEYS), first + row,
-                     a.n_tokens);
-    tile_store<HEAD>(sums[1][0], kept_scale, shared->held[1], row, gradient_of<ANY_SELF, bf16>(a, from, VALUES),
-                     first + row, a.n_tokens);
+    tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, a, gradient_of<ANY_SELF, bf16>(a, from, KEYS),
+                     first + row);
+    tile_store<HEAD>(sums[1][0], kept_scale, shared->held[1], row, a, gradient_of<ANY_SELF, bf16>(a, from, VALUES),
+                     first + row);
 }
 
 /* ---- any head, any keys ---- */
@@ -295,9 +293,11 @@ template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q
 
 cudaError_t attention_of_chosen(const struct cuda_queue *q, const attention &a)
 {
-    if (attention_is_fast(q, &a.op, 64))
+    const size_t tile = attention_tile(q, &a.op);
+
+    if (tile == 64)
         return launch_fast<64>(q, a);
-    if (attention_is_fast(q, &a.op, 128))
+    if (tile == 128)
         return launch_fast<128>(q, a);
     return q->type == NUMBER_BF16 ? launch_plain<bf16>(q, a) : launch_plain<float>(q, a);
 }

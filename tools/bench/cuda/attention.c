@@ -205,15 +205,12 @@ void bench_attention(struct bench *b)
 /* ---- families ---- */
 
 static const struct shape families[] = {
-    {"gpt2", 16, 1024, 16, 64, 16, 0, false, 0},
-    {"gpt2-dropout", 16, 1024, 16, 64, 16, 0, false, 0.1f},
-    {"llama3-8b", 4, 4096, 32, 128, 8, 0, false, 0},
-    {"llama3-8b-long", 1, 16384, 32, 128, 8, 0, false, 0},
-    {"mistral-7b", 2, 8192, 32, 128, 8, 4096, false, 0},
-    {"gemma3-27b-local", 4, 4096, 32, 128, 16, 1024, false, 0},
-    {"gemma-7b", 4, 4096, 16, 256, 16, 0, false, 0},
-    {"bert-large", 32, 512, 16, 64, 16, 0, true, 0},
-    {"bert-large-dropout", 32, 512, 16, 64, 16, 0, true, 0.1f},
+    {"gpt2", 16, 1024, 16, 64, 16, 0, false, 0},         {"gpt2-dropout", 16, 1024, 16, 64, 16, 0, false, 0.1f},
+    {"llama3-8b", 4, 4096, 32, 128, 8, 0, false, 0},     {"llama3-8b-long", 1, 16384, 32, 128, 8, 0, false, 0},
+    {"mistral-7b", 2, 8192, 32, 128, 8, 4096, false, 0}, {"gemma3-27b-local", 4, 4096, 32, 128, 16, 1024, false, 0},
+    {"gemma-7b", 4, 4096, 16, 256, 16, 0, false, 0},     {"gemma3-4b-local", 4, 4096, 8, 256, 4, 1024, false, 0},
+    {"heads-of-80", 4, 4096, 32, 80, 32, 0, false, 0},   {"heads-of-96", 4, 4096, 32, 96, 8, 0, false, 0},
+    {"bert-large", 32, 512, 16, 64, 16, 0, true, 0},     {"bert-large-dropout", 32, 512, 16, 64, 16, 0, true, 0.1f},
 };
 
 /* Pairs of query and key that are seen, of one head. */
