@@ -33,6 +33,8 @@ static void print_profile(const struct eps_profile *p, bool found)
     print_row("host to device", p->link_bytes_per_s / 1e9, "GB/s", "transfer of weights and gradients");
     print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "norms, activations");
     print_row("optimizer", p->update_parameters_per_s / 1e6, "M parameters/s", "AdamW on the host");
+    if (p->call_s > 0)
+        print_row("launch", p->call_s * 1e9, "ns", "of each operation on the device");
     printf("\nwritten to %s%s\n", p->path, found ? ": eps plan and eps train predict times by it" : "");
 }
 

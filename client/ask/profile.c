@@ -89,6 +89,7 @@ static void fill(struct eps_profile *out, const struct profile *profile)
     out->link_bytes_per_s = profile->link_bytes_per_s;
     out->memory_bytes_per_s = profile->memory_bytes_per_s;
     out->update_parameters_per_s = profile->update_parameters_per_s;
+    out->call_s = profile->call_s;
 }
 
 struct eps_profile_options eps_profile_defaults(void)

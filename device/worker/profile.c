@@ -190,18 +190,25 @@ static void upload(const struct bench *b)
     b->ops->upload(b->dev, b->arena, b->host, ELEMENTS * sizeof(float));
 }
 
-/* y = x + h */
-static void add(const struct bench *b)
+/* y = x + h, of rows of HOST_WIDTH */
+static void add_rows(const struct bench *b, size_t n)
 {
     float *x = (float *)b->arena;
-    const struct device_dropout_add op = {.n_rows = 1,
-                                          .n_tokens = ELEMENTS / HOST_WIDTH,
-                                          .n = HOST_WIDTH,
-                                          .x = x + ELEMENTS,
-                                          .h = x + 2 * (size_t)ELEMENTS,
-                                          .y = x};
+    const struct device_dropout_add op = {
+        .n_rows = 1, .n_tokens = n, .n = HOST_WIDTH, .x = x + ELEMENTS, .h = x + 2 * (size_t)ELEMENTS, .y = x};
 
     b->ops->dropout_add(b->dev, &op);
+}
+
+static void add(const struct bench *b)
+{
+    add_rows(b, ELEMENTS / HOST_WIDTH);
+}
+
+/* As little as an operation can do. */
+static void add_one(const struct bench *b)
+{
+    add_rows(b, 1);
 }
 
 /* An update like AdamW's: reads four arrays and writes three. */
@@ -373,6 +380,8 @@ static int measure_memory(struct profile *out, struct bench *b, struct error *er
     out->link_bytes_per_s = ELEMENTS * sizeof(float) / time_of(b, upload, &rc);
     if (!rc)
         out->memory_bytes_per_s = 3.0 * ELEMENTS * sizeof(float) / time_of(b, add, &rc);
+    if (!rc && !plan_backend_find(b->ops->name)->takes_turns)
+        out->call_s = time_of(b, add_one, &rc);
     if (rc)
         b->ops->fault(b->dev, err);
     close_device(b);

@@ -128,6 +128,7 @@ void message_profile_fields(struct wire *w, struct profile *p)
     wire_f64_from_0(w, &p->memory_bytes_per_s);
     wire_f64_from_0(w, &p->update_parameters_per_s);
     wire_f64_from_0(w, &p->host_bytes_per_s);
+    wire_f64_from_0(w, &p->call_s);
     message_products_fields(w, &p->products);
 }
 

@@ -34,6 +34,7 @@ static struct clock_state {
     std::vector<lane> lanes;
     engine engines[CUDASIM_ENGINES];
     cudasim_price price; /* of the operation whose first kernel is to come */
+    double call;         /* seconds that its launch takes */
     bool in_operation;
     unsigned long unpriced;
 } &state = *new clock_state(); /* never destroyed: the end of the program looks into it */
@@ -59,13 +60,15 @@ struct cudasim_duration cudasim_product_duration(double operations, double bytes
     if (!state.on)
         return {CUDASIM_COMPUTES, 0};
     return {CUDASIM_COMPUTES,
-            std::max(operations / profile_flops(&state.profile, type, rows), bytes / state.profile.memory_bytes_per_s)};
+            std::max(operations / profile_flops(&state.profile, type, rows), bytes / state.profile.memory_bytes_per_s) +
+                state.profile.call_s};
 }
 
 void cudasim_operation(const struct cudasim_price *price)
 {
     state.in_operation = price != NULL;
     state.price = price ? *price : cudasim_price{};
+    state.call = price ? state.profile.call_s : 0;
 }
 
 double cudasim_attention_flops(enum profile_attention direction, enum number_type type)
@@ -85,16 +88,18 @@ static bool touches_host(const cudasim_launch &launch)
 struct cudasim_duration cudasim_kernel_duration(const cudasim_launch &launch)
 {
     const cudasim_price price = state.price;
+    const double call = state.call;
 
     if (!state.on)
         return {CUDASIM_COMPUTES, 0};
     state.unpriced += !state.in_operation;
-    state.price = {};
+    state.price = {}, state.call = 0;
     struct cudasim_duration d = {CUDASIM_COMPUTES, price.bytes / state.profile.memory_bytes_per_s};
     if (price.operations > 0)
         d.seconds = std::max(d.seconds, price.operations / price.flops);
     if (price.host_bytes > 0 && touches_host(launch))
         d.seconds = std::max(d.seconds, price.host_bytes / state.profile.link_bytes_per_s);
+    d.seconds += call;
     return d;
 }
 

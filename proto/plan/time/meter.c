@@ -62,8 +62,12 @@ double plan_meter_price(const struct plan_meter *meter, struct call *call)
         gathered += a->use & CALL_ANYWHERE ? (double)a->touched * each : 0;
     }
     const double moving = fmax(bytes / profile->memory_bytes_per_s, gathered / profile->link_bytes_per_s);
-    return fmax(work.operations / rate_of(meter, &work), moving) +
-           bytes_behind(meter, call) / profile->memory_bytes_per_s;
+    const double behind = bytes_behind(meter, call);
+    return fmax(work.operations / rate_of(meter, &work), moving) + behind / profile->memory_bytes_per_s +
+           (call->kind == CALL_zero ? 0
+            : behind > 0            ? 2
+                                    : 1) *
+               profile->call_s;
 }
 
 static void on_call(struct device *dev, struct call *call)

@@ -7,11 +7,11 @@
  *    "matmul_flops": {"fp32": {"64": F, "512": F, "4096": F, "32768": F}, "bf16": {the same}},
  *    "attention_flops": {"forward": {"fp32": F, "bf16": F}, "backward": {the same}},
  *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "update_parameters_per_s": P,
- *    "host_bytes_per_s": B, "products": {...: proto/operation/products.h}}
+ *    "host_bytes_per_s": B, "call_s": S, "products": {...: proto/operation/products.h}}
  *
- * Products and attention are timed on random numbers. Three figures may be absent: attention_flops (then the default
- * profile's fraction of the rate of products), host_bytes_per_s (not measured yet), and products (no choice of
- * algorithms). */
+ * Products and attention are timed on random numbers. Four figures may be absent: attention_flops (then the default
+ * profile's fraction of the rate of products), host_bytes_per_s (not measured yet), call_s (the default profile's), and
+ * products (no choice of algorithms). */
 #ifndef PROTO_PLAN_TIME_PROFILE_H
 #define PROTO_PLAN_TIME_PROFILE_H
 
@@ -40,6 +40,7 @@ struct profile {
     double update_parameters_per_s; /* AdamW in fp32, on the host */
     /* The host memory's rate, shared by concurrent link copies and optimizer; 0: no limit. */
     double host_bytes_per_s;
+    double call_s;            /* seconds of each pass over a device's memory or product beside its work: its launch */
     struct products products; /* algorithms behind these rates; version 0: the library's choice */
 };
 
@@ -51,7 +52,7 @@ static inline enum number_type profile_type(enum number_type type)
 /* The constant profile for an unmeasured device. NULL: no such device. */
 const struct profile *profile_default(const char *device);
 
-/* Figures must be from 1 to 1e21 (host_bytes_per_s may be 0); else -EINVAL with a sentence that names the figure. */
+/* Figures must be from 1 to 1e21 (host_bytes_per_s may be 0), and call_s from 0 to 1; else -EINVAL with a sentence that names the figure. */
 int profile_check(const struct profile *profile, struct error *err);
 
 /* Operations per second of products with this many rows: interpolated by the rows' logarithm, constant beyond the
