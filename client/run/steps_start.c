@@ -174,7 +174,9 @@ static int take_job(struct client_steps *s, const struct client_attach *attach, 
     s->done = past.last;
     if (s->done + m.taken.n < m.taken.done) /* lines of earlier steps are lost */
         s->done = m.taken.done - m.taken.n;
-    if (client_steps_has_saved(s, s->covered))
+    /* What the job began from is saved. A checkpoint of its own may be there without having reached the disk: only the
+     * daemon knows, and is asked. */
+    if (m.taken.n == 0 && client_steps_has_saved(s, s->covered))
         s->asked = s->covered;
     recall(s, &past);
     rc = find_references(s, s->opened == 0, err); /* the last client may have ended before it had them all */

@@ -554,28 +554,44 @@ TEST(a_resumed_run_decides_by_its_past)
     ck_assert_holds(user.notes, "stopped early after step 4", "2.5000 after step 1");
 }
 
-/* Steps 4 and 5 ended without a client: they get lines, whose times nobody knows, and what is due after them. */
-TEST(a_job_that_is_taken_over_takes_in_what_ended_without_a_client)
+/* A job that is at step 5, of which it has done the last n. */
+static void take_over(uint32_t n)
 {
-    struct client_attach attach_ = {.job = {.kind = MESSAGE_DESCRIPTION, .description.job = 7}};
+    struct client_attach job_ = {.job = {.kind = MESSAGE_DESCRIPTION, .description.job = 7}};
     struct error err = {""};
 
-    run.first_step = 0, run.saved_step = MESSAGE_NO_STEP;
-    run.resume.in_place = true, run.resume.record.options.steps = 6;
-    run.options.steps = 6, run.options.save_every = 5;
-    put_lines(3, false);
     played.taken = (struct message){.kind = MESSAGE_TAKEN,
                                     .taken = {.opened = 5,
                                               .arrived = 5,
                                               .covered = 5,
                                               .done = 5,
-                                              .n = 2,
+                                              .n = n,
                                               .steps = {{.step = 3, .loss = 7, .grad_norm = 1},
                                                         {.step = 4, .loss = 6, .grad_norm = 1}}}};
+    run.saved_step = MESSAGE_NO_STEP;
+    run.resume.in_place = true;
     attach();
-    ck_assert_msg(client_steps_run_taken(&steps, &attach_, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_steps_run_taken(&steps, &job_, &err) == 0, "%s", err.text);
+}
+
+/* Steps 4 and 5 ended without a client: they get lines, whose times nobody knows, and what is due after them. */
+TEST(a_job_that_is_taken_over_takes_in_what_ended_without_a_client)
+{
+    run.resume.record.options.steps = 6;
+    run.options.steps = 6, run.options.save_every = 5;
+    put_lines(3, false);
+    take_over(2);
     expect_asked("save 5|open 5|save 6|evaluate|");
     ck_assert_holds(user.notes, "took over job 7");
     ck_assert_double_eq(metric(5, "loss"), 6);
     ck_assert(isnan(metric(5, "step_ms")) && !isnan(metric(6, "step_ms")));
+}
+
+/* The directory may be there before it is on the disk. */
+TEST_EACH(a_checkpoint_of_a_job_is_saved_once_the_daemon_says_so_unless_the_job_began_from_it, 2)
+{
+    resume_after(5);
+    put_lines(5, true);
+    take_over(_i == 0 ? 0 : 2);
+    ck_assert_int_eq(user.n_saved, _i);
 }
