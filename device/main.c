@@ -380,6 +380,7 @@ static int run(const struct place *place, const struct compute_options *options,
     process_host_name(hello.hello.host, sizeof hello.hello.host);
     hello.hello.library_bytes = device->facts.library_bytes;
     hello.hello.attention = device->facts.attention;
+    hello.hello.convolution = device->facts.convolution;
     if (profile_find(&hello.hello.profile, NULL, device->ops->name, err))
         log_warning("%s; it is taken to be as fast as most", err->text);
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device->name);

@@ -221,6 +221,13 @@ static void prepare_attention(struct device *dev, const struct device_attention 
     *told = '\0';
 }
 
+static void prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
+                           char told[DEVICE_TOLD])
+{
+    (void)dev, (void)ops, (void)n, (void)convolution;
+    told[0] = 0;
+}
+
 static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
 {
     (void)dev, (void)op; /* there is one algorithm, our own */
@@ -261,4 +268,5 @@ const struct device_ops device_cpu = {.name = "cpu",
                                       .propose = propose,
                                       .choose = choose,
                                       .prepare_attention = prepare_attention,
+                                      .prepare_conv2d = prepare_conv2d,
                                       DEVICE_CALLS(ROW)};

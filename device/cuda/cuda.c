@@ -175,6 +175,24 @@ static void attention_backward(struct device *dev, const struct device_attention
         cuda_note(dev, cuda_attention_backward(&dev->queue, op));
 }
 
+static void conv2d(struct device *dev, const struct device_conv2d *op)
+{
+    if (!cuda_dnn_conv2d(dev, op))
+        cuda_note(dev, cuda_conv2d(&dev->queue, op));
+}
+
+static void conv2d_input_gradient(struct device *dev, const struct device_conv2d *op)
+{
+    if (!cuda_dnn_conv2d_input_gradient(dev, op))
+        cuda_note(dev, cuda_conv2d_input_gradient(&dev->queue, op));
+}
+
+static void conv2d_weight_gradient(struct device *dev, const struct device_conv2d *op)
+{
+    if (!cuda_dnn_conv2d_weight_gradient(dev, op))
+        cuda_note(dev, cuda_conv2d_weight_gradient(&dev->queue, op));
+}
+
 static size_t table_bytes(const struct device *dev, bool narrow, size_t n)
 {
     return n * number_bytes(narrow ? NUMBER_BF16 : dev->type);
@@ -257,6 +275,7 @@ EXPORTED const struct device_ops device_cuda = {.name = "cuda",
                                                 .propose = cuda_matmul_propose,
                                                 .choose = cuda_matmul_choose,
                                                 .prepare_attention = cuda_dnn_prepare,
+                                                .prepare_conv2d = cuda_dnn_prepare_conv2d,
                                                 DEVICE_CALLS(ROW)};
 
 EXPORTED const struct module device_module = {

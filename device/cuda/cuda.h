@@ -52,7 +52,7 @@ struct device {
     struct cuda_piece pieces[CUDA_PIECES];
     unsigned next_piece;
     cublasLtHandle_t blas;
-    void *workspace; /* (PLAN_CUDA_WORKSPACE_BYTES) */
+    void *workspace; /* (PLAN_CUDA_WORKSPACE_BYTES) of products and convolutions, one after another */
     struct cuda_matmul *matmul;
     struct cuda_dnn *dnn;      /* NULL if the device is in fp32 */
     uint64_t *done, uncounted; /* operation counter: uncounted until count() is called */
@@ -116,7 +116,16 @@ void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enu
 /* False: not prepared, so our own kernels must compute it. True: queued, or the device has failed. */
 bool cuda_dnn_attention(struct device *dev, const struct device_attention *op);
 bool cuda_dnn_attention_backward(struct device *dev, const struct device_attention *op);
-/* How device `index` can compute attention's gradient: device_facts. */
+/* How device `index` can compute attention's gradient, and convolutions: device_facts. */
 enum plan_attention cuda_dnn_way(unsigned index);
+uint32_t cuda_dnn_convolution(unsigned index);
+
+/* dnn/conv.c: convolutions through cuDNN. proto/operation/device.h's prepare_conv2d. */
+void cuda_dnn_prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
+                             char told[DEVICE_TOLD]);
+/* As cuda_dnn_attention. */
+bool cuda_dnn_conv2d(struct device *dev, const struct device_conv2d *op);
+bool cuda_dnn_conv2d_input_gradient(struct device *dev, const struct device_conv2d *op);
+bool cuda_dnn_conv2d_weight_gradient(struct device *dev, const struct device_conv2d *op);
 
 #endif

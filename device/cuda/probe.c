@@ -258,5 +258,6 @@ int cuda_probe(unsigned index, struct device_facts *facts, struct error *err)
     facts->library_bytes = context + PLAN_CUDA_LIBRARY_BYTES - PLAN_CUDA_CONTEXT_BYTES;
     facts->available_bytes = available + context;
     facts->attention = cuda_dnn_way(index);
+    facts->convolution = cuda_dnn_convolution(index);
     return 0;
 }

@@ -138,6 +138,7 @@ static int claim(struct compute *c, const struct model_config *config, struct er
         .setting = {.backend = plan_backend_find(device->name),
                     .library_bytes = device->facts.library_bytes,
                     .attention = (enum plan_attention)m->assign.attention,
+                    .convolution = m->assign.convolution,
                     .goal = m->assign.goal,
                     .share_rows = m->assign.max_parts * part_rows,
                     .part_rows = part_rows,
@@ -157,6 +158,8 @@ static int claim(struct compute *c, const struct model_config *config, struct er
     device->ops->count(c->worker.dev, &c->box->progress);
     if (c->worker.attention[0])
         log_line("%s", c->worker.attention);
+    if (c->worker.convolutions[0])
+        log_line("%s", c->worker.convolutions);
     return 0;
 }
 

@@ -3,6 +3,7 @@
 #include "proto/step/step.h"
 #include "proto/plan/memory/units.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -62,6 +63,48 @@ static void prepare_attention(struct device_worker *w)
     layer_prepare_attention(&pass, plan->setting.goal.purpose == PLAN_TRAIN, w->attention);
 }
 
+/* Gives the call arrays at the arena's begin, which has room for all that a pass has at a time. */
+static void place_arrays(const struct device_worker *w, struct device_conv2d *call)
+{
+    const size_t bytes = number_bytes(w->plan.setting.goal.precision);
+    char *const x = w->ops->arena(w->dev);
+    char *const y = x + plan_align(call->n_rows * call->height * call->width * call->n_in * bytes);
+    char *const weight = y + plan_align(device_conv2d_pixels(call) * call->n_out * bytes);
+
+    const size_t weight_bytes = call->weight_gradient ? sizeof(float) : bytes;
+
+    assert((uint64_t)(weight - x) + call->n_out * device_conv2d_taps(call) * weight_bytes <= w->plan.arena_bytes);
+    if (call->weight_gradient)
+        call->weight_gradient = (float *)(void *)weight;
+    call->x = call->x ? x : NULL, call->x_gradient = call->x_gradient ? x : NULL;
+    call->y = call->y ? y : NULL, call->y_gradient = call->y_gradient ? y : NULL;
+    call->weight = call->weight ? weight : NULL;
+}
+
+/* For the rows of a pass: a microbatch's, or those with which a part ends. */
+static int prepare_convolutions(struct device_worker *w, struct error *err)
+{
+    const struct plan *plan = &w->plan;
+    const bool trains = plan->setting.goal.purpose == PLAN_TRAIN;
+    const uint32_t microbatch = plan->choice.microbatch, seq = plan->setting.goal.seq;
+    const struct plan_shape passes[] = {{microbatch, seq}, {plan->setting.part_rows % microbatch, seq}};
+    const size_t n = layer_convolutions(NULL, &w->model, passes[0], trains, NULL);
+    struct device_conv2d *all = calloc(2 * n + 1, sizeof *all);
+    size_t n_all = 0;
+
+    if (!all)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (int i = 0; i < 2; i++)
+        if (passes[i].n_rows > 0)
+            n_all += layer_convolutions(all + n_all, &w->model, passes[i], trains, w->ops->arena(w->dev));
+    for (size_t i = 0; i < n_all; i++)
+        place_arrays(w, &all[i]);
+    if (n > 0)
+        w->ops->prepare_conv2d(w->dev, all, n_all, plan->setting.convolution, w->convolutions);
+    free(all);
+    return 0;
+}
+
 int device_worker_lay_out(struct device_worker *worker, const struct device_worker_options *options,
                           struct ledger *ledger, struct error *err)
 {
@@ -99,9 +142,10 @@ int device_worker_claim(struct device_worker *worker, const struct device_worker
     if (rc == 0) {
         prepare_attention(worker);
         enter_ledger(worker);
-    } else {
-        device_worker_free(worker);
+        rc = prepare_convolutions(worker, err);
     }
+    if (rc)
+        device_worker_free(worker);
     return rc;
 }
 

@@ -29,6 +29,7 @@ struct peer *peer_add(struct peer **peers, struct session *s, const struct messa
     peer->library_bytes = hello->hello.library_bytes;
     peer->attention =
         hello->hello.attention < PLAN_ATTENTIONS ? (enum plan_attention)hello->hello.attention : PLAN_ATTENTION_OWN;
+    peer->convolution = hello->hello.convolution;
     peer->profile = hello->hello.profile;
     if (profile_check(&peer->profile, NULL) && profile_default(peer->device))
         peer->profile = *profile_default(peer->device);

@@ -35,6 +35,7 @@ struct peer {
     const struct plan_backend *backend; /* NULL: the planner does not know such devices */
     uint64_t budget, library_bytes;
     enum plan_attention attention; /* what its device supports */
+    uint32_t convolution;          /* its library of convolutions (device_facts); 0: none */
     struct profile profile;        /* as the worker sent it, or its device's default */
     enum peer_state state;
     bool suspect;     /* its gradient of the open step was not finite; another attempt decides whose fault that is */

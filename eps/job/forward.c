@@ -80,6 +80,7 @@ static int print_json(json_t *object, const struct job *job, struct error *err)
     if (products.version)
         json_object_set_new(object, "products", products_to_json(&products));
     json_object_set_new(object, "attention", json_integer(job->attention));
+    json_object_set_new(object, "convolution", json_integer(job->convolution));
     json_object_set_new(object, "device", json_string(job->backend->name));
     return rc;
 }
@@ -176,6 +177,7 @@ int forward_open(struct forward *out, const char *bytes, size_t n_bytes, struct 
     if (!object)
         return error_set(err, -EINVAL, "host 0 told of its job in no known form");
     out->attention = (enum plan_attention)json_integer_value(json_object_get(object, "attention"));
+    out->convolution = (uint32_t)json_integer_value(json_object_get(object, "convolution"));
     device = json_string_value(json_object_get(object, "device"));
     snprintf(out->device, sizeof out->device, "%s", device ? device : "");
     rc = products_from_json(&out->products, json_object_get(object, "products"), err);
@@ -191,6 +193,8 @@ int forward_check(const struct forward *forward, const struct job *job, struct e
 {
     if (job->attention != forward->attention)
         return error_set(err, -EINVAL, "its devices compute attention by another algorithm than host 0's");
+    if (job->convolution != forward->convolution)
+        return error_set(err, -EINVAL, "its devices compute convolutions by another library than host 0's");
     if (job->request.job.deterministic && strcmp(job->backend->name, forward->device) != 0)
         return error_set(err, -EINVAL,
                          "--deterministic requires workers of one kind, but this host has %s and host 0 has %s",

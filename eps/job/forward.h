@@ -14,7 +14,8 @@ struct forward {
     struct message request;
     struct products products;
     enum plan_attention attention;
-    char device[32]; /* the kind of host 0's devices */
+    uint32_t convolution; /* as of struct job */
+    char device[32];      /* the kind of host 0's devices */
     int fds[SESSION_MAX_FDS];
     unsigned n_fds;
 };

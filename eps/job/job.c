@@ -167,6 +167,7 @@ static void assign(struct job_seat *seat)
     m.assign.choice = plan->choice;
     m.assign.products = job->products;
     m.assign.attention = plan->setting.attention;
+    m.assign.convolution = plan->setting.convolution;
     m.assign.host_stash_bytes = plan->host_stash_bytes;
     if (job->request.job.thaw != MODEL_THAWED)
         memcpy(m.assign.freeze, job->request.job.freeze, sizeof m.assign.freeze);

@@ -194,6 +194,7 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
     job->n_seats = job->n_ranges = fit->n_workers;
     job->backend = job->workers[0]->backend;
     job->attention = fit->plans[0].setting.attention;
+    job->convolution = fit->plans[0].setting.convolution;
     job->microbatch = fit->plans[0].choice.microbatch;
     job->choice = fit->plans[0].choice;
     job->host = fit->host;
@@ -248,7 +249,8 @@ static int plan_all(struct job *job, bool thawed, bool *again, struct error *err
                                               .profile = &worker->profile,
                                               .budget = worker->budget,
                                               .library_bytes = worker->library_bytes,
-                                              .attention = worker->attention};
+                                              .attention = worker->attention,
+                                              .convolution = worker->convolution};
     }
     const struct plan_fit_asked asked = {.model = &job->model,
                                          .goal = *job_goal(job),
@@ -286,6 +288,11 @@ static enum plan_attention attention_of(const struct job *job, const struct peer
     return worker->attention == job->attention ? job->attention : PLAN_ATTENTION_OWN;
 }
 
+static uint32_t convolution_of(const struct job *job, const struct peer *worker)
+{
+    return worker->convolution == job->convolution ? job->convolution : 0;
+}
+
 static int check_kind(const struct job *job, const struct peer *worker, struct error *err)
 {
     const int rc = check_worker(job, worker, err);
@@ -298,6 +305,9 @@ static int check_kind(const struct job *job, const struct peer *worker, struct e
     if (job->request.job.deterministic && attention_of(job, worker) != job->attention)
         return error_set(err, -EINVAL,
                          "--deterministic requires one algorithm of attention's gradient, which its device has not");
+    if (job->request.job.deterministic && convolution_of(job, worker) != job->convolution)
+        return error_set(err, -EINVAL,
+                         "--deterministic requires one library of convolutions, which its device has not");
     return 0;
 }
 
@@ -360,6 +370,7 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
     struct plan_setting setting = {.backend = worker->backend,
                                    .library_bytes = worker->library_bytes,
                                    .attention = attention_of(job, worker),
+                                   .convolution = convolution_of(job, worker),
                                    .goal = *job_goal(job)};
     struct plan_wish wish = {.microbatch = job->microbatch, .host = &job->host_setting};
     const int kind = check_kind(job, worker, err);

@@ -73,16 +73,37 @@ static struct device_conv2d sizes_of(const struct operation_run *r, const struct
     return conv;
 }
 
-static void run_forward(const struct operation_run *r, const struct schedule_step *step)
+struct device_conv2d operation_conv2d_call(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     struct device_conv2d conv = sizes_of(r, op);
 
-    conv.x = r->at[step->inputs[0]];
-    conv.weight = r->weights[op->tensor + WEIGHT];
-    conv.bias = op->conv2d.bias ? r->weights[op->tensor + BIAS] : NULL;
-    conv.y = r->at[step->outputs[0]];
-    r->ops->conv2d(r->dev, &conv);
+    switch (step->action) {
+    case SCHEDULE_FORWARD:
+        conv.x = r->at[step->inputs[0]];
+        conv.weight = r->weights[op->tensor + WEIGHT];
+        conv.bias = op->conv2d.bias ? r->weights[op->tensor + BIAS] : NULL;
+        conv.y = r->at[step->outputs[0]];
+        break;
+    case SCHEDULE_CONTRIBUTE:
+        conv.x = r->at[step->inputs[0]];
+        conv.y_gradient = r->at[step->y_gradient];
+        conv.weight_gradient = r->gradients[op->tensor + WEIGHT];
+        conv.beta = r->fresh ? 0 : 1;
+        break;
+    case SCHEDULE_BACKWARD:
+        conv.weight = r->weights[op->tensor + WEIGHT];
+        conv.y_gradient = r->at[step->y_gradient];
+        conv.x_gradient = r->at[step->x_gradient];
+        conv.accumulate = step->accumulate;
+        break;
+    case SCHEDULE_SAMPLE:
+    case SCHEDULE_COMPRESS:
+    case SCHEDULE_EXPAND:
+    case SCHEDULE_ROUND:
+        break;
+    }
+    return conv;
 }
 
 /* ---- means of blocks ----
@@ -171,12 +192,8 @@ static void run_contributions(const struct operation_run *r, const struct schedu
 {
     const struct program_operation *op = operation_of(r, step);
     float *const bias = op->conv2d.bias ? r->gradients[op->tensor + BIAS] : NULL;
-    struct device_conv2d conv = sizes_of(r, op);
+    struct device_conv2d conv = operation_conv2d_call(r, step);
 
-    conv.x = r->at[step->inputs[0]];
-    conv.y_gradient = r->at[step->y_gradient];
-    conv.weight_gradient = r->gradients[op->tensor + WEIGHT];
-    conv.beta = r->fresh ? 0 : 1;
     if (conv.weight_gradient && program_pools(op))
         contribute_pooled(r, &conv, op->conv2d.pooled, r->at[step->scratch]);
     else if (conv.weight_gradient)
@@ -186,28 +203,18 @@ static void run_contributions(const struct operation_run *r, const struct schedu
                                                                  conv.n_out, conv.n_out});
 }
 
-static void run_backward(const struct operation_run *r, const struct schedule_step *step)
-{
-    const struct program_operation *op = operation_of(r, step);
-    struct device_conv2d conv = sizes_of(r, op);
-
-    conv.weight = r->weights[op->tensor + WEIGHT];
-    conv.y_gradient = r->at[step->y_gradient];
-    conv.x_gradient = r->at[step->x_gradient];
-    conv.accumulate = step->accumulate;
-    r->ops->conv2d_input_gradient(r->dev, &conv);
-}
-
 static void run(const struct operation_run *r, const struct schedule_step *step)
 {
+    const struct device_conv2d conv = operation_conv2d_call(r, step);
+
     if (step->action == SCHEDULE_FORWARD)
-        run_forward(r, step);
+        r->ops->conv2d(r->dev, &conv);
     else if (step->action == SCHEDULE_SAMPLE)
         run_means(r, step);
     else if (step->action == SCHEDULE_CONTRIBUTE)
         run_contributions(r, step);
     else
-        run_backward(r, step);
+        r->ops->conv2d_input_gradient(r->dev, &conv);
 }
 
 const struct operation operation_conv2d = {.name = "convolution",

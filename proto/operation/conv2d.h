@@ -2,11 +2,13 @@
 #ifndef PROTO_OPERATION_CONV2D_H
 #define PROTO_OPERATION_CONV2D_H
 
-#include "proto/operation/image.h"
+#include "proto/operation/call/conv2d.h"
 
 #include <stdbool.h>
 
+struct operation_run;
 struct program;
+struct schedule_step;
 
 struct program_conv2d_options {
     uint32_t height, width; /* of x, if its domain is TOKENS; else 0, as the domain says it */
@@ -23,5 +25,8 @@ struct program_conv2d_options {
  * stores as [o][c][ky][kx] is [o][ky][kx][c] here. */
 int program_conv2d(struct program *p, int x, const char *stem, uint32_t domain, uint32_t columns,
                    const struct program_conv2d_options *conv);
+
+/* The device's call for a step of a convolution: forward, the gradient of x, or that of its weight. */
+struct device_conv2d operation_conv2d_call(const struct operation_run *r, const struct schedule_step *step);
 
 #endif

@@ -48,6 +48,7 @@ struct device_facts {
     uint64_t library_bytes;        /* used by the backend outside any arena: plan_setting.library_bytes */
     char model[64];                /* "NVIDIA H200"; "" for the CPU */
     enum plan_attention attention; /* how it computes attention's gradient: plan_setting.attention */
+    uint32_t convolution; /* which library can compute convolutions, of devices that have the same one; 0: none */
 };
 
 enum { DEVICE_TOLD = 256 }; /* bytes of a log line */
@@ -106,6 +107,11 @@ struct device_ops {
      * aligned to 16 bytes uses the backend's own kernels. */
     void (*prepare_attention)(struct device *dev, const struct device_attention *op, enum plan_attention way,
                               char told[DEVICE_TOLD]);
+    /* The same for convolutions: n calls (> 0) as they are to come, on any arrays. Overwrites those that they write.
+     * convolution: device_facts', if all of a job's workers have it, else 0. A convolution of other sizes than these, or
+     * with arrays not aligned to 16 bytes, uses the backend's own kernels. */
+    void (*prepare_conv2d)(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
+                           char told[DEVICE_TOLD]);
 
     /* Operations, on DEVICE_COMPUTE: void (*norm)(struct device *dev, const struct device_norm *op), and so on. */
 #define DEVICE_MEMBER(name, type) void (*name)(struct device *, const struct type *);

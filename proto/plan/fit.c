@@ -27,12 +27,23 @@ static enum plan_attention common_attention(const struct plan_fit_asked *asked)
     return first;
 }
 
+static uint32_t common_convolution(const struct plan_fit_asked *asked)
+{
+    const uint32_t first = asked->devices[0].convolution;
+
+    for (uint32_t i = 1; i < asked->n_workers; i++)
+        if (asked->devices[i].convolution != first)
+            return 0;
+    return first;
+}
+
 struct plan_setting plan_fit_setting(const struct plan_fit_asked *asked, uint32_t worker)
 {
     struct plan_setting setting = {
         .backend = asked->devices[worker].backend,
         .library_bytes = asked->devices[worker].library_bytes,
         .attention = common_attention(asked),
+        .convolution = common_convolution(asked),
         .goal = asked->goal,
     };
 

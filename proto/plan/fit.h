@@ -25,6 +25,7 @@ struct plan_fit_device {
     uint64_t budget;               /* bytes of device memory that may be used */
     uint64_t library_bytes;        /* plan_setting.library_bytes */
     enum plan_attention attention; /* the algorithm that it supports; all workers use the same one */
+    uint32_t convolution;          /* its library of convolutions; all workers use the same one, or none */
 };
 
 struct plan_fit_asked {

@@ -151,6 +151,13 @@ static void prepare_attention(struct device *dev, const struct device_attention 
     told[0] = 0;
 }
 
+static void prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
+                           char told[DEVICE_TOLD])
+{
+    (void)dev, (void)ops, (void)n, (void)convolution;
+    told[0] = 0;
+}
+
 static void on_call(struct device *dev, struct call *call)
 {
     clock_compute(dev, plan_meter_price(&dev->meter, call));
@@ -176,4 +183,5 @@ const struct device_ops device_clock = {.name = "clock",
                                         .propose = propose,
                                         .choose = choose,
                                         .prepare_attention = prepare_attention,
+                                        .prepare_conv2d = prepare_conv2d,
                                         DEVICE_CALLS(CALL_ROW)};

@@ -111,6 +111,11 @@ const struct model_layer *layer_to_prepare(const struct model *model);
  * workspace and kept. */
 void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD]);
 
+/* The model's convolutions as a pass of these rows calls the device for them, for device_ops.prepare_conv2d: each has the
+ * arrays that it will have, but all are at `at`. Returns their number; out: NULL, or room for as many. */
+size_t layer_convolutions(struct device_conv2d *out, const struct model *model, struct plan_shape rows, bool trains,
+                          void *at);
+
 /* By enum model_layer_kind; every member set. */
 extern const struct layer_ops layer_embedding, layer_program, layer_head;
 /* In place of a block's, in a step that drops it: its output is its input. */

@@ -222,3 +222,43 @@ void layer_prepare_attention(const struct layer_pass *pass, bool trains, char to
     pass->ops->prepare_attention(pass->dev, &attention,
                                  operation_attention_way(&operation_of(&r, step)->attention, &setting), told);
 }
+
+/* Those of a schedule, behind n others. */
+static size_t add_convolutions(struct device_conv2d *out, size_t n, const struct model_program *p,
+                               const struct schedule *schedule, struct plan_shape rows, void *at)
+{
+    struct operation_run r = {.program = &p->program,
+                              .schedule = schedule,
+                              .n_rows = rows.n_rows,
+                              .n_tokens = rows.n_tokens};
+
+    for (int i = 0; i < SCHEDULE_BUFFERS; i++)
+        r.at[i] = at;
+    for (int i = 0; i < PROGRAM_TENSORS; i++)
+        r.weights[i] = r.gradients[i] = at;
+    for (int i = 0; i < schedule->n_steps; i++) {
+        const struct schedule_step *step = &schedule->steps[i];
+        const struct program_operation *op = step->operation >= 0 ? operation_of(&r, step) : NULL;
+        if (!op || op->kind != &operation_conv2d || step->action > SCHEDULE_BACKWARD ||
+            (step->action == SCHEDULE_CONTRIBUTE && program_pools(op)))
+            continue;
+        if (out)
+            out[n] = operation_conv2d_call(&r, step);
+        n++;
+    }
+    return n;
+}
+
+size_t layer_convolutions(struct device_conv2d *out, const struct model *model, struct plan_shape rows, bool trains,
+                          void *at)
+{
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < model->n_programs; i++) {
+        const struct model_program *p = &model->programs[i];
+        n = add_convolutions(out, n, p, &p->forward[0], rows, at);
+        if (trains)
+            n = add_convolutions(out, n, p, &p->backward[0], rows, at);
+    }
+    return n;
+}

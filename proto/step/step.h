@@ -109,6 +109,7 @@ struct device_worker {
     struct device *dev;
     const struct layer_ops *const *layers; /* layers' functions, by enum model_layer_kind: layer_table */
     char attention[DEVICE_TOLD];           /* method of attention: a line for the log, or empty */
+    char convolutions[DEVICE_TOLD];        /* the same of convolutions */
     struct model model;
     struct plan plan;
     uint64_t seed;

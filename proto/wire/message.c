@@ -23,6 +23,7 @@ static void hello(struct wire *w, struct message *m)
     wire_u64(w, &m->hello.budget);
     wire_u64(w, &m->hello.library_bytes);
     wire_u32(w, &m->hello.attention);
+    wire_u32(w, &m->hello.convolution);
     message_profile_fields(w, &m->hello.profile);
 }
 
@@ -109,6 +110,7 @@ static void assign(struct wire *w, struct message *m)
     message_choice_fields(w, &m->assign.choice);
     wire_u64(w, &m->assign.host_stash_bytes);
     wire_u32(w, &m->assign.attention);
+    wire_u32(w, &m->assign.convolution);
     message_products_fields(w, &m->assign.products);
     wire_text(w, m->assign.freeze, sizeof m->assign.freeze);
     if (m->assign.weights_bytes == 0)

@@ -1,6 +1,6 @@
-/* What cuDNN says to our graph of attention, of devices that need not be there: it plans for their properties alone, if it
- * finds some driver to load, which the toolkit's stub is. */
-#include "device/cuda/dnn/dnn.h"
+/* What cuDNN says to our graphs of attention and convolutions, of devices that need not be there: it plans for their
+ * properties alone, if it finds some driver to load, which the toolkit's stub is. */
+#include "device/cuda/dnn/graph.h"
 #include "tests/kit/test.h"
 
 #include <dlfcn.h>
@@ -8,6 +8,7 @@
 #include <string.h>
 
 SUITE_LABELS(cuda, slow)
+SUITE_TIMEOUT(120) /* of what is compiled */
 
 /* As the library writes them of a device; what matters is its kind and its multiprocessors. */
 static const struct properties {
@@ -231,4 +232,127 @@ TEST(the_planner_believes_in_backward_for_what_was_compiled)
                                  : (is_whole && !is_slower) || (devices[d].version == 900 && version >= 92500);
             ck_assert_msg((way != PLAN_ATTENTION_OWN) == has, "%s, shape %zu: way %d", devices[d].name, i, (int)way);
         }
+}
+
+/* ---- convolutions ----
+ *
+ * All that WRN-28-2 has at 32 x 32, ResNet-18 and ResNet-50 at 224 x 224: size of x, channels in and out, window, stride. */
+
+static const struct conv {
+    uint32_t size, n_in, n_out, window, stride;
+} convs[] = {
+    {32, 3, 16, 3, 1},    {32, 16, 32, 3, 1},    {32, 16, 32, 1, 1},     {32, 32, 32, 3, 1},    {32, 32, 64, 3, 2},
+    {32, 32, 64, 1, 2},   {16, 64, 64, 3, 1},    {16, 64, 128, 3, 2},    {16, 64, 128, 1, 2},   {8, 128, 128, 3, 1},
+    {224, 3, 64, 7, 2},   {56, 64, 64, 3, 1},    {56, 64, 128, 3, 2},    {56, 64, 128, 1, 2},   {28, 128, 128, 3, 1},
+    {28, 128, 256, 3, 2}, {28, 128, 256, 1, 2},  {14, 256, 256, 3, 1},   {14, 256, 512, 3, 2},  {14, 256, 512, 1, 2},
+    {7, 512, 512, 3, 1},  {56, 64, 64, 1, 1},    {56, 64, 256, 1, 1},    {56, 256, 64, 1, 1},   {56, 256, 128, 1, 1},
+    {56, 128, 128, 3, 2}, {28, 128, 512, 1, 1},  {56, 256, 512, 1, 2},   {28, 512, 128, 1, 1},  {28, 512, 256, 1, 1},
+    {28, 256, 256, 3, 2}, {14, 256, 1024, 1, 1}, {28, 512, 1024, 1, 2},  {14, 1024, 256, 1, 1}, {14, 1024, 512, 1, 1},
+    {14, 512, 512, 3, 2}, {7, 512, 2048, 1, 1},  {14, 1024, 2048, 1, 2}, {7, 2048, 512, 1, 1},
+};
+enum { N_CONVS = sizeof convs / sizeof *convs, BLOCK = 16 /* images, as conv.c has them */ };
+
+/* Forward, the gradient of x, the same added to what is there, and that of weights. */
+enum { N_WAYS = 4 };
+
+static struct device_conv2d conv_of(const struct conv *c)
+{
+    return (struct device_conv2d){.n_rows = BLOCK,
+                                  .height = c->size,
+                                  .width = c->size,
+                                  .n_in = c->n_in,
+                                  .n_out = c->n_out,
+                                  .n_groups = 1,
+                                  .window = {c->window, c->window, c->stride, c->window / 2}};
+}
+
+static enum dnn_conv_kind kind_of(int way)
+{
+    return way == 0 ? DNN_CONV_FORWARD : way == 3 ? DNN_CONV_WEIGHTS : DNN_CONV_INPUT;
+}
+
+static bool is_divided(const struct dnn_choice *choices, int n)
+{
+    for (int i = 0; i < n; i++)
+        if ((choices[i].knob == DNN_KNOB_SPLIT_K || choices[i].knob == DNN_KNOB_SPLITS ||
+             choices[i].knob == DNN_KNOB_SPLIT_PIXELS || choices[i].knob == DNN_KNOB_STREAM_K) &&
+            choices[i].value > 1)
+            return true;
+    return false;
+}
+
+/* Whether one image has the same engine with the same knobs, and what workspace it has then. */
+static bool has_alike(const struct device_conv2d *op, enum dnn_conv_kind kind, bool adds, void *config,
+                      void *properties)
+{
+    struct dnn_choice choices[DNN_MAX_KNOBS];
+    struct dnn_graph graph;
+    int64_t engine = 0, got = 0, workspace = -1;
+    const int n = dnn_config_choices(&api, config, &engine, choices);
+
+    if (n < 0 || is_divided(choices, n))
+        return false;
+    ck_assert(dnn_graph_conv(&graph, &api, NULL, op, 1, kind, adds));
+    void *const alike = dnn_graph_config(&graph, engine, properties, choices, (unsigned)n);
+    if (alike)
+        ck_assert_int_eq(api.get(alike, DNN_CONFIG_WORKSPACE, DNN_KIND_INT64, 1, &got, &workspace), 0);
+    dnn_graph_free(&graph);
+    return alike && workspace <= PLAN_CUDA_WORKSPACE_BYTES;
+}
+
+static void check_conv(const struct properties *device, const struct conv *c, int way, void *properties)
+{
+    const enum dnn_conv_kind kind = kind_of(way);
+    const struct device_conv2d op = conv_of(c);
+    void *configs[DNN_MAX_CONFIGS];
+    int64_t least = INT64_MAX;
+    struct dnn_graph graph;
+
+    ck_assert_msg(dnn_graph_conv(&graph, &api, NULL, &op, BLOCK, kind, way == 2), "%s", api.error_string(graph.status));
+    const unsigned n = dnn_graph_configs(&graph, properties, configs);
+    ck_assert_int_eq(graph.status, 0);
+    for (unsigned i = 0; i < n; i++) {
+        struct proposals p = {0};
+        look(&p, 0, configs[i]);
+        if (p.workspace[0] < least &&
+            (kind == DNN_CONV_WEIGHTS || has_alike(&op, kind, way == 2, configs[i], properties)))
+            least = p.workspace[0];
+    }
+    if (c->n_in == 3 && way >= 2)
+        ck_assert_uint_eq(n, 0);
+    else
+        ck_assert_msg(least <= PLAN_CUDA_WORKSPACE_BYTES, "%s: %u x %u, %u to %u, window %u, way %d: of %u none fits",
+                      device->name, c->size, c->size, c->n_in, c->n_out, c->window, way, n);
+    dnn_graph_free(&graph);
+}
+
+/* Each convolution has a proposal that fits the workspace that products have, and, but for the gradient of weights, has whole
+ * sums and is there for one image as for a block. Nothing is added to what has three channels: this is ours. */
+TEST_EACH(convolutions_are_proposed_for_every_device, N_DEVICES *N_WAYS)
+{
+    const struct properties *device = &devices[_i / N_WAYS];
+    void *properties = properties_of(device);
+
+    for (int i = 0; i < N_CONVS; i++)
+        check_conv(device, &convs[i], _i % N_WAYS, properties);
+    api.destroy_descriptor(properties);
+}
+
+/* The first of what is proposed compiles, of a block in the middle of ResNet-50. */
+TEST_EACH(convolutions_compile_for_every_device, N_DEVICES *N_WAYS)
+{
+    const struct properties *device = &devices[_i / N_WAYS];
+    const int way = _i % N_WAYS;
+    const enum dnn_conv_kind kind = kind_of(way);
+    const struct device_conv2d op = conv_of(&(struct conv){14, 256, 256, 3, 1});
+    void *properties = properties_of(device), *configs[DNN_MAX_CONFIGS];
+    struct proposals p = {0};
+    struct dnn_graph graph;
+
+    ck_assert(dnn_graph_conv(&graph, &api, NULL, &op, BLOCK, kind, way == 2));
+    ck_assert_uint_gt(dnn_graph_configs(&graph, properties, configs), 0);
+    look(&p, 0, configs[0]);
+    compile(&p, 0, configs[0], properties);
+    dnn_graph_free(&graph);
+    api.destroy_descriptor(properties);
 }

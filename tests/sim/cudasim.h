@@ -87,8 +87,10 @@ struct cudasim_dnn_proposal {
 };
 enum { CUDASIM_DNN_USUAL = -1 };
 struct cudasim_dnn {
-    size_t version;       /* 91100; 0: it is not there */
-    unsigned n_proposals; /* for any graph that it is asked about; 0: it has no algorithm */
+    size_t version; /* 91100; 0: it is not there */
+    /* For any graph that it is asked about; 0: it has no algorithm. Of a convolution each is proposed twice: first with
+     * sums in parts, as many images as there are say where they are divided; then with whole sums. */
+    unsigned n_proposals;
     struct cudasim_dnn_proposal proposals[CUDASIM_DNN_PROPOSALS];
     bool fails;       /* when a plan is executed */
     bool no_backward; /* it has no algorithm for that */
@@ -110,6 +112,7 @@ struct cudasim_counts {
     unsigned long host_stores;             /* of the launches: those of kernels that are to write to host memory */
     unsigned long dnn_searches, dnn_plans; /* cuDNN: graphs that it was asked about, plans executed */
     unsigned long dnn_backwards;           /* of these plans: backward */
+    unsigned long dnn_convolutions;        /* of these plans: of convolutions and their gradients */
 };
 struct cudasim_counts cudasim_count(void);
 

@@ -14,6 +14,7 @@ int cudasim_dlclose(void *library);
 #include <math.h>
 #include <string.h>
 
+enum { CONV_ENGINE = 62 /* of convolutions, whatever they are */ };
 enum status { SUCCESS = 0, BAD_PARAM = 2000, NOT_SUPPORTED = 3000, EXECUTION_FAILED = 5000 };
 
 struct dnn_handle {
@@ -88,7 +89,7 @@ static int set_stream(void *handle, cudaStream_t stream)
 
 static int create_descriptor(int kind, void **out)
 {
-    *out = new descriptor{kind, false, {}, 0, NULL, 0};
+    *out = new descriptor{kind, false, {}, 0, NULL, 0, 0};
     state.n_descriptors++;
     return SUCCESS;
 }
@@ -124,7 +125,7 @@ static bool has_sum(const descriptor *graph)
 
 static bool is_backward(const descriptor *graph)
 {
-    return dnn_find_array(graph, DNN_OUT_GRADIENT) != NULL;
+    return !dnn_find_conv(graph) && dnn_find_array(graph, DNN_OUT_GRADIENT) != NULL;
 }
 
 static int capability()
@@ -157,6 +158,8 @@ static bool has_engine(const descriptor *config)
     const bool sums = has_sum(element<descriptor *>(engine, DNN_ENGINE_GRAPH)),
                has_tiles = state.as_asked.version >= 92300;
 
+    if (dnn_find_conv(element<descriptor *>(engine, DNN_ENGINE_GRAPH)))
+        return index == CONV_ENGINE && knob_of(config, DNN_KNOB_SPLITS) > 0;
     if (state.as_asked.no_backward || (knob_of(config, DNN_KNOB_TILE_M) >= 0) != has_tiles)
         return false;
     if (index == 6)
@@ -168,7 +171,7 @@ static bool has_engine(const descriptor *config)
 static int64_t workspace_of(const descriptor *config)
 {
     const int64_t asked = state.as_asked.proposals[config->proposal].workspace;
-    const descriptor *k = dnn_find_array(config->graph, DNN_OUT_GRADIENT);
+    const descriptor *k = config->splits ? NULL : dnn_find_array(config->graph, DNN_OUT_GRADIENT);
     int64_t shape[4];
 
     if (!k)
@@ -195,6 +198,10 @@ static int finalize(void *opaque)
         const descriptor *engine = element<descriptor *>(d, DNN_CONFIG_ENGINE);
         d->engine = element<int64_t>(engine, DNN_ENGINE_INDEX);
         d->graph = element<descriptor *>(engine, DNN_ENGINE_GRAPH);
+        if (dnn_find_conv(d->graph)) {
+            d->proposal = (unsigned)knob_of(d, DNN_KNOB_KERNEL);
+            d->splits = knob_of(d, DNN_KNOB_SPLITS);
+        }
     }
     d->finalized = true;
     return SUCCESS;
@@ -208,12 +215,34 @@ static int propose(const descriptor *heuristics, int64_t most, int64_t *n, descr
     *n = state.as_asked.n_proposals < most ? state.as_asked.n_proposals : most;
     if (is_backward(graph) && state.as_asked.no_backward)
         *n = 0;
+    const bool is_conv = dnn_find_conv(graph) != NULL;
+    if (is_conv)
+        *n = !dnn_takes_conv(graph) ? 0 : 2 * *n < most ? 2 * *n : most;
     for (int64_t i = 0; i < *n; i++) {
-        configs[i]->proposal = (unsigned)i;
+        configs[i]->proposal = (unsigned)(is_conv ? i / 2 : i);
+        configs[i]->splits = is_conv ? 2 - i % 2 : 0;
         configs[i]->graph = graph;
         configs[i]->finalized = true;
     }
     return SUCCESS;
+}
+
+/* As if they had been set. */
+template <typename T> static void say(descriptor *d, int name, int kind, T value)
+{
+    const char *bytes = (const char *)&value;
+
+    d->attributes[name] = {kind, 1, {bytes, bytes + sizeof value}};
+}
+
+static void say_knobs(const descriptor *config, int64_t *n, descriptor **choices)
+{
+    *n = 2;
+    say(choices[0], DNN_KNOB, DNN_KIND_KNOB, (int)DNN_KNOB_KERNEL);
+    say(choices[0], DNN_KNOB_VALUE, DNN_KIND_INT64, (int64_t)config->proposal);
+    say(choices[1], DNN_KNOB, DNN_KIND_KNOB, (int)DNN_KNOB_SPLITS);
+    say(choices[1], DNN_KNOB_VALUE, DNN_KIND_INT64, config->splits);
+    choices[0]->finalized = choices[1]->finalized = true;
 }
 
 static int get_attribute(const void *opaque, int name, int kind, int64_t most, int64_t *n, void *elements)
@@ -230,6 +259,18 @@ static int get_attribute(const void *opaque, int name, int kind, int64_t most, i
         return propose(d, most, n, (descriptor **)elements);
     case DNN_CONFIG_ENGINE:
         (*(descriptor **)elements)->proposal = d->proposal;
+        return SUCCESS;
+    case DNN_CONFIG_KNOBS:
+        say_knobs(d, n, (descriptor **)elements);
+        return SUCCESS;
+    case DNN_KNOB:
+        *(int *)elements = element<int>(d, DNN_KNOB);
+        return SUCCESS;
+    case DNN_KNOB_VALUE:
+        *(int64_t *)elements = element<int64_t>(d, DNN_KNOB_VALUE);
+        return SUCCESS;
+    case DNN_ENGINE_INDEX:
+        *(int64_t *)elements = CONV_ENGINE;
         return SUCCESS;
     case DNN_ENGINE_NOTES:
         *n = proposal->varies;
@@ -260,17 +301,19 @@ static int execute(void *handle, void *opaque_plan, void *opaque_pack)
     given.workspace = workspace, given.workspace_bytes = workspace_bytes;
     const descriptor *graph = config->graph;
     const bool is_ordered = config->engine == 6;
-    if (state.as_asked.version < 91000 && isinf(given.scalars[DNN_MASKED]))
+    const int64_t splits = config->splits;
+    if (!splits && state.as_asked.version < 91000 && isinf(given.scalars[DNN_MASKED]))
         cudasim_fault("cuDNN: before 9.10 a masked score is the least number, not minus infinity");
     cudasim_check_stream(stream, "cudnnBackendExecute");
     cudasim_counted.dnn_plans++;
     cudasim_counted.dnn_backwards += is_backward(graph);
+    cudasim_counted.dnn_convolutions += splits > 0;
     cudasim_queue(stream, cudasim_kernel_duration(cudasim_launch{}), [=]() {
         if (workspace_bytes) {
             cudasim_check("cuDNN, workspace", workspace, workspace_bytes, true);
             memset(workspace, CUDASIM_POISON_BYTE, workspace_bytes);
         }
-        dnn_compute(graph, given, is_ordered);
+        dnn_compute(graph, given, is_ordered, splits);
     });
     return SUCCESS;
 }

@@ -28,6 +28,7 @@ struct descriptor {
     unsigned proposal; /* of a configuration and its engine */
     descriptor *graph; /* that it was proposed for */
     int64_t engine;    /* of a configuration that was not proposed, but asked for by number; 0 */
+    int64_t splits;    /* of a convolution's: parts of its sums; 0: it is none of these */
 };
 
 /* Element i of an attribute, which must be there. */
@@ -56,6 +57,21 @@ const descriptor *dnn_find_array(const descriptor *graph, int64_t id);
 dnn_given dnn_take_given(const descriptor *graph, const descriptor *pack);
 /* Faults if memory is not there for a tensor, by its shape and strides, or is the workspace's. is_ordered: sums in memory get their terms in the
  * same order each time; else not, as where blocks add to them as they come. */
-void dnn_compute(const descriptor *graph, const dnn_given &given, bool is_ordered);
+void dnn_compute(const descriptor *graph, const dnn_given &given, bool is_ordered, int64_t splits);
+
+/* dnn_conv.cpp: convolutions. The operation of a graph; NULL: it has none. */
+const descriptor *dnn_find_conv(const descriptor *graph);
+/* Its first attribute: the three operations have theirs in one order, alpha, beta, mode, w, x, y. */
+int dnn_conv_first(const descriptor *op);
+/* Whether the library takes such a graph: tests/gpu/test_dnn.c has what it says. */
+bool dnn_takes_conv(const descriptor *graph);
+
+struct dnn_conv_array {
+    const int64_t *shape; /* (4): images or channels of y, channels, height, width */
+    const std::vector<float> *values;
+};
+/* What the operation computes: the missing one of x, w and y, by shape; splits: parts of each sum. */
+std::vector<float> dnn_convolve(const descriptor *op, const dnn_conv_array &x, const dnn_conv_array &w,
+                                const dnn_conv_array &y, int64_t splits);
 
 #endif

@@ -259,7 +259,24 @@ static std::vector<float> reduce(int which, const array &x, const array &y)
     return out;
 }
 
-static void compute(const descriptor *op, arrays &all, const dnn_given &given, bool is_ordered)
+static void convolve(const descriptor *op, arrays &all, const dnn_given &given, int64_t splits)
+{
+    const int first = dnn_conv_first(op), result = op->kind == DNN_OPERATION_CONVOLUTION         ? 2
+                                                   : op->kind == DNN_OPERATION_CONVOLUTION_INPUT ? 1
+                                                                                                 : 0;
+    const descriptor *d[3];
+    dnn_conv_array given_arrays[3];
+
+    for (int i = 0; i < 3; i++) {
+        d[i] = element<const descriptor *>(op, first + 3 + i);
+        const array &a = load(all, d[i], given, i != result);
+        given_arrays[i] = {a.shape, &a.values};
+    }
+    store(all[d[result]], d[result], given,
+          dnn_convolve(op, given_arrays[1], given_arrays[0], given_arrays[2], splits));
+}
+
+static void compute(const descriptor *op, arrays &all, const dnn_given &given, bool is_ordered, int64_t splits)
 {
     const auto of = [&](int name) { return element<const descriptor *>(op, name); };
     const auto read = [&](int name) -> array & { return load(all, of(name), given, true); };
@@ -287,14 +304,17 @@ static void compute(const descriptor *op, arrays &all, const dnn_given &given, b
         for (int64_t i = 0; i < y.size(); i++)
             out.push_back(x.values[(size_t)x.index(y.offset(i))]);
         store(y, of(DNN_OPERATION_RESHAPE_Y), given, std::move(out));
-    } else
+    } else if (op->kind == DNN_OPERATION_CONVOLUTION || op->kind == DNN_OPERATION_CONVOLUTION_INPUT ||
+               op->kind == DNN_OPERATION_CONVOLUTION_WEIGHTS)
+        convolve(op, all, given, splits);
+    else
         cudasim_fault("cuDNN: an operation of kind %d", op->kind);
 }
 
-void dnn_compute(const descriptor *graph, const dnn_given &given, bool is_ordered)
+void dnn_compute(const descriptor *graph, const dnn_given &given, bool is_ordered, int64_t splits)
 {
     arrays all;
 
     for (int64_t i = 0; i < graph->attributes.at(DNN_GRAPH_OPERATIONS).n; i++)
-        compute(element<const descriptor *>(graph, DNN_GRAPH_OPERATIONS, i), all, given, is_ordered);
+        compute(element<const descriptor *>(graph, DNN_GRAPH_OPERATIONS, i), all, given, is_ordered, splits);
 }

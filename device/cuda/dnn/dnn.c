@@ -4,37 +4,13 @@
  * Plans are chosen, compiled and run once before the first step (cuda_dnn_prepare): for the rows of a microbatch and,
  * as a share may end with fewer, for single rows. Backward takes as many rows or heads at a time as its scratch holds.
  * A failure within a step is a fault, as another kernel would give other bits. */
-#include "device/cuda/dnn/dnn.h"
+#include "device/cuda/dnn/plan.h"
 
 #include "proto/base/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A plan for slices of this many rows, with the direction's heads. */
-struct plan {
-    size_t n_rows;
-    struct dnn_graph graph;
-    void *plan;
-};
-
-enum { N_PLANS = 2 /* rows of a slice, and one */ };
-
-struct direction {
-    size_t n_heads; /* heads of a slice */
-    struct plan plans[N_PLANS];
-    unsigned n; /* 0: our own kernels are used */
-};
-
-struct cuda_dnn {
-    struct dnn_api api; /* all NULL: no library */
-    const char *missing;
-    void *handle;
-    size_t n_tokens, n_heads, width;       /* the prepared shape */
-    struct plan_attention_scratch scratch; /* backward's scratch */
-    struct direction forward, backward;
-};
 
 void cuda_dnn_open(struct device *dev)
 {
@@ -69,34 +45,12 @@ void cuda_dnn_close(struct device *dev)
         return;
     forget(&dnn->api, &dnn->forward);
     forget(&dnn->api, &dnn->backward);
+    dnn_convs_forget(dnn);
     if (dnn->handle)
         dnn->api.destroy(dnn->handle);
     /* the library stays loaded: its registrations with the driver would outlive it */
     free(dnn);
     dev->dnn = NULL;
-}
-
-/* A plan of this configuration that fits; NULL otherwise. */
-static void *make_plan(const struct cuda_dnn *dnn, void *config, int64_t most_bytes)
-{
-    const struct dnn_api *api = &dnn->api;
-    int64_t n = 0, bytes = 0;
-    void *plan = NULL;
-    int status = api->create_descriptor(DNN_PLAN, &plan);
-
-    if (status)
-        return NULL;
-    status = api->set(plan, DNN_PLAN_HANDLE, DNN_KIND_HANDLE, 1, &dnn->handle);
-    if (!status)
-        status = api->set(plan, DNN_PLAN_CONFIG, DNN_KIND_DESCRIPTOR, 1, &config);
-    if (!status)
-        status = api->finalize(plan);
-    if (!status)
-        status = api->get(plan, DNN_PLAN_WORKSPACE, DNN_KIND_INT64, 1, &n, &bytes);
-    if (!status && bytes <= most_bytes)
-        return plan;
-    api->destroy_descriptor(plan);
-    return NULL;
 }
 
 /* way: of backward; PLAN_ATTENTION_OWN: forward. */
@@ -114,45 +68,10 @@ static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, size_t n_r
     else if (dnn_graph_attention_backward(&p->graph, &dnn->api, dnn->handle, &shape, way))
         n = dnn_graph_backward_configs(&p->graph, way, NULL, configs);
     for (unsigned i = 0; i < n && !p->plan; i++)
-        p->plan = make_plan(dnn, configs[i], (int64_t)most_bytes);
+        p->plan = dnn_plan_make(dnn, configs[i], (int64_t)most_bytes);
     p->n_rows = n_rows;
     d->n += p->plan != NULL;
     return p->plan != NULL;
-}
-
-/* The arrays of a plan's tensors, by their ids. */
-struct pack {
-    int64_t ids[DNN_TENSORS];
-    const void *pointers[DNN_TENSORS];
-    int64_t n;
-};
-
-static void give(struct pack *pack, enum dnn_tensor id, const void *pointer)
-{
-    pack->ids[pack->n] = id;
-    pack->pointers[pack->n++] = pointer;
-}
-
-/* 0, or the library's status. */
-static int execute(const struct cuda_dnn *dnn, const struct plan *p, const struct pack *given, const void *workspace)
-{
-    const struct dnn_api *api = &dnn->api;
-    void *pack = NULL;
-
-    int status = api->create_descriptor(DNN_VARIANT_PACK, &pack);
-    if (status)
-        return status;
-    status = api->set(pack, DNN_PACK_IDS, DNN_KIND_INT64, given->n, given->ids);
-    if (!status)
-        status = api->set(pack, DNN_PACK_POINTERS, DNN_KIND_POINTER, given->n, given->pointers);
-    if (!status)
-        status = api->set(pack, DNN_PACK_WORKSPACE, DNN_KIND_POINTER, 1, &workspace);
-    if (!status)
-        status = api->finalize(pack);
-    if (!status)
-        status = api->execute(dnn->handle, p->plan, pack);
-    api->destroy_descriptor(pack);
-    return status;
 }
 
 /* Runs a plan on the slice from this row and head on. */
@@ -165,21 +84,21 @@ static int run_slice(const struct cuda_dnn *dnn, const struct plan *p, const str
     const char *out = (const char *)op->out + row * op->n_tokens * width + first;
     const float scale = op->scale, masked = dnn_masked(&dnn->api), one = 1;
     char *scratch = op->scratch;
-    struct pack pack = {.n = 0};
+    struct dnn_pack pack = {.n = 0};
 
-    give(&pack, DNN_Q, q), give(&pack, DNN_K, q + width), give(&pack, DNN_V, q + 2 * width);
-    give(&pack, DNN_OUT, out), give(&pack, DNN_LOG_SUM_EXP, op->log_sum_exp + numbers);
-    give(&pack, DNN_SCALE, &scale), give(&pack, DNN_MASKED, &masked);
+    dnn_give(&pack, DNN_Q, q), dnn_give(&pack, DNN_K, q + width), dnn_give(&pack, DNN_V, q + 2 * width);
+    dnn_give(&pack, DNN_OUT, out), dnn_give(&pack, DNN_LOG_SUM_EXP, op->log_sum_exp + numbers);
+    dnn_give(&pack, DNN_SCALE, &scale), dnn_give(&pack, DNN_MASKED, &masked);
     if (!is_backward)
-        return execute(dnn, p, &pack, scratch);
+        return dnn_plan_execute(dnn, p->plan, &pack, scratch);
     const char *dq = (const char *)op->qkv_gradient + (q - (const char *)op->qkv);
-    give(&pack, DNN_OUT_GRADIENT, (const char *)op->out_gradient + (out - (const char *)op->out));
-    give(&pack, DNN_Q_GRADIENT, dq), give(&pack, DNN_K_GRADIENT, dq + width);
-    give(&pack, DNN_V_GRADIENT, dq + 2 * width);
-    give(&pack, DNN_DELTA, (float *)(void *)scratch + numbers), give(&pack, DNN_ONE, &one);
+    dnn_give(&pack, DNN_OUT_GRADIENT, (const char *)op->out_gradient + (out - (const char *)op->out));
+    dnn_give(&pack, DNN_Q_GRADIENT, dq), dnn_give(&pack, DNN_K_GRADIENT, dq + width);
+    dnn_give(&pack, DNN_V_GRADIENT, dq + 2 * width);
+    dnn_give(&pack, DNN_DELTA, (float *)(void *)scratch + numbers), dnn_give(&pack, DNN_ONE, &one);
     if (dnn->scratch.way == PLAN_ATTENTION_ORDERED)
-        give(&pack, DNN_Q_SUM, scratch + dnn->scratch.sum);
-    return execute(dnn, p, &pack, scratch + dnn->scratch.workspace);
+        dnn_give(&pack, DNN_Q_SUM, scratch + dnn->scratch.sum);
+    return dnn_plan_execute(dnn, p->plan, &pack, scratch + dnn->scratch.workspace);
 }
 
 /* The last slice ends with the rows, or heads, so it may overlap the slice before it; both give the same bits. */
@@ -328,7 +247,8 @@ void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enu
     tell(dev, op, why_not_backward, before > after ? before - after : 0, told);
 }
 
-enum plan_attention cuda_dnn_way(unsigned index)
+/* False: the device or the library is not there. The library stays loaded, as in cuda_dnn_close. */
+static bool find_library(unsigned index, size_t *version, int *capability)
 {
     struct dnn_api api;
     const char *why;
@@ -337,8 +257,25 @@ enum plan_attention cuda_dnn_way(unsigned index)
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)index) != cudaSuccess ||
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, (int)index) != cudaSuccess ||
         !dnn_api_load(&api, &why))
-        return PLAN_ATTENTION_OWN;
-    return dnn_backward_way(api.version(), 10 * major + minor); /* the library stays loaded, as in cuda_dnn_close */
+        return false;
+    *version = api.version(), *capability = 10 * major + minor;
+    return true;
+}
+
+enum plan_attention cuda_dnn_way(unsigned index)
+{
+    size_t version;
+    int capability;
+
+    return find_library(index, &version, &capability) ? dnn_backward_way(version, capability) : PLAN_ATTENTION_OWN;
+}
+
+uint32_t cuda_dnn_convolution(unsigned index)
+{
+    size_t version;
+    int capability;
+
+    return find_library(index, &version, &capability) ? (uint32_t)version * 1000 + (uint32_t)capability : 0;
 }
 
 /* True for the prepared shape without dropout. */

@@ -1,4 +1,4 @@
-/* device/cuda/dnn/dnn.h - the part of cuDNN that attention needs, loaded at run time.
+/* device/cuda/dnn/dnn.h - the part of cuDNN that attention and convolutions need, loaded at run time.
  *
  * Building needs no cuDNN: the constants here belong to its backend interface, and are the same in all of version 9. A
  * computation is a graph of descriptors: tensors, operations, and the library's engines and plans for them. */
@@ -13,11 +13,15 @@ enum dnn_type { DNN_FP32 = 0, DNN_INT32 = 4, DNN_BF16 = 9, DNN_BOOLEAN = 11 };
 
 enum dnn_descriptor {
     DNN_POINTWISE = 0,
+    DNN_CONVOLUTION = 1,
     DNN_ENGINE = 2,
     DNN_ENGINE_CONFIG = 3,
     DNN_HEURISTICS = 4,
     DNN_PLAN = 5,
     DNN_KNOB_CHOICE = 7,
+    DNN_OPERATION_CONVOLUTION = 10,
+    DNN_OPERATION_CONVOLUTION_WEIGHTS = 11,
+    DNN_OPERATION_CONVOLUTION_INPUT = 12,
     DNN_OPERATION_POINTWISE = 13,
     DNN_GRAPH = 15,
     DNN_VARIANT_PACK = 16,
@@ -36,7 +40,9 @@ enum dnn_kind {
     DNN_KIND_TYPE = 1,
     DNN_KIND_BOOLEAN = 2,
     DNN_KIND_INT64 = 3,
+    DNN_KIND_FP32 = 4,
     DNN_KIND_POINTER = 6,
+    DNN_KIND_CONVOLUTION = 7,
     DNN_KIND_HEURISTICS = 8,
     DNN_KIND_KNOB = 9,
     DNN_KIND_NOTE = 11,
@@ -50,6 +56,13 @@ enum dnn_attribute {
     DNN_POINTWISE_MODE = 0,
     DNN_POINTWISE_PRECISION = 1,
     DNN_POINTWISE_AXIS = 9,
+    DNN_CONVOLUTION_PRECISION = 100,
+    DNN_CONVOLUTION_MODE = 101,
+    DNN_CONVOLUTION_DILATIONS = 102,
+    DNN_CONVOLUTION_STRIDES = 103,
+    DNN_CONVOLUTION_PADDING_AFTER = 104,
+    DNN_CONVOLUTION_PADDING_BEFORE = 105,
+    DNN_CONVOLUTION_DIMENSIONS = 106,
     DNN_HEURISTICS_MODE = 200,
     DNN_HEURISTICS_GRAPH = 201,
     DNN_HEURISTICS_RESULTS = 202,
@@ -62,6 +75,9 @@ enum dnn_attribute {
     DNN_PLAN_WORKSPACE = 402,
     DNN_KNOB = 600,
     DNN_KNOB_VALUE = 601,
+    DNN_OPERATION_CONVOLUTION_ALPHA = 700, /* and five more in this order: alpha, beta, mode, w, x, y */
+    DNN_OPERATION_CONVOLUTION_INPUT_ALPHA = 706,
+    DNN_OPERATION_CONVOLUTION_WEIGHTS_ALPHA = 712,
     DNN_OPERATION_POINTWISE_MODE = 750,
     DNN_OPERATION_POINTWISE_X = 751,
     DNN_OPERATION_POINTWISE_B = 752,
@@ -98,17 +114,26 @@ enum dnn_attribute {
     DNN_PROPERTIES_JSON = 2702,
 };
 
-/* Knobs of backward's engines. */
+/* Knobs of attention's engines backward, and those by which a sum is divided. */
 enum dnn_knob {
+    DNN_KNOB_SPLIT_K = 0,
     DNN_KNOB_STAGES = 14,
+    DNN_KNOB_SPLITS = 17,
     DNN_KNOB_KERNEL = 24,
     DNN_KNOB_CLUSTER_M = 27,
     DNN_KNOB_STREAM_K = 38,
+    DNN_KNOB_SPLIT_PIXELS = 39,
     DNN_KNOB_TILE_M = 40,
     DNN_KNOB_TILE_N = 41
 };
 
-enum { DNN_NOTE_NONDETERMINISTIC = 4, DNN_NOTES = 10, DNN_HEURISTICS_A = 3 };
+enum {
+    DNN_NOTE_TENSOR_CORE = 0,
+    DNN_NOTE_NONDETERMINISTIC = 4,
+    DNN_NOTE_KEEPS_NAN = 9,
+    DNN_NOTES = 10,
+};
+enum { DNN_HEURISTICS_A = 3 };
 
 /* The library's functions; a status is 0 or an error. */
 struct dnn_api {
@@ -159,6 +184,12 @@ enum dnn_tensor {
 
 enum { DNN_TENSORS = DNN_ONE };
 
+/* A convolution, or one of its gradients. */
+enum dnn_conv_kind { DNN_CONV_FORWARD, DNN_CONV_INPUT, DNN_CONV_WEIGHTS, DNN_CONV_KINDS };
+
+/* The same of struct device_conv2d, from some image on; of a gradient, the array that it is the gradient of. */
+enum dnn_conv_tensor { DNN_CONV_X = 1, DNN_CONV_WEIGHT, DNN_CONV_Y, DNN_CONV_ADDED /* what the result is added to */ };
+
 enum { DNN_MAX_DESCRIPTORS = 128, DNN_MAX_OPERATIONS = 32, DNN_MAX_CONFIGS = 8 };
 
 /* Owned descriptors; destroyed in reverse order. */
@@ -179,6 +210,10 @@ bool dnn_graph_attention(struct dnn_graph *graph, const struct dnn_api *api, voi
 /* way: not PLAN_ATTENTION_OWN. */
 bool dnn_graph_attention_backward(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
                                   const struct dnn_shape *shape, enum plan_attention way);
+/* The graph of a convolution of op's sizes, or of a gradient of it, for n_rows images in bf16. adds: the result is added to
+ * DNN_CONV_ADDED, before it is rounded; so are weights' always, which are in fp32. */
+bool dnn_graph_conv(struct dnn_graph *graph, const struct dnn_api *api, void *handle, const struct device_conv2d *op,
+                    size_t n_rows, enum dnn_conv_kind kind, bool adds);
 void dnn_graph_free(struct dnn_graph *graph);
 
 /* The library's proposals for the graph, best first, that give the same bits every time; owned by the graph. Returns

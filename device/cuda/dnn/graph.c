@@ -110,6 +110,39 @@ void dnn_add_reduction(struct dnn_graph *g, enum dnn_reduction reduction, const 
     add(g, d);
 }
 
+void dnn_add_convolution(struct dnn_graph *g, enum dnn_descriptor operation, const struct image_window *window,
+                         const void *x, const void *w, const void *y)
+{
+    static const enum dnn_type precision = DNN_FP32;
+    static const int correlation = 1;
+    static const int64_t dimensions = 2;
+    static const float alpha = 1, beta = 0;
+    const int64_t one[] = {1, 1}, stride[] = {window->stride, window->stride},
+                  padding[] = {window->padding, window->padding};
+    const enum dnn_attribute first = operation == DNN_OPERATION_CONVOLUTION ? DNN_OPERATION_CONVOLUTION_ALPHA
+                                     : operation == DNN_OPERATION_CONVOLUTION_INPUT
+                                         ? DNN_OPERATION_CONVOLUTION_INPUT_ALPHA
+                                         : DNN_OPERATION_CONVOLUTION_WEIGHTS_ALPHA;
+    void *mode = create(g, DNN_CONVOLUTION);
+    set(g, mode, DNN_CONVOLUTION_PRECISION, DNN_KIND_TYPE, 1, &precision);
+    set(g, mode, DNN_CONVOLUTION_MODE, DNN_KIND_CONVOLUTION, 1, &correlation);
+    set(g, mode, DNN_CONVOLUTION_DIMENSIONS, DNN_KIND_INT64, 1, &dimensions);
+    set(g, mode, DNN_CONVOLUTION_DILATIONS, DNN_KIND_INT64, 2, one);
+    set(g, mode, DNN_CONVOLUTION_STRIDES, DNN_KIND_INT64, 2, stride);
+    set(g, mode, DNN_CONVOLUTION_PADDING_BEFORE, DNN_KIND_INT64, 2, padding);
+    set(g, mode, DNN_CONVOLUTION_PADDING_AFTER, DNN_KIND_INT64, 2, padding);
+    finalize(g, mode);
+
+    void *d = create(g, operation);
+    set(g, d, first, DNN_KIND_FP32, 1, &alpha);
+    set(g, d, first + 1, DNN_KIND_FP32, 1, &beta);
+    set_one(g, d, first + 2, mode);
+    set_one(g, d, first + 3, w);
+    set_one(g, d, first + 4, x);
+    set_one(g, d, first + 5, y);
+    add(g, d);
+}
+
 void dnn_add_view(struct dnn_graph *g, const void *x, const void *y)
 {
     void *d = create(g, DNN_OPERATION_RESHAPE);
@@ -138,8 +171,13 @@ void dnn_graph_free(struct dnn_graph *g)
     g->graph = NULL;
 }
 
-/* Engines without this note are taken to vary from run to run. */
-static bool is_deterministic(struct dnn_graph *g, void *config)
+/* Notes of engines whose bits vary from run to run, or whose sums are less exact than products summed in fp32. */
+static bool is_barred(int note)
+{
+    return note != DNN_NOTE_TENSOR_CORE && note != DNN_NOTE_KEEPS_NAN;
+}
+
+static bool is_exact(struct dnn_graph *g, void *config)
 {
     int64_t n = 0;
     int notes[DNN_NOTES];
@@ -149,7 +187,7 @@ static bool is_deterministic(struct dnn_graph *g, void *config)
     if (!status)
         status = g->api->get(engine, DNN_ENGINE_NOTES, DNN_KIND_NOTE, DNN_NOTES, &n, notes);
     for (int64_t i = 0; !status && i < n; i++)
-        if (notes[i] == DNN_NOTE_NONDETERMINISTIC)
+        if (is_barred(notes[i]))
             return false;
     return status == 0;
 }
@@ -170,7 +208,7 @@ unsigned dnn_graph_configs(struct dnn_graph *g, void *properties, void *configs[
     if (!g->status)
         g->status = g->api->get(heuristics, DNN_HEURISTICS_RESULTS, DNN_KIND_DESCRIPTOR, DNN_MAX_CONFIGS, &n, found);
     for (int64_t i = 0; !g->status && i < n && i < DNN_MAX_CONFIGS; i++)
-        if (is_deterministic(g, found[i]))
+        if (is_exact(g, found[i]))
             configs[n_kept++] = found[i];
     return n_kept;
 }
@@ -195,4 +233,32 @@ void *dnn_graph_config(struct dnn_graph *g, int64_t index, void *properties, con
     set(g, config, DNN_CONFIG_KNOBS, DNN_KIND_DESCRIPTOR, n, knobs);
     finalize(g, config);
     return g->status ? NULL : config;
+}
+
+int dnn_config_choices(const struct dnn_api *api, void *config, int64_t *index,
+                       struct dnn_choice choices[DNN_MAX_KNOBS])
+{
+    void *engine = NULL, *knobs[DNN_MAX_KNOBS + 1] = {NULL};
+    int64_t got = 0, n = 0;
+    int status = api->create_descriptor(DNN_ENGINE, &engine);
+
+    for (int i = 0; i <= DNN_MAX_KNOBS && !status; i++)
+        status = api->create_descriptor(DNN_KNOB_CHOICE, &knobs[i]);
+    if (!status)
+        status = api->get(config, DNN_CONFIG_ENGINE, DNN_KIND_DESCRIPTOR, 1, &got, &engine);
+    if (!status)
+        status = api->get(engine, DNN_ENGINE_INDEX, DNN_KIND_INT64, 1, &got, index);
+    if (!status)
+        status = api->get(config, DNN_CONFIG_KNOBS, DNN_KIND_DESCRIPTOR, DNN_MAX_KNOBS + 1, &n, knobs);
+    for (int64_t i = 0; i < n && i < DNN_MAX_KNOBS && !status; i++) {
+        status = api->get(knobs[i], DNN_KNOB, DNN_KIND_KNOB, 1, &got, &choices[i].knob);
+        if (!status)
+            status = api->get(knobs[i], DNN_KNOB_VALUE, DNN_KIND_INT64, 1, &got, &choices[i].value);
+    }
+    for (int i = 0; i <= DNN_MAX_KNOBS; i++)
+        if (knobs[i])
+            api->destroy_descriptor(knobs[i]);
+    if (engine)
+        api->destroy_descriptor(engine);
+    return status || n > DNN_MAX_KNOBS ? -1 : (int)n;
 }

@@ -44,6 +44,10 @@ void dnn_add_pointwise(struct dnn_graph *graph, const struct dnn_pointwise_opera
 void dnn_add_matmul(struct dnn_graph *graph, const void *a, const void *b, const void *c);
 /* y = sum or maximum of x along the dimensions where y has 1. */
 void dnn_add_reduction(struct dnn_graph *graph, enum dnn_reduction reduction, const void *x, const void *y);
+/* One of DNN_OPERATION_CONVOLUTION, -_INPUT and -_WEIGHTS, summed in fp32: y of x and w, x's gradient of y's
+ * and w, w's of x and y's. The shapes say the groups: w has x's channels over their number. */
+void dnn_add_convolution(struct dnn_graph *graph, enum dnn_descriptor operation, const struct image_window *window,
+                         const void *x, const void *w, const void *y);
 /* y = x with other strides. */
 void dnn_add_view(struct dnn_graph *graph, const void *x, const void *y);
 
@@ -55,8 +59,11 @@ struct dnn_choice {
     enum dnn_knob knob;
     int64_t value;
 };
-enum { DNN_MAX_KNOBS = 6 };
+enum { DNN_MAX_KNOBS = 12 };
 void *dnn_graph_config(struct dnn_graph *graph, int64_t engine, void *properties, const struct dnn_choice *choices,
                        unsigned n);
+/* The engine and knobs of a proposal. Returns their number; -1: it has more, or the library does not say. */
+int dnn_config_choices(const struct dnn_api *api, void *config, int64_t *engine,
+                       struct dnn_choice choices[DNN_MAX_KNOBS]);
 
 #endif

@@ -56,9 +56,6 @@ struct cuda_queue {
     X(attention_cached, device_attention_cached)                                                                       \
     X(dynamic_conv, device_dynamic_conv)                                                                               \
     X(dynamic_conv_backward, device_dynamic_conv)                                                                      \
-    X(conv2d, device_conv2d)                                                                                           \
-    X(conv2d_input_gradient, device_conv2d)                                                                            \
-    X(conv2d_weight_gradient, device_conv2d)                                                                           \
     X(max_pool, device_pool)                                                                                           \
     X(max_pool_backward, device_pool)                                                                                  \
     X(average_pool, device_pool)                                                                                       \
@@ -87,6 +84,11 @@ CUDA_LAUNCHERS(CUDA_DECLARE)
 /* attention.cu, attention_backward.cu: where cuDNN does not compute it. */
 cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op);
 cudaError_t cuda_attention_backward(const struct cuda_queue *q, const struct device_attention *op);
+
+/* conv2d.cu: the same. */
+cudaError_t cuda_conv2d(const struct cuda_queue *q, const struct device_conv2d *op);
+cudaError_t cuda_conv2d_input_gradient(const struct cuda_queue *q, const struct device_conv2d *op);
+cudaError_t cuda_conv2d_weight_gradient(const struct cuda_queue *q, const struct device_conv2d *op);
 
 /* embed.cu, rows.cu. Tables must be readable by the device. Positions: tokens first .. first + n_table - 1 of every
  * row; op's table holds only these. */

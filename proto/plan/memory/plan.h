@@ -148,6 +148,7 @@ struct plan_setting {
     uint32_t share_rows; /* rows of the largest share: parts * rows of a part */
     uint32_t part_rows, n_threads;
     enum plan_attention attention; /* how the device can compute attention's gradient (device_facts) */
+    uint32_t convolution;          /* the library by which it can compute convolutions (device_facts); 0: none */
     uint64_t library_bytes;        /* memory outside the arena, as the device reported (device_facts); 0: the
                              * estimate of the backend's table */
 };

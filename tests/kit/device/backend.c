@@ -11,7 +11,7 @@
 
 /* In a child: a process that has opened a CUDA device has none in its own children, as tests are. Ends with what probe
  * said if it fails. */
-static enum plan_attention probe_apart(const struct device_ops *ops)
+static struct device_facts probe_apart(const struct device_ops *ops)
 {
     struct device_facts facts = {0};
     struct error err = {""};
@@ -30,7 +30,7 @@ static enum plan_attention probe_apart(const struct device_ops *ops)
         exit(1);
     }
     close(ends[0]);
-    return facts.attention;
+    return facts;
 }
 
 /* Also called where no test runs yet, so there is nothing to assert with. */
@@ -46,7 +46,8 @@ static void load(struct backend *backend, const char *path)
     device_check(backend->ops);
     backend->plan = &plan_cuda;
     backend->cuda = true;
-    backend->attention = probe_apart(backend->ops);
+    const struct device_facts facts = probe_apart(backend->ops);
+    backend->attention = facts.attention, backend->convolution = facts.convolution;
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* the same one */
     *(void **)&backend->order = dlsym(module, "cudasim_order");
     dlclose(module);

@@ -15,6 +15,7 @@ struct backend {
     const struct device_ops *ops;
     const struct plan_backend *plan;
     enum plan_attention attention; /* its device's */
+    uint32_t convolution;          /* its device's */
     bool cuda;
     bool simulated; /* every thread of a block is computed in turn: small shapes alone; memory is the host's */
     /* Of the simulator, NULL elsewhere: cudasim_order of tests/sim/cudasim.h. */

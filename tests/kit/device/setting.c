@@ -223,6 +223,7 @@ struct device_worker_options setting_options(const struct setting *s, uint32_t p
                                           .ops = backend_get()->ops,
                                           .setting = {.backend = backend_get()->plan,
                                                       .attention = backend_get()->attention,
+                                                      .convolution = backend_get()->convolution,
                                                       .goal = {.purpose = PLAN_TRAIN,
                                                                .seq = s->seq,
                                                                .batch = s->batch,

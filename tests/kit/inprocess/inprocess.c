@@ -356,6 +356,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
         .ops = backend_get()->ops,
         .setting = {.backend = backend_get()->plan,
                     .attention = backend_get()->attention,
+                    .convolution = backend_get()->convolution,
                     .goal = {.purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
                              .sampling = o->sampling,
                              .pooled = o->pooled,

@@ -224,6 +224,16 @@ TEST(all_workers_compute_attention_in_one_way)
     ck_assert_int_eq(plan_fit_setting(&asked, 1).attention, PLAN_ATTENTION_OWN);
 }
 
+TEST(all_workers_compute_convolutions_by_one_library)
+{
+    asked.n_workers = asked.goal.n_parts = 2;
+    devices[0].convolution = devices[1].convolution = 92501090;
+    ck_assert_uint_eq(plan_fit_setting(&asked, 1).convolution, 92501090);
+    devices[1].convolution = 91900090;
+    ck_assert_uint_eq(plan_fit_setting(&asked, 0).convolution, 0);
+    ck_assert_uint_eq(plan_fit_setting(&asked, 1).convolution, 0);
+}
+
 /* So many rows that the smallest device has its stash on the host; where the host has no room for that, the smallest has it
  * itself. */
 TEST(the_minimum_trains_and_a_byte_less_is_refused_with_it_named)

@@ -1,0 +1,352 @@
+/* Convolutions of images through cuDNN.
+ *
+ * What an image gets must not depend on the images beside it, so the library is never asked for as many as a call has, but
+ * for blocks of BLOCK images, and for the last ones one by one. Both are by the same engine with the same knobs, whose sums
+ * are not divided, so an image's y and x's gradient have the same bits in both. Of the weights' gradient a block is a term,
+ * added in fp32 in the order of images: how images are divided into calls changes no bit as long as calls are whole blocks.
+ *
+ * Plans are made before the first step (cuda_dnn_prepare_conv2d), for the sizes and numbers of images to come. Their
+ * workspace is the device's, which products share, so the memory plan has it. */
+#include "device/cuda/dnn/graph.h"
+#include "device/cuda/dnn/plan.h"
+
+#include "proto/base/process.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 16 };
+
+/* Compared as bytes. */
+struct key {
+    uint64_t height, width, n_in, n_out, n_groups, n_rows; /* n_rows: BLOCK or 1 */
+    struct image_window window;
+    uint32_t kind, adds;
+};
+
+struct dnn_conv {
+    struct key key;
+    struct dnn_graph graph;
+    void *plan; /* NULL: the library has none that suits */
+    struct dnn_conv *next;
+};
+
+static void free_conv(const struct dnn_api *api, struct dnn_conv *c)
+{
+    if (c->plan)
+        api->destroy_descriptor(c->plan);
+    dnn_graph_free(&c->graph);
+    free(c);
+}
+
+void dnn_convs_forget(struct cuda_dnn *dnn)
+{
+    while (dnn->convs) {
+        struct dnn_conv *const c = dnn->convs;
+        dnn->convs = c->next;
+        free_conv(&dnn->api, c);
+    }
+}
+
+static struct key key_of(const struct device_conv2d *op, enum dnn_conv_kind kind, size_t n_rows)
+{
+    return (struct key){.height = op->height,
+                        .width = op->width,
+                        .n_in = op->n_in,
+                        .n_out = op->n_out,
+                        .n_groups = op->n_groups,
+                        .n_rows = n_rows,
+                        .window = op->window,
+                        .kind = kind,
+                        .adds = kind == DNN_CONV_INPUT && op->accumulate};
+}
+
+static struct dnn_conv *find(const struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind,
+                             size_t n_rows)
+{
+    const struct key key = key_of(op, kind, n_rows);
+
+    for (struct dnn_conv *c = dnn->convs; c; c = c->next)
+        if (memcmp(&c->key, &key, sizeof key) == 0)
+            return c;
+    return NULL;
+}
+
+/* False if parts of a sum are added up, as many as the number of images lets fit. */
+static bool is_whole(const struct dnn_choice *choices, int n)
+{
+    for (int i = 0; i < n; i++)
+        switch (choices[i].knob) {
+        case DNN_KNOB_SPLIT_K:
+        case DNN_KNOB_SPLITS:
+        case DNN_KNOB_SPLIT_PIXELS:
+            if (choices[i].value > 1)
+                return false;
+            break;
+        case DNN_KNOB_STREAM_K:
+            if (choices[i].value != 0)
+                return false;
+            break;
+        case DNN_KNOB_STAGES:
+        case DNN_KNOB_KERNEL:
+        case DNN_KNOB_CLUSTER_M:
+        case DNN_KNOB_TILE_M:
+        case DNN_KNOB_TILE_N:
+            break;
+        }
+    return true;
+}
+
+/* A plan for a single image by what was proposed for a block. */
+static void *make_alike(const struct cuda_dnn *dnn, struct dnn_conv *c, const struct device_conv2d *op, int64_t engine,
+                        const struct dnn_choice *choices, int n)
+{
+    void *config = NULL;
+
+    dnn_graph_free(&c->graph);
+    if (dnn_graph_conv(&c->graph, &dnn->api, dnn->handle, op, 1, (enum dnn_conv_kind)c->key.kind, c->key.adds))
+        config = dnn_graph_config(&c->graph, engine, NULL, choices, (unsigned)n);
+    return config ? dnn_plan_make(dnn, config, PLAN_CUDA_WORKSPACE_BYTES) : NULL;
+}
+
+/* For y and x's gradient: the first of what is proposed for a block that does not divide sums. */
+static void make_of_image(const struct cuda_dnn *dnn, struct dnn_conv *c, const struct device_conv2d *op)
+{
+    const enum dnn_conv_kind kind = (enum dnn_conv_kind)c->key.kind;
+    struct dnn_choice choices[DNN_MAX_KNOBS];
+    void *configs[DNN_MAX_CONFIGS];
+    struct dnn_graph block;
+    unsigned n = 0;
+    int64_t engine;
+
+    if (dnn_graph_conv(&block, &dnn->api, dnn->handle, op, BLOCK, kind, c->key.adds))
+        n = dnn_graph_configs(&block, NULL, configs);
+    for (unsigned i = 0; i < n && !c->plan; i++) {
+        const int n_choices = dnn_config_choices(&dnn->api, configs[i], &engine, choices);
+        if (n_choices < 0 || !is_whole(choices, n_choices))
+            continue;
+        c->plan = c->key.n_rows == BLOCK ? dnn_plan_make(dnn, configs[i], PLAN_CUDA_WORKSPACE_BYTES)
+                                         : make_alike(dnn, c, op, engine, choices, n_choices);
+    }
+    if (c->key.n_rows == BLOCK)
+        c->graph = block;
+    else
+        dnn_graph_free(&block);
+}
+
+static void make_of_weights(const struct cuda_dnn *dnn, struct dnn_conv *c, const struct device_conv2d *op)
+{
+    void *configs[DNN_MAX_CONFIGS];
+    unsigned n = 0;
+
+    if (dnn_graph_conv(&c->graph, &dnn->api, dnn->handle, op, c->key.n_rows, DNN_CONV_WEIGHTS, true))
+        n = dnn_graph_configs(&c->graph, NULL, configs);
+    for (unsigned i = 0; i < n && !c->plan; i++)
+        c->plan = dnn_plan_make(dnn, configs[i], PLAN_CUDA_WORKSPACE_BYTES);
+}
+
+/* Images must begin at a multiple of 16 bytes, wherever a block does. */
+static bool suits(const struct device_conv2d *op)
+{
+    const size_t x = op->height * op->width * op->n_in, y = device_conv2d_pixels(op) / op->n_rows * op->n_out;
+
+    return x * sizeof(uint16_t) % 16 == 0 && y * sizeof(uint16_t) % 16 == 0 && !op->bias;
+}
+
+/* NULL: no memory. */
+static struct dnn_conv *add(struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind,
+                            size_t n_rows)
+{
+    struct dnn_conv *c = calloc(1, sizeof *c);
+
+    if (!c)
+        return NULL;
+    c->key = key_of(op, kind, n_rows);
+    if (kind == DNN_CONV_WEIGHTS)
+        make_of_weights(dnn, c, op);
+    else
+        make_of_image(dnn, c, op);
+    c->next = dnn->convs;
+    dnn->convs = c;
+    return c;
+}
+
+/* ---- running ---- */
+
+/* Runs a plan on the images from this one on. 0, or the library's status. */
+static int run_some(const struct device *dev, const struct dnn_conv *c, const struct device_conv2d *op, size_t row)
+{
+    const size_t x = row * op->height * op->width * op->n_in * sizeof(uint16_t),
+                 y = row * (device_conv2d_pixels(op) / op->n_rows) * op->n_out * sizeof(uint16_t);
+    struct dnn_pack pack = {.n = 0};
+    const void *result = NULL;
+
+    switch ((enum dnn_conv_kind)c->key.kind) {
+    case DNN_CONV_FORWARD:
+        dnn_give(&pack, DNN_CONV_X, (const char *)op->x + x);
+        dnn_give(&pack, DNN_CONV_WEIGHT, op->weight);
+        dnn_give(&pack, DNN_CONV_Y, (const char *)op->y + y);
+        break;
+    case DNN_CONV_INPUT:
+        dnn_give(&pack, DNN_CONV_X, result = (const char *)op->x_gradient + x);
+        dnn_give(&pack, DNN_CONV_WEIGHT, op->weight);
+        dnn_give(&pack, DNN_CONV_Y, (const char *)op->y_gradient + y);
+        break;
+    case DNN_CONV_WEIGHTS:
+    case DNN_CONV_KINDS:
+        dnn_give(&pack, DNN_CONV_X, (const char *)op->x + x);
+        dnn_give(&pack, DNN_CONV_WEIGHT, result = op->weight_gradient);
+        dnn_give(&pack, DNN_CONV_Y, (const char *)op->y_gradient + y);
+        break;
+    }
+    if (c->key.adds || c->key.kind == DNN_CONV_WEIGHTS)
+        dnn_give(&pack, DNN_CONV_ADDED, result); /* each element is read before it is written, by the same thread */
+    return dnn_plan_execute(dev->dnn, c->plan, &pack, dev->workspace);
+}
+
+static int run_all(const struct device *dev, const struct dnn_conv *block, const struct dnn_conv *single,
+                   const struct device_conv2d *op)
+{
+    int status = 0;
+
+    for (size_t row = 0; row < op->n_rows && !status;) {
+        const struct dnn_conv *c = op->n_rows - row >= BLOCK ? block : single;
+        status = run_some(dev, c, op, row);
+        row += c->key.n_rows;
+    }
+    return status;
+}
+
+static bool is_aligned(const struct device_conv2d *op, enum dnn_conv_kind kind)
+{
+    uintptr_t addresses = 0;
+
+    if (kind != DNN_CONV_INPUT)
+        addresses |= (uintptr_t)op->x;
+    if (kind != DNN_CONV_WEIGHTS)
+        addresses |= (uintptr_t)op->weight;
+    addresses |= kind == DNN_CONV_FORWARD ? (uintptr_t)op->y : (uintptr_t)op->y_gradient;
+    addresses |= kind == DNN_CONV_INPUT     ? (uintptr_t)op->x_gradient
+                 : kind == DNN_CONV_WEIGHTS ? (uintptr_t)op->weight_gradient
+                                            : 0;
+    return addresses % 16 == 0;
+}
+
+/* The plans that a call needs. False if it is not prepared, or if the library has not all of them. A number of images that
+ * was not foreseen gets its plans now. */
+static bool get_plans(struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind,
+                      struct dnn_conv *plans[2])
+{
+    const size_t sizes[] = {BLOCK, 1}, counts[] = {op->n_rows / BLOCK, op->n_rows % BLOCK};
+
+    plans[0] = find(dnn, op, kind, BLOCK), plans[1] = find(dnn, op, kind, 1);
+    if ((!plans[0] && !plans[1]) || !suits(op))
+        return false;
+    for (int i = 0; i < 2; i++)
+        if (counts[i] > 0) {
+            if (!plans[i])
+                plans[i] = add(dnn, op, kind, sizes[i]);
+            if (!plans[i] || !plans[i]->plan)
+                return false;
+        }
+    return true;
+}
+
+static bool convolve(struct device *dev, const struct device_conv2d *op, enum dnn_conv_kind kind, const char *which)
+{
+    struct dnn_conv *plans[2];
+
+    if (!dev->dnn || op->n_rows == 0 || !is_aligned(op, kind) || !get_plans(dev->dnn, op, kind, plans))
+        return false;
+    if (kind == DNN_CONV_WEIGHTS && op->beta == 0)
+        cuda_note(dev,
+                  cudaMemsetAsync(op->weight_gradient, 0,
+                                  op->n_out * device_conv2d_taps(op) * sizeof *op->weight_gradient, dev->queue.stream));
+    const int status = run_all(dev, plans[0], plans[1], op);
+    if (status && dev->failed == cudaSuccess)
+        snprintf(dev->failed_at, sizeof dev->failed_at, "cuda:%u, %s through cuDNN (%s)", dev->index, which,
+                 dev->dnn->api.error_string(status));
+    cuda_note(dev, status ? cudaErrorUnknown : cudaSuccess);
+    return true;
+}
+
+bool cuda_dnn_conv2d(struct device *dev, const struct device_conv2d *op)
+{
+    return convolve(dev, op, DNN_CONV_FORWARD, "convolution");
+}
+
+bool cuda_dnn_conv2d_input_gradient(struct device *dev, const struct device_conv2d *op)
+{
+    return convolve(dev, op, DNN_CONV_INPUT, "a convolution's gradient");
+}
+
+bool cuda_dnn_conv2d_weight_gradient(struct device *dev, const struct device_conv2d *op)
+{
+    return convolve(dev, op, DNN_CONV_WEIGHTS, "the gradient of a convolution's weights");
+}
+
+/* ---- preparing ---- */
+
+static enum dnn_conv_kind kind_of(const struct device_conv2d *op)
+{
+    return op->weight_gradient ? DNN_CONV_WEIGHTS : op->x_gradient ? DNN_CONV_INPUT : DNN_CONV_FORWARD;
+}
+
+/* Makes what a call needs, and runs each plan once, so that the library has loaded all of it. False if it must be computed by our own kernels. */
+static bool prepare(struct device *dev, const struct device_conv2d *op)
+{
+    const enum dnn_conv_kind kind = kind_of(op);
+    const size_t sizes[] = {BLOCK, 1}, counts[] = {op->n_rows / BLOCK, op->n_rows % BLOCK};
+    bool can = suits(op) && is_aligned(op, kind);
+
+    for (int i = 0; i < 2 && can; i++) {
+        struct dnn_conv *c = counts[i] > 0 ? find(dev->dnn, op, kind, sizes[i]) : NULL;
+        if (counts[i] == 0)
+            continue;
+        if (!c) {
+            c = add(dev->dnn, op, kind, sizes[i]);
+            if (c && c->plan && run_some(dev, c, op, 0) != 0) {
+                dev->dnn->api.destroy_descriptor(c->plan);
+                c->plan = NULL;
+            }
+        }
+        can = c && c->plan;
+    }
+    return can;
+}
+
+static const char *cannot(const struct device *dev, uint32_t convolution)
+{
+    if (dev->type != NUMBER_BF16)
+        return "cuDNN is not used in fp32";
+    if (!dev->dnn)
+        return "there is no host memory for cuDNN";
+    if (dev->dnn->missing)
+        return dev->dnn->missing;
+    return convolution == cuda_dnn_convolution(dev->index) ? NULL : "the job's workers do not have the same cuDNN";
+}
+
+void cuda_dnn_prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
+                             char told[DEVICE_TOLD])
+{
+    const char *why = cannot(dev, convolution);
+    size_t n_theirs = 0, before = 0, after = 0, total;
+    char bytes[PROCESS_BYTES_TEXT];
+
+    if (why) {
+        snprintf(told, DEVICE_TOLD, "convolutions: our own kernels: %s", why);
+        return;
+    }
+    cuda_note(dev, cudaStreamSynchronize(dev->queue.stream)); /* waits for earlier work too */
+    dnn_convs_forget(dev->dnn);
+    cudaMemGetInfo(&before, &total);
+    for (size_t i = 0; i < n; i++)
+        n_theirs += prepare(dev, &ops[i]);
+    cuda_note(dev, cudaStreamSynchronize(dev->queue.stream));
+    cudaMemGetInfo(&after, &total);
+    const size_t version = dev->dnn->api.version();
+    snprintf(told, DEVICE_TOLD, "convolutions: cuDNN %zu.%zu.%zu computes %zu of %zu%s; it took %s", version / 10000,
+             version / 100 % 100, version % 100, n_theirs, n, n_theirs < n ? ", our own kernels the others" : "",
+             process_format_bytes(bytes, before > after ? before - after : 0));
+}
