@@ -20,7 +20,7 @@
 #   first    probe computes large copies products attention memcheck
 #   second   conformance training relay rows depth
 #   third    larger small sanitizer families
-# all runs all of these; build only builds. A part that hangs is ended at its own limit; its findings are kept.
+# all runs all of these, and convolutions; build only builds. A part that hangs is ended at its own limit; its findings are kept.
 #
 # Exit status: 0 if everything that ran passed, 1 if something failed or fell short, 2 for wrong usage.
 set -uo pipefail
@@ -31,10 +31,10 @@ cd "$(dirname "$0")/.." || exit 1
 first=(probe computes large copies products attention memcheck)
 second=(conformance training relay rows depth)
 third=(larger small sanitizer families)
-all_parts=(build "${first[@]}" "${second[@]}" "${third[@]}")
+all_parts=(build "${first[@]}" "${second[@]}" "${third[@]}" convolutions)
 # Seconds. The limits of a call add up to at most 555, so a part that hangs takes no time from later ones.
 declare -A limit=([build]=470 [probe]=25 [computes]=150 [large]=180 [copies]=25 [products]=45 [attention]=85 [memcheck]=40
-    [conformance]=115 [training]=90 [relay]=210 [rows]=30 [depth]=105 [larger]=165 [small]=190 [sanitizer]=165 [families]=30)
+    [conformance]=115 [training]=90 [relay]=210 [rows]=30 [depth]=105 [larger]=165 [small]=190 [sanitizer]=165 [families]=30 [convolutions]=235)
 
 options=() parts=() files=() call='' lent=''
 while [ $# -gt 0 ]; do

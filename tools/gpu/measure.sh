@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Single operations, each compared with its limit in the same run by bench_cuda; attention also with PyTorch.
+# Single operations, each compared with its limit in the same run by bench_cuda; attention and convolutions
+# with PyTorch.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
 # told PREFIX: records lines "NAME|NUMBER|TEXT" in $work/said with this prefix as facts
@@ -10,7 +11,7 @@ told() {
     done <"$work/said"
 }
 
-# bench WHAT: runs bench_cuda; its lines "NAME|RATIO|TEXT" are in $work/said. If it fails, they are recorded as facts
+# bench WHAT [SECONDS]: runs bench_cuda; its lines "NAME|RATIO|TEXT" are in $work/said. If it fails, they are recorded as facts
 bench() {
     local program=$bin/bench_cuda
     local -a small=()
@@ -19,11 +20,11 @@ bench() {
     take_cudnn
     watch_clocks
     benching=$1
-    limited 60 "${ours[@]}" "$program" --module "$(module)" "${small[@]}" "$1"
+    limited "${2:-60}" "${ours[@]}" "$program" --module "$(module)" "${small[@]}" "$1"
     local rc=$?
     benching=''
     watch_clocks_end
-    [ $rc -eq 0 ] || { failed "$1-ends" "bench_cuda $1: $(why $rc 60)"; told ''; }
+    [ $rc -eq 0 ] || { failed "$1-ends" "bench_cuda $1: $(why $rc "${2:-60}")"; told ''; }
     return $rc
 }
 
@@ -145,4 +146,68 @@ part_attention() {
     verdict attention-cudnn-backward 0.97 attention-cudnn-backward-
     verdict attention-own-forward 0.5 attention-own-forward-
     verdict attention-own-backward 0.5 attention-own-backward-
+}
+
+# conv_repeats, conv_agreement: two runs through cuDNN give the same bits; its results and our kernels' agree except for
+# rounding to bf16.
+conv_repeats() {
+    local others
+    others=$(awk -F '|' '/^repeat-/ { n++; others += $2 } END { print n ? others + 0 : "" }' "$work/said")
+    if [ -z "$others" ]; then
+        missing convolutions-repeat "cuDNN is not there to run twice"
+    elif [ "$others" = 0 ]; then
+        passed convolutions-repeat "two runs through cuDNN gave the same bits, forward and both gradients"
+    else
+        failed convolutions-repeat "$others values were others in a second run through cuDNN"
+    fi
+}
+conv_agreement() {
+    local most
+    most=$(awk -F '|' '/^agreement-/ { n++; d = $2 ~ /^[0-9]/ ? $2 + 0 : 9; if (d > most) most = d }
+        END { print n ? most + 0 : "" }' "$work/said")
+    if [ -z "$most" ]; then
+        missing convolutions-agreement "cuDNN is not there to compare with"
+    elif awk -v a="$most" 'BEGIN { exit !(a <= 0.005) }'; then
+        passed convolutions-agreement "our own convolutions and cuDNN's: at most $most of a result apart, of 0.005"
+    else
+        failed convolutions-agreement "our own convolutions and cuDNN's: $most of a result apart, more than 0.005"
+    fi
+}
+
+# ResNet-50's convolutions at 64 images of 224 x 224: of each direction, all of the net's beside PyTorch's.
+part_convolutions() {
+    local rc
+    . tools/gpu/conformance.sh
+    take_cudnn
+    if [ -n "${EPS_CUDNN-}" ]; then
+        conforms cudnn-conv2d test_conv2d 90 "$EPS_CUDNN"
+    else
+        missing cudnn-conv2d "cuDNN is not there"
+    fi
+    bench convolutions 80 || return 0
+    told cudnn-
+    told own-
+    told net-
+    conv_repeats
+    conv_agreement
+    cp "$work/said" "$work/ours"
+    if [ -n "$simulate" ]; then # so that the rest is tried
+        cp "$work/ours" "$work/theirs"
+    else
+        limited 60 "$python" tools/bench/peer_convolutions.py
+        rc=$?
+        cp "$work/said" "$work/theirs"
+        told pytorch
+        [ $rc -eq 0 ] || missing convolutions-peer "tools/bench/peer_convolutions.py: $(why $rc 60)"
+    fi
+    awk -F '|' '
+        FILENAME == ARGV[1] { peer[$1] = $2; next }
+        /^net-/ && $1 in peer { name = $1; sub(/^net-/, "", name)
+            printf "convolutions-%s|%.3f|%s ms; PyTorch through cuDNN %s ms\n", name, peer[$1] / $2, $2, peer[$1] }
+        /^cudnn-/ && $1 in peer { printf "peer-%s|%s|ms, PyTorch through cuDNN, of %s ms\n", $1, peer[$1], $2 }' \
+        "$work/theirs" "$work/ours" >"$work/said"
+    told peer-
+    verdict convolutions-forward 0.8 convolutions-forward
+    verdict convolutions-input 0.8 convolutions-input
+    verdict convolutions-weights 0.5 convolutions-weights
 }

@@ -6,7 +6,7 @@ set -uo pipefail
 . tools/gpu/common.sh
 # shellcheck disable=SC2154
 case "$part" in
-products | rows | copies | attention | families) file=measure ;;
+products | rows | copies | attention | families | convolutions) file=measure ;;
 relay | large | larger | small | depth) file=relay ;;
 computes) file=conformance ;;
 memcheck) file=sanitizer ;;

@@ -17,6 +17,8 @@ struct bench {
     size_t left;
     bool small;                    /* tiny shapes for the simulator */
     enum plan_attention attention; /* the device's method */
+    uint32_t convolution;          /* its library */
+    double round_ms;               /* the least that a round of bench_times takes */
     cudaStream_t stream;           /* for what is measured beside ours */
 };
 
@@ -53,5 +55,6 @@ void bench_copies(struct bench *b);
 void bench_attention(struct bench *b);
 /* Attention of families, as the backend computes it. */
 void bench_families(struct bench *b);
+void bench_convolutions(struct bench *b);
 
 #endif

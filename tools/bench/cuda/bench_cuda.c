@@ -1,6 +1,6 @@
 /* Operations of the CUDA device, each compared with its limit in the same run.
  *
- *     bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention|families
+ *     bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention|families|convolutions
  *
  * FILE is the backend, by default eps-cuda.so beside this program. Times are medians of several rounds that alternate
  * between ours and the limit; inputs are random. tools/gpu_check.sh runs all parts and keeps the output. */
@@ -91,7 +91,7 @@ static double time_calls(struct bench *b, bench_run *run, void *context, unsigne
 
 void bench_times(struct bench *b, double ms[], bench_run *const run[], void *context, unsigned n)
 {
-    const double enough = b->small ? 0 : 40;
+    const double enough = b->small ? 0 : b->round_ms;
     struct samples samples[BENCH_MOST] = {{.n = 0}};
     unsigned calls[BENCH_MOST];
 
@@ -110,16 +110,13 @@ void bench_times(struct bench *b, double ms[], bench_run *const run[], void *con
 static const struct {
     const char *name;
     void (*run)(struct bench *b);
-} parts[] = {{"products", bench_products},
-             {"rows", bench_rows},
-             {"copies", bench_copies},
-             {"attention", bench_attention},
-             {"families", bench_families}};
+} parts[] = {{"products", bench_products},   {"rows", bench_rows},         {"copies", bench_copies},
+             {"attention", bench_attention}, {"families", bench_families}, {"convolutions", bench_convolutions}};
 
 static int misuse(void)
 {
-    fprintf(stderr,
-            "usage: bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention|families\n");
+    fprintf(stderr, "usage: bench_cuda [--module FILE] [--device N] [--small] "
+                    "products|rows|copies|attention|families|convolutions\n");
     return 2;
 }
 
@@ -138,7 +135,8 @@ static int run_part(struct bench *b, const char *name, unsigned index)
         if (b->ops->open(&b->dev, index, NUMBER_BF16, b->left, 1, &err))
             goto fail;
         b->next = b->ops->arena(b->dev);
-        b->attention = facts.attention;
+        b->attention = facts.attention, b->convolution = facts.convolution;
+        b->round_ms = 40;
         must(cudaSetDevice((int)index));
         must(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
         parts[i].run(b);
