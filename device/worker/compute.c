@@ -145,6 +145,7 @@ static int claim(struct compute *c, const struct model_config *config, struct er
                     .n_threads = m->assign.n_threads},
         .choice = m->assign.choice,
         .seed = m->assign.seed,
+        .done = &c->box->progress,
     };
     int rc = device_worker_lay_out(&c->worker, &options, &c->ledger, err);
 
@@ -155,7 +156,6 @@ static int claim(struct compute *c, const struct model_config *config, struct er
         rc = device_worker_claim(&c->worker, &options, err);
     if (rc)
         return rc;
-    device->ops->count(c->worker.dev, &c->box->progress);
     if (c->worker.attention[0])
         log_line("%s", c->worker.attention);
     if (c->worker.convolutions[0])

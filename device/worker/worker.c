@@ -140,6 +140,8 @@ int device_worker_claim(struct device_worker *worker, const struct device_worker
         rc = options->ops->open(&worker->dev, options->index, worker->plan.setting.goal.precision,
                                 worker->plan.arena_bytes, worker->plan.setting.n_threads, err);
     if (rc == 0) {
+        if (options->done)
+            options->ops->count(worker->dev, options->done);
         prepare_attention(worker);
         enter_ledger(worker);
         rc = prepare_convolutions(worker, err);

@@ -99,6 +99,7 @@ struct device_worker_options {
     struct plan_choice choice;
     uint64_t seed;  /* for dropout */
     unsigned index; /* index of the device: 1 for cuda:1 */
+    uint64_t *done; /* device_ops.count: counts what is prepared, too; NULL: nobody looks. Borrowed until close */
 };
 
 struct layer_chunk;

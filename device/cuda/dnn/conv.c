@@ -306,6 +306,7 @@ static bool prepare(struct device *dev, const struct device_conv2d *op)
             continue;
         if (!c) {
             c = add(dev->dnn, op, kind, sizes[i]);
+            device_count(dev->done); /* to compile takes a second */
             if (c && c->plan && run_some(dev, c, op, 0) != 0) {
                 dev->dnn->api.destroy_descriptor(c->plan);
                 c->plan = NULL;
