@@ -295,6 +295,55 @@ TEST(backward_is_ours_where_one_worker_has_no_cudnn)
     expect_file("without.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
 }
 
+/* Version 1.0 of numpy's format: 40 images of 8 x 8 in colour, and their classes. */
+static void put_images(void)
+{
+    enum { N = 40, SIDE = 8, HEADER = 128, EACH = 3 * SIDE * SIDE };
+    static const char *const names[] = {"images.npy", "labels.npy"}, *const shapes[] = {"40, 8, 8, 3", "40,"};
+    static const size_t n_bytes[] = {N * EACH, N};
+
+    for (int f = 0; f < 2; f++) {
+        static uint8_t file[HEADER + N * EACH];
+        char header[HEADER];
+        const int n =
+            snprintf(header, sizeof header, "{'descr': '|u1', 'fortran_order': False, 'shape': (%s), }", shapes[f]);
+        memset(file, ' ', HEADER);
+        memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
+        memcpy(file + 10, header, (size_t)n);
+        file[HEADER - 1] = '\n';
+        for (size_t i = 0; i < n_bytes[f]; i++)
+            file[HEADER + i] = (uint8_t)(f == 1 ? i % 5 : 2 * processes_token(i) + 13 * (i / EACH % 5));
+        processes_write(names[f], file, HEADER + n_bytes[f]);
+    }
+}
+
+/* A block of 16 images and three by themselves, then one: by the library, all but the first one's gradient of weights. The
+ * losses are those of our own kernels but for roundings. */
+TEST(convolutions_are_cudnns_where_every_worker_has_it)
+{
+    static const char model[] = "{\"model_type\": \"wide_resnet\", \"depth\": 10, \"widen_factor\": 1, "
+                                "\"image_size\": 8, \"num_channels\": 3, \"image_mean\": [0.5, 0.5, 0.5], "
+                                "\"image_std\": [0.25, 0.25, 0.25], \"num_labels\": 5}";
+    static const char train[] = "cuda/eps train --model net.json --data images.npy --image 8x8 --batch 40 --parts 2 "
+                                "--microbatch 19 --steps 3 --precision bf16 --connect lab --seed 5 --lr 1e-3";
+
+    put_images();
+    processes_write("net.json", model, sizeof model - 1);
+    for (int i = 0; i < 2; i++) {
+        const pid_t daemon = processes_daemon("lab", 0, NULL);
+        if (i == 0)
+            setenv("CUDASIM_DNN", "92501", 1);
+        else
+            unsetenv("CUDASIM_DNN");
+        const pid_t worker = attach("cuda", i ? "own.log" : "library.log", 1);
+        expect(print("%s --out %s", train, i ? "own" : "library"), 0);
+        end(daemon, worker, 0);
+    }
+    expect_file("library.log", "convolutions: cuDNN 9.25.1 computes 66 of 68, our own kernels the others; it took");
+    expect_file("own.log", "convolutions: our own kernels: no libcudnn_graph.so.9 was found");
+    check_losses("library", "own", 3, 0.01);
+}
+
 TEST(a_worker_on_a_lost_device_ends_and_the_step_goes_on_with_the_next)
 {
     const pid_t daemon = processes_daemon("lab", 0, NULL);
