@@ -23,8 +23,6 @@ static_assert(sizeof(struct change) <= PLAN_REWIRE_PIECE, "plan_rewire counts it
 /* The store's memory for it. */
 struct scratch {
     struct change *changes; /* (pieces) */
-    uint16_t *columns;      /* (most n) places before */
-    uint32_t *starts;       /* (most rows + 1) */
     uint32_t *ranks;        /* (most n) of free places, those that get an element */
     bool *pruned;           /* (most n) */
 };
@@ -35,9 +33,7 @@ static struct scratch lay_out(const struct store *store)
     char *const at = store->rewiring.room;
 
     return (struct scratch){.changes = (struct change *)(void *)at,
-                            .starts = (uint32_t *)(void *)(at + of.starts),
                             .ranks = (uint32_t *)(void *)(at + of.ranks),
-                            .columns = (uint16_t *)(void *)(at + of.columns),
                             .pruned = (bool *)(at + of.pruned)};
 }
 
@@ -227,8 +223,8 @@ static void draw_ranks(uint32_t *ranks, const struct change *c, struct random_ke
 /* A piece's elements on their way to their new places. */
 struct moving {
     const struct change *change;
-    const struct scratch *before;
-    struct sparse_places to;
+    const struct scratch *scratch;
+    struct sparse_places places;
     struct array arrays[ARRAYS];
     int n_arrays;
     uint64_t from, at;   /* the next element that remains; the next one that is written */
@@ -247,36 +243,37 @@ static void flush_run(struct moving *m)
     m->n_run = 0;
 }
 
-static void keep_element(struct moving *m, uint64_t column)
-{
-    m->to.places[m->at + m->n_run++] = (uint16_t)column;
-}
-
-static void add_element(struct moving *m, uint64_t column)
+static void add_element(struct moving *m)
 {
     flush_run(m);
     for (int i = 0; i < m->n_arrays; i++)
         memset(m->arrays[i].at + m->at * m->arrays[i].size, 0, m->arrays[i].size);
-    m->to.places[m->at++] = (uint16_t)column;
+    m->at++;
 }
 
 /* Its elements before, first .. end-1, and its new ones, by their columns. A free place's column is its number among the row's
- * free ones and those that had an element before it. */
-static void rewire_row(struct moving *m, uint64_t row)
+ * free ones and those that had an element before it. The next one that had an element is found before new ones are added in
+ * front of it. */
+static void rewire_row(struct moving *m, uint64_t row, uint64_t first, uint64_t end)
 {
-    const struct scratch *before = m->before;
-    const uint64_t first = before->starts[row], end = before->starts[row + 1], n_free = m->to.columns - (end - first);
+    const struct sparse_places *const places = &m->places;
+    const uint32_t *const ranks = m->scratch->ranks;
+    const uint64_t n_free = places->columns - (end - first);
+    uint64_t had = sparse_next(places, row, 0);
 
-    m->to.starts[row] = (uint32_t)(m->at + m->n_run);
     for (uint64_t i = first;;) {
-        const bool grows = m->next < m->change->grown && before->ranks[m->next] - m->free < n_free;
-        const uint64_t column = grows ? before->ranks[m->next] - m->free + (i - first) : m->to.columns;
-        if (i < end && before->columns[i] <= column) {
-            if (!before->pruned[i])
-                keep_element(m, before->columns[i]);
+        const bool grows = m->next < m->change->grown && ranks[m->next] - m->free < n_free;
+        const uint64_t column = grows ? ranks[m->next] - m->free + (i - first) : places->columns;
+        if (i < end && had <= column) {
+            if (m->scratch->pruned[i])
+                sparse_flip(places, row, had);
+            else
+                m->n_run++;
             i++;
+            had = sparse_next(places, row, had + 1);
         } else if (grows) {
-            add_element(m, column);
+            sparse_flip(places, row, column);
+            add_element(m);
             m->next++;
         } else {
             break;
@@ -288,29 +285,32 @@ static void rewire_row(struct moving *m, uint64_t row)
 /* As many grow as were free in front of what remains, or fewer; so nothing is written over that is not read yet. */
 static void rewire_rows(struct moving *m)
 {
-    for (uint64_t row = 0; row < m->to.rows; row++)
-        rewire_row(m, row);
+    uint64_t first = 0;
+
+    for (uint64_t row = 0; row < m->places.rows; row++) {
+        const uint64_t end = m->places.starts[row + 1];
+        m->places.starts[row] = (uint32_t)(m->at + m->n_run);
+        rewire_row(m, row, first, end);
+        first = end;
+    }
     flush_run(m);
-    assert(m->from == m->to.n && m->next == m->change->grown);
-    m->to.starts[m->to.rows] = (uint32_t)m->at;
+    assert(m->from == m->places.n && m->next == m->change->grown);
+    m->places.starts[m->places.rows] = (uint32_t)m->at;
 }
 
 static void clear_rest(struct moving *m)
 {
     for (int i = 0; i < m->n_arrays; i++)
-        memset(m->arrays[i].at + m->at * m->arrays[i].size, 0, (m->to.n - m->at) * m->arrays[i].size);
-    memset(m->to.places + m->at, 0, (m->to.n - m->at) * sizeof *m->to.places);
+        memset(m->arrays[i].at + m->at * m->arrays[i].size, 0, (m->places.n - m->at) * m->arrays[i].size);
 }
 
 static void move_elements(const struct store *store, const struct change *c, const struct scratch *scratch)
 {
     struct moving m = {.change = c,
-                       .before = scratch,
-                       .to = store_places(store, c->unit, c->piece),
+                       .scratch = scratch,
+                       .places = store_places(store, c->unit, c->piece),
                        .from = c->piece->n - (c->n - c->pruned)};
 
-    memcpy(scratch->starts, m.to.starts, (m.to.rows + 1) * sizeof *scratch->starts);
-    memcpy(scratch->columns, m.to.places, c->n * sizeof *scratch->columns);
     m.n_arrays = arrays_of(m.arrays, store, c);
     for (int i = 0; i < m.n_arrays; i++)
         push_back(&m.arrays[i], c, scratch->pruned);

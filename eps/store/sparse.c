@@ -20,23 +20,25 @@ struct sparse_places store_places(const struct store *store, uint32_t unit, cons
 
     return (struct sparse_places){.rows = piece->n_rows,
                                   .columns = piece->dense / piece->n_rows,
+                                  .words = model_places_words(piece) / piece->n_rows,
                                   .n = piece->n,
                                   .starts = (uint32_t *)(void *)starts,
-                                  .places = (uint16_t *)(void *)(starts + model_places_at(piece))};
+                                  .places = (uint32_t *)(void *)(starts + model_places_at(piece))};
 }
 
-int sparse_places_check(const struct sparse_places *p)
+int sparse_places_count(const struct sparse_places *p)
 {
-    if (p->starts[0] != 0 || p->starts[p->rows] == 0 || p->starts[p->rows] > p->n)
-        return -EINVAL;
+    uint64_t n = 0;
+
     for (uint64_t row = 0; row < p->rows; row++) {
-        if (p->starts[row + 1] < p->starts[row] || p->starts[row + 1] > p->n)
+        p->starts[row] = (uint32_t)n;
+        for (uint64_t column = sparse_next(p, row, 0); column < p->columns; column = sparse_next(p, row, column + 1))
+            n++;
+        if (p->columns % 32 > 0 && p->places[(row + 1) * p->words - 1] >> p->columns % 32 != 0)
             return -EINVAL;
-        for (uint64_t i = p->starts[row]; i < p->starts[row + 1]; i++)
-            if (p->places[i] >= p->columns || (i > p->starts[row] && p->places[i] <= p->places[i - 1]))
-                return -EINVAL;
     }
-    return 0;
+    p->starts[p->rows] = (uint32_t)n;
+    return n > 0 && n <= p->n ? 0 : -EINVAL;
 }
 
 /* ---- a choice by scores ----
@@ -129,7 +131,8 @@ static void choose(void *context, uint64_t at, uint32_t pattern)
     if (pattern <= c->least.pattern && !is_equal)
         return;
     c->least.n_equal -= is_equal;
-    c->to.places[c->n++] = (uint16_t)(at % c->to.columns);
+    sparse_flip(&c->to, at / c->to.columns, at % c->to.columns);
+    c->n++;
 }
 
 int store_choose_places(const struct store *store, uint32_t unit, const struct model_piece *piece,
@@ -138,10 +141,10 @@ int store_choose_places(const struct store *store, uint32_t unit, const struct m
     struct choice choice = {.to = store_places(store, unit, piece)};
     int rc = find_least(&choice.least, piece, scores, sparse_begins(store->model->sparse.keep, piece->dense));
 
+    memset(choice.to.places, 0, choice.to.rows * choice.to.words * sizeof *choice.to.places);
     if (rc == 0)
         rc = visit_scores(piece, scores, choose, &choice);
     choice.to.starts[choice.to.rows] = (uint32_t)choice.n;
-    memset(choice.to.places + choice.n, 0, (choice.to.n - choice.n) * sizeof *choice.to.places);
     return rc;
 }
 
@@ -173,12 +176,12 @@ static void put(struct outgoing *out, float value)
         flush(out);
 }
 
-/* Columns first .. first+n-1 of a row: those of its elements from *i on are put. */
-static void put_columns(struct outgoing *out, const struct sparse_places *p, uint64_t *i, uint64_t end, uint64_t first,
-                        size_t n, const float *values)
+/* Those of the columns first .. first+n-1 of a row that have an element. */
+static void put_columns(struct outgoing *out, const struct sparse_places *p, uint64_t row, uint64_t first, size_t n,
+                        const float *values)
 {
-    for (; *i < end && p->places[*i] < first + n; ++*i)
-        put(out, values[p->places[*i] - first]);
+    for (uint64_t column = sparse_next(p, row, first); column < first + n; column = sparse_next(p, row, column + 1))
+        put(out, values[column - first]);
 }
 
 int store_fill_places(const struct store *store, uint32_t unit, const struct model_piece *piece,
@@ -189,15 +192,13 @@ int store_fill_places(const struct store *store, uint32_t unit, const struct mod
     float some[STORE_RUN];
     int rc = 0;
 
-    for (uint64_t row = 0; rc == 0 && row < p.rows; row++) {
-        uint64_t i = p.starts[row];
+    for (uint64_t row = 0; rc == 0 && row < p.rows; row++)
         for (uint64_t first = 0; rc == 0 && first < p.columns; first += STORE_RUN) {
             const size_t n = size_smaller((size_t)(p.columns - first), STORE_RUN);
             rc = values->read(values->context, row * p.columns + first, n, some);
             if (rc == 0)
-                put_columns(&out, &p, &i, p.starts[row + 1], first, n, some);
+                put_columns(&out, &p, row, first, n, some);
         }
-    }
     while (rc == 0 && out.at + out.n < p.n)
         put(&out, 0);
     if (rc == 0 && out.n > 0)
@@ -233,7 +234,7 @@ void store_read_rows(const struct store *store, uint32_t unit, const struct mode
     const struct sparse_places p = store_places(store, unit, piece);
     const struct model_tensor *tensor = &store->model->tensors[piece->tensor];
     const uint64_t end = p.starts[first + n];
-    uint64_t row = first;
+    uint64_t row = first, column = sparse_next(&p, row, 0);
     float some[SOME];
 
     memset(out, 0, n * p.columns * sizeof *out);
@@ -241,10 +242,9 @@ void store_read_rows(const struct store *store, uint32_t unit, const struct mode
         const size_t now = size_smaller((size_t)(end - at), SOME);
         const struct parameters from = store_parameters(store, unit, piece->offset + at, now, 0);
         optimizer_read(&from, some, NULL, NULL);
-        for (size_t i = 0; i < now; i++) {
-            while (at + i >= p.starts[row + 1])
-                row++;
-            const uint64_t column = p.places[at + i];
+        for (size_t i = 0; i < now; i++, column = sparse_next(&p, row, column + 1)) {
+            while (column == p.columns)
+                column = sparse_next(&p, ++row, 0);
             out[(row - first) * p.columns + (model_is_filter(tensor) ? model_place_in_file(tensor, column) : column)] =
                 some[i];
         }
@@ -276,11 +276,17 @@ static int load_piece(struct store *store, uint32_t unit, const struct model_pie
 {
     const struct sparse_places p = store_places(store, unit, piece);
     const char *const name = store->model->tensors[piece->tensor].name;
-    int rc = read_array(p.starts, file, CHECKPOINT_STARTS, name, SAFETENSORS_U32, p.rows + 1, err);
+    char old[CHECKPOINT_MOMENT_BYTES];
 
-    if (rc == 0)
-        rc = read_array(p.places, file, CHECKPOINT_PLACES, name, SAFETENSORS_U16, p.n, err);
-    if (rc == 0 && sparse_places_check(&p) != 0)
+    snprintf(old, sizeof old, "starts.%s", name);
+    if (safetensors_find(file, old))
+        return error_set(
+            err, -EINVAL,
+            "places of %s are columns, as older versions of eps kept them: one of those can resume this run, or "
+            "--model begins a new one from its weights",
+            name);
+    int rc = read_array(p.places, file, CHECKPOINT_PLACES, name, SAFETENSORS_U32, p.rows * p.words, err);
+    if (rc == 0 && sparse_places_count(&p) != 0)
         rc = error_set(err, -EINVAL, "places of %s are no places of its rows: the file is damaged", name);
     return rc;
 }

@@ -8,9 +8,9 @@
 
 /* Where a sparse piece's elements belong; in the segment of weights, which workers map read-only. */
 struct sparse_places {
-    uint64_t rows, columns, n;
+    uint64_t rows, columns, words, n;
     uint32_t *starts; /* (rows + 1) */
-    uint16_t *places; /* (n) the column of each */
+    uint32_t *places; /* (rows, words) a bit for each column; those beyond the columns are 0 */
 };
 
 struct sparse_places store_places(const struct store *store, uint32_t unit, const struct model_piece *piece);
@@ -18,6 +18,25 @@ struct sparse_places store_places(const struct store *store, uint32_t unit, cons
 static inline uint64_t sparse_places_used(const struct sparse_places *p)
 {
     return p->starts[p->rows];
+}
+
+/* The first column from `column` on that has an element in this row; if none has, all columns. */
+static inline uint64_t sparse_next(const struct sparse_places *p, uint64_t row, uint64_t column)
+{
+    uint32_t mask = UINT32_MAX << column % 32;
+
+    for (uint64_t word = column / 32; word < p->words; word++, mask = UINT32_MAX) {
+        const uint32_t bits = p->places[row * p->words + word] & mask;
+        if (bits)
+            return 32 * word + (uint64_t)__builtin_ctz(bits);
+    }
+    return p->columns;
+}
+
+/* Adds an element, or takes one away. */
+static inline void sparse_flip(const struct sparse_places *p, uint64_t row, uint64_t column)
+{
+    p->places[row * p->words + column / 32] ^= UINT32_C(1) << column % 32;
 }
 
 /* Chooses as many elements of the piece as it begins with: those of the largest scores, whatever their sign; among equal ones
@@ -37,7 +56,7 @@ int store_draw_sparse(const struct store *store, uint64_t seed, uint32_t unit, c
 void store_read_rows(const struct store *store, uint32_t unit, const struct model_piece *piece, uint64_t first,
                      uint64_t n, float *out);
 
-/* -EINVAL: starts that do not ascend to at most n, and at least 1, or columns of a row that do not ascend within it. */
-int sparse_places_check(const struct sparse_places *places);
+/* Sets the starts of places. -EINVAL: they are none, or more than n, or beyond the columns. */
+int sparse_places_count(const struct sparse_places *places);
 
 #endif

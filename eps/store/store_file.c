@@ -507,8 +507,7 @@ static bool begins_with(const struct safetensors_entry *entry, const char *prefi
 static bool is_of_places(const struct store *store, const struct safetensors_entry *entry)
 {
     return store->rewiring.has_places &&
-           (begins_with(entry, CHECKPOINT_STARTS) || begins_with(entry, CHECKPOINT_PLACES) ||
-            strcmp(entry->name, CHECKPOINT_REWIRED) == 0);
+           (begins_with(entry, CHECKPOINT_PLACES) || strcmp(entry->name, CHECKPOINT_REWIRED) == 0);
 }
 
 static int load_moments(struct loading *loading, const struct safetensors *file, struct error *err)

@@ -308,12 +308,8 @@ static int write_places(const struct store_files *files, uint32_t unit, struct e
         if (!(u->sparse >> i & 1))
             continue;
         const struct sparse_places p = store_places(files->store, unit, &model->pieces[u->first_piece + i]);
-        rc = write_runs(&to, p.starts, (p.rows + 1) * sizeof *p.starts,
-                        files->moments.offsets[checkpoint_places(model, n_moments, number, true)], err);
-        if (rc == 0)
-            rc = write_runs(&to, p.places, p.n * sizeof *p.places,
-                            files->moments.offsets[checkpoint_places(model, n_moments, number, false)], err);
-        number++;
+        rc = write_runs(&to, p.places, p.rows * p.words * sizeof *p.places,
+                        files->moments.offsets[checkpoint_places(model, n_moments, number++)], err);
     }
     return rc;
 }

@@ -8,8 +8,9 @@
  *                          model's order): Adam's moments, and its t; of SGD "m.NAME" alone, its momentum, or neither;
  *                          and "norms.NAME" (BF16, one for each token of the training data) of each matrix whose
  *                          gradient is sampled by remembered norms. Of sparse weights (proto/model/sparse.h) moments are
- *                          vectors, beside "starts.NAME" (U32) and "places.NAME" (U16) of each tensor, and "rewired"
- *                          (I64): the step in which places changed last, and how often their threshold has doubled
+ *                          vectors, beside "places.NAME" (U32) of each tensor, a bit for each element in rows of whole
+ *                          words, and "rewired" (I64): the step in which places changed last, and how often their
+ *                          threshold has doubled
  *   training.json          the step, the run's options, and checksums of every byte of the other files
  *   tokenizer.json, ...    the model's other files, unchanged
  *

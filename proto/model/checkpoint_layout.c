@@ -59,16 +59,14 @@ uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_
     return first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + model->n_sparse + map;
 }
 
-uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number, bool starts)
+uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number)
 {
-    const uint64_t first = first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors;
-
-    return starts ? first + number : first + model->n_sparse + model->n_norm_maps + number;
+    return first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + number;
 }
 
 uint64_t checkpoint_count_places(const struct model *model)
 {
-    return (model->sparse.keep > 0) + 2 * (uint64_t)model->n_sparse;
+    return (model->sparse.keep > 0) + (uint64_t)model->n_sparse;
 }
 
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor)
@@ -103,12 +101,9 @@ static void lay_out_places(struct safetensors_plan *plan, char (*names)[CHECKPOI
     for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++) {
         if (p->dense == 0)
             continue;
-        const uint64_t starts = checkpoint_places(model, n_moments, number, true),
-                       places = checkpoint_places(model, n_moments, number, false);
-        snprintf(names[starts], sizeof *names, CHECKPOINT_STARTS "%s", model->tensors[p->tensor].name);
+        const uint64_t places = checkpoint_places(model, n_moments, number);
         snprintf(names[places], sizeof *names, CHECKPOINT_PLACES "%s", model->tensors[p->tensor].name);
-        plan[starts] = (struct safetensors_plan){names[starts], 1, {p->n_rows + 1, 1}, SAFETENSORS_U32};
-        plan[places] = (struct safetensors_plan){names[places], 1, {p->n, 1}, SAFETENSORS_U16};
+        plan[places] = (struct safetensors_plan){names[places], 1, {model_places_words(p), 1}, SAFETENSORS_U32};
         for (unsigned second = 0; second < n_moments; second++) {
             struct safetensors_plan *const moment = &plan[checkpoint_moment(model, second, p->tensor)];
             moment->n_dims = 1, moment->shape[0] = p->n;

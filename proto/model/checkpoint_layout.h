@@ -30,18 +30,17 @@ uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tens
 /* Index of a map's norms (model_norm_map), one of the model's n_norm_maps, behind so many moments of each tensor; and
  * their name, by the map's first tensor. */
 #define CHECKPOINT_NORMS "norms."
-enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof "starts." };
+enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof "places." };
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map);
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor);
 
 /* Sparse weights (proto/model/sparse.h) add "rewired" (I64, two numbers) behind the updates; for each sparse tensor
- * "starts.NAME" (U32) behind the moments, which are vectors, and "places.NAME" (U16) behind the norms. Returns the
- * index of starts, or of places; number: the tensor's among the sparse ones. */
+ * "places.NAME" (U32), a bit for each element of the tensor in rows of whole words, behind the moments, which are
+ * vectors. Returns the index of these; number: the tensor's among the sparse ones. */
 #define CHECKPOINT_REWIRED "rewired"
-#define CHECKPOINT_STARTS  "starts."
 #define CHECKPOINT_PLACES  "places."
 enum { CHECKPOINT_REWIRED_AT = 1 };
-uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number, bool starts);
+uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number);
 /* How many entries that are. */
 uint64_t checkpoint_count_places(const struct model *model);
 

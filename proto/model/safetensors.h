@@ -21,7 +21,6 @@ enum safetensors_type {
     SAFETENSORS_BF16,
     SAFETENSORS_I64,
     SAFETENSORS_U32,
-    SAFETENSORS_U16,
     SAFETENSORS_OTHER
 };
 

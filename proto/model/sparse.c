@@ -1,6 +1,7 @@
 #include "proto/model/sparse.h"
 
 #include "proto/model/model_internal.h"
+#include "proto/operation/call/sparse.h"
 
 #include <errno.h>
 
@@ -26,7 +27,7 @@ static bool can_be_sparse(const struct model *m, uint32_t unit, const struct mod
     const struct model_tensor *t = &m->tensors[piece->tensor];
 
     return t->n_dims == 2 && !t->frozen && !t->adapts && is_in_block(m, unit) && t->n <= UINT32_MAX &&
-           t->shape[1] <= SPARSE_COLUMNS && (!model_is_filter(t) || t->height * t->width > 1);
+           (!model_is_filter(t) || t->height * t->width > 1);
 }
 
 void model_size_piece(struct model *m, uint32_t unit, struct model_piece *piece)
@@ -68,8 +69,12 @@ int model_check_sparse(const struct model *m, const struct sparse *sparse, struc
     return error_set(
         err, -EINVAL,
         "no matrix of this model can be sparse: sparse weights are those of blocks that are trained, without "
-        "--base and --lora, and with up to %d columns and 2^32 elements",
-        SPARSE_COLUMNS);
+        "--base and --lora, and with up to 2^32 elements");
+}
+
+uint64_t model_places_words(const struct model_piece *piece)
+{
+    return piece->n_rows * device_sparse_words(piece->dense / piece->n_rows);
 }
 
 uint64_t model_places_at(const struct model_piece *piece)
@@ -79,5 +84,5 @@ uint64_t model_places_at(const struct model_piece *piece)
 
 uint64_t model_places_bytes(const struct model_piece *piece)
 {
-    return model_places_at(piece) + form_aligned(piece->n * sizeof(uint16_t));
+    return model_places_at(piece) + form_aligned(model_places_words(piece) * sizeof(uint32_t));
 }

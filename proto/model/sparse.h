@@ -4,16 +4,18 @@
  * are what is relayed, contributed, updated and saved, as of any trained piece. Beside them, in the unit's coded bytes, stand
  * their places, each array aligned to 64 bytes:
  *
- *   starts  (n_rows + 1) u32  row r has elements starts[r] .. starts[r+1]-1; those from starts[n_rows] on are free, and 0
- *   places  (n) u16           the column of each
+ *   starts  (n_rows + 1) u32      row r has elements starts[r] .. starts[r+1]-1; those from starts[n_rows] on are free, and 0
+ *   places  (n_rows, words) u32   bit c % 32 of a row's word c / 32: column c has an element; words: columns / 32, rounded up
+ *
+ * A bit for each place is 3.3 bits an element of those three in ten that are trained. Its column, of 16 bits, would be less of
+ * fewer than one in 16; a bit is then a 32nd of the matrix in fp32, of which the device holds one unit's anyway.
  *
  * The device puts them into their places before it computes, and takes the gradient from there. Which elements are trained
  * changes at the end of some steps: dynamic sparse reparameterization (Mostafa & Wang, arXiv:1902.05967), in
  * eps/store/rewire.h.
  *
- * Sparse are the matrices of blocks that are trained, in nets of images the filters of more than one tap; up to
- * SPARSE_COLUMNS columns, and UINT32_MAX elements. All else is dense:
- * tables, vectors, adapters, whatever is frozen. */
+ * Sparse are the matrices of blocks that are trained, in nets of images the filters of more than one tap, up to UINT32_MAX
+ * elements. All else is dense: tables, vectors, adapters, whatever is frozen. */
 #ifndef PROTO_MODEL_SPARSE_H
 #define PROTO_MODEL_SPARSE_H
 
@@ -32,8 +34,7 @@ struct sparse {
     double moved;   /* share of all trained elements that is to change places each time */
 };
 
-enum { SPARSE_COLUMNS = 1 << 16 }; /* maximum of a sparse piece */
-#define SPARSE_LEAST     1e-4      /* the least share */
+#define SPARSE_LEAST     1e-4 /* the least share */
 #define SPARSE_MOST_ROOM 1e4
 
 /* Elements of a piece of n that a run begins with: at least one. */
@@ -51,7 +52,8 @@ void model_sparsify(struct model *model, const struct sparse *sparse);
 struct error;
 int model_check_sparse(const struct model *model, const struct sparse *sparse, struct error *err);
 
-/* Bytes from `starts` to `places`, and of both. */
+/* Words of `places`; bytes from `starts` to `places`, and of both. */
+uint64_t model_places_words(const struct model_piece *piece);
 uint64_t model_places_at(const struct model_piece *piece);
 uint64_t model_places_bytes(const struct model_piece *piece);
 

@@ -232,7 +232,7 @@ struct device_sparse device_weights_sparse(const struct device_worker *w, const 
                                   .columns = w->model.tensors[piece->tensor].shape[1],
                                   .n = piece->n,
                                   .starts = (const uint32_t *)(const void *)starts,
-                                  .places = (const uint16_t *)(const void *)(starts + model_places_at(piece))};
+                                  .places = (const uint32_t *)(const void *)(starts + model_places_at(piece))};
 }
 
 static void scatter_piece(const struct device_worker *w, const struct model_unit *unit, const struct model_piece *piece,

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { PIECE = 16384 }; /* elements of a dense matrix for which threads pay */
+enum { PIECE = 16384, BITS = 32 }; /* elements of a dense matrix for which threads pay */
 
 struct range {
     size_t first, end;
@@ -15,6 +15,14 @@ static struct range elements_of(const struct device_sparse *op, size_t row)
     return (struct range){size_smaller(op->starts[row], op->n), size_smaller(op->starts[row + 1], op->n)};
 }
 
+/* Places of a row from column `first` on, a multiple of BITS; as many as the row has. */
+static uint32_t places_of(const struct device_sparse *op, size_t row, size_t first)
+{
+    const uint32_t all = op->places[row * device_sparse_words(op->columns) + first / BITS];
+
+    return op->columns - first < BITS ? all & ((1u << (op->columns - first)) - 1) : all;
+}
+
 void KERNEL_NAME(cpu_scatter)(struct device *dev, const struct device_sparse *op)
 {
     const value *const x = op->x;
@@ -23,10 +31,11 @@ void KERNEL_NAME(cpu_scatter)(struct device *dev, const struct device_sparse *op
     for (size_t row = 0; row < op->rows; row++) {
         const struct range of = elements_of(op, row);
         value *const y = (value *)op->y + row * op->columns;
+        size_t i = of.first;
         memset(y, 0, op->columns * sizeof *y);
-        for (size_t i = of.first; i < of.end; i++)
-            if (op->places[i] < op->columns)
-                y[op->places[i]] = x[i];
+        for (size_t first = 0; first < op->columns; first += BITS)
+            for (uint32_t left = places_of(op, row, first); left != 0 && i < of.end; left &= left - 1)
+                y[first + (size_t)__builtin_ctz(left)] = x[i++];
     }
 }
 
@@ -39,8 +48,12 @@ void KERNEL_NAME(cpu_gather)(struct device *dev, const struct device_sparse *op)
     for (size_t row = 0; row < op->rows; row++) {
         const struct range of = elements_of(op, row);
         const float *const x = (const float *)op->x + row * op->columns;
-        for (size_t i = of.first; i < of.end; i++)
-            y[i] = op->places[i] < op->columns ? x[op->places[i]] : 0;
+        size_t i = of.first;
+        for (size_t first = 0; first < op->columns; first += BITS)
+            for (uint32_t left = places_of(op, row, first); left != 0 && i < of.end; left &= left - 1)
+                y[i++] = x[first + (size_t)__builtin_ctz(left)];
+        for (; i < of.end; i++)
+            y[i] = 0;
     }
     memset(y + end, 0, (op->n - end) * sizeof *y);
 }

@@ -5,7 +5,8 @@
 static void describe_places(struct call_work *out, struct device_sparse *op)
 {
     call_add_array(out, "starts", &op->starts, CALL_WORDS, CALL_READ, call_all(op->rows + 1));
-    call_add_array(out, "places", &op->places, CALL_BYTES, CALL_READ, call_all(op->n * sizeof *op->places));
+    call_add_array(out, "places", &op->places, CALL_WORDS, CALL_READ,
+                   call_all(op->rows * device_sparse_words(op->columns)));
 }
 
 void device_scatter_describe(struct call_work *out, struct device_sparse *op)

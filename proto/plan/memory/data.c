@@ -81,21 +81,18 @@ uint64_t plan_norms_bytes(const struct plan_goal *goal, uint32_t n_maps)
 
 struct plan_rewire plan_rewire(const struct model *model)
 {
-    uint64_t n_pieces = 0, most_n = 0, most_rows = 0;
+    uint64_t n_pieces = 0, most_n = 0;
     struct plan_rewire out = {0};
 
     for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++)
         if (p->dense > 0) {
             n_pieces++;
             most_n = most_n < p->n ? p->n : most_n;
-            most_rows = most_rows < p->n_rows ? p->n_rows : most_rows;
         }
     if (n_pieces == 0)
         return out;
-    out.starts = n_pieces * PLAN_REWIRE_PIECE;
-    out.ranks = out.starts + (most_rows + 1) * sizeof(uint32_t);
-    out.columns = out.ranks + most_n * sizeof(uint32_t);
-    out.pruned = out.columns + most_n * sizeof(uint16_t);
+    out.ranks = n_pieces * PLAN_REWIRE_PIECE;
+    out.pruned = out.ranks + most_n * sizeof(uint32_t);
     out.bytes = out.pruned + most_n;
     return out;
 }

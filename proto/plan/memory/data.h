@@ -76,11 +76,10 @@ void plan_remember_norms(struct model *model, const struct plan_goal *goal);
 void plan_approximate(struct model *model, const struct plan_goal *goal);
 
 /* Memory with which a daemon changes places of sparse weights (eps/store/rewire.h): offsets in bytes from its start, which has
- * PLAN_REWIRE_PIECE for each sparse piece, and of all; of the piece that needs the most, its starts and places before, and a
- * word and a byte for each element. 0 for all: none is sparse. */
+ * PLAN_REWIRE_PIECE for each sparse piece, and of all; of the piece that has the most elements, a word and a byte for each. 0 for all: none is sparse. */
 enum { PLAN_REWIRE_PIECE = 64 };
 struct plan_rewire {
-    uint64_t starts, ranks, columns, pruned, bytes;
+    uint64_t ranks, pruned, bytes;
 };
 struct plan_rewire plan_rewire(const struct model *model);
 

@@ -54,7 +54,7 @@ void plan_host_files(struct plan_host_files *out, const struct model *model, uns
     for (uint32_t p = 0; p < model->n_pieces; p++) {
         n_trained_runs += !model->tensors[model->pieces[p].tensor].frozen;
         if (model->pieces[p].dense > 0)
-            n_places_runs += 2 + model_places_bytes(&model->pieces[p]) / PLAN_HOST_RUN_BYTES;
+            n_places_runs += 1 + model_places_words(&model->pieces[p]) * sizeof(uint32_t) / PLAN_HOST_RUN_BYTES;
     }
     for (uint32_t u = 0; u < model->n_units; u++) {
         n_runs += count_saved(model, &model->units[u]);

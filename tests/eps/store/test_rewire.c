@@ -1,6 +1,7 @@
 /* Sparse weights: which are drawn and loaded, what is saved of them, and how they change places (eps/store/rewire.h). */
 #include "eps/store/rewire.h"
 #include "eps/store/sparse.h"
+#include "proto/model/safetensors.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/files.h"
 #include "tests/kit/inprocess/model.h"
@@ -8,6 +9,7 @@
 #include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,15 +57,19 @@ static struct elements elements_of(const struct store *store, uint32_t unit, con
     float **const out[] = {&e.w, &e.m, &e.v};
     const struct parameters from = store_parameters(store, unit, piece->offset, piece->n, 0);
 
-    ck_assert_int_eq(sparse_places_check(&p), 0);
     optimizer_read(&from, all[0], store_moments(store) > 0 ? all[1] : NULL, store_moments(store) > 1 ? all[2] : NULL);
     for (int a = 0; a < 3; a++) {
         *out[a] = plain_zeros(piece->dense, sizeof(float));
         for (uint64_t i = 0; i < piece->dense; i++)
             (*out[a])[i] = NAN;
-        for (uint64_t row = 0; row < p.rows; row++)
-            for (uint64_t i = p.starts[row]; i < p.starts[row + 1]; i++)
-                (*out[a])[row * p.columns + p.places[i]] = all[a][i];
+        uint64_t at = 0;
+        for (uint64_t i = 0; i < piece->dense; i++) {
+            const uint64_t row = i / p.columns, column = i % p.columns;
+            ck_assert(column > 0 || p.starts[row] == at);
+            if (p.places[row * p.words + column / 32] >> column % 32 & 1)
+                (*out[a])[i] = all[a][at++];
+        }
+        ck_assert_uint_eq(at, e.n);
         for (uint64_t i = e.n; i < piece->n; i++) /* what is free is 0 */
             ck_assert(all[a][i] == 0);
         free(all[a]);
@@ -135,7 +141,8 @@ static void scatter_values(struct store_fixture *f, uint64_t seed)
 
 /* ---- how much there is of it ---- */
 
-/* Of matrices of blocks, and of nothing else: 0.3 of their elements, and a quarter more room; columns, starts of rows. */
+/* Of matrices of blocks, and of nothing else: 0.3 of their elements, and a quarter more room; a bit for each place, starts of
+ * rows. */
 TEST(a_sparse_unit_has_its_elements_and_their_places)
 {
     const uint64_t sizes[] = {32 * 96, 32 * 32, 32 * 96, 96 * 32}, rows[] = {32, 32, 32, 96};
@@ -146,7 +153,7 @@ TEST(a_sparse_unit_has_its_elements_and_their_places)
     for (int i = 0; i < 4; i++) {
         const uint64_t begins = sizes[i] * 3 / 10, room = begins * 5 / 4;
         n += room;
-        n_places += (4 * (rows[i] + 1) + 63) / 64 * 64 + (2 * room + 63) / 64 * 64;
+        n_places += (4 * (rows[i] + 1) + 63) / 64 * 64 + sizes[i] / 8;
     }
     const struct model_unit *const unit =
         &f.model.units[f.model.visits[f.model.layers[f.model.first_block].first_visit]];
@@ -155,8 +162,8 @@ TEST(a_sparse_unit_has_its_elements_and_their_places)
     ck_assert_uint_eq(unit->n_decoded, sizes[0] + sizes[1] + sizes[2] + sizes[3]);
     ck_assert_uint_eq(model_unit_bytes(unit, NUMBER_FP32), model_rounded(unit->n) * 4 + n_places);
     ck_assert_uint_eq(f.model.units[0].n, 17 * 32); /* the table of tokens is dense */
-    /* Of eight pieces the widest has 921 elements and room for 1,151, another one 96 rows. */
-    ck_assert_uint_eq(plan_rewire(&f.model).bytes, 8 * PLAN_REWIRE_PIECE + 97 * 4 + 1151 * (4 + 2 + 1));
+    /* Of eight pieces the widest has 921 elements and room for 1,151. */
+    ck_assert_uint_eq(plan_rewire(&f.model).bytes, 8 * PLAN_REWIRE_PIECE + 1151 * (4 + 1));
     store_fixture_close(&f);
 }
 
@@ -408,16 +415,23 @@ static void check_same(const struct store_fixture *a, const struct store_fixture
     snapshot_free(&y);
 }
 
+static int load_places(struct store_fixture *to, const struct file *moments, struct error *err)
+{
+    struct reserve reserve = {.bytes = plan_load_bytes(&to->model, 1, 1 << 20)};
+
+    reserve.memory = malloc(reserve.bytes);
+    const int rc = store_load_places(&to->store, moments, &reserve, err);
+    free(reserve.memory);
+    return rc;
+}
+
 static void reload(struct store_fixture *to, const struct store_fixture *from)
 {
     const struct file weights = file_own(store_fixture_file()), moments = file_own(store_fixture_file());
     struct error err = {""};
-    struct reserve reserve = {.bytes = plan_load_bytes(&to->model, 1, 1 << 20)};
 
     store_fixture_write(&from->store, weights.fd, moments.fd, NULL);
-    reserve.memory = malloc(reserve.bytes);
-    ck_assert_msg(store_load_places(&to->store, &moments, &reserve, &err) == 0, "%s", err.text);
-    free(reserve.memory);
+    ck_assert_msg(load_places(to, &moments, &err) == 0, "%s", err.text);
     ck_assert_msg(store_fixture_load(&to->store, &weights, 1, &err) == 0, "%s", err.text);
     ck_assert_msg(store_fixture_load_moments(&to->store, &moments, &err) == 0, "%s", err.text);
     close(weights.fd);
@@ -440,6 +454,67 @@ TEST_EACH(a_checkpoint_has_places_and_what_changes_them, COUNT(forms))
     store_rewire(&a.store, 2 * EVERY);
     store_rewire(&b.store, 2 * EVERY);
     check_same(&a, &b);
+    store_fixture_close(&a);
+    store_fixture_close(&b);
+}
+
+/* By hand: two rows of 40 columns, in two words each, and three elements that there is room for. */
+static const struct {
+    uint32_t places[4];
+    int rc;
+} counted[] = {
+    {{1, 0, 0x80000000, 0x80}, 0},    {{0, 0, 0, 0x80}, 0}, {{0, 0, 0, 0}, -EINVAL}, /* none */
+    {{3, 0, 3, 0}, -EINVAL},                                                         /* more than there is room for */
+    {{1, 0x100, 0, 0}, -EINVAL},                                                     /* beyond the columns */
+    {{1, 0, 0, 0x80000000}, -EINVAL},
+};
+
+TEST_EACH(places_are_counted_row_by_row, COUNT(counted))
+{
+    uint32_t starts[3], places[4];
+    const struct sparse_places p = {.rows = 2, .columns = 40, .words = 2, .n = 3, .starts = starts, .places = places};
+
+    memcpy(places, counted[_i].places, sizeof places);
+    ck_assert_int_eq(sparse_places_count(&p), counted[_i].rc);
+    if (counted[_i].rc == 0) {
+        ck_assert(starts[0] == 0 && starts[1] == (_i == 0 ? 1 : 0) && starts[2] == (_i == 0 ? 3 : 1));
+        ck_assert_uint_eq(sparse_next(&p, 0, 0), _i == 0 ? 0 : 40);
+        ck_assert_uint_eq(sparse_next(&p, 0, 1), 40);
+        ck_assert_uint_eq(sparse_next(&p, 1, 0), _i == 0 ? 31 : 39);
+        ck_assert_uint_eq(sparse_next(&p, 1, 32), 39);
+        ck_assert_uint_eq(sparse_next(&p, 1, 40), 40);
+    }
+}
+
+/* Nor are those of a file that has columns, and starts of rows beside them: places of an older version. */
+TEST(a_checkpoint_without_places_is_refused)
+{
+    static char header[1 << 16];
+    static const uint32_t none[32 * 96 / 32];
+    const struct file moments = file_own(store_fixture_file());
+    const int weights = store_fixture_file();
+    struct error err = {""};
+    struct safetensors read;
+    struct store_fixture a, b;
+
+    open_sparse(&a, &usual, &forms[0]);
+    open_sparse(&b, &usual, &forms[0]);
+    ck_assert_int_eq(store_draw(&a.store, SEED), 0);
+    store_fixture_write(&a.store, weights, moments.fd, NULL);
+    ck_assert_int_eq(safetensors_open(&read, moments.fd, &err), 0);
+    const struct safetensors_entry *places = safetensors_find(&read, "places.transformer.h.1.attn.c_attn.weight");
+    ck_assert_int_eq(pwrite(moments.fd, none, sizeof none, (off_t)places->offset), sizeof none);
+    safetensors_close(&read);
+    ck_assert_int_eq(load_places(&b, &moments, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "c_attn.weight are no places"));
+
+    const ssize_t n = pread(moments.fd, header, sizeof header, 0);
+    char *const name = memmem(header, (size_t)n, "places.", 7);
+    ck_assert_int_eq(pwrite(moments.fd, "starts", 6, name - header), 6);
+    ck_assert_int_eq(load_places(&b, &moments, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "older versions of eps"));
+    close(weights);
+    close(moments.fd);
     store_fixture_close(&a);
     store_fixture_close(&b);
 }

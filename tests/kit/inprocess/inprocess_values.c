@@ -20,8 +20,8 @@ static void copy_sparse(const struct inprocess *ip, uint32_t unit, const struct 
         const struct sparse_places p = store_places(&ip->store, unit, piece);
         memset(out, 0, piece->dense * sizeof *out);
         for (uint64_t row = 0; row < p.rows; row++)
-            for (uint64_t i = p.starts[row]; i < p.starts[row + 1]; i++)
-                out[row * p.columns + p.places[i]] = segment[i];
+            for (uint64_t c = sparse_next(&p, row, 0); c < p.columns; c = sparse_next(&p, row, c + 1))
+                out[row * p.columns + c] = *segment++;
         return;
     }
     store_choose_places(&ip->store, unit, piece, &from);

@@ -2,15 +2,22 @@
 
 #include <stdbool.h>
 
-/* The place of element i in the matrix. False: no row has it, or its column is beyond the row. */
+/* The place of element i in the matrix. False: no row has it, or its row has no place for it. */
 static bool find(size_t *at, const struct device_sparse *op, size_t i)
 {
     size_t row = 0;
 
     while (row < op->rows && i >= op->starts[row + 1])
         row++;
-    *at = row * op->columns + op->places[i];
-    return row < op->rows && op->places[i] < op->columns;
+    if (row == op->rows)
+        return false;
+    size_t skipped = i - op->starts[row];
+    for (size_t column = 0; column < op->columns; column++)
+        if (op->places[row * ((op->columns + 31) / 32) + column / 32] >> column % 32 & 1 && skipped-- == 0) {
+            *at = row * op->columns + column;
+            return true;
+        }
+    return false;
 }
 
 void reference_scatter(const struct device_sparse *op)
