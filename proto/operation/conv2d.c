@@ -188,16 +188,28 @@ static void contribute_pooled(const struct operation_run *r, const struct device
         }
 }
 
+static void contribute_weight(const struct operation_run *r, const struct schedule_step *step,
+                              const struct device_conv2d *conv)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const int weight = op->tensor + WEIGHT;
+
+    operation_begin_gradient(r, weight);
+    if (program_pools(op))
+        contribute_pooled(r, conv, op->conv2d.pooled, r->at[step->scratch]);
+    else
+        r->ops->conv2d_weight_gradient(r->dev, conv);
+    operation_end_gradient(r, weight);
+}
+
 static void run_contributions(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     float *const bias = op->conv2d.bias ? r->gradients[op->tensor + BIAS] : NULL;
-    struct device_conv2d conv = operation_conv2d_call(r, step);
+    const struct device_conv2d conv = operation_conv2d_call(r, step);
 
-    if (conv.weight_gradient && program_pools(op))
-        contribute_pooled(r, &conv, op->conv2d.pooled, r->at[step->scratch]);
-    else if (conv.weight_gradient)
-        r->ops->conv2d_weight_gradient(r->dev, &conv);
+    if (conv.weight_gradient)
+        contribute_weight(r, step, &conv);
     if (bias)
         r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, conv.y_gradient, device_conv2d_pixels(&conv),
                                                                  conv.n_out, conv.n_out});

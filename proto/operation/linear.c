@@ -169,8 +169,11 @@ static void contribute(const struct operation_run *r, const struct program_opera
                                          .over_rows = true,
                                          .beta = r->fresh ? 0 : 1};
 
-    if (matmul.c)
-        r->ops->matmul(r->dev, &matmul);
+    if (!matmul.c)
+        return;
+    operation_begin_gradient(r, part->weight);
+    r->ops->matmul(r->dev, &matmul);
+    operation_end_gradient(r, part->weight);
 }
 
 /* A bias's gradient += the sum of dy's rows. */

@@ -56,6 +56,31 @@ void operation_run_steps(const struct operation_run *r, int first, int end)
             operation_of(r, step)->kind->run(r, step);
 }
 
+static const struct device_sparse *sparse_of(const struct operation_run *r, int tensor)
+{
+    return r->sparse && r->sparse[tensor].y ? &r->sparse[tensor] : NULL;
+}
+
+void operation_begin_gradient(const struct operation_run *r, int tensor)
+{
+    const struct device_sparse *const gather = sparse_of(r, tensor);
+    struct device_sparse scatter;
+
+    if (!gather || r->fresh)
+        return;
+    scatter = *gather;
+    scatter.x = gather->y, scatter.y = r->gradients[tensor], scatter.wide = true;
+    r->ops->scatter(r->dev, &scatter);
+}
+
+void operation_end_gradient(const struct operation_run *r, int tensor)
+{
+    const struct device_sparse *const gather = sparse_of(r, tensor);
+
+    if (gather)
+        r->ops->gather(r->dev, gather);
+}
+
 static bool contributes(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);

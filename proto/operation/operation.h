@@ -75,12 +75,15 @@ struct operation_run {
     void *at[SCHEDULE_BUFFERS];           /* each buffer */
     const void *weights[PROGRAM_TENSORS]; /* each tensor */
     float *gradients[PROGRAM_TENSORS];    /* backward; NULL: frozen */
-    bool fresh;                           /* the gradients of matrices are uninitialised, those of vectors zero */
-    uint32_t n_rows, n_tokens;            /* rows, and tokens of a row */
-    const uint32_t *ids;                  /* (n_rows*n_tokens), on the device: of a model without tables, its pixels */
-    const uint32_t *lengths;              /* (n_rows), on the device: the keys of each row that count where attention
+    /* Backward, of sparse weights, whose gradients lie in one another's place: from there into the contribution (gather).
+     * NULL: none of the tensors is sparse; y NULL: that one is dense. */
+    const struct device_sparse *sparse;
+    bool fresh;                /* the gradients of matrices are uninitialised, those of vectors zero */
+    uint32_t n_rows, n_tokens; /* rows, and tokens of a row */
+    const uint32_t *ids;       /* (n_rows*n_tokens), on the device: of a model without tables, its pixels */
+    const uint32_t *lengths;   /* (n_rows), on the device: the keys of each row that count where attention
                                            * is to all; NULL: all */
-    const uint32_t *positions;            /* (n_rows*n_tokens), on the device: each token's index in its document, of
+    const uint32_t *positions; /* (n_rows*n_tokens), on the device: each token's index in its document, of
                                            * several in a row; NULL: a row is one document */
     /* Norms of the gradients of results of the maps that the program samples, in the order of operations, on the
      * device: a number for each element of a map's input, those of the run's n_rows rows at operation_norms_at. */
@@ -99,6 +102,11 @@ struct operation_run {
     uint32_t n_spans;
     uint32_t n_positions; /* capacity of a cache */
 };
+
+/* Called before a matrix's gradient is added to, and when it is whole. They bring one of sparse weights out of the
+ * contribution, unless it is fresh, and back. */
+void operation_begin_gradient(const struct operation_run *r, int tensor);
+void operation_end_gradient(const struct operation_run *r, int tensor);
 
 static inline const struct program_operation *operation_of(const struct operation_run *r,
                                                            const struct schedule_step *step)

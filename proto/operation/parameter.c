@@ -53,6 +53,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
         if (op->parameter.is_matrix)
             r->ops->zero(r->dev, &(struct device_zero){gradient, n * sizeof *gradient});
         r->ops->add(r->dev, &(struct device_add){gradient, r->at[step->y_gradient], n});
+        operation_end_gradient(r, op->tensor);
     }
 }
 

@@ -41,7 +41,7 @@ struct layer_pass {
      * padded likewise. NULL: there are none; and for the embedding, whose tables are decoded as they are looked up. */
     const void *decoded;
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
-    float *dense;        /* the same of sparse pieces, all their rows and columns, in the place of `decoded` */
+    float *dense;        /* the gradient of one sparse piece, in all its rows and columns, while it is added to */
     bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
     /* Norms that the unit remembers (proto/model/norms.h), on the device, as in struct operation_run; NULL: it
      * remembers none. norms_out is the contribution's end. */

@@ -2,6 +2,7 @@
  *
  * Backward first recomputes the values that it reads and forward did not keep (proto/operation/schedule.h). */
 #include "proto/step/layers.h"
+#include "proto/step/weights.h"
 
 #include <assert.h>
 
@@ -74,10 +75,25 @@ static void place_tensors(struct operation_run *r, const struct layer_pass *pass
         const struct model_piece *piece = piece_of(pass, i);
         const bool trained = pass->contribution && !pass->model->tensors[piece->tensor].frozen;
         r->weights[i] = layer_piece(pass, piece);
-        r->gradients[i] = !trained           ? NULL
-                          : piece->dense > 0 ? pass->dense + piece->decoded
-                                             : pass->contribution + piece->offset;
+        r->gradients[i] = !trained ? NULL : piece->dense > 0 ? pass->dense : pass->contribution + piece->offset;
     }
+}
+
+/* Backward, what takes gradients of sparse pieces into the contribution: (n_tensors). */
+static void gather_sparse(struct operation_run *r, struct device_sparse *out, const struct layer_pass *pass)
+{
+    if (!pass->contribution || !pass->unit->sparse)
+        return;
+    for (int i = 0; i < r->program->n_tensors; i++) {
+        const struct model_piece *piece = piece_of(pass, i);
+        out[i] = (struct device_sparse){0};
+        if (piece->dense == 0)
+            continue;
+        out[i] = device_weights_sparse(pass->unit, piece, pass->weights, pass->setting->goal.precision);
+        out[i].x = pass->dense;
+        out[i].y = pass->contribution + piece->offset;
+    }
+    r->sparse = out;
 }
 
 static struct operation_run run_of(const struct layer_pass *pass, bool backward)
@@ -177,8 +193,10 @@ static void copy_gradients(const struct operation_run *r, const struct layer_pas
 
 static void backward(const struct layer_pass *pass)
 {
-    const struct operation_run r = run_of(pass, true);
+    struct operation_run r = run_of(pass, true);
+    struct device_sparse sparse[PROGRAM_TENSORS];
 
+    gather_sparse(&r, sparse, pass);
     operation_run_steps(&r, 0, r.schedule->n_recomputed);
     if (pass->fresh && pass->contribution)
         clear_vectors(pass);

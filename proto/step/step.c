@@ -234,22 +234,6 @@ static void finish_run(struct device_pass *pass, const struct layer_pass *visit,
     (is_backward ? layer->backward : layer->forward)(&finish);
 }
 
-/* Sparse pieces' gradients, which are summed in all their places, from there into the contribution. */
-static void gather(const struct device_pass *pass, const struct layer_pass *visit)
-{
-    const struct device_worker *w = pass->worker;
-
-    for (uint32_t i = 0; visit->unit->sparse && i < visit->unit->n_pieces; i++) {
-        const struct model_piece *piece = &w->model.pieces[visit->unit->first_piece + i];
-        if (!(visit->unit->sparse >> i & 1))
-            continue;
-        struct device_sparse op = device_weights_sparse(w, visit->unit, piece, visit->weights);
-        op.x = visit->dense + piece->decoded;
-        op.y = visit->contribution + piece->offset;
-        w->ops->gather(w->dev, &op);
-    }
-}
-
 /* Runs every microbatch of one run. contribution: NULL forward, and if the unit is frozen. */
 static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const struct device_weights_at *weights,
                      const struct layer_chunk *chunks, float *contribution)
@@ -279,8 +263,6 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     }
     if (!is_backward)
         finish_run(pass, &v, run, false);
-    else if (rc == 0 && contribution)
-        gather(pass, &v);
     return rc;
 }
 

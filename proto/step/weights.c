@@ -223,13 +223,13 @@ static void leave(struct device_weights *weights, uint32_t place)
         find(weights, unit_at(weights, place - 1))->used = w->ops->mark(w->dev, DEVICE_COMPUTE);
 }
 
-struct device_sparse device_weights_sparse(const struct device_worker *w, const struct model_unit *unit,
-                                           const struct model_piece *piece, const void *relayed)
+struct device_sparse device_weights_sparse(const struct model_unit *unit, const struct model_piece *piece,
+                                           const void *relayed, enum number_type precision)
 {
-    const char *const starts = (const char *)relayed + model_starts_at(unit, piece, w->plan.setting.goal.precision);
+    const char *const starts = (const char *)relayed + model_starts_at(unit, piece, precision);
 
     return (struct device_sparse){.rows = piece->n_rows,
-                                  .columns = w->model.tensors[piece->tensor].shape[1],
+                                  .columns = piece->dense / piece->n_rows,
                                   .n = piece->n,
                                   .starts = (const uint32_t *)(const void *)starts,
                                   .places = (const uint32_t *)(const void *)(starts + model_places_at(piece))};
@@ -239,7 +239,7 @@ static void scatter_piece(const struct device_worker *w, const struct model_unit
                           const char *relayed, char *decoded)
 {
     const size_t value = number_bytes(w->plan.setting.goal.precision);
-    struct device_sparse op = device_weights_sparse(w, unit, piece, relayed);
+    struct device_sparse op = device_weights_sparse(unit, piece, relayed, w->plan.setting.goal.precision);
 
     op.x = relayed + piece->offset * value;
     op.y = decoded + piece->decoded * value;

@@ -75,7 +75,7 @@ int device_weights_next(struct device_weights *weights, uint32_t place, struct d
 int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_t done, uint32_t n);
 
 /* The rows and places of a sparse piece of a unit that is at `relayed`; x and y are not set. */
-struct device_sparse device_weights_sparse(const struct device_worker *worker, const struct model_unit *unit,
-                                           const struct model_piece *piece, const void *relayed);
+struct device_sparse device_weights_sparse(const struct model_unit *unit, const struct model_piece *piece,
+                                           const void *relayed, enum number_type precision);
 
 #endif

@@ -91,6 +91,14 @@ TEST_EACH(gradients_are_taken_from_their_places, COUNT(shapes) * NUMBER_TYPES)
     call_check(&test);
 }
 
+TEST_EACH(gradients_are_put_into_their_places_in_fp32, COUNT(shapes) * NUMBER_TYPES)
+{
+    struct call_test test = test_of(CALL_scatter, _i);
+
+    test.call.scatter.wide = true;
+    call_check(&test);
+}
+
 TEST_EACH(places_beyond_the_matrix_are_not_followed, 4 * NUMBER_TYPES)
 {
     const int shape = _i / (2 * NUMBER_TYPES) ? 4 : COUNT(shapes) - 1;

@@ -382,13 +382,13 @@ static const struct {
      0, 0},
     {"cuda_scatter",
      [](auto q, auto x, auto y, auto z, auto) {
-         const struct device_sparse op = {ROWS, WIDTH, ROWS * WIDTH, (uint32_t *)z, (uint32_t *)z, x, y};
+         const struct device_sparse op = {ROWS, WIDTH, ROWS * WIDTH, (uint32_t *)z, (uint32_t *)z, x, y, false};
          OK(cuda_scatter(q, &op));
      },
      0, 0},
     {"cuda_gather",
      [](auto q, auto x, auto y, auto z, auto) {
-         const struct device_sparse op = {ROWS, WIDTH, ROWS * WIDTH, (uint32_t *)z, (uint32_t *)z, x, y};
+         const struct device_sparse op = {ROWS, WIDTH, ROWS * WIDTH, (uint32_t *)z, (uint32_t *)z, x, y, false};
          OK(cuda_gather(q, &op));
      },
      0, 0},

@@ -23,19 +23,26 @@ static uint32_t places_of(const struct device_sparse *op, size_t row, size_t fir
     return op->columns - first < BITS ? all & ((1u << (op->columns - first)) - 1) : all;
 }
 
+static void put(const struct device_sparse *op, size_t at, size_t i)
+{
+    if (op->wide)
+        ((float *)op->y)[at] = ((const float *)op->x)[i];
+    else
+        ((value *)op->y)[at] = ((const value *)op->x)[i];
+}
+
 void KERNEL_NAME(cpu_scatter)(struct device *dev, const struct device_sparse *op)
 {
-    const value *const x = op->x;
+    const size_t size = op->wide ? sizeof(float) : sizeof(value);
 
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->rows * op->columns > PIECE)
     for (size_t row = 0; row < op->rows; row++) {
         const struct range of = elements_of(op, row);
-        value *const y = (value *)op->y + row * op->columns;
         size_t i = of.first;
-        memset(y, 0, op->columns * sizeof *y);
+        memset((char *)op->y + row * op->columns * size, 0, op->columns * size);
         for (size_t first = 0; first < op->columns; first += BITS)
             for (uint32_t left = places_of(op, row, first); left != 0 && i < of.end; left &= left - 1)
-                y[first + (size_t)__builtin_ctz(left)] = x[i++];
+                put(op, row * op->columns + first + (size_t)__builtin_ctz(left), i++);
     }
 }
 

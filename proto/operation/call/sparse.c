@@ -11,9 +11,11 @@ static void describe_places(struct call_work *out, struct device_sparse *op)
 
 void device_scatter_describe(struct call_work *out, struct device_sparse *op)
 {
-    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_all(op->n));
+    const enum call_type type = op->wide ? CALL_FP32 : CALL_VALUES;
+
+    call_add_array(out, "x", &op->x, type, CALL_READ, call_all(op->n));
     describe_places(out, op);
-    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->rows * op->columns));
+    call_add_array(out, "y", &op->y, type, CALL_WRITTEN, call_all(op->rows * op->columns));
 }
 
 void device_gather_describe(struct call_work *out, struct device_sparse *op)

@@ -2,10 +2,11 @@
 #ifndef PROTO_OPERATION_CALL_SPARSE_H
 #define PROTO_OPERATION_CALL_SPARSE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* scatter: y (rows, columns) in the device's type = x (n) in its places, and 0 elsewhere.
+/* scatter: y (rows, columns) = x (n) in its places, and 0 elsewhere; in the device's type, or, if wide, in fp32.
  * gather: y (n) = x (rows, columns) at its places, and 0 from element starts[rows] on; both fp32.
  * Row r has elements starts[r] .. starts[r+1]-1, which are at most n, and ascend: those of its bits, in order. Places beyond the
  * columns, and starts beyond n, are not followed: they come from another process. A place without an element is 0, and so is an
@@ -16,6 +17,7 @@ struct device_sparse {
     const uint32_t *places; /* (rows, device_sparse_words) bit c % 32 of word c / 32: column c has an element */
     const void *x;
     void *y;
+    bool wide;
 };
 
 /* Words of a row's places. */

@@ -159,6 +159,16 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
     take_tiles(plan, model, l);
 }
 
+/* Elements of the largest sparse piece, were it dense; 0: there is none. */
+static uint64_t largest_dense(const struct model *model)
+{
+    uint64_t most = 0;
+
+    for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++)
+        most = most < p->dense ? p->dense : most;
+    return most;
+}
+
 /* Sums for the units without a sum of their own, and the head's for every part if they lie apart. Free bytes for
  * rounding precede each sum; the head's, which are rounded from first to last, share them. */
 static void take_contributions(struct plan *plan, const struct model *model, struct layout *l)
@@ -185,7 +195,7 @@ static void take_contributions(struct plan *plan, const struct model *model, str
         most = most < sum ? sum : most;
     }
     if (model->sparse.keep > 0)
-        plan->dense = take(l, LEDGER_CONTRIBUTION, plan_largest_decoded(model, 0, plan->head_pad) * sizeof(float));
+        plan->dense = take(l, LEDGER_CONTRIBUTION, largest_dense(model) * sizeof(float));
     for (uint32_t i = 0; i < plan->n_sums; i++) {
         take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
         plan->contribution[i] = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));

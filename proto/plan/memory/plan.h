@@ -210,7 +210,7 @@ struct plan {
      * (plan_tiles). */
     uint64_t input[PLAN_MAX_SETS], output[PLAN_MAX_SETS], dy[PLAN_MAX_SETS];
     uint64_t contribution[PLAN_MAX_SUMS]; /* offset of each sum: one unit's contribution, fp32 */
-    uint64_t dense;                       /* fp32: gradients of one unit's sparse pieces, while they are summed */
+    uint64_t dense;                       /* fp32: the gradient of one sparse piece, while it is added to */
     uint64_t rounding_bytes;              /* distance by which the rounded bf16 begins before its sum; 0: same start */
     bool one_pass;                        /* the head's logits are computed once */
     bool head_apart;                      /* its contributions lie apart from the sums: plan_head_contribution() */

@@ -475,6 +475,33 @@ double plan_work_keeping(const struct plan_work *work, uint32_t class, uint32_t 
     return seconds;
 }
 
+/* wide: as in struct device_sparse. */
+static double price_sparse(const struct plan_work *work, const struct model_piece *piece, enum call_kind kind,
+                           bool wide)
+{
+    const struct plan_setting *s = &work->plan->setting;
+    struct plan_meter meter = {.on = {s->backend, s->goal.precision, s->n_threads}, .profile = work->profile};
+    struct call call = {
+        .kind = kind,
+        .scatter = {.rows = piece->n_rows, .columns = piece->dense / piece->n_rows, .n = piece->n, .wide = wide}};
+
+    return plan_meter_price(&meter, &call);
+}
+
+/* Gradients of sparse pieces, from the contribution into their places, and back. */
+static double gathered(const struct plan_work *work, const struct model_unit *unit, enum plan_work_kind kind)
+{
+    double seconds = 0;
+
+    for (uint32_t i = 0; unit->sparse && i < unit->n_pieces; i++) {
+        const struct model_piece *piece = &work->model->pieces[unit->first_piece + i];
+        if (unit->sparse >> i & 1)
+            seconds += price_sparse(work, piece, CALL_gather, false) +
+                       (kind != PLAN_WORK_FIRST ? price_sparse(work, piece, CALL_scatter, true) : 0);
+    }
+    return seconds;
+}
+
 double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind)
 {
     const struct model *model = work->model;
@@ -496,21 +523,12 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
         else
             v.frozen = 0;
         v.unwanted = backward ? unwanted_of(model, layer) : 0;
-        return price(&b, &v) + (backward ? begun(&b, layer, v.unwanted) : 0) + finish(&b, layer->program, backward);
+        return price(&b, &v) + (backward ? begun(&b, layer, v.unwanted) + gathered(work, unit, kind) : 0) +
+               finish(&b, layer->program, backward);
     case MODEL_HEAD:
         break;
     }
     return head_of(&b, visit, backward);
-}
-
-static double price_sparse(const struct plan_work *work, const struct model_piece *piece, enum call_kind kind)
-{
-    const struct plan_setting *s = &work->plan->setting;
-    struct plan_meter meter = {.on = {s->backend, s->goal.precision, s->n_threads}, .profile = work->profile};
-    struct call call = {.kind = kind,
-                        .scatter = {.rows = piece->n_rows, .columns = piece->dense / piece->n_rows, .n = piece->n}};
-
-    return plan_meter_price(&meter, &call);
 }
 
 double plan_work_decode(const struct plan_work *work, uint32_t visit)
@@ -530,7 +548,7 @@ double plan_work_decode(const struct plan_work *work, uint32_t visit)
                                        .rows = piece->n_rows,
                                        .columns = piece->n / piece->n_rows}};
         if (unit->sparse >> i & 1)
-            seconds += price_sparse(work, piece, CALL_scatter);
+            seconds += price_sparse(work, piece, CALL_scatter, false);
         if (!(unit->coded >> i & 1))
             continue;
         call.decode.scales = piece->form == FORM_BF16 ? NULL : (const float *)(uintptr_t)nowhere;
@@ -542,14 +560,10 @@ double plan_work_decode(const struct plan_work *work, uint32_t visit)
 double plan_work_finish(const struct plan_work *work, uint32_t visit)
 {
     const struct model_unit *unit = &work->model->units[work->model->visits[visit]];
-    double seconds = work->plan->setting.goal.grad != NUMBER_FP32
-                         ? 6 * (double)unit->n_trained / work->profile->memory_bytes_per_s
-                         : 0;
 
-    for (uint32_t i = 0; unit->sparse && i < unit->n_pieces; i++)
-        if (unit->sparse >> i & 1)
-            seconds += price_sparse(work, &work->model->pieces[unit->first_piece + i], CALL_gather);
-    return seconds;
+    return work->plan->setting.goal.grad != NUMBER_FP32
+               ? 6 * (double)unit->n_trained / work->profile->memory_bytes_per_s
+               : 0;
 }
 
 struct plan_work_update plan_work_update(const struct plan_host_setting *h, const struct model_unit *unit)

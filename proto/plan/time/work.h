@@ -48,8 +48,7 @@ double plan_work_found(const struct model *model, const struct model_unit *unit,
 /* Seconds to decode the coded and sparse pieces of this visit's unit, padding included; 0: there are none. */
 double plan_work_decode(const struct plan_work *work, uint32_t visit);
 
-/* Seconds to take a finished contribution to this visit's unit from its places, and to round it, before it is sent; 0 for
- * each that does not apply. */
+/* Seconds to round a finished contribution to this visit's unit, before it is sent; 0: it is sent in fp32. */
 double plan_work_finish(const struct plan_work *work, uint32_t visit);
 
 /* Host memory bytes per parameter that the optimizer touches: for each contribution, and for the update after the last

@@ -161,6 +161,7 @@ static const struct {
      2 * 2 * 9 * 3},
     {{CALL_scatter, .scatter = {.rows = 3, .columns = 10, .n = 7}}, 2 * 7 + 4 * 4 + 4 * 3, 2 * 30},
     {{CALL_gather, .gather = {.rows = 3, .columns = 10, .n = 7}}, 4 * 7 + 4 * 4 + 4 * 3, 4 * 7},
+    {{CALL_scatter, .scatter = {.rows = 3, .columns = 10, .n = 7, .wide = true}}, 4 * 7 + 4 * 4 + 4 * 3, 4 * 30},
     {{CALL_embed, .embed = {.m = 3, .n = 5, .n_table = 100}}, 4 * 3 + 2 * 15, 2 * 15},
     {{CALL_embed_backward, .embed = {.m = 7, .n = 5, .n_table = 2}}, 4 * 7 + 2 * 35 + 4 * 10, 4 * 10},
     {{CALL_cross_entropy_gradient, .cross_entropy_gradient = {.m = 3, .n = 5, .logits_stride = 8}},

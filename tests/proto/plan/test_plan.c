@@ -389,6 +389,23 @@ TEST(sums_that_are_rounded_have_room_before_them)
     ck_assert_uint_eq(plan.rounding_bytes, 0);
 }
 
+/* By hand, of matrices of 8 x 24, 8 x 8, and twice 8 x 32: a unit's weights in all their places, in bf16, but one gradient, in
+ * fp32. */
+TEST(sparse_weights_have_one_gradient_in_all_its_places)
+{
+    const struct sparse half = {.keep = 0.5, .room = 1};
+
+    ask(3, 1, 5);
+    setting.goal.precision = NUMBER_BF16;
+    open_model(2, 8, 11, false);
+    model_sparsify(&model, &half);
+    lay_out();
+    const struct model_unit *const block = &model.units[model.visits[model.layers[model.first_block].first_visit]];
+    ck_assert_uint_eq(block->n_decoded, 8 * 24 + 8 * 8 + 2 * 8 * 32);
+    ck_assert_uint_eq(plan.contribution[0] - plan.dense, 8 * 32 * 4);
+    ck_assert_uint_eq(sum_of(&plan), plan_total(&plan));
+}
+
 /* Of the model of set_up; what is not said is one row of 8 tokens in one part, in microbatches of one. */
 TEST(impossible_options_and_choices_are_refused_by_name)
 {

@@ -117,7 +117,7 @@ TEST(a_killed_run_resumes_bit_for_bit)
  * world. */
 TEST(neither_budget_nor_workers_change_a_bit)
 {
-    static const char *const forms[] = {"--parts 4", "--parts 4 --optimizer adama",
+    static const char *const forms[] = {"--parts 4", "--parts 2 --optimizer adama",
                                         "--parts 4 --precision bf16 --moments bf16 --commit fenced"};
 
     for (int i = 0; i < COUNT(forms); i++) {
