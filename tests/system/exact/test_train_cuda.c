@@ -234,7 +234,7 @@ TEST_EACH(auto_is_cuda_where_it_is_and_else_the_cpu, 4)
 TEST(a_run_whose_device_is_lost_goes_on_with_the_same_bits)
 {
     expect(TRAIN "--steps 8 --device cuda --out unharmed", 0);
-    expect("CUDASIM_LOSE=cublasLtMatmul:400:719 " TRAIN "--steps 8 --device cuda --out lost", 0, "the device is lost",
+    expect("CUDASIM_LOSE=cublasLtMatmul:100:719 " TRAIN "--steps 8 --device cuda --out lost", 0, "the device is lost",
            "another one is started");
     expect("cmp unharmed/latest/model.safetensors lost/latest/model.safetensors", 0);
 }
@@ -243,7 +243,7 @@ TEST(a_run_whose_device_is_lost_goes_on_with_the_same_bits)
 TEST(a_run_whose_device_stays_lost_ends_with_a_sentence_and_goes_on_elsewhere)
 {
     expect(TRAIN "--steps 2 --device cuda --out gone", 0);
-    expect("CUDASIM_LOSE=cublasLtMatmul:30:719 cuda/eps train --resume gone --steps 4", 1, "the device is lost",
+    expect("CUDASIM_LOSE=cublasLtMatmul:10:719 cuda/eps train --resume gone --steps 4", 1, "the device is lost",
            "eps train --resume");
     expect("cuda/eps train --resume gone --steps 4 --device cpu", 0, "numbers      bf16, ");
 }
@@ -349,7 +349,7 @@ TEST(a_worker_on_a_lost_device_ends_and_the_step_goes_on_with_the_next)
     const pid_t daemon = processes_daemon("lab", 0, NULL);
     const char *line = print("exec " TRAIN "--steps 3 --connect lab --out served >served.said");
 
-    setenv("CUDASIM_LOSE", "cublasLtMatmul:30:719", 1);
+    setenv("CUDASIM_LOSE", "cublasLtMatmul:10:719", 1);
     const pid_t lost = attach("cuda", "worker.log", 1);
     const pid_t train = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, "served.err");
     ck_assert_int_eq(processes_wait(lost), 1);
