@@ -5,8 +5,11 @@
  * are not divided, so an image's y and x's gradient have the same bits in both. Of the weights' gradient a block is a term,
  * added in fp32 in the order of images: how images are divided into calls changes no bit as long as calls are whole blocks.
  *
- * Plans are made before the first step (cuda_dnn_prepare_conv2d), for the sizes and numbers of images to come. Their
- * workspace is the device's, which products share, so the memory plan has it. */
+ * What a result is added to is read from a copy. In place the library's kernels lost terms on an H100: they begin before the
+ * kernel ahead of them has ended, and seem not to wait for that array. A copy between them makes them wait.
+ *
+ * Plans are made before the first step (cuda_dnn_prepare_conv2d), for the sizes and numbers of images to come. Copies and their
+ * workspace are in the device's workspace, which products share, so the memory plan has them. */
 #include "device/cuda/dnn/graph.h"
 #include "device/cuda/dnn/plan.h"
 
@@ -47,6 +50,34 @@ void dnn_convs_forget(struct cuda_dnn *dnn)
         dnn->convs = c->next;
         free_conv(&dnn->api, c);
     }
+}
+
+static bool adds(const struct key *key)
+{
+    return key->adds || key->kind == DNN_CONV_WEIGHTS;
+}
+
+/* Bytes of what a plan adds to; 0: to nothing. */
+static size_t added_bytes(const struct key *key)
+{
+    const size_t weights = key->n_out * key->n_in / key->n_groups * key->window.height * key->window.width;
+
+    if (!adds(key))
+        return 0;
+    return key->kind == DNN_CONV_WEIGHTS ? weights * sizeof(float)
+                                         : key->n_rows * key->height * key->width * key->n_in * sizeof(uint16_t);
+}
+
+/* Those of the copy and the gap behind it. */
+static size_t copied_bytes(const struct key *key)
+{
+    return (added_bytes(key) + 255) / 256 * 256;
+}
+
+/* Negative: the copy does not fit. */
+static int64_t workspace_of(const struct key *key)
+{
+    return (int64_t)PLAN_CUDA_WORKSPACE_BYTES - (int64_t)copied_bytes(key);
 }
 
 static struct key key_of(const struct device_conv2d *op, enum dnn_conv_kind kind, size_t n_rows)
@@ -107,7 +138,7 @@ static void *make_alike(const struct cuda_dnn *dnn, struct dnn_conv *c, const st
     dnn_graph_free(&c->graph);
     if (dnn_graph_conv(&c->graph, &dnn->api, dnn->handle, op, 1, (enum dnn_conv_kind)c->key.kind, c->key.adds))
         config = dnn_graph_config(&c->graph, engine, NULL, choices, (unsigned)n);
-    return config ? dnn_plan_make(dnn, config, PLAN_CUDA_WORKSPACE_BYTES) : NULL;
+    return config ? dnn_plan_make(dnn, config, workspace_of(&c->key)) : NULL;
 }
 
 /* For y and x's gradient: the first of what is proposed for a block that does not divide sums. */
@@ -126,7 +157,7 @@ static void make_of_image(const struct cuda_dnn *dnn, struct dnn_conv *c, const 
         const int n_choices = dnn_config_choices(&dnn->api, configs[i], &engine, choices);
         if (n_choices < 0 || !is_whole(choices, n_choices))
             continue;
-        c->plan = c->key.n_rows == BLOCK ? dnn_plan_make(dnn, configs[i], PLAN_CUDA_WORKSPACE_BYTES)
+        c->plan = c->key.n_rows == BLOCK ? dnn_plan_make(dnn, configs[i], workspace_of(&c->key))
                                          : make_alike(dnn, c, op, engine, choices, n_choices);
     }
     if (c->key.n_rows == BLOCK)
@@ -143,7 +174,7 @@ static void make_of_weights(const struct cuda_dnn *dnn, struct dnn_conv *c, cons
     if (dnn_graph_conv(&c->graph, &dnn->api, dnn->handle, op, c->key.n_rows, DNN_CONV_WEIGHTS, true))
         n = dnn_graph_configs(&c->graph, NULL, configs);
     for (unsigned i = 0; i < n && !c->plan; i++)
-        c->plan = dnn_plan_make(dnn, configs[i], PLAN_CUDA_WORKSPACE_BYTES);
+        c->plan = dnn_plan_make(dnn, configs[i], workspace_of(&c->key));
 }
 
 /* Images must begin at a multiple of 16 bytes, wherever a block does. */
@@ -174,8 +205,18 @@ static struct dnn_conv *add(struct cuda_dnn *dnn, const struct device_conv2d *op
 
 /* ---- running ---- */
 
+/* What the result is added to: what is there, or zeros. */
+static const void *copy(struct device *dev, const struct dnn_conv *c, const void *there, bool zeros)
+{
+    const size_t bytes = added_bytes(&c->key);
+
+    cuda_note(dev, zeros ? cudaMemsetAsync(dev->workspace, 0, bytes, dev->queue.stream)
+                         : cudaMemcpyAsync(dev->workspace, there, bytes, cudaMemcpyDeviceToDevice, dev->queue.stream));
+    return dev->workspace;
+}
+
 /* Runs a plan on the images from this one on. 0, or the library's status. */
-static int run_some(const struct device *dev, const struct dnn_conv *c, const struct device_conv2d *op, size_t row)
+static int run_some(struct device *dev, const struct dnn_conv *c, const struct device_conv2d *op, size_t row)
 {
     const size_t x = row * op->height * op->width * op->n_in * sizeof(uint16_t),
                  y = row * (device_conv2d_pixels(op) / op->n_rows) * op->n_out * sizeof(uint16_t);
@@ -200,12 +241,13 @@ static int run_some(const struct device *dev, const struct dnn_conv *c, const st
         dnn_give(&pack, DNN_CONV_Y, (const char *)op->y_gradient + y);
         break;
     }
-    if (c->key.adds || c->key.kind == DNN_CONV_WEIGHTS)
-        dnn_give(&pack, DNN_CONV_ADDED, result); /* each element is read before it is written, by the same thread */
-    return dnn_plan_execute(dev->dnn, c->plan, &pack, dev->workspace);
+    if (adds(&c->key))
+        dnn_give(&pack, DNN_CONV_ADDED,
+                 copy(dev, c, result, c->key.kind == DNN_CONV_WEIGHTS && row == 0 && op->beta == 0));
+    return dnn_plan_execute(dev->dnn, c->plan, &pack, (char *)dev->workspace + copied_bytes(&c->key));
 }
 
-static int run_all(const struct device *dev, const struct dnn_conv *block, const struct dnn_conv *single,
+static int run_all(struct device *dev, const struct dnn_conv *block, const struct dnn_conv *single,
                    const struct device_conv2d *op)
 {
     int status = 0;
@@ -259,10 +301,6 @@ static bool convolve(struct device *dev, const struct device_conv2d *op, enum dn
 
     if (!dev->dnn || op->n_rows == 0 || !is_aligned(op, kind) || !get_plans(dev->dnn, op, kind, plans))
         return false;
-    if (kind == DNN_CONV_WEIGHTS && op->beta == 0)
-        cuda_note(dev,
-                  cudaMemsetAsync(op->weight_gradient, 0,
-                                  op->n_out * device_conv2d_taps(op) * sizeof *op->weight_gradient, dev->queue.stream));
     const int status = run_all(dev, plans[0], plans[1], op);
     if (status && dev->failed == cudaSuccess)
         snprintf(dev->failed_at, sizeof dev->failed_at, "cuda:%u, %s through cuDNN (%s)", dev->index, which,
