@@ -197,7 +197,7 @@ struct eps_profile {
     double link_bytes_per_s;        /* from host to device */
     double memory_bytes_per_s;      /* of the device, read and written */
     double update_parameters_per_s; /* by the optimizer on the host */
-    double call_s;                  /* of a launch on a CUDA device; 0: of no other */
+    double call_s;                  /* seconds of one launch on a CUDA device; 0 on others */
 };
 struct eps_profile_options {
     const char *device;   /* "cpu", "cuda", "cuda:1"; NULL, "auto": the CPU */

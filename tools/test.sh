@@ -91,7 +91,7 @@ run_preset() {
 
     # machine code of all generations takes nvcc twice as long as that of one
     [ "$preset" != release ] || [ -e build/CMakeCache.txt ] || command -v nvidia-smi >/dev/null ||
-        code=(-DEPS_CUDA_CODE=sm_90,compute_80)
+        code=(-DEPS_CUDA_CODE=sm_90,compute_80) # programs from here begin slowly on other devices
 
     mkdir -p build
     if ! { cmake --preset "$preset" "${code[@]}" && cmake --build --preset "$preset"; } >"$log" 2>&1; then

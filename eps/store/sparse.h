@@ -56,7 +56,7 @@ int store_draw_sparse(const struct store *store, uint64_t seed, uint32_t unit, c
 void store_read_rows(const struct store *store, uint32_t unit, const struct model_piece *piece, uint64_t first,
                      uint64_t n, float *out);
 
-/* Sets the starts of places. -EINVAL: they are none, or more than n, or beyond the columns. */
+/* Sets the starts of places. -EINVAL: there is no place, or more than n, or one beyond the columns. */
 int sparse_places_count(const struct sparse_places *places);
 
 #endif

@@ -7,8 +7,8 @@
  *   starts  (n_rows + 1) u32      row r has elements starts[r] .. starts[r+1]-1; those from starts[n_rows] on are free, and 0
  *   places  (n_rows, words) u32   bit c % 32 of a row's word c / 32: column c has an element; words: columns / 32, rounded up
  *
- * A bit for each place is 3.3 bits an element of those three in ten that are trained. Its column, of 16 bits, would be less of
- * fewer than one in 16; a bit is then a 32nd of the matrix in fp32, of which the device holds one unit's anyway.
+ * A bit for each place costs 3.3 bits an element where three in ten are trained. Columns of 16 bits would cost less only where
+ * fewer than one in 16 are; a bit is a 32nd of the matrix in fp32, of which the device holds one unit's anyway.
  *
  * The device puts them into their places before it computes, and takes the gradient from there. Which elements are trained
  * changes at the end of some steps: dynamic sparse reparameterization (Mostafa & Wang, arXiv:1902.05967), in

@@ -217,16 +217,16 @@ static void run_contributions(const struct operation_run *r, const struct schedu
 
 static void run(const struct operation_run *r, const struct schedule_step *step)
 {
-    const struct device_conv2d conv = operation_conv2d_call(r, step);
+    struct device_conv2d conv;
 
-    if (step->action == SCHEDULE_FORWARD)
-        r->ops->conv2d(r->dev, &conv);
-    else if (step->action == SCHEDULE_SAMPLE)
+    if (step->action == SCHEDULE_SAMPLE) {
         run_means(r, step);
-    else if (step->action == SCHEDULE_CONTRIBUTE)
+    } else if (step->action == SCHEDULE_CONTRIBUTE) {
         run_contributions(r, step);
-    else
-        r->ops->conv2d_input_gradient(r->dev, &conv);
+    } else {
+        conv = operation_conv2d_call(r, step);
+        (step->action == SCHEDULE_FORWARD ? r->ops->conv2d : r->ops->conv2d_input_gradient)(r->dev, &conv);
+    }
 }
 
 const struct operation operation_conv2d = {.name = "convolution",

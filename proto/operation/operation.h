@@ -103,8 +103,8 @@ struct operation_run {
     uint32_t n_positions; /* capacity of a cache */
 };
 
-/* Called before a matrix's gradient is added to, and when it is whole. They bring one of sparse weights out of the
- * contribution, unless it is fresh, and back. */
+/* Called before a matrix's gradient is added to, and when it is whole. Of sparse weights, the
+ * first brings it from the contribution into its places, unless it is fresh; the second takes it back. */
 void operation_begin_gradient(const struct operation_run *r, int tensor);
 void operation_end_gradient(const struct operation_run *r, int tensor);
 

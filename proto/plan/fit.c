@@ -1,5 +1,6 @@
 #include "proto/plan/fit.h"
 
+#include "proto/model/family.h"
 #include "proto/plan/memory/files.h"
 #include "proto/plan/search.h"
 
@@ -27,12 +28,14 @@ static enum plan_attention common_attention(const struct plan_fit_asked *asked)
     return first;
 }
 
+/* As of attention; only nets of images in bf16 have any use for it. */
 static uint32_t common_convolution(const struct plan_fit_asked *asked)
 {
-    const uint32_t first = asked->devices[0].convolution;
+    const bool has_use = asked->model->config.family->sees_images && asked->goal.precision == NUMBER_BF16;
+    const uint32_t first = has_use ? asked->devices[0].convolution : 0;
 
     for (uint32_t i = 1; i < asked->n_workers; i++)
-        if (asked->devices[i].convolution != first)
+        if (has_use && asked->devices[i].convolution != first)
             return 0;
     return first;
 }

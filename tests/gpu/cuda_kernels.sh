@@ -20,6 +20,7 @@ for target in $(tr ' ,' '\n\n' <<<"$targets" | grep ^sm_); do
         exit 1
     }
 done
+[ -n "${kernels-}" ] || { echo "no machine code was asked for: $targets"; exit 77; }
 echo "$kernels kernels, $(awk 'NR > 1 && $2 > most { most = $2 } END { print most }' "$table") registers at most"
 
 rc=0

@@ -83,6 +83,7 @@ enum { CUDASIM_DNN_PROPOSALS = 8 };
 struct cudasim_dnn_proposal {
     bool varies;       /* it says so: its bits may differ from run to run */
     bool is_refused;   /* when a plan is made of it */
+    int64_t refuses;   /* convolutions of so many images, then */
     int64_t workspace; /* that the plan wants, or CUDASIM_DNN_USUAL: as the library does; what is in it is lost */
 };
 enum { CUDASIM_DNN_USUAL = -1 };

@@ -186,11 +186,22 @@ static int64_t workspace_of(const descriptor *config)
     return asked == CUDASIM_DNN_USUAL ? heads * tokens * tokens * 2 + 256 : asked;
 }
 
+static bool refuses(const descriptor *config)
+{
+    const cudasim_dnn_proposal &proposal = state.as_asked.proposals[config->proposal];
+    const descriptor *op = dnn_find_conv(config->graph);
+
+    if (!op || !proposal.refuses)
+        return proposal.is_refused;
+    const descriptor *x = element<const descriptor *>(op, dnn_conv_first(op) + 4);
+    return element<int64_t>(x, DNN_TENSOR_SHAPE) == proposal.refuses;
+}
+
 static int finalize(void *opaque)
 {
     descriptor *d = (descriptor *)opaque;
 
-    if (d->kind == DNN_PLAN && state.as_asked.proposals[element<descriptor *>(d, DNN_PLAN_CONFIG)->proposal].is_refused)
+    if (d->kind == DNN_PLAN && refuses(element<descriptor *>(d, DNN_PLAN_CONFIG)))
         return NOT_SUPPORTED;
     if (d->kind == DNN_ENGINE_CONFIG) {
         if (!has_engine(d))
@@ -326,7 +337,7 @@ void *cudasim_dlopen(const char *path, int mode)
 
     (void)mode;
     if (version && !state.as_asked.version)
-        state.as_asked = cudasim_dnn{version, 1, {{false, false, CUDASIM_DNN_USUAL}}, false, false};
+        state.as_asked = cudasim_dnn{version, 1, {{false, false, 0, CUDASIM_DNN_USUAL}}, false, false};
     return state.as_asked.version && strstr(path, "libcudnn_graph.so.9") ? &state : NULL;
 }
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { PIECE = 16384, BITS = 32 }; /* elements of a dense matrix for which threads pay */
+enum { PIECE = 16384 /* elements of a dense matrix for which threads pay */, BITS = 32 /* of a word of places */ };
 
 struct range {
     size_t first, end;

@@ -15,6 +15,7 @@
 
 #include "proto/base/process.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,15 +33,15 @@ struct dnn_conv {
     struct key key;
     struct dnn_graph graph;
     void *plan; /* NULL: the library has none that suits */
+    bool tried; /* it has run */
     struct dnn_conv *next;
 };
 
-static void free_conv(const struct dnn_api *api, struct dnn_conv *c)
+static void drop(const struct cuda_dnn *dnn, struct dnn_conv *c)
 {
     if (c->plan)
-        api->destroy_descriptor(c->plan);
-    dnn_graph_free(&c->graph);
-    free(c);
+        dnn->api.destroy_descriptor(c->plan);
+    c->plan = NULL;
 }
 
 void dnn_convs_forget(struct cuda_dnn *dnn)
@@ -48,7 +49,9 @@ void dnn_convs_forget(struct cuda_dnn *dnn)
     while (dnn->convs) {
         struct dnn_conv *const c = dnn->convs;
         dnn->convs = c->next;
-        free_conv(&dnn->api, c);
+        drop(dnn, c);
+        dnn_graph_free(&c->graph);
+        free(c);
     }
 }
 
@@ -141,29 +144,29 @@ static void *make_alike(const struct cuda_dnn *dnn, struct dnn_conv *c, const st
     return config ? dnn_plan_make(dnn, config, workspace_of(&c->key)) : NULL;
 }
 
-/* For y and x's gradient: the first of what is proposed for a block that does not divide sums. */
-static void make_of_image(const struct cuda_dnn *dnn, struct dnn_conv *c, const struct device_conv2d *op)
+/* For y and x's gradient: the first of what is proposed for a block that does not divide sums, and that is there for a
+ * single image, too. */
+static void make_of_images(const struct cuda_dnn *dnn, struct dnn_conv *block, struct dnn_conv *single,
+                           const struct device_conv2d *op)
 {
-    const enum dnn_conv_kind kind = (enum dnn_conv_kind)c->key.kind;
     struct dnn_choice choices[DNN_MAX_KNOBS];
     void *configs[DNN_MAX_CONFIGS];
-    struct dnn_graph block;
     unsigned n = 0;
     int64_t engine;
 
-    if (dnn_graph_conv(&block, &dnn->api, dnn->handle, op, BLOCK, kind, c->key.adds))
-        n = dnn_graph_configs(&block, NULL, configs);
-    for (unsigned i = 0; i < n && !c->plan; i++) {
+    if (dnn_graph_conv(&block->graph, &dnn->api, dnn->handle, op, BLOCK, (enum dnn_conv_kind)block->key.kind,
+                       block->key.adds))
+        n = dnn_graph_configs(&block->graph, NULL, configs);
+    for (unsigned i = 0; i < n && !single->plan; i++) {
         const int n_choices = dnn_config_choices(&dnn->api, configs[i], &engine, choices);
         if (n_choices < 0 || !is_whole(choices, n_choices))
             continue;
-        c->plan = c->key.n_rows == BLOCK ? dnn_plan_make(dnn, configs[i], workspace_of(&c->key))
-                                         : make_alike(dnn, c, op, engine, choices, n_choices);
+        block->plan = dnn_plan_make(dnn, configs[i], workspace_of(&block->key));
+        if (block->plan)
+            single->plan = make_alike(dnn, single, op, engine, choices, n_choices);
+        if (!single->plan)
+            drop(dnn, block);
     }
-    if (c->key.n_rows == BLOCK)
-        c->graph = block;
-    else
-        dnn_graph_free(&block);
 }
 
 static void make_of_weights(const struct cuda_dnn *dnn, struct dnn_conv *c, const struct device_conv2d *op)
@@ -185,22 +188,30 @@ static bool suits(const struct device_conv2d *op)
     return x * sizeof(uint16_t) % 16 == 0 && y * sizeof(uint16_t) % 16 == 0 && !op->bias;
 }
 
-/* NULL: no memory. */
-static struct dnn_conv *add(struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind,
-                            size_t n_rows)
+static struct dnn_conv *enter(struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind,
+                              size_t n_rows)
 {
     struct dnn_conv *c = calloc(1, sizeof *c);
 
     if (!c)
         return NULL;
     c->key = key_of(op, kind, n_rows);
-    if (kind == DNN_CONV_WEIGHTS)
-        make_of_weights(dnn, c, op);
-    else
-        make_of_image(dnn, c, op);
     c->next = dnn->convs;
     dnn->convs = c;
     return c;
+}
+
+/* Plans of the weights' gradient for this number of images; of all else for a block and for a single image, as either is used
+ * only beside the other. Without memory there are none. */
+static void add(struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind, size_t n_rows)
+{
+    struct dnn_conv *c = enter(dnn, op, kind, n_rows);
+    struct dnn_conv *other = c && kind != DNN_CONV_WEIGHTS ? enter(dnn, op, kind, n_rows == BLOCK ? 1 : BLOCK) : NULL;
+
+    if (c && kind == DNN_CONV_WEIGHTS)
+        make_of_weights(dnn, c, op);
+    else if (other)
+        make_of_images(dnn, n_rows == BLOCK ? c : other, n_rows == BLOCK ? other : c, op);
 }
 
 /* ---- running ---- */
@@ -235,11 +246,12 @@ static int run_some(struct device *dev, const struct dnn_conv *c, const struct d
         dnn_give(&pack, DNN_CONV_Y, (const char *)op->y_gradient + y);
         break;
     case DNN_CONV_WEIGHTS:
-    case DNN_CONV_KINDS:
         dnn_give(&pack, DNN_CONV_X, (const char *)op->x + x);
         dnn_give(&pack, DNN_CONV_WEIGHT, result = op->weight_gradient);
         dnn_give(&pack, DNN_CONV_Y, (const char *)op->y_gradient + y);
         break;
+    case DNN_CONV_KINDS:
+        assert(!"a kind of convolution");
     }
     if (adds(&c->key))
         dnn_give(&pack, DNN_CONV_ADDED,
@@ -276,7 +288,7 @@ static bool is_aligned(const struct device_conv2d *op, enum dnn_conv_kind kind)
 }
 
 /* The plans that a call needs. False if it is not prepared, or if the library has not all of them. A number of images that
- * was not foreseen gets its plans now. */
+ * was not foreseen gets its plan of the weights' gradient now. */
 static bool get_plans(struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind,
                       struct dnn_conv *plans[2])
 {
@@ -288,7 +300,7 @@ static bool get_plans(struct cuda_dnn *dnn, const struct device_conv2d *op, enum
     for (int i = 0; i < 2; i++)
         if (counts[i] > 0) {
             if (!plans[i])
-                plans[i] = add(dnn, op, kind, sizes[i]);
+                add(dnn, op, kind, sizes[i]), plans[i] = find(dnn, op, kind, sizes[i]);
             if (!plans[i] || !plans[i]->plan)
                 return false;
         }
@@ -331,7 +343,20 @@ static enum dnn_conv_kind kind_of(const struct device_conv2d *op)
     return op->weight_gradient ? DNN_CONV_WEIGHTS : op->x_gradient ? DNN_CONV_INPUT : DNN_CONV_FORWARD;
 }
 
-/* Makes what a call needs, and runs each plan once, so that the library has loaded all of it. False if it must be computed by our own kernels. */
+/* Runs a plan, so that the library has loaded all of it. Without it the other size has none either. */
+static bool runs(struct device *dev, struct dnn_conv *c, const struct device_conv2d *op)
+{
+    const size_t other = c->key.n_rows == BLOCK ? 1 : BLOCK;
+
+    if (c->tried || run_some(dev, c, op, 0) == 0)
+        return c->tried = true;
+    drop(dev->dnn, c);
+    if (c->key.kind != DNN_CONV_WEIGHTS)
+        drop(dev->dnn, find(dev->dnn, op, (enum dnn_conv_kind)c->key.kind, other));
+    return false;
+}
+
+/* Makes the plans that a call needs. False if it must be computed by our own kernels. */
 static bool prepare(struct device *dev, const struct device_conv2d *op)
 {
     const enum dnn_conv_kind kind = kind_of(op);
@@ -339,18 +364,14 @@ static bool prepare(struct device *dev, const struct device_conv2d *op)
     bool can = suits(op) && is_aligned(op, kind);
 
     for (int i = 0; i < 2 && can; i++) {
-        struct dnn_conv *c = counts[i] > 0 ? find(dev->dnn, op, kind, sizes[i]) : NULL;
         if (counts[i] == 0)
             continue;
-        if (!c) {
-            c = add(dev->dnn, op, kind, sizes[i]);
+        if (!find(dev->dnn, op, kind, sizes[i])) {
+            add(dev->dnn, op, kind, sizes[i]);
             device_count(dev->done); /* to compile takes a second */
-            if (c && c->plan && run_some(dev, c, op, 0) != 0) {
-                dev->dnn->api.destroy_descriptor(c->plan);
-                c->plan = NULL;
-            }
         }
-        can = c && c->plan;
+        struct dnn_conv *const c = find(dev->dnn, op, kind, sizes[i]);
+        can = c && c->plan && runs(dev, c, op);
     }
     return can;
 }

@@ -273,9 +273,12 @@ enum plan_attention cuda_dnn_way(unsigned index)
 uint32_t cuda_dnn_convolution(unsigned index)
 {
     size_t version;
-    int capability;
+    int capability, n_processors;
 
-    return find_library(index, &version, &capability) ? (uint32_t)version * 1000 + (uint32_t)capability : 0;
+    if (!find_library(index, &version, &capability) ||
+        cudaDeviceGetAttribute(&n_processors, cudaDevAttrMultiProcessorCount, (int)index) != cudaSuccess)
+        return 0;
+    return (uint32_t)((version * 1000 + (unsigned)capability) * 1000 + (unsigned)n_processors);
 }
 
 /* True for the prepared shape without dropout. */

@@ -216,7 +216,8 @@ bool dnn_graph_conv(struct dnn_graph *graph, const struct dnn_api *api, void *ha
                     size_t n_rows, enum dnn_conv_kind kind, bool adds);
 void dnn_graph_free(struct dnn_graph *graph);
 
-/* The library's proposals for the graph, best first, that give the same bits every time; owned by the graph. Returns
+/* The library's proposals for the graph, best first, that give the same bits every time and round no more than sums in fp32;
+ * owned by the graph. Returns
  * their number, at most DNN_MAX_CONFIGS. properties: NULL, or those of the device that the graph is for. */
 unsigned dnn_graph_configs(struct dnn_graph *graph, void *properties, void *configs[DNN_MAX_CONFIGS]);
 

@@ -13,7 +13,7 @@ enum { WARPS = 4, THREADS = WARPS * WARP };
  * otherwise that memory, not the tensor cores, would be the limit; outputs of 256 columns leave registers for 16. Keys of a
  * tile: a thread's part of the scores and output takes 128 to 160 of its 255 registers. With 64 keys and heads of 128 it
  * would take 192, which leaves too few for factors and addresses. Shared memory: a tile of queries, and two stages of a tile
- * of keys and one of values: 64 KiB for heads of 128, 96 KiB for those of 256, so that two blocks fit a processor. */
+ * of keys and one of values: 64 KiB for heads of 128, 96 KiB for those of 256, so that two blocks fit a processor of 9.0. */
 template <int HEAD> struct plan {
     enum { M = HEAD > 128 ? 1 : 2, QUERIES = WARPS * M * 16, KEYS = HEAD > 64 ? 32 : 64 };
 };
@@ -135,8 +135,8 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
     }
 }
 
-/* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill; for one kernel 248
- * are too few. */
+/* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill; without dropout 248
+ * are too few for some. */
 template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(!DROPS ? 250 : 248) attend(const attention a)
 {
     enum { M = plan<HEAD>::M, TILE_QUERIES = plan<HEAD>::QUERIES, TILE_KEYS = plan<HEAD>::KEYS };

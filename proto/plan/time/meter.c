@@ -63,11 +63,10 @@ double plan_meter_price(const struct plan_meter *meter, struct call *call)
     }
     const double moving = fmax(bytes / profile->memory_bytes_per_s, gathered / profile->link_bytes_per_s);
     const double behind = bytes_behind(meter, call);
+    const int n_launches = call->kind == CALL_zero ? 0 : behind > 0 ? 2 : 1;
+
     return fmax(work.operations / rate_of(meter, &work), moving) + behind / profile->memory_bytes_per_s +
-           (call->kind == CALL_zero ? 0
-            : behind > 0            ? 2
-                                    : 1) *
-               profile->call_s;
+           n_launches * profile->call_s;
 }
 
 static void on_call(struct device *dev, struct call *call)

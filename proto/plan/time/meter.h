@@ -10,8 +10,8 @@
  *   the rest    reads each input once and writes each output once
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *
- * An activation behind a product takes a pass of its own, and so does the gradient of one. Each pass has a launch (call_s),
- * but zeros are a copy's like.
+ * An activation behind a product takes a pass of its own, and so does the gradient of one. Each pass has a launch (call_s);
+ * zeroing is priced like a copy, without one.
  *
  * The simulated device prices its kernels the same way (tests/sim/priced.c), from their arguments. */
 #ifndef PROTO_PLAN_TIME_METER_H

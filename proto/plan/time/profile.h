@@ -40,7 +40,7 @@ struct profile {
     double update_parameters_per_s; /* AdamW in fp32, on the host */
     /* The host memory's rate, shared by concurrent link copies and optimizer; 0: no limit. */
     double host_bytes_per_s;
-    double call_s;            /* seconds of each pass over a device's memory or product beside its work: its launch */
+    double call_s;            /* launch time in seconds, added to the work of each pass or product */
     struct products products; /* algorithms behind these rates; version 0: the library's choice */
 };
 

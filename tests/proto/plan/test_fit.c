@@ -2,6 +2,7 @@
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
+#include "proto/model/family.h"
 #include "proto/plan/advice.h"
 #include "proto/plan/search.h"
 
@@ -224,11 +225,23 @@ TEST(all_workers_compute_attention_in_one_way)
     ck_assert_int_eq(plan_fit_setting(&asked, 1).attention, PLAN_ATTENTION_OWN);
 }
 
+/* In bf16, and if the model has any: text is trained by whatever libraries. */
 TEST(all_workers_compute_convolutions_by_one_library)
 {
+    struct model net = model;
+    struct family family = *model.config.family;
+
+    family.sees_images = true;
+    net.config.family = &family;
     asked.n_workers = asked.goal.n_parts = 2;
+    asked.goal.precision = NUMBER_BF16;
     devices[0].convolution = devices[1].convolution = 92501090;
+    ck_assert_uint_eq(plan_fit_setting(&asked, 1).convolution, 0);
+    asked.model = &net;
     ck_assert_uint_eq(plan_fit_setting(&asked, 1).convolution, 92501090);
+    asked.goal.precision = NUMBER_FP32;
+    ck_assert_uint_eq(plan_fit_setting(&asked, 1).convolution, 0);
+    asked.goal.precision = NUMBER_BF16;
     devices[1].convolution = 91900090;
     ck_assert_uint_eq(plan_fit_setting(&asked, 0).convolution, 0);
     ck_assert_uint_eq(plan_fit_setting(&asked, 1).convolution, 0);
