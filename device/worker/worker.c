@@ -70,7 +70,6 @@ static void place_arrays(const struct device_worker *w, struct device_conv2d *ca
     char *const x = w->ops->arena(w->dev);
     char *const y = x + plan_align(call->n_rows * call->height * call->width * call->n_in * bytes);
     char *const weight = y + plan_align(device_conv2d_pixels(call) * call->n_out * bytes);
-
     const size_t weight_bytes = call->weight_gradient ? sizeof(float) : bytes;
 
     assert((uint64_t)(weight - x) + call->n_out * device_conv2d_taps(call) * weight_bytes <= w->plan.arena_bytes);
@@ -89,9 +88,12 @@ static int prepare_convolutions(struct device_worker *w, struct error *err)
     const uint32_t microbatch = plan->choice.microbatch, seq = plan->setting.goal.seq;
     const struct plan_shape passes[] = {{microbatch, seq}, {plan->setting.part_rows % microbatch, seq}};
     const size_t n = layer_convolutions(NULL, &w->model, passes[0], trains, NULL);
-    struct device_conv2d *all = calloc(2 * n + 1, sizeof *all);
+    struct device_conv2d *all;
     size_t n_all = 0;
 
+    if (n == 0)
+        return 0;
+    all = calloc(2 * n, sizeof *all);
     if (!all)
         return error_set(err, -ENOMEM, "out of memory");
     for (int i = 0; i < 2; i++)
@@ -99,8 +101,7 @@ static int prepare_convolutions(struct device_worker *w, struct error *err)
             n_all += layer_convolutions(all + n_all, &w->model, passes[i], trains, w->ops->arena(w->dev));
     for (size_t i = 0; i < n_all; i++)
         place_arrays(w, &all[i]);
-    if (n > 0)
-        w->ops->prepare_conv2d(w->dev, all, n_all, plan->setting.convolution, w->convolutions);
+    w->ops->prepare_conv2d(w->dev, all, n_all, plan->setting.convolution, w->convolutions);
     free(all);
     return 0;
 }

@@ -32,8 +32,8 @@ int sparse_places_count(const struct sparse_places *p)
 
     for (uint64_t row = 0; row < p->rows; row++) {
         p->starts[row] = (uint32_t)n;
-        for (uint64_t column = sparse_next(p, row, 0); column < p->columns; column = sparse_next(p, row, column + 1))
-            n++;
+        for (uint64_t word = 0; word < p->words; word++)
+            n += (uint64_t)__builtin_popcount(p->places[row * p->words + word]);
         if (p->columns % 32 > 0 && p->places[(row + 1) * p->words - 1] >> p->columns % 32 != 0)
             return -EINVAL;
     }

@@ -217,14 +217,12 @@ static void run_contributions(const struct operation_run *r, const struct schedu
 
 static void run(const struct operation_run *r, const struct schedule_step *step)
 {
-    struct device_conv2d conv;
-
     if (step->action == SCHEDULE_SAMPLE) {
         run_means(r, step);
     } else if (step->action == SCHEDULE_CONTRIBUTE) {
         run_contributions(r, step);
     } else {
-        conv = operation_conv2d_call(r, step);
+        const struct device_conv2d conv = operation_conv2d_call(r, step);
         (step->action == SCHEDULE_FORWARD ? r->ops->conv2d : r->ops->conv2d_input_gradient)(r->dev, &conv);
     }
 }

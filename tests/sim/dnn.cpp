@@ -193,8 +193,7 @@ static bool refuses(const descriptor *config)
 
     if (!op || !proposal.refuses)
         return proposal.is_refused;
-    const descriptor *x = element<const descriptor *>(op, dnn_conv_first(op) + 4);
-    return element<int64_t>(x, DNN_TENSOR_SHAPE) == proposal.refuses;
+    return dnn_conv_images(op) == proposal.refuses;
 }
 
 static int finalize(void *opaque)

@@ -63,6 +63,8 @@ void dnn_compute(const descriptor *graph, const dnn_given &given, bool is_ordere
 const descriptor *dnn_find_conv(const descriptor *graph);
 /* Its first attribute: the three operations have theirs in one order, alpha, beta, mode, w, x, y. */
 int dnn_conv_first(const descriptor *op);
+/* Images of one of its calls. */
+int64_t dnn_conv_images(const descriptor *op);
 /* Whether the library takes such a graph: tests/gpu/test_dnn.c has what it says. */
 bool dnn_takes_conv(const descriptor *graph);
 

@@ -24,6 +24,11 @@ int dnn_conv_first(const descriptor *op)
                                                          : DNN_OPERATION_CONVOLUTION_WEIGHTS_ALPHA;
 }
 
+int64_t dnn_conv_images(const descriptor *op)
+{
+    return element<int64_t>(element<const descriptor *>(op, dnn_conv_first(op) + X), DNN_TENSOR_SHAPE);
+}
+
 /* A result that something is done to is computed by engines for groups of one and even numbers of channels; no engine
  * writes a result of other than the factors' type by itself. */
 bool dnn_takes_conv(const descriptor *graph)

@@ -10,12 +10,12 @@ Unsupported cases have no line. q, k and v are views of one buffer, as in ours. 
 """
 import argparse
 import contextlib
-import statistics
-import time
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+
+from peer_rounds import middle_ms, synchronizer, tell_versions
 
 PEERS = {"cudnn": lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION), "default": contextlib.nullcontext}
 
@@ -27,20 +27,6 @@ def arguments():
     p.add_argument("--longest", type=int, default=8192, help="tokens of a row")
     p.add_argument("--device", default="cuda")
     return p.parse_args()
-
-
-def middle_ms(run, synchronize, enough_ms=40, rounds=7):
-    """As bench_cuda: one call to load, one to choose the number of calls, then rounds of that many calls."""
-    def calls(n):
-        synchronize()
-        began = time.perf_counter()
-        for _ in range(n):
-            run()
-        synchronize()
-        return (time.perf_counter() - began) * 1e3
-    calls(1)
-    n = 1 + int(min(1000, enough_ms / max(calls(1), 0.01)))
-    return statistics.median(calls(n) / n for _ in range(rounds))
 
 
 def chosen(q, k, v):
@@ -65,17 +51,16 @@ def measure(o, peer, head, seq, synchronize):
         print(f"{peer}-{what}-{head}-{seq}|{ms:.4f}|{name}", flush=True)
     with PEERS[peer]():
         with torch.no_grad():
-            tell("forward", middle_ms(forward, synchronize))
+            tell("forward", middle_ms(forward, synchronize, 40))
         out = forward()
-        tell("backward", middle_ms(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True), synchronize))
+        tell("backward", middle_ms(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True), synchronize,
+                                   40))
 
 
 def main():
     o = arguments()
-    cuda = o.device == "cuda"
-    synchronize = torch.cuda.synchronize if cuda else lambda: None
-    print(f"pytorch|{torch.__version__}|" + (f"{torch.cuda.get_device_name(0)}, cuDNN {torch.backends.cudnn.version()}"
-                                             if cuda else "the processor"), flush=True)
+    synchronize = synchronizer(o.device)
+    tell_versions(o.device)
     for head in (64, 128):
         seq = min(1024, o.longest)
         while seq <= o.longest:

@@ -9,10 +9,10 @@ several rounds, and net-DIRECTION|MILLISECONDS| of all of ResNet-50's. The gradi
 names the versions.
 """
 import argparse
-import statistics
-import time
 
 import torch
+
+from peer_rounds import middle_ms, synchronizer, tell_versions
 
 SHAPES = [  # size, channels in and out, window, stride; how many the net has
     (224, 3, 64, 7, 2, 1), (56, 64, 64, 1, 1, 1), (56, 64, 64, 3, 1, 3), (56, 64, 256, 1, 1, 4), (56, 256, 64, 1, 1, 2),
@@ -28,20 +28,6 @@ def arguments():
     p.add_argument("--images", type=int, default=64)
     p.add_argument("--device", default="cuda")
     return p.parse_args()
-
-
-def middle_ms(run, synchronize, enough_ms=8, rounds=7):
-    """As bench_cuda: one call to load, one to choose the number of calls, then rounds of that many calls."""
-    def calls(n):
-        synchronize()
-        began = time.perf_counter()
-        for _ in range(n):
-            run()
-        synchronize()
-        return (time.perf_counter() - began) * 1e3
-    calls(1)
-    n = 1 + int(min(1000, enough_ms / max(calls(1), 0.01)))
-    return statistics.median(calls(n) / n for _ in range(rounds))
 
 
 def measure(o, shape, synchronize, net):
@@ -61,19 +47,17 @@ def measure(o, shape, synchronize, net):
         for name, run in runs.items():
             if name == "input" and n_in == 3:    # the image
                 continue
-            ms = middle_ms(run, synchronize)
+            ms = middle_ms(run, synchronize, 8)
             net[name] += n * ms
             print(f"cudnn-{name}-{size}-{n_in}-{n_out}-{window}-{stride}|{ms:.4f}|", flush=True)
 
 
 def main():
     o = arguments()
-    cuda = o.device == "cuda"
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    synchronize = torch.cuda.synchronize if cuda else lambda: None
-    print(f"pytorch|{torch.__version__}|" + (f"{torch.cuda.get_device_name(0)}, cuDNN {torch.backends.cudnn.version()}"
-                                             if cuda else "the processor"), flush=True)
+    synchronize = synchronizer(o.device)
+    tell_versions(o.device)
     net = {"forward": 0.0, "input": 0.0, "weights": 0.0}
     for shape in SHAPES:
         measure(o, shape, synchronize, net)

@@ -81,31 +81,40 @@ part_families() {
     told family-
 }
 
-# If both ran, our attention and cuDNN's agree except for bf16 rounding to 8 bits.
+# agreement WHAT-agreement MOST: our results and cuDNN's, if both ran, agree except for bf16 rounding to 8 bits
 agreement() {
     local most
     most=$(awk -F '|' '/^agreement-/ { n++; d = $2 ~ /^[0-9]/ ? $2 + 0 : 9; if (d > most) most = d }
         END { print n ? most + 0 : "" }' "$work/said")
     if [ -z "$most" ]; then
-        missing attention-agreement "cuDNN is not there to compare with"
-    elif awk -v a="$most" 'BEGIN { exit !(a <= 0.02) }'; then
-        passed attention-agreement "our own attention and cuDNN's: at most $most of results and gradients apart, of 0.02"
+        missing "$1" "cuDNN is not there to compare with"
+    elif awk -v a="$most" -v most="$2" 'BEGIN { exit !(a <= most) }'; then
+        passed "$1" "our own ${1%-agreement} and cuDNN's: at most $most of results and gradients apart, of $2"
     else
-        failed attention-agreement "our own attention and cuDNN's: $most of results or gradients apart, more than 0.02"
+        failed "$1" "our own ${1%-agreement} and cuDNN's: $most of results or gradients apart, more than $2"
     fi
 }
 
-# Two runs through cuDNN give the same bits, forward and backward.
+# repeats WHAT-repeat: two runs through cuDNN give the same bits, forward and backward
 repeats() {
     local others
     others=$(awk -F '|' '/^repeat-/ { n++; others += $2 } END { print n ? others + 0 : "" }' "$work/said")
     if [ -z "$others" ]; then
-        missing attention-repeat "cuDNN is not there to run twice"
+        missing "$1" "cuDNN is not there to run twice"
     elif [ "$others" = 0 ]; then
-        passed attention-repeat "two runs through cuDNN gave the same bits, forward and backward"
+        passed "$1" "two runs through cuDNN gave the same bits, forward and backward"
     else
-        failed attention-repeat "$others values were others in a second run through cuDNN"
+        failed "$1" "$others values were others in a second run through cuDNN"
     fi
+}
+
+# peers NAME SECONDS: runs tools/bench/peer_NAME.py; its lines are in $work/theirs
+peers() {
+    limited "$2" "$python" "tools/bench/peer_$1.py"
+    local rc=$?
+    cp "$work/said" "$work/theirs"
+    told pytorch
+    [ $rc -eq 0 ] || missing "$1-peer" "tools/bench/peer_$1.py: $(why $rc "$2")"
 }
 
 # beside_peers THEIRS OURS: compares our lines "KIND-DIRECTION-HEAD-TOKENS|MS|...", KIND cudnn or own, with PyTorch's lines
@@ -124,20 +133,15 @@ beside_peers() {
 }
 
 part_attention() {
-    local rc
     bench attention || return 0
     told agreement-
-    agreement
-    repeats
+    agreement attention-agreement 0.02
+    repeats attention-repeat
     cp "$work/said" "$work/ours"
     if [ -n "$simulate" ]; then # so that the rest is tried
         sed -n 's/^own-\(.*|\).* TFLOP.*/cudnn-\1/p; s/^own-\(.*|\).* TFLOP.*/default-\1/p' "$work/ours" >"$work/theirs"
     else
-        limited 70 "$python" tools/bench/peer_attention.py
-        rc=$?
-        cp "$work/said" "$work/theirs"
-        told pytorch
-        [ $rc -eq 0 ] || missing attention-peer "tools/bench/peer_attention.py: $(why $rc 70)"
+        peers attention 70
     fi
     beside_peers "$work/theirs" "$work/ours" >"$work/said"
     told alone-
@@ -148,35 +152,8 @@ part_attention() {
     verdict attention-own-backward 0.5 attention-own-backward-
 }
 
-# conv_repeats, conv_agreement: two runs through cuDNN give the same bits; its results and our kernels' agree except for
-# rounding to bf16.
-conv_repeats() {
-    local others
-    others=$(awk -F '|' '/^repeat-/ { n++; others += $2 } END { print n ? others + 0 : "" }' "$work/said")
-    if [ -z "$others" ]; then
-        missing convolutions-repeat "cuDNN is not there to run twice"
-    elif [ "$others" = 0 ]; then
-        passed convolutions-repeat "two runs through cuDNN gave the same bits, forward and both gradients"
-    else
-        failed convolutions-repeat "$others values were others in a second run through cuDNN"
-    fi
-}
-conv_agreement() {
-    local most
-    most=$(awk -F '|' '/^agreement-/ { n++; d = $2 ~ /^[0-9]/ ? $2 + 0 : 9; if (d > most) most = d }
-        END { print n ? most + 0 : "" }' "$work/said")
-    if [ -z "$most" ]; then
-        missing convolutions-agreement "cuDNN is not there to compare with"
-    elif awk -v a="$most" 'BEGIN { exit !(a <= 0.005) }'; then
-        passed convolutions-agreement "our own convolutions and cuDNN's: at most $most of a result apart, of 0.005"
-    else
-        failed convolutions-agreement "our own convolutions and cuDNN's: $most of a result apart, more than 0.005"
-    fi
-}
-
 # ResNet-50's convolutions at 64 images of 224 x 224: of each direction, all of the net's beside PyTorch's.
 part_convolutions() {
-    local rc
     . tools/gpu/conformance.sh
     take_cudnn
     if [ -n "${EPS_CUDNN-}" ]; then
@@ -188,17 +165,13 @@ part_convolutions() {
     told cudnn-
     told own-
     told net-
-    conv_repeats
-    conv_agreement
+    repeats convolutions-repeat
+    agreement convolutions-agreement 0.005
     cp "$work/said" "$work/ours"
     if [ -n "$simulate" ]; then # so that the rest is tried
         cp "$work/ours" "$work/theirs"
     else
-        limited 60 "$python" tools/bench/peer_convolutions.py
-        rc=$?
-        cp "$work/said" "$work/theirs"
-        told pytorch
-        [ $rc -eq 0 ] || missing convolutions-peer "tools/bench/peer_convolutions.py: $(why $rc 60)"
+        peers convolutions 60
     fi
     awk -F '|' '
         FILENAME == ARGV[1] { peer[$1] = $2; next }

@@ -313,12 +313,7 @@ static bool convolve(struct device *dev, const struct device_conv2d *op, enum dn
 
     if (!dev->dnn || op->n_rows == 0 || !is_aligned(op, kind) || !get_plans(dev->dnn, op, kind, plans))
         return false;
-    const int status = run_all(dev, plans[0], plans[1], op);
-    if (status && dev->failed == cudaSuccess)
-        snprintf(dev->failed_at, sizeof dev->failed_at, "cuda:%u, %s through cuDNN (%s)", dev->index, which,
-                 dev->dnn->api.error_string(status));
-    cuda_note(dev, status ? cudaErrorUnknown : cudaSuccess);
-    return true;
+    return dnn_note(dev, run_all(dev, plans[0], plans[1], op), which);
 }
 
 bool cuda_dnn_conv2d(struct device *dev, const struct device_conv2d *op)

@@ -290,23 +290,13 @@ static bool is_prepared(const struct device *dev, const struct device_attention 
            op->n_tokens == dnn->n_tokens && op->n_heads == dnn->n_heads && op->width == dnn->width;
 }
 
-static bool attend(struct device *dev, const struct direction *d, const struct device_attention *op, const char *which)
-{
-    const int status = run(dev->dnn, d, op);
-
-    if (status && dev->failed == cudaSuccess)
-        snprintf(dev->failed_at, sizeof dev->failed_at, "cuda:%u, attention %s through cuDNN (%s)", dev->index, which,
-                 dev->dnn->api.error_string(status));
-    cuda_note(dev, status ? cudaErrorUnknown : cudaSuccess);
-    return true;
-}
-
 bool cuda_dnn_attention(struct device *dev, const struct device_attention *op)
 {
-    return is_prepared(dev, op) && attend(dev, &dev->dnn->forward, op, "forward");
+    return is_prepared(dev, op) && dnn_note(dev, run(dev->dnn, &dev->dnn->forward, op), "attention forward");
 }
 
 bool cuda_dnn_attention_backward(struct device *dev, const struct device_attention *op)
 {
-    return is_prepared(dev, op) && dev->dnn->backward.n > 0 && attend(dev, &dev->dnn->backward, op, "backward");
+    return is_prepared(dev, op) && dev->dnn->backward.n > 0 &&
+           dnn_note(dev, run(dev->dnn, &dev->dnn->backward, op), "attention backward");
 }

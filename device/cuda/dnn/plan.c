@@ -1,5 +1,7 @@
 #include "device/cuda/dnn/plan.h"
 
+#include <stdio.h>
+
 void *dnn_plan_make(const struct cuda_dnn *dnn, void *config, int64_t most_bytes)
 {
     const struct dnn_api *api = &dnn->api;
@@ -41,4 +43,13 @@ int dnn_plan_execute(const struct cuda_dnn *dnn, void *plan, const struct dnn_pa
         status = api->execute(dnn->handle, plan, pack);
     api->destroy_descriptor(pack);
     return status;
+}
+
+bool dnn_note(struct device *dev, int status, const char *what)
+{
+    if (status && dev->failed == cudaSuccess)
+        snprintf(dev->failed_at, sizeof dev->failed_at, "cuda:%u, %s through cuDNN (%s)", dev->index, what,
+                 dev->dnn->api.error_string(status));
+    cuda_note(dev, status ? cudaErrorUnknown : cudaSuccess);
+    return true;
 }

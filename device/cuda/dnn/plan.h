@@ -50,6 +50,9 @@ static inline void dnn_give(struct dnn_pack *pack, int64_t id, const void *point
 /* Queues the plan. 0, or the library's status. */
 int dnn_plan_execute(const struct cuda_dnn *dnn, void *plan, const struct dnn_pack *given, const void *workspace);
 
+/* Notes what became of `what`, which the library has begun. True: it is queued, or the device has failed. */
+bool dnn_note(struct device *dev, int status, const char *what);
+
 /* conv.c */
 void dnn_convs_forget(struct cuda_dnn *dnn);
 

@@ -400,7 +400,7 @@ TEST(sparse_weights_have_one_gradient_in_all_its_places)
     open_model(2, 8, 11, false);
     model_sparsify(&model, &half);
     lay_out();
-    const struct model_unit *const block = &model.units[model.visits[model.layers[model.first_block].first_visit]];
+    const struct model_unit *const block = &model.units[model.visits[block_at(0)->first_visit]];
     ck_assert_uint_eq(block->n_decoded, 8 * 24 + 8 * 8 + 2 * 8 * 32);
     ck_assert_uint_eq(plan.contribution[0] - plan.dense, 8 * 32 * 4);
     ck_assert_uint_eq(sum_of(&plan), plan_total(&plan));
