@@ -3,7 +3,6 @@
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
-#include "proto/operation/operation.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/units.h"
 
@@ -100,12 +99,6 @@ static void lay_out(void)
     plan_lay_out(&plan, &model, &setting, &choice);
 }
 
-/* Of a case: 0 is not said, and the largest number is 0. */
-static uint32_t given(uint32_t value, uint32_t otherwise)
-{
-    return value == UINT32_MAX ? 0 : value ? value : otherwise;
-}
-
 /* Two blocks of width 8, 2 parts of 3 rows of 5 tokens, 2 rows at a time. */
 static void set_up(void)
 {
@@ -165,41 +158,6 @@ TEST(packed_rows_take_their_positions_and_no_byte_more)
     ck_assert_uint_eq(packed.bytes, 2 * 3 * 30 * 4);
     ck_assert_uint_eq(packed.buffers[1].positions, 5 * 30 * 4);
     ck_assert_uint_eq(packed.logits, packed.bytes);
-}
-
-TEST(blocks_of_pixels_have_a_side_of_2_4_or_8)
-{
-    struct error err = {""};
-
-    for (uint32_t side = 0; side <= 16; side++) {
-        setting.goal.pooled = side;
-        ck_assert_int_eq(check(&err), side == 0 || side == 2 || side == 4 || side == 8 ? 0 : -EINVAL);
-    }
-    ck_assert_str_eq(err.text, "means of 16 by 16 pixels: of 2, 4 and 8 are possible");
-}
-
-/* A program of a family that mixes tokens, a row's single label, and a text that is generated. */
-TEST(rows_that_cannot_be_packed_are_refused)
-{
-    struct program_operation *const op = model.programs[model.block].program.operations;
-    const struct operation *const kind = op->kind;
-    struct error err = {""};
-
-    setting.goal.packs = true;
-    ck_assert_int_eq(check(&err), 0);
-    op->kind = &operation_batch_norm;
-    ck_assert_int_eq(check(&err), -EINVAL);
-    ck_assert_str_eq(err.text, "a gpt2 model cannot keep documents of one row apart (batch norm mixes them): leave out "
-                               "--pack");
-    op->kind = kind;
-    model.config.n_labels = 2;
-    ck_assert_int_eq(check(&err), -EINVAL);
-    ck_assert_str_eq(err.text, "a gpt2 model with labels has one for each row: leave out --pack");
-    model.config.n_labels = 0;
-    ask_to_generate(5);
-    setting.goal.packs = true;
-    ck_assert_int_eq(check(&err), -EINVAL);
-    ck_assert_str_eq(err.text, "a job that generates has neither packed rows nor preferences");
 }
 
 /* The largest of everything: figures stay true where a product could wrap around. */
@@ -404,57 +362,6 @@ TEST(sparse_weights_have_one_gradient_in_all_its_places)
     ck_assert_uint_eq(block->n_decoded, 8 * 24 + 8 * 8 + 2 * 8 * 32);
     ck_assert_uint_eq(plan.contribution[0] - plan.dense, 8 * 32 * 4);
     ck_assert_uint_eq(sum_of(&plan), plan_total(&plan));
-}
-
-/* Of the model of set_up; what is not said is one row of 8 tokens in one part, in microbatches of one. */
-TEST(impossible_options_and_choices_are_refused_by_name)
-{
-    static const struct {
-        struct plan_setting setting;
-        struct plan_choice choice;
-        const char *name;
-    } cases[] = {
-        {{.part_rows = 4}, {.microbatch = 5}, "--microbatch 5"},
-        {{.goal.seq = 65}, {0}, "--seq 65"},
-        {{.share_rows = UINT32_MAX}, {0}, "0 rows"},
-        {{.part_rows = UINT32_MAX}, {0}, "0 rows"},
-        {{.goal.seq = UINT32_MAX}, {0}, "0 tokens"},
-        {{0}, {.n_weight_buffers = UINT32_MAX}, "0 weight buffers"},
-        {{0}, {.n_weight_buffers = 4}, "4 weight"},
-        {{.part_rows = 1u << 30}, {0}, "too many"},
-        {{0}, {.microbatch = UINT32_MAX}, "--microbatch 0"},
-        {{.part_rows = (1 << 25) + 1}, {0}, "at most 268435456 tokens"},
-        {{.share_rows = PLAN_MAX_PARTS + 1}, {0}, "65537 rows in parts of 1"},
-        {{0}, {.n_sums = PLAN_MAX_SUMS + 1}, "17 sums"},
-        {{.goal.purpose = PLAN_GENERATE, .share_rows = 2}, {0}, "up to 64 texts in one part, not 2 in 2"},
-        {{.goal.purpose = PLAN_GENERATE, .share_rows = 65, .part_rows = 65}, {0}, "not 65 in 1"},
-        {{0}, {.host_stash = true, .keeping = {{1, 1}}}, "1 blocks keep activations"},
-        {{0}, {.keeping = {{3, 1}}}, "3 blocks keep activations"},
-        {{.goal.purpose = PLAN_EVALUATE}, {.keeping = {{1, 1}}}, "1 blocks keep activations"},
-        {{0}, {.keeping = {{1}}}, "1 blocks keep set 0"},
-        {{0}, {.keeping = {{.kept = 1}}}, "0 blocks keep set 1"},
-        {{0}, {.keeping = {{.kept_below = 1}}}, "the others set 1:"},
-        {{0}, {.keeping = {{1, 16}}}, "keep set 16"},
-        {{0}, {.keeping = {{1, 1, 16}}}, "the others set 16"},
-        {{.goal.purpose = PLAN_EVALUATE}, {.whole_head = true}, "whole only in training"},
-        {{.goal.purpose = PLAN_GENERATE}, {.host_stash = true}, "no stash"},
-        {{0}, {.n_resident = 5}, "5 resident units: this model has 4"},
-        {{.goal.purpose = PLAN_GENERATE}, {.n_resident = 5}, "5 resident units: this model has 4"},
-    };
-    struct error err;
-
-    for (int i = 0; i < COUNT(cases); i++) {
-        const struct plan_setting *s = &cases[i].setting;
-        choice = cases[i].choice;
-        ask(1, given(s->part_rows, 1), given(s->goal.seq, 8));
-        if (s->share_rows)
-            setting.share_rows = given(s->share_rows, 1);
-        setting.goal.purpose = s->goal.purpose;
-        choice = cases[i].choice;
-        choice.microbatch = given(choice.microbatch, 1);
-        choice.n_weight_buffers = given(choice.n_weight_buffers, 1);
-        ck_assert_msg(check(&err) == -EINVAL && strstr(err.text, cases[i].name), "%s: %s", cases[i].name, err.text);
-    }
 }
 
 /* ---- where everything lies ---- */
