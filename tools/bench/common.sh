@@ -3,6 +3,7 @@
 
 script=${0##*/}
 arm='' # what the names of a tuning's files begin with
+device=cpu memory='' jobs=1 # --device NAME, --memory BYTES of it for each run, --jobs N: runs at once
 export LC_ALL=C # printf %c is a byte
 
 # misuse SENTENCE
@@ -49,9 +50,21 @@ train_once() {
         "$bin/eps" train --resume "$out" >>"$out.log" 2>&1
     else
         rm -rf "$out"
-        "$bin/eps" train "$@" --device cpu --out "$out" >"$out.log" 2>&1
+        [ -z "$memory" ] || [[ " $* " == *' --device-mem '* ]] || set -- "$@" --device-mem "$memory"
+        "$bin/eps" train "$@" --device "$device" --out "$out" >"$out.log" 2>&1
     fi || { tail -n 3 "$out.log" >&2; exit 1; }
     touch "$out.done"
+}
+
+# at_once COMMAND...: $jobs of them run at once; finish waits for the last ones. Ctrl-C reaches what runs alone.
+at_once() {
+    [ "$jobs" -gt 1 ] || { "$@"; return; }
+    [ "$(jobs -rp | wc -l)" -lt "$jobs" ] || wait -n
+    "$@" &
+}
+finish() {
+    local pid
+    for pid in $(jobs -p); do wait "$pid"; done
 }
 
 # compare_form FORM: the "accuracy loss" of its tunings, by seed, with those of the exact ones, on a longer schedule as F:long;
@@ -76,25 +89,42 @@ compare_form() {
 compare_forms() {
     local form seed
     for form in exact $forms; do
+        [ "$jobs" -gt 1 ] || break
+        for ((seed = 1; seed <= seeds; seed++)); do at_once score "$form" "$seed" >/dev/null; done
+    done
+    finish
+    for form in exact $forms; do
         : >"$keep/$arm$form.scores"
         for ((seed = 1; seed <= seeds; seed++)); do score "$form" "$seed" >>"$keep/$arm$form.scores"; done
         compare_form "$form"
     done
 }
 
-# unpack_cifar: a tenth of CIFAR-10 of $data, as train.bin and test.bin in $keep
-unpack_cifar() {
+# unpack_images: those of $data into $keep: Fashion-MNIST, or a tenth of CIFAR-10. Sets $train_data and $test_data, $images,
+# which tells of them, and $image_keys of a net's configuration.
+unpack_images() {
+    local part
     mkdir -p "$keep"
-    [ -e "$keep/train.bin" ] || xz -dc "$data/train-5085.bin.xz" >"$keep/train.bin"
-    [ -e "$keep/test.bin" ] || xz -dc "$data/test-1017.bin.xz" >"$keep/test.bin"
+    if [ -e "$data/train-images-idx3-ubyte.gz" ]; then
+        train_data=$keep/train-images-idx3-ubyte test_data=$keep/t10k-images-idx3-ubyte images=Fashion-MNIST
+        image_keys='"num_channels": 1, "image_size": 28, "image_mean": [0.286], "image_std": [0.353]'
+        for part in {train,t10k}-{images-idx3,labels-idx1}-ubyte; do
+            [ -e "$keep/$part" ] || zcat "$data/$part.gz" >"$keep/$part"
+        done
+    else
+        train_data=$keep/train.bin test_data=$keep/test.bin images='a tenth of CIFAR-10'
+        image_keys='"image_size": 32, "image_mean": [0.491, 0.482, 0.447], "image_std": [0.247, 0.243, 0.262]'
+        [ -e "$train_data" ] || xz -dc "$data/train-5085.bin.xz" >"$train_data"
+        [ -e "$test_data" ] || xz -dc "$data/test-1017.bin.xz" >"$test_data"
+    fi
 }
 
 # score_images OUT EPOCHS SEED OPTION...: trains $keep/net.json on these images in OUT; "accuracy loss" on the test images
 score_images() {
     local out=$1
-    train_once "$out" --keep 1 --model "$keep/net.json" --data "$keep/train.bin" --eval-data "$keep/test.bin" --epochs "$2" --batch 64 \
+    train_once "$out" --keep 1 --model "$keep/net.json" --data "$train_data" --eval-data "$test_data" --epochs "$2" --batch 64 \
         --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$3" "${@:4}"
-    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/test.bin" --device cpu --json >"$out.score"
+    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$test_data" --device cpu --json >"$out.score"
     echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
 }
 

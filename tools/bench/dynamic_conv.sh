@@ -12,6 +12,7 @@
 #   --batch N [128]       rows of a step, some 4,096 tokens; --steps N [4000] --average N [5] checkpoints
 #   --lean "OPTION ..." ["--precision bf16 --moments bf16 --microbatch 8"]   of the lean arm
 #   --lr X [2e-3] --seeds N [3]
+#   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
@@ -22,7 +23,7 @@ cd "$(dirname "$0")/../.."
 keep='' data=../shared/data/multi30k vocabulary=6000 width=128 layers=4 inner=256 heads=4 kernels='3, 7, 15, 31' batch=128
 steps=4000 average=5 lean='--precision bf16 --moments bf16 --microbatch 8' lr=2e-3 seeds=3 python=/usr/bin/python3
 bin=build/bin
-take_options "keep data vocabulary width layers inner heads kernels batch steps average lean lr seeds python bin" "$@"
+take_options "keep data device memory jobs vocabulary width layers inner heads kernels batch steps average lean lr seeds python bin" "$@"
 need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
 for part in train val test; do
@@ -30,7 +31,6 @@ for part in train val test; do
         [ -r "$data/$part.$language.gz" ] || misuse "no $data/$part.$language.gz: give the directory of Multi30k by --data"
     done
 done
-need_python "$python" tokenizers
 mkdir -p "$keep/model"
 read -ra lean_options <<<"$lean"
 
@@ -87,19 +87,25 @@ for part in train val test; do
     done
     [ -e "$keep/$part.jsonl" ] || put_pairs "$part"
 done
-[ -e "$keep/model/tokenizer.json" ] || learn_vocabulary
+if [ ! -e "$keep/model/tokenizer.json" ]; then
+    need_python "$python" tokenizers
+    learn_vocabulary
+fi
 cat >"$keep/model/config.json" <<JSON
 {"model_type": "dynamic_conv", "d_model": $width, "num_heads": $heads, "ffn_dim": $inner, "encoder_layers": $layers,
  "decoder_layers": $layers, "encoder_kernel_sizes": [$kernels], "decoder_kernel_sizes": [$kernels],
  "vocab_size": $vocabulary, "decoder_start_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "dropout": 0.3,
  "attention_dropout": 0.1, "weight_dropout": 0.1}
 JSON
-least=$("$bin/eps" plan --model "$keep/model/config.json" --batch "$batch" --seq 128 "${lean_options[@]}" --minimum)
+least=$("$bin/eps" plan --device "$device" --model "$keep/model/config.json" --batch "$batch" --seq 128 "${lean_options[@]}" --minimum)
 
 : >"$keep/scores"
 for ((seed = 1; seed <= seeds; seed++)); do
-    train "$keep/plain-$seed" --seed "$seed"
-    train "$keep/lean-$seed" --seed "$seed" "${lean_options[@]}" --seq 128 --source-seq 64 --long cut --device-mem "$least"
+    at_once train "$keep/plain-$seed" --seed "$seed"
+    at_once train "$keep/lean-$seed" --seed "$seed" "${lean_options[@]}" --seq 128 --source-seq 64 --long cut --device-mem "$least"
+done
+finish
+for ((seed = 1; seed <= seeds; seed++)); do
     plain=$(score "$keep/plain-$seed")
     echo "$plain $(score "$keep/lean-$seed")" >>"$keep/scores"
 done

@@ -10,15 +10,18 @@
 #   parts      row groups of 2: 50 parts, summed before the update; batch norm's statistics are of two rows then
 #   together   all of these
 #   ghosts     all of these, with batch norms over ghost batches of two rows, whose blocks are one layer each
-# And accuracy on a tenth of CIFAR-10, of nets that keep exact batch norms: random crops and flips, a cosine schedule, by
-# weights that are dense, and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both; the difference paired by
-# seed, with its standard error.
+# And accuracy on a tenth of CIFAR-10 or on Fashion-MNIST, of nets that keep exact batch norms: random crops and flips, a cosine
+# schedule, by weights that are dense, and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both; the
+# difference paired by seed, with its standard error.
 #
 # usage: tools/bench/lean.sh [options]      defaults in brackets
 #   --what bytes|accuracy|all [bytes]
+#   --type fp16|bf16 [fp16]   of what has 16 bits
 #   --batch N [100]       images of a step whose bytes are counted; a multiple of 50
 #   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
-#   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz
+#   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz, or of Fashion-MNIST's four files, as
+#                         /usr/share/datasets/fashion-mnist of Debian's dataset-fashion-mnist
+#   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --depth N [28] --factor N [2]   of the wide residual net whose accuracy is compared; --epochs N [8]; --seeds N [3]
 #   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added; narrow; lean, with keep=0.3
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
@@ -27,13 +30,15 @@ shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-what=bytes batch=100 keep='' data=../shared/data/cifar10 depth=28 factor=2 epochs=8 seeds=3 bin=build/bin forms='keep=0.3 keep=0.1'
-take_options "what batch keep data depth factor epochs seeds forms bin" "$@"
+what=bytes type=fp16 batch=100 keep='' data=../shared/data/cifar10 depth=28 factor=2 epochs=8 seeds=3 bin=build/bin
+forms='keep=0.3 keep=0.1'
+take_options "what type batch keep data device memory jobs depth factor epochs seeds forms bin" "$@"
 need_programs "$bin"
 case $what in bytes | accuracy | all) ;; *) misuse "--what $what is none of bytes, accuracy, all" ;; esac
+case $type in fp16 | bf16) ;; *) misuse "--type $type is none of fp16, bf16" ;; esac
 [ -n "$keep" ] || [ "$what" = bytes ] || misuse "--keep is needed: a directory for the runs"
 
-narrow=(--precision fp16 --master none --moments bf16 --grad-dtype bf16 --sums bf16)
+narrow=(--precision "$type" --master none --moments bf16 --grad-dtype bf16 --sums bf16)
 
 # score FORM SEED: "accuracy loss" on the test images
 score() {
@@ -85,10 +90,9 @@ bytes() {
 }
 
 if [ "$what" != bytes ]; then
-    unpack_cifar
-    echo "{\"model_type\": \"wide_resnet\", \"depth\": $depth, \"widen_factor\": $factor, \"image_size\": 32,
- \"image_mean\": [0.491, 0.482, 0.447], \"image_std\": [0.247, 0.243, 0.262]}" >"$keep/net.json"
-    echo "WRN-$depth-$factor, 5,085 images of CIFAR-10, $epochs epochs, $seeds seeds"
+    unpack_images
+    echo "{\"model_type\": \"wide_resnet\", \"depth\": $depth, \"widen_factor\": $factor, $image_keys}" >"$keep/net.json"
+    echo "WRN-$depth-$factor, $images, $epochs epochs, $seeds seeds"
     compare_forms
 fi
 [ "$what" = accuracy ] || bytes

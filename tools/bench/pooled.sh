@@ -4,7 +4,7 @@
 #   all saved   by hand, what PyTorch's autograd saves in fp32, with relus in place: inputs of convolutions and of norms
 #   published   that, of which convolutions' inputs but the image are means
 #   exact       eps: inputs of norms and of blocks; all else is made again from them (`stash`); or kept, too. pool=N is the same
-# And accuracy: of a narrower net on a tenth of CIFAR-10, SGD with Nesterov's momentum, random crops and flips; of each form from
+# And accuracy: of a narrower net on a tenth of CIFAR-10 or on Fashion-MNIST, SGD with Nesterov's momentum, random crops and flips; of each form from
 # the same seeds, on the schedule that the exact one has and on a longer one; the difference paired by seed, with its standard
 # error, to the exact one of the same schedule.
 #
@@ -12,7 +12,9 @@
 #   --what time|accuracy|all [time]
 #   --batch N [32]        images of a step; --rounds N [5] of times, each runs all forms once
 #   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
-#   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz
+#   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz, or of Fashion-MNIST's four files, as
+#                         /usr/share/datasets/fashion-mnist of Debian's dataset-fashion-mnist
+#   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --width N [16]        channels of the first stage; --epochs N [8], --longer N [12] of forms that pool, too; --seeds N [3]
 #   --forms "F ..." ["pool=2 pool=4 pool=8 exact:long pool=2:long pool=4:long pool=8:long"]   of --approximate; F:long: on
 #                         the longer schedule
@@ -24,7 +26,7 @@ cd "$(dirname "$0")/../.."
 
 what=time batch=32 rounds=5 keep='' data=../shared/data/cifar10 width=16 epochs=8 longer=12 seeds=3 bin=build/bin
 forms='pool=2 pool=4 pool=8 exact:long pool=2:long pool=4:long pool=8:long'
-take_options "what batch rounds keep data width epochs longer seeds forms bin" "$@"
+take_options "what batch rounds keep data device memory jobs width epochs longer seeds forms bin" "$@"
 need_programs "$bin"
 case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
 [ -n "$keep" ] || [ "$what" = time ] || misuse "--keep is needed: a directory for the runs"
@@ -38,10 +40,10 @@ score() {
 }
 
 if [ "$what" != time ]; then
-    unpack_cifar
+    unpack_images
     echo "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [2, 2, 2, 2], \"embedding_size\": $width,
- \"stem\": \"cifar\", \"image_size\": 32, \"image_mean\": [0.491, 0.482, 0.447], \"image_std\": [0.247, 0.243, 0.262]}" >"$keep/net.json"
-    echo "ResNet-18 of $width channels, 5,085 images of CIFAR-10, $epochs epochs ($longer where long), $seeds seeds"
+ \"stem\": \"cifar\", $image_keys}" >"$keep/net.json"
+    echo "ResNet-18 of $width channels, $images, $epochs epochs ($longer where long), $seeds seeds"
     compare_forms
 fi
 [ "$what" != accuracy ] || exit 0

@@ -11,6 +11,7 @@
 #   --data DIR [../shared/data]    of sst2/{train,dev}.tsv.gz and multi30k/train.en.gz
 #   --vocabulary N [4000] --width N [256] --layers N [4] --heads N [4]   of the BERT; of the time's model --heads too
 #   --tokens N [10000000] masked ones to learn from; --epochs N [3] --batch N [32] --lr X [2e-4] --seeds N [3] of the tuning
+#   --device NAME [cpu]   of accuracy's runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --lora OPTIONS []     the tuning trains adapters with these options, rank=16 for example, and nothing else but the head
 #   --widths "N ..." [256 512 768]   of the time's models, of 4 layers, in steps of 2,048 tokens
 #   --seq N [128]         of these tokens, those of a row
@@ -24,7 +25,7 @@ cd "$(dirname "$0")/../.."
 
 what=all keep='' forms='wta=0.3 wta=0.3,rule=variance wta=0.1' data=../shared/data vocabulary=4000 width=256 layers=4 heads=4
 tokens=10000000 epochs=3 batch=32 lr=2e-4 seeds=3 lora='' widths='256 512 768' seq=128 rounds=5 python=/usr/bin/python3 bin=build/bin
-take_options "what keep forms data vocabulary width layers heads tokens epochs batch lr seeds lora widths seq rounds python bin" "$@"
+take_options "what keep forms data device memory jobs vocabulary width layers heads tokens epochs batch lr seeds lora widths seq rounds python bin" "$@"
 need_programs "$bin"
 case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
 asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }

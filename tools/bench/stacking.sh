@@ -10,6 +10,7 @@
 #   --batch N [16] --steps N [3000] --lr X [1e-3] --seeds N [3]
 #   --bounds "A B" ["1/3 2/3"]   the parts of the steps after which it grows
 #   --moments copy|zero [copy]   of the copies
+#   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -18,7 +19,7 @@ cd "$(dirname "$0")/../.."
 
 keep='' data=../shared/data/tinyshakespeare.txt layers=8 width=192 heads=4 seq=128 batch=16 steps=3000 lr=1e-3 seeds=3
 bounds='1/3 2/3' moments=copy bin=build/bin
-take_options "keep data layers width heads seq batch steps lr seeds bounds moments bin" "$@"
+take_options "keep data device memory jobs layers width heads seq batch steps lr seeds bounds moments bin" "$@"
 need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
 [ -r "$data" ] || misuse "no $data: give text by --data"
@@ -28,34 +29,30 @@ read -r first second <<<"$bounds"
 # shellcheck disable=SC2004
 first=$(($steps * $first)) second=$(($steps * $second)) # 3000 * 1/3
 
-# train OUT OPTION...: a run in OUT, unless it is done
-train() {
-    local out=$1
-    shift
-    [ ! -e "$out.done" ] || return 0
-    rm -rf "$out"
-    "$bin/eps" train "$@" --device cpu --keep 1 --out "$out" >"$out.log" 2>&1 || { tail -n 3 "$out.log" >&2; exit 1; }
-    touch "$out.done"
-}
-
 # begin OUT LAYERS STEPS SEED: all stages share the schedule of the whole run, so a stage ends by its steps alone
 begin() {
-    local whole=$layers
-    layers=$2
-    print_config 256 >"$keep/$2.json"
-    layers=$whole
-    train "$1" --model "$keep/$2.json" --data "$data" --batch "$batch" --seq "$seq" --steps "$3" --lr "$lr" --schedule constant \
-        --warmup $((steps / 30)) --seed "$4" --save-every 0
+    train_once "$1" --keep 1 --model "$keep/$2.json" --data "$data" --batch "$batch" --seq "$seq" --steps "$3" --lr "$lr" \
+        --schedule constant --warmup $((steps / 30)) --seed "$4" --save-every 0
 }
 
 loss() { field eval_loss <"$1/metrics.jsonl" | tail -n 1; }
 
+# grown SEED: the model that grows
+grown() {
+    begin "$keep/quarter-$1" $((layers / 4)) "$first" "$1"
+    train_once "$keep/half-$1" --keep 1 --resume "$keep/quarter-$1" --grow "$((layers / 4)),moments=$moments" --steps "$second"
+    train_once "$keep/grown-$1" --keep 1 --resume "$keep/half-$1" --grow "$((layers / 2)),moments=$moments" --steps "$steps"
+}
+
+print_config 256 >"$keep/$layers.json"
+sed "s/\"n_layer\": $layers,/\"n_layer\": $((layers / 4)),/" "$keep/$layers.json" >"$keep/$((layers / 4)).json"
+for ((seed = 1; seed <= seeds; seed++)); do
+    at_once begin "$keep/whole-$seed" "$layers" "$steps" "$seed"
+    at_once grown "$seed"
+done
+finish
 : >"$keep/pairs"
 for ((seed = 1; seed <= seeds; seed++)); do
-    begin "$keep/whole-$seed" "$layers" "$steps" "$seed"
-    begin "$keep/quarter-$seed" $((layers / 4)) "$first" "$seed"
-    train "$keep/half-$seed" --resume "$keep/quarter-$seed" --grow "$((layers / 4)),moments=$moments" --steps "$second"
-    train "$keep/grown-$seed" --resume "$keep/half-$seed" --grow "$((layers / 2)),moments=$moments" --steps "$steps"
     echo "$(loss "$keep/grown-$seed") $(loss "$keep/whole-$seed")" >>"$keep/pairs"
 done
 awk -v a="$first" -v b="$second" -v n="$steps" -v layers="$layers" '

@@ -11,6 +11,7 @@
 #   --vocabulary N [4000] --width N [256] --layers N [2] --heads N [4]   of the T5, which has as many layers on both sides
 #   --tokens N [10000000] of text, to learn spans from; --lora SPEC: tune adapters
 #   --epochs N [3] --batch N [32] --lr X [1e-3] --seeds N [3]   of the tuning
+#   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
@@ -20,7 +21,7 @@ cd "$(dirname "$0")/../.."
 
 keep='' forms='wta=0.3 coded=8' data=../shared/data vocabulary=4000 width=256 layers=2 heads=4 tokens=10000000 lora=''
 epochs=3 batch=32 lr=1e-3 seeds=3 python=/usr/bin/python3 bin=build/bin
-take_options "keep forms data vocabulary width layers heads tokens lora epochs batch lr seeds python bin" "$@"
+take_options "keep forms data device memory jobs vocabulary width layers heads tokens lora epochs batch lr seeds python bin" "$@"
 need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
 need_sst2
