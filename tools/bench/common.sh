@@ -13,9 +13,9 @@ misuse() {
 }
 
 # take_options NAMES OPTION...: "--NAME VALUE" sets the variable of that name, which already holds its default. NAMES are
-# separated by blanks. --help prints the script's first comment.
+# separated by blanks or lines. --help prints the script's first comment.
 take_options() {
-    local names=" $1 "
+    local names=" ${1//$'\n'/ } "
     shift
     while [ $# -gt 0 ]; do
         case "$1" in
@@ -41,7 +41,14 @@ need_python() {
         { echo "$script: $1 lacks one of: $modules (Debian has python3-torch)" >&2; exit 1; }
 }
 
-# train_once OUT OPTION...: a run in OUT by $bin, unless it is done; what was begun goes on
+# on_device COMMAND OPTION...: eps on $device
+on_device() {
+    [ -z "$memory" ] || [[ " $* " == *' --device-mem '* ]] || set -- "$@" --device-mem "$memory"
+    "$bin/eps" "$@" --device "$device"
+}
+
+# train_once OUT OPTION...: a run in OUT by $bin, unless it is done; what was begun goes on. In fp32 on any device, unless an
+# option says otherwise
 train_once() {
     local out=$1
     shift
@@ -50,8 +57,8 @@ train_once() {
         "$bin/eps" train --resume "$out" >>"$out.log" 2>&1
     else
         rm -rf "$out"
-        [ -z "$memory" ] || [[ " $* " == *' --device-mem '* ]] || set -- "$@" --device-mem "$memory"
-        "$bin/eps" train "$@" --device "$device" --out "$out" >"$out.log" 2>&1
+        [[ " $* " =~ ' --'(precision|resume)' ' ]] || set -- "$@" --precision fp32
+        on_device train "$@" --out "$out" >"$out.log" 2>&1
     fi || { tail -n 3 "$out.log" >&2; exit 1; }
     touch "$out.done"
 }
@@ -124,7 +131,7 @@ score_images() {
     local out=$1
     train_once "$out" --keep 1 --model "$keep/net.json" --data "$train_data" --eval-data "$test_data" --epochs "$2" --batch 64 \
         --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$3" "${@:4}"
-    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$test_data" --device cpu --json >"$out.score"
+    [ -e "$out.score" ] || on_device eval --model "$out/latest" --data "$test_data" --json >"$out.score"
     echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
 }
 

@@ -23,7 +23,8 @@ cd "$(dirname "$0")/../.."
 keep='' data=../shared/data/multi30k vocabulary=6000 width=128 layers=4 inner=256 heads=4 kernels='3, 7, 15, 31' batch=128
 steps=4000 average=5 lean='--precision bf16 --moments bf16 --microbatch 8' lr=2e-3 seeds=3 python=/usr/bin/python3
 bin=build/bin
-take_options "keep data device memory jobs vocabulary width layers inner heads kernels batch steps average lean lr seeds python bin" "$@"
+take_options "keep data device memory jobs vocabulary width layers inner heads kernels batch steps average lean lr seeds python
+    bin" "$@"
 need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
 for part in train val test; do
@@ -73,8 +74,8 @@ train() {
 score() {
     [ -e "$1.mean" ] || "$bin/eps" export --model "$1" --average "$average" --out "$1.mean" >>"$1.log"
     if [ ! -e "$1.score" ]; then
-        "$bin/eps" eval --model "$1.mean" --data "$keep/test.jsonl" >"$1.part"
-        "$bin/eps" eval --model "$1.mean" --data "$keep/test.jsonl" --bleu --predictions "$1.targets" >>"$1.part"
+        on_device eval --model "$1.mean" --data "$keep/test.jsonl" >"$1.part"
+        on_device eval --model "$1.mean" --data "$keep/test.jsonl" --bleu --predictions "$1.targets" >>"$1.part"
         mv "$1.part" "$1.score"
     fi
     awk '/^loss/ { loss = $2 } tolower($0) ~ /bleu/ { for (i = 1; i < NF; i++) if (tolower($i) ~ /^bleu/) bleu = $(i + 1) }

@@ -25,7 +25,8 @@ cd "$(dirname "$0")/../.."
 
 what=all keep='' forms='wta=0.3 wta=0.3,rule=variance wta=0.1' data=../shared/data vocabulary=4000 width=256 layers=4 heads=4
 tokens=10000000 epochs=3 batch=32 lr=2e-4 seeds=3 lora='' widths='256 512 768' seq=128 rounds=5 python=/usr/bin/python3 bin=build/bin
-take_options "what keep forms data device memory jobs vocabulary width layers heads tokens epochs batch lr seeds lora widths seq rounds python bin" "$@"
+take_options "what keep forms data device memory jobs vocabulary width layers heads tokens epochs batch lr seeds lora widths seq
+    rounds python bin" "$@"
 need_programs "$bin"
 case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
 asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }
@@ -54,7 +55,7 @@ score() {
     [ -z "$lora" ] || options+=(--lora "$lora")
     train_once "$out" --keep 1 --model "$keep/base/latest" --task classify --data "$keep/train.tsv" --eval-data "$keep/dev.tsv" \
         --epochs "$epochs" --batch "$batch" --lr "$lr" --seed "$2" "${options[@]}"
-    [ -e "$out.score" ] || "$bin/eps" eval --model "$out/latest" --data "$keep/dev.tsv" --device cpu --json >"$out.score"
+    [ -e "$out.score" ] || on_device eval --model "$out/latest" --data "$keep/dev.tsv" --json >"$out.score"
     echo "$(field accuracy <"$out.score") $(field loss <"$out.score")"
 }
 
