@@ -38,7 +38,7 @@ case $what in bytes | accuracy | all) ;; *) misuse "--what $what is none of byte
 case $type in fp16 | bf16) ;; *) misuse "--type $type is none of fp16, bf16" ;; esac
 [ -n "$keep" ] || [ "$what" = bytes ] || misuse "--keep is needed: a directory for the runs"
 
-narrow=(--precision "$type" --master none --moments bf16 --grad-dtype bf16 --sums bf16)
+narrow=(--precision "$type" --master none --moments bf16 --grad-dtype bf16 --commit fenced --sums bf16)
 
 # score FORM SEED: "accuracy loss" on the test images
 score() {
@@ -76,7 +76,7 @@ bytes() {
         awk -v n="$1" -v a="$all" -v b="$beside" -v p="$plain" 'BEGIN {
             printf "  %-10s %10d bytes: %.2f x less; beside it %d\n", n, a, p / a, b }'
     }
-    all=("${narrow[@]}" "${sparse[@]}" "${parts[@]}")
+    all=("${narrow[@]}" "${sparse[@]}" --parts 50)
     line exact
     line fp16 "${narrow[@]}"
     line sparse "${sparse[@]}"
