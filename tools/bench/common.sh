@@ -174,6 +174,17 @@ print_config() {
 JSON
 }
 
+# print_dynamic_conv_config VOCABULARY: the same of an encoder-decoder with dynamic convolutions and dropout, from $width,
+# $layers, $heads, $inner and $kernels
+print_dynamic_conv_config() {
+    cat <<JSON
+{"model_type": "dynamic_conv", "d_model": $width, "num_heads": $heads, "ffn_dim": $inner, "encoder_layers": $layers,
+ "decoder_layers": $layers, "encoder_kernel_sizes": [$kernels], "decoder_kernel_sizes": [$kernels],
+ "vocab_size": $1, "decoder_start_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "dropout": 0.3,
+ "attention_dropout": 0.1, "weight_dropout": 0.1}
+JSON
+}
+
 # The same of a Qwen 3, also from $kv, $inner and $headwidth
 print_qwen3_config() {
     cat <<JSON

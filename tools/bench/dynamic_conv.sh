@@ -10,7 +10,8 @@
 #   --vocabulary N [6000] of the BPE that both languages share
 #   --width N [128] --layers N [4] --inner N [256] --heads N [4] --kernels "K, ..." ["3, 7, 15, 31"]   one for each layer
 #   --batch N [128]       rows of a step, some 4,096 tokens; --steps N [4000] --average N [5] checkpoints
-#   --lean "OPTION ..." ["--precision bf16 --moments bf16 --microbatch 8"]   of the lean arm
+#   --lean "OPTION ..." ["--precision bf16 --moments bf16 --microbatch 8"]   of the lean arm; --arm NAME [lean]: what its runs are
+#                         called, so that several can stand beside one plain arm
 #   --lr X [2e-3] --seeds N [3]
 #   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
@@ -21,9 +22,9 @@ cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
 keep='' data=../shared/data/multi30k vocabulary=6000 width=128 layers=4 inner=256 heads=4 kernels='3, 7, 15, 31' batch=128
-steps=4000 average=5 lean='--precision bf16 --moments bf16 --microbatch 8' lr=2e-3 seeds=3 python=/usr/bin/python3
+steps=4000 average=5 arm=lean lean='--precision bf16 --moments bf16 --microbatch 8' lr=2e-3 seeds=3 python=/usr/bin/python3
 bin=build/bin
-take_options "keep data device memory jobs vocabulary width layers inner heads kernels batch steps average lean lr seeds python
+take_options "keep data device memory jobs vocabulary width layers inner heads kernels batch steps average lean arm lr seeds python
     bin" "$@"
 need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
@@ -92,31 +93,26 @@ if [ ! -e "$keep/model/tokenizer.json" ]; then
     need_python "$python" tokenizers
     learn_vocabulary
 fi
-cat >"$keep/model/config.json" <<JSON
-{"model_type": "dynamic_conv", "d_model": $width, "num_heads": $heads, "ffn_dim": $inner, "encoder_layers": $layers,
- "decoder_layers": $layers, "encoder_kernel_sizes": [$kernels], "decoder_kernel_sizes": [$kernels],
- "vocab_size": $vocabulary, "decoder_start_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "dropout": 0.3,
- "attention_dropout": 0.1, "weight_dropout": 0.1}
-JSON
+print_dynamic_conv_config "$vocabulary" >"$keep/model/config.json"
 least=$("$bin/eps" plan --device "$device" --model "$keep/model/config.json" --batch "$batch" --seq 128 "${lean_options[@]}" --minimum)
 
-: >"$keep/scores"
+: >"$keep/$arm.scores"
 for ((seed = 1; seed <= seeds; seed++)); do
     at_once train "$keep/plain-$seed" --seed "$seed"
-    at_once train "$keep/lean-$seed" --seed "$seed" "${lean_options[@]}" --seq 128 --source-seq 64 --long cut --device-mem "$least"
+    at_once train "$keep/$arm-$seed" --seed "$seed" "${lean_options[@]}" --seq 128 --source-seq 64 --long cut --device-mem "$least"
 done
 finish
 for ((seed = 1; seed <= seeds; seed++)); do
     plain=$(score "$keep/plain-$seed")
-    echo "$plain $(score "$keep/lean-$seed")" >>"$keep/scores"
+    echo "$plain $(score "$keep/$arm-$seed")" >>"$keep/$arm.scores"
 done
-grep -h '^memory' "$keep/plain-1.log" "$keep/lean-1.log"
-awk '{
+grep -h '^memory' "$keep/plain-1.log" "$keep/$arm-1.log"
+awk -v arm="$arm" '{
         k++; plain = plain " " $1 "/" $2; lean = lean " " $3 "/" $4; d[k] = $3 - $1; s += d[k]
     }
     END {
         for (i = 1; i <= k; i++) q += (d[i] - s / k) ^ 2
-        printf "loss/BLEU: plain%s; lean%s; difference of losses %+.4f", plain, lean, s / k
+        printf "loss/BLEU: plain%s; %s%s; difference of losses %+.4f", plain, arm, lean, s / k
         if (k > 1) printf ", standard error %.4f", sqrt(q / (k - 1) / k)
         print ""
-    }' "$keep/scores"
+    }' "$keep/$arm.scores"

@@ -14,8 +14,12 @@
 # schedule, by weights that are dense, and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both; the
 # difference paired by seed, with its standard error.
 #
+# The bytes are also those of an encoder-decoder with dynamic convolutions (128 pairs of 32 + 32 tokens; 16 parts) and of GPT-2
+# 124M (16 rows of 512 tokens, and as many parts), by AdamW, with four in ten weights: against all kept in fp32.
+#
 # usage: tools/bench/lean.sh [options]      defaults in brackets
 #   --what bytes|accuracy|all [bytes]
+#   --net wrn-28-2|dynamic_conv|gpt2-124m [wrn-28-2]   of which the bytes are
 #   --type fp16|bf16 [fp16]   of what has 16 bits
 #   --batch N [100]       images of a step whose bytes are counted; a multiple of 50
 #   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
@@ -30,11 +34,12 @@ shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-what=bytes type=fp16 batch=100 keep='' data=../shared/data/cifar10 depth=28 factor=2 epochs=8 seeds=3 bin=build/bin
+what=bytes net=wrn-28-2 type=fp16 batch=100 keep='' data=../shared/data/cifar10 depth=28 factor=2 epochs=8 seeds=3 bin=build/bin
 forms='keep=0.3 keep=0.1'
-take_options "what type batch keep data device memory jobs depth factor epochs seeds forms bin" "$@"
+take_options "what net type batch keep data device memory jobs depth factor epochs seeds forms bin" "$@"
 need_programs "$bin"
 case $what in bytes | accuracy | all) ;; *) misuse "--what $what is none of bytes, accuracy, all" ;; esac
+case $net in wrn-28-2 | dynamic_conv | gpt2-124m) ;; *) misuse "--net $net is none of wrn-28-2, dynamic_conv, gpt2-124m" ;; esac
 case $type in fp16 | bf16) ;; *) misuse "--type $type is none of fp16, bf16" ;; esac
 [ -n "$keep" ] || [ "$what" = bytes ] || misuse "--keep is needed: a directory for the runs"
 
@@ -54,39 +59,58 @@ score() {
 
 # counted OPTION...: bytes of both sides in the categories above, then those of the others
 counted() {
-    "$bin/eps" plan --json --model "$net" --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 --device cpu \
-        --device-mem 64GiB --host-mem 64GiB "$@" | grep -o '"[a-z_]*": {"current": [0-9]*' | tr -d '":{' |
+    "$bin/eps" plan --json "${job[@]}" --device cpu --device-mem 64GiB --host-mem 64GiB "$@" | grep -o '"[a-z_]*": {"current": [0-9]*' | tr -d '":{' |
         awk '$1 == "host" { next } $1 ~ /^(library|other|data)$/ { beside += $3; next } { counted += $3 }
             END { print counted, beside }'
 }
 
 # least OPTION...: the smallest device memory
 least() {
-    "$bin/eps" plan --minimum --model "$net" --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9 --device cpu "$@"
+    "$bin/eps" plan --minimum "${job[@]}" --device cpu "$@"
+}
+
+# line NAME OPTION...: what a form takes
+line() {
+    local all beside
+    read -r all beside < <(counted "${@:2}")
+    plain=${plain:-$all}
+    awk -v n="$1" -v a="$all" -v b="$beside" -v p="$plain" 'BEGIN {
+        printf "  %-10s %12.0f bytes: %.2f x less; beside it %.0f\n", n, a, p / a, b }'
 }
 
 bytes() {
-    local plain net=wrn-28-2
-    local sparse=(--sparse 'keep=0.3,room=1') parts=(--commit fenced --parts 50) all=()
-    plain=$(awk -v rows="$batch" 'BEGIN { printf "%.0f", 12 * 1467610 + 3813400 * rows }')
-    echo "WRN-28-2, $batch images: plain $plain bytes"
-    line() {
-        local all beside
-        read -r all beside < <(counted "${@:2}")
-        awk -v n="$1" -v a="$all" -v b="$beside" -v p="$plain" 'BEGIN {
-            printf "  %-10s %10d bytes: %.2f x less; beside it %d\n", n, a, p / a, b }'
-    }
-    all=("${narrow[@]}" "${sparse[@]}" --parts 50)
+    local plain='' sparse=(--sparse 'keep=0.4,room=1') n_parts=16 all job heads=4 inner=256 kernels='3, 7, 15, 31' width=128 layers=4
+    make_work
+    case $net in
+        wrn-28-2)
+            job=(--model "$net" --labels 10 --batch "$batch" --optimizer sgd --momentum 0.9)
+            sparse=(--sparse 'keep=0.3,room=1') n_parts=50
+            plain=$(awk -v rows="$batch" 'BEGIN { printf "%.0f", 12 * 1467610 + 3813400 * rows }')
+            echo "WRN-28-2, $batch images: plain $plain bytes"
+            ;;
+        dynamic_conv)
+            print_dynamic_conv_config 6000 >"$work/net.json"
+            job=(--model "$work/net.json" --batch 128 --seq 64 --source-seq 32)
+            echo "dynamic convolutions, 4 + 4 layers of 128, 128 pairs"
+            ;;
+        gpt2-124m)
+            width=768 layers=12 heads=12 seq=512
+            print_config 50257 >"$work/net.json"
+            job=(--model "$work/net.json" --batch 16 --seq 512)
+            echo "GPT-2 124M, 16 x 512 tokens"
+            ;;
+    esac
+    all=("${narrow[@]}" "${sparse[@]}" --parts "$n_parts")
     line exact
     line fp16 "${narrow[@]}"
     line sparse "${sparse[@]}"
     line remade --device-mem "$(least)"
-    line parts "${parts[@]}" --device-mem "$(least "${parts[@]}")"
+    line parts --commit fenced --parts "$n_parts" --device-mem "$(least --commit fenced --parts "$n_parts")"
     line together "${all[@]}" --device-mem "$(least "${all[@]}")"
-    net=$(mktemp)
-    echo '{"model_type": "wide_resnet", "depth": 28, "widen_factor": 2, "ghost_batch_size": 2}' >"$net"
+    [ "$net" = wrn-28-2 ] || return 0
+    echo '{"model_type": "wide_resnet", "depth": 28, "widen_factor": 2, "ghost_batch_size": 2}' >"$work/net.json"
+    job[1]=$work/net.json
     line ghosts "${all[@]}" --device-mem "$(least "${all[@]}")"
-    rm -f "$net"
 }
 
 if [ "$what" != bytes ]; then
