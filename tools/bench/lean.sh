@@ -61,7 +61,7 @@ score() {
 counted() {
     "$bin/eps" plan --json "${job[@]}" --device cpu --device-mem 64GiB --host-mem 64GiB "$@" | grep -o '"[a-z_]*": {"current": [0-9]*' | tr -d '":{' |
         awk '$1 == "host" { next } $1 ~ /^(library|other|data)$/ { beside += $3; next } { counted += $3 }
-            END { print counted, beside }'
+            END { printf "%.0f %.0f\n", counted, beside }'
 }
 
 # least OPTION...: the smallest device memory
