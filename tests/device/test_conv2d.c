@@ -10,22 +10,24 @@ SUITE_LABELS(on_cuda, on_cudnn)
 
 /* One of everything; every window that ResNets have, at either stride; windows larger than the image, and beside it; lines
  * and columns that no window reaches; odd channels, several panels and tiles of them, and so many that one tap is several
- * steps; groups, down to one channel each; more taps than a step has; images of one pixel, and of several steps. Last, those
- * that a library may compute, where there is one: blocks of 16 images, and some that are left over. */
+ * steps; groups, down to one channel each; more taps than a step has; images of one pixel, and of several steps; slices of
+ * images, of a small gradient and of one of as many tiles as there are groups. Last, those that a library may compute, where
+ * there is one: blocks of 16 images, and some that are left over. */
 static const struct shape {
     size_t n_rows, height, width, n_in, n_out, n_groups;
     struct image_window window;
 } shapes[] = {
-    {1, 1, 1, 1, 1, 1, {1, 1, 1, 0}},     {2, 4, 5, 3, 7, 1, {1, 1, 1, 0}},   {3, 6, 6, 16, 16, 1, {3, 3, 1, 1}},
-    {2, 7, 5, 16, 33, 1, {3, 3, 2, 1}},   {3, 8, 8, 20, 24, 1, {1, 1, 2, 0}}, {1, 15, 13, 3, 10, 1, {7, 7, 2, 3}},
-    {2, 5, 5, 5, 6, 1, {3, 3, 1, 0}},     {2, 9, 6, 8, 12, 4, {3, 3, 2, 1}},  {2, 5, 7, 6, 6, 6, {3, 3, 1, 1}},
-    {4, 2, 2, 64, 40, 1, {3, 3, 1, 1}},   {2, 3, 3, 4, 4, 1, {2, 2, 3, 0}},   {1, 6, 7, 4, 5, 1, {1, 3, 1, 1}},
-    {2, 2, 3, 2, 3, 1, {1, 1, 1, 2}},     {1, 24, 23, 2, 3, 1, {3, 3, 1, 1}}, {1, 3, 4, 523, 30, 1, {3, 3, 2, 1}},
-    {1, 4, 3, 600, 410, 1, {1, 1, 2, 0}}, {5, 1, 1, 40, 36, 1, {3, 3, 1, 1}}, {2, 11, 4, 4, 8, 2, {7, 5, 3, 3}},
-    {35, 4, 4, 8, 16, 1, {3, 3, 1, 1}},   {18, 5, 6, 16, 8, 1, {3, 3, 2, 1}}, {16, 6, 4, 24, 16, 1, {1, 1, 2, 0}},
-    {3, 8, 8, 32, 40, 1, {1, 1, 1, 0}},   {17, 8, 8, 3, 8, 1, {7, 7, 2, 3}},  {17, 4, 4, 16, 32, 2, {3, 3, 1, 1}},
+    {1, 1, 1, 1, 1, 1, {1, 1, 1, 0}},     {2, 4, 5, 3, 7, 1, {1, 1, 1, 0}},         {3, 6, 6, 16, 16, 1, {3, 3, 1, 1}},
+    {2, 7, 5, 16, 33, 1, {3, 3, 2, 1}},   {3, 8, 8, 20, 24, 1, {1, 1, 2, 0}},       {1, 15, 13, 3, 10, 1, {7, 7, 2, 3}},
+    {2, 5, 5, 5, 6, 1, {3, 3, 1, 0}},     {2, 9, 6, 8, 12, 4, {3, 3, 2, 1}},        {2, 5, 7, 6, 6, 6, {3, 3, 1, 1}},
+    {4, 2, 2, 64, 40, 1, {3, 3, 1, 1}},   {2, 3, 3, 4, 4, 1, {2, 2, 3, 0}},         {1, 6, 7, 4, 5, 1, {1, 3, 1, 1}},
+    {2, 2, 3, 2, 3, 1, {1, 1, 1, 2}},     {1, 24, 23, 2, 3, 1, {3, 3, 1, 1}},       {1, 3, 4, 523, 30, 1, {3, 3, 2, 1}},
+    {1, 4, 3, 600, 410, 1, {1, 1, 2, 0}}, {5, 1, 1, 40, 36, 1, {3, 3, 1, 1}},       {2, 11, 4, 4, 8, 2, {7, 5, 3, 3}},
+    {7, 17, 16, 3, 5, 1, {3, 3, 1, 1}},   {2, 16, 17, 256, 256, 256, {1, 1, 1, 0}}, {35, 4, 4, 8, 16, 1, {3, 3, 1, 1}},
+    {18, 5, 6, 16, 8, 1, {3, 3, 2, 1}},   {16, 6, 4, 24, 16, 1, {1, 1, 2, 0}},      {3, 8, 8, 32, 40, 1, {1, 1, 1, 0}},
+    {17, 8, 8, 3, 8, 1, {7, 7, 2, 3}},    {17, 4, 4, 16, 32, 2, {3, 3, 1, 1}},
 };
-enum { N_OWN = 18 /* of these no library is asked */, BLOCK = 16 /* images of its calls */ };
+enum { N_OWN = 20 /* of these no library is asked */, BLOCK = 16 /* images of its calls */ };
 enum { N_CASES = COUNT(shapes) * NUMBER_TYPES };
 
 /* As of a product of as many terms (test_matmul.c); of weights, these are pixels. A stored number that is added to is in

@@ -2,8 +2,12 @@
  *
  * y, x's gradient and the weights' are each a product left (m, k) right (k, n) per group. A block computes a tile of
  * TILE x TILE; a chunk of CHUNK terms of both factors goes through shared memory, where padding reads as 0, so nothing is
- * copied as columns first. One thread sums an element in the order of k. Of the weights' gradient k counts the pixels of an
- * image, and images are added one by one, so their division into calls changes no bit. */
+ * copied as columns first. One thread sums an element in the order of k.
+ *
+ * Of the weights' gradient k counts the pixels of an image, in slices that depend on its size alone. Each slice is summed by
+ * itself, and slices are added one by one, image after image: so the division of images into calls changes no bit. A small
+ * gradient, of which tiles would leave most processors idle, has a block for each slice of each tile; they write to the
+ * scratch, and a second kernel adds what is there. Of a large one a block has a tile of all images. */
 #include "device/cuda/kernels/pack.cuh"
 
 enum {
@@ -14,7 +18,12 @@ enum {
     EACH = TILE / ACROSS, /* results of a thread, down and across, ACROSS apart */
     LINE = TILE + 2,      /* of shared memory: a warp's 2 x 16 elements lie in as many banks */
     LOADS = TILE * CHUNK / THREADS,
+    RESIDENT = 4,     /* blocks of a processor at a time */
+    SLICE = 256,      /* pixels, at most */
+    MANY_TILES = 256, /* of a gradient that needs no more blocks; fewer fit the scratch */
+    AHEAD = 32,       /* slices of a weight in flight while they are added */
 };
+static_assert(MANY_TILES * TILE * TILE * sizeof(float) <= PLAN_CUDA_SCRATCH_BYTES, "a slice of a small gradient fits");
 
 /* The call's sizes; counts of pixels, channels and weights of one channel fit 32 bits. */
 struct conv {
@@ -122,6 +131,7 @@ template <typename T> struct weight_gradient {
     float *to;
     float beta;
     unsigned m, n, k, group, image;
+    unsigned slice, n_slices; /* pixels of one, and how many an image has */
 
     __device__ float left(unsigned i, unsigned p) const
     {
@@ -136,9 +146,14 @@ template <typename T> struct weight_gradient {
                                         : 0;
     }
 
-    __device__ float *at(unsigned i, unsigned j) const
+    __device__ size_t at(unsigned i, unsigned j) const
     {
-        return &to[((size_t)group * c.out + i) * c.taps + j];
+        return ((size_t)group * c.out + i) * c.taps + j;
+    }
+
+    __device__ unsigned end_of(unsigned from) const
+    {
+        return k - from < slice ? k : from + slice;
     }
 };
 
@@ -146,22 +161,23 @@ struct chunks {
     float left[CHUNK][LINE], right[CHUNK][LINE];
 };
 
-/* sums (EACH, EACH) of the thread += left right over k. All threads of the block; first and column: the tile's. */
+/* sums (EACH, EACH) of the thread += left right over terms from .. end-1. All threads of the block; first and column: the
+ * tile's. */
 template <typename P>
 static __device__ inline void multiply(float (&sums)[EACH][EACH], struct chunks *held, const P &op, unsigned first,
-                                       unsigned column)
+                                       unsigned column, unsigned from, unsigned end)
 {
     const unsigned t = threadIdx.x, down = t / ACROSS, across = t % ACROSS;
 
-    for (unsigned from = 0; from < op.k; from += CHUNK) {
+    for (; from < end; from += CHUNK) {
 #pragma unroll
         for (int l = 0; l < LOADS; l++) {
             const unsigned i = P::LEFT_BY_K ? t / CHUNK + l * (THREADS / CHUNK) : t % TILE,
                            p = P::LEFT_BY_K ? t % CHUNK : t / TILE + l * (THREADS / TILE);
             const unsigned j = P::RIGHT_BY_K ? t / CHUNK + l * (THREADS / CHUNK) : t % TILE,
                            q = P::RIGHT_BY_K ? t % CHUNK : t / TILE + l * (THREADS / TILE);
-            held->left[p][i] = first + i < op.m && from + p < op.k ? op.left(first + i, from + p) : 0;
-            held->right[q][j] = column + j < op.n && from + q < op.k ? op.right(from + q, column + j) : 0;
+            held->left[p][i] = first + i < op.m && from + p < end ? op.left(first + i, from + p) : 0;
+            held->right[q][j] = column + j < op.n && from + q < end ? op.right(from + q, column + j) : 0;
         }
         __syncthreads();
 #pragma unroll
@@ -204,11 +220,12 @@ template <typename P> static __global__ void __launch_bounds__(THREADS) multiply
     float sums[EACH][EACH] = {};
 
     op.group = blockIdx.z;
-    multiply(sums, &held, op, first, column);
+    multiply(sums, &held, op, first, column, 0, op.k);
     each_result(sums, op, first, column, [&](unsigned i, unsigned j, float sum) { op.put(i, j, sum); });
 }
 
-template <typename T> static __global__ void __launch_bounds__(THREADS) add_images(struct weight_gradient<T> op)
+/* Block (x, y, z) as above, of all slices. */
+template <typename T> static __global__ void __launch_bounds__(THREADS) add_slices(struct weight_gradient<T> op)
 {
     __shared__ struct chunks held;
     const unsigned first = blockIdx.x * TILE, column = blockIdx.y * TILE;
@@ -216,18 +233,59 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) add_imag
 
     op.group = blockIdx.z;
     if (op.beta != 0)
-        each_result(all, op, first, column, [&](unsigned i, unsigned j, float &sum) { sum = *op.at(i, j); });
-    for (op.image = 0; op.image < op.c.n_rows; op.image++) {
-        float sums[EACH][EACH] = {};
+        each_result(all, op, first, column, [&](unsigned i, unsigned j, float &sum) { sum = op.to[op.at(i, j)]; });
+    for (op.image = 0; op.image < op.c.n_rows; op.image++)
+        for (unsigned from = 0; from < op.k; from += op.slice) {
+            float sums[EACH][EACH] = {};
 
-        multiply(sums, &held, op, first, column);
+            multiply(sums, &held, op, first, column, from, op.end_of(from));
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < EACH; i++)
 #pragma unroll
-            for (int j = 0; j < EACH; j++)
-                all[i][j] += sums[i][j];
+                for (int j = 0; j < EACH; j++)
+                    all[i][j] += sums[i][j];
+        }
+    each_result(all, op, first, column, [&](unsigned i, unsigned j, float sum) { op.to[op.at(i, j)] = sum; });
+}
+
+/* Slices from this one on, counted over all images, to lines (n_slices, n). Block (x, y, z): a slice and a tile's rows, its
+ * columns, a group. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    sum_slices(struct weight_gradient<T> op, unsigned first_slice, float *lines, size_t n)
+{
+    __shared__ struct chunks held;
+    const unsigned tiles = (op.m + TILE - 1) / TILE, line = blockIdx.x / tiles, slice = first_slice + line;
+    const unsigned first = blockIdx.x % tiles * TILE, column = blockIdx.y * TILE, from = slice % op.n_slices * op.slice;
+    float sums[EACH][EACH] = {};
+
+    op.group = blockIdx.z;
+    op.image = slice / op.n_slices;
+    multiply(sums, &held, op, first, column, from, op.end_of(from));
+    each_result(sums, op, first, column,
+                [&](unsigned i, unsigned j, float sum) { lines[line * n + op.at(i, j)] = sum; });
+}
+
+/* to (n) = beta to + each of the lines, in order. */
+static __global__ void add_lines(float *to, const float *lines, unsigned n_lines, size_t n, float beta)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i >= n)
+        return;
+    float sum = beta != 0 ? to[i] : 0;
+    for (unsigned line = 0; line < n_lines; line += AHEAD) {
+        float held[AHEAD];
+
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            held[a] = line + a < n_lines ? lines[(line + a) * n + i] : 0;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (line + a < n_lines)
+                sum += held[a];
     }
-    each_result(all, op, first, column, [&](unsigned i, unsigned j, float sum) { *op.at(i, j) = sum; });
+    to[i] = sum;
 }
 
 static struct conv conv_of(const struct device_conv2d *op)
@@ -272,6 +330,27 @@ template <typename T> static cudaError_t compute_input(const struct cuda_queue *
     return launch(multiply_all<struct input_gradient<T>>, tiles_of(p), THREADS, 0, q->stream, p);
 }
 
+/* As many slices at a time as fill the device and fit the scratch; their number changes no bit. */
+template <typename T>
+static cudaError_t compute_slices(const struct cuda_queue *q, const struct weight_gradient<T> &p, dim3 tiles)
+{
+    const size_t n = (size_t)p.m * p.n * p.c.n_groups, all = (size_t)p.c.n_rows * p.n_slices,
+                 room = PLAN_CUDA_SCRATCH_BYTES / (n * sizeof(float)),
+                 wave = pieces((size_t)q->n_processors * RESIDENT, (size_t)tiles.x * tiles.y * tiles.z);
+    float *const lines = (float *)q->scratch;
+    cudaError_t rc = cudaSuccess;
+
+    for (size_t done = 0, here; done < all && rc == cudaSuccess; done += here) {
+        here = smaller(all - done, smaller(room, wave));
+        rc = launch(sum_slices<T>, dim3(tiles.x * (unsigned)here, tiles.y, tiles.z), THREADS, 0, q->stream, p,
+                    (unsigned)done, lines, n);
+        if (rc == cudaSuccess)
+            rc = launch(add_lines, dim3((unsigned)pieces(n, WARP)), WARP, 0, q->stream, p.to, lines, (unsigned)here, n,
+                        done == 0 ? p.beta : 1);
+    }
+    return rc;
+}
+
 template <typename T> static cudaError_t compute_weights(const struct cuda_queue *q, const struct device_conv2d *op)
 {
     struct weight_gradient<T> p = {
@@ -280,7 +359,12 @@ template <typename T> static cudaError_t compute_weights(const struct cuda_queue
     p.c = conv_of(op);
     p.x = (const T *)op->x, p.y_gradient = (const T *)op->y_gradient, p.to = op->weight_gradient, p.beta = op->beta;
     p.m = p.c.out, p.n = p.c.taps, p.k = p.c.down * p.c.across;
-    return launch(add_images<T>, tiles_of(p), THREADS, 0, q->stream, p);
+    p.slice = (unsigned)pieces(pieces(p.k, pieces(p.k, SLICE)), CHUNK) * CHUNK;
+    p.n_slices = (unsigned)pieces(p.k, p.slice);
+    const dim3 tiles = tiles_of(p);
+    return (size_t)tiles.x * tiles.y * tiles.z < MANY_TILES && p.c.n_rows > 0
+               ? compute_slices(q, p, tiles)
+               : launch(add_slices<T>, tiles, THREADS, 0, q->stream, p);
 }
 
 cudaError_t cuda_conv2d(const struct cuda_queue *q, const struct device_conv2d *op)
