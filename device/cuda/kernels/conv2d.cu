@@ -13,24 +13,46 @@
 enum {
     TILE = 64,
     CHUNK = 16,
-    THREADS = 256,
-    ACROSS = 16,          /* threads */
-    EACH = TILE / ACROSS, /* results of a thread, down and across, ACROSS apart */
-    LINE = TILE + 2,      /* of shared memory: a warp's 2 x 16 elements lie in as many banks */
+    THREADS = 128,
+    THREADS_ACROSS = 16,
+    DOWN = 8,                       /* results of a thread in a column, side by side */
+    ACROSS = TILE / THREADS_ACROSS, /* and in a row, THREADS_ACROSS apart */
     LOADS = TILE * CHUNK / THREADS,
-    RESIDENT = 4,     /* blocks of a processor at a time */
+    RESIDENT = 5,     /* blocks of a processor at a time, of the weights' gradient */
     SLICE = 256,      /* pixels, at most */
     MANY_TILES = 256, /* of a gradient that needs no more blocks; fewer fit the scratch */
     AHEAD = 32,       /* slices of a weight in flight while they are added */
 };
 static_assert(MANY_TILES * TILE * TILE * sizeof(float) <= PLAN_CUDA_SCRATCH_BYTES, "a slice of a small gradient fits");
 
-/* The call's sizes; counts of pixels, channels and weights of one channel fit 32 bits. */
+/* Division of numbers below 2^31, in two instructions. Granlund and Montgomery, "Division by invariant integers using
+ * multiplication", 1994. */
+struct divisor {
+    unsigned factor, shift; /* 2^(31 + shift) / divisor, rounded up; the divisor is at most 2^shift */
+
+    __device__ unsigned of(unsigned x) const
+    {
+        return __umulhi(2 * x, factor) >> shift;
+    }
+};
+
+static struct divisor divisor_of(unsigned by)
+{
+    struct divisor d = {0, 0};
+
+    while (1u << d.shift < by)
+        d.shift++;
+    d.factor = (unsigned)(((1ull << (31 + d.shift)) + by - 1) / by);
+    return d;
+}
+
+/* The call's sizes; counts of pixels, channels and weights of one channel are below 2^31. */
 struct conv {
     unsigned height, width, down, across; /* of x, of y */
     unsigned in, out, n_groups;           /* channels of a group */
     unsigned window_height, window_width, stride, padding;
-    unsigned n_rows, taps; /* taps: window_height * window_width * in */
+    unsigned n_rows, taps;                                               /* taps: window_height * window_width * in */
+    struct divisor by_in, by_out, by_window_width, by_across, by_pixels; /* by_pixels: down * across */
 
     __device__ size_t y_at(size_t pixel, unsigned group) const
     {
@@ -45,23 +67,14 @@ struct conv {
     /* The pixel of x that a tap of a pixel of y meets; false: it lies beyond an edge. */
     __device__ bool meet(size_t *x, unsigned y, unsigned tap) const
     {
-        const unsigned of_image = down * across, i = y % of_image / across, j = y % across;
-        const unsigned line = i * stride + tap / window_width - padding, /* below 0: it wraps around */
-            column = j * stride + tap % window_width - padding;
+        const unsigned image = by_pixels.of(y), at = y - image * down * across, i = by_across.of(at),
+                       j = at - i * across;
+        const unsigned tap_line = by_window_width.of(tap);
+        const unsigned line = i * stride + tap_line - padding, /* below 0: it wraps around */
+            column = j * stride + (tap - tap_line * window_width) - padding;
 
-        *x = ((size_t)(y / of_image) * height + line) * width + column;
+        *x = ((size_t)image * height + line) * width + column;
         return line < height && column < width;
-    }
-
-    /* The pixel of y of which a tap meets a pixel of x. */
-    __device__ bool met_by(size_t *y, unsigned x, unsigned tap) const
-    {
-        const unsigned of_image = height * width;
-        const unsigned line = x % of_image / width + padding - tap / window_width,
-                       column = x % width + padding - tap % window_width;
-
-        *y = ((size_t)(x / of_image) * down + line / stride) * across + column / stride;
-        return line % stride == 0 && column % stride == 0 && line / stride < down && column / stride < across;
     }
 };
 
@@ -70,22 +83,29 @@ struct conv {
 
 /* Pixels of y by channels of y, over taps and channels of x. */
 template <typename T> struct forward {
+    typedef T value;
     enum { LEFT_BY_K = 1, RIGHT_BY_K = 1 };
     struct conv c;
     const T *x, *weight, *bias;
     T *y;
     unsigned m, n, k, group;
 
-    __device__ float left(unsigned i, unsigned p) const
+    __device__ void begin()
     {
-        size_t at;
-
-        return c.meet(&at, i, p / c.in) ? to_float(x[c.x_at(at, group) + p % c.in]) : 0;
+        group = blockIdx.z;
     }
 
-    __device__ float right(unsigned p, unsigned j) const
+    __device__ T left(unsigned i, unsigned p) const
     {
-        return to_float(weight[((size_t)group * c.out + j) * c.taps + p]);
+        const unsigned tap = c.by_in.of(p);
+        size_t at;
+
+        return c.meet(&at, i, tap) ? x[c.x_at(at, group) + (p - tap * c.in)] : T();
+    }
+
+    __device__ T right(unsigned p, unsigned j) const
+    {
+        return weight[((size_t)group * c.out + j) * c.taps + p];
     }
 
     __device__ void put(unsigned i, unsigned j, float sum) const
@@ -94,56 +114,110 @@ template <typename T> struct forward {
     }
 };
 
-/* Pixels of x by channels of x, over taps and channels of y. */
+/* Pixels of x by channels of x, over taps and channels of y.
+ *
+ * In one direction, a tap of a window meets every stride'th pixel. So a block's pixels are stride apart, too, down and across:
+ * its k counts only taps that meet all of them, but for those beyond y's edges. */
 template <typename T> struct input_gradient {
     enum { LEFT_BY_K = 1, RIGHT_BY_K = 0 };
+    typedef T value;
+
+    /* The block's pixels and taps in one direction. */
+    struct apart {
+        unsigned first, tap, n_taps; /* the first pixel, its first tap, and how many there are, stride apart */
+        unsigned y;                  /* which pixel of y the first tap of the first pixel is of */
+
+        __device__ void begin(const struct conv &c, unsigned at, unsigned window)
+        {
+            first = at;
+            tap = (at + c.padding) % c.stride;
+            n_taps = tap < window ? (window - tap + c.stride - 1) / c.stride : 0;
+            y = (at + c.padding) / c.stride;
+        }
+    };
+
     struct conv c;
     const T *y_gradient, *weight;
     T *x_gradient;
     bool accumulate;
     unsigned m, n, k, group;
+    unsigned lines, columns; /* of an image's pixels that are stride apart, at most */
+    struct divisor by_columns, by_apart /* lines * columns */, by_most_taps, by_fewer_taps /* across */, by_taps;
+    struct apart line, column;
 
-    __device__ float left(unsigned i, unsigned p) const
+    __device__ void begin()
     {
-        size_t at;
+        const unsigned at = blockIdx.z / c.n_groups;
 
-        return c.met_by(&at, i, p / c.out) ? to_float(y_gradient[c.y_at(at, group) + p % c.out]) : 0;
+        group = blockIdx.z % c.n_groups;
+        line.begin(c, at / c.stride, c.window_height), column.begin(c, at % c.stride, c.window_width);
+        k = line.n_taps * column.n_taps * c.out;
+        by_taps = column.n_taps * c.stride < c.window_width ? by_fewer_taps : by_most_taps;
     }
 
-    __device__ float right(unsigned p, unsigned j) const
+    __device__ T left(unsigned i, unsigned p) const
     {
-        return to_float(weight[((size_t)group * c.out + p % c.out) * c.taps + p / c.out * c.in + j]);
+        const unsigned image = by_apart.of(i), at = i - image * lines * columns, down = by_columns.of(at),
+                       across = at - down * columns;
+        const unsigned tap = c.by_out.of(p), tap_line = by_taps.of(tap);
+        const unsigned y_line = down + line.y - tap_line, /* below 0: it wraps around */
+            y_column = across + column.y - (tap - tap_line * column.n_taps);
+
+        return y_line < c.down && y_column < c.across
+                   ? y_gradient[c.y_at(((size_t)image * c.down + y_line) * c.across + y_column, group) +
+                                (p - tap * c.out)]
+                   : T();
+    }
+
+    __device__ T right(unsigned p, unsigned j) const
+    {
+        const unsigned tap = c.by_out.of(p), tap_line = by_taps.of(tap);
+        const unsigned in_window = (line.tap + tap_line * c.stride) * c.window_width + column.tap +
+                                   (tap - tap_line * column.n_taps) * c.stride;
+
+        return weight[((size_t)group * c.out + (p - tap * c.out)) * c.taps + in_window * c.in + j];
     }
 
     __device__ void put(unsigned i, unsigned j, float sum) const
     {
-        T *const to = &x_gradient[c.x_at(i, group) + j];
+        const unsigned image = i / (lines * columns), at = i % (lines * columns),
+                       x_line = line.first + at / columns * c.stride, x_column = column.first + at % columns * c.stride;
+        T *const to = &x_gradient[c.x_at(((size_t)image * c.height + x_line) * c.width + x_column, group) + j];
 
-        set(to, accumulate ? sum + to_float(*to) : sum);
+        if (x_line < c.height && x_column < c.width)
+            set(to, accumulate ? sum + to_float(*to) : sum);
     }
 };
 
 /* Channels of y by taps and channels of x, over the pixels of an image of y. */
 template <typename T> struct weight_gradient {
+    typedef T value;
     enum { LEFT_BY_K = 0, RIGHT_BY_K = 0 };
     struct conv c;
     const T *x, *y_gradient;
     float *to;
     float beta;
-    unsigned m, n, k, group, image;
+    unsigned m, n, k, group;
     unsigned slice, n_slices; /* pixels of one, and how many an image has */
 
-    __device__ float left(unsigned i, unsigned p) const
+    __device__ T left(unsigned i, unsigned p) const
     {
-        return to_float(y_gradient[c.y_at((size_t)image * k + p, group) + i]);
+        return y_gradient[c.y_at(p, group) + i];
     }
 
-    __device__ float right(unsigned p, unsigned j) const
+    __device__ T right(unsigned p, unsigned j) const
     {
+        const unsigned tap = c.by_in.of(j);
         size_t at;
 
-        return c.meet(&at, p, j / c.in) ? to_float(x[c.x_at((size_t)image * c.height * c.width + at, group) + j % c.in])
-                                        : 0;
+        return c.meet(&at, p, tap) ? x[c.x_at(at, group) + (j - tap * c.in)] : T();
+    }
+
+    /* x and y_gradient become those of the image that is as many further. */
+    __device__ void skip(unsigned n_images)
+    {
+        x += (size_t)n_images * c.x_at((size_t)c.height * c.width, 0);
+        y_gradient += (size_t)n_images * c.y_at(k, 0);
     }
 
     __device__ size_t at(unsigned i, unsigned j) const
@@ -157,111 +231,161 @@ template <typename T> struct weight_gradient {
     }
 };
 
-struct chunks {
-    float left[CHUNK][LINE], right[CHUNK][LINE];
+/* Of both factors, in shared memory: a chunk that is multiplied, and the next one. Lines are so long that a warp's threads
+ * store to as many banks; of the left factor they are whole packs, which needs `swapped`, too. */
+struct alignas(PACK_BYTES) chunks {
+    float left[2][CHUNK][TILE + 4], right[2][CHUNK][TILE + 2];
 };
 
-/* sums (EACH, EACH) of the thread += left right over terms from .. end-1. All threads of the block; first and column: the
- * tile's. */
-template <typename P>
-static __device__ inline void multiply(float (&sums)[EACH][EACH], struct chunks *held, const P &op, unsigned first,
-                                       unsigned column, unsigned from, unsigned end)
+/* Where k is side by side, rows i of term p of the left factor are at i ^ swapped. */
+template <bool BY_K> static __device__ inline unsigned swapped(unsigned p)
 {
-    const unsigned t = threadIdx.x, down = t / ACROSS, across = t % ACROSS;
+    return BY_K ? p / (CHUNK / 2) * 2 : 0;
+}
 
-    for (; from < end; from += CHUNK) {
+/* A thread's part of the next chunk, on its way from memory. */
+template <typename T> struct fetched {
+    T left[LOADS], right[LOADS];
+};
+
+/* Where number l of a thread's part lies: the row, or column, of the tile, and the term of the chunk. */
+template <bool BY_K> static __device__ inline unsigned along(int l)
+{
+    return BY_K ? threadIdx.x / CHUNK + (unsigned)l * (THREADS / CHUNK) : threadIdx.x % TILE;
+}
+
+template <bool BY_K> static __device__ inline unsigned term(int l)
+{
+    return BY_K ? threadIdx.x % CHUNK : threadIdx.x / TILE + (unsigned)l * (THREADS / TILE);
+}
+
+template <typename P>
+static __device__ inline void fetch(struct fetched<typename P::value> *next, const P &op, unsigned first,
+                                    unsigned column, unsigned from, unsigned end)
+{
+#pragma unroll
+    for (int l = 0; l < LOADS; l++) {
+        const unsigned i = first + along<P::LEFT_BY_K>(l), p = from + term<P::LEFT_BY_K>(l),
+                       j = column + along<P::RIGHT_BY_K>(l), q = from + term<P::RIGHT_BY_K>(l);
+
+        next->left[l] = i < op.m && p < end ? op.left(i, p) : typename P::value();
+        next->right[l] = j < op.n && q < end ? op.right(q, j) : typename P::value();
+    }
+}
+
+/* sums (DOWN, ACROSS) of the thread += left right over terms from .. end-1. All threads of the block; first and column: the
+ * tile's. turn: which of the two chunks is next; a block's calls share it, so that one barrier a chunk is enough. */
+template <typename P>
+static __device__ inline void multiply(float (&sums)[DOWN][ACROSS], struct chunks *held, unsigned *turn, const P &op,
+                                       unsigned first, unsigned column, unsigned from, unsigned end)
+{
+    const unsigned down = threadIdx.x / THREADS_ACROSS * DOWN, across = threadIdx.x % THREADS_ACROSS;
+    struct fetched<typename P::value> next;
+
+    fetch(&next, op, first, column, from, end);
+    for (; from < end; from += CHUNK, *turn ^= 1) {
+        float(*const left)[TILE + 4] = held->left[*turn], (*const right)[TILE + 2] = held->right[*turn];
+
 #pragma unroll
         for (int l = 0; l < LOADS; l++) {
-            const unsigned i = P::LEFT_BY_K ? t / CHUNK + l * (THREADS / CHUNK) : t % TILE,
-                           p = P::LEFT_BY_K ? t % CHUNK : t / TILE + l * (THREADS / TILE);
-            const unsigned j = P::RIGHT_BY_K ? t / CHUNK + l * (THREADS / CHUNK) : t % TILE,
-                           q = P::RIGHT_BY_K ? t % CHUNK : t / TILE + l * (THREADS / TILE);
-            held->left[p][i] = first + i < op.m && from + p < end ? op.left(first + i, from + p) : 0;
-            held->right[q][j] = column + j < op.n && from + q < end ? op.right(from + q, column + j) : 0;
+            const unsigned p = term<P::LEFT_BY_K>(l);
+            left[p][along<P::LEFT_BY_K>(l) ^ swapped<P::LEFT_BY_K>(p)] = to_float(next.left[l]);
+            right[term<P::RIGHT_BY_K>(l)][along<P::RIGHT_BY_K>(l)] = to_float(next.right[l]);
         }
         __syncthreads();
+        fetch(&next, op, first, column, from + CHUNK, end);
 #pragma unroll
         for (int p = 0; p < CHUNK; p++) {
-            float left[EACH], right[EACH];
+            float a[DOWN], b[ACROSS];
 
+            load_wide(a, &left[p][down]);
 #pragma unroll
-            for (int e = 0; e < EACH; e++)
-                left[e] = held->left[p][down + e * ACROSS], right[e] = held->right[p][across + e * ACROSS];
+            for (int j = 0; j < ACROSS; j++)
+                b[j] = right[p][across + j * THREADS_ACROSS];
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < DOWN; i++)
 #pragma unroll
-                for (int j = 0; j < EACH; j++)
-                    sums[i][j] = fmaf(left[i], right[j], sums[i][j]);
+                for (int j = 0; j < ACROSS; j++)
+                    sums[i][j] = fmaf(a[i ^ swapped<P::LEFT_BY_K>(p)], b[j], sums[i][j]);
         }
-        __syncthreads();
     }
 }
 
 /* f(row, column, the thread's sum there). */
 template <typename P, typename F>
-static __device__ inline void each_result(float (&sums)[EACH][EACH], const P &op, unsigned first, unsigned column, F f)
+static __device__ inline void each_result(float (&sums)[DOWN][ACROSS], const P &op, unsigned first, unsigned column,
+                                          F f)
 {
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
+    for (int i = 0; i < DOWN; i++)
 #pragma unroll
-        for (int j = 0; j < EACH; j++) {
-            const unsigned row = first + threadIdx.x / ACROSS + i * ACROSS,
-                           at = column + threadIdx.x % ACROSS + j * ACROSS;
+        for (int j = 0; j < ACROSS; j++) {
+            const unsigned row = first + threadIdx.x / THREADS_ACROSS * DOWN + i,
+                           at = column + threadIdx.x % THREADS_ACROSS + j * THREADS_ACROSS;
             if (row < op.m && at < op.n)
                 f(row, at, sums[i][j]);
         }
 }
 
-/* Block (x, y, z): a tile of the result's rows, of its columns, a group. */
+/* Block (x, y, z): a tile of the result's rows, of its columns, a group; of x's gradient also which pixels. */
 template <typename P> static __global__ void __launch_bounds__(THREADS) multiply_all(P op)
 {
     __shared__ struct chunks held;
+    unsigned turn = 0;
     const unsigned first = blockIdx.x * TILE, column = blockIdx.y * TILE;
-    float sums[EACH][EACH] = {};
+    float sums[DOWN][ACROSS] = {};
 
-    op.group = blockIdx.z;
-    multiply(sums, &held, op, first, column, 0, op.k);
+    op.begin();
+    multiply(sums, &held, &turn, op, first, column, 0, op.k);
     each_result(sums, op, first, column, [&](unsigned i, unsigned j, float sum) { op.put(i, j, sum); });
 }
 
-/* Block (x, y, z) as above, of all slices. */
-template <typename T> static __global__ void __launch_bounds__(THREADS) add_slices(struct weight_gradient<T> op)
+/* Block (x, y, z) as above, of all slices. Their sum is in shared memory, so that registers suffice for RESIDENT blocks. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, RESIDENT) add_slices(struct weight_gradient<T> op)
 {
     __shared__ struct chunks held;
+    __shared__ float all[DOWN * ACROSS][THREADS];
+    unsigned turn = 0;
     const unsigned first = blockIdx.x * TILE, column = blockIdx.y * TILE;
-    float all[EACH][EACH] = {};
+    float total[DOWN][ACROSS] = {};
 
     op.group = blockIdx.z;
     if (op.beta != 0)
-        each_result(all, op, first, column, [&](unsigned i, unsigned j, float &sum) { sum = op.to[op.at(i, j)]; });
-    for (op.image = 0; op.image < op.c.n_rows; op.image++)
+        each_result(total, op, first, column, [&](unsigned i, unsigned j, float &sum) { sum = op.to[op.at(i, j)]; });
+#pragma unroll
+    for (int e = 0; e < DOWN * ACROSS; e++)
+        all[e][threadIdx.x] = total[e / ACROSS][e % ACROSS];
+    for (unsigned image = 0; image < op.c.n_rows; image++, op.skip(1))
         for (unsigned from = 0; from < op.k; from += op.slice) {
-            float sums[EACH][EACH] = {};
+            float sums[DOWN][ACROSS] = {};
 
-            multiply(sums, &held, op, first, column, from, op.end_of(from));
+            multiply(sums, &held, &turn, op, first, column, from, op.end_of(from));
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
-#pragma unroll
-                for (int j = 0; j < EACH; j++)
-                    all[i][j] += sums[i][j];
+            for (int e = 0; e < DOWN * ACROSS; e++)
+                all[e][threadIdx.x] += sums[e / ACROSS][e % ACROSS];
         }
-    each_result(all, op, first, column, [&](unsigned i, unsigned j, float sum) { op.to[op.at(i, j)] = sum; });
+#pragma unroll
+    for (int e = 0; e < DOWN * ACROSS; e++)
+        total[e / ACROSS][e % ACROSS] = all[e][threadIdx.x];
+    each_result(total, op, first, column, [&](unsigned i, unsigned j, float sum) { op.to[op.at(i, j)] = sum; });
 }
 
 /* Slices from this one on, counted over all images, to lines (n_slices, n). Block (x, y, z): a slice and a tile's rows, its
  * columns, a group. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, RESIDENT)
     sum_slices(struct weight_gradient<T> op, unsigned first_slice, float *lines, size_t n)
 {
     __shared__ struct chunks held;
+    unsigned turn = 0;
     const unsigned tiles = (op.m + TILE - 1) / TILE, line = blockIdx.x / tiles, slice = first_slice + line;
     const unsigned first = blockIdx.x % tiles * TILE, column = blockIdx.y * TILE, from = slice % op.n_slices * op.slice;
-    float sums[EACH][EACH] = {};
+    float sums[DOWN][ACROSS] = {};
 
     op.group = blockIdx.z;
-    op.image = slice / op.n_slices;
-    multiply(sums, &held, op, first, column, from, op.end_of(from));
+    op.skip(slice / op.n_slices);
+    multiply(sums, &held, &turn, op, first, column, from, op.end_of(from));
     each_result(sums, op, first, column,
                 [&](unsigned i, unsigned j, float sum) { lines[line * n + op.at(i, j)] = sum; });
 }
@@ -299,6 +423,8 @@ static struct conv conv_of(const struct device_conv2d *op)
     c.window_height = op->window.height, c.window_width = op->window.width;
     c.stride = op->window.stride, c.padding = op->window.padding;
     c.taps = (unsigned)device_conv2d_taps(op);
+    c.by_in = divisor_of(c.in), c.by_out = divisor_of(c.out), c.by_window_width = divisor_of(c.window_width);
+    c.by_across = divisor_of(c.across), c.by_pixels = divisor_of(c.down * c.across);
     return c;
 }
 
@@ -326,8 +452,14 @@ template <typename T> static cudaError_t compute_input(const struct cuda_queue *
     p.c = conv_of(op);
     p.y_gradient = (const T *)op->y_gradient, p.weight = (const T *)op->weight;
     p.x_gradient = (T *)op->x_gradient, p.accumulate = op->accumulate;
-    p.m = (unsigned)(op->n_rows * op->height * op->width), p.n = p.c.in, p.k = p.c.taps / p.c.in * p.c.out;
-    return launch(multiply_all<struct input_gradient<T>>, tiles_of(p), THREADS, 0, q->stream, p);
+    p.lines = (unsigned)pieces(op->height, p.c.stride), p.columns = (unsigned)pieces(op->width, p.c.stride);
+    p.by_columns = divisor_of(p.columns), p.by_apart = divisor_of(p.lines * p.columns);
+    const unsigned taps = (unsigned)pieces(p.c.window_width, p.c.stride);
+    p.by_most_taps = divisor_of(taps), p.by_fewer_taps = divisor_of(taps > 1 ? taps - 1 : 1);
+    p.m = p.c.n_rows * p.lines * p.columns, p.n = p.c.in;
+    dim3 grid = tiles_of(p);
+    grid.z *= p.c.stride * p.c.stride;
+    return launch(multiply_all<struct input_gradient<T>>, grid, THREADS, 0, q->stream, p);
 }
 
 /* As many slices at a time as fill the device and fit the scratch; their number changes no bit. */
