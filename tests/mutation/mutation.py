@@ -350,7 +350,11 @@ def check(faults):
     gone = [fault for fault in faults if not find_source(ROOT, fault)]
     for fault in gone:
         print(f"fault {fault['id']}: {fault['file']} has not its text", file=sys.stderr)
-    return 1 if gone else 0
+    ids = [fault['id'] for fault in faults]
+    twice = sorted({i for i in ids if ids.count(i) > 1})
+    for i in twice:
+        print(f'fault {i}: two have this number', file=sys.stderr)
+    return 1 if gone or twice else 0
 
 
 def compare(before, after):
