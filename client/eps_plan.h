@@ -91,6 +91,7 @@ struct eps_plan {
     uint32_t n_blocks;
     uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */
     bool host_stash, whole_head, one_pass;
+    bool sparse_singly; /* sparse weights are put into their places one matrix at a time, each time that it is read */
     bool replays; /* a second buffer of relayed weights, if the host has room, to redo the parts of a lost worker */
     const char *replay;                           /* "replay on", or that it is off and why; a constant string */
     uint32_t head_tile;                           /* maximum tokens whose logits exist at a time */

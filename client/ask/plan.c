@@ -294,6 +294,7 @@ static void fill_choice(struct eps_plan *out, const struct question *q, const st
     out->n_resident = plan->n_resident, out->n_pulled = plan_count_uploaded(&q->model);
     out->host_stash = plan->choice.host_stash;
     out->whole_head = plan->choice.whole_head, out->one_pass = plan->one_pass;
+    out->sparse_singly = plan->choice.sparse_singly;
     out->head_tile = plan->head_tile;
     out->n_sums = plan->n_sums, out->n_slots = fit->host.n_slots;
     out->replays = fit->host.replay == PLAN_REPLAY_ON, out->replay = plan_replay_text(fit->host.replay);

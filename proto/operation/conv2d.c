@@ -223,6 +223,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
         run_contributions(r, step);
     } else {
         const struct device_conv2d conv = operation_conv2d_call(r, step);
+        operation_begin_weights(r, operation_of(r, step)->tensor + WEIGHT);
         (step->action == SCHEDULE_FORWARD ? r->ops->conv2d : r->ops->conv2d_input_gradient)(r->dev, &conv);
     }
 }

@@ -145,6 +145,7 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
         matmul.activation = function_of(r, step);
         matmul.pre = r->at[step->outputs[0]];
     }
+    operation_begin_weights(r, part->weight);
     r->ops->matmul(r->dev, &matmul);
 }
 
@@ -301,6 +302,7 @@ static void run_backward(const struct operation_run *r, const struct schedule_st
         matmul.activation = function_of(r, step);
         matmul.pre = r->at[step->inputs[0]];
     }
+    operation_begin_weights(r, part->weight);
     r->ops->matmul(r->dev, &matmul);
 }
 

@@ -56,6 +56,12 @@ void operation_run_steps(const struct operation_run *r, int first, int end)
             operation_of(r, step)->kind->run(r, step);
 }
 
+void operation_begin_weights(const struct operation_run *r, int tensor)
+{
+    if (r->singly && r->singly[tensor].y)
+        r->ops->scatter(r->dev, &r->singly[tensor]);
+}
+
 static const struct device_sparse *sparse_of(const struct operation_run *r, int tensor)
 {
     return r->sparse && r->sparse[tensor].y ? &r->sparse[tensor] : NULL;

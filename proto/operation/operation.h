@@ -78,6 +78,9 @@ struct operation_run {
     /* Backward, of sparse weights, whose gradients lie in one another's place: from there into the contribution (gather).
      * NULL: none of the tensors is sparse; y NULL: that one is dense. */
     const struct device_sparse *sparse;
+    /* Sparse weights that are in one another's place: from the unit as it is relayed to there (scatter). NULL: none are; y
+     * NULL: that one has a place of its own. */
+    const struct device_sparse *singly;
     bool fresh;                /* the gradients of matrices are uninitialised, those of vectors zero */
     uint32_t n_rows, n_tokens; /* rows, and tokens of a row */
     const uint32_t *ids;       /* (n_rows*n_tokens), on the device: of a model without tables, its pixels */
@@ -102,6 +105,9 @@ struct operation_run {
     uint32_t n_spans;
     uint32_t n_positions; /* capacity of a cache */
 };
+
+/* Called before a matrix is read. Brings sparse weights into their place, if others may be there. */
+void operation_begin_weights(const struct operation_run *r, int tensor);
 
 /* Called before a matrix's gradient is added to, and when it is whole. Of sparse weights, the
  * first brings it from the contribution into its places, unless it is fresh; the second takes it back. */

@@ -271,11 +271,9 @@ static uint32_t list_rows(uint32_t rows[MAX_COUNTS], uint32_t part_rows, uint32_
 static void look_through_groups(struct search *s, uint32_t rows, uint32_t group, const struct plan_wish *wish,
                                 void (*visit)(struct search *s, const struct plan_choice *choice))
 {
-    for (unsigned i = 0; i < 4; i++) {
-        struct plan_choice choice = {.microbatch = rows,
-                                     .group_parts = group,
-                                     .host_stash = i & 1,
-                                     .whole_head = i & 2};
+    for (unsigned i = 0; i < (s->model->n_sparse > 0 ? 8 : 4); i++) {
+        struct plan_choice choice = {
+            .microbatch = rows, .group_parts = group, .host_stash = i & 1, .whole_head = i & 2, .sparse_singly = i & 4};
         if (choice.host_stash && wish->no_host_stash)
             continue;
         for (choice.n_weight_buffers = 1; choice.n_weight_buffers <= PLAN_MAX_WEIGHT_BUFFERS; choice.n_weight_buffers++)

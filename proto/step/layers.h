@@ -38,11 +38,13 @@ struct layer_pass {
      * host memory, which embed and position can read; they are NULL in backward. */
     const void *weights;
     /* The unit's coded and sparse pieces (struct model_unit), decoded on the device, one behind the other; the head's are
-     * padded likewise. NULL: there are none; and for the embedding, whose tables are decoded as they are looked up. */
+     * padded likewise. NULL: there are none, or they are decoded singly; and for the embedding, whose tables are decoded
+     * as they are looked up. */
     const void *decoded;
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
-    float *dense;        /* the gradient of one sparse piece, in all its rows and columns, while it is added to */
-    bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
+    float *dense; /* one sparse piece in all its rows and columns: its gradient, while it is added to; or its weights,
+                   * decoded singly */
+    bool fresh;   /* the contribution, or those of the chunks, are uninitialised */
     /* Norms that the unit remembers (proto/model/norms.h), on the device, as in struct operation_run; NULL: it
      * remembers none. norms_out is the contribution's end. */
     const uint16_t *norms;

@@ -79,6 +79,26 @@ static void place_tensors(struct operation_run *r, const struct layer_pass *pass
     }
 }
 
+/* What brings weights of sparse pieces into the place of all, where they are decoded singly: (n_tensors). */
+static void scatter_singly(struct operation_run *r, struct device_sparse *out, const struct layer_pass *pass)
+{
+    const enum number_type precision = pass->setting->goal.precision;
+
+    if (!pass->plan->choice.sparse_singly || !pass->unit->sparse)
+        return;
+    for (int i = 0; i < r->program->n_tensors; i++) {
+        const struct model_piece *piece = piece_of(pass, i);
+        out[i] = (struct device_sparse){0};
+        if (piece->dense == 0)
+            continue;
+        out[i] = device_weights_sparse(pass->unit, piece, pass->weights, precision);
+        out[i].x = device_element(precision, pass->weights, piece->offset);
+        out[i].y = pass->dense;
+        r->weights[i] = pass->dense;
+    }
+    r->singly = out;
+}
+
 /* Backward, what takes gradients of sparse pieces into the contribution: (n_tensors). */
 static void gather_sparse(struct operation_run *r, struct device_sparse *out, const struct layer_pass *pass)
 {
@@ -172,8 +192,10 @@ static bool is_wanted(const struct layer_pass *pass, const struct operation_run 
 
 static void forward(const struct layer_pass *pass)
 {
-    const struct operation_run r = run_of(pass, false);
+    struct operation_run r = run_of(pass, false);
+    struct device_sparse singly[PROGRAM_TENSORS];
 
+    scatter_singly(&r, singly, pass);
     for (int i = 0; i < r.schedule->n_steps; i++)
         if (is_wanted(pass, &r, &r.schedule->steps[i]))
             operation_run_steps(&r, i, i + 1);
@@ -194,8 +216,9 @@ static void copy_gradients(const struct operation_run *r, const struct layer_pas
 static void backward(const struct layer_pass *pass)
 {
     struct operation_run r = run_of(pass, true);
-    struct device_sparse sparse[PROGRAM_TENSORS];
+    struct device_sparse sparse[PROGRAM_TENSORS], singly[PROGRAM_TENSORS];
 
+    scatter_singly(&r, singly, pass);
     gather_sparse(&r, sparse, pass);
     operation_run_steps(&r, 0, r.schedule->n_recomputed);
     if (pass->fresh && pass->contribution)

@@ -274,7 +274,7 @@ static const void *decode(struct device_weights *weights, uint32_t unit, const v
     const size_t value = number_bytes(w->plan.setting.goal.precision);
     const uint64_t padding = plan_unit_room(&w->model, unit, w->plan.head_pad) - u->n;
 
-    if (u->n_decoded == 0)
+    if (u->n_decoded == 0 || w->plan.choice.sparse_singly)
         return NULL;
     char *const decoded = (char *)w->ops->arena(w->dev) + plan_decoded_at(&w->plan, &w->model, unit);
     if (weights->has_decoded && weights->decoded == unit)

@@ -61,7 +61,8 @@ uint32_t device_weights_home(const struct device_weights *weights, uint32_t plac
 /* Where a visit finds its unit: as it is relayed, and its coded and sparse pieces decoded, in the device's type
  * (plan_decoded), if layers read those. Of the embedding's units, in host memory, rows are decoded as they are looked up. */
 struct device_weights_at {
-    const void *relayed, *decoded; /* NULL: the visit needs none; the unit has no such pieces */
+    const void *relayed,
+        *decoded; /* NULL: the visit needs none; the unit has no such pieces, or they are decoded singly */
 };
 
 /* *out: the weights of the visit at this place, which must follow the previous call's. They may be used by what is

@@ -86,6 +86,7 @@ void message_choice_fields(struct wire *w, struct plan_choice *choice)
     wire_u32(w, &choice->n_sums);
     wire_u32(w, &choice->n_resident);
     wire_flag(w, &choice->whole_head);
+    wire_flag(w, &choice->sparse_singly);
 }
 
 void message_ledger_fields(struct wire *w, struct ledger *ledger)

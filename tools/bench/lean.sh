@@ -8,8 +8,10 @@
 #   sparse     three in ten weights of the blocks' filters, with room for no more
 #   remade     activations made again from the layers' inputs, one row at a time: the least device memory
 #   parts      row groups of 2: 50 parts, summed before the update; batch norm's statistics are of two rows then
-#   together   all of these
+#   together   all of these, in the least device memory
 #   ghosts     all of these, with batch norms over ghost batches of two rows, whose blocks are one layer each
+#   both       as ghosts, in the device memory at which both sides together take the least. In less, what layers hand to each
+#              other is on the host, where it takes as much, and pieces of it are on the device besides
 # And accuracy on a tenth of CIFAR-10 or on Fashion-MNIST, of nets that keep exact batch norms: random crops and flips, a cosine
 # schedule, by weights that are dense, and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both; the
 # difference paired by seed, with its standard error.
@@ -78,6 +80,18 @@ line() {
         printf "  %-10s %12.0f bytes: %.2f x less; beside it %.0f\n", n, a, p / a, b }'
 }
 
+# leanest OPTION...: of device memories from the least to twice that, in steps of 1/64, the one at which counted's are fewest
+leanest() {
+    local least step m all best='' at=''
+    least=$(least "$@")
+    step=$((least / 64))
+    for ((m = least; m <= 2 * least; m += step)); do
+        read -r all _ < <(counted "$@" --device-mem "$m")
+        [ -n "$best" ] && [ "$all" -ge "$best" ] || best=$all at=$m
+    done
+    echo "$at"
+}
+
 bytes() {
     local plain='' sparse=(--sparse 'keep=0.4,room=1') n_parts=16 all job heads=4 inner=256 kernels='3, 7, 15, 31' width=128 layers=4
     make_work
@@ -111,6 +125,7 @@ bytes() {
     echo '{"model_type": "wide_resnet", "depth": 28, "widen_factor": 2, "ghost_batch_size": 2}' >"$work/net.json"
     job[1]=$work/net.json
     line ghosts "${all[@]}" --device-mem "$(least "${all[@]}")"
+    line both "${all[@]}" --device-mem "$(leanest "${all[@]}")"
 }
 
 if [ "$what" != bytes ]; then

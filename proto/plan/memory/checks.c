@@ -211,6 +211,8 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
         return error_set(err, -EINVAL, "the head is whole only in training");
     if (c->whole_head && plan_has_pairs(&s->goal))
         return error_set(err, -EINVAL, "the head is not whole where rows are pairs");
+    if (c->sparse_singly && (s->goal.purpose != PLAN_TRAIN || model->n_sparse == 0))
+        return error_set(err, -EINVAL, "sparse weights are decoded singly only in training, if there are any");
     if (c->host_stash && s->goal.purpose == PLAN_GENERATE)
         return error_set(err, -EINVAL, "generation has no stash");
     return 0;

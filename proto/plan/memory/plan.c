@@ -51,8 +51,10 @@ static void take_decoded(struct plan *plan, const struct model *model, struct la
 {
     const struct model_layer *head = plan_head(model);
     const uint32_t first = model->visits[head->first_visit];
-    const uint64_t largest = plan_largest_decoded(model, plan->head_apart ? head->n_visits : 0, plan->head_pad);
+    uint64_t largest = plan_largest_decoded(model, plan->head_apart ? head->n_visits : 0, plan->head_pad);
 
+    if (plan->choice.sparse_singly) /* then none is coded, and the head's are dense */
+        largest = 0;
     plan->decoded = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
     if (plan->head_apart) /* the first of the head's units is the largest */
         plan->decoded_head = take_each(l, LEDGER_WEIGHTS, head->n_visits,

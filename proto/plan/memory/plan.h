@@ -175,6 +175,8 @@ struct plan_choice {
     bool whole_head;     /* the head's units, their contributions of every part and a tile's logits are on the device at
                                 * once, so logits are computed once. Implied by one unit in the head and one part in the
                                 * share. Not for pairs of texts */
+    bool sparse_singly; /* in training, a sparse piece is decoded where it is read, each time, in the place of its dense
+                          * gradient: of those of a unit, one is on the device. Else all are, as long as its visit lasts */
 };
 
 /* Kept values of some of a class's blocks. */
@@ -201,7 +203,8 @@ struct plan {
     uint32_t share_parts;              /* of the whole share; setting.share_rows are those of a row group */
     uint32_t n_weight_buffers;         /* as chosen, at most the number of units that are not resident */
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
-    uint64_t decoded, decoded_head; /* coded and sparse pieces as layers read them: plan_decoded_at() */
+    uint64_t decoded, decoded_head; /* coded and sparse pieces as layers read them: plan_decoded_at(). Not those that
+                                     * are decoded singly, at `dense` */
     uint32_t n_sets; /* sets of input, output and dy, used in turn: 2 if copies and computation overlap */
     uint32_t n_sums; /* sums, used in turn: at least n_sets, otherwise at most as many as contributions use */
     struct plan_values values[MODEL_SHAPES]; /* by the model's shapes: plan_value(), plan_gradient() */
@@ -210,12 +213,12 @@ struct plan {
      * (plan_tiles). */
     uint64_t input[PLAN_MAX_SETS], output[PLAN_MAX_SETS], dy[PLAN_MAX_SETS];
     uint64_t contribution[PLAN_MAX_SUMS]; /* offset of each sum: one unit's contribution, fp32 */
-    uint64_t dense;                       /* fp32: the gradient of one sparse piece, while it is added to */
-    uint64_t rounding_bytes;              /* distance by which the rounded bf16 begins before its sum; 0: same start */
-    bool one_pass;                        /* the head's logits are computed once */
-    bool head_apart;                      /* its contributions lie apart from the sums: plan_head_contribution() */
-    uint32_t head_tile;                   /* maximum tokens whose logits exist at a time */
-    uint32_t head_pad;                    /* its units' rows are padded to a multiple of this: plan_unit_room() */
+    uint64_t dense; /* fp32: the gradient of one sparse piece, while it is added to; or its weights, decoded singly */
+    uint64_t rounding_bytes; /* distance by which the rounded bf16 begins before its sum; 0: same start */
+    bool one_pass;           /* the head's logits are computed once */
+    bool head_apart;         /* its contributions lie apart from the sums: plan_head_contribution() */
+    uint32_t head_tile;      /* maximum tokens whose logits exist at a time */
+    uint32_t head_pad;       /* its units' rows are padded to a multiple of this: plan_unit_room() */
     /* The head's units, one after another, sum their input's gradient in fp32. In one pass, a tile's sum is in the
      * workspace, after its logits. Otherwise it is at `gradient_sum` (share tokens, width), in the memory of values,
      * and `gradient` is rounded from it in place; with the stash on the host, its tiles replace output and dy. */

@@ -295,7 +295,7 @@ static double decode(struct costs *c, uint32_t visit, bool backward)
     const bool needs_none =
         layer->kind == MODEL_EMBEDDING || (backward && c->plan->one_pass && layer->kind == MODEL_HEAD);
 
-    if (needs_none || unit->n_decoded == 0 || unit == c->decoded)
+    if (needs_none || unit->n_decoded == 0 || unit == c->decoded || c->plan->choice.sparse_singly)
         return 0;
     c->decoded = unit;
     return plan_work_decode(&c->work, visit) * c->slow;

@@ -502,6 +502,16 @@ static double gathered(const struct plan_work *work, const struct model_unit *un
     return seconds;
 }
 
+/* Sparse pieces that are decoded singly: once for forward, and once for the gradient of what they multiply. Backward makes
+ * results of theirs again from what it keeps; how many of them is not looked up, as all of them or none come near. */
+static double decoded_singly(const struct plan_work *work, uint32_t visit, const struct model_layer *layer,
+                             bool backward)
+{
+    const bool again = backward && plan_keeping_of(work->plan, layer) == MODEL_KEEPS_NOTHING;
+
+    return work->plan->choice.sparse_singly ? (again ? 2 : 1) * plan_work_decode(work, visit) : 0;
+}
+
 double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind)
 {
     const struct model *model = work->model;
@@ -524,7 +534,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
             v.frozen = 0;
         v.unwanted = backward ? unwanted_of(model, layer) : 0;
         return price(&b, &v) + (backward ? begun(&b, layer, v.unwanted) + gathered(work, unit, kind) : 0) +
-               finish(&b, layer->program, backward);
+               decoded_singly(work, visit, layer, backward) + finish(&b, layer->program, backward);
     case MODEL_HEAD:
         break;
     }

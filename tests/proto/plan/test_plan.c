@@ -364,6 +364,27 @@ TEST(sparse_weights_have_one_gradient_in_all_its_places)
     ck_assert_uint_eq(sum_of(&plan), plan_total(&plan));
 }
 
+/* The same: of the decoded weights no byte remains, as the gradient's place holds one matrix of them. */
+TEST(sparse_weights_that_are_decoded_singly_need_no_place_of_their_own)
+{
+    const struct sparse half = {.keep = 0.5, .room = 1};
+    struct plan whole;
+
+    ask(3, 1, 5);
+    setting.goal.precision = NUMBER_BF16;
+    open_model(2, 8, 11, false);
+    model_sparsify(&model, &half);
+    lay_out();
+    whole = plan;
+    choice.sparse_singly = true;
+    lay_out();
+    ck_assert_uint_eq(whole.arena_bytes - plan.arena_bytes, 2 * (8 * 24 + 8 * 8 + 2 * 8 * 32));
+    ck_assert_uint_eq(whole.bytes[LEDGER_WEIGHTS] - plan.bytes[LEDGER_WEIGHTS], whole.arena_bytes - plan.arena_bytes);
+    ck_assert_uint_eq(plan.contribution[0] - plan.dense, 8 * 32 * 4);
+    ck_assert_uint_eq(sum_of(&plan), plan_total(&plan));
+    choice.sparse_singly = false;
+}
+
 /* ---- where everything lies ---- */
 
 struct extent {

@@ -117,6 +117,7 @@ TEST(impossible_options_and_choices_are_refused_by_name)
         {{0}, {.keeping = {{1, 16}}}, "keep set 16"},
         {{0}, {.keeping = {{1, 1, 16}}}, "the others set 16"},
         {{.goal.purpose = PLAN_EVALUATE}, {.whole_head = true}, "whole only in training"},
+        {{0}, {.sparse_singly = true}, "decoded singly only in training, if there are any"},
         {{.goal.purpose = PLAN_GENERATE}, {.host_stash = true}, "no stash"},
         {{0}, {.n_resident = 5}, "5 resident units: this model has 4"},
         {{.goal.purpose = PLAN_GENERATE}, {.n_resident = 5}, "5 resident units: this model has 4"},

@@ -139,20 +139,22 @@ TEST_EACH(a_larger_budget_never_predicts_a_longer_step, COUNT(cases))
 
 /* Every choice of a small model, laid out once: of none that a budget has room for is the step shorter by more than a tie,
  * and none as fast is smaller. Microbatches that the search passes over cut a part into no fewer pieces than those it
- * looks at. */
-TEST_EACH(nothing_that_fits_is_faster_than_what_is_found, 2)
+ * looks at. The second half: of sparse weights. */
+TEST_EACH(nothing_that_fits_is_faster_than_what_is_found, 4)
 {
     static const uint32_t rows[] = {1, 2, 3, 6};
     static struct {
         uint64_t bytes;
         double ms;
-    } others[4 * 2 * 2 * 3 * 4 * 16];
+    } others[4 * 2 * 2 * 3 * 4 * 16 * 2];
     struct plan_setting s = setting_of(PLAN_TRAIN, 6, 64);
+    const struct sparse sparse = {_i / 2 ? 0.5 : 0, 1, 0, 0, 0.1};
     struct model model = model_of(3, 128, 40000, true);
     struct plan smallest, found, other;
     uint32_t n = 0;
 
-    s.backend = _i ? beside() : &plan_cpu;
+    model_sparsify(&model, &sparse);
+    s.backend = _i % 2 ? beside() : &plan_cpu;
     plan_smallest(&smallest, &model, &s, &free_choice);
     for (uint32_t i = 0; i < COUNT(others); i++) {
         const struct plan_choice choice = {.microbatch = rows[i % 4],
@@ -161,7 +163,8 @@ TEST_EACH(nothing_that_fits_is_faster_than_what_is_found, 2)
                                            .n_weight_buffers = 1 + i / 16 % 3,
                                            .keeping = {{i / 48 % 4,
                                                         i / 48 % 4 ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING}},
-                                           .n_resident = i / 192};
+                                           .n_resident = i / 192 % 16,
+                                           .sparse_singly = i / 192 / 16};
         if (plan_check_choice(&model, &s, &choice, NULL) != 0)
             continue;
         plan_lay_out(&other, &model, &s, &choice);

@@ -98,6 +98,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                            .resident_bytes = (uint64_t)7 << 33,
                                            .choice = {.microbatch = 8,
                                                       .whole_head = true,
+                                                      .sparse_singly = true,
                                                       .keeping = {{3, 6, 2}, {4, 5, 1}, [MODEL_CLASSES - 1] = {7, 9}},
                                                       .n_weight_buffers = 2,
                                                       .n_resident = 5},

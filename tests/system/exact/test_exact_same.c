@@ -130,10 +130,12 @@ static const char *const budgeted[] = {"b",
                                        "resnet_bottleneck",
                                        "pooled_wide",
                                        "means_bottleneck",
-                                       "ghost_wide"};
+                                       "ghost_wide",
+                                       "sparse_conv",
+                                       "sparse_wide"};
 
 /* Also in fp16. */
-static const char *const halved[] = {"b", "ghost_wide"};
+static const char *const halved[] = {"b", "ghost_wide", "sparse_wide"};
 
 TEST_EACH(no_budget_changes_a_bit, 2 * COUNT(budgeted) + (backend_has(NUMBER_FP16) ? COUNT(halved) : 0))
 {
@@ -147,7 +149,7 @@ TEST_EACH(no_budget_changes_a_bit, 2 * COUNT(budgeted) + (backend_has(NUMBER_FP1
                                     .precision = is_half ? NUMBER_FP16 : (enum number_type)(_i % 2)};
     const struct plan_wish wish = {.microbatch = 2};
     const uint32_t n_steps = steps_of(fixture);
-    unsigned n_host_stash = 0;
+    unsigned n_host_stash = 0, n_singly = 0;
     struct exact exact;
     struct plan least;
 
@@ -164,9 +166,11 @@ TEST_EACH(no_budget_changes_a_bit, 2 * COUNT(budgeted) + (backend_has(NUMBER_FP1
         ck_assert_uint_le(plan_total(&exact.ip->workers[0].worker.plan), how.budget);
         ck_assert_uint_eq(exact_state(&exact), expected);
         n_host_stash += exact.ip->workers[0].worker.plan.choice.host_stash;
+        n_singly += exact.ip->workers[0].worker.plan.choice.sparse_singly;
         exact_close(&exact);
     }
     ck_assert_uint_gt(n_host_stash, 0);
+    ck_assert_int_eq(n_singly > 0, strncmp(fixture, "sparse", 6) == 0);
 }
 
 /* Nets of which convolutions read means of blocks, and those convolutions. */
