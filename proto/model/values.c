@@ -320,13 +320,24 @@ static void leave_written(const struct model *m, struct places *places, uint32_t
     }
 }
 
+/* Sets the shape of a value's gradient, which is there between layers that write and read the value. */
+static void shape_gradient(struct model_values *values, struct model_value *v)
+{
+    v->gradient_shape = add_shape(values, gradient_shape(values, v));
+    struct model_shape *shape = &values->shapes[v->gradient_shape];
+    if (shape->topmost == 0) /* the first of this shape, and so the lowest */
+        shape->lowest = v->first;
+    if (v->top > shape->topmost)
+        shape->topmost = v->top;
+}
+
 /* From the top down. A place is free below the lowest writer. */
 static void place_gradients(struct model *m)
 {
     struct places places = {0};
 
     for (struct model_value *v = m->values.of; v < m->values.of + m->values.n; v++)
-        v->gradient_shape = add_shape(&m->values, gradient_shape(&m->values, v));
+        shape_gradient(&m->values, v);
     for (uint32_t l = m->n_layers; l-- > 0;) {
         const struct model_layer *layer = &m->layers[l];
         const bool passes = takes_place(m, l);

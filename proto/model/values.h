@@ -40,6 +40,7 @@ struct model_shape {
     uint32_t n_stashed, n_passing; /* training: for values that backward reads, and for others */
     uint32_t n_forward;            /* outside training, for all but small values */
     uint32_t n_gradients;
+    uint32_t lowest, topmost; /* of gradients: the lowest layer that writes such a value, the topmost that reads one */
 };
 
 /* True of shapes of a row or a part: they are small, so all of them are on the device for good. */

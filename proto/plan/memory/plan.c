@@ -112,15 +112,18 @@ static void take_gradients(struct plan *plan, const struct model *model, struct 
 {
     const struct model_value *of_head = &model->values.of[plan_head(model)->edges.reads[0]];
 
+    uint64_t *const end = plan->choice.host_stash ? &plan->host_stash_bytes : &l->offset, bytes;
+
     take_head_gradient(plan, l, &model->values.shapes[of_head->gradient_shape]);
-    for (uint32_t i = 0; i < model->values.n_shapes; i++) {
-        const struct model_shape *shape = &model->values.shapes[i];
-        if (model_is_small(shape) || shape->n_gradients == 0)
-            continue;
-        const uint32_t apart = i == of_head->gradient_shape; /* the head's, the first place */
-        plan->values[i].gradients =
-            take_values(plan, l, LEDGER_GRADIENT, shape, shape->n_gradients - apart) - apart * plan->values[i].bytes;
-    }
+    const uint64_t all = plan_place_gradients(plan, model, &bytes);
+    for (uint32_t i = 0; i < model->values.n_shapes; i++)
+        plan->values[i].gradients += model_is_small(&model->values.shapes[i]) ? 0 : *end;
+    *end += all;
+    if (plan->choice.host_stash)
+        return;
+    bytes = bytes < all ? bytes : all; /* side by side, they are more than all of what they share */
+    l->bytes[LEDGER_GRADIENT] += bytes;
+    l->bytes[LEDGER_OTHER] += all - bytes;
 }
 
 /* Sets of tiles, as large as those of any layer; of the second set only if there are tiles in the host's stash. */

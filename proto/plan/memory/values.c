@@ -49,6 +49,73 @@ uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint3
     return values->gradients + v->gradient_place * values->bytes;
 }
 
+/* ---- places of gradients ---- */
+
+/* Those of a shape, apart from the head's. */
+static uint32_t count_gradients(const struct model *model, uint32_t shape)
+{
+    const struct model_shape *s = &model->values.shapes[shape];
+    const uint32_t of_head = model->values.of[plan_head(model)->edges.reads[0]].gradient_shape;
+
+    return model_is_small(s) || s->n_gradients == 0 ? 0 : s->n_gradients - (shape == of_head);
+}
+
+static bool are_together(const struct model_shape *a, const struct model_shape *b)
+{
+    return a->lowest <= b->topmost && b->lowest <= a->topmost;
+}
+
+/* Shapes that have been placed, and where their places end. */
+struct placed {
+    uint32_t of[MODEL_SHAPES], n;
+    uint64_t at[MODEL_SHAPES], end[MODEL_SHAPES];
+};
+
+/* The lowest place for a shape's gradients. */
+static uint64_t find_lowest(const struct placed *placed, const struct model *model, uint32_t shape, uint64_t bytes)
+{
+    const struct model_shape *shapes = model->values.shapes;
+    uint64_t at = 0;
+    bool moved;
+
+    do {
+        moved = false;
+        for (uint32_t i = 0; i < placed->n; i++)
+            if (are_together(&shapes[shape], &shapes[placed->of[i]]) && at < placed->end[i] &&
+                placed->at[i] < at + bytes)
+                at = placed->end[i], moved = true;
+    } while (moved);
+    return at;
+}
+
+uint64_t plan_place_gradients(struct plan *plan, const struct model *model, uint64_t *bytes)
+{
+    struct placed placed = {.n = 0};
+    uint64_t end = 0;
+
+    *bytes = 0;
+    for (;;) {
+        uint64_t most = 0;
+        uint32_t next = 0;
+        for (uint32_t i = 0; i < model->values.n_shapes; i++) {
+            bool is_placed = false;
+            for (uint32_t k = 0; k < placed.n; k++)
+                is_placed = is_placed || placed.of[k] == i;
+            const uint64_t of_shape = is_placed ? 0 : count_gradients(model, i) * plan->values[i].bytes;
+            if (of_shape > most)
+                most = of_shape, next = i;
+        }
+        if (most == 0)
+            return end;
+        const uint32_t n = count_gradients(model, next), all = model->values.shapes[next].n_gradients;
+        const uint64_t at = find_lowest(&placed, model, next, most);
+        placed.of[placed.n] = next, placed.at[placed.n] = at, placed.end[placed.n++] = at + most;
+        plan->values[next].gradients = at - (all - n) * plan->values[next].bytes; /* the head's is the first place */
+        *bytes += n * plan_shape_bytes(plan, &model->values.shapes[next]);
+        end = end > at + most ? end : at + most;
+    }
+}
+
 /* ---- tiles ---- */
 
 static unsigned region_of(enum model_role role)

@@ -1,0 +1,103 @@
+/* Where gradients of boundary values lie: apart if they are there at the same time, and else over one another. */
+#include "proto/plan/memory/units.h"
+#include "proto/plan/memory/values.h"
+#include "tests/kit/device/setting.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Of two rows in one part. */
+static void lay_out(struct plan *plan, const struct model *model, uint32_t seq, bool host_stash)
+{
+    const struct plan_setting setting = {.backend = &plan_cpu,
+                                         .goal = {.purpose = PLAN_TRAIN, .seq = seq},
+                                         .share_rows = 2,
+                                         .part_rows = 2,
+                                         .n_threads = 1};
+    const struct plan_choice choice = {.microbatch = 2, .host_stash = host_stash, .n_weight_buffers = 1};
+
+    plan_lay_out(plan, model, &setting, &choice);
+}
+
+static void open_net(struct model *model, uint32_t depth, const char *rest)
+{
+    struct model_config config;
+    struct error err = {""};
+    char text[160];
+
+    snprintf(text, sizeof text, "{\"model_type\": \"wide_resnet\", \"depth\": %u, \"widen_factor\": 2%s}", depth, rest);
+    ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
+    ck_assert_msg(model_init(model, &config, &err) == 0, "%s", err.text);
+}
+
+static bool has_place(const struct model *m, const struct model_value *v)
+{
+    return !model_is_small(&m->values.shapes[v->gradient_shape]);
+}
+
+/* Of values that are there together; one that takes over the other's place (tests/proto/model/test_values.c) has that. */
+static bool are_apart(const struct plan *plan, const struct model *m, const struct model_value *a,
+                      const struct model_value *b)
+{
+    const uint64_t of_a = plan_gradient(plan, m, (uint32_t)(a - m->values.of)),
+                   of_b = plan_gradient(plan, m, (uint32_t)(b - m->values.of));
+    const bool meet = a->first <= b->top && b->first <= a->top;
+
+    if (!meet || (a->gradient_shape == b->gradient_shape && a->gradient_place == b->gradient_place))
+        return true;
+    return of_a + plan->values[a->gradient_shape].bytes <= of_b || of_b + plan->values[b->gradient_shape].bytes <= of_a;
+}
+
+static void check_apart(const struct model *m, uint32_t seq)
+{
+    const struct model_value *const end = m->values.of + m->values.n;
+    struct plan plan;
+
+    for (int host_stash = 0; host_stash < 2; host_stash++) {
+        lay_out(&plan, m, seq, host_stash);
+        for (const struct model_value *a = m->values.of; a < end; a++)
+            for (const struct model_value *b = a + 1; b < end; b++)
+                ck_assert(!has_place(m, a) || !has_place(m, b) || are_apart(&plan, m, a, b));
+    }
+}
+
+TEST(gradients_that_are_there_together_are_apart)
+{
+    static const char *const rests[] = {"", ", \"ghost_batch_size\": 2"};
+    uint64_t state = 88172645463325252u;
+    struct model m;
+
+    for (int i = 0; i < COUNT(rests); i++) {
+        open_net(&m, 28, rests[i]);
+        check_apart(&m, 1024);
+        model_free(&m);
+    }
+    for (int i = 0; i < 30; i++) {
+        const struct model_config config = setting_random_config(&state);
+        ck_assert_int_eq(model_init(&m, &config, NULL), 0);
+        check_apart(&m, 4);
+        model_free(&m);
+    }
+}
+
+/* By hand, of two rows in fp32. With ghost batches a block hands the next one value. Those of 32 columns, 32 x 32 pixels, are
+ * the largest, and lie first; those of 16 columns, and of 64 of 16 x 16 pixels, each meet them in one block, and so lie behind;
+ * those of 128 of 8 x 8 pixels, which meet the last ones, are where the first were. */
+enum { SIXTEEN = 2 * 16 * 1024 * 4, LARGEST = 2 * 32 * 1024 * 4, THIRD = 2 * 64 * 256 * 4, HEAD = 2 * 128 * 4 };
+
+TEST(gradients_of_other_stages_of_a_net_lie_over_one_another)
+{
+    struct plan plan;
+    struct model m;
+
+    open_net(&m, 28, ", \"ghost_batch_size\": 2");
+    lay_out(&plan, &m, 1024, false);
+    ck_assert_int_eq(SIXTEEN, THIRD);
+    ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], HEAD + LARGEST + THIRD);
+    const uint32_t head = plan_head(&m)->edges.reads[0];
+    ck_assert_uint_eq(plan_gradient(&plan, &m, 1), plan_gradient(&plan, &m, head) + HEAD);
+    ck_assert_uint_eq(plan_gradient(&plan, &m, 0), plan_gradient(&plan, &m, 1) + LARGEST);
+    ck_assert_uint_eq(plan_gradient(&plan, &m, head - 1), plan_gradient(&plan, &m, 1));
+    model_free(&m);
+}
