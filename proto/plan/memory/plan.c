@@ -108,22 +108,20 @@ static void take_head_gradient(struct plan *plan, struct layout *l, const struct
     plan->gradient = take(l, LEDGER_GRADIENT, rounding + bytes / value_bytes(plan) * sizeof(float));
 }
 
-static void take_gradients(struct plan *plan, const struct model *model, struct layout *l)
+/* begin: of the places of values. */
+static void take_gradients(struct plan *plan, const struct model *model, struct layout *l, uint64_t begin)
 {
     const struct model_value *of_head = &model->values.of[plan_head(model)->edges.reads[0]];
-
     uint64_t *const end = plan->choice.host_stash ? &plan->host_stash_bytes : &l->offset, bytes;
 
     take_head_gradient(plan, l, &model->values.shapes[of_head->gradient_shape]);
-    const uint64_t all = plan_place_gradients(plan, model, &bytes);
-    for (uint32_t i = 0; i < model->values.n_shapes; i++)
-        plan->values[i].gradients += model_is_small(&model->values.shapes[i]) ? 0 : *end;
-    *end += all;
+    const uint64_t before = *end;
+    *end = plan_place_gradients(plan, model, begin, before, &bytes);
     if (plan->choice.host_stash)
         return;
-    bytes = bytes < all ? bytes : all; /* side by side, they are more than all of what they share */
+    bytes = bytes < *end - before ? bytes : *end - before; /* side by side, they may be more */
     l->bytes[LEDGER_GRADIENT] += bytes;
-    l->bytes[LEDGER_OTHER] += all - bytes;
+    l->bytes[LEDGER_OTHER] += *end - before - bytes;
 }
 
 /* Sets of tiles, as large as those of any layer; of the second set only if there are tiles in the host's stash. */
@@ -148,6 +146,8 @@ static void take_tiles(struct plan *plan, const struct model *model, struct layo
 /* Boundary values and, in training, their gradients. */
 static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l)
 {
+    const uint64_t begin = plan->choice.host_stash ? plan->host_stash_bytes : l->offset;
+
     for (uint32_t i = 0; i < model->values.n_shapes; i++) {
         const struct model_shape *shape = &model->values.shapes[i];
         struct plan_values *values = &plan->values[i];
@@ -160,7 +160,7 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
             take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_passing : shape->n_forward);
     }
     if (is_training(plan))
-        take_gradients(plan, model, l);
+        take_gradients(plan, model, l, begin);
     take_tiles(plan, model, l);
 }
 

@@ -65,55 +65,92 @@ static bool are_together(const struct model_shape *a, const struct model_shape *
     return a->lowest <= b->topmost && b->lowest <= a->topmost;
 }
 
-/* Shapes that have been placed, and where their places end. */
-struct placed {
-    uint32_t of[MODEL_SHAPES], n;
-    uint64_t at[MODEL_SHAPES], end[MODEL_SHAPES];
+/* What is in the way of a shape's gradients. */
+struct ranges {
+    uint64_t at[3 * MODEL_SHAPES + 1], end[3 * MODEL_SHAPES + 1];
+    uint32_t n;
 };
 
-/* The lowest place for a shape's gradients. */
-static uint64_t find_lowest(const struct placed *placed, const struct model *model, uint32_t shape, uint64_t bytes)
+static void add_range(struct ranges *ranges, uint64_t at, uint64_t bytes)
 {
-    const struct model_shape *shapes = model->values.shapes;
-    uint64_t at = 0;
+    ranges->at[ranges->n] = at, ranges->end[ranges->n++] = at + bytes;
+}
+
+/* Stashed values that backward still reads when the topmost layer writes such a gradient, or in whose place a layer works
+ * (model_passage): those that no higher layer writes. They are the first of each shape, as places ascend with layers. */
+static void add_stashed(struct ranges *ranges, const struct plan *plan, const struct model *model, uint32_t shape)
+{
+    const struct model_value *const of = model->values.of;
+    uint32_t done[MODEL_SHAPES] = {0};
+
+    for (uint32_t i = model->values.n; i-- > 0 && of[i].first > model->values.shapes[shape].topmost;)
+        done[of[i].shape] += of[i].stashed;
+    for (uint32_t i = 0; i < model->values.n_shapes; i++) {
+        const struct model_shape *s = &model->values.shapes[i];
+        const struct plan_values *values = &plan->values[i];
+        if (model_is_small(s))
+            continue;
+        add_range(ranges, values->stashed, (s->n_stashed - done[i]) * values->bytes);
+        add_range(ranges, values->passing, s->n_passing * values->bytes);
+    }
+}
+
+/* The lowest place from `at` on for so many bytes. */
+static uint64_t find_lowest(const struct ranges *ranges, uint64_t at, uint64_t bytes)
+{
     bool moved;
 
     do {
         moved = false;
-        for (uint32_t i = 0; i < placed->n; i++)
-            if (are_together(&shapes[shape], &shapes[placed->of[i]]) && at < placed->end[i] &&
-                placed->at[i] < at + bytes)
-                at = placed->end[i], moved = true;
+        for (uint32_t i = 0; i < ranges->n; i++)
+            if (at < ranges->end[i] && ranges->at[i] < at + bytes)
+                at = ranges->end[i], moved = true;
     } while (moved);
     return at;
 }
 
-uint64_t plan_place_gradients(struct plan *plan, const struct model *model, uint64_t *bytes)
+/* Bytes of a shape's gradients, as they are aligned. */
+static uint64_t gradient_bytes(const struct plan *plan, const struct model *model, uint32_t shape)
 {
-    struct placed placed = {.n = 0};
-    uint64_t end = 0;
+    return count_gradients(model, shape) * plan->values[shape].bytes;
+}
+
+/* The largest shape whose bit is not in the set `placed`; of equal ones the first. */
+static uint32_t find_next(const struct plan *plan, const struct model *model, uint64_t placed)
+{
+    uint64_t most = 0;
+    uint32_t next = MODEL_SHAPES;
+
+    for (uint32_t i = 0; i < model->values.n_shapes; i++)
+        if (!(placed >> i & 1) && gradient_bytes(plan, model, i) > most)
+            most = gradient_bytes(plan, model, i), next = i;
+    return next;
+}
+
+uint64_t plan_place_gradients(struct plan *plan, const struct model *model, uint64_t begin, uint64_t end,
+                              uint64_t *bytes)
+{
+    const struct model_shape *shapes = model->values.shapes;
+    const uint64_t before = end;
+    uint64_t at[MODEL_SHAPES], placed = 0;
 
     *bytes = 0;
-    for (;;) {
-        uint64_t most = 0;
-        uint32_t next = 0;
-        for (uint32_t i = 0; i < model->values.n_shapes; i++) {
-            bool is_placed = false;
-            for (uint32_t k = 0; k < placed.n; k++)
-                is_placed = is_placed || placed.of[k] == i;
-            const uint64_t of_shape = is_placed ? 0 : count_gradients(model, i) * plan->values[i].bytes;
-            if (of_shape > most)
-                most = of_shape, next = i;
-        }
-        if (most == 0)
-            return end;
-        const uint32_t n = count_gradients(model, next), all = model->values.shapes[next].n_gradients;
-        const uint64_t at = find_lowest(&placed, model, next, most);
-        placed.of[placed.n] = next, placed.at[placed.n] = at, placed.end[placed.n++] = at + most;
-        plan->values[next].gradients = at - (all - n) * plan->values[next].bytes; /* the head's is the first place */
-        *bytes += n * plan_shape_bytes(plan, &model->values.shapes[next]);
-        end = end > at + most ? end : at + most;
+    for (uint32_t i; (i = find_next(plan, model, placed)) < MODEL_SHAPES; placed |= UINT64_C(1) << i) {
+        const uint64_t all = gradient_bytes(plan, model, i);
+        const uint32_t n = count_gradients(model, i);
+        struct ranges ranges = {.n = 0};
+        add_stashed(&ranges, plan, model, i);
+        add_range(&ranges, plan->gradient, before - plan->gradient);
+        for (uint32_t k = 0; k < model->values.n_shapes; k++)
+            if (placed >> k & 1 && are_together(&shapes[i], &shapes[k]))
+                add_range(&ranges, at[k], gradient_bytes(plan, model, k));
+        at[i] = find_lowest(&ranges, begin, all);
+        plan->values[i].gradients =
+            at[i] - (shapes[i].n_gradients - n) * plan->values[i].bytes; /* the head's is first */
+        *bytes += at[i] >= before ? n * plan_shape_bytes(plan, &shapes[i]) : 0;
+        end = end > at[i] + all ? end : at[i] + all;
     }
+    return end;
 }
 
 /* ---- tiles ---- */

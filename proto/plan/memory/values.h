@@ -16,10 +16,12 @@ uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model);
 uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t value);
 uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint32_t value);
 
-/* Sets the places of gradients, but for small ones and the head's, from 0 on; returns the end. Those of shapes that are never
- * there at the same time lie over one another: each goes, the largest first, as low as it can. *bytes: of all of them, side by
- * side, without what aligns them. The values' `bytes` must be set. */
-uint64_t plan_place_gradients(struct plan *plan, const struct model *model, uint64_t *bytes);
+/* Sets the places of gradients, but for small ones and the head's, which ends at `end`. Each shape's, the largest first, lie
+ * as low as they can: where shapes' are that are never there at the same time; in places, from `begin` on, of stashed values
+ * that backward is done with; or behind `end`. Returns where they end. *bytes: of those behind, side by side, without what
+ * aligns them. All other places of values must be set. */
+uint64_t plan_place_gradients(struct plan *plan, const struct model *model, uint64_t begin, uint64_t end,
+                              uint64_t *bytes);
 
 /* Elements of a shape in n_rows rows of n_tokens. */
 static inline uint64_t plan_shape_elements(const struct model_shape *shape, uint64_t n_rows, uint32_t n_tokens)

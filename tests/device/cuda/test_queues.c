@@ -5,6 +5,7 @@
 #include "tests/kit/test.h"
 
 #include <stdio.h>
+#include <string.h>
 
 SUITE_LABELS(on_cuda)
 
@@ -60,6 +61,30 @@ TEST_EACH(no_order_of_the_queues_changes_a_bit, N_CHOICES *PRODUCTS_TYPES)
     options.choice = choices[_i / PRODUCTS_TYPES];
     options.choice.microbatch = 1;
     s.lends = true; /* nothing is read later than it may be */
+    for (unsigned i = 0; i < N_ORDERS; i++) {
+        set_order(orders[i].streams, orders[i].threads, orders[i].seed);
+        setting_check_bits(&expected, &s, &options);
+    }
+    array_link_free(&expected);
+    setting_close(&s);
+}
+
+/* Of a net of images, whose gradients lie over what higher stages stashed, and over one another. */
+TEST_EACH(nor_a_bit_of_a_net_of_images, 2)
+{
+    static const char text[] =
+        "{\"model_type\": \"wide_resnet\", \"depth\": 16, \"widen_factor\": 1, \"image_size\": 8, \"num_labels\": 3}";
+    struct model_config net;
+    struct array_link expected;
+    struct setting s;
+    struct error err = {""};
+
+    ck_assert_msg(model_config_parse(&net, text, strlen(text), &err) == 0, "%s", err.text);
+    setting_open(&s, &net, 4, 64);
+    struct device_worker_options options = setting_options(&s, 2, 1);
+    set_order(0, 0, 0);
+    setting_step_whole(&expected, &s, &options);
+    options.choice = (struct plan_choice){.microbatch = 1, .n_weight_buffers = 1 + (uint32_t)_i, .host_stash = true};
     for (unsigned i = 0; i < N_ORDERS; i++) {
         set_order(orders[i].streams, orders[i].threads, orders[i].seed);
         setting_check_bits(&expected, &s, &options);
