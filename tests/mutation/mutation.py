@@ -350,10 +350,15 @@ def check(faults):
     gone = [fault for fault in faults if not find_source(ROOT, fault)]
     for fault in gone:
         print(f"fault {fault['id']}: {fault['file']} has not its text", file=sys.stderr)
-    ids = [fault['id'] for fault in faults]
-    twice = sorted({i for i in ids if ids.count(i) > 1})
-    for i in twice:
-        print(f'fault {i}: two have this number', file=sys.stderr)
+    twice = []
+    for key in ('id',), ('file', 'line', 'old', 'new'):
+        seen = set()
+        for fault in faults:
+            what = tuple(fault[k] for k in key)
+            if what in seen:
+                twice.append(fault)
+                print(f"fault {fault['id']}: another has this {'number' if key == ('id',) else 'text'}", file=sys.stderr)
+            seen.add(what)
     return 1 if gone or twice else 0
 
 
