@@ -151,10 +151,10 @@ static void round_half(struct device *dev, const struct device_round_half *op)
     const bool overlap = to < from + op->n * sizeof *op->from && from < to + op->n * sizeof *op->to;
     const size_t n = op->n, apart = overlap ? (size_t)(from - to) / sizeof *op->to : n;
 
-    assert((!overlap || to < from) && op->type == NUMBER_BF16);
+    assert((!overlap || to < from) && op->type != NUMBER_FP32);
     for (size_t at = 0, here; at < n; at += here) {
         here = n - at < apart + at ? n - at : apart + at;
-        cuda_note(dev, cuda_to_bf16(&dev->queue, op->to + at, op->from + at, here));
+        cuda_note(dev, cuda_to_half(&dev->queue, op->type, op->to + at, op->from + at, here));
     }
 }
 

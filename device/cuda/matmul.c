@@ -5,7 +5,7 @@
  * product's class (proto/operation/products.h) if it applies, else the library's first choice.
  *
  * The first choice depends on the shape alone: the library is told alignments of at most 16 bytes, which all of its
- * kernels accept, so the place in the arena does not matter. Parts of a sum over k are never added in bf16. With beta 0
+ * kernels accept, so the place in the arena does not matter. Parts of a sum over k are never added in 16 bits. With beta 0
  * there is only one part, except for sums over rows, so the order depends on k alone. If the library has no such
  * algorithm, parts are added in fp32, in a fixed order. With beta 1 and a result in bf16 the library's kernels for Hopper
  * round the product before they add what is there: on an H100 257 + 1 is 256, as 257 is rounded to 256 first.
@@ -75,14 +75,14 @@ static void *product_of(const struct device_matmul *op)
     return op->epilogue == DEVICE_BIAS_ACTIVATION ? op->pre : op->c;
 }
 
-/* -1 also if an operand is aligned to less than every algorithm accepts. */
+/* -1 in fp16, for which none are timed, and if an operand is aligned to less than every algorithm accepts. */
 static int class_of(const struct device *dev, const struct device_matmul *op)
 {
     const size_t some = ALIGNMENT / number_bytes(dev->type);
     const bool aligned = alignment_of(op->a) == ALIGNMENT && alignment_of(op->b) == ALIGNMENT &&
                          alignment_of(product_of(op)) == ALIGNMENT;
 
-    if (!aligned || op->a_stride % some || op->b_stride % some || op->c_stride % some)
+    if (dev->type == NUMBER_FP16 || !aligned || op->a_stride % some || op->b_stride % some || op->c_stride % some)
         return -1;
     return products_find(dev->type, op->transpose_a, op->transpose_b, op->m, op->n, op->k);
 }
@@ -121,11 +121,16 @@ static bool set_bias(struct shape *s, const void *bias)
     return set(s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
 
+static cudaDataType type_of(const struct device *dev)
+{
+    return dev->type == NUMBER_FP32 ? CUDA_R_32F : dev->type == NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
 /* The library's a is our b, and vice versa. It needs the alignment of the bias. */
 static bool describe(struct shape *s, const struct device *dev)
 {
     const struct key *key = &s->key;
-    const cudaDataType type = dev->type == NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    const cudaDataType type = type_of(dev);
     const cublasOperation_t a = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                             b = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint64_t m = key->m, n = key->n, k = key->k;
@@ -210,7 +215,7 @@ static bool read_config(struct products_algorithm *out, const cublasLtMatmulAlgo
     return true;
 }
 
-/* Rejects algorithms that add parts in any order, or in bf16, even if a checkpoint names one. */
+/* Rejects algorithms that add parts in any order, or in 16 bits, even if a checkpoint names one. */
 static bool is_ordered(const struct products_algorithm *a)
 {
     const uint32_t scheme = a->config[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
@@ -221,7 +226,7 @@ static bool is_ordered(const struct products_algorithm *a)
 static bool write_config(cublasLtMatmulAlgo_t *out, const struct device *dev, bool wide,
                          const struct products_algorithm *a)
 {
-    const cudaDataType type = dev->type == NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F, to = wide ? CUDA_R_32F : type;
+    const cudaDataType type = type_of(dev), to = wide ? CUDA_R_32F : type;
 
     if (!is_ordered(a) || a->config[0] > INT32_MAX ||
         cublasLtMatmulAlgoInit(dev->blas, CUBLAS_COMPUTE_32F, CUDA_R_32F, type, type, to, to, (int)a->config[0], out) !=
@@ -343,7 +348,7 @@ static void refuse(struct device *dev, const struct device_matmul *op)
         "cuBLASLt %zu has no algorithm whose bits are always the same for the product of (%zu, %zu) and (%zu, %zu) "
         "in %s (another version of it may, or --precision %s, or --device cpu)",
         cublasLtGetVersion(), op->m, op->k, op->k, op->n, number_name(dev->type),
-        number_name(dev->type == NUMBER_BF16 ? NUMBER_FP32 : NUMBER_BF16));
+        number_name(dev->type == NUMBER_FP32 ? NUMBER_BF16 : NUMBER_FP32));
     cuda_note(dev, cudaErrorNotSupported);
 }
 

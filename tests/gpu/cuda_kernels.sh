@@ -28,7 +28,7 @@ code=$("$machine_code" "$@") || rc=$?
 [ $rc -ne 77 ] || exit 0 # it has said why
 [ $rc -eq 0 ] || exit 1
 # Fields: target, matrix loads, products, copies, loads of 16 bytes, of 1 or 2, stores of 16, of 1 or 2, kernel. Kernels are
-# made for packs of 8 bf16 or 4 floats (prepare<> counts its threads there, and reads what has no packs); cached attention
+# made for packs of 8 bf16 or fp16, or 4 floats (prepare<> counts its threads there, and reads what has no packs); cached attention
 # also loads one value by itself. Fast attention: 3 matrix loads for 8 products at most, backward 5; with heads of 256, 5 and 7.
 c++filt <<<"$code" | awk -v kernels="$kernels" '
     NR == 1 { next }
@@ -45,11 +45,11 @@ c++filt <<<"$code" | awk -v kernels="$kernels" '
         }
     }
     / prepare</ { next }
-    /<bf16, 8[,>]|<8, / { packed++; must($5 > 0, "loads no pack of 16 bytes"); must($6 <= 1, $6 " loads of single values") }
+    /<(bf16|fp16), 8[,>]|<8, / { packed++; must($5 > 0, "loads no pack of 16 bytes"); must($6 <= 1, $6 " loads of single values") }
     /<float, 4[,>]|<4, / { packed++; must($5 > 0, "loads no pack of 16 bytes") }
-    / attend(_backward)?<(64|128|256), / {
+    / attend(_backward)?<(bf16|fp16), (64|128|256), / {
         fast++
-        most = (name ~ /attend</ ? 3 : 5) + (name ~ /<256,/ ? 2 : 0)
+        most = (name ~ /attend</ ? 3 : 5) + (name ~ /16, 256,/ ? 2 : 0)
         must(8 * $2 <= most * $3, $2 " matrix loads for " $3 " products")
         must($3 > 0, "no products on tensor cores")
         must($2 > 0, "no matrix loads")

@@ -1,5 +1,5 @@
 /* tests/sim/product.cpp - cuBLASLt's products: plain loops in fp32, added up along k in order. What is stored is
- * rounded once, bf16 to nearest, ties to even, as the library does. */
+ * rounded once, 16 bits to nearest, ties to even, as the library does. */
 #include "tests/sim/state.hpp"
 
 #include <cublasLt.h>
@@ -43,7 +43,7 @@ struct job {
 
 enum { ALGO = 0xc0da, CONFIG = 9, N_ALGOS = 3 }; /* what marks ours */
 
-/* The algorithms, as the heuristic has them: for bf16 alone, or both types; what they scribble on; and how much longer they
+/* The algorithms, as the heuristic has them: for 16 bits alone, or fp32 too; what they scribble on; and how much longer they
  * take than the first, but where rows are summed over. */
 static const struct {
     uint16_t id, tile;
@@ -89,24 +89,22 @@ template <typename T, typename Opaque> static T &in(Opaque *opaque)
 
 static size_t type_bytes(int type)
 {
-    return type == CUDA_R_16BF ? 2 : 4;
+    return type == CUDA_R_32F ? 4 : 2;
 }
 
 static float load(int type, const void *from, size_t i)
 {
     if (type == CUDA_R_32F)
         return ((const float *)from)[i];
-    return __uint_as_float((unsigned)((const uint16_t *)from)[i] << 16);
+    return number_from_half(type == CUDA_R_16F ? NUMBER_FP16 : NUMBER_BF16, ((const uint16_t *)from)[i]);
 }
 
 static void store(int type, void *to, size_t i, float x)
 {
-    const unsigned pattern = __float_as_uint(x);
-
     if (type == CUDA_R_32F)
         ((float *)to)[i] = x;
     else
-        ((uint16_t *)to)[i] = (uint16_t)((x != x ? pattern | 0x400000 : pattern + 0x7fff + (pattern >> 16 & 1)) >> 16);
+        ((uint16_t *)to)[i] = number_to_half(type == CUDA_R_16F ? NUMBER_FP16 : NUMBER_BF16, x);
 }
 
 /* ---- running ---- */
@@ -167,12 +165,11 @@ static void check(const job &job)
 static struct cudasim_duration duration_of(const job &job)
 {
     const double m = (double)job.m, n = (double)job.n, k = (double)job.k;
-    const bool is_bf16 = job.a_layout.type == CUDA_R_16BF;
     const double bytes = (m * k + k * n) * (double)type_bytes(job.a_layout.type) +
                          m * n * (double)type_bytes(job.d_layout.type) * (job.beta != 0 ? 2 : 1);
 
     return cudasim_product_duration(2 * m * n * k * job.slower, bytes, job.desc.transpose_b == CUBLAS_OP_T ? k : n,
-                                    is_bf16 ? NUMBER_BF16 : NUMBER_FP32);
+                                    job.a_layout.type == CUDA_R_32F ? NUMBER_FP32 : NUMBER_BF16);
 }
 
 static void run(const job &job)
@@ -340,8 +337,7 @@ static cublasStatus_t judge(const product *desc, const layout *a, const layout *
     if ((ta ? a->columns : a->rows) != d->rows || (tb ? b->rows : b->columns) != d->columns ||
         (ta ? a->rows : a->columns) != (tb ? b->columns : b->rows) || c->rows != d->rows || c->columns != d->columns)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (a->type != b->type || c->type != d->type || c->ld != d->ld || a->type == CUDA_R_16F || d->type == CUDA_R_16F ||
-        (a->type == CUDA_R_32F && d->type != CUDA_R_32F))
+    if (a->type != b->type || c->type != d->type || c->ld != d->ld || (d->type != a->type && d->type != CUDA_R_32F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (e & ~(CUBLASLT_EPILOGUE_DEFAULT | CUBLASLT_EPILOGUE_BIAS))
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -404,8 +400,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         return CUBLAS_STATUS_SUCCESS;
     }
     for (const auto &known : algos)
-        if (*n_results < wanted && known.workspace <= p.workspace &&
-            (known.fp32 || in<layout>(a).type == CUDA_R_16BF)) {
+        if (*n_results < wanted && known.workspace <= p.workspace && (known.fp32 || in<layout>(a).type != CUDA_R_32F)) {
             cublasLtMatmulHeuristicResult_t *result = &results[(*n_results)++];
             *result = {};
             algo proposed = {

@@ -206,8 +206,8 @@ static const struct {
          OK(cuda_dropout_add(q, &op));
      },
      0, 0},
-    {"cuda_to_bf16", [](auto q, auto x, auto y, auto, auto) { OK(cuda_to_bf16(q, (uint16_t *)x, y, ROWS * WIDTH)); }, 0,
-     0},
+    {"cuda_to_half",
+     [](auto q, auto x, auto y, auto, auto) { OK(cuda_to_half(q, q->type, (uint16_t *)x, y, ROWS * WIDTH)); }, 0, 0},
     {"cuda_reduce_rows",
      [](auto q, auto x, auto y, auto, auto) {
          const struct device_reduce_rows op = {x, y, ROWS, WIDTH, WIDTH};

@@ -1,6 +1,6 @@
 /* What device/cuda/kernels/fragment.cuh does in the simulator's place of an instruction is what the instruction does. Expected
  * are the tables of the PTX ISA, element by element: "Matrix Fragments for mma.m16n8k16 with floating point type", and
- * those of ldmatrix for m8n8 and cvt to bf16x2. */
+ * those of ldmatrix for m8n8 and cvt to bf16x2 or f16x2. */
 #include "device/cuda/kernels/fragment.cuh"
 #include "tests/kit/test.h"
 #include "tests/sim/cudasim.h"
@@ -18,14 +18,14 @@ struct matrix_test {
     uint32_t straight[WARP][4], transposed[WARP][4], pair;
 };
 
-/* Small whole numbers, which bf16 holds: no sum is rounded. */
-static uint16_t whole_number(int i)
+/* Small whole numbers, which both types hold: no sum is rounded. */
+static uint16_t whole_number(enum number_type type, int i)
 {
-    return number_to_bf16((float)(i % 13 - 6));
+    return number_to_half(type, (float)(i % 13 - 6));
 }
 
 /* groupID and threadID_in_group are the manual's names. */
-static __global__ void multiply(struct matrix_test *test)
+template <typename T> static __global__ void multiply(struct matrix_test *test)
 {
     const int lane = (int)threadIdx.x, group = lane >> 2, in_group = lane % 4;
     uint32_t right[2] = {};
@@ -41,13 +41,13 @@ static __global__ void multiply(struct matrix_test *test)
         right[i / 2] |= (uint32_t)test->b[in_group * 2 + (i & 1) + (i >= 2 ? 8 : 0)][group] << 16 * (i & 1);
     for (int i = 0; i < 4; i++)
         c[i] = test->c[i < 2 ? group : group + 8][in_group * 2 + (i & 1)];
-    multiply_add(c, left, right[0], right[1]);
+    multiply_add<T>(c, left, right[0], right[1]);
     for (int i = 0; i < 4; i++)
         test->c[i < 2 ? group : group + 8][in_group * 2 + (i & 1)] = c[i];
 }
 
 /* Lane i's row lies where bits of i say, so that none is next to the one before. */
-static __global__ void load_both(struct matrix_test *test)
+template <typename T> static __global__ void load_both(struct matrix_test *test)
 {
     uint16_t(*rows)[8] = shared_memory<uint16_t[8]>();
     const int lane = (int)threadIdx.x, at = lane ^ lane >> 1;
@@ -61,18 +61,18 @@ static __global__ void load_both(struct matrix_test *test)
         test->transposed[lane][i] = transposed.pair[i];
     }
     if (lane == 0)
-        test->pair = pair_of(1, -2);
+        test->pair = pair_of<T>(1, -2);
 }
 
-static struct matrix_test computed(void (*kernel)(struct matrix_test *))
+static struct matrix_test computed(void (*kernel)(struct matrix_test *), enum number_type type)
 {
     struct matrix_test host = {}, *on_device;
     cudaStream_t stream;
 
     for (int i = 0; i < 16 * 16; i++)
-        host.a[i / 16][i % 16] = whole_number(i * 5 + i / 16);
+        host.a[i / 16][i % 16] = whole_number(type, i * 5 + i / 16);
     for (int i = 0; i < 16 * 8; i++) {
-        host.b[i / 8][i % 8] = whole_number(i * 7 + i / 8);
+        host.b[i / 8][i % 8] = whole_number(type, i * 7 + i / 8);
         host.c[i / 8][i % 8] = (float)(i * i % 11);
     }
     for (int i = 0; i < WARP * 8; i++)
@@ -88,14 +88,15 @@ static struct matrix_test computed(void (*kernel)(struct matrix_test *))
     return host;
 }
 
-TEST(a_product_has_the_manuals_fragments)
+TEST_RANGE(a_product_has_the_manuals_fragments, NUMBER_BF16, NUMBER_FP16 + 1)
 {
-    const struct matrix_test test = computed(multiply);
+    const enum number_type type = (enum number_type)_i;
+    const struct matrix_test test = computed(type == NUMBER_BF16 ? multiply<bf16> : multiply<fp16>, type);
 
     for (int i = 0; i < 16 * 8; i++) {
         float expected = (float)(i * i % 11);
         for (int k = 0; k < 16; k++)
-            expected += number_from_bf16(test.a[i / 8][k]) * number_from_bf16(test.b[k][i % 8]);
+            expected += number_from_half(type, test.a[i / 8][k]) * number_from_half(type, test.b[k][i % 8]);
         ck_assert_float_eq(test.c[i / 8][i % 8], expected);
     }
 }
@@ -104,7 +105,7 @@ TEST(a_product_has_the_manuals_fragments)
  * transposed, the elements whose row and column are exchanged. */
 TEST(a_load_has_the_manuals_fragments)
 {
-    const struct matrix_test test = computed(load_both);
+    const struct matrix_test test = computed(load_both<bf16>, NUMBER_BF16);
 
     for (int lane = 0; lane < WARP; lane++)
         for (int i = 0; i < 4; i++) {
@@ -116,8 +117,9 @@ TEST(a_load_has_the_manuals_fragments)
         }
 }
 
-/* 1 and -2 are 0x3f80 and 0xc000. */
+/* 1 and -2 are 0x3f80 and 0xc000, in fp16 0x3c00 and 0xc000. */
 TEST(the_first_of_a_pair_is_its_lower_half)
 {
-    ck_assert_uint_eq(computed(load_both).pair, 0xc0003f80u);
+    ck_assert_uint_eq(computed(load_both<bf16>, NUMBER_BF16).pair, 0xc0003f80u);
+    ck_assert_uint_eq(computed(load_both<fp16>, NUMBER_FP16).pair, 0xc0003c00u);
 }

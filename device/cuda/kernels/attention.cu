@@ -110,7 +110,7 @@ template <int M, int TILE_KEYS> __device__ inline void drop(float (*p)[TILE_KEYS
     }
 }
 
-template <int HEAD>
+template <typename T, int HEAD>
 __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsigned char *tile, unsigned head, int row,
                               int query)
 {
@@ -130,14 +130,15 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
                 a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
                     fmaf(state->max[m][half] * a.to_log2, (float)LN_2, logf(sum));
         }
-        tile_store<HEAD>(state->out[m], scale, tile, row + m * 16, a, out_of(a, (bf16 *)a.op.out, head),
+        tile_store<HEAD>(state->out[m], scale, tile, row + m * 16, a, out_of(a, (T *)a.op.out, head),
                          query + row + m * 16);
     }
 }
 
 /* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill; without dropout 248
  * are too few for some. */
-template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(!DROPS ? 250 : 248) attend(const attention a)
+template <typename T, int HEAD, bool DROPS, reach R>
+__global__ void __maxnreg__(!DROPS ? 250 : 248) attend(const attention a)
 {
     enum { M = plan<HEAD>::M, TILE_QUERIES = plan<HEAD>::QUERIES, TILE_KEYS = plan<HEAD>::KEYS };
     enum { BYTES = TILE_KEYS * HEAD * 2, KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, if there are enough */
@@ -149,7 +150,7 @@ template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(!DROPS ? 25
     const int end = R == REACH_FULL ? keys_of<ANY_SELF>(a, head) : min(query + TILE_QUERIES, a.n_tokens);
     const int begin = first_seen<R>(a, head, query) / TILE_KEYS * TILE_KEYS;
     const size_t stride = a.stride;
-    const bf16 *keys = share::of(input_of<ANY_SELF, bf16>(a, head, KEYS), begin); /* values: a.kv_width behind */
+    const T *keys = share::of(input_of<ANY_SELF, T>(a, head, KEYS), begin); /* values: a.kv_width behind */
     unsigned char *room = shared_memory<unsigned char>();
     const shared_address q = shared_at(room), stages = q + TILE_QUERIES * HEAD * 2;
     warp_state<HEAD> state = {};
@@ -157,7 +158,7 @@ template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(!DROPS ? 25
 
     for (int i = 0; i < 2 * M; i++)
         state.max[i / 2][i % 2] = -INFINITY;
-    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, a, input_of<ANY_SELF, bf16>(a, head, QUERIES), query);
+    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, a, input_of<ANY_SELF, T>(a, head, QUERIES), query);
     share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_tokens - begin, a.head_width);
     keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens - begin, a.head_width);
     copy_commit();
@@ -187,7 +188,7 @@ template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(!DROPS ? 25
 #pragma unroll
             for (int m = 0; m < M; m++)
                 left[m] = KEEP ? kept[KEEP ? step : 0][m] : tile_left<HEAD>(q, row + m * 16, step);
-            tile_multiply_transposed<HEAD, M, TILE_KEYS>(scores, left, k, step);
+            tile_multiply_transposed<T, HEAD, M, TILE_KEYS>(scores, left, k, step);
         }
         if (R == REACH_DOCUMENT && key < document_of(a, afresh(head), query + row + M * 16 - 1))
             mask_documents<M, TILE_KEYS>(a, head, scores, query + row, key);
@@ -200,11 +201,11 @@ template <int HEAD, bool DROPS, reach R> __global__ void __maxnreg__(!DROPS ? 25
             matrices left[M];
 #pragma unroll
             for (int m = 0; m < M; m++)
-                left[m] = left_of(scores[m] + 2 * n);
-            tile_multiply<HEAD, M>(state.out, left, v, n * 16);
+                left[m] = left_of<T>(scores[m] + 2 * n);
+            tile_multiply<T, HEAD, M>(state.out, left, v, n * 16);
         }
     }
-    finish<HEAD>(a, &state, room, head, row, query);
+    finish<T, HEAD>(a, &state, room, head, row, query);
 }
 
 /* Any head width and any keys. A block computes PLAIN queries and PLAIN columns of their output; blocks of other
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
 template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
     const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
-    const auto kernel = a.op.dropout.p > 0 ? attend_plain<T, K, true> : attend_plain<T, K, false>;
+    const auto kernel = a.op.dropout.p > 0 ? attend_plain<T, K, true> : attend_plain<T, K, has_few<T>>;
 
     return launch(kernel, dim3((unsigned)(columns * tiles * a.op.n_rows * a.op.n_heads)), PLAIN_THREADS,
                   sizeof(plain_room), q->stream, a);
@@ -283,24 +284,21 @@ template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_
 
 template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
-    switch (kind_of(a)) {
-    case OWN_CAUSAL:
-        return launch_plain<T, OWN_CAUSAL>(q, a);
-    case CROSS:
+    const enum kind kind = kind_of(a);
+
+    if (kind == CROSS)
         return launch_plain<T, CROSS>(q, a);
-    case ANY_SELF:
-        break;
-    }
-    return launch_plain<T, ANY_SELF>(q, a);
+    return kind == OWN_CAUSAL                          ? launch_plain < T,
+           has_few<T> ? ANY_SELF : OWN_CAUSAL > (q, a) : launch_plain<T, ANY_SELF>(q, a);
 }
 
-template <int HEAD, reach R> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+template <typename T, int HEAD, reach R> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    const size_t shared = (plan<HEAD>::QUERIES + 4 * plan<HEAD>::KEYS) * HEAD * sizeof(bf16);
+    const size_t shared = (plan<HEAD>::QUERIES + 4 * plan<HEAD>::KEYS) * HEAD * sizeof(T);
     const size_t tiles = (a.n_tokens + plan<HEAD>::QUERIES - 1) / plan<HEAD>::QUERIES;
-    auto kernel = attend<HEAD, false, R>;
-    if constexpr (HEAD < 128 || (HEAD == 128 && (R == REACH_ALL || R == REACH_FULL)))
-        kernel = a.op.dropout.p > 0 ? attend<HEAD, true, R> : kernel;
+    auto kernel = attend<T, HEAD, false, R>;
+    if constexpr (!has_few<T> && (HEAD < 128 || (HEAD == 128 && (R == REACH_ALL || R == REACH_FULL))))
+        kernel = a.op.dropout.p > 0 ? attend<T, HEAD, true, R> : kernel;
     const cudaError_t rc = allow_shared(kernel, shared);
 
     if (rc != cudaSuccess)
@@ -308,33 +306,39 @@ template <int HEAD, reach R> static cudaError_t launch_fast(const struct cuda_qu
     return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, shared, q->stream, a);
 }
 
-template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+template <typename T, int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    switch (reach_of(a)) {
-    case REACH_WINDOW:
-        return launch_fast<HEAD, REACH_WINDOW>(q, a);
-    case REACH_DOCUMENT:
-        return launch_fast<HEAD, REACH_DOCUMENT>(q, a);
-    case REACH_FULL:
-        return launch_fast<HEAD, REACH_FULL>(q, a);
-    case REACH_ALL:
-        break;
+    const enum reach extent = reach_of(a);
+
+    if constexpr (!has_few<T>) {
+        if (extent == REACH_WINDOW)
+            return launch_fast<T, HEAD, REACH_WINDOW>(q, a);
+        if (extent == REACH_DOCUMENT)
+            return launch_fast<T, HEAD, REACH_DOCUMENT>(q, a);
     }
-    return launch_fast<HEAD, REACH_ALL>(q, a);
+    return extent == REACH_FULL ? launch_fast<T, HEAD, REACH_FULL>(q, a) : launch_fast<T, HEAD, REACH_ALL>(q, a);
+}
+
+template <typename T> static cudaError_t launch_either(const struct cuda_queue *q, const attention &a)
+{
+    const size_t tile = attention_tile(q, &a.op);
+    /* with dropout and a window or documents, wide heads have too few registers */
+    const bool is_tight = (reach_of(a) == REACH_WINDOW || reach_of(a) == REACH_DOCUMENT) && a.op.dropout.p > 0;
+
+    if constexpr (!std::is_same_v<T, float>) {
+        if (tile == 64)
+            return launch_fast<T, 64>(q, a);
+        if (tile == 128 && !is_tight)
+            return launch_fast<T, 128>(q, a);
+        if constexpr (!has_few<T>)
+            if (tile == 256) /* a window of the whole row is none */
+                return a.op.positions ? launch_fast<T, 256, REACH_DOCUMENT>(q, a)
+                                      : launch_fast<T, 256, REACH_WINDOW>(q, a);
+    }
+    return launch_plain<T>(q, a);
 }
 
 extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op)
 {
-    const attention a = attention_of(op);
-    const size_t tile = attention_tile(q, op);
-    /* with dropout and a window or documents, wide heads have too few registers */
-    const bool is_tight = (reach_of(a) == REACH_WINDOW || reach_of(a) == REACH_DOCUMENT) && op->dropout.p > 0;
-
-    if (tile == 64)
-        return launch_fast<64>(q, a);
-    if (tile == 128 && !is_tight)
-        return launch_fast<128>(q, a);
-    if (tile == 256) /* a window of the whole row is none */
-        return op->positions ? launch_fast<256, REACH_DOCUMENT>(q, a) : launch_fast<256, REACH_WINDOW>(q, a);
-    return q->type == NUMBER_BF16 ? launch_plain<bf16>(q, a) : launch_plain<float>(q, a);
+    return TYPED(q, launch_either)(q, attention_of(op));
 }

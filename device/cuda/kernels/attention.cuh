@@ -1,6 +1,6 @@
 /* device/cuda/kernels/attention.cuh - shared by attention's passes: views, dropout, and two kinds of tiles.
  *
- * Tiles of bf16 lie in shared memory for the tensor cores (fragment.cuh): fast, for some head widths. Tiles of fp32 are
+ * Tiles of 16-bit values lie in shared memory for the tensor cores (fragment.cuh): fast, for some head widths. Tiles of fp32 are
  * staged a few columns at a time: for any head width, number type and address. */
 #ifndef DEVICE_CUDA_KERNELS_ATTENTION_CUH
 #define DEVICE_CUDA_KERNELS_ATTENTION_CUH
@@ -53,6 +53,10 @@ inline attention attention_of(const struct device_attention *op)
     return a;
 }
 
+/* fp16 has fewer kernels, as with all of bf16's nvcc would take half as long again: fast ones for heads of up to 128 values
+ * without dropout, window or documents, and plain ones for all that attention may be. */
+template <typename T> constexpr bool has_few = std::is_same_v<T, fp16>;
+
 /* Columns of the tiles for tensor cores, of which those beyond the head's width are 0; 0 where these have no part: they take
  * heads of 32 to 256 values, causal or of one document a row, with all addresses and strides multiples of 16 bytes. */
 inline size_t attention_tile(const struct cuda_queue *q, const struct device_attention *op)
@@ -60,9 +64,11 @@ inline size_t attention_tile(const struct cuda_queue *q, const struct device_att
     const uintptr_t addresses =
         (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->out_gradient | (uintptr_t)op->qkv_gradient;
     const size_t head_width = op->width / op->n_heads;
+    const bool is_rare = head_width > 128 || op->dropout.p > 0 || op->positions ||
+                         device_window(op->window, op->n_tokens) < op->n_tokens;
 
-    if (q->type != NUMBER_BF16 || head_width % 8 != 0 || head_width < 32 || addresses % 16 != 0 || op->kv ||
-        (op->full && op->positions) || op->bias)
+    if (q->type == NUMBER_FP32 || (q->type == NUMBER_FP16 && is_rare) || head_width % 8 != 0 || head_width < 32 ||
+        addresses % 16 != 0 || op->kv || (op->full && op->positions) || op->bias)
         return 0;
     if (head_width <= 128)
         return head_width <= 64 ? 64 : 128;
@@ -288,7 +294,7 @@ __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int 
     return kept;
 }
 
-/* ---- tiles of bf16, rows of HEAD values ---- */
+/* ---- tiles of 16 bits, rows of HEAD values ---- */
 
 /* Byte offset of 8 values of a row. Places in a row are permuted, so that a matrix's 8 rows cover all 32 banks. */
 template <int HEAD> __device__ inline unsigned tile_at(int row, int eight)
@@ -310,15 +316,15 @@ template <int HEAD, int THREADS> struct tile_share {
         return (int)threadIdx.x / EIGHTS;
     }
     /* Address of this thread's share of the tile whose first row is `first`. */
-    static __device__ inline const bf16 *of(view<const bf16> from, int first)
+    template <typename T> static __device__ inline const T *of(view<const T> from, int first)
     {
         return from.first + (size_t)(first + row()) * from.stride + (int)threadIdx.x % EIGHTS * 8;
     }
     /* Begins to copy ROWS rows; zeros from n_rows, and from column head_width on. Returns the address of the share of the
      * rows behind them. */
-    template <int ROWS>
-    static __device__ inline const bf16 *fetch(shared_address tile, const bf16 *source, size_t stride, int n_rows,
-                                               int head_width)
+    template <int ROWS, typename T>
+    static __device__ inline const T *fetch(shared_address tile, const T *source, size_t stride, int n_rows,
+                                            int head_width)
     {
         static_assert(ROWS % AT_ONCE == 0, "each thread copies as much");
         const int there = (int)threadIdx.x % EIGHTS * 8 < head_width ? n_rows - row() : 0;
@@ -333,8 +339,8 @@ template <int HEAD, int THREADS> struct tile_share {
 };
 
 /* Begins to copy a head's rows first .. first+ROWS-1; zeros beyond the row's tokens. */
-template <int HEAD, int ROWS, int THREADS>
-__device__ inline void tile_fetch(shared_address tile, const attention &a, view<const bf16> from, int first)
+template <int HEAD, int ROWS, int THREADS, typename T>
+__device__ inline void tile_fetch(shared_address tile, const attention &a, view<const T> from, int first)
 {
     typedef tile_share<HEAD, THREADS> share;
     share::template fetch<ROWS>(tile, share::of(from, first), from.stride, a.n_tokens - first, a.head_width);
@@ -369,7 +375,7 @@ template <int HEAD> __device__ inline matrices tile_right(shared_address tile, i
 }
 
 /* sums (M*16, N) += one step of left times the transpose of the tile's first N rows. */
-template <int HEAD, int M, int N>
+template <typename T, int HEAD, int M, int N>
 __device__ inline void tile_multiply_transposed(float (*sums)[N / 8][4], const matrices *left, shared_address tile,
                                                 int step)
 {
@@ -378,14 +384,14 @@ __device__ inline void tile_multiply_transposed(float (*sums)[N / 8][4], const m
         const matrices right = tile_right_transposed<HEAD>(tile, n * 16, step);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            multiply_add(sums[m][2 * n], left[m], right.pair[0], right.pair[1]);
-            multiply_add(sums[m][2 * n + 1], left[m], right.pair[2], right.pair[3]);
+            multiply_add<T>(sums[m][2 * n], left[m], right.pair[0], right.pair[1]);
+            multiply_add<T>(sums[m][2 * n + 1], left[m], right.pair[2], right.pair[3]);
         }
     }
 }
 
 /* sums (M*16, HEAD) += left (M*16, 16) times 16 rows of the tile. */
-template <int HEAD, int M>
+template <typename T, int HEAD, int M>
 __device__ inline void tile_multiply(float (*sums)[HEAD / 8][4], const matrices *left, shared_address tile, int row)
 {
 #pragma unroll
@@ -393,17 +399,17 @@ __device__ inline void tile_multiply(float (*sums)[HEAD / 8][4], const matrices 
         const matrices right = tile_right<HEAD>(tile, row, step);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            multiply_add(sums[m][2 * step], left[m], right.pair[0], right.pair[1]);
-            multiply_add(sums[m][2 * step + 1], left[m], right.pair[2], right.pair[3]);
+            multiply_add<T>(sums[m][2 * step], left[m], right.pair[0], right.pair[1]);
+            multiply_add<T>(sums[m][2 * step + 1], left[m], right.pair[2], right.pair[3]);
         }
     }
 }
 
 /* Stores a warp's 16 rows, sums * scale[half] rounded, to a head's rows first .. through the tile's rows from `row` on,
  * which no other warp uses. */
-template <int HEAD>
+template <int HEAD, typename T>
 __device__ inline void tile_store(const float (*sums)[4], const float scale[2], unsigned char *tile, int row,
-                                  const attention &a, view<bf16> to, int first)
+                                  const attention &a, view<T> to, int first)
 {
     enum { EIGHTS = HEAD / 8 };
     const int lane = lane_index();
@@ -413,8 +419,8 @@ __device__ inline void tile_store(const float (*sums)[4], const float scale[2], 
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int eight = 0; eight < EIGHTS; eight++) {
-            const uint32_t low = bf16_bits(sums[eight][2 * half] * scale[half]);
-            const uint32_t high = bf16_bits(sums[eight][2 * half + 1] * scale[half]);
+            const uint32_t low = bits_of<T>(sums[eight][2 * half] * scale[half]);
+            const uint32_t high = bits_of<T>(sums[eight][2 * half + 1] * scale[half]);
             *(uint32_t *)(tile + tile_at<HEAD>(row + 8 * half + lane / 4, eight) + lane % 4 * 4) = low | high << 16;
         }
     __syncwarp();

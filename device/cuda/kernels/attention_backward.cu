@@ -88,15 +88,15 @@ template <typename T, kind K, bool OF_KEYS> struct sides {
 };
 
 /* A thread's share of the coming tiles. */
-template <int HEAD, sought S> struct arrivals {
+template <typename T, int HEAD, sought S> struct arrivals {
     typedef tile_share<HEAD, THREADS> share;
     enum { COMING = plan<HEAD, S>::COMING, HOLDS_KEYS = plan<HEAD, S>::HOLDS_KEYS };
-    const bf16 *next[2];
+    const T *next[2];
     size_t stride[2];
     const float *number; /* this thread's next log2_sum, or delta */
 
     template <kind K>
-    __device__ arrivals(const attention &a, const sides<bf16, K, HOLDS_KEYS> &sides, unsigned head, int first)
+    __device__ arrivals(const attention &a, const sides<T, K, HOLDS_KEYS> &sides, unsigned head, int first)
     {
         for (int i = 0; i < 2; i++) {
             next[i] = share::of(sides.coming[i], first);
@@ -176,7 +176,7 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
 }
 
 /* GROUPED: the block that holds keys runs over the heads that share them, one after another, and sums in place. */
-template <int HEAD, sought S, bool DROPS, reach R, bool GROUPED>
+template <typename T, int HEAD, sought S, bool DROPS, reach R, bool GROUPED>
 __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 {
     enum { STEPS = HEAD / 16, COMING = plan<HEAD, S>::COMING, HELD = plan<HEAD, S>::HELD, SUMS = plan<HEAD, S>::SUMS };
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     const int end = !HOLDS_KEYS           ? (R == REACH_FULL ? n_keys : min(first + TILE, a.n_tokens))
                     : R == REACH_DOCUMENT ? min(window_end, documents_end<COMING>(a, head, first, first + TILE - 1))
                                           : window_end;
-    const sides<bf16, K, HOLDS_KEYS> sides(a, head);
+    const sides<T, K, HOLDS_KEYS> sides(a, head);
     room<HEAD, S> *shared = shared_memory<room<HEAD, S>>();
     float sums[SUMS][1][HEAD / 8][4] = {}; /* of s, then of p; or of one */
     float of_rows[2][2] = {};
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 
     for (int i = 0; i < HELD; i++)
         tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[i]), a, sides.held[i], first);
-    arrivals<HEAD, S> arrivals(a, sides, head, begin);
+    arrivals<T, HEAD, S> arrivals(a, sides, head, begin);
     arrivals.fetch(a, shared, 0, a.n_tokens - begin);
     for (int half = 0; !HOLDS_KEYS && half < 2; half++) {
         const int query = first + row + half * 8 + lane_index() / 4;
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
             /* begins anew for each tile: that leaves registers free */
             const unsigned of = afresh(head) + a.group - left_heads + turns;
             const int at = turns ? begin : other + COMING;
-            ::arrivals<HEAD, S>(a, ::sides<bf16, K, HOLDS_KEYS>(a, of), of, at)
+            ::arrivals<T, HEAD, S>(a, ::sides<T, K, HOLDS_KEYS>(a, of), of, at)
                 .fetch(a, shared, !stage, a.n_tokens - at);
         } else if (!GROUPED && other + COMING < end) {
             arrivals.fetch(a, shared, !stage, a.n_tokens - other - COMING);
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                 mask_documents<HOLDS_KEYS, COMING>(a, afresh(head), p[0], place);
             const matrices left =
                 i < KEPT ? kept[i < KEPT ? i : 0] : tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
-            tile_multiply_transposed<HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
+            tile_multiply_transposed<T, HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
         }
         if (R == REACH_DOCUMENT && HELD == 1)
             mask_documents<HOLDS_KEYS, COMING>(a, afresh(head), p[0], place);
@@ -249,11 +249,11 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                                                        drawn);
 #pragma unroll
         for (int n = 0; n < COMING / 16; n++) {
-            const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
+            const matrices left[2] = {left_of<T>(g[0] + 2 * n), left_of<T>(p[0] + 2 * n)};
             if (S != SEEKS_VALUES)
-                tile_multiply<HEAD, 1>(sums[0], &left[0], coming[0], n * 16);
+                tile_multiply<T, HEAD, 1>(sums[0], &left[0], coming[0], n * 16);
             if (S == SEEKS_BOTH || S == SEEKS_VALUES)
-                tile_multiply<HEAD, 1>(sums[SUMS - 1], &left[1], coming[1], n * 16);
+                tile_multiply<T, HEAD, 1>(sums[SUMS - 1], &left[1], coming[1], n * 16);
         }
         other += COMING;
         if (GROUPED && other >= end && --left_heads > 0)
@@ -262,10 +262,10 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
     if (S != SEEKS_VALUES)
         tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, a,
-                         gradient_of<K, bf16>(a, head, HOLDS_KEYS ? KEYS : QUERIES), first + row);
+                         gradient_of<K, T>(a, head, HOLDS_KEYS ? KEYS : QUERIES), first + row);
     if (S == SEEKS_BOTH || S == SEEKS_VALUES)
         tile_store<HEAD>(sums[SUMS - 1][0], kept_scale, shared->held[HELD - 1], row, a,
-                         gradient_of<K, bf16>(a, head, VALUES), first + row);
+                         gradient_of<K, T>(a, head, VALUES), first + row);
 }
 
 /* Adds the gradients of a tile's scores, of keys from `key` on by queries from `query` on, to their buckets. A diagonal
@@ -375,8 +375,9 @@ __global__ void sum_bias(const attention a, unsigned n_tiles)
     }
 }
 
-template <typename T, int GROUP> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
+template <typename T> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
 {
+    enum { GROUP = 8 };
     const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens;
 
     return launch(prepare<T, GROUP>, dim3((unsigned)((n * GROUP + 255) / 256)), 256, 0, q->stream, a);
@@ -384,25 +385,26 @@ template <typename T, int GROUP> static cudaError_t launch_prepare(const struct 
 
 /* For keys of wide heads, ptxas has too few registers for dropout where a query does not see all before it; and for a
  * window or documents, but in the kernel for groups. */
-template <int HEAD, sought S, reach R> static auto fast_kernel(const attention &a)
+template <typename T, int HEAD, sought S, reach R> static auto fast_kernel(const attention &a)
 {
     constexpr bool HOLDS_KEYS = S != SEEKS_QUERIES, TIGHT = HEAD == 128 && HOLDS_KEYS && R != REACH_ALL;
 
     if constexpr (HEAD > 128)
-        return attend_backward<HEAD, S, false, R, HOLDS_KEYS>;
+        return attend_backward<T, HEAD, S, false, R, HOLDS_KEYS>;
     else if constexpr (TIGHT)
-        return attend_backward<HEAD, S, false, R, R != REACH_FULL>;
-    else if (a.op.dropout.p > 0)
-        return attend_backward<HEAD, S, true, R, false>;
+        return attend_backward<T, HEAD, S, false, R, R != REACH_FULL>;
+    else if (!has_few<T> && a.op.dropout.p > 0)
+        return attend_backward<T, HEAD, S, !has_few<T>, R, false>;
     else if constexpr (HOLDS_KEYS && R != REACH_FULL)
-        return a.group > 1 ? attend_backward<HEAD, S, false, R, true> : attend_backward<HEAD, S, false, R, false>;
+        return a.group > 1 ? attend_backward<T, HEAD, S, false, R, true> : attend_backward<T, HEAD, S, false, R, false>;
     else
-        return attend_backward<HEAD, S, false, R, false>;
+        return attend_backward<T, HEAD, S, false, R, false>;
 }
 
-template <int HEAD, sought S, reach R> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+template <typename T, int HEAD, sought S, reach R>
+static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    const auto kernel = fast_kernel<HEAD, S, R>(a);
+    const auto kernel = fast_kernel<T, HEAD, S, R>(a);
     const size_t tiles = (a.n_tokens + TILE - 1) / TILE, heads = a.op.n_heads / (S != SEEKS_QUERIES ? a.group : 1);
     const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, S>));
 
@@ -411,32 +413,30 @@ template <int HEAD, sought S, reach R> static cudaError_t launch_fast(const stru
     return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * heads)), THREADS, sizeof(room<HEAD, S>), q->stream, a);
 }
 
-template <int HEAD, sought S> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+template <typename T, int HEAD, sought S> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    switch (reach_of(a)) {
-    case REACH_WINDOW:
-        return launch_fast<HEAD, S, REACH_WINDOW>(q, a);
-    case REACH_DOCUMENT:
-        return launch_fast<HEAD, S, REACH_DOCUMENT>(q, a);
-    case REACH_FULL:
-        return launch_fast<HEAD, S, REACH_FULL>(q, a);
-    case REACH_ALL:
-        break;
+    const enum reach extent = reach_of(a);
+
+    if constexpr (!has_few<T>) {
+        if (extent == REACH_WINDOW)
+            return launch_fast<T, HEAD, S, REACH_WINDOW>(q, a);
+        if (extent == REACH_DOCUMENT)
+            return launch_fast<T, HEAD, S, REACH_DOCUMENT>(q, a);
     }
-    return launch_fast<HEAD, S, REACH_ALL>(q, a);
+    return extent == REACH_FULL ? launch_fast<T, HEAD, S, REACH_FULL>(q, a) : launch_fast<T, HEAD, S, REACH_ALL>(q, a);
 }
 
 /* A window of the whole row is none. */
-template <sought S> static cudaError_t launch_widest(const struct cuda_queue *q, const attention &a)
+template <typename T, sought S> static cudaError_t launch_widest(const struct cuda_queue *q, const attention &a)
 {
-    return a.op.positions ? launch_fast<256, S, REACH_DOCUMENT>(q, a) : launch_fast<256, S, REACH_WINDOW>(q, a);
+    return a.op.positions ? launch_fast<T, 256, S, REACH_DOCUMENT>(q, a) : launch_fast<T, 256, S, REACH_WINDOW>(q, a);
 }
 
 template <typename T, kind K, bool OF_KEYS>
 static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
-    const auto kernel =
-        a.op.dropout.p > 0 ? attend_backward_plain<T, K, OF_KEYS, true> : attend_backward_plain<T, K, OF_KEYS, false>;
+    const auto kernel = a.op.dropout.p > 0 ? attend_backward_plain<T, K, OF_KEYS, true>
+                                           : attend_backward_plain<T, K, OF_KEYS, has_few<T>>;
     const size_t columns = (a.head_width + PLAIN - 1) / PLAIN;
     const size_t tiles = ((OF_KEYS ? a.n_keys : a.n_tokens) + PLAIN - 1) / PLAIN;
     const size_t heads = a.op.n_rows * a.op.n_heads / (OF_KEYS ? a.group : 1);
@@ -446,18 +446,16 @@ static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 
 template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
-    switch (kind_of(a)) {
-    case OWN_CAUSAL:
-        return launch_plain<T, OWN_CAUSAL, OF_KEYS>(q, a);
-    case CROSS:
+    const enum kind kind = kind_of(a);
+
+    if (kind == CROSS)
         return launch_plain<T, CROSS, OF_KEYS>(q, a);
-    case ANY_SELF:
-        break;
-    }
-    return launch_plain<T, ANY_SELF, OF_KEYS>(q, a);
+    return kind == OWN_CAUSAL ? launch_plain < T, has_few<T> ? ANY_SELF : OWN_CAUSAL,
+           OF_KEYS > (q, a)   : launch_plain<T, ANY_SELF, OF_KEYS>(q, a);
 }
 
-template <bool HOLDS_KEYS> static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)
+template <typename T, bool HOLDS_KEYS>
+static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)
 {
     constexpr sought S = HOLDS_KEYS ? SEEKS_BOTH : SEEKS_QUERIES;
     const bool drops = a.op.dropout.p > 0;
@@ -466,30 +464,37 @@ template <bool HOLDS_KEYS> static cudaError_t launch_gradient(const struct cuda_
                                         (drops && a.head_width > 64 && reach_of(a) != REACH_ALL));
     const size_t tile = is_rare ? 0 : attention_tile(q, &a.op);
 
-    if (tile == 64)
-        return launch_fast<64, S>(q, a);
-    if (tile == 128)
-        return launch_fast<128, S>(q, a);
-    if (tile == 256 && HOLDS_KEYS) {
-        const cudaError_t rc = launch_widest<SEEKS_KEYS>(q, a);
-        return rc == cudaSuccess ? launch_widest<SEEKS_VALUES>(q, a) : rc;
+    if constexpr (!std::is_same_v<T, float>) {
+        if (tile == 64)
+            return launch_fast<T, 64, S>(q, a);
+        if (tile == 128)
+            return launch_fast<T, 128, S>(q, a);
+        if constexpr (!has_few<T>) {
+            if (tile == 256 && HOLDS_KEYS) {
+                const cudaError_t rc = launch_widest<T, SEEKS_KEYS>(q, a);
+                return rc == cudaSuccess ? launch_widest<T, SEEKS_VALUES>(q, a) : rc;
+            }
+            if (tile == 256)
+                return launch_widest<T, SEEKS_QUERIES>(q, a);
+        }
     }
-    if (tile == 256)
-        return launch_widest<SEEKS_QUERIES>(q, a);
-    if (q->type == NUMBER_BF16)
-        return launch_plain<bf16, HOLDS_KEYS>(q, a);
-    return launch_plain<float, HOLDS_KEYS>(q, a);
+    return launch_plain<T, HOLDS_KEYS>(q, a);
+}
+
+template <typename T> static cudaError_t launch_gradients(const struct cuda_queue *q, const attention &a)
+{
+    cudaError_t rc = launch_prepare<T>(q, a);
+
+    if (rc == cudaSuccess)
+        rc = a.op.chosen ? attention_of_chosen(q, a) : launch_gradient<T, true>(q, a);
+    return rc == cudaSuccess ? launch_gradient<T, false>(q, a) : rc;
 }
 
 extern "C" cudaError_t cuda_attention_backward(const struct cuda_queue *q, const struct device_attention *op)
 {
     const attention a = attention_of(op);
-    cudaError_t rc = q->type == NUMBER_BF16 ? launch_prepare<bf16, 8>(q, a) : launch_prepare<float, 8>(q, a);
+    const cudaError_t rc = TYPED(q, launch_gradients)(q, a);
 
-    if (rc == cudaSuccess)
-        rc = op->chosen ? attention_of_chosen(q, a) : launch_gradient<true>(q, a);
-    if (rc == cudaSuccess)
-        rc = launch_gradient<false>(q, a);
     if (rc != cudaSuccess || !op->bias_gradient)
         return rc;
     return launch(sum_bias, dim3(op->buckets.n), 128, 0, q->stream, a, (unsigned)((op->n_tokens + PLAIN - 1) / PLAIN));

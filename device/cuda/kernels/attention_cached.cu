@@ -355,5 +355,5 @@ extern "C" cudaError_t cuda_attention_cached(const struct cuda_queue *q, const s
     c.first_chunk = first_chunk(op->first, c.window);
     c.n_chunks = (op->first + op->n_tokens + CHUNK - 1) / CHUNK;
     c.n_chunks -= c.first_chunk;
-    return q->type == NUMBER_BF16 ? launch_cached<bf16>(q, c) : launch_cached<float>(q, c);
+    return TYPED(q, launch_cached)(q, c);
 }

@@ -7,6 +7,8 @@
  * documents. A query's weight multiplies its probabilities and gradients of scores once these are known. */
 #include "device/cuda/kernels/attention.cuh"
 
+#include <assert.h>
+
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
 
 /* A head's list: indices of numbers in (n_rows, n_heads, n_tokens), of which the first is `origin`. */
@@ -181,14 +183,14 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
             for (int i = 0; i < 2 * STEPS; i++) {
                 const matrices left = i < KEPT ? kept[i < KEPT ? i : 0]
                                                : tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
-                tile_multiply_transposed<HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
+                tile_multiply_transposed<bf16, HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
             }
             softmax_backward<DROPS, COMING>(a, p[0], g[0], shared->of[stage], first + row, drawn);
 #pragma unroll
             for (int n = 0; n < COMING / 16; n++) {
-                const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
-                tile_multiply<HEAD, 1>(sums[0], &left[0], coming[0], n * 16);
-                tile_multiply<HEAD, 1>(sums[1], &left[1], coming[1], n * 16);
+                const matrices left[2] = {left_of<bf16>(g[0] + 2 * n), left_of<bf16>(p[0] + 2 * n)};
+                tile_multiply<bf16, HEAD, 1>(sums[0], &left[0], coming[0], n * 16);
+                tile_multiply<bf16, HEAD, 1>(sums[1], &left[1], coming[1], n * 16);
             }
         }
     }
@@ -295,6 +297,7 @@ cudaError_t attention_of_chosen(const struct cuda_queue *q, const attention &a)
 {
     const size_t tile = attention_tile(q, &a.op);
 
+    assert(q->type != NUMBER_FP16); /* queries are not sampled there */
     if (tile == 64)
         return launch_fast<64>(q, a);
     if (tile == 128)

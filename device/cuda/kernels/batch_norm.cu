@@ -139,7 +139,7 @@ cudaError_t cuda_row_moments(const struct cuda_queue *q, const struct device_row
 {
     if (op->n_rows * op->n_elements * op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? row_moments<bf16>(q, op) : row_moments<float>(q, op);
+    return TYPED(q, row_moments)(q, op);
 }
 
 /* Block (x, y): a piece of a row, of the row's n_pieces. */
@@ -190,7 +190,7 @@ cudaError_t cuda_row_moments_backward(const struct cuda_queue *q, const struct d
 {
     if (op->n_rows * op->n_elements * op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? row_moments_backward<bf16>(q, op) : row_moments_backward<float>(q, op);
+    return TYPED(q, row_moments_backward)(q, op);
 }
 
 /* ---- their join: a thread for each column, in double, as columns are few ---- */
@@ -309,7 +309,7 @@ cudaError_t cuda_batch_norm(const struct cuda_queue *q, const struct device_batc
 {
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? batch_norm<bf16>(q, op) : batch_norm<float>(q, op);
+    return TYPED(q, batch_norm)(q, op);
 }
 
 /* Block (x, y): rows x * rows and on. Their sums of g = y_gradient and of g (x - mean) are line x of lines (blocks,
@@ -395,7 +395,7 @@ cudaError_t cuda_batch_norm_backward(const struct cuda_queue *q, const struct de
 {
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? batch_norm_backward<bf16>(q, op) : batch_norm_backward<float>(q, op);
+    return TYPED(q, batch_norm_backward)(q, op);
 }
 
 /* ---- running statistics: a thread has a column ---- */
@@ -427,8 +427,7 @@ cudaError_t cuda_running_statistics(const struct cuda_queue *q, const struct dev
 {
     if (op->n == 0)
         return cudaSuccess;
-    return launch(q->type == NUMBER_BF16 ? recall<bf16> : recall<float>, dim3((unsigned)pieces(op->n, BATCH_THREADS)),
-                  BATCH_THREADS, 0, q->stream, *op);
+    return launch(TYPED(q, recall), dim3((unsigned)pieces(op->n, BATCH_THREADS)), BATCH_THREADS, 0, q->stream, *op);
 }
 
 cudaError_t cuda_running_gradient(const struct cuda_queue *q, const struct device_running *op)

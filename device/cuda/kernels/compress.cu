@@ -191,9 +191,8 @@ cudaError_t cuda_compress(const struct cuda_queue *q, const struct device_compre
 {
     if (op->n_rows * op->n == 0)
         return cudaSuccess;
-    return launch(q->type == NUMBER_BF16 ? compress_blocks_of<bf16> : compress_blocks_of<float>,
-                  warps_over(q, op->n_rows, op->n), COMPRESS_THREADS, 0, q->stream, *op, compress_blocks(op->n),
-                  compress_block_bytes(op->bits), compress_used_bytes(op->n, op->bits),
+    return launch(TYPED(q, compress_blocks_of), warps_over(q, op->n_rows, op->n), COMPRESS_THREADS, 0, q->stream, *op,
+                  compress_blocks(op->n), compress_block_bytes(op->bits), compress_used_bytes(op->n, op->bits),
                   compress_row_bytes(op->n, op->bits));
 }
 
@@ -201,15 +200,14 @@ cudaError_t cuda_expand(const struct cuda_queue *q, const struct device_expand *
 {
     if (op->n_rows * op->n == 0)
         return cudaSuccess;
-    return launch(q->type == NUMBER_BF16 ? expand_blocks_of<bf16> : expand_blocks_of<float>,
-                  warps_over(q, op->n_rows, op->n), COMPRESS_THREADS, 0, q->stream, *op, compress_blocks(op->n),
-                  compress_block_bytes(op->bits), compress_row_bytes(op->n, op->bits));
+    return launch(TYPED(q, expand_blocks_of), warps_over(q, op->n_rows, op->n), COMPRESS_THREADS, 0, q->stream, *op,
+                  compress_blocks(op->n), compress_block_bytes(op->bits), compress_row_bytes(op->n, op->bits));
 }
 
 cudaError_t cuda_round_values(const struct cuda_queue *q, const struct device_round_values *op)
 {
     if (op->n_rows * op->n == 0)
         return cudaSuccess;
-    return launch(q->type == NUMBER_BF16 ? round_blocks_of<bf16> : round_blocks_of<float>,
-                  warps_over(q, op->n_rows, op->n), COMPRESS_THREADS, 0, q->stream, *op, compress_blocks(op->n));
+    return launch(TYPED(q, round_blocks_of), warps_over(q, op->n_rows, op->n), COMPRESS_THREADS, 0, q->stream, *op,
+                  compress_blocks(op->n));
 }

@@ -503,17 +503,17 @@ cudaError_t cuda_conv2d(const struct cuda_queue *q, const struct device_conv2d *
 {
     if (op->n_rows == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? compute<bf16>(q, op) : compute<float>(q, op);
+    return TYPED(q, compute)(q, op);
 }
 
 cudaError_t cuda_conv2d_input_gradient(const struct cuda_queue *q, const struct device_conv2d *op)
 {
     if (op->n_rows == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? compute_input<bf16>(q, op) : compute_input<float>(q, op);
+    return TYPED(q, compute_input)(q, op);
 }
 
 cudaError_t cuda_conv2d_weight_gradient(const struct cuda_queue *q, const struct device_conv2d *op)
 {
-    return q->type == NUMBER_BF16 ? compute_weights<bf16>(q, op) : compute_weights<float>(q, op);
+    return TYPED(q, compute_weights)(q, op);
 }

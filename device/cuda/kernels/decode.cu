@@ -97,5 +97,5 @@ cudaError_t cuda_decode(const struct cuda_queue *q, const struct device_decode *
 {
     if (op->rows * op->columns == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? decode_any<bf16>(q, op) : decode_any<float>(q, op);
+    return TYPED(q, decode_any)(q, op);
 }

@@ -201,12 +201,12 @@ cudaError_t cuda_dynamic_conv(const struct cuda_queue *q, const struct device_dy
 {
     if (op->n_rows * op->n_tokens == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? forward<bf16>(q, op) : forward<float>(q, op);
+    return TYPED(q, forward)(q, op);
 }
 
 cudaError_t cuda_dynamic_conv_backward(const struct cuda_queue *q, const struct device_dynamic_conv *op)
 {
     if (op->n_rows * op->n_tokens == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? backward<bf16>(q, op) : backward<float>(q, op);
+    return TYPED(q, backward)(q, op);
 }

@@ -64,18 +64,18 @@ template <typename T, int V> struct bias_rows {
 };
 
 template <typename T>
-static cudaError_t add_bias(const struct cuda_queue *q, T *c, size_t stride, const T *bias, size_t m, size_t n)
+static cudaError_t add_bias(const struct cuda_queue *q, void *c, size_t stride, const void *bias, size_t m, size_t n)
 {
-    const bias_rows<T, whole<T>::V> packs = {c, bias, stride};
-    const bias_rows<T, 1> elements = {c, bias, stride};
+    const bias_rows<T, whole<T>::V> packs = {(T *)c, (const T *)bias, stride};
+    const bias_rows<T, 1> elements = {packs.c, packs.bias, stride};
+    const bool are_whole = is_whole(packs.c, stride) && is_whole(packs.bias, n);
 
-    return run_either<T, bias_rows>(q, is_whole(c, stride) && is_whole(bias, n), packs, elements, m, n);
+    return run_either<T, bias_rows>(q, are_whole, packs, elements, m, n);
 }
 
 cudaError_t cuda_add_bias(const struct cuda_queue *q, void *c, size_t c_stride, const void *bias, size_t m, size_t n)
 {
-    return q->type == NUMBER_BF16 ? add_bias(q, (bf16 *)c, c_stride, (const bf16 *)bias, m, n)
-                                  : add_bias(q, (float *)c, c_stride, (const float *)bias, m, n);
+    return TYPED(q, add_bias)(q, c, c_stride, bias, m, n);
 }
 
 /* ---- activations ---- */
@@ -210,19 +210,20 @@ template <enum model_activation A> struct activated {
 
 /* Rows without gaps are treated as one long row. */
 template <typename T, template <typename, int> class F>
-static cudaError_t run_activation(const struct cuda_queue *q, T *c, const T *pre, size_t stride, size_t m, size_t n)
+static cudaError_t run_activation(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
+                                  size_t n)
 {
     const size_t rows = stride == n ? 1 : m, columns = stride == n ? m * n : n;
     const size_t apart = rows == 1 ? columns : stride;
-    const F<T, whole<T>::V> packs = {c, pre, apart};
-    const F<T, 1> elements = {c, pre, apart};
-    const bool are_whole = is_whole(c, apart) && is_whole(pre, columns);
+    const F<T, whole<T>::V> packs = {(T *)c, (const T *)pre, apart};
+    const F<T, 1> elements = {packs.c, packs.pre, apart};
+    const bool are_whole = is_whole(packs.c, apart) && is_whole(packs.pre, columns);
 
     return run_either<T, F>(q, are_whole, packs, elements, rows, columns);
 }
 
 template <typename T>
-static cudaError_t activate(const struct cuda_queue *q, T *c, const T *pre, size_t stride, size_t m, size_t n,
+static cudaError_t activate(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m, size_t n,
                             enum model_activation kind)
 {
     switch (kind) {
@@ -243,8 +244,8 @@ static cudaError_t activate(const struct cuda_queue *q, T *c, const T *pre, size
 }
 
 template <typename T>
-static cudaError_t multiply_gradient(const struct cuda_queue *q, T *c, const T *pre, size_t stride, size_t m, size_t n,
-                                     enum model_activation kind)
+static cudaError_t multiply_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
+                                     size_t n, enum model_activation kind)
 {
     switch (kind) {
     case MODEL_GELU_NEW:
@@ -266,15 +267,13 @@ static cudaError_t multiply_gradient(const struct cuda_queue *q, T *c, const T *
 cudaError_t cuda_activate_rows(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m, size_t n,
                                enum model_activation activation)
 {
-    return q->type == NUMBER_BF16 ? activate(q, (bf16 *)c, (const bf16 *)pre, stride, m, n, activation)
-                                  : activate(q, (float *)c, (const float *)pre, stride, m, n, activation);
+    return TYPED(q, activate)(q, c, pre, stride, m, n, activation);
 }
 
 cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
                                      size_t n, enum model_activation activation)
 {
-    return q->type == NUMBER_BF16 ? multiply_gradient(q, (bf16 *)c, (const bf16 *)pre, stride, m, n, activation)
-                                  : multiply_gradient(q, (float *)c, (const float *)pre, stride, m, n, activation);
+    return TYPED(q, multiply_gradient)(q, c, pre, stride, m, n, activation);
 }
 
 cudaError_t cuda_activate(const struct cuda_queue *q, const struct device_activate *op)
@@ -460,12 +459,12 @@ static cudaError_t glu_either(const struct cuda_queue *q, const struct device_gl
 
 cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op)
 {
-    return q->type == NUMBER_BF16 ? glu_either<bf16>(q, op, false) : glu_either<float>(q, op, false);
+    return TYPED(q, glu_either)(q, op, false);
 }
 
 cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op)
 {
-    return q->type == NUMBER_BF16 ? glu_either<bf16>(q, op, true) : glu_either<float>(q, op, true);
+    return TYPED(q, glu_either)(q, op, true);
 }
 
 /* ---- dropout: 2 or 3 values per element, and a quarter of a Philox block ---- */
@@ -554,13 +553,13 @@ cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dro
 {
     if (!op->x && op->y == op->h && device_dropout_factor(&op->dropout) == 1)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? dropout_add<bf16>(q, op) : dropout_add<float>(q, op);
+    return TYPED(q, dropout_add)(q, op);
 }
 
-/* ---- contributions to bf16 ----
+/* ---- contributions to 16 bits ----
  *
  * 6 bytes of device memory per element, then 2 of the link: rounding takes 0.5 % of the copy's time. */
-template <int V> static __global__ void round_all(bf16 *to, const float *from, size_t n)
+template <typename T, int V> static __global__ void round_all(T *to, const float *from, size_t n)
 {
     const size_t all = (size_t)gridDim.x * blockDim.x * V;
 
@@ -574,7 +573,7 @@ template <int V> static __global__ void round_all(bf16 *to, const float *from, s
 #pragma unroll
         for (int k = 0; k < PACKS; k++)
             if (first + k * all < n) {
-                pack<bf16, V> rounded;
+                pack<T, V> rounded;
 #pragma unroll
                 for (int v = 0; v < V; v++)
                     set(&rounded.at[v], held[k].at[v]);
@@ -583,13 +582,19 @@ template <int V> static __global__ void round_all(bf16 *to, const float *from, s
     }
 }
 
-cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *from, size_t n)
+template <typename T> static cudaError_t to_half(const struct cuda_queue *q, uint16_t *to, const float *from, size_t n)
 {
     const bool in_packs = is_whole(from, n) && (uintptr_t)to % (4 * sizeof *to) == 0;
     const size_t block = (size_t)ROW_THREADS * PACKS * (in_packs ? 4 : 1);
     const unsigned blocks = smaller(pieces(n, block), (size_t)q->n_processors * BLOCKS);
 
+    return launch(in_packs ? round_all<T, 4> : round_all<T, 1>, dim3(blocks), ROW_THREADS, 0, q->stream, (T *)to, from,
+                  n);
+}
+
+cudaError_t cuda_to_half(const struct cuda_queue *q, enum number_type type, uint16_t *to, const float *from, size_t n)
+{
     if (n == 0)
         return cudaSuccess;
-    return launch(in_packs ? round_all<4> : round_all<1>, dim3(blocks), ROW_THREADS, 0, q->stream, (bf16 *)to, from, n);
+    return type == NUMBER_BF16 ? to_half<bf16>(q, to, from, n) : to_half<fp16>(q, to, from, n);
 }

@@ -66,13 +66,16 @@ template <typename T, typename U> static cudaError_t embed(const struct cuda_que
                   device_embed_scale(op));
 }
 
+template <typename T> static cudaError_t embed_either(const struct cuda_queue *q, const struct device_embed *op)
+{
+    return op->narrow ? embed<T, bf16>(q, op) : embed<T, T>(q, op);
+}
+
 cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op)
 {
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    if (q->type == NUMBER_BF16)
-        return embed<bf16, bf16>(q, op);
-    return op->narrow ? embed<float, bf16>(q, op) : embed<float, float>(q, op);
+    return TYPED(q, embed_either)(q, op);
 }
 
 /* ---- pixels: a thread has a channel of one, so that a warp writes side by side ---- */
@@ -92,9 +95,8 @@ cudaError_t cuda_pixels(const struct cuda_queue *q, const struct device_pixels *
     assert(op->n <= DEVICE_MAX_CHANNELS);
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return launch(q->type == NUMBER_BF16 ? spread<bf16> : spread<float>,
-                  dim3(smaller(pieces(op->m * op->n, ROW_THREADS), (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0,
-                  q->stream, *op);
+    return launch(TYPED(q, spread), dim3(smaller(pieces(op->m * op->n, ROW_THREADS), (size_t)q->n_processors * BLOCKS)),
+                  ROW_THREADS, 0, q->stream, *op);
 }
 
 /* ---- gradients of look-ups: each value of dy read once, each affected row of the table read and written ---- */
@@ -343,5 +345,5 @@ cudaError_t cuda_embed_backward(const struct cuda_queue *q, const struct device_
 {
     if (op->n == 0 || op->n_table == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? embed_backward<bf16>(q, op) : embed_backward<float>(q, op);
+    return TYPED(q, embed_backward)(q, op);
 }

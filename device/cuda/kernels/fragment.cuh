@@ -1,6 +1,6 @@
 /* device/cuda/kernels/fragment.cuh - tensor cores and asynchronous copies, as the threads of a warp see them.
  *
- * All of it exists from compute capability 8.0 on. A warp holds an 8 x 8 matrix of bf16 as one pair per lane: row
+ * All of it exists from compute capability 8.0 on. A warp holds an 8 x 8 matrix of bf16 or fp16 as one pair per lane: row
  * lane/4, columns 2*(lane%4) and the next. The left factor of a product, 16 x 16, is four of these: rows 0-7 and 8-15
  * of its left half, then of its right half; the right factor, 16 x 8, is two, one below the other, each transposed. The
  * sums, 16 x 8 of fp32, have the layout of the left factor's left half. So sums, rounded to pairs, are the left factor
@@ -12,6 +12,8 @@
 #define DEVICE_CUDA_KERNELS_FRAGMENT_CUH
 
 #include "device/cuda/kernels/kernel.cuh"
+
+#include <type_traits>
 
 #ifdef CUDASIM
 typedef uintptr_t shared_address;
@@ -84,13 +86,14 @@ struct cudasim_factors {
 };
 
 /* Number i (of two) of a pair. */
-static inline float cudasim_number(uint32_t pair, int i)
+template <typename T> static inline float cudasim_number(uint32_t pair, int i)
 {
-    return number_from_bf16((uint16_t)(pair >> 16 * i));
+    return to_float(T{(uint16_t)(pair >> 16 * i)});
 }
 #endif
 
 /* sums (16, 8) += left (16, 16) right (16, 8). */
+template <typename T>
 __device__ inline void multiply_add(float sums[4], const matrices &left, uint32_t upper, uint32_t lower)
 {
 #ifdef CUDASIM
@@ -103,33 +106,43 @@ __device__ inline void multiply_add(float sums[4], const matrices &left, uint32_
             const int half = k / 8, holder = k / 2 % 4;
             const cudasim_factors &a = all[lane_index() / 4 * 4 + holder];
             const cudasim_factors &b = all[(lane_index() % 4 * 2 + j % 2) * 4 + holder];
-            sums[j] += cudasim_number(a.left.pair[2 * half + j / 2], k % 2) * cudasim_number(b.right[half], k % 2);
+            sums[j] +=
+                cudasim_number<T>(a.left.pair[2 * half + j / 2], k % 2) * cudasim_number<T>(b.right[half], k % 2);
         }
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(left.pair[0]), "r"(left.pair[1]), "r"(left.pair[2]), "r"(left.pair[3]), "r"(upper), "r"(lower));
+#define MULTIPLY_ADD(type)                                                                                             \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                                \
+                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                \
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                          \
+                 : "r"(left.pair[0]), "r"(left.pair[1]), "r"(left.pair[2]), "r"(left.pair[3]), "r"(upper), "r"(lower))
+    if constexpr (std::is_same_v<T, fp16>)
+        MULTIPLY_ADD("f16");
+    else
+        MULTIPLY_ADD("bf16");
+#undef MULTIPLY_ADD
 #endif
 }
 
 /* Two numbers, rounded, as a pair; the first in the lower half. */
-__device__ inline uint32_t pair_of(float first, float second)
+template <typename T> __device__ inline uint32_t pair_of(float first, float second)
 {
 #ifdef CUDASIM
-    return number_to_bf16(first) | (uint32_t)number_to_bf16(second) << 16;
+    return bits_of<T>(first) | (uint32_t)bits_of<T>(second) << 16;
 #else
     uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    if constexpr (std::is_same_v<T, fp16>)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
 #endif
 }
 
 /* Two adjacent tiles of sums, rounded, as a left factor. */
-__device__ inline matrices left_of(const float sums[2][4])
+template <typename T> __device__ inline matrices left_of(const float sums[2][4])
 {
-    return {{pair_of(sums[0][0], sums[0][1]), pair_of(sums[0][2], sums[0][3]), pair_of(sums[1][0], sums[1][1]),
-             pair_of(sums[1][2], sums[1][3])}};
+    return {{pair_of<T>(sums[0][0], sums[0][1]), pair_of<T>(sums[0][2], sums[0][3]), pair_of<T>(sums[1][0], sums[1][1]),
+             pair_of<T>(sums[1][2], sums[1][3])}};
 }
 
 /* 2^x within 2 units of fp32's last place; results below 2^-126 become 0. */

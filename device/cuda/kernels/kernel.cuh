@@ -1,5 +1,5 @@
-/* device/cuda/kernels/kernel.cuh - shared by kernels: launching, values of either type, sums over a warp or block,
- * random words.
+/* device/cuda/kernels/kernel.cuh - shared by kernels: launching, values of any type, sums over a warp or block, random
+ * words.
  *
  * Kernels are also compiled for the host, where tests/sim stands in for the device. So extensions of C++ are wrapped
  * here: launch() instead of <<<>>>, shared_memory() for a launch's shared memory. */
@@ -11,10 +11,17 @@
 enum { WARP = 32 };
 #define WHOLE_WARP 0xffffffffu
 
-/* A bf16 as stored in memory. */
+/* Values of 16 bits, as stored in memory. */
 struct bf16 {
     uint16_t bits;
 };
+
+struct fp16 {
+    uint16_t bits;
+};
+
+/* f<T>, where T is the queue's type of values: a template of functions, or of kernels. */
+#define TYPED(q, f) ((q)->type == NUMBER_FP32 ? f<float> : (q)->type == NUMBER_BF16 ? f<bf16> : f<fp16>)
 
 __device__ inline float to_float(float x)
 {
@@ -26,12 +33,15 @@ __device__ inline float to_float(bf16 x)
     return __uint_as_float((uint32_t)x.bits << 16);
 }
 
-/* Rounds to nearest, ties to even: as proto/base/number.h, and as cvt.rn except for a NaN's payload. */
-__device__ inline uint16_t bf16_bits(float x)
+__device__ inline float to_float(fp16 x)
 {
-    const uint32_t pattern = __float_as_uint(x);
-
-    return (uint16_t)((x != x ? pattern | 0x00400000u : pattern + 0x7fffu + (pattern >> 16 & 1)) >> 16);
+#ifdef CUDASIM
+    return number_from_fp16(x.bits);
+#else
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+#endif
 }
 
 __device__ inline void set(float *y, float x)
@@ -39,9 +49,30 @@ __device__ inline void set(float *y, float x)
     *y = x;
 }
 
+/* Rounds to nearest, ties to even: as proto/base/number.h, and as cvt.rn except for a NaN's payload. */
 __device__ inline void set(bf16 *y, float x)
 {
-    y->bits = bf16_bits(x);
+    const uint32_t pattern = __float_as_uint(x);
+
+    y->bits = (uint16_t)((x != x ? pattern | 0x00400000u : pattern + 0x7fffu + (pattern >> 16 & 1)) >> 16);
+}
+
+/* The same; from 65520 on to an infinity. */
+__device__ inline void set(fp16 *y, float x)
+{
+#ifdef CUDASIM
+    y->bits = number_to_fp16(x);
+#else
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y->bits) : "f"(x));
+#endif
+}
+
+template <typename T> __device__ inline uint16_t bits_of(float x)
+{
+    T y;
+
+    set(&y, x);
+    return y.bits;
 }
 
 /* The launch's shared memory, 128-byte aligned. */

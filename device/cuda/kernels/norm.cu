@@ -160,14 +160,14 @@ cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op)
 {
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? norm<bf16>(q, op) : norm<float>(q, op);
+    return TYPED(q, norm)(q, op);
 }
 
 /* ---- norm's gradients: 3 values per element, 4 if accumulating ----
  *
  * With z = (x - mean) * inverse and g = dy * factor: dx = inverse * (g - mean(g) - z * mean(g z)); without mean(g) if
  * not centred. A block processes many rows in turn and sums their dy z and dy for the gradients of weight and bias: in
- * registers if HELD, else in its line of the scratch. If HELD in bf16, the next row is loaded during the sums of this
+ * registers if HELD, else in its line of the scratch. If HELD in 16 bits, the next row is loaded during the sums of this
  * one, as a processor has no other block to run meanwhile. Two rows of fp32 do not fit the registers. */
 
 template <typename T> struct gradient_arrays {
@@ -312,5 +312,5 @@ cudaError_t cuda_norm_backward(const struct cuda_queue *q, const struct device_n
 {
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? norm_gradient<bf16>(q, op) : norm_gradient<float>(q, op);
+    return TYPED(q, norm_gradient)(q, op);
 }

@@ -38,7 +38,7 @@ template <int V> static __device__ inline uint32_t word(const pack<float, V> &x,
     return __float_as_uint(x.at[i]);
 }
 
-template <int V> static __device__ inline uint32_t word(const pack<bf16, V> &x, int i)
+template <typename T, int V> static __device__ inline uint32_t word(const pack<T, V> &x, int i)
 {
     return x.at[2 * i].bits | (uint32_t)x.at[2 * i + 1].bits << 16;
 }

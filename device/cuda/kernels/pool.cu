@@ -231,22 +231,22 @@ template <typename T> static cudaError_t backward(const struct cuda_queue *q, co
 
 cudaError_t cuda_max_pool(const struct cuda_queue *q, const struct device_pool *op)
 {
-    return q->type == NUMBER_BF16 ? forward<bf16>(q, op, true) : forward<float>(q, op, true);
+    return TYPED(q, forward)(q, op, true);
 }
 
 cudaError_t cuda_max_pool_backward(const struct cuda_queue *q, const struct device_pool *op)
 {
-    return q->type == NUMBER_BF16 ? backward<bf16>(q, op) : backward<float>(q, op);
+    return TYPED(q, backward)(q, op);
 }
 
 cudaError_t cuda_average_pool(const struct cuda_queue *q, const struct device_pool *op)
 {
-    return q->type == NUMBER_BF16 ? forward<bf16>(q, op, false) : forward<float>(q, op, false);
+    return TYPED(q, forward)(q, op, false);
 }
 
 cudaError_t cuda_average_pool_backward(const struct cuda_queue *q, const struct device_pool *op)
 {
-    return q->type == NUMBER_BF16 ? spread<bf16>(q, op, false) : spread<float>(q, op, false);
+    return TYPED(q, spread)(q, op, false);
 }
 
 /* ---- blocks ---- */
@@ -328,5 +328,5 @@ template <typename T> static cudaError_t sum_blocks(const struct cuda_queue *q, 
 
 cudaError_t cuda_sum_blocks(const struct cuda_queue *q, const struct device_sum_blocks *op)
 {
-    return q->type == NUMBER_BF16 ? sum_blocks<bf16>(q, op) : sum_blocks<float>(q, op);
+    return TYPED(q, sum_blocks)(q, op);
 }

@@ -103,7 +103,7 @@ cudaError_t cuda_sinusoid(const struct cuda_queue *q, const struct device_sinuso
     assert(op->n % 2 == 0);
     if (op->n_rows * op->n_tokens * op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? sinusoid<bf16>(q, op) : sinusoid<float>(q, op);
+    return TYPED(q, sinusoid)(q, op);
 }
 
 cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op)
@@ -111,5 +111,5 @@ cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op)
     assert(op->n_rotated % 2 == 0 && op->n_rotated <= op->head_width && op->n_rotated <= DEVICE_MAX_ROTATED);
     if (op->n_rows * op->n_tokens * op->n_heads * op->n_rotated == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? rope<bf16>(q, op) : rope<float>(q, op);
+    return TYPED(q, rope)(q, op);
 }

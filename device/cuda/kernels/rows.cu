@@ -18,19 +18,20 @@ static cudaError_t reduce_rows(const struct cuda_queue *q, float *sum, const T *
     return rc == cudaSuccess ? add_lines<double, 1>(q, to, lines, n) : rc;
 }
 
-template <typename T>
-static cudaError_t reduce_either(const struct cuda_queue *q, float *sum, const T *x, size_t m, size_t n, size_t stride)
+template <typename T> static cudaError_t reduce_either(const struct cuda_queue *q, const struct device_reduce_rows *op)
 {
-    return is_whole(x, stride) && n % whole<T>::V == 0 ? reduce_rows<T, whole<T>::V>(q, sum, x, m, n, stride)
-                                                       : reduce_rows<T, 1>(q, sum, x, m, n, stride);
+    const T *x = (const T *)op->x;
+
+    return is_whole(x, op->stride) && op->n % whole<T>::V == 0
+               ? reduce_rows<T, whole<T>::V>(q, op->sum, x, op->m, op->n, op->stride)
+               : reduce_rows<T, 1>(q, op->sum, x, op->m, op->n, op->stride);
 }
 
 cudaError_t cuda_reduce_rows(const struct cuda_queue *q, const struct device_reduce_rows *op)
 {
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? reduce_either(q, op->sum, (const bf16 *)op->x, op->m, op->n, op->stride)
-                                  : reduce_either(q, op->sum, (const float *)op->x, op->m, op->n, op->stride);
+    return TYPED(q, reduce_either)(q, op);
 }
 
 /* ---- positions ---- */
@@ -108,13 +109,18 @@ static cudaError_t position(const struct cuda_queue *q, const struct device_posi
                   blocks_over(n_table * op->n, are_whole ? V : 1), ROW_THREADS, 0, q->stream, *op, first, n_table);
 }
 
+template <typename T>
+static cudaError_t position_either(const struct cuda_queue *q, const struct device_position *op, size_t first,
+                                   size_t n_table)
+{
+    return op->narrow ? position<T, bf16>(q, op, first, n_table) : position<T, T>(q, op, first, n_table);
+}
+
 cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table)
 {
     if (op->n_rows * n_table * op->n == 0)
         return cudaSuccess;
-    if (q->type == NUMBER_BF16)
-        return position<bf16, bf16>(q, op, first, n_table);
-    return op->narrow ? position<float, bf16>(q, op, first, n_table) : position<float, float>(q, op, first, n_table);
+    return TYPED(q, position_either)(q, op, first, n_table);
 }
 
 template <typename T> static cudaError_t position_backward(const struct cuda_queue *q, const struct device_position *op)
@@ -132,5 +138,5 @@ cudaError_t cuda_position_backward(const struct cuda_queue *q, const struct devi
 {
     if (op->n_rows * op->n_tokens * op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? position_backward<bf16>(q, op) : position_backward<float>(q, op);
+    return TYPED(q, position_backward)(q, op);
 }

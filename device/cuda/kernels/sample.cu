@@ -46,7 +46,7 @@ cudaError_t cuda_row_norms(const struct cuda_queue *q, const struct device_row_n
 {
     if (op->m == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? row_norms<bf16>(q, op) : row_norms<float>(q, op);
+    return TYPED(q, row_norms)(q, op);
 }
 
 /* Blocks stride rows. */
@@ -341,5 +341,5 @@ cudaError_t cuda_gather_rows(const struct cuda_queue *q, const struct device_gat
 {
     if (op->m * op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? gather_rows<bf16>(q, op) : gather_rows<float>(q, op);
+    return TYPED(q, gather_rows)(q, op);
 }

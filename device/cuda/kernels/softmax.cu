@@ -183,7 +183,7 @@ static __device__ inline float cap_slope(float y, float cap)
     return 1 - part * part;
 }
 
-/* A row's gradient overwrites its logits from the beginning. In bf16, element j lies on logit j/2, which another thread
+/* A row's gradient overwrites its logits from the beginning. In 16 bits, element j lies on logit j/2, which another thread
  * may still read. So the block reads K packs per thread, meets at a barrier, and then writes only where it has read.
  * Padding is written too. */
 template <typename T, int V, bool BIASED>
@@ -254,7 +254,7 @@ cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct
 {
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? gradient<bf16>(q, op) : gradient<float>(q, op);
+    return TYPED(q, gradient)(q, op);
 }
 
 /* 0 without a label. */
@@ -284,7 +284,7 @@ cudaError_t cuda_squared_error(const struct cuda_queue *q, const struct device_s
     return launch(squares, dim3((unsigned)pieces(op->m, ROW_THREADS)), ROW_THREADS, 0, q->stream, *op);
 }
 
-/* A block processes a row at a time. In bf16 the first two elements lie on the logit, so all threads read it first. */
+/* A block processes a row at a time. In 16 bits the first two elements lie on the logit, so all threads read it first. */
 template <typename T> static __global__ void square_gradients(struct device_squared_error op)
 {
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
@@ -304,8 +304,7 @@ cudaError_t cuda_squared_error_gradient(const struct cuda_queue *q, const struct
     const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
     const unsigned threads = whole_warps(smaller(op->logits_stride, SOFTMAX_THREADS));
 
-    return q->type == NUMBER_BF16 ? launch(square_gradients<bf16>, grid, threads, 0, q->stream, *op)
-                                  : launch(square_gradients<float>, grid, threads, 0, q->stream, *op);
+    return launch(TYPED(q, square_gradients), grid, threads, 0, q->stream, *op);
 }
 
 /* The sum of a row's losses, in every lane of the warp. */

@@ -92,7 +92,7 @@ static cudaError_t over_rows(const struct cuda_queue *q, void (*kernel)(struct d
 
 cudaError_t cuda_scatter(const struct cuda_queue *q, const struct device_sparse *op)
 {
-    return over_rows(q, q->type == NUMBER_BF16 && !op->wide ? scatter<bf16> : scatter<float>, op->rows, op);
+    return over_rows(q, op->wide ? scatter<float> : TYPED(q, scatter), op->rows, op);
 }
 
 cudaError_t cuda_gather(const struct cuda_queue *q, const struct device_sparse *op)
