@@ -240,7 +240,7 @@ static const struct eps_option rows[] = {
      .key = 17,
      .stored = EPS_STORED_LATER,
      .train = "type of weights and activations on the device; losses stay fp32, and, unless --sums and --master say "
-              "otherwise, sums and the optimizer's master weights. fp16 is for CPUs, implies --commit fenced, and "
+              "otherwise, sums and the optimizer's master weights. fp16 implies --commit fenced, and "
               "scales the loss by a power of two: halved by a step "
               "whose gradient overflows, which is skipped, and doubled after 2,000 others. Default fp32; bf16 on CUDA",
      .plan = "type of weights and activations; default fp32; bf16 on CUDA"},

@@ -29,7 +29,6 @@ static uint64_t cpu_cache_bytes(enum number_type type, size_t n_positions, size_
 
 const struct plan_backend plan_cpu = {
     .name = "cpu",
-    .has_fp16 = true,
     .takes_turns = true,
     .head_tile = PLAN_CPU_HEAD_TILE,
     .head_pad = 1,

@@ -29,7 +29,6 @@ struct plan_backend {
     /* A token has the same bits whatever tokens are beside it in a product, so tokens of several texts that are
      * generated run in one. Otherwise the weights are still read into device memory once for all texts. */
     bool joins_rows;
-    bool has_fp16;  /* values may be of NUMBER_FP16 */
     bool head_sums; /* in 16 bits, the head's units sum their input's gradient in fp32 */
     /* Bytes outside the arena for products and libraries; they count against the budget. */
     uint64_t (*library_bytes)(unsigned n_threads);

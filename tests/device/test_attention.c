@@ -22,14 +22,16 @@ struct attention {
  * whose own rounding the exponential passes on, make it a few more. */
 static const double tolerance = 40 * 0x1p-24;
 
-/* Where the values are bf16, a CUDA device's matrix units are given probabilities, and in backward gradients of scores,
- * rounded to bf16 too: each by up to 2^-8 of itself, either way, and a sum of them by less than that of the largest.
- * Backward half as much again: the output is not the device's own, whose error would cancel some of the probabilities'. */
+/* Where the values have 16 bits, a CUDA device's matrix units are given probabilities, and in backward gradients of scores,
+ * rounded to these too: in bf16 each by up to 2^-8 of itself, in fp16 2^-11, either way, and a sum of them by less than that
+ * of the largest. Backward half as much again: the output is not the device's own, whose error would cancel some of the
+ * probabilities'. */
 static double near(const struct call_test *test, const char *output)
 {
-    const bool rounds = backend_get()->cuda && test->type == NUMBER_BF16 && strcmp(output, "log_sum_exp") != 0;
+    const double of_type[] = {tolerance, [NUMBER_BF16] = 0x1p-8, [NUMBER_FP16] = 0x1p-11};
+    const bool rounds = backend_get()->cuda && strcmp(output, "log_sum_exp") != 0;
 
-    return (rounds ? 0x1p-8 : tolerance) * (test->call.kind == CALL_attention_backward ? 1.5 : 1);
+    return (rounds ? of_type[test->type] : tolerance) * (test->call.kind == CALL_attention_backward ? 1.5 : 1);
 }
 
 static size_t keys_of(const struct shape *s)
@@ -158,17 +160,20 @@ static bool is_left_out(void)
     return backend_get()->attention != PLAN_ATTENTION_OWN;
 }
 
-/* In bf16. */
+/* In 16 bits. */
 static bool is_for_tensor_cores(const struct shape *s)
 {
     return s->head_width % 8 == 0 && s->head_width >= 32 && s->head_width <= 256;
 }
 
-/* Each shape has a number type of its own: where tensor cores have a part, mostly theirs. */
+/* Each shape has a number type of its own: where tensor cores have a part, mostly bf16. A few have fp16 besides, on all
+ * devices. */
 static bool is_its_own(const struct shape *s, int type)
 {
     const ptrdiff_t nth = s - shapes;
 
+    if (type == NUMBER_FP16)
+        return nth % 6 == 0 && !is_left_out();
     return is_left_out() || (type == NUMBER_BF16) == (is_for_tensor_cores(s) ? nth % 5 > 0 : nth % 2 > 0);
 }
 
@@ -177,16 +182,17 @@ static bool suits(const struct shape *s, int type)
 {
     const size_t keys = s->window && s->window + 64 < s->n_tokens ? s->window + 64 : keys_of(s);
 
-    return (!backend_get()->simulated || is_its_own(s, type)) && (s->is_prepared || !is_left_out()) &&
+    return ((!backend_get()->simulated && type != NUMBER_FP16) || is_its_own(s, type)) &&
+           (s->is_prepared || !is_left_out()) &&
            backend_suits(0.7 * (double)(s->n_rows * s->n_tokens * keys * s->n_heads * s->head_width));
 }
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-TEST_EACH(attention_is_the_formula, 2 * N_CASES)
+TEST_EACH(attention_is_the_formula, 2 * COUNT(shapes) * NUMBER_TYPES)
 {
-    const struct shape *s = &shapes[_i / 2 / COMMON_TYPES];
-    struct attention t = attention_of(s, _i / 2 % COMMON_TYPES);
+    const struct shape *s = &shapes[_i / 2 / NUMBER_TYPES];
+    struct attention t = attention_of(s, _i / 2 % NUMBER_TYPES);
 
     if (!suits(s, t.test.type))
         return;

@@ -45,7 +45,7 @@ static const struct cached_shape {
     {9, 4, 5, 1, 1, 600, 0, &both_ways},   {300, 254, 6, 2, 2, 24, 130, &far_ones},
     {300, 129, 70, 2, 2, 5, 65, &t5_of_8},
 };
-enum { N_CACHED = COUNT(cached_shapes) * COMMON_TYPES };
+enum { N_CACHED = COUNT(cached_shapes) * NUMBER_TYPES };
 
 struct cached {
     struct cached_shape shape;
@@ -111,16 +111,16 @@ static void make_cached(struct cached *t, const struct cached_shape *s, int type
 /* Makes case i of N_CACHED, if n_calls more of one token each suit. */
 static bool draw_cached(struct cached *t, int i, size_t n_calls)
 {
-    const struct cached_shape *s = &cached_shapes[i / COMMON_TYPES];
+    const struct cached_shape *s = &cached_shapes[i / NUMBER_TYPES];
     const size_t n = s->first + s->n;
 
     if (!backend_suits(2 * (double)((n_calls + 1) * n * n * s->n_heads * s->head_width)))
         return false;
-    make_cached(t, s, i % COMMON_TYPES);
+    make_cached(t, s, i % NUMBER_TYPES);
     return true;
 }
 
-/* Values that are bf16 are not rounded again in the cache; heads of width 100 make scores a little larger. */
+/* Values of 16 bits are not rounded again in the cache; heads of width 100 make scores a little larger. */
 TEST_EACH(cached_attention_is_the_formula, N_CACHED)
 {
     const double *expected[CALL_ARRAYS];
@@ -141,7 +141,7 @@ TEST_EACH(cached_attention_is_the_formula, N_CACHED)
 TEST_EACH(how_tokens_and_queries_come_changes_no_bit, N_CACHED)
 {
     static const size_t each[] = {1, 63, 64, 65, 1000};
-    const struct cached_shape *s = &cached_shapes[_i / COMMON_TYPES];
+    const struct cached_shape *s = &cached_shapes[_i / NUMBER_TYPES];
     struct cached t;
 
     if (!draw_cached(&t, _i, (s->first > s->n ? s->first : s->n) / 8))

@@ -27,20 +27,20 @@ enum {
  * sqrt(k); four times that for the chance extremes of many sums. A matrix unit drops bits where fp32 would round: twice
  * as much. An activation is that of pre as it is stored: half a unit of its type's last place off, with a slope of up to 1.13.
  * A slope is itself good to 3 units in the last place of 1; a CUDA device's product is stored, and so rounded, before it is
- * multiplied by one. One in bf16 that is added to what is there is rounded before by the library, too (cuda/matmul.c). */
+ * multiplied by one. One in 16 bits that is added to what is there is rounded before by the library, too (cuda/matmul.c). */
 static double near(const struct call_test *test, const char *output)
 {
     const struct device_matmul *op = &test->call.matmul;
-    const bool is_bf16 = test->type == NUMBER_BF16, cuda = backend_get()->cuda;
-    const double rounding = is_bf16 ? 0x1p-8 : test->type == NUMBER_FP16 ? 0x1p-11 : 0;
-    const double product = (4 * 0x1p-24 * sqrt((double)op->k) + 0x1p-23) * (cuda && is_bf16 ? 2 : 1);
+    const bool is_half = test->type != NUMBER_FP32, cuda = backend_get()->cuda;
+    const double rounding = test->type == NUMBER_BF16 ? 0x1p-8 : is_half ? 0x1p-11 : 0;
+    const double product = (4 * 0x1p-24 * sqrt((double)op->k) + 0x1p-23) * (cuda && is_half ? 2 : 1);
 
     if (op->epilogue == DEVICE_BIAS_ACTIVATION && strcmp(output, "c") == 0)
         return 1.13 * product + 0x1p-22 + 1.13 * rounding;
     if (op->epilogue == DEVICE_ACTIVATION_GRADIENT)
-        return 2 * product + 3 * 0x1p-23 + (cuda && is_bf16 ? 1.13 * 0x1p-8 : 0);
-    if (cuda && !backend_get()->simulated && is_bf16 && !op->wide && op->beta != 0)
-        return product + 0x1p-8;
+        return 2 * product + 3 * 0x1p-23 + (cuda ? 1.13 * rounding : 0);
+    if (cuda && !backend_get()->simulated && is_half && !op->wide && op->beta != 0)
+        return product + rounding;
     return product;
 }
 

@@ -35,8 +35,8 @@ static struct cudasim_price price_of(const struct device *dev, struct call *call
     }
     price.operations = work.operations;
     if (work.rate != CALL_RATE_NONE)
-        price.flops =
-            cudasim_attention_flops(work.rate == CALL_RATE_ATTENTION ? PROFILE_FORWARD : PROFILE_BACKWARD, dev->type);
+        price.flops = cudasim_attention_flops(work.rate == CALL_RATE_ATTENTION ? PROFILE_FORWARD : PROFILE_BACKWARD,
+                                              profile_type(&plan_cuda, dev->type));
     return price;
 }
 

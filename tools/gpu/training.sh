@@ -110,6 +110,8 @@ part_training() {
         near train-cpu once cpu 1e-4 "losses of $steps steps in fp32 beside the CPU's (its sums are in another order)"
     trained bf16 "a run in bf16" --device "$device" --precision bf16 --save-every 0 &&
         near train-bf16 bf16 once 0.02 "losses of $steps steps in bf16 beside fp32's (8 bits of each number)"
+    trained fp16 "a run in fp16" --device "$device" --precision fp16 --save-every 0 &&
+        near train-fp16 fp16 once 0.005 "losses of $steps steps in fp16 beside fp32's (11 bits of each number)"
     refused no-such-device "a device that is not there is refused" --device cuda:99
     refused too-little "memory that the libraries alone take is refused" --device "$device" --device-mem 1MiB
     width=1024 layers=8 heads=16 seq=512 budget

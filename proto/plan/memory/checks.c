@@ -62,9 +62,6 @@ static int check_numbers(const struct model *model, const struct plan_setting *s
                          "weights in fp32 are their own master: choose --precision bf16 for --master none");
     if (goal->sums == NUMBER_FP16 || (goal->sums != NUMBER_FP32 && !goal->fenced))
         return error_set(err, -EINVAL, "sums are of a fenced commit alone, in fp32 or bf16: choose --commit fenced");
-    if (narrow && !s->backend->has_fp16)
-        return error_set(err, -EINVAL, "a %s device does not compute in fp16: choose --device cpu, or --precision bf16",
-                         s->backend->name);
     if (narrow && trains && !goal->fenced)
         return error_set(err, -EINVAL, "gradients in fp16 may overflow: choose --commit fenced");
     if (narrow && (goal->sampling.share > 0 || goal->sampling.queries > 0))

@@ -459,6 +459,7 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
     else
         out->step_ms = fmax(fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3, host_ms(&c, out));
     out->hiding_tokens = c.value *
-                         profile_flops(profile, s->goal.precision, (double)plan->choice.microbatch * s->goal.seq) /
+                         profile_flops(profile, profile_type(s->backend, s->goal.precision),
+                                       (double)plan->choice.microbatch * s->goal.seq) /
                          (2 * profile->link_bytes_per_s);
 }

@@ -33,15 +33,15 @@ static double share_of(const struct plan_meter *meter, const struct call *call, 
 
 static double rate_of(const struct plan_meter *meter, const struct call_work *work)
 {
-    const enum number_type type = meter->on.type;
+    const enum number_type type = profile_type(meter->on.backend, meter->on.type);
 
     switch (work->rate) {
     case CALL_RATE_PRODUCT:
         return profile_flops(meter->profile, type, (double)work->rows);
     case CALL_RATE_ATTENTION:
-        return meter->profile->attention_flops[PROFILE_FORWARD][profile_type(type)];
+        return meter->profile->attention_flops[PROFILE_FORWARD][type];
     case CALL_RATE_ATTENTION_BACKWARD:
-        return meter->profile->attention_flops[PROFILE_BACKWARD][profile_type(type)];
+        return meter->profile->attention_flops[PROFILE_BACKWARD][type];
     case CALL_RATE_NONE:
         break;
     }

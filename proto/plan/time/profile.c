@@ -105,7 +105,7 @@ int profile_check(const struct profile *profile, struct error *err)
 
 double profile_flops(const struct profile *profile, enum number_type type, double rows)
 {
-    const double *rates = profile->matmul_flops[profile_type(type)];
+    const double *rates = profile->matmul_flops[type];
 
     if (rows <= profile_rows[0])
         return rates[0];

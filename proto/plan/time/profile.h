@@ -17,13 +17,14 @@
 
 #include "proto/base/error.h"
 #include "proto/base/number.h"
+#include "proto/operation/backend.h"
 #include "proto/operation/products.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Types whose rates are measured. CPUs compute fp16 in fp32, and have its rate (profile_type). */
+/* Types whose rates are measured; fp16 has the rates of one of them (profile_type). */
 enum { PROFILE_ROWS = 4, PROFILE_TYPES = PRODUCTS_TYPES };
 
 /* Rows (tokens) of the matrix products whose rates are known. */
@@ -44,9 +45,12 @@ struct profile {
     struct products products; /* algorithms behind these rates; version 0: the library's choice */
 };
 
-static inline enum number_type profile_type(enum number_type type)
+/* The type whose measured rates are those of `type`. CPUs compute fp16 in fp32; tensor cores are as fast as in bf16. */
+static inline enum number_type profile_type(const struct plan_backend *backend, enum number_type type)
 {
-    return type == NUMBER_BF16 ? NUMBER_BF16 : NUMBER_FP32;
+    if (type != NUMBER_FP16)
+        return type;
+    return backend->takes_turns ? NUMBER_FP32 : NUMBER_BF16;
 }
 
 /* The constant profile for an unmeasured device. NULL: no such device. */
@@ -56,7 +60,7 @@ const struct profile *profile_default(const char *device);
 int profile_check(const struct profile *profile, struct error *err);
 
 /* Operations per second of products with this many rows: interpolated by the rows' logarithm, constant beyond the
- * measured range. The profile must have been checked. */
+ * measured range. The profile must have been checked; type: profile_type. */
 double profile_flops(const struct profile *profile, enum number_type type, double rows);
 
 /* $XDG_CACHE_HOME/eps/profile-DEVICE.json, else ~/.cache/eps/... where HOME exists: -ENOENT with a sentence if there is

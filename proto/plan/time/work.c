@@ -32,8 +32,9 @@ static double values(const struct batch *b, double n)
 /* (rows, in) times (in, out), or summed over `rows`. bytes: of the three matrices. */
 static double product(const struct batch *b, double rows, double in, double out, double bytes)
 {
-    const double computed =
-        2 * rows * in * out / profile_flops(b->work->profile, b->work->plan->setting.goal.precision, rows);
+    const struct plan_setting *s = &b->work->plan->setting;
+    const enum number_type type = profile_type(s->backend, s->goal.precision);
+    const double computed = 2 * rows * in * out / profile_flops(b->work->profile, type, rows);
 
     return fmax(computed, moved(b, bytes));
 }

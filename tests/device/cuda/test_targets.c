@@ -43,6 +43,7 @@ static const struct call calls[] = {
     {CALL_expand, .expand = {.n_rows = 2, .n = 100, .bits = 4}},
     {CALL_round_values, .round_values = {.n_rows = 2, .n = 100, .bits = 8}},
     {CALL_round_half, .round_half = {.n = 8, .type = NUMBER_BF16}},
+    {CALL_round_half, .round_half = {.n = 8, .type = NUMBER_FP16}},
     {CALL_norm, .norm = {ROWS, .bias = calls}},
     {CALL_norm, .norm = {THIN, .bias = calls}},
     {CALL_norm_backward,
@@ -142,7 +143,7 @@ static void attend(struct device *dev, enum number_type type, size_t n_heads, si
 
 SUITE_FIXTURE(simulated_load, NULL)
 
-TEST_EACH(every_operation_has_room, N_TARGETS *PRODUCTS_TYPES)
+TEST_EACH(every_operation_has_room, N_TARGETS *NUMBER_TYPES)
 {
     static const char table[] = BIN_DIR "/../cuda-kernels.txt";
     static const size_t head_widths[] = {16, 64, 128, 17, 256};

@@ -83,8 +83,3 @@ bool backend_suits(double n_steps)
 
     return n_steps <= (few ? atof(few) : backend->simulated ? (SANITIZED ? 1e5 : 1e6) : backend->cuda ? 1e10 : 1e8);
 }
-
-bool backend_has(enum number_type type)
-{
-    return type != NUMBER_FP16 || backend_get()->plan->has_fp16;
-}

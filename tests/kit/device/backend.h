@@ -24,12 +24,8 @@ struct backend {
 
 const struct backend *backend_get(void);
 
-/* fp32 and bf16, in which every device computes. */
+/* fp32 and bf16: of a test that fp16 would only repeat. */
 enum { COMMON_TYPES = NUMBER_BF16 + 1 };
-
-/* Whether it computes in this type; and how many of enum number_type it does. */
-bool backend_has(enum number_type type);
-#define BACKEND_TYPES (backend_has(NUMBER_FP16) ? NUMBER_TYPES : NUMBER_BF16 + 1)
 
 /* The same sizes, of a device that works beside the host: plans have two sets of sums and tiles. */
 struct plan_backend backend_beside(const struct plan_backend *plan);

@@ -233,8 +233,6 @@ void operation_check(const struct operation *operation)
 {
     void *first[OPERATION_PARTS] = {NULL}, *again[OPERATION_PARTS] = {NULL};
 
-    if (!backend_has(operation->type))
-        return;
     for (unsigned p = 0; p < n_parts(operation); p++) {
         first[p] = mirror_array(operation->parts[p].n, call_type_bytes(operation->parts[p].type, operation->type));
         again[p] = mirror_array(operation->parts[p].n, call_type_bytes(operation->parts[p].type, operation->type));

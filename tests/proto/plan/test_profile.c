@@ -225,6 +225,14 @@ TEST(between_the_measured_rows_the_rate_follows_their_logarithm)
     ck_assert_double_eq(profile_flops(&p, NUMBER_BF16, 1e9), 4.5);
 }
 
+TEST(fp16_has_the_rates_of_what_computes_it)
+{
+    ck_assert_int_eq(profile_type(&plan_cpu, NUMBER_FP16), NUMBER_FP32);
+    ck_assert_int_eq(profile_type(&plan_cuda, NUMBER_FP16), NUMBER_BF16);
+    for (int type = NUMBER_FP32; type <= NUMBER_BF16; type++)
+        ck_assert_int_eq(profile_type(&plan_cuda, (enum number_type)type), type);
+}
+
 TEST(a_figure_that_is_none_is_found_wherever_it_stands)
 {
     const struct profile sane = *profile_default("cpu");

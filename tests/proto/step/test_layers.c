@@ -288,13 +288,13 @@ static void free_outcome(struct outcome *o)
 }
 
 /* All bits set are NaNs: one that was read would show. */
-TEST_EACH(layers_read_nothing_that_they_were_not_given, BACKEND_TYPES *SETTING_CONFIGS)
+TEST_EACH(layers_read_nothing_that_they_were_not_given, NUMBER_TYPES *SETTING_CONFIGS)
 {
     struct setting s;
     struct outcome clean, dirty;
 
-    setting_open(&s, &setting_configs[_i / BACKEND_TYPES], 3, 7);
-    s.precision = (enum number_type)(_i % BACKEND_TYPES);
+    setting_open(&s, &setting_configs[_i / NUMBER_TYPES], 3, 7);
+    s.precision = (enum number_type)(_i % NUMBER_TYPES);
     const size_t tokens = 3 * 7, n = tokens * s.model.config.width;
     for (uint32_t layer = 0; layer < s.model.n_layers; layer++) {
         run_layer(&clean, &s, layer, 0);
@@ -417,7 +417,7 @@ static float rounded(enum number_type type, float x)
 }
 
 /* By the square root of 24, which is 4.90625 in bf16, 4.8984375 in fp16. By hand: a row of wte times that, and the row of wpe added. */
-TEST_EACH(an_embedding_is_scaled_in_the_weights_type, BACKEND_TYPES)
+TEST_EACH(an_embedding_is_scaled_in_the_weights_type, NUMBER_TYPES)
 {
     const enum number_type type = (enum number_type)_i;
     const float scale = type == NUMBER_BF16 ? 4.90625f : type == NUMBER_FP16 ? 4.8984375f : 4.898979f;

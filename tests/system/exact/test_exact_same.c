@@ -137,7 +137,7 @@ static const char *const budgeted[] = {"b",
 /* Also in fp16. */
 static const char *const halved[] = {"b", "ghost_wide", "sparse_wide"};
 
-TEST_EACH(no_budget_changes_a_bit, 2 * COUNT(budgeted) + (backend_has(NUMBER_FP16) ? COUNT(halved) : 0))
+TEST_EACH(no_budget_changes_a_bit, 2 * COUNT(budgeted) + COUNT(halved))
 {
     const bool is_half = _i >= 2 * COUNT(budgeted);
     const char *fixture = is_half ? halved[_i - 2 * COUNT(budgeted)] : budgeted[_i / 2];
@@ -225,16 +225,16 @@ TEST_EACH(means_of_blocks_change_gradients_of_their_convolutions_alone, COUNT(ne
 /* Four parts at once, two after two, and one after another: with less memory, down to the least. */
 static const char *const grouped[] = {"b", "chunked", "t5_gated", "pictures", "wide_resnet"};
 
-TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * BACKEND_TYPES)
+TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
 {
     struct inprocess_options how = {.n_parts = 4,
                                     .microbatch = 2,
                                     .adamw = true,
                                     .fenced = true,
                                     .budget = (uint64_t)4 << 30,
-                                    .precision = (enum number_type)(_i % BACKEND_TYPES)};
+                                    .precision = (enum number_type)(_i % NUMBER_TYPES)};
     const struct plan_wish wish = {.microbatch = 2};
-    const char *const fixture = grouped[_i / BACKEND_TYPES];
+    const char *const fixture = grouped[_i / NUMBER_TYPES];
     uint32_t sizes = 0; /* of groups that were chosen, as a set */
     struct exact exact;
     struct plan least;

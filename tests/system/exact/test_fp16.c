@@ -94,8 +94,6 @@ static const struct {
     {"eps train --model small.json --data text.txt --out r --parts 2 --optimizer adama" NARROW, 2,
      "--precision fp16 with --parts 2 needs --optimizer adamw"},
     {"eps train --model small.json --data text.txt --out r --approximate wta=0.3" NARROW, 1, "are not for fp16"},
-    {"eps plan --model small.json --precision fp16 --device cuda --device-mem 8GiB", 1,
-     "a cuda device does not compute in fp16: choose --device cpu, or --precision bf16"},
 };
 
 TEST_EACH(what_does_not_go_together_is_refused, COUNT(refused))

@@ -25,6 +25,9 @@ static void setup(void)
         "cp -l " BIN_DIR "/$file $to 2>/dev/null || cp " BIN_DIR "/$file $to; done; done; rm plain/eps-cuda.so",
         0);
     processes_config("model.json", 2, 2, 16, 8);
+    processes_put_text("big.json",
+                       "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 16, "
+                       "\"n_positions\": 8, \"vocab_size\": 256, \"initializer_range\": 1.0}"); /* overflows */
     processes_text("data.txt", 120);
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         ids[i] = (uint16_t)(processes_token(i) * 32);
@@ -132,13 +135,34 @@ TEST(a_model_is_evaluated_and_speaks_on_cuda_as_on_the_cpu)
     free(texts[0]), free(texts[1]);
 }
 
-/* From a device with room for the whole head and every activation to the least, in fp32 and bf16: at the same microbatch, of
- * two units of the vocabulary. On from a checkpoint with less in bf16; and, with --deterministic, on two devices in fp32. */
-TEST_EACH(no_budget_of_a_cuda_device_changes_a_bit, 2)
+/* The first steps overflow and are skipped, with the same factor of the loss; 11 bits of each number leave losses so near. */
+TEST(what_overflows_in_fp16_is_skipped_as_on_the_cpu)
 {
+    static const char job[] = "--model big.json --data data.txt --batch 2 --seq 8 --order sequential --steps 6 "
+                              "--precision fp16 --grad-dtype fp16";
+    static const char *const devices[] = {"cuda", "cpu"};
+    char *scales[2];
+
+    for (int i = 0; i < 2; i++) {
+        expect(print("cuda/eps train %s --device %s --out big-%s", job, devices[i], devices[i]), 0);
+        expect(print("grep -c skipped big-%s/metrics.jsonl", devices[i]), 0);
+        ck_assert_int_ge(atoi(command_out()), 2);
+        ck_assert_int_le(atoi(command_out()), 5);
+        expect(print("grep -oE '\"(loss_scale|skipped)\"[^,}]*' big-%s/metrics.jsonl", devices[i]), 0);
+        scales[i] = strdup(command_out());
+    }
+    ck_assert_str_eq(scales[0], scales[1]);
+    check_losses("big-cuda", "big-cpu", 6, 0.01);
+    free(scales[0]), free(scales[1]);
+}
+
+/* From a device with room for the whole head and every activation to the least, in each type: at the same microbatch, of two
+ * units of the vocabulary. On from a checkpoint with less in 16 bits; and, with --deterministic, on two devices in fp32. */
+TEST_EACH(no_budget_of_a_cuda_device_changes_a_bit, 3)
+{
+    static const char *const types[] = {"fp32", "bf16", "fp16 --grad-dtype fp16"};
     const char *run =
-        print("--model words.json --batch 4 --seq 8 --parts 2 --microbatch 1 --device cuda --precision %s",
-              _i ? "bf16" : "fp32");
+        print("--model words.json --batch 4 --seq 8 --parts 2 --microbatch 1 --device cuda --precision %s", types[_i]);
     const char *train = print("cuda/eps train %s --data words.bin --eval-data words.bin --steps 2 --save-every 1 "
                               "--keep 0 --out",
                               run);
