@@ -3,6 +3,8 @@
 #include "proto/plan/memory/layers.h"
 #include "proto/plan/memory/units.h"
 
+#include <assert.h>
+
 static bool is_training(const struct plan *plan)
 {
     return plan->setting.goal.purpose == PLAN_TRAIN;
@@ -73,7 +75,8 @@ struct ranges {
 
 static void add_range(struct ranges *ranges, uint64_t at, uint64_t bytes)
 {
-    ranges->at[ranges->n] = at, ranges->end[ranges->n++] = at + bytes;
+    if (bytes > 0)
+        ranges->at[ranges->n] = at, ranges->end[ranges->n++] = at + bytes;
 }
 
 /* Stashed values that backward still reads when the topmost layer writes such a gradient, or in whose place a layer works
@@ -132,7 +135,8 @@ uint64_t plan_place_gradients(struct plan *plan, const struct model *model, uint
 {
     const struct model_shape *shapes = model->values.shapes;
     const uint64_t before = end;
-    uint64_t at[MODEL_SHAPES], placed = 0;
+    uint64_t at[MODEL_SHAPES], placed = 0; /* placed: a set of shapes */
+    static_assert(MODEL_SHAPES <= 64, "a bit for each");
 
     *bytes = 0;
     for (uint32_t i; (i = find_next(plan, model, placed)) < MODEL_SHAPES; placed |= UINT64_C(1) << i) {

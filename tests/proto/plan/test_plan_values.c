@@ -5,7 +5,6 @@
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* Of two rows in one part. */
@@ -21,16 +20,21 @@ static void lay_out(struct plan *plan, const struct model *model, uint32_t seq, 
     plan_lay_out(plan, model, &setting, &choice);
 }
 
-static void open_net(struct model *model, uint32_t depth, const char *rest)
+static void open_net(struct model *model, const char *text)
 {
     struct model_config config;
     struct error err = {""};
-    char text[160];
 
-    snprintf(text, sizeof text, "{\"model_type\": \"wide_resnet\", \"depth\": %u, \"widen_factor\": 2%s}", depth, rest);
     ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
     ck_assert_msg(model_init(model, &config, &err) == 0, "%s", err.text);
 }
+
+#define WIDE   "{\"model_type\": \"wide_resnet\", \"depth\": 28, \"widen_factor\": 2"
+#define GHOSTS ", \"ghost_batch_size\": 2}"
+/* Of one block a stage. */
+#define SHORT                                                                                                          \
+    "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [1, 1, 1, 1], "                   \
+    "\"embedding_size\": 8, \"stem\": \"cifar\", \"image_size\": 16}"
 
 static bool has_place(const struct model *m, const struct model_value *v)
 {
@@ -80,13 +84,13 @@ static void check_apart(const struct model *m, uint32_t seq)
 
 TEST(gradients_that_are_there_together_are_apart)
 {
-    static const char *const rests[] = {"", ", \"ghost_batch_size\": 2"};
+    static const char *const nets[] = {WIDE "}", WIDE GHOSTS, SHORT};
     uint64_t state = 88172645463325252u;
     struct model m;
 
-    for (int i = 0; i < COUNT(rests); i++) {
-        open_net(&m, 28, rests[i]);
-        check_apart(&m, 1024);
+    for (int i = 0; i < COUNT(nets); i++) {
+        open_net(&m, nets[i]);
+        check_apart(&m, i < 2 ? 1024 : 256);
         model_free(&m);
     }
     for (int i = 0; i < 30; i++) {
@@ -109,7 +113,7 @@ TEST(gradients_lie_over_values_that_backward_is_done_with)
     struct plan plan;
     struct model m;
 
-    open_net(&m, 28, ", \"ghost_batch_size\": 2");
+    open_net(&m, WIDE GHOSTS);
     lay_out(&plan, &m, 1024, false);
     const uint32_t head = plan_head(&m)->edges.reads[0]; /* values 1 to 12 are the blocks' */
     ck_assert_uint_eq(head, 13);
@@ -123,5 +127,25 @@ TEST(gradients_lie_over_values_that_backward_is_done_with)
     ck_assert_uint_eq(plan_value(&plan, &m, 12), plan_value(&plan, &m, 10) + THIRD);
     for (uint32_t v = 9; v <= 12; v++)
         ck_assert_uint_eq(plan_gradient(&plan, &m, v), plan_gradient(&plan, &m, head) + HEAD);
+    model_free(&m);
+}
+
+/* By hand, of two rows in fp32 and 8 channels of 16 x 16 pixels at first: the largest gradients, of 16 KiB, are there at most
+ * two at a time, besides a sum of two. These two lie over stashed values of two shapes: two of 8 KiB and four of 4, as layers
+ * above have them. The sum, of which backward is further down, lies over two of 8 KiB. */
+TEST(a_gradient_lies_over_values_of_several_shapes)
+{
+    enum { KIB = 1024 };
+    struct plan plan;
+    struct model m;
+
+    open_net(&m, SHORT);
+    lay_out(&plan, &m, 256, false);
+    ck_assert_uint_eq(plan_gradient(&plan, &m, 4), plan_value(&plan, &m, 17));
+    ck_assert_uint_eq(plan_gradient(&plan, &m, 7), plan_gradient(&plan, &m, 4) + 16 * KIB);
+    ck_assert_uint_eq(plan_value(&plan, &m, 21), plan_value(&plan, &m, 17) + 2 * 8 * KIB);
+    ck_assert_uint_eq(plan_value(&plan, &m, 31), plan_value(&plan, &m, 21) + 4 * 4 * KIB);
+    ck_assert_uint_eq(plan_gradient(&plan, &m, 3), plan_value(&plan, &m, 11));
+    ck_assert_uint_eq(plan_value(&plan, &m, 17), plan_value(&plan, &m, 11) + 2 * 8 * KIB);
     model_free(&m);
 }
