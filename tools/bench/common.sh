@@ -54,7 +54,8 @@ train_once() {
     shift
     [ ! -e "$out.done" ] || return 0
     if [ -e "$out/latest" ]; then
-        "$bin/eps" train --resume "$out" >>"$out.log" 2>&1
+        [[ " $* " =~ ' --device-mem '([^ ]+) ]] && set -- --device-mem "${BASH_REMATCH[1]}" || set --
+        on_device train --resume "$out" "$@" >>"$out.log" 2>&1
     else
         rm -rf "$out"
         [[ " $* " =~ ' --'(precision|resume)' ' ]] || set -- "$@" --precision fp32
@@ -63,15 +64,25 @@ train_once() {
     touch "$out.done"
 }
 
+# evaluate OUT OPTION...: the run's last checkpoint, as JSON in OUT.score, unless it is there
+evaluate() {
+    [ ! -e "$1.score" ] || return 0
+    on_device eval --model "$1/latest" "${@:2}" --json >"$1.part"
+    mv "$1.part" "$1.score"
+}
+
 # at_once COMMAND...: $jobs of them run at once; finish waits for the last ones. Ctrl-C reaches what runs alone.
 at_once() {
     [ "$jobs" -gt 1 ] || { "$@"; return; }
-    [ "$(jobs -rp | wc -l)" -lt "$jobs" ] || wait -n
+    [ "$(jobs -rp | wc -l)" -lt "$jobs" ] || wait -n || [ $? -eq 127 ]
     "$@" &
+    begun+=($!)
 }
+begun=()
 finish() {
     local pid
-    for pid in $(jobs -p); do wait "$pid"; done
+    for pid in "${begun[@]}"; do wait "$pid"; done
+    begun=()
 }
 
 # compare_form FORM: the "accuracy loss" of its tunings, by seed, with those of the exact ones, on a longer schedule as F:long;
@@ -131,7 +142,7 @@ score_images() {
     local out=$1
     train_once "$out" --keep 1 --model "$keep/net.json" --data "$train_data" --eval-data "$test_data" --epochs "$2" --batch 64 \
         --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$3" "${@:4}"
-    [ -e "$out.score" ] || on_device eval --model "$out/latest" --data "$test_data" --json >"$out.score"
+    evaluate "$out" --data "$test_data"
     echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
 }
 

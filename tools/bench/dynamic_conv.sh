@@ -94,6 +94,7 @@ if [ ! -e "$keep/model/tokenizer.json" ]; then
     learn_vocabulary
 fi
 print_dynamic_conv_config "$vocabulary" >"$keep/model/config.json"
+[[ " $lean " == *' --precision '* ]] || lean_options+=(--precision fp32)
 least=$("$bin/eps" plan --device "$device" --model "$keep/model/config.json" --batch "$batch" --seq 128 "${lean_options[@]}" --minimum)
 
 : >"$keep/$arm.scores"

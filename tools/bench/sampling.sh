@@ -55,7 +55,7 @@ score() {
     [ -z "$lora" ] || options+=(--lora "$lora")
     train_once "$out" --keep 1 --model "$keep/base/latest" --task classify --data "$keep/train.tsv" --eval-data "$keep/dev.tsv" \
         --epochs "$epochs" --batch "$batch" --lr "$lr" --seed "$2" "${options[@]}"
-    [ -e "$out.score" ] || on_device eval --model "$out/latest" --data "$keep/dev.tsv" --json >"$out.score"
+    evaluate "$out" --data "$keep/dev.tsv"
     echo "$(field accuracy <"$out.score") $(field loss <"$out.score")"
 }
 

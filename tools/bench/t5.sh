@@ -65,9 +65,8 @@ score() {
     train_once "$out" --keep 1 --model "$keep/base/latest" --data "$keep/train.jsonl" --eval-data "$keep/dev.jsonl" \
         --epochs "$epochs" --batch "$batch" --lr "$lr" --seed "$2" "${options[@]}"
     if [ ! -e "$out.score" ]; then
-        on_device eval --model "$out/latest" --data "$keep/dev.jsonl" --json >"$out.part"
         on_device eval --model "$out/latest" --data "$keep/dev.jsonl" --bleu --predictions "$out.words" >"$out.log"
-        mv "$out.part" "$out.score"
+        evaluate "$out" --data "$keep/dev.jsonl"
     fi
     echo "$(paste "$out.words" "$keep/dev.words" | awk -F '\t' '{ n += $1 == $2 } END { print n / NR }') $(field loss <"$out.score")"
 }
