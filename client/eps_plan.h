@@ -42,7 +42,8 @@ struct eps_choice {
     uint32_t n_weight_buffers; /* units of weights on the device at a time */
     uint32_t n_resident;       /* units that stay on the device */
     bool whole_head;           /* the head's weights are on the device at once; else it runs twice, in pieces */
-    const char *replay;        /* "replay on", or that it is off and why: as in eps_plan; a constant string */
+    bool sparse_singly; /* sparse weights are put into their places one matrix at a time, each time that it is read */
+    const char *replay; /* "replay on", or that it is off and why: as in eps_plan; a constant string */
 };
 
 /* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step, disk. Needs

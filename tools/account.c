@@ -221,9 +221,10 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
         fprintf(out, "row groups of %u part%s, ", choice->group_parts, choice->group_parts > 1 ? "s" : "");
     fprintf(out, "activation checkpoints on the %s, ", choice->host_stash ? "host" : "device");
     print_blocks(out, choice);
-    fprintf(out, ", %u weight buffer%s, %u unit%s resident%s, %s\n", choice->n_weight_buffers,
+    fprintf(out, ", %u weight buffer%s, %u unit%s resident%s%s, %s\n", choice->n_weight_buffers,
             choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
-            choice->whole_head ? ", the head whole" : "", choice->replay);
+            choice->whole_head ? ", the head whole" : "",
+            choice->sparse_singly ? ", sparse weights in place one matrix at a time" : "", choice->replay);
     fprintf(out, "planned      ");
     print_planned(out, device);
     fprintf(out, "             ");

@@ -130,8 +130,7 @@ static void print_choice(const struct eps_plan *plan)
     printf("            weights of %u of %u units stay on the device; %u buffer%s for the others\n", plan->n_resident,
            plan->n_pulled, plan->n_weight_buffers, plan->n_weight_buffers == 1 ? "" : "s");
     if (plan->sparse_singly)
-        printf(
-            "            sparse weights are put into their places one matrix at a time, each time that it is read\n");
+        printf("            sparse weights in place one matrix at a time, each time that it is read\n");
     printf("            contributions: %u sum%s on the device, %u slots of a worker's inbox\n", plan->n_sums,
            plan->n_sums == 1 ? "" : "s", plan->n_slots);
     printf("            %s%s\n", plan->replay,

@@ -74,6 +74,7 @@ static int take_opened(struct client_job *job, const struct client_model *model,
                                       .n_resident = m->job_opened.choice.n_resident,
                                       .group_parts = m->job_opened.choice.group_parts,
                                       .whole_head = m->job_opened.choice.whole_head,
+                                      .sparse_singly = m->job_opened.choice.sparse_singly,
                                       .replay = plan_replay_text(m->job_opened.replay)};
     const int rc = name_blocks(&job->choice, &model->config, &m->job_opened.choice, err);
     if (rc)

@@ -48,7 +48,6 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     if (step->action == SCHEDULE_FORWARD) {
         float *const y = r->at[step->outputs[0]];
         r->ops->zero(r->dev, &(struct device_zero){y, n * sizeof *y});
-        operation_begin_weights(r, op->tensor);
         r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){y, r->weights[op->tensor], 1, n, n});
     } else if (gradient) {
         if (op->parameter.is_matrix)

@@ -166,14 +166,21 @@ static bool is_for_tensor_cores(const struct shape *s)
     return s->head_width % 8 == 0 && s->head_width >= 32 && s->head_width <= 256;
 }
 
+/* What CUDA computes fast in fp16. */
+static bool is_fast_in_fp16(const struct shape *s)
+{
+    return is_for_tensor_cores(s) && s->head_width <= 128 && s->p == 0 && !s->window && !s->documents[0] &&
+           !s->n_keys && !s->buckets;
+}
+
 /* Each shape has a number type of its own: where tensor cores have a part, mostly bf16. A few have fp16 besides, on all
- * devices. */
+ * devices: every sixth, and of those that are fast so the shorter ones. */
 static bool is_its_own(const struct shape *s, int type)
 {
     const ptrdiff_t nth = s - shapes;
 
     if (type == NUMBER_FP16)
-        return nth % 6 == 0 && !is_left_out();
+        return (nth % 6 == 0 || (is_fast_in_fp16(s) && s->n_tokens <= 70)) && !is_left_out();
     return is_left_out() || (type == NUMBER_BF16) == (is_for_tensor_cores(s) ? nth % 5 > 0 : nth % 2 > 0);
 }
 

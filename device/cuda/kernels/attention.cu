@@ -284,12 +284,12 @@ template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_
 
 template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
+    constexpr enum kind CAUSAL = has_few<T> ? ANY_SELF : OWN_CAUSAL;
     const enum kind kind = kind_of(a);
 
     if (kind == CROSS)
         return launch_plain<T, CROSS>(q, a);
-    return kind == OWN_CAUSAL                          ? launch_plain < T,
-           has_few<T> ? ANY_SELF : OWN_CAUSAL > (q, a) : launch_plain<T, ANY_SELF>(q, a);
+    return kind == OWN_CAUSAL ? launch_plain<T, CAUSAL>(q, a) : launch_plain<T, ANY_SELF>(q, a);
 }
 
 template <typename T, int HEAD, reach R> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)

@@ -446,12 +446,12 @@ static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 
 template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
+    constexpr enum kind CAUSAL = has_few<T> ? ANY_SELF : OWN_CAUSAL;
     const enum kind kind = kind_of(a);
 
     if (kind == CROSS)
         return launch_plain<T, CROSS, OF_KEYS>(q, a);
-    return kind == OWN_CAUSAL ? launch_plain < T, has_few<T> ? ANY_SELF : OWN_CAUSAL,
-           OF_KEYS > (q, a)   : launch_plain<T, ANY_SELF, OF_KEYS>(q, a);
+    return kind == OWN_CAUSAL ? launch_plain<T, CAUSAL, OF_KEYS>(q, a) : launch_plain<T, ANY_SELF, OF_KEYS>(q, a);
 }
 
 template <typename T, bool HOLDS_KEYS>
