@@ -206,6 +206,15 @@ static int report_fault(struct client_link *link, const struct message *m, struc
                    : error_set(err, -EIO, "%s", m->failed.error.text);
 }
 
+/* What a watch said while a message was there to be read first: this wait's end. */
+static int take_asked(struct client_link *link, struct error *err)
+{
+    const int rc = link->asked;
+
+    link->asked = 0;
+    return rc ? error_set(err, rc, "%s", link->why.text) : 0;
+}
+
 static int next(struct client_link *link, struct message *out, int fds[CLIENT_MAIL_FDS], unsigned *n_fds,
                 struct error *err)
 {
@@ -213,11 +222,8 @@ static int next(struct client_link *link, struct message *out, int fds[CLIENT_MA
     while (link->n_mail == 0) {
         if (!link->asked)
             link->asked = link->session ? run_once(link, &link->why) : report_end(link, &link->why);
-        if (link->asked && link->n_mail == 0) { /* read the last messages before the end is reported */
-            const int rc = link->asked;
-            link->asked = 0;
-            return error_set(err, rc, "%s", link->why.text);
-        }
+        if (link->asked && link->n_mail == 0) /* read the last messages before the end is reported */
+            return take_asked(link, err);
     }
     const struct client_mail *mail = &link->mail[link->first_mail];
     *out = mail->message;
@@ -300,7 +306,7 @@ int client_link_pause(struct client_link *link, uint64_t ms, struct error *err)
 {
     uv_timer_start(&link->tick, on_tick, ms, TICK_MS);
     const uint64_t until = uv_now(&link->loop) + ms;
-    int rc = 0;
+    int rc = take_asked(link, err);
 
     while (!rc && uv_now(&link->loop) < until)
         rc = run_once(link, err);
