@@ -85,6 +85,16 @@ static struct call_test make(enum call_kind kind, int i)
                               .near = near};
 }
 
+/* The simulated device, which is slow, takes the shape of many tiles for the gradient of weights alone, in fp32. Where a
+ * library is found, what it is not asked for is left to the run without it. */
+static bool is_left_out(const struct call_test *test)
+{
+    const bool is_large = backend_get()->simulated && test->call.conv2d.n_groups == 256;
+
+    return (is_large && (test->type != NUMBER_FP32 || test->call.kind != CALL_conv2d_weight_gradient)) ||
+           (backend_get()->convolution != 0 && !test->before);
+}
+
 SUITE_FIXTURE(mirror_forget, NULL)
 
 TEST_EACH(a_convolution_is_the_formula, 2 * N_CASES)
@@ -92,7 +102,8 @@ TEST_EACH(a_convolution_is_the_formula, 2 * N_CASES)
     struct call_test test = make(CALL_conv2d, _i / 2);
 
     test.call.conv2d.bias = _i % 2 ? call_given : NULL;
-    call_check(&test);
+    if (!is_left_out(&test))
+        call_check(&test);
 }
 
 TEST_EACH(the_gradient_of_its_input_is_the_formula, 2 * N_CASES)
@@ -100,7 +111,8 @@ TEST_EACH(the_gradient_of_its_input_is_the_formula, 2 * N_CASES)
     struct call_test test = make(CALL_conv2d_input_gradient, _i / 2);
 
     test.call.conv2d.accumulate = _i % 2;
-    call_check(&test);
+    if (!is_left_out(&test))
+        call_check(&test);
 }
 
 TEST_EACH(the_gradient_of_its_weights_is_the_formula, 2 * N_CASES)
@@ -108,7 +120,8 @@ TEST_EACH(the_gradient_of_its_weights_is_the_formula, 2 * N_CASES)
     struct call_test test = make(CALL_conv2d_weight_gradient, _i / 2);
 
     test.call.conv2d.beta = (float)(_i % 2);
-    call_check(&test);
+    if (!is_left_out(&test))
+        call_check(&test);
 }
 
 /* What padding covers is 0, not what lies beside the image in memory. */
@@ -118,6 +131,8 @@ TEST_EACH(infinities_reach_their_windows_alone, N_CASES)
     const double *expected[CALL_ARRAYS];
     const struct device_conv2d *op = &test.host.conv2d;
 
+    if (is_left_out(&test))
+        return;
     call_make(&test);
     for (size_t i = 0; i < op->n_in; i++)
         operation_set(test.type, (void *)(uintptr_t)op->x, i, INFINITY);
@@ -162,7 +177,7 @@ TEST_EACH(images_in_calls_of_their_own_give_the_same_bits, 3 * N_CASES)
         const bool sums = kinds[k].kind == CALL_conv2d_weight_gradient;
         struct call_test all = make(kinds[k].kind, _i / 3), together = all;
 
-        if (sums && at_once < BLOCK && is_librarys(&all))
+        if (is_left_out(&all) || (sums && at_once < BLOCK && is_librarys(&all)))
             continue;
         all.call.conv2d.beta = together.call.conv2d.beta = 1;
         call_make(&all);
