@@ -109,8 +109,8 @@ struct operation_run {
 /* Called before a matrix is read. Brings sparse weights into their place, if others may be there. */
 void operation_begin_weights(const struct operation_run *r, int tensor);
 
-/* Called before a matrix's gradient is added to, and when it is whole. Of sparse weights, the
- * first brings it from the contribution into its places, unless it is fresh; the second takes it back. */
+/* Called before a matrix's gradient is added to, and when it is whole. Of sparse weights, the first brings it from the
+ * contribution into its places, unless it is fresh; the second takes it back. */
 void operation_begin_gradient(const struct operation_run *r, int tensor);
 void operation_end_gradient(const struct operation_run *r, int tensor);
 

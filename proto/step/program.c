@@ -88,13 +88,10 @@ static void scatter_singly(struct operation_run *r, struct device_sparse *out, c
         return;
     for (int i = 0; i < r->program->n_tensors; i++) {
         const struct model_piece *piece = piece_of(pass, i);
-        out[i] = (struct device_sparse){0};
-        if (piece->dense == 0)
-            continue;
-        out[i] = device_weights_sparse(pass->unit, piece, pass->weights, precision);
-        out[i].x = device_element(precision, pass->weights, piece->offset);
-        out[i].y = pass->dense;
-        r->weights[i] = pass->dense;
+        out[i] = device_weights_sparse(pass->unit, piece, pass->weights, precision,
+                                       device_element(precision, pass->weights, piece->offset), pass->dense);
+        if (piece->dense > 0)
+            r->weights[i] = pass->dense;
     }
     r->singly = out;
 }
@@ -106,12 +103,8 @@ static void gather_sparse(struct operation_run *r, struct device_sparse *out, co
         return;
     for (int i = 0; i < r->program->n_tensors; i++) {
         const struct model_piece *piece = piece_of(pass, i);
-        out[i] = (struct device_sparse){0};
-        if (piece->dense == 0)
-            continue;
-        out[i] = device_weights_sparse(pass->unit, piece, pass->weights, pass->setting->goal.precision);
-        out[i].x = pass->dense;
-        out[i].y = pass->contribution + piece->offset;
+        out[i] = device_weights_sparse(pass->unit, piece, pass->weights, pass->setting->goal.precision, pass->dense,
+                                       pass->contribution + piece->offset);
     }
     r->sparse = out;
 }

@@ -224,25 +224,29 @@ static void leave(struct device_weights *weights, uint32_t place)
 }
 
 struct device_sparse device_weights_sparse(const struct model_unit *unit, const struct model_piece *piece,
-                                           const void *relayed, enum number_type precision)
+                                           const void *relayed, enum number_type precision, const void *x, void *y)
 {
+    if (piece->dense == 0)
+        return (struct device_sparse){0};
     const char *const starts = (const char *)relayed + model_starts_at(unit, piece, precision);
 
     return (struct device_sparse){.rows = piece->n_rows,
                                   .columns = piece->dense / piece->n_rows,
                                   .n = piece->n,
                                   .starts = (const uint32_t *)(const void *)starts,
-                                  .places = (const uint32_t *)(const void *)(starts + model_places_at(piece))};
+                                  .places = (const uint32_t *)(const void *)(starts + model_places_at(piece)),
+                                  .x = x,
+                                  .y = y};
 }
 
 static void scatter_piece(const struct device_worker *w, const struct model_unit *unit, const struct model_piece *piece,
                           const char *relayed, char *decoded)
 {
-    const size_t value = number_bytes(w->plan.setting.goal.precision);
-    struct device_sparse op = device_weights_sparse(unit, piece, relayed, w->plan.setting.goal.precision);
+    const enum number_type precision = w->plan.setting.goal.precision;
+    const struct device_sparse op =
+        device_weights_sparse(unit, piece, relayed, precision, device_element(precision, relayed, piece->offset),
+                              device_element(precision, decoded, piece->decoded));
 
-    op.x = relayed + piece->offset * value;
-    op.y = decoded + piece->decoded * value;
     w->ops->scatter(w->dev, &op);
 }
 

@@ -75,8 +75,8 @@ int device_weights_next(struct device_weights *weights, uint32_t place, struct d
  * the host has it; errors of the link. */
 int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_t done, uint32_t n);
 
-/* The rows and places of a sparse piece of a unit that is at `relayed`; x and y are not set. */
+/* Of a sparse piece of a unit that is at `relayed`: its rows and places, for a call that moves x to y. Zeros of a dense one. */
 struct device_sparse device_weights_sparse(const struct model_unit *unit, const struct model_piece *piece,
-                                           const void *relayed, enum number_type precision);
+                                           const void *relayed, enum number_type precision, const void *x, void *y);
 
 #endif
