@@ -54,6 +54,23 @@ struct eps_step_blocks {
     uint32_t n_frozen;
 };
 
+/* What becomes of a step whose rows are given. */
+enum eps_rows {
+    EPS_ROWS_TRAIN,
+    EPS_ROWS_END,  /* the run ends before it, as by should_stop's 1 */
+    EPS_ROWS_SAVE, /* what is done so far is saved first, if it is not; then the rows are asked for again */
+};
+
+/* The rows of one step, in the order in which the step has them. */
+#define EPS_NO_LABEL UINT32_MAX
+struct eps_step_rows {
+    uint64_t step; /* from 1 */
+    uint32_t n_rows, n_tokens, vocabulary;
+    uint32_t *ids;    /* (n_rows, n_tokens) below the vocabulary */
+    uint32_t *labels; /* (n_rows, n_tokens) what each token predicts; EPS_NO_LABEL: nothing */
+    double lr;        /* the step's */
+};
+
 /* Start from eps_train_defaults(), which leaves every option unset, and set data, which has no default. Unset are NULL,
  * NAN and DEFAULT; a whole number is unset at 0, or at its type's maximum if 0 has a meaning. Texts are borrowed. */
 struct eps_train_options {
@@ -111,6 +128,11 @@ struct eps_train_options {
      * cannot be ends the run: -EINVAL. Not on several hosts. */
     void (*on_blocks)(void *user, struct eps_step_blocks *blocks);
     void *blocks_user;
+    /* Called before each step, once the one before it is done: may rewrite the step's rows and its rate. Rows are of one
+     * document, of models that predict tokens. No row of the table, and not stored, as on_blocks. Ids and labels that the
+     * vocabulary has not, or no label at all, end the run: -EINVAL. */
+    enum eps_rows (*on_rows)(void *user, struct eps_step_rows *rows);
+    void *rows_user;
     double label_smoothing;  /* not of numbers or preferences; held-out losses are without it */
     const char *freeze;      /* globs on tensor names, "wte.weight,h.*.attn.*" */
     uint64_t freeze_until;   /* with freeze: steps after which these tensors are trained, too; unset: never */

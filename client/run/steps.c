@@ -2,6 +2,7 @@
 
 #include "client/daemon/observer.h"
 #include "client/member.h"
+#include "client/run/given.h"
 #include "client/record/change.h"
 #include "client/options/options.h"
 
@@ -137,17 +138,34 @@ int client_steps_ask(void *steps, struct error *err)
     return error_set(err, -EINTR, "interrupted");
 }
 
-/* Writes the data of step `opened` into the buffer that no open step reads; the two alternate. */
+/* Writes the data of step `opened` into the buffer that no open step reads; the two alternate. Returns what
+ * client_given_ask does. */
 static int prepare_data(struct client_steps *s, struct error *err)
 {
     const uint64_t since = trace_begin(s->trace), first = client_run_rows(s->run, s->opened);
     const unsigned i = s->opened % 2;
     const struct client_buffer buffer = client_job_buffer(s->job, i);
-    const int rc = client_source_fill(&s->prepared[i], &buffer, s->run->source, s->opened, first, err);
+    int rc = client_source_fill(&s->prepared[i], &buffer, s->run->source, s->opened, first, err);
 
+    s->given_lr = client_options_lr(&s->run->options, s->opened);
+    if (!rc && s->run->options.on_rows)
+        rc = client_given_ask(&s->prepared[i], &s->given_lr, &buffer, s->run, s->opened, err);
     if (s->trace)
         trace_end(s->trace, since, "prepare data", NULL, (struct trace_arg[]){{"step", s->opened + 1}, {NULL, 0}});
     return rc;
+}
+
+/* Of the step that was prepared last, the rate that was given with its rows. */
+static double lr_of(const struct client_steps *s, uint64_t step)
+{
+    return s->run->options.on_rows ? s->given_lr : client_options_lr(&s->run->options, step);
+}
+
+/* Rows that the caller gives are asked for when the step before is done: they may depend on it. Others are read while it
+ * runs. */
+static bool prepares_ahead(const struct client_steps *s)
+{
+    return !s->run->options.on_rows && s->opened < client_steps_last(s);
 }
 
 static bool evaluates_after(const struct client_steps *s, uint64_t step)
@@ -286,7 +304,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
         .step = ++s->done,
         .n_steps = o->steps,
         .loss = m->done.loss,
-        .lr = client_options_lr(o, s->done - 1),
+        .lr = lr_of(s, s->done - 1),
         .tokens = tokens,
         .step_ms = (double)(now - s->since_ns) / 1e6,
         .tokens_per_s = (double)(tokens - before) * 1e9 / (double)(now - s->since_ns),
@@ -333,7 +351,9 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
 static bool may_open(const struct client_steps *s)
 {
     return !s->stop && s->opened < client_steps_last(s) && s->arrived == s->opened && !client_steps_save_is_due(s) &&
-           !client_steps_save_will_be_due(s) && (s->done == s->opened || !evaluates_after(s, s->opened));
+           !client_steps_save_will_be_due(s) &&
+           (s->run->options.on_rows ? s->done == s->opened && !s->saving
+                                    : s->done == s->opened || !evaluates_after(s, s->opened));
 }
 
 static int open_step(struct client_steps *s, struct error *err)
@@ -347,7 +367,7 @@ static int open_step(struct client_steps *s, struct error *err)
                       .n_valid = minibatch->n_labels,
                       .n_tokens = minibatch->n_tokens,
                       .n_real = client_run_tokens(s->run, s->opened + 1) - client_run_tokens(s->run, s->opened),
-                      .lr = client_options_lr(o, s->opened)},
+                      .lr = lr_of(s, s->opened)},
     };
 
     model_drop_draw(&m.open_step.drop, s->run->model.config.n_layers, client_options_drop(o), o->seed, s->opened);
@@ -367,7 +387,19 @@ static int open_step(struct client_steps *s, struct error *err)
     s->begun = true;
     s->opened++;
     client_memory_ask(&s->memory, s->link, s->opened == client_steps_last(s));
-    return s->opened < client_steps_last(s) ? prepare_data(s, err) : 0;
+    return prepares_ahead(s) ? prepare_data(s, err) : 0;
+}
+
+/* The same with rows that the caller gives. */
+static int open_given(struct client_steps *s, struct error *err)
+{
+    const int rc = prepare_data(s, err);
+
+    if (rc == EPS_ROWS_END)
+        s->stop = 1;
+    if (rc == EPS_ROWS_SAVE && s->done > s->run->first_step && !client_steps_has_saved(s, s->done))
+        client_steps_ask_save(s);
+    return rc == EPS_ROWS_TRAIN ? open_step(s, err) : rc < 0 ? rc : 0;
 }
 
 /* True at the regular end. Without --save-every, a stop instead interrupts the link's next wait. */
@@ -409,7 +441,7 @@ static int hear(struct client_steps *s, struct error *err)
 
 static int take_steps(struct client_steps *s, struct error *err)
 {
-    int rc = s->opened < client_steps_last(s) ? prepare_data(s, err) : 0;
+    int rc = prepares_ahead(s) ? prepare_data(s, err) : 0;
 
     while (!rc && !is_over(s)) {
         if (client_steps_save_is_due(s) && !s->saving)
@@ -417,7 +449,7 @@ static int take_steps(struct client_steps *s, struct error *err)
         else if (client_steps_cut_is_due(s) && !s->saving)
             client_steps_ask_cut(s);
         else if (may_open(s))
-            rc = open_step(s, err);
+            rc = s->run->options.on_rows ? open_given(s, err) : open_step(s, err);
         else
             rc = hear(s, err);
     }

@@ -50,6 +50,7 @@ struct client_steps {
     struct client_tidy tidy;
     struct client_best best;                 /* of the evaluations */
     struct client_minibatch prepared[2];     /* in the buffers */
+    double given_lr;                         /* with on_rows: the rate of the step whose rows came last */
     double before;                           /* the held-out loss before the first step; NAN: not measured */
     uint64_t end;                            /* last step of the run: options.steps, or where patience ended it */
     uint64_t job_end;                        /* last step of the job: client_run_job_end */

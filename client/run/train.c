@@ -1,5 +1,6 @@
 /* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down an attempt at
  * a run; client/run/steps.h runs the steps. */
+#include "client/run/given.h"
 #include "client/run/grow.h"
 #include "client/run/replace.h"
 #include "client/run/train_state.h"
@@ -359,6 +360,8 @@ static int begin(struct client_train *t, const struct client_restart *restart, s
         rc = count_workers(t, &n_workers, err);
     if (!rc)
         rc = client_run_resolve(&t->run, n_workers, err);
+    if (!rc)
+        rc = client_given_check(&t->run, err);
     if (!rc)
         rc = client_run_check_left(&t->run, err);
     if (!rc)

@@ -1,0 +1,66 @@
+#include "client/run/given.h"
+
+#include "proto/model/family.h"
+#include "proto/plan/memory/data.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+
+int client_given_check(const struct client_run *run, struct error *err)
+{
+    const unsigned known = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES;
+    const struct model_config *c = &run->model.config;
+
+    if (!run->options.on_rows || (run->source->ops->fields & ~known) == 0)
+        return 0;
+    return error_set(err, -EDOM,
+                     "on_rows is for models that predict tokens, in rows of one document; these are of the %s model",
+                     c->family->model_type);
+}
+
+/* Refuses tokens that the model does not know. Counts labels. */
+static int check_rows(uint64_t *n_labels, const struct eps_step_rows *rows, const struct model_config *c,
+                      struct error *err)
+{
+    const size_t n = (size_t)rows->n_rows * rows->n_tokens;
+
+    *n_labels = 0;
+    for (size_t i = 0; i < n; i++) {
+        const bool is_label = rows->ids[i] < c->vocabulary;
+        const uint32_t id = is_label ? rows->labels[i] : rows->ids[i];
+        *n_labels += rows->labels[i] != PLAN_NO_LABEL;
+        if (id >= c->vocabulary && !(is_label && id == PLAN_NO_LABEL))
+            return error_set(err, -EINVAL,
+                             "on_rows of step %" PRIu64 ": row %zu, token %zu: the %s %" PRIu32
+                             " is not below the vocabulary's %" PRIu32,
+                             rows->step, i / rows->n_tokens, i % rows->n_tokens, is_label ? "label" : "id", id,
+                             c->vocabulary);
+    }
+    return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": no token has a label", rows->step);
+}
+
+int client_given_ask(struct client_minibatch *minibatch, double *lr, const struct client_buffer *buffer,
+                     const struct client_run *run, uint64_t step, struct error *err)
+{
+    const struct eps_train_options *o = &run->options;
+    const uint32_t n_tokens = minibatch->n_tokens;
+    uint32_t *entries = buffer->at[CLIENT_FIELD_ENTRIES];
+    struct eps_step_rows rows = {.step = step + 1,
+                                 .n_rows = buffer->n_rows,
+                                 .n_tokens = n_tokens,
+                                 .vocabulary = run->model.config.vocabulary,
+                                 .ids = buffer->at[CLIENT_FIELD_IDS],
+                                 .labels = buffer->at[CLIENT_FIELD_LABELS],
+                                 .lr = *lr};
+
+    const enum eps_rows answer = o->on_rows(o->rows_user, &rows);
+    if (answer != EPS_ROWS_TRAIN)
+        return (int)answer;
+    for (size_t i = 0; entries && i < (size_t)buffer->n_rows * n_tokens; i++)
+        entries[i] = PLAN_NO_ENTRY; /* they are other tokens */
+    *lr = rows.lr;
+    if (!isfinite(rows.lr) || rows.lr < 0)
+        return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the rate %g is no rate", step + 1, rows.lr);
+    return check_rows(&minibatch->n_labels, &rows, &run->model.config, err);
+}
