@@ -145,7 +145,8 @@ TEST_EACH(a_deterministic_plan_that_fits_is_proposed_for_every_device, N_DEVICES
 {
     const struct dnn_shape *s = &shapes[_i % N_SHAPES];
     const struct properties *device = &devices[_i / N_SHAPES];
-    const struct proposals p = propose(device, s, true), again = propose(device, s, false);
+    const bool compiles = s == shapes || s->n_tokens % 128 != 0; /* rows of whole tiles, and others */
+    const struct proposals p = propose(device, s, compiles), again = propose(device, s, false);
     const int64_t most = (int64_t)plan_cuda_attention_scratch(1, s->n_tokens, s->n_heads);
     bool fits = false;
 
@@ -174,9 +175,10 @@ static struct plan_attention_scratch scratch_of(const struct properties *device,
 }
 
 /* The first of what is proposed is what is taken: it compiles to the device's own kernel, and wants no more than the plan has
- * for it; where its order is kept by turns, some of that is for these. */
+ * for it; where its order is kept by turns, some of that is for these. compiles: else it is one that another one of more rows
+ * was compiled for. */
 static void check_backward(const struct properties *device, const struct dnn_shape *slice,
-                           const struct plan_attention_scratch *scratch)
+                           const struct plan_attention_scratch *scratch, bool compiles)
 {
     void *properties = properties_of(device), *configs[DNN_MAX_CONFIGS];
     struct proposals p = {0};
@@ -187,13 +189,15 @@ static void check_backward(const struct properties *device, const struct dnn_sha
     p.n = dnn_graph_backward_configs(&graph, scratch->way, properties, configs);
     ck_assert_msg(p.n > 0 && graph.status == 0, "%s: %s", device->name, api.error_string(graph.status));
     look(&p, 0, configs[0]);
-    compile(&p, 0, configs[0], properties);
-    ck_assert_msg(strstr(p.kernels[0], device->backward), "%s: kernel %s", device->name, p.kernels[0]);
+    if (compiles) {
+        compile(&p, 0, configs[0], properties);
+        ck_assert_msg(strstr(p.kernels[0], device->backward), "%s: kernel %s", device->name, p.kernels[0]);
+        if (scratch->way == PLAN_ATTENTION_TWICE)
+            ck_assert_msg(strstr(p.kernels[0], "_kernel1_"), "%s: one kernel alone: %s", device->name, p.kernels[0]);
+    }
     ck_assert_uint_le((uint64_t)p.workspace[0], scratch->workspace_bytes);
     if (scratch->way == PLAN_ATTENTION_ORDERED)
         ck_assert_int_gt(p.workspace[0], 256);
-    if (scratch->way == PLAN_ATTENTION_TWICE)
-        ck_assert_msg(strstr(p.kernels[0], "_kernel1_"), "%s: one kernel alone: %s", device->name, p.kernels[0]);
     if (scratch->way == PLAN_ATTENTION_SCORES) /* none of them may add up in memory */
         ck_assert_uint_ge((uint64_t)p.workspace[0],
                           2 * (uint64_t)slice->n_tokens * slice->n_tokens * slice->n_heads * slice->n_rows);
@@ -210,11 +214,11 @@ TEST_EACH(backward_of_fixed_bits_fits_the_plan_on_every_device, N_DEVICES *N_SHA
 
     if (scratch.way == PLAN_ATTENTION_OWN)
         return;
-    check_backward(device, &slice, &scratch);
+    check_backward(device, &slice, &scratch, true);
     if (slice.n_rows == 1)
         return;
     slice.n_rows = 1; /* the rows that are left over */
-    check_backward(device, &slice, &scratch);
+    check_backward(device, &slice, &scratch, false);
 }
 
 /* What of the above is not ours: of this version, all that the planner believes in. */
