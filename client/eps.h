@@ -190,10 +190,12 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
 
 /* Measured performance of this machine, from which eps_plan and the daemon predict times. */
 struct eps_profile {
-    char path[4096];                /* of the file written */
-    uint32_t rows[4];               /* of matrix products */
-    double matmul_flops[2][4];      /* operations per second of matrix products with these rows, in fp32 and in bf16 */
-    double attention_flops[2][2];   /* causal attention: forward and backward, in fp32 and in bf16 */
+    char path[4096];           /* of the file written */
+    uint32_t rows[4];          /* of matrix products */
+    double matmul_flops[2][4]; /* operations per second of matrix products with these rows, in fp32 and in bf16 */
+    /* Causal attention: forward and backward; without tensor cores; on a GPU (elsewhere 0) also with them, with them and
+     * with dropout, and by cuDNN, 0 where that is missing; in fp32 and in bf16 */
+    double attention_flops[2][4][2];
     double link_bytes_per_s;        /* from host to device */
     double memory_bytes_per_s;      /* of the device, read and written */
     double update_parameters_per_s; /* by the optimizer on the host */

@@ -42,8 +42,9 @@ struct eps_choice {
     uint32_t n_weight_buffers; /* units of weights on the device at a time */
     uint32_t n_resident;       /* units that stay on the device */
     bool whole_head;           /* the head's weights are on the device at once; else it runs twice, in pieces */
-    bool sparse_singly; /* sparse weights are put into their places one matrix at a time, each time that it is read */
-    const char *replay; /* "replay on", or that it is off and why: as in eps_plan; a constant string */
+    bool sparse_singly;  /* sparse weights are put into their places one matrix at a time, each time that it is read */
+    const char *replay;  /* "replay on", or that it is off and why: as in eps_plan; a constant string */
+    double predicted_ms; /* of a training step, where the profile of each worker was measured (eps_profile); else 0 */
 };
 
 /* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step, disk. Needs
@@ -136,6 +137,7 @@ enum eps_queue {
     EPS_OPTIMIZER, /* the host's threads */
     EPS_QUEUES
 };
+enum { EPS_MOST_PATHS = 11 };
 struct eps_timeline {
     bool fits;
     char why[512]; /* as eps_plan's; the figures are then those of the smallest plan */
@@ -147,6 +149,17 @@ struct eps_timeline {
     double busy_ms[EPS_QUEUES];
     /* [a][b]: how long queue a waited for work in queue b. A row plus its busy_ms is step_ms. */
     double waited_ms[EPS_QUEUES][EPS_QUEUES];
+    struct eps_path {
+        const char
+            *kind; /* "products", "convolutions", "attention", "attention_backward", "rest"; constant, as `path` */
+        /* What computes it. Products: "cublaslt", or "tiles" on the CPU. Convolutions: "cudnn" or "own". Attention: "cudnn",
+         * "tensor" (our kernels on tensor cores), "dropout" (these with dropout), "plain". The rest, which moves memory:
+         * "memory" */
+        const char *path;
+        double ms;     /* of busy_ms[EPS_COMPUTE] */
+        double tflops; /* while it runs; 0: of the rest */
+    } paths[EPS_MOST_PATHS];
+    uint32_t n_paths; /* those that take time, in this order */
 };
 /* As eps_plan. Simulates one worker's queues and the optimizer for all workers. */
 int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *options, struct eps_error *error);

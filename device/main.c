@@ -359,6 +359,7 @@ static int run(const struct place *place, const struct compute_options *options,
     const struct device_claim *device = &options->device;
     struct worker_process *w = calloc(1, sizeof *w);
     pthread_t thread;
+    bool measured;
     int rc;
 
     if (!w)
@@ -381,8 +382,10 @@ static int run(const struct place *place, const struct compute_options *options,
     hello.hello.library_bytes = device->facts.library_bytes;
     hello.hello.attention = device->facts.attention;
     hello.hello.convolution = device->facts.convolution;
-    if (profile_find(&hello.hello.profile, NULL, device->ops->name, err))
+    if (profile_find(&hello.hello.profile, &measured, device->ops->name, err))
         log_warning("%s; it is taken to be as fast as most", err->text);
+    if (!measured) /* the daemon knows the default, too */
+        hello.hello.profile = (struct profile){0};
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device->name);
     snprintf(hello.hello.model, sizeof hello.hello.model, "%s", device->facts.model);
     /* All threads are made before anything is promised to the daemon. */

@@ -283,6 +283,20 @@ static void print_against(FILE *out, uint64_t peak, uint64_t planned)
         fputc('\n', out);
 }
 
+/* A measured profile that is this far off no longer tells of the machine, or of its load. */
+static const double most_off = 0.15;
+
+/* "; a step took 120 ms, 100 predicted: ..." if they differ by more, over enough steps. */
+static void print_surprise(FILE *out, const struct account *a, uint64_t n)
+{
+    enum { FEW = 5 };
+    const double each = a->ms / (double)n;
+
+    if (n >= FEW && a->predicted_ms > 0 && fabs(each / a->predicted_ms - 1) > most_off)
+        fprintf(out, "; a step took %.4g ms, where %.4g were predicted from what eps bench measured here", each,
+                a->predicted_ms);
+}
+
 /* Loss and speed of the steps that were run. */
 static void print_steps(FILE *out, const struct account *a)
 {
@@ -297,10 +311,12 @@ static void print_steps(FILE *out, const struct account *a)
         fprintf(out, "%.4f before the first step", a->before);
     for (size_t i = 0; i < a->n_scores; i++)
         fprintf(out, "%s%s %.4f", i ? ", " : "\nscores       ", a->scores[i].name, a->scores[i].value);
-    if (n > 0)
+    if (n > 0) {
         fprintf(out, "\nspeed        %.0f %s/s over %" PRIu64 " step%s",
                 a->ms > 0 ? a->tokens * 1000 / a->ms / (a->pixels ? a->pixels : 1) : 0, a->pixels ? "images" : "tokens",
                 n, n == 1 ? "" : "s");
+        print_surprise(out, a, n);
+    }
     fputc('\n', out);
     if (a->n_skipped > 0)
         fprintf(out, "skipped      %" PRIu64 " of these steps, whose gradient was not finite\n", a->n_skipped);

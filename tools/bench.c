@@ -15,6 +15,7 @@ static void print_row(const char *name, double value, const char *unit, const ch
 static void print_profile(const struct eps_profile *p, bool found)
 {
     static const char *const names[] = {"fp32", "bf16"};
+    static const char *const ways[] = {"", ", tensor cores", ", these with dropout", ", cuDNN"};
 
     printf("%-22s", "matrix products");
     for (int i = 0; i < 4; i++)
@@ -28,8 +29,11 @@ static void print_profile(const struct eps_profile *p, bool found)
     }
     printf("\n\n");
     for (int type = 0; type < 2; type++)
-        printf("%-22s %8.0f %8.0f GFLOP/s: forward and backward\n", type == 0 ? "attention, fp32" : "attention, bf16",
-               p->attention_flops[0][type] / 1e9, p->attention_flops[1][type] / 1e9);
+        for (int path = 0; path < (type == 0 ? 1 : 4); path++)
+            if (p->attention_flops[0][path][type] > 0)
+                printf("%-22s %8.0f %8.0f GFLOP/s: forward and backward%s\n",
+                       type == 0 ? "attention, fp32" : "attention, bf16", p->attention_flops[0][path][type] / 1e9,
+                       p->attention_flops[1][path][type] / 1e9, ways[path]);
     print_row("host to device", p->link_bytes_per_s / 1e9, "GB/s", "transfer of weights and gradients");
     print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "norms, activations");
     print_row("optimizer", p->update_parameters_per_s / 1e6, "M parameters/s", "AdamW on the host");

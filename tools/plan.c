@@ -321,6 +321,27 @@ static void print_device(const struct eps_timeline *line)
     putchar('\n');
 }
 
+/* "paths       products: cublaslt at 640 TFLOP/s, 83 % of computing; attention: tensor at 300 TFLOP/s, 4 %; ..." */
+static void print_paths(const struct eps_timeline *line)
+{
+    static const struct {
+        const char *key, *name;
+    } kinds[] = {{"attention_backward", "its gradient"}, {"rest", "the rest"}};
+
+    printf("paths       ");
+    for (uint32_t i = 0; i < line->n_paths; i++) {
+        const struct eps_path *p = &line->paths[i];
+        const char *kind = p->kind;
+        for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++)
+            kind = strcmp(kinds[j].key, kind) == 0 ? kinds[j].name : kind;
+        printf("%s%s: %s", i ? "; " : "", kind, p->path);
+        if (p->tflops > 0)
+            printf(" at %.3g TFLOP/s", p->tflops);
+        printf(", %.0f %%%s", 100 * p->ms / line->busy_ms[EPS_COMPUTE], i ? "" : " of computing");
+    }
+    putchar('\n');
+}
+
 static void print_timeline(const struct eps_timeline *line)
 {
     char text[32];
@@ -337,6 +358,7 @@ static void print_timeline(const struct eps_timeline *line)
     for (int i = 0; i < EPS_QUEUES; i++)
         printf("%s%s %.0f %%", i ? ", " : "", queues[i].name, 100 * line->busy_ms[i] / line->step_ms);
     putchar('\n');
+    print_paths(line);
     if (!line->measured)
         printf("            estimated from another machine; eps bench measures this one\n");
 }
@@ -352,6 +374,20 @@ static json_t *queue_to_json(const struct eps_timeline *line, int queue)
                      "waits_ms", waits);
 }
 
+static json_t *paths_to_json(const struct eps_timeline *line)
+{
+    json_t *list = json_array();
+
+    for (const struct eps_path *p = line->paths; p < line->paths + line->n_paths; p++) {
+        json_t *object = json_pack("{s:s, s:s, s:f, s:f}", "kind", p->kind, "path", p->path, "busy_ms", p->ms, "share",
+                                   p->ms / line->busy_ms[EPS_COMPUTE]);
+        if (p->tflops > 0)
+            json_object_set_new(object, "tflops", json_real(p->tflops));
+        json_array_append_new(list, object);
+    }
+    return list;
+}
+
 static void print_timeline_json(const struct eps_timeline *line)
 {
     json_t *each = json_object();
@@ -359,11 +395,11 @@ static void print_timeline_json(const struct eps_timeline *line)
 
     for (int i = 0; i < EPS_QUEUES; i++)
         json_object_set_new(each, queues[i].key, queue_to_json(line, i));
-    json_t *all =
-        json_pack("{s:b, s:o, s:b, s:f, s:f, s:f, s:s, s:f, s:o}", "fits", line->fits, "why",
-                  text_json(arguments_options(why, line->why)), "measured", line->measured, "step_ms", line->step_ms,
-                  "tokens_per_s", line->tokens_per_s, "tflops", line->tflops, "binds", queues[line->binds].key,
-                  "device_waits_ms", line->step_ms - line->busy_ms[EPS_COMPUTE], "queues", each);
+    json_t *all = json_pack("{s:b, s:o, s:b, s:f, s:f, s:f, s:s, s:f, s:o, s:o}", "fits", line->fits, "why",
+                            text_json(arguments_options(why, line->why)), "measured", line->measured, "step_ms",
+                            line->step_ms, "tokens_per_s", line->tokens_per_s, "tflops", line->tflops, "binds",
+                            queues[line->binds].key, "device_waits_ms", line->step_ms - line->busy_ms[EPS_COMPUTE],
+                            "queues", each, "paths", paths_to_json(line));
 
     assert(all); /* all finite: a profile's numbers are checked */
     json_dumpf(all, stdout, 0);
@@ -440,10 +476,10 @@ int command_plan(int argc, char **argv)
          "print only the largest number of layers of this width that fits"},
         {"--find-batch", NULL, ARGUMENT_FLAG, &question.find_batch, "print only the largest batch that fits"},
         {"--timeline", NULL, ARGUMENT_FLAG, &question.timeline,
-         "simulate a step: its time, the bottleneck, and what each queue waits for; with --json an object:\n{\"fits\", "
-         "\"why\", \"measured\", \"step_ms\", \"tokens_per_s\", \"tflops\", \"binds\", "
+         "simulate a step: its time, the bottleneck, what each queue waits for, and what computes it; with --json an "
+         "object:\n{\"fits\", \"why\", \"measured\", \"step_ms\", \"tokens_per_s\", \"tflops\", \"binds\", "
          "\"device_waits_ms\",\n\"queues\": {\"down\", \"compute\", \"up\", \"optimizer\": {\"busy_ms\", \"share\", "
-         "\"waits_ms\"}}}"},
+         "\"waits_ms\"}},\n\"paths\": [{\"kind\", \"path\", \"busy_ms\", \"share\" of computing, \"tflops\"}]}"},
         {"--json", NULL, ARGUMENT_FLAG, &question.json,
          "print an object, in bytes:\n"
          "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"

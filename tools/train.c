@@ -38,7 +38,9 @@ static void on_disk(void *user, uint64_t checkpoint_bytes, uint64_t n_most, uint
 static void on_plan(void *user, const struct eps_choice *choice, const struct eps_memory *host,
                     const struct eps_memory *device)
 {
-    (void)user;
+    struct train *t = user;
+
+    t->account.predicted_ms = choice->predicted_ms;
     account_plan(choice, host, device);
 }
 

@@ -1,5 +1,6 @@
 /* eps_plan, of one form: the daemon's and the worker's own arithmetic, without either process. */
 #include "client/ask/plan_form.h"
+#include "client/ask/plan_timeline.h"
 #include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "client/member.h"
@@ -16,7 +17,6 @@
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
-#include "proto/step/timeline.h"
 #include "proto/wire/training_text.h"
 
 #include <assert.h>
@@ -218,8 +218,10 @@ static struct plan_fit_asked asked_of(struct question *q)
     const uint32_t n_workers = workers_of(q), part_rows = o->batch / o->parts;
 
     for (uint32_t i = 0; i < n_workers; i++)
-        q->devices[i] =
-            (struct plan_fit_device){.backend = q->backend, .profile = &q->profile, .budget = o->device_mem};
+        q->devices[i] = (struct plan_fit_device){.backend = q->backend,
+                                                 .profile = &q->profile,
+                                                 .budget = o->device_mem,
+                                                 .attention = q->profile.attention};
     struct plan_goal goal = goal_of(q);
     plan_remember_norms(&q->model, &goal);
     goal.entries = q->model.n_norm_maps > 0 ? goal.entries : 0;
@@ -399,36 +401,6 @@ int client_plan_form(struct eps_plan *out, const struct eps_train_options *optio
     return client_report(error, &err, rc);
 }
 
-/* Queues wait only for one another: launches and host work take no time here. */
-static int fill_timeline(struct eps_timeline *out, const struct question *q, const struct plan_fit *fit)
-{
-    static const enum plan_queue queues[EPS_QUEUES] = {PLAN_QUEUE_PULL, PLAN_QUEUE_COMPUTE, PLAN_QUEUE_PUSH,
-                                                       PLAN_QUEUE_OPTIMIZER};
-    const struct step_timeline_setting setting = {.plan = &fit->plans[0],
-                                                  .model = &q->model,
-                                                  .host = &fit->setting,
-                                                  .profile = &q->profile,
-                                                  .n_slots = fit->host.n_slots};
-    const double tokens = (double)q->options.batch * q->options.seq;
-    struct step_timeline line;
-    const int rc = step_timeline(&line, &setting);
-
-    if (rc)
-        return rc;
-    out->step_ms = line.seconds * 1e3;
-    out->pixels = q->config.image.height * q->config.image.width;
-    out->tokens_per_s = tokens / line.seconds;
-    out->tflops = 6 * (double)q->model.n_parameters * out->tokens_per_s / 1e12;
-    for (int i = 0; i < EPS_QUEUES; i++) {
-        if (line.binds == queues[i])
-            out->binds = (enum eps_queue)i;
-        out->busy_ms[i] = line.queues[queues[i]].busy * 1e3;
-        for (int j = 0; j < EPS_QUEUES; j++)
-            out->waited_ms[i][j] = line.queues[queues[i]].waited[queues[j]] * 1e3;
-    }
-    return 0;
-}
-
 int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *options, struct eps_error *error)
 {
     struct error err = {""};
@@ -446,7 +418,7 @@ int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *
             snprintf(out->why, sizeof out->why, "%s", err.text);
             client_name_members(out->why);
         }
-        rc = fill_timeline(out, &q, found);
+        rc = client_fill_timeline(out, &q.options, &q.model, &q.profile, found);
         if (rc)
             error_set(&err, rc, "no memory to simulate a step of %u microbatches",
                       q.options.batch / found->plans[0].choice.microbatch);

@@ -75,7 +75,8 @@ static int take_opened(struct client_job *job, const struct client_model *model,
                                       .group_parts = m->job_opened.choice.group_parts,
                                       .whole_head = m->job_opened.choice.whole_head,
                                       .sparse_singly = m->job_opened.choice.sparse_singly,
-                                      .replay = plan_replay_text(m->job_opened.replay)};
+                                      .replay = plan_replay_text(m->job_opened.replay),
+                                      .predicted_ms = m->job_opened.predicted_ms};
     const int rc = name_blocks(&job->choice, &model->config, &m->job_opened.choice, err);
     if (rc)
         return rc;

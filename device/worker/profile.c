@@ -33,6 +33,8 @@ struct bench {
     uint32_t rows, width;
     double (*now)(void);
     struct device_matmul product;
+    enum attention_path path; /* of attention */
+    enum plan_attention way;  /* the device's */
     char *arena;
     void *noise; /* (NOISE) in the device's type */
     float *host; /* (4, ELEMENTS): an optimizer's weights, moments and gradient */
@@ -117,7 +119,7 @@ static int fill(const struct bench *b, size_t n)
     return b->ops->sync(b->dev);
 }
 
-/* Uses the arena for qkv, out and its gradient, qkv's gradient, workspace, log-sum-exp. */
+/* Uses the arena for qkv, out and its gradient, qkv's gradient, workspace, log-sum-exp, a bias. */
 struct attention {
     size_t n_rows, n_tokens, head, width;
 };
@@ -129,6 +131,11 @@ static struct attention attention_shape(const struct bench *b)
     return (struct attention){DEVICE_ROWS, DEVICE_TOKENS, DEVICE_HEAD, b->width};
 }
 
+static size_t heads_of(const struct attention *a)
+{
+    return a->width / a->head;
+}
+
 /* Elements of one array of the output's size. */
 static size_t attention_elements(const struct attention *a)
 {
@@ -137,38 +144,53 @@ static size_t attention_elements(const struct attention *a)
 
 enum { ATTENTION_ARRAYS = 8 };
 
+/* Enough for every path. */
 static size_t scratch_bytes(const struct bench *b, const struct attention *a)
 {
-    const size_t n_heads = a->width / a->head;
+    const size_t n_heads = heads_of(a);
     const struct plan_attention_sizes sizes = {
         .n_rows = a->n_rows, .n_tokens = a->n_tokens, .n_heads = n_heads, .n_kv_heads = n_heads, .width = a->width};
+    const uint64_t own = plan_backend_find(b->ops->name)->scratch_bytes(&sizes, b->n_threads);
+    struct plan_attention_scratch scratch;
 
-    return plan_backend_find(b->ops->name)->scratch_bytes(&sizes, b->n_threads);
+    plan_attention_lay_out(&scratch, b->way, a->n_rows, a->n_tokens, n_heads, a->width);
+    return scratch.way != PLAN_ATTENTION_OWN && scratch.bytes > own ? scratch.bytes : own;
+}
+
+static size_t sums_bytes(const struct attention *a)
+{
+    return a->n_rows * a->n_tokens * heads_of(a) * sizeof(float);
 }
 
 static size_t attention_bytes(const struct bench *b, const struct attention *a)
 {
-    return ATTENTION_ARRAYS * attention_elements(a) * number_bytes(b->type) + scratch_bytes(b, a) +
-           a->n_rows * a->n_tokens * (a->width / a->head) * sizeof(float);
+    return ATTENTION_ARRAYS * attention_elements(a) * number_bytes(b->type) + scratch_bytes(b, a) + sums_bytes(a) +
+           heads_of(a) * sizeof(float);
 }
 
+/* The same shape on each path: with dropout; or with a bias by distance, of one bucket, which tensor cores have no part in. */
 static struct device_attention attention_of(const struct bench *b)
 {
     const struct attention a = attention_shape(b);
     const size_t n = attention_elements(&a) * number_bytes(b->type);
-    char *const scratch = b->arena + ATTENTION_ARRAYS * n;
+    char *const scratch = b->arena + ATTENTION_ARRAYS * n, *const sums = scratch + scratch_bytes(b, &a);
+    struct device_attention op = {.n_rows = a.n_rows,
+                                  .n_tokens = a.n_tokens,
+                                  .n_heads = heads_of(&a),
+                                  .width = a.width,
+                                  .scale = 1 / sqrtf((float)a.head),
+                                  .qkv = b->arena,
+                                  .out_gradient = b->arena + 3 * n,
+                                  .out = b->arena + 4 * n,
+                                  .qkv_gradient = b->arena + 5 * n,
+                                  .scratch = scratch,
+                                  .log_sum_exp = (float *)sums};
 
-    return (struct device_attention){.n_rows = a.n_rows,
-                                     .n_tokens = a.n_tokens,
-                                     .n_heads = a.width / a.head,
-                                     .width = a.width,
-                                     .scale = 1 / sqrtf((float)a.head),
-                                     .qkv = b->arena,
-                                     .out_gradient = b->arena + 3 * n,
-                                     .out = b->arena + 4 * n,
-                                     .qkv_gradient = b->arena + 5 * n,
-                                     .scratch = scratch,
-                                     .log_sum_exp = (float *)(scratch + scratch_bytes(b, &a))};
+    if (b->path == ATTENTION_DRAWING)
+        op.dropout.p = 0.1f;
+    if (b->path == ATTENTION_PLAIN && a.head == DEVICE_HEAD && b->type != NUMBER_FP32)
+        op.bias = (float *)(sums + sums_bytes(&a)), op.buckets.n = 1;
+    return op;
 }
 
 static void attend(const struct bench *b)
@@ -325,16 +347,36 @@ int device_profile_products(struct products *out, const struct device_ops *ops, 
 }
 
 /* Forward runs first, as backward reads its output. */
-static int measure_attention(struct profile *out, struct bench *b)
+static int measure_path(struct profile *out, struct bench *b, enum attention_path path)
 {
     const struct attention a = attention_shape(b);
     const double each = (double)attention_elements(&a) * (double)a.n_tokens;
     int rc = 0;
 
-    out->attention_flops[PROFILE_FORWARD][b->type] = 2 * each / time_of(b, attend, &rc);
+    b->path = path;
+    out->attention_flops[PROFILE_FORWARD][path][b->type] = 2 * each / time_of(b, attend, &rc);
     if (!rc)
-        out->attention_flops[PROFILE_BACKWARD][b->type] = 5 * each / time_of(b, attend_backward, &rc);
+        out->attention_flops[PROFILE_BACKWARD][path][b->type] = 5 * each / time_of(b, attend_backward, &rc);
     return rc;
+}
+
+/* The paths that the device has for this type, cuDNN last: once it is prepared, it takes the shape. */
+static int measure_attention(struct profile *out, struct bench *b, bool of_host)
+{
+    int rc = measure_path(out, b, ATTENTION_PLAIN);
+
+    if (rc || of_host || b->type == NUMBER_FP32)
+        return rc;
+    rc = measure_path(out, b, ATTENTION_TENSOR);
+    if (!rc)
+        rc = measure_path(out, b, ATTENTION_DRAWING);
+    if (rc || b->way == PLAN_ATTENTION_OWN)
+        return rc;
+    b->path = ATTENTION_LIBRARY;
+    const struct device_attention op = attention_of(b);
+    char told[DEVICE_TOLD];
+    b->ops->prepare_attention(b->dev, &op, b->way, told);
+    return measure_path(out, b, ATTENTION_LIBRARY);
 }
 
 static int measure_products(struct profile *out, struct bench *b)
@@ -363,7 +405,7 @@ static int measure_type(struct profile *out, struct bench *b, enum number_type t
     b->ops->choose(b->dev, &out->products, NULL);
     rc = measure_products(out, b);
     if (!rc)
-        rc = measure_attention(out, b);
+        rc = measure_attention(out, b, b->width == HOST_WIDTH);
     if (rc)
         b->ops->fault(b->dev, err);
     close_device(b);
@@ -394,9 +436,14 @@ int device_profile(struct profile *out, const struct device_ops *ops, unsigned i
     const bool of_host = plan_backend_find(ops->name)->takes_turns;
     struct bench b = {
         .ops = ops, .index = index, .n_threads = n_threads, .width = of_host ? HOST_WIDTH : DEVICE_WIDTH, .now = now};
-    int rc = 0;
+    struct device_facts facts = {.attention = PLAN_ATTENTION_OWN};
+    int rc = of_host ? 0 : ops->probe(index, &facts, err);
 
-    *out = (struct profile){0}; /* figures that are not measured here are 0: host_bytes_per_s */
+    *out =
+        (struct profile){.attention = facts.attention}; /* figures that are not measured here are 0: host_bytes_per_s */
+    if (rc)
+        return rc;
+    b.way = facts.attention;
     b.noise = malloc(NOISE * sizeof(float));
     if (!b.noise)
         return error_set(err, -ENOMEM, "no memory to measure with: 4 MiB are needed");

@@ -31,7 +31,8 @@ struct peer *peer_add(struct peer **peers, struct session *s, const struct messa
         hello->hello.attention < PLAN_ATTENTIONS ? (enum plan_attention)hello->hello.attention : PLAN_ATTENTION_OWN;
     peer->convolution = hello->hello.convolution;
     peer->profile = hello->hello.profile;
-    if (profile_check(&peer->profile, NULL) && profile_default(peer->device))
+    peer->measured = profile_check(&peer->profile, NULL) == 0;
+    if (!peer->measured && profile_default(peer->device))
         peer->profile = *profile_default(peer->device);
     while (*end)
         end = &(*end)->next;

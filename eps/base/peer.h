@@ -37,6 +37,7 @@ struct peer {
     enum plan_attention attention; /* what its device supports */
     uint32_t convolution;          /* its library of convolutions (device_facts); 0: none */
     struct profile profile;        /* as the worker sent it, or its device's default */
+    bool measured;                 /* the worker sent it */
     enum peer_state state;
     bool suspect;     /* its gradient of the open step was not finite; another attempt decides whose fault that is */
     bool leaves;      /* its session ends once its share is done */

@@ -189,6 +189,16 @@ static int refuse(const struct job *job, const struct plan_fit_asked *asked, con
     return rc;
 }
 
+/* True if all that a step's time is predicted from was measured: of further hosts nothing is known. */
+static bool can_predict(const struct job *job)
+{
+    bool can = job->n_own == 0 && job_goal(job)->purpose == PLAN_TRAIN;
+
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        can &= job->workers[i]->measured;
+    return can;
+}
+
 static void take_plans(struct job *job, const struct plan_fit *fit)
 {
     job->n_seats = job->n_ranges = fit->n_workers;
@@ -197,6 +207,7 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
     job->convolution = fit->plans[0].setting.convolution;
     job->microbatch = fit->plans[0].choice.microbatch;
     job->choice = fit->plans[0].choice;
+    job->predicted_ms = can_predict(job) ? fit->cost.step_ms : 0;
     job->host = fit->host;
     job->host_setting = fit->setting;
     for (uint32_t i = 0; i < fit->n_workers; i++) {

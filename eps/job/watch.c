@@ -97,7 +97,7 @@ static double slowest_ticks(const struct job *job, const struct peer *worker)
         for (int rows = 0; rows < PROFILE_ROWS; rows++)
             slowest.matmul_flops[type][rows] = LEAST_FLOPS;
         for (int direction = 0; direction < PROFILE_DIRECTIONS; direction++)
-            slowest.attention_flops[direction][type] = LEAST_FLOPS;
+            slowest.attention_flops[direction][ATTENTION_PLAIN][type] = LEAST_FLOPS;
     }
     plan_cost(&cost, &worker->plan, &job->model, &job->host_setting, &slowest, NULL);
     const double ms = cost.compute_ms + cost.pull_ms + cost.push_ms + cost.stash_ms;

@@ -5,6 +5,7 @@
 #ifndef PROTO_OPERATION_CALL_H
 #define PROTO_OPERATION_CALL_H
 
+#include "proto/operation/attention_path.h"
 #include "proto/operation/backend.h"
 #include "proto/operation/device.h"
 
@@ -42,11 +43,12 @@ struct call_array {
     size_t n, touched;
 };
 
-/* What sizes depend on in the device that a call is for. */
+/* What sizes, and paths, depend on in the device that a call is for. */
 struct call_device {
     const struct plan_backend *backend;
     enum number_type type;
     unsigned n_threads;
+    enum plan_attention attention; /* as in struct plan_setting, for the path of attention */
 };
 
 /* What limits how fast a call computes: a rate of the device's (proto/plan/time/profile.h). */
@@ -65,8 +67,9 @@ struct call_work {
     struct call_array arrays[CALL_ARRAYS];
     unsigned n_arrays;
     enum call_rate rate;
-    double operations; /* floating point operations at this rate */
-    size_t rows;       /* CALL_RATE_PRODUCT: tokens */
+    double operations;               /* floating point operations at this rate */
+    size_t rows;                     /* CALL_RATE_PRODUCT: tokens */
+    double by_path[ATTENTION_PATHS]; /* attention: the operations of each path */
 };
 
 /* Describes a call whose sizes and options are set. Its arrays need not be set, but optional ones that are NULL are

@@ -30,6 +30,7 @@ struct timeline_price {
     const struct model_unit *unit;       /* NULL: none */
     bool lowest;                         /* as in struct layer_pass */
     double seconds;
+    struct plan_uses uses;
 };
 
 struct timeline {
@@ -37,6 +38,7 @@ struct timeline {
     struct device clock;
     struct device_worker worker; /* its model's arrays are borrowed */
     struct timeline_price prices[LAYER_KINDS][DIRECTIONS][PLAN_WORK_KINDS][KEPT_KINDS];
+    struct plan_uses uses; /* of this step's visits */
 
     uint32_t n_runs, *parts;  /* (n_runs) of the share */
     uint32_t *tokens;         /* (share_rows, seq) zeros: ids and labels */
@@ -82,7 +84,7 @@ static bool is_of(const struct timeline_price *price, const struct layer_pass *p
 }
 
 /* Runs the visit on a meter. */
-static double measure(const struct timeline *t, const struct layer_pass *pass, bool backward)
+static void measure(struct timeline_price *out, const struct timeline *t, const struct layer_pass *pass, bool backward)
 {
     const struct layer_ops *layer = layer_table[pass->layer->kind];
     struct plan_meter meter = t->clock.meter;
@@ -93,16 +95,25 @@ static double measure(const struct timeline *t, const struct layer_pass *pass, b
     metered.ops = &plan_meter_ops;
     metered.dev = plan_meter_device(&meter);
     (backward ? layer->backward : layer->forward)(&metered);
-    return meter.seconds;
+    *out = (struct timeline_price){pass->program, pass->unit, pass->lowest, meter.seconds, meter.uses};
+}
+
+static void add(struct plan_uses *to, const struct plan_uses *uses)
+{
+    for (int i = 0; i < PLAN_USES; i++) {
+        to->seconds[i] += uses->seconds[i];
+        to->operations[i] += uses->operations[i];
+    }
 }
 
 static void visit(const struct layer_pass *pass, bool backward)
 {
-    const struct timeline *t = pass->dev->context;
-    struct timeline_price *price = price_of(pass->dev->context, pass, backward);
+    struct timeline *t = pass->dev->context;
+    struct timeline_price *price = price_of(t, pass, backward);
 
     if (!is_of(price, pass))
-        *price = (struct timeline_price){pass->program, pass->unit, pass->lowest, measure(t, pass, backward)};
+        measure(price, t, pass, backward);
+    add(&t->uses, &price->uses);
     clock_compute(pass->dev, price->seconds);
 }
 
@@ -299,8 +310,7 @@ static int make_worker(struct timeline *t)
     const bool takes_turns = setting->backend->takes_turns;
 
     t->clock = (struct device){.queues.host_bytes_per_s = s->profile->host_bytes_per_s,
-                               .meter = {.on = {setting->backend, setting->goal.precision, setting->n_threads},
-                                         .profile = s->profile},
+                               .meter = {.on = plan_meter_on(setting), .profile = s->profile},
                                .takes_turns = takes_turns,
                                .slow = takes_turns ? workers : 1,
                                .on_optimized = on_optimized,
@@ -337,6 +347,7 @@ static int play_step(struct timeline *t, uint64_t step)
     struct error err;
 
     t->version = step;
+    t->uses = (struct plan_uses){0};
     const int rc = device_worker_step(&t->worker, &share, &played, t, &err);
     assert(rc == 0 || t->clock.queues.no_memory);
     return rc ? -ENOMEM : 0;
@@ -384,8 +395,10 @@ int step_timeline(struct step_timeline *out, const struct step_timeline_setting 
         before = t.clock.queues;
         rc = play_step(&t, step);
     }
-    if (rc == 0)
+    if (rc == 0) {
         tell(out, &t.clock.queues, &before);
+        out->uses = t.uses;
+    }
     close_timeline(&t);
     return rc;
 }

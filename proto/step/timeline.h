@@ -14,6 +14,7 @@
 #include "proto/plan/memory/host.h"
 #include "proto/plan/memory/plan.h"
 #include "proto/plan/time/profile.h"
+#include "proto/plan/time/meter.h"
 #include "proto/plan/time/queues.h"
 
 struct step_timeline_setting {
@@ -32,6 +33,7 @@ struct step_timeline {
         double waited[PLAN_QUEUES + 1]; /* idle seconds, by the queue waited for; busy + sum of waited = `seconds` */
     } queues[PLAN_QUEUES];
     enum plan_queue binds; /* the busiest */
+    struct plan_uses uses; /* of the second step's computing; what is left moves memory */
 };
 
 /* 0 or -ENOMEM. */

@@ -92,6 +92,7 @@ static void job_opened(struct wire *w, struct message *m)
     wire_u64(w, &m->job_opened.data_bytes);
     wire_u64(w, &m->job_opened.resident_bytes);
     message_choice_fields(w, &m->job_opened.choice);
+    wire_f64_from_0(w, &m->job_opened.predicted_ms);
     m->job_opened.replay = wire_choice(w, m->job_opened.replay, PLAN_REPLAY_NONE, PLAN_REPLAY_OVER_CAP);
     wire_u32_in(w, &m->job_opened.entries, 0, UINT32_MAX - 1);
 }

@@ -76,7 +76,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 43,
+    MESSAGE_VERSION = 44,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -280,6 +280,7 @@ struct message {
             uint64_t data_bytes;       /* size of the data segment: plan_data_bytes */
             uint64_t resident_bytes;   /* weights that stay on the device while it generates */
             struct plan_choice choice; /* for the first worker; all have its microbatch */
+            double predicted_ms;       /* of a step, from measured profiles; 0: not predicted */
             enum plan_replay replay;
             uint32_t entries; /* the goal's, if norms are remembered; 0: none are */
         } job_opened;

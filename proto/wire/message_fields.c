@@ -123,8 +123,9 @@ void message_profile_fields(struct wire *w, struct profile *p)
         for (unsigned rows = 0; rows < PROFILE_ROWS; rows++)
             wire_f64_from_0(w, &p->matmul_flops[type][rows]);
     for (unsigned direction = 0; direction < PROFILE_DIRECTIONS; direction++)
-        for (unsigned type = 0; type < PROFILE_TYPES; type++)
-            wire_f64_from_0(w, &p->attention_flops[direction][type]);
+        for (unsigned path = 0; path < ATTENTION_PATHS; path++)
+            for (unsigned type = 0; type < PROFILE_TYPES; type++)
+                wire_f64_from_0(w, &p->attention_flops[direction][path][type]);
     wire_f64_from_0(w, &p->link_bytes_per_s);
     wire_f64_from_0(w, &p->memory_bytes_per_s);
     wire_f64_from_0(w, &p->update_parameters_per_s);

@@ -71,9 +71,14 @@ void cudasim_operation(const struct cudasim_price *price)
     state.call = price ? state.profile.call_s : 0;
 }
 
-double cudasim_attention_flops(enum profile_attention direction, enum number_type type)
+double cudasim_product_flops(enum number_type type, double rows)
 {
-    return state.on ? state.profile.attention_flops[direction][type] : 0;
+    return state.on ? profile_flops(&state.profile, type, rows) : 0;
+}
+
+double cudasim_attention_flops(enum profile_attention direction, enum attention_path path, enum number_type type)
+{
+    return state.on ? profile_attention_flops(&state.profile, direction, path, type) : 0;
 }
 
 /* A table may be named by a member of an argument. */

@@ -183,8 +183,9 @@ struct cudasim_price {
     double operations, flops; /* and at what rate: of the profile's attention */
 };
 void cudasim_operation(const struct cudasim_price *price);
-/* A second, of the profile; 0 where no time passes. */
-double cudasim_attention_flops(enum profile_attention direction, enum number_type type);
+/* Operations a second, of the profile; 0 where no time passes. */
+double cudasim_product_flops(enum number_type type, double rows);
+double cudasim_attention_flops(enum profile_attention direction, enum attention_path path, enum number_type type);
 
 /* Runs what is queued and faults if a stream, event, allocation, registration or handle is left: leaks. Also done when
  * the process exits, unless the device is lost. */

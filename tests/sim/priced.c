@@ -19,6 +19,22 @@ static struct cudasim_price price_epilogue(const struct device *dev, const struc
     return (struct cudasim_price){.bytes = arrays * (double)op->m * (double)op->n * (double)number_bytes(dev->type)};
 }
 
+/* The rate of the paths together. */
+static double attention_flops(const struct call_work *work, enum number_type type)
+{
+    const enum profile_attention direction = work->rate == CALL_RATE_ATTENTION ? PROFILE_FORWARD : PROFILE_BACKWARD;
+    double seconds = 0;
+
+    for (int path = 0; path < ATTENTION_PATHS; path++) {
+        const double flops =
+            cudasim_attention_flops(direction, (enum attention_path)path, profile_type(&plan_cuda, type));
+        if (flops == 0) /* no time passes */
+            return 0;
+        seconds += work->by_path[path] / flops;
+    }
+    return work->operations / seconds;
+}
+
 static struct cudasim_price price_of(const struct device *dev, struct call *call)
 {
     struct cudasim_price price = {0};
@@ -26,7 +42,7 @@ static struct cudasim_price price_of(const struct device *dev, struct call *call
 
     if (call->kind == CALL_matmul)
         return price_epilogue(dev, &call->matmul);
-    call_describe(&work, call, &(struct call_device){&plan_cuda, dev->type, 1});
+    call_describe(&work, call, &(struct call_device){&plan_cuda, dev->type, 1, PLAN_ATTENTION_OWN});
     for (unsigned i = 0; i < work.n_arrays; i++) {
         const struct call_array *a = &work.arrays[i];
         const double bytes = (double)a->touched * (double)call_type_bytes(a->type, dev->type);
@@ -34,9 +50,10 @@ static struct cudasim_price price_of(const struct device *dev, struct call *call
         price.host_bytes += a->use & CALL_ANYWHERE ? bytes : 0;
     }
     price.operations = work.operations;
-    if (work.rate != CALL_RATE_NONE)
-        price.flops = cudasim_attention_flops(work.rate == CALL_RATE_ATTENTION ? PROFILE_FORWARD : PROFILE_BACKWARD,
-                                              profile_type(&plan_cuda, dev->type));
+    if (work.rate == CALL_RATE_PRODUCT) /* a convolution */
+        price.flops = cudasim_product_flops(profile_type(&plan_cuda, dev->type), (double)work.rows);
+    else if (work.rate != CALL_RATE_NONE)
+        price.flops = attention_flops(&work, dev->type);
     return price;
 }
 

@@ -113,6 +113,27 @@ TEST(the_end_compares_what_was_used_with_the_plan)
     ck_assert_ptr_null(strstr(said, "skipped"));
 }
 
+/* 1,000 ms in 4 steps are too few; in 5, 200 ms each are within 15 % of 230, and not of 236. */
+TEST(a_run_says_when_its_steps_were_not_as_predicted)
+{
+    const struct account before = account;
+
+    account.predicted_ms = 1;
+    listen_to(end);
+    ck_assert_ptr_null(strstr(said, "predicted"));
+    account.last = 5, account.predicted_ms = 230;
+    listen_to(end);
+    ck_assert_ptr_null(strstr(said, "predicted"));
+    account.predicted_ms = 236;
+    listen_to(end);
+    ck_assert_holds(said,
+                    "over 5 steps; a step took 200 ms, where 236 were predicted from what eps bench measured here\n");
+    account.predicted_ms = 0;
+    listen_to(end);
+    ck_assert_ptr_null(strstr(said, "predicted"));
+    account = before;
+}
+
 /* A directory that a shell would take apart, of a run that stands. */
 TEST(commands_to_go_on_with_can_be_pasted)
 {

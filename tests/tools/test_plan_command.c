@@ -320,8 +320,8 @@ TEST(a_plan_for_cuda_needs_no_cuda)
     ck_assert_uint_eq(bytes_at(worker, "categories.library.current"), plan_cuda.library_bytes(1));
     const uint64_t most = bytes_at(worker, "current");
     json_decref(all);
-    all = plan_json(0, "--model gpt2 --batch 8 --host-mem 8GiB --device cuda --device-mem 1GiB");
-    ck_assert_uint_eq(bytes_at(all, "workers.0.budget"), 1 << 30);
+    all = plan_json(0, "--model gpt2 --batch 8 --host-mem 8GiB --device cuda --device-mem 960MiB");
+    ck_assert_uint_eq(bytes_at(all, "workers.0.budget"), 960 << 20);
     ck_assert_uint_lt(bytes_at(all, "workers.0.current"), most);
     json_decref(all);
     expect("eps plan --model gpt2 --batch 8 --host-mem 8GiB --device cuda", 0,
@@ -354,7 +354,61 @@ TEST(a_step_is_played_in_time)
     ck_assert_double_eq_tol(json_number_at(line, "device_waits_ms"),
                             step - json_number_at(line, "queues.compute.busy_ms"), 1e-9 * step);
     json_decref(line);
-    expect("eps plan " TIMELINE, 0, "TFLOP/s", "\nbinds ", "\ndevice      works ");
+    expect("eps plan " TIMELINE, 0, "TFLOP/s", "\nbinds ", "\ndevice      works ",
+           "\npaths       products: cublaslt at ");
+}
+
+/* The first path of a kind; "" if it takes no time. */
+static const char *path_of(const json_t *line, const char *kind)
+{
+    size_t i;
+    const json_t *path;
+
+    json_array_foreach(json_object_get(line, "paths"), i,
+                       path) if (strcmp(json_string_value(json_object_get(path, "kind")), kind) ==
+                                 0) return json_string_value(json_object_get(path, "path"));
+    return "";
+}
+
+/* As a device tells of these models' attention: tests/proto/operation/test_attention_path.c. */
+TEST(a_step_s_computing_is_told_by_path)
+{
+    static const struct {
+        const char *config, *forward, *backward;
+    } models[] = {
+        {"{'model_type': 'gpt2', 'n_layer': 2, 'n_head': 2, 'n_embd': 128, 'n_positions': 256, 'vocab_size': 64, "
+         "'attn_pdrop': 0.0}",
+         "cudnn", "tensor"},
+        {"{'model_type': 'gpt2', 'n_layer': 2, 'n_head': 2, 'n_embd': 128, 'n_positions': 256, 'vocab_size': 64}",
+         "dropout", "dropout"},
+        {"{'model_type': 'qwen3', 'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2, "
+         "'head_dim': "
+         "64, 'hidden_size': 256, 'intermediate_size': 512, 'vocab_size': 64, 'max_position_embeddings': 256}",
+         "tensor", "tensor"},
+        {"{'model_type': 't5', 'd_model': 128, 'd_kv': 64, 'd_ff': 256, 'num_layers': 2, 'num_heads': 2, 'vocab_size': "
+         "64}",
+         "plain", "plain"},
+    };
+
+    for (int i = 0; i < COUNT(models); i++) {
+        double busy = 0, share = 0;
+        size_t k;
+        json_t *path;
+        processes_put_text("paths.json", quoted(models[i].config));
+        json_t *line = plan_json(0, "--timeline --model paths.json --device cuda --batch 8 --seq 256");
+        ck_assert_str_eq(path_of(line, "products"), "cublaslt");
+        ck_assert_str_eq(path_of(line, "attention"), models[i].forward);
+        ck_assert_str_eq(path_of(line, "attention_backward"), models[i].backward);
+        ck_assert_str_eq(path_of(line, "rest"), "memory");
+        json_array_foreach(json_object_get(line, "paths"), k, path)
+        {
+            busy += json_number_at(path, "busy_ms"), share += json_number_at(path, "share");
+            ck_assert_int_eq(json_object_get(path, "tflops") == NULL, k + 1 == json_array_size(json_at(line, "paths")));
+        }
+        ck_assert_double_eq_tol(busy / json_number_at(line, "queues.compute.busy_ms"), 1, 1e-6);
+        ck_assert_double_eq_tol(share, 1, 1e-6);
+        json_decref(line);
+    }
 }
 
 /* 80 GB/s for the optimizer and both ways of the link: a step that they bind takes longer than with a memory of its own

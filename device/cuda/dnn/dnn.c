@@ -7,6 +7,7 @@
 #include "device/cuda/dnn/plan.h"
 
 #include "proto/base/process.h"
+#include "proto/operation/attention_path.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,13 +154,6 @@ static bool is_aligned(const struct device_attention *op)
     return addresses % 16 == 0;
 }
 
-/* The graphs support only causal attention over whole rows, without shared keys, window and chosen queries. */
-static bool is_plain(const struct device_attention *op)
-{
-    return !op->full && !op->chosen && !op->positions && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads &&
-           device_window(op->window, op->n_tokens) == op->n_tokens;
-}
-
 /* The reason not to use the library at all; NULL: none. */
 static const char *cannot(const struct device *dev, const struct device_attention *op)
 {
@@ -175,7 +169,7 @@ static const char *cannot(const struct device *dev, const struct device_attentio
         return "cuDNN is not used for windows";
     if (op->positions)
         return "cuDNN is not used for packed rows";
-    if (!plan_attention_suits(op->n_rows, op->n_tokens, op->n_heads, op->width) || !is_aligned(op) || !is_plain(op))
+    if (!attention_suits_library(dev->type, op) || !is_aligned(op))
         return "cuDNN has none for this shape";
     return NULL;
 }
@@ -281,12 +275,12 @@ uint32_t cuda_dnn_convolution(unsigned index)
     return (uint32_t)((version * 1000 + (unsigned)capability) * 1000 + (unsigned)n_processors);
 }
 
-/* True for the prepared shape without dropout. */
+/* True for the prepared shape. */
 static bool is_prepared(const struct device *dev, const struct device_attention *op)
 {
     const struct cuda_dnn *dnn = dev->dnn;
 
-    return dnn && dnn->forward.n > 0 && op->dropout.p == 0 && is_aligned(op) && is_plain(op) &&
+    return dnn && dnn->forward.n > 0 && is_aligned(op) && attention_suits_library(dev->type, op) &&
            op->n_tokens == dnn->n_tokens && op->n_heads == dnn->n_heads && op->width == dnn->width;
 }
 

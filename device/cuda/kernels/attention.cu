@@ -321,14 +321,12 @@ template <typename T, int HEAD> static cudaError_t launch_fast(const struct cuda
 
 template <typename T> static cudaError_t launch_either(const struct cuda_queue *q, const attention &a)
 {
-    const size_t tile = attention_tile(q, &a.op);
-    /* with dropout and a window or documents, wide heads have too few registers */
-    const bool is_tight = (reach_of(a) == REACH_WINDOW || reach_of(a) == REACH_DOCUMENT) && a.op.dropout.p > 0;
+    const size_t tile = tile_of(q, a, ATTENTION_FORWARD);
 
     if constexpr (!std::is_same_v<T, float>) {
         if (tile == 64)
             return launch_fast<T, 64>(q, a);
-        if (tile == 128 && !is_tight)
+        if (tile == 128)
             return launch_fast<T, 128>(q, a);
         if constexpr (!has_few<T>)
             if (tile == 256) /* a window of the whole row is none */

@@ -7,6 +7,7 @@
 
 #include "device/cuda/kernels/buckets.cuh"
 #include "device/cuda/kernels/fragment.cuh"
+#include "proto/operation/attention_path.h"
 
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
@@ -53,26 +54,16 @@ inline attention attention_of(const struct device_attention *op)
     return a;
 }
 
-/* fp16 has fewer kernels, as with all of bf16's nvcc would take half as long again: fast ones for heads of up to 128 values
- * without dropout, window or documents, and plain ones for all that attention may be. */
+/* fp16 has fewer kernels: fast ones for the simple cases of attention_tile, and plain ones for all that attention may be. */
 template <typename T> constexpr bool has_few = std::is_same_v<T, fp16>;
 
-/* Columns of the tiles for tensor cores, of which those beyond the head's width are 0; 0 where these have no part: they take
- * heads of 32 to 256 values, causal or of one document a row, with all addresses and strides multiples of 16 bytes. */
-inline size_t attention_tile(const struct cuda_queue *q, const struct device_attention *op)
+/* attention_tile; also 0 where an address is no multiple of 16 bytes, which no plan gives. */
+inline size_t tile_of(const struct cuda_queue *q, const attention &a, enum attention_kernel kernel)
 {
     const uintptr_t addresses =
-        (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->out_gradient | (uintptr_t)op->qkv_gradient;
-    const size_t head_width = op->width / op->n_heads;
-    const bool is_rare = head_width > 128 || op->dropout.p > 0 || op->positions ||
-                         device_window(op->window, op->n_tokens) < op->n_tokens;
+        (uintptr_t)a.op.qkv | (uintptr_t)a.op.out | (uintptr_t)a.op.out_gradient | (uintptr_t)a.op.qkv_gradient;
 
-    if (q->type == NUMBER_FP32 || (q->type == NUMBER_FP16 && is_rare) || head_width % 8 != 0 || head_width < 32 ||
-        addresses % 16 != 0 || op->kv || (op->full && op->positions) || op->bias)
-        return 0;
-    if (head_width <= 128)
-        return head_width <= 64 ? 64 : 128;
-    return head_width <= 256 && !op->full && op->dropout.p == 0 ? 256 : 0;
+    return addresses % 16 == 0 ? attention_tile(q->type, &a.op, kernel) : 0;
 }
 
 /* Which keys a query sees. Of a causal row, of those up to its own: all; the last `window` of them; of these, those of its

@@ -458,11 +458,7 @@ template <typename T, bool HOLDS_KEYS>
 static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)
 {
     constexpr sought S = HOLDS_KEYS ? SEEKS_BOTH : SEEKS_QUERIES;
-    const bool drops = a.op.dropout.p > 0;
-    /* no fast kernel of keys is compiled */
-    const bool is_rare = HOLDS_KEYS && ((a.group > 1 && (drops || a.op.full)) ||
-                                        (drops && a.head_width > 64 && reach_of(a) != REACH_ALL));
-    const size_t tile = is_rare ? 0 : attention_tile(q, &a.op);
+    const size_t tile = tile_of(q, a, HOLDS_KEYS ? ATTENTION_KEYS : ATTENTION_QUERIES);
 
     if constexpr (!std::is_same_v<T, float>) {
         if (tile == 64)

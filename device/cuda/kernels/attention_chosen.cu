@@ -295,7 +295,7 @@ template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q
 
 cudaError_t attention_of_chosen(const struct cuda_queue *q, const attention &a)
 {
-    const size_t tile = attention_tile(q, &a.op);
+    const size_t tile = tile_of(q, a, ATTENTION_KEYS);
 
     assert(q->type != NUMBER_FP16); /* queries are not sampled there */
     if (tile == 64)

@@ -72,10 +72,20 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
                    call_all(out->on.backend->scratch_bytes(&sizes, out->on.n_threads)));
 }
 
+/* Counts a share of the call's operations for the path of this kernel. */
+static void count(struct call_work *out, const struct device_attention *op, enum attention_kernel kernel, double share)
+{
+    const enum attention_path path =
+        out->on.backend->takes_turns ? ATTENTION_PLAIN : attention_path_of(out->on.type, op, kernel, out->on.attention);
+
+    out->by_path[path] += share * out->operations;
+}
+
 void device_attention_describe(struct call_work *out, struct device_attention *op)
 {
     out->rate = CALL_RATE_ATTENTION;
     out->operations = products_of(op);
+    count(out, op, ATTENTION_FORWARD, 1);
     describe(out, op, CALL_WRITTEN, CALL_WRITTEN);
 }
 
@@ -83,9 +93,12 @@ void device_attention_describe(struct call_work *out, struct device_attention *o
 void device_attention_backward_describe(struct call_work *out, struct device_attention *op)
 {
     const double share = op->chosen ? (double)op->n_chosen / (double)op->n_tokens : 1;
+    const double of_queries = 3, of_keys = 4 * share; /* products of our kernels */
 
     out->rate = CALL_RATE_ATTENTION_BACKWARD;
     out->operations = (1.5 + share) * products_of(op);
+    count(out, op, ATTENTION_QUERIES, of_queries / (of_queries + of_keys));
+    count(out, op, ATTENTION_KEYS, of_keys / (of_queries + of_keys));
     describe(out, op, CALL_READ, CALL_READ | CALL_FORWARD);
     call_add_array(out, "out_gradient", &op->out_gradient, CALL_VALUES, CALL_READ, out_of(op));
     call_add_array(out, "qkv_gradient", &op->qkv_gradient, CALL_VALUES, CALL_WRITTEN, qkv_of(op));
@@ -122,6 +135,7 @@ void device_attention_cached_describe(struct call_work *out, struct device_atten
     assert(!op->bias || n_kv_heads == op->n_heads);
     out->rate = CALL_RATE_ATTENTION;
     out->operations = 4 * cached_keys_seen(op) * (double)op->width;
+    out->by_path[ATTENTION_PLAIN] = out->operations;
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, call_all(op->n_tokens * (op->width + 2 * kv_width)));
     call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, bias_of(&op->buckets, op->n_heads));
     call_add_array(out, "out", &op->out, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->width));

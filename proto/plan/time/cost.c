@@ -87,6 +87,7 @@ struct pipeline {
     double pulled;
     double computed[PLAN_MAX_WEIGHT_BUFFERS], pushed[PLAN_MAX_SUMS]; /* ends of the last visits, the latest first */
     uint32_t n_buffers, n_sets, n_sums;
+    bool is_alone; /* a visit is one microbatch: its tile is on the host before the next visit's comes from there */
 };
 
 /* Inlined; libm's fmax is a call because it handles NaN. */
@@ -107,7 +108,9 @@ static void advance(struct pipeline *p, const struct visit *v)
     const double stash = v->stash / 2; /* half of it in each direction */
     const double left = p->n_sets == 1 ? p->pushed[0] : 0;
 
-    p->pulled = later(later(p->pulled, left), p->computed[p->n_buffers - 1]) + v->pull + stash;
+    p->pulled = later(later(p->pulled, left), p->computed[p->n_buffers - 1]) + v->pull;
+    if (stash > 0)
+        p->pulled = later(p->pulled, p->is_alone ? p->pushed[0] : 0) + stash;
     const double tiles = v->stash > 0 ? p->pushed[p->n_sets - 1] : 0, sums = v->push > 0 ? p->pushed[p->n_sums - 1] : 0;
     const double begin = later(later(p->pulled, p->computed[0]), later(tiles, sums));
     shift(p->computed, p->n_buffers, begin + v->compute);
@@ -446,7 +449,8 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
                       .value = (double)number_bytes(s->goal.precision)};
     struct pipeline pipeline = {.n_buffers = plan->choice.n_weight_buffers,
                                 .n_sets = plan->n_sets,
-                                .n_sums = plan->n_sums};
+                                .n_sums = plan->n_sums,
+                                .is_alone = plan->choice.microbatch >= s->share_rows};
 
     struct plan_prices own = {0};
 

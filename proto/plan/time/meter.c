@@ -31,24 +31,59 @@ static double share_of(const struct plan_meter *meter, const struct call *call, 
     return call->kind == CALL_matmul && array->member == &call->matmul.pre && bytes_behind(meter, call) > 0 ? 0 : 1;
 }
 
-static double rate_of(const struct plan_meter *meter, const struct call_work *work)
+/* What the call computes, by part, from the first of its kind on. */
+struct computing {
+    enum plan_use first;
+    unsigned n;
+    double operations[ATTENTION_PATHS], seconds[ATTENTION_PATHS], all;
+};
+
+static void multiply(struct computing *out, const struct plan_meter *meter, const struct call_work *work)
 {
     const enum number_type type = profile_type(meter->on.backend, meter->on.type);
 
+    out->n = 1;
+    out->operations[0] = work->operations;
+    out->all = out->seconds[0] = work->operations / profile_flops(meter->profile, type, (double)work->rows);
+}
+
+static void attend(struct computing *out, const struct plan_meter *meter, const struct call_work *work,
+                   enum profile_attention direction)
+{
+    const enum number_type type = profile_type(meter->on.backend, meter->on.type);
+
+    out->n = ATTENTION_PATHS;
+    for (int path = 0; path < ATTENTION_PATHS; path++) {
+        out->operations[path] = work->by_path[path];
+        out->seconds[path] =
+            work->by_path[path] / profile_attention_flops(meter->profile, direction, (enum attention_path)path, type);
+        out->all += out->seconds[path];
+    }
+}
+
+static struct computing compute(const struct plan_meter *meter, const struct call *call, const struct call_work *work)
+{
+    struct computing c = {.first = call->kind == CALL_matmul ? PLAN_USE_PRODUCTS : PLAN_USE_CONVOLUTIONS};
+
     switch (work->rate) {
     case CALL_RATE_PRODUCT:
-        return profile_flops(meter->profile, type, (double)work->rows);
+        multiply(&c, meter, work);
+        break;
     case CALL_RATE_ATTENTION:
-        return meter->profile->attention_flops[PROFILE_FORWARD][type];
+        c.first = PLAN_USE_ATTENTION;
+        attend(&c, meter, work, PROFILE_FORWARD);
+        break;
     case CALL_RATE_ATTENTION_BACKWARD:
-        return meter->profile->attention_flops[PROFILE_BACKWARD][type];
+        c.first = PLAN_USE_ATTENTION_BACKWARD;
+        attend(&c, meter, work, PROFILE_BACKWARD);
+        break;
     case CALL_RATE_NONE:
         break;
     }
-    return 1;
+    return c;
 }
 
-double plan_meter_price(const struct plan_meter *meter, struct call *call)
+static double price(const struct plan_meter *meter, struct call *call, struct computing *c)
 {
     const struct profile *profile = meter->profile;
     struct call_work work;
@@ -65,15 +100,28 @@ double plan_meter_price(const struct plan_meter *meter, struct call *call)
     const double behind = bytes_behind(meter, call);
     const int n_launches = call->kind == CALL_zero ? 0 : behind > 0 ? 2 : 1;
 
-    return fmax(work.operations / rate_of(meter, &work), moving) + behind / profile->memory_bytes_per_s +
-           n_launches * profile->call_s;
+    *c = compute(meter, call, &work);
+    return fmax(c->all, moving) + behind / profile->memory_bytes_per_s + n_launches * profile->call_s;
+}
+
+double plan_meter_price(const struct plan_meter *meter, struct call *call)
+{
+    struct computing c;
+
+    return price(meter, call, &c);
 }
 
 static void on_call(struct device *dev, struct call *call)
 {
     struct plan_meter *meter = (struct plan_meter *)dev;
+    struct computing c;
+    const double seconds = price(meter, call, &c);
 
-    meter->seconds += plan_meter_price(meter, call);
+    meter->seconds += seconds;
+    for (unsigned i = 0; i < c.n && c.all > 0; i++) {
+        meter->uses.seconds[c.first + i] += seconds * (c.seconds[i] / c.all);
+        meter->uses.operations[c.first + i] += c.operations[i];
+    }
 }
 
 CALL_TABLE(on_call)

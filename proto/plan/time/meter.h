@@ -6,7 +6,8 @@
  *
  *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (the head: a tile's)
  *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five);
- *               with a window, less: the keys seen
+ *               with a window, less: the keys seen; at the rate of the path that the device will take
+ *               (proto/operation/attention_path.h)
  *   the rest    reads each input once and writes each output once
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *
@@ -18,14 +19,35 @@
 #define PROTO_PLAN_TIME_METER_H
 
 #include "proto/operation/call.h"
+#include "proto/plan/memory/plan.h"
 #include "proto/plan/time/profile.h"
+
+/* What a device's time goes to. Each kind of attention has a part for each path. */
+enum plan_use {
+    PLAN_USE_PRODUCTS,
+    PLAN_USE_CONVOLUTIONS,
+    PLAN_USE_ATTENTION,
+    PLAN_USE_ATTENTION_BACKWARD = PLAN_USE_ATTENTION + ATTENTION_PATHS,
+    PLAN_USES = PLAN_USE_ATTENTION_BACKWARD + ATTENTION_PATHS
+};
+
+struct plan_uses {
+    double seconds[PLAN_USES], operations[PLAN_USES];
+};
 
 struct plan_meter {
     struct call_device on;
     const struct profile *profile; /* checked; borrowed */
     double found;                  /* in embed: the share of its tokens whose rows are in its table; 0: all */
     double seconds;                /* so far */
+    struct plan_uses uses;         /* of these seconds; what is left of them moves memory */
 };
+
+/* The device of this plan. */
+static inline struct call_device plan_meter_on(const struct plan_setting *setting)
+{
+    return (struct call_device){setting->backend, setting->goal.precision, setting->n_threads, setting->attention};
+}
 
 double plan_meter_price(const struct plan_meter *meter, struct call *call);
 

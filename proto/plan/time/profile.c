@@ -26,22 +26,31 @@ const uint32_t profile_rows[PROFILE_ROWS] = {64, 512, 4096, 32768};
  * triad with non-temporal writes; attention, always computed in fp32, with heads of 64 and 256 to 1024 tokens. */
 static const struct profile cpu = {
     .matmul_flops = {[NUMBER_FP32] = {300e9, 490e9, 490e9, 490e9}, [NUMBER_BF16] = {500e9, 980e9, 980e9, 980e9}},
-    .attention_flops = {{270e9, 270e9}, {300e9, 300e9}},
+    .attention_flops = {{{270e9, 270e9}}, {{300e9, 300e9}}},
     .link_bytes_per_s = 22e9,
     .memory_bytes_per_s = 59e9,
     .update_parameters_per_s = 2.1e9,
 };
 
-/* An H200 by its datasheet: three quarters of its rates for large products (989 and 67 TFLOP/s, tensor cores and
- * others), of its link's 64 GB/s and of its memory's 4.8 TB/s. Attention at 0.6 and 0.45 of bf16 products, about what
- * the best published kernels reach there with causal masks and heads of 128. The host's memory moves 200 GB/s, at 28
- * bytes per parameter. A call as an H100 took it: 26,000 of GPT-2 1.5 B, 220 ms more than their work. */
+/* An H100 as it was measured, with cuDNN 9.14 (tests/gpu/RECORD.md): products 4,096 wide, attention of heads of 64 and 128
+ * in rows of 1 to 8 Ki tokens, its link, its memory. The plain kernel varies with the head, from 5 to 18 TFLOP/s. AdamW as on
+ * its host of 16 virtual cores, whose memory moves 64 GB/s, at 28 bytes per parameter. A call as in a step: 26,000 of GPT-2
+ * 1.5 B, 220 ms more than their work. */
 static const struct profile cuda = {
-    .matmul_flops = {[NUMBER_FP32] = {15e12, 40e12, 50e12, 50e12}, [NUMBER_BF16] = {60e12, 400e12, 740e12, 740e12}},
-    .attention_flops = {{20e12, 440e12}, {15e12, 330e12}},
-    .link_bytes_per_s = 48e9,
-    .memory_bytes_per_s = 3.6e12,
-    .update_parameters_per_s = 7.1e9,
+    .matmul_flops = {[NUMBER_FP32] = {3.2e12, 28e12, 50e12, 50e12}, [NUMBER_BF16] = {200e12, 640e12, 660e12, 660e12}},
+    .attention_flops = {{[ATTENTION_PLAIN] = {11.8e12, 10e12},
+                         [ATTENTION_TENSOR] = {11.8e12, 300e12},
+                         [ATTENTION_DRAWING] = {11.8e12, 100e12},
+                         [ATTENTION_LIBRARY] = {11.8e12, 480e12}},
+                        {[ATTENTION_PLAIN] = {7.4e12, 8e12},
+                         [ATTENTION_TENSOR] = {7.4e12, 215e12},
+                         [ATTENTION_DRAWING] = {7.4e12, 98e12},
+                         [ATTENTION_LIBRARY] = {7.4e12, 250e12}}},
+    .attention = PLAN_ATTENTION_SCORES,
+    .link_bytes_per_s = 53e9,
+    .memory_bytes_per_s = 2.6e12,
+    .update_parameters_per_s = 2.3e9,
+    .host_bytes_per_s = 64e9,
     .call_s = 8e-6,
 };
 
@@ -62,6 +71,19 @@ static const struct figure {
 enum { N_FIGURES = sizeof figures / sizeof *figures };
 
 static const char *const directions[PROFILE_DIRECTIONS] = {"forward", "backward"};
+static const char *const paths[ATTENTION_PATHS] = {[ATTENTION_PLAIN] = "plain",
+                                                   [ATTENTION_TENSOR] = "tensor",
+                                                   [ATTENTION_DRAWING] = "dropout",
+                                                   [ATTENTION_LIBRARY] = "cudnn"};
+static const char *const ways[PLAN_ATTENTIONS] = {[PLAN_ATTENTION_OWN] = "own",
+                                                  [PLAN_ATTENTION_SCORES] = "scores",
+                                                  [PLAN_ATTENTION_TWICE] = "twice",
+                                                  [PLAN_ATTENTION_ORDERED] = "ordered"};
+
+const char *profile_path_name(enum attention_path path)
+{
+    return paths[path];
+}
 
 static double figure_of(const struct profile *profile, const struct figure *figure)
 {
@@ -78,6 +100,19 @@ static int check_figure(const char *name, const char *of, double value, struct e
     return error_set(err, -EINVAL, "%s%s is %g: it must be from 1 to %g", name, of, value, most_a_second);
 }
 
+static int check_attention(const struct profile *profile, int direction, int path, struct error *err)
+{
+    int rc = 0;
+
+    for (int i = 0; !rc && i < PROFILE_TYPES; i++) {
+        const double flops = profile->attention_flops[direction][path][i];
+        char of[64];
+        snprintf(of, sizeof of, ".%s.%s.%s", paths[path], directions[direction], number_name((enum number_type)i));
+        rc = flops == 0 && path != ATTENTION_PLAIN ? 0 : check_figure("attention_flops", of, flops, err);
+    }
+    return rc;
+}
+
 int profile_check(const struct profile *profile, struct error *err)
 {
     int rc = 0;
@@ -88,12 +123,8 @@ int profile_check(const struct profile *profile, struct error *err)
                  profile_rows[i % PROFILE_ROWS]);
         rc = check_figure("matmul_flops", of, profile->matmul_flops[i / PROFILE_ROWS][i % PROFILE_ROWS], err);
     }
-    for (int i = 0; !rc && i < PROFILE_DIRECTIONS * PROFILE_TYPES; i++) {
-        char of[32];
-        snprintf(of, sizeof of, ".%s.%s", directions[i / PROFILE_TYPES],
-                 number_name((enum number_type)(i % PROFILE_TYPES)));
-        rc = check_figure("attention_flops", of, profile->attention_flops[i / PROFILE_TYPES][i % PROFILE_TYPES], err);
-    }
+    for (int i = 0; !rc && i < PROFILE_DIRECTIONS * ATTENTION_PATHS; i++)
+        rc = check_attention(profile, i / ATTENTION_PATHS, i % ATTENTION_PATHS, err);
     for (int i = 0; !rc && i < N_FIGURES; i++)
         rc = check_figure(figures[i].name, "", figure_of(profile, &figures[i]), err);
     if (!rc && profile->host_bytes_per_s != 0)
@@ -201,11 +232,13 @@ static void derive_attention(struct profile *out, const char *device)
 {
     const struct profile *otherwise = profile_default(device);
 
-    for (int i = 0; otherwise && i < PROFILE_DIRECTIONS; i++)
-        for (int j = 0; j < PROFILE_TYPES; j++)
-            out->attention_flops[i][j] =
-                fmax(1, otherwise->attention_flops[i][j] *
-                            (out->matmul_flops[j][PROFILE_ROWS - 1] / otherwise->matmul_flops[j][PROFILE_ROWS - 1]));
+    for (int i = 0; otherwise && i < PROFILE_DIRECTIONS * ATTENTION_PATHS; i++)
+        for (int j = 0; j < PROFILE_TYPES; j++) {
+            const double of = otherwise->attention_flops[i / ATTENTION_PATHS][i % ATTENTION_PATHS][j] /
+                              otherwise->matmul_flops[j][PROFILE_ROWS - 1];
+            out->attention_flops[i / ATTENTION_PATHS][i % ATTENTION_PATHS][j] =
+                of > 0 ? fmax(1, of * out->matmul_flops[j][PROFILE_ROWS - 1]) : 0;
+        }
 }
 
 static int read_direction(double rates[PROFILE_TYPES], json_t *object, const char *direction, struct error *err)
@@ -225,18 +258,54 @@ static int read_direction(double rates[PROFILE_TYPES], json_t *object, const cha
     return rc;
 }
 
-static int read_attention(struct profile *out, json_t *object, const char *device, struct error *err)
+static int read_path(struct profile *out, int path, json_t *object, struct error *err)
 {
-    int rc = !object || json_is_object(object) ? 0 : error_set(err, -EINVAL, "it must be an object, by direction");
+    int rc = json_is_object(object) ? 0 : error_set(err, -EINVAL, "it must be an object, by direction");
+
+    for (int i = 0; !rc && i < PROFILE_DIRECTIONS; i++)
+        rc = read_direction(out->attention_flops[i][path], json_object_get(object, directions[i]), directions[i], err);
+    return rc ? rc : refuse_unknown(object, PROFILE_DIRECTIONS, directions, err);
+}
+
+static int read_paths(struct profile *out, json_t *object, struct error *err)
+{
+    int rc = json_is_object(object) ? 0 : error_set(err, -EINVAL, "it must be an object, by path");
+
+    for (int i = 0; !rc && i < ATTENTION_PATHS; i++)
+        if (json_object_get(object, paths[i])) {
+            rc = read_path(out, i, json_object_get(object, paths[i]), err);
+            if (rc)
+                error_prefix(err, paths[i]);
+        }
+    return rc ? rc : refuse_unknown(object, ATTENTION_PATHS, paths, err);
+}
+
+/* A CPU has one path. */
+static bool has_paths(const char *device)
+{
+    return !device_name_is(device, "cpu");
+}
+
+static int read_attention(struct profile *out, json_t *root, const char *device, struct error *err)
+{
+    json_t *rates = json_object_get(root, "attention_flops"), *method = json_object_get(root, "attention");
+    const char *way = method ? json_string_value(method) : ways[PLAN_ATTENTION_OWN];
+    int i = 0;
 
     derive_attention(out, device);
-    for (int i = 0; !rc && object && i < PROFILE_DIRECTIONS; i++)
-        rc = read_direction(out->attention_flops[i], json_object_get(object, directions[i]), directions[i], err);
-    if (!rc && object)
-        rc = refuse_unknown(object, PROFILE_DIRECTIONS, directions, err);
-    if (rc)
+    const int rc = !rates              ? 0
+                   : has_paths(device) ? read_paths(out, rates, err)
+                                       : read_path(out, ATTENTION_PLAIN, rates, err);
+    if (rc) {
         error_prefix(err, "attention_flops");
-    return rc;
+        return rc;
+    }
+    while (i < PLAN_ATTENTIONS && (!way || strcmp(ways[i], way) != 0))
+        i++;
+    if (i == PLAN_ATTENTIONS)
+        return error_set(err, -EINVAL, "attention must be \"own\", \"scores\", \"twice\" or \"ordered\"");
+    out->attention = (enum plan_attention)i;
+    return 0;
 }
 
 static int read_object(struct profile *out, json_t *root, const char *device, struct error *err)
@@ -244,6 +313,7 @@ static int read_object(struct profile *out, json_t *root, const char *device, st
     static const char *const known[] = {"device",
                                         "matmul_flops",
                                         "attention_flops",
+                                        "attention",
                                         "link_bytes_per_s",
                                         "memory_bytes_per_s",
                                         "update_parameters_per_s",
@@ -258,7 +328,7 @@ static int read_object(struct profile *out, json_t *root, const char *device, st
         return error_set(err, -EINVAL, "it is a profile of device '%.40s', not of '%s'", named ? named : "", device);
     int rc = read_matmul(out, json_object_get(root, "matmul_flops"), err);
     if (!rc)
-        rc = read_attention(out, json_object_get(root, "attention_flops"), device, err);
+        rc = read_attention(out, root, device, err);
     out->host_bytes_per_s = 0;
     if (!rc && json_object_get(root, "host_bytes_per_s"))
         rc = read_number(&out->host_bytes_per_s, root, "host_bytes_per_s", err);
@@ -316,7 +386,7 @@ static int read_file(struct profile *out, const char *path, const char *device, 
 
 int profile_read(struct profile *out, const char *path, const char *device, struct error *err)
 {
-    struct profile profile;
+    struct profile profile = {0};
     const int rc = read_file(&profile, path, device, err);
 
     if (rc)
@@ -345,6 +415,29 @@ int profile_find(struct profile *out, bool *measured, const char *device, struct
     return rc == -ENOENT ? 0 : rc;
 }
 
+static json_t *path_to_json(const struct profile *profile, int path)
+{
+    json_t *by_direction = json_object();
+
+    for (int i = 0; i < PROFILE_DIRECTIONS; i++) {
+        json_t *rates = json_object();
+        for (int j = 0; j < PROFILE_TYPES; j++)
+            json_object_set_new(rates, number_name((enum number_type)j),
+                                json_real(profile->attention_flops[i][path][j]));
+        json_object_set_new(by_direction, directions[i], rates);
+    }
+    return by_direction;
+}
+
+static json_t *paths_to_json(const struct profile *profile)
+{
+    json_t *by_path = json_object();
+
+    for (int i = 0; i < ATTENTION_PATHS; i++)
+        json_object_set_new(by_path, paths[i], path_to_json(profile, i));
+    return by_path;
+}
+
 static json_t *to_json(const struct profile *profile, const char *device)
 {
     json_t *root = json_pack("{s:s, s:{}}", "device", device, "matmul_flops"),
@@ -359,14 +452,10 @@ static json_t *to_json(const struct profile *profile, const char *device)
         }
         json_object_set_new(matmul, number_name((enum number_type)i), rates);
     }
-    json_t *attention = json_object();
-    for (int i = 0; i < PROFILE_DIRECTIONS; i++) {
-        json_t *rates = json_object();
-        for (int j = 0; j < PROFILE_TYPES; j++)
-            json_object_set_new(rates, number_name((enum number_type)j), json_real(profile->attention_flops[i][j]));
-        json_object_set_new(attention, directions[i], rates);
-    }
-    json_object_set_new(root, "attention_flops", attention);
+    json_object_set_new(root, "attention_flops",
+                        has_paths(device) ? paths_to_json(profile) : path_to_json(profile, ATTENTION_PLAIN));
+    if (has_paths(device))
+        json_object_set_new(root, "attention", json_string(ways[profile->attention]));
     for (int i = 0; i < N_FIGURES; i++)
         json_object_set_new(root, figures[i].name, json_real(figure_of(profile, &figures[i])));
     if (profile->host_bytes_per_s != 0)

@@ -5,18 +5,21 @@
  *
  *   {"device": "cpu",
  *    "matmul_flops": {"fp32": {"64": F, "512": F, "4096": F, "32768": F}, "bf16": {the same}},
- *    "attention_flops": {"forward": {"fp32": F, "bf16": F}, "backward": {the same}},
+ *    "attention_flops": {"forward": {"fp32": F, "bf16": F}, "backward": {the same}}, on a GPU
+ *                       {"plain": {the same}, "tensor": {...}, "dropout": {...}, "cudnn": {...}},
+ *    "attention": "scores",
  *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "update_parameters_per_s": P,
  *    "host_bytes_per_s": B, "call_s": S, "products": {...: proto/operation/products.h}}
  *
- * Products and attention are timed on random numbers. Four figures may be absent: attention_flops (then the default
- * profile's fraction of the rate of products), host_bytes_per_s (not measured yet), call_s (the default profile's), and
- * products (no choice of algorithms). */
+ * Products and attention are timed on random numbers. Some figures may be absent: attention_flops, or a path of it (then
+ * the default profile's fraction of the rate of products), attention ("own"), host_bytes_per_s (not measured yet), call_s
+ * (the default profile's), and products (no choice of algorithms). */
 #ifndef PROTO_PLAN_TIME_PROFILE_H
 #define PROTO_PLAN_TIME_PROFILE_H
 
 #include "proto/base/error.h"
 #include "proto/base/number.h"
+#include "proto/operation/attention_path.h"
 #include "proto/operation/backend.h"
 #include "proto/operation/products.h"
 
@@ -34,14 +37,17 @@ enum profile_attention { PROFILE_FORWARD, PROFILE_BACKWARD, PROFILE_DIRECTIONS }
 
 struct profile {
     double matmul_flops[PROFILE_TYPES][PROFILE_ROWS]; /* per second, by enum number_type and profile_rows */
-    /* Per second, with 2 n^2 width operations per row forward and 5 n^2 width backward: causal, heads of 64 or more. */
-    double attention_flops[PROFILE_DIRECTIONS][PROFILE_TYPES];
+    /* Per second, with 2 n^2 width operations per row forward and 5 n^2 width backward: causal, heads of 64 or more. By
+     * path; 0: as the plain one. A CPU has no other. */
+    double attention_flops[PROFILE_DIRECTIONS][ATTENTION_PATHS][PROFILE_TYPES];
     double link_bytes_per_s;        /* copies from the host to the device */
     double memory_bytes_per_s;      /* the device's memory, in memory-bound operations */
     double update_parameters_per_s; /* AdamW in fp32, on the host */
     /* The host memory's rate, shared by concurrent link copies and optimizer; 0: no limit. */
     double host_bytes_per_s;
-    double call_s;            /* launch time in seconds, added to the work of each pass or product */
+    double call_s; /* launch time in seconds, added to the work of each pass or product */
+    /* The device's method of gradients, as in struct plan_fit_device. Not sent with the rest. */
+    enum plan_attention attention;
     struct products products; /* algorithms behind these rates; version 0: the library's choice */
 };
 
@@ -56,12 +62,25 @@ static inline enum number_type profile_type(const struct plan_backend *backend, 
 /* The constant profile for an unmeasured device. NULL: no such device. */
 const struct profile *profile_default(const char *device);
 
-/* Figures must be from 1 to 1e21 (host_bytes_per_s may be 0), and call_s from 0 to 1; else -EINVAL with a sentence that names the figure. */
+/* Figures must be from 1 to 1e21 (some may be 0), and call_s from 0 to 1; else -EINVAL with a sentence that names the
+ * figure. */
 int profile_check(const struct profile *profile, struct error *err);
 
 /* Operations per second of products with this many rows: interpolated by the rows' logarithm, constant beyond the
  * measured range. The profile must have been checked; type: profile_type. */
 double profile_flops(const struct profile *profile, enum number_type type, double rows);
+
+/* As in the file; a constant string. */
+const char *profile_path_name(enum attention_path path);
+
+/* Operations of attention per second, by a path. */
+static inline double profile_attention_flops(const struct profile *profile, enum profile_attention direction,
+                                             enum attention_path path, enum number_type type)
+{
+    const double(*const rates)[PROFILE_TYPES] = profile->attention_flops[direction];
+
+    return rates[path][type] > 0 ? rates[path][type] : rates[ATTENTION_PLAIN][type];
+}
 
 /* $XDG_CACHE_HOME/eps/profile-DEVICE.json, else ~/.cache/eps/... where HOME exists: -ENOENT with a sentence if there is
  * neither, -ENAMETOOLONG. */

@@ -74,6 +74,12 @@ static void place(struct operation_run *r, uint64_t frozen, uint32_t unwanted)
     }
 }
 
+/* What prices calls of this plan. */
+static struct plan_meter meter_of(const struct plan_work *work)
+{
+    return (struct plan_meter){.on = plan_meter_on(&work->plan->setting), .profile = work->profile};
+}
+
 /* A visit of a layer with a program. */
 struct visit {
     uint32_t program, keeping; /* backward: of the program's first n_keepings */
@@ -87,7 +93,7 @@ static double run(const struct batch *b, const struct visit *v)
 {
     const struct plan_setting *s = &b->work->plan->setting;
     const struct model_program *p = &b->work->model->programs[v->program];
-    struct plan_meter meter = {.on = {s->backend, s->goal.precision, s->n_threads}, .profile = b->work->profile};
+    struct plan_meter meter = meter_of(b->work);
     struct operation_run r = {.ops = &plan_meter_ops,
                               .dev = plan_meter_device(&meter),
                               .type = s->goal.precision,
@@ -480,8 +486,7 @@ double plan_work_keeping(const struct plan_work *work, uint32_t class, uint32_t 
 static double price_sparse(const struct plan_work *work, const struct model_piece *piece, enum call_kind kind,
                            bool wide)
 {
-    const struct plan_setting *s = &work->plan->setting;
-    struct plan_meter meter = {.on = {s->backend, s->goal.precision, s->n_threads}, .profile = work->profile};
+    const struct plan_meter meter = meter_of(work);
     struct call call = {
         .kind = kind,
         .scatter = {.rows = piece->n_rows, .columns = piece->dense / piece->n_rows, .n = piece->n, .wide = wide}};
@@ -548,7 +553,7 @@ double plan_work_decode(const struct plan_work *work, uint32_t visit)
     const uint32_t index = model->visits[visit];
     const struct model_unit *unit = &model->units[index];
     const struct plan_setting *s = &work->plan->setting;
-    struct plan_meter meter = {.on = {s->backend, s->goal.precision, s->n_threads}, .profile = work->profile};
+    const struct plan_meter meter = meter_of(work);
     const uint64_t padding = plan_unit_room(model, index, work->plan->head_pad) - unit->n;
     double seconds = (double)(padding * number_bytes(s->goal.precision)) / work->profile->memory_bytes_per_s;
 

@@ -23,7 +23,7 @@ enum {
 /* A megabyte of the link, a gigabyte of memory, a gigaoperation in fp32 and two in bf16 a second. */
 static const struct profile round_profile = {
     .matmul_flops = {[NUMBER_FP32] = {1e9, 1e9, 1e9, 1e9}, [NUMBER_BF16] = {2e9, 2e9, 2e9, 2e9}},
-    .attention_flops = {{1e9, 2e9}, {1e9, 2e9}},
+    .attention_flops = {{{1e9, 2e9}}, {{1e9, 2e9}}},
     .link_bytes_per_s = 1e6,
     .memory_bytes_per_s = 1e9,
     .update_parameters_per_s = 1e6,

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-static const struct call_device fp32 = {&plan_cuda, NUMBER_FP32, 1}, bf16 = {&plan_cuda, NUMBER_BF16, 1};
+static const struct call_device fp32 = {&plan_cuda, NUMBER_FP32, 1, PLAN_ATTENTION_OWN},
+                                bf16 = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN};
 
 static const char given[1]; /* an array that is there */
 

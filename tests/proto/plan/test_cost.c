@@ -34,7 +34,8 @@ static void set_up(void)
     for (int i = 0; i < PROFILE_ROWS; i++)
         profile.matmul_flops[NUMBER_FP32][i] = 1e9, profile.matmul_flops[NUMBER_BF16][i] = 2e9;
     for (int i = 0; i < PROFILE_TYPES; i++)
-        profile.attention_flops[PROFILE_FORWARD][i] = 5e8, profile.attention_flops[PROFILE_BACKWARD][i] = 4e8;
+        profile.attention_flops[PROFILE_FORWARD][ATTENTION_PLAIN][i] = 5e8,
+        profile.attention_flops[PROFILE_BACKWARD][ATTENTION_PLAIN][i] = 4e8;
 }
 
 static void tear_down(void)
@@ -214,6 +215,23 @@ TEST(contributions_hide_behind_computing_where_there_are_two_sums)
     plan.n_sums = 1;
     plan_cost(&one, &plan, &model, &host, &profile, NULL);
     ck_assert_double_eq_tol(one.step_ms - two.step_ms, (NORM + BLOCK) * 4 / 1e7 * 1e3, 1e-6);
+}
+
+/* A tile goes to the host, and from there to the next visit. Where a visit has no other, both ways are waited for; two
+ * microbatches of half the rows hide what is shorter than they are. */
+TEST(a_lone_microbatch_waits_for_its_tile)
+{
+    const struct plan_backend beside = backend_beside(&plan_cpu);
+
+    setting.backend = &beside;
+    profile.update_parameters_per_s = 1e18;
+    profile.link_bytes_per_s = 1e8;
+    choice.n_weight_buffers = 2, choice.n_resident = 4, choice.host_stash = true;
+    const struct plan_cost one = cost();
+    choice.microbatch = ROWS / 2;
+    const struct plan_cost two = cost();
+    ck_assert_double_ge(one.step_ms, one.compute_ms + one.stash_ms + one.push_ms);
+    ck_assert_double_lt(two.step_ms, two.compute_ms + two.stash_ms + two.push_ms);
 }
 
 /* It binds when it takes longer than all else; and so does its memory, which the link's bytes pass too. */

@@ -58,8 +58,8 @@ TEST(a_file_is_read_by_name)
     ck_assert_double_eq(p.memory_bytes_per_s, 20);
     ck_assert_double_eq(p.update_parameters_per_s, 30);
     ck_assert_double_eq(p.host_bytes_per_s, 0);
-    ck_assert_double_eq_tol(p.attention_flops[PROFILE_FORWARD][NUMBER_FP32] / 4e9,
-                            otherwise->attention_flops[PROFILE_FORWARD][NUMBER_FP32] /
+    ck_assert_double_eq_tol(p.attention_flops[PROFILE_FORWARD][ATTENTION_PLAIN][NUMBER_FP32] / 4e9,
+                            otherwise->attention_flops[PROFILE_FORWARD][ATTENTION_PLAIN][NUMBER_FP32] /
                                 otherwise->matmul_flops[NUMBER_FP32][PROFILE_ROWS - 1],
                             1e-12);
     snprintf(text, sizeof text,
@@ -68,8 +68,8 @@ TEST(a_file_is_read_by_name)
              (int)strlen(sound) - 1, sound);
     put(text);
     read_sound(&p);
-    ck_assert_double_eq(p.attention_flops[PROFILE_FORWARD][NUMBER_BF16], 5);
-    ck_assert_double_eq(p.attention_flops[PROFILE_BACKWARD][NUMBER_FP32], 6);
+    ck_assert_double_eq(p.attention_flops[PROFILE_FORWARD][ATTENTION_PLAIN][NUMBER_BF16], 5);
+    ck_assert_double_eq(p.attention_flops[PROFILE_BACKWARD][ATTENTION_PLAIN][NUMBER_FP32], 6);
     ck_assert_double_eq(p.host_bytes_per_s, 80e9);
     ck_assert_double_eq(p.call_s, 5e-6);
 }
@@ -80,12 +80,38 @@ TEST(what_is_written_is_read_again_to_the_bit)
 
     p.link_bytes_per_s = 1e10 / 3;
     p.matmul_flops[NUMBER_BF16][2] = 0x1.fffffffffffffp+40;
-    p.attention_flops[PROFILE_BACKWARD][NUMBER_BF16] = 1e12 / 7;
+    p.attention_flops[PROFILE_BACKWARD][ATTENTION_PLAIN][NUMBER_BF16] = 1e12 / 7;
     p.host_bytes_per_s = 1e11 / 3;
     p.call_s = 1e-5 / 3;
     ck_assert_msg(profile_write(&p, path, "cpu", &err) == 0, "%s", err.text);
     read_sound(&again);
     ck_assert_mem_eq(&p, &again, sizeof p);
+}
+
+/* A GPU has a rate for each path; of one that the file leaves out the default's share of products is taken. */
+TEST(attention_of_a_gpu_is_read_and_written_by_path)
+{
+    const struct profile *otherwise = profile_default("cuda");
+    struct profile p = *otherwise, again;
+    char text[1024];
+
+    p.attention_flops[PROFILE_FORWARD][ATTENTION_LIBRARY][NUMBER_BF16] = 1e15 / 7;
+    p.attention = PLAN_ATTENTION_ORDERED;
+    ck_assert_msg(profile_write(&p, path, "cuda", &err) == 0, "%s", err.text);
+    ck_assert_msg(profile_read(&again, path, "cuda", &err) == 0, "%s", err.text);
+    ck_assert_mem_eq(&p, &again, sizeof p);
+    snprintf(text, sizeof text,
+             "{\"device\": \"cuda\", \"attention_flops\": {\"tensor\": {\"forward\": {\"fp32\": 4, \"bf16\": 5},"
+             " \"backward\": {\"fp32\": 6, \"bf16\": 7}}},%s",
+             strchr(sound, ',') + 1);
+    put(text);
+    ck_assert_msg(profile_read(&p, path, "cuda", &err) == 0, "%s", err.text);
+    ck_assert_int_eq(p.attention, PLAN_ATTENTION_OWN);
+    ck_assert_double_eq(p.attention_flops[PROFILE_BACKWARD][ATTENTION_TENSOR][NUMBER_BF16], 7);
+    ck_assert_double_eq_tol(p.attention_flops[PROFILE_FORWARD][ATTENTION_DRAWING][NUMBER_FP32] / 4e9,
+                            otherwise->attention_flops[PROFILE_FORWARD][ATTENTION_DRAWING][NUMBER_FP32] /
+                                otherwise->matmul_flops[NUMBER_FP32][PROFILE_ROWS - 1],
+                            1e-12);
 }
 
 /* What a person may do to the file, and what the sentence has to say of it. */
@@ -111,6 +137,7 @@ TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
          "attention_flops: backward: it must be an object"},
         {"\"link", "\"attention_flops\": {\"forward\": {\"fp32\": 1}}, \"link",
          "attention_flops: forward: bf16 is missing"},
+        {"\"link", "\"attention\": \"cudnn\", \"link", "attention must be \"own\", \"scores\""},
         {"\"link", "\"host_bytes_per_s\": 0.5, \"link", "host_bytes_per_s is 0.5: it must be from 1 to 1e+21"},
         {"\"cpu\"", "\"cuda\"", "it is a profile of device 'cuda', not of 'cpu'"},
         {"\"cpu\"", "7", "it is a profile of device '', not of 'cpu'"},
@@ -233,6 +260,15 @@ TEST(fp16_has_the_rates_of_what_computes_it)
         ck_assert_int_eq(profile_type(&plan_cuda, (enum number_type)type), type);
 }
 
+/* Of attention, but not of the plain path: 0 is as that one. */
+static bool is_of_a_path(size_t at)
+{
+    const size_t first = offsetof(struct profile, attention_flops), one = PROFILE_TYPES * sizeof(double);
+
+    return at >= first && at < first + sizeof((struct profile *)NULL)->attention_flops &&
+           (at - first) / one % ATTENTION_PATHS != ATTENTION_PLAIN;
+}
+
 TEST(a_figure_that_is_none_is_found_wherever_it_stands)
 {
     const struct profile sane = *profile_default("cpu");
@@ -240,11 +276,11 @@ TEST(a_figure_that_is_none_is_found_wherever_it_stands)
 
     ck_assert_int_eq(profile_check(&sane, NULL), 0);
     ck_assert_ptr_null(profile_default("abacus"));
-    for (size_t at = 0; at < offsetof(struct profile, products); at += sizeof(double)) {
+    for (size_t at = 0; at < offsetof(struct profile, attention); at += sizeof(double)) {
         for (int i = 0; i < COUNT(bad); i++) {
             struct profile p = sane;
             memcpy((char *)&p + at, &bad[i], sizeof bad[i]);
-            const bool may_be_0 = at == offsetof(struct profile, host_bytes_per_s) && bad[i] == 0;
+            const bool may_be_0 = bad[i] == 0 && (at == offsetof(struct profile, host_bytes_per_s) || is_of_a_path(at));
             const bool may_be_less = at == offsetof(struct profile, call_s) && bad[i] >= 0 && bad[i] < 1;
             ck_assert_int_eq(profile_check(&p, NULL), may_be_0 || may_be_less ? 0 : -EINVAL);
         }

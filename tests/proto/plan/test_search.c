@@ -201,7 +201,8 @@ TEST(blocks_keep_first_what_saves_most_time_for_each_byte)
         struct plan plan;
         choice.keeping[0].kept = slow ? ATTENTION : MAPS;
         for (int i = 0; i < PROFILE_DIRECTIONS; i++)
-            changed.attention_flops[i][NUMBER_FP32] = changed.matmul_flops[NUMBER_FP32][0] * (slow ? 1e-3 : 1e6);
+            changed.attention_flops[i][ATTENTION_PLAIN][NUMBER_FP32] =
+                changed.matmul_flops[NUMBER_FP32][0] * (slow ? 1e-3 : 1e6);
         changed.memory_bytes_per_s = 1e18;
         plan_lay_out(&plan, &model, &s, &choice);
         ck_assert_int_eq(plan_search(&plan, &model, &s, &wish, &changed, plan_total(&plan), NULL), 0);

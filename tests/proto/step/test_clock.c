@@ -36,7 +36,7 @@ TEST(queues_follow_marks_and_take_the_profile_s_time)
 TEST(rows_of_a_table_come_from_the_host)
 {
     struct profile slower = profile;
-    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_FP32, 1}, .profile = &profile};
+    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_FP32, 1, PLAN_ATTENTION_OWN}, .profile = &profile};
     struct call call = {.kind = CALL_embed, .embed = {.m = 10, .n = 6, .n_table = 100}};
 
     ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 520.0 / 600, 1e-12);
@@ -54,7 +54,7 @@ TEST(rows_of_a_table_come_from_the_host)
 TEST(what_a_product_does_not_compute_in_its_pass_takes_another)
 {
     struct profile rates = profile;
-    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_FP32, 1}, .profile = &rates};
+    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_FP32, 1, PLAN_ATTENTION_OWN}, .profile = &rates};
     struct call call = {.kind = CALL_matmul,
                         .matmul = {.m = 2, .n = 3, .k = 4, .a_stride = 4, .b_stride = 3, .c_stride = 3}};
 
@@ -69,6 +69,38 @@ TEST(what_a_product_does_not_compute_in_its_pass_takes_another)
     meter.on.type = NUMBER_BF16;
     call.matmul.n = 8;
     ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 2 * 2 * 8 * 4 + 96.0 / 600, 1e-12);
+}
+
+/* 32 queries see 16.5 of their keys each, taken as 16: 4 * 32 * 16 * 64 operations, at the rate of tensor cores. Backward
+ * two and a half times as many, of which 3 sevenths are queries': where heads share keys in full rows, those of keys take
+ * the plain kernel. */
+TEST(attention_takes_the_time_of_its_path)
+{
+    struct profile rates = profile;
+    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN}, .profile = &rates};
+    struct call call = {.kind = CALL_attention, .attention = {.n_rows = 1, .n_tokens = 32, .n_heads = 1, .width = 64}};
+    const double n = 4.0 * 32 * 16 * 64, full = 2.5 * 4 * 32 * 32 * 128;
+
+    rates.memory_bytes_per_s = 1e12;
+    rates.attention_flops[PROFILE_FORWARD][ATTENTION_PLAIN][NUMBER_BF16] = 10;
+    rates.attention_flops[PROFILE_FORWARD][ATTENTION_TENSOR][NUMBER_BF16] = 300;
+    rates.attention_flops[PROFILE_BACKWARD][ATTENTION_PLAIN][NUMBER_BF16] = 8;
+    rates.attention_flops[PROFILE_BACKWARD][ATTENTION_TENSOR][NUMBER_BF16] = 200;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), n / 300, 1e-6);
+    call.attention.dropout.p = 0.1f; /* not measured: as the plain one */
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), n / 10, 1e-6);
+    plan_meter_ops.attention_backward(plan_meter_device(&meter), &(struct device_attention){.n_rows = 1,
+                                                                                            .n_tokens = 32,
+                                                                                            .n_heads = 2,
+                                                                                            .n_kv_heads = 1,
+                                                                                            .width = 128,
+                                                                                            .full = true});
+    ck_assert_double_eq_tol(meter.uses.seconds[PLAN_USE_ATTENTION_BACKWARD + ATTENTION_TENSOR], 3.0 / 7 * full / 200,
+                            1e-6);
+    ck_assert_double_eq_tol(meter.uses.seconds[PLAN_USE_ATTENTION_BACKWARD + ATTENTION_PLAIN], 4.0 / 7 * full / 8,
+                            1e-6);
+    ck_assert_double_eq_tol(meter.seconds, 3.0 / 7 * full / 200 + 4.0 / 7 * full / 8, 1e-6);
+    ck_assert_double_eq_tol(meter.uses.operations[PLAN_USE_ATTENTION_BACKWARD + ATTENTION_PLAIN], 4.0 / 7 * full, 1e-6);
 }
 
 /* Nobody waits, and each of two workers has half of it. */

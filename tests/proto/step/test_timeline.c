@@ -40,7 +40,7 @@ static double power(uint64_t *state, double from, double to)
 static struct profile drawn_profile(uint64_t *state)
 {
     const double flops = 1e9, attention = power(state, 8, 9);
-    struct profile p = {.attention_flops = {{attention, attention}, {attention / 2, attention / 2}},
+    struct profile p = {.attention_flops = {{{attention, attention}}, {{attention / 2, attention / 2}}},
                         .link_bytes_per_s = power(state, 6.5, 9),
                         .memory_bytes_per_s = power(state, 9, 10),
                         .update_parameters_per_s = power(state, 5.5, 8)};
@@ -163,7 +163,7 @@ TEST_IF(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device, !SANITIZ
     setting_open(&d.s, &config, 2, 2);
     d.s.precision = NUMBER_BF16;
     d.options = (struct timed_options){.worker = timed_worker(&d.s, 2, 1),
-                                       .profile = {.attention_flops = {{1e9, 1e9}, {1e9, 1e9}},
+                                       .profile = {.attention_flops = {{{1e9, 1e9}}, {{1e9, 1e9}}},
                                                    .link_bytes_per_s = 1e8,
                                                    .memory_bytes_per_s = 1e9,
                                                    .update_parameters_per_s = 1e8},

@@ -40,7 +40,8 @@ static const struct message samples[MESSAGE_KINDS] = {
                                  .attention = 3,
                                  .convolution = 92501090,
                                  .profile = {.matmul_flops = {{1e9, 2e9, 3e9, 4e9}, {2e9, 4e9, 6e9, 8e9}},
-                                             .attention_flops = {{1, 2}, {3, 4}},
+                                             .attention_flops = {{{1, 2}, {9, 10}, {11, 12}, {13, 14}},
+                                                                 {{3, 4}, {15, 16}, {17, 18}, {19, 20}}},
                                              .link_bytes_per_s = 5,
                                              .memory_bytes_per_s = 6,
                                              .update_parameters_per_s = 7,
@@ -102,6 +103,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                       .keeping = {{3, 6, 2}, {4, 5, 1}, [MODEL_CLASSES - 1] = {7, 9}},
                                                       .n_weight_buffers = 2,
                                                       .n_resident = 5},
+                                           .predicted_ms = 62.5,
                                            .replay = PLAN_REPLAY_OVER_CAP,
                                            .entries = 0x01020304}},
     [MESSAGE_ASSIGN] =

@@ -1,0 +1,87 @@
+/* proto/operation/attention_path.h - which implementation computes attention: one decision, for the kernels' launches and
+ * for what they are priced at (proto/plan/time/meter.h).
+ *
+ * Forward is one kernel. Our gradients are two, for queries, and for keys and values, each with a path of its own; what
+ * both need, scores and the gradient of probabilities, both compute. So they are 3 and 4 of 7 products of 2 n^2 width
+ * operations, where cuDNN's are 5. Rates count 5 of any path (proto/plan/time/profile.h). */
+#ifndef PROTO_OPERATION_ATTENTION_PATH_H
+#define PROTO_OPERATION_ATTENTION_PATH_H
+
+#include "proto/base/number.h"
+#include "proto/operation/attention_way.h"
+#include "proto/operation/call/attention.h"
+
+enum attention_path {
+    ATTENTION_PLAIN,   /* without tensor cores; the only path of the CPU, and of fp32 */
+    ATTENTION_TENSOR,  /* our kernels on tensor cores */
+    ATTENTION_DRAWING, /* these, drawing random numbers for dropout, which takes longer than their products */
+    ATTENTION_LIBRARY, /* cuDNN */
+    ATTENTION_PATHS
+};
+
+/* Our kernels. */
+enum attention_kernel { ATTENTION_FORWARD, ATTENTION_QUERIES, ATTENTION_KEYS };
+
+/* True if a causal query sees a part of the tokens up to its own. */
+static inline bool attention_slides(const struct device_attention *op)
+{
+    return !op->full && (op->positions || device_window(op->window, op->n_tokens) < op->n_tokens);
+}
+
+/* Columns of the tiles for tensor cores, of which those beyond the head's width are 0; 0 where these have no part. They take
+ * heads of 32 to 256 values, causal or of one document a row. Some combinations are not compiled: in fp16 all but the
+ * simple ones, as with these nvcc would take half as long again; with dropout and a window or documents, wide heads,
+ * for which there are too few registers; gradients of keys that heads share, with dropout or in full rows. */
+static inline size_t attention_tile(enum number_type type, const struct device_attention *op,
+                                    enum attention_kernel kernel)
+{
+    const size_t head = op->width / op->n_heads;
+    const bool drops = op->dropout.p > 0, slides = attention_slides(op), is_wide = head > 128;
+    const bool is_shared = device_kv_heads(op->n_heads, op->n_kv_heads) < op->n_heads;
+
+    if (type == NUMBER_FP32 || head % 8 != 0 || head < 32 || head > 256 || op->kv || op->bias ||
+        (op->full && op->positions) || (is_wide && (op->full || drops)) ||
+        (type == NUMBER_FP16 && (is_wide || drops || slides)))
+        return 0;
+    if (kernel == ATTENTION_FORWARD && head > 64 && drops && slides)
+        return 0;
+    if (kernel == ATTENTION_KEYS && op->chosen && is_wide)
+        return 0;
+    if (kernel == ATTENTION_KEYS && !op->chosen &&
+        ((is_shared && (drops || op->full)) || (drops && head > 64 && (op->full || slides))))
+        return 0;
+    return head <= 64 ? 64 : head <= 128 ? 128 : 256;
+}
+
+/* True for calls that cuDNN's graphs take in bf16: causal over whole rows, with scores, dropout and keys as they are. */
+static inline bool attention_suits_library(enum number_type type, const struct device_attention *op)
+{
+    return type == NUMBER_BF16 && !op->full && !op->chosen && !op->bias && op->dropout.p == 0 &&
+           !attention_slides(op) && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads &&
+           plan_attention_suits(op->n_rows, op->n_tokens, op->n_heads, op->width);
+}
+
+static inline enum attention_path attention_own_path(enum number_type type, const struct device_attention *op,
+                                                     enum attention_kernel kernel)
+{
+    if (attention_tile(type, op, kernel) == 0)
+        return ATTENTION_PLAIN;
+    return op->dropout.p > 0 ? ATTENTION_DRAWING : ATTENTION_TENSOR;
+}
+
+/* The path of a kernel of forward or backward on a CUDA device with this method of gradients; PLAN_ATTENTION_OWN: without
+ * the library. */
+static inline enum attention_path attention_path_of(enum number_type type, const struct device_attention *op,
+                                                    enum attention_kernel kernel, enum plan_attention way)
+{
+    struct plan_attention_scratch scratch;
+
+    if (way == PLAN_ATTENTION_OWN || !attention_suits_library(type, op))
+        return attention_own_path(type, op, kernel);
+    if (kernel == ATTENTION_FORWARD)
+        return ATTENTION_LIBRARY;
+    plan_attention_lay_out(&scratch, way, op->n_rows, op->n_tokens, op->n_heads, op->width);
+    return scratch.way != PLAN_ATTENTION_OWN ? ATTENTION_LIBRARY : attention_own_path(type, op, kernel);
+}
+
+#endif
