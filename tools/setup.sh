@@ -7,7 +7,8 @@ build=(build-essential cmake ninja-build pkg-config file
        libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
        libpng-dev libjpeg62-turbo-dev
        libncurses-dev libsodium-dev check)
-tests=(clang libclang-rt-14-dev clang-format fish gnuplot-nox groff-base libopenmpi-dev openmpi-bin procps tmux zsh)
+tests=(clang libclang-rt-14-dev clang-format fish gnuplot-nox groff-base libopenmpi-dev openmpi-bin procps python3-venv
+       tmux zsh)
 
 case "${1-}" in
 "") wanted=("${build[@]}") ;;

@@ -1,0 +1,18 @@
+"""eps trains neural networks that are larger than the memory of the device that computes them.
+
+    import eps
+    run = eps.train("book.txt", device_mem="128MiB", steps=750, out="runs/book")
+    print(run.steps[-1].loss, eps.generate(run.path, "You may", temperature=0.8)[0].text)
+
+A program with a loop of its own gives minibatches to eps.Engine. Each function does what the command of its name does, by libeps: eps.train, eps.plan, eps.evaluate (eps eval),
+eps.generate, eps.export. A call that fails raises eps.Error with one sentence."""
+
+from eps._ask import Evaluation, Prediction, Text, evaluate, export, generate
+from eps._engine import Engine
+from eps._library import Error, OptionError
+from eps._plan import Path, Plan, Side, Timeline, plan, plan_batch, plan_depth, plan_minimum, plan_timeline
+from eps._train import Blocks, Memory, Run, Step, metrics, train
+
+__all__ = ["Blocks", "Engine", "Error", "Evaluation", "Memory", "OptionError", "Path", "Plan", "Prediction", "Run", "Side", "Step",
+           "Text", "Timeline", "evaluate", "export", "generate", "metrics", "plan", "plan_batch", "plan_depth",
+           "plan_minimum", "plan_timeline", "train"]

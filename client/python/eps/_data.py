@@ -1,0 +1,58 @@
+"""Data of a Python program: rows of any iterable become lines of a file, which the library reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from typing import Any, Iterable, Iterator, Optional
+
+
+def _is_paths(data: Any) -> bool:
+    """A str is a path, and so is each of a list; texts come as dicts, or by an iterator."""
+    each = [data] if isinstance(data, (str, os.PathLike)) else data
+    return isinstance(each, (list, tuple)) and len(each) > 0 and all(isinstance(i, (str, os.PathLike)) for i in each)
+
+
+def _rows(data: Any) -> Iterable[Any]:
+    """A pandas.DataFrame's, or a pyarrow.Table's, as dicts; any other iterable is one of rows."""
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+        return (dict(zip(data.columns, row)) for row in data.itertuples(index=False, name=None))
+    if hasattr(data, "to_batches"):
+        return (row for batch in data.to_batches() for row in batch.to_pylist())
+    if isinstance(data, (dict, bytes)) or not hasattr(data, "__iter__"):
+        raise TypeError(f"data must be paths, or an iterable of str or dict, not {type(data).__name__}")
+    return data
+
+
+def _plain(value: Any) -> Any:
+    """Of values that JSON does not know: numbers and arrays of numpy."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__} is in it")
+
+
+def _line(row: Any, number: int) -> str:
+    if isinstance(row, str):
+        row = {"text": row}
+    if not isinstance(row, dict):
+        raise TypeError(f"row {number} of data is of type {type(row).__name__}: it must be a str or a dict")
+    try:
+        return json.dumps(row, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"row {number} of data cannot be written as JSON: {error}") from None
+
+
+@contextlib.contextmanager
+def as_files(data: Any) -> Iterator[Optional[Any]]:
+    """Paths of the data, which last as long as the context; None for None."""
+    if data is None or _is_paths(data):
+        yield data
+        return
+    with tempfile.TemporaryDirectory(prefix="eps-data-") as folder:
+        path = os.path.join(folder, "rows.jsonl")
+        with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+            for number, row in enumerate(_rows(data), 1):
+                file.write(_line(row, number) + "\n")
+        yield path

@@ -1,0 +1,173 @@
+"""eps.train: what the command does, told to Python, and stopped by it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import eps
+import pytest
+
+from conftest import LINES, PROGRAMS, SMALL, command, digest, lines, words
+
+
+def rounded(loss):
+    """As metrics.jsonl has it."""
+    return float(f"{loss:.12g}")
+
+
+def test_a_run_has_the_commands_losses_and_weights_bit_for_bit():
+    command("train", "--data", "text.txt", "--out", "command", *words(SMALL))
+    seen = []
+    run = eps.train("text.txt", out="package", on_step=seen.append, **SMALL)
+    assert digest("command") == digest(run.path)
+    assert [rounded(step.loss) for step in run.steps] == [line["loss"] for line in lines("command/metrics.jsonl")]
+    assert seen == run.steps and [step.step for step in seen] == [1, 2, 3, 4]
+    assert run.path == Path("package") and run.latest.resolve().name == "step-4"
+
+
+def test_a_run_tells_of_its_evaluations_checkpoints_notes_and_memory():
+    evaluated, saved, notes = [], [], []
+    run = eps.train("text.txt", out="run", eval_every=2, save_every=2, on_evaluation=lambda *e: evaluated.append(e),
+                    on_save=lambda *s: saved.append(s), on_note=notes.append, **SMALL)
+    assert [step for step, _ in evaluated] == [0, 2, 4] and run.eval_loss == evaluated[-1][1]
+    assert [step.eval_loss for step in run.steps] == [None, evaluated[1][1], None, evaluated[2][1]]
+    assert {step for step, _ in saved} == {2, 4} and all(path.is_dir() for _, path in saved)
+    assert notes == run.notes and any("recipe" in note for note in notes)
+    host, device = run.memory
+    assert host.worker == 0 and device.budget == 64 << 20
+    assert 0 < device.peak == device.planned <= device.budget and sum(device.categories.values()) >= device.peak
+    assert [m.loss for m in eps.metrics("run")] == [rounded(step.loss) for step in run.steps]
+    assert run.metrics() == eps.metrics("run")
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_never_stopped():
+    eps.train("text.txt", out="whole", schedule="constant", warmup=0, **SMALL)
+    eps.train("text.txt", out="parts", schedule="constant", warmup=0, **{**SMALL, "steps": 2})
+    run = eps.train(resume="parts", steps=4)
+    assert [step.step for step in run.steps] == [3, 4] and digest("whole") == digest("parts")
+
+
+def test_a_callback_leaves_blocks_out():
+    safetensors = pytest.importorskip("safetensors.numpy")
+    seen = []
+
+    def without_the_last(blocks):
+        seen.append((blocks.step, blocks.n_blocks, list(blocks.computed), list(blocks.frozen)))
+        blocks.computed.pop()
+
+    eps.train("text.txt", out="begun", **{**SMALL, "steps": 1})
+    before = safetensors.load_file("begun/latest/model.safetensors")
+    run = eps.train(resume="begun", steps=2, on_blocks=without_the_last)
+    after = safetensors.load_file(run.latest / "model.safetensors")
+    n = seen[0][1]
+    assert seen == [(2, n, list(range(n)), [])]
+    changed = {name for name in after if (after[name] != before[name]).any()}
+    assert not any(f"h.{n - 1}." in name for name in changed) and any("h.0." in name for name in changed)
+
+    def beyond(blocks):
+        blocks.computed += [0] * n
+
+    with pytest.raises(ValueError, match=f"computed has {2 * n} blocks, and the model {n}"):
+        eps.train("text.txt", out="beyond", on_blocks=beyond, **SMALL)
+
+
+def in_file(rows):
+    with open("rows.jsonl", "w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row) + "\n")
+    return eps.train("rows.jsonl", out="file", **SMALL)
+
+
+def test_rows_of_a_program_train_as_a_file_of_them_does():
+    rows = [{"text": line} for line in LINES]
+    expected = [step.loss for step in in_file(rows).steps]
+    forms = {"list": rows, "generator": (row for row in rows), "texts": iter(LINES)}
+    for name, form in forms.items():
+        assert [step.loss for step in eps.train(form, out=name, **SMALL).steps] == expected, name
+    assert eps.train(rows, resume="list", steps=5).steps[0].step == 5
+    assert not any(entry.startswith("eps-data-") for entry in os.listdir(os.environ.get("TMPDIR", "/tmp")))
+
+
+def test_tables_are_rows():
+    pandas = pytest.importorskip("pandas")
+    pyarrow = pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"prompt": [line[:20] for line in LINES], "completion": [line[20:] for line in LINES]})
+    expected = [step.loss for step in in_file(frame.to_dict("records")).steps]
+    for name, form in {"frame": frame, "table": pyarrow.Table.from_pandas(frame)}.items():
+        assert [step.loss for step in eps.train(form, out=name, **SMALL).steps] == expected, name
+
+
+class Own(Exception):
+    pass
+
+
+def test_an_exception_in_a_callback_ends_the_run_after_a_save():
+    def fail(step):
+        if step.step == 2:
+            raise Own("of mine")
+
+    with pytest.raises(Own, match="of mine"):
+        eps.train("text.txt", out="run", on_step=fail, **{**SMALL, "steps": 400})
+    saved = max(line["step"] for line in lines("run/metrics.jsonl"))
+    assert 2 <= saved < 400 and Path("run/latest").resolve().name == f"step-{saved}"
+    assert eps.train(resume="run", steps=saved + 1).steps[0].step == saved + 1
+
+
+def test_an_exception_in_the_data_begins_no_run():
+    def rows():
+        yield LINES[0]
+        raise Own("in the middle")
+
+    with pytest.raises(Own):
+        eps.train(rows(), out="run", **SMALL)
+    assert not Path("run").exists()
+
+
+SCRIPT = """
+import eps, sys
+def on_step(step):
+    print(step.step, flush=True)
+try:
+    eps.train("text.txt", out="run", on_step=on_step, model="byte-small", steps=100000, batch=4, seq=32, device_mem="64MiB")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def begin():
+    child = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "1\n"
+    return child
+
+
+def test_control_c_saves_and_raises_keyboard_interrupt():
+    child = begin()
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=300)[0].split()
+    assert said[-1] == "interrupted" and child.returncode == 0
+    step = max(line["step"] for line in lines("run/metrics.jsonl"))
+    assert Path("run/latest").resolve().name == f"step-{step}"
+
+
+def programs_in(folder):
+    """Daemons and workers that run in this folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and os.readlink(process / "exe").startswith(str(PROGRAMS)):
+                found += [process.name] * (os.readlink(process / "cwd") == str(folder))
+        except OSError:
+            pass
+    return found
+
+
+def test_a_killed_interpreter_leaves_nothing_behind(folder):
+    child = begin()
+    assert programs_in(folder)
+    child.kill()
+    child.wait()
+    while programs_in(folder):  # they notice
+        os.sched_yield()
