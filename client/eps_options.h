@@ -155,8 +155,9 @@ struct eps_train_options {
 
     uint64_t eval_every; /* 0: after the last step only; else also before the first step of a new run */
     uint64_t eval_tokens;
-    uint32_t patience; /* 0: never */
-    const char *trace; /* on a full disk the trace ends with a note, and training goes on */
+    uint32_t patience;       /* 0: never */
+    const char *trace;       /* on a full disk the trace ends with a note, and training goes on */
+    const char *tensorboard; /* likewise */
 
     uint32_t restarts;   /* not with trace, nor data from standard input */
     const char *device;  /* resolved: "cpu", "cuda", or "cpu and cuda" at a daemon with both */

@@ -30,6 +30,7 @@ static int check_options(const struct eps_train_options *in, struct error *err)
                        : !isnan(in->wait)   ? "--wait"
                        : in->change         ? "--change"
                        : in->trace          ? "--trace"
+                       : in->tensorboard    ? "--tensorboard"
                        : in->task           ? "--task"
                        : in->columns        ? "--columns"
                        : in->base_model     ? "--base-model"

@@ -81,7 +81,7 @@ static void on_aside(void *data, const struct message *m)
 
 void client_steps_init(struct client_steps *s)
 {
-    s->metrics.fd = s->output.partial_fd = -1;
+    s->metrics.fd = s->output.partial_fd = s->tensorboard.fd = -1;
     s->asked = MESSAGE_NO_STEP;
     s->before = NAN;
     client_best_init(&s->best);
@@ -95,6 +95,7 @@ void client_steps_free(struct client_steps *s)
     client_blocks_free(&s->blocks);
     client_output_free(&s->output);
     client_metrics_close(&s->metrics);
+    client_tensorboard_close(&s->tensorboard);
     client_checkpoints_free(&s->checkpoints);
 }
 
@@ -248,6 +249,19 @@ static void write_trace(struct client_steps *s)
     client_steps_note(s, sentence.text);
 }
 
+static void write_events(struct client_steps *s, const struct eps_step *step)
+{
+    const int rc = s->tensorboard.fd >= 0 ? client_tensorboard_write(&s->tensorboard, step) : 0;
+    struct error sentence;
+
+    if (!rc)
+        return;
+    client_tensorboard_close(&s->tensorboard);
+    error_set(&sentence, 0, "the events in %s end at step %" PRIu64 ": %s; training goes on",
+              s->run->options.tensorboard, s->done, strerror(-rc));
+    client_steps_note(s, sentence.text);
+}
+
 /* Handles a skipped step. It leaves the weights unchanged, so the next data may succeed. Many in a row mean that the
  * weights have diverged, and the run ends. The first one in a row is reported; of those by which the loss's scale is found, in
  * fp16, the TOLD_SKIPPED-th. */
@@ -342,6 +356,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
         client_steps_note_metrics(s, client_metrics_rewrite(&s->metrics, &step, &why), &why);
     s->since_ns = uv_hrtime();
     write_trace(s);
+    write_events(s, &step);
     if (!rc && s->events->on_step)
         s->events->on_step(s->user, &step);
     return rc ? rc : note_skipped(s, step.skipped, step.loss_scale > 0 && isfinite(step.loss), err);

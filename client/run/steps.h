@@ -28,6 +28,7 @@
 #include "client/run/attach.h"
 #include "client/record/checkpoints.h"
 #include "client/record/metrics.h"
+#include "client/record/tensorboard.h"
 #include "client/record/output.h"
 #include "client/run/blocks.h"
 #include "client/run/run.h"
@@ -79,9 +80,10 @@ struct client_steps {
     struct error save_error, metrics_error;
     uint64_t no_room_ns; /* start of the last checkpoint's wait for disk space; 0: no wait */
     bool trace_ended;    /* and this was reported */
-    bool latest_told;    /* reported that `latest` does not point to the saved checkpoint */
-    unsigned n_skipped;  /* skipped steps in a row (fenced commit) */
-    bool diverged;       /* too many were skipped: the run ends */
+    struct client_tensorboard tensorboard;
+    bool latest_told;   /* reported that `latest` does not point to the saved checkpoint */
+    unsigned n_skipped; /* skipped steps in a row (fenced commit) */
+    bool diverged;      /* too many were skipped: the run ends */
 };
 
 /* run, link and events must be set. The link passes on messages that come at any time. Undo: client_steps_free. */

@@ -374,6 +374,8 @@ static int begin(struct client_train *t, const struct client_restart *restart, s
         rc = check_disk(t, err);
     if (!rc)
         rc = create_trace(t, err);
+    if (!rc && t->run.options.tensorboard)
+        rc = client_tensorboard_open(&t->steps.tensorboard, t->run.options.tensorboard, t->run.first_step, err);
     if (!rc)
         rc = find_workers(t, err);
     if (!rc)

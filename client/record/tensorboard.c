@@ -1,0 +1,213 @@
+#include "client/record/tensorboard.h"
+
+#include "proto/base/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_BYTES = 16 << 10, MOST_TAG = 64 };
+
+/* Bytes of an event, or of a record. */
+struct bytes {
+    uint8_t at[MOST_BYTES];
+    size_t n;
+};
+
+/* CRC-32C (Castagnoli), bit by bit: an event is short. */
+static uint32_t checksum(const uint8_t *at, size_t n)
+{
+    const uint32_t polynomial = 0x82f63b78, mask = 0xa282ead8;
+    uint32_t crc = UINT32_MAX;
+
+    for (size_t i = 0; i < n; i++) {
+        crc ^= at[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? polynomial : 0);
+    }
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + mask;
+}
+
+static void put(struct bytes *to, const void *at, size_t n)
+{
+    assert(to->n + n <= sizeof to->at);
+    memcpy(to->at + to->n, at, n);
+    to->n += n;
+}
+
+static void put_word(struct bytes *to, uint64_t value, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++) {
+        const uint8_t byte = (uint8_t)(value >> 8 * i);
+        put(to, &byte, 1);
+    }
+}
+
+static void put_varint(struct bytes *to, uint64_t value)
+{
+    do {
+        const uint8_t byte = (uint8_t)((value & 127) | (value > 127 ? 128 : 0));
+        put(to, &byte, 1);
+        value >>= 7;
+    } while (value > 0);
+}
+
+/* Numbers of fields, and how a field is written. */
+enum { EVENT_TIME = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
+enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, SESSION_STATUS = 1, SESSION_START = 1 };
+enum { AS_VARINT = 0, AS_64_BITS = 1, AS_BYTES = 2, AS_32_BITS = 5 };
+
+static void put_key(struct bytes *to, unsigned field, unsigned as)
+{
+    put_varint(to, field << 3 | as);
+}
+
+static void put_bytes(struct bytes *to, unsigned field, const void *at, size_t n)
+{
+    put_key(to, field, AS_BYTES);
+    put_varint(to, n);
+    put(to, at, n);
+}
+
+static void begin_event(struct bytes *event, uint64_t step)
+{
+    struct timespec t;
+    uint64_t bits;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    const double now = (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+    memcpy(&bits, &now, sizeof bits);
+    event->n = 0;
+    put_key(event, EVENT_TIME, AS_64_BITS);
+    put_word(event, bits, sizeof bits);
+    put_key(event, EVENT_STEP, AS_VARINT);
+    put_varint(event, step);
+}
+
+static int write_event(int fd, const struct bytes *event)
+{
+    struct bytes record = {.n = 0};
+
+    put_word(&record, event->n, sizeof(uint64_t));
+    put_word(&record, checksum(record.at, record.n), sizeof(uint32_t));
+    put(&record, event->at, event->n);
+    put_word(&record, checksum(event->at, event->n), sizeof(uint32_t));
+    for (size_t done = 0; done < record.n;) {
+        const ssize_t n = write(fd, record.at + done, record.n - done);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+static int begin(int fd, uint64_t step)
+{
+    static const char version[] = "brain.Event:2";
+    static const uint8_t start[] = {SESSION_STATUS << 3 | AS_VARINT, SESSION_START};
+    struct bytes event;
+
+    begin_event(&event, 0);
+    put_bytes(&event, EVENT_VERSION, version, sizeof version - 1);
+    const int rc = write_event(fd, &event);
+    if (rc || step == 0)
+        return rc;
+    begin_event(&event, step + 1);
+    put_bytes(&event, EVENT_SESSION, start, sizeof start);
+    return write_event(fd, &event);
+}
+
+/* Like mkdir -p. */
+static int make_directories(const char *path)
+{
+    char part[PATH_MAX];
+
+    for (size_t i = 1; path[i - 1]; i++) {
+        if (path[i] != '/' && path[i])
+            continue;
+        if ((size_t)snprintf(part, sizeof part, "%.*s", (int)i, path) >= sizeof part)
+            return -ENAMETOOLONG;
+        if (mkdir(part, 0777) && errno != EEXIST)
+            return -errno;
+    }
+    return 0;
+}
+
+int client_tensorboard_open(struct client_tensorboard *out, const char *directory, uint64_t step, struct error *err)
+{
+    char name[PATH_MAX], host[64];
+    int rc = make_directories(directory);
+
+    out->fd = -1;
+    process_host_name(host, sizeof host);
+    const int n = snprintf(name, sizeof name, "%s/events.out.tfevents.%010lld.%s.%d.0", directory,
+                           (long long)time(NULL), host, (int)getpid());
+    if (!rc && (n < 0 || (size_t)n >= sizeof name))
+        rc = -ENAMETOOLONG;
+    if (!rc && (out->fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
+        rc = -errno;
+    if (!rc)
+        rc = begin(out->fd, step);
+    if (!rc)
+        return 0;
+    client_tensorboard_close(out);
+    return error_set(err, rc, "--tensorboard %.200s: %s", directory, strerror(-rc));
+}
+
+/* A value that is not finite has no point. */
+static void add(struct bytes *summary, const char *group, const char *name, double value)
+{
+    const float simple = (float)value;
+    struct bytes one = {.n = 0};
+    char tag[MOST_TAG];
+    uint32_t bits;
+
+    if (!isfinite(value))
+        return;
+    snprintf(tag, sizeof tag, "%s%s", group, name);
+    memcpy(&bits, &simple, sizeof bits);
+    put_bytes(&one, VALUE_TAG, tag, strlen(tag));
+    put_key(&one, VALUE_SIMPLE, AS_32_BITS);
+    put_word(&one, bits, sizeof bits);
+    put_bytes(summary, SUMMARY_VALUE, one.at, one.n);
+}
+
+int client_tensorboard_write(const struct client_tensorboard *events, const struct eps_step *step)
+{
+    struct bytes event, summary = {.n = 0};
+
+    add(&summary, "train/", "loss", step->loss);
+    add(&summary, "train/", "lr", step->lr);
+    add(&summary, "train/", "grad_norm", step->grad_norm);
+    add(&summary, "train/", "loss_scale", step->loss_scale > 0 ? step->loss_scale : NAN);
+    add(&summary, "speed/", step->pixels ? "images_per_s" : "tokens_per_s",
+        step->tokens_per_s / (step->pixels ? step->pixels : 1));
+    add(&summary, "speed/", "step_ms", step->step_ms);
+    add(&summary, "memory/", "device_peak_bytes", (double)step->device_peak_bytes);
+    add(&summary, "memory/", "host_bytes", (double)step->host_bytes);
+    add(&summary, "eval/", "loss_before", step->eval_before);
+    add(&summary, "eval/", "loss", step->eval_loss);
+    for (size_t i = 0; i < step->n_scores; i++)
+        add(&summary, "eval/", step->scores[i].name, step->scores[i].value);
+    for (size_t i = 0; i < step->n_rewards; i++)
+        add(&summary, "", step->rewards[i].name, step->rewards[i].value);
+    begin_event(&event, step->step);
+    put_bytes(&event, EVENT_SUMMARY, summary.at, summary.n);
+    return write_event(events->fd, &event);
+}
+
+void client_tensorboard_close(struct client_tensorboard *events)
+{
+    if (events->fd >= 0)
+        close(events->fd);
+    events->fd = -1;
+}
