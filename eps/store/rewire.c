@@ -39,10 +39,11 @@ static struct scratch lay_out(const struct store *store)
 
 bool rewire_is_due(const struct store *store, uint64_t version)
 {
+    if (!store->rewiring.room) /* nor is there always a model */
+        return false;
     const struct sparse *s = &store->model->sparse;
-
-    return store->rewiring.room && s->every > 0 && version > 0 && version % s->every == 0 &&
-           (s->until == 0 || version <= s->until) && store->rewiring.version != version;
+    return s->every > 0 && version > 0 && version % s->every == 0 && (s->until == 0 || version <= s->until) &&
+           store->rewiring.version != version;
 }
 
 void rewire_leave(struct store *store, uint64_t version)
