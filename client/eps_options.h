@@ -58,6 +58,7 @@ struct eps_step_blocks {
 enum eps_rows {
     EPS_ROWS_TRAIN,
     EPS_ROWS_END,  /* the run ends before it, as by should_stop's 1 */
+    EPS_ROWS_DROP, /* it ends at once, as by should_stop's 2 */
     EPS_ROWS_SAVE, /* what is done so far is saved first, if it is not; then the rows are asked for again */
 };
 

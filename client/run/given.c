@@ -55,6 +55,10 @@ int client_given_ask(struct client_minibatch *minibatch, double *lr, const struc
                                  .lr = *lr};
 
     const enum eps_rows answer = o->on_rows(o->rows_user, &rows);
+    if (answer > EPS_ROWS_SAVE)
+        return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the answer %d is none", step + 1, (int)answer);
+    if (answer == EPS_ROWS_DROP)
+        return error_set(err, -EINTR, "interrupted");
     if (answer != EPS_ROWS_TRAIN)
         return (int)answer;
     for (size_t i = 0; entries && i < (size_t)buffer->n_rows * n_tokens; i++)

@@ -83,7 +83,7 @@ void client_steps_init(struct client_steps *s)
 {
     s->metrics.fd = s->output.partial_fd = s->tensorboard.fd = -1;
     s->asked = MESSAGE_NO_STEP;
-    s->before = NAN;
+    s->before = s->given_lr = NAN;
     client_best_init(&s->best);
     s->link->on_aside = on_aside;
     s->link->aside_data = s;

@@ -4,8 +4,9 @@
     run = eps.train("book.txt", device_mem="128MiB", steps=750, out="runs/book")
     print(run.steps[-1].loss, eps.generate(run.path, "You may", temperature=0.8)[0].text)
 
-A program with a loop of its own gives minibatches to eps.Engine. Each function does what the command of its name does, by libeps: eps.train, eps.plan, eps.evaluate (eps eval),
-eps.generate, eps.export. A call that fails raises eps.Error with one sentence."""
+A program with a loop of its own gives minibatches to eps.Engine. Each function does what the command of its name does, by
+libeps: eps.train, eps.plan, eps.evaluate (eps eval), eps.generate, eps.export. A call that fails raises eps.Error with one
+sentence."""
 
 from eps._ask import Evaluation, Prediction, Text, evaluate, export, generate
 from eps._engine import Engine

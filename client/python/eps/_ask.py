@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Iterable, Optional, Sequence, Union
@@ -33,7 +34,9 @@ def _set(call: Call, to: Any, given: dict[str, Any]) -> None:
             call.done(lib.eps_parse_bytes(out, b"device_mem", value.encode(), call.error))
             value = out[0]
         elif kind.kind == "pointer":
-            value = call.text(str(Path(value)) if hasattr(value, "__fspath__") else _str(name, value))
+            value = call.text(value if isinstance(value, os.PathLike) else _str(name, value))
+        elif isinstance(value, float) and value != value:
+            raise OptionError(f"{name} is nan: it must be a number", 33)
         try:
             setattr(to, member, value)
         except (TypeError, OverflowError) as error:
@@ -154,7 +157,10 @@ def _prompts(call: Call, given: Union[str, Sequence[int], Iterable[Any]]) -> Any
             text = prompt.encode()
             to.text, to.n_bytes = call.keep(ffi.new("char[]", text)), len(text)
         else:
-            ids = [int(i) for i in prompt]
+            try:
+                ids = [i.__index__() for i in prompt]
+            except (TypeError, AttributeError):
+                raise TypeError(f"a prompt must be a str or a list of token ids, not {type(prompt).__name__}") from None
             to.ids, to.n_ids = call.keep(ffi.new("uint32_t[]", ids)), len(ids)
     return out, len(each)
 
@@ -200,10 +206,9 @@ def generate(model: Optional[StrPath] = None, prompt: Any = "", *, n_samples: Op
     _set(call, options, dict(model=model, base_model=base_model, connect=connect, wait=wait, device=device,
                              device_mem=device_mem, n_samples=n_samples, n_tokens=n_tokens, n_beams=n_beams,
                              length_penalty=length_penalty))
-    for name, value in dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-                            repetition_penalty=repetition_penalty).items():
-        if value is not None:
-            setattr(options.sampling, name, value)
+    _set(call, ffi.addressof(options, "sampling"),
+         dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+              repetition_penalty=repetition_penalty))
     stops = [stop] if isinstance(stop, str) else list(stop)
     options.stops = call.keep(ffi.new("char *[]", [call.text(each) for each in stops]))
     options.n_stops = len(stops)

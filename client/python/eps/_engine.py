@@ -2,18 +2,130 @@
 
 from __future__ import annotations
 
-import queue
+import math
+import os
+import shutil
+import sys
 import tempfile
 import threading
+import weakref
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from eps._library import Call, Error, StrPath, ffi, lib, text_of
+from eps._library import Call, Error, OptionError, StrPath, ffi, lib, text_of
 from eps._options import fill
 from eps._train import Step, step_of
 
 _ignored = -100  # the label that PyTorch's cross entropy leaves out
 _endless = 2**40  # the most steps that a run has
+_own = ("data", "eval_data", "steps", "epochs", "schedule", "warmup", "min_lr", "order", "save_every", "save_minutes",
+        "eval_every", "eval_tokens", "patience", "resume", "attach", "connect")  # what the engine itself says
+
+
+class _Core:
+    """What the program and the library's thread share. The thread runs eps_train, and asks for rows by on_rows; each waits
+    for the other by `changed`, and looks at what is there: nothing is lost if a wait is interrupted."""
+
+    def __init__(self, folder: Path, on_note: Optional[Callable[[str], Any]]) -> None:
+        self.pid = os.getpid()
+        self.folder = folder
+        self.call = Call()
+        self.changed = threading.Condition()
+        self.wish: Any = None  # the program's: (ids, labels), "save", "end" or "drop"
+        self.waits = False  # the thread, for a wish
+        self.ended: Optional[BaseException] = None
+        self.drops = False  # the thread is to end at once
+        self.step: Optional[Step] = None
+        self.saved: Optional[Path] = None
+        self.failed: Optional[str] = None
+        self.lr: Optional[float] = None
+        self.vocabulary = 0
+        self.on_note = on_note
+        self.thread: Optional[threading.Thread] = None
+
+    def listen(self, to: Any) -> None:
+        call = self.call
+        to.on_rows = call.callback("enum eps_rows(void *, struct eps_step_rows *)", self.rows, lib.EPS_ROWS_DROP)
+        events = self.events = call.keep(ffi.new("struct eps_train_events *"))
+        events.on_step = call.callback("void(void *, const struct eps_step *)", self.stepped)
+        events.on_saved = call.callback("void(void *, uint64_t, const char *)", self.on_saved)
+        events.on_save_failed = call.callback("void(void *, uint64_t, const char *)", self.on_save_failed)
+        events.on_note = call.callback("void(void *, const char *)", self.note)
+        events.should_stop = call.callback("int(void *)", lambda user: 2 if self.drops else 0, 2)
+
+    def stepped(self, user: Any, step: Any) -> None:
+        self.step = step_of(step)
+
+    def on_saved(self, user: Any, step: int, path: Any) -> None:
+        self.saved = Path(text_of(path) or "")
+
+    def on_save_failed(self, user: Any, step: int, why: Any) -> None:
+        self.failed = text_of(why)
+
+    def note(self, user: Any, sentence: Any) -> None:
+        if self.on_note:
+            self.on_note(text_of(sentence))
+        elif sys.stderr is not None:
+            print(f"eps: {text_of(sentence)}", file=sys.stderr)
+
+    def rows(self, user: Any, rows: Any) -> int:
+        with self.changed:
+            self.vocabulary, self.waits = rows.vocabulary, True
+            self.changed.notify_all()
+            while self.wish is None:
+                self.changed.wait()
+            wish, self.wish, self.waits = self.wish, None, False
+        if isinstance(wish, str):
+            return {"save": lib.EPS_ROWS_SAVE, "end": lib.EPS_ROWS_END, "drop": lib.EPS_ROWS_DROP}[wish]
+        import numpy
+
+        n = rows.n_rows * rows.n_tokens
+        for to, values in zip((rows.ids, rows.labels), wish):
+            view = numpy.frombuffer(ffi.buffer(to, 4 * n), dtype=numpy.uint32).reshape(rows.n_rows, rows.n_tokens)
+            view[:] = numpy.where(values < 0, 2**32 - 1, values)
+        if self.lr is not None:
+            rows.lr = self.lr
+        return lib.EPS_ROWS_TRAIN
+
+    def serve(self, to: Any) -> None:
+        ended: BaseException = Error("the engine is closed", 0)
+        try:
+            self.call.done(lib.eps_train(to, self.events, ffi.NULL, self.call.error))
+        except BaseException as error:
+            ended = error
+        with self.changed:
+            self.ended = ended
+            self.changed.notify_all()
+
+    def await_wait(self) -> bool:
+        """Until the thread waits, or has ended. A first Ctrl-C is kept until then: returns whether there was one; a second
+        one ends the thread at once."""
+        n_interrupts = 0
+        while True:
+            try:
+                with self.changed:
+                    while not (self.waits and self.wish is None) and self.ended is None:
+                        self.changed.wait()
+                return n_interrupts > 0
+            except KeyboardInterrupt:
+                n_interrupts += 1
+                self.drops = n_interrupts > 1
+
+    def ask(self, wish: Any) -> None:
+        with self.changed:
+            self.wish = wish
+            self.changed.notify_all()
+
+
+def _end(core: _Core) -> None:
+    """Ends the thread and what it runs, at once; in another process it leaves them to theirs."""
+    if os.getpid() != core.pid:
+        return
+    core.drops = True
+    if core.thread is not None and core.thread.is_alive() and core.thread is not threading.current_thread():
+        core.ask("drop")
+        core.thread.join()
+    shutil.rmtree(core.folder, ignore_errors=True)
 
 
 def _matrix(name: str, values: Any, shape: tuple[int, int], least: int, vocabulary: int) -> Any:
@@ -38,132 +150,84 @@ def _matrix(name: str, values: Any, shape: tuple[int, int], least: int, vocabula
 class Engine:
     """A model in training, driven by steps of one's own:
 
-        with eps.Engine("runs/first/latest", batch=8, seq=128, lr=1e-4, device_mem="1GiB") as engine:
+        with eps.Engine("runs/first", batch=8, seq=128, lr=1e-4, device_mem="1GiB", out="runs/mine") as engine:
             for ids in minibatches:
                 loss = engine.step(ids)
-            engine.save("runs/mine")
+            print(engine.save())
 
     model: as in eps.train. batch, seq: rows of a step, and tokens of each. lr: the rate, until step names another.
-    Other options are those of eps.train that say how a step computes: optimizer, precision, device, device_mem,
-    microbatch, lora, freeze, parts, workers, deterministic, ... It has a daemon and workers of its own, which end with it;
-    a killed interpreter leaves none behind. Not for encoder-decoders, classifiers and images."""
+    out: the run's directory, in which close() saves the last step; without it, what is saved is gone after close().
+    on_note(sentence): what the library has to say; by default it goes to standard error. Other options are those of
+    eps.train that say how a step computes: optimizer, precision, device, device_mem, microbatch, lora, freeze, parts, ...
+
+    It has a daemon and workers of its own, which end with it, or with the interpreter. Threads may share it. Ctrl-C is
+    raised once the step under way is done; a second one ends the engine at once. It belongs to the process that made it.
+    Not for encoder-decoders, classifiers and images."""
 
     def __init__(self, model: StrPath, *, batch: int, seq: int, lr: float = 2e-5, out: Optional[StrPath] = None,
-                 **options: Any) -> None:
+                 on_note: Optional[Callable[[str], Any]] = None, **options: Any) -> None:
         import numpy
 
-        for name in ("data", "eval_data", "steps", "epochs", "schedule", "warmup", "save_every", "save_minutes",
-                     "eval_every", "resume", "attach", "connect"):
+        for name in _own:
             if name in options:
                 raise TypeError(f"eps.Engine has no option {name!r}: its steps are the program's")
-        self.batch, self.seq = batch, seq
-        self._folder: Optional[tempfile.TemporaryDirectory[str]] = tempfile.TemporaryDirectory(prefix="eps-engine-")
-        work = Path(self._folder.name)
-        self.path = Path(out) if out is not None else work / "run"  #: the run's directory
-        numpy.save(work / "rows.npy", numpy.zeros(8 * batch * (seq + 1), dtype=numpy.uint16))
-        numpy.save(work / "held-out.npy", numpy.zeros(seq + 1, dtype=numpy.uint16))
-        self._call = Call()
-        self._to = fill(self._call, dict(options, model=str(model), data=[work / "rows.npy"], order="sequential",
-                                         eval_data=str(work / "held-out.npy"), batch=batch, seq=seq, lr=float(lr),
-                                         min_lr=float(lr), schedule="constant", warmup=0, steps=_endless, epochs=None,
-                                         save_every=_endless, save_minutes=0, eval_every=_endless, out=str(self.path)),
-                        "eps.Engine")
-        self._asked: queue.Queue[Any] = queue.Queue(1)  # what the program wants
-        self._told: queue.Queue[Any] = queue.Queue()  # what became of it
-        self._rows: Any = None
-        self._saved: Optional[Path] = None
-        self._failed: Optional[str] = None
-        self._lr: Optional[float] = None
-        self.vocabulary = 0  #: ids are below it
-        self.last: Optional[Step] = None  #: the last step: loss, norms, memory
+        if model is None:
+            raise TypeError("model must be a str, not NoneType")
+        work = Path(tempfile.mkdtemp(prefix="eps-engine-"))
+        self._core = core = _Core(work, on_note)
+        self._finalizer = weakref.finalize(self, _end, core)
         self._lock = threading.Lock()
-        self._thread: Optional[threading.Thread] = threading.Thread(target=self._run, name="eps.Engine", daemon=True)
-        self._listen()
-        self._thread.start()
-        self._wait()
-
-    # ---- the library's thread ----
-
-    def _listen(self) -> None:
-        call = self._call
-        self._to.on_rows = call.callback("enum eps_rows(void *, struct eps_step_rows *)", self._on_rows,
-                                         lib.EPS_ROWS_END)
-        events = self._events = call.keep(ffi.new("struct eps_train_events *"))
-        events.on_step = call.callback("void(void *, const struct eps_step *)",
-                                       lambda user, step: self._told.put(step_of(step)))
-        events.on_saved = call.callback("void(void *, uint64_t, const char *)", self._on_saved)
-        events.on_save_failed = call.callback("void(void *, uint64_t, const char *)", self._on_save_failed)
-        events.should_stop = call.stop()
-
-    def _on_saved(self, user: Any, step: int, path: Any) -> None:
-        self._saved = Path(text_of(path) or "")
-
-    def _on_save_failed(self, user: Any, step: int, why: Any) -> None:
-        self._failed = text_of(why)
-
-    def _on_rows(self, user: Any, rows: Any) -> int:
-        self.vocabulary = rows.vocabulary
-        self._told.put(None)  # the engine waits
-        wish = self._asked.get()
-        if wish in ("end", "save"):
-            return lib.EPS_ROWS_END if wish == "end" else lib.EPS_ROWS_SAVE
-        import numpy
-
-        ids, labels = wish
-        n = rows.n_rows * rows.n_tokens
-        for to, values in ((rows.ids, ids), (rows.labels, labels)):
-            view = numpy.frombuffer(ffi.buffer(to, 4 * n), dtype=numpy.uint32).reshape(rows.n_rows, rows.n_tokens)
-            view[:] = numpy.where(values < 0, 2**32 - 1, values)
-        if self._lr is not None:
-            rows.lr = self._lr
-        return lib.EPS_ROWS_TRAIN
-
-    def _run(self) -> None:
+        self._saves = out is not None
+        self.batch, self.seq = batch, seq
+        self.path = Path(out) if out is not None else work / "run"  #: the run's directory
+        self.last: Optional[Step] = None  #: the last step: loss, norms, memory
         try:
-            self._call.done(lib.eps_train(self._to, self._events, ffi.NULL, self._call.error))
-            self._told.put(Error("the engine is closed", 0))
-        except BaseException as error:
-            self._told.put(error)
+            to = fill(core.call, dict(options, model=model, data=[work / "rows.npy"], order="sequential",
+                                      eval_data=str(work / "held-out.npy"), batch=batch, seq=seq, lr=lr, min_lr=lr,
+                                      schedule="constant", warmup=0, steps=_endless, save_every=_endless, save_minutes=0,
+                                      eval_every=_endless, out=self.path), "eps.Engine")
+            numpy.save(work / "rows.npy", numpy.zeros(8 * batch * (seq + 1), dtype=numpy.uint16))
+            numpy.save(work / "held-out.npy", numpy.zeros(seq + 1, dtype=numpy.uint16))
+            core.listen(to)
+            core.thread = threading.Thread(target=core.serve, args=(to,), name="eps.Engine", daemon=True)
+            core.thread.start()
+            interrupted = core.await_wait()
+            if core.ended is not None:
+                raise core.ended
+            if interrupted:
+                raise KeyboardInterrupt
+        except BaseException:
+            self._finalizer()
+            raise
 
-    # ---- the program's ----
+    @property
+    def vocabulary(self) -> int:
+        """Ids are below it."""
+        return self._core.vocabulary
 
-    def _wait(self) -> Any:
-        """What the library tells next; raises what ended it."""
-        told = self._told.get()
-        if isinstance(told, BaseException):
-            self._end()
-            raise told
-        return told
-
-    def _ask(self, wish: Any) -> None:
-        if self._thread is None:
-            raise Error("the engine is closed", 0)
-        self._asked.put(wish)
-
-    def _answer(self, wish: Any) -> Any:
-        """Asks, and waits until the engine waits again. Returns the step, if there was one. Ctrl-C is raised after that."""
-        interrupted, done = None, None
+    def _answer(self, wish: Any) -> None:
+        """Asks, and waits until the engine waits again, or has ended, which is raised. So is Ctrl-C, after that."""
+        core = self._core
+        if os.getpid() != core.pid:
+            raise Error("the engine belongs to another process", 1)
         with self._lock:
-            self._ask(wish)
-            while True:
-                try:
-                    told = self._wait()
-                except KeyboardInterrupt as signal:
-                    interrupted = signal
-                    continue
-                if told is None:
-                    break
-                done = told
-        if interrupted is not None:
-            raise interrupted
-        return done
+            if core.ended is not None or not self._finalizer.alive:
+                raise Error("the engine is closed", 0)
+            core.ask(wish)
+            interrupted = core.await_wait()
+            if core.ended is not None:
+                self._finalizer()
+                if not interrupted:
+                    raise core.ended
+            if interrupted:
+                raise KeyboardInterrupt
 
     def step(self, ids: Any, labels: Any = None, *, lr: Optional[float] = None) -> float:
         """Trains one minibatch, and returns its loss before the update, nats per label; `last` has more of the step.
 
         ids (batch, seq): integers of any array. labels (batch, seq): what each token predicts, -100 for nothing; by default
         the token after it, in the last column nothing. lr: of this step and the next ones. Raises ValueError or TypeError of
-        a wrong shape, type or id, and the engine goes on; eps.Error if the step fails, and the engine is closed."""
+        a wrong shape, type, id or rate, and the engine goes on; eps.Error if the step fails, and the engine is closed."""
         import numpy
 
         shape = (self.batch, self.seq)
@@ -175,42 +239,42 @@ class Engine:
             after = _matrix("labels", labels, shape, _ignored, self.vocabulary)
         if (after < 0).all():
             raise ValueError("labels holds no label")
+        if lr is not None and (isinstance(lr, str) or not math.isfinite(lr) or lr < 0):
+            raise OptionError(f"lr is {lr!r}: it must be a number from 0 on", 33)
         if lr is not None:
-            self._lr = float(lr)
-        self.last = self._answer((rows, after))
-        return float("nan") if self.last.loss is None else self.last.loss
+            self._core.lr = float(lr)
+        self._answer((rows, after))
+        self.last = self._core.step
+        return math.nan if self.last is None or self.last.loss is None else self.last.loss
 
     def save(self) -> Path:
         """Saves a checkpoint, a directory that transformers loads, and that stays until the next one. Returns its path.
 
         Raises eps.Error if it cannot be saved, and the engine goes on; or before the first step."""
-        self._failed = None
+        self._core.failed = None
         self._answer("save")
-        if self._failed is not None:
-            raise Error(self._failed, 5)
-        if self._saved is None:
+        if self._core.failed is not None:
+            raise Error(self._core.failed, 5)
+        if self._core.saved is None:
             raise Error("there is nothing to save: the engine has done no step", 22)
-        return self._saved
-
-    def _end(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        return self._core.saved
 
     def close(self) -> None:
-        """Ends the engine. With `out`, its last step is saved first."""
-        if self._thread is None:
+        """Ends the engine, and with `out` saves its last step first; a second Ctrl-C ends that. Closed again it does nothing."""
+        core = self._core
+        if os.getpid() != core.pid or not self._finalizer.alive:
             return
         with self._lock:
-            self._ask("end")
-            while not isinstance(told := self._told.get(), BaseException):
-                pass
-        self._end()
-        if not isinstance(told, Error) or told.errno not in (0, 4):
-            raise told
+            interrupted = False
+            if core.ended is None:
+                core.ask("end" if self._saves else "drop")
+                interrupted = core.await_wait()
+            ended = core.ended
+            self._finalizer()
+        if interrupted:
+            raise KeyboardInterrupt
+        if not isinstance(ended, Error) or ended.errno not in (0, 4):
+            raise ended or Error("the engine did not end", 5)
 
     def __enter__(self) -> Engine:
         return self

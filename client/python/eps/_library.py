@@ -63,8 +63,10 @@ class Call:
         self._alive.append(value)
         return value
 
-    def text(self, value: str) -> Any:
+    def text(self, value: StrPath) -> Any:
         """Borrowed by the library until the call ends."""
+        if "\0" in os.fsdecode(value):
+            raise ValueError(f"{value!r} has a character of code 0")
         return self.keep(ffi.new("char[]", os.fsencode(value)))
 
     def callback(self, declaration: str, function: Callable[..., Any], error: int = 0) -> Any:

@@ -90,8 +90,10 @@ def _put_reals(at: Any, name: str, row: Any, value: Any) -> None:
     n = 1 if row.kind == lib.EPS_OPTION_REAL else 2
     if not isinstance(values, (tuple, list)) or len(values) != n or not all(map(_is_real, values)):
         raise _wrong(name, row, value)
-    for i, each in enumerate(values):
-        ffi.cast("double *", at)[i] = float(each)
+    for i, each in enumerate(map(float, values)):
+        if each != each:
+            raise OptionError(f"{name} is nan: it must be a number", 33)
+        ffi.cast("double *", at)[i] = each
 
 
 def _paths(name: str, row: Any, value: Any) -> list[str]:
@@ -112,6 +114,8 @@ def _put(to: Any, call: Call, name: str, row: Any, value: Any) -> None:
         ffi.cast("char ***", at)[0] = call.keep(ffi.new("char *[]", paths))
         ffi.cast("size_t *", at + ffi.sizeof("char **"))[0] = len(paths)
     elif row.kind in _texts:
+        if row.kind != lib.EPS_OPTION_PATTERNS and not isinstance(value, (str, os.PathLike)):
+            raise _wrong(name, row, value)
         ffi.cast("char **", at)[0] = call.text(",".join(_paths(name, row, value)))
     elif row.kind in _whole:
         _put_whole(at, call, name, row, value)

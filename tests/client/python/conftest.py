@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -45,3 +46,15 @@ def digest(run):
 def lines(path):
     """Those of a file of JSON lines."""
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def programs_in(folder):
+    """Daemons and workers that run in this folder, by their numbers."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and os.readlink(process / "exe").startswith(str(PROGRAMS)):
+                found += [process.name] * (os.readlink(process / "cwd") == str(folder))
+        except OSError:
+            pass
+    return found

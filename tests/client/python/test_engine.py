@@ -1,9 +1,11 @@
 """eps.Engine: steps of a program's own, beside the same steps of eps.train."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import eps
 import numpy
 import pytest
 
-from conftest import LINES, digest
+from conftest import digest, programs_in
 
 SEQ, BATCH = 32, 4
 HOW = dict(device_mem="64MiB", deterministic=True, weight_decay=0.1, clip_norm=1.0)
@@ -85,6 +87,14 @@ def test_wrong_rows_are_refused_and_the_engine_goes_on(model, ids, labels, kind,
         assert engine.step(rows_of(model[1], 0)) > 0 and engine.last.step == 1
 
 
+@pytest.mark.parametrize("lr", [-1.0, float("nan"), float("inf"), "1"])
+def test_a_rate_that_is_none_is_refused_and_the_engine_goes_on(model, lr):
+    with eps.Engine(model[0], batch=BATCH, seq=SEQ, **HOW) as engine:
+        with pytest.raises(eps.OptionError, match="lr is .*: it must be a number from 0 on"):
+            engine.step(rows_of(model[1], 0), lr=lr)
+        assert engine.step(rows_of(model[1], 0)) > 0
+
+
 def test_what_an_engine_cannot_be_is_said(model):
     with pytest.raises(TypeError, match="has no option 'steps'"):
         eps.Engine(model[0], batch=BATCH, seq=SEQ, steps=3)
@@ -94,6 +104,10 @@ def test_what_an_engine_cannot_be_is_said(model):
         eps.Engine(model[0], batch=BATCH, seq=SEQ, device_mem=1)
     with pytest.raises(eps.Error, match="absent"):
         eps.Engine("absent", batch=BATCH, seq=SEQ)
+    with pytest.raises(TypeError, match="batch must be an int, not str"):
+        eps.Engine(model[0], batch="4", seq=SEQ)
+    with pytest.raises(TypeError, match="model must be a str, not NoneType"):
+        eps.Engine(None, batch=BATCH, seq=SEQ)
     with eps.Engine(model[0], batch=BATCH, seq=SEQ, **HOW) as engine:
         with pytest.raises(eps.Error, match="nothing to save"):
             engine.save()
@@ -118,19 +132,76 @@ def test_two_engines_train_beside_each_other(model):
     assert losses[0] == losses[1]
 
 
-def test_engines_leave_nothing_open(model):
-    def count():
-        return len(os.listdir("/proc/self/fd")), threading.active_count(), len(os.listdir("/proc/self/task"))
+def left():
+    """What an engine may leave: descriptors, threads, folders, processes."""
+    folders = [entry for entry in os.listdir(tempfile.gettempdir()) if entry.startswith("eps-engine-")]
+    return (len(os.listdir("/proc/self/fd")), threading.active_count(), len(os.listdir("/proc/self/task")), len(folders),
+            len(programs_in(Path.cwd())))
 
+
+def begin(model):
+    return eps.Engine(model[0], batch=BATCH, seq=SEQ, **HOW)
+
+
+def test_engines_leave_nothing_behind(model):
     def once():
-        with eps.Engine(model[0], batch=BATCH, seq=SEQ, **HOW) as engine:
+        with begin(model) as engine:
             engine.step(rows_of(model[1], 0))
 
+    def forgotten():
+        begin(model).step(rows_of(model[1], 0))
+
+    def interrupted():  # in its constructor
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            begin(model)
+            signal.pause()  # it was faster
+
     once()
-    before = count()
-    for _ in range(5):
-        once()
-    assert count() == before
+    before = left()
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for kind in (once, forgotten, interrupted) * 3:
+        kind()
+        gc.collect()
+    signal.signal(signal.SIGALRM, handler)
+    assert left() == before
+
+
+def test_a_killed_worker_is_replaced_and_a_killed_daemon_ends_the_engine(model):
+    def kill(name):
+        for process in programs_in(Path.cwd()):
+            if os.readlink(f"/proc/{process}/exe").endswith(name):
+                os.kill(int(process), signal.SIGKILL)
+
+    with begin(model) as engine:
+        expected = [engine.step(rows_of(model[1], i)) for i in range(2)]
+    with begin(model) as engine:
+        losses = [engine.step(rows_of(model[1], 0))]
+        kill("eps-worker")
+        losses.append(engine.step(rows_of(model[1], 1)))
+        assert losses == expected
+        kill("epsd")
+        with pytest.raises(eps.Error):
+            engine.step(rows_of(model[1], 2))
+        with pytest.raises(eps.Error, match="the engine is closed"):
+            engine.step(rows_of(model[1], 2))
+
+
+def test_a_forked_child_leaves_its_parents_engine_alone(model):
+    with begin(model) as engine:
+        engine.step(rows_of(model[1], 0))
+        child = os.fork()
+        if child == 0:
+            try:
+                engine.step(rows_of(model[1], 0))
+            except eps.Error as error:
+                engine.close()
+                engine._finalizer()  # as at the interpreter's exit
+                os._exit(0 if str(error) == "the engine belongs to another process" else 1)
+            os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        engine.step(rows_of(model[1], 1))
+        assert engine.save().is_dir()
 
 
 SCRIPT = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import eps
 import pytest
 
-from conftest import LINES, PROGRAMS, SMALL, command, digest, lines, words
+from conftest import LINES, SMALL, command, digest, lines, programs_in, words
 
 
 def rounded(loss):
@@ -150,18 +150,6 @@ def test_control_c_saves_and_raises_keyboard_interrupt():
     assert said[-1] == "interrupted" and child.returncode == 0
     step = max(line["step"] for line in lines("run/metrics.jsonl"))
     assert Path("run/latest").resolve().name == f"step-{step}"
-
-
-def programs_in(folder):
-    """Daemons and workers that run in this folder."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and os.readlink(process / "exe").startswith(str(PROGRAMS)):
-                found += [process.name] * (os.readlink(process / "cwd") == str(folder))
-        except OSError:
-            pass
-    return found
 
 
 def test_a_killed_interpreter_leaves_nothing_behind(folder):
