@@ -189,10 +189,12 @@ static int refuse(const struct job *job, const struct plan_fit_asked *asked, con
     return rc;
 }
 
-/* True if all that a step's time is predicted from was measured: of further hosts nothing is known. */
+/* True if all that a step's time is predicted from was measured, and its steps are alike: of further hosts nothing is known,
+ * and steps that leave out blocks are shorter. */
 static bool can_predict(const struct job *job)
 {
-    bool can = job->n_own == 0 && job_goal(job)->purpose == PLAN_TRAIN;
+    bool can = job->n_own == 0 && job_goal(job)->purpose == PLAN_TRAIN && !plan_may_drop(job_goal(job)) &&
+               job->request.job.thaw == MODEL_THAW_NEVER;
 
     for (uint32_t i = 0; i < job->n_workers; i++)
         can &= job->workers[i]->measured;

@@ -271,6 +271,8 @@ static int read_paths(struct profile *out, json_t *object, struct error *err)
 {
     int rc = json_is_object(object) ? 0 : error_set(err, -EINVAL, "it must be an object, by path");
 
+    if (!rc && json_object_get(object, directions[PROFILE_FORWARD]))
+        rc = error_set(err, -EINVAL, "an older eps wrote one rate for all paths");
     for (int i = 0; !rc && i < ATTENTION_PATHS; i++)
         if (json_object_get(object, paths[i])) {
             rc = read_path(out, i, json_object_get(object, paths[i]), err);
