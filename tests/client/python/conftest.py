@@ -49,12 +49,13 @@ def lines(path):
 
 
 def programs_in(folder):
-    """Daemons and workers that run in this folder, by their numbers."""
-    found = []
+    """Daemons and workers that run in this folder: their numbers, and programs."""
+    found = {}
     for process in Path("/proc").iterdir():
         try:
-            if process.name.isdigit() and os.readlink(process / "exe").startswith(str(PROGRAMS)):
-                found += [process.name] * (os.readlink(process / "cwd") == str(folder))
-        except OSError:
+            program = Path(os.readlink(process / "exe"))
+            if program.parent == PROGRAMS and os.readlink(process / "cwd") == str(folder):
+                found[int(process.name)] = program.name
+        except (OSError, ValueError):
             pass
     return found
