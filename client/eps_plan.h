@@ -150,8 +150,8 @@ struct eps_timeline {
     /* [a][b]: how long queue a waited for work in queue b. A row plus its busy_ms is step_ms. */
     double waited_ms[EPS_QUEUES][EPS_QUEUES];
     struct eps_path {
-        const char
-            *kind; /* "products", "convolutions", "attention", "attention_backward", "rest"; constant, as `path` */
+        /* "products", "convolutions", "attention", "attention_backward", "rest"; constant, as `path` */
+        const char *kind;
         /* What computes it. Products: "cublaslt", or "tiles" on the CPU. Convolutions: "cudnn" or "own". Attention: "cudnn",
          * "tensor" (our kernels on tensor cores), "dropout" (these with dropout), "plain". The rest, which moves memory:
          * "memory" */
