@@ -152,8 +152,8 @@ def test_engines_leave_nothing_behind(model):
         begin(model).step(rows_of(model[1], 0))
 
     def interrupted():  # in its constructor
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
             begin(model)
             signal.pause()  # it was faster
 
