@@ -3,6 +3,7 @@
 #include "proto/base/process.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -142,6 +143,20 @@ static int make_directories(const char *path)
     return 0;
 }
 
+/* Seconds for a new file's name: now, but later than those of the files that are there, as TensorBoard reads them by name. */
+static long long stamp_of(const char *directory)
+{
+    long long stamp = (long long)time(NULL), other;
+    DIR *files = opendir(directory);
+
+    for (const struct dirent *file; files && (file = readdir(files));)
+        if (sscanf(file->d_name, "events.out.tfevents.%10lld.", &other) == 1 && other >= stamp)
+            stamp = other + 1;
+    if (files)
+        closedir(files);
+    return stamp;
+}
+
 int client_tensorboard_open(struct client_tensorboard *out, const char *directory, uint64_t step, struct error *err)
 {
     char name[PATH_MAX], host[64];
@@ -149,8 +164,8 @@ int client_tensorboard_open(struct client_tensorboard *out, const char *director
 
     out->fd = -1;
     process_host_name(host, sizeof host);
-    const int n = snprintf(name, sizeof name, "%s/events.out.tfevents.%010lld.%s.%d.0", directory,
-                           (long long)time(NULL), host, (int)getpid());
+    const int n = snprintf(name, sizeof name, "%s/events.out.tfevents.%010lld.%s.%d.0", directory, stamp_of(directory),
+                           host, (int)getpid());
     if (!rc && (n < 0 || (size_t)n >= sizeof name))
         rc = -ENAMETOOLONG;
     if (!rc && (out->fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
