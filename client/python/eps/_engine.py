@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -173,7 +174,8 @@ class Engine:
                 raise TypeError(f"eps.Engine has no option {name!r}: its steps are the program's")
         if model is None:
             raise TypeError("model must be a str, not NoneType")
-        work = Path(tempfile.mkdtemp(prefix="eps-engine-"))
+        # named before it is made: whenever Ctrl-C comes, there is somebody to remove it
+        work = Path(tempfile.gettempdir()) / f"eps-engine-{secrets.token_hex(8)}"
         self._core = core = _Core(work, on_note)
         self._finalizer = weakref.finalize(self, _end, core)
         self._lock = threading.Lock()
@@ -182,6 +184,7 @@ class Engine:
         self.path = Path(out) if out is not None else work / "run"  #: the run's directory
         self.last: Optional[Step] = None  #: the last step: loss, norms, memory
         try:
+            work.mkdir(mode=0o700)
             to = fill(core.call, dict(options, model=model, data=[work / "rows.npy"], order="sequential",
                                       eval_data=str(work / "held-out.npy"), batch=batch, seq=seq, lr=lr, min_lr=lr,
                                       schedule="constant", warmup=0, steps=_endless, save_every=_endless, save_minutes=0,
