@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Optional, Sequence, Union
 
 from eps._data import as_files
-from eps._library import Call, OptionError, StrPath, ffi, lib, number_of, programs, text_of
+from eps._library import Call, StrPath, ffi, lib, number_of, programs, text_of
+from eps._options import bytes_of, checked_real, choice_of, words_of_option
 
-_words = {
-    "separator": ("none", "eos"),
-    "train_on": ("answers", "all", "last"),
-    "long": ("cut", "drop", "refuse"),
-}
+_choices = ("separator", "train_on", "long")  # as eps.train has them
 _members = {"long": "long_rows"}
 
 
@@ -25,18 +22,14 @@ def _set(call: Call, to: Any, given: dict[str, Any]) -> None:
             continue
         member = _members.get(name, name)
         kind = dict(ffi.typeof(to[0]).fields)[member].type
-        if name in _words:
-            if value not in _words[name]:
-                raise OptionError(f"{name} is {value!r}: it must be one of {', '.join(_words[name])}", 33)
-            value = 1 + _words[name].index(value)
+        if name in _choices:
+            value = choice_of(name, value, words_of_option(name))
         elif name == "device_mem" and isinstance(value, str):
-            out = ffi.new("uint64_t *")
-            call.done(lib.eps_parse_bytes(out, b"device_mem", value.encode(), call.error))
-            value = out[0]
+            value = bytes_of(call, name, value)
         elif kind.kind == "pointer":
             value = call.text(value if isinstance(value, os.PathLike) else _str(name, value))
-        elif isinstance(value, float) and value != value:
-            raise OptionError(f"{name} is nan: it must be a number", 33)
+        elif isinstance(value, float):
+            value = checked_real(name, value)
         try:
             setattr(to, member, value)
         except (TypeError, OverflowError) as error:
@@ -225,11 +218,8 @@ def export(model: Optional[StrPath] = None, out: Optional[StrPath] = None, *, dt
     call = Call()
     options = call.keep(ffi.new("struct eps_export_options *"))
     options[0] = lib.eps_export_defaults()
-    dtypes = ("fp32", "fp16", "bf16")
-    if dtype is not None and dtype not in dtypes:
-        raise OptionError(f"dtype is {dtype!r}: it must be one of {', '.join(dtypes)}", 33)
     _set(call, options, dict(model=model, out=out, merge=merge, average=average, connect=connect, base_model=base_model))
-    options.dtype = 0 if dtype is None else 1 + dtypes.index(dtype)
+    options.dtype = 0 if dtype is None else choice_of("dtype", dtype, ("fp32", "fp16", "bf16"))
     if on_note:
         options.on_note = call.callback("void(void *, const char *)", lambda user, said: on_note(text_of(said)))
     written = ffi.new("struct eps_exported *")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from eps._library import Call, OptionError, ffi, lib, programs, text_of
 
@@ -33,31 +33,57 @@ _from_one = (lib.EPS_OPTION_COUNT, lib.EPS_OPTION_AUTO, lib.EPS_OPTION_LONG)
 _texts = (lib.EPS_OPTION_TEXT, lib.EPS_OPTION_OPTIONAL_TEXT, lib.EPS_OPTION_PATTERNS)
 
 
+_kinds = {
+    lib.EPS_OPTION_FLAG: "a bool",
+    lib.EPS_OPTION_TEXT: "a str",
+    lib.EPS_OPTION_OPTIONAL_TEXT: "a str",
+    lib.EPS_OPTION_PATTERNS: "a str, or a list of str",
+    lib.EPS_OPTION_FILES: "a path, or a list of paths",
+    lib.EPS_OPTION_BYTES: 'an int, or a str as "1.5GiB"',
+    lib.EPS_OPTION_AUTO: 'an int, or "auto"',
+    lib.EPS_OPTION_REAL: "a float",
+    lib.EPS_OPTION_PAIR: "a pair of floats",
+}
+
+
 def kind_of(row: Any) -> str:
     """The Python type of a row's value, in words."""
-    if row.kind == lib.EPS_OPTION_FLAG:
-        return "a bool"
-    if row.kind == lib.EPS_OPTION_FILES:
-        return "a path, or a list of paths"
-    if row.kind == lib.EPS_OPTION_PATTERNS:
-        return "a str, or a list of str"
-    if row.kind in _texts:
-        return "a str"
-    if row.kind == lib.EPS_OPTION_BYTES:
-        return 'an int, or a str as "1.5GiB"'
-    if row.kind == lib.EPS_OPTION_AUTO:
-        return 'an int, or "auto"'
-    if row.kind in _whole:
-        return "an int"
-    if row.kind == lib.EPS_OPTION_REAL:
-        return "a float"
-    if row.kind == lib.EPS_OPTION_PAIR:
-        return "a pair of floats"
-    return "one of " + ", ".join(words_of(row))
+    if row.kind == lib.EPS_OPTION_CHOICE:
+        return one_of(words_of(row))
+    return _kinds.get(row.kind, "an int")
+
+
+def one_of(words: Sequence[str]) -> str:
+    return "one of " + ", ".join(words)
 
 
 def words_of(row: Any) -> list[str]:
     return text_of(row.value).split("|")
+
+
+def words_of_option(name: str) -> list[str]:
+    """The words of a choice."""
+    return words_of(_rows[name])
+
+
+def choice_of(name: str, value: Any, words: Sequence[str]) -> int:
+    """The number of a choice's word, from 1."""
+    if value not in words:
+        raise OptionError(f"{name} is {value!r}: it must be {one_of(words)}", 33)
+    return 1 + words.index(value)
+
+
+def bytes_of(call: Call, name: str, value: str) -> int:
+    out = ffi.new("uint64_t *")
+    call.done(lib.eps_parse_bytes(out, name.encode(), value.encode(), call.error))
+    return out[0]
+
+
+def checked_real(name: str, value: float) -> float:
+    """Refuses NaN, which the library takes for unset."""
+    if value != value:
+        raise OptionError(f"{name} is nan: it must be a number", 33)
+    return value
 
 
 def _wrong(name: str, row: Any, value: Any) -> TypeError:
@@ -68,9 +94,7 @@ def _put_whole(at: Any, call: Call, name: str, row: Any, value: Any) -> None:
     if row.kind == lib.EPS_OPTION_AUTO and value == "auto":
         value = 0
     elif row.kind == lib.EPS_OPTION_BYTES and isinstance(value, str):
-        out = ffi.new("uint64_t *")
-        call.done(lib.eps_parse_bytes(out, name.encode(), value.encode(), call.error))
-        value = out[0]
+        value = bytes_of(call, name, value)
     elif isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong(name, row, value)
     elif (value := value.__index__()) < (row.kind in _from_one):
@@ -90,10 +114,8 @@ def _put_reals(at: Any, name: str, row: Any, value: Any) -> None:
     n = 1 if row.kind == lib.EPS_OPTION_REAL else 2
     if not isinstance(values, (tuple, list)) or len(values) != n or not all(map(_is_real, values)):
         raise _wrong(name, row, value)
-    for i, each in enumerate(map(float, values)):
-        if each != each:
-            raise OptionError(f"{name} is nan: it must be a number", 33)
-        ffi.cast("double *", at)[i] = each
+    for i, each in enumerate(values):
+        ffi.cast("double *", at)[i] = checked_real(name, float(each))
 
 
 def _paths(name: str, row: Any, value: Any) -> list[str]:
@@ -121,10 +143,8 @@ def _put(to: Any, call: Call, name: str, row: Any, value: Any) -> None:
         _put_whole(at, call, name, row, value)
     elif row.kind in (lib.EPS_OPTION_REAL, lib.EPS_OPTION_PAIR):
         _put_reals(at, name, row, value)
-    elif value not in words_of(row):
-        raise OptionError(f"{name} is {value!r}: it must be {kind_of(row)}", 33)
     else:
-        ffi.cast("uint32_t *", at)[0] = 1 + words_of(row).index(value)
+        ffi.cast("uint32_t *", at)[0] = choice_of(name, value, words_of(row))
 
 
 def unknown(name: str, known: Mapping[str, Any], of: str) -> TypeError:

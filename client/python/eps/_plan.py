@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 from eps._library import Call, ffi, lib, text_of
 from eps._options import describe, fill
@@ -100,28 +100,25 @@ def plan_timeline(**options: Any) -> Timeline:
                     paths=paths)
 
 
+def _number(function: Any, kind: str, options: Mapping[str, Any], of: str) -> int:
+    call, out = Call(), ffi.new(kind)
+    call.done(function(out, fill(call, options, of), call.error))
+    return out[0]
+
+
 def plan_minimum(**options: Any) -> int:
     """The smallest sufficient device_mem, in bytes."""
-    call = Call()
-    out = ffi.new("uint64_t *")
-    call.done(lib.eps_plan_minimum(out, fill(call, options, "eps.plan_minimum"), call.error))
-    return out[0]
+    return _number(lib.eps_plan_minimum, "uint64_t *", options, "eps.plan_minimum")
 
 
 def plan_depth(**options: Any) -> int:
     """The largest number of layers like the model's that fits both memories."""
-    call = Call()
-    out = ffi.new("uint32_t *")
-    call.done(lib.eps_plan_depth(out, fill(call, options, "eps.plan_depth"), call.error))
-    return out[0]
+    return _number(lib.eps_plan_depth, "uint32_t *", options, "eps.plan_depth")
 
 
 def plan_batch(**options: Any) -> int:
     """The largest batch that fits both memories."""
-    call = Call()
-    out = ffi.new("uint32_t *")
-    call.done(lib.eps_plan_batch(out, fill(call, options, "eps.plan_batch"), call.error))
-    return out[0]
+    return _number(lib.eps_plan_batch, "uint32_t *", options, "eps.plan_batch")
 
 
 for _function in (plan, plan_timeline, plan_minimum, plan_depth, plan_batch):
