@@ -456,6 +456,23 @@ void processes_train(const struct eps_train_options *options)
     ck_assert_int_eq(processes_wait(pid), 0);
 }
 
+int processes_train_with(const struct eps_train_options *options, const struct eps_train_events *events, void *user)
+{
+    struct eps_error error = {""};
+    int status;
+    const pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        const int rc = eps_train(options, events, user, &error);
+        processes_put_text("said", error.text);
+        _exit(-rc);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status));
+    return -WEXITSTATUS(status);
+}
+
 static bool exists(void *context)
 {
     return access(context, F_OK) == 0;

@@ -109,5 +109,7 @@ unsigned processes_count_fds(pid_t pid);
 struct eps_train_options processes_options(const char *model, const char *const *files, const char *out);
 /* Trains in another process, so that this one may fork afterwards. */
 void processes_train(const struct eps_train_options *options);
+/* The same with events; what eps_train returns, its sentence in the file `said`. */
+int processes_train_with(const struct eps_train_options *options, const struct eps_train_events *events, void *user);
 
 #endif

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { BLOCKS = 4, STEPS = 6, MOST = 128 };
@@ -54,23 +53,9 @@ static void on_step(void *user, const struct eps_step *step)
         kill(processes_find("eps-worker"), SIGKILL);
 }
 
-/* In another process; what eps_train returns, its sentence in the file `said`. */
 static int train(const struct eps_train_options *options, uint64_t kills)
 {
-    const struct eps_train_events events = {.on_step = on_step};
-    struct eps_error error = {""};
-    int status;
-    const pid_t pid = fork();
-
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        const int rc = eps_train(options, &events, &kills, &error);
-        processes_put_text("said", error.text);
-        _exit(-rc);
-    }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFEXITED(status));
-    return -WEXITSTATUS(status);
+    return processes_train_with(options, &(struct eps_train_events){.on_step = on_step}, &kills);
 }
 
 /* ---- which blocks ---- */

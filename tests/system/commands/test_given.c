@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { ROWS = 4, SEQ = 16, STEPS = 4, TEXT = 20000 };
@@ -50,6 +49,12 @@ struct given {
     double rates[STEPS + 1];
 };
 
+/* Into the file `rates`: those of the first three steps, and how often rows were asked for. */
+static void tell(const struct given *g)
+{
+    processes_put_text("rates", print("%g %g %g %u", g->rates[1], g->rates[2], g->rates[3], g->n_asked));
+}
+
 /* The text's rows in their order. */
 static enum eps_rows give(void *user, struct eps_step_rows *rows)
 {
@@ -57,6 +62,7 @@ static enum eps_rows give(void *user, struct eps_step_rows *rows)
     const size_t n = (size_t)rows->n_rows * rows->n_tokens, from = (rows->step - 1) * n;
     const enum eps_rows answer = g->answers[g->n_asked++];
 
+    tell(g);
     ck_assert(rows->n_rows == ROWS && rows->n_tokens == SEQ && rows->vocabulary == 256);
     if (answer != EPS_ROWS_TRAIN)
         return answer;
@@ -77,27 +83,13 @@ static void on_step(void *user, const struct eps_step *step)
     struct given *g = user;
 
     g->rates[step->step] = step->lr;
+    tell(g);
 }
 
-/* In another process; what eps_train returns, its sentence in the file `said`, rates in `rates`. */
 static int train(const struct eps_train_options *options, struct given *given)
 {
-    const struct eps_train_events events = {.on_step = on_step};
-    struct eps_error error = {""};
-    int status;
-    const pid_t pid = fork();
-
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        const int rc = eps_train(options, &events, given, &error);
-        processes_put_text("said", error.text);
-        processes_put_text("rates",
-                           print("%g %g %g %u", given->rates[1], given->rates[2], given->rates[3], given->n_asked));
-        _exit(-rc);
-    }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFEXITED(status));
-    return -WEXITSTATUS(status);
+    tell(given);
+    return processes_train_with(options, &(struct eps_train_events){.on_step = on_step}, given);
 }
 
 static int train_given(const char *out, struct given given)
