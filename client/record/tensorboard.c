@@ -1,5 +1,6 @@
 #include "client/record/tensorboard.h"
 
+#include "proto/base/path.h"
 #include "proto/base/process.h"
 
 #include <assert.h>
@@ -11,7 +12,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -127,22 +127,6 @@ static int begin(int fd, uint64_t step)
     return write_event(fd, &event);
 }
 
-/* Like mkdir -p. */
-static int make_directories(const char *path)
-{
-    char part[PATH_MAX];
-
-    for (size_t i = 1; path[i - 1]; i++) {
-        if (path[i] != '/' && path[i])
-            continue;
-        if ((size_t)snprintf(part, sizeof part, "%.*s", (int)i, path) >= sizeof part)
-            return -ENAMETOOLONG;
-        if (mkdir(part, 0777) && errno != EEXIST)
-            return -errno;
-    }
-    return 0;
-}
-
 /* Seconds for a new file's name: now, but later than those of the files that are there, as TensorBoard reads them by name. */
 static long long stamp_of(const char *directory)
 {
@@ -160,14 +144,16 @@ static long long stamp_of(const char *directory)
 int client_tensorboard_open(struct client_tensorboard *out, const char *directory, uint64_t step, struct error *err)
 {
     char name[PATH_MAX], host[64];
-    int rc = make_directories(directory);
+    int rc = 0;
 
     out->fd = -1;
     process_host_name(host, sizeof host);
     const int n = snprintf(name, sizeof name, "%s/events.out.tfevents.%010lld.%s.%d.0", directory, stamp_of(directory),
                            host, (int)getpid());
-    if (!rc && (n < 0 || (size_t)n >= sizeof name))
+    if (n < 0 || (size_t)n >= sizeof name)
         rc = -ENAMETOOLONG;
+    if (!rc)
+        rc = path_make_parents(name);
     if (!rc && (out->fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
         rc = -errno;
     if (!rc)

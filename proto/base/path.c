@@ -99,3 +99,17 @@ int path_open(const char *path, int flags, mode_t mode, struct error *err)
         return fd;
     return error_set(err, fd, "%s", fd == -ELOOP ? PATH_IS_A_LINK ": name its file" : strerror(-fd));
 }
+
+int path_make_parents(const char *path)
+{
+    char above[PATH_MAX];
+    int rc = 0;
+
+    if ((size_t)snprintf(above, sizeof above, "%s", path) >= sizeof above)
+        return -ENAMETOOLONG;
+    for (char *at = above + 1; !rc && (at = strchr(at, '/')); *at++ = '/') {
+        *at = 0;
+        rc = mkdir(above, 0777) && errno != EEXIST ? -errno : 0;
+    }
+    return rc;
+}

@@ -17,4 +17,7 @@
  * or -errno with a sentence that the path may precede; -ELOOP: a link that is not followed. */
 int path_open(const char *path, int flags, mode_t mode, struct error *err);
 
+/* Makes the directories above a file that are not there, as mkdir -p does. 0, or -errno of the first that cannot be made. */
+int path_make_parents(const char *path);
+
 #endif

@@ -468,19 +468,6 @@ static json_t *to_json(const struct profile *profile, const char *device)
     return root;
 }
 
-/* Like mkdir -p of the file's parents; errors show when the file is opened. */
-static void make_directories(const char *path)
-{
-    char above[PATH_MAX];
-
-    if ((size_t)snprintf(above, sizeof above, "%s", path) >= sizeof above)
-        return;
-    for (char *at = above + 1; (at = strchr(at, '/')); *at++ = '/') {
-        *at = 0;
-        mkdir(above, 0777);
-    }
-}
-
 /* Opens what will be renamed to path. A link in its place may be another user's: it is not followed. */
 static int open_partial(char partial[PATH_MAX], const char *path, struct error *err)
 {
@@ -490,7 +477,7 @@ static int open_partial(char partial[PATH_MAX], const char *path, struct error *
         return error_set(err, -EINVAL, "%s: not a regular file: name another", path);
     if (snprintf(partial, PATH_MAX, "%s.partial", path) >= PATH_MAX)
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
-    make_directories(path);
+    path_make_parents(path); /* an error shows when the file is opened */
     const int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (fd >= 0)
         return fd;
