@@ -57,9 +57,10 @@ struct eps_step_blocks {
 /* What becomes of a step whose rows are given. */
 enum eps_rows {
     EPS_ROWS_TRAIN,
-    EPS_ROWS_END,  /* the run ends before it, as by should_stop's 1 */
-    EPS_ROWS_DROP, /* it ends at once, as by should_stop's 2 */
-    EPS_ROWS_SAVE, /* what is done so far is saved first, if it is not; then the rows are asked for again */
+    EPS_ROWS_END,   /* the run ends before it, as by should_stop's 1 */
+    EPS_ROWS_DROP,  /* it ends at once, as by should_stop's 2 */
+    EPS_ROWS_SAVE,  /* what is done so far is saved first, if it is not; then the rows are asked for again */
+    EPS_ROWS_SCORE, /* the rows are not trained: the model says how likely their labels are, in log_p; then likewise */
 };
 
 /* The rows of one step, in the order in which the step has them. */
@@ -69,7 +70,17 @@ struct eps_step_rows {
     uint32_t n_rows, n_tokens, vocabulary;
     uint32_t *ids;    /* (n_rows, n_tokens) below the vocabulary */
     uint32_t *labels; /* (n_rows, n_tokens) what each token predicts; EPS_NO_LABEL: nothing */
-    double lr;        /* the step's */
+    /* (n_rows, n_tokens) finite; first all 1. The step's loss is the sum of -log p of each label times its weight, over
+     * the number of labels. So any loss L of the log p is trained: by weights of -dL/dlog p times that number. */
+    float *weights;
+    double lr; /* the step's */
+    /* For EPS_ROWS_SCORE: which of the rows, first all; and whether with the dropout that the step will have in these
+     * rows. */
+    uint32_t first_scored, n_scored;
+    bool drops;
+    /* Of the rows that were scored just before: (n_scored of that time, n_tokens) log p of each label, in nats, 0 where
+     * there is none; valid until this call returns. NULL: none were. */
+    const float *log_p;
 };
 
 /* Start from eps_train_defaults(), which leaves every option unset, and set data, which has no default. Unset are NULL,

@@ -111,6 +111,7 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
     m.description.choice = job->choice;
     m.description.replay = job->host.replay;
     m.description.entries = job_goal(job)->entries;
+    m.description.weighted = job_goal(job)->weighted;
     session_send_fds(client->session, &m, fds, job->output >= 0 ? 4 : 3);
     close(side);
 }

@@ -237,7 +237,8 @@ struct client_buffer client_job_buffer(const struct client_job *job, unsigned bu
                    job->n_labels > 0 || job->goal.source > 0 ? at(job, data.buffers[buffer].rows) : NULL,
                [CLIENT_FIELD_POSITIONS] = job->goal.packs ? at(job, data.buffers[buffer].positions) : NULL,
                [CLIENT_FIELD_REFERENCES] = plan_has_pairs(&job->goal) ? at(job, data.buffers[buffer].references) : NULL,
-               [CLIENT_FIELD_ENTRIES] = job->goal.entries > 0 ? at(job, data.buffers[buffer].entries) : NULL},
+               [CLIENT_FIELD_ENTRIES] = job->goal.entries > 0 ? at(job, data.buffers[buffer].entries) : NULL,
+               [CLIENT_FIELD_WEIGHTS] = job->goal.weighted ? at(job, data.buffers[buffer].weights) : NULL},
         .n_rows = job->goal.batch,
         .seq = job->goal.seq};
 }
@@ -251,13 +252,9 @@ static void tell(const struct client_job *job, const struct client_source *sourc
                            ops->progress(source, ops->n_rows(source, CLIENT_HELD_OUT)));
 }
 
-/* Adds the loss of the first n_rows rows of a buffer to *sum. */
-static int evaluate_minibatch(double *sum, struct client_job *job, unsigned buffer, uint32_t n_rows, uint32_t n_tokens,
-                              struct error *err)
+/* Adds the loss of rows of a buffer, as the message names them, to *sum. */
+static int ask_evaluation(double *sum, struct client_job *job, struct message m, struct error *err)
 {
-    struct message m = {.kind = MESSAGE_EVALUATE,
-                        .evaluate = {.buffer = buffer, .n_rows = n_rows, .n_tokens = n_tokens}};
-
     client_link_send(job->link, &m);
     const int rc = client_link_expect(job->link, MESSAGE_EVALUATED, &m, NULL, err);
     if (rc)
@@ -267,6 +264,36 @@ static int evaluate_minibatch(double *sum, struct client_job *job, unsigned buff
                          isnan(m.evaluated.sum) ? "not a number" : "infinite");
     *sum += m.evaluated.sum;
     return 0;
+}
+
+/* The same of the first n_rows rows. */
+static int evaluate_minibatch(double *sum, struct client_job *job, unsigned buffer, uint32_t n_rows, uint32_t n_tokens,
+                              struct error *err)
+{
+    const struct message m = {.kind = MESSAGE_EVALUATE,
+                              .evaluate = {.buffer = buffer, .n_rows = n_rows, .n_tokens = n_tokens}};
+
+    return ask_evaluation(sum, job, m, err);
+}
+
+int client_job_score(const float **log_p, struct client_job *job, const struct client_scored_rows *rows,
+                     struct error *err)
+{
+    const struct message m = {.kind = MESSAGE_EVALUATE,
+                              .evaluate = {.buffer = rows->buffer,
+                                           .first_row = rows->first_row,
+                                           .n_rows = rows->n_rows,
+                                           .n_tokens = rows->n_tokens,
+                                           .drops = rows->drops,
+                                           .step = rows->step}};
+    float *out = (float *)at(job, layout_of(job).logits) + (size_t)rows->first_row * job->goal.seq;
+    double sum = 0;
+    const int rc = ask_evaluation(&sum, job, m, err);
+
+    for (size_t row = 1; !rc && row < rows->n_rows; row++) /* they came a goal's seq apart */
+        memmove(out + row * rows->n_tokens, out + row * job->goal.seq, rows->n_tokens * sizeof *out);
+    *log_p = rc ? NULL : out;
+    return rc;
 }
 
 int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job, struct client_source *source,

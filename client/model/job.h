@@ -68,6 +68,18 @@ int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job
 /* Sets source->references by the current weights. No step may be open. Uses `buffer`. Errors as client_job_evaluate. */
 int client_job_refer(struct client_job *job, struct client_source *source, unsigned buffer, struct error *err);
 
+/* Rows of a buffer. */
+struct client_scored_rows {
+    unsigned buffer;
+    uint32_t first_row, n_rows, n_tokens;
+    bool drops; /* with the dropout that they have in training in step `step` (from 0) */
+    uint64_t step;
+};
+/* Log p of each label of these rows, by a job with weights: (n_rows, n_tokens), 0 where there is none; valid until the next
+ * evaluation. No step may be open. Errors as client_job_evaluate. */
+int client_job_score(const float **log_p, struct client_job *job, const struct client_scored_rows *rows,
+                     struct error *err);
+
 /* For generation, of which job->microbatch rows advance together: a row's ids (seq). Write an id before its position is
  * run. */
 uint32_t *client_job_ids(const struct client_job *job, uint32_t row);

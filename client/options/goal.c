@@ -165,6 +165,7 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .packs = o->pack,
                               .drop_layers = client_options_drop(o),
                               .chooses = o->on_blocks != NULL,
+                              .weighted = o->on_rows != NULL,
                               .smoothing = isnan(o->label_smoothing) ? 0 : o->label_smoothing,
                               .kept_bits = allowed.kept_bits,
                               .pooled = allowed.pooled,

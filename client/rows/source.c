@@ -18,6 +18,7 @@ const struct client_field_type client_field_types[CLIENT_FIELDS] = {
     [CLIENT_FIELD_POSITIONS] = {"positions", "u32", sizeof(uint32_t), true, {0}},
     [CLIENT_FIELD_REFERENCES] = {"references", "float", sizeof(float), false, {0}},
     [CLIENT_FIELD_ENTRIES] = {"entries", "u32", sizeof(uint32_t), true, {PLAN_NO_ENTRY}},
+    [CLIENT_FIELD_WEIGHTS] = {"weights", "float", sizeof(float), true, {0}},
 };
 _Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
 

@@ -43,6 +43,7 @@ enum client_field {
     CLIENT_FIELD_POSITIONS,
     CLIENT_FIELD_REFERENCES,
     CLIENT_FIELD_ENTRIES,
+    CLIENT_FIELD_WEIGHTS, /* no source has them: on_rows (client/run/given.h) */
     CLIENT_FIELDS
 };
 

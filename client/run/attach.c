@@ -212,6 +212,10 @@ int client_attach_job(struct client_job *job, struct client_link *link, struct c
     opened.job_opened.entries = attach->job.description.entries;
     const struct plan_goal goal = client_run_goal(run);
     const int fd = attach->data_fd;
+    if (attach->job.description.weighted != goal.weighted)
+        return error_set(err, -EINVAL,
+                         "the job's rows come from %s: only a program that does the same may go on with it",
+                         goal.weighted ? "its data, not from on_rows" : "on_rows of a program (client/eps_options.h)");
     attach->data_fd = -1;
     return client_job_join(job, link, &goal, &run->model, &opened, fd, err);
 }

@@ -19,28 +19,31 @@ int client_given_check(const struct client_run *run, struct error *err)
                      c->family->model_type);
 }
 
-/* Refuses tokens that the model does not know. Counts labels. */
-static int check_rows(uint64_t *n_labels, const struct eps_step_rows *rows, const struct model_config *c,
-                      struct error *err)
+/* Refuses tokens that the model does not know, and weights that are none. Counts labels. */
+static int check_rows(uint64_t *n_labels, const struct eps_step_rows *rows, struct error *err)
 {
     const size_t n = (size_t)rows->n_rows * rows->n_tokens;
 
     *n_labels = 0;
     for (size_t i = 0; i < n; i++) {
-        const bool is_label = rows->ids[i] < c->vocabulary;
+        const bool is_label = rows->ids[i] < rows->vocabulary;
         const uint32_t id = is_label ? rows->labels[i] : rows->ids[i];
         *n_labels += rows->labels[i] != PLAN_NO_LABEL;
-        if (id >= c->vocabulary && !(is_label && id == PLAN_NO_LABEL))
+        if (id >= rows->vocabulary && !(is_label && id == PLAN_NO_LABEL))
             return error_set(err, -EINVAL,
                              "on_rows of step %" PRIu64 ": row %zu, token %zu: the %s %" PRIu32
                              " is not below the vocabulary's %" PRIu32,
                              rows->step, i / rows->n_tokens, i % rows->n_tokens, is_label ? "label" : "id", id,
-                             c->vocabulary);
+                             rows->vocabulary);
+        if (!isfinite(rows->weights[i]))
+            return error_set(err, -EINVAL,
+                             "on_rows of step %" PRIu64 ": row %zu, token %zu: the weight %g is not finite", rows->step,
+                             i / rows->n_tokens, i % rows->n_tokens, (double)rows->weights[i]);
     }
-    return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": no token has a label", rows->step);
+    return 0;
 }
 
-int client_given_ask(struct client_minibatch *minibatch, double *lr, const struct client_buffer *buffer,
+int client_given_ask(struct client_minibatch *minibatch, struct client_given *given, const struct client_buffer *buffer,
                      const struct client_run *run, uint64_t step, struct error *err)
 {
     const struct eps_train_options *o = &run->options;
@@ -52,19 +55,34 @@ int client_given_ask(struct client_minibatch *minibatch, double *lr, const struc
                                  .vocabulary = run->model.config.vocabulary,
                                  .ids = buffer->at[CLIENT_FIELD_IDS],
                                  .labels = buffer->at[CLIENT_FIELD_LABELS],
-                                 .lr = *lr};
+                                 .weights = buffer->at[CLIENT_FIELD_WEIGHTS],
+                                 .lr = given->lr,
+                                 .n_scored = buffer->n_rows,
+                                 .log_p = given->log_p};
 
+    for (size_t i = 0; i < (size_t)buffer->n_rows * n_tokens; i++)
+        rows.weights[i] = 1;
     const enum eps_rows answer = o->on_rows(o->rows_user, &rows);
-    if (answer > EPS_ROWS_SAVE)
+    given->log_p = NULL;
+    if (answer > EPS_ROWS_SCORE)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the answer %d is none", step + 1, (int)answer);
     if (answer == EPS_ROWS_DROP)
         return error_set(err, -EINTR, "interrupted");
-    if (answer != EPS_ROWS_TRAIN)
+    if (answer == EPS_ROWS_END || answer == EPS_ROWS_SAVE)
         return (int)answer;
     for (size_t i = 0; entries && i < (size_t)buffer->n_rows * n_tokens; i++)
         entries[i] = PLAN_NO_ENTRY; /* they are other tokens */
-    *lr = rows.lr;
+    given->lr = rows.lr, given->drops = rows.drops, given->first = rows.first_scored, given->n = rows.n_scored;
     if (!isfinite(rows.lr) || rows.lr < 0)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the rate %g is no rate", step + 1, rows.lr);
-    return check_rows(&minibatch->n_labels, &rows, &run->model.config, err);
+    const bool scores = answer == EPS_ROWS_SCORE;
+    if (scores && (rows.n_scored < 1 || (uint64_t)rows.first_scored + rows.n_scored > buffer->n_rows))
+        return error_set(err, -EINVAL,
+                         "on_rows of step %" PRIu64 ": %" PRIu32 " rows to score from row %" PRIu32
+                         " on: the minibatch has %" PRIu32,
+                         step + 1, rows.n_scored, rows.first_scored, buffer->n_rows);
+    const int rc = check_rows(&minibatch->n_labels, &rows, err);
+    if (!rc && !scores && minibatch->n_labels == 0)
+        return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": no token has a label", step + 1);
+    return rc ? rc : (int)answer;
 }

@@ -83,7 +83,7 @@ void client_steps_init(struct client_steps *s)
 {
     s->metrics.fd = s->output.partial_fd = s->tensorboard.fd = -1;
     s->asked = MESSAGE_NO_STEP;
-    s->before = s->given_lr = NAN;
+    s->before = s->given.lr = NAN;
     client_best_init(&s->best);
     s->link->on_aside = on_aside;
     s->link->aside_data = s;
@@ -148,9 +148,9 @@ static int prepare_data(struct client_steps *s, struct error *err)
     const struct client_buffer buffer = client_job_buffer(s->job, i);
     int rc = client_source_fill(&s->prepared[i], &buffer, s->run->source, s->opened, first, err);
 
-    s->given_lr = client_options_lr(&s->run->options, s->opened);
+    s->given.lr = client_options_lr(&s->run->options, s->opened);
     if (!rc && s->run->options.on_rows)
-        rc = client_given_ask(&s->prepared[i], &s->given_lr, &buffer, s->run, s->opened, err);
+        rc = client_given_ask(&s->prepared[i], &s->given, &buffer, s->run, s->opened, err);
     if (s->trace)
         trace_end(s->trace, since, "prepare data", NULL, (struct trace_arg[]){{"step", s->opened + 1}, {NULL, 0}});
     return rc;
@@ -159,7 +159,7 @@ static int prepare_data(struct client_steps *s, struct error *err)
 /* Of the step that was prepared last, the rate that was given with its rows. */
 static double lr_of(const struct client_steps *s, uint64_t step)
 {
-    return s->run->options.on_rows ? s->given_lr : client_options_lr(&s->run->options, step);
+    return s->run->options.on_rows ? s->given.lr : client_options_lr(&s->run->options, step);
 }
 
 /* Rows that the caller gives are asked for when the step before is done: they may depend on it. Others are read while it
@@ -405,6 +405,19 @@ static int open_step(struct client_steps *s, struct error *err)
     return prepares_ahead(s) ? prepare_data(s, err) : 0;
 }
 
+/* Those of the rows that were prepared last. */
+static int score_given(struct client_steps *s, struct error *err)
+{
+    const struct client_scored_rows rows = {.buffer = s->opened % 2,
+                                            .first_row = s->given.first,
+                                            .n_rows = s->given.n,
+                                            .n_tokens = s->prepared[s->opened % 2].n_tokens,
+                                            .drops = s->given.drops,
+                                            .step = s->opened};
+
+    return client_job_score(&s->given.log_p, s->job, &rows, err);
+}
+
 /* The same with rows that the caller gives. */
 static int open_given(struct client_steps *s, struct error *err)
 {
@@ -414,7 +427,7 @@ static int open_given(struct client_steps *s, struct error *err)
         s->stop = 1;
     if (rc == EPS_ROWS_SAVE && s->done > s->run->first_step && !client_steps_has_saved(s, s->done))
         client_steps_ask_save(s);
-    return rc == EPS_ROWS_TRAIN ? open_step(s, err) : rc < 0 ? rc : 0;
+    return rc == EPS_ROWS_TRAIN ? open_step(s, err) : rc == EPS_ROWS_SCORE ? score_given(s, err) : rc < 0 ? rc : 0;
 }
 
 /* True at the regular end. Without --save-every, a stop instead interrupts the link's next wait. */

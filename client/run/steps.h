@@ -31,6 +31,7 @@
 #include "client/record/tensorboard.h"
 #include "client/record/output.h"
 #include "client/run/blocks.h"
+#include "client/run/given.h"
 #include "client/run/run.h"
 #include "proto/base/trace.h"
 
@@ -51,7 +52,7 @@ struct client_steps {
     struct client_tidy tidy;
     struct client_best best;                 /* of the evaluations */
     struct client_minibatch prepared[2];     /* in the buffers */
-    double given_lr;                         /* with on_rows: the rate of the step whose rows came last */
+    struct client_given given;               /* with on_rows: what came with the last rows */
     double before;                           /* the held-out loss before the first step; NAN: not measured */
     uint64_t end;                            /* last step of the run: options.steps, or where patience ended it */
     uint64_t job_end;                        /* last step of the job: client_run_job_end */

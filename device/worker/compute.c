@@ -58,6 +58,7 @@ static struct device_rows rows_of(const struct compute *c, uint32_t buffer, uint
                                 .positions = (const uint32_t *)(base + data.buffers[buffer].positions),
                                 .rows = (const struct plan_row *)(base + data.buffers[buffer].rows),
                                 .references = (const float *)(base + data.buffers[buffer].references),
+                                .weights = (const float *)(base + data.buffers[buffer].weights),
                                 .norms = c->worker.model.n_norm_maps ? (const uint16_t *)(base + norms) : NULL};
 }
 
@@ -320,6 +321,8 @@ static void on_evaluate(struct compute *c, const struct message *m)
         .rows = rows_of(c, m->evaluate.buffer, m->evaluate.n_tokens),
         .first_row = m->evaluate.first_row,
         .n_rows = m->evaluate.n_rows,
+        .drops = m->evaluate.drops,
+        .step = m->evaluate.step,
         .logits = plan_row_outputs(&c->assign.assign.goal, c->worker.model.config.n_labels)
                       ? (float *)((char *)c->data.base + data_of(c).logits)
                       : NULL,
@@ -330,11 +333,12 @@ static void on_evaluate(struct compute *c, const struct message *m)
 
     link_begin(&c->link, MESSAGE_NO_STEP);
     const uint64_t since = trace_begin(c->worker.trace);
-    if (products->version) /* a loss must have the same bits in a run and for its checkpoint */
+    const bool chooses = products->version && !m->evaluate.drops; /* then it computes what the step will */
+    if (chooses) /* a loss must have the same bits in a run and for its checkpoint */
         w->ops->choose(w->dev, &(struct products){0}, NULL);
     int rc = device_worker_evaluate(&c->worker, &evaluation, &link_session, &c->link, &reply.evaluated.sum, &err);
     link_end(&c->link);
-    if (products->version)
+    if (chooses)
         w->ops->choose(w->dev, products, NULL);
     if (c->worker.trace)
         trace_end(&c->trace, since, "evaluate", NULL, (struct trace_arg[]){{"rows", m->evaluate.n_rows}, {NULL, 0}});

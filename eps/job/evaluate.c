@@ -20,10 +20,10 @@ static uint32_t range_begin(const struct job *job, uint32_t n_rows, uint32_t i)
 /* One range of rows for each seat, whoever computes it: the sum has the same bits however many workers there are. */
 void evaluate_start(struct job *job, const struct message *m)
 {
-    const uint32_t n_rows = m->evaluate.n_rows, n = job->n_ranges;
+    const uint32_t first_row = m->evaluate.first_row, n_rows = m->evaluate.n_rows, n = job->n_ranges;
 
-    if (m->evaluate.buffer > 1 || m->evaluate.first_row != 0 || n_rows < 1 || n_rows > job_goal(job)->batch ||
-        n_rows % plan_whole_rows(job_goal(job)) != 0 || m->evaluate.n_tokens < 1 ||
+    if (m->evaluate.buffer > 1 || n_rows < 1 || (uint64_t)first_row + n_rows > job_goal(job)->batch ||
+        (first_row | n_rows) % plan_whole_rows(job_goal(job)) != 0 || m->evaluate.n_tokens < 1 ||
         m->evaluate.n_tokens > job_goal(job)->seq) {
         peer_refuse(job->client, "an evaluation that cannot be");
         return;
@@ -32,7 +32,7 @@ void evaluate_start(struct job *job, const struct message *m)
     job->evaluation = *m;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t first = range_begin(job, n_rows, i), end = range_begin(job, n_rows, i + 1);
-        job->ranges[i] = (struct job_range){.first = first, .n = end - first, .done = end == first};
+        job->ranges[i] = (struct job_range){.first = first_row + first, .n = end - first, .done = end == first};
     }
     for (uint32_t i = 0; i < job->n_workers; i++)
         progress_begin(&job->workers[i]->progress, PHASE_RESTING, 0, 0);

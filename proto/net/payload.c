@@ -199,6 +199,8 @@ static int rows(struct payload_range *out, const struct payload *p, uint32_t buf
                  n * sizeof(struct plan_row));
     if (plan_has_pairs(goal_of(p)))
         k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].references + first * sizeof(float), n * sizeof(float));
+    if (goal_of(p)->weighted)
+        k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].weights + first * row, n * row);
     return k;
 }
 

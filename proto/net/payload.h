@@ -3,12 +3,12 @@
  * On one host a message says where bytes are. To another host the bytes must travel, and both sides derive from the
  * same ASSIGN which ones:
  *   to the worker    ASSIGN       config.json
- *                    SHARE        the minibatch: ids, labels, positions, lengths of rows, references of pairs
+ *                    SHARE        the minibatch: ids, labels, positions, lengths of rows, references of pairs, weights
  *                    EVALUATE     the same of its rows
  *                    GENERATE     the new tokens of each row
  *                    WEIGHTS      the unit, from the buffer that is named
  *   to the daemon    CONTRIBUTION the slice in its slot
- *                    EVALUATED    a classifier's logits of those rows, log p of pairs
+ *                    EVALUATED    a classifier's logits of those rows, log p of pairs or tokens
  *                    GENERATED    the logits of the rows' last tokens
  * The worker's host has segments of its own for the same job: weights (all units, each filled when it is pulled), an
  * inbox of as many slots, the minibatch, and the stash if that is on the host: it is the worker's host's, never

@@ -111,7 +111,7 @@ static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pas
                                          .scale = pass->loss_scale,
                                          .scales = pass->scales ? pass->scales + first : NULL,
                                          .cap = pass->model->logit_cap,
-                                         .smoothing = pass->dropout ? (float)pass->setting->goal.smoothing : 0,
+                                         .smoothing = pass->smooths ? (float)pass->setting->goal.smoothing : 0,
                                          .n_all = model_outputs(&pass->model->config)};
 }
 

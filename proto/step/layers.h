@@ -67,7 +67,8 @@ struct layer_pass {
     float *running; /* (predicted, 3) */
     double *losses; /* (predicted) */
     /* NULL unless rows are pairs of texts. (n_rows): the reference model's log p. (n_rows): the model's, which the
-     * head's topmost visit writes in forward. (predicted): the factors of their gradients, likewise. */
+     * head's topmost visit writes in forward. (predicted): the factors of their gradients, likewise; those of tokens with
+     * weights are there before. */
     const float *references;
     double *log_p;
     float *scales;
@@ -84,7 +85,8 @@ struct layer_pass {
     uint64_t first_row; /* in the minibatch */
     uint64_t seed, step;
     float loss_scale; /* the share's, over T */
-    bool dropout;     /* false in evaluation, where labels are not smoothed either */
+    bool dropout;     /* false in evaluation, unless it is asked for */
+    bool smooths;     /* labels may be smoothed: false in evaluation */
     /* Generating, where n_rows is 1, and n_tokens those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending, without gaps; NULL otherwise, and above the blocks */
     uint32_t n_spans;

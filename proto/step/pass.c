@@ -205,6 +205,27 @@ static int load_references(const struct device_pass *pass, const float *referenc
     return rc ? rc : flush(&out);
 }
 
+/* Loads what the gradients of a run's tokens (n, from the minibatch's token `first` on) are multiplied by; `at` is the first
+ * one on the device. */
+static int load_weights(const struct device_pass *pass, const float *weights, size_t first, size_t n, size_t at)
+{
+    struct outgoing out = {.pass = pass, .to = (uint32_t *)device_pass_address(pass, pass->worker->plan.scales) + at};
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        float weight;
+        uint32_t bits;
+        memcpy(&weight, &weights[first + i], sizeof weight);
+        const bool ok = isfinite(weight);
+        weight *= pass->loss_scale;
+        memcpy(&bits, &weight, sizeof bits);
+        rc = ok ? put(&out, bits)
+                : error_set(pass->err, -EINVAL, "the weight in row %zu, position %zu is no finite number",
+                            (first + i) / pass->n_tokens, (first + i) % pass->n_tokens);
+    }
+    return rc ? rc : flush(&out);
+}
+
 /* Loads the labels of a run, from the minibatch's token `first` on: of each row those of the tokens that are predicted,
  * each read once as above. */
 static int load_labels(const struct device_pass *pass, const uint32_t *labels, size_t first, uint32_t run)
@@ -244,6 +265,8 @@ int device_pass_load_rows(struct device_pass *pass, const struct device_rows *ro
             rc = load_lengths(pass, rows->rows, row, (size_t)i * pass->run_rows);
         if (rc == 0 && plan_has_pairs(&plan->setting.goal))
             rc = load_references(pass, rows->references, row, (size_t)i * pass->run_rows);
+        if (rc == 0 && pass->token_weights)
+            rc = load_weights(pass, pass->token_weights, first, n, i * n);
     }
     return rc;
 }
@@ -284,6 +307,8 @@ int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum, 
     struct device_worker *w = pass->worker;
     const size_t n = device_pass_predicted(pass, 1, 0);
     const double *losses = (const double *)device_pass_address(pass, w->plan.losses) + run * n;
+    const float *weights =
+        pass->token_weights ? pass->token_weights + device_pass_first_row(pass, run) * pass->n_tokens : NULL;
     double chunk[CHUNK_BYTES / sizeof(double)] = {0}; /* a clock downloads nothing (proto/step/clock.h) */
     const size_t most = sizeof chunk / sizeof *chunk;
     int rc = 0;
@@ -295,7 +320,7 @@ int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum, 
         const size_t here = n - at < most ? n - at : most;
         rc = download(pass, chunk, losses + at, here * sizeof *chunk);
         for (size_t i = 0; rc == 0 && i < here; i++)
-            *sum += chunk[i];
+            *sum += weights ? chunk[i] * (double)weights[at + i] : chunk[i];
     }
     return rc;
 }
@@ -313,6 +338,23 @@ int device_pass_take_log_p(struct device_pass *pass, float *out)
         for (size_t i = 0; rc == 0 && i < here; i++)
             out[at + i] = (float)chunk[i];
     }
+    return rc;
+}
+
+int device_pass_take_token_log_p(struct device_pass *pass, float *out)
+{
+    const double *losses = device_pass_address(pass, pass->worker->plan.losses);
+    double chunk[CHUNK_BYTES / sizeof(double)] = {0};
+    const uint32_t most = sizeof chunk / sizeof *chunk, seq = pass->worker->plan.setting.goal.seq;
+    int rc = 0;
+
+    for (size_t row = 0; row < pass->run_rows; row++)
+        for (uint32_t at = 0; rc == 0 && at < pass->n_tokens; at += most) {
+            const uint32_t here = pass->n_tokens - at < most ? pass->n_tokens - at : most;
+            rc = download(pass, chunk, losses + row * pass->n_tokens + at, here * sizeof *chunk);
+            for (uint32_t i = 0; rc == 0 && i < here; i++)
+                out[row * seq + at + i] = (float)(0 - chunk[i]);
+        }
     return rc;
 }
 

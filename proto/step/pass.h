@@ -25,6 +25,7 @@ struct device_pass {
     uint64_t step;
     float loss_scale;
     bool train;
+    bool drops;                         /* with dropout */
     const struct model_drop *drop;      /* blocks that the step leaves out; NULL: none */
     const struct model_drop *frozen;    /* blocks that it computes and does not train; NULL: none */
     uint32_t lowest;                    /* training: the visit at which backward ends, a layer's first */
@@ -32,6 +33,7 @@ struct device_pass {
     uint64_t forward;                   /* DEVICE_COMPUTE: the losses are computed */
     bool told;                          /* the losses were told */
     const uint16_t *norms;              /* of the minibatch, in host memory (struct device_rows); NULL: none */
+    const float *token_weights;         /* likewise */
     uint64_t norms_used[PLAN_MAX_SETS]; /* DEVICE_COMPUTE: nothing before reads this set of the plan's norms */
     struct device_offers offers;
     struct device_tiles {
@@ -102,15 +104,17 @@ void device_norms_leave(struct device_pass *pass, uint32_t place);
 void device_norms_set(struct layer_pass *visit, const struct device_pass *pass, uint32_t run, float *contribution);
 
 /* Loads ids and labels of all runs, of a packed job positions, of a classifier lengths and segments, of pairs the
- * reference model's log p. 0; -EINVAL with a sentence for a number that is out of range; -EIO. */
+ * reference model's log p, of a weighted step the factors of the tokens' gradients. 0; -EINVAL with a sentence for a number that is out of range; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows);
 
-/* Adds the losses of one run, computed by forward, to *sum: row by row and token by token, or pair by pair, of which the
- * rewards are added, too. 0 or -EIO. */
+/* Adds the losses of one run, computed by forward, to *sum: row by row and token by token, each times its weight if it has
+ * one; or pair by pair, of which the rewards are added, too. 0 or -EIO. */
 int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum, struct preference_rewards *rewards);
 
-/* Copies log p of the pass's rows, in one run, to `out`. 0 or -EIO. */
+/* Copies log p of the pass's rows, in one run, to `out`: of each pair's texts, or of each token's label, rows a goal's seq
+ * apart. 0 or -EIO. */
 int device_pass_take_log_p(struct device_pass *pass, float *out);
+int device_pass_take_token_log_p(struct device_pass *pass, float *out);
 
 /* Tells the losses of all parts, once. -EIO, or errors of the link. */
 int device_pass_tell_losses(struct device_pass *pass);

@@ -72,7 +72,8 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .seed = w->seed,
                                .step = pass->step,
                                .loss_scale = pass->loss_scale,
-                               .dropout = pass->train,
+                               .dropout = pass->drops,
+                               .smooths = pass->train,
                                .setting = &plan->setting,
                                .plan = plan};
 }
@@ -101,8 +102,9 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
     if (plan_has_pairs(&plan->setting.goal)) {
         visit->references = (const float *)device_pass_address(pass, plan->references) + first;
         visit->log_p = (double *)device_pass_address(pass, plan->log_p) + first;
-        visit->scales = (float *)device_pass_address(pass, plan->scales) + predicted;
     }
+    if (plan_has_pairs(&plan->setting.goal) || pass->token_weights)
+        visit->scales = (float *)device_pass_address(pass, plan->scales) + predicted;
     visit->kept = kept_at(pass, visit->layer, run, row);
     visit->n_rows = microbatch_at(pass, row);
     visit->first_row = device_pass_first_row(pass, run) + row;
@@ -385,7 +387,9 @@ static int step_group(struct device_worker *worker, const struct device_share *s
                                .step = share->step,
                                .loss_scale = share->n_valid ? scale / (float)share->n_valid : 0,
                                .train = true,
+                               .drops = true,
                                .norms = share->rows.norms,
+                               .token_weights = worker->plan.setting.goal.weighted ? share->rows.weights : NULL,
                                .drop = share->drop,
                                .frozen = share->frozen};
     device_weights_init(&pass.weights, worker, link, context);
@@ -456,7 +460,8 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
                                    .first_row = evaluation->first_row + done,
                                    .n_tokens = evaluation->rows.n_tokens,
                                    .row_logits = evaluation->logits && worker->model.config.n_labels,
-                                   .step = evaluation->version};
+                                   .drops = evaluation->drops,
+                                   .step = evaluation->step};
         device_weights_init(&pass.weights, worker, link, context);
         pass.weights.version = evaluation->version;
 
@@ -469,6 +474,8 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
             download_logits(&pass, evaluation->logits);
         if (rc == 0 && evaluation->logits && plan_has_pairs(&s->goal))
             rc = device_pass_take_log_p(&pass, evaluation->logits + pass.first_row);
+        if (rc == 0 && evaluation->logits && s->goal.weighted)
+            rc = device_pass_take_token_log_p(&pass, evaluation->logits + (size_t)pass.first_row * s->goal.seq);
         rc = settle(&pass, rc);
     }
     return rc;

@@ -35,6 +35,7 @@ struct device_rows {
     const uint32_t *positions;    /* (batch, n_tokens) for a packed job; else unused */
     const struct plan_row *rows;  /* (batch) for a classifier; else NULL */
     const float *references;      /* (batch) for pairs of texts; else NULL */
+    const float *weights;         /* (batch, n_tokens) of a job with weights, for a step; else NULL */
     const uint16_t *norms; /* (n_norm_maps, batch*seq) if the model remembers norms (struct plan_data); or NULL */
 };
 
@@ -55,6 +56,8 @@ struct device_evaluation {
     uint64_t version; /* version of every pulled unit */
     struct device_rows rows;
     uint32_t first_row, n_rows;
+    bool drops;    /* with dropout, as in */
+    uint64_t step; /* this step */
     float
         *logits; /* (batch, plan_row_outputs): these rows' are written. NULL: they are not needed, or there are none */
 };
@@ -148,7 +151,7 @@ void device_worker_free(struct device_worker *worker); /* safe on a zeroed struc
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err);
 
-/* Runs forward only, without dropout, share_rows rows at a time; where a layer is finished, a part's rows. Calls only
+/* Runs forward only, share_rows rows at a time; where a layer is finished, a part's rows. Calls only
  * pull and wait_weights of the link. *sum = -log p over all valid labels, in double, added in row order. Errors as
  * device_worker_step. */
 int device_worker_evaluate(struct device_worker *worker, const struct device_evaluation *evaluation,

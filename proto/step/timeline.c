@@ -43,7 +43,7 @@ struct timeline {
     uint32_t n_runs, *parts;  /* (n_runs) of the share */
     uint32_t *tokens;         /* (share_rows, seq) zeros: ids and labels */
     struct plan_row *lengths; /* (share_rows) of a classifier */
-    float *references;        /* (share_rows) zeros */
+    float *numbers;           /* (share_rows, seq) zeros: references of pairs, weights of tokens */
 
     /* The daemon: */
     double contributions;                    /* contributions of all workers per contribution of this one */
@@ -279,8 +279,8 @@ static int make_share(struct timeline *t)
     t->parts = calloc(t->n_runs, sizeof *t->parts);
     t->tokens = calloc((size_t)p->share_rows * p->goal.seq, sizeof *t->tokens);
     t->lengths = calloc(p->share_rows, sizeof *t->lengths);
-    t->references = calloc(p->share_rows, sizeof *t->references);
-    if (!t->parts || !t->tokens || !t->lengths || !t->references)
+    t->numbers = calloc((size_t)p->share_rows * p->goal.seq, sizeof *t->numbers);
+    if (!t->parts || !t->tokens || !t->lengths || !t->numbers)
         return -ENOMEM;
     for (uint32_t i = 0; i < t->n_runs; i++)
         t->parts[i] = i;
@@ -342,7 +342,8 @@ static int play_step(struct timeline *t, uint64_t step)
                  .labels = t->tokens,
                  .positions = t->tokens,
                  .rows = t->lengths,
-                 .references = t->references},
+                 .references = t->numbers,
+                 .weights = t->numbers},
     };
     struct error err;
 
@@ -363,7 +364,7 @@ static void close_timeline(struct timeline *t)
     free(t->parts);
     free(t->tokens);
     free(t->lengths);
-    free(t->references);
+    free(t->numbers);
     free(t->units);
 }
 

@@ -204,6 +204,8 @@ static void evaluate(struct wire *w, struct message *m)
     wire_u32(w, &m->evaluate.first_row);
     wire_u32(w, &m->evaluate.n_rows);
     wire_u32_in(w, &m->evaluate.n_tokens, 1, UINT32_MAX);
+    wire_flag(w, &m->evaluate.drops);
+    wire_u64(w, &m->evaluate.step);
 }
 
 static void evaluated(struct wire *w, struct message *m)
@@ -324,6 +326,7 @@ static void description(struct wire *w, struct message *m)
     message_choice_fields(w, &m->description.choice);
     m->description.replay = wire_choice(w, m->description.replay, PLAN_REPLAY_NONE, PLAN_REPLAY_OVER_CAP);
     wire_u32_in(w, &m->description.entries, 0, UINT32_MAX - 1);
+    wire_flag(w, &m->description.weighted);
 }
 
 static void taken(struct wire *w, struct message *m)

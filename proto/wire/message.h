@@ -76,7 +76,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 44,
+    MESSAGE_VERSION = 45,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -369,8 +369,10 @@ struct message {
         } covered, done;
         struct {
             uint32_t buffer;
-            uint32_t first_row, n_rows; /* rows of the buffer; C>D: all, D>W: the worker's share */
+            uint32_t first_row, n_rows; /* rows of the buffer; D>W: the worker's share of them */
             uint32_t n_tokens;          /* as in open_step */
+            bool drops;                 /* with the dropout that training has in step `step`, as it computes it */
+            uint64_t step;
         } evaluate;
         struct {
             double sum; /* sum of -log p over its rows' labels, nats */
@@ -461,6 +463,7 @@ struct message {
             struct plan_choice choice;
             enum plan_replay replay;
             uint32_t entries; /* as in job_opened */
+            bool weighted;    /* the goal's: its client gives the rows */
         } description;
         struct {
             uint64_t opened, arrived, covered, done; /* steps, counted from the model's beginning */

@@ -70,6 +70,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_f64_from_0(w, &goal->sparse.moved);
     wire_flag(w, &goal->no_master);
     goal->sums = message_number_field(w, goal->sums);
+    wire_flag(w, &goal->weighted);
 }
 
 void message_choice_fields(struct wire *w, struct plan_choice *choice)

@@ -88,8 +88,11 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
                          s->share_rows, s->share_rows / s->part_rows);
     if (s->goal.purpose == PLAN_GENERATE && plan_check_generates(&model->config, err))
         return -EINVAL;
-    if (s->goal.purpose == PLAN_GENERATE && (s->goal.packs || plan_has_pairs(&s->goal)))
-        return error_set(err, -EINVAL, "a job that generates has neither packed rows nor preferences");
+    if (s->goal.purpose == PLAN_GENERATE && (s->goal.packs || s->goal.weighted || plan_has_pairs(&s->goal)))
+        return error_set(err, -EINVAL, "a job that generates has neither packed rows nor preferences nor weights");
+    if (s->goal.weighted && (model->config.n_labels || model_has_source(&model->config) || plan_has_pairs(&s->goal)))
+        return error_set(err, -EINVAL, "weights of tokens are for models that predict each token; a %s model does not",
+                         model->config.family->model_type);
     if (s->goal.preference.beta > PREFERENCE_MOST_BETA || s->goal.preference.smoothing > 0.5)
         return error_set(err, -EINVAL, "preferences with beta %g and smoothing %g: at most %g and 0.5 are possible",
                          s->goal.preference.beta, s->goal.preference.smoothing, PREFERENCE_MOST_BETA);

@@ -4,7 +4,7 @@
 
 uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels)
 {
-    return plan_has_pairs(goal) ? 1 : n_labels;
+    return plan_has_pairs(goal) ? 1 : goal->weighted ? goal->seq : n_labels;
 }
 
 struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
@@ -12,7 +12,8 @@ struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
     const uint64_t batch = goal->batch, field = batch * goal->seq * sizeof(uint32_t),
                    positions = goal->packs ? field : 0,
                    rows = n_labels || goal->source ? batch * sizeof(struct plan_row) : 0,
-                   references = plan_has_pairs(goal) ? batch * sizeof(float) : 0, entries = goal->entries ? field : 0;
+                   references = plan_has_pairs(goal) ? batch * sizeof(float) : 0, entries = goal->entries ? field : 0,
+                   weights = goal->weighted ? field : 0;
     struct plan_data out = {0};
 
     for (int i = 0; i < 2; i++) {
@@ -22,7 +23,8 @@ struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
         out.buffers[i].rows = out.buffers[i].positions + positions;
         out.buffers[i].references = out.buffers[i].rows + rows;
         out.buffers[i].entries = out.buffers[i].references + references;
-        out.bytes = out.buffers[i].entries + entries;
+        out.buffers[i].weights = out.buffers[i].entries + entries;
+        out.bytes = out.buffers[i].weights + weights;
     }
     out.logits = out.bytes;
     out.bytes += batch * plan_row_outputs(goal, n_labels) * sizeof(float);

@@ -45,8 +45,10 @@ struct plan_data {
         uint64_t rows;        /* (batch) struct plan_row; classifiers and encoder-decoders alone */
         uint64_t references;  /* (batch) float; pairs alone: the sum of log p that the reference model gives the row */
         uint64_t entries;     /* (batch, n_tokens) u32; if the goal has entries */
+        uint64_t weights;     /* (batch, n_tokens) float; if the goal is weighted: by which a token's loss counts */
     } buffers[2];
-    /* (batch, plan_row_outputs) float: an evaluation writes its rows' logits in a classifier, and log p of pairs. */
+    /* (batch, plan_row_outputs) float: an evaluation writes its rows' logits in a classifier, log p of pairs, and of a
+     * weighted job log p of each token's label, 0 where there is none. */
     uint64_t logits;
     uint64_t bytes; /* without norms */
 };

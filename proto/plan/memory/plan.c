@@ -295,8 +295,9 @@ static void lay_out(struct plan *plan, const struct model *model)
     if (plan_has_pairs(&s->goal)) {
         plan->references = take(&l, LEDGER_DATA, s->share_rows * sizeof(float));
         plan->log_p = take(&l, LEDGER_STATISTICS, s->share_rows * sizeof(double));
-        plan->scales = take(&l, LEDGER_STATISTICS, tokens * sizeof(float));
     }
+    if (plan_has_pairs(&s->goal) || s->goal.weighted)
+        plan->scales = take(&l, LEDGER_STATISTICS, tokens * sizeof(float));
     if (model_has_lengths(&model->config))
         plan->lengths = take(&l, LEDGER_DATA, s->share_rows * sizeof(uint32_t));
     if (model_has_segments(&model->config))

@@ -89,6 +89,7 @@ struct plan_goal {
     bool chooses;                 /* the client says which blocks a step drops, and which it does not train */
     double smoothing;             /* of labels, from 0 and below 1 (struct device_cross_entropy) */
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
+    bool weighted;                /* each token's loss has a weight, and an evaluation returns log p of each token */
     uint32_t entries; /* tokens of the training data whose norms are remembered (proto/model/norms.h); 0: none */
     uint32_t batch;   /* rows of a minibatch, a multiple of n_parts */
     uint32_t seq;     /* tokens of a row */
@@ -231,8 +232,8 @@ struct plan {
     uint64_t positions;        /* packed jobs alone: (share tokens) u32 */
     /* If the model remembers norms: for each set, (parts of the share, most norms of a unit) bf16. */
     uint64_t norms[PLAN_MAX_SETS];
-    /* Pairs of texts alone: (share rows) float, the reference model's log p; (share rows) double, the model's; (share
-     * tokens) float, the factors of their gradients. */
+    /* Pairs of texts alone: (share rows) float, the reference model's log p; (share rows) double, the model's. Those and
+     * jobs with weights: (share tokens) float, the factors of the tokens' gradients. */
     uint64_t references, log_p, scales;
     uint64_t lengths, segments;              /* classifiers alone: (share rows) and (share tokens) u32 */
     struct plan_kept kept[MODEL_CLASSES][2]; /* [0]: a class's lower blocks; [1]: its n_kept topmost */

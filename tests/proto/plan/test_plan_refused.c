@@ -77,7 +77,7 @@ TEST(rows_that_cannot_be_packed_are_refused)
     ask(1, 1, 5);
     setting.goal.packs = true, setting.goal.purpose = PLAN_GENERATE;
     ck_assert_int_eq(check(&err), -EINVAL);
-    ck_assert_str_eq(err.text, "a job that generates has neither packed rows nor preferences");
+    ck_assert_str_eq(err.text, "a job that generates has neither packed rows nor preferences nor weights");
 }
 
 /* Of a case: 0 is not said, and the largest number is 0. */

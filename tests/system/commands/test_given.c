@@ -41,10 +41,17 @@ static struct eps_train_options options_of(const char *const *data, const char *
 }
 
 struct given {
-    enum eps_rows answers[STEPS + 2]; /* to each time that it is asked */
+    enum eps_rows answers[STEPS + 3]; /* to each time that it is asked */
     double lr;                        /* of the second step; 0: as it is */
     uint32_t id, label;               /* the last ones of the second step; 0: the text's */
     bool none;                        /* the second step has no labels */
+    bool halves, weighs;              /* every other label is left out; or has no weight, and the others 2 */
+    float weight;                     /* the last one of the second step; 0: as it is */
+    uint32_t n_scored;                /* 0: as it is */
+    bool drops;
+    double scored, loss;     /* minus the mean of the last log p of all rows; the loss of the last step */
+    float log_p[ROWS * SEQ]; /* of the rows when all were scored; then rows 1 and 2 are */
+    bool again;
     unsigned n_asked;
     double rates[STEPS + 1];
 };
@@ -64,12 +71,32 @@ static enum eps_rows give(void *user, struct eps_step_rows *rows)
 
     tell(g);
     ck_assert(rows->n_rows == ROWS && rows->n_tokens == SEQ && rows->vocabulary == 256);
-    if (answer != EPS_ROWS_TRAIN)
+    if (rows->log_p && !g->again) {
+        g->scored = 0;
+        for (size_t i = 0; i < n; i++)
+            g->scored -= (double)rows->log_p[i] / (double)n;
+        memcpy(g->log_p, rows->log_p, sizeof g->log_p);
+    } else if (rows->log_p) {
+        for (size_t i = 0; i < 2 * SEQ; i++)
+            ck_assert_float_eq_tol(rows->log_p[i], g->log_p[SEQ + i], 1e-5F);
+    }
+    g->again = rows->log_p;
+    if (answer != EPS_ROWS_TRAIN && answer != EPS_ROWS_SCORE)
         return answer;
+    rows->n_scored = g->n_scored ? g->n_scored : rows->n_scored, rows->drops = g->drops;
+    if (g->again)
+        rows->first_scored = 1, rows->n_scored = 2;
+    for (size_t i = 0; i < n; i++)
+        ck_assert(rows->weights[i] == 1);
     for (size_t i = 0; i < n; i++)
         rows->ids[i] = text[from + i], rows->labels[i] = text[from + i + 1];
+    for (size_t i = 1; i < n; i += 2) {
+        rows->labels[i] = g->halves ? EPS_NO_LABEL : rows->labels[i];
+        rows->weights[i] = g->weighs ? 0 : 1, rows->weights[i - 1] = g->weighs ? 2 : 1;
+    }
     if (rows->step != 2)
         return answer;
+    rows->weights[n - 1] = g->weight != 0 ? g->weight : rows->weights[n - 1];
     rows->lr = g->lr != 0 ? g->lr : rows->lr;
     rows->ids[n - 1] = g->id ? g->id : rows->ids[n - 1];
     rows->labels[n - 1] = g->label ? g->label : rows->labels[n - 1];
@@ -83,7 +110,9 @@ static void on_step(void *user, const struct eps_step *step)
     struct given *g = user;
 
     g->rates[step->step] = step->lr;
+    g->loss = step->loss;
     tell(g);
+    processes_put_text("losses", print("%.6f %.6f", g->scored, g->loss));
 }
 
 static int train(const struct eps_train_options *options, struct given *given)
@@ -132,6 +161,51 @@ TEST(a_save_and_an_end_come_between_steps)
     expect("cmp ended/latest/model.safetensors whole/latest/model.safetensors", 0);
 }
 
+/* A sum of losses twice as large over twice as many labels is the same number, and so are all gradients. */
+TEST(labels_without_weight_count_as_if_they_were_none)
+{
+    ck_assert_int_eq(train_given("halves", (struct given){.halves = true}), 0);
+    expect("cp losses half", 0);
+    ck_assert_int_eq(train_given("weighs", (struct given){.weighs = true}), 0);
+    expect("cmp halves/latest/model.safetensors weighs/latest/model.safetensors && cmp losses half", 0);
+    ck_assert_int_eq(train_given("plain", (struct given){.n_asked = 0}), 0);
+    expect("cmp -s plain/latest/model.safetensors weighs/latest/model.safetensors", 1);
+}
+
+/* The fourth step's rows are scored before it: their mean is the loss that the step then has, with its dropout or, of a
+ * model that drops nothing, without. Scoring changes nothing. */
+TEST(rows_are_scored_as_the_step_computes_them)
+{
+    const enum eps_rows scores[] = {EPS_ROWS_TRAIN, EPS_ROWS_TRAIN, EPS_ROWS_TRAIN,
+                                    EPS_ROWS_SCORE, EPS_ROWS_SCORE, EPS_ROWS_TRAIN};
+    struct given given = {.drops = true};
+    struct eps_train_options o = options_of(others, "dropping");
+    double scored, loss;
+
+    memcpy(given.answers, scores, sizeof scores);
+    ck_assert_int_eq(train_given("scored", given), 0);
+    expect("cat rates", 0, "0.001 0.001 0.001 6");
+    FILE *file = fopen("losses", "r");
+    ck_assert_int_eq(fscanf(file, "%lf %lf", &scored, &loss), 2);
+    fclose(file);
+    ck_assert_double_eq_tol(scored, loss, 2e-6);
+    ck_assert_int_eq(train_given("unscored", (struct given){.n_asked = 0}), 0);
+    expect("cmp scored/latest/model.safetensors unscored/latest/model.safetensors", 0);
+    for (int drops = 0; drops < 2; drops++) {
+        struct given again = given;
+        again.drops = drops;
+        processes_put_text("dropping.json", quoted("{'model_type': 'gpt2', 'n_layer': 2, 'n_head': 4, 'n_embd': 32, "
+                                                   "'n_positions': 16, 'vocab_size': 256, 'resid_pdrop': 0.3, "
+                                                   "'embd_pdrop': 0.3, 'attn_pdrop': 0.3}"));
+        o.model = "dropping.json", o.out = drops ? "dropping" : "evaluated", o.on_rows = give, o.rows_user = &again;
+        ck_assert_int_eq(train(&o, &again), 0);
+        file = fopen("losses", "r");
+        ck_assert_int_eq(fscanf(file, "%lf %lf", &scored, &loss), 2);
+        fclose(file);
+        ck_assert_msg((fabs(scored - loss) < 2e-6) == drops, "%g and %g", scored, loss);
+    }
+}
+
 static const struct {
     struct given given;
     const char *says;
@@ -141,6 +215,9 @@ static const struct {
     {{.none = true}, "on_rows of step 2: no token has a label"},
     {{.lr = -1}, "on_rows of step 2: the rate -1 is no rate"},
     {{.lr = INFINITY}, "on_rows of step 2: the rate inf is no rate"},
+    {{.weight = INFINITY}, "on_rows of step 2: row 3, token 15: the weight inf is not finite"},
+    {{.answers = {EPS_ROWS_SCORE}, .n_scored = 5},
+     "on_rows of step 1: 5 rows to score from row 0 on: the minibatch has 4"},
 };
 
 TEST_EACH(what_no_rows_can_be_ends_the_run, COUNT(wrong))
