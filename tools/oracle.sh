@@ -27,4 +27,6 @@ $python tests/oracle/check_types.py build/bin
 $python tests/oracle/check_saved.py --bin build/bin
 $python tests/oracle/masked.py
 $python tests/oracle/classify.py
+build/oracle/bin/pip install --quiet --config-settings cmake.define.EPS_BUILT="$PWD/build" ./client/python
+$python tests/oracle/own_loss.py
 exec $python tests/oracle/distribution.py --family all --steps 0 1 20 --models "${1:-12}"

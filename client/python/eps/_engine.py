@@ -10,17 +10,32 @@ import sys
 import tempfile
 import threading
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from eps import _arrays
+from eps._ask import Text, generate
 from eps._library import Call, Error, OptionError, StrPath, ffi, lib, text_of
 from eps._options import fill
-from eps._train import Step, step_of
+from eps._train import Memory, Step, memory_now, step_of
 
-_ignored = -100  # the label that PyTorch's cross entropy leaves out
 _endless = 2**40  # the most steps that a run has
+_no_label = 2**32 - 1  # EPS_NO_LABEL
 _own = ("data", "eval_data", "steps", "epochs", "schedule", "warmup", "min_lr", "order", "save_every", "save_minutes",
         "eval_every", "eval_tokens", "patience", "resume", "attach", "connect")  # what the engine itself says
+
+
+@dataclass
+class _Rows:
+    """Rows to train or to score; the batch's others have no label."""
+
+    ids: Any
+    labels: Any
+    weights: Any = None  # None: all 1
+    scores: bool = False
+    first: int = 0  # scored as if they were these rows of the step
+    drops: bool = False  # and with its dropout
 
 
 class _Core:
@@ -32,7 +47,7 @@ class _Core:
         self.folder = folder
         self.call = Call()
         self.changed = threading.Condition()
-        self.wish: Any = None  # the program's: (ids, labels), "save", "end" or "drop"
+        self.wish: Any = None  # the program's: a _Rows, "save", "end" or "drop"
         self.waits = False  # the thread, for a wish
         self.ended: Optional[BaseException] = None
         self.drops = False  # the thread is to end at once
@@ -40,6 +55,8 @@ class _Core:
         self.saved: Optional[Path] = None
         self.failed: Optional[str] = None
         self.lr: Optional[float] = None
+        self.n_scored = 0
+        self.log_p: Any = None  # of the rows that were scored last
         self.vocabulary = 0
         self.on_note = on_note
         self.thread: Optional[threading.Thread] = None
@@ -70,6 +87,8 @@ class _Core:
             print(f"eps: {text_of(sentence)}", file=sys.stderr)
 
     def rows(self, user: Any, rows: Any) -> int:
+        if rows.log_p:
+            self.log_p = self.take(rows.log_p, "float32", rows, self.n_scored).copy()
         with self.changed:
             self.vocabulary, self.waits = rows.vocabulary, True
             self.changed.notify_all()
@@ -78,15 +97,30 @@ class _Core:
             wish, self.wish, self.waits = self.wish, None, False
         if isinstance(wish, str):
             return {"save": lib.EPS_ROWS_SAVE, "end": lib.EPS_ROWS_END, "drop": lib.EPS_ROWS_DROP}[wish]
+        self.give(rows, wish)
+        return lib.EPS_ROWS_SCORE if wish.scores else lib.EPS_ROWS_TRAIN
+
+    @staticmethod
+    def take(pointer: Any, kind: str, rows: Any, n_rows: int) -> Any:
+        """The memory of the library's array (n_rows, n_tokens)."""
         import numpy
 
-        n = rows.n_rows * rows.n_tokens
-        for to, values in zip((rows.ids, rows.labels), wish):
-            view = numpy.frombuffer(ffi.buffer(to, 4 * n), dtype=numpy.uint32).reshape(rows.n_rows, rows.n_tokens)
-            view[:] = numpy.where(values < 0, 2**32 - 1, values)
+        return numpy.frombuffer(ffi.buffer(pointer, 4 * n_rows * rows.n_tokens), dtype=kind).reshape(n_rows, rows.n_tokens)
+
+    def give(self, rows: Any, wish: _Rows) -> None:
+        import numpy
+
+        n = len(wish.ids)
+        place = slice(wish.first, wish.first + n)
+        ids, labels = (self.take(to, "uint32", rows, rows.n_rows) for to in (rows.ids, rows.labels))
+        ids[:], labels[:] = 0, _no_label
+        ids[place], labels[place] = wish.ids, numpy.where(wish.labels < 0, _no_label, wish.labels)
+        if wish.weights is not None:
+            self.take(rows.weights, "float32", rows, rows.n_rows)[place] = wish.weights
         if self.lr is not None:
             rows.lr = self.lr
-        return lib.EPS_ROWS_TRAIN
+        rows.first_scored, rows.n_scored, rows.drops = wish.first, n, wish.drops
+        self.n_scored = n
 
     def serve(self, to: Any) -> None:
         ended: BaseException = Error("the engine is closed", 0)
@@ -129,25 +163,6 @@ def _end(core: _Core) -> None:
     shutil.rmtree(core.folder, ignore_errors=True)
 
 
-def _matrix(name: str, values: Any, shape: tuple[int, int], least: int, vocabulary: int) -> Any:
-    """An array of numpy's (rows, tokens) of any integers: lists, numpy, torch, whatever has DLPack or buffers."""
-    import numpy
-
-    if hasattr(values, "detach"):  # torch's, on any device
-        values = values.detach().cpu()
-    array = numpy.from_dlpack(values) if hasattr(values, "__dlpack__") and not isinstance(values, numpy.ndarray) \
-        else numpy.asarray(values)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, not {array.dtype}")
-    if array.shape != shape:
-        raise ValueError(f"{name} has the shape {array.shape}: it must be {shape}, the engine's batch and seq")
-    wrong = array[(array >= vocabulary) | ((array < 0) & (array != least))]
-    if wrong.size:
-        raise ValueError(f"{name} holds {wrong[0]}: the model's ids are from 0 to {vocabulary - 1}"
-                         + (f", and {least} is no label" if least else ""))
-    return array
-
-
 class Engine:
     """A model in training, driven by steps of one's own:
 
@@ -183,6 +198,9 @@ class Engine:
         self.batch, self.seq = batch, seq
         self.path = Path(out) if out is not None else work / "run"  #: the run's directory
         self.last: Optional[Step] = None  #: the last step: loss, norms, memory
+        self._pending: list[_Rows] = []  # their weights are gradients by log p
+        self._inexact = next((name for name in ("label_smoothing", "drop_layers") if options.get(name)), None)
+        self._where = {name: options[name] for name in ("device", "device_mem") if name in options}
         try:
             work.mkdir(mode=0o700)
             to = fill(core.call, dict(options, model=model, data=[work / "rows.npy"], order="sequential",
@@ -225,30 +243,100 @@ class Engine:
             if interrupted:
                 raise KeyboardInterrupt
 
-    def step(self, ids: Any, labels: Any = None, *, lr: Optional[float] = None) -> float:
-        """Trains one minibatch, and returns its loss before the update, nats per label; `last` has more of the step.
-
-        ids (batch, seq): integers of any array. labels (batch, seq): what each token predicts, -100 for nothing; by default
-        the token after it, in the last column nothing. lr: of this step and the next ones. Raises ValueError or TypeError of
-        a wrong shape, type, id or rate, and the engine goes on; eps.Error if the step fails, and the engine is closed."""
-        import numpy
-
-        shape = (self.batch, self.seq)
-        rows = _matrix("ids", ids, shape, 0, self.vocabulary)
-        if labels is None:
-            after = numpy.full(shape, _ignored, dtype=numpy.int64)
-            after[:, :-1] = rows[:, 1:]
-        else:
-            after = _matrix("labels", labels, shape, _ignored, self.vocabulary)
-        if (after < 0).all():
-            raise ValueError("labels holds no label")
+    def _rate(self, lr: Optional[float]) -> None:
         if lr is not None and (isinstance(lr, str) or not math.isfinite(lr) or lr < 0):
             raise OptionError(f"lr is {lr!r}: it must be a number from 0 on", 33)
         if lr is not None:
             self._core.lr = float(lr)
-        self._answer((rows, after))
+
+    def _train(self, rows: _Rows, lr: Optional[float]) -> float:
+        if (rows.labels < 0).all():
+            raise ValueError("labels holds no label")
+        self._rate(lr)
+        self._answer(rows)
         self.last = self._core.step
         return math.nan if self.last is None or self.last.loss is None else self.last.loss
+
+    def step(self, ids: Any, labels: Any = None, weights: Any = None, *, lr: Optional[float] = None) -> float:
+        """Trains one minibatch, and returns its loss before the update: the mean over its labels of -log p, in nats, each
+        times its weight. `last` has more of the step.
+
+        ids (batch, seq): integers of any array. labels (batch, seq): what each token predicts, -100 for nothing; by default
+        the token after it, in the last column nothing. weights (batch, seq): finite numbers, also below 0; by default 1.
+        lr: of this step and the next ones. Raises ValueError or TypeError of a wrong shape, type, id or rate, and the engine
+        goes on; eps.Error if the step fails, and the engine is closed."""
+        if self._pending:
+            raise Error("forward_backward has added a gradient: call update first", 22)
+        shape = (self.batch, self.seq)
+        rows = _arrays.tokens("ids", ids, shape, 0, self.vocabulary)
+        after = _arrays.labels_of(rows, labels, self.vocabulary)
+        return self._train(_Rows(rows, after, None if weights is None else _arrays.numbers("weights", weights, shape)), lr)
+
+    def _score(self, rows: _Rows) -> Any:
+        rows.scores = True
+        self._answer(rows)
+        return self._core.log_p
+
+    def logprobs(self, ids: Any, labels: Any = None) -> Any:
+        """Log p of each label in nats, a float32 array (n, seq), 0 where there is none; without dropout.
+
+        ids (n, seq), labels (n, seq): as in step, but of any number of rows."""
+        import numpy
+
+        rows = _arrays.tokens("ids", ids, (None, self.seq), 0, self.vocabulary)
+        after = _arrays.labels_of(rows, labels, self.vocabulary)
+        return numpy.concatenate([self._score(_Rows(rows[first:first + self.batch], after[first:first + self.batch]))
+                                  for first in range(0, len(rows), self.batch)])
+
+    def forward_backward(self, ids: Any, loss_fn: Callable[[Any], Any], labels: Any = None) -> Any:
+        """Adds the gradient of a loss of one's own to the next update. Returns the loss that loss_fn returned, or None.
+
+        ids (n, seq), labels (n, seq): as in step; before an update at most `batch` rows in all.
+        loss_fn(log_p): gets log p of each label, a float32 array (n, seq) of its own, 0 where there is no label, with the
+        dropout that the update will have. Returns the gradient of the loss by these, (n, seq) of any array, or (loss,
+        gradient). With torch:
+
+            def loss_fn(log_p):
+                log_p = torch.from_numpy(log_p).requires_grad_()
+                loss = ...
+                loss.backward()
+                return loss.item(), log_p.grad
+
+        What loss_fn raises is raised, and the rows are left out. The backward pass itself is update's."""
+        if self._inexact:
+            raise Error(f"{self._inexact} changes the loss: an engine with it has no losses of one's own", 33)
+        rows = _arrays.tokens("ids", ids, (None, self.seq), 0, self.vocabulary)
+        after = _arrays.labels_of(rows, labels, self.vocabulary)
+        n = sum(len(pending.ids) for pending in self._pending)
+        if n + len(rows) > self.batch:
+            raise ValueError(f"ids has {len(rows)} rows, beside {n} before: an update has at most {self.batch}, the engine's "
+                             "batch")
+        result = loss_fn(self._score(_Rows(rows, after, first=n, drops=True)))
+        loss, gradient = result if isinstance(result, tuple) else (None, result)
+        self._pending.append(_Rows(rows, after, _arrays.numbers("the gradient", gradient, rows.shape)))
+        return loss
+
+    def update(self, *, lr: Optional[float] = None) -> None:
+        """Updates the weights by the gradients that forward_backward has added since the last one. lr: as in step."""
+        import numpy
+
+        if not self._pending:
+            raise Error("there is nothing to update by: call forward_backward first", 22)
+        self._rate(lr)
+        ids, labels, gradient = (numpy.concatenate([getattr(rows, name) for rows in self._pending])
+                                 for name in ("ids", "labels", "weights"))
+        self._pending = []
+        # the step divides by the number of labels
+        self._train(_Rows(ids, labels, gradient * -numpy.float32((labels >= 0).sum())), None)
+
+    def generate(self, prompt: Any = "", **options: Any) -> list[Text]:
+        """Continues prompts with the weights as they are now: eps.generate, with its options. Other processes do it, on a
+        copy of the weights; device and device_mem are by default the engine's."""
+        return generate(None, prompt, connect=str(self.path), **{**self._where, **options})
+
+    def memory(self) -> list[Memory]:
+        """Bytes of the host, then of each worker's device."""
+        return memory_now(self.path)
 
     def save(self) -> Path:
         """Saves a checkpoint, a directory that transformers loads, and that stays until the next one. Returns its path.

@@ -71,13 +71,24 @@ class Timeline:
 _queues = {"down": lib.EPS_DOWN, "compute": lib.EPS_COMPUTE, "up": lib.EPS_UP, "optimizer": lib.EPS_OPTIMIZER}
 
 
+def _fill(call: Call, options: Mapping[str, Any], of: str) -> Any:
+    """struct eps_train_options. engine=True: of the steps of an eps.Engine."""
+    given = dict(options)
+    is_engine = given.pop("engine", False)
+    to = fill(call, given, of)
+    if is_engine:
+        to.on_rows = call.callback("enum eps_rows(void *, struct eps_step_rows *)", lambda user, rows: lib.EPS_ROWS_DROP)
+    return to
+
+
 def plan(**options: Any) -> Plan:
-    """Plans a run, as the command eps plan does: needs no data, weights, daemon or device.
+    """Plans a run, as the command eps plan does: needs no data, weights, daemon or device. engine=True plans for an
+    eps.Engine.
 
     Returns a Plan whether it fits or not."""
     call = Call()
     out = ffi.new("struct eps_plan *")
-    call.done(lib.eps_plan(out, fill(call, options, "eps.plan"), call.error))
+    call.done(lib.eps_plan(out, _fill(call, options, "eps.plan"), call.error))
     return Plan(fits=out.fits, why=text_of(out.why) or "", n_parameters=out.n_parameters, n_workers=out.n_workers,
                 host=_side_of(out.host), worker=_side_of(out.worker), minimum=out.minimum,
                 checkpoint_bytes=out.checkpoint_bytes, microbatch=out.microbatch, step_ms=out.step_ms,
@@ -88,7 +99,7 @@ def plan_timeline(**options: Any) -> Timeline:
     """Simulates a step: its time, what binds it, what each queue waits for, and what computes it."""
     call = Call()
     out = ffi.new("struct eps_timeline *")
-    call.done(lib.eps_plan_timeline(out, fill(call, options, "eps.plan_timeline"), call.error))
+    call.done(lib.eps_plan_timeline(out, _fill(call, options, "eps.plan_timeline"), call.error))
     paths = [Path(text_of(p.kind) or "", text_of(p.path) or "", p.ms, p.tflops or None)
              for p in (out.paths[i] for i in range(out.n_paths))]
     return Timeline(fits=out.fits, why=text_of(out.why) or "", measured=out.measured, step_ms=out.step_ms,
@@ -102,7 +113,7 @@ def plan_timeline(**options: Any) -> Timeline:
 
 def _number(function: Any, kind: str, options: Mapping[str, Any], of: str) -> int:
     call, out = Call(), ffi.new(kind)
-    call.done(function(out, fill(call, options, of), call.error))
+    call.done(function(out, _fill(call, options, of), call.error))
     return out[0]
 
 

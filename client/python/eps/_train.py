@@ -63,6 +63,14 @@ def _memory_of(side: Any) -> Memory:
     return Memory(side.worker, text_of(side.device) or "", side.budget, side.peak, side.planned, rows)
 
 
+def memory_now(address: StrPath) -> list[Memory]:
+    """The host's memory, then each worker's, of a live daemon, by its name or its run's directory."""
+    call, sides = Call(), []
+    on_memory = call.callback("void(void *, const struct eps_memory *)", lambda user, side: sides.append(_memory_of(side)))
+    call.done(lib.eps_mem(call.text(str(address)), on_memory, ffi.NULL, call.error))
+    return sides
+
+
 @dataclass
 class Run:
     """A run's directory, and what this call of train did in it."""
