@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Compares random models of every family with PyTorch and transformers: logits, losses of masked tokens, gradients after
-# one step, weights after twenty, in fp32 and bf16; and loads what eps exports of every family in transformers, which may
-# not warn; and fine-tunes a classifier with eps and with transformers' own Trainer. Installs all of it in a virtual
-# environment, build/oracle (some GB). Build all first: cmake --preset release && cmake --build build.
+# one step and of a loss of a program's own, weights after twenty, in fp32 and bf16; loads what eps exports of every family in
+# transformers, which may not warn; and fine-tunes a classifier with eps and with transformers' own Trainer. Installs all of it
+# in a virtual environment, build/oracle (some GB). Build all first: cmake --preset release && cmake --build build.
 set -euo pipefail
 
 case "${1-}" in
