@@ -68,16 +68,17 @@ enum eps_rows {
 struct eps_step_rows {
     uint64_t step; /* from 1 */
     uint32_t n_rows, n_tokens, vocabulary;
+    bool adapts;      /* the model has adapters */
     uint32_t *ids;    /* (n_rows, n_tokens) below the vocabulary */
     uint32_t *labels; /* (n_rows, n_tokens) what each token predicts; EPS_NO_LABEL: nothing */
     /* (n_rows, n_tokens) finite; first all 1. The step's loss is the sum of -log p of each label times its weight, over
      * the number of labels. So any loss L of the log p is trained: by weights of -dL/dlog p times that number. */
     float *weights;
     double lr; /* the step's */
-    /* For EPS_ROWS_SCORE: which of the rows, first all; and whether with the dropout that the step will have in these
-     * rows. */
+    /* For EPS_ROWS_SCORE: which of the rows, first all; whether with the dropout that the step will have in these rows; and
+     * whether without the model's adapters, which it must have. */
     uint32_t first_scored, n_scored;
-    bool drops;
+    bool drops, base;
     /* Of the rows that were scored just before: (n_scored of that time, n_tokens) log p of each label, in nats, 0 where
      * there is none; valid until this call returns. NULL: none were. */
     const float *log_p;

@@ -285,7 +285,8 @@ int client_job_score(const float **log_p, struct client_job *job, const struct c
                                            .n_rows = rows->n_rows,
                                            .n_tokens = rows->n_tokens,
                                            .drops = rows->drops,
-                                           .step = rows->step}};
+                                           .step = rows->step,
+                                           .base = rows->base}};
     float *out = (float *)at(job, layout_of(job).logits) + (size_t)rows->first_row * job->goal.seq;
     double sum = 0;
     const int rc = ask_evaluation(&sum, job, m, err);

@@ -74,6 +74,7 @@ struct client_scored_rows {
     uint32_t first_row, n_rows, n_tokens;
     bool drops; /* with the dropout that they have in training in step `step` (from 0) */
     uint64_t step;
+    bool base; /* without adapters */
 };
 /* Log p of each label of these rows, by a job with weights: (n_rows, n_tokens), 0 where there is none; valid until the next
  * evaluation. No step may be open. Errors as client_job_evaluate. */

@@ -53,6 +53,7 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
                                  .n_rows = buffer->n_rows,
                                  .n_tokens = n_tokens,
                                  .vocabulary = run->model.config.vocabulary,
+                                 .adapts = run->model.config.adapter.rank > 0,
                                  .ids = buffer->at[CLIENT_FIELD_IDS],
                                  .labels = buffer->at[CLIENT_FIELD_LABELS],
                                  .weights = buffer->at[CLIENT_FIELD_WEIGHTS],
@@ -72,7 +73,8 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
         return (int)answer;
     for (size_t i = 0; entries && i < (size_t)buffer->n_rows * n_tokens; i++)
         entries[i] = PLAN_NO_ENTRY; /* they are other tokens */
-    given->lr = rows.lr, given->drops = rows.drops, given->first = rows.first_scored, given->n = rows.n_scored;
+    given->lr = rows.lr, given->drops = rows.drops, given->base = rows.base, given->first = rows.first_scored,
+    given->n = rows.n_scored;
     if (!isfinite(rows.lr) || rows.lr < 0)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the rate %g is no rate", step + 1, rows.lr);
     const bool scores = answer == EPS_ROWS_SCORE;
@@ -81,6 +83,9 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
                          "on_rows of step %" PRIu64 ": %" PRIu32 " rows to score from row %" PRIu32
                          " on: the minibatch has %" PRIu32,
                          step + 1, rows.n_scored, rows.first_scored, buffer->n_rows);
+    if (scores && rows.base && !rows.adapts)
+        return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the model has no adapters to score rows without",
+                         step + 1);
     const int rc = check_rows(&minibatch->n_labels, &rows, err);
     if (!rc && !scores && minibatch->n_labels == 0)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": no token has a label", step + 1);

@@ -12,7 +12,7 @@ int client_given_check(const struct client_run *run, struct error *err);
 struct client_given {
     double lr;          /* the step's; NAN before the first */
     uint32_t first, n;  /* of EPS_ROWS_SCORE: which rows, */
-    bool drops;         /* and how */
+    bool drops, base;   /* and how */
     const float *log_p; /* what came of it: client_job_score; NULL: nothing was scored */
 };
 

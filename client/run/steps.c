@@ -413,6 +413,7 @@ static int score_given(struct client_steps *s, struct error *err)
                                             .n_rows = s->given.n,
                                             .n_tokens = s->prepared[s->opened % 2].n_tokens,
                                             .drops = s->given.drops,
+                                            .base = s->given.base,
                                             .step = s->opened};
 
     return client_job_score(&s->given.log_p, s->job, &rows, err);

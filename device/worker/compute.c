@@ -323,6 +323,7 @@ static void on_evaluate(struct compute *c, const struct message *m)
         .n_rows = m->evaluate.n_rows,
         .drops = m->evaluate.drops,
         .step = m->evaluate.step,
+        .base = m->evaluate.base,
         .logits = plan_row_outputs(&c->assign.assign.goal, c->worker.model.config.n_labels)
                       ? (float *)((char *)c->data.base + data_of(c).logits)
                       : NULL,

@@ -390,7 +390,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     if (forward && step->inputs[0] != step->outputs[0])
         operation_drop_add(r, &(struct program_dropout){0}, op->outputs[0], r->at[step->outputs[0]], NULL,
                            r->at[step->inputs[0]]);
-    for (int i = 0; i < op->adapter.n_maps; i++) {
+    for (int i = 0; i < (r->base ? 0 : op->adapter.n_maps); i++) {
         const struct map map = map_of(r, step, i);
         if (forward)
             run_forward(&map, r->at[step->outputs[0]]);

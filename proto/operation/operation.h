@@ -98,6 +98,7 @@ struct operation_run {
     uint32_t layer;        /* index of the block */
     struct sampling sampling;
     bool drops;                           /* false in evaluation */
+    bool base;                            /* adapters add nothing; only forward */
     uint32_t part_rows, n_parts;          /* rows of a part, of how many in the minibatch */
     uint64_t seed, step, unit, first_row; /* keys of random bits; first_row: index in the minibatch */
     /* Generating, where n_rows is 1, and its tokens are those of all spans: */

@@ -87,6 +87,7 @@ struct layer_pass {
     float loss_scale; /* the share's, over T */
     bool dropout;     /* false in evaluation, unless it is asked for */
     bool smooths;     /* labels may be smoothed: false in evaluation */
+    bool base;        /* adapters add nothing; only forward */
     /* Generating, where n_rows is 1, and n_tokens those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending, without gaps; NULL otherwise, and above the blocks */
     uint32_t n_spans;

@@ -26,6 +26,7 @@ struct device_pass {
     float loss_scale;
     bool train;
     bool drops;                         /* with dropout */
+    bool base;                          /* without adapters */
     const struct model_drop *drop;      /* blocks that the step leaves out; NULL: none */
     const struct model_drop *frozen;    /* blocks that it computes and does not train; NULL: none */
     uint32_t lowest;                    /* training: the visit at which backward ends, a layer's first */

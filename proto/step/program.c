@@ -131,6 +131,7 @@ static struct operation_run run_of(const struct layer_pass *pass, bool backward)
                               .layer = pass->layer->index,
                               .sampling = pass->setting->goal.sampling,
                               .drops = pass->dropout,
+                              .base = pass->base,
                               .part_rows = pass->setting->part_rows,
                               .n_parts = pass->setting->goal.batch / pass->setting->part_rows,
                               .seed = pass->seed,

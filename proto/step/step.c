@@ -74,6 +74,7 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .loss_scale = pass->loss_scale,
                                .dropout = pass->drops,
                                .smooths = pass->train,
+                               .base = pass->base,
                                .setting = &plan->setting,
                                .plan = plan};
 }
@@ -461,6 +462,7 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
                                    .n_tokens = evaluation->rows.n_tokens,
                                    .row_logits = evaluation->logits && worker->model.config.n_labels,
                                    .drops = evaluation->drops,
+                                   .base = evaluation->base,
                                    .step = evaluation->step};
         device_weights_init(&pass.weights, worker, link, context);
         pass.weights.version = evaluation->version;

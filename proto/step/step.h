@@ -58,6 +58,7 @@ struct device_evaluation {
     uint32_t first_row, n_rows;
     bool drops;    /* with dropout, as in */
     uint64_t step; /* this step */
+    bool base;     /* without adapters */
     float
         *logits; /* (batch, plan_row_outputs): these rows' are written. NULL: they are not needed, or there are none */
 };

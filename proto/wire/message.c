@@ -206,6 +206,7 @@ static void evaluate(struct wire *w, struct message *m)
     wire_u32_in(w, &m->evaluate.n_tokens, 1, UINT32_MAX);
     wire_flag(w, &m->evaluate.drops);
     wire_u64(w, &m->evaluate.step);
+    wire_flag(w, &m->evaluate.base);
 }
 
 static void evaluated(struct wire *w, struct message *m)

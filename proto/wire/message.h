@@ -373,6 +373,7 @@ struct message {
             uint32_t n_tokens;          /* as in open_step */
             bool drops;                 /* with the dropout that training has in step `step`, as it computes it */
             uint64_t step;
+            bool base; /* without adapters */
         } evaluate;
         struct {
             double sum; /* sum of -log p over its rows' labels, nats */

@@ -36,6 +36,7 @@ class _Rows:
     scores: bool = False
     first: int = 0  # scored as if they were these rows of the step
     drops: bool = False  # and with its dropout
+    base: bool = False  # without adapters
 
 
 class _Core:
@@ -57,7 +58,7 @@ class _Core:
         self.lr: Optional[float] = None
         self.n_scored = 0
         self.log_p: Any = None  # of the rows that were scored last
-        self.vocabulary = 0
+        self.vocabulary, self.adapts = 0, False
         self.on_note = on_note
         self.thread: Optional[threading.Thread] = None
 
@@ -90,7 +91,7 @@ class _Core:
         if rows.log_p:
             self.log_p = self.take(rows.log_p, "float32", rows, self.n_scored).copy()
         with self.changed:
-            self.vocabulary, self.waits = rows.vocabulary, True
+            self.vocabulary, self.adapts, self.waits = rows.vocabulary, rows.adapts, True
             self.changed.notify_all()
             while self.wish is None:
                 self.changed.wait()
@@ -119,7 +120,7 @@ class _Core:
             self.take(rows.weights, "float32", rows, rows.n_rows)[place] = wish.weights
         if self.lr is not None:
             rows.lr = self.lr
-        rows.first_scored, rows.n_scored, rows.drops = wish.first, n, wish.drops
+        rows.first_scored, rows.n_scored, rows.drops, rows.base = wish.first, n, wish.drops, wish.base
         self.n_scored = n
 
     def serve(self, to: Any) -> None:
@@ -277,16 +278,19 @@ class Engine:
         self._answer(rows)
         return self._core.log_p
 
-    def logprobs(self, ids: Any, labels: Any = None) -> Any:
+    def logprobs(self, ids: Any, labels: Any = None, *, adapters: bool = True) -> Any:
         """Log p of each label in nats, a float32 array (n, seq), 0 where there is none; without dropout.
 
-        ids (n, seq), labels (n, seq): as in step, but of any number of rows."""
+        ids (n, seq), labels (n, seq): as in step, but of any number of rows. adapters=False: of the model without its
+        adapters (lora); modules that are trained beside them stay as they are."""
         import numpy
 
         rows = _arrays.tokens("ids", ids, (None, self.seq), 0, self.vocabulary)
         after = _arrays.labels_of(rows, labels, self.vocabulary)
-        return numpy.concatenate([self._score(_Rows(rows[first:first + self.batch], after[first:first + self.batch]))
-                                  for first in range(0, len(rows), self.batch)])
+        if not adapters and not self._core.adapts:
+            raise Error("the model has no adapters to leave out", 22)
+        parts = [slice(first, first + self.batch) for first in range(0, len(rows), self.batch)]
+        return numpy.concatenate([self._score(_Rows(rows[part], after[part], base=not adapters)) for part in parts])
 
     def forward_backward(self, ids: Any, loss_fn: Callable[[Any], Any], labels: Any = None) -> Any:
         """Adds the gradient of a loss of one's own to the next update. Returns the loss that loss_fn returned, or None.

@@ -52,6 +52,22 @@ def test_log_probabilities_are_those_of_a_distribution_and_of_the_loss(model):
         assert loss == pytest.approx(-log_p[:BATCH].mean(dtype=float), abs=2e-6)
 
 
+def test_adapters_may_be_left_out(model):
+    name, ids, _ = model
+    with eps.Engine(name, batch=BATCH, seq=SEQ, **HOW) as engine:
+        base = engine.logprobs(ids[:BATCH])
+    with eps.Engine(name, batch=BATCH, seq=SEQ, lr=1e-2, lora="rank=4,targets=all-linear", **HOW) as engine:
+        assert (engine.logprobs(ids[:BATCH]) == base).all()  # they begin with nothing
+        engine.step(rows_of(ids, 0))
+        engine.step(rows_of(ids, 0))
+        assert (engine.logprobs(ids[:BATCH], adapters=False) == base).all()
+        assert numpy.abs(engine.logprobs(ids[:BATCH]) - base).max() > 1e-2
+    with eps.Engine(name, batch=BATCH, seq=SEQ, **HOW) as engine:
+        with pytest.raises(eps.Error, match="the model has no adapters to leave out"):
+            engine.logprobs(ids[:BATCH], adapters=False)
+        assert engine.step(rows_of(ids, 0)) > 0
+
+
 def config_of(dropout):
     """A directory of a model that drops values at this rate."""
     eps.train("text.txt", model="byte-small", steps=1, batch=BATCH, seq=SEQ, out="plain", device_mem="64MiB")

