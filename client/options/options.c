@@ -289,10 +289,10 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
         return error_set(err, -EDOM, "--parts %u is more than %d", o->parts, MESSAGE_MAX_PARTS);
     if (o->seq == 0) {
         o->seq = facts->n_positions < 1024 ? facts->n_positions : 1024;
-        o->seq = facts->preset  ? preset_seq(o, facts)
-                 : facts->seq   ? facts->seq
-                 : facts->whole ? rows_seq(facts)
-                                : o->seq;
+        o->seq = facts->seq      ? facts->seq
+                 : facts->preset ? preset_seq(o, facts)
+                 : facts->whole  ? rows_seq(facts)
+                                 : o->seq;
     }
     rc = client_options_check_seq(o->seq, facts->n_positions, o->source_seq, facts->source, err);
     o->source_seq = facts->source;
@@ -430,7 +430,9 @@ static int resolve_rows(struct eps_train_options *o, const struct eps_train_opti
                          o->data[0]);
     if (o->batch == 0)
         o->batch = facts->task ? rows_of(TASK_BATCH, 1, o->parts * (facts->joined ? facts->joined : 1), facts->n_rows)
-                               : client_options_batch(o->seq, least_batch(o, facts), facts->n_rows);
+                   : facts->preset ? rows_of(client_preset_batch_tokens(facts->preset, facts->n_tokens), o->seq,
+                                             o->parts, facts->n_rows)
+                                   : client_options_batch(o->seq, least_batch(o, facts), facts->n_rows);
     int rc = client_options_check_batch(o->batch, o->seq, err);
     if (!rc)
         rc = check_parts(o, asked, facts->pairs, err);

@@ -6,8 +6,10 @@
 #include "client/text/words.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* More text hardly changes the most frequent pairs. */
 enum { ENOUGH_BYTES = 16 << 20 };
@@ -65,21 +67,40 @@ int client_learn_size(uint64_t *n, struct client_data *data, const struct client
     return rc;
 }
 
+/* The texts of a file of data, as a file of its own: who reads data later finds its lines. Close its fd. */
+static int open_texts(struct client_data_file *out, struct learning *l, struct client_data_file *file,
+                      struct error *err)
+{
+    int rc = client_data_unpack(&l->pass, file, err);
+
+    if (rc)
+        return rc;
+    *out = *file;
+    out->fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+    return out->fd < 0 ? error_set(err, -errno, "%s: %s", file->path, strerror(errno))
+                       : client_data_extract(&l->pass, out, err);
+}
+
 static int count_files(struct learning *l, struct error *err)
 {
-    struct client_data *data = l->pass.data;
+    const struct client_data *data = l->pass.data;
+    struct client_data_file *texts = calloc(data->n_files + 1, sizeof *texts);
+    size_t n = 0;
     uint64_t total = 0;
-    int rc = 0;
+    int rc = texts ? 0 : error_set(err, -ENOMEM, "out of memory");
 
-    for (size_t i = 0; !rc && i < data->n_files; i++) {
-        rc = client_data_extract(&l->pass, &data->files[i], err);
-        total += data->files[i].bytes;
+    for (; !rc && n < data->n_files; n++) {
+        texts[n].fd = -1;
+        rc = open_texts(&texts[n], l, &data->files[n], err);
+        total += texts[n].bytes;
     }
-    for (size_t i = 0; !rc && i < data->n_files; i++) {
-        const struct client_data_file *file = &data->files[i];
-        if (client_data_is_a_text(file) && file->bytes > 0)
-            rc = count_file(l, file, total, err);
-    }
+    for (size_t i = 0; !rc && i < n; i++)
+        if (client_data_is_a_text(&texts[i]) && texts[i].bytes > 0)
+            rc = count_file(l, &texts[i], total, err);
+    for (size_t i = 0; i < n; i++)
+        if (texts[i].fd >= 0)
+            close(texts[i].fd);
+    free(texts);
     return rc;
 }
 

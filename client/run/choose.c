@@ -65,20 +65,26 @@ static void note(struct client_run *run, const char *format, ...)
     va_end(args);
 }
 
-/* Opens a preset and, if it learns a tokenizer, learns it from data's text. Token ids were made by a tokenizer that
- * exists elsewhere. */
-static int open_model(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
-                      const struct client_watch *watch, struct error *err)
+/* The kind of rows that the open files have; the options must be for it. */
+static int find_kind(const struct client_source_ops **out, struct client_run *run, const struct eps_train_options *in,
+                     const struct client_watch *watch, struct error *err)
 {
-    const bool bytes = run->data.has_text && client_preset_is_published(preset);
-    const struct client_data_rules rules = {.separator = in->separator, .watch = watch};
-    int rc = client_preset_open(&run->model, preset, bytes ? 256 : preset->vocabulary, err);
+    int rc = client_source_prefixed(client_source_find_kind(out, &run->model.config, in->mask_fraction, &run->data,
+                                                            &run->eval_data, watch, err),
+                                    "--data", err);
 
-    run->preset = preset, run->model_name = preset->name;
-    if (rc)
-        return rc;
-    if (bytes)
-        note(run, "vocabulary 256, as the data is text");
+    if (!rc && in->pack)
+        *out = client_source_pack(*out);
+    return rc ? rc : client_source_check(*out, in, err);
+}
+
+/* If the preset learns a tokenizer, learns it from data's text. Token ids were made by a tokenizer that exists
+ * elsewhere. */
+static int learn_tokens(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
+                        const struct client_watch *watch, struct error *err)
+{
+    const struct client_data_rules rules = {.separator = in->separator, .watch = watch};
+
     if (!preset->learns || !run->data.has_text)
         return 0;
     note(run, "%stokens learned from the text", *run->model_note ? ", " : "");
@@ -94,11 +100,24 @@ static int open_model(struct client_run *run, const struct eps_train_options *in
 static int open_preset(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
                        const struct client_watch *watch, struct error *err)
 {
-    int rc = client_source_check(&client_source_text, in, err);
+    const bool bytes = run->data.has_text && client_preset_is_published(preset);
+    const struct client_source_ops *kind;
+    int rc = client_preset_open(&run->model, preset, bytes ? 256 : preset->vocabulary, err);
 
+    run->preset = preset, run->model_name = preset->name;
+    if (bytes)
+        note(run, "vocabulary 256, as the data is text");
     if (!rc)
-        rc = open_model(run, in, preset, watch, err);
-    return rc ? rc : open_source(run, &client_source_text, err);
+        rc = find_kind(&kind, run, in, watch, err);
+    if (!rc && kind == &client_source_preferences)
+        return error_set(
+            err, -EINVAL,
+            "--data: preferences are between answers of a model that has weights, and %s is a preset: name "
+            "a directory with --model",
+            preset->name);
+    if (!rc)
+        rc = learn_tokens(run, in, preset, watch, err);
+    return rc ? rc : client_source_prefixed(open_source(run, kind, err), preset->name, err);
 }
 
 static int match(struct client_run *run, const struct eps_train_options *in, struct error *err)
@@ -124,13 +143,7 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
     if (!rc)
         rc = open_data(run, in, kind, err);
     if (!rc)
-        rc = client_source_prefixed(client_source_find_kind(&kind, &run->model.config, in->mask_fraction, &run->data,
-                                                            &run->eval_data, watch, err),
-                                    "--data", err);
-    if (!rc && in->pack)
-        kind = client_source_pack(kind);
-    if (!rc)
-        rc = client_source_check(kind, in, err);
+        rc = find_kind(&kind, run, in, watch, err);
     if (!rc)
         rc = client_source_prefixed(open_source(run, kind, err), in->model, err);
     if (!rc)

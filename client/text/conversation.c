@@ -515,7 +515,8 @@ int client_conversation_encode(struct client_conversations *c, const json_t *con
         return error_set(
             err, -EINVAL,
             "a conversation needs a chat template, and the model has none: put the chat_template.jinja of the "
-            "format that it is to learn beside its config.json, or give {\"prompt\", \"completion\"} as texts");
+            "format that it is to learn beside its config.json (--model DIR), or give {\"prompt\", \"completion\"} as "
+            "texts");
     int rc = open_turns(&t, c, conversation, err);
     struct row *rows = calloc(t.n + 2, sizeof *rows);
     if (!rc && !rows)

@@ -213,6 +213,18 @@ TEST_EACH(a_preset_is_trained_as_its_data_allow, COUNT(chosen))
     ck_assert_mem_eq(&out, &twice, sizeof out);
 }
 
+/* By hand: 1 Ki is 43 rows of 24 (42.7); 360 rows are 9 steps of them, the last one shorter. */
+TEST(a_preset_is_trained_on_rows_by_its_recipe)
+{
+    struct client_facts known = facts_of(&byte_small, 8000);
+    const struct eps_train_options in = given();
+    struct eps_train_options out;
+
+    known.whole = true, known.seq = 24, known.n_rows = 360;
+    resolve(&out, &in, &known);
+    ck_assert(out.seq == 24 && out.batch == 43 && out.steps == 90);
+}
+
 static const struct model_config config =
     GPT2_CONFIG(1, 2, 16, 64, 32, 256, .gpt2.scale_attention = true, .tied = true);
 

@@ -107,6 +107,29 @@ TEST(a_base_model_is_trained_on_prompts_with_completions)
            0, "sequences of 8 tokens");
 }
 
+/* 8 answers are of one digit and 32 of two. */
+TEST(a_preset_is_trained_on_the_rows_that_it_is_measured_on)
+{
+    static const char *const presets[] = {"byte-small", "text-small"};
+
+    for (int i = 0; i < COUNT(presets); i++) {
+        const char *name = presets[i];
+        expect(print("eps train --model %s --data sums.jsonl --eval-data sums.jsonl --steps 2 --out of-%s " MACHINE,
+                     name, name),
+               0, "rows         40 conversations, 40 rows held out", "of at most 8 tokens");
+        json_t *last = expect_json(print("tail -n 1 of-%s/metrics.jsonl", name), 0);
+        json_t *said = expect_json(print("eps eval --model of-%s --data sums.jsonl --json " MACHINE, name), 0);
+        ck_assert(i > 0 || json_number_at(said, "tokens") == 8 + 32 * 2);
+        ck_assert_double_eq_tol(json_number_at(last, "eval_loss"), json_number_at(said, "loss"), 1e-6);
+        expect(print("eps train --resume of-%s --steps 3", name), 0, "continuing from");
+        json_decref(last), json_decref(said);
+    }
+    expect("eps train --data - --steps 1 --pack --out of-any " MACHINE " <sums.jsonl", 0, "chosen for", "packed rows");
+    expect("printf '{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\\n' >pair.jsonl; "
+           "eps train --model text-small --data pair.jsonl --out no " MACHINE,
+           1, "text-small is a preset");
+}
+
 /* The loss and labels of an evaluation, packed and not. */
 static void same_evaluation(const char *options)
 {
