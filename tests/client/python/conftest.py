@@ -12,6 +12,8 @@ import pytest
 PROGRAMS = Path(eps.__file__).parent / "programs"
 SMALL = dict(model="byte-small", steps=4, batch=4, seq=32, device_mem="64MiB", deterministic=True)
 LINES = [f"the number {i} is followed by the number {i + 1}, and that by {i + 2}" for i in range(300)]
+TEMPLATE = ("{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('not that') }}{% endif %}"
+            "[{{ m.role }}]{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +23,15 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text("\n".join(LINES))
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def conversing(tmp_path_factory):
+    """A model of bytes, hardly trained, that has a chat template."""
+    run = eps.train([{"text": line} for line in LINES], model="byte-small", steps=1, batch=4, seq=32, device_mem="64MiB",
+                    out=tmp_path_factory.mktemp("conversing"))
+    (run.latest / "chat_template.jinja").write_text(TEMPLATE)
+    return run.latest
 
 
 def command(*words):
