@@ -21,6 +21,8 @@ def _rows(data: Any) -> Iterable[Any]:
         return (dict(zip(data.columns, row)) for row in data.itertuples(index=False, name=None))
     if hasattr(data, "to_batches"):
         return (row for batch in data.to_batches() for row in batch.to_pylist())
+    if isinstance(data, dict) and any(hasattr(split, "column_names") for split in data.values()):
+        raise TypeError(f"data has splits ({', '.join(data)}): name one, as data[\"{next(iter(data))}\"]")
     if isinstance(data, (dict, bytes)) or not hasattr(data, "__iter__"):
         raise TypeError(f"data must be paths, or an iterable of str or dict, not {type(data).__name__}")
     return data
