@@ -142,8 +142,9 @@ struct eps_train_options {
     void (*on_blocks)(void *user, struct eps_step_blocks *blocks);
     void *blocks_user;
     /* Called before each step, once the one before it is done: may rewrite the step's rows and its rate. Rows are of one
-     * document, of models that predict tokens. No row of the table, and not stored, as on_blocks. Ids and labels that the
-     * vocabulary has not, or no label at all, end the run: -EINVAL. */
+     * document, of models that predict tokens. No row of the table, and not stored, as on_blocks. Of `restarts` it is called
+     * again for the steps behind the checkpoint that the run goes on from. Ids and labels that the vocabulary has not, or no
+     * label at all, end the run: -EINVAL. */
     enum eps_rows (*on_rows)(void *user, struct eps_step_rows *rows);
     void *rows_user;
     double label_smoothing;  /* not of numbers or preferences; held-out losses are without it */

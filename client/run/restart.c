@@ -59,6 +59,8 @@ static struct eps_train_options resume_of(const struct client_restart *r)
     o.wait = last->wait;
     o.programs = last->programs;
     o.on_blocks = last->on_blocks, o.blocks_user = last->blocks_user;
+    o.on_rows = last->on_rows, o.rows_user = last->rows_user;
+    o.tensorboard = last->tensorboard;
     o.device = last->device, o.device_mem = last->device_mem, o.host_mem = last->host_mem;
     o.workers = last->workers, o.require_pinned = last->require_pinned;
     o.restarts = last->restarts;

@@ -23,7 +23,7 @@ from eps._train import Memory, Step, memory_now, step_of
 _endless = 2**40  # the most steps that a run has
 _no_label = 2**32 - 1  # EPS_NO_LABEL
 _own = ("data", "eval_data", "steps", "epochs", "schedule", "warmup", "min_lr", "order", "save_every", "save_minutes",
-        "eval_every", "eval_tokens", "patience", "resume", "attach", "connect")  # what the engine itself says
+        "eval_every", "eval_tokens", "patience", "resume", "attach", "connect", "restarts")  # what the engine itself says
 
 
 @dataclass

@@ -98,6 +98,8 @@ def test_a_rate_that_is_none_is_refused_and_the_engine_goes_on(model, lr):
 def test_what_an_engine_cannot_be_is_said(model):
     with pytest.raises(TypeError, match="has no option 'steps'"):
         eps.Engine(model[0], batch=BATCH, seq=SEQ, steps=3)
+    with pytest.raises(TypeError, match="has no option 'restarts'"):  # it has no minibatch to do again
+        eps.Engine(model[0], batch=BATCH, seq=SEQ, restarts=1)
     with pytest.raises(TypeError, match="eps.Engine has no option 'devise': did you mean 'device'"):
         eps.Engine(model[0], batch=BATCH, seq=SEQ, devise="cpu")
     with pytest.raises(eps.Error, match="device_mem"):

@@ -6,7 +6,9 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,7 +43,7 @@ static struct eps_train_options options_of(const char *const *data, const char *
 }
 
 struct given {
-    enum eps_rows answers[STEPS + 3]; /* to each time that it is asked */
+    enum eps_rows answers[2 * STEPS]; /* to each time that it is asked */
     double lr;                        /* of the second step; 0: as it is */
     uint32_t id, label;               /* the last ones of the second step; 0: the text's */
     bool none;                        /* the second step has no labels */
@@ -52,6 +54,7 @@ struct given {
     double scored, loss;     /* minus the mean of the last log p of all rows; the loss of the last step */
     float log_p[ROWS * SEQ]; /* of the rows when all were scored; then rows 1 and 2 are */
     bool again;
+    uint64_t kills; /* the daemon, once this step is done; 0: not */
     unsigned n_asked;
     double rates[STEPS + 1];
 };
@@ -70,6 +73,9 @@ static enum eps_rows give(void *user, struct eps_step_rows *rows)
     const enum eps_rows answer = g->answers[g->n_asked++];
 
     tell(g);
+    FILE *asked = fopen("asked", "a");
+    fprintf(asked, " %" PRIu64, rows->step);
+    fclose(asked);
     ck_assert(rows->n_rows == ROWS && rows->n_tokens == SEQ && rows->vocabulary == 256);
     if (rows->log_p && !g->again) {
         g->scored = 0;
@@ -113,6 +119,10 @@ static void on_step(void *user, const struct eps_step *step)
     g->loss = step->loss;
     tell(g);
     processes_put_text("losses", print("%.6f %.6f", g->scored, g->loss));
+    if (step->step != g->kills)
+        return;
+    g->kills = 0;
+    ck_assert_int_eq(kill(processes_find("epsd"), SIGKILL), 0);
 }
 
 static int train(const struct eps_train_options *options, struct given *given)
@@ -204,6 +214,33 @@ TEST(rows_are_scored_as_the_step_computes_them)
         fclose(file);
         ck_assert_msg((fabs(scored - loss) < 2e-6) == drops, "%g and %g", scored, loss);
     }
+}
+
+TEST(several_workers_train_given_rows_to_the_same_bits)
+{
+    for (unsigned n_workers = 1; n_workers <= 3; n_workers += 2) {
+        struct eps_train_options o = options_of(others, n_workers == 1 ? "one" : "three");
+        struct given given = {.n_asked = 0};
+        o.workers = n_workers, o.parts = ROWS, o.microbatch = 1, o.on_rows = give, o.rows_user = &given;
+        ck_assert_int_eq(train(&o, &given), 0);
+    }
+    expect("cmp one/latest/model.safetensors three/latest/model.safetensors && "
+           "cmp one/latest/optimizer.safetensors three/latest/optimizer.safetensors",
+           0);
+}
+
+/* A daemon is killed behind the third step, and the second one was saved: the third one's rows are asked for again. */
+TEST(a_restarted_run_asks_for_rows_again)
+{
+    struct eps_train_options o = options_of(others, "restarted");
+    struct given given = {.answers = {EPS_ROWS_TRAIN, EPS_ROWS_TRAIN, EPS_ROWS_SAVE}, .kills = 3};
+
+    o.restarts = 1, o.on_rows = give, o.rows_user = &given;
+    expect("rm -f asked", 0);
+    ck_assert_int_eq(train(&o, &given), 0);
+    expect("grep -c '^ 1 2 3 3 .*3 4$' asked", 0, "1\n");
+    ck_assert_int_eq(train_given("unharmed", (struct given){.n_asked = 0}), 0);
+    expect("cmp restarted/latest/model.safetensors unharmed/latest/model.safetensors", 0);
 }
 
 static const struct {
