@@ -126,3 +126,22 @@ TEST_IF(a_disk_that_takes_nothing_refuses_the_run, has_mounts())
             "disk; " TRAIN "--out disk/run'",
             "disk/run/step-0.partial could not be made: Read-only file system", "; make the directory writable");
 }
+
+/* A page has room for the events of some steps. The run says once that they end, and goes on. */
+TEST_IF(events_end_where_their_disk_is_full, has_mounts())
+{
+    expect("mkdir disk; unshare -rm bash -c 'mount -t tmpfs -o size=4k none disk; " TRAIN
+           "--steps 60 --save-every 60 --tensorboard disk/events --out run >said && cat disk/events/* >kept'",
+           0);
+    expect("grep -c 'the events in disk/events end at step .*: No space left on device; training goes on' said && "
+           "wc -c <kept && wc -l <run/metrics.jsonl && readlink run/latest",
+           0, "1\n4096\n60\nstep-60\n");
+}
+
+TEST_IF(a_full_disk_for_events_refuses_the_run, has_mounts())
+{
+    refused(
+        "mkdir disk; unshare -rm bash -c 'mount -t tmpfs -o size=4k none disk; head -c 4096 /dev/zero >disk/x; " TRAIN
+        "--tensorboard disk/events --out run'",
+        "--tensorboard disk/events: No space left on device", "");
+}
