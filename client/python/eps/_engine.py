@@ -355,7 +355,9 @@ class Engine:
         return self._core.saved
 
     def close(self) -> None:
-        """Ends the engine, and with `out` saves its last step first; a second Ctrl-C ends that. Closed again it does nothing."""
+        """Ends the engine, and with `out` saves its last step first; a second Ctrl-C ends that. Closed again it does nothing.
+
+        On a full disk it says so by on_note, waits ten minutes for room, and then raises eps.Error."""
         core = self._core
         if os.getpid() != core.pid or not self._finalizer.alive:
             return
