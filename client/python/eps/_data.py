@@ -28,6 +28,30 @@ def _rows(data: Any) -> Iterable[Any]:
     return data
 
 
+_columnar = (".parquet", ".arrow", ".feather")
+
+
+def _table_rows(path: str) -> Iterator[Any]:
+    """Those of a file of columns, by pyarrow."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise TypeError(f"{path} needs pyarrow: pip install pyarrow") from None
+    with pyarrow.memory_map(path) as file:
+        if path.endswith(".parquet"):
+            batches = pyarrow.parquet.ParquetFile(file).iter_batches()
+        else:
+            try:
+                of_file = pyarrow.ipc.open_file(file)
+                batches = (of_file.get_batch(i) for i in range(of_file.num_record_batches))
+            except pyarrow.ArrowInvalid:  # a stream, as the package datasets writes it
+                file.seek(0)
+                batches = iter(pyarrow.ipc.open_stream(file))
+        for batch in batches:
+            yield from batch.to_pylist()
+
+
 def _plain(value: Any) -> Any:
     """Of values that JSON does not know: numbers and arrays of numpy."""
     if hasattr(value, "tolist"):
@@ -49,12 +73,20 @@ def _line(row: Any, number: int) -> str:
 @contextlib.contextmanager
 def as_files(data: Any) -> Iterator[Optional[Any]]:
     """Paths of the data, which last as long as the context; None for None."""
-    if data is None or _is_paths(data):
+    is_paths = data is None or _is_paths(data)
+    paths = [data] if isinstance(data, (str, os.PathLike)) else list(data) if is_paths and data else []
+    tables = [os.fspath(path) for path in paths if os.fspath(path).endswith(_columnar)]
+    if is_paths and not tables:
         yield data
         return
     with tempfile.TemporaryDirectory(prefix="eps-data-") as folder:
-        path = os.path.join(folder, "rows.jsonl")
-        with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-            for number, row in enumerate(_rows(data), 1):
-                file.write(_line(row, number) + "\n")
-        yield path
+        def lines(name: str, rows: Iterable[Any]) -> str:
+            with open(os.path.join(folder, name), "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.writelines(_line(row, number) + "\n" for number, row in enumerate(rows, 1))
+            return file.name
+
+        if is_paths:
+            yield [lines(f"{i}.jsonl", _table_rows(path)) if path in tables else path
+                   for i, path in enumerate(map(os.fspath, paths))]
+        else:
+            yield lines("rows.jsonl", _rows(data))

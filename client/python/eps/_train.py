@@ -179,10 +179,11 @@ def train(data: Any = None, *, on_step: Optional[Callable[[Step], Any]] = None,
           **options: Any) -> Run:
     """Trains a model, as the command eps train with the same options does: the same losses and weights, bit for bit.
 
-    data: a path, or a list of paths, of text, .jsonl, .bin, .npy or images. Or rows, as dicts that lines of .jsonl have:
+    data: a path, or a list of paths, of text, .jsonl, .bin, .npy or images; by pyarrow also .parquet, .arrow and .feather. Or rows, as dicts that lines of .jsonl have:
         {"text"}, {"messages"}, {"prompt", "completion"}, {"prompt", "chosen", "rejected"}, {"source", "target"}, ...: a
         list of them, a datasets.Dataset, a pandas.DataFrame, a pyarrow.Table, a generator, which may also yield texts.
         Rows are read once, before the first step, into a file that is gone after the call; to resume, give them again.
+        eval_data may be the same.
     on_step(step): after each step, a Step. on_evaluation(step, loss), on_save(step, path), on_note(sentence).
     on_blocks(blocks): before each step, a Blocks; may leave out, reorder and freeze blocks of that step.
     progress: a bar by tqdm; by default if the program runs in a terminal or a notebook and tqdm is there.
@@ -192,8 +193,10 @@ def train(data: Any = None, *, on_step: Optional[Callable[[Step], Any]] = None,
     eps.OptionError, a ValueError, of an option's value."""
     call, run = Call(), Run(Path())
     bar = Progress(progress)
-    with as_files(data) as files:
+    with as_files(data) as files, as_files(options.get("eval_data")) as held_out:
         given = dict(options) if files is None else dict(options, data=files)
+        if held_out is not None:
+            given["eval_data"] = held_out[0] if isinstance(held_out, list) and len(held_out) == 1 else held_out
         to = fill(call, given, "eps.train")
         if on_blocks:
             to.on_blocks = call.callback("void(void *, struct eps_step_blocks *)", _choose_blocks(on_blocks))

@@ -100,6 +100,29 @@ def test_tables_are_rows():
         assert [step.loss for step in eps.train(form, out=name, **SMALL).steps] == expected, name
 
 
+def test_files_of_columns_are_rows():
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"prompt": line[:20], "completion": line[20:]} for line in LINES]
+    table = pyarrow.Table.from_pylist(rows)
+    expected = in_file(rows + rows)
+    parquet.write_table(table, "rows.parquet", row_group_size=7)
+    with pyarrow.OSFile("rows.feather", "wb") as file, pyarrow.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    with pyarrow.OSFile("rows.arrow", "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=5)
+    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for i, files in enumerate((["rows.parquet", "own.jsonl"], ["rows.feather", "rows.arrow"])):
+        run = eps.train(files, out=f"columns-{i}", **SMALL)
+        assert [step.loss for step in run.steps] == [step.loss for step in expected.steps], files
+    path = Path("own.jsonl")
+    held = [eps.train(rows, eval_data=data, out=f"held-{i}", **SMALL).eval_loss
+            for i, data in enumerate((path, "rows.parquet", rows, iter(rows)))]
+    assert len(set(held)) == 1 and held[0] != expected.eval_loss
+    Path("none.parquet").write_text("no table")
+    with pytest.raises(pyarrow.ArrowInvalid):
+        eps.train("none.parquet", out="none", **SMALL)
+
+
 class Own(Exception):
     pass
 
