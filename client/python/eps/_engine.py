@@ -195,6 +195,7 @@ class Engine:
         self._core = core = _Core(work, on_note)
         self._finalizer = weakref.finalize(self, _end, core)
         self._lock = threading.Lock()
+        self._turn = threading.RLock()  # held by who adds gradients, or updates
         self._saves = out is not None
         self.batch, self.seq = batch, seq
         self.path = Path(out) if out is not None else work / "run"  #: the run's directory
@@ -266,12 +267,14 @@ class Engine:
         the token after it, in the last column nothing. weights (batch, seq): finite numbers, also below 0; by default 1.
         lr: of this step and the next ones. Raises ValueError or TypeError of a wrong shape, type, id or rate, and the engine
         goes on; eps.Error if the step fails, and the engine is closed."""
-        if self._pending:
-            raise Error("forward_backward has added a gradient: call update first", 22)
         shape = (self.batch, self.seq)
         rows = _arrays.tokens("ids", ids, shape, 0, self.vocabulary)
         after = _arrays.labels_of(rows, labels, self.vocabulary)
-        return self._train(_Rows(rows, after, None if weights is None else _arrays.numbers("weights", weights, shape)), lr)
+        given = _Rows(rows, after, None if weights is None else _arrays.numbers("weights", weights, shape))
+        with self._turn:
+            if self._pending:
+                raise Error("forward_backward has added a gradient: call update first", 22)
+            return self._train(given, lr)
 
     def _score(self, rows: _Rows) -> Any:
         rows.scores = True
@@ -311,27 +314,29 @@ class Engine:
             raise Error(f"{self._inexact} changes the loss: an engine with it has no losses of one's own", 33)
         rows = _arrays.tokens("ids", ids, (None, self.seq), 0, self.vocabulary)
         after = _arrays.labels_of(rows, labels, self.vocabulary)
-        n = sum(len(pending.ids) for pending in self._pending)
-        if n + len(rows) > self.batch:
-            raise ValueError(f"ids has {len(rows)} rows, beside {n} before: an update has at most {self.batch}, the engine's "
-                             "batch")
-        result = loss_fn(self._score(_Rows(rows, after, first=n, drops=True)))
-        loss, gradient = result if isinstance(result, tuple) else (None, result)
-        self._pending.append(_Rows(rows, after, _arrays.numbers("the gradient", gradient, rows.shape)))
-        return loss
+        with self._turn:
+            n = sum(len(pending.ids) for pending in self._pending)
+            if n + len(rows) > self.batch:
+                raise ValueError(f"ids has {len(rows)} rows, beside {n} before: an update has at most {self.batch}, the "
+                                 "engine's batch")
+            result = loss_fn(self._score(_Rows(rows, after, first=n, drops=True)))
+            loss, gradient = result if isinstance(result, tuple) else (None, result)
+            self._pending.append(_Rows(rows, after, _arrays.numbers("the gradient", gradient, rows.shape)))
+            return loss
 
     def update(self, *, lr: Optional[float] = None) -> None:
         """Updates the weights by the gradients that forward_backward has added since the last one. lr: as in step."""
         import numpy
 
-        if not self._pending:
-            raise Error("there is nothing to update by: call forward_backward first", 22)
-        self._rate(lr)
-        ids, labels, gradient = (numpy.concatenate([getattr(rows, name) for rows in self._pending])
-                                 for name in ("ids", "labels", "weights"))
-        self._pending = []
-        # the step divides by the number of labels
-        self._train(_Rows(ids, labels, gradient * -numpy.float32((labels >= 0).sum())), None)
+        with self._turn:
+            if not self._pending:
+                raise Error("there is nothing to update by: call forward_backward first", 22)
+            self._rate(lr)
+            ids, labels, gradient = (numpy.concatenate([getattr(rows, name) for rows in self._pending])
+                                     for name in ("ids", "labels", "weights"))
+            self._pending = []
+            # the step divides by the number of labels
+            self._train(_Rows(ids, labels, gradient * -numpy.float32((labels >= 0).sum())), None)
 
     def generate(self, prompt: Any = "", **options: Any) -> list[Text]:
         """Continues prompts with the weights as they are now: eps.generate, with its options. Other processes do it, on a
