@@ -37,6 +37,7 @@ class _Rows:
     first: int = 0  # scored as if they were these rows of the step
     drops: bool = False  # and with its dropout
     base: bool = False  # without adapters
+    log_p: Any = None  # what came of it
 
 
 class _Core:
@@ -56,8 +57,7 @@ class _Core:
         self.saved: Optional[Path] = None
         self.failed: Optional[str] = None
         self.lr: Optional[float] = None
-        self.n_scored = 0
-        self.log_p: Any = None  # of the rows that were scored last
+        self.scored: Any = None  # the rows that were given last
         self.vocabulary, self.adapts = 0, False
         self.on_note = on_note
         self.thread: Optional[threading.Thread] = None
@@ -89,7 +89,7 @@ class _Core:
 
     def rows(self, user: Any, rows: Any) -> int:
         if rows.log_p:
-            self.log_p = self.take(rows.log_p, "float32", rows, self.n_scored).copy()
+            self.scored.log_p = self.take(rows.log_p, "float32", rows, len(self.scored.ids)).copy()
         with self.changed:
             self.vocabulary, self.adapts, self.waits = rows.vocabulary, rows.adapts, True
             self.changed.notify_all()
@@ -121,7 +121,7 @@ class _Core:
         if self.lr is not None:
             rows.lr = self.lr
         rows.first_scored, rows.n_scored, rows.drops, rows.base = wish.first, n, wish.drops, wish.base
-        self.n_scored = n
+        self.scored = wish
 
     def serve(self, to: Any) -> None:
         ended: BaseException = Error("the engine is closed", 0)
@@ -279,7 +279,7 @@ class Engine:
     def _score(self, rows: _Rows) -> Any:
         rows.scores = True
         self._answer(rows)
-        return self._core.log_p
+        return rows.log_p
 
     def logprobs(self, ids: Any, labels: Any = None, *, adapters: bool = True) -> Any:
         """Log p of each label in nats, a float32 array (n, seq), 0 where there is none; without dropout.

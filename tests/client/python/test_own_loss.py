@@ -3,6 +3,7 @@ without them."""
 
 import importlib
 import json
+import threading
 from pathlib import Path
 
 import eps
@@ -66,6 +67,24 @@ def test_adapters_may_be_left_out(model):
         with pytest.raises(eps.Error, match="the model has no adapters to leave out"):
             engine.logprobs(ids[:BATCH], adapters=False)
         assert engine.step(rows_of(ids, 0)) > 0
+
+
+def test_threads_get_what_they_asked_for(model):
+    name, ids, _ = model
+    with eps.Engine(name, batch=BATCH, seq=SEQ, **HOW) as engine:
+        expected = [engine.logprobs(ids[i:i + 2]) for i in range(16)]
+        found = [None] * 16
+
+        def ask(first):
+            for i in range(first, 16, 4):
+                found[i] = engine.logprobs(ids[i:i + 2])
+
+        threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all((one == other).all() for one, other in zip(found, expected))
 
 
 def config_of(dropout):
