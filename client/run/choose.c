@@ -6,6 +6,7 @@
 #include "client/model/preset_images.h"
 #include "client/model/source.h"
 #include "client/options/options.h"
+#include "client/rows/documents.h"
 #include "client/rows/learn.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/process.h"
@@ -247,6 +248,24 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
     return rc ? rc : read_rows(run, in, watch, err);
 }
 
+/* Data that have token ids are a stream, in which conversations and completions would not be rows. */
+static int refuse_documents(struct client_run *run, const struct client_watch *watch, struct error *err)
+{
+    struct client_data *const parts[] = {&run->data, &run->eval_data};
+    enum client_documents_kind documents = CLIENT_NO_DOCUMENTS;
+    int rc = 0;
+
+    for (size_t i = 0; !rc && i < 2; i++) {
+        rc = client_documents_are(&documents, parts[i], watch, err);
+        if (!rc && documents != CLIENT_NO_DOCUMENTS)
+            rc =
+                error_set(err, -EINVAL,
+                          "some files have conversations or completions, which are rows of their own, and others token "
+                          "ids, which are a stream: train on one kind alone");
+    }
+    return client_source_prefixed(rc, "--data", err);
+}
+
 /* Measures the data: bytes of a text, or tokens. Tokens are checked against the largest preset's vocabulary, which
  * shows the vocabulary they need. */
 static int measure(struct client_preset_facts *facts, struct client_run *run, const struct eps_train_options *in,
@@ -259,7 +278,9 @@ static int measure(struct client_preset_facts *facts, struct client_run *run, co
     if (facts->text)
         return client_source_prefixed(client_learn_size(&facts->n_tokens, &run->data, &rules, err), "--data", err);
     rules.vocabulary = run->data.has_text || run->eval_data.has_text ? 256 : client_preset_find("gpt2")->vocabulary;
-    rc = client_source_prefixed(client_data_check(&run->data, &rules, err), "--data", err);
+    rc = refuse_documents(run, watch, err);
+    if (!rc)
+        rc = client_source_prefixed(client_data_check(&run->data, &rules, err), "--data", err);
     if (!rc)
         rc = client_source_prefixed(client_data_check(&run->eval_data, &rules, err), "--eval-data", err);
     facts->n_tokens = run->data.n;

@@ -34,7 +34,8 @@ static void setup(void)
         "{\"role\": \"assistant\", \"content\": \"no\"}]}\\n' \"$a\" $i; done >chat.jsonl; "
         "for i in $(seq 40); do printf '{\"prompt\": \"%s+1=\", \"completion\": \"%s\"}\\n' $i $((i + 1)); done "
         ">sums.jsonl; "
-        "printf '{\"text\": \"a text\"}\\n' >text.jsonl; seq 500 >plain.txt",
+        "printf '{\"text\": \"a text\"}\\n' >text.jsonl; seq 500 >plain.txt; "
+        "head -c 1000 /dev/zero >ids.bin",
         0);
     expect(TRAIN "--steps 1 --out made", 0);
 }
@@ -287,6 +288,8 @@ static const struct {
     {"eps train --model chat/config.json --data text.jsonl chat.jsonl plain.txt " MACHINE,
      1,
      {"plain.txt", "no lines of JSON"}},
+    {"eps train --data sums.jsonl ids.bin " MACHINE, 1, {"--data: some files have ", "and others token ids"}},
+    {"eps train --data plain.txt ids.bin --steps 1 --out mixed " MACHINE, 0, {"tokens", "loss"}},
     {"eps train --model chat/config.json --data plain.txt --train-on all " MACHINE,
      2,
      {"--train-on is for conversations"}},
