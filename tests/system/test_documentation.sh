@@ -9,6 +9,9 @@ set -o pipefail
 bin=$(realpath "$1")/bin failed=0
 cd "$(dirname "$0")/../.." || exit 1
 export PATH=$bin:$PATH
+XDG_RUNTIME_DIR=$(mktemp -d) # completion offers the names of live daemons; here is none, whatever runs beside this
+export XDG_RUNTIME_DIR
+trap 'rm -rf "$XDG_RUNTIME_DIR"' EXIT
 . tools/completion/eps.bash
 wrong() {
     echo "test_documentation: $*" >&2
