@@ -153,6 +153,20 @@ TEST(given_rows_train_as_the_same_rows_of_a_file_do)
     expect("cmp -s given/latest/model.safetensors slower/latest/model.safetensors", 1);
 }
 
+/* The thaw is a restart of the run from its checkpoint. */
+TEST(a_run_that_thaws_goes_on_asking)
+{
+    struct eps_train_options o = options_of(files, "thawed-read");
+    struct given given = {.n_asked = 0};
+
+    o.freeze = "h.0.*", o.freeze_until = 2;
+    ck_assert_int_eq(train(&o, &given), 0);
+    o.data = others, o.out = "thawed-given", o.on_rows = give, o.rows_user = &given;
+    ck_assert_int_eq(train(&o, &given), 0);
+    expect("cat rates", 0, "0.001 0.001 0.001 4");
+    expect("cmp thawed-read/latest/model.safetensors thawed-given/latest/model.safetensors", 0);
+}
+
 /* Before the first step there is nothing to save; after the second there is; then it is there already. The run ends before
  * its fourth, and saves the third. */
 TEST(a_save_and_an_end_come_between_steps)
