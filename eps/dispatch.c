@@ -164,6 +164,34 @@ static void on_files(struct peer *peer, bool trace)
     job_close_fds(fds, n);
 }
 
+/* The weights of a job that rests, for its client to read: all of them are of one version. Descriptors that it leaves unread
+ * would be taken from all others. */
+static void on_map(struct peer *peer, const struct job *job, uint32_t first)
+{
+    const uint32_t n_units = job->model.n_units, left = first < n_units ? n_units - first : 0;
+    struct message m = {.kind = MESSAGE_MAPPED,
+                        .mapped = {.step = job->step,
+                                   .weights_bytes = job->store.weights.bytes,
+                                   .n_units = n_units,
+                                   .first = first,
+                                   .n = left < MESSAGE_MAP_UNITS ? left : MESSAGE_MAP_UNITS}};
+    struct error err;
+    int rc = 0;
+
+    if (!job->facts.has_masters)
+        rc = error_set(&err, -EINVAL,
+                       "no host has all of this job's weights, so they cannot be looked at: save a checkpoint instead");
+    else if (session_is_behind(peer->session))
+        rc = error_set(&err, -EBUSY, "answers wait to be read: read them first");
+    if (rc) {
+        peer_decline(peer, rc, &err);
+        return;
+    }
+    for (uint32_t i = 0; i < m.mapped.n; i++)
+        m.mapped.second[i / 8] |= (uint8_t)(store_buffer(&job->store, first + i, false) << i % 8);
+    session_send_fds(peer->session, &m, &job->store.weights.fd, 1);
+}
+
 static void dispatch(struct daemon *d, struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct job *job = d->job;
@@ -246,6 +274,10 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
         if (client_may(d, peer, steps_may_open(&d->steps)))
             steps_open(&d->steps, m);
         break;
+    case MESSAGE_MAP:
+        if (client_may(d, peer, rests && job_trains(job)))
+            on_map(peer, job, m->map.first);
+        break;
     case MESSAGE_EVALUATE:
         if (client_may(d, peer, rests && request->job.goal.purpose != PLAN_GENERATE))
             evaluate_start(job, m);
@@ -315,6 +347,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_TAKEN:
     case MESSAGE_FILE: /* not by a session */
     case MESSAGE_FILE_DONE:
+    case MESSAGE_MAPPED:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:
         refuse_role(peer);

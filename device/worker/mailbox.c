@@ -76,6 +76,8 @@ enum mail_kind mail_kind(const struct message *m)
     case MESSAGE_FILES:
     case MESSAGE_FILE:
     case MESSAGE_FILE_DONE:
+    case MESSAGE_MAP:
+    case MESSAGE_MAPPED:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:
         break;

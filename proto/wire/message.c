@@ -198,6 +198,25 @@ static void done(struct wire *w, struct message *m)
     message_done_fields(w, &m->done);
 }
 
+static void map(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->map.first);
+}
+
+static void mapped(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->mapped.step);
+    wire_u64(w, &m->mapped.weights_bytes);
+    wire_u32(w, &m->mapped.n_units);
+    wire_u32(w, &m->mapped.first);
+    wire_u32_in(w, &m->mapped.n, 0, MESSAGE_MAP_UNITS);
+    for (uint32_t i = 0; !w->why && i < m->mapped.n; i += 8) {
+        const uint32_t left = m->mapped.n - i;
+        m->mapped.second[i / 8] =
+            (uint8_t)wire_choice(w, m->mapped.second[i / 8], 0, left < 8 ? (1u << left) - 1 : 255);
+    }
+}
+
 static void evaluate(struct wire *w, struct message *m)
 {
     wire_u32_in(w, &m->evaluate.buffer, 0, 1);
@@ -390,6 +409,8 @@ static const struct {
     [MESSAGE_ARRIVED] = {"ARRIVED", arrived},
     [MESSAGE_COVERED] = {"COVERED", done},
     [MESSAGE_DONE] = {"DONE", done},
+    [MESSAGE_MAP] = {"MAP", map},
+    [MESSAGE_MAPPED] = {"MAPPED", mapped},
     [MESSAGE_EVALUATE] = {"EVALUATE", evaluate},
     [MESSAGE_EVALUATED] = {"EVALUATED", evaluated},
     [MESSAGE_GENERATE] = {"GENERATE", generate},
@@ -440,7 +461,7 @@ const char *message_name(enum message_kind kind)
 bool message_has_descriptors(enum message_kind kind)
 {
     return kind == MESSAGE_JOB || kind == MESSAGE_JOB_OPENED || kind == MESSAGE_ASSIGN || kind == MESSAGE_SNAPSHOT ||
-           kind == MESSAGE_FILES || kind == MESSAGE_DESCRIPTION;
+           kind == MESSAGE_FILES || kind == MESSAGE_DESCRIPTION || kind == MESSAGE_MAPPED;
 }
 
 size_t message_encode(uint8_t *buf, size_t cap, const struct message *m)

@@ -33,6 +33,7 @@
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
  *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
  *             step+1 may be opened
+ *   map       between steps: C>D MAP; D>C MAPPED [weights]: where a page of units is in the weights' segment; or REFUSED
  *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL, WEIGHTS, READ as above; W>D EVALUATED; D>C EVALUATED
  *   generate  C>D GENERATE; D>W GENERATE, PULL, WEIGHTS, READ as above; W>D GENERATED; D>C GENERATED
  *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. When a save ends: D>C SAVED or SAVE_FAILED,
@@ -80,7 +81,8 @@ enum {
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
-    MESSAGE_PAGE_UNITS = 900, /* in one UNITS_REPLY */
+    MESSAGE_PAGE_UNITS = 900,     /* in one UNITS_REPLY */
+    MESSAGE_MAP_UNITS = 64 << 10, /* in one MAPPED */
     MESSAGE_RECENT_STEPS = 128,
     MESSAGE_DONE_STEPS = 8,             /* in TAKEN: more than can end while a job has no client */
     MESSAGE_MAX_CONFIG_BYTES = 1 << 20, /* size of config.json */
@@ -149,6 +151,8 @@ enum message_kind {
     MESSAGE_FILE,
     MESSAGE_FILE_DONE,
     MESSAGE_VOID,
+    MESSAGE_MAP,
+    MESSAGE_MAPPED,
     MESSAGE_BYE,
     MESSAGE_KINDS
 };
@@ -367,6 +371,17 @@ struct message {
             bool skipped;      /* not finite, so nothing was updated (fenced commit) */
             double loss_scale; /* of the step; 0: gradients are not scaled */
         } covered, done;
+        struct {
+            uint32_t first; /* unit */
+        } map;
+        struct {
+            uint64_t step;          /* updates done */
+            uint64_t weights_bytes; /* size of the weights' segment */
+            uint32_t n_units;       /* of the model */
+            uint32_t first, n;      /* units of the page: first .. first+n-1 */
+            /* Bit i % 8 of byte i / 8: the trained weights of unit first+i are in the second buffer (eps/store/store.h). */
+            uint8_t second[MESSAGE_MAP_UNITS / 8];
+        } mapped;
         struct {
             uint32_t buffer;
             uint32_t first_row, n_rows; /* rows of the buffer; D>W: the worker's share of them */

@@ -273,6 +273,9 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                .budget = (uint64_t)3 << 30,
                                                .planned = {0, 1, (uint64_t)2 << 33},
                                                .pages = {true, (uint64_t)5 << 40, 4096, 2 << 20, 2, {7, 1}}}},
+    [MESSAGE_MAP] = {.map = {.first = 65536}},
+    [MESSAGE_MAPPED] = {.mapped = {1000, (uint64_t)5 << 33, .n_units = 65545, .first = 65536, .n = 9,
+                                   .second = {0xa5, 1}}},
     [MESSAGE_UNITS] = {.units = {.first = 900}},
     [MESSAGE_UNITS_REPLY] =
         {.units_reply = {.first = 900, .n = 9, .n_units = 1803, .version = 1000, .units = {0, 1, 2, 3, 4, 5, 6, 7}}},

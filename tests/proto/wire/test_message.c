@@ -112,7 +112,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 45 && hash == 0x2b3b227eb6870402, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 45 && hash == 0x33608bfe227f1387, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -246,6 +246,8 @@ static const struct {
     {MESSAGE_JOB_OPENED, 442, 0xC0, "a number below zero"},         /* the predicted step's sign */
     {MESSAGE_JOB_OPENED, 443, 4, "an enumeration out of range"},
     {MESSAGE_WEIGHTS, 12, 32, "weights that are not at a multiple of 64 bytes"},
+    {MESSAGE_MAPPED, 26, 2, "a count or an index out of range"}, /* more units than in one */
+    {MESSAGE_MAPPED, 29, 2, "an enumeration out of range"},      /* a buffer of a unit beyond them */
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
     {MESSAGE_SHARE, 24, 65, "a count or an index out of range"},
     {MESSAGE_SHARE, 24, 63, "a count or an index out of range"}, /* the last part is taken for dropped blocks */

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -218,6 +219,43 @@ TEST_EACH(a_load_that_its_client_does_not_serve_costs_that_job, 2)
     owner_trains("next");
     ck_assert_uint_eq(processes_count("epsd.log", "loading the job hangs: nothing read for "), !is_ended);
     ck_assert_uint_eq(count_threads(daemon), n_threads);
+    end_member(client);
+    stop(daemon);
+}
+
+/* Its own job's weights, to read. */
+static void look(int told)
+{
+    struct error err;
+    struct message m;
+    int fd;
+
+    driver_open(&driver, users_service(), &(struct driver_options){.files = true});
+    driver_train(&driver, 1);
+    driver_await_done(&driver, 1);
+    client_link_send(&driver.link, &(struct message){.kind = MESSAGE_MAP});
+    ck_assert_int_eq(client_link_expect(&driver.link, MESSAGE_MAPPED, &m, &fd, &err), 0);
+    ck_assert(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED);
+    ck_assert(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EPERM);
+    ck_assert(pwrite(fd, "x", 1, 0) < 0 && errno == EPERM);
+    const int again = open(print("/proc/self/fd/%d", fd), O_RDWR | O_CLOEXEC);
+    ck_assert(again >= 0 && pwrite(again, "x", 1, 0) < 0 && errno == EPERM);
+    ck_assert_int_eq(write(told, "x", 1), 1);
+    pause();
+}
+
+TEST(a_member_reads_its_own_jobs_weights_and_writes_none)
+{
+    const pid_t daemon = start();
+    int told[2];
+    char byte;
+
+    ck_assert_int_eq(pipe2(told, O_CLOEXEC), 0);
+    const pid_t client = start_member(look, told[1]);
+    close(told[1]);
+    ck_assert_int_eq(read(told[0], &byte, 1), 1);
+    close(told[0]);
+    check_touches_nothing(daemon);
     end_member(client);
     stop(daemon);
 }
