@@ -57,10 +57,11 @@ struct eps_step_blocks {
 /* What becomes of a step whose rows are given. */
 enum eps_rows {
     EPS_ROWS_TRAIN,
-    EPS_ROWS_END,   /* the run ends before it, as by should_stop's 1 */
-    EPS_ROWS_DROP,  /* it ends at once, as by should_stop's 2 */
-    EPS_ROWS_SAVE,  /* what is done so far is saved first, if it is not; then the rows are asked for again */
-    EPS_ROWS_SCORE, /* the rows are not trained: the model says how likely their labels are, in log_p; then likewise */
+    EPS_ROWS_END,     /* the run ends before it, as by should_stop's 1 */
+    EPS_ROWS_DROP,    /* it ends at once, as by should_stop's 2 */
+    EPS_ROWS_SAVE,    /* what is done so far is saved first, if it is not; then the rows are asked for again */
+    EPS_ROWS_SCORE,   /* the rows are not trained: the model says how likely their labels are, in log_p; then likewise */
+    EPS_ROWS_WEIGHTS, /* on_weights looks at them first; then likewise */
 };
 
 /* The rows of one step, in the order in which the step has them. */
@@ -82,6 +83,37 @@ struct eps_step_rows {
     /* Of the rows that were scored just before: (n_scored of that time, n_tokens) log p of each label, in nats, 0 where
      * there is none; valid until this call returns. NULL: none were. */
     const float *log_p;
+};
+
+/* Whole rows of a tensor, its first dimension, that follow one another in memory. */
+struct eps_tensor_piece {
+    const void *at;  /* the first element; it can only be read */
+    uint64_t offset; /* of it in the daemon's memory, in bytes */
+    uint64_t first_row, n_rows;
+};
+
+/* A tensor in the daemon's memory. Its element (i, j, ...) is (i - first_row) * strides[0] + j * strides[1] + ... elements
+ * behind the first one of the piece that has row i. Convolutions have their channels last there; all else is dense. */
+struct eps_tensor {
+    const char *name;     /* a checkpoint's; of an adapter's base, the one in the base's files */
+    enum eps_number type; /* of 16 bits: what workers compute with, the master rounded to nearest, ties away from 0 */
+    uint32_t n_dims;
+    uint64_t shape[4], strides[4];
+    const struct eps_tensor_piece *pieces; /* (n_pieces) by rows; one, but of a table that is divided */
+    size_t n_pieces;
+    const char *why; /* why there are none: "is coded in nf4, ..."; else NULL */
+    bool frozen;
+};
+
+/* The weights after a step, in the order of a checkpoint. */
+struct eps_weights {
+    uint64_t step; /* updates done */
+    const struct eps_tensor *tensors;
+    size_t n_tensors;
+    /* The daemon's memory, and its size: for a mapping of the caller's own (PROT_READ, MAP_SHARED), or one of a server's, which
+     * is sent the descriptor and each piece's offset. Whoever maps it keeps it in memory. */
+    int fd;
+    uint64_t bytes;
 };
 
 /* Start from eps_train_defaults(), which leaves every option unset, and set data, which has no default. Unset are NULL,
@@ -147,6 +179,23 @@ struct eps_train_options {
      * label at all, end the run: -EINVAL. */
     enum eps_rows (*on_rows)(void *user, struct eps_step_rows *rows);
     void *rows_user;
+    /* Called when on_rows asks for it, and after every weights_every steps (0: not): the weights are where the daemon has
+     * them, without a copy, for a server that takes them after a step. They are those of a checkpoint of that step. No step
+     * begins before it has returned; then what it was given is void: weights move, and change. No row of the table, and not
+     * stored, as on_blocks. Not on several hosts. A server that asks for tensors in an order of its own:
+     *
+     *     static void update(void *user, const struct eps_weights *weights)
+     *     {
+     *         server_start(user, weights->step);
+     *         for (const char *name; (name = server_next(user));)
+     *             for (size_t i = 0; i < weights->n_tensors; i++)
+     *                 if (strcmp(weights->tensors[i].name, name) == 0)
+     *                     server_take(user, &weights->tensors[i]);
+     *         server_finish(user);
+     *     } */
+    void (*on_weights)(void *user, const struct eps_weights *weights);
+    void *weights_user;
+    uint64_t weights_every;
     double label_smoothing;  /* not of numbers or preferences; held-out losses are without it */
     const char *freeze;      /* globs on tensor names, "wte.weight,h.*.attn.*" */
     uint64_t freeze_until;   /* with freeze: steps after which these tensors are trained, too; unset: never */

@@ -65,11 +65,14 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
         rows.weights[i] = 1;
     const enum eps_rows answer = o->on_rows(o->rows_user, &rows);
     given->log_p = NULL;
-    if (answer > EPS_ROWS_SCORE)
+    if (answer > EPS_ROWS_WEIGHTS)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the answer %d is none", step + 1, (int)answer);
+    if (answer == EPS_ROWS_WEIGHTS && !o->on_weights)
+        return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": it asks for weights, and there is no on_weights",
+                         step + 1);
     if (answer == EPS_ROWS_DROP)
         return error_set(err, -EINTR, "interrupted");
-    if (answer == EPS_ROWS_END || answer == EPS_ROWS_SAVE)
+    if (answer != EPS_ROWS_TRAIN && answer != EPS_ROWS_SCORE)
         return (int)answer;
     for (size_t i = 0; entries && i < (size_t)buffer->n_rows * n_tokens; i++)
         entries[i] = PLAN_NO_ENTRY; /* they are other tokens */

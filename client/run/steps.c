@@ -93,6 +93,7 @@ void client_steps_free(struct client_steps *s)
 {
     client_tidy_end(&s->tidy);
     client_blocks_free(&s->blocks);
+    client_weights_free(&s->weights);
     client_output_free(&s->output);
     client_metrics_close(&s->metrics);
     client_tensorboard_close(&s->tensorboard);
@@ -362,11 +363,26 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
     return rc ? rc : note_skipped(s, step.skipped, step.loss_scale > 0 && isfinite(step.loss), err);
 }
 
-/* True if the next step may open: the last one has arrived, and neither a checkpoint nor an evaluation is due first. */
+/* True if on_weights looks at the weights once all opened steps are done. */
+static bool weights_are_due(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+
+    return o->on_weights && o->weights_every > 0 && s->opened % o->weights_every == 0 && s->shown != s->opened;
+}
+
+static int show_weights(struct client_steps *s, struct error *err)
+{
+    s->shown = s->done;
+    return client_weights_show(&s->weights, s->run, s->job, s->done, err);
+}
+
+/* True if the next step may open: the last one has arrived, and neither a checkpoint, an evaluation nor a look at the weights
+ * is due first. */
 static bool may_open(const struct client_steps *s)
 {
     return !s->stop && s->opened < client_steps_last(s) && s->arrived == s->opened && !client_steps_save_is_due(s) &&
-           !client_steps_save_will_be_due(s) &&
+           !client_steps_save_will_be_due(s) && !weights_are_due(s) &&
            (s->run->options.on_rows ? s->done == s->opened && !s->saving
                                     : s->done == s->opened || !evaluates_after(s, s->opened));
 }
@@ -428,6 +444,8 @@ static int open_given(struct client_steps *s, struct error *err)
         s->stop = 1;
     if (rc == EPS_ROWS_SAVE && s->done > s->run->first_step && !client_steps_has_saved(s, s->done))
         client_steps_ask_save(s);
+    if (rc == EPS_ROWS_WEIGHTS)
+        return show_weights(s, err);
     return rc == EPS_ROWS_TRAIN ? open_step(s, err) : rc == EPS_ROWS_SCORE ? score_given(s, err) : rc < 0 ? rc : 0;
 }
 
@@ -437,7 +455,7 @@ static bool is_over(const struct client_steps *s)
     const struct eps_train_options *o = &s->run->options;
     const bool stopped = s->stop == 1 && o->save_every > 0;
 
-    if (s->looks || s->saving || s->memory.asked)
+    if (s->looks || s->saving || s->memory.asked || (weights_are_due(s) && !s->cut_short))
         return false;
     if (s->cut_short)
         return s->done == s->covered && !client_steps_cut_is_due(s);
@@ -477,6 +495,8 @@ static int take_steps(struct client_steps *s, struct error *err)
             client_steps_ask_save(s);
         else if (client_steps_cut_is_due(s) && !s->saving)
             client_steps_ask_cut(s);
+        else if (weights_are_due(s) && s->done == s->opened)
+            rc = show_weights(s, err);
         else if (may_open(s))
             rc = s->run->options.on_rows ? open_given(s, err) : open_step(s, err);
         else

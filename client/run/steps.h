@@ -33,6 +33,7 @@
 #include "client/run/blocks.h"
 #include "client/run/given.h"
 #include "client/run/run.h"
+#include "client/run/weights.h"
 #include "proto/base/trace.h"
 
 #include <stdbool.h>
@@ -43,9 +44,11 @@ struct client_steps {
     struct client_run *run;
     struct client_link *link;
     struct client_job *job;
-    struct trace *trace;         /* the client's track; NULL: none */
-    uint64_t budget;             /* the largest among the workers' device memories */
-    struct client_blocks blocks; /* if a step may leave some out */
+    struct trace *trace;           /* the client's track; NULL: none */
+    uint64_t budget;               /* the largest among the workers' device memories */
+    struct client_blocks blocks;   /* if a step may leave some out */
+    struct client_weights weights; /* if on_weights has looked at them */
+    uint64_t shown;                /* the step after which it did, or the run's first */
     struct client_metrics metrics;
     struct client_memory memory;
     struct client_checkpoints checkpoints; /* complete checkpoints in the run directory */

@@ -20,7 +20,7 @@ static int begin(struct client_steps *s, struct error *err)
     s->job->stop = &s->stop;
     s->job->on_evaluating = s->events->on_evaluating;
     s->job->user = s->user;
-    s->opened = s->arrived = s->covered = s->done = run->first_step;
+    s->opened = s->arrived = s->covered = s->done = s->shown = run->first_step;
     if (run->options.on_blocks || client_options_drop(&run->options) > 0) {
         const struct eps_train_options options = client_run_job_options(run);
         struct model model;

@@ -169,6 +169,29 @@ TEST(each_line_of_the_log_names_its_host)
     expect(print("grep -vE '^epsd host [01] \\(%s\\): ' mpirun.log", machine), 1);
 }
 
+static void never(void *user, const struct eps_weights *weights)
+{
+    (void)user, (void)weights;
+    abort();
+}
+
+/* At their first look: no host has all of them. */
+TEST(weights_of_several_hosts_are_not_shown)
+{
+    static const char *const data[] = {"text.txt"};
+    const struct team team = team_start(2, 1);
+    struct eps_train_options o = processes_options("model.json", data, "shown");
+
+    o.connect = "hosts", o.device = NULL, o.device_mem = 0, o.workers = 0, o.seq = 32, o.batch = 4, o.parts = 2,
+    o.steps = 2;
+    o.on_weights = never, o.weights_every = 1;
+    ck_assert_int_eq(processes_train_with(&o, NULL, NULL), -EINVAL);
+    expect_file("said",
+                "no host has all of this job's weights, so they cannot be looked at: save a checkpoint instead");
+    team_train(" --connect hosts", RUN " --batch 4 --parts 2 --steps 2", "b");
+    team_stop(&team);
+}
+
 TEST(what_several_hosts_cannot_do_is_refused)
 {
     const struct team team = team_start(2, 1);
