@@ -12,13 +12,14 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from eps import _arrays
 from eps._ask import Text, generate
 from eps._library import Call, Error, OptionError, StrPath, ffi, lib, text_of
 from eps._options import fill
 from eps._train import Memory, Step, memory_now, step_of
+from eps._weights import Weights
 
 _endless = 2**40  # the most steps that a run has
 _no_label = 2**32 - 1  # EPS_NO_LABEL
@@ -49,7 +50,7 @@ class _Core:
         self.folder = folder
         self.call = Call()
         self.changed = threading.Condition()
-        self.wish: Any = None  # the program's: a _Rows, "save", "end" or "drop"
+        self.wish: Any = None  # the program's: a _Rows, "save", "weights", "end" or "drop"
         self.waits = False  # the thread, for a wish
         self.ended: Optional[BaseException] = None
         self.drops = False  # the thread is to end at once
@@ -59,12 +60,15 @@ class _Core:
         self.lr: Optional[float] = None
         self.scored: Any = None  # the rows that were given last
         self.vocabulary, self.adapts = 0, False
+        self.weights: Optional[Weights] = None
+        self.weights_are_new = False  # no step has been done since
         self.on_note = on_note
         self.thread: Optional[threading.Thread] = None
 
     def listen(self, to: Any) -> None:
         call = self.call
         to.on_rows = call.callback("enum eps_rows(void *, struct eps_step_rows *)", self.rows, lib.EPS_ROWS_DROP)
+        to.on_weights = call.callback("void(void *, const struct eps_weights *)", self.on_weights)
         events = self.events = call.keep(ffi.new("struct eps_train_events *"))
         events.on_step = call.callback("void(void *, const struct eps_step *)", self.stepped)
         events.on_saved = call.callback("void(void *, uint64_t, const char *)", self.on_saved)
@@ -80,6 +84,9 @@ class _Core:
 
     def on_save_failed(self, user: Any, step: int, why: Any) -> None:
         self.failed = text_of(why)
+
+    def on_weights(self, user: Any, weights: Any) -> None:
+        self.weights, self.weights_are_new = Weights(weights, self.weights), True
 
     def note(self, user: Any, sentence: Any) -> None:
         if self.on_note:
@@ -97,8 +104,10 @@ class _Core:
                 self.changed.wait()
             wish, self.wish, self.waits = self.wish, None, False
         if isinstance(wish, str):
-            return {"save": lib.EPS_ROWS_SAVE, "end": lib.EPS_ROWS_END, "drop": lib.EPS_ROWS_DROP}[wish]
+            return {"save": lib.EPS_ROWS_SAVE, "weights": lib.EPS_ROWS_WEIGHTS, "end": lib.EPS_ROWS_END,
+                    "drop": lib.EPS_ROWS_DROP}[wish]
         self.give(rows, wish)
+        self.weights_are_new &= wish.scores
         return lib.EPS_ROWS_SCORE if wish.scores else lib.EPS_ROWS_TRAIN
 
     @staticmethod
@@ -358,6 +367,35 @@ class Engine:
         if self._core.saved is None:
             raise Error("there is nothing to save: the engine has done no step", 22)
         return self._core.saved
+
+    def weights(self, name: str) -> Any:
+        """A tensor as a checkpoint names it: a read-only array of numpy's over the daemon's memory, without a copy. Its values
+        are those of the last step until the next one; from then on they change, and it must be asked for again. It can be
+        read for ever, and the memory stays as long.
+
+        It has the engine's precision: float32, float16, or of bf16 the bits in uint16 (`.view(ml_dtypes.bfloat16)`, or
+        `torch.from_numpy(array).view(torch.bfloat16)`). With lora, adapters have PEFT's names, and the base, which stays, its
+        own. A table that does not lie in one piece is copied. Raises KeyError for a name that there is not, and eps.Error for
+        what is sparse, or coded in int8 or nf4."""
+        return self._look().array(name)
+
+    def named_weights(self) -> Iterator[tuple[str, Any]]:
+        """(name, array) of all tensors, as `weights` has them, in the order of a checkpoint; without those that are sparse or
+        coded. A server that takes weights after a step is given them in any order:
+
+            for name in server.names:
+                server.load(name, engine.weights(name))"""
+        return iter(self._look())
+
+    def _look(self) -> Weights:
+        core = self._core
+        with self._turn:
+            if not core.weights_are_new or core.ended is not None or not self._finalizer.alive:
+                self._answer("weights")
+            if core.weights is None or not core.weights_are_new:  # on_weights has raised
+                raised, core.call.raised = core.call.raised, None
+                raise raised or Error("the weights did not come", 5)
+            return core.weights
 
     def close(self) -> None:
         """Ends the engine, and with `out` saves its last step first; a second Ctrl-C ends that. Closed again it does nothing.
