@@ -51,7 +51,7 @@ struct eps_memory {
     uint32_t pid;     /* of the worker, or the daemon */
     const char *host; /* name of the machine that it runs on */
     const char *device;
-    uint64_t budget; /* 0 for the host */
+    uint64_t budget; /* 0: the host's, without --host-mem */
     uint64_t current, peak;
     uint64_t planned;                  /* 0: no plan */
     const struct eps_memory_row *rows; /* rows that are not all zero */
@@ -148,6 +148,7 @@ struct eps_recent {
     uint64_t tokens;     /* of the job so far */
     double tokens_per_s; /* over the last steps; NAN before the second */
     double step_ms;
+    double lr;           /* of the last of these steps; NAN before the first */
     const float *losses; /* (n_losses) of the last steps, nats per token, oldest first */
     size_t n_losses;
 };

@@ -30,7 +30,7 @@ static void add_sums(void *user, const struct eps_memory *side)
     struct sums *sums = user;
 
     *(side->worker ? &sums->workers : &sums->host) += side->current;
-    sums->budget += side->budget;
+    sums->budget += side->worker ? side->budget : 0;
 }
 
 static int print_line(FILE *out, struct eps_observer *observer, struct eps_error *error)
@@ -84,6 +84,7 @@ static json_t *side_to_json(const struct eps_memory *side)
         json_object_set_new(categories, row->category, sizes(row->current, row->peak, is_planned, row->planned));
     }
     json_object_set_new(object, "categories", categories);
+    json_object_set_new(object, "budget", side->budget ? json_integer((json_int_t)side->budget) : json_null());
     add_pages(object, &side->pages);
     return object;
 }
@@ -100,7 +101,6 @@ static void add_side(void *user, const struct eps_memory *side)
     }
     json_object_set_new(object, "id", json_integer(side->worker));
     json_object_set_new(object, "device", json_string(side->device));
-    json_object_set_new(object, "budget", json_integer((json_int_t)side->budget));
     json_array_append_new(json_object_get(all, "workers"), object);
 }
 
@@ -109,20 +109,23 @@ static json_t *real_or_null(double value)
     return isnan(value) ? json_null() : json_real(value);
 }
 
-/* The run beside which the memory stands; null without one. */
+/* The queue, and the run beside which the memory stands; null without one. */
 static int add_run(json_t *all, struct eps_observer *observer, struct eps_error *error)
 {
     struct eps_status status;
-    struct eps_recent recent = {.tokens_per_s = NAN};
+    struct eps_recent recent = {.tokens_per_s = NAN, .lr = NAN};
     int rc = eps_observer_status(observer, &status, error);
 
     json_object_set_new(all, "run", json_null());
-    if (rc || status.n_steps == 0)
+    if (rc)
         return rc;
-    json_t *run = json_pack("{s:I, s:I, s:o, s:I, s:I}", "step", (json_int_t)status.step, "steps",
-                            (json_int_t)status.n_steps, "loss", real_or_null(status.loss), "workers",
-                            (json_int_t)status.n_workers, "queued", (json_int_t)status.n_queued);
+    json_object_set_new(all, "queued", json_integer((json_int_t)status.n_queued));
+    if (status.n_steps == 0)
+        return 0;
+    json_t *run = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)status.step, "steps", (json_int_t)status.n_steps,
+                            "loss", real_or_null(status.loss));
     rc = eps_observer_recent(observer, &recent, error);
+    json_object_set_new(run, "lr", real_or_null(recent.lr));
     json_object_set_new(run, "tokens", json_integer((json_int_t)recent.tokens));
     json_object_set_new(run, "tokens_per_s", real_or_null(recent.tokens_per_s));
     json_object_set_new(all, "run", run);
@@ -150,9 +153,9 @@ int command_mem(int argc, char **argv)
         "Shows the memory of a live daemon and its workers by category: current, peak and planned; and the operating "
         "system's figures: resident, locked, in huge pages, by NUMA node. Lists several daemons, one line each.",
         "print an object, in bytes; unknown values are null:\n{\"host\": {\"current\", \"peak\", "
-        "\"planned\",\n\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n\"resident\", \"locked\", "
-        "\"huge\", \"numa\": [...], \"on\", \"pid\"},\n\"workers\": [{\"id\", \"device\", \"budget\", and as host}],\n"
-        "\"run\": {\"step\", \"steps\", \"loss\", \"tokens\", \"tokens_per_s\",\n\"workers\", \"queued\"} or null, "
+        "\"planned\",\n\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n\"budget\", \"resident\", "
+        "\"locked\", \"huge\", \"numa\": [...], \"on\", \"pid\"},\n\"workers\": [{\"id\", \"device\", and as host}],\n"
+        "\"queued\", \"run\": {\"step\", \"steps\", \"loss\", \"lr\", \"tokens\",\n\"tokens_per_s\"} or null, "
         "\"address\"};\nseveral daemons: {\"daemons\": [...]}. With --watch one object per line",
         print,
         print_line,

@@ -222,6 +222,7 @@ int eps_observer_recent(struct eps_observer *observer, struct eps_recent *out, s
             .tokens = m->recent_reply.tokens,
             .tokens_per_s = m->recent_reply.tokens_per_s,
             .step_ms = m->recent_reply.step_ms,
+            .lr = m->recent_reply.lr,
             .losses = m->recent_reply.losses,
             .n_losses = m->recent_reply.n,
         };

@@ -282,6 +282,9 @@ void job_list(struct job *job, struct peer *worker);
 void job_unlist(struct job *job, const struct peer *worker);
 /* The worker, which has no seat, takes no part in this job, and keeps its session. */
 void job_leave_out(struct job *job, struct peer *worker, const char *why);
+/* Bytes that the job, or the next one, may take of the host: the smaller of the daemon's --host-mem and the job's. UINT64_MAX:
+ * all that is free. */
+uint64_t job_host_cap(const struct job *job);
 /* The seat of a worker, or of one that has left; NULL: it has none. */
 struct job_seat *job_find_seat(struct job *job, uint32_t worker);
 /* A seat that the job has not had yet, or NULL: it has facts.most_seats. It counts once job_take_seat is called. */

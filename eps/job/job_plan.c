@@ -151,8 +151,7 @@ static uint64_t daemon_cap(const struct peers *peers)
                                                   : 0;
 }
 
-/* The smaller of the daemon's --host-mem and the job's. */
-static uint64_t cap_of(const struct job *job)
+uint64_t job_host_cap(const struct job *job)
 {
     const uint64_t by_daemon = daemon_cap(job->peers);
     const uint64_t by_job = job->request.job.host_mem ? job->request.job.host_mem : UINT64_MAX;
@@ -279,7 +278,7 @@ static int plan_all(struct job *job, bool thawed, bool *again, struct error *err
                                          .n_parts = job->n_parts < job_goal(job)->n_parts ? job->n_parts : 0,
                                          .n_cores = sysconf(_SC_NPROCESSORS_ONLN),
                                          .available = process_available_bytes(),
-                                         .cap = cap_of(job),
+                                         .cap = job_host_cap(job),
                                          .own_first = job->own_first,
                                          .n_own = job->n_own,
                                          .hosts_bytes = job->hosts_bytes,
@@ -352,7 +351,7 @@ static struct spare find_spare(const struct job *job, const struct job_seat *sea
     const uint64_t held = holds ? plan_total(&worker->plan) : 0;
     const uint64_t available = process_available_bytes();
     const uint64_t free = minus(available, plan_host_slack(available, 1) + inbox);
-    const uint64_t cap = minus(cap_of(job), job->host.total + inbox);
+    const uint64_t cap = minus(job_host_cap(job), job->host.total + inbox);
 
     return (struct spare){.of_daemon = cap < free ? cap : free,
                           .of_arena = available == UINT64_MAX ? UINT64_MAX : free + held};
@@ -368,7 +367,7 @@ static uint64_t arena_beside(const struct plan *plan, const struct job_seat *sea
 
 static bool has_inbox(const struct job *job, const struct job_seat *seat)
 {
-    const struct plan_room room = {.available = process_available_bytes(), .cap = cap_of(job)};
+    const struct plan_room room = {.available = process_available_bytes(), .cap = job_host_cap(job)};
 
     return seat != &job->seats[job->n_seats] ||
            (job->host.total + job->host.inbox_bytes <= room.cap && job->host.inbox_bytes <= room.available);

@@ -113,6 +113,7 @@ static void send_memory(const struct observer *observer, struct peer *peer, bool
     process_host_name(m.memory_reply.host, sizeof m.memory_reply.host);
     m.memory_reply.pid = (uint32_t)getpid();
     m.memory_reply.last = left == 0;
+    m.memory_reply.budget = job_host_cap(observer->job) < UINT64_MAX ? job_host_cap(observer->job) : 0;
     m.memory_reply.ledger = peers->ledger;
     memcpy(m.memory_reply.planned, observer->job->host.bytes, sizeof m.memory_reply.planned);
     if (pages)
@@ -319,13 +320,15 @@ void observe_recent(struct observer *observer, struct peer *peer)
     enum { N_TIMED = 16 }; /* few enough steps to follow a change, enough that one slow step does not count */
     const struct steps_recent *recent = &observer->steps->recent;
     const uint64_t n = recent->n < MESSAGE_RECENT_STEPS ? recent->n : MESSAGE_RECENT_STEPS;
-    struct message m = {.kind = MESSAGE_RECENT_REPLY, .recent_reply = {.tokens_per_s = NAN, .step_ms = NAN}};
+    struct message m = {.kind = MESSAGE_RECENT_REPLY, .recent_reply = {.tokens_per_s = NAN, .step_ms = NAN, .lr = NAN}};
 
     m.recent_reply.step = observer->job->request.job.step + recent->n;
     m.recent_reply.tokens = recent->tokens;
     m.recent_reply.n = (uint32_t)n;
     for (uint64_t i = 0; i < n; i++)
         m.recent_reply.losses[i] = recent->steps[(recent->n - n + i) % MESSAGE_RECENT_STEPS].loss;
+    if (n > 0)
+        m.recent_reply.lr = recent->steps[(recent->n - 1) % MESSAGE_RECENT_STEPS].lr;
     if (n > 1) {
         const uint64_t timed = n - 1 < N_TIMED ? n - 1 : N_TIMED;
         const struct steps_covered *b = &recent->steps[(recent->n - 1) % MESSAGE_RECENT_STEPS];

@@ -191,7 +191,8 @@ void steps_on_covered(struct steps *steps, uint64_t step)
     save_note_scale(steps->saves, step + 1);
     recent->tokens += steps->open.open_step.n_real;
     recent->steps[recent->n++ % MESSAGE_RECENT_STEPS] =
-        (struct steps_covered){(float)steps->loss, uv_now(steps->job->peers->loop), recent->tokens};
+        (struct steps_covered){(float)steps->loss, steps->open.open_step.lr, uv_now(steps->job->peers->loop),
+                               recent->tokens};
     send_step(steps, MESSAGE_COVERED, step);
     faults_convict(steps);
     shares_review(steps);

@@ -10,6 +10,7 @@ struct steps_recent {
     uint64_t n, tokens; /* since the job began: steps, and the tokens in them */
     struct steps_covered {
         float loss;
+        double lr;
         uint64_t covered_ms, tokens; /* on the loop's clock; tokens of the job until then */
     } steps[MESSAGE_RECENT_STEPS];   /* step number i since the job began is at i modulo this */
 };

@@ -498,8 +498,8 @@ struct message {
             uint32_t worker; /* its session's id; 0: the host */
             uint32_t pid;    /* the worker's, or the daemon's */
             char device[32];
-            char host[64]; /* name of the machine that it runs on */
-            uint64_t budget;
+            char host[64];   /* name of the machine that it runs on */
+            uint64_t budget; /* 0: the host's, which is all that is free */
             struct ledger ledger;
             uint64_t planned[LEDGER_CATEGORIES]; /* bytes; all 0: nothing is planned */
             struct pages pages;                  /* the system's figures of the last second, if requested */
@@ -533,6 +533,7 @@ struct message {
             uint64_t tokens;     /* tokens of the job so far, padding aside */
             double tokens_per_s; /* rate of the last steps; NAN before the second */
             double step_ms;
+            double lr; /* of the last of these steps; NAN before the first */
             uint32_t n;
             float losses[MESSAGE_RECENT_STEPS]; /* (n) nats per token, oldest first */
         } recent_reply;

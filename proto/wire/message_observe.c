@@ -113,6 +113,7 @@ void message_recent_reply_body(struct wire *w, struct message *m)
     wire_u64(w, &m->recent_reply.tokens);
     wire_f64(w, &m->recent_reply.tokens_per_s);
     wire_f64(w, &m->recent_reply.step_ms);
+    wire_f64(w, &m->recent_reply.lr);
     wire_u32_in(w, &m->recent_reply.n, 0, MESSAGE_RECENT_STEPS);
     for (uint32_t i = 0; !w->why && i < m->recent_reply.n; i++)
         wire_f32(w, &m->recent_reply.losses[i]);

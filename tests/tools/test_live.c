@@ -311,13 +311,16 @@ TEST(two_stops_at_once_both_succeed)
     ck_assert_msg(a == 0 && b == 0, "%d, %d: %s", a, b, processes_read(log));
 }
 
+/* Where Prometheus' own checker is installed. */
+static const char check_metrics[] = "if command -v promtool; then eps mem --prometheus | promtool check metrics; fi";
+
 /* A run with processes of its own that is some steps in; its output directory is `book`. */
 static pid_t begin_run(void)
 {
     processes_config("tiny.json", 1, 2, 16, 32);
     processes_text("tiny.txt", 8000);
     pid_t client = start_into("train", "train --model tiny.json --data tiny.txt --out book --steps 1000000 --batch 4 "
-                                       "--save-every 900000 --device-mem 256MiB");
+                                       "--save-every 900000 --device-mem 256MiB --host-mem 1GiB");
     await_more("book/metrics.jsonl", 3);
     return client;
 }
@@ -337,8 +340,10 @@ TEST(a_private_run_is_found_saved_and_stopped)
     json_decref(status);
     expect("eps mem", 0, "first_moment", "worker ");
     expect("eps mem --prometheus", 0, "\neps_steps{daemon=\"run-", "\"} 1000000\n", "\neps_loss{daemon=\"run-",
-           "\neps_tokens_per_second{daemon=\"run-");
+           "\neps_learning_rate{daemon=\"run-", "\neps_tokens_per_second{daemon=\"run-",
+           ",side=\"host\"} 1073741824\n");
     expect("eps mem --prometheus | grep '^eps_tokens{' | grep -v '} 0$'", 0, "eps_tokens{daemon=\"run-");
+    expect(check_metrics, 0);
     expect("eps status book", 0, "/book\n", "training", "\nsaved        nothing yet\n");
     expect("eps status ./book/../book/ --json", 0);
     expect(print("eps status %s", processes_path("book")), 0);

@@ -75,20 +75,21 @@ static const struct metric {
     {"eps_memory_peak_bytes", "Most bytes that were in use at a time.", "peak", true},
     {"eps_memory_planned_bytes", "Bytes that the plan foresees.", "planned", true},
     {"eps_memory_peak_total_bytes", "Most bytes that all categories together had in use at a time.", "peak", false},
-    {"eps_memory_budget_bytes", "What a worker may use.", "budget", false},
+    {"eps_memory_budget_bytes", "What a worker may use, or a job of the host.", "budget", false},
     {"eps_memory_resident_bytes", "Resident bytes, as the system counts them.", "resident", false},
     {"eps_memory_locked_bytes", "Resident bytes that cannot be swapped out.", "locked", false},
     {"eps_memory_huge_page_bytes", "Resident bytes in huge pages.", "huge", false},
     {"eps_memory_node_bytes", "Resident bytes on a NUMA node.", "numa", false},
 };
 
-/* Metrics of a daemon's run. */
+/* Metrics of a daemon, or of its run. */
 static const struct {
     const char *name, *help, *key;
 } run_metrics[] = {
     {"eps_step", "Steps that the run has done.", "step"},
     {"eps_steps", "Steps of the whole run.", "steps"},
     {"eps_loss", "Training loss of the last step.", "loss"},
+    {"eps_learning_rate", "Learning rate of the last step.", "lr"},
     {"eps_tokens", "Tokens that the run has trained on.", "tokens"},
     {"eps_tokens_per_second", "Tokens per second over the last steps.", "tokens_per_s"},
     {"eps_workers", "Workers of the daemon.", "workers"},
@@ -105,9 +106,9 @@ static void print_label(FILE *out, const char *name, const char *value)
 {
     fprintf(out, "%s=\"", name);
     for (; *value; value++) {
-        if (*value == '"' || *value == '\\')
+        if (*value == '"' || *value == '\\' || *value == '\n')
             fputc('\\', out);
-        fputc(*value, out);
+        fputc(*value == '\n' ? 'n' : *value, out);
     }
     fputs("\"", out);
 }
@@ -169,13 +170,15 @@ static void print_daemon(FILE *out, const struct metric *metric, const json_t *d
 
 static void print_run(FILE *out, size_t metric, const json_t *daemon)
 {
-    const json_t *value = json_object_get(json_object_get(daemon, "run"), run_metrics[metric].key);
+    const char *key = run_metrics[metric].key;
+    const json_t *of_run = json_object_get(json_object_get(daemon, "run"), key);
+    const json_t *value = of_run ? of_run : json_object_get(daemon, key);
 
-    if (!json_is_number(value))
+    if (!json_is_number(value) && !json_is_array(value))
         return;
     fprintf(out, "%s{", run_metrics[metric].name);
     print_label(out, "daemon", live_name(json_string_value(json_object_get(daemon, "address"))));
-    fprintf(out, "} %.15g\n", json_number_value(value));
+    fprintf(out, "} %.15g\n", json_is_array(value) ? (double)json_array_size(value) : json_number_value(value));
 }
 
 void mem_metrics_print(FILE *out, const json_t *list)

@@ -79,8 +79,10 @@ static void on_step(void *user, const struct eps_step *step)
     ck_assert_uint_ge(recent.n_losses, step->step);
     for (uint64_t i = 0; i < step->step; i++)
         ck_assert_float_eq(recent.losses[i], (float)seen->losses[i]);
-    if (recent.step == step->step)
+    if (recent.step == step->step) {
         ck_assert_uint_eq(recent.tokens, step->tokens);
+        ck_assert_double_eq(recent.lr, step->lr);
+    }
     ck_assert(isnan(recent.step_ms) == (recent.n_losses < 2));
     if (recent.n_losses > 1)
         ck_assert(recent.tokens_per_s > 0);
@@ -190,7 +192,7 @@ TEST(a_page_past_the_last_unit_is_empty_and_padding_is_not_counted)
     ck_assert_uint_eq(n, 0);
     ck_assert_int_eq(eps_observer_recent(observer, &recent, NULL), 0);
     ck_assert_uint_eq(recent.n_losses, 0);
-    ck_assert(isnan(recent.tokens_per_s));
+    ck_assert(isnan(recent.tokens_per_s) && isnan(recent.lr));
     eps_observer_close(observer);
 
     driver_open(&driver, "lab", &(struct driver_options){0});

@@ -302,6 +302,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                .tokens = (uint64_t)1 << 40,
                                                .tokens_per_s = 12345.5,
                                                .step_ms = (double)NAN,
+                                               .lr = 2.5e-4,
                                                .n = 3,
                                                .losses = {5.5f, 0, (float)NAN}}},
     [MESSAGE_REFUSED] = {.refused = {.code = -ENOSPC, .error.text = "/home/jürgen/modèles/👍: no space left"}},

@@ -52,23 +52,26 @@ TEST(each_side_and_category_is_a_sample_with_labels)
 TEST(a_run_has_its_loss_steps_and_speed)
 {
     say_metrics("[{\"address\": \"/run/eps/lab\", \"host\": {\"peak\": 1}, \"workers\": [], \"run\": {\"step\": 7,"
-                " \"steps\": 5000000000, \"loss\": 2.25, \"tokens\": 1024, \"tokens_per_s\": null, \"workers\": 2,"
-                " \"queued\": 0}}, {\"address\": \"idle\", \"host\": {\"peak\": 1}, \"workers\": [], \"run\": null}]");
+                " \"steps\": 5000000000, \"loss\": 2.25, \"lr\": 0.0003, \"tokens\": 1024, \"tokens_per_s\": null}},"
+                " {\"address\": \"idle\", \"host\": {\"peak\": 1, \"budget\": 3}, \"workers\": [{\"id\": 1}],"
+                " \"queued\": 2, \"run\": null}]");
     ck_assert_holds(
         said,
         "# HELP eps_step Steps that the run has done.\n# TYPE eps_step gauge\neps_step{daemon=\"lab\"} 7\n# HELP ",
         "\neps_steps{daemon=\"lab\"} 5000000000\n", "\neps_loss{daemon=\"lab\"} 2.25\n",
         "\neps_tokens{daemon=\"lab\"} 1024\n", "\n# TYPE eps_tokens_per_second gauge\n# HELP ",
-        "\neps_workers{daemon=\"lab\"} 2\n", "\neps_queued_jobs{daemon=\"lab\"} 0\n");
+        "\neps_learning_rate{daemon=\"lab\"} 0.0003\n",
+        "\neps_workers{daemon=\"lab\"} 0\neps_workers{daemon=\"idle\"} 1\n", "\neps_queued_jobs{daemon=\"idle\"} 2\n",
+        "\neps_memory_budget_bytes{daemon=\"idle\",side=\"host\"} 3\n");
 }
 
 /* A metric's samples stand together, whatever daemon they are of: the format wants it. */
 TEST(several_daemons_share_a_metric)
 {
     say_metrics("[{\"address\": \"a\", \"host\": {\"peak\": 1}, \"workers\": []},"
-                " {\"address\": \"/x/b\\\"c\", \"host\": {\"peak\": 2}, \"workers\": []}]");
+                " {\"address\": \"/x/b\\\"c\\nd\", \"host\": {\"peak\": 2}, \"workers\": []}]");
     ck_assert_holds(said, "eps_memory_peak_total_bytes{daemon=\"a\",side=\"host\"} 1\n"
-                          "eps_memory_peak_total_bytes{daemon=\"b\\\"c\",side=\"host\"} 2\n");
+                          "eps_memory_peak_total_bytes{daemon=\"b\\\"c\\nd\",side=\"host\"} 2\n");
 }
 
 TEST_EACH(a_table_shows_the_plan_and_the_pages_where_they_are_known, 4)
