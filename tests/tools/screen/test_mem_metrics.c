@@ -65,6 +65,50 @@ TEST(a_run_has_its_loss_steps_and_speed)
         "\neps_memory_budget_bytes{daemon=\"idle\",side=\"host\"} 3\n");
 }
 
+/* Puts the metric that a text begins with among the keys of seen. Returns its length. */
+static size_t note_metric(json_t *seen, const char *text)
+{
+    const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
+    char name[64];
+
+    ck_assert_uint_lt(n, sizeof name);
+    snprintf(name, sizeof name, "%.*s", (int)n, text);
+    json_object_set_new(seen, name, json_true());
+    return n;
+}
+
+static void note_queries(json_t *seen, const json_t *panel)
+{
+    size_t i;
+    json_t *target;
+
+    ck_assert_uint_gt(json_array_size(json_object_get(panel, "targets")), 0);
+    json_array_foreach(json_object_get(panel, "targets"), i, target)
+    {
+        const char *at = json_string_value(json_object_get(target, "expr"));
+        ck_assert_ptr_nonnull(at);
+        while ((at = strstr(at, "eps_")))
+            at += note_metric(seen, at);
+    }
+}
+
+TEST(the_dashboard_shows_all_metrics_and_no_others)
+{
+    json_t *dashboard = json_load_file(TESTS_DIR "/../tools/grafana/eps.json", 0, NULL), *panel;
+    json_t *shown = json_object(), *printed = json_object();
+    size_t i;
+
+    ck_assert_ptr_nonnull(dashboard);
+    json_array_foreach(json_object_get(dashboard, "panels"), i, panel) note_queries(shown, panel);
+    say_metrics("[]");
+    for (const char *at = said; (at = strstr(at, "# TYPE "));)
+        at += strlen("# TYPE ") + note_metric(printed, at + strlen("# TYPE "));
+    ck_assert_str_eq(json_dumps(shown, JSON_SORT_KEYS), json_dumps(printed, JSON_SORT_KEYS));
+    json_decref(dashboard);
+    json_decref(shown);
+    json_decref(printed);
+}
+
 /* A metric's samples stand together, whatever daemon they are of: the format wants it. */
 TEST(several_daemons_share_a_metric)
 {
