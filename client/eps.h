@@ -70,6 +70,7 @@ struct eps_score {
 struct eps_step {
     uint64_t step;    /* from 1 */
     uint64_t n_steps; /* of the run */
+    double time;      /* when it was done, in seconds since 1970; NAN: unknown */
     double loss;      /* nats per token, of a task per row (a regression: squared error), before this step's update */
     double lr;
     uint64_t tokens;              /* so far, without padding */

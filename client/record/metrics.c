@@ -84,6 +84,7 @@ static json_t *line_of(const struct eps_step *step)
     int rc = 0;
 
     rc |= set(line, "step", json_integer((json_int_t)step->step));
+    rc |= set(line, "time", json_real(step->time));
     rc |= set(line, "loss", json_real(step->loss));
     rc |= set(line, "lr", json_real(step->lr));
     rc |= set(line, "tokens", json_integer((json_int_t)step->tokens));
@@ -314,7 +315,8 @@ int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t
         return error_set(err, rc, "%s could not be cut back: %s", file_name, strerror(-rc));
     }
     while (fill && !rc && last < step) {
-        struct eps_step lost = {.loss = NAN,
+        struct eps_step lost = {.time = NAN,
+                                .loss = NAN,
                                 .lr = NAN,
                                 .tokens_per_s = NAN,
                                 .step_ms = NAN,
@@ -388,6 +390,7 @@ static void read_line(struct reading *r, const char *text, size_t n)
     json_t *line = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL), *memory = json_object_get(line, "memory");
     struct eps_step step = {
         .step = whole(line, "step"),
+        .time = real(line, "time"),
         .loss = real(line, "loss"),
         .lr = real(line, "lr"),
         .tokens = whole(line, "tokens"),

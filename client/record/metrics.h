@@ -1,7 +1,7 @@
 /* client/record/metrics.h - metrics.jsonl: one JSON object per step, written when the step completes, exactly once.
  *
- * Keys: step, loss, lr, tokens, tokens_per_s, step_ms, device_peak_bytes, host_bytes; on steps that evaluate eval_loss,
- * and the metrics of a task: eval_accuracy, eval_f1, eval_matthews, eval_macro_f1, eval_pearson, eval_spearman;
+ * Keys: step, time (seconds since 1970), loss, lr, tokens, tokens_per_s, step_ms, device_peak_bytes, host_bytes; on steps
+ * that evaluate eval_loss, and the metrics of a task: eval_accuracy, eval_f1, eval_matthews, eval_macro_f1, eval_pearson, eval_spearman;
  * of preferences rewards/chosen, rewards/rejected, rewards/accuracies, rewards/margins,
  * logps/chosen and logps/rejected, as TRL logs them, and some of them with eval_ in front; eval_loss_before on the
  * first step, if the loss before it was measured. A number that is unknown or not finite is null. Optional keys:

@@ -309,6 +309,15 @@ static size_t name_rewards(struct eps_score out[REWARDS], struct client_steps *s
     return REWARDS;
 }
 
+/* Seconds since 1970. */
+static double now_s(void)
+{
+    uv_timeval64_t now;
+
+    uv_gettimeofday(&now);
+    return (double)now.tv_sec + now.tv_usec / 1e6;
+}
+
 int client_steps_on_done(struct client_steps *s, const struct message *m, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
@@ -318,6 +327,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
     struct eps_step step = {
         .step = ++s->done,
         .n_steps = o->steps,
+        .time = now_s(),
         .loss = m->done.loss,
         .lr = lr_of(s, s->done - 1),
         .tokens = tokens,
@@ -341,7 +351,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
     step.rewards = rewards, step.n_rewards = name_rewards(rewards, s, s->done - 1, &m->done.rewards);
 
     if (s->catches_up)
-        step.step_ms = step.tokens_per_s = NAN;
+        step.time = step.step_ms = step.tokens_per_s = NAN;
     for (size_t i = 0; client_change_say(&changed, &after, s->run->changes, i) && !step.changed; i++)
         if (after + 1 == step.step)
             step.changed = changed.text;

@@ -96,7 +96,7 @@ void outputs_check_same_latest(const char *out, const char *other)
 
 static json_t *read_lines(const char *out)
 {
-    static const char *const leave[] = {"step_ms", "tokens_per_s", "memory", "device_peak_bytes", "host_bytes"};
+    static const char *const leave[] = {"time", "step_ms", "tokens_per_s", "memory", "device_peak_bytes", "host_bytes"};
     json_t *lines = json_array();
     char path[300], *line;
 

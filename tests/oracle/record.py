@@ -15,7 +15,7 @@ import argparse, hashlib, json, os, random, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 MIB = 1 << 20
-TIMES = {"tokens_per_s", "step_ms", "host_bytes", "memory", "device_peak_bytes"}
+TIMES = {"time", "tokens_per_s", "step_ms", "host_bytes", "memory", "device_peak_bytes"}
 
 
 def draw_model(r):

@@ -18,6 +18,7 @@ class Step:
 
     step: int  #: from 1
     n_steps: int  #: of the run; 0: unknown
+    time: Optional[float]  #: when it was done, in seconds since 1970
     loss: Optional[float]  #: nats per token, of a task per row, before this step's update
     lr: float
     tokens: int  #: so far, without padding
@@ -39,7 +40,7 @@ def _scores(pointer: Any, n: int) -> dict[str, Optional[float]]:
 
 def step_of(s: Any) -> Step:
     """A Step of struct eps_step."""
-    return Step(step=s.step, n_steps=s.n_steps, loss=number_of(s.loss), lr=s.lr, tokens=s.tokens,
+    return Step(step=s.step, n_steps=s.n_steps, time=number_of(s.time), loss=number_of(s.loss), lr=s.lr, tokens=s.tokens,
                 tokens_per_s=number_of(s.tokens_per_s), step_ms=number_of(s.step_ms), eval_loss=number_of(s.eval_loss),
                 eval_before=number_of(s.eval_before), grad_norm=number_of(s.grad_norm), skipped=s.skipped,
                 device_peak_bytes=s.device_peak_bytes, host_bytes=s.host_bytes, scores=_scores(s.scores, s.n_scores),

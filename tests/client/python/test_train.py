@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import eps
@@ -29,7 +30,7 @@ def test_a_run_has_the_commands_losses_and_weights_bit_for_bit():
 
 
 def test_a_run_tells_of_its_evaluations_checkpoints_notes_and_memory():
-    evaluated, saved, notes = [], [], []
+    evaluated, saved, notes, begun = [], [], [], time.time()
     run = eps.train("text.txt", out="run", eval_every=2, save_every=2, on_evaluation=lambda *e: evaluated.append(e),
                     on_save=lambda *s: saved.append(s), on_note=notes.append, **SMALL)
     assert [step for step, _ in evaluated] == [0, 2, 4] and run.eval_loss == evaluated[-1][1]
@@ -41,6 +42,8 @@ def test_a_run_tells_of_its_evaluations_checkpoints_notes_and_memory():
     assert 0 < device.peak == device.planned <= device.budget and sum(device.categories.values()) >= device.peak
     assert [m.loss for m in eps.metrics("run")] == [rounded(step.loss) for step in run.steps]
     assert run.metrics() == eps.metrics("run")
+    times = [begun, *(step.time for step in run.steps), time.time()]
+    assert times == sorted(times) and [m.time for m in eps.metrics("run")] == list(map(rounded, times[1:-1]))
 
 
 def test_a_resumed_run_goes_on_as_if_it_had_never_stopped():

@@ -46,7 +46,8 @@ static void open_metrics(void)
 
 static struct eps_step at(uint64_t step)
 {
-    struct eps_step at = {.step = step, .loss = 5.5451774444795623, .lr = 3e-4, .tokens = 16384 * step};
+    struct eps_step at = {
+        .step = step, .time = 1764300000.251, .loss = 5.5451774444795623, .lr = 3e-4, .tokens = 16384 * step};
 
     at.tokens_per_s = 1e5, at.step_ms = 163.84, at.device_peak_bytes = (uint64_t)1 << 33, at.host_bytes = 12345;
     at.eval_loss = at.eval_before = at.grad_norm = NAN;
@@ -98,9 +99,9 @@ TEST(each_step_is_one_line_there_as_soon_as_it_is_written)
     write_step(at(1)), write_step(step), write_step(third);
     json_t *lines = read_lines(3);
     /* No eval_loss, norm, skip or memory where there is none; what is held now, not what was. */
-    json_t *first = json_pack("{s:i, s:f, s:f, s:i, s:f, s:f, s:I, s:i}", "step", 1, "loss", 5.54517744448, "lr", 3e-4,
-                              "tokens", 16384, "tokens_per_s", 1e5, "step_ms", 163.84, "device_peak_bytes",
-                              (json_int_t)1 << 33, "host_bytes", 12345);
+    json_t *first = json_pack("{s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:I, s:i}", "step", 1, "time", 1764300000.25, "loss",
+                              5.54517744448, "lr", 3e-4, "tokens", 16384, "tokens_per_s", 1e5, "step_ms", 163.84,
+                              "device_peak_bytes", (json_int_t)1 << 33, "host_bytes", 12345);
     json_t *memory = json_pack("{s:{s:i, s:i}, s:{s:i}, s:i}", "host", "weights", 400, "data", 7, "device", "stash", 30,
                                "device_budget", 64);
     ck_assert(json_equal(json_at(lines, "0"), first) && json_equal(json_at(lines, "2.memory"), memory));
