@@ -173,6 +173,8 @@ struct eps_train_events {
     void (*on_scored)(void *user, const struct eps_score *scores, size_t n);
     /* At the end: the host, then each worker. */
     void (*on_memory)(void *user, const struct eps_memory *side);
+    /* With sample_every, after on_step: what the model writes after a prompt, n bytes of UTF-8. */
+    void (*on_sample)(void *user, uint64_t step, const char *prompt, const char *text, size_t n);
     void (*on_saved)(void *user, uint64_t step, const char *path);
     /* A checkpoint or metrics.jsonl could not be written. Training goes on, and both are retried. eps_train returns an
      * error if the last checkpoint, or a line, could not be written in the end. */

@@ -218,9 +218,12 @@ struct eps_train_options {
 
     uint64_t eval_every; /* 0: after the last step only; else also before the first step of a new run */
     uint64_t eval_tokens;
-    uint32_t patience;       /* 0: never */
-    const char *trace;       /* on a full disk the trace ends with a note, and training goes on */
-    const char *tensorboard; /* likewise */
+    uint32_t patience;                 /* 0: never */
+    const char *trace;                 /* on a full disk the trace ends with a note, and training goes on */
+    const char *tensorboard;           /* likewise */
+    uint64_t sample_every;             /* steps between texts that continue sample_prompts (on_sample); 0: none */
+    const char *const *sample_prompts; /* (n_sample_prompts) UTF-8 */
+    size_t n_sample_prompts;
 
     uint32_t restarts;   /* not with trace, nor data from standard input */
     const char *device;  /* resolved: "cpu", "cuda", or "cpu and cuda" at a daemon with both */
@@ -242,7 +245,7 @@ enum eps_option_kind {
     EPS_OPTION_TEXT,          /* const char * */
     EPS_OPTION_OPTIONAL_TEXT, /* the same; "-" if no word follows */
     EPS_OPTION_PATTERNS,      /* the same: one or more words, joined by commas */
-    EPS_OPTION_FILES,         /* const char *const *, then size_t: one or more words and their number */
+    EPS_OPTION_TEXTS,         /* const char *const *, then size_t: one or more words and their number */
     EPS_OPTION_COUNT,         /* uint32_t, from 1 */
     EPS_OPTION_AUTO,          /* the same, or auto: 0 */
     EPS_OPTION_NUMBER_32,     /* uint32_t, from 0; UINT32_MAX: unset */

@@ -122,6 +122,17 @@ static void on_memory(void *user, const struct eps_memory *side)
     }
 }
 
+static void on_sample(void *user, uint64_t step, const char *prompt, const char *text, size_t n)
+{
+    struct train *t = user;
+
+    progress_clear(&t->progress);
+    printf("sample after %" PRIu64 " step%s: %s | ", step, step == 1 ? "" : "s", prompt);
+    fwrite(text, 1, n, stdout);
+    putchar('\n');
+    fflush(stdout);
+}
+
 static void on_saved(void *user, uint64_t step, const char *path)
 {
     struct train *t = user;
@@ -152,6 +163,7 @@ static int run(const struct command *command, const struct eps_train_options *op
                                             .on_evaluated = on_evaluated,
                                             .on_scored = on_scored,
                                             .on_memory = on_memory,
+                                            .on_sample = on_sample,
                                             .on_saved = on_saved,
                                             .on_save_failed = on_save_failed,
                                             .on_note = on_note,

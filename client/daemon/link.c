@@ -313,6 +313,13 @@ int client_link_pause(struct client_link *link, uint64_t ms, struct error *err)
     return rc;
 }
 
+void client_link_serve(struct client_link *link)
+{
+    if (link->session)
+        uv_run(&link->loop, UV_RUN_NOWAIT);
+    note_time(link);
+}
+
 void client_link_close(struct client_link *link)
 {
     if (link->session)

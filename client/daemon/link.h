@@ -84,6 +84,9 @@ int client_link_expect_fds(struct client_link *link, enum message_kind kind, str
 /* True for the messages that on_aside receives. */
 bool client_link_is_aside(const struct message *m);
 
+/* Answers the daemon while the caller waits for something else; does not block. Messages are kept for the next wait. */
+void client_link_serve(struct client_link *link);
+
 /* Waits ms milliseconds. A watch, or the end of the session, cuts it short with the errors of client_link_next. */
 int client_link_pause(struct client_link *link, uint64_t ms, struct error *err);
 

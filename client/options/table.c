@@ -11,6 +11,7 @@
 
 static_assert(AT(beta2) == AT(beta1) + sizeof(double), "a pair");
 static_assert(AT(n_data) == AT(data) + sizeof(const char *const *), "files and their number");
+static_assert(AT(n_sample_prompts) == AT(sample_prompts) + sizeof(const char *const *), "prompts and their number");
 static_assert(sizeof(enum eps_schedule) == sizeof(uint32_t), "a choice is stored as a count");
 
 static const struct eps_option rows[] = {
@@ -342,6 +343,18 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_TEXT,
      .offset = AT(tensorboard),
      .train = "write the steps as event files into this directory, for tensorboard --logdir DIR"},
+    {.name = "--sample-every",
+     .value = "N",
+     .kind = EPS_OPTION_LONG,
+     .offset = AT(sample_every),
+     .train =
+         "every N steps, print what the model writes after each --sample-prompt: up to 64 tokens, drawn by the seed "
+         "and the step. --tensorboard has them, too. Training waits meanwhile; the copy takes memory of its own"},
+    {.name = "--sample-prompt",
+     .value = "TEXT...",
+     .kind = EPS_OPTION_TEXTS,
+     .offset = AT(sample_prompts),
+     .train = "with --sample-every: a text to continue; may be given several times"},
     {.kind = EPS_OPTION_HEADING, .train = "Machine", .plan = "Machine"},
     {.name = "--restarts",
      .value = "N",

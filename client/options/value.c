@@ -57,7 +57,7 @@ static size_t value_bytes(const struct eps_option *row)
         [EPS_OPTION_TEXT] = sizeof(const char *),
         [EPS_OPTION_OPTIONAL_TEXT] = sizeof(const char *),
         [EPS_OPTION_PATTERNS] = sizeof(const char *),
-        [EPS_OPTION_FILES] = sizeof(const char *const *) + sizeof(size_t),
+        [EPS_OPTION_TEXTS] = sizeof(const char *const *) + sizeof(size_t),
         [EPS_OPTION_COUNT] = sizeof(uint32_t),
         [EPS_OPTION_AUTO] = sizeof(uint32_t),
         [EPS_OPTION_NUMBER_32] = sizeof(uint32_t),
@@ -112,7 +112,7 @@ void client_option_clear(struct eps_train_options *options, const struct eps_opt
 
 bool client_option_is_set(const struct eps_train_options *options, const struct eps_option *row)
 {
-    if (is_text(row) || row->kind == EPS_OPTION_FILES)
+    if (is_text(row) || row->kind == EPS_OPTION_TEXTS)
         return text_at(options, row);
     if (is_real(row))
         return !isnan(*(const double *)value_at(options, row));

@@ -38,7 +38,7 @@ const char *client_option_print(char out[CLIENT_OPTION_TEXT], const struct eps_t
                                 const struct eps_option *row);
 
 /* The value as in training.json: an unset real number or text is null. Owned; NULL: no memory, or a text that is not UTF-8.
- * Not of EPS_OPTION_FILES. */
+ * Not of EPS_OPTION_TEXTS. */
 json_t *client_option_to_json(const struct eps_train_options *options, const struct eps_option *row);
 
 /* The reverse. A text stays json's. json NULL: the key is missing. False if the row does not allow this value. */

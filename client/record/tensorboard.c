@@ -1,5 +1,6 @@
 #include "client/record/tensorboard.h"
 
+#include "client/text/utf8.h"
 #include "proto/base/path.h"
 #include "proto/base/process.h"
 
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 16 << 10, MOST_TAG = 64 };
+enum { MOST_BYTES = 16 << 10, MOST_TAG = 64, MOST_TEXT = 12 << 10 };
 
 /* Bytes of an event, or of a record. */
 struct bytes {
@@ -65,6 +66,8 @@ static void put_varint(struct bytes *to, uint64_t value)
 /* Numbers of fields, and how a field is written. */
 enum { EVENT_TIME = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
 enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, SESSION_STATUS = 1, SESSION_START = 1 };
+enum { VALUE_TENSOR = 8, VALUE_METADATA = 9, METADATA_PLUGIN = 1, PLUGIN_NAME = 1 };
+enum { TENSOR_TYPE = 1, TENSOR_SHAPE = 2, TENSOR_STRING = 8, TYPE_STRING = 7, SHAPE_DIMENSION = 2, DIMENSION_SIZE = 1 };
 enum { AS_VARINT = 0, AS_64_BITS = 1, AS_BYTES = 2, AS_32_BITS = 5 };
 
 static void put_key(struct bytes *to, unsigned field, unsigned as)
@@ -202,6 +205,47 @@ int client_tensorboard_write(const struct client_tensorboard *events, const stru
     for (size_t i = 0; i < step->n_rewards; i++)
         add(&summary, "", step->rewards[i].name, step->rewards[i].value);
     begin_event(&event, step->step);
+    put_bytes(&event, EVENT_SUMMARY, summary.at, summary.n);
+    return write_event(events->fd, &event);
+}
+
+/* A string as TensorFlow has it: a tensor of one, of the plugin "text". */
+static void put_text(struct bytes *value, const char *text, size_t n)
+{
+    static const char plugin[] = "text";
+    static const uint8_t shape[] = {SHAPE_DIMENSION << 3 | AS_BYTES, 2, DIMENSION_SIZE << 3 | AS_VARINT, 1};
+    struct bytes name = {.n = 0}, metadata = {.n = 0}, tensor = {.n = 0};
+
+    put_bytes(&name, PLUGIN_NAME, plugin, sizeof plugin - 1);
+    put_bytes(&metadata, METADATA_PLUGIN, name.at, name.n);
+    put_bytes(value, VALUE_METADATA, metadata.at, metadata.n);
+    put_key(&tensor, TENSOR_TYPE, AS_VARINT);
+    put_varint(&tensor, TYPE_STRING);
+    put_bytes(&tensor, TENSOR_SHAPE, shape, sizeof shape);
+    put_bytes(&tensor, TENSOR_STRING, text, n);
+    put_bytes(value, VALUE_TENSOR, tensor.at, tensor.n);
+}
+
+/* Appends a prefix of at most `most` bytes that ends with a character. */
+static void put_prefix(struct bytes *to, const char *text, size_t n, size_t most)
+{
+    put(to, text, n <= most ? n : client_utf8_whole((const uint8_t *)text, most));
+}
+
+int client_tensorboard_write_text(const struct client_tensorboard *events, uint64_t step, size_t i, const char *prompt,
+                                  const char *text, size_t n)
+{
+    struct bytes event, summary = {.n = 0}, value = {.n = 0}, both = {.n = 0};
+    char tag[MOST_TAG];
+
+    snprintf(tag, sizeof tag, "samples/%zu/text_summary", i + 1);
+    put_prefix(&both, prompt, strlen(prompt), MOST_TEXT / 2);
+    put(&both, "\n\n", 2);
+    put_prefix(&both, text, n, MOST_TEXT / 2);
+    put_bytes(&value, VALUE_TAG, tag, strlen(tag));
+    put_text(&value, (const char *)both.at, both.n);
+    put_bytes(&summary, SUMMARY_VALUE, value.at, value.n);
+    begin_event(&event, step);
     put_bytes(&event, EVENT_SUMMARY, summary.at, summary.n);
     return write_event(events->fd, &event);
 }

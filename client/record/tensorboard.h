@@ -1,7 +1,7 @@
 /* client/record/tensorboard.h - the steps of a run as event files of TensorBoard, which shows them while the run goes on.
  *
  * A file is a sequence of records: the length of an event in 8 bytes, its checksum, the event, its checksum. An event is a
- * message of protocol buffers (tensorflow/core/util/event.proto): wall time, step, and scalars by tag. A checksum is CRC-32C,
+ * message of protocol buffers (tensorflow/core/util/event.proto): wall time, step, and scalars or texts by tag. A checksum is CRC-32C,
  * rotated by 15 bits and shifted, as tensorflow/core/lib/hash/crc32c.h has it. Numbers are little-endian. */
 #ifndef CLIENT_RECORD_TENSORBOARD_H
 #define CLIENT_RECORD_TENSORBOARD_H
@@ -21,6 +21,11 @@ int client_tensorboard_open(struct client_tensorboard *out, const char *director
 
 /* Appends a step: its finite numbers. -errno (full disk, removed directory); a part of it may be written. */
 int client_tensorboard_write(const struct client_tensorboard *events, const struct eps_step *step);
+
+/* Appends a text of this step after prompt `i`, as text summary samples/i+1: both, as two paragraphs. Texts that fill more than
+ * 12 KiB are cut. Errors as client_tensorboard_write. */
+int client_tensorboard_write_text(const struct client_tensorboard *events, uint64_t step, size_t i, const char *prompt,
+                                  const char *text, size_t n);
 
 void client_tensorboard_close(struct client_tensorboard *events); /* safe on a closed one */
 

@@ -31,6 +31,8 @@ static int check_options(const struct eps_train_options *in, struct error *err)
                        : in->change         ? "--change"
                        : in->trace          ? "--trace"
                        : in->tensorboard    ? "--tensorboard"
+                       : in->sample_every   ? "--sample-every"
+                       : in->sample_prompts ? "--sample-prompt"
                        : in->task           ? "--task"
                        : in->columns        ? "--columns"
                        : in->base_model     ? "--base-model"

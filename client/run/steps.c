@@ -3,6 +3,7 @@
 #include "client/daemon/observer.h"
 #include "client/member.h"
 #include "client/run/given.h"
+#include "client/run/samples.h"
 #include "client/record/change.h"
 #include "client/options/options.h"
 
@@ -250,9 +251,9 @@ static void write_trace(struct client_steps *s)
     client_steps_note(s, sentence.text);
 }
 
-static void write_events(struct client_steps *s, const struct eps_step *step)
+/* rc: that of the last write. After an error there are no more. */
+static void check_events(struct client_steps *s, int rc)
 {
-    const int rc = s->tensorboard.fd >= 0 ? client_tensorboard_write(&s->tensorboard, step) : 0;
     struct error sentence;
 
     if (!rc)
@@ -261,6 +262,19 @@ static void write_events(struct client_steps *s, const struct eps_step *step)
     error_set(&sentence, 0, "the events in %s end at step %" PRIu64 ": %s; training goes on",
               s->run->options.tensorboard, s->done, strerror(-rc));
     client_steps_note(s, sentence.text);
+}
+
+static void write_events(struct client_steps *s, const struct eps_step *step)
+{
+    check_events(s, s->tensorboard.fd >= 0 ? client_tensorboard_write(&s->tensorboard, step) : 0);
+}
+
+void client_steps_write_sample(struct client_steps *s, size_t prompt, const char *text, size_t n)
+{
+    const struct client_tensorboard *events = &s->tensorboard;
+    const char *const before = s->run->options.sample_prompts[prompt];
+
+    check_events(s, events->fd >= 0 ? client_tensorboard_write_text(events, s->done, prompt, before, text, n) : 0);
 }
 
 /* Handles a skipped step. It leaves the weights unchanged, so the next data may succeed. Many in a row mean that the
@@ -370,6 +384,10 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
     write_events(s, &step);
     if (!rc && s->events->on_step)
         s->events->on_step(s->user, &step);
+    if (!rc)
+        client_samples_write(s);
+    if (client_samples_are_due(o, s->done))
+        s->since_ns = uv_hrtime();
     return rc ? rc : note_skipped(s, step.skipped, step.loss_scale > 0 && isfinite(step.loss), err);
 }
 
@@ -387,14 +405,20 @@ static int show_weights(struct client_steps *s, struct error *err)
     return client_weights_show(&s->weights, s->run, s->job, s->done, err);
 }
 
-/* True if the next step may open: the last one has arrived, and neither a checkpoint, an evaluation nor a look at the weights
- * is due first. */
+/* True if an evaluation or a sample comes between this step and the next. */
+static bool pauses_after(const struct client_steps *s, uint64_t step)
+{
+    return evaluates_after(s, step) || client_samples_are_due(&s->run->options, step);
+}
+
+/* True if the next step may open: the last one has arrived, and no checkpoint, evaluation, sample or look at the weights is
+ * due first. */
 static bool may_open(const struct client_steps *s)
 {
     return !s->stop && s->opened < client_steps_last(s) && s->arrived == s->opened && !client_steps_save_is_due(s) &&
            !client_steps_save_will_be_due(s) && !weights_are_due(s) &&
            (s->run->options.on_rows ? s->done == s->opened && !s->saving
-                                    : s->done == s->opened || !evaluates_after(s, s->opened));
+                                    : s->done == s->opened || !pauses_after(s, s->opened));
 }
 
 static int open_step(struct client_steps *s, struct error *err)

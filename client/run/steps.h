@@ -85,9 +85,11 @@ struct client_steps {
     uint64_t no_room_ns; /* start of the last checkpoint's wait for disk space; 0: no wait */
     bool trace_ended;    /* and this was reported */
     struct client_tensorboard tensorboard;
-    bool latest_told;   /* reported that `latest` does not point to the saved checkpoint */
-    unsigned n_skipped; /* skipped steps in a row (fenced commit) */
-    bool diverged;      /* too many were skipped: the run ends */
+    const char *address;       /* the daemon's */
+    struct error sample_error; /* why the last sample failed; empty: it did not */
+    bool latest_told;          /* reported that `latest` does not point to the saved checkpoint */
+    unsigned n_skipped;        /* skipped steps in a row (fenced commit) */
+    bool diverged;             /* too many were skipped: the run ends */
 };
 
 /* run, link and events must be set. The link passes on messages that come at any time. Undo: client_steps_free. */

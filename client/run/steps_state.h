@@ -23,6 +23,9 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
  * it: the loss is then NaN. */
 int client_steps_evaluate(struct client_steps *s, double *loss, struct error *err);
 
+/* Writes a text of the last step, which continues this prompt, to the event files. */
+void client_steps_write_sample(struct client_steps *s, size_t prompt, const char *text, size_t n);
+
 /* Patience ends the run like its last step: that step is saved. */
 void client_steps_end_early(struct client_steps *s);
 

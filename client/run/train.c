@@ -3,6 +3,7 @@
 #include "client/run/given.h"
 #include "client/run/grow.h"
 #include "client/run/replace.h"
+#include "client/run/samples.h"
 #include "client/run/train_state.h"
 
 #include "client/member.h"
@@ -81,6 +82,7 @@ static int find_workers(struct client_train *t, struct error *err)
         return rc;
     client_options_complete(&t->run.options, &t->devices);
     t->steps.budget = t->devices.budget;
+    t->steps.address = t->run.options.connect ? t->run.options.connect : t->spawn.directory;
     return 0;
 }
 
@@ -362,6 +364,8 @@ static int begin(struct client_train *t, const struct client_restart *restart, s
         rc = client_run_resolve(&t->run, n_workers, err);
     if (!rc)
         rc = client_given_check(&t->run, err);
+    if (!rc)
+        rc = client_samples_check(&t->run, err);
     if (!rc)
         rc = client_run_check_left(&t->run, err);
     if (!rc)

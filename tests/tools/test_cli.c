@@ -128,6 +128,7 @@ static const struct refusal wrongs[] = {
     {"eps train --model good.json --data text.txt --out text.txt/below", 1, "--out text.txt/below", "directory"},
     {GOOD "--wait 5", 2, "--wait goes with --connect", NULL},
     {"eps train --attach x --wait 5", 2, "--wait does not go with --attach", NULL},
+    {"eps train --attach x --sample-prompt a", 2, "--sample-prompt does not go with --attach", NULL},
     {GOOD "--connect x --wait -1", 2, "--wait -1 is not within 0 and 1000000 seconds", NULL},
     {GOOD "--connect tcp://host:1", 1, "tcp://host:1", NULL},
     {GOOD "--change lr --lr 1", 2, "--change lr is for a resumed run", "give --resume"},

@@ -18,7 +18,7 @@ static const struct {
     [EPS_OPTION_TEXT] = {{"word"}, "word"},
     [EPS_OPTION_OPTIONAL_TEXT] = {{NULL}, "-"},
     [EPS_OPTION_PATTERNS] = {{"h.0.*", "wte.*"}, "h.0.*,wte.*"},
-    [EPS_OPTION_FILES] = {{"a", "b"}, NULL},
+    [EPS_OPTION_TEXTS] = {{"a", "b"}, NULL},
     [EPS_OPTION_COUNT] = {{"7"}, "7"},
     [EPS_OPTION_AUTO] = {{"7"}, "7"},
     [EPS_OPTION_NUMBER_32] = {{"4294967295"}, "4294967294"}, /* the largest would mean unset */
@@ -86,10 +86,12 @@ TEST_EACH(each_row_is_an_argument_that_sets_its_member_alone, 2)
         const char *const *words = values[rows[i].kind].words;
         ck_assert_msg(parse(&parsed, which, rows[i].name, words[0], words[1]) == -1, "%s", rows[i].name);
         check_alone(&parsed, &rows[i]);
-        if (rows[i].kind == EPS_OPTION_FILES)
-            ck_assert_str_eq(print("%zu %s %s", parsed.options.n_data, parsed.options.data[0], parsed.options.data[1]),
-                             "2 a b");
-        else
+        const void *at = (const char *)&parsed.options + rows[i].offset;
+        if (rows[i].kind == EPS_OPTION_TEXTS) {
+            const char *const *const texts = *(const char *const *const *)at;
+            const size_t *const n_texts = (const size_t *)((const char *const *const *)at + 1);
+            ck_assert_str_eq(print("%zu %s %s", *n_texts, texts[0], texts[1]), "2 a b");
+        } else
             ck_assert_str_eq(client_option_print(said, &parsed.options, &rows[i]), values[rows[i].kind].printed);
         train_options_free(&parsed);
     }

@@ -13,8 +13,8 @@ from eps._chat import Answer, Chat
 from eps._engine import Engine
 from eps._library import Error, OptionError
 from eps._plan import Path, Plan, Side, Timeline, plan, plan_batch, plan_depth, plan_minimum, plan_timeline
-from eps._train import Blocks, Memory, Run, Step, metrics, train
+from eps._train import Blocks, Memory, Run, Sample, Step, metrics, train
 
 __all__ = ["Answer", "Blocks", "Chat", "Engine", "Error", "Evaluation", "Memory", "OptionError", "Path", "Plan", "Prediction",
-           "Run", "Side", "Step", "Text", "Timeline", "evaluate", "export", "generate", "metrics", "plan", "plan_batch",
+           "Run", "Sample", "Side", "Step", "Text", "Timeline", "evaluate", "export", "generate", "metrics", "plan", "plan_batch",
            "plan_depth", "plan_minimum", "plan_timeline", "train"]

@@ -38,7 +38,7 @@ _kinds = {
     lib.EPS_OPTION_TEXT: "a str",
     lib.EPS_OPTION_OPTIONAL_TEXT: "a str",
     lib.EPS_OPTION_PATTERNS: "a str, or a list of str",
-    lib.EPS_OPTION_FILES: "a path, or a list of paths",
+    lib.EPS_OPTION_TEXTS: "a str or a path, or a list of them",
     lib.EPS_OPTION_BYTES: 'an int, or a str as "1.5GiB"',
     lib.EPS_OPTION_AUTO: 'an int, or "auto"',
     lib.EPS_OPTION_REAL: "a float",
@@ -131,7 +131,7 @@ def _put(to: Any, call: Call, name: str, row: Any, value: Any) -> None:
         if not isinstance(value, bool):
             raise _wrong(name, row, value)
         ffi.cast("bool *", at)[0] = value
-    elif row.kind == lib.EPS_OPTION_FILES:
+    elif row.kind == lib.EPS_OPTION_TEXTS:
         paths = [call.text(path) for path in _paths(name, row, value)]
         ffi.cast("char ***", at)[0] = call.keep(ffi.new("char *[]", paths))
         ffi.cast("size_t *", at + ffi.sizeof("char **"))[0] = len(paths)

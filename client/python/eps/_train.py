@@ -72,6 +72,15 @@ def memory_now(address: StrPath) -> list[Memory]:
     return sides
 
 
+@dataclass(frozen=True)
+class Sample:
+    """What the model wrote after a prompt (sample_every), or for it, where it writes the target of a source."""
+
+    step: int
+    prompt: str
+    text: str
+
+
 @dataclass
 class Run:
     """A run's directory, and what this call of train did in it."""
@@ -80,6 +89,7 @@ class Run:
     steps: list[Step] = field(default_factory=list)  #: those that this call ran
     saved: list[Path] = field(default_factory=list)  #: checkpoints that it wrote
     notes: list[str] = field(default_factory=list)  #: sentences that no option asks for
+    samples: list[Sample] = field(default_factory=list)  #: with sample_every
     memory: list[Memory] = field(default_factory=list)  #: of the host, then of each worker
     eval_loss: Optional[float] = None  #: the last held-out loss
 
@@ -132,7 +142,7 @@ def _choose_blocks(function: Callable[[Blocks], None]) -> Callable[[Any, Any], N
 
 def _listen(call: Call, run: Run, progress: Progress, on_step: Optional[Callable[[Step], Any]],
             on_evaluation: Optional[Callable[[int, float], Any]], on_save: Optional[Callable[[int, Path], Any]],
-            on_note: Optional[Callable[[str], Any]]) -> Any:
+            on_sample: Optional[Callable[[Sample], Any]], on_note: Optional[Callable[[str], Any]]) -> Any:
     """struct eps_train_events *"""
 
     def start(user: Any, options: Any, n_parameters: int) -> None:
@@ -156,6 +166,11 @@ def _listen(call: Call, run: Run, progress: Progress, on_step: Optional[Callable
         if on_save:
             on_save(at, run.saved[-1])
 
+    def sample(user: Any, at: int, prompt: Any, text: Any, n: int) -> None:
+        run.samples.append(Sample(at, text_of(prompt) or "", ffi.buffer(text, n)[:].decode()))
+        if on_sample:
+            on_sample(run.samples[-1])
+
     def note(user: Any, sentence: Any) -> None:
         run.notes.append(text_of(sentence) or "")
         if on_note:
@@ -166,6 +181,7 @@ def _listen(call: Call, run: Run, progress: Progress, on_step: Optional[Callable
     events.on_step = call.callback("void(void *, const struct eps_step *)", step)
     events.on_evaluated = call.callback("void(void *, uint64_t, double, uint64_t)", evaluated)
     events.on_saved = call.callback("void(void *, uint64_t, const char *)", saved)
+    events.on_sample = call.callback("void(void *, uint64_t, const char *, const char *, size_t)", sample)
     events.on_note = call.callback("void(void *, const char *)", note)
     events.on_memory = call.callback("void(void *, const struct eps_memory *)",
                                      lambda user, side: run.memory.append(_memory_of(side)))
@@ -175,8 +191,8 @@ def _listen(call: Call, run: Run, progress: Progress, on_step: Optional[Callable
 
 def train(data: Any = None, *, on_step: Optional[Callable[[Step], Any]] = None,
           on_evaluation: Optional[Callable[[int, float], Any]] = None,
-          on_save: Optional[Callable[[int, Path], Any]] = None, on_note: Optional[Callable[[str], Any]] = None,
-          on_blocks: Optional[Callable[[Blocks], None]] = None, progress: Union[bool, None] = None,
+          on_save: Optional[Callable[[int, Path], Any]] = None, on_sample: Optional[Callable[[Sample], Any]] = None,
+          on_note: Optional[Callable[[str], Any]] = None, on_blocks: Optional[Callable[[Blocks], None]] = None, progress: Union[bool, None] = None,
           **options: Any) -> Run:
     """Trains a model, as the command eps train with the same options does: the same losses and weights, bit for bit.
 
@@ -186,6 +202,7 @@ def train(data: Any = None, *, on_step: Optional[Callable[[Step], Any]] = None,
         Rows are read once, before the first step, into a file that is gone after the call; to resume, give them again.
         eval_data may be the same.
     on_step(step): after each step, a Step. on_evaluation(step, loss), on_save(step, path), on_note(sentence).
+    on_sample(sample): with sample_every, a Sample.
     on_blocks(blocks): before each step, a Blocks; may leave out, reorder and freeze blocks of that step.
     progress: a bar by tqdm; by default if the program runs in a terminal or a notebook and tqdm is there.
 
@@ -201,7 +218,7 @@ def train(data: Any = None, *, on_step: Optional[Callable[[Step], Any]] = None,
         to = fill(call, given, "eps.train")
         if on_blocks:
             to.on_blocks = call.callback("void(void *, struct eps_step_blocks *)", _choose_blocks(on_blocks))
-        events = _listen(call, run, bar, on_step, on_evaluation, on_save, on_note)
+        events = _listen(call, run, bar, on_step, on_evaluation, on_save, on_sample, on_note)
         try:
             call.done(lib.eps_train(to, events, ffi.NULL, call.error))
         finally:

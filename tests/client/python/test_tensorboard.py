@@ -17,6 +17,15 @@ def scalars(folder):
     return {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
+def texts(folder):
+    """{tag: [(step, text)]}"""
+    read = event_accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    read.Reload()
+    for tag in (tags := read.Tags()["tensors"]):
+        assert read.SummaryMetadata(tag).plugin_data.plugin_name == "text"
+    return {tag: [(e.step, e.tensor_proto.string_val[0].decode()) for e in read.Tensors(tag)] for tag in tags}
+
+
 def near(value):
     return pytest.approx(value, rel=1e-6)  # they are in single precision
 
@@ -43,6 +52,16 @@ def test_a_resumed_run_replaces_the_steps_that_it_does_again():
     command("train", "--resume", "run", "--steps", "5", "--tensorboard", "events")
     losses = [(line.step, near(line.loss)) for line in eps.metrics("run")]
     assert len(losses) == 5 and scalars("events")["train/loss"] == losses
+
+
+def test_samples_are_texts():
+    prompts = ["the number", "of " * 3000 + "é" * 3000]
+    run = eps.train("text.txt", out="run", sample_every=2, sample_prompt=prompts, tensorboard="events", **SMALL)
+    assert [(s.step, s.prompt) for s in run.samples] == [(2, prompts[0]), (2, prompts[1]), (4, prompts[0]), (4, prompts[1])]
+    read = texts("events")
+    assert read["samples/1/text_summary"] == [(s.step, f"{s.prompt}\n\n{s.text}") for s in run.samples[::2]]
+    cut = (prompts[1].encode()[:6 << 10]).decode(errors="ignore")
+    assert read["samples/2/text_summary"] == [(s.step, f"{cut}\n\n{s.text}") for s in run.samples[1::2]]
 
 
 def test_where_no_events_can_be_is_said():

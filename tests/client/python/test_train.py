@@ -29,6 +29,41 @@ def test_a_run_has_the_commands_losses_and_weights_bit_for_bit():
     assert run.path == Path("package") and run.latest.resolve().name == "step-4"
 
 
+def test_samples_are_what_the_checkpoints_write_and_change_no_bit():
+    heard = []
+    run = eps.train("text.txt", out="run", sample_every=2, sample_prompt=["the number", "1"], save_every=2, seed=7,
+                    on_sample=heard.append, **SMALL)
+    eps.train("text.txt", out="without", save_every=2, seed=7, **SMALL)
+    assert digest("run") == digest("without")
+    assert heard == run.samples and [s.step for s in heard] == [2, 2, 4, 4]
+    for i, step in enumerate((2, 4)):
+        written = eps.generate(f"run/step-{step}", ["the number", "1"], n_tokens=64, seed=7 + step)
+        assert [(s.prompt, s.text) for s in heard[2 * i:2 * i + 2]] == [("the number", written[0].text), ("1", written[1].text)]
+
+
+def test_a_sample_that_fails_is_a_note_and_training_goes_on(monkeypatch):
+    def step(each):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(Path("there" if each.step == 3 else "text.txt").resolve()))
+
+    Path("there").mkdir(mode=0o700)
+    run = eps.train("text.txt", out="run", sample_every=1, sample_prompt="a", on_step=step, **SMALL)
+    assert len(run.steps) == 4 and [s.step for s in run.samples] == [3]
+    told = [note.split(": ") for note in run.notes if note.startswith("no sample")]
+    assert [each[0] for each in told] == ["no sample after step 1", "no sample after step 4"]  # step 2 says nothing new
+    assert all("text.txt" in " ".join(each) and each[-1].endswith("; training goes on") for each in told)
+
+
+@pytest.mark.parametrize("options, sentence", [
+    (dict(sample_every=2, sample_prompt=["a", b"\xff".decode(errors="surrogateescape")]),
+     "`sample_prompt`: text 2 is not UTF-8"),
+    (dict(sample_every=2), "`sample_every` needs a text to continue: give `sample_prompt` TEXT"),
+    (dict(sample_prompt="a"), "`sample_prompt` is for samples while training: give `sample_every` N")])
+def test_wrong_options_of_samples_are_refused(options, sentence):
+    with pytest.raises(eps.OptionError) as caught:
+        eps.train("text.txt", out="run", **options, **SMALL)
+    assert str(caught.value) == sentence
+
+
 def test_a_run_tells_of_its_evaluations_checkpoints_notes_and_memory():
     evaluated, saved, notes, begun = [], [], [], time.time()
     run = eps.train("text.txt", out="run", eval_every=2, save_every=2, on_evaluation=lambda *e: evaluated.append(e),

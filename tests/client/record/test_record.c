@@ -106,7 +106,7 @@ static void put(struct eps_train_options *o, const struct eps_option *row, bool 
         *(uint64_t *)at = second ? (uint64_t)31 << 32 : 37;
         return;
     case EPS_OPTION_HEADING:
-    case EPS_OPTION_FILES:
+    case EPS_OPTION_TEXTS:
         break;
     }
     ck_abort_msg("%s is not stored by its row", row->name);

@@ -69,6 +69,8 @@ static const struct refusal refusals[] = {
     {"eps train --resume kept --steps 3 --mask-fraction 0.3", 2, "--mask-fraction 0.3", "the run's 0.15"},
     {"eps eval --model kept --data held.txt --stride 8 " SMALL, 2, "--stride 8", "masked tokens"},
     {"eps eval --model kept --data held.txt --mask-fraction 0 " SMALL, 2, "--mask-fraction 0", "above 0 and below 1"},
+    {TRAIN "--sample-every 2 --sample-prompt fox", 1, "--sample-every: a bert model restores masked tokens and cannot",
+     "choose a model that predicts the next token"},
     {"echo fox | eps chat --model kept --device cpu", 1,
      "eps chat: a bert model restores masked tokens and cannot continue",
      "choose a model that predicts the next token"},
