@@ -1,0 +1,57 @@
+/* --sample-every: a run writes what eps generate writes from its checkpoint, and trains as without. */
+#include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RUN    "--model model.json --data ab.txt --steps 60 --lr 0.02 --seq 16 --batch 8 --seed 5 --deterministic "
+#define SAMPLE "--sample-every 30 --sample-prompt 'ab c' --sample-prompt abc "
+
+static void setup(void)
+{
+    processes_setup_tiny();
+    expect("yes 'ab c' | head -n 2000 >ab.txt", 0); /* soon learned, so that samples are printable */
+}
+
+SUITE_FIXTURE_ONCE(setup, processes_remove)
+
+/* What follows a prompt of step-60; owned. */
+static char *written(const char *prompt)
+{
+    expect(print("eps generate --model with/step-60 --prompt '%s' --tokens 64 --seed 65 --device cpu", prompt), 0);
+    ck_assert_str_eq(print("%.*s", (int)strlen(prompt), command_out()), prompt);
+    return strdup(command_out() + strlen(prompt));
+}
+
+TEST(samples_are_what_the_checkpoint_writes_and_change_no_bit)
+{
+    static const char *const prompts[] = {"ab c", "abc"};
+
+    expect("eps train " RUN SAMPLE "--device cpu --out with >train.log", 0);
+    expect("eps train " RUN "--device cpu --out without", 0);
+    outputs_check_same_latest("with", "without");
+    outputs_check_same_metrics("with", "without", 60);
+    expect("grep -c '^sample after 30 steps: ab' train.log", 0, "2\n");
+    for (int i = 0; i < COUNT(prompts); i++) {
+        char *text = written(prompts[i]);
+        expect_file("train.log",
+                    print("\nsample after 60 steps: %s | %.*s", prompts[i], (int)strcspn(text, "\n"), text));
+        free(text);
+    }
+}
+
+/* They are not the run's own: named again, or there are none. */
+TEST(a_resumed_run_and_a_shared_daemon_write_samples_when_asked)
+{
+    pid_t worker, lab = processes_daemon("lab", 1, &worker);
+
+    expect("eps train " RUN SAMPLE "--connect lab --out shared", 0, "\nsample after 60 steps: abc | ");
+    expect("eps train --resume shared --connect lab --steps 61 --out shared", 0);
+    ck_assert_ptr_null(strstr(command_out(), "\nsample after"));
+    expect("eps train --resume shared --connect lab --steps 62 --sample-every 1 --sample-prompt c", 0,
+           "\nsample after 62 steps: c | ");
+    expect_stop(lab);
+}
