@@ -10,8 +10,10 @@ enum { MAX_OPTIONS = 80 };
 
 #define LORA    "all of an adapter is one option: --lora rank=16,alpha=32,targets=q_proj,v_proj,dropout=0.05"
 #define ADAPTER "--model takes an adapter's directory, and finds its base"
-#define NO_TRACKER                                                                                                     \
-    "there is no tracker; what exists is metrics.jsonl in the run's directory (--out), which eps report plots"
+#define TRACKERS                                                                                                       \
+    "--tensorboard writes event files; W&B is in the Python package: eps.train(..., wandb=\"PROJECT\"); every step "   \
+    "is in "                                                                                                           \
+    "metrics.jsonl (--out)"
 
 /* Names that transformers, torchrun, nanoGPT, llama.cpp and similar programs use for our options. Of several matching
  * lines, the first whose option the command has counts. */
@@ -146,9 +148,9 @@ static const struct {
     {"--do-sample", "--temperature", "tokens are sampled unless --temperature is 0"},
     {"--logging-steps", "--out",
      "every step is in metrics.jsonl in the run's directory (--out), which eps report plots"},
-    {"--wandb*", "--out", NO_TRACKER},
-    {"--report-to", "--out", NO_TRACKER},
-    {"--tensorboard*", "--out", NO_TRACKER},
+    {"--wandb*", "--tensorboard", TRACKERS},
+    {"--report-to", "--tensorboard", TRACKERS},
+    {"--tensorboard*", "--tensorboard", NULL},
     {"--config", "--model",
      "there is no file of options: give them on the command line; --model takes a model's config.json"},
 };

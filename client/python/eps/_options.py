@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
-from eps._library import Call, OptionError, ffi, lib, programs, text_of
+from eps._library import Call, OptionError, ffi, lib, number_of, programs, text_of
 
 
 def rows() -> Iterator[tuple[str, Any]]:
@@ -165,6 +165,36 @@ def fill(call: Call, given: Mapping[str, Any], of: str) -> Any:
         if value is not None:
             _put(to, call, name, _rows[name], value)
     return to
+
+
+def _value(of: Any, row: Any) -> Any:
+    """None: unset."""
+    at = ffi.cast("char *", of) + row.offset
+    if row.kind == lib.EPS_OPTION_FLAG:
+        return ffi.cast("bool *", at)[0] or None
+    if row.kind == lib.EPS_OPTION_TEXTS:
+        n = ffi.cast("size_t *", at + ffi.sizeof("char **"))[0]
+        return [text_of(ffi.cast("char ***", at)[0][i]) for i in range(n)] or None
+    if row.kind in _texts:
+        return text_of(ffi.cast("char **", at)[0])
+    if row.kind == lib.EPS_OPTION_REAL:
+        return number_of(ffi.cast("double *", at)[0])
+    if row.kind == lib.EPS_OPTION_PAIR:
+        pair = [number_of(ffi.cast("double *", at)[i]) for i in range(2)]
+        return None if None in pair else pair
+    kind = _whole.get(row.kind, "uint32_t")
+    number = ffi.cast(kind + " *", at)[0]
+    if row.kind == lib.EPS_OPTION_CHOICE:
+        return words_of(row)[number - 1] if number else None
+    if row.kind in (lib.EPS_OPTION_NUMBER, lib.EPS_OPTION_NUMBER_32):
+        return None if number == (1 << 8 * ffi.sizeof(kind)) - 1 else number
+    return number or None
+
+
+def values(of: Any) -> dict[str, Any]:
+    """The options that are set in a struct eps_train_options *, by their keywords."""
+    found = {name: _value(of, row) for name, row in _rows.items() if text_of(row.train) is not None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def describe(function: Any, of_plan: bool, without: tuple[str, ...] = ()) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Mapping, Optional, Union
 
 from eps._data import as_files
 from eps._library import Call, StrPath, ffi, lib, number_of, text_of
-from eps._options import describe, fill
+from eps._options import describe, fill, values
 from eps._progress import Progress
+from eps._wandb import Tracker
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _choose_blocks(function: Callable[[Blocks], None]) -> Callable[[Any, Any], N
     return on_blocks
 
 
-def _listen(call: Call, run: Run, progress: Progress, on_step: Optional[Callable[[Step], Any]],
+def _listen(call: Call, run: Run, progress: Progress, tracker: Tracker, on_step: Optional[Callable[[Step], Any]],
             on_evaluation: Optional[Callable[[int, float], Any]], on_save: Optional[Callable[[int, Path], Any]],
             on_sample: Optional[Callable[[Sample], Any]], on_note: Optional[Callable[[str], Any]]) -> Any:
     """struct eps_train_events *"""
@@ -148,11 +149,13 @@ def _listen(call: Call, run: Run, progress: Progress, on_step: Optional[Callable
     def start(user: Any, options: Any, n_parameters: int) -> None:
         run.path = Path(text_of(options.out) or "")
         progress.begin(options.steps)
+        tracker.begin(values(options))
 
     def step(user: Any, s: Any) -> None:
         each = step_of(s)
         run.steps.append(each)
         progress.step(each)
+        tracker.step(each)
         if on_step:
             on_step(each)
 
@@ -193,6 +196,7 @@ def train(data: Any = None, *, on_step: Optional[Callable[[Step], Any]] = None,
           on_evaluation: Optional[Callable[[int, float], Any]] = None,
           on_save: Optional[Callable[[int, Path], Any]] = None, on_sample: Optional[Callable[[Sample], Any]] = None,
           on_note: Optional[Callable[[str], Any]] = None, on_blocks: Optional[Callable[[Blocks], None]] = None, progress: Union[bool, None] = None,
+          wandb: Union[str, Mapping[str, Any], None] = None,
           **options: Any) -> Run:
     """Trains a model, as the command eps train with the same options does: the same losses and weights, bit for bit.
 
@@ -204,6 +208,8 @@ def train(data: Any = None, *, on_step: Optional[Callable[[Step], Any]] = None,
     on_step(step): after each step, a Step. on_evaluation(step, loss), on_save(step, path), on_note(sentence).
     on_sample(sample): with sample_every, a Sample.
     on_blocks(blocks): before each step, a Blocks; may leave out, reorder and freeze blocks of that step.
+    wandb: a project's name, or a dict of keywords of wandb.init: a run of Weights & Biases with the options and the figures of
+        each step, by the package wandb, which WANDB_MODE=offline keeps here. It is finished however training ends.
     progress: a bar by tqdm; by default if the program runs in a terminal or a notebook and tqdm is there.
 
     Ctrl-C finishes the current step, saves a checkpoint, and raises KeyboardInterrupt; a second one ends the run at once.
@@ -218,11 +224,14 @@ def train(data: Any = None, *, on_step: Optional[Callable[[Step], Any]] = None,
         to = fill(call, given, "eps.train")
         if on_blocks:
             to.on_blocks = call.callback("void(void *, struct eps_step_blocks *)", _choose_blocks(on_blocks))
-        events = _listen(call, run, bar, on_step, on_evaluation, on_save, on_sample, on_note)
+        tracker, failed = Tracker(wandb), True
+        events = _listen(call, run, bar, tracker, on_step, on_evaluation, on_save, on_sample, on_note)
         try:
             call.done(lib.eps_train(to, events, ffi.NULL, call.error))
+            failed = False
         finally:
             bar.end()
+            tracker.end(failed)
     return run
 
 

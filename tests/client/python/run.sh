@@ -15,7 +15,7 @@ if ! python3 -m venv "$work/venv"; then
     exit 77
 fi
 python=$work/venv/bin/python
-if ! "$python" -m pip install --quiet pytest numpy pandas pyarrow datasets safetensors tensorboard; then
+if ! "$python" -m pip install --quiet pytest numpy pandas pyarrow datasets safetensors tensorboard wandb; then
     echo "run.sh: no packages from PyPI" >&2
     exit 77
 fi
