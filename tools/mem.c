@@ -155,7 +155,7 @@ int command_mem(int argc, char **argv)
         "print an object, in bytes; unknown values are null:\n{\"host\": {\"current\", \"peak\", "
         "\"planned\",\n\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n\"budget\", \"resident\", "
         "\"locked\", \"huge\", \"numa\": [...], \"on\", \"pid\"},\n\"workers\": [{\"id\", \"device\", and as host}],\n"
-        "\"queued\", \"run\": {\"step\", \"steps\", \"loss\", \"lr\", \"tokens\",\n\"tokens_per_s\"} or null, "
+        "\"queued\",\n\"run\": {\"step\", \"steps\", \"loss\", \"lr\",\n\"tokens\", \"tokens_per_s\"} or null, "
         "\"address\"};\nseveral daemons: {\"daemons\": [...]}. With --watch one object per line",
         print,
         print_line,
