@@ -6,7 +6,7 @@ from typing import Any, Mapping, Union
 
 
 def _figures(step: Any) -> dict[str, Any]:
-    """A Step's, by the names that --tensorboard has; what is unknown is left out."""
+    """A Step's, by the names that --tensorboard has, and its tokens; what is unknown is left out."""
     figures = {"train/loss": step.loss, "train/lr": step.lr, "train/tokens": step.tokens,
                "train/grad_norm": step.grad_norm, "speed/tokens_per_s": step.tokens_per_s,
                "speed/step_ms": step.step_ms, "memory/device_peak_bytes": step.device_peak_bytes or None,
