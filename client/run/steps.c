@@ -2,7 +2,6 @@
 
 #include "client/daemon/observer.h"
 #include "client/member.h"
-#include "client/run/given.h"
 #include "client/run/samples.h"
 #include "client/record/change.h"
 #include "client/options/options.h"
@@ -139,42 +138,6 @@ int client_steps_ask(void *steps, struct error *err)
     if (s->stop == 0 || (s->stop == 1 && saves))
         return 0;
     return error_set(err, -EINTR, "interrupted");
-}
-
-/* Writes the data of step `opened` into the buffer that no open step reads; the two alternate. Returns what
- * client_given_ask does. */
-static int prepare_data(struct client_steps *s, struct error *err)
-{
-    const uint64_t since = trace_begin(s->trace), first = client_run_rows(s->run, s->opened);
-    const unsigned i = s->opened % 2;
-    const struct client_buffer buffer = client_job_buffer(s->job, i);
-    int rc = client_source_fill(&s->prepared[i], &buffer, s->run->source, s->opened, first, err);
-
-    s->given.lr = client_options_lr(&s->run->options, s->opened);
-    if (!rc && s->run->options.on_rows)
-        rc = client_given_ask(&s->prepared[i], &s->given, &buffer, s->run, s->opened, err);
-    if (s->trace)
-        trace_end(s->trace, since, "prepare data", NULL, (struct trace_arg[]){{"step", s->opened + 1}, {NULL, 0}});
-    return rc;
-}
-
-/* Of the step that was prepared last, the rate that was given with its rows. */
-static double lr_of(const struct client_steps *s, uint64_t step)
-{
-    return s->run->options.on_rows ? s->given.lr : client_options_lr(&s->run->options, step);
-}
-
-/* Rows that the caller gives are asked for when the step before is done: they may depend on it. Others are read while it
- * runs. */
-static bool prepares_ahead(const struct client_steps *s)
-{
-    return !s->run->options.on_rows && s->opened < client_steps_last(s);
-}
-
-static bool evaluates_after(const struct client_steps *s, uint64_t step)
-{
-    const struct eps_train_options *o = &s->run->options;
-    return step == s->end || (o->eval_every > 0 && step % o->eval_every == 0);
 }
 
 /* Patience ends the run like its last step: that step is saved. */
@@ -343,7 +306,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
         .n_steps = o->steps,
         .time = now_s(),
         .loss = m->done.loss,
-        .lr = lr_of(s, s->done - 1),
+        .lr = client_steps_lr(s, s->done - 1),
         .tokens = tokens,
         .step_ms = (double)(now - s->since_ns) / 1e6,
         .tokens_per_s = (double)(tokens - before) * 1e9 / (double)(now - s->since_ns),
@@ -372,9 +335,9 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
     step.n_memory = client_memory_take(&s->memory, &step.memory);
     /* Before the evaluation, which takes long: this step's checkpoint may be complete by then. */
     client_steps_note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
-    if (evaluates_after(s, s->done))
+    if (client_steps_evaluates_after(s, s->done))
         rc = client_steps_evaluate(s, &step.eval_loss, err);
-    s->unevaluated = isnan(step.eval_loss) && evaluates_after(s, s->done);
+    s->unevaluated = isnan(step.eval_loss) && client_steps_evaluates_after(s, s->done);
     if (!isnan(step.eval_loss))
         step.scores = s->run->source->scores.list, step.n_scores = s->run->source->scores.n;
     if (!isnan(step.eval_loss))
@@ -391,105 +354,13 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
     return rc ? rc : note_skipped(s, step.skipped, step.loss_scale > 0 && isfinite(step.loss), err);
 }
 
-/* True if on_weights looks at the weights once all opened steps are done. */
-static bool weights_are_due(const struct client_steps *s)
-{
-    const struct eps_train_options *o = &s->run->options;
-
-    return o->on_weights && o->weights_every > 0 && s->opened % o->weights_every == 0 && s->shown != s->opened;
-}
-
-static int show_weights(struct client_steps *s, struct error *err)
-{
-    s->shown = s->done;
-    return client_weights_show(&s->weights, s->run, s->job, s->done, err);
-}
-
-/* True if an evaluation or a sample comes between this step and the next. */
-static bool pauses_after(const struct client_steps *s, uint64_t step)
-{
-    return evaluates_after(s, step) || client_samples_are_due(&s->run->options, step);
-}
-
-/* True if the next step may open: the last one has arrived, and no checkpoint, evaluation, sample or look at the weights is
- * due first. */
-static bool may_open(const struct client_steps *s)
-{
-    return !s->stop && s->opened < client_steps_last(s) && s->arrived == s->opened && !client_steps_save_is_due(s) &&
-           !client_steps_save_will_be_due(s) && !weights_are_due(s) &&
-           (s->run->options.on_rows ? s->done == s->opened && !s->saving
-                                    : s->done == s->opened || !pauses_after(s, s->opened));
-}
-
-static int open_step(struct client_steps *s, struct error *err)
-{
-    const struct eps_train_options *o = &s->run->options;
-    const struct client_minibatch *minibatch = &s->prepared[s->opened % 2];
-    struct message m = {
-        .kind = MESSAGE_OPEN_STEP,
-        .open_step = {.step = s->opened,
-                      .buffer = s->opened % 2,
-                      .n_valid = minibatch->n_labels,
-                      .n_tokens = minibatch->n_tokens,
-                      .n_real = client_run_tokens(s->run, s->opened + 1) - client_run_tokens(s->run, s->opened),
-                      .lr = lr_of(s, s->opened)},
-    };
-
-    model_drop_draw(&m.open_step.drop, s->run->model.config.n_layers, client_options_drop(o), o->seed, s->opened);
-    if (s->blocks.n > 0 && !s->blocks.trains_others)
-        model_drop_keep_one(&m.open_step.drop, &s->blocks.trained, s->blocks.n, o->seed, s->opened);
-    if (minibatch->n_labels == 0)
-        return error_set(err, -EINVAL,
-                         "step %" PRIu64 ": all tokens of its %u rows are special, so none can be masked: leave such "
-                         "rows out of the data, or give a larger --batch",
-                         s->opened + 1, o->batch);
-    const int rc = o->on_blocks ? client_blocks_ask(&m, &s->blocks, o, err) : 0;
-    if (rc)
-        return rc;
-    if (s->done == s->opened)
-        s->since_ns = uv_hrtime();
-    client_link_send(s->link, &m);
-    s->begun = true;
-    s->opened++;
-    client_memory_ask(&s->memory, s->link, s->opened == client_steps_last(s));
-    return prepares_ahead(s) ? prepare_data(s, err) : 0;
-}
-
-/* Those of the rows that were prepared last. */
-static int score_given(struct client_steps *s, struct error *err)
-{
-    const struct client_scored_rows rows = {.buffer = s->opened % 2,
-                                            .first_row = s->given.first,
-                                            .n_rows = s->given.n,
-                                            .n_tokens = s->prepared[s->opened % 2].n_tokens,
-                                            .drops = s->given.drops,
-                                            .base = s->given.base,
-                                            .step = s->opened};
-
-    return client_job_score(&s->given.log_p, s->job, &rows, err);
-}
-
-/* The same with rows that the caller gives. */
-static int open_given(struct client_steps *s, struct error *err)
-{
-    const int rc = prepare_data(s, err);
-
-    if (rc == EPS_ROWS_END)
-        s->stop = 1;
-    if (rc == EPS_ROWS_SAVE && s->done > s->run->first_step && !client_steps_has_saved(s, s->done))
-        client_steps_ask_save(s);
-    if (rc == EPS_ROWS_WEIGHTS)
-        return show_weights(s, err);
-    return rc == EPS_ROWS_TRAIN ? open_step(s, err) : rc == EPS_ROWS_SCORE ? score_given(s, err) : rc < 0 ? rc : 0;
-}
-
 /* True at the regular end. Without --save-every, a stop instead interrupts the link's next wait. */
 static bool is_over(const struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
     const bool stopped = s->stop == 1 && o->save_every > 0;
 
-    if (s->looks || s->saving || s->memory.asked || (weights_are_due(s) && !s->cut_short))
+    if (s->looks || s->saving || s->memory.asked || (client_steps_weights_are_due(s) && !s->cut_short))
         return false;
     if (s->cut_short)
         return s->done == s->covered && !client_steps_cut_is_due(s);
@@ -522,17 +393,17 @@ static int hear(struct client_steps *s, struct error *err)
 
 static int take_steps(struct client_steps *s, struct error *err)
 {
-    int rc = prepares_ahead(s) ? prepare_data(s, err) : 0;
+    int rc = client_steps_begin(s, err);
 
     while (!rc && !is_over(s)) {
         if (client_steps_save_is_due(s) && !s->saving)
             client_steps_ask_save(s);
         else if (client_steps_cut_is_due(s) && !s->saving)
             client_steps_ask_cut(s);
-        else if (weights_are_due(s) && s->done == s->opened)
-            rc = show_weights(s, err);
-        else if (may_open(s))
-            rc = s->run->options.on_rows ? open_given(s, err) : open_step(s, err);
+        else if (client_steps_weights_are_due(s) && s->done == s->opened)
+            rc = client_steps_show_weights(s, err);
+        else if (client_steps_may_open(s))
+            rc = client_steps_open(s, err);
         else
             rc = hear(s, err);
     }

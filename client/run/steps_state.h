@@ -1,5 +1,5 @@
 /* client/run/steps_state.h - what the files of client/run/steps.h share: how a run comes to its first step (steps_start.c),
- * its steps (steps.c), and when it requests a checkpoint and what follows from that (steps_save.c). */
+ * its steps (steps.c), how each is opened (steps_open.c), and when it requests a checkpoint and what follows from that (steps_save.c). */
 #ifndef CLIENT_RUN_STEPS_STATE_H
 #define CLIENT_RUN_STEPS_STATE_H
 
@@ -37,6 +37,26 @@ static inline uint64_t client_steps_last(const struct client_steps *s)
 {
     return s->job_end < s->end ? s->job_end : s->end;
 }
+
+/* ---- steps_open.c ---- */
+
+/* True if the held-out loss is measured after this step. */
+bool client_steps_evaluates_after(const struct client_steps *s, uint64_t step);
+/* The rate of the step that was prepared last. */
+double client_steps_lr(const struct client_steps *s, uint64_t step);
+
+/* True if on_weights looks at the weights once all opened steps are done; no step may be open then. */
+bool client_steps_weights_are_due(const struct client_steps *s);
+int client_steps_show_weights(struct client_steps *s, struct error *err);
+
+/* Prepares the first step's data. */
+int client_steps_begin(struct client_steps *s, struct error *err);
+/* True if the next step may open: the last one has arrived, and no checkpoint, evaluation, sample or look at the weights is
+ * due first. */
+bool client_steps_may_open(const struct client_steps *s);
+/* Opens it, and prepares the one after it. Where rows are given, what they are given for may come first: then it is to be
+ * called again. */
+int client_steps_open(struct client_steps *s, struct error *err);
 
 /* ---- steps_save.c ---- */
 
