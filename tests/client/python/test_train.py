@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -42,11 +43,11 @@ def test_samples_are_what_the_checkpoints_write_and_change_no_bit():
 
 
 def test_a_sample_that_fails_is_a_note_and_training_goes_on(monkeypatch):
-    def step(each):
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(Path("there" if each.step == 3 else "text.txt").resolve()))
+    with tempfile.TemporaryDirectory() as there:  # a socket's path is short
+        def step(each):
+            monkeypatch.setenv("XDG_RUNTIME_DIR", there if each.step == 3 else str(Path("text.txt").resolve()))
 
-    Path("there").mkdir(mode=0o700)
-    run = eps.train("text.txt", out="run", sample_every=1, sample_prompt="a", on_step=step, **SMALL)
+        run = eps.train("text.txt", out="run", sample_every=1, sample_prompt="a", on_step=step, **SMALL)
     assert len(run.steps) == 4 and [s.step for s in run.samples] == [3]
     told = [note.split(": ") for note in run.notes if note.startswith("no sample")]
     assert [each[0] for each in told] == ["no sample after step 1", "no sample after step 4"]  # step 2 says nothing new
