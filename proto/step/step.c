@@ -138,7 +138,7 @@ static void arrange_visits(struct device_pass *pass, const struct model_order *o
         if (contributes(pass, visit))
             w->contributing[n++] = visit;
     }
-    pass->weights.end = 2 * w->model.n_visits - pass->lowest;
+    device_weights_end(&pass->weights, pass->lowest);
 }
 
 /* The place of the sum of contribution n, available to what is queued next; NULL if the visit makes none. */
@@ -183,37 +183,39 @@ static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint3
 }
 
 /* For an evaluation, leaves out the step, which it does not belong to. */
-static void record_forward(const struct device_pass *pass, uint64_t since, uint32_t visit)
+static void record_forward(const struct device_pass *pass, uint64_t since, uint32_t visit, const char *what)
 {
     const struct trace_arg args[] = {{"visit", visit},
                                      {"microbatches", pass->n_runs * device_pass_count_microbatches(pass)},
                                      {pass->train ? "step" : NULL, pass->step + 1},
                                      {NULL, 0}};
 
-    device_pass_record(pass, since, "forward", visit, args);
+    device_pass_record(pass, since, what, visit, args);
 }
 
 /* The next place in the sequence of weights whose visit is not dropped. */
 static uint32_t next_place(const struct device_pass *pass)
 {
+    const uint32_t end = pass->train ? pass->weights.end : pass->worker->model.n_visits;
     uint32_t place = pass->place + 1;
 
-    while (place < 2 * pass->worker->model.n_visits && is_dropped(pass, device_weights_visit(&pass->weights, place)))
+    while (place < end && is_dropped(pass, device_weights_visit(&pass->weights, place)))
         place++;
     return place;
 }
 
 /* Between a microbatch's computation and its download: uploads what comes next and sends what was made before. done:
  * microbatches of the run, including this one. A dropped visit has no time for either. */
-static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, bool is_backward)
+static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, enum device_direction direction)
 {
     const uint32_t n = device_pass_count_microbatches(pass);
+    const uint32_t left = direction == DEVICE_AGAIN ? 2 : n - done + 1; /* 2: no slot is waited for */
     int rc = 0;
 
     if (!device_pass_overlaps(pass) || is_dropped(pass, device_weights_visit(&pass->weights, pass->place)))
         return 0;
     rc = device_weights_ahead(&pass->weights, next_place(pass), run * n + done, pass->n_runs * n);
-    return rc || !is_backward ? rc : device_offers_go_on(pass, n - done + 1);
+    return rc || direction == DEVICE_FORWARD ? rc : device_offers_go_on(pass, left);
 }
 
 /* Runs what finishes a layer, over all rows of a run: what their microbatches left, joined. */
@@ -241,7 +243,8 @@ static void finish_run(struct device_pass *pass, const struct layer_pass *visit,
 static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const struct device_weights_at *weights,
                      const struct layer_chunk *chunks, float *contribution)
 {
-    const bool is_backward = pass->place >= pass->worker->model.n_visits;
+    const enum device_direction direction = device_weights_direction(&pass->weights, pass->place);
+    const bool is_backward = direction == DEVICE_BACKWARD;
     struct layer_pass v = visit_of(pass, visit);
     const struct layer_ops *layer = v.skipped ? &layer_dropped : pass->worker->layers[v.layer->kind];
     struct device_moves moves;
@@ -261,10 +264,10 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
         set_rows(pass, &v, run, row);
         device_boundaries_enter(pass, &moves, &v, row);
         (is_backward ? layer->backward : layer->forward)(&v);
-        rc = overlap(pass, run, ++done, is_backward);
+        rc = overlap(pass, run, ++done, direction);
         device_boundaries_leave(pass, &moves, &v, row);
     }
-    if (!is_backward)
+    if (direction == DEVICE_FORWARD)
         finish_run(pass, &v, run, false);
     return rc;
 }
@@ -287,7 +290,7 @@ static int forward(struct device_pass *pass)
             rc = visit_run(pass, visit, run, &weights, in_one_pass(pass, visit) ? chunks_of(pass, run, &weights) : NULL,
                            NULL);
         device_norms_leave(pass, visit);
-        record_forward(pass, since, visit);
+        record_forward(pass, since, visit, "forward");
     }
     if (pass->train)
         device_offers_made_apart(pass);
@@ -309,23 +312,44 @@ static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, 
     return rc;
 }
 
-static int backward(struct device_pass *pass)
+/* Fills in inner values of a segment (proto/plan/memory/segments.h) once more. What finishes the layer was done before. */
+static int compute_again(struct device_pass *pass, uint32_t visit, const struct device_weights_at *weights)
 {
-    const struct model *model = &pass->worker->model;
+    const uint64_t since = trace_begin(pass->worker->trace);
     int rc = 0;
 
-    for (uint32_t place = model->n_visits; rc == 0 && place < pass->weights.end; place++) {
+    for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++)
+        rc = visit_run(pass, visit, run, weights, NULL, NULL);
+    record_forward(pass, since, visit, "forward again");
+    return rc;
+}
+
+static int backward_runs(struct device_pass *pass, uint32_t visit, const struct device_weights_at *weights)
+{
+    int rc = 0;
+
+    for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
+        if (!in_one_pass(pass, visit))
+            rc = backward_run(pass, visit, run, weights);
+        if (rc == 0 && contributes(pass, visit))
+            rc = device_offers_made(pass);
+    }
+    return rc;
+}
+
+static int backward(struct device_pass *pass)
+{
+    int rc = 0;
+
+    for (uint32_t place = pass->worker->model.n_visits; rc == 0 && place < pass->weights.end; place++) {
         const uint32_t visit = device_weights_visit(&pass->weights, place);
+        const bool again = device_weights_direction(&pass->weights, place) == DEVICE_AGAIN;
         struct device_weights_at weights;
         pass->place = place;
         rc = device_weights_next(&pass->weights, place, &weights);
         device_norms_next(pass, place);
-        for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
-            if (!in_one_pass(pass, visit))
-                rc = backward_run(pass, visit, run, &weights);
-            if (rc == 0 && contributes(pass, visit))
-                rc = device_offers_made(pass);
-        }
+        if (rc == 0)
+            rc = (again ? compute_again : backward_runs)(pass, visit, &weights);
         device_norms_leave(pass, place);
     }
     return rc ? rc : device_offers_finish(pass);

@@ -5,7 +5,8 @@
  * If the plan has room for the whole head, the same pass also runs the head's backward, so its logits are not computed
  * again. Backward: for each visit from the top: pull its unit; for each part: recompute activations or read kept ones,
  * sum the contribution over the part's microbatches, offer it in slices. A frozen unit contributes nothing; backward
- * ends at the lowest layer that is trained. Of a block that the step drops (proto/model/drop.h) nothing is pulled or
+ * ends at the lowest layer that is trained. If the plan divides layers into segments (proto/plan/memory/segments.h), forward
+ * runs once more over the lower layers of each before the backward of its topmost. Of a block that the step drops (proto/model/drop.h) nothing is pulled or
  * contributed: its visits copy. If row groups are chosen (struct plan_choice), all of this happens for each group of the
  * share's parts, one after another.
  *

@@ -1,5 +1,6 @@
 #include "proto/step/weights.h"
 
+#include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 
 #include <assert.h>
@@ -14,11 +15,62 @@ void device_weights_init(struct device_weights *weights, const struct device_wor
         (struct device_weights){.worker = worker, .link = link, .context = context, .n_visits = worker->model.n_visits};
 }
 
+/* Visits of a segment: those that come again from the first on, then all from the last on. */
+struct segment_visits {
+    uint32_t first, n, n_again;
+};
+
+static struct segment_visits visits_of(const struct device_weights *weights, uint32_t s)
+{
+    const struct device_worker *w = weights->worker;
+    const struct plan_choice *choice = &w->plan.choice;
+    const struct plan_segment segment = plan_segment_at(choice, &w->model, s);
+    const struct plan_visits again = plan_again_of(choice, &w->model, s);
+    const uint32_t end = segment.end < w->model.n_layers ? w->model.layers[segment.end].first_visit : weights->n_visits;
+
+    return (struct segment_visits){again.first, end - again.first, again.n};
+}
+
+/* Behind forward. */
+static uint32_t find_visit(const struct device_weights *weights, uint32_t place, enum device_direction *direction)
+{
+    uint32_t s = weights->worker->plan.choice.n_cuts, at = place - weights->n_visits;
+    struct segment_visits visits = visits_of(weights, s);
+
+    while (s > 0 && at >= visits.n_again + visits.n) {
+        at -= visits.n_again + visits.n;
+        visits = visits_of(weights, --s);
+    }
+    *direction = at < visits.n_again ? DEVICE_AGAIN : DEVICE_BACKWARD;
+    return *direction == DEVICE_AGAIN ? visits.first + at : visits.first + visits.n - 1 - (at - visits.n_again);
+}
+
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place)
 {
+    enum device_direction direction;
+
     if (weights->n_skipped > 0)
         return place < weights->skipped ? place : place + weights->n_skipped;
-    return place < weights->n_visits ? place : 2 * weights->n_visits - 1 - place;
+    return place < weights->n_visits ? place : find_visit(weights, place, &direction);
+}
+
+enum device_direction device_weights_direction(const struct device_weights *weights, uint32_t place)
+{
+    enum device_direction direction = DEVICE_FORWARD;
+
+    if (place >= weights->n_visits)
+        find_visit(weights, place, &direction);
+    return direction;
+}
+
+void device_weights_end(struct device_weights *weights, uint32_t lowest)
+{
+    uint32_t s = weights->worker->plan.choice.n_cuts, end = 2 * weights->n_visits - lowest;
+    struct segment_visits visits = visits_of(weights, s);
+
+    for (; s > 0 && lowest < visits.first; visits = visits_of(weights, --s))
+        end += visits.n_again;
+    weights->end = end + visits.n_again;
 }
 
 uint32_t device_weights_home(const struct device_weights *weights, uint32_t place)

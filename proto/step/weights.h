@@ -4,6 +4,9 @@
  * for embedding lookups, in host memory. The visits of a step are known in advance, so units are pulled ahead: as far
  * as the plan has buffers that no earlier visit needs. This changes only the time of a pull, never what a visit reads.
  *
+ * If the plan has segments (proto/plan/memory/segments.h), those of a step go down segment by segment: first upwards over
+ * the layers that are computed again, then downwards.
+ *
  * Among backward visits, those of the embedding, and of a head that computed everything in forward, need no weights. Nor
  * do those of a block that the step drops. */
 #ifndef PROTO_STEP_WEIGHTS_H
@@ -13,7 +16,7 @@
 #include "proto/plan/memory/plan.h"
 
 /* A sequence of visits, numbered from 0 by their place: n_visits upwards; if `backward`, then the same downwards as far
- * as backward goes. A visit needs the unit of the layer that it runs (proto/model/order.h). */
+ * as backward goes, with those that come again in between. A visit needs the unit of the layer that it runs (proto/model/order.h). */
 struct device_weights {
     const struct device_worker *worker;
     const struct device_link *link;
@@ -54,6 +57,13 @@ int device_weights_load(struct device_weights *weights);
 
 /* The visit at this place of the sequence. */
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);
+
+/* What the visit there does. */
+enum device_direction { DEVICE_FORWARD, DEVICE_AGAIN, DEVICE_BACKWARD };
+enum device_direction device_weights_direction(const struct device_weights *weights, uint32_t place);
+
+/* Sets `end`: backward ends with the visit `lowest`, a layer's first. */
+void device_weights_end(struct device_weights *weights, uint32_t lowest);
 
 /* The home of the layer that it runs. */
 uint32_t device_weights_home(const struct device_weights *weights, uint32_t place);

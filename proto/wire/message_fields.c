@@ -88,6 +88,9 @@ void message_choice_fields(struct wire *w, struct plan_choice *choice)
     wire_u32(w, &choice->n_resident);
     wire_flag(w, &choice->whole_head);
     wire_flag(w, &choice->sparse_singly);
+    wire_u32_in(w, &choice->n_cuts, 0, PLAN_MAX_CUTS);
+    for (uint32_t i = 0; i < choice->n_cuts && i < PLAN_MAX_CUTS; i++)
+        wire_u32(w, &choice->cuts[i]);
 }
 
 void message_ledger_fields(struct wire *w, struct ledger *ledger)

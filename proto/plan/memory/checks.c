@@ -2,6 +2,7 @@
 #include "proto/model/family.h"
 #include "proto/operation/operation.h"
 #include "proto/plan/memory/plan.h"
+#include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 
 #include <errno.h>
@@ -163,12 +164,28 @@ static int check_keeping(const struct plan_keeping *k, uint32_t n_blocks, bool m
     if (k->n_kept > (may_keep ? n_blocks : 0))
         return error_set(err, -EINVAL,
                          "%u blocks keep activations: the model has %u, and they keep some only when training with the "
-                         "stash on the device",
+                         "stash on the device, without segments of layers",
                          k->n_kept, n_blocks);
     if ((k->n_kept > 0) != (k->kept > 0) || k->kept > MODEL_KEEPS_ALL || k->kept_below > MODEL_KEEPS_ALL ||
         (k->kept_below > 0 && k->n_kept == 0))
         return error_set(err, -EINVAL, "%u blocks keep set %u of their activations and the others set %u: no such plan",
                          k->n_kept, k->kept, k->kept_below);
+    return 0;
+}
+
+static int check_cuts(const struct model *model, const struct plan_setting *s, const struct plan_choice *c,
+                      struct error *err)
+{
+    if (c->n_cuts > (plan_may_segment(s, c) ? PLAN_MAX_CUTS : 0))
+        return error_set(
+            err, -EINVAL,
+            "%u cuts between segments of layers: at most %d, only when training with the stash on the device",
+            c->n_cuts, PLAN_MAX_CUTS);
+    for (uint32_t i = 0; i < c->n_cuts; i++)
+        if (c->cuts[i] >= model->n_layers || c->cuts[i] <= (i > 0 ? c->cuts[i - 1] : 0) ||
+            !plan_may_cut(model, c->cuts[i]))
+            return error_set(err, -EINVAL, "no segment of layers can begin at layer %u, as cut %u of %u", c->cuts[i],
+                             i + 1, c->n_cuts);
     return 0;
 }
 
@@ -215,5 +232,5 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
         return error_set(err, -EINVAL, "sparse weights are decoded singly only in training, if there are any");
     if (c->host_stash && s->goal.purpose == PLAN_GENERATE)
         return error_set(err, -EINVAL, "generation has no stash");
-    return 0;
+    return check_cuts(model, s, c, err);
 }

@@ -1,6 +1,7 @@
 #include "proto/plan/memory/plan.h"
 
 #include "proto/plan/memory/layers.h"
+#include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
 
@@ -155,9 +156,15 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
             continue;
         values->bytes = plan_align(plan_shape_bytes(plan, shape));
         values->row_bytes = plan_align(plan_row_tile(plan) * plan_element_bytes(plan, shape));
-        values->stashed = take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_stashed : 0);
+        if (plan->choice.n_cuts == 0)
+            values->stashed = take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_stashed : 0);
         values->passing =
             take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_passing : shape->n_forward);
+    }
+    if (plan->choice.n_cuts > 0) {
+        const uint64_t end = plan_place_segments(plan, model, l->offset);
+        l->bytes[LEDGER_STASH] += end - l->offset; /* what aligns them included */
+        l->offset = end;
     }
     if (is_training(plan))
         take_gradients(plan, model, l, begin);

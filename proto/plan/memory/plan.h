@@ -44,6 +44,7 @@ enum {
     PLAN_MAX_WEIGHT_BUFFERS = 3,
     PLAN_MAX_SETS = 2, /* sets of tiles */
     PLAN_MAX_SUMS = 16,
+    PLAN_MAX_CUTS = 64,      /* between segments of layers */
     PLAN_GENERATE_TILE = 64, /* maximum tokens of a text in one pass through the layers */
     PLAN_GENERATE_ROWS = 64, /* maximum texts of a job that generates */
     PLAN_ALIGNMENT = 64,     /* alignment of every buffer: a cache line */
@@ -168,6 +169,9 @@ struct plan_choice {
      * the weights once each: so commits are fenced. No bit depends on it. */
     uint32_t group_parts;
     bool host_stash; /* boundaries and their gradient live in a host segment; the device has tiles of them */
+    /* Layers at which segments begin (proto/plan/memory/segments.h), ascending; none:
+     * each layer's inputs are there from forward to backward. No bit depends on them. */
+    uint32_t n_cuts, cuts[PLAN_MAX_CUTS];
     struct plan_keeping keeping[MODEL_CLASSES]; /* (the model's n_classes) further ones keep nothing */
     uint32_t n_weight_buffers;                  /* 1..3 */
     uint32_t n_sums;     /* 0..PLAN_MAX_SUMS: at least as many as sets of tiles; with one set, one */
@@ -209,6 +213,8 @@ struct plan {
     uint32_t n_sets; /* sets of input, output and dy, used in turn: 2 if copies and computation overlap */
     uint32_t n_sums; /* sums, used in turn: at least n_sets, otherwise at most as many as contributions use */
     struct plan_values values[MODEL_SHAPES]; /* by the model's shapes: plan_value(), plan_gradient() */
+    /* With cuts: offset of what is stored of each segment, where that of the one below ends. */
+    uint64_t stored[PLAN_MAX_CUTS + 2];
     uint64_t gradient; /* gradient of the head's input (share tokens, width), in the memory of values */
     /* Tiles of a microbatch's inputs, outputs and gradients, for layers that do not work on what is stored
      * (plan_tiles). */
@@ -270,6 +276,13 @@ int plan_check_packs(const struct model *model, struct error *err);
  * number of rows, in packed rows, or for a model that does not predict the next token; parts that would divide a ghost batch. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
+/* True if layers can be divided into segments: only in training, with the stash on the device. A stash on the host takes no
+ * memory of the device, whatever the depth; there segments would only add copies. */
+static inline bool plan_may_segment(const struct plan_setting *setting, const struct plan_choice *choice)
+{
+    return setting->goal.purpose == PLAN_TRAIN && !choice->host_stash;
+}
+
 /* True if row groups are possible. Contributions of a tied table are summed visit by visit, so all parts' of the head come
  * before any of the embedding. */
 bool plan_may_group(const struct model *model, const struct plan_setting *setting);
@@ -288,10 +301,11 @@ int plan_check_choice(const struct model *model, const struct plan_setting *sett
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
                   const struct plan_choice *choice);
 
-/* True if blocks can keep values: only in training, with the stash on the device. */
+/* True if blocks can keep values: only in training, with the stash on the device. Nor with segments: a byte that stores a
+ * layer's input saves the whole layer's forward pass, one that keeps an activation a part of it. */
 static inline bool plan_may_keep(const struct plan_setting *setting, const struct plan_choice *choice)
 {
-    return setting->goal.purpose == PLAN_TRAIN && !choice->host_stash;
+    return setting->goal.purpose == PLAN_TRAIN && !choice->host_stash && choice->n_cuts == 0;
 }
 
 /* The kept values of a layer of a block. */

@@ -1,6 +1,7 @@
 #include "proto/plan/memory/values.h"
 
 #include "proto/plan/memory/layers.h"
+#include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 
 #include <assert.h>
@@ -24,6 +25,8 @@ uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model)
 {
     uint64_t bytes = 0;
 
+    if (plan->choice.n_cuts > 0)
+        return plan_segments_end(plan, model, 0, model->n_layers - 1) - plan->stored[0];
     for (const struct model_shape *s = model->values.shapes; s < model->values.shapes + model->values.n_shapes; s++)
         bytes += model_is_small(s) ? 0 : (is_training(plan) ? s->n_stashed : s->n_forward) * plan_shape_bytes(plan, s);
     return bytes;
@@ -36,6 +39,8 @@ uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t
 
     if (!is_training(plan) && !model_is_small(&model->values.shapes[v->shape]))
         return values->passing + v->forward_place * values->bytes;
+    if (plan->choice.n_cuts > 0 && v->stashed && !model_is_small(&model->values.shapes[v->shape]))
+        return plan_segment_value(plan, model, value);
     return (v->stashed ? values->stashed : values->passing) + v->place * values->bytes;
 }
 
@@ -69,7 +74,7 @@ static bool are_together(const struct model_shape *a, const struct model_shape *
 
 /* What is in the way of a shape's gradients. */
 struct ranges {
-    uint64_t at[3 * MODEL_SHAPES + 1], end[3 * MODEL_SHAPES + 1];
+    uint64_t at[3 * MODEL_SHAPES + 2], end[3 * MODEL_SHAPES + 2];
     uint32_t n;
 };
 
@@ -84,8 +89,12 @@ static void add_range(struct ranges *ranges, uint64_t at, uint64_t bytes)
 static void add_stashed(struct ranges *ranges, const struct plan *plan, const struct model *model, uint32_t shape)
 {
     const struct model_value *const of = model->values.of;
+    const struct model_shape *of_shape = &model->values.shapes[shape];
     uint32_t done[MODEL_SHAPES] = {0};
 
+    if (plan->choice.n_cuts > 0)
+        add_range(ranges, plan->stored[0],
+                  plan_segments_end(plan, model, of_shape->lowest, of_shape->topmost) - plan->stored[0]);
     for (uint32_t i = model->values.n; i-- > 0 && of[i].first > model->values.shapes[shape].topmost;)
         done[of[i].shape] += of[i].stashed;
     for (uint32_t i = 0; i < model->values.n_shapes; i++) {
@@ -93,7 +102,8 @@ static void add_stashed(struct ranges *ranges, const struct plan *plan, const st
         const struct plan_values *values = &plan->values[i];
         if (model_is_small(s))
             continue;
-        add_range(ranges, values->stashed, (s->n_stashed - done[i]) * values->bytes);
+        if (plan->choice.n_cuts == 0)
+            add_range(ranges, values->stashed, (s->n_stashed - done[i]) * values->bytes);
         add_range(ranges, values->passing, s->n_passing * values->bytes);
     }
 }
@@ -112,8 +122,7 @@ static uint64_t find_lowest(const struct ranges *ranges, uint64_t at, uint64_t b
     return at;
 }
 
-/* Bytes of a shape's gradients, as they are aligned. */
-static uint64_t gradient_bytes(const struct plan *plan, const struct model *model, uint32_t shape)
+uint64_t plan_gradients_bytes(const struct plan *plan, const struct model *model, uint32_t shape)
 {
     return count_gradients(model, shape) * plan->values[shape].bytes;
 }
@@ -125,8 +134,8 @@ static uint32_t find_next(const struct plan *plan, const struct model *model, ui
     uint32_t next = MODEL_SHAPES;
 
     for (uint32_t i = 0; i < model->values.n_shapes; i++)
-        if (!(placed >> i & 1) && gradient_bytes(plan, model, i) > most)
-            most = gradient_bytes(plan, model, i), next = i;
+        if (!(placed >> i & 1) && plan_gradients_bytes(plan, model, i) > most)
+            most = plan_gradients_bytes(plan, model, i), next = i;
     return next;
 }
 
@@ -140,14 +149,14 @@ uint64_t plan_place_gradients(struct plan *plan, const struct model *model, uint
 
     *bytes = 0;
     for (uint32_t i; (i = find_next(plan, model, placed)) < MODEL_SHAPES; placed |= UINT64_C(1) << i) {
-        const uint64_t all = gradient_bytes(plan, model, i);
+        const uint64_t all = plan_gradients_bytes(plan, model, i);
         const uint32_t n = count_gradients(model, i);
         struct ranges ranges = {.n = 0};
         add_stashed(&ranges, plan, model, i);
         add_range(&ranges, plan->gradient, before - plan->gradient);
         for (uint32_t k = 0; k < model->values.n_shapes; k++)
             if (placed >> k & 1 && are_together(&shapes[i], &shapes[k]))
-                add_range(&ranges, at[k], gradient_bytes(plan, model, k));
+                add_range(&ranges, at[k], plan_gradients_bytes(plan, model, k));
         at[i] = find_lowest(&ranges, begin, all);
         plan->values[i].gradients =
             at[i] - (shapes[i].n_gradients - n) * plan->values[i].bytes; /* the head's is first */

@@ -8,13 +8,17 @@
 /* Bytes of a value of this shape for the whole share; in domain PART, for one part. */
 uint64_t plan_shape_bytes(const struct plan *plan, const struct model_shape *shape);
 
-/* Bytes of all stashed values but small ones, without what aligns them. */
+/* Bytes of all stashed values but small ones, without what aligns them. Of a choice with cuts, training: those that are there
+ * at a time, at most, with what aligns them. */
 uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model);
 
 /* Offset of a value, or of its gradient: in the host's stash if there is one and the shape is not small, else in the
  * arena. */
 uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t value);
 uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint32_t value);
+
+/* Bytes of all places of a shape's gradients, as they are aligned, but for small ones and the head's. */
+uint64_t plan_gradients_bytes(const struct plan *plan, const struct model *model, uint32_t shape);
 
 /* Sets the places of gradients, but for small ones and the head's, which ends at `end`. Each shape's, the largest first, lie
  * as low as they can: where shapes' are that are never there at the same time; in places, from `begin` on, of stashed values

@@ -1,5 +1,6 @@
 #include "proto/plan/time/cost.h"
 
+#include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
 #include "proto/plan/time/work.h"
@@ -382,29 +383,48 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
     return backward ? place - range.begin + 1 : range.end - place;
 }
 
-/* Visit by visit, except for the middle of a run of recurring visits, as of 4,096 blocks: when it begins, all buffers
- * must hold units of the run, and so they do when it ends. */
-static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct costs *c)
+/* Visits first .. first+n-1, upwards, or downwards if backward. Visit by visit, except for the middle of a run of recurring
+ * visits, as of 4,096 blocks: when it begins, all buffers must hold units of the run, and so they do when it ends. */
+static void add_some(struct plan_cost *out, struct pipeline *pipeline, struct costs *c, struct buffers *buffers,
+                     struct plan_visits some, bool backward)
 {
-    const uint32_t n = c->model->n_visits;
-    const uint32_t end = c->plan->setting.goal.purpose == PLAN_TRAIN ? model_end_of_backward(c->model) : n;
-    struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
     uint32_t n_before = 0, was_alike = 0; /* visits of the run before this one; count_alike of the visit before */
 
-    for (uint32_t place = 0, period, times; place < end; place += period * times) {
-        const bool backward = place >= n;
-        const uint32_t visit = backward ? 2 * n - 1 - place : place, alike = count_alike(c, visit, backward);
+    for (uint32_t done = 0, period, times; done < some.n; done += period * times) {
+        const uint32_t visit = backward ? some.first + some.n - 1 - done : some.first + done;
+        const uint32_t recurring = count_alike(c, visit, backward), left = some.n - done;
+        const uint32_t alike = recurring < left ? recurring : left;
         struct visit visits[MODEL_PERIOD];
 
         n_before = alike + 1 == was_alike ? n_before + 1 : 0;
         was_alike = alike;
         period = c->model->units[c->model->visits[visit]].alike.period;
-        times = n_before > buffers.capacity && alike > buffers.capacity ? (alike - buffers.capacity - 1) / period : 0;
+        times =
+            n_before > buffers->capacity && alike > buffers->capacity ? (alike - buffers->capacity - 1) / period : 0;
         if (times == 0)
             period = times = 1;
         for (uint32_t i = 0; i < period; i++)
-            visits[i] = visit_of(c, &buffers, backward ? visit - i : visit + i, backward);
+            visits[i] = visit_of(c, buffers, backward ? visit - i : visit + i, backward);
         add_visits(out, pipeline, visits, period, times);
+    }
+}
+
+/* Forward; in training then segment after segment, the topmost first: what is computed again, and backward. */
+static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct costs *c)
+{
+    const struct model *model = c->model;
+    const uint32_t n = model->n_visits;
+    const bool trains = c->plan->setting.goal.purpose == PLAN_TRAIN;
+    const uint32_t lowest = trains ? 2 * n - model_end_of_backward(model) : n;
+    struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
+
+    add_some(out, pipeline, c, &buffers, (struct plan_visits){0, n}, false);
+    for (uint32_t s = c->plan->choice.n_cuts + 1, end = n; s-- > 0 && lowest < end;) {
+        const struct plan_visits again = plan_again_of(&c->plan->choice, model, s);
+        const uint32_t first = again.first > lowest ? again.first : lowest;
+        add_some(out, pipeline, c, &buffers, again, false);
+        add_some(out, pipeline, c, &buffers, (struct plan_visits){first, end - first}, true);
+        end = again.first;
     }
 }
 

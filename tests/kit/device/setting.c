@@ -1,6 +1,7 @@
 #include "tests/kit/device/setting.h"
 
 #include "proto/model/family.h"
+#include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 #include "proto/wire/message.h"
 #include "tests/kit/device/backend.h"
@@ -202,9 +203,18 @@ struct model_config setting_random_config(uint64_t *state)
     }
 }
 
+/* Segments of layers, in the place of what blocks keep. */
+static void choose_cuts(struct plan_choice *choice, const struct model *model, uint64_t *state)
+{
+    memset(choice->keeping, 0, sizeof choice->keeping);
+    for (uint32_t layer = 1; layer < model->n_layers && choice->n_cuts < PLAN_MAX_CUTS; layer++)
+        if (plan_may_cut(model, layer) && setting_below(state, 2))
+            choice->cuts[choice->n_cuts++] = layer;
+}
+
 void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state)
 {
-    choice->host_stash = setting_below(state, 2);
+    choice->host_stash = setting_below(state, 2), choice->n_cuts = 0;
     for (uint32_t c = 0; c < model->n_classes; c++) {
         struct plan_keeping *keeping = &choice->keeping[c];
         keeping->n_kept = choice->host_stash ? 0 : setting_below(state, model->classes[c].n_blocks + 1);
@@ -215,6 +225,8 @@ void setting_choose(struct plan_choice *choice, const struct model *model, uint6
     choice->n_resident = setting_below(state, 2) ? setting_below(state, plan_count_uploaded(model) + 1) : 0;
     choice->whole_head = setting_below(state, 2);
     choice->n_sums = setting_below(state, 2) ? setting_below(state, PLAN_MAX_SUMS + 1) : 0;
+    if (!choice->host_stash && setting_below(state, 2))
+        choose_cuts(choice, model, state);
 }
 
 struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch)

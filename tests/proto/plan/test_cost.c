@@ -137,6 +137,23 @@ TEST(a_step_pulls_all_but_the_turning_unit_twice)
     ck_assert_uint_eq(cost().up_bytes, ROWS * 2 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
 }
 
+/* Layers: embedding, two blocks, norm, head. Cut at the lower block and at the head, the upper block's input and the norm's are
+ * filled in again, by both blocks; the upper one is still in the buffer when the norm's backward has come and gone, if there are
+ * two of them. The lower block is pulled a third time, and its products are computed once more. */
+TEST(what_is_computed_again_is_pulled_and_counted_again)
+{
+    const double map = 64 * 64, block = 2 * 12 * map + 2 * SEQ * 64 / 0.5;
+    const struct plan_cost whole = cost();
+
+    choice.n_cuts = 2, choice.cuts[0] = 1, choice.cuts[1] = 4;
+    ck_assert_double_eq_tol(cost().compute_ms - whole.compute_ms, 2 * TOKENS * block / 1e9 * 1e3, 1e-9);
+    ck_assert_uint_eq(cost().down_bytes - whole.down_bytes, 4 * 2 * BLOCK);
+    ck_assert_uint_eq(cost().up_bytes, whole.up_bytes);
+    choice.cuts[1] = 3; /* the norm is in the topmost segment: the upper block's input alone */
+    ck_assert_double_eq_tol(cost().compute_ms - whole.compute_ms, TOKENS * block / 1e9 * 1e3, 1e-9);
+    ck_assert_uint_eq(cost().down_bytes - whole.down_bytes, 4 * BLOCK);
+}
+
 /* Bytes a parameter, by hand. One part: gradient 4, weights and moments 12 read and 12 written: 28 at the measured rate.
  * Tied: two visits are each added to a sum (4 + 8), which is then read. */
 TEST(the_optimizer_takes_what_it_touches)

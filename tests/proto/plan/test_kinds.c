@@ -348,6 +348,7 @@ TEST(every_block_has_what_a_list_of_all_blocks_gives_it)
             setting.share_rows = setting.part_rows;
             memset(choice.keeping, 0, sizeof choice.keeping);
             choice.host_stash = choice.whole_head = false;
+            choice.n_cuts = 0;
         }
         ck_assert_int_eq(plan_check_choice(&model, &setting, &choice, NULL), 0);
         plan_lay_out(&plan, &model, &setting, &choice);

@@ -484,6 +484,7 @@ static void draw(uint64_t *state)
     setting.goal.precision = (enum number_type)setting_below(state, 2);
     setting_choose(&choice, &model, state);
     choice.microbatch = 1 + setting_below(state, part_rows);
+    choice.n_cuts = 0; /* of segments: test_cuts.c */
     if (setting.goal.purpose != PLAN_TRAIN)
         choice.keeping[0] = (struct plan_keeping){0}, choice.whole_head = false;
     if (setting.goal.purpose == PLAN_GENERATE) {

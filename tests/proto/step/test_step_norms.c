@@ -1,6 +1,7 @@
 /* The norms that a step appends to its contributions, in whole steps on a device. */
 #include "proto/model/norms.h"
 #include "proto/plan/memory/data.h"
+#include "proto/plan/memory/segments.h"
 #include "proto/step/layers.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
@@ -243,6 +244,20 @@ static void see_backward(const struct layer_pass *pass)
     layer_program.backward(pass);
 }
 
+/* Blocks that a step computes again. */
+static uint32_t count_again(const struct device_worker *worker)
+{
+    const struct model *model = &worker->model;
+    uint32_t n = 0;
+
+    for (uint32_t s = 0; s <= worker->plan.choice.n_cuts; s++) {
+        const struct plan_visits again = plan_again_of(&worker->plan.choice, model, s);
+        for (uint32_t visit = again.first; visit < again.first + again.n; visit++)
+            n += model->layers[model->visit_layers[visit]].kind == MODEL_BLOCK;
+    }
+    return n;
+}
+
 /* Each microbatch of a block has the numbers of its own rows, forward and backward, whatever else is chosen: the last parts of
  * the minibatch, in rows that are shorter than the plan's. */
 TEST_IF(a_block_is_given_what_is_known_of_its_rows, !backend_get()->cuda)
@@ -261,6 +276,7 @@ TEST_IF(a_block_is_given_what_is_known_of_its_rows, !backend_get()->cuda)
     for (size_t i = 0; i < COUNT(norms); i++)
         norms[i] = (uint16_t)setting_below(&state, 1 << 15);
     s.norms = seen.norms = norms;
+    uint32_t n_again = 0;
     struct device_worker_options options = remembering(&s, 1, 1);
     for (int k = 0; k < 20; k++) {
         struct device_worker worker;
@@ -279,11 +295,13 @@ TEST_IF(a_block_is_given_what_is_known_of_its_rows, !backend_get()->cuda)
         link.version = SETTING_STEP;
         link.n_buffers = options.choice.n_weight_buffers;
         ck_assert_msg(device_worker_step(&worker, &share, &array_link, &link, &err) == 0, "%s", err.text);
-        for (int direction = 0; direction < 2; direction++)
-            ck_assert_uint_eq(seen.n_seen[direction], BLOCKS * 3 * seen.n_tokens);
+        ck_assert_uint_eq(seen.n_seen[0], (BLOCKS + count_again(&worker)) * 3 * seen.n_tokens);
+        ck_assert_uint_eq(seen.n_seen[1], BLOCKS * 3 * seen.n_tokens);
+        n_again += count_again(&worker);
         device_worker_free(&worker);
         array_link_free(&link);
         free(stash);
     }
+    ck_assert_uint_gt(n_again, 0);
     setting_close(&s);
 }

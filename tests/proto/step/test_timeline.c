@@ -89,7 +89,7 @@ static void draw(struct drawn *d, int seed, uint32_t vocabulary)
     d->options.worker.setting.goal.grad = d->host.goal.grad;
     setting_choose(choice, &d->s.model, &state);
     if (vocabulary) {
-        choice->host_stash = true;
+        choice->host_stash = true, choice->n_cuts = 0;
         choice->keeping[0] = (struct plan_keeping){0}, choice->whole_head = false;
     }
     choice->n_sums = setting_below(&state, 7);

@@ -143,7 +143,7 @@ TEST_EACH(an_evaluation_gives_the_cpus_sum_in_every_order, CASES)
     if (_i % 2) {
         t.options.setting.goal.purpose = PLAN_EVALUATE;
         memset(t.options.choice.keeping, 0, sizeof t.options.choice.keeping);
-        t.options.choice.whole_head = false;
+        t.options.choice.whole_head = false, t.options.choice.n_cuts = 0;
     }
     const double plain = evaluate(&t, NULL);
     for (enum late_order order = 0; order < LATE_ORDERS; order++)
