@@ -1,5 +1,6 @@
 #include "proto/plan/search.h"
 
+#include "proto/plan/cuts.h"
 #include "proto/plan/time/cost.h"
 #include "proto/plan/memory/layers.h"
 #include "proto/plan/memory/units.h"
@@ -12,6 +13,7 @@
 #include <stdio.h>
 
 enum {
+    TRIES = 8,        /* to give what is left of the budget to the inputs of layers */
     EVERY_COUNT = 16, /* microbatches of a part: all counts up to here, then doubled ones */
     MAX_COUNTS = EVERY_COUNT + 32,
 };
@@ -38,6 +40,9 @@ struct search {
     /* All or nothing, class after class, whatever the profile, as the smallest plan must be on it; and the best ones
      * for the current microbatch. */
     struct links plain, best_links;
+    struct plan_cuts *cuts; /* of row groups of `cut_rows` */
+    uint32_t cut_rows;      /* 0: none yet */
+    bool pulls_once;        /* several hosts: units pass through a ring once in each direction */
     struct plan best;
     int64_t best_time;
     bool found;
@@ -282,13 +287,12 @@ static void look_through_groups(struct search *s, uint32_t rows, uint32_t group,
     }
 }
 
-/* Row groups in as many sizes as differ: the share in one, in two, ... down to single parts. Not on several hosts, whose units
- * pass through a ring once in each direction. */
+/* Row groups in as many sizes as differ: the share in one, in two, ... down to single parts. */
 static void look_through(struct search *s, uint32_t rows, const struct plan_wish *wish,
                          void (*visit)(struct search *s, const struct plan_choice *choice))
 {
     const struct plan_setting *set = s->setting;
-    const bool groups = plan_may_group(s->model, set) && !(wish->host && wish->host->n_own > 0);
+    const bool groups = plan_may_group(s->model, set) && !s->pulls_once;
     const uint32_t parts = groups ? set->share_rows / set->part_rows : 1;
 
     look_through_groups(s, rows, 0, wish, visit);
@@ -322,7 +326,59 @@ static void visit_best(struct search *s, const struct plan_choice *choice)
         follow_both(s, choice, &s->best_links);
 }
 
-static void visit_bytes(struct search *s, const struct plan_choice *choice)
+/* Sets s->cuts for a plan without cuts. False: its layers cannot be divided into segments. */
+static bool find_cuts(struct search *s, const struct plan *plan)
+{
+    if (s->pulls_once || !plan_may_segment(s->setting, &plan->choice))
+        return false;
+    if (s->cut_rows != plan->setting.share_rows)
+        plan_cuts_init(s->cuts, plan, s->model);
+    s->cut_rows = plan->setting.share_rows;
+    return s->cuts->n > 1;
+}
+
+static void lay_out_cut(struct plan *out, const struct search *s, struct plan_choice *choice, uint64_t limit)
+{
+    plan_cut(choice, s->cuts, limit);
+    plan_lay_out(out, s->model, s->setting, choice);
+}
+
+/* True if a choice would take longer than the best plan even with all units resident, and computing nothing again. */
+static bool is_slow(const struct search *s, const struct plan_choice *choice)
+{
+    struct plan_choice resident = *choice;
+    struct plan plan;
+
+    resident.n_resident = plan_count_uploaded(s->model);
+    plan_lay_out(&plan, s->model, s->setting, &resident);
+    return s->found && time_of(s, &plan) > s->best_time;
+}
+
+/* Where not each layer's input finds room: the fewest operations computed again; and the fewest bytes of inputs, which leaves
+ * the most for resident units. */
+static void visit_segments(struct search *s, const struct plan_choice *choice)
+{
+    struct plan_choice cut = *choice;
+    struct plan plan;
+
+    plan_lay_out(&plan, s->model, s->setting, choice);
+    if (plan_total(&plan) <= s->budget || is_slow(s, choice) || !find_cuts(s, &plan))
+        return;
+    lay_out_cut(&plan, s, &cut, s->cuts->least);
+    if (plan_total(&plan) > s->budget)
+        return;
+    follow_both(s, &cut, &s->plain);
+    const uint64_t left = s->budget - plan_total(&plan);
+    for (uint64_t n = TRIES; n > 0; n--) { /* the first fits, unless gradients lie where values were */
+        lay_out_cut(&plan, s, &cut, s->cuts->least + left / TRIES * n);
+        if (plan_total(&plan) <= s->budget) {
+            follow_both(s, &cut, &s->plain);
+            return;
+        }
+    }
+}
+
+static void offer_least(struct search *s, const struct plan_choice *choice)
 {
     const struct chain chain = chain_of(s, choice, &s->plain);
     uint32_t breaks[CHAIN_BREAKS];
@@ -336,10 +392,29 @@ static void visit_bytes(struct search *s, const struct plan_choice *choice)
     }
 }
 
+static void visit_bytes(struct search *s, const struct plan_choice *choice)
+{
+    struct plan_choice cut = *choice;
+    struct plan plan;
+
+    offer_least(s, choice);
+    plan_lay_out(&plan, s->model, s->setting, choice);
+    if (!find_cuts(s, &plan))
+        return;
+    lay_out_cut(&plan, s, &cut, s->cuts->least);
+    offer_least(s, &cut);
+}
+
+static bool pulls_once(const struct plan_wish *wish)
+{
+    return wish->host && wish->host->n_own > 0;
+}
+
 void plan_smallest(struct plan *out, const struct model *model, const struct plan_setting *setting,
                    const struct plan_wish *wish)
 {
-    struct search s = {.model = model, .setting = setting};
+    struct plan_cuts cuts;
+    struct search s = {.model = model, .setting = setting, .cuts = &cuts, .pulls_once = pulls_once(wish)};
 
     link_plainly(&s.plain, model);
     look_through(&s, wish->microbatch ? wish->microbatch : plan_joined_rows(&setting->goal, &model->config), wish,
@@ -483,10 +558,13 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                                                                       : 1},
                                               .n_workers = 1};
     struct plan_prices prices = {0};
+    struct plan_cuts cuts;
     struct search s = {.model = model,
                        .setting = setting,
                        .profile = profile,
                        .prices = &prices,
+                       .cuts = &cuts,
+                       .pulls_once = pulls_once(wish),
                        .host = wish->host ? *wish->host : nominal,
                        .budget = budget};
     uint32_t rows[MAX_COUNTS];
@@ -506,6 +584,8 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                                                   plan_joined_rows(&setting->goal, &model->config), wish->microbatch);
     for (uint32_t i = 0; i < n_rows; i++)
         look_through(&s, rows[i], wish, visit_plain);
+    for (uint32_t i = 0; i < n_rows; i++)
+        look_through(&s, rows[i], wish, visit_segments);
     if (generates)
         search_texts(&s, wish->microbatch ? wish->microbatch : setting->part_rows,
                      wish->microbatch ? wish->microbatch : 1, wish);

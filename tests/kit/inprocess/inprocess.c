@@ -2,6 +2,7 @@
 
 #include "eps/store/rewire.h"
 #include "eps/store/sparse.h"
+#include "proto/plan/cuts.h"
 #include "proto/plan/search.h"
 #include "tests/kit/device/backend.h"
 
@@ -326,6 +327,20 @@ static void *run_step(void *arg)
     return NULL;
 }
 
+/* False: the model cannot be divided. */
+static bool divide(struct plan_choice *choice, const struct inprocess *ip, const struct plan_setting *setting)
+{
+    struct plan_cuts cuts;
+    struct plan plan;
+
+    plan_lay_out(&plan, &ip->model, setting, choice);
+    plan_cuts_init(&cuts, &plan, &ip->model);
+    if (cuts.n == 0)
+        return false;
+    const uint64_t most = cuts.lowest + cuts.written[cuts.n] + cuts.gradients[0][cuts.n];
+    return plan_cut(choice, &cuts, most - (most - cuts.least) / 8 * ip->options.saved_eighths);
+}
+
 /* With a budget the planner chooses, as a daemon's would. */
 static int choose(struct plan_choice *out, const struct inprocess *ip, const struct plan_setting *setting,
                   struct error *err)
@@ -336,6 +351,8 @@ static int choose(struct plan_choice *out, const struct inprocess *ip, const str
 
     *out = (struct plan_choice){.microbatch = o->microbatch ? o->microbatch : setting->part_rows,
                                 .n_weight_buffers = o->n_weight_buffers};
+    if (o->saved_eighths > 0 && !divide(out, ip, setting))
+        return error_set(err, -EINVAL, "no layers to divide into segments");
     if (!o->budget)
         return 0;
     int rc = plan_search(&plan, &ip->model, setting, &wish, profile_default("cpu"), o->budget, err);

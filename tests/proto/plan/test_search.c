@@ -359,6 +359,38 @@ TEST(a_wish_is_kept_or_refused_with_what_a_smaller_one_would_need)
     model_free(&model);
 }
 
+/* Without a stash on the host, from the least to more than all layers' inputs take. Layers are cut only where the same choice
+ * would not fit otherwise; then less is there at a time, and the step takes longer. */
+TEST_EACH(layers_are_in_segments_where_not_all_inputs_fit, 2)
+{
+    const struct plan_setting s = setting_case(_i ? 3 : 0);
+    const struct plan_wish wish = {.no_host_stash = true};
+    struct model model = model_of(_i ? 24 : 12, _i ? 128 : 768, _i ? 256 : 50257, !_i);
+    struct plan least, plan, whole;
+    uint32_t n_cut = 0;
+    double before = 0;
+
+    plan_smallest(&least, &model, &s, &wish);
+    ck_assert_uint_gt(least.choice.n_cuts, 1);
+    for (uint64_t budget = plan_total(&least); budget < 4 * plan_total(&least); budget += budget / 20) {
+        ck_assert_int_eq(plan_search(&plan, &model, &s, &wish, profile, budget, NULL), 0);
+        ck_assert_uint_le(plan_total(&plan), budget);
+        struct plan_choice choice = plan.choice;
+        choice.n_cuts = 0;
+        plan_lay_out(&whole, &model, &s, &choice);
+        ck_assert_int_eq(plan_total(&whole) > budget, plan.choice.n_cuts > 0);
+        if (plan.choice.n_cuts > 0) {
+            ck_assert_double_gt(ms_of(&plan, &model), ms_of(&whole, &model));
+            n_cut++;
+        }
+        ck_assert(before == 0 || ms_of(&plan, &model) <= before * THOUSANDTH);
+        before = ms_of(&plan, &model);
+    }
+    ck_assert_uint_gt(n_cut, 3);
+    ck_assert_uint_eq(plan.choice.n_cuts, 0);
+    model_free(&model);
+}
+
 /* On the device alone no term grows with depth once the stash is on the host. */
 TEST(the_smallest_plan_of_384_layers_is_that_of_12)
 {
