@@ -37,6 +37,9 @@ struct eps_choice {
     uint32_t microbatch;  /* rows */
     uint32_t group_parts; /* parts of a share that pass the model together, one row group after another; 0: all */
     bool host_stash;      /* activation checkpoints are in host memory; else on the device */
+    /* Activation checkpoints are of n_stored of the n_inputs layers above the embedding: their inputs stay from forward to
+     * backward. The others' are computed again, a segment of layers at a time. */
+    uint32_t n_inputs, n_stored;
     struct eps_blocks blocks[EPS_BLOCKS];
     uint32_t n_blocks;         /* of this array */
     uint32_t n_weight_buffers; /* units of weights on the device at a time */
@@ -93,11 +96,13 @@ struct eps_plan {
     uint32_t n_blocks;
     uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */
     bool host_stash, whole_head, one_pass;
+    uint32_t n_inputs, n_stored; /* as in eps_choice */
     bool sparse_singly; /* sparse weights are put into their places one matrix at a time, each time that it is read */
     bool replays; /* a second buffer of relayed weights, if the host has room, to redo the parts of a lost worker */
     const char *replay;                           /* "replay on", or that it is off and why; a constant string */
     uint32_t head_tile;                           /* maximum tokens whose logits exist at a time */
-    uint64_t stash_bytes;                         /* activation checkpoints of a worker's share, on either side */
+    uint64_t stash_bytes;                         /* activation checkpoints of a worker's share, on either side; with
+                                                   * those that are computed again, at most at a time */
     uint64_t down_bytes, up_bytes, stash_traffic; /* per step and worker */
     double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
     bool measured;        /* times use this machine's profile; else another machine's */

@@ -219,7 +219,10 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
     fprintf(out, "plan         micro-batches of %u, ", choice->microbatch);
     if (choice->group_parts > 0)
         fprintf(out, "row groups of %u part%s, ", choice->group_parts, choice->group_parts > 1 ? "s" : "");
-    fprintf(out, "activation checkpoints on the %s, ", choice->host_stash ? "host" : "device");
+    fprintf(out, "activation checkpoints ");
+    if (choice->n_stored < choice->n_inputs)
+        fprintf(out, "of %u of %u layers ", choice->n_stored, choice->n_inputs);
+    fprintf(out, "on the %s, ", choice->host_stash ? "host" : "device");
     print_blocks(out, choice);
     fprintf(out, ", %u weight buffer%s, %u unit%s resident%s%s, %s\n", choice->n_weight_buffers,
             choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",

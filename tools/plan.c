@@ -120,8 +120,13 @@ static void print_choice(const struct eps_plan *plan)
         printf(
             "            %u row groups of %u part%s pass the model one after another, and pull the weights once each\n",
             plan->n_groups, plan->group_parts, plan->group_parts > 1 ? "s" : "");
-    printf("            activation checkpoints (the blocks' inputs), %s, on the %s\n",
-           eps_format_bytes(text, plan->stash_bytes),
+    printf("            activation checkpoints ");
+    if (plan->n_stored < plan->n_inputs)
+        printf("of %u of %u layers; with those that are computed again, a segment at a time", plan->n_stored,
+               plan->n_inputs);
+    else
+        printf("(the blocks' inputs)");
+    printf(", %s, on the %s\n", eps_format_bytes(text, plan->stash_bytes),
            plan->host_stash ? "host; each micro-batch is copied when it is needed" : "device");
     if (plan->n_blocks == 1)
         print_kept(plan->blocks);
@@ -235,8 +240,9 @@ static json_t *blocks_to_json(const struct eps_plan *plan)
 
 static json_t *choice_to_json(const struct eps_plan *plan)
 {
-    json_t *object =
-        json_pack("{s:i, s:s}", "microbatch", (int)plan->microbatch, "stash", plan->host_stash ? "host" : "device");
+    json_t *object = json_pack("{s:i, s:s, s:i, s:i}", "microbatch", (int)plan->microbatch, "stash",
+                               plan->host_stash ? "host" : "device", "inputs", (int)plan->n_inputs, "stored_inputs",
+                               (int)plan->n_stored);
 
     json_object_update_new(object, plan->n_blocks == 1 ? kept_to_json(plan->blocks) : blocks_to_json(plan));
     json_object_update_new(object,

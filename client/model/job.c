@@ -2,6 +2,7 @@
 
 #include "client/model/file.h"
 #include "proto/plan/memory/room.h"
+#include "proto/plan/memory/segments.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -22,8 +23,8 @@ static void *at(const struct client_job *job, uint64_t offset)
     return (char *)job->data.base + offset;
 }
 
-static int name_blocks(struct eps_choice *out, const struct model_config *config, const struct plan_choice *choice,
-                       struct error *err)
+static int describe_layers(struct eps_choice *out, const struct model_config *config, const struct plan_choice *choice,
+                           struct error *err)
 {
     struct model model;
     const int rc = model_init(&model, config, err);
@@ -31,6 +32,8 @@ static int name_blocks(struct eps_choice *out, const struct model_config *config
     if (rc)
         return rc;
     out->n_blocks = client_model_blocks(out->blocks, &model, choice);
+    out->n_inputs = model.n_layers - 1;
+    out->n_stored = plan_count_stored(choice, &model);
     model_free(&model);
     return 0;
 }
@@ -77,7 +80,7 @@ static int take_opened(struct client_job *job, const struct client_model *model,
                                       .sparse_singly = m->job_opened.choice.sparse_singly,
                                       .replay = plan_replay_text(m->job_opened.replay),
                                       .predicted_ms = m->job_opened.predicted_ms};
-    const int rc = name_blocks(&job->choice, &model->config, &m->job_opened.choice, err);
+    const int rc = describe_layers(&job->choice, &model->config, &m->job_opened.choice, err);
     if (rc)
         return rc;
     return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);

@@ -159,7 +159,7 @@ bool plan_cut(struct plan_choice *choice, const struct plan_cuts *cuts, uint64_t
 
 static uint64_t find_least_limit(const struct plan_cuts *cuts)
 {
-    uint64_t low = 0, high = cuts->lowest + cuts->written[cuts->n] + cuts->gradients[0][cuts->n];
+    uint64_t low = 0, high = cuts->most;
     struct plan_choice choice;
 
     while (low < high) {
@@ -181,5 +181,6 @@ void plan_cuts_init(struct plan_cuts *out, const struct plan *plan, const struct
         add_operations(out, plan, model, i);
         add_gradients(out, plan, model, i);
     }
+    out->most = out->n > 0 ? out->lowest + out->written[out->n] + out->gradients[0][out->n] : 0;
     out->least = find_least_limit(out);
 }

@@ -16,10 +16,11 @@
 enum { PLAN_CUT_PLACES = PLAN_MAX_CUTS + 1 };
 
 struct plan_cuts {
-    uint32_t n;                                           /* places */
-    uint32_t at[PLAN_CUT_PLACES];                         /* (n + 1) layers, ascending; last, the end */
-    uint64_t least;                                       /* the least limit for plan_cut, if there are places */
-    uint64_t lowest;                                      /* bytes that layers below at[0] write */
+    uint32_t n;                   /* places */
+    uint32_t at[PLAN_CUT_PLACES]; /* (n + 1) layers, ascending; last, the end */
+    uint64_t least,
+        most;        /* limits for plan_cut, if there are places: the least; and one within which nothing comes again */
+    uint64_t lowest; /* bytes that layers below at[0] write */
     uint64_t written[PLAN_CUT_PLACES];                    /* (n + 1) bytes that layers between at[0] and at[i] write */
     uint64_t crossing[PLAN_CUT_PLACES][PLAN_CUT_PLACES];  /* [i][j]: of those between i and j, read above j */
     uint64_t gradients[PLAN_CUT_PLACES][PLAN_CUT_PLACES]; /* bytes of gradients while i to j are in backward */

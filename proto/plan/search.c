@@ -1,6 +1,7 @@
 #include "proto/plan/search.h"
 
 #include "proto/plan/cuts.h"
+#include "proto/plan/refusal.h"
 #include "proto/plan/time/cost.h"
 #include "proto/plan/memory/layers.h"
 #include "proto/plan/memory/units.h"
@@ -13,7 +14,7 @@
 #include <stdio.h>
 
 enum {
-    TRIES = 8,        /* to give what is left of the budget to the inputs of layers */
+    CUT_STEPS = 64,   /* from the fewest bytes of layers' inputs to all */
     EVERY_COUNT = 16, /* microbatches of a part: all counts up to here, then doubled ones */
     MAX_COUNTS = EVERY_COUNT + 32,
 };
@@ -337,9 +338,12 @@ static bool find_cuts(struct search *s, const struct plan *plan)
     return s->cuts->n > 1;
 }
 
-static void lay_out_cut(struct plan *out, const struct search *s, struct plan_choice *choice, uint64_t limit)
+/* Step 0: with the fewest bytes of inputs. */
+static void lay_out_cut(struct plan *out, const struct search *s, struct plan_choice *choice, uint32_t step)
 {
-    plan_cut(choice, s->cuts, limit);
+    const bool can = plan_cut(choice, s->cuts, s->cuts->least + (s->cuts->most - s->cuts->least) / CUT_STEPS * step);
+
+    assert(can);
     plan_lay_out(out, s->model, s->setting, choice);
 }
 
@@ -364,18 +368,21 @@ static void visit_segments(struct search *s, const struct plan_choice *choice)
     plan_lay_out(&plan, s->model, s->setting, choice);
     if (plan_total(&plan) <= s->budget || is_slow(s, choice) || !find_cuts(s, &plan))
         return;
-    lay_out_cut(&plan, s, &cut, s->cuts->least);
+    lay_out_cut(&plan, s, &cut, 0);
     if (plan_total(&plan) > s->budget)
         return;
     follow_both(s, &cut, &s->plain);
-    const uint64_t left = s->budget - plan_total(&plan);
-    for (uint64_t n = TRIES; n > 0; n--) { /* the first fits, unless gradients lie where values were */
-        lay_out_cut(&plan, s, &cut, s->cuts->least + left / TRIES * n);
-        if (plan_total(&plan) <= s->budget) {
-            follow_both(s, &cut, &s->plain);
-            return;
-        }
+    uint32_t low = 0, high = CUT_STEPS;
+    while (low < high) {
+        const uint32_t middle = low + (high - low + 1) / 2;
+        lay_out_cut(&plan, s, &cut, middle);
+        if (plan_total(&plan) <= s->budget)
+            low = middle;
+        else
+            high = middle - 1;
     }
+    lay_out_cut(&plan, s, &cut, low);
+    follow_both(s, &cut, &s->plain);
 }
 
 static void offer_least(struct search *s, const struct plan_choice *choice)
@@ -401,7 +408,7 @@ static void visit_bytes(struct search *s, const struct plan_choice *choice)
     plan_lay_out(&plan, s->model, s->setting, choice);
     if (!find_cuts(s, &plan))
         return;
-    lay_out_cut(&plan, s, &cut, s->cuts->least);
+    lay_out_cut(&plan, s, &cut, 0);
     offer_least(s, &cut);
 }
 
@@ -421,75 +428,6 @@ void plan_smallest(struct plan *out, const struct model *model, const struct pla
                  visit_bytes);
     assert(s.found);
     *out = s.best;
-}
-
-/* Rounded up, so that the printed figure suffices as a budget. */
-static double mib(uint64_t bytes)
-{
-    return ceil((double)bytes / (1 << 20) * 10) / 10;
-}
-
-/* "stash 120.0 MiB, weights 54.0 MiB, workspace 31.5 MiB": the largest terms. */
-static void name_terms(char *text, size_t n, const struct plan *plan)
-{
-    uint32_t named = 0;
-    size_t used = 0;
-
-    for (int i = 0; i < PLAN_NAMED_TERMS; i++) {
-        const int largest = plan_largest(plan->bytes, LEDGER_CATEGORIES, &named);
-        if (largest < 0)
-            return;
-        int wanted = snprintf(text + used, n - used, "%s%s %.1f MiB", i ? ", " : "",
-                              ledger_name((enum ledger_category)largest), mib(plan->bytes[largest]));
-        if (wanted < 0 || (size_t)wanted >= n - used)
-            return;
-        used += (size_t)wanted;
-    }
-}
-
-/* "; its largest unit, h.0, alone has 27.0 MiB of weights": if that alone exceeds the budget. */
-static void name_unit(char *text, size_t n, const struct model *model, const struct plan *plan, uint64_t budget)
-{
-    const enum number_type precision = plan->setting.goal.precision;
-    const uint64_t bytes = model_largest_bytes(model, precision);
-    char name[MODEL_NAME_BYTES];
-    uint32_t u = 0;
-
-    text[0] = 0;
-    if (bytes <= budget)
-        return;
-    while (model_unit_bytes(&model->units[u], precision) != bytes)
-        u++;
-    snprintf(text, n, "; its largest unit, %s, alone has %.1f MiB of weights", model_unit_name(name, model, u),
-             mib(bytes));
-}
-
-static int refuse(const struct plan *plan, const struct search *s, const struct plan_wish *wish, struct error *err)
-{
-    const uint64_t needed = plan_total(plan);
-    char terms[160], unit[96], otherwise[96] = "", how[64];
-
-    name_terms(terms, sizeof terms, plan);
-    name_unit(unit, sizeof unit, s->model, plan, s->budget);
-    const uint32_t whole = plan_joined_rows(&s->setting->goal, &s->model->config);
-
-    if (wish->microbatch > whole) {
-        struct plan_wish single = *wish;
-        struct plan least;
-        single.microbatch = whole;
-        plan_smallest(&least, s->model, s->setting, &single);
-        snprintf(otherwise, sizeof otherwise, ", or %.1f MiB (%" PRIu64 " bytes) with microbatches of %u row%s",
-                 mib(plan_total(&least)), plan_total(&least), whole, whole > 1 ? "s" : "");
-    }
-    if (s->setting->goal.purpose == PLAN_GENERATE)
-        snprintf(how, sizeof how, "to generate up to %u tokens", s->setting->goal.seq);
-    else
-        snprintf(how, sizeof how, "with microbatches of %u row%s", plan->choice.microbatch,
-                 plan->choice.microbatch > 1 ? "s" : "");
-    return error_set(err, -ENOSPC,
-                     "this model needs at least %.1f MiB (%" PRIu64
-                     " bytes) of device memory %s (%s)%s%s; --device-mem is %.1f MiB (%" PRIu64 " bytes)",
-                     mib(needed), needed, how, terms, otherwise, unit, (double)s->budget / (1 << 20), s->budget);
 }
 
 /* Adds sums in the memory that the best plan leaves. Contributions are sent in order, so more than two sums gain a few
@@ -596,5 +534,5 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
         return 0;
     }
     plan_smallest(out, model, setting, wish);
-    return refuse(out, &s, wish, err);
+    return plan_refuse(out, model, setting, wish, budget, err);
 }

@@ -337,8 +337,7 @@ static bool divide(struct plan_choice *choice, const struct inprocess *ip, const
     plan_cuts_init(&cuts, &plan, &ip->model);
     if (cuts.n == 0)
         return false;
-    const uint64_t most = cuts.lowest + cuts.written[cuts.n] + cuts.gradients[0][cuts.n];
-    return plan_cut(choice, &cuts, most - (most - cuts.least) / 8 * ip->options.saved_eighths);
+    return plan_cut(choice, &cuts, cuts.most - (cuts.most - cuts.least) / 8 * ip->options.saved_eighths);
 }
 
 /* With a budget the planner chooses, as a daemon's would. */

@@ -89,6 +89,29 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 4)
         outputs_check_same_latest("roomy", (const char *[]){"least", "on", "back", "two"}[i]);
 }
 
+/* Where the host has no room for activation checkpoints, and the device for some alone. One with room for all goes on with
+ * the same bits, and so do two workers. */
+TEST(checkpoints_of_some_layers_change_no_bit)
+{
+    static const char run[] = "--model middle.json --batch 12 --seq 20 --microbatch 3 --parts 2 --clip-norm 0.5",
+                      some[] = "activation checkpoints of 4 of 6 layers on the device";
+    unsigned long long host;
+
+    expect(print("eps plan %s --json --device-mem 1GiB", run), 0);
+    ck_assert_int_eq(sscanf(command_out(), "{\"host\": {\"current\": %llu", &host), 1);
+    host += 65536; /* a resumed run's tables; all layers' inputs take 322,560 */
+    const unsigned long long least = least_of(print("%s --host-mem %llu", run, host));
+    expect(print("eps train %s %s --steps 4 --out roomy --device-mem 1GiB", run, DATA), 0, room);
+    expect(print("eps train %s %s --steps 4 --out least --device-mem %llu --host-mem %llu", run, DATA, least, host), 0,
+           some, "at most (as planned)");
+    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu --host-mem %llu", least, host), 0, some);
+    expect("eps train --resume least/step-2 --out back --device-mem 1GiB --host-mem 1GiB", 0, room);
+    expect(print("eps train %s %s --steps 4 --out two --workers 2 --deterministic --device-mem %llu", run, DATA, least),
+           0);
+    for (int i = 0; i < 4; i++)
+        outputs_check_same_latest("roomy", (const char *[]){"least", "on", "back", "two"}[i]);
+}
+
 /* What forward samples, and codes, is what backward chooses again where nothing is kept, and what two workers choose; in the
  * second epoch, which the third step begins, by the norms that the first one left. */
 TEST_EACH(no_budget_changes_what_forward_samples, 2)
