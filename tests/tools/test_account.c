@@ -64,6 +64,8 @@ static void plan_of_several(void)
     const struct eps_memory_row rows[] = {{"weights", 0, 0, mib}};
     const struct eps_memory device = {.budget = mib, .planned = mib, .rows = rows, .n_rows = 1}, host = device;
     const struct eps_choice choice = {.microbatch = 2,
+                                      .n_inputs = 17,
+                                      .n_stored = 9,
                                       .blocks = {{"h.0", 9, 4, {"attention"}, {"nothing"}},
                                                  {"h.1", 3, 3, {"all"}, {"nothing"}},
                                                  {"h.2", 3, 1, {"all"}, {"attention"}}},
@@ -78,7 +80,8 @@ TEST(a_plan_says_of_blocks_that_differ_what_each_of_them_keeps)
 {
     listen_to(plan_of_several);
     ck_assert_holds(said,
-                    "on the device, activations kept of 4 of 9 blocks like h.0: attention; activations of 3 of 3 "
+                    "activation checkpoints of 9 of 17 layers on the device, activations kept of 4 of 9 blocks like "
+                    "h.0: attention; activations of 3 of 3 "
                     "blocks like h.1 kept; activations kept of 1 of 3 blocks like h.2: all; of the others: attention, "
                     "1 weight buffer");
 }

@@ -93,6 +93,25 @@ TEST(the_table_says_every_term_and_the_choice_in_words)
            "fits        yes\n");
 }
 
+/* By hand, of 16 rows of 512 tokens: 14 layers above the embedding have inputs of 24 MiB. The host has no room for them, and
+ * the device for seven: 300,000,000 bytes are 27 MiB of weights, as many of a contribution, 24 of a gradient, 23.3 of workspace
+ * and library, and 184.7 more. */
+TEST(layers_with_activation_checkpoints_are_counted)
+{
+    static const char command[] =
+        "eps plan --model gpt2 --batch 16 --seq 512 --device-mem 300000000 --host-mem 1800000000";
+    json_t *all = expect_json(print("%s --json", command), 0);
+
+    ck_assert_uint_eq(bytes_at(all, "choice.inputs"), 14);
+    ck_assert_uint_eq(bytes_at(all, "choice.stored_inputs"), 7);
+    json_decref(all);
+    expect(
+        command, 0,
+        "activation checkpoints of 7 of 14 layers; with those that are computed again, a segment at a time, 168.0 MiB, "
+        "on the device\n",
+        "fits        yes\n");
+}
+
 /* The seven blocks of tests/families/alternating.c are of three classes: a line for each in place of one for all, and a
  * list. */
 TEST(of_blocks_that_differ_each_class_is_said)
