@@ -10,11 +10,13 @@
 
 /* The host's limits for devices in its memory. */
 struct limit {
-    bool no_host_stash;
+    bool no_host_stash, least_host_stash;
     uint64_t budget; /* bytes, of each such device */
 };
 
-static const struct limit no_limit = {false, UINT64_MAX};
+static const struct limit no_limit = {.budget = UINT64_MAX},
+                          with_least = {.least_host_stash = true, .budget = UINT64_MAX},
+                          without = {.no_host_stash = true, .budget = UINT64_MAX};
 
 /* One algorithm for all workers, as another worker must redo work with the same bits; independent of budgets, as no
  * budget changes a bit. */
@@ -128,7 +130,10 @@ static int plan_device(struct plan_fit *fit, uint32_t i, const struct plan_fit_a
     const struct plan_fit_device *device = &asked->devices[i];
     const struct plan_setting setting = plan_fit_setting(asked, i);
     const struct plan_host_setting host = host_setting(asked);
-    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = limit->no_host_stash, .host = &host};
+    const struct plan_wish wish = {.microbatch = microbatch,
+                                   .no_host_stash = limit->no_host_stash,
+                                   .least_host_stash = limit->least_host_stash,
+                                   .host = &host};
     const bool is_limited = device->backend->takes_turns && limit->budget < device->budget;
     const uint64_t budget = is_limited ? limit->budget : device->budget;
 
@@ -171,24 +176,29 @@ static int fits_within(struct plan_fit *fit, const struct plan_fit_asked *asked,
 }
 
 static void plan_smallest_device(struct plan_fit *fit, uint32_t i, const struct plan_fit_asked *asked,
-                                 bool no_host_stash)
+                                 const struct limit *limit)
 {
     const struct plan_setting setting = plan_fit_setting(asked, i);
     const struct plan_host_setting host = host_setting(asked);
-    const struct plan_wish wish = {.microbatch = asked->microbatch, .no_host_stash = no_host_stash, .host = &host};
+    const struct plan_wish wish = {.microbatch = asked->microbatch,
+                                   .no_host_stash = limit->no_host_stash,
+                                   .least_host_stash = limit->least_host_stash,
+                                   .host = &host};
 
     plan_smallest(&fit->plans[i], asked->model, &setting, &wish);
 }
 
-/* Plans without a stash on the host, except for devices that are too small for that. */
-static void plan_smallest_devices(struct plan_fit *fit, const struct plan_fit_asked *asked)
+/* Plans without a stash on the host, except for devices that are too small for that: these within the limit. False: they do not
+ * fit. */
+static bool plan_smallest_devices(struct plan_fit *fit, const struct plan_fit_asked *asked, const struct limit *limit)
 {
     for (uint32_t i = 0; i < asked->n_workers; i++) {
-        plan_smallest_device(fit, i, asked, true);
+        plan_smallest_device(fit, i, asked, &without);
         if (plan_total(&fit->plans[i]) > asked->devices[i].budget)
-            plan_smallest_device(fit, i, asked, false);
+            plan_smallest_device(fit, i, asked, limit);
     }
     account(fit, asked);
+    return plan_host_fits(&fit->host, &fit->room);
 }
 
 static int search(struct plan_fit *fit, const struct plan_fit_asked *asked, struct error *err)
@@ -198,15 +208,17 @@ static int search(struct plan_fit *fit, const struct plan_fit_asked *asked, stru
 
     if (rc != -ENOMEM) {
         if (rc == -ENOSPC)
-            plan_smallest_devices(fit, asked);
+            plan_smallest_devices(fit, asked, &no_limit);
         return rc;
     }
     const uint64_t left = plan_host_left(&fit->host, asked->available), stash = fit->host.bytes[LEDGER_STASH];
-    const struct limit without = {true, left / n}, beside = {false, (left > stash ? left - stash : 0) / n};
-    if (fits_within(fit, asked, &without, NULL) == 0 || fits_within(fit, asked, &beside, NULL) == 0)
+    const struct limit instead = {.no_host_stash = true, .budget = left / n};
+    const struct limit beside = {.budget = (left > stash ? left - stash : 0) / n};
+    if (fits_within(fit, asked, &instead, NULL) == 0 || fits_within(fit, asked, &beside, NULL) == 0 ||
+        plan_smallest_devices(fit, asked, &no_limit) || fits_within(fit, asked, &with_least, NULL) == 0 ||
+        plan_smallest_devices(fit, asked, &with_least))
         return 0;
-    plan_smallest_devices(fit, asked);
-    return plan_host_fits(&fit->host, &fit->room) ? 0 : -ENOMEM;
+    return -ENOMEM;
 }
 
 int plan_fit(struct plan_fit *out, const struct plan_fit_asked *asked, struct error *err)
@@ -236,16 +248,17 @@ void plan_fit_shortage(struct plan_fit_shortage *out, const struct plan_fit *fit
 
 uint64_t plan_fit_minimum(const struct plan_fit_asked *asked)
 {
+    static const struct limit *const limits[] = {&no_limit, &with_least, &without};
     struct plan_fit fit;
-    uint64_t bytes[2];
-    bool fits[2];
+    uint64_t bytes[3];
 
-    for (int no_host_stash = 0; no_host_stash < 2; no_host_stash++) {
+    for (int k = 0; k < 3; k++) {
         for (uint32_t i = 0; i < asked->n_workers; i++)
-            plan_smallest_device(&fit, i, asked, no_host_stash);
+            plan_smallest_device(&fit, i, asked, limits[k]);
         account(&fit, asked);
-        bytes[no_host_stash] = plan_total(&fit.plans[0]);
-        fits[no_host_stash] = plan_host_fits(&fit.host, &fit.room);
+        bytes[k] = plan_total(&fit.plans[0]);
+        if (plan_host_fits(&fit.host, &fit.room))
+            return bytes[k];
     }
-    return bytes[!fits[0] && fits[1]];
+    return bytes[0];
 }

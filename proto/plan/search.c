@@ -273,6 +273,38 @@ static uint32_t list_rows(uint32_t rows[MAX_COUNTS], uint32_t part_rows, uint32_
     return n;
 }
 
+/* Sets s->cuts for a plan without cuts. False: its layers cannot be divided into segments. */
+static bool find_cuts(struct search *s, const struct plan *plan)
+{
+    if (s->pulls_once || s->setting->goal.purpose != PLAN_TRAIN)
+        return false;
+    if (s->cut_rows != plan->setting.share_rows)
+        plan_cuts_init(s->cuts, plan, s->model);
+    s->cut_rows = plan->setting.share_rows;
+    return s->cuts->n > 1;
+}
+
+/* Step 0: with the fewest bytes of inputs. */
+static void lay_out_cut(struct plan *out, const struct search *s, struct plan_choice *choice, uint32_t step)
+{
+    const bool can = plan_cut(choice, s->cuts, s->cuts->least + (s->cuts->most - s->cuts->least) / CUT_STEPS * step);
+
+    assert(can);
+    plan_lay_out(out, s->model, s->setting, choice);
+}
+
+/* A stash on the host takes no memory of the device, whatever the depth. Segments only add copies there, so it has them where
+ * the host has no room for more. */
+static void cut_to_least(struct search *s, struct plan_choice *choice)
+{
+    struct plan plan;
+
+    choice->n_weight_buffers = 1;
+    plan_lay_out(&plan, s->model, s->setting, choice);
+    if (find_cuts(s, &plan))
+        lay_out_cut(&plan, s, choice, 0);
+}
+
 /* Calls visit for each candidate with this many rows, and parts in a row group. */
 static void look_through_groups(struct search *s, uint32_t rows, uint32_t group, const struct plan_wish *wish,
                                 void (*visit)(struct search *s, const struct plan_choice *choice))
@@ -282,6 +314,8 @@ static void look_through_groups(struct search *s, uint32_t rows, uint32_t group,
             .microbatch = rows, .group_parts = group, .host_stash = i & 1, .whole_head = i & 2, .sparse_singly = i & 4};
         if (choice.host_stash && wish->no_host_stash)
             continue;
+        if (choice.host_stash && wish->least_host_stash)
+            cut_to_least(s, &choice);
         for (choice.n_weight_buffers = 1; choice.n_weight_buffers <= PLAN_MAX_WEIGHT_BUFFERS; choice.n_weight_buffers++)
             if (plan_check_choice(s->model, s->setting, &choice, NULL) == 0)
                 visit(s, &choice);
@@ -327,26 +361,6 @@ static void visit_best(struct search *s, const struct plan_choice *choice)
         follow_both(s, choice, &s->best_links);
 }
 
-/* Sets s->cuts for a plan without cuts. False: its layers cannot be divided into segments. */
-static bool find_cuts(struct search *s, const struct plan *plan)
-{
-    if (s->pulls_once || !plan_may_segment(s->setting, &plan->choice))
-        return false;
-    if (s->cut_rows != plan->setting.share_rows)
-        plan_cuts_init(s->cuts, plan, s->model);
-    s->cut_rows = plan->setting.share_rows;
-    return s->cuts->n > 1;
-}
-
-/* Step 0: with the fewest bytes of inputs. */
-static void lay_out_cut(struct plan *out, const struct search *s, struct plan_choice *choice, uint32_t step)
-{
-    const bool can = plan_cut(choice, s->cuts, s->cuts->least + (s->cuts->most - s->cuts->least) / CUT_STEPS * step);
-
-    assert(can);
-    plan_lay_out(out, s->model, s->setting, choice);
-}
-
 /* True if a choice would take longer than the best plan even with all units resident, and computing nothing again. */
 static bool is_slow(const struct search *s, const struct plan_choice *choice)
 {
@@ -366,7 +380,7 @@ static void visit_segments(struct search *s, const struct plan_choice *choice)
     struct plan plan;
 
     plan_lay_out(&plan, s->model, s->setting, choice);
-    if (plan_total(&plan) <= s->budget || is_slow(s, choice) || !find_cuts(s, &plan))
+    if (choice->host_stash || plan_total(&plan) <= s->budget || is_slow(s, choice) || !find_cuts(s, &plan))
         return;
     lay_out_cut(&plan, s, &cut, 0);
     if (plan_total(&plan) > s->budget)
@@ -406,7 +420,7 @@ static void visit_bytes(struct search *s, const struct plan_choice *choice)
 
     offer_least(s, choice);
     plan_lay_out(&plan, s->model, s->setting, choice);
-    if (!find_cuts(s, &plan))
+    if (choice->host_stash || !find_cuts(s, &plan))
         return;
     lay_out_cut(&plan, s, &cut, 0);
     offer_least(s, &cut);

@@ -21,6 +21,7 @@
 struct plan_wish {
     uint32_t microbatch;                  /* rows, at most part_rows; 0: free */
     bool no_host_stash;                   /* the host has no room for one */
+    bool least_host_stash;                /* it has room for one with the fewest bytes of layers' inputs alone */
     const struct plan_host_setting *host; /* affects the predicted time; NULL: one worker, all in fp32 */
 };
 

@@ -176,11 +176,9 @@ static int check_keeping(const struct plan_keeping *k, uint32_t n_blocks, bool m
 static int check_cuts(const struct model *model, const struct plan_setting *s, const struct plan_choice *c,
                       struct error *err)
 {
-    if (c->n_cuts > (plan_may_segment(s, c) ? PLAN_MAX_CUTS : 0))
-        return error_set(
-            err, -EINVAL,
-            "%u cuts between segments of layers: at most %d, only when training with the stash on the device",
-            c->n_cuts, PLAN_MAX_CUTS);
+    if (c->n_cuts > (s->goal.purpose == PLAN_TRAIN ? PLAN_MAX_CUTS : 0))
+        return error_set(err, -EINVAL, "%u cuts between segments of layers: at most %d, and only in training",
+                         c->n_cuts, PLAN_MAX_CUTS);
     for (uint32_t i = 0; i < c->n_cuts; i++)
         if (c->cuts[i] >= model->n_layers || c->cuts[i] <= (i > 0 ? c->cuts[i - 1] : 0) ||
             !plan_may_cut(model, c->cuts[i]))

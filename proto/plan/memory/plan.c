@@ -162,9 +162,9 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
             take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_passing : shape->n_forward);
     }
     if (plan->choice.n_cuts > 0) {
-        const uint64_t end = plan_place_segments(plan, model, l->offset);
-        l->bytes[LEDGER_STASH] += end - l->offset; /* what aligns them included */
-        l->offset = end;
+        uint64_t *const end = plan->choice.host_stash ? &plan->host_stash_bytes : &l->offset, at = *end;
+        *end = plan_place_segments(plan, model, at);
+        l->bytes[LEDGER_STASH] += plan->choice.host_stash ? 0 : *end - at; /* what aligns them included */
     }
     if (is_training(plan))
         take_gradients(plan, model, l, begin);

@@ -276,13 +276,6 @@ int plan_check_packs(const struct model *model, struct error *err);
  * number of rows, in packed rows, or for a model that does not predict the next token; parts that would divide a ghost batch. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
-/* True if layers can be divided into segments: only in training, with the stash on the device. A stash on the host takes no
- * memory of the device, whatever the depth; there segments would only add copies. */
-static inline bool plan_may_segment(const struct plan_setting *setting, const struct plan_choice *choice)
-{
-    return setting->goal.purpose == PLAN_TRAIN && !choice->host_stash;
-}
-
 /* True if row groups are possible. Contributions of a tied table are summed visit by visit, so all parts' of the head come
  * before any of the embedding. */
 bool plan_may_group(const struct model *model, const struct plan_setting *setting);

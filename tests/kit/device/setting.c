@@ -225,7 +225,7 @@ void setting_choose(struct plan_choice *choice, const struct model *model, uint6
     choice->n_resident = setting_below(state, 2) ? setting_below(state, plan_count_uploaded(model) + 1) : 0;
     choice->whole_head = setting_below(state, 2);
     choice->n_sums = setting_below(state, 2) ? setting_below(state, PLAN_MAX_SUMS + 1) : 0;
-    if (!choice->host_stash && setting_below(state, 2))
+    if (setting_below(state, 2))
         choose_cuts(choice, model, state);
 }
 

@@ -147,20 +147,28 @@ TEST(a_refusal_names_the_narrower_numbers_that_fit)
 }
 
 /* A device too small for the stash, on a host that has room for the stash and for the smallest device alone: less device
- * memory is then taken than is allowed. A megabyte below that both refuse, and the sentence says what is the least. */
+ * memory is then taken than is allowed. A megabyte below that the stash is of some layers. A megabyte below what that takes both
+ * refuse, and the sentence says what is the least. */
 TEST_IF(beside_a_stash_on_the_host_a_device_takes_what_is_left, !SANITIZED) /* which wants to be preloaded first */
 {
     const char *asked = "--batch 400 --device-mem 5MiB";
     const uint64_t device = number("--minimum", "--batch 400");
-    const uint64_t all = host_bytes(print("--batch 400 --device-mem %" PRIu64, device)) + device;
-    const uint64_t enough = all + plan_host_slack(all, 1);
+    const uint64_t host = host_bytes(print("--batch 400 --device-mem %" PRIu64, device));
+    const uint64_t of_some =
+        host_bytes(print("--batch 400 --device-mem %" PRIu64 " --host-mem %" PRIu64, device, host - (1 << 20)));
+    const uint64_t more = host + device + plan_host_slack(host + device, 1),
+                   enough = of_some + device + plan_host_slack(of_some + device, 1);
     char bytes[PROCESS_BYTES_TEXT];
 
     expect("mkdir -p proc/self sys/fs/cgroup; echo 0::/ >proc/self/cgroup; echo 0 >sys/fs/cgroup/memory.current", 0);
     setenv("LIMITS_ROOT", processes_path("."), 1);
     setenv("LD_PRELOAD", BIN_DIR "/liblimits.so", 1);
-    processes_put_text("sys/fs/cgroup/memory.max", print("%" PRIu64 "\n", enough));
-    both(0, "%s", asked);
+    for (uint64_t i = 0; i < 2; i++) {
+        processes_put_text("sys/fs/cgroup/memory.max", print("%" PRIu64 "\n", more - (i << 20)));
+        both(0, "%s", asked);
+        expect_file("out",
+                    i ? "activation checkpoints of 4 of 5 layers on the host" : "activation checkpoints on the host");
+    }
     processes_put_text("sys/fs/cgroup/memory.max", print("%" PRIu64 "\n", enough - (1 << 20)));
     both(1, "%s", asked);
     expect_file("err", print("this job needs %s of host memory (", process_format_bytes(bytes, enough)));
