@@ -14,7 +14,8 @@
 #include <stdio.h>
 
 enum {
-    CUT_STEPS = 64,   /* from the fewest bytes of layers' inputs to all */
+    CUT_STEPS = 32,   /* from the fewest bytes of layers' inputs to all */
+    CUT_STRIDE = 4,   /* between those that are looked at for the fewest bytes of a plan */
     EVERY_COUNT = 16, /* microbatches of a part: all counts up to here, then doubled ones */
     MAX_COUNTS = EVERY_COUNT + 32,
 };
@@ -284,7 +285,6 @@ static bool find_cuts(struct search *s, const struct plan *plan)
     return s->cuts->n > 1;
 }
 
-/* Step 0: with the fewest bytes of inputs. */
 static void lay_out_cut(struct plan *out, const struct search *s, struct plan_choice *choice, uint32_t step)
 {
     const bool can = plan_cut(choice, s->cuts, s->cuts->least + (s->cuts->most - s->cuts->least) / CUT_STEPS * step);
@@ -293,16 +293,34 @@ static void lay_out_cut(struct plan *out, const struct search *s, struct plan_ch
     plan_lay_out(out, s->model, s->setting, choice);
 }
 
+static uint64_t bytes_of(const struct plan *plan)
+{
+    return plan->choice.host_stash ? plan->host_stash_bytes : plan_total(plan);
+}
+
+/* Cuts a choice to the fewest bytes. Of several steps, as gradients lie where values were. */
+static void cut_to_fewest(struct plan *out, const struct search *s, struct plan_choice *choice)
+{
+    struct plan plan;
+
+    for (uint32_t step = 0; step <= CUT_STEPS; step += CUT_STRIDE) {
+        lay_out_cut(&plan, s, choice, step);
+        if (step == 0 || bytes_of(&plan) < bytes_of(out))
+            *out = plan;
+    }
+    *choice = out->choice;
+}
+
 /* A stash on the host takes no memory of the device, whatever the depth. Segments only add copies there, so it has them where
  * the host has no room for more. */
-static void cut_to_least(struct search *s, struct plan_choice *choice)
+static void cut_host_stash(struct search *s, struct plan_choice *choice)
 {
     struct plan plan;
 
     choice->n_weight_buffers = 1;
     plan_lay_out(&plan, s->model, s->setting, choice);
     if (find_cuts(s, &plan))
-        lay_out_cut(&plan, s, choice, 0);
+        cut_to_fewest(&plan, s, choice);
 }
 
 /* Calls visit for each candidate with this many rows, and parts in a row group. */
@@ -315,7 +333,7 @@ static void look_through_groups(struct search *s, uint32_t rows, uint32_t group,
         if (choice.host_stash && wish->no_host_stash)
             continue;
         if (choice.host_stash && wish->least_host_stash)
-            cut_to_least(s, &choice);
+            cut_host_stash(s, &choice);
         for (choice.n_weight_buffers = 1; choice.n_weight_buffers <= PLAN_MAX_WEIGHT_BUFFERS; choice.n_weight_buffers++)
             if (plan_check_choice(s->model, s->setting, &choice, NULL) == 0)
                 visit(s, &choice);
@@ -382,7 +400,7 @@ static void visit_segments(struct search *s, const struct plan_choice *choice)
     plan_lay_out(&plan, s->model, s->setting, choice);
     if (choice->host_stash || plan_total(&plan) <= s->budget || is_slow(s, choice) || !find_cuts(s, &plan))
         return;
-    lay_out_cut(&plan, s, &cut, 0);
+    cut_to_fewest(&plan, s, &cut);
     if (plan_total(&plan) > s->budget)
         return;
     follow_both(s, &cut, &s->plain);
@@ -396,7 +414,7 @@ static void visit_segments(struct search *s, const struct plan_choice *choice)
             high = middle - 1;
     }
     lay_out_cut(&plan, s, &cut, low);
-    follow_both(s, &cut, &s->plain);
+    follow_both(s, &cut, &s->plain); /* if it does not fit, nothing is offered */
 }
 
 static void offer_least(struct search *s, const struct plan_choice *choice)
@@ -422,7 +440,7 @@ static void visit_bytes(struct search *s, const struct plan_choice *choice)
     plan_lay_out(&plan, s->model, s->setting, choice);
     if (choice->host_stash || !find_cuts(s, &plan))
         return;
-    lay_out_cut(&plan, s, &cut, 0);
+    cut_to_fewest(&plan, s, &cut);
     offer_least(s, &cut);
 }
 
