@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measured device memory for training one model with one batch, as the rows of a table. PyTorch's figures come from
 # tools/bench/peer_memory.py: gradient accumulation over microbatches, and AdamA in place. Ours are the worker's peak memory
-# with the smallest sufficient --device-mem, in two modes. L2L: the host has no room for activation checkpoints, so they
-# stay on the device. Constant memory: they are on the host. The daemon's host memory is printed, too.
+# with the smallest sufficient --device-mem, in two modes. L2L: the host has no room for activation checkpoints, so those
+# of some layers stay on the device. Constant memory: they are on the host. The daemon's host memory is printed, too.
 #
 # usage: tools/bench/bench_memory.sh [options]      defaults, BERT-Large's shape, in brackets
 #   --layers N [24] --width N [1024] --heads N [16] --vocabulary N [30522] --seq N [128] --batch N [32]
@@ -58,8 +58,7 @@ base=$(peer "$against")
 row "PyTorch, $against" '' "$base"
 if [ "$against" = accumulate ]; then
     row "PyTorch, AdamA in place" '-23 %' "$(peer adama)"
-    # Host memory without activation checkpoints: with room for everything, they are on the device.
-    host=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json | sed -n 's/{"host": {"current": \([0-9]*\).*/\1/p')
+    host=$(stashless "${options[@]}")
     row "eps, L2L: layers' inputs on the device" '-45 %' $(ours --host-mem $((host + 65536)))
 fi
 row "eps, constant memory: they wait on the host" '' $(ours)

@@ -185,6 +185,13 @@ print_config() {
 JSON
 }
 
+# stashless OPTION...: host memory without activation checkpoints and replay, by $bin: with room for everything, they are on the
+# device
+stashless() {
+    "$bin/eps" plan --json --device-mem 1TiB "$@" | grep -o '"[a-z_]*": {"current": [0-9]*' | tr -d '":{' |
+        awk '$1 == "host" { bytes = $3 } $1 == "replay" { bytes -= $3 } END { printf "%.0f\n", bytes }'
+}
+
 # print_dynamic_conv_config VOCABULARY: the same of an encoder-decoder with dynamic convolutions and dropout, from $width,
 # $layers, $heads, $inner and $kernels
 print_dynamic_conv_config() {

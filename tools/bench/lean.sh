@@ -7,11 +7,15 @@
 #              the summed gradient of 2 bytes; the loss is scaled dynamically, and so the commit fenced
 #   sparse     three in ten weights of the blocks' filters, with room for no more
 #   remade     activations made again from the layers' inputs, one row at a time: the least device memory
+#   segments   the same, and of the layers' inputs some alone stay; the others are made again, a segment of layers at a time: in the
+#              least device memory of a host that has no room for all
 #   parts      row groups of 2: 50 parts, summed before the update; batch norm's statistics are of two rows then
-#   together   all of these, in the least device memory
-#   ghosts     all of these, with batch norms over ghost batches of two rows, whose blocks are one layer each
-#   both       as ghosts, in the device memory at which both sides together take the least. In less, what layers hand to each
-#              other is on the host, where it takes as much, and pieces of it are on the device besides
+#   together   all of these but segments, in the least device memory: there what layers hand to each other is on the host,
+#              and pieces of it are on the device besides
+#   cut        all of these, segments included
+#   ghosts     as together, with batch norms over ghost batches of two rows, whose blocks are one layer each
+#   both       as ghosts, in the device memory at which both sides together take the least, if no layers are cut
+#   all        as ghosts, with segments
 # And accuracy on a tenth of CIFAR-10 or on Fashion-MNIST, of nets that keep exact batch norms: random crops and flips, a cosine
 # schedule, by weights that are dense, and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both; the
 # difference paired by seed, with its standard error.
@@ -71,6 +75,13 @@ least() {
     "$bin/eps" plan --minimum "${job[@]}" --device cpu "$@"
 }
 
+# cut NAME OPTION...: line, in the least device memory of such a host
+cut() {
+    local host
+    host=$(stashless "${job[@]}" --device cpu --host-mem 64GiB "${@:2}")
+    line "$1" "${@:2}" --host-mem "$host" --device-mem "$(least "${@:2}" --host-mem "$host")"
+}
+
 # line NAME OPTION...: what a form takes
 line() {
     local all beside
@@ -119,13 +130,16 @@ bytes() {
     line fp16 "${narrow[@]}"
     line sparse "${sparse[@]}"
     line remade --device-mem "$(least)"
+    cut segments
     line parts --commit fenced --parts "$n_parts" --device-mem "$(least --commit fenced --parts "$n_parts")"
     line together "${all[@]}" --device-mem "$(least "${all[@]}")"
+    cut cut "${all[@]}"
     [ "$net" = wrn-28-2 ] || return 0
     echo '{"model_type": "wide_resnet", "depth": 28, "widen_factor": 2, "ghost_batch_size": 2}' >"$work/net.json"
     job[1]=$work/net.json
     line ghosts "${all[@]}" --device-mem "$(least "${all[@]}")"
     line both "${all[@]}" --device-mem "$(leanest "${all[@]}")"
+    cut all "${all[@]}"
 }
 
 if [ "$what" != bytes ]; then
