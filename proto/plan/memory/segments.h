@@ -2,15 +2,16 @@
  * segment of layers at a time.
  *
  * A choice with cuts divides the layers, from the bottom up, into segments: each begins at a cut, the lowest with the
- * embedding, whose tables are not read a second time. A value that backward reads is *stored* from forward on if a layer of a
- * higher segment reads it, or the lowest segment writes it; else it is *inner*. Inner values of all segments share memory. Those of the topmost segment are there when forward ends. For each lower
- * one, before the backward of its topmost layer, a forward pass over its lower layers fills them in again, from what is stored
- * below, with weights that are pulled once more: none is updated yet, as the layers' contributions come only after. What a
- * layer gives rows and parts (statistics of batch norms) is stored in any case, and finished once.
+ * embedding, whose tables are not read a second time. A value that backward reads is *stored* from forward on if a layer of
+ * a higher segment reads it, or the lowest segment writes it; else it is *inner*. Inner values of all segments share memory.
+ * Those of the topmost segment are there when forward ends. For each lower one, before the backward of its topmost layer, a
+ * forward pass over its lower layers fills them in again, from what is stored below. Its weights are pulled once more: none
+ * is updated yet, as the layers' contributions come only after. What a layer gives rows and parts (statistics of batch norms)
+ * is stored in any case, and finished once.
  *
- * Values lie as on a stack, so segments are the larger the lower they are: what is stored of segments 0 .. s lies
- * in order, and the inner values of s behind it, in the places of what is stored of higher segments. Forward writes these
- * later, and backward is done with them when it comes to s.
+ * Values lie as on a stack: what is stored of segments 0 .. s lies in order, and the inner values of s behind it, in the
+ * places of what is stored of higher segments. Forward writes these later, and backward is done with them when it comes to s.
+ * So lower segments can be larger.
  *
  *     bytes while s is in backward = stored(0 .. s) + inner(s)
  *
