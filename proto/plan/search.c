@@ -102,11 +102,14 @@ static int64_t time_of(const struct search *s, const struct plan *plan)
     return (int64_t)floor(log(fmin(fmax(cost.step_ms, least), most)) * steps); /* bounded for absurd profiles */
 }
 
+/* Of equal times the one with fewer bytes; but no layers are cut for bytes that are there. */
 static void offer(struct search *s, const struct plan *plan)
 {
     const int64_t time = time_of(s, plan);
+    const bool is_less =
+        plan_total(plan) < plan_total(&s->best) && (plan->choice.n_cuts == 0 || s->best.choice.n_cuts > 0);
 
-    if (s->found && (time > s->best_time || (time == s->best_time && plan_total(plan) >= plan_total(&s->best))))
+    if (s->found && (time > s->best_time || (time == s->best_time && !is_less)))
         return;
     s->best = *plan, s->best_time = time, s->found = true;
 }

@@ -391,6 +391,32 @@ TEST_EACH(layers_are_in_segments_where_not_all_inputs_fit, 2)
     model_free(&model);
 }
 
+/* In two thirds of what all layers' inputs take on a device beside the host: over a fast link they go to the host, which takes no
+ * time. A slow one moves each input four times, and a block's weights, half as many bytes as its input, once more. */
+TEST(over_a_slow_link_layers_are_cut_before_the_host_has_their_inputs)
+{
+    const struct plan_backend *backend = beside();
+    struct plan_setting s = setting_of(PLAN_TRAIN, 48, 64);
+    const struct profile *const measured = profile;
+    struct model model = model_of(24, 128, 256, true);
+    const struct plan_choice choice = {.microbatch = 8, .n_weight_buffers = 2};
+    struct profile link = *profile;
+    struct plan whole, plan[2];
+
+    s.backend = backend;
+    plan_lay_out(&whole, &model, &s, &choice);
+    profile = &link;
+    for (int slow = 0; slow < 2; slow++) {
+        link.link_bytes_per_s = slow ? 2e8 : 1e11;
+        ck_assert_int_eq(plan_search(&plan[slow], &model, &s, &free_choice, profile, plan_total(&whole) * 2 / 3, NULL),
+                         0);
+    }
+    profile = measured;
+    ck_assert(plan[0].choice.host_stash && plan[0].choice.n_cuts == 0);
+    ck_assert(!plan[1].choice.host_stash && plan[1].choice.n_cuts > 0);
+    model_free(&model);
+}
+
 /* On the device alone no term grows with depth once the stash is on the host. */
 TEST(the_smallest_plan_of_384_layers_is_that_of_12)
 {
