@@ -15,11 +15,12 @@ if ! python3 -m venv "$work/venv"; then
     exit 77
 fi
 python=$work/venv/bin/python
-if ! "$python" -m pip install --quiet pytest numpy pandas pyarrow datasets safetensors tensorboard wandb; then
+if ! "$python" -m pip install --quiet --no-compile pytest numpy pandas pyarrow datasets safetensors tensorboard wandb; then
     echo "run.sh: no packages from PyPI" >&2
     exit 77
 fi
 "$python" -m pip install --quiet --config-settings "build-dir=$work/build" \
     --config-settings "cmake.define.EPS_BUILT=$build" ./client/python
 cd tests/client/python
-"$python" -B -m pytest -q -p no:cacheprovider --basetemp "$work/tmp" .
+export PYTHONPYCACHEPREFIX=$work/compiled # not in this folder
+"$python" -m pytest -q -p no:cacheprovider --basetemp "$work/tmp" .
