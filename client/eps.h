@@ -406,7 +406,7 @@ enum { EPS_UP_WORKERS = 64 }; /* most workers of one daemon that eps_up starts *
 struct eps_up_options {
     const char *name;   /* the daemon's, or its directory: epsd --listen */
     uint32_t workers;   /* on this host; with several, each takes a device of its own, or CPU workers share the cores */
-    const char *device; /* "auto", "cpu", "cuda", "cuda:1"; NULL: auto */
+    const char *device; /* "auto", "cpu", "cuda", "cuda:1", "cuda:GPU-8f2c", "cuda:0000:3b:00.0"; NULL: auto */
     uint64_t device_mem;  /* bytes for each worker; 0: they choose */
     const char *programs; /* as in eps_train_options */
     const char *const

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 static const char usage[] =
-    "usage: eps-worker --connect ADDRESS [--key FILE] [--device auto|cpu|cuda[:N]] [--device-mem BYTES]\n"
+    "usage: eps-worker --connect ADDRESS [--key FILE] [--device auto|cpu|cuda[:ID]] [--device-mem BYTES]\n"
     "\n"
     "Lends one device to a daemon: pulls the weights of one layer at a time, runs every micro-batch\n"
     "through it, and sends its gradients back. Ends when the daemon stops, or on SIGTERM, SIGINT or\n"
@@ -27,9 +27,11 @@ static const char usage[] =
     "  --key FILE          the key of that daemon\n"
     "  --plain-bulk        for trusted links: weights and gradients are authenticated, but not encrypted;\n"
     "                      the daemon needs it, too\n"
-    "  --device auto|cpu|cuda[:N]\n"
-    "                      cuda:N is CUDA device N, from 0; default auto: CUDA if there is one, else\n"
-    "                      the CPU\n"
+    "  --device auto|cpu|cuda[:ID]\n"
+    "                      cuda:N is CUDA device N, from 0, of those in CUDA_VISIBLE_DEVICES if that is\n"
+    "                      set; cuda:GPU-8f2c the one whose UUID begins so (nvidia-smi -L), and\n"
+    "                      cuda:0000:3b:00.0 the one at this PCI address; default auto: CUDA if there is\n"
+    "                      one, else the CPU\n"
     "  --device-mem BYTES  hard cap on the device's memory, as in 512MiB or 2GiB; default: 7/8 of free\n"
     "                      memory, on CUDA 31/32 of the device's\n"
     "  --share N           for one of N CPU workers on this host: divides that default by N\n"

@@ -50,7 +50,7 @@ int command_bench(int argc, char **argv)
         {"--profile", "[FILE]", ARGUMENT_MAYBE, &file,
          "write the figures to FILE; default: profile-cpu.json or profile-cuda.json in $XDG_CACHE_HOME/eps or "
          "~/.cache/eps, where eps plan finds it"},
-        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device, "device to measure; default: the CPU"},
+        {"--device", "auto|cpu|cuda[:ID]", ARGUMENT_TEXT, &options.device, "device to measure; default: the CPU"},
     };
     const struct command command = {
         "eps bench",

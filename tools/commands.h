@@ -123,7 +123,7 @@ int text_add(struct text *text, const char *bytes, size_t n);
 
 #define ARGUMENTS_MACHINE(o)                                                                                           \
     {"Machine", .kind = ARGUMENT_HEADING},                                                                             \
-        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &(o)->device,                                                 \
+        {"--device", "auto|cpu|cuda[:ID]", ARGUMENT_TEXT, &(o)->device,                                                \
          "default auto: CUDA if there is one, else the CPU"},                                                          \
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &(o)->device_mem,                                                    \
          "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's"},   \

@@ -327,7 +327,7 @@ int command_report(int argc, char **argv)
          "both, in RUN's directory"},
         {"--json", NULL, ARGUMENT_FLAG, &json, "with --bias: print an object a checkpoint, each in a line"},
         {"--base-model", "DIR", ARGUMENT_TEXT, &bias.base_model, "as in eps train"},
-        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &bias.device,
+        {"--device", "auto|cpu|cuda[:ID]", ARGUMENT_TEXT, &bias.device,
          "with --bias; by default as the run was given it"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &bias.device_mem, "with --bias; by default as the run was given it"},
     };

@@ -42,7 +42,7 @@ int command_up(int argc, char **argv)
     const struct argument arguments[] = {
         {"NAME", NULL, ARGUMENT_POSITIONAL, &options.name, "the daemon's name or directory, as epsd --listen takes it"},
         {"--workers", "N", ARGUMENT_UP, &options.workers, "worker processes on this host, 1 to 64; default 1"},
-        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
+        {"--device", "auto|cpu|cuda[:ID]", ARGUMENT_TEXT, &options.device,
          "with --workers N, cuda is the first N CUDA devices; default auto: CUDA if there is one, else the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
          "hard cap on each worker's memory, as in 2GiB; default: as eps-worker chooses"},

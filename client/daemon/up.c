@@ -334,7 +334,7 @@ static int check(const struct eps_up_options *o, struct device_name *device, str
         return error_set(err, -EDOM, "workers %u: from 1 to %d", o->workers, EPS_UP_WORKERS);
     rc = o->device ? device_name_parse(device, "device", o->device, err) : 0;
     if (!rc && device->indexed && o->workers > 1)
-        return error_set(err, -EDOM, "device %s is one device, and %u workers need one each: leave the number out",
+        return error_set(err, -EDOM, "device %s is one device, and %u workers need one each: write only cuda",
                          o->device, o->workers);
     return rc;
 }

@@ -99,8 +99,8 @@ int client_options_device(struct device_name *out, const char *device, uint32_t 
             device);
     if (out->indexed && n_workers > 1)
         return error_set(err, -EDOM,
-                         "--device %s names one device, and --workers %u need one each: leave the number out, and they "
-                         "are the first",
+                         "--device %s names one device, and --workers %u need one each: write only cuda, and they are "
+                         "the first",
                          device, n_workers);
     return 0;
 }

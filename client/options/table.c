@@ -363,14 +363,15 @@ static const struct eps_option rows[] = {
      .train = "go on from the newest checkpoint, at most N times, if the daemon, one of its hosts, or the last worker "
               "that can do a step is lost; with --connect, wait for the next daemon at ADDRESS; default 0"},
     {.name = "--device",
-     .value = "auto|cpu|cuda[:N]",
+     .value = "auto|cpu|cuda[:ID]",
      .kind = EPS_OPTION_TEXT,
      .offset = AT(device),
      .key = 1,
      .stored = EPS_STORED_ABSENT,
      .resume = EPS_RESUME_TAKES,
-     .train = "cuda is the first CUDA device; with --workers N it is the first N devices; cuda:1 is the second device. "
-              "Default auto: CUDA if there is one, else the CPU",
+     .train = "cuda is the first CUDA device; with --workers N it is the first N devices; cuda:1 is the second device; "
+              "cuda:GPU-8f2c is named by its UUID, cuda:0000:3b:00.0 by its PCI address. Default auto: CUDA if there "
+              "is one, else the CPU",
      .plan = "kind of device; this machine need not have one; default auto: the CPU"},
     {.name = "--device-mem",
      .value = "BYTES",

@@ -91,6 +91,13 @@ static void close_device(struct device *dev)
     free(dev);
 }
 
+/* No id means the CPU: proto/operation/device_name.c. */
+static int find(unsigned *index, const char *id, struct error *err)
+{
+    (void)index;
+    return error_set(err, -ENODEV, "there is no CPU device %s: all cores together are device 0", id);
+}
+
 static int probe(unsigned index, struct device_facts *facts, struct error *err)
 {
     if (index != 0)
@@ -251,6 +258,7 @@ DEVICE_CALLS(CALL)
 
 #define ROW(name, type) .name = name,
 const struct device_ops device_cpu = {.name = "cpu",
+                                      .find = find,
                                       .probe = probe,
                                       .open = open_device,
                                       .close = close_device,

@@ -258,6 +258,7 @@ CUDA_LAUNCHERS(CALL)
 
 #define ROW(name, type) .name = name,
 EXPORTED const struct device_ops device_cuda = {.name = "cuda",
+                                                .find = cuda_find,
                                                 .probe = cuda_probe,
                                                 .open = open_device,
                                                 .close = close_device,

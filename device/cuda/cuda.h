@@ -69,6 +69,7 @@ static inline void cuda_note(struct device *dev, cudaError_t rc)
 }
 
 /* probe.c: proto/operation/device.h's. */
+int cuda_find(unsigned *index, const char *id, struct error *err);
 int cuda_probe(unsigned index, struct device_facts *facts, struct error *err);
 /* Checks that device `index` exists and is supported, without making a context. -ENODEV. */
 int cuda_check(unsigned index, char model[64], struct error *err);

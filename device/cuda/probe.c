@@ -11,6 +11,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Least compute capability: the kernels need bf16 tensor cores and 8.0's shared memory. */
 enum { OLDEST_MAJOR = 8 };
@@ -106,22 +108,103 @@ static int check_driver(const char *what, struct error *err)
     return 0;
 }
 
+/* ---- which devices there are ---- */
+
+/* Number of devices that the runtime shows. */
+static int count(unsigned *n_devices, const char *what, struct error *err)
+{
+    int n = 0, rc = check_driver(what, err);
+
+    if (rc)
+        return rc;
+    const cudaError_t counted = cudaGetDeviceCount(&n);
+    *n_devices = (unsigned)n;
+    return counted == cudaSuccess ? 0 : cuda_say(err, what, counted);
+}
+
+/* "" if the driver does not tell, as for a device behind a hypervisor. */
+static void read_bus(char out[DEVICE_BUS_BYTES], unsigned index)
+{
+    char bus[DEVICE_BUS_BYTES];
+
+    if (cudaDeviceGetPCIBusId(bus, sizeof bus, (int)index) == cudaSuccess && device_name_bus(out, bus))
+        return;
+    cudaGetLastError(); /* it only means that */
+    out[0] = '\0';
+}
+
+/* As nvidia-smi -L prints it. */
+static void read_uuid(char out[DEVICE_ID_BYTES], unsigned index)
+{
+    struct cudaDeviceProp properties;
+    size_t n = (size_t)snprintf(out, DEVICE_ID_BYTES, "GPU");
+
+    if (cudaGetDeviceProperties(&properties, (int)index) != cudaSuccess) {
+        cudaGetLastError();
+        out[0] = '\0';
+        return;
+    }
+    for (unsigned i = 0; i < sizeof properties.uuid.bytes; i++)
+        n += (size_t)snprintf(out + n, DEVICE_ID_BYTES - n, "%s%02x",
+                              i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                              (unsigned)(unsigned char)properties.uuid.bytes[i]);
+}
+
+/* "there is no device cuda:7", and those that there are; of UUIDs the first 8 digits, which tell them apart. */
+static int refuse(struct error *err, const char *what, const char *remark, unsigned n)
+{
+    enum { LISTED = 8, SHOWN = 12 };
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+
+    error_set(err, -ENODEV, "there is no device %s: %s%u %s there, counted from 0", what, remark, n,
+              n == 1 ? "is" : "are");
+    for (unsigned i = 0; i < n && i < LISTED; i++) {
+        char uuid[DEVICE_ID_BYTES], bus[DEVICE_BUS_BYTES];
+        read_uuid(uuid, i);
+        read_bus(bus, i);
+        error_append(err, "%s %.*s%s%s", i ? "," : ":", SHOWN, uuid, *bus ? " at " : "", bus);
+    }
+    if (visible)
+        error_append(err, " (of those in CUDA_VISIBLE_DEVICES=%.40s)", visible);
+    return -ENODEV;
+}
+
+int cuda_find(unsigned *index, const char *id, struct error *err)
+{
+    char what[DEVICE_NAME_BYTES], uuid[DEVICE_ID_BYTES];
+    unsigned n, n_found = 0;
+    int at;
+
+    snprintf(what, sizeof what, "cuda:%s", id);
+    const int rc = count(&n, what, err);
+    if (rc)
+        return rc;
+    if (strncmp(id, "GPU-", 4) != 0) {
+        if (cudaDeviceGetByPCIBusId(&at, id) == cudaSuccess) {
+            *index = (unsigned)at;
+            return 0;
+        }
+        cudaGetLastError(); /* reported here */
+        return refuse(err, what, "", n);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        read_uuid(uuid, i);
+        if (strncmp(uuid, id, strlen(id)) == 0 && n_found++ == 0)
+            *index = i;
+    }
+    return n_found == 1 ? 0 : refuse(err, what, n_found ? "several UUIDs begin so; " : "", n);
+}
+
 int cuda_check(unsigned index, char model[64], struct error *err)
 {
     char what[24];
-    int n = 0;
+    unsigned n;
 
     snprintf(what, sizeof what, "cuda:%u", index);
-    int rc = check_driver(what, err);
+    const int rc = count(&n, what, err);
     if (rc)
         return rc;
-    cudaError_t counted = cudaGetDeviceCount(&n);
-    if (counted != cudaSuccess)
-        return cuda_say(err, what, counted);
-    if (index >= (unsigned)n)
-        return error_set(err, -ENODEV, "there is no device %s: %d %s there, counted from 0", what, n,
-                         n == 1 ? "is" : "are");
-    return check_age(what, index, model, err);
+    return index < n ? check_age(what, index, model, err) : refuse(err, what, "", n);
 }
 
 /* ---- free memory, without a context ----
@@ -255,6 +338,7 @@ int cuda_probe(unsigned index, struct device_facts *facts, struct error *err)
         snprintf(what, sizeof what, "cuda:%u", index);
         return cuda_say(err, what, loaded);
     }
+    read_bus(facts->bus, index);
     facts->library_bytes = context + PLAN_CUDA_LIBRARY_BYTES - PLAN_CUDA_CONTEXT_BYTES;
     facts->available_bytes = available + context;
     facts->attention = cuda_dnn_way(index);

@@ -6,15 +6,26 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
-static int take(struct device_claim *out, enum device_kind kind, unsigned index, struct error *err)
+/* id: the device's instead of index; or "". */
+static int take(struct device_claim *out, enum device_kind kind, unsigned index, const char *id, struct error *err)
 {
-    const struct device_name name = {kind, index, kind != DEVICE_CPU};
+    int rc;
 
-    *out = (struct device_claim){.index = index};
-    device_name_print(out->name, &name);
-    out->ops = device_find(kind == DEVICE_CPU ? "cpu" : "cuda", err);
-    return out->ops ? out->ops->probe(index, &out->facts, err) : -ENODEV;
+    *out = (struct device_claim){.ops = device_find(kind == DEVICE_CPU ? "cpu" : "cuda", err)};
+    if (!out->ops)
+        return -ENODEV;
+    if (*id && (rc = out->ops->find(&index, id, err)))
+        return rc;
+    out->index = index;
+    snprintf(out->name, sizeof out->name, "cpu");
+    if (kind != DEVICE_CPU)
+        snprintf(out->name, sizeof out->name, "cuda:%u", index);
+    rc = out->ops->probe(index, &out->facts, err);
+    if (!rc && out->facts.bus[0])
+        log_line("%s is the %s at %s", out->name, out->facts.model, out->facts.bus);
+    return rc;
 }
 
 int device_claim_find(struct device_claim *out, const struct device_name *wanted, struct error *err)
@@ -23,18 +34,18 @@ int device_claim_find(struct device_claim *out, const struct device_name *wanted
     int rc;
 
     if (wanted->kind != DEVICE_AUTO) {
-        rc = take(out, wanted->kind, wanted->index, err);
+        rc = take(out, wanted->kind, wanted->index, wanted->id, err);
         return out->ops ? rc : -ENOSYS;
     }
     if (!device_find_cuda())
-        return take(out, DEVICE_CPU, 0, err);
-    rc = take(out, DEVICE_CUDA, wanted->index, &why);
+        return take(out, DEVICE_CPU, 0, "", err);
+    rc = take(out, DEVICE_CUDA, wanted->index, "", &why);
     if (rc == 0)
         return 0;
-    if (rc != -ENODEV || (wanted->index > 0 && take(out, DEVICE_CUDA, 0, NULL) == 0))
+    if (rc != -ENODEV || (wanted->index > 0 && take(out, DEVICE_CUDA, 0, "", NULL) == 0))
         return error_set(err, rc, "%s", why.text);
     log_warning("%s: the CPU computes instead", why.text);
-    return take(out, DEVICE_CPU, 0, err);
+    return take(out, DEVICE_CPU, 0, "", err);
 }
 
 static uint64_t default_budget(const struct device_claim *claim, uint32_t n_sharers)

@@ -8,7 +8,7 @@
 struct device_claim {
     const struct device_ops *ops;
     unsigned index;
-    char name[DEVICE_NAME_BYTES]; /* "cpu", "cuda:1" */
+    char name[16]; /* "cpu", "cuda:1": by number, however it was asked for */
     struct device_facts facts;
     uint64_t budget; /* from device_claim_budget */
 };

@@ -27,6 +27,7 @@
 #include "proto/base/number.h"
 #include "proto/operation/attention_way.h"
 #include "proto/operation/calls.h"
+#include "proto/operation/device_name.h"
 #include "proto/operation/products.h"
 
 #include <stdbool.h>
@@ -47,6 +48,7 @@ struct device_facts {
     uint64_t available_bytes;      /* device memory that this process may use now, including library_bytes */
     uint64_t library_bytes;        /* used by the backend outside any arena: plan_setting.library_bytes */
     char model[64];                /* "NVIDIA H200"; "" for the CPU */
+    char bus[DEVICE_BUS_BYTES];    /* its place on the PCI bus, "0000:3b:00.0"; "": it has none, or it is not known */
     enum plan_attention attention; /* how it computes attention's gradient: plan_setting.attention */
     uint32_t convolution; /* which library can compute convolutions, of devices that have the same one; 0: none */
 };
@@ -55,6 +57,10 @@ enum { DEVICE_TOLD = 256 }; /* bytes of a log line */
 
 struct device_ops {
     const char *name; /* "cpu", "cuda": as given to --device and shown in logs */
+
+    /* The index of the device with this id (device_name.h): of all that the runtime shows, the only one whose UUID begins
+     * so, or the one in this place of the PCI bus. -ENODEV with a sentence that lists them. */
+    int (*find)(unsigned *index, const char *id, struct error *err);
 
     /* Reads the properties of device `index`, and loads everything that open() needs. -ENODEV with a sentence: the
      * device is missing, too old or not permitted, or its driver is; -ENOMEM. */

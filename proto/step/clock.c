@@ -43,6 +43,12 @@ void clock_compute(struct device *dev, double seconds)
 
 /* ---- memory and queues ---- */
 
+static int find(unsigned *index, const char *id, struct error *err)
+{
+    (void)index, (void)id;
+    return error_set(err, -ENODEV, "a clock is no device");
+}
+
 static int probe(unsigned index, struct device_facts *facts, struct error *err)
 {
     (void)index, (void)facts;
@@ -166,6 +172,7 @@ static void on_call(struct device *dev, struct call *call)
 CALL_TABLE(on_call)
 
 const struct device_ops device_clock = {.name = "clock",
+                                        .find = find,
                                         .probe = probe,
                                         .open = open,
                                         .close = close,

@@ -68,8 +68,8 @@ void cudasim_fail(const char *name, unsigned calls, cudaError_t rc);
 /* The device is lost: from now on every call returns rc. */
 void cudasim_lose(cudaError_t rc);
 /* For whole programs CUDASIM_FAIL=NAME:CALLS:CODE says the first, and CUDASIM_LOSE that the device is lost with that
- * call; CUDASIM_DEVICES=n that there are n devices, one of which a process uses, and CUDASIM_MAJOR=n how old they are;
- * CUDASIM_DRIVER=n the CUDA version of the driver, such as 12040, or 0, where none is installed. */
+ * call; CUDASIM_DEVICES=n that there are n devices (device.cpp has their UUIDs and places), one of which a process uses;
+ * CUDA_VISIBLE_DEVICES which of them it sees; CUDASIM_MAJOR=n how old they are; CUDASIM_DRIVER=n the CUDA version of the driver, such as 12040, or 0, where none is installed. */
 
 /* cuBLASLt knows no algorithm, which is no error, for the next n products that it is asked about. */
 void cudasim_no_algorithm(unsigned n);

@@ -92,6 +92,19 @@ refused() {
     fi
 }
 
+# Devices by what nvidia-smi calls them.
+named() {
+    local uuid=GPU-8f2c0000 bus=0000:3b:00.0 # the simulated one's
+    if [ -z "$simulate" ]; then
+        uuid=$(nvidia-smi --query-gpu=uuid --format=csv,noheader | head -n 1)
+        bus=$(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader | head -n 1)
+    fi
+    trained uuid "a run on the device of a UUID" --device "cuda:${uuid:0:12}" --precision fp32 --save-every 0 &&
+        equal device-uuid once uuid "a run on cuda:${uuid:0:12} ends with the bits of one on cuda:0"
+    trained bus "a run on the device at a PCI address" --device "cuda:$bus" --precision fp32 --save-every 0 &&
+        equal device-bus once bus "a run on cuda:$bus ends with the bits of one on cuda:0"
+}
+
 part_training() {
     eps=$(programs)/eps device=cuda:0 seconds_each=25 batch=8
     width=256 layers=4 heads=4 seq=128 steps=20
@@ -112,6 +125,7 @@ part_training() {
         near train-bf16 bf16 once 0.02 "losses of $steps steps in bf16 beside fp32's (8 bits of each number)"
     trained fp16 "a run in fp16" --device "$device" --precision fp16 --save-every 0 &&
         near train-fp16 fp16 once 0.005 "losses of $steps steps in fp16 beside fp32's (11 bits of each number)"
+    named
     refused no-such-device "a device that is not there is refused" --device cuda:99
     refused too-little "memory that the libraries alone take is refused" --device "$device" --device-mem 1MiB
     width=1024 layers=8 heads=16 seq=512 budget

@@ -485,6 +485,45 @@ TEST_EACH(a_device_that_will_not_do_is_refused_by_one_sentence, N_REFUSALS)
     simulated.finish();
 }
 
+/* The machine has three, of which the process sees the third and the first. */
+TEST(a_device_is_found_by_its_uuid_and_by_its_place)
+{
+    static const struct {
+        const char *id;
+        int index; /* -1: there is none */
+    } cases[] = {
+        {"GPU-8f2c0002", 0},  {"GPU-8f2c0000-0000-4000-8000-000000000000", 1},
+        {"0000:3d:00.0", 0},  {"0000:3b:00.0", 1},
+        {"GPU-8f2c0001", -1},                       /* hidden */
+        {"GPU-8f2c", -1},                           /* two */
+        {"GPU-9", -1},        {"0000:3c:00.0", -1}, /* hidden */
+        {"0001:3b:00.0", -1},
+    };
+    struct device_facts facts;
+    struct error err = {""};
+
+    setenv("CUDASIM_DEVICES", "3", 1);
+    setenv("CUDA_VISIBLE_DEVICES", "2,GPU-8f2c0000,7,1", 1); /* ends at 7, which there is not */
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        unsigned index = 99;
+        const int rc = simulated.ops->find(&index, cases[i].id, &err);
+        ck_assert_msg(rc == (cases[i].index < 0 ? -ENODEV : 0), "%s: %d", cases[i].id, rc);
+        if (rc == 0)
+            ck_assert_uint_eq(index, (unsigned)cases[i].index);
+        else
+            ck_assert_holds(err.text, cases[i].id,
+                            strlen(cases[i].id) == 8 ? "several UUIDs begin so" : "there is no device",
+                            "2 are there, counted from 0: GPU-8f2c0002 at 0000:3d:00.0, GPU-8f2c0000 at 0000:3b:00.0",
+                            "CUDA_VISIBLE_DEVICES=2,GPU-8f2c0000,7,1");
+    }
+    ck_assert_int_eq(simulated.ops->probe(0, &facts, &err), 0);
+    ck_assert_str_eq(facts.bus, "0000:3d:00.0");
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    says(simulated.ops->probe(0, &facts, &err), -ENODEV, &err, "the driver sees no NVIDIA device");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("CUDASIM_DEVICES");
+}
+
 TEST(a_device_that_is_not_there_or_too_old_is_refused)
 {
     struct device_facts facts;

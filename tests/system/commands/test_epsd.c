@@ -37,7 +37,7 @@ static const struct refusal wrongs[] = {
     {"eps-worker --device-mem", 2, "--device-mem: no such option, or its value is missing; see eps-worker --help\n",
      NULL},
     {"eps-worker --device-mem 1e999", 2, "--device-mem: '1e999' is", NULL},
-    {"eps-worker --device gpu", 2, "eps-worker: --device gpu: it is auto, cpu, cuda, or cuda:N", NULL},
+    {"eps-worker --device gpu", 2, "eps-worker: --device gpu: it is auto, cpu, cuda, cuda:N", NULL},
     {"eps-worker --share 0", 2, ": a number of workers, 1 to 64\n", NULL},
     {"eps-worker --share 65", 2, ": a number of workers, 1 to 64\n", NULL},
     {"eps-worker --share -1", 2, ": a number of workers, 1 to 64\n", NULL},

@@ -112,7 +112,7 @@ static const struct refusal refusals[] = {
     {"eps up", 2, "eps up: the daemon's NAME is missing", NULL},
     {"eps up lab --workers 0", 2, "eps up: --workers '0': a whole number from 1 to 64 is needed", NULL},
     {"eps up lab --workers 65", 2, "eps up: --workers '65': a whole number from 1 to 64 is needed", NULL},
-    {"eps up lab --device gpu", 2, "eps up: device gpu: it is auto, cpu, cuda, or cuda:N", NULL},
+    {"eps up lab --device gpu", 2, "eps up: device gpu: it is auto, cpu, cuda, cuda:N", NULL},
     {"eps up lab --device cuda:1 --workers 2", 2, "eps up: device cuda:1 is one device, and 2 workers need one each",
      NULL},
 };

@@ -236,6 +236,30 @@ TEST(a_worker_without_the_devices_module_is_not_worth_starting_again)
     expect_sentence("CUDASIM_DEVICES=1 cuda/eps-worker --device cuda:1", 1, "there is no device cuda:1: 1 is there");
 }
 
+/* Numbers, of a daemon's workers too, are those of the devices that the run sees. */
+TEST(workers_take_the_devices_that_cuda_visible_devices_leaves)
+{
+    expect("CUDASIM_DEVICES=4 CUDA_VISIBLE_DEVICES=3,GPU-8f2c0001 " TRAIN
+           "--steps 1 --device cuda --workers 2 --parts 2 --out visible",
+           0, "workers      2 on cuda, ");
+    expect_file("visible/log", "cuda:0 is the cudasim at 0000:3e:00.0");
+    expect_file("visible/log", "cuda:1 is the cudasim at 0000:3c:00.0");
+    expect_sentence("CUDASIM_DEVICES=4 CUDA_VISIBLE_DEVICES=3 " TRAIN "--workers 2 --device cuda --out refused", 1,
+                    "there is no device cuda:1: 1 is there, counted from 0: GPU-8f2c0003 at 0000:3e:00.0 (of those in "
+                    "CUDA_VISIBLE_DEVICES=3)");
+}
+
+TEST_EACH(a_device_is_named_by_its_uuid_or_its_pci_address, 2)
+{
+    static const char *const names[] = {"cuda:GPU-8f2c0002", "cuda:3d:00.0"};
+
+    expect(print("rm -rf named; CUDASIM_DEVICES=3 " TRAIN "--steps 1 --device %s --out named", names[_i]), 0,
+           "workers      1 on cuda, ");
+    expect_file("named/log", "cuda:2 is the cudasim at 0000:3d:00.0");
+    expect_sentence(print("CUDASIM_DEVICES=3 " TRAIN "--device %s --workers 2 --out refused", names[_i]), 2,
+                    "names one device, and --workers 2 need one each");
+}
+
 /* Of the CPU there is always one; where there is a driver (any library goes for it), and a device that does not do, the log
  * says why. */
 TEST_EACH(auto_is_cuda_where_it_is_and_else_the_cpu, 4)
