@@ -3,6 +3,7 @@
 #include "device/arguments.h"
 #include "device/worker/compute.h"
 #include "device/worker/profile.h"
+#include "proto/base/near.h"
 #include "proto/base/notify.h"
 #include "proto/base/process.h"
 #include "proto/net/dial.h"
@@ -387,6 +388,7 @@ static int run(const struct place *place, const struct compute_options *options,
     if (!measured) /* the daemon knows the default, too */
         hello.hello.profile = (struct profile){0};
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device->name);
+    memcpy(hello.hello.bus, device->facts.bus, sizeof hello.hello.bus);
     snprintf(hello.hello.model, sizeof hello.hello.model, "%s", device->facts.model);
     /* All threads are made before anything is promised to the daemon. */
     rc = process_check_threads(compute_threads(&w->options) + 1 + (place->other ? POOL : 0), err);
@@ -450,6 +452,8 @@ static int work(const struct device_arguments *arguments, char **argv, struct er
     } else if (!rc && !seeks) {
         rc = session_directory(directory, sizeof directory, arguments->address, err);
     }
+    if (!rc)
+        near_bind(compute.device.facts.bus);
     if (!rc)
         rc = run(&place, &compute, seeks, argv, err);
     key_free(key);

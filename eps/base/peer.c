@@ -25,6 +25,7 @@ struct peer *peer_add(struct peer **peers, struct session *s, const struct messa
     memcpy(peer->device, hello->hello.device, sizeof peer->device);
     memcpy(peer->model, hello->hello.model, sizeof peer->model);
     memcpy(peer->host, hello->hello.host, sizeof peer->host);
+    memcpy(peer->bus, hello->hello.bus, sizeof peer->bus);
     peer->backend = plan_backend_find(peer->device);
     peer->library_bytes = hello->hello.library_bytes;
     peer->attention =

@@ -32,6 +32,7 @@ struct peer {
     struct files *files; /* what a client or viewer serves for the job or snapshot it will ask for next; or NULL */
     /* ---- a worker's, to the end of the struct ---- */
     char device[32], model[64], host[64];
+    char bus[DEVICE_BUS_BYTES]; /* its device's place on this host's PCI bus; "": not known, or on another host */
     const struct plan_backend *backend; /* NULL: the planner does not know such devices */
     uint64_t budget, library_bytes;
     enum plan_attention attention; /* what its device supports */

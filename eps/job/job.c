@@ -313,6 +313,7 @@ void job_take_seat(struct job_seat *seat, struct peer *worker)
     seat->too_many = 0;
     seat->room = plan->share_parts;
     seat->peer = worker;
+    memcpy(seat->bus, worker->bus, sizeof seat->bus);
     worker->state = PEER_JOINING;
     worker->n_parts = 0;
 }

@@ -34,13 +34,14 @@ enum job_state {
  * wrote them. A worker that joins later gets new memory, as the one before may still be able to write. */
 struct job_seat {
     struct job *job;
-    struct peer *peer; /* NULL: vacant */
-    uint32_t left;     /* id of the worker that left it, until the relay is told of its loss; 0: nobody */
-    uint32_t worker;   /* id of the worker whose contributions are in the inbox */
-    uint32_t room;     /* parts that its worker has memory for */
-    uint32_t n_parts;  /* parts that its worker gets in a step, once they are divided */
-    uint32_t too_many; /* number of parts that no plan fits; 0: not tried */
-    uint32_t tried;    /* steps.n_changes when too_many was found */
+    struct peer *peer;          /* NULL: vacant */
+    uint32_t left;              /* id of the worker that left it, until the relay is told of its loss; 0: nobody */
+    uint32_t worker;            /* id of the worker whose contributions are in the inbox */
+    uint32_t room;              /* parts that its worker has memory for */
+    uint32_t n_parts;           /* parts that its worker gets in a step, once they are divided */
+    uint32_t too_many;          /* number of parts that no plan fits; 0: not tried */
+    uint32_t tried;             /* steps.n_changes when too_many was found */
+    char bus[DEVICE_BUS_BYTES]; /* its worker's device: where the memory is made */
     struct segment inbox;
     struct segment stash;     /* empty if the worker's stash is on its device */
     uint64_t stash_bytes;     /* largest stash planned for a worker here; counted in the host's plan */

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -133,11 +134,27 @@ static int create_segment(struct segment *out, const char *name, size_t bytes, e
 static int create_seat(struct job_seat *seat, uint64_t stash_bytes, struct memory *memory)
 {
     struct job *job = seat->job;
+    const char *const bus = seat->bus;
+    char what[64];
+
+    snprintf(what, sizeof what, "the inbox of the worker at %s lies", bus);
+    memory_near(memory, what, &bus, 1);
     int rc = create_segment(&seat->inbox, "eps-inbox", job->host.inbox_bytes, LEDGER_INBOX, memory, job);
 
     if (!rc && stash_bytes)
         rc = create_segment(&seat->stash, "eps-stash", stash_bytes, LEDGER_STASH, memory, job);
+    memory_near(memory, what, NULL, 0);
     return rc;
+}
+
+/* All workers read the weights; of the store's memory they alone are shared. */
+static void place_weights(const struct job *job, struct memory *memory)
+{
+    const char *buses[PEERS_MAX_WORKERS];
+
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        buses[i] = job->seats[i].bus;
+    memory_near(memory, "the weights lie", buses, job->n_seats);
 }
 
 static int create_segments(struct job *job, struct memory *memory)
@@ -205,6 +222,7 @@ static int take_memory(struct job *job)
                                           .n_parts = m->job.goal.n_parts};
     ledger_add(&job->load_ledger, LEDGER_INBOX, job->hosts_bytes); /* eps/step/sharded.c has it */
     rc = create_segments(job, &memory);
+    place_weights(job, &memory);
     if (!rc)
         rc = store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
     if (!rc)

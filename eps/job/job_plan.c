@@ -219,6 +219,7 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
                                           .room = fit->plans[i].share_parts,
                                           .stash_bytes = fit->plans[i].host_stash_bytes,
                                           .arena_bytes = job_host_arena(job->workers[i], &fit->plans[i])};
+        memcpy(job->seats[i].bus, job->workers[i]->bus, sizeof job->seats[i].bus);
     }
 }
 

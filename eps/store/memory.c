@@ -1,5 +1,7 @@
 #include "eps/store/memory.h"
 
+#include "proto/base/near.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,20 +13,18 @@ enum { PAGE_BYTES = 4096 };
 
 int memory_init(struct memory *memory)
 {
-    *memory = (struct memory){0};
-    if (hwloc_topology_init(&memory->topology) < 0)
-        return -ENOMEM;
-    if (hwloc_topology_load(memory->topology) < 0) {
-        memory_free(memory);
-        return -ENOMEM;
-    }
-    return 0;
+    *memory = (struct memory){.near = hwloc_bitmap_alloc()};
+    if (memory->near && near_load(&memory->topology) == 0)
+        return 0;
+    memory_free(memory);
+    return -ENOMEM;
 }
 
 void memory_free(struct memory *memory)
 {
     if (memory->topology)
         hwloc_topology_destroy(memory->topology);
+    hwloc_bitmap_free(memory->near);
     *memory = (struct memory){0};
 }
 
@@ -42,6 +42,35 @@ static bool gives_huge_pages(const char *path)
     return !strstr(text, "[never]") && !strstr(text, "[deny]");
 }
 
+void memory_near(struct memory *memory, const char *what, const char *const *buses, unsigned n)
+{
+    char nodes[64];
+
+    hwloc_bitmap_zero(memory->near);
+    for (unsigned i = 0; i < n; i++)
+        near_nodes(memory->near, memory->topology, buses[i]);
+    if (hwloc_bitmap_iszero(memory->near))
+        return;
+    hwloc_bitmap_list_snprintf(nodes, sizeof nodes, memory->near);
+    if (hwloc_bitmap_weight(memory->near) == 1)
+        log_line("memory: %s on node %s, near the device", what, nodes);
+    else
+        log_line("memory: %s in turn on nodes %s, near the devices", what, nodes);
+}
+
+/* A node that is full does not end the daemon: the others take the rest. */
+static int bind_pages(const struct memory *memory, void *base, size_t bytes, bool shared)
+{
+    const int n = shared ? hwloc_bitmap_weight(memory->near) : 0;
+    const hwloc_membind_policy_t policy = n == 0   ? HWLOC_MEMBIND_FIRSTTOUCH
+                                          : n == 1 ? HWLOC_MEMBIND_BIND
+                                                   : HWLOC_MEMBIND_INTERLEAVE;
+
+    return hwloc_set_area_membind(memory->topology, base, bytes,
+                                  n ? memory->near : hwloc_topology_get_allowed_nodeset(memory->topology), policy,
+                                  HWLOC_MEMBIND_BYNODESET);
+}
+
 void memory_prepare(struct memory *memory, void *base, size_t bytes, bool shared)
 {
     static const char *const settings[] = {"/sys/kernel/mm/transparent_hugepage/enabled",
@@ -50,8 +79,7 @@ void memory_prepare(struct memory *memory, void *base, size_t bytes, bool shared
     if (madvise(base, bytes, MADV_HUGEPAGE) < 0 || !gives_huge_pages(settings[shared]))
         memory->denied |= shared ? MEMORY_SHARED_HUGE : MEMORY_HUGE;
     if (hwloc_get_nbobjs_by_type(memory->topology, HWLOC_OBJ_NUMANODE) > 1 &&
-        hwloc_set_area_membind(memory->topology, base, bytes, hwloc_topology_get_allowed_nodeset(memory->topology),
-                               HWLOC_MEMBIND_FIRSTTOUCH, HWLOC_MEMBIND_BYNODESET) < 0)
+        bind_pages(memory, base, bytes, shared) < 0)
         memory->denied |= MEMORY_BIND;
     memory->prepared_bytes += (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     if (mlock2(base, bytes, MLOCK_ONFAULT) < 0) /* on fault: locking must not touch pages from this thread */

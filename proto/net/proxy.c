@@ -196,7 +196,7 @@ static void forward(struct proxy *p, struct message *m)
         refuse(p, "does not read: 16 MiB of messages wait for it");
 }
 
-/* The daemon's log and its viewers see how the worker is attached. */
+/* The daemon's log and its viewers see how the worker is attached. Its device is on another host's bus. */
 static void note_carrier(const struct proxy *p, struct message *hello)
 {
     const size_t n = strnlen(hello->hello.model, sizeof hello->hello.model - 1);
@@ -205,6 +205,7 @@ static void note_carrier(const struct proxy *p, struct message *hello)
 
     snprintf(hello->hello.model + keeps, sizeof hello->hello.model - keeps, "%s",
              n || note[0] != ',' ? note : note + 2);
+    memset(hello->hello.bus, 0, sizeof hello->hello.bus);
 }
 
 /* The worker's side: contributions of a job that was broken off may still be on their way. */

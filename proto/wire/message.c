@@ -20,6 +20,7 @@ static void hello(struct wire *w, struct message *m)
     wire_text(w, m->hello.device, sizeof m->hello.device);
     wire_text(w, m->hello.model, sizeof m->hello.model);
     wire_text(w, m->hello.host, sizeof m->hello.host);
+    wire_text(w, m->hello.bus, sizeof m->hello.bus);
     wire_u64(w, &m->hello.budget);
     wire_u64(w, &m->hello.library_bytes);
     wire_u32(w, &m->hello.attention);

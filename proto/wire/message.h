@@ -65,6 +65,7 @@
 #include "proto/base/ledger.h"
 #include "proto/base/number.h"
 #include "proto/base/pages.h"
+#include "proto/operation/device_name.h"
 #include "proto/model/contribution.h"
 #include "proto/model/order.h"
 #include "proto/model/model.h"
@@ -77,7 +78,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 45,
+    MESSAGE_VERSION = 46,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -216,10 +217,11 @@ struct message {
             uint32_t pid;
             uint64_t nonce; /* drawn for this attempt to attach */
             /* For a worker, its device: */
-            char device[32];        /* "cpu", "cuda:1" */
-            char model[64];         /* "NVIDIA H200"; may be empty */
-            char host[64];          /* name of its machine */
-            uint64_t budget;        /* --device-mem in bytes */
+            char device[32];            /* "cpu", "cuda:1" */
+            char model[64];             /* "NVIDIA H200"; may be empty */
+            char host[64];              /* name of its machine */
+            char bus[DEVICE_BUS_BYTES]; /* place on the PCI bus of the daemon's host; empty: none, or on another host */
+            uint64_t budget;            /* --device-mem in bytes */
             uint64_t library_bytes; /* what libraries of the budget hold outside any arena; 0: struct plan_backend's */
             uint32_t attention;     /* how it can compute attention's gradient: enum plan_attention */
             uint32_t convolution;   /* the library by which it can compute convolutions (device_facts); 0: none */

@@ -105,6 +105,27 @@ named() {
         equal device-bus once bus "a run on cuda:$bus ends with the bits of one on cuda:0"
 }
 
+# On a host that has two GPUs; and, if it has two sockets, where memory lies.
+pair() {
+    local n=1
+    [ -n "$simulate" ] || n=$(nvidia-smi -L | grep -c '^GPU')
+    if [ "$n" -lt 2 ]; then
+        missing two-gpus "the host has one GPU"
+        missing near-gpus "the host has one GPU"
+        return 0
+    fi
+    trained parts "a run of two parts" --device "$device" --precision fp32 --parts 2 --deterministic --save-every 0 || return 0
+    trained two "the same on two GPUs" --device cuda --workers 2 --precision fp32 --parts 2 --deterministic --save-every 0 &&
+        equal two-gpus parts two "a run on two GPUs ends with the bits of one on one GPU"
+    if [ ! -d /sys/devices/system/node/node1 ]; then
+        missing near-gpus "the host has one NUMA node"
+    elif grep -q 'memory: the weights lie' "$work/two/log"; then
+        passed near-gpus "$(grep -o '\(memory: the\|threads run\).*' "$work/two/log" | paste -sd ';')"
+    else
+        failed near-gpus "nothing lies near the GPUs, of a host with several NUMA nodes"
+    fi
+}
+
 part_training() {
     eps=$(programs)/eps device=cuda:0 seconds_each=25 batch=8
     width=256 layers=4 heads=4 seq=128 steps=20
@@ -126,6 +147,7 @@ part_training() {
     trained fp16 "a run in fp16" --device "$device" --precision fp16 --save-every 0 &&
         near train-fp16 fp16 once 0.005 "losses of $steps steps in fp16 beside fp32's (11 bits of each number)"
     named
+    pair
     refused no-such-device "a device that is not there is refused" --device cuda:99
     refused too-little "memory that the libraries alone take is refused" --device "$device" --device-mem 1MiB
     width=1024 layers=8 heads=16 seq=512 budget

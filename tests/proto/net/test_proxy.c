@@ -236,9 +236,13 @@ static void assign(void)
 
 static void greet(void)
 {
-    say(worker_end, (struct message){.kind = MESSAGE_HELLO, .hello = {.role = ROLE_WORKER, .model = "a fast one"}},
+    say(worker_end,
+        (struct message){.kind = MESSAGE_HELLO,
+                         .hello = {.role = ROLE_WORKER, .model = "a fast one", .bus = "0000:3b:00.0"}},
         NULL, 0);
-    ck_assert_str_eq(expect_message(daemon_end, MESSAGE_HELLO).hello.model, "a fast one, by tcp");
+    const struct message hello = expect_message(daemon_end, MESSAGE_HELLO);
+    ck_assert_str_eq(hello.hello.model, "a fast one, by tcp");
+    ck_assert_str_eq(hello.hello.bus, ""); /* there it would mean another device */
 }
 
 static void release(void)

@@ -35,6 +35,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                  .device = "cuda:1",
                                  .model = "NVIDIA H200",
                                  .host = "node-7",
+                                 .bus = "0000:3b:00.0",
                                  .budget = (uint64_t)3 << 30,
                                  .library_bytes = (uint64_t)700 << 20,
                                  .attention = 3,

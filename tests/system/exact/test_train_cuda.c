@@ -260,6 +260,28 @@ TEST_EACH(a_device_is_named_by_its_uuid_or_its_pci_address, 2)
                     "names one device, and --workers 2 need one each");
 }
 
+/* A machine of two sockets, as hwloc reads it from a file; there it binds nothing, so what the log says is all that can be
+ * seen. On this machine, which has no such devices, it says nothing. */
+TEST(memory_and_threads_are_near_their_devices)
+{
+    static const char run[] = "CUDASIM_DEVICES=3 " TRAIN "--steps 1 --parts 2 --device-mem 1GiB --device";
+
+    setenv("HWLOC_XMLFILE", TESTS_DIR "/fixtures/topology/two_sockets.xml", 1);
+    expect(print("%s cuda --workers 2 --out sockets", run), 0);
+    expect_file("sockets/log", "memory: the inbox of the worker at 0000:3b:00.0 lies on node 0, near the device\n");
+    expect_file("sockets/log", "memory: the inbox of the worker at 0000:3c:00.0 lies on node 1, near the device\n");
+    expect_file("sockets/log", "memory: the weights lie in turn on nodes 0-1, near the devices\n");
+    expect_file("sockets/log", "threads run on processors 0-1, near the device at 0000:3b:00.0\n");
+    expect_file("sockets/log", "threads run on processors 2-3, near the device at 0000:3c:00.0\n");
+    expect(print("%s cuda:1 --out second", run), 0);
+    expect_file("second/log", "memory: the weights lie on node 1, near the device\n");
+    expect(print("%s cuda:2 --out unknown", run), 0);
+    unsetenv("HWLOC_XMLFILE");
+    expect(print("%s cuda --out here", run), 0);
+    expect("cat unknown/log here/log", 0);
+    ck_assert_ptr_null(strstr(command_out(), "near the device"));
+}
+
 /* Of the CPU there is always one; where there is a driver (any library goes for it), and a device that does not do, the log
  * says why. */
 TEST_EACH(auto_is_cuda_where_it_is_and_else_the_cpu, 4)
