@@ -91,7 +91,7 @@ static void unlend(struct device *dev, const void *host)
 
 static void copy(struct device *dev, enum plan_queue queue, size_t bytes)
 {
-    give(dev, queue, (double)bytes / dev->meter.profile->link_bytes_per_s, (double)bytes);
+    give(dev, queue, (double)bytes / dev->meter.profile->link_bytes_per_s, (double)bytes * (1 + dev->n_beside));
 }
 
 static void upload(struct device *dev, void *dst, const void *host, size_t bytes)

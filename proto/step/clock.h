@@ -21,7 +21,8 @@ struct device {
     struct plan_queues queues;
     struct plan_meter meter; /* its prices */
     bool takes_turns;
-    double slow; /* workers that share the device: each task takes so many times as long */
+    double slow;       /* workers that share the device: each task takes so many times as long */
+    uint32_t n_beside; /* other workers, which copy at the same time by links of their own, all from one host memory */
     /* For each task that the optimizer finished: plan_queues_pass. */
     void (*on_optimized)(void *context, const struct plan_task *task);
     void *context; /* for on_optimized */

@@ -313,6 +313,7 @@ static int make_worker(struct timeline *t)
                                .meter = {.on = plan_meter_on(setting), .profile = s->profile},
                                .takes_turns = takes_turns,
                                .slow = takes_turns ? workers : 1,
+                               .n_beside = takes_turns ? 0 : workers - 1,
                                .on_optimized = on_optimized,
                                .context = t};
     t->worker = (struct device_worker){

@@ -9,14 +9,16 @@
 # usage: tools/bench/timeline.sh [options]      defaults in brackets
 #   --products LIST [590 660 740] TFLOP/s of large matrix products in bf16: pessimistic, measured, optimistic
 #   --memory LIST [60 64 120]     GB/s of the host's memory: the same
+#   --hosts LIST [64 120 250]     GB/s of the host's memory in a second table: of two GPUs, each with a link of its own,
+#                                 beside one with half of their rows
 #   --mem SIZE [75GiB]            of the device
 #   --bin DIR [build/bin]         where eps is
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-products="590 660 740" memory="60 64 120" mem=75GiB bin=build/bin
-take_options "products memory mem bin" "$@"
+products="590 660 740" memory="60 64 120" hosts="64 120 250" mem=75GiB bin=build/bin
+take_options "products memory hosts mem bin" "$@"
 need_programs "$bin"
 
 make_work
@@ -58,10 +60,10 @@ profile() { # PRODUCTS GB/S
     }' >"$work/eps/profile-cuda.json"
 }
 
-# timeline MODEL ROWS SEQ: JSON
+# timeline MODEL ROWS SEQ [WORKERS]: JSON
 timeline() {
     "$bin/eps" plan --timeline --json --model "$work/$1.json" --device cuda --device-mem "$mem" --host-mem 2000GiB \
-        --precision bf16 --grad-dtype bf16 --batch "$2" --seq "$3"
+        --precision bf16 --grad-dtype bf16 --batch "$2" --seq "$3" --workers "${4-1}" --parts "${4-1}"
 }
 
 value() { grep -o "\"$1\": [^,}]*" | head -n 1 | sed 's/.*: //; s/"//g'; } # NAME
@@ -110,4 +112,27 @@ Llama 3 70B:32:4096
 Gemma 3 27B:32:4096
 BERT-Large:256:512
 BERT-Large with dropout:256:512
+ROWS
+
+read -ra of_hosts <<<"$hosts"
+echo
+printf '| model, tokens a step of two GPUs |'
+printf ' %s GB/s |' "${of_hosts[@]}"
+printf '\n|---|'
+printf -- '---|%.0s' "${of_hosts[@]}"
+echo
+while IFS=: read -r name batch seq; do
+    printf '| %s, %d x %d |' "$name" "$((2 * batch))" "$seq"
+    for host in "${of_hosts[@]}"; do
+        profile "${of_products[1]}" "$host"
+        one=$(timeline "$name" "$batch" "$seq") two=$(timeline "$name" "$((2 * batch))" "$seq" 2)
+        awk -v one="$(value tflops <<<"$one")" -v two="$(value tflops <<<"$two")" -v binds="$(value binds <<<"$two")" \
+            'BEGIN { printf " %.0f, %s, %.2f x |", two, binds, two / one }'
+    done
+    echo
+done <<'ROWS'
+GPT-2 7B:8:4096
+GPT-2 7B:32:4096
+Qwen3-8B:8:4096
+Qwen3-8B:32:4096
 ROWS

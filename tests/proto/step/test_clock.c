@@ -103,6 +103,22 @@ TEST(attention_takes_the_time_of_its_path)
     ck_assert_double_eq_tol(meter.uses.operations[PLAN_USE_ATTENTION_BACKWARD + ATTENTION_PLAIN], 4.0 / 7 * full, 1e-6);
 }
 
+/* Both read 2,000 bytes in 2 s over links of their own, if host memory moves 2,000 bytes/s; with 500 it takes 8 s. Their
+ * devices compute beside that. */
+TEST(host_memory_serves_the_copies_of_two_workers)
+{
+    static const double rates[] = {2000, 500}, ends[] = {2, 8};
+
+    for (int i = 0; i < 2; i++) {
+        struct device dev = {.meter.profile = &profile, .slow = 1, .n_beside = 1, .queues.host_bytes_per_s = rates[i]};
+        device_clock.upload(&dev, CLOCK_ADDRESS, CLOCK_ADDRESS, 2000);
+        clock_compute(&dev, 1);
+        ck_assert_int_eq(device_clock.sync(&dev), 0);
+        ck_assert_double_eq_tol(dev.queues.now, ends[i], 1e-12);
+        plan_queues_free(&dev.queues);
+    }
+}
+
 /* Nobody waits, and each of two workers has half of it. */
 TEST(a_clock_that_takes_turns_has_done_each_task_when_the_call_returns)
 {

@@ -6,6 +6,7 @@
 
 #include "proto/step/timeline.h"
 #include "proto/plan/time/cost.h"
+#include "proto/plan/time/work.h"
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
@@ -283,6 +284,44 @@ static double bytes_of_part(const struct plan *plan, const struct model *model)
     for (uint32_t visit = 0; visit < model->n_visits; visit++)
         bytes += (double)model->units[model->visits[visit]].n_trained * (double)number_bytes(plan->setting.goal.grad);
     return bytes;
+}
+
+/* Where host memory is so slow that all else is nothing beside it, a step takes the bytes of all workers' copies and of the
+ * optimizer at its rate. Queues that share nothing tell how many there are of one worker, and of the optimizer. */
+TEST_EACH(workers_with_links_of_their_own_share_host_memory, MODELS)
+{
+    uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(_i + 1);
+    struct profile profile = drawn_profile(&state), slow = profile;
+    struct plan_choice choice = {.microbatch = MICROBATCH};
+    struct step_timeline line, shared;
+    struct model model;
+    struct plan plan;
+
+    open_model(&model, _i);
+    profile.host_bytes_per_s = 0, slow.host_bytes_per_s = 1;
+    for (uint32_t n_workers = 1; n_workers <= N_PARTS; n_workers++) {
+        const struct plan_setting setting = {.backend = &plan_cuda,
+                                             .goal = {.purpose = PLAN_TRAIN,
+                                                      .batch = n_workers * PART_ROWS,
+                                                      .seq = 8,
+                                                      .source = model.config.source,
+                                                      .n_parts = n_workers},
+                                             .share_rows = PART_ROWS,
+                                             .part_rows = PART_ROWS,
+                                             .n_threads = 1};
+        const struct plan_host_setting host = {.goal = setting.goal, .n_workers = n_workers};
+        setting_choose(&choice, &model, &state);
+        ck_assert_int_eq(plan_check_choice(&model, &setting, &choice, NULL), 0);
+        plan_lay_out(&plan, &model, &setting, &choice);
+        ck_assert_int_eq(step_timeline(&line, &(struct step_timeline_setting){&plan, &model, &host, &profile, 2}), 0);
+        ck_assert_int_eq(step_timeline(&shared, &(struct step_timeline_setting){&plan, &model, &host, &slow, 2}), 0);
+        const double copied = (line.queues[PLAN_QUEUE_PULL].busy + line.queues[PLAN_QUEUE_PUSH].busy) *
+                              profile.link_bytes_per_s,
+                     optimized = line.queues[PLAN_QUEUE_OPTIMIZER].busy * profile.update_parameters_per_s *
+                                 PLAN_WORK_UPDATE_BYTES;
+        ck_assert_double_eq_tol(shared.seconds, n_workers * copied + optimized, 1e-6 * shared.seconds);
+    }
+    model_free(&model);
 }
 
 /* As proto/plan/time/cost.h adds up visits one by one: operations of programs, formulas of embedding and head, and
