@@ -54,7 +54,8 @@ enum cudasim_threads {
 void cudasim_order(enum cudasim_streams streams, enum cudasim_threads threads, uint64_t seed);
 
 /* The device's memory in bytes, 4 GiB at first (CUDASIM_MEMORY): a cudaMalloc that does not fit returns
- * cudaErrorMemoryAllocation. And of host memory that can be registered, no limit at first: cudaErrorMemoryAllocation. */
+ * cudaErrorMemoryAllocation. And of host memory that can be registered, no limit at first (CUDASIM_REGISTERED, beside
+ * the other): cudaErrorMemoryAllocation. */
 void cudasim_limit(size_t device_bytes, size_t registered_bytes);
 
 /* The device is of this kind from now on: sm_90 at first, or sm_80, sm_86, sm_89, sm_100. A block that asks for more shared

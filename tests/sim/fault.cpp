@@ -80,8 +80,10 @@ static void start()
     state.streams = (enum cudasim_streams)cudasim_environment("CUDASIM_STREAMS");
     state.threads = (enum cudasim_threads)cudasim_environment("CUDASIM_THREADS");
     state.random = cudasim_environment("CUDASIM_SEED");
-    if (cudasim_environment("CUDASIM_MEMORY"))
-        cudasim_limit(cudasim_environment("CUDASIM_MEMORY"), SIZE_MAX);
+    if (cudasim_environment("CUDASIM_MEMORY")) {
+        const size_t registered = cudasim_environment("CUDASIM_REGISTERED");
+        cudasim_limit(cudasim_environment("CUDASIM_MEMORY"), registered ? registered : SIZE_MAX);
+    }
     state.fail = environment_plan("CUDASIM_FAIL");
     state.lose = environment_plan("CUDASIM_LOSE");
     cudasim_watch();

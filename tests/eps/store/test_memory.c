@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -114,4 +115,51 @@ TEST(shared_pages_are_prepared_where_they_are)
     ck_assert_int_eq(base[BYTES - 1], 7);
     munmap(base, BYTES);
     close(fd);
+}
+
+/* The kernel's policy for the mapping at base, "prefer (many):0"; as in /proc/self/numa_maps. */
+static void read_policy(char out[64], const void *base)
+{
+    FILE *file = fopen("/proc/self/numa_maps", "re");
+    unsigned long at;
+    char line[512];
+
+    out[0] = '\0';
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "%lx %63[^=]", &at, out) == 2 && at == (uintptr_t)base)
+            break;
+    ck_assert_ptr_nonnull(file);
+    fclose(file);
+}
+
+/* A machine of two sockets, as a file has it, that is taken for this one: the kernel leaves out nodes that are not there. */
+TEST_IF(shared_pages_lie_near_devices_and_others_where_they_did, access("/proc/self/numa_maps", R_OK) == 0)
+{
+    static const char *const buses[] = {"0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0" /* it is not known where */};
+    static const struct {
+        unsigned first, n;
+        bool shared;
+        const char *policy;
+    } cases[] = {{0, 1, true, "prefer"},
+                 {0, 2, true, "interleave:0"},
+                 {2, 1, true, "local"},
+                 {0, 0, true, "local"},
+                 {0, 2, false, "local"}};
+    struct memory memory;
+    char policy[64];
+
+    setenv("HWLOC_XMLFILE", TESTS_DIR "/fixtures/topology/two_sockets.xml", 1);
+    setenv("HWLOC_THISSYSTEM", "1", 1);
+    ck_assert_int_eq(memory_init(&memory), 0);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char *base = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
+        ck_assert_ptr_ne(base, MAP_FAILED);
+        memory_near(&memory, "it lies", buses + cases[i].first, cases[i].n);
+        memory_prepare(&memory, base, BYTES, cases[i].shared);
+        base[0] = 1;
+        read_policy(policy, base);
+        ck_assert_msg(strncmp(policy, cases[i].policy, strlen(cases[i].policy)) == 0, "case %zu: %s", i, policy);
+        munmap(base, BYTES);
+    }
+    memory_free(&memory);
 }

@@ -5,6 +5,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -258,6 +259,36 @@ TEST_EACH(a_device_is_named_by_its_uuid_or_its_pci_address, 2)
     expect_file("named/log", "cuda:2 is the cudasim at 0000:3d:00.0");
     expect_sentence(print("CUDASIM_DEVICES=3 " TRAIN "--device %s --workers 2 --out refused", names[_i]), 2,
                     "names one device, and --workers 2 need one each");
+}
+
+/* Of the job's memory: the weights, of which it pulls all in each step, its own inbox and its own stash, in whole pages.
+ * Beside them two pieces of 1 MiB, for copies of other memory. */
+TEST(a_worker_registers_what_it_copies_and_no_more)
+{
+    enum { PAGE = 4096, WORKERS = 2, PIECES = 2 << 20 };
+    static const char options[] = "--model model.json --batch 4 --seq 8 --parts 2 --workers 2 --device cuda";
+    uint64_t bytes = PIECES;
+    char least[32];
+
+    expect(print("eps plan %s --minimum", options), 0);
+    snprintf(least, sizeof least, "%.*s", (int)strcspn(command_out(), "\n"), command_out());
+    json_t *plan = expect_json(print("eps plan %s --device-mem %s --json", options, least), 0);
+    const double weights = json_number_at(plan, "host.categories.weights.current") +
+                           json_number_at(plan, "host.categories.replay.current"),
+                 own[] = {json_number_at(plan, "host.categories.inbox.current") / WORKERS,
+                          json_number_at(plan, "host.categories.stash.current") / WORKERS};
+    json_decref(plan);
+    bytes += ((uint64_t)weights + PAGE - 1) / PAGE * PAGE;
+    for (int i = 0; i < 2; i++)
+        bytes += ((uint64_t)own[i] + PAGE - 1) / PAGE * PAGE;
+    for (uint64_t missing = 0; missing <= PAGE; missing += PAGE) {
+        expect(
+            print("rm -rf registered; CUDASIM_DEVICES=2 CUDASIM_REGISTERED=%" PRIu64
+                  " cuda/eps train %s --data data.txt --eval-data data.txt --steps 1 --device-mem %s --out registered",
+                  bytes - missing, options, least),
+            0);
+        ck_assert_uint_eq(processes_count("registered/log", "cannot be locked for the device"), missing ? WORKERS : 0);
+    }
 }
 
 /* A machine of two sockets, as hwloc reads it from a file; there it binds nothing, so what the log says is all that can be
