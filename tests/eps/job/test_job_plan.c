@@ -195,13 +195,18 @@ static int plan_seat(struct vacancy *v, uint32_t n)
 static uint64_t least_of(const struct vacancy *v, uint32_t n)
 {
     struct plan_setting setting = {.backend = v->worker.backend, .goal = *job_goal(&v->job)};
-    const struct plan_wish wish = {.microbatch = 1};
-    struct plan plan;
+    uint64_t least = UINT64_MAX;
 
     plan_share(&setting, 1, sysconf(_SC_NPROCESSORS_ONLN));
     setting.share_rows = n;
-    plan_smallest(&plan, &v->job.model, &setting, &wish);
-    return plan_total(&plan) + plan.host_stash_bytes;
+    for (int no_stash = 0; no_stash < 2; no_stash++) {
+        const struct plan_wish wish = {.microbatch = 1, .no_host_stash = no_stash};
+        struct plan plan;
+        plan_smallest(&plan, &v->job.model, &setting, &wish);
+        const uint64_t bytes = plan_total(&plan) + plan.host_stash_bytes;
+        least = bytes < least ? bytes : least;
+    }
+    return least;
 }
 
 /* An arena and a stash that are a fifth more than what is free, together: refused, unless the worker gives back three
