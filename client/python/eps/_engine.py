@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import secrets
@@ -205,6 +206,7 @@ class Engine:
         self._finalizer = weakref.finalize(self, _end, core)
         self._lock = threading.Lock()
         self._turn = threading.RLock()  # held by who adds gradients, or updates
+        self._judges = False  # a loss_fn runs, in the thread that has the turn
         self._saves = out is not None
         self.batch, self.seq = batch, seq
         self.path = Path(out) if out is not None else work / "run"  #: the run's directory
@@ -237,14 +239,23 @@ class Engine:
         """Ids are below it."""
         return self._core.vocabulary
 
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._core.thread:
+            raise Error("on_note cannot ask the engine, which waits for it", 35)
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._core.pid:
+            raise Error("the engine belongs to another process", 1)
+        self._check_thread()
+        if self._core.ended is not None or not self._finalizer.alive:
+            raise Error("the engine is closed", 0)
+
     def _answer(self, wish: Any) -> None:
         """Asks, and waits until the engine waits again, or has ended, which is raised. So is Ctrl-C, after that."""
         core = self._core
-        if os.getpid() != core.pid:
-            raise Error("the engine belongs to another process", 1)
+        self._check_open()
         with self._lock:
-            if core.ended is not None or not self._finalizer.alive:
-                raise Error("the engine is closed", 0)
+            self._check_open()  # again: another thread may have closed it
             core.ask(wish)
             interrupted = core.await_wait()
             if core.ended is not None:
@@ -253,6 +264,14 @@ class Engine:
                     raise core.ended
             if interrupted:
                 raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def _training(self) -> Iterator[None]:
+        self._check_open()
+        with self._turn:
+            if self._judges:
+                raise Error("loss_fn cannot train: its log p are those of the weights as they are", 22)
+            yield
 
     def _rate(self, lr: Optional[float]) -> None:
         if lr is not None and (isinstance(lr, str) or not math.isfinite(lr) or lr < 0):
@@ -280,7 +299,7 @@ class Engine:
         rows = _arrays.tokens("ids", ids, shape, 0, self.vocabulary)
         after = _arrays.labels_of(rows, labels, self.vocabulary)
         given = _Rows(rows, after, None if weights is None else _arrays.numbers("weights", weights, shape))
-        with self._turn:
+        with self._training():
             if self._pending:
                 raise Error("forward_backward has added a gradient: call update first", 22)
             return self._train(given, lr)
@@ -321,14 +340,19 @@ class Engine:
         What loss_fn raises is raised, and the rows are left out. The backward pass itself is update's."""
         if self._inexact:
             raise Error(f"{self._inexact} changes the loss: an engine with it has no losses of one's own", 33)
-        rows = _arrays.tokens("ids", ids, (None, self.seq), 0, self.vocabulary)
-        after = _arrays.labels_of(rows, labels, self.vocabulary)
-        with self._turn:
+        rows = _arrays.tokens("ids", ids, (None, self.seq), 0, self.vocabulary).copy()  # the update has them again
+        after = _arrays.labels_of(rows, labels, self.vocabulary).copy()
+        with self._training():
             n = sum(len(pending.ids) for pending in self._pending)
             if n + len(rows) > self.batch:
                 raise ValueError(f"ids has {len(rows)} rows, beside {n} before: an update has at most {self.batch}, the "
                                  "engine's batch")
-            result = loss_fn(self._score(_Rows(rows, after, first=n, drops=True)))
+            log_p = self._score(_Rows(rows, after, first=n, drops=True))
+            try:
+                self._judges = True
+                result = loss_fn(log_p)
+            finally:
+                self._judges = False
             loss, gradient = result if isinstance(result, tuple) else (None, result)
             self._pending.append(_Rows(rows, after, _arrays.numbers("the gradient", gradient, rows.shape)))
             return loss
@@ -337,23 +361,29 @@ class Engine:
         """Updates the weights by the gradients that forward_backward has added since the last one. lr: as in step."""
         import numpy
 
-        with self._turn:
+        with self._training():
             if not self._pending:
                 raise Error("there is nothing to update by: call forward_backward first", 22)
             self._rate(lr)
             ids, labels, gradient = (numpy.concatenate([getattr(rows, name) for rows in self._pending])
                                      for name in ("ids", "labels", "weights"))
             self._pending = []
-            # the step divides by the number of labels
-            self._train(_Rows(ids, labels, gradient * -numpy.float32((labels >= 0).sum())), None)
+            n = (labels >= 0).sum()  # by which the step divides
+            with numpy.errstate(over="ignore"):
+                weights = gradient * -numpy.float32(n)
+            if not numpy.isfinite(weights).all():
+                raise ValueError(f"the gradient is too large: times its {n} labels it is not finite")
+            self._train(_Rows(ids, labels, weights), None)
 
     def generate(self, prompt: Any = "", **options: Any) -> list[Text]:
         """Continues prompts with the weights as they are now: eps.generate, with its options. Other processes do it, on a
         copy of the weights; device and device_mem are by default the engine's."""
+        self._check_open()
         return generate(None, prompt, connect=str(self.path), **{**self._where, **options})
 
     def memory(self) -> list[Memory]:
         """Bytes of the host, then of each worker's device."""
+        self._check_open()
         return memory_now(self.path)
 
     def save(self) -> Path:
@@ -389,6 +419,7 @@ class Engine:
 
     def _look(self) -> Weights:
         core = self._core
+        self._check_thread()
         with self._turn:
             if not core.weights_are_new or core.ended is not None or not self._finalizer.alive:
                 self._answer("weights")
@@ -404,6 +435,7 @@ class Engine:
         core = self._core
         if os.getpid() != core.pid or not self._finalizer.alive:
             return
+        self._check_thread()
         with self._lock:
             interrupted = False
             if core.ended is None:

@@ -55,6 +55,23 @@ def test_arrays_of_any_kind_are_rows(model):
         assert engine.step(rows_of(ids, 0), shifted) in losses
 
 
+def test_on_note_cannot_ask_the_engine(model):
+    name, ids, _ = model
+    said = []
+
+    def note(sentence):
+        if "frozen no more" in sentence:
+            for ask in (lambda: engine.step(rows_of(ids, 0)), engine.save, engine.memory, engine.named_weights, engine.close):
+                with pytest.raises(eps.Error, match="on_note cannot ask the engine"):
+                    ask()
+            said.append(sentence)
+
+    with eps.Engine(name, batch=BATCH, seq=SEQ, freeze="*wte*", freeze_until=1, on_note=note, **HOW) as engine:
+        engine.step(rows_of(ids, 0))
+        engine.step(rows_of(ids, 1))
+    assert len(said) == 1
+
+
 def test_a_rate_counts_from_its_step_on(model):
     name, ids, _ = model
 

@@ -147,6 +147,41 @@ def test_rows_that_are_left_out_add_nothing(model):
     assert trained(name, train) == trained(name, alone)
 
 
+def test_a_loss_may_ask_but_not_train(model):
+    name, ids, _ = model
+    ids = rows_of(ids, 0)
+
+    def train(asks):
+        def loss_fn(log_p):
+            if asks:
+                assert engine.logprobs(ids).shape == log_p.shape and len(dict(engine.named_weights())) > 0
+                for trains in (lambda: engine.step(ids), engine.update, lambda: engine.forward_backward(ids, mean)):
+                    with pytest.raises(eps.Error, match="loss_fn cannot train"):
+                        trains()
+            return mean(log_p)
+
+        with eps.Engine(name, batch=BATCH, seq=SEQ, **HOW) as engine:
+            given = ids.copy()
+            engine.forward_backward(given, loss_fn)
+            given[:] = 0  # they were copied
+            engine.update()
+            return digest(Path(engine.save()).parent)
+
+    assert train(True) == train(False)
+
+
+def test_a_gradient_that_is_too_large_leaves_the_engine(model):
+    name, ids, _ = model
+    with eps.Engine(name, batch=BATCH, seq=SEQ, **HOW) as engine:
+        engine.forward_backward(rows_of(ids, 0), lambda log_p: numpy.full(log_p.shape, 3e38))
+        with pytest.raises(ValueError, match="too large: times its 124 labels"):
+            engine.update()
+        assert engine.step(rows_of(ids, 0)) > 0
+    for ask in (engine.memory, engine.generate):
+        with pytest.raises(eps.Error, match="the engine is closed"):
+            ask()
+
+
 def test_weights_that_are_none_are_refused(model):
     name, ids, _ = model
     ids = rows_of(ids, 0)
