@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 from eps._ask import _set
 from eps._library import Call, Error, StrPath, ffi, lib, programs, text_of
@@ -89,6 +90,7 @@ class Chat:
         self._said = said = _Said()
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._asker: Optional[threading.Thread] = None  # has the lock, and may be in a callback
         self._chat = ffi.new("struct eps_chat **")
         self._finalizer = weakref.finalize(self, _end, self._chat, call, self._pid)
         options = call.keep(ffi.new("struct eps_chat_options *"))
@@ -109,6 +111,17 @@ class Chat:
             raise
         said.began = True
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self._asker is threading.current_thread():
+            raise Error("a callback cannot ask the conversation, which waits for it", errno.EDEADLK)
+        with self._lock:
+            try:
+                self._asker = threading.current_thread()
+                yield
+            finally:
+                self._asker = None
+
     def say(self, message: str, *, on_text: Optional[Callable[[str], Any]] = None) -> Answer:
         """Adds a message of the user to the conversation, and the model's answer, which it returns.
 
@@ -120,7 +133,7 @@ class Chat:
             raise TypeError(f"message must be a str, not {type(message).__name__}")
         if os.getpid() != self._pid:
             raise Error("the conversation belongs to another process", errno.EPERM)
-        with self._lock:
+        with self._alone():
             if not self._finalizer.alive:
                 raise Error("the conversation is closed", errno.EBADF)
             call, said, answer, text = self._call, self._said, ffi.new("struct eps_answer *"), message.encode()
@@ -135,7 +148,7 @@ class Chat:
 
     def close(self) -> None:
         """Ends the conversation, and its daemon and worker. Closed again it does nothing."""
-        with self._lock:
+        with self._alone():
             self._finalizer()
 
     def __enter__(self) -> Chat:

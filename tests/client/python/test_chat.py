@@ -79,6 +79,16 @@ def test_an_exception_in_on_text_ends_the_answer_and_the_conversation_goes_on(mo
         assert chat.say("3?").n_prompt > first
 
 
+def test_on_text_cannot_ask_the_conversation(conversing):
+    def ask(piece):
+        for call in (lambda: chat.say("4?"), chat.close):
+            with pytest.raises(eps.Error, match="a callback cannot ask the conversation"):
+                call()
+
+    with eps.Chat(conversing, **GREEDY) as chat:
+        assert chat.say("3?", on_text=ask).n_tokens > 0
+
+
 def test_what_does_not_chat_is_said(conversing):
     Path("bare").mkdir()
     for name in ("config.json", "model.safetensors"):
