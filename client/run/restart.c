@@ -47,7 +47,7 @@ int client_restart_check_thaw(const struct client_run *run, struct error *err)
     return 0;
 }
 
-/* The checkpoint has every option but those of the machine. */
+/* The checkpoint has every option but those of the machine, callbacks, and what a run writes beside itself. */
 static struct eps_train_options resume_of(const struct client_restart *r)
 {
     const struct eps_train_options *last = &r->options;
@@ -61,6 +61,8 @@ static struct eps_train_options resume_of(const struct client_restart *r)
     o.on_blocks = last->on_blocks, o.blocks_user = last->blocks_user;
     o.on_rows = last->on_rows, o.rows_user = last->rows_user;
     o.tensorboard = last->tensorboard;
+    o.sample_every = last->sample_every;
+    o.sample_prompts = last->sample_prompts, o.n_sample_prompts = last->n_sample_prompts;
     o.on_weights = last->on_weights, o.weights_user = last->weights_user, o.weights_every = last->weights_every;
     o.device = last->device, o.device_mem = last->device_mem, o.host_mem = last->host_mem;
     o.workers = last->workers, o.require_pinned = last->require_pinned;

@@ -43,6 +43,13 @@ TEST(samples_are_what_the_checkpoint_writes_and_change_no_bit)
     }
 }
 
+TEST(a_run_that_thaws_goes_on_writing_samples)
+{
+    expect("eps train " RUN SAMPLE "--device cpu --out thaws --freeze '*wte*' --freeze-until 30 >thaws.log", 0);
+    expect("grep -c '^sample after 30 steps: ab' thaws.log", 0, "2\n");
+    expect("grep -c '^sample after 60 steps: ab' thaws.log", 0, "2\n");
+}
+
 /* They are not the run's own: named again, or there are none. */
 TEST(a_resumed_run_and_a_shared_daemon_write_samples_when_asked)
 {
