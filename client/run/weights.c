@@ -55,7 +55,8 @@ static int take_page(struct client_weights *w, uint32_t first, const struct mess
     }
     bytes += in_second ? plan_replay_bytes(&w->own) : 0;
     if (fd < 0 || m->mapped.step != step || m->mapped.n_units != n_units || m->mapped.first != first ||
-        m->mapped.n == 0 || m->mapped.n > n_units - first || m->mapped.weights_bytes < bytes) {
+        m->mapped.n == 0 || m->mapped.n > n_units - first || m->mapped.weights_bytes < bytes ||
+        (w->segment.base && m->mapped.weights_bytes != w->segment.bytes)) {
         if (fd >= 0)
             close(fd);
         return error_set(err, -EPROTO, "the daemon's weights after step %" PRIu64 " are not those of this run", step);
