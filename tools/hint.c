@@ -12,8 +12,7 @@ enum { MAX_OPTIONS = 80 };
 #define ADAPTER "--model takes an adapter's directory, and finds its base"
 #define TRACKERS                                                                                                       \
     "--tensorboard writes event files; W&B is in the Python package: eps.train(..., wandb=\"PROJECT\"); every step "   \
-    "is in "                                                                                                           \
-    "metrics.jsonl (--out)"
+    "is in metrics.jsonl (--out)"
 
 /* Names that transformers, torchrun, nanoGPT, llama.cpp and similar programs use for our options. Of several matching
  * lines, the first whose option the command has counts. */

@@ -1,6 +1,6 @@
 """Group relative policy optimisation (Shao et al., arXiv:2402.03300, equation 3) of a toy reward: the share of vowels.
 
-    python grpo.py MODEL [OUT]      MODEL: a directory of a model that predicts bytes or tokens, as eps train saves them
+    python grpo.py MODEL [OUT]      MODEL: a directory of a model of bytes, whose ids are those of its texts
 """
 
 import sys
