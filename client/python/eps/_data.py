@@ -36,8 +36,8 @@ def _table_rows(path: str) -> Iterator[Any]:
     try:
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise TypeError(f"{path} needs pyarrow: pip install pyarrow") from None
+    except ImportError as error:
+        raise ImportError(f"{path} needs the package pyarrow: pip install pyarrow") from error
     with pyarrow.memory_map(path) as file:
         if path.endswith(".parquet"):
             batches = pyarrow.parquet.ParquetFile(file).iter_batches()

@@ -184,8 +184,8 @@ class Engine:
 
     model: as in eps.train. batch, seq: rows of a step, and tokens of each. lr: the rate, until step names another.
     out: the run's directory, in which close() saves the last step; without it, what is saved is gone after close().
-    on_note(sentence): what the library has to say; by default it goes to standard error. Other options are those of
-    eps.train that say how a step computes: optimizer, precision, device, device_mem, microbatch, lora, freeze, parts, ...
+    on_note(sentence): what the library has to say, which waits for it; by default it goes to standard error. Other options
+    are those of eps.train that say how a step computes: optimizer, precision, device, device_mem, microbatch, lora, freeze, parts, ...
 
     It has a daemon and workers of its own, which end with it, or with the interpreter. Threads may share it. Ctrl-C is
     raised once the step under way is done; a second one ends the engine at once. It belongs to the process that made it.
@@ -337,7 +337,8 @@ class Engine:
                 loss.backward()
                 return loss.item(), log_p.grad
 
-        What loss_fn raises is raised, and the rows are left out. The backward pass itself is update's."""
+        It may ask the engine, logprobs for one, but not train. What it raises is raised, and the rows are left out. The
+        backward pass itself is update's."""
         if self._inexact:
             raise Error(f"{self._inexact} changes the loss: an engine with it has no losses of one's own", 33)
         rows = _arrays.tokens("ids", ids, (None, self.seq), 0, self.vocabulary).copy()  # the update has them again
@@ -358,7 +359,8 @@ class Engine:
             return loss
 
     def update(self, *, lr: Optional[float] = None) -> None:
-        """Updates the weights by the gradients that forward_backward has added since the last one. lr: as in step."""
+        """Updates the weights by the gradients that forward_backward has added since the last one. lr: as in step. Raises
+        ValueError if they are too large for float32, or have no label: they are then dropped, and the engine goes on."""
         import numpy
 
         with self._training():

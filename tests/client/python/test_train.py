@@ -162,6 +162,12 @@ def test_files_of_columns_are_rows():
         eps.train("none.parquet", out="none", **SMALL)
 
 
+def test_files_of_columns_need_a_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match="^rows.parquet needs the package pyarrow: pip install pyarrow$"):
+        eps.train("rows.parquet", out="run", **SMALL)
+
+
 class Own(Exception):
     pass
 
