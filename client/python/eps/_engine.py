@@ -185,7 +185,8 @@ class Engine:
     model: as in eps.train. batch, seq: rows of a step, and tokens of each. lr: the rate, until step names another.
     out: the run's directory, in which close() saves the last step; without it, what is saved is gone after close().
     on_note(sentence): what the library has to say, which waits for it; by default it goes to standard error. Other options
-    are those of eps.train that say how a step computes: optimizer, precision, device, device_mem, microbatch, lora, freeze, parts, ...
+    are those of eps.train that say how a step computes: optimizer, precision, device, device_mem, microbatch, lora, freeze,
+    parts, ...
 
     It has a daemon and workers of its own, which end with it, or with the interpreter. Threads may share it. Ctrl-C is
     raised once the step under way is done; a second one ends the engine at once. It belongs to the process that made it.
@@ -198,8 +199,9 @@ class Engine:
         for name in _own:
             if name in options:
                 raise TypeError(f"eps.Engine has no option {name!r}: its steps are the program's")
-        if model is None:
-            raise TypeError("model must be a str, not NoneType")
+        for name, value, kind in (("model", model, "a str"), ("batch", batch, "an int"), ("seq", seq, "an int")):
+            if value is None:
+                raise TypeError(f"{name} must be {kind}, not NoneType")
         # named before it is made: whenever Ctrl-C comes, there is somebody to remove it
         work = Path(tempfile.gettempdir()) / f"eps-engine-{secrets.token_hex(8)}"
         self._core = core = _Core(work, on_note)
@@ -220,7 +222,7 @@ class Engine:
                                       eval_data=str(work / "held-out.npy"), batch=batch, seq=seq, lr=lr, min_lr=lr,
                                       schedule="constant", warmup=0, steps=_endless, save_every=_endless, save_minutes=0,
                                       eval_every=_endless, out=self.path), "eps.Engine")
-            numpy.save(work / "rows.npy", numpy.zeros(8 * batch * (seq + 1), dtype=numpy.uint16))
+            numpy.lib.format.open_memmap(work / "rows.npy", "w+", numpy.uint16, (8 * batch * (seq + 1),))  # takes no room
             numpy.save(work / "held-out.npy", numpy.zeros(seq + 1, dtype=numpy.uint16))
             core.listen(to)
             core.thread = threading.Thread(target=core.serve, args=(to,), name="eps.Engine", daemon=True)

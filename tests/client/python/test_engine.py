@@ -125,6 +125,8 @@ def test_what_an_engine_cannot_be_is_said(model):
         eps.Engine(model[0], batch="4", seq=SEQ)
     with pytest.raises(TypeError, match="model must be a str, not NoneType"):
         eps.Engine(None, batch=BATCH, seq=SEQ)
+    with pytest.raises(TypeError, match="batch must be an int, not NoneType"):
+        eps.Engine(model[0], batch=None, seq=SEQ)
     with eps.Engine(model[0], batch=BATCH, seq=SEQ, **HOW) as engine:
         with pytest.raises(eps.Error, match="nothing to save"):
             engine.save()
