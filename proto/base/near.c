@@ -14,6 +14,8 @@ int near_load(hwloc_topology_t *out)
     if (hwloc_topology_init(&topology) < 0)
         return -ENOMEM;
     hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    /* sysfs has the devices, too; libpciaccess, by which this component finds them, is never given back */
+    hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
     if (hwloc_topology_load(topology) < 0) {
         hwloc_topology_destroy(topology);
         return -ENOMEM;

@@ -42,7 +42,7 @@ static void write_uuid(char bytes[16], int machine)
 /* Whether an entry of CUDA_VISIBLE_DEVICES means this device: its number, or the beginning of its UUID. */
 static bool is_named(const char *entry, size_t n, int machine)
 {
-    char uuid[64], number[8];
+    char uuid[64], number[12];
 
     snprintf(number, sizeof number, "%d", machine);
     snprintf(uuid, sizeof uuid, "GPU-8f2c%04x-0000-4000-8000-%012x", machine, machine);
