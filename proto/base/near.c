@@ -6,14 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-int near_load(hwloc_topology_t *out)
+static int load(hwloc_topology_t *out, bool with_devices)
 {
     hwloc_topology_t topology;
 
     *out = NULL;
     if (hwloc_topology_init(&topology) < 0)
         return -ENOMEM;
-    hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    if (with_devices)
+        hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     /* sysfs has the devices, too; libpciaccess, by which this component finds them, is never given back */
     hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
     if (hwloc_topology_load(topology) < 0) {
@@ -22,6 +23,17 @@ int near_load(hwloc_topology_t *out)
     }
     *out = topology;
     return 0;
+}
+
+/* Looking for devices takes milliseconds in a virtual machine, for each word that it reads of them. */
+int near_load(hwloc_topology_t *out)
+{
+    const int rc = load(out, false);
+
+    if (rc || hwloc_get_nbobjs_by_type(*out, HWLOC_OBJ_NUMANODE) == 1)
+        return rc;
+    hwloc_topology_destroy(*out);
+    return load(out, true);
 }
 
 /* False of memory that is a GPU's, or slow. */

@@ -11,7 +11,7 @@
 #include <hwloc.h>
 #include <stdbool.h>
 
-/* This machine with its PCI devices. -ENOMEM. Undo: hwloc_topology_destroy. */
+/* This machine; with its PCI devices, if it has more than one node. -ENOMEM. Undo: hwloc_topology_destroy. */
 int near_load(hwloc_topology_t *out);
 
 /* Adds the nodes near the device to `nodes`: those of its socket with ordinary memory. False: none is known to be nearer
