@@ -194,14 +194,20 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
 
 /* Measured performance of this machine, from which eps_plan and the daemon predict times. */
 struct eps_profile {
-    char path[4096];           /* of the file written */
-    uint32_t rows[4];          /* of matrix products */
-    double matmul_flops[2][4]; /* operations per second of matrix products with these rows, in fp32 and in bf16 */
+    char path[4096];              /* of the file written */
+    uint32_t rows[4];             /* of matrix products */
+    double matmul_flops[2][4];    /* operations per second of matrix products with these rows, in fp32 and in bf16 */
+    uint32_t narrow[2];           /* on a GPU, whose products above are 4,096 wide, the widths of narrower ones */
+    double narrow_flops[2][2][4]; /* and their operations per second; 0 on others */
+    /* Convolutions of images, and the gradients of their inputs and of their weights; by our own kernels, and by cuDNN, 0 where
+     * that is missing; in fp32 and in bf16 */
+    double conv2d_flops[3][2][2];
     /* Causal attention: forward and backward; without tensor cores; on a GPU (elsewhere 0) also with them, with them and
      * with dropout, and by cuDNN, 0 where that is missing; in fp32 and in bf16 */
     double attention_flops[2][4][2];
-    double link_bytes_per_s;        /* from host to device */
+    double link_bytes_per_s;        /* from host to device; on a GPU both ways at once, each */
     double memory_bytes_per_s;      /* of the device, read and written */
+    double norm_bytes_per_s[2];     /* the same in norms, forward and backward */
     double update_parameters_per_s; /* by the optimizer on the host */
     double call_s;                  /* seconds of one launch on a CUDA device; 0 on others */
 };
@@ -211,7 +217,7 @@ struct eps_profile_options {
     const char *programs; /* as in eps_train_options */
 };
 struct eps_profile_options eps_profile_defaults(void); /* all options unset */
-/* Takes some seconds. */
+/* Takes some seconds, on a GPU less than a minute. */
 int eps_profile(struct eps_profile *out, const struct eps_profile_options *options, struct eps_error *error);
 
 /* Mean loss of a model over the windows of files. If it predicts masked tokens: over those, which are the same at each

@@ -142,7 +142,7 @@ enum eps_queue {
     EPS_OPTIMIZER, /* the host's threads */
     EPS_QUEUES
 };
-enum { EPS_MOST_PATHS = 11 };
+enum { EPS_MOST_PATHS = 16 };
 struct eps_timeline {
     bool fits;
     char why[512]; /* as eps_plan's; the figures are then those of the smallest plan */
@@ -155,7 +155,8 @@ struct eps_timeline {
     /* [a][b]: how long queue a waited for work in queue b. A row plus its busy_ms is step_ms. */
     double waited_ms[EPS_QUEUES][EPS_QUEUES];
     struct eps_path {
-        /* "products", "convolutions", "attention", "attention_backward", "rest"; constant, as `path` */
+        /* "products", "convolutions", "convolutions_input" and "convolutions_weights" (their gradients), "attention",
+         * "attention_backward", "rest"; constant, as `path` */
         const char *kind;
         /* What computes it. Products: "cublaslt", or "tiles" on the CPU. Convolutions: "cudnn" or "own". Attention: "cudnn",
          * "tensor" (our kernels on tensor cores), "dropout" (these with dropout), "plain". The rest, which moves memory:

@@ -420,7 +420,7 @@ static int measure(const char *path, const struct device_claim *device, struct e
     process_take_signals();
     rc = profile_may_write(path, err);
     if (!rc)
-        rc = device_profile(&profile, device->ops, device->index, n_cores > 0 ? (unsigned)n_cores : 1, err);
+        rc = device_profile(&profile, device->ops, device->index, n_cores > 0 ? (unsigned)n_cores : 1, NULL, err);
     return rc ? rc : profile_write(&profile, path, device->ops->name, err);
 }
 

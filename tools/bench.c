@@ -11,6 +11,32 @@ static void print_row(const char *name, double value, const char *unit, const ch
     printf("%-22s %8.1f %-14s  %s\n", name, value, unit, meaning);
 }
 
+static void print_products(const char *name, const double flops[4], const char *meaning)
+{
+    printf("  %-20s", name);
+    for (int i = 0; i < 4; i++)
+        printf(" %8.0f", flops[i] / 1e9);
+    printf("  GFLOP/s: %s\n", meaning);
+}
+
+static void print_convolutions(const struct eps_profile *p)
+{
+    static const struct {
+        const char *name, *by;
+        int path, type;
+    } rows[] = {{"convolutions, fp32", "", 0, 0},
+                {"convolutions, bf16", "", 0, 1},
+                {"convolutions, bf16", ", by cuDNN", 1, 1}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const int path = rows[i].path, type = rows[i].type;
+        if (p->conv2d_flops[0][path][type] > 0)
+            printf("%-22s %8.0f %8.0f %8.0f GFLOP/s: forward, gradients of inputs and of weights%s\n", rows[i].name,
+                   p->conv2d_flops[0][path][type] / 1e9, p->conv2d_flops[1][path][type] / 1e9,
+                   p->conv2d_flops[2][path][type] / 1e9, rows[i].by);
+    }
+}
+
 /* found: the file is where eps plan looks for it. */
 static void print_profile(const struct eps_profile *p, bool found)
 {
@@ -20,14 +46,18 @@ static void print_profile(const struct eps_profile *p, bool found)
     printf("%-22s", "matrix products");
     for (int i = 0; i < 4; i++)
         printf(" %8u", p->rows[i]);
-    printf("  rows (tokens at once)");
-    for (int type = 0; type < 2; type++) {
-        printf("\n  %-20s", names[type]);
-        for (int i = 0; i < 4; i++)
-            printf(" %8.0f", p->matmul_flops[type][i] / 1e9);
-        printf("  GFLOP/s: %s", type == 0 ? "computing speed with --precision fp32" : "with --precision bf16");
-    }
-    printf("\n\n");
+    printf("  rows (tokens at once)\n");
+    for (int type = 0; type < 2; type++)
+        print_products(names[type], p->matmul_flops[type],
+                       type == 0 ? "computing speed with --precision fp32" : "with --precision bf16");
+    for (int i = 0; i < 2; i++)
+        if (p->narrow_flops[i][1][0] > 0) {
+            char name[24];
+            snprintf(name, sizeof name, "bf16, %u wide", p->narrow[i]);
+            print_products(name, p->narrow_flops[i][1], "the others are 4096 wide");
+        }
+    putchar('\n');
+    print_convolutions(p);
     for (int type = 0; type < 2; type++)
         for (int path = 0; path < (type == 0 ? 1 : 4); path++)
             if (p->attention_flops[0][path][type] > 0)
@@ -35,7 +65,9 @@ static void print_profile(const struct eps_profile *p, bool found)
                        type == 0 ? "attention, fp32" : "attention, bf16", p->attention_flops[0][path][type] / 1e9,
                        p->attention_flops[1][path][type] / 1e9, ways[path]);
     print_row("host to device", p->link_bytes_per_s / 1e9, "GB/s", "transfer of weights and gradients");
-    print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "norms, activations");
+    print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "activations");
+    print_row("  in norms", p->norm_bytes_per_s[0] / 1e9, "GB/s", "forward");
+    print_row("", p->norm_bytes_per_s[1] / 1e9, "GB/s", "backward");
     print_row("optimizer", p->update_parameters_per_s / 1e6, "M parameters/s", "AdamW on the host");
     if (p->call_s > 0)
         print_row("launch", p->call_s * 1e9, "ns", "of each operation on the device");
@@ -55,7 +87,7 @@ int command_bench(int argc, char **argv)
     const struct command command = {
         "eps bench",
         "Measures the speed of this machine, prints and explains the figures, and stores them: eps plan and the daemon "
-        "predict times from them. Takes some seconds; nothing else should run meanwhile.",
+        "predict times from them. Takes some seconds, on a GPU less than a minute; nothing else should run meanwhile.",
         arguments, sizeof arguments / sizeof *arguments};
     const int status = arguments_parse(&command, argc, argv);
     struct eps_error error;

@@ -332,7 +332,10 @@ static void print_paths(const struct eps_timeline *line)
 {
     static const struct {
         const char *key, *name;
-    } kinds[] = {{"attention_backward", "its gradient"}, {"rest", "the rest"}};
+    } kinds[] = {{"convolutions_input", "their inputs' gradients"},
+                 {"convolutions_weights", "their weights'"},
+                 {"attention_backward", "its gradient"},
+                 {"rest", "the rest"}};
 
     printf("paths       ");
     for (uint32_t i = 0; i < line->n_paths; i++) {

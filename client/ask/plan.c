@@ -222,7 +222,8 @@ static struct plan_fit_asked asked_of(struct question *q)
         q->devices[i] = (struct plan_fit_device){.backend = q->backend,
                                                  .profile = &q->profile,
                                                  .budget = o->device_mem,
-                                                 .attention = q->profile.attention};
+                                                 .attention = q->profile.attention,
+                                                 .convolution = profile_has_conv2d(&q->profile)};
     struct plan_goal goal = goal_of(q);
     plan_remember_norms(&q->model, &goal);
     goal.entries = q->model.n_norm_maps > 0 ? goal.entries : 0;

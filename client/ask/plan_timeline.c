@@ -18,12 +18,14 @@ static void fill_paths(struct eps_timeline *out, const struct plan_setting *sett
         const char *kind;
         int first;
     } directions[] = {{"attention", PLAN_USE_ATTENTION}, {"attention_backward", PLAN_USE_ATTENTION_BACKWARD}};
+    static const char *const kinds[CONV2D_KINDS] = {"convolutions", "convolutions_input", "convolutions_weights"};
     double rest = line->queues[PLAN_QUEUE_COMPUTE].busy;
 
     add_path(out, "products", of_host ? "tiles" : "cublaslt", uses->seconds[PLAN_USE_PRODUCTS],
              uses->operations[PLAN_USE_PRODUCTS]);
-    add_path(out, "convolutions", setting->convolution ? "cudnn" : "own", uses->seconds[PLAN_USE_CONVOLUTIONS],
-             uses->operations[PLAN_USE_CONVOLUTIONS]);
+    for (int i = 0; i < CONV2D_KINDS * CONV2D_PATHS; i++)
+        add_path(out, kinds[i / CONV2D_PATHS], profile_conv2d_path_name((enum conv2d_path)(i % CONV2D_PATHS)),
+                 uses->seconds[PLAN_USE_CONVOLUTIONS + i], uses->operations[PLAN_USE_CONVOLUTIONS + i]);
     for (int i = 0; i < 2; i++)
         for (int path = 0; path < ATTENTION_PATHS; path++)
             add_path(out, directions[i].kind, profile_path_name((enum attention_path)path),

@@ -85,6 +85,10 @@ static void fill(struct eps_profile *out, const struct profile *profile)
 {
     memcpy(out->rows, profile_rows, sizeof out->rows);
     memcpy(out->matmul_flops, profile->matmul_flops, sizeof out->matmul_flops);
+    memcpy(out->narrow, profile_narrow, sizeof out->narrow);
+    memcpy(out->narrow_flops, profile->narrow_flops, sizeof out->narrow_flops);
+    memcpy(out->conv2d_flops, profile->conv2d_flops, sizeof out->conv2d_flops);
+    memcpy(out->norm_bytes_per_s, profile->norm_bytes_per_s, sizeof out->norm_bytes_per_s);
     memcpy(out->attention_flops, profile->attention_flops, sizeof out->attention_flops);
     out->link_bytes_per_s = profile->link_bytes_per_s;
     out->memory_bytes_per_s = profile->memory_bytes_per_s;

@@ -39,7 +39,7 @@ void call_describe(struct call_work *out, struct call *call, const struct call_d
     case CALL_##name:                                                                                                  \
         return device_##name##_describe(out, &call->name);
 
-    *out = (struct call_work){.on = *on};
+    *out = (struct call_work){.on = *on, .n_launches = 1};
     switch (call->kind) {
         DEVICE_CALLS(DESCRIBE)
     }

@@ -7,7 +7,10 @@
 
 #include "proto/operation/attention_path.h"
 #include "proto/operation/backend.h"
+#include "proto/operation/conv2d_path.h"
 #include "proto/operation/device.h"
+
+#include <math.h>
 
 #define CALL_KIND(name, type)   CALL_##name,
 #define CALL_MEMBER(name, type) struct type name;
@@ -49,14 +52,23 @@ struct call_device {
     enum number_type type;
     unsigned n_threads;
     enum plan_attention attention; /* as in struct plan_setting, for the path of attention */
+    bool has_conv2d;               /* likewise: its library computes convolutions */
 };
 
 /* What limits how fast a call computes: a rate of the device's (proto/plan/time/profile.h). */
 enum call_rate {
     CALL_RATE_NONE,    /* none: moving its arrays takes the time */
-    CALL_RATE_PRODUCT, /* products of matrices, at the rate for a number of rows */
+    CALL_RATE_PRODUCT, /* products of matrices, at the rate for a number of rows, and for a width */
+    CALL_RATE_CONV2D,
     CALL_RATE_ATTENTION,
     CALL_RATE_ATTENTION_BACKWARD,
+};
+
+/* How fast it moves its arrays. */
+enum call_pass {
+    CALL_PASS, /* as the device's memory does */
+    CALL_PASS_NORM,
+    CALL_PASS_NORM_BACKWARD,
 };
 
 enum { CALL_ARRAYS = 12 };
@@ -67,10 +79,20 @@ struct call_work {
     struct call_array arrays[CALL_ARRAYS];
     unsigned n_arrays;
     enum call_rate rate;
-    double operations;               /* floating point operations at this rate */
-    size_t rows;                     /* CALL_RATE_PRODUCT: tokens */
+    double operations;       /* floating point operations at this rate */
+    size_t rows;             /* CALL_RATE_PRODUCT: tokens; CALL_RATE_CONV2D: pixels of y */
+    enum conv2d_kind conv2d; /* CALL_RATE_CONV2D */
+    enum conv2d_path conv2d_path;
+    size_t n_launches;
+    enum call_pass pass;
     double by_path[ATTENTION_PATHS]; /* attention: the operations of each path */
 };
+
+/* Of a product: the geometric mean of its sizes other than rows. */
+static inline double call_width(const struct call_work *work)
+{
+    return sqrt(work->operations / 2 / (double)work->rows);
+}
 
 /* Describes a call whose sizes and options are set. Its arrays need not be set, but optional ones that are NULL are
  * left out. Borrows the call. */

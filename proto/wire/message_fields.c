@@ -130,8 +130,18 @@ void message_profile_fields(struct wire *w, struct profile *p)
         for (unsigned path = 0; path < ATTENTION_PATHS; path++)
             for (unsigned type = 0; type < PROFILE_TYPES; type++)
                 wire_f64_from_0(w, &p->attention_flops[direction][path][type]);
+    for (unsigned width = 0; width < PROFILE_NARROW; width++)
+        for (unsigned type = 0; type < PROFILE_TYPES; type++)
+            for (unsigned rows = 0; rows < PROFILE_ROWS; rows++)
+                wire_f64_from_0(w, &p->narrow_flops[width][type][rows]);
+    for (unsigned kind = 0; kind < CONV2D_KINDS; kind++)
+        for (unsigned path = 0; path < CONV2D_PATHS; path++)
+            for (unsigned type = 0; type < PROFILE_TYPES; type++)
+                wire_f64_from_0(w, &p->conv2d_flops[kind][path][type]);
     wire_f64_from_0(w, &p->link_bytes_per_s);
     wire_f64_from_0(w, &p->memory_bytes_per_s);
+    for (unsigned direction = 0; direction < PROFILE_DIRECTIONS; direction++)
+        wire_f64_from_0(w, &p->norm_bytes_per_s[direction]);
     wire_f64_from_0(w, &p->update_parameters_per_s);
     wire_f64_from_0(w, &p->host_bytes_per_s);
     wire_f64_from_0(w, &p->call_s);

@@ -254,14 +254,14 @@ static const struct conv {
     {28, 256, 256, 3, 2}, {14, 256, 1024, 1, 1}, {28, 512, 1024, 1, 2},  {14, 1024, 256, 1, 1}, {14, 1024, 512, 1, 1},
     {14, 512, 512, 3, 2}, {7, 512, 2048, 1, 1},  {14, 1024, 2048, 1, 2}, {7, 2048, 512, 1, 1},
 };
-enum { N_CONVS = sizeof convs / sizeof *convs, BLOCK = 16 /* images, as conv.c has them */ };
+enum { N_CONVS = sizeof convs / sizeof *convs };
 
 /* Forward, the gradient of x, the same added to what is there, and that of weights. */
 enum { N_WAYS = 4 };
 
 static struct device_conv2d conv_of(const struct conv *c)
 {
-    return (struct device_conv2d){.n_rows = BLOCK,
+    return (struct device_conv2d){.n_rows = CONV2D_BLOCK,
                                   .height = c->size,
                                   .width = c->size,
                                   .n_in = c->n_in,
@@ -270,9 +270,9 @@ static struct device_conv2d conv_of(const struct conv *c)
                                   .window = {c->window, c->window, c->stride, c->window / 2}};
 }
 
-static enum dnn_conv_kind kind_of(int way)
+static enum conv2d_kind kind_of(int way)
 {
-    return way == 0 ? DNN_CONV_FORWARD : way == 3 ? DNN_CONV_WEIGHTS : DNN_CONV_INPUT;
+    return way == 0 ? CONV2D_FORWARD : way == 3 ? CONV2D_WEIGHTS : CONV2D_INPUT;
 }
 
 static bool is_divided(const struct dnn_choice *choices, int n)
@@ -287,17 +287,16 @@ static bool is_divided(const struct dnn_choice *choices, int n)
 }
 
 /* Bytes of the workspace that are left beside a copy of what the result is added to (conv.c). */
-static int64_t room_of(const struct device_conv2d *op, enum dnn_conv_kind kind, bool adds)
+static int64_t room_of(const struct device_conv2d *op, enum conv2d_kind kind, bool adds)
 {
     const size_t weights = op->n_out * device_conv2d_taps(op) * sizeof(float),
                  x = op->n_rows * op->height * op->width * op->n_in * sizeof(uint16_t);
 
-    return (int64_t)PLAN_CUDA_WORKSPACE_BYTES - (int64_t)(kind == DNN_CONV_WEIGHTS ? weights : adds ? x : 0) - 256;
+    return (int64_t)PLAN_CUDA_WORKSPACE_BYTES - (int64_t)(kind == CONV2D_WEIGHTS ? weights : adds ? x : 0) - 256;
 }
 
 /* Whether one image has the same engine with the same knobs, and what workspace it has then. */
-static bool has_alike(const struct device_conv2d *op, enum dnn_conv_kind kind, bool adds, void *config,
-                      void *properties)
+static bool has_alike(const struct device_conv2d *op, enum conv2d_kind kind, bool adds, void *config, void *properties)
 {
     struct dnn_choice choices[DNN_MAX_KNOBS];
     struct dnn_graph graph;
@@ -316,23 +315,25 @@ static bool has_alike(const struct device_conv2d *op, enum dnn_conv_kind kind, b
 
 static void check_conv(const struct properties *device, const struct conv *c, int way, void *properties)
 {
-    const enum dnn_conv_kind kind = kind_of(way);
-    const struct device_conv2d op = conv_of(c);
+    const enum conv2d_kind kind = kind_of(way);
+    struct device_conv2d op = conv_of(c);
     void *configs[DNN_MAX_CONFIGS];
     int64_t least = INT64_MAX;
     struct dnn_graph graph;
 
-    ck_assert_msg(dnn_graph_conv(&graph, &api, NULL, &op, BLOCK, kind, way == 2), "%s", api.error_string(graph.status));
+    ck_assert_msg(dnn_graph_conv(&graph, &api, NULL, &op, CONV2D_BLOCK, kind, way == 2), "%s",
+                  api.error_string(graph.status));
     const unsigned n = dnn_graph_configs(&graph, properties, configs);
     ck_assert_int_eq(graph.status, 0);
     for (unsigned i = 0; i < n; i++) {
         struct proposals p = {0};
         look(&p, 0, configs[i]);
         if (p.workspace[0] < least &&
-            (kind == DNN_CONV_WEIGHTS || has_alike(&op, kind, way == 2, configs[i], properties)))
+            (kind == CONV2D_WEIGHTS || has_alike(&op, kind, way == 2, configs[i], properties)))
             least = p.workspace[0];
     }
-    if (c->n_in == 3 && way >= 2)
+    op.accumulate = way == 2;
+    if (!conv2d_suits_library(NUMBER_BF16, &op, kind))
         ck_assert_uint_eq(n, 0);
     else
         ck_assert_msg(least <= room_of(&op, kind, way == 2),
@@ -342,13 +343,14 @@ static void check_conv(const struct properties *device, const struct conv *c, in
 }
 
 /* Each convolution has a proposal that fits the workspace that products have, and, but for the gradient of weights, has whole
- * sums and is there for one image as for a block. Nothing is added to what has three channels: this is ours. */
-TEST_EACH(convolutions_are_proposed_for_every_device, N_DEVICES *N_WAYS)
+ * sums and is there for one image as for a block; nothing is proposed for what does not suit. Each is planned for one of the
+ * devices, in turn. */
+TEST_EACH(convolutions_are_proposed_for_a_device, N_DEVICES *N_WAYS)
 {
     const struct properties *device = &devices[_i / N_WAYS];
     void *properties = properties_of(device);
 
-    for (int i = 0; i < N_CONVS; i++)
+    for (int i = _i / N_WAYS; i < N_CONVS; i += N_DEVICES)
         check_conv(device, &convs[i], _i % N_WAYS, properties);
     api.destroy_descriptor(properties);
 }
@@ -358,13 +360,13 @@ TEST_EACH(convolutions_compile_for_every_device, N_DEVICES *N_WAYS)
 {
     const struct properties *device = &devices[_i / N_WAYS];
     const int way = _i % N_WAYS;
-    const enum dnn_conv_kind kind = kind_of(way);
+    const enum conv2d_kind kind = kind_of(way);
     const struct device_conv2d op = conv_of(&(struct conv){14, 256, 256, 3, 1});
     void *properties = properties_of(device), *configs[DNN_MAX_CONFIGS];
     struct proposals p = {0};
     struct dnn_graph graph;
 
-    ck_assert(dnn_graph_conv(&graph, &api, NULL, &op, BLOCK, kind, way == 2));
+    ck_assert(dnn_graph_conv(&graph, &api, NULL, &op, CONV2D_BLOCK, kind, way == 2));
     ck_assert_uint_gt(dnn_graph_configs(&graph, properties, configs), 0);
     look(&p, 0, configs[0]);
     compile(&p, 0, configs[0], properties);

@@ -55,13 +55,14 @@ struct cudasim_duration cudasim_copy_duration(double bytes, bool to_device, bool
     return {to_device ? CUDASIM_UPLOADS : CUDASIM_DOWNLOADS, bytes / state.profile.link_bytes_per_s};
 }
 
-struct cudasim_duration cudasim_product_duration(double operations, double bytes, double rows, enum number_type type)
+struct cudasim_duration cudasim_product_duration(double operations, double bytes, double rows, double width,
+                                                 enum number_type type)
 {
     if (!state.on)
         return {CUDASIM_COMPUTES, 0};
-    return {CUDASIM_COMPUTES,
-            std::max(operations / profile_flops(&state.profile, type, rows), bytes / state.profile.memory_bytes_per_s) +
-                state.profile.call_s};
+    return {CUDASIM_COMPUTES, std::max(operations / profile_flops(&state.profile, type, rows, width),
+                                       bytes / state.profile.memory_bytes_per_s) +
+                                  state.profile.call_s};
 }
 
 void cudasim_operation(const struct cudasim_price *price)
@@ -71,12 +72,17 @@ void cudasim_operation(const struct cudasim_price *price)
     state.call = price ? state.profile.call_s : 0;
 }
 
-double cudasim_product_flops(enum number_type type, double rows)
+double cudasim_conv2d_flops(enum conv2d_kind kind, enum conv2d_path path, enum number_type type, double pixels)
 {
-    return state.on ? profile_flops(&state.profile, type, rows) : 0;
+    return state.on ? profile_conv2d_flops(&state.profile, kind, path, type, pixels) : 0;
 }
 
-double cudasim_attention_flops(enum profile_attention direction, enum attention_path path, enum number_type type)
+double cudasim_norm_slowness(enum profile_direction direction)
+{
+    return state.on ? state.profile.memory_bytes_per_s / profile_norm_bytes_per_s(&state.profile, direction) : 1;
+}
+
+double cudasim_attention_flops(enum profile_direction direction, enum attention_path path, enum number_type type)
 {
     return state.on ? profile_attention_flops(&state.profile, direction, path, type) : 0;
 }

@@ -123,8 +123,8 @@ struct cudasim_counts cudasim_count(void);
  * Virtual: no clock of this machine is read, so a test's times are the same everywhere, to the last bit. Work takes
  *
  *   copies     their bytes at the profile's link, each way by itself
- *   products   2 m n k at the profile's rate for the rows of activations (k where they are summed over, else m), or
- *              their matrices' bytes at the memory's rate if that takes longer
+ *   products   2 m n k at the profile's rate for the rows of activations (k where they are summed over, else m) and the
+ *              width, or their matrices' bytes at the memory's rate if that takes longer
  *   kernels    what tests/sim/priced.c says of the backend's operation: bytes at the memory's rate, or operations at
  *              the rate of attention, or bytes of host memory at the link's, whichever takes longest. The operation's first
  *              kernel takes all of it. A kernel that no operation launched takes no time, and is counted as unpriced
@@ -185,8 +185,10 @@ struct cudasim_price {
 };
 void cudasim_operation(const struct cudasim_price *price);
 /* Operations a second, of the profile; 0 where no time passes. */
-double cudasim_product_flops(enum number_type type, double rows);
-double cudasim_attention_flops(enum profile_attention direction, enum attention_path path, enum number_type type);
+double cudasim_conv2d_flops(enum conv2d_kind kind, enum conv2d_path path, enum number_type type, double pixels);
+double cudasim_attention_flops(enum profile_direction direction, enum attention_path path, enum number_type type);
+/* Seconds of a norm, for each that memory needs for its bytes. */
+double cudasim_norm_slowness(enum profile_direction direction);
 
 /* Runs what is queued and faults if a stream, event, allocation, registration or handle is left: leaks. Also done when
  * the process exits, unless the device is lost. */

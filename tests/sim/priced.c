@@ -22,7 +22,7 @@ static struct cudasim_price price_epilogue(const struct device *dev, const struc
 /* The rate of the paths together. */
 static double attention_flops(const struct call_work *work, enum number_type type)
 {
-    const enum profile_attention direction = work->rate == CALL_RATE_ATTENTION ? PROFILE_FORWARD : PROFILE_BACKWARD;
+    const enum profile_direction direction = work->rate == CALL_RATE_ATTENTION ? PROFILE_FORWARD : PROFILE_BACKWARD;
     double seconds = 0;
 
     for (int path = 0; path < ATTENTION_PATHS; path++) {
@@ -42,7 +42,7 @@ static struct cudasim_price price_of(const struct device *dev, struct call *call
 
     if (call->kind == CALL_matmul)
         return price_epilogue(dev, &call->matmul);
-    call_describe(&work, call, &(struct call_device){&plan_cuda, dev->type, 1, PLAN_ATTENTION_OWN});
+    call_describe(&work, call, &(struct call_device){&plan_cuda, dev->type, 1, PLAN_ATTENTION_OWN, false});
     for (unsigned i = 0; i < work.n_arrays; i++) {
         const struct call_array *a = &work.arrays[i];
         const double bytes = (double)a->touched * (double)call_type_bytes(a->type, dev->type);
@@ -50,8 +50,11 @@ static struct cudasim_price price_of(const struct device *dev, struct call *call
         price.host_bytes += a->use & CALL_ANYWHERE ? bytes : 0;
     }
     price.operations = work.operations;
-    if (work.rate == CALL_RATE_PRODUCT) /* a convolution */
-        price.flops = cudasim_product_flops(profile_type(&plan_cuda, dev->type), (double)work.rows);
+    if (work.pass != CALL_PASS)
+        price.bytes *= cudasim_norm_slowness(work.pass == CALL_PASS_NORM ? PROFILE_FORWARD : PROFILE_BACKWARD);
+    if (work.rate == CALL_RATE_CONV2D)
+        price.flops =
+            cudasim_conv2d_flops(work.conv2d, work.conv2d_path, profile_type(&plan_cuda, dev->type), (double)work.rows);
     else if (work.rate != CALL_RATE_NONE)
         price.flops = attention_flops(&work, dev->type);
     return price;

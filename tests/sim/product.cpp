@@ -168,7 +168,10 @@ static struct cudasim_duration duration_of(const job &job)
     const double bytes = (m * k + k * n) * (double)type_bytes(job.a_layout.type) +
                          m * n * (double)type_bytes(job.d_layout.type) * (job.beta != 0 ? 2 : 1);
 
-    return cudasim_product_duration(2 * m * n * k * job.slower, bytes, job.desc.transpose_b == CUBLAS_OP_T ? k : n,
+    const bool over_rows = job.desc.transpose_b == CUBLAS_OP_T;
+
+    return cudasim_product_duration(2 * m * n * k * job.slower, bytes, over_rows ? k : n,
+                                    sqrt(over_rows ? m * n : m * k),
                                     job.a_layout.type == CUDA_R_32F ? NUMBER_FP32 : NUMBER_BF16);
 }
 

@@ -104,7 +104,8 @@ struct cudasim_duration {
 bool cudasim_has_time(void);
 /* These are of no duration where no time passes. */
 struct cudasim_duration cudasim_copy_duration(double bytes, bool to_device, bool from_device);
-struct cudasim_duration cudasim_product_duration(double operations, double bytes, double rows, enum number_type type);
+struct cudasim_duration cudasim_product_duration(double operations, double bytes, double rows, double width,
+                                                 enum number_type type);
 struct cudasim_duration cudasim_kernel_duration(const cudasim_launch &launch);
 
 /* When the next piece of a lane would begin, which was issued then. */

@@ -1,7 +1,7 @@
 /* Convolutions of images through cuDNN.
  *
  * What an image gets must not depend on the images beside it, so the library is never asked for as many as a call has, but
- * for blocks of BLOCK images, and for the last ones one by one. Both are by the same engine with the same knobs, whose sums
+ * for blocks of CONV2D_BLOCK images, and for the last ones one by one. Both are by the same engine with the same knobs, whose sums
  * are not divided, so an image's y and x's gradient have the same bits in both. Of the weights' gradient a block is a term,
  * added in fp32 in the order of images: how images are divided into calls changes no bit as long as calls are whole blocks.
  *
@@ -20,11 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 16 };
-
 /* Compared as bytes. */
 struct key {
-    uint64_t height, width, n_in, n_out, n_groups, n_rows; /* n_rows: BLOCK or 1 */
+    uint64_t height, width, n_in, n_out, n_groups, n_rows; /* n_rows: CONV2D_BLOCK or 1 */
     struct image_window window;
     uint32_t kind, adds;
 };
@@ -55,20 +53,15 @@ void dnn_convs_forget(struct cuda_dnn *dnn)
     }
 }
 
-static bool adds(const struct key *key)
-{
-    return key->adds || key->kind == DNN_CONV_WEIGHTS;
-}
-
 /* Bytes of what a plan adds to; 0: to nothing. */
 static size_t added_bytes(const struct key *key)
 {
     const size_t weights = key->n_out * key->n_in / key->n_groups * key->window.height * key->window.width;
 
-    if (!adds(key))
+    if (!key->adds)
         return 0;
-    return key->kind == DNN_CONV_WEIGHTS ? weights * sizeof(float)
-                                         : key->n_rows * key->height * key->width * key->n_in * sizeof(uint16_t);
+    return key->kind == CONV2D_WEIGHTS ? weights * sizeof(float)
+                                       : key->n_rows * key->height * key->width * key->n_in * sizeof(uint16_t);
 }
 
 /* Those of the copy and the gap behind it. */
@@ -83,7 +76,7 @@ static int64_t workspace_of(const struct key *key)
     return (int64_t)PLAN_CUDA_WORKSPACE_BYTES - (int64_t)copied_bytes(key);
 }
 
-static struct key key_of(const struct device_conv2d *op, enum dnn_conv_kind kind, size_t n_rows)
+static struct key key_of(const struct device_conv2d *op, enum conv2d_kind kind, size_t n_rows)
 {
     return (struct key){.height = op->height,
                         .width = op->width,
@@ -93,10 +86,10 @@ static struct key key_of(const struct device_conv2d *op, enum dnn_conv_kind kind
                         .n_rows = n_rows,
                         .window = op->window,
                         .kind = kind,
-                        .adds = kind == DNN_CONV_INPUT && op->accumulate};
+                        .adds = conv2d_adds(op, kind)};
 }
 
-static struct dnn_conv *find(const struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind,
+static struct dnn_conv *find(const struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind,
                              size_t n_rows)
 {
     const struct key key = key_of(op, kind, n_rows);
@@ -139,7 +132,7 @@ static void *make_alike(const struct cuda_dnn *dnn, struct dnn_conv *c, const st
     void *config = NULL;
 
     dnn_graph_free(&c->graph);
-    if (dnn_graph_conv(&c->graph, &dnn->api, dnn->handle, op, 1, (enum dnn_conv_kind)c->key.kind, c->key.adds))
+    if (dnn_graph_conv(&c->graph, &dnn->api, dnn->handle, op, 1, (enum conv2d_kind)c->key.kind, c->key.adds))
         config = dnn_graph_config(&c->graph, engine, NULL, choices, (unsigned)n);
     return config ? dnn_plan_make(dnn, config, workspace_of(&c->key)) : NULL;
 }
@@ -154,7 +147,7 @@ static void make_of_images(const struct cuda_dnn *dnn, struct dnn_conv *block, s
     unsigned n = 0;
     int64_t engine;
 
-    if (dnn_graph_conv(&block->graph, &dnn->api, dnn->handle, op, BLOCK, (enum dnn_conv_kind)block->key.kind,
+    if (dnn_graph_conv(&block->graph, &dnn->api, dnn->handle, op, CONV2D_BLOCK, (enum conv2d_kind)block->key.kind,
                        block->key.adds))
         n = dnn_graph_configs(&block->graph, NULL, configs);
     for (unsigned i = 0; i < n && !single->plan; i++) {
@@ -174,21 +167,13 @@ static void make_of_weights(const struct cuda_dnn *dnn, struct dnn_conv *c, cons
     void *configs[DNN_MAX_CONFIGS];
     unsigned n = 0;
 
-    if (dnn_graph_conv(&c->graph, &dnn->api, dnn->handle, op, c->key.n_rows, DNN_CONV_WEIGHTS, true))
+    if (dnn_graph_conv(&c->graph, &dnn->api, dnn->handle, op, c->key.n_rows, CONV2D_WEIGHTS, true))
         n = dnn_graph_configs(&c->graph, NULL, configs);
     for (unsigned i = 0; i < n && !c->plan; i++)
         c->plan = dnn_plan_make(dnn, configs[i], workspace_of(&c->key));
 }
 
-/* Images must begin at a multiple of 16 bytes, wherever a block does. */
-static bool suits(const struct device_conv2d *op)
-{
-    const size_t x = op->height * op->width * op->n_in, y = device_conv2d_pixels(op) / op->n_rows * op->n_out;
-
-    return x * sizeof(uint16_t) % 16 == 0 && y * sizeof(uint16_t) % 16 == 0 && !op->bias;
-}
-
-static struct dnn_conv *enter(struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind,
+static struct dnn_conv *enter(struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind,
                               size_t n_rows)
 {
     struct dnn_conv *c = calloc(1, sizeof *c);
@@ -203,15 +188,16 @@ static struct dnn_conv *enter(struct cuda_dnn *dnn, const struct device_conv2d *
 
 /* Plans of the weights' gradient for this number of images; of all else for a block and for a single image, as either is used
  * only beside the other. Without memory there are none. */
-static void add(struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind, size_t n_rows)
+static void add(struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind, size_t n_rows)
 {
     struct dnn_conv *c = enter(dnn, op, kind, n_rows);
-    struct dnn_conv *other = c && kind != DNN_CONV_WEIGHTS ? enter(dnn, op, kind, n_rows == BLOCK ? 1 : BLOCK) : NULL;
+    struct dnn_conv *other =
+        c && kind != CONV2D_WEIGHTS ? enter(dnn, op, kind, n_rows == CONV2D_BLOCK ? 1 : CONV2D_BLOCK) : NULL;
 
-    if (c && kind == DNN_CONV_WEIGHTS)
+    if (c && kind == CONV2D_WEIGHTS)
         make_of_weights(dnn, c, op);
     else if (other)
-        make_of_images(dnn, n_rows == BLOCK ? c : other, n_rows == BLOCK ? other : c, op);
+        make_of_images(dnn, n_rows == CONV2D_BLOCK ? c : other, n_rows == CONV2D_BLOCK ? other : c, op);
 }
 
 /* ---- running ---- */
@@ -234,28 +220,28 @@ static int run_some(struct device *dev, const struct dnn_conv *c, const struct d
     struct dnn_pack pack = {.n = 0};
     const void *result = NULL;
 
-    switch ((enum dnn_conv_kind)c->key.kind) {
-    case DNN_CONV_FORWARD:
+    switch ((enum conv2d_kind)c->key.kind) {
+    case CONV2D_FORWARD:
         dnn_give(&pack, DNN_CONV_X, (const char *)op->x + x);
         dnn_give(&pack, DNN_CONV_WEIGHT, op->weight);
         dnn_give(&pack, DNN_CONV_Y, (const char *)op->y + y);
         break;
-    case DNN_CONV_INPUT:
+    case CONV2D_INPUT:
         dnn_give(&pack, DNN_CONV_X, result = (const char *)op->x_gradient + x);
         dnn_give(&pack, DNN_CONV_WEIGHT, op->weight);
         dnn_give(&pack, DNN_CONV_Y, (const char *)op->y_gradient + y);
         break;
-    case DNN_CONV_WEIGHTS:
+    case CONV2D_WEIGHTS:
         dnn_give(&pack, DNN_CONV_X, (const char *)op->x + x);
         dnn_give(&pack, DNN_CONV_WEIGHT, result = op->weight_gradient);
         dnn_give(&pack, DNN_CONV_Y, (const char *)op->y_gradient + y);
         break;
-    case DNN_CONV_KINDS:
+    case CONV2D_KINDS:
         assert(!"a kind of convolution");
     }
-    if (adds(&c->key))
+    if (c->key.adds)
         dnn_give(&pack, DNN_CONV_ADDED,
-                 copy(dev, c, result, c->key.kind == DNN_CONV_WEIGHTS && row == 0 && op->beta == 0));
+                 copy(dev, c, result, c->key.kind == CONV2D_WEIGHTS && row == 0 && op->beta == 0));
     return dnn_plan_execute(dev->dnn, c->plan, &pack, (char *)dev->workspace + copied_bytes(&c->key));
 }
 
@@ -265,37 +251,37 @@ static int run_all(struct device *dev, const struct dnn_conv *block, const struc
     int status = 0;
 
     for (size_t row = 0; row < op->n_rows && !status;) {
-        const struct dnn_conv *c = op->n_rows - row >= BLOCK ? block : single;
+        const struct dnn_conv *c = op->n_rows - row >= CONV2D_BLOCK ? block : single;
         status = run_some(dev, c, op, row);
         row += c->key.n_rows;
     }
     return status;
 }
 
-static bool is_aligned(const struct device_conv2d *op, enum dnn_conv_kind kind)
+static bool is_aligned(const struct device_conv2d *op, enum conv2d_kind kind)
 {
     uintptr_t addresses = 0;
 
-    if (kind != DNN_CONV_INPUT)
+    if (kind != CONV2D_INPUT)
         addresses |= (uintptr_t)op->x;
-    if (kind != DNN_CONV_WEIGHTS)
+    if (kind != CONV2D_WEIGHTS)
         addresses |= (uintptr_t)op->weight;
-    addresses |= kind == DNN_CONV_FORWARD ? (uintptr_t)op->y : (uintptr_t)op->y_gradient;
-    addresses |= kind == DNN_CONV_INPUT     ? (uintptr_t)op->x_gradient
-                 : kind == DNN_CONV_WEIGHTS ? (uintptr_t)op->weight_gradient
-                                            : 0;
+    addresses |= kind == CONV2D_FORWARD ? (uintptr_t)op->y : (uintptr_t)op->y_gradient;
+    addresses |= kind == CONV2D_INPUT     ? (uintptr_t)op->x_gradient
+                 : kind == CONV2D_WEIGHTS ? (uintptr_t)op->weight_gradient
+                                          : 0;
     return addresses % 16 == 0;
 }
 
 /* The plans that a call needs. False if it is not prepared, or if the library has not all of them. A number of images that
  * was not foreseen gets its plan of the weights' gradient now. */
-static bool get_plans(struct cuda_dnn *dnn, const struct device_conv2d *op, enum dnn_conv_kind kind,
-                      struct dnn_conv *plans[2])
+static bool get_plans(struct cuda_dnn *dnn, enum number_type type, const struct device_conv2d *op,
+                      enum conv2d_kind kind, struct dnn_conv *plans[2])
 {
-    const size_t sizes[] = {BLOCK, 1}, counts[] = {op->n_rows / BLOCK, op->n_rows % BLOCK};
+    const size_t sizes[] = {CONV2D_BLOCK, 1}, counts[] = {op->n_rows / CONV2D_BLOCK, op->n_rows % CONV2D_BLOCK};
 
-    plans[0] = find(dnn, op, kind, BLOCK), plans[1] = find(dnn, op, kind, 1);
-    if ((!plans[0] && !plans[1]) || !suits(op))
+    plans[0] = find(dnn, op, kind, CONV2D_BLOCK), plans[1] = find(dnn, op, kind, 1);
+    if ((!plans[0] && !plans[1]) || !conv2d_suits_library(type, op, kind))
         return false;
     for (int i = 0; i < 2; i++)
         if (counts[i] > 0) {
@@ -307,56 +293,56 @@ static bool get_plans(struct cuda_dnn *dnn, const struct device_conv2d *op, enum
     return true;
 }
 
-static bool convolve(struct device *dev, const struct device_conv2d *op, enum dnn_conv_kind kind, const char *which)
+static bool convolve(struct device *dev, const struct device_conv2d *op, enum conv2d_kind kind, const char *which)
 {
     struct dnn_conv *plans[2];
 
-    if (!dev->dnn || op->n_rows == 0 || !is_aligned(op, kind) || !get_plans(dev->dnn, op, kind, plans))
+    if (!dev->dnn || op->n_rows == 0 || !is_aligned(op, kind) || !get_plans(dev->dnn, dev->type, op, kind, plans))
         return false;
     return dnn_note(dev, run_all(dev, plans[0], plans[1], op), which);
 }
 
 bool cuda_dnn_conv2d(struct device *dev, const struct device_conv2d *op)
 {
-    return convolve(dev, op, DNN_CONV_FORWARD, "convolution");
+    return convolve(dev, op, CONV2D_FORWARD, "convolution");
 }
 
 bool cuda_dnn_conv2d_input_gradient(struct device *dev, const struct device_conv2d *op)
 {
-    return convolve(dev, op, DNN_CONV_INPUT, "a convolution's gradient");
+    return convolve(dev, op, CONV2D_INPUT, "a convolution's gradient");
 }
 
 bool cuda_dnn_conv2d_weight_gradient(struct device *dev, const struct device_conv2d *op)
 {
-    return convolve(dev, op, DNN_CONV_WEIGHTS, "the gradient of a convolution's weights");
+    return convolve(dev, op, CONV2D_WEIGHTS, "the gradient of a convolution's weights");
 }
 
 /* ---- preparing ---- */
 
-static enum dnn_conv_kind kind_of(const struct device_conv2d *op)
+static enum conv2d_kind kind_of(const struct device_conv2d *op)
 {
-    return op->weight_gradient ? DNN_CONV_WEIGHTS : op->x_gradient ? DNN_CONV_INPUT : DNN_CONV_FORWARD;
+    return op->weight_gradient ? CONV2D_WEIGHTS : op->x_gradient ? CONV2D_INPUT : CONV2D_FORWARD;
 }
 
 /* Runs a plan, so that the library has loaded all of it. Without it the other size has none either. */
 static bool runs(struct device *dev, struct dnn_conv *c, const struct device_conv2d *op)
 {
-    const size_t other = c->key.n_rows == BLOCK ? 1 : BLOCK;
+    const size_t other = c->key.n_rows == CONV2D_BLOCK ? 1 : CONV2D_BLOCK;
 
     if (c->tried || run_some(dev, c, op, 0) == 0)
         return c->tried = true;
     drop(dev->dnn, c);
-    if (c->key.kind != DNN_CONV_WEIGHTS)
-        drop(dev->dnn, find(dev->dnn, op, (enum dnn_conv_kind)c->key.kind, other));
+    if (c->key.kind != CONV2D_WEIGHTS)
+        drop(dev->dnn, find(dev->dnn, op, (enum conv2d_kind)c->key.kind, other));
     return false;
 }
 
 /* Makes the plans that a call needs. False if it must be computed by our own kernels. */
 static bool prepare(struct device *dev, const struct device_conv2d *op)
 {
-    const enum dnn_conv_kind kind = kind_of(op);
-    const size_t sizes[] = {BLOCK, 1}, counts[] = {op->n_rows / BLOCK, op->n_rows % BLOCK};
-    bool can = suits(op) && is_aligned(op, kind);
+    const enum conv2d_kind kind = kind_of(op);
+    const size_t sizes[] = {CONV2D_BLOCK, 1}, counts[] = {op->n_rows / CONV2D_BLOCK, op->n_rows % CONV2D_BLOCK};
+    bool can = conv2d_suits_library(dev->type, op, kind) && is_aligned(op, kind);
 
     for (int i = 0; i < 2 && can; i++) {
         if (counts[i] == 0)

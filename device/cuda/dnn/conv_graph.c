@@ -11,14 +11,14 @@ static struct dnn_array images(int64_t id, enum dnn_type type, size_t n, size_t 
 }
 
 bool dnn_graph_conv(struct dnn_graph *g, const struct dnn_api *api, void *handle, const struct device_conv2d *op,
-                    size_t n_rows, enum dnn_conv_kind kind, bool adds)
+                    size_t n_rows, enum conv2d_kind kind, bool adds)
 {
-    static const enum dnn_descriptor operations[DNN_CONV_KINDS] = {DNN_OPERATION_CONVOLUTION,
+    static const enum dnn_descriptor operations[CONV2D_KINDS] = {DNN_OPERATION_CONVOLUTION,
                                                                    DNN_OPERATION_CONVOLUTION_INPUT,
                                                                    DNN_OPERATION_CONVOLUTION_WEIGHTS};
-    static const enum dnn_conv_tensor results[DNN_CONV_KINDS] = {DNN_CONV_Y, DNN_CONV_X, DNN_CONV_WEIGHT};
+    static const enum dnn_conv_tensor results[CONV2D_KINDS] = {DNN_CONV_Y, DNN_CONV_X, DNN_CONV_WEIGHT};
     struct dnn_array arrays[] = {images(DNN_CONV_X, DNN_BF16, n_rows, op->n_in, op->height, op->width),
-                                 images(DNN_CONV_WEIGHT, kind == DNN_CONV_WEIGHTS ? DNN_FP32 : DNN_BF16, op->n_out,
+                                 images(DNN_CONV_WEIGHT, kind == CONV2D_WEIGHTS ? DNN_FP32 : DNN_BF16, op->n_out,
                                         op->n_in / op->n_groups, op->window.height, op->window.width),
                                  images(DNN_CONV_Y, DNN_BF16, n_rows, op->n_out, device_conv2d_height(op),
                                         device_conv2d_width(op))};
@@ -26,7 +26,7 @@ bool dnn_graph_conv(struct dnn_graph *g, const struct dnn_api *api, void *handle
     void *tensors[3];
 
     *g = (struct dnn_graph){.api = api};
-    adds |= kind == DNN_CONV_WEIGHTS;
+    adds |= kind == CONV2D_WEIGHTS;
     if (adds)
         result->id = DNN_ANONYMOUS, result->type = DNN_FP32, result->is_virtual = true;
     for (int i = 0; i < 3; i++)

@@ -8,6 +8,7 @@
 #include "device/cuda/cuda.h"
 
 #include "proto/operation/attention_way.h"
+#include "proto/operation/conv2d_path.h"
 
 enum dnn_type { DNN_FP32 = 0, DNN_INT32 = 4, DNN_BF16 = 9, DNN_BOOLEAN = 11 };
 
@@ -184,9 +185,6 @@ enum dnn_tensor {
 
 enum { DNN_TENSORS = DNN_ONE };
 
-/* A convolution, or one of its gradients. */
-enum dnn_conv_kind { DNN_CONV_FORWARD, DNN_CONV_INPUT, DNN_CONV_WEIGHTS, DNN_CONV_KINDS };
-
 /* The same of struct device_conv2d, from some image on; of a gradient, the array that it is the gradient of. */
 enum dnn_conv_tensor { DNN_CONV_X = 1, DNN_CONV_WEIGHT, DNN_CONV_Y, DNN_CONV_ADDED /* what the result is added to */ };
 
@@ -213,7 +211,7 @@ bool dnn_graph_attention_backward(struct dnn_graph *graph, const struct dnn_api 
 /* The graph of a convolution of op's sizes, or of a gradient of it, for n_rows images in bf16. adds: the result is added to
  * DNN_CONV_ADDED, before it is rounded; so are weights' always, which are in fp32. */
 bool dnn_graph_conv(struct dnn_graph *graph, const struct dnn_api *api, void *handle, const struct device_conv2d *op,
-                    size_t n_rows, enum dnn_conv_kind kind, bool adds);
+                    size_t n_rows, enum conv2d_kind kind, bool adds);
 void dnn_graph_free(struct dnn_graph *graph);
 
 /* The library's proposals for the graph, best first, that give the same bits every time and round no more than sums in fp32;

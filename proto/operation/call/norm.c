@@ -17,6 +17,7 @@ static void describe(struct call_work *out, struct device_norm *op, unsigned use
 
 void device_norm_describe(struct call_work *out, struct device_norm *op)
 {
+    out->pass = CALL_PASS_NORM;
     describe(out, op, CALL_WRITTEN);
     call_add_array(out, "bias", &op->bias, CALL_VALUES, CALL_READ | CALL_OPTIONAL, call_all(op->n));
     call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, rows_of(op));
@@ -26,6 +27,7 @@ void device_norm_backward_describe(struct call_work *out, struct device_norm *op
 {
     const unsigned sums = CALL_READ | CALL_WRITTEN | CALL_OPTIONAL;
 
+    out->pass = CALL_PASS_NORM_BACKWARD;
     describe(out, op, CALL_READ | CALL_FORWARD);
     call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, rows_of(op));
     call_add_array(out, "x_gradient", &op->x_gradient, CALL_VALUES, CALL_WRITTEN | (op->accumulate ? CALL_READ : 0),

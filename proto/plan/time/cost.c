@@ -484,6 +484,6 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
         out->step_ms = fmax(fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3, host_ms(&c, out));
     out->hiding_tokens = c.value *
                          profile_flops(profile, profile_type(s->backend, s->goal.precision),
-                                       (double)plan->choice.microbatch * s->goal.seq) /
+                                       (double)plan->choice.microbatch * s->goal.seq, model->config.width) /
                          (2 * profile->link_bytes_per_s);
 }

@@ -44,11 +44,23 @@ static void multiply(struct computing *out, const struct plan_meter *meter, cons
 
     out->n = 1;
     out->operations[0] = work->operations;
-    out->all = out->seconds[0] = work->operations / profile_flops(meter->profile, type, (double)work->rows);
+    out->all = out->seconds[0] =
+        work->operations / profile_flops(meter->profile, type, (double)work->rows, call_width(work));
+}
+
+static void convolve(struct computing *out, const struct plan_meter *meter, const struct call_work *work)
+{
+    const enum number_type type = profile_type(meter->on.backend, meter->on.type);
+
+    out->first = PLAN_USE_CONVOLUTIONS + work->conv2d * CONV2D_PATHS + work->conv2d_path;
+    out->n = 1;
+    out->operations[0] = work->operations;
+    out->all = out->seconds[0] = work->operations / profile_conv2d_flops(meter->profile, work->conv2d,
+                                                                         work->conv2d_path, type, (double)work->rows);
 }
 
 static void attend(struct computing *out, const struct plan_meter *meter, const struct call_work *work,
-                   enum profile_attention direction)
+                   enum profile_direction direction)
 {
     const enum number_type type = profile_type(meter->on.backend, meter->on.type);
 
@@ -61,13 +73,16 @@ static void attend(struct computing *out, const struct plan_meter *meter, const 
     }
 }
 
-static struct computing compute(const struct plan_meter *meter, const struct call *call, const struct call_work *work)
+static struct computing compute(const struct plan_meter *meter, const struct call_work *work)
 {
-    struct computing c = {.first = call->kind == CALL_matmul ? PLAN_USE_PRODUCTS : PLAN_USE_CONVOLUTIONS};
+    struct computing c = {.first = PLAN_USE_PRODUCTS};
 
     switch (work->rate) {
     case CALL_RATE_PRODUCT:
         multiply(&c, meter, work);
+        break;
+    case CALL_RATE_CONV2D:
+        convolve(&c, meter, work);
         break;
     case CALL_RATE_ATTENTION:
         c.first = PLAN_USE_ATTENTION;
@@ -83,6 +98,19 @@ static struct computing compute(const struct plan_meter *meter, const struct cal
     return c;
 }
 
+static double bytes_per_s(const struct profile *profile, enum call_pass pass)
+{
+    switch (pass) {
+    case CALL_PASS_NORM:
+        return profile_norm_bytes_per_s(profile, PROFILE_FORWARD);
+    case CALL_PASS_NORM_BACKWARD:
+        return profile_norm_bytes_per_s(profile, PROFILE_BACKWARD);
+    case CALL_PASS:
+        break;
+    }
+    return profile->memory_bytes_per_s;
+}
+
 static double price(const struct plan_meter *meter, struct call *call, struct computing *c)
 {
     const struct profile *profile = meter->profile;
@@ -96,11 +124,11 @@ static double price(const struct plan_meter *meter, struct call *call, struct co
         bytes += (double)a->touched * each * (!!(a->use & CALL_READ) + !!(a->use & CALL_WRITTEN));
         gathered += a->use & CALL_ANYWHERE ? (double)a->touched * each : 0;
     }
-    const double moving = fmax(bytes / profile->memory_bytes_per_s, gathered / profile->link_bytes_per_s);
+    const double moving = fmax(bytes / bytes_per_s(profile, work.pass), gathered / profile->link_bytes_per_s);
     const double behind = bytes_behind(meter, call);
-    const int n_launches = call->kind == CALL_zero ? 0 : behind > 0 ? 2 : 1;
+    const double n_launches = call->kind == CALL_zero ? 0 : (double)work.n_launches + (behind > 0);
 
-    *c = compute(meter, call, &work);
+    *c = compute(meter, &work);
     return fmax(c->all, moving) + behind / profile->memory_bytes_per_s + n_launches * profile->call_s;
 }
 

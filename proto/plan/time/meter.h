@@ -4,15 +4,17 @@
  * A call moves its bytes at the memory's rate or computes at its own rate, whichever takes longer
  * (proto/operation/call.h):
  *
- *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (the head: a tile's)
+ *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (the head: a tile's) and the
+ *               product's width
+ *   convolutions  the same, at the rate of the path that the device will take (proto/operation/conv2d_path.h)
  *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five);
  *               with a window, less: the keys seen; at the rate of the path that the device will take
  *               (proto/operation/attention_path.h)
- *   the rest    reads each input once and writes each output once
+ *   the rest    reads each input once and writes each output once; norms at a rate of their own
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *
- * An activation behind a product takes a pass of its own, and so does the gradient of one. Each pass has a launch (call_s);
- * zeroing is priced like a copy, without one.
+ * An activation behind a product takes a pass of its own, and so does the gradient of one. Each pass has a launch (call_s), of
+ * cuDNN's convolutions each block of images; zeroing is priced like a copy, without one.
  *
  * The simulated device prices its kernels the same way (tests/sim/priced.c), from their arguments. */
 #ifndef PROTO_PLAN_TIME_METER_H
@@ -22,11 +24,11 @@
 #include "proto/plan/memory/plan.h"
 #include "proto/plan/time/profile.h"
 
-/* What a device's time goes to. Each kind of attention has a part for each path. */
+/* What a device's time goes to. Each kind of convolution and of attention has a part for each path. */
 enum plan_use {
     PLAN_USE_PRODUCTS,
     PLAN_USE_CONVOLUTIONS,
-    PLAN_USE_ATTENTION,
+    PLAN_USE_ATTENTION = PLAN_USE_CONVOLUTIONS + CONV2D_KINDS * CONV2D_PATHS,
     PLAN_USE_ATTENTION_BACKWARD = PLAN_USE_ATTENTION + ATTENTION_PATHS,
     PLAN_USES = PLAN_USE_ATTENTION_BACKWARD + ATTENTION_PATHS
 };
@@ -46,7 +48,8 @@ struct plan_meter {
 /* The device of this plan. */
 static inline struct call_device plan_meter_on(const struct plan_setting *setting)
 {
-    return (struct call_device){setting->backend, setting->goal.precision, setting->n_threads, setting->attention};
+    return (struct call_device){setting->backend, setting->goal.precision, setting->n_threads, setting->attention,
+                                setting->convolution != 0};
 }
 
 double plan_meter_price(const struct plan_meter *meter, struct call *call);

@@ -5,15 +5,19 @@
  *
  *   {"device": "cpu",
  *    "matmul_flops": {"fp32": {"64": F, "512": F, "4096": F, "32768": F}, "bf16": {the same}},
+ *    "narrow_flops": {"512": {as matmul_flops}, "1536": {the same}}, on a GPU
+ *    "conv2d_flops": {"forward": {"own": {"fp32": F, "bf16": F}}, "input": {the same}, "weights": {...}}, on a GPU
+ *                    {"forward": {"own": {the same}, "cudnn": {...}}, ...},
  *    "attention_flops": {"forward": {"fp32": F, "bf16": F}, "backward": {the same}}, on a GPU
  *                       {"plain": {the same}, "tensor": {...}, "dropout": {...}, "cudnn": {...}},
  *    "attention": "scores",
- *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "update_parameters_per_s": P,
- *    "host_bytes_per_s": B, "call_s": S, "products": {...: proto/operation/products.h}}
+ *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "norm_bytes_per_s": {"forward": B, "backward": B},
+ *    "update_parameters_per_s": P, "host_bytes_per_s": B, "call_s": S, "products": {...: proto/operation/products.h}}
  *
- * Products and attention are timed on random numbers. Some figures may be absent: attention_flops, or a path of it (then
- * the default profile's fraction of the rate of products), attention ("own"), host_bytes_per_s (not measured yet), call_s
- * (the default profile's), and products (no choice of algorithms). */
+ * Products, convolutions and attention are timed on random numbers. Some figures may be absent: of attention_flops and
+ * conv2d_flops, all or a path's (then the default profile's fraction of the rate of products), narrow_flops (as wide ones),
+ * norm_bytes_per_s (the default profile's fraction of the memory's rate), attention ("own"), host_bytes_per_s (not measured
+ * yet), call_s (the default profile's), and products (no choice of algorithms). */
 #ifndef PROTO_PLAN_TIME_PROFILE_H
 #define PROTO_PLAN_TIME_PROFILE_H
 
@@ -21,6 +25,7 @@
 #include "proto/base/number.h"
 #include "proto/operation/attention_path.h"
 #include "proto/operation/backend.h"
+#include "proto/operation/conv2d_path.h"
 #include "proto/operation/products.h"
 
 #include <stdbool.h>
@@ -28,21 +33,26 @@
 #include <stdint.h>
 
 /* Types whose rates are measured; fp16 has the rates of one of them (profile_type). */
-enum { PROFILE_ROWS = 4, PROFILE_TYPES = PRODUCTS_TYPES };
+enum { PROFILE_ROWS = 4, PROFILE_NARROW = 2, PROFILE_WIDE = 4096, PROFILE_TYPES = PRODUCTS_TYPES };
 
-/* Rows (tokens) of the matrix products whose rates are known. */
-extern const uint32_t profile_rows[PROFILE_ROWS];
+/* Rows (tokens) of the matrix products whose rates are known, and the widths of the narrow ones. */
+extern const uint32_t profile_rows[PROFILE_ROWS], profile_narrow[PROFILE_NARROW];
 
-enum profile_attention { PROFILE_FORWARD, PROFILE_BACKWARD, PROFILE_DIRECTIONS };
+enum profile_direction { PROFILE_FORWARD, PROFILE_BACKWARD, PROFILE_DIRECTIONS };
 
 struct profile {
-    double matmul_flops[PROFILE_TYPES][PROFILE_ROWS]; /* per second, by enum number_type and profile_rows */
+    /* Per second, by enum number_type and profile_rows: PROFILE_WIDE wide on a GPU, where narrow ones have rates of their own;
+     * 0: none is known. On a CPU all widths have the same. */
+    double matmul_flops[PROFILE_TYPES][PROFILE_ROWS];
+    double narrow_flops[PROFILE_NARROW][PROFILE_TYPES][PROFILE_ROWS];
+    double conv2d_flops[CONV2D_KINDS][CONV2D_PATHS][PROFILE_TYPES]; /* per second; 0: as products with so many pixels */
     /* Per second, with 2 n^2 width operations per row forward and 5 n^2 width backward: causal, heads of 64 or more. By
      * path; 0: as the plain one. A CPU has no other. */
     double attention_flops[PROFILE_DIRECTIONS][ATTENTION_PATHS][PROFILE_TYPES];
-    double link_bytes_per_s;        /* copies from the host to the device */
-    double memory_bytes_per_s;      /* the device's memory, in memory-bound operations */
-    double update_parameters_per_s; /* AdamW in fp32, on the host */
+    double link_bytes_per_s;   /* copies from the host to the device; on a GPU while as much is copied to the host */
+    double memory_bytes_per_s; /* the device's memory, in memory-bound operations */
+    double norm_bytes_per_s[PROFILE_DIRECTIONS]; /* the same in layer and rms norms; 0: as in others */
+    double update_parameters_per_s;              /* AdamW in fp32, on the host */
     /* The host memory's rate, shared by concurrent link copies and optimizer; 0: no limit. */
     double host_bytes_per_s;
     double call_s; /* launch time in seconds, added to the work of each pass or product */
@@ -66,15 +76,34 @@ const struct profile *profile_default(const char *device);
  * figure. */
 int profile_check(const struct profile *profile, struct error *err);
 
-/* Operations per second of products with this many rows: interpolated by the rows' logarithm, constant beyond the
- * measured range. The profile must have been checked; type: profile_type. */
-double profile_flops(const struct profile *profile, enum number_type type, double rows);
+/* Operations per second of products with this many rows, and of this width, the geometric mean of the other two sizes:
+ * interpolated by the logarithms, constant beyond the measured ranges. The profile must have been checked; type:
+ * profile_type. */
+double profile_flops(const struct profile *profile, enum number_type type, double rows, double width);
 
-/* As in the file; a constant string. */
+/* Of a convolution, by a path. pixels: of y, in all rows. */
+double profile_conv2d_flops(const struct profile *profile, enum conv2d_kind kind, enum conv2d_path path,
+                            enum number_type type, double pixels);
+
+/* Whether the device that was measured has a library of convolutions. */
+static inline bool profile_has_conv2d(const struct profile *profile)
+{
+    return profile->conv2d_flops[CONV2D_FORWARD][CONV2D_LIBRARY][NUMBER_BF16] > 0;
+}
+
+/* Bytes per second of what norms move. */
+static inline double profile_norm_bytes_per_s(const struct profile *profile, enum profile_direction direction)
+{
+    return profile->norm_bytes_per_s[direction] > 0 ? profile->norm_bytes_per_s[direction]
+                                                    : profile->memory_bytes_per_s;
+}
+
+/* As in the file; constant strings. */
 const char *profile_path_name(enum attention_path path);
+const char *profile_conv2d_path_name(enum conv2d_path path);
 
 /* Operations of attention per second, by a path. */
-static inline double profile_attention_flops(const struct profile *profile, enum profile_attention direction,
+static inline double profile_attention_flops(const struct profile *profile, enum profile_direction direction,
                                              enum attention_path path, enum number_type type)
 {
     const double(*const rates)[PROFILE_TYPES] = profile->attention_flops[direction];

@@ -34,7 +34,7 @@ static double product(const struct batch *b, double rows, double in, double out,
 {
     const struct plan_setting *s = &b->work->plan->setting;
     const enum number_type type = profile_type(s->backend, s->goal.precision);
-    const double computed = 2 * rows * in * out / profile_flops(b->work->profile, type, rows);
+    const double computed = 2 * rows * in * out / profile_flops(b->work->profile, type, rows, sqrt(in * out));
 
     return fmax(computed, moved(b, bytes));
 }

@@ -7,10 +7,11 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 enum { LOOKED = 4096 };
 
-static unsigned n_products, n_attentions;
+static unsigned n_products, n_attentions, n_convolutions, n_norms;
 
 static double number_at(const struct device *dev, const void *at, size_t i)
 {
@@ -28,6 +29,20 @@ static void check_random(const struct device *dev, const void *at)
     }
     ck_assert_double_eq_tol(sum / LOOKED, 0, 6.0 / 64);
     ck_assert_double_eq_tol(sqrt(squares / LOOKED), 1, 6.0 / 64);
+}
+
+/* Of a CPU: x and the weights, whatever is computed. */
+static void conv2d(struct device *dev, const struct device_conv2d *op)
+{
+    n_convolutions++;
+    check_random(dev, op->x ? op->x : op->weight);
+    check_random(dev, op->y ? op->weight : op->y_gradient);
+}
+
+static void norm(struct device *dev, const struct device_norm *op)
+{
+    n_norms++;
+    check_random(dev, op->x);
 }
 
 static void matmul(struct device *dev, const struct device_matmul *op)
@@ -50,7 +65,7 @@ static void attention_backward(struct device *dev, const struct device_attention
     check_random(dev, op->out_gradient);
 }
 
-TEST(products_and_attention_are_timed_on_random_numbers)
+TEST(operations_are_timed_on_random_numbers)
 {
     struct device_ops ops = device_cpu;
     struct error err = {""};
@@ -58,26 +73,50 @@ TEST(products_and_attention_are_timed_on_random_numbers)
 
     memset(&p, 0xff, sizeof p); /* what is measured, and what is not */
     ops.matmul = matmul, ops.attention = attention, ops.attention_backward = attention_backward;
-    ck_assert_msg(device_profile(&p, &ops, 0, 1, &err) == 0, "%s", err.text);
+    ops.conv2d = ops.conv2d_input_gradient = ops.conv2d_weight_gradient = conv2d;
+    ops.norm = ops.norm_backward = norm;
+    ck_assert_msg(device_profile(&p, &ops, 0, 1, NULL, &err) == 0, "%s", err.text);
     ck_assert_double_eq(p.host_bytes_per_s, 0);
     ck_assert_uint_gt(n_products, NUMBER_TYPES * PROFILE_ROWS);
     ck_assert_uint_gt(n_attentions, NUMBER_TYPES * PROFILE_DIRECTIONS);
+    ck_assert_uint_gt(n_convolutions, PROFILE_TYPES * CONV2D_KINDS);
+    ck_assert_uint_gt(n_norms, PROFILE_DIRECTIONS);
+    for (int kind = 0; kind < CONV2D_KINDS; kind++) {
+        ck_assert_double_gt(p.conv2d_flops[kind][CONV2D_OWN][NUMBER_BF16], 0);
+        ck_assert_double_eq(p.conv2d_flops[kind][CONV2D_LIBRARY][NUMBER_BF16], 0);
+    }
+    ck_assert_double_eq(p.narrow_flops[0][NUMBER_FP32][0], 0);
 }
 
-/* ---- a device with several paths of attention: it computes nothing, and has no memory either ---- */
+/* ---- a GPU with all paths: it computes nothing, and has no memory either ----
+ *
+ * Time is what its calls are said to take, beside what really passes, as the host's work does. */
 
 static char *const far = (char *)(uintptr_t)(1 << 30);
 static struct {
     enum number_type type;
     size_t bytes; /* of its arena */
-    unsigned n[ATTENTION_PATHS];
+    unsigned n[ATTENTION_PATHS], n_convolutions[CONV2D_KINDS][CONV2D_PATHS], n_norms;
     bool is_prepared;
+    unsigned prepared;       /* kinds of convolutions */
+    double seconds, busy[2]; /* the link's ways, since the last wait */
 } pretended;
+
+enum { LIBRARY = 7 /* of convolutions */ };
+static const double way_bytes_per_s[] = {50e9, 40e9}, narrow_flops = 1e12, wide_flops = 4e12, call_s = 1e-3;
+
+static double pretend_clock(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return pretended.seconds + (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
 
 static int pretend_probe(unsigned index, struct device_facts *facts, struct error *err)
 {
     (void)index, (void)err;
-    *facts = (struct device_facts){.attention = PLAN_ATTENTION_SCORES};
+    *facts = (struct device_facts){.attention = PLAN_ATTENTION_SCORES, .convolution = LIBRARY};
     return 0;
 }
 
@@ -85,7 +124,7 @@ static int pretend_open(struct device **out, unsigned index, enum number_type ty
                         struct error *err)
 {
     (void)index, (void)n_threads, (void)err;
-    pretended.type = type, pretended.bytes = bytes, pretended.is_prepared = false;
+    pretended.type = type, pretended.bytes = bytes, pretended.is_prepared = false, pretended.prepared = 0;
     *out = (struct device *)far;
     return 0;
 }
@@ -105,6 +144,14 @@ static void pretend_upload(struct device *dev, void *dst, const void *host, size
 {
     (void)dev, (void)host;
     ck_assert((char *)dst >= far && (char *)dst + bytes <= far + pretended.bytes);
+    pretended.busy[0] += (double)bytes / way_bytes_per_s[0];
+}
+
+static void pretend_download(struct device *dev, void *host, const void *src, size_t bytes)
+{
+    (void)dev, (void)host;
+    ck_assert((const char *)src >= far && (const char *)src + bytes <= far + pretended.bytes);
+    pretended.busy[1] += (double)bytes / way_bytes_per_s[1];
 }
 
 static int pretend_lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
@@ -113,9 +160,12 @@ static int pretend_lend(struct device *dev, const void *host, size_t bytes, bool
     return 0;
 }
 
+/* Both ways are at work at once. */
 static int pretend_sync(struct device *dev)
 {
     (void)dev;
+    pretended.seconds += fmax(pretended.busy[0], pretended.busy[1]);
+    pretended.busy[0] = pretended.busy[1] = 0;
     return 0;
 }
 
@@ -133,12 +183,15 @@ static int pretend_choose(struct device *dev, const struct products *products, s
 
 static void pretend_matmul(struct device *dev, const struct device_matmul *op)
 {
-    (void)dev, (void)op;
+    (void)dev;
+    pretended.seconds +=
+        2.0 * (double)op->m * (double)op->n * (double)op->k / (op->n == 4096 ? wide_flops : narrow_flops);
 }
 
 static void pretend_add(struct device *dev, const struct device_dropout_add *op)
 {
     (void)dev, (void)op;
+    pretended.seconds += call_s;
 }
 
 static void pretend_prepare(struct device *dev, const struct device_attention *op, enum plan_attention way,
@@ -154,17 +207,19 @@ static void pretend_prepare(struct device *dev, const struct device_attention *o
 /* All arrays are in the arena and apart from each other, the scratch of cuDNN's method included. */
 static void check_arrays(struct call *call)
 {
-    const struct call_device on = {&plan_cuda, pretended.type, 1, PLAN_ATTENTION_SCORES};
+    const bool attends = call->kind == CALL_attention || call->kind == CALL_attention_backward;
+    const struct call_device on = {&plan_cuda, pretended.type, 1, PLAN_ATTENTION_SCORES, true};
     const struct device_attention *op = &call->attention;
     struct plan_attention_scratch scratch;
     struct call_work work;
 
     call_describe(&work, call, &on);
-    plan_attention_lay_out(&scratch, PLAN_ATTENTION_SCORES, op->n_rows, op->n_tokens, op->n_heads, op->width);
+    if (attends)
+        plan_attention_lay_out(&scratch, PLAN_ATTENTION_SCORES, op->n_rows, op->n_tokens, op->n_heads, op->width);
     for (unsigned i = 0; i < work.n_arrays; i++) {
         const char *a = call_get(&work.arrays[i]);
         size_t n = work.arrays[i].n * call_type_bytes(work.arrays[i].type, pretended.type);
-        n = a == op->scratch && n < scratch.bytes ? scratch.bytes : n;
+        n = attends && a == op->scratch && n < scratch.bytes ? scratch.bytes : n;
         ck_assert_msg(a >= far && a + n <= far + pretended.bytes, "%s is not in the arena", work.arrays[i].name);
         for (unsigned j = 0; j < work.n_arrays; j++) {
             const char *b = call_get(&work.arrays[j]);
@@ -177,6 +232,7 @@ static void on_attention(struct call *call, enum attention_kernel kernel)
 {
     const enum plan_attention way = pretended.is_prepared ? PLAN_ATTENTION_SCORES : PLAN_ATTENTION_OWN;
 
+    pretended.seconds += call_s;
     check_arrays(call);
     pretended.n[attention_path_of(pretended.type, &call->attention, kernel, way)]++;
 }
@@ -193,7 +249,63 @@ static void pretend_attention_backward(struct device *dev, const struct device_a
     on_attention(&(struct call){.kind = CALL_attention_backward, .attention_backward = *op}, ATTENTION_KEYS);
 }
 
-TEST(attention_of_a_gpu_is_timed_on_each_path)
+static void pretend_prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
+                                   char told[DEVICE_TOLD])
+{
+    (void)dev;
+    ck_assert_uint_eq(n, 1);
+    ck_assert_uint_eq(convolution, LIBRARY);
+    ck_assert_int_eq(pretended.type, NUMBER_BF16);
+    pretended.prepared |= 1u << (ops->weight_gradient ? CONV2D_WEIGHTS
+                                 : ops->x_gradient    ? CONV2D_INPUT
+                                                      : CONV2D_FORWARD);
+    told[0] = 0;
+}
+
+static void on_convolution(enum call_kind kind, const struct device_conv2d *op, enum conv2d_kind conv2d)
+{
+    pretended.seconds += call_s;
+    check_arrays(&(struct call){.kind = kind, .conv2d = *op});
+    pretended.n_convolutions[conv2d][pretended.prepared >> conv2d & 1]++;
+}
+
+static void pretend_conv2d(struct device *dev, const struct device_conv2d *op)
+{
+    (void)dev;
+    on_convolution(CALL_conv2d, op, CONV2D_FORWARD);
+}
+
+static void pretend_conv2d_input(struct device *dev, const struct device_conv2d *op)
+{
+    (void)dev;
+    on_convolution(CALL_conv2d_input_gradient, op, CONV2D_INPUT);
+}
+
+static void pretend_conv2d_weights(struct device *dev, const struct device_conv2d *op)
+{
+    (void)dev;
+    on_convolution(CALL_conv2d_weight_gradient, op, CONV2D_WEIGHTS);
+}
+
+static void pretend_norm(struct device *dev, const struct device_norm *op)
+{
+    (void)dev;
+    pretended.n_norms++;
+    pretended.seconds += call_s;
+    ck_assert_int_eq(pretended.type, NUMBER_BF16);
+    check_arrays(&(struct call){.kind = CALL_norm, .norm = *op});
+}
+
+static void pretend_norm_backward(struct device *dev, const struct device_norm *op)
+{
+    (void)dev;
+    pretended.n_norms++;
+    pretended.seconds += call_s;
+    check_arrays(&(struct call){.kind = CALL_norm_backward, .norm_backward = *op});
+}
+
+/* The slower way of the link tells, as both are at work; narrow products have rates of their own. */
+TEST(a_gpu_is_timed_on_each_path)
 {
     const struct device_ops ops = {.name = "cuda",
                                    .probe = pretend_probe,
@@ -201,6 +313,7 @@ TEST(attention_of_a_gpu_is_timed_on_each_path)
                                    .close = pretend_close,
                                    .arena = pretend_arena,
                                    .upload = pretend_upload,
+                                   .download = pretend_download,
                                    .lend = pretend_lend,
                                    .sync = pretend_sync,
                                    .propose = pretend_propose,
@@ -209,11 +322,17 @@ TEST(attention_of_a_gpu_is_timed_on_each_path)
                                    .dropout_add = pretend_add,
                                    .prepare_attention = pretend_prepare,
                                    .attention = pretend_attention,
-                                   .attention_backward = pretend_attention_backward};
+                                   .attention_backward = pretend_attention_backward,
+                                   .prepare_conv2d = pretend_prepare_conv2d,
+                                   .conv2d = pretend_conv2d,
+                                   .conv2d_input_gradient = pretend_conv2d_input,
+                                   .conv2d_weight_gradient = pretend_conv2d_weights,
+                                   .norm = pretend_norm,
+                                   .norm_backward = pretend_norm_backward};
     struct error err = {""};
     struct profile p;
 
-    ck_assert_msg(device_profile(&p, &ops, 0, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(device_profile(&p, &ops, 0, 1, pretend_clock, &err) == 0, "%s", err.text);
     ck_assert_int_eq(p.attention, PLAN_ATTENTION_SCORES);
     for (int path = 0; path < ATTENTION_PATHS; path++) {
         ck_assert_msg(pretended.n[path] > 0, "path %d was not timed", path);
@@ -222,4 +341,14 @@ TEST(attention_of_a_gpu_is_timed_on_each_path)
             ck_assert_int_eq(p.attention_flops[direction][path][NUMBER_FP32] > 0, path == ATTENTION_PLAIN);
         }
     }
+    for (int kind = 0; kind < CONV2D_KINDS; kind++)
+        for (int path = 0; path < CONV2D_PATHS; path++) {
+            ck_assert_msg(pretended.n_convolutions[kind][path] > 0, "kind %d, path %d was not timed", kind, path);
+            ck_assert_double_gt(p.conv2d_flops[kind][path][NUMBER_BF16], 0);
+        }
+    ck_assert_double_eq(p.conv2d_flops[CONV2D_FORWARD][CONV2D_LIBRARY][NUMBER_FP32], 0);
+    ck_assert_uint_gt(pretended.n_norms, PROFILE_DIRECTIONS);
+    ck_assert_double_eq_tol(p.link_bytes_per_s / way_bytes_per_s[1], 1, 0.1);
+    ck_assert_double_eq_tol(p.matmul_flops[NUMBER_BF16][3] / wide_flops, 1, 0.1);
+    ck_assert_double_eq_tol(p.narrow_flops[1][NUMBER_BF16][3] / narrow_flops, 1, 0.1);
 }

@@ -3,10 +3,11 @@
 #include "tests/kit/device/extents.h"
 #include "tests/kit/test.h"
 
+#include <math.h>
 #include <string.h>
 
-static const struct call_device fp32 = {&plan_cuda, NUMBER_FP32, 1, PLAN_ATTENTION_OWN},
-                                bf16 = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN};
+static const struct call_device fp32 = {&plan_cuda, NUMBER_FP32, 1, PLAN_ATTENTION_OWN, true},
+                                bf16 = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN, true};
 
 static const char given[1]; /* an array that is there */
 
@@ -57,11 +58,11 @@ static const struct {
     {{CALL_norm, .norm = {.m = 3, .n = 5}}, CALL_RATE_NONE, 0, 0},
     /* 2 images of 3 x 2 results: 5 channels, each of 3 x 3 taps of 4 of the 8 channels. */
     {{CALL_conv2d, .conv2d = {2, 5, 4, .n_in = 8, .n_out = 10, .n_groups = 2, .window = {3, 3, 2, 1}}},
-     CALL_RATE_PRODUCT,
+     CALL_RATE_CONV2D,
      2 * 12 * 10 * 36,
      12},
     {{CALL_conv2d_weight_gradient, .conv2d = {2, 5, 4, .n_in = 8, .n_out = 10, .n_groups = 2, .window = {3, 3, 2, 1}}},
-     CALL_RATE_PRODUCT,
+     CALL_RATE_CONV2D,
      2 * 12 * 10 * 36,
      12},
 };
@@ -75,6 +76,63 @@ TEST_EACH(a_call_says_how_much_it_computes, COUNT(computing))
     ck_assert_int_eq(work.rate, computing[_i].rate);
     ck_assert_double_eq(work.operations, computing[_i].operations);
     ck_assert_uint_eq(work.rows, computing[_i].rows);
+}
+
+/* 35 images are two blocks and three by themselves. The library adds weights' gradients to a copy, and those of inputs where they
+ * are added; not to three channels. It has neither biases nor gradients of groups, nor fp32; images of 50 bytes begin anywhere. */
+static const struct {
+    enum call_kind kind;
+    struct device_conv2d conv;
+    enum conv2d_path path;
+    size_t n_launches;
+} convolving[] = {
+#define CONV(rows, size, in, groups, ...)                                                                              \
+    {                                                                                                                  \
+        .n_rows = rows, .height = size, .width = size, .n_in = in, .n_out = 8, .n_groups = groups,                     \
+        .window = {3, 3, 1, 1}, ##__VA_ARGS__                                                                          \
+    }
+    {CALL_conv2d, CONV(35, 4, 8, 1), CONV2D_LIBRARY, 5},
+    {CALL_conv2d, CONV(32, 4, 3, 1), CONV2D_LIBRARY, 2},
+    {CALL_conv2d, CONV(2, 4, 8, 2), CONV2D_LIBRARY, 2},
+    {CALL_conv2d, CONV(2, 4, 8, 1, .bias = given), CONV2D_OWN, 1},
+    {CALL_conv2d, CONV(2, 5, 1, 1), CONV2D_OWN, 1},
+    {CALL_conv2d_input_gradient, CONV(35, 4, 8, 1), CONV2D_LIBRARY, 5},
+    {CALL_conv2d_input_gradient, CONV(35, 4, 8, 1, .accumulate = true), CONV2D_LIBRARY, 10},
+    {CALL_conv2d_input_gradient, CONV(35, 4, 8, 2), CONV2D_OWN, 1},
+    {CALL_conv2d_input_gradient, CONV(2, 4, 3, 1), CONV2D_LIBRARY, 2},
+    {CALL_conv2d_input_gradient, CONV(2, 4, 3, 1, .accumulate = true), CONV2D_OWN, 1},
+    {CALL_conv2d_weight_gradient, CONV(35, 4, 8, 1), CONV2D_LIBRARY, 10},
+    {CALL_conv2d_weight_gradient, CONV(35, 4, 3, 1), CONV2D_OWN, 1},
+};
+
+TEST_EACH(a_convolution_says_what_computes_it, COUNT(convolving))
+{
+    struct call call = {.kind = convolving[_i].kind, .conv2d = convolving[_i].conv};
+    struct call_device without = bf16;
+    struct call_work work;
+
+    call_describe(&work, &call, &bf16);
+    ck_assert_int_eq(work.conv2d_path, convolving[_i].path);
+    ck_assert_uint_eq(work.n_launches, convolving[_i].n_launches);
+    without.has_conv2d = false;
+    call_describe(&work, &call, &without);
+    ck_assert_int_eq(work.conv2d_path, CONV2D_OWN);
+    ck_assert_uint_eq(work.n_launches, 1);
+    call_describe(&work, &call, &fp32);
+    ck_assert_int_eq(work.conv2d_path, CONV2D_OWN);
+}
+
+/* Of 3 rows: the root of 5 x 7. */
+TEST(a_product_has_a_width)
+{
+    struct call call = {CALL_matmul, .matmul = {.m = 3, .n = 5, .k = 7}};
+    struct call_work work;
+
+    call_describe(&work, &call, &bf16);
+    ck_assert_double_eq_tol(call_width(&work), sqrt(35), 1e-12);
+    call.matmul = (struct device_matmul){.m = 5, .n = 7, .k = 3, .over_rows = true};
+    call_describe(&work, &call, &bf16);
+    ck_assert_double_eq_tol(call_width(&work), sqrt(35), 1e-12);
 }
 
 /* Values are of 2 bytes, all else of 4. */

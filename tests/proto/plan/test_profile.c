@@ -88,8 +88,9 @@ TEST(what_is_written_is_read_again_to_the_bit)
     ck_assert_mem_eq(&p, &again, sizeof p);
 }
 
-/* A GPU has a rate for each path; of one that the file leaves out the default's share of products is taken. */
-TEST(attention_of_a_gpu_is_read_and_written_by_path)
+/* A GPU has a rate for each path; of one that the file leaves out the default's share of products is taken, of norms that of
+ * memory; narrow products are not known. */
+TEST(rates_of_a_gpu_are_read_and_written_by_path)
 {
     const struct profile *otherwise = profile_default("cuda");
     struct profile p = *otherwise, again;
@@ -97,17 +98,29 @@ TEST(attention_of_a_gpu_is_read_and_written_by_path)
 
     p.attention_flops[PROFILE_FORWARD][ATTENTION_LIBRARY][NUMBER_BF16] = 1e15 / 7;
     p.attention = PLAN_ATTENTION_ORDERED;
+    p.narrow_flops[1][NUMBER_BF16][2] = 1e14 / 3;
+    p.conv2d_flops[CONV2D_WEIGHTS][CONV2D_LIBRARY][NUMBER_BF16] = 1e14 / 7;
+    p.norm_bytes_per_s[PROFILE_BACKWARD] = 1e12 / 7;
     ck_assert_msg(profile_write(&p, path, "cuda", &err) == 0, "%s", err.text);
     ck_assert_msg(profile_read(&again, path, "cuda", &err) == 0, "%s", err.text);
     ck_assert_mem_eq(&p, &again, sizeof p);
     snprintf(text, sizeof text,
              "{\"device\": \"cuda\", \"attention_flops\": {\"tensor\": {\"forward\": {\"fp32\": 4, \"bf16\": 5},"
-             " \"backward\": {\"fp32\": 6, \"bf16\": 7}}},%s",
+             " \"backward\": {\"fp32\": 6, \"bf16\": 7}}}, \"conv2d_flops\": {\"forward\": {},"
+             " \"input\": {\"own\": {\"fp32\": 8, \"bf16\": 9}}, \"weights\": {}},%s",
              strchr(sound, ',') + 1);
     put(text);
     ck_assert_msg(profile_read(&p, path, "cuda", &err) == 0, "%s", err.text);
     ck_assert_int_eq(p.attention, PLAN_ATTENTION_OWN);
     ck_assert_double_eq(p.attention_flops[PROFILE_BACKWARD][ATTENTION_TENSOR][NUMBER_BF16], 7);
+    ck_assert_double_eq(p.conv2d_flops[CONV2D_INPUT][CONV2D_OWN][NUMBER_BF16], 9);
+    ck_assert_double_eq_tol(p.conv2d_flops[CONV2D_INPUT][CONV2D_LIBRARY][NUMBER_BF16] / 4.5,
+                            otherwise->conv2d_flops[CONV2D_INPUT][CONV2D_LIBRARY][NUMBER_BF16] /
+                                otherwise->matmul_flops[NUMBER_BF16][PROFILE_ROWS - 1],
+                            1e-12);
+    ck_assert_double_eq_tol(p.norm_bytes_per_s[PROFILE_BACKWARD] / 20,
+                            otherwise->norm_bytes_per_s[PROFILE_BACKWARD] / otherwise->memory_bytes_per_s, 1e-12);
+    ck_assert_double_eq(p.narrow_flops[0][NUMBER_BF16][0], 0);
     ck_assert_double_eq_tol(p.attention_flops[PROFILE_FORWARD][ATTENTION_DRAWING][NUMBER_FP32] / 4e9,
                             otherwise->attention_flops[PROFILE_FORWARD][ATTENTION_DRAWING][NUMBER_FP32] /
                                 otherwise->matmul_flops[NUMBER_FP32][PROFILE_ROWS - 1],
@@ -137,6 +150,14 @@ TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
          "attention_flops: backward: it must be an object"},
         {"\"link", "\"attention_flops\": {\"forward\": {\"fp32\": 1}}, \"link",
          "attention_flops: forward: bf16 is missing"},
+        {"\"link", "\"norm_bytes_per_s\": {\"forward\": 1}, \"link", "norm_bytes_per_s: backward is missing"},
+        {"\"link", "\"norm_bytes_per_s\": {\"forward\": 1, \"backward\": -1}, \"link",
+         "norm_bytes_per_s.backward is -1: it must be from 1"},
+        {"\"link", "\"conv2d_flops\": {\"forward\": {\"cudnn\": {}}}, \"link",
+         "conv2d_flops: forward: 'cudnn' is no figure of a profile"},
+        {"\"link", "\"conv2d_flops\": {\"forward\": {\"own\": 1}}, \"link",
+         "conv2d_flops: forward: own: it must be an object, by type"},
+        {"\"link", "\"narrow_flops\": {}, \"link", "'narrow_flops' is no figure of a profile"},
         {"\"link", "\"attention\": \"cudnn\", \"link", "attention must be \"own\", \"scores\""},
         {"\"link", "\"host_bytes_per_s\": 0.5, \"link", "host_bytes_per_s is 0.5: it must be from 1 to 1e+21"},
         {"\"cpu\"", "\"cuda\"", "it is a profile of device 'cuda', not of 'cpu'"},
@@ -245,11 +266,48 @@ TEST(between_the_measured_rows_the_rate_follows_their_logarithm)
 
     put(sound);
     ck_assert_int_eq(profile_read(&p, path, "cpu", NULL), 0);
-    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 1), 1e9);
-    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64), 1e9);
-    ck_assert_double_eq_tol(profile_flops(&p, NUMBER_FP32, sqrt(64 * 512)), 1.5e9, 1);
-    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 512), 2e9);
-    ck_assert_double_eq(profile_flops(&p, NUMBER_BF16, 1e9), 4.5);
+    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 1, 1), 1e9);
+    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64, 1), 1e9);
+    ck_assert_double_eq_tol(profile_flops(&p, NUMBER_FP32, sqrt(64 * 512), 1), 1.5e9, 1);
+    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 512, 1), 2e9);
+    ck_assert_double_eq(profile_flops(&p, NUMBER_BF16, 1e9, 1), 4.5);
+}
+
+/* By hand: of 64 rows 1e9 at 4,096, a half and a quarter of it at the narrow widths; 1,536 to 4,096 is halfway at their mean. */
+TEST(between_the_measured_widths_the_rate_follows_their_logarithm)
+{
+    struct profile p;
+
+    put(sound);
+    ck_assert_int_eq(profile_read(&p, path, "cpu", NULL), 0);
+    for (int i = 0; i < PROFILE_ROWS; i++) {
+        p.narrow_flops[0][NUMBER_FP32][i] = p.matmul_flops[NUMBER_FP32][i] / 4;
+        p.narrow_flops[1][NUMBER_FP32][i] = p.matmul_flops[NUMBER_FP32][i] / 2;
+    }
+    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64, 16), 0.25e9);
+    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64, 512), 0.25e9);
+    ck_assert_double_eq_tol(profile_flops(&p, NUMBER_FP32, 64, sqrt(512 * 1536)), 0.375e9, 1);
+    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64, 1536), 0.5e9);
+    ck_assert_double_eq_tol(profile_flops(&p, NUMBER_FP32, 512, sqrt(1536 * 4096)), 1.5e9, 1);
+    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64, 4096), 1e9);
+    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64, 1e6), 1e9);
+    ck_assert_double_eq(profile_flops(&p, NUMBER_BF16, 64, 512), 1); /* not known */
+}
+
+/* Convolutions as products, norms as all else. */
+TEST(what_was_not_measured_has_the_rate_of_what_is_like_it)
+{
+    struct profile p;
+
+    put(sound);
+    ck_assert_int_eq(profile_read(&p, path, "cpu", NULL), 0);
+    ck_assert_double_eq(profile_conv2d_flops(&p, CONV2D_INPUT, CONV2D_OWN, NUMBER_FP32, 512), 2e9);
+    p.conv2d_flops[CONV2D_INPUT][CONV2D_OWN][NUMBER_FP32] = 7;
+    ck_assert_double_eq(profile_conv2d_flops(&p, CONV2D_INPUT, CONV2D_OWN, NUMBER_FP32, 512), 7);
+    ck_assert_double_eq(profile_norm_bytes_per_s(&p, PROFILE_FORWARD), 20);
+    p.norm_bytes_per_s[PROFILE_FORWARD] = 8, p.norm_bytes_per_s[PROFILE_BACKWARD] = 9;
+    ck_assert_double_eq(profile_norm_bytes_per_s(&p, PROFILE_FORWARD), 8);
+    ck_assert_double_eq(profile_norm_bytes_per_s(&p, PROFILE_BACKWARD), 9);
 }
 
 TEST(fp16_has_the_rates_of_what_computes_it)
@@ -260,13 +318,16 @@ TEST(fp16_has_the_rates_of_what_computes_it)
         ck_assert_int_eq(profile_type(&plan_cuda, (enum number_type)type), type);
 }
 
-/* Of attention, but not of the plain path: 0 is as that one. */
-static bool is_of_a_path(size_t at)
+/* What is not known is 0: of attention any path but the plain one, which the others are then as. */
+static bool may_be_unknown(size_t at)
 {
-    const size_t first = offsetof(struct profile, attention_flops), one = PROFILE_TYPES * sizeof(double);
+#define IS_OF(member)                                                                                                  \
+    (at >= offsetof(struct profile, member) &&                                                                         \
+     at < offsetof(struct profile, member) + sizeof((struct profile *)NULL)->member)
+    const size_t of_attention = (at - offsetof(struct profile, attention_flops)) / (PROFILE_TYPES * sizeof(double));
 
-    return at >= first && at < first + sizeof((struct profile *)NULL)->attention_flops &&
-           (at - first) / one % ATTENTION_PATHS != ATTENTION_PLAIN;
+    return IS_OF(host_bytes_per_s) || IS_OF(norm_bytes_per_s) || IS_OF(narrow_flops) || IS_OF(conv2d_flops) ||
+           (IS_OF(attention_flops) && of_attention % ATTENTION_PATHS != ATTENTION_PLAIN);
 }
 
 TEST(a_figure_that_is_none_is_found_wherever_it_stands)
@@ -280,7 +341,7 @@ TEST(a_figure_that_is_none_is_found_wherever_it_stands)
         for (int i = 0; i < COUNT(bad); i++) {
             struct profile p = sane;
             memcpy((char *)&p + at, &bad[i], sizeof bad[i]);
-            const bool may_be_0 = bad[i] == 0 && (at == offsetof(struct profile, host_bytes_per_s) || is_of_a_path(at));
+            const bool may_be_0 = bad[i] == 0 && may_be_unknown(at);
             const bool may_be_less = at == offsetof(struct profile, call_s) && bad[i] >= 0 && bad[i] < 1;
             ck_assert_int_eq(profile_check(&p, NULL), may_be_0 || may_be_less ? 0 : -EINVAL);
         }

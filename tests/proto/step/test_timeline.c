@@ -46,8 +46,12 @@ static struct profile drawn_profile(uint64_t *state)
                         .memory_bytes_per_s = power(state, 9, 10),
                         .update_parameters_per_s = power(state, 5.5, 8)};
 
-    for (int i = 0; i < PROFILE_ROWS; i++)
-        p.matmul_flops[NUMBER_FP32][i] = flops / (4 - i), p.matmul_flops[NUMBER_BF16][i] = 2 * flops / (4 - i);
+    p.norm_bytes_per_s[0] = p.memory_bytes_per_s / 2, p.norm_bytes_per_s[1] = p.memory_bytes_per_s / 3;
+    for (int i = 0; i < PROFILE_ROWS; i++) {
+        p.matmul_flops[NUMBER_FP32][i] = flops / (4 - i), p.matmul_flops[NUMBER_BF16][i] = 6 * flops / (4 - i);
+        for (int j = 0; j < PROFILE_NARROW; j++) /* all models here are narrow */
+            p.narrow_flops[j][NUMBER_BF16][i] = p.matmul_flops[NUMBER_BF16][i] / (3 - j);
+    }
     return p;
 }
 

@@ -1,0 +1,365 @@
+/* The file of a profile, as JSON. */
+#include "proto/plan/time/profile_tables.h"
+
+#include "proto/base/path.h"
+#include "proto/operation/device_name.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_FILE_BYTES = 64 << 10 };
+
+static const char *const ways[PLAN_ATTENTIONS] = {[PLAN_ATTENTION_OWN] = "own",
+                                                  [PLAN_ATTENTION_SCORES] = "scores",
+                                                  [PLAN_ATTENTION_TWICE] = "twice",
+                                                  [PLAN_ATTENTION_ORDERED] = "ordered"};
+
+static bool is_host(const char *device)
+{
+    return device_name_is(device, "cpu");
+}
+
+int profile_path(char *out, size_t cap, const char *device, struct error *err)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    struct stat st;
+    int n;
+
+    if (cache && cache[0] == '/')
+        n = snprintf(out, cap, "%s/eps/profile-%s.json", cache, device);
+    else if (home && home[0] == '/' && stat(home, &st) == 0) /* never made: only what is in it */
+        n = snprintf(out, cap, "%s/.cache/eps/profile-%s.json", home, device);
+    else
+        return error_set(err, -ENOENT, "no place for a profile: set XDG_CACHE_HOME or HOME to a directory%s",
+                         home && home[0] == '/' ? "; the one in HOME does not exist" : "");
+    if (n < 0 || (size_t)n >= cap)
+        return error_set(err, -ENAMETOOLONG, "XDG_CACHE_HOME or HOME is too long a path");
+    return 0;
+}
+
+/* The member `name` of an object, which must be a number. */
+static int read_number(double *out, const json_t *object, const char *name, struct error *err)
+{
+    const json_t *value = json_object_get(object, name);
+
+    if (!json_is_number(value))
+        return error_set(err, -EINVAL, "%s is %s", name, value ? "not a number" : "missing");
+    *out = json_number_value(value);
+    return 0;
+}
+
+static int refuse_unknown(json_t *object, size_t n_known, const char *const *known, struct error *err)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(object, key, value)
+    {
+        size_t i = 0;
+        while (i < n_known && strcmp(known[i], key) != 0)
+            i++;
+        if (i == n_known)
+            return error_set(err, -EINVAL, "'%.60s' is no figure of a profile", key);
+    }
+    return 0;
+}
+
+/* A level of a table, and all below it; *out: the first figure there. */
+static int read_level(double *out, const struct profile_table *table, int level, json_t *value, struct error *err)
+{
+    const struct profile_level *l = profile_level(table, level);
+    int rc = json_is_object(value) ? 0 : error_set(err, -EINVAL, "it must be an object, by %s", l->by);
+
+    for (int i = 0; !rc && i < l->n; i++) {
+        json_t *const member = json_object_get(value, l->names[i]);
+        double *const at = out + (size_t)i * l->stride;
+        if (!member && level == table->optional)
+            continue;
+        if (level == table->n_levels - 1) {
+            rc = read_number(at, value, l->names[i], err);
+        } else {
+            rc = read_level(at, table, level + 1, member, err);
+            if (rc)
+                error_prefix(err, l->names[i]);
+        }
+    }
+    return rc ? rc : refuse_unknown(value, (size_t)l->n, l->names, err);
+}
+
+static int read_table(struct profile *out, const struct profile_table *table, json_t *root, struct error *err)
+{
+    json_t *const value = json_object_get(root, table->name);
+
+    if (!value && !table->needed)
+        return 0;
+    if (!value)
+        return error_set(err, -EINVAL, "%s is missing", table->name);
+    const int rc = read_level(profile_figures(out, table), table, 0, value, err);
+    if (rc)
+        error_prefix(err, table->name);
+    return rc;
+}
+
+/* Rates by type, of which n lie one after another, as the default profile's fractions of the rate of products with many
+ * rows. */
+static void derive_rates(double (*out)[PROFILE_TYPES], const double (*otherwise)[PROFILE_TYPES], int n,
+                         const struct profile *profile, const struct profile *of)
+{
+    for (int i = 0; i < n * PROFILE_TYPES; i++) {
+        const int type = i % PROFILE_TYPES;
+        const double part = otherwise[i / PROFILE_TYPES][type] / of->matmul_flops[type][PROFILE_ROWS - 1];
+        out[i / PROFILE_TYPES][type] = part > 0 ? fmax(1, part * profile->matmul_flops[type][PROFILE_ROWS - 1]) : 0;
+    }
+}
+
+/* What a file may lack, from what it must have. */
+static void derive(struct profile *out, const char *device)
+{
+    const struct profile *of = profile_default(device);
+
+    if (!of)
+        return;
+    derive_rates(out->attention_flops[0], of->attention_flops[0], PROFILE_DIRECTIONS * ATTENTION_PATHS, out, of);
+    derive_rates(out->conv2d_flops[0], of->conv2d_flops[0], CONV2D_KINDS * CONV2D_PATHS, out, of);
+    for (int i = 0; i < PROFILE_DIRECTIONS; i++)
+        out->norm_bytes_per_s[i] =
+            of->norm_bytes_per_s[i] > 0
+                ? fmax(1, of->norm_bytes_per_s[i] / of->memory_bytes_per_s * out->memory_bytes_per_s)
+                : 0;
+    out->call_s = of->call_s;
+}
+
+static int read_way(struct profile *out, json_t *root, struct error *err)
+{
+    json_t *method = json_object_get(root, "attention");
+    const char *way = method ? json_string_value(method) : ways[PLAN_ATTENTION_OWN];
+    int i = 0;
+
+    while (i < PLAN_ATTENTIONS && (!way || strcmp(ways[i], way) != 0))
+        i++;
+    if (i == PLAN_ATTENTIONS)
+        return error_set(err, -EINVAL, "attention must be \"own\", \"scores\", \"twice\" or \"ordered\"");
+    out->attention = (enum plan_attention)i;
+    return 0;
+}
+
+/* Figures by themselves. */
+static int read_figures(struct profile *out, json_t *root, struct error *err)
+{
+    int rc = 0;
+
+    for (int i = 0; !rc && i < PROFILE_FIGURES; i++)
+        rc = read_number(profile_figure(out, i), root, profile_figure_names[i], err);
+    return rc;
+}
+
+static int read_optional(double *out, json_t *root, const char *name, struct error *err)
+{
+    return json_object_get(root, name) ? read_number(out, root, name, err) : 0;
+}
+
+static int refuse_others(json_t *root, const struct profile_table *tables, struct error *err)
+{
+    const char *known[PROFILE_TABLES + PROFILE_FIGURES + 5] = {"device", "attention", "host_bytes_per_s", "call_s",
+                                                               "products"};
+    size_t n = 5;
+
+    for (int i = 0; i < PROFILE_TABLES; i++)
+        if (tables[i].n_levels > 0)
+            known[n++] = tables[i].name;
+    for (int i = 0; i < PROFILE_FIGURES; i++)
+        known[n++] = profile_figure_names[i];
+    return refuse_unknown(root, n, known, err);
+}
+
+static int read_object(struct profile *out, json_t *root, const char *device, struct error *err)
+{
+    const struct profile_table *tables = profile_tables[is_host(device)];
+    const char *named = json_string_value(json_object_get(root, "device"));
+
+    if (!json_is_object(root))
+        return error_set(err, -EINVAL, "not a JSON object");
+    if (!named || strcmp(named, device) != 0)
+        return error_set(err, -EINVAL, "it is a profile of device '%.40s', not of '%s'", named ? named : "", device);
+    int rc = read_table(out, &tables[PROFILE_MATMUL], root, err);
+    if (!rc)
+        rc = read_figures(out, root, err);
+    derive(out, device);
+    for (int i = PROFILE_MATMUL + 1; !rc && i < PROFILE_TABLES; i++)
+        if (tables[i].n_levels > 0)
+            rc = read_table(out, &tables[i], root, err);
+    if (!rc)
+        rc = read_way(out, root, err);
+    if (!rc)
+        rc = read_optional(&out->host_bytes_per_s, root, "host_bytes_per_s", err);
+    if (!rc)
+        rc = read_optional(&out->call_s, root, "call_s", err);
+    if (!rc)
+        rc = products_from_json(&out->products, json_object_get(root, "products"), err);
+    if (!rc)
+        rc = refuse_others(root, tables, err);
+    return rc ? rc : profile_check(out, err);
+}
+
+/* All of a small regular file, 0-terminated. */
+static int read_text(char text[MAX_FILE_BYTES + 1], size_t *n, const char *path, struct error *err)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    int rc = 0;
+
+    if (fd < 0)
+        return error_set(err, -errno, "%s", strerror(errno));
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES)
+        rc = error_set(err, -EINVAL, "not a regular file of at most %d KiB", MAX_FILE_BYTES >> 10);
+    const ssize_t got = rc ? 0 : pread(fd, text, (size_t)st.st_size, 0);
+    if (got < 0)
+        rc = error_set(err, -errno, "%s", strerror(errno));
+    *n = got > 0 ? (size_t)got : 0;
+    close(fd);
+    return rc;
+}
+
+static int read_file(struct profile *out, const char *path, const char *device, struct error *err)
+{
+    char text[MAX_FILE_BYTES + 1];
+    json_error_t where;
+    size_t n = 0;
+    int rc = read_text(text, &n, path, err);
+
+    if (rc)
+        return rc;
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
+    if (!root)
+        return error_set(err, -EINVAL, "not JSON at line %d, column %d: %s", where.line, where.column, where.text);
+    rc = read_object(out, root, device, err);
+    json_decref(root);
+    return rc;
+}
+
+int profile_read(struct profile *out, const char *path, const char *device, struct error *err)
+{
+    struct profile profile = {0};
+    const int rc = read_file(&profile, path, device, err);
+
+    if (rc)
+        error_prefix(err, path);
+    else
+        *out = profile;
+    return rc;
+}
+
+int profile_find(struct profile *out, bool *measured, const char *device, struct error *err)
+{
+    const struct profile *otherwise = profile_default(device);
+    char path[PATH_MAX];
+
+    assert(otherwise);
+    *out = *otherwise;
+    if (measured)
+        *measured = false;
+    if (profile_path(path, sizeof path, device, NULL))
+        return 0;
+    const int rc = profile_read(out, path, device, err);
+    if (measured)
+        *measured = rc == 0;
+    if (rc && rc != -ENOENT)
+        error_append(err, "; measure again with eps bench, or remove it");
+    return rc == -ENOENT ? 0 : rc;
+}
+
+static json_t *level_to_json(const double *figures, const struct profile_table *table, int level)
+{
+    const struct profile_level *l = profile_level(table, level);
+    json_t *out = json_object();
+
+    for (int i = 0; i < l->n; i++) {
+        const double *at = figures + (size_t)i * l->stride;
+        json_object_set_new(out, l->names[i],
+                            level == table->n_levels - 1 ? json_real(*at) : level_to_json(at, table, level + 1));
+    }
+    return out;
+}
+
+static json_t *to_json(struct profile *profile, const char *device)
+{
+    const struct profile_table *tables = profile_tables[is_host(device)];
+    json_t *root = json_pack("{s:s}", "device", device);
+
+    for (int i = 0; i < PROFILE_TABLES; i++)
+        if (tables[i].n_levels > 0)
+            json_object_set_new(root, tables[i].name,
+                                level_to_json(profile_figures(profile, &tables[i]), &tables[i], 0));
+    if (!is_host(device))
+        json_object_set_new(root, "attention", json_string(ways[profile->attention]));
+    for (int i = 0; i < PROFILE_FIGURES; i++)
+        json_object_set_new(root, profile_figure_names[i], json_real(*profile_figure(profile, i)));
+    if (profile->host_bytes_per_s != 0)
+        json_object_set_new(root, "host_bytes_per_s", json_real(profile->host_bytes_per_s));
+    json_object_set_new(root, "call_s", json_real(profile->call_s));
+    if (profile->products.version)
+        json_object_set_new(root, "products", products_to_json(&profile->products));
+    return root;
+}
+
+/* Opens what will be renamed to path. A link in its place may be another user's: it is not followed. */
+static int open_partial(char partial[PATH_MAX], const char *path, struct error *err)
+{
+    struct stat st;
+
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return error_set(err, -EINVAL, "%s: not a regular file: name another", path);
+    if (snprintf(partial, PATH_MAX, "%s.partial", path) >= PATH_MAX)
+        return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
+    path_make_parents(path); /* an error shows when the file is opened */
+    const int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (fd >= 0)
+        return fd;
+    return error_set(err, -errno, "%s: %s", partial,
+                     errno == ELOOP ? PATH_IS_A_LINK ": move it away" : strerror(errno));
+}
+
+int profile_may_write(const char *path, struct error *err)
+{
+    char partial[PATH_MAX];
+    const int fd = open_partial(partial, path, err);
+
+    if (fd < 0)
+        return fd;
+    close(fd);
+    unlink(partial);
+    return 0;
+}
+
+int profile_write(const struct profile *profile, const char *path, const char *device, struct error *err)
+{
+    char partial[PATH_MAX];
+    const int fd = open_partial(partial, path, err);
+    int rc;
+
+    if (fd < 0)
+        return fd;
+    struct profile written = *profile;
+    json_t *root = to_json(&written, device);
+    errno = EIO;
+    rc = !root ? -ENOMEM : json_dumpfd(root, fd, JSON_INDENT(2)) ? -errno : 0;
+    json_decref(root);
+    if (!rc && (write(fd, "\n", 1) != 1 || fsync(fd)))
+        rc = errno ? -errno : -EIO;
+    close(fd);
+    if (!rc && rename(partial, path))
+        rc = -errno;
+    if (!rc)
+        return 0;
+    unlink(partial);
+    return error_set(err, rc, "%s could not be written: %s", path, strerror(-rc));
+}

@@ -1,0 +1,49 @@
+/* proto/plan/time/profile_tables.h - for the files of profiles: figures of a profile that have names at several levels. */
+#ifndef PROTO_PLAN_TIME_PROFILE_TABLES_H
+#define PROTO_PLAN_TIME_PROFILE_TABLES_H
+
+#include "proto/plan/time/profile.h"
+
+#include <assert.h>
+
+enum { PROFILE_LEVELS = 3 };
+
+struct profile_level {
+    const char *by; /* what its names are of */
+    int n;
+    const char *const *names;
+    size_t stride; /* figures from a name's to the next one's */
+};
+
+struct profile_table {
+    const char *name;
+    size_t offset; /* of the first figure in struct profile */
+    bool needed;   /* in a file */
+    int optional;  /* the level whose names a file may lack; -1: none */
+    int n_known;   /* so many of the first level's names have no figure that is 0, which means that it is not known */
+    int n_levels;  /* 0: devices of this kind have no such table */
+    struct profile_level levels[PROFILE_LEVELS];
+};
+
+enum { PROFILE_MATMUL, PROFILE_NARROWER, PROFILE_CONV2D, PROFILE_ATTENTION, PROFILE_NORM, PROFILE_TABLES };
+
+/* Of a GPU, which has all; of a CPU. */
+extern const struct profile_table profile_tables[2][PROFILE_TABLES];
+
+static inline const struct profile_level *profile_level(const struct profile_table *table, int i)
+{
+    assert(i < PROFILE_LEVELS && i < table->n_levels);
+    return &table->levels[i];
+}
+
+static inline double *profile_figures(struct profile *profile, const struct profile_table *table)
+{
+    return (double *)((char *)profile + table->offset);
+}
+
+/* Figures by themselves, which every profile has. */
+enum { PROFILE_FIGURES = 3 };
+extern const char *const profile_figure_names[PROFILE_FIGURES];
+double *profile_figure(struct profile *profile, int i);
+
+#endif
