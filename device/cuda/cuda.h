@@ -13,7 +13,7 @@
 enum {
     CUDA_MARKS = 64,            /* initial events of a queue; reused once reached */
     CUDA_LENT = 16,             /* most ranges of lent host memory at a time */
-    CUDA_PIECES = 2,            /* page-locked buffers, for copies of host memory that is not lent */
+    CUDA_PIECES = 2,            /* page-locked buffers, for copies of host memory that is not lent; as many for pulls */
     CUDA_PIECE_BYTES = 1 << 20, /* bytes of each piece */
 };
 
@@ -37,7 +37,17 @@ struct cuda_lent {
 
 struct cuda_piece {
     char *host;
-    cudaEvent_t done; /* recorded after its last use */
+    cudaEvent_t done;   /* recorded after its last use */
+    cudaEvent_t filled; /* of a pull's: recorded after the host has filled it */
+};
+
+/* A piece that a thread of the driver's is to fill. */
+struct cuda_fill {
+    char *to;
+    const char *from;
+    size_t bytes;
+    bool done; /* atomic: may be used again */
+    struct cuda_fill *next;
 };
 
 struct device {
@@ -49,8 +59,10 @@ struct device {
     cudaStream_t streams[DEVICE_QUEUES];
     struct cuda_marks marks[DEVICE_QUEUES];
     struct cuda_lent lent[CUDA_LENT];
-    struct cuda_piece pieces[CUDA_PIECES];
-    unsigned next_piece;
+    struct cuda_piece pieces[CUDA_PIECES], pulled[CUDA_PIECES];
+    unsigned next_piece, next_pulled;
+    cudaStream_t filling;    /* of pieces that are pulled: memory.c */
+    struct cuda_fill *fills; /* owned: all there have been at a time */
     cublasLtHandle_t blas;
     void *workspace; /* (PLAN_CUDA_WORKSPACE_BYTES) of products and convolutions, one after another */
     struct cuda_matmul *matmul;

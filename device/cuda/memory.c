@@ -1,8 +1,9 @@
-/* device/cuda/memory.c - host memory for the device: lent to it, or copied through two page-locked pieces.
+/* device/cuda/memory.c - host memory for the device: lent to it, or copied through page-locked pieces.
  *
  * The driver can also copy memory that is not lent, but its manual leaves open when such a call blocks. Here
- * cuda_upload returns when the last piece is filled, and cuda_download when all bytes have arrived. So an upload copies
- * what host memory holds during the call. */
+ * cuda_download returns when all bytes have arrived. What fits in a piece is uploaded as host memory holds it during the call.
+ * More, such as weights whose mapping a device cannot register, is read until the upload is done: a thread of the driver's fills
+ * one piece while the device empties the other, and the caller goes on launching. */
 #include "device/cuda/cuda.h"
 
 #include "proto/base/process.h"
@@ -12,18 +13,40 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+static cudaError_t open_piece(struct cuda_piece *piece, bool pulled)
+{
+    cudaError_t rc = cudaEventCreateWithFlags(&piece->done, cudaEventDisableTiming | cudaEventBlockingSync);
+
+    if (rc == cudaSuccess && pulled)
+        rc = cudaEventCreateWithFlags(&piece->filled, cudaEventDisableTiming);
+    if (rc == cudaSuccess)
+        rc = cudaHostAlloc((void **)&piece->host, CUDA_PIECE_BYTES, cudaHostAllocDefault);
+    return rc;
+}
+
+static void close_piece(struct cuda_piece *piece)
+{
+    if (piece->host)
+        cudaFreeHost(piece->host);
+    if (piece->filled)
+        cudaEventDestroy(piece->filled);
+    if (piece->done)
+        cudaEventDestroy(piece->done);
+}
+
 cudaError_t cuda_memory_open(struct device *dev)
 {
-    cudaError_t rc = cudaSuccess;
+    cudaError_t rc = cudaStreamCreateWithFlags(&dev->filling, cudaStreamNonBlocking);
 
     for (unsigned i = 0; i < CUDA_PIECES && rc == cudaSuccess; i++) {
-        struct cuda_piece *piece = &dev->pieces[i];
-        rc = cudaEventCreateWithFlags(&piece->done, cudaEventDisableTiming | cudaEventBlockingSync);
+        rc = open_piece(&dev->pieces[i], false);
         if (rc == cudaSuccess)
-            rc = cudaHostAlloc((void **)&piece->host, CUDA_PIECE_BYTES, cudaHostAllocDefault);
+            rc = open_piece(&dev->pulled[i], true);
     }
     return rc;
 }
@@ -33,11 +56,15 @@ void cuda_memory_close(struct device *dev)
     for (unsigned i = 0; i < CUDA_LENT; i++)
         if (dev->lent[i].host)
             cuda_unlend(dev, dev->lent[i].host);
-    for (unsigned i = 0; i < CUDA_PIECES; i++) {
-        if (dev->pieces[i].host)
-            cudaFreeHost(dev->pieces[i].host);
-        if (dev->pieces[i].done)
-            cudaEventDestroy(dev->pieces[i].done);
+    if (dev->filling) { /* waits for the host's threads, too */
+        cudaStreamSynchronize(dev->filling);
+        cudaStreamDestroy(dev->filling);
+    }
+    for (unsigned i = 0; i < CUDA_PIECES; i++)
+        close_piece(&dev->pieces[i]), close_piece(&dev->pulled[i]);
+    for (struct cuda_fill *next; dev->fills; dev->fills = next) {
+        next = dev->fills->next;
+        free(dev->fills);
     }
 }
 
@@ -133,17 +160,72 @@ static struct cuda_piece *take_piece(struct device *dev)
     return piece;
 }
 
-/* On either queue that reads host memory: pulls, or computation. */
-static void feed(struct device *dev, enum device_queue queue, char *dst, const char *host, size_t bytes)
+/* What fits in a piece, on either queue that reads host memory: pulls, or computation. */
+static void feed(struct device *dev, enum device_queue queue, void *dst, const void *host, size_t bytes)
 {
+    struct cuda_piece *piece = take_piece(dev);
+
+    memcpy(piece->host, host, bytes);
+    cuda_note(dev, cudaMemcpyAsync(dst, piece->host, bytes, cudaMemcpyHostToDevice, dev->streams[queue]));
+    cuda_note(dev, cudaEventRecord(piece->done, dev->streams[queue]));
+}
+
+/* ---- pulls: pieces that are filled on a stream of their own ---- */
+
+static struct cuda_fill *take_fill(struct device *dev)
+{
+    struct cuda_fill *f = dev->fills;
+
+    while (f && !__atomic_load_n(&f->done, __ATOMIC_ACQUIRE))
+        f = f->next;
+    if (f)
+        return f;
+    f = calloc(1, sizeof *f);
+    if (f)
+        f->next = dev->fills, dev->fills = f;
+    return f;
+}
+
+/* Called by the driver, where no call of its own is allowed. */
+static void CUDART_CB fill(void *data)
+{
+    struct cuda_fill *f = data;
+
+    memcpy(f->to, f->from, f->bytes);
+    __atomic_store_n(&f->done, true, __ATOMIC_RELEASE);
+}
+
+/* Once the device has emptied the piece. */
+static cudaError_t fill_behind(struct device *dev, struct cuda_piece *piece, const char *host, size_t bytes)
+{
+    struct cuda_fill *f = take_fill(dev);
+    cudaError_t rc = f ? cudaStreamWaitEvent(dev->filling, piece->done, 0) : cudaErrorMemoryAllocation;
+
+    if (rc != cudaSuccess)
+        return rc;
+    f->to = piece->host, f->from = host, f->bytes = bytes, f->done = false;
+    rc = cudaLaunchHostFunc(dev->filling, fill, f);
+    if (rc != cudaSuccess)
+        f->done = true;
+    return rc == cudaSuccess ? cudaEventRecord(piece->filled, dev->filling) : rc;
+}
+
+static void pull(struct device *dev, char *dst, const char *host, size_t bytes)
+{
+    const cudaStream_t stream = dev->streams[DEVICE_PULL];
+
     for (size_t at = 0; at < bytes && !dev->failed; at += CUDA_PIECE_BYTES) {
-        struct cuda_piece *piece = take_piece(dev);
+        struct cuda_piece *piece = &dev->pulled[dev->next_pulled];
         const size_t here = size_smaller(bytes - at, CUDA_PIECE_BYTES);
-        memcpy(piece->host, host + at, here);
-        cuda_note(dev, cudaMemcpyAsync(dst + at, piece->host, here, cudaMemcpyHostToDevice, dev->streams[queue]));
-        cuda_note(dev, cudaEventRecord(piece->done, dev->streams[queue]));
+        dev->next_pulled = (dev->next_pulled + 1) % CUDA_PIECES;
+        cuda_note(dev, fill_behind(dev, piece, host + at, here));
+        cuda_note(dev, cudaStreamWaitEvent(stream, piece->filled, 0));
+        cuda_note(dev, cudaMemcpyAsync(dst + at, piece->host, here, cudaMemcpyHostToDevice, stream));
+        cuda_note(dev, cudaEventRecord(piece->done, stream));
     }
 }
+
+/* ---- */
 
 void cuda_fetch(struct device *dev, const void *host, size_t bytes)
 {
@@ -157,6 +239,8 @@ void cuda_upload(struct device *dev, void *dst, const void *host, size_t bytes)
         return;
     if (find_lent(dev, host, bytes))
         cuda_note(dev, cudaMemcpyAsync(dst, host, bytes, cudaMemcpyHostToDevice, dev->streams[DEVICE_PULL]));
+    else if (bytes > CUDA_PIECE_BYTES)
+        pull(dev, dst, host, bytes);
     else
         feed(dev, DEVICE_PULL, dst, host, bytes);
 }

@@ -310,6 +310,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
+/* The host's function runs in the stream's turn, and takes no time. It may call nothing of the runtime's. */
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t f, void *data)
+{
+    CUDASIM_CALL();
+
+    cudasim_check_stream(stream, "cudaLaunchHostFunc");
+    queue(stream, {0, 0, {}, [=]() { f(data); }, NULL, NULL, 0});
+    return cudaSuccess;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     CUDASIM_CALL();

@@ -107,7 +107,7 @@ static const size_t sizes[] = {1, 4096, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE +
 enum { N_SIZES = sizeof sizes / sizeof *sizes };
 
 /* Down and up again, from an odd address; both ends lent, one, or none. An upload from memory that was not lent is over
- * for the host when it returns. */
+ * for the host when it returns, if it fits in a piece; a larger one reads the memory later. */
 static void copy_both_ways(struct device *dev, size_t n, int lent)
 {
     unsigned char *from = noise(n + 1, 1), *same = noise(n + 1, 1), *back = noise(n + 1, 2), last = back[n];
@@ -118,7 +118,7 @@ static void copy_both_ways(struct device *dev, size_t n, int lent)
     if (lent & 2)
         lend(dev, back, n + 1, true);
     simulated.ops->upload(dev, at, from + 1, n);
-    if (!(lent & 1))
+    if (!(lent & 1) && n <= PIECE)
         memset(from, 0, n + 1);
     after(dev, DEVICE_PUSH, DEVICE_PULL);
     simulated.ops->download(dev, back, at, n);
@@ -141,6 +141,28 @@ TEST_EACH(what_is_uploaded_comes_back_in_every_order_of_the_queues, SIMULATED_OR
             copy_both_ways(dev, sizes[i], lent);
     ck_assert_uint_eq(simulated.count().pageable_copies, 0);
     simulated_close(dev);
+}
+
+/* The thread that queues work neither copies nor waits: what it writes behind the call arrives. */
+TEST_EACH(a_large_upload_of_memory_that_is_not_lent_leaves_the_caller_free, SIMULATED_ORDERS)
+{
+    enum { N = 5 * PIECE + 77 };
+    struct device *dev = simulated_open(NUMBER_FP32, _i);
+    char *const at = simulated.ops->arena(dev);
+    unsigned char *from = noise(N, 1), *same = noise(N, 1), *back = noise(N, 2);
+
+    memset(from, 0, N);
+    const struct cudasim_counts before = simulated.count();
+    simulated.ops->upload(dev, at, from, N);
+    memcpy(from, same, N);
+    ck_assert_uint_eq(simulated.count().event_waits, before.event_waits);
+    ck_assert_uint_eq(simulated.count().stream_waits, before.stream_waits);
+    after(dev, DEVICE_PUSH, DEVICE_PULL);
+    simulated.ops->download(dev, back, at, N);
+    ck_assert_int_eq(finish(dev, DEVICE_PUSH), 0);
+    ck_assert_mem_eq(back, same, N);
+    simulated_close(dev);
+    free(from), free(same), free(back);
 }
 
 enum { ROWS = 3, COLUMNS = 40 };
@@ -189,7 +211,9 @@ TEST_EACH(queues_wait_for_the_marks_they_follow, 2 * SIMULATED_ORDERS)
     simulated_close(dev);
 }
 
-enum { FIRST_EVENTS = DEVICE_QUEUES * 64 + 2 /* of marks, and of the two pieces */ };
+enum {
+    FIRST_EVENTS = DEVICE_QUEUES * 64 + 6 /* of marks, of two pieces, and of the two for pulls, which have two each */
+};
 
 /* A number that is zeroed only after the mark; the queues that copy come first wherever they may go on. */
 TEST(a_mark_is_waited_for_alone_however_many_came_after_it)

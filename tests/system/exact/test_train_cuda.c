@@ -262,10 +262,10 @@ TEST_EACH(a_device_is_named_by_its_uuid_or_its_pci_address, 2)
 }
 
 /* Of the job's memory: the weights, of which it pulls all in each step, its own inbox and its own stash, in whole pages.
- * Beside them two pieces of 1 MiB, for copies of other memory. */
+ * Beside them four pieces of 1 MiB, for copies of other memory. */
 TEST(a_worker_registers_what_it_copies_and_no_more)
 {
-    enum { PAGE = 4096, WORKERS = 2, PIECES = 2 << 20 };
+    enum { PAGE = 4096, WORKERS = 2, PIECES = 4 << 20 };
     static const char options[] = "--model model.json --batch 4 --seq 8 --parts 2 --workers 2 --device cuda";
     uint64_t bytes = PIECES;
     char least[32];

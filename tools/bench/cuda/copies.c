@@ -141,6 +141,25 @@ static void tell_triad(bool small)
     free(a), free(b), free(c);
 }
 
+/* Weights whose mapping the device cannot register: how fast they come, and how long the thread that asks is held. */
+static void tell_not_lent(struct bench *b, struct copies *c)
+{
+    struct samples held = {.n = 0}, times = {.n = 0};
+    char text[64];
+
+    for (int round = 0; round < 5; round++) {
+        const double began = samples_now_ms();
+        b->ops->upload(b->dev, c->device, c->down_host, c->bytes);
+        samples_add(&held, began);
+        if (b->ops->sync(b->dev))
+            die("bench_cuda: copies");
+        samples_add(&times, began);
+    }
+    snprintf(text, sizeof text, "memory that is not lent; the caller is held for %.2f of it",
+             samples_median(&held) / samples_median(&times));
+    tell_other("pull-not-lent", (double)c->bytes, samples_median(&times), text);
+}
+
 void bench_copies(struct bench *b)
 {
     static const size_t units[] = {100, 200, 400, 800};
@@ -164,6 +183,7 @@ void bench_copies(struct bench *b)
     tell_other("push-bf16", (double)c.bytes / 2, ms[1], "contributions that are rounded before, as they arrive");
     tell_triad(b->small);
     b->ops->unlend(b->dev, c.down_host);
+    tell_not_lent(b, &c);
     b->ops->unlend(b->dev, c.up_host);
     must(cudaFreeHost(c.pinned));
 }
