@@ -62,7 +62,7 @@ static size_t attention_bytes(const struct measured *b)
            heads_of(a) * sizeof(float);
 }
 
-/* The same shape on each path: with dropout; or with a bias by distance, of one bucket, which tensor cores have no part in. */
+/* The same shape on each path: with dropout; or with a bias by distance and a window, of which tensor cores take either. */
 static struct device_attention attention_of(const struct measured *b)
 {
     const struct attention a = attention_shape(b);
@@ -83,7 +83,7 @@ static struct device_attention attention_of(const struct measured *b)
     if (b->path == ATTENTION_DRAWING)
         op.dropout.p = 0.1f;
     if (b->path == ATTENTION_PLAIN && a.head == DEVICE_HEAD && b->type != NUMBER_FP32)
-        op.bias = (float *)(sums + sums_bytes(&a)), op.buckets.n = 1;
+        op.bias = (float *)(sums + sums_bytes(&a)), op.buckets.n = 1, op.window = a.n_tokens - 1;
     return op;
 }
 

@@ -28,10 +28,19 @@ static inline bool attention_slides(const struct device_attention *op)
     return !op->full && (op->positions || device_window(op->window, op->n_tokens) < op->n_tokens);
 }
 
+/* Tensor cores take a bias whose last bucket begins at most so many places away, as T5's do. */
+enum { ATTENTION_NEAR = 128 };
+
+static inline bool attention_bias_is_near(const struct device_buckets *buckets)
+{
+    return buckets->starts[device_buckets_of_direction(buckets) - 1] <= ATTENTION_NEAR;
+}
+
 /* Columns of the tiles for tensor cores, of which those beyond the head's width are 0; 0 where these have no part. They take
- * heads of 32 to 256 values, causal or of one document a row. Some combinations are not compiled: in fp16 all but the
- * simple ones, as with these nvcc would take half as long again; with dropout and a window or documents, wide heads,
- * for which there are too few registers; gradients of keys that heads share, with dropout or in full rows. */
+ * heads of 32 to 256 values, causal or of one document a row, with keys of any array. Some combinations are not compiled: in
+ * fp16 all but the simple ones, as with these nvcc would take half as long again; with dropout and a window or documents,
+ * wide heads, for which there are too few registers; gradients of keys that heads share, with dropout or in full rows; a
+ * bias with what no model has it with. */
 static inline size_t attention_tile(enum number_type type, const struct device_attention *op,
                                     enum attention_kernel kernel)
 {
@@ -39,16 +48,17 @@ static inline size_t attention_tile(enum number_type type, const struct device_a
     const bool drops = op->dropout.p > 0, slides = attention_slides(op), is_wide = head > 128;
     const bool is_shared = device_kv_heads(op->n_heads, op->n_kv_heads) < op->n_heads;
 
-    if (type == NUMBER_FP32 || head % 8 != 0 || head < 32 || head > 256 || op->kv || op->bias ||
-        (op->full && op->positions) || (is_wide && (op->full || drops)) ||
-        (type == NUMBER_FP16 && (is_wide || drops || slides)))
+    if (type == NUMBER_FP32 || head % 8 != 0 || head < 32 || head > 256 || (op->full && op->positions) ||
+        (is_wide && (op->full || drops)) || (type == NUMBER_FP16 && (is_wide || drops || slides)))
+        return 0;
+    if (op->bias && (type == NUMBER_FP16 || is_wide || slides || !attention_bias_is_near(&op->buckets)))
         return 0;
     if (kernel == ATTENTION_FORWARD && head > 64 && drops && slides)
         return 0;
-    if (kernel == ATTENTION_KEYS && op->chosen && is_wide)
+    if (kernel == ATTENTION_KEYS && op->chosen && (is_wide || op->bias))
         return 0;
     if (kernel == ATTENTION_KEYS && !op->chosen &&
-        ((is_shared && (drops || op->full)) || (drops && head > 64 && (op->full || slides))))
+        ((is_shared && (drops || op->full)) || (drops && head > 64 && slides)))
         return 0;
     return head <= 64 ? 64 : head <= 128 ? 128 : 256;
 }

@@ -117,7 +117,7 @@ static inline uint64_t plan_cuda_attention_scratch(size_t n_rows, size_t n_token
     return ((uint64_t)n_rows * n_tokens * n_heads * 2 * sizeof(float) + 255) / 256 * 256;
 }
 
-/* With a bias by distance: the sums of its gradient over each tile of keys, or of queries, of each head. */
+/* With a bias by distance: the sums of its gradient over each tile of queries, of each head. */
 enum { PLAN_CUDA_PLAIN_TILE = 64 };
 static inline uint64_t plan_cuda_bias_scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_buckets)
 {

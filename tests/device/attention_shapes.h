@@ -12,11 +12,13 @@
  * and more than queries by tiles, so many that the CPU's forward pass takes more scratch than backward; one query, and one
  * key, in heads of 1, as only there its gradient of 0 is exact. documents: those of each row in turn, of so many tokens,
  * the last one of the rest: of one token, that end with a tile, that begin in the tile after the queries', that cross
- * borders of tiles of 32, 64 and 128, that are shorter and longer than the window. buckets: of a bias, T5's and few. */
+ * borders of tiles of 32, 64 and 128, that are shorter and longer than the window. buckets: of a bias, T5's and few, and with
+ * the last one as far away as tensor cores take it; in rows with tiles beyond it on both sides. */
 static const struct device_buckets one_bucket = {1, false, {0}}, near_and_far = {4, true, {0, 1}},
                                    t5_decoder = {32, false, {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
                                                              11, 12, 13, 14, 15, 16, 19, 21, 24, 27, 31,
                                                              35, 40, 46, 52, 59, 67, 77, 87, 99, 113}},
+                                   nearest = {6, true, {0, 5, 128}},
                                    t5_encoder = {32, true, {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91}};
 
 static const struct shape {
@@ -141,6 +143,21 @@ static const struct shape {
     {2, 70, 1, 1, 120, .full = true, .length = 33},
     {1, 130, 2, 2, 32, .window = 65},
     {2, 70, 2, 2, 56, .full = true, .length = 65, .p = 0.2f},
+    {1, 210, 1, 1, 32, .buckets = &nearest},
+    {1, 66, 2, 2, 96, .buckets = &t5_decoder, .p = 0.2f},
+    {1, 70, 1, 1, 256, .buckets = &t5_decoder},
+    {9, 33, 2, 2, 64, .full = true, .length = 20, .buckets = &t5_encoder},
+    {2, 70, 2, 2, 40, .buckets = &t5_decoder, .p = 0.2f},
+    {1, 210, 1, 1, 32, .full = true, .buckets = &nearest, .p = 0.2f},
+    {1, 100, 1, 1, 128, .full = true, .length = 90, .buckets = &t5_encoder},
+    {1, 33, 4, 2, 64, .full = true, .n_keys = 70},
+    {1, 90, 1, 1, 128, .full = true, .buckets = &t5_decoder},
+    {1, 70, 1, 1, 128, .full = true, .n_keys = 131, .length = 65},
+    {2, 68, 1, 1, 128, .full = true, .n_keys = 37, .p = 0.2f},
+    {2, 33, 2, 2, 64, .full = true, .n_keys = 132, .length = 97, .p = 0.2f},
+    {2, 20, 2, 2, 64, .full = true, .buckets = &t5_encoder},
+    {1, 130, 1, 1, 64, .buckets = &t5_decoder},
+    {1, 140, 1, 1, 64, .full = true, .buckets = &t5_encoder},
 };
 
 #endif

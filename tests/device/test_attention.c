@@ -169,8 +169,7 @@ static bool is_for_tensor_cores(const struct shape *s)
 /* What CUDA computes fast in fp16. */
 static bool is_fast_in_fp16(const struct shape *s)
 {
-    return is_for_tensor_cores(s) && s->head_width <= 128 && s->p == 0 && !s->window && !s->documents[0] &&
-           !s->n_keys && !s->buckets;
+    return is_for_tensor_cores(s) && s->head_width <= 128 && s->p == 0 && !s->window && !s->documents[0] && !s->buckets;
 }
 
 /* Each shape has a number type of its own: where tensor cores have a part, mostly bf16. A few have fp16 besides, on all
@@ -386,12 +385,12 @@ static struct attention packed_of(const struct shape *s, int type, bool backward
     return t;
 }
 
-/* What a CUDA device's tensor cores compute without documents, and with keys in the same array, alone (attention.cu): wide
- * heads that are dropped, and full rows. */
+/* What a CUDA device's tensor cores compute without documents alone (attention.cu): wide heads that are dropped, full rows,
+ * and a bias. */
 static bool is_by_other_kernels(const struct shape *s, int type)
 {
     return backend_get()->cuda && type == NUMBER_BF16 && is_for_tensor_cores(s) &&
-           ((s->head_width > 64 && s->p > 0) || s->full);
+           ((s->head_width > 64 && s->p > 0) || s->full || s->buckets);
 }
 
 TEST_EACH(a_document_as_long_as_its_row_changes_no_bit, 2 * N_CASES)
@@ -471,8 +470,7 @@ TEST_EACH(keys_in_another_array_change_no_bit, N_CASES)
     const size_t rows = s->n_rows * s->n_tokens, width = one.test.call.attention.width;
     const size_t keys = 2 * s->n_kv_heads * s->head_width, columns[] = {0, width, keys};
 
-    if (!s->full || s->n_keys || s->documents[0] || s->buckets || is_by_other_kernels(s, _i % COMMON_TYPES) ||
-        !suits(s, one.test.type))
+    if (!s->full || s->n_keys || s->documents[0] || s->buckets || !suits(s, one.test.type))
         return;
     one.test.call.kind = CALL_attention_backward, one.test.before = run_both, one.test.prepare = draw_lengths;
     two = one;

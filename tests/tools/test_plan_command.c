@@ -406,6 +406,12 @@ TEST(a_step_s_computing_is_told_by_path)
          "tensor", "tensor"},
         {"{'model_type': 't5', 'd_model': 128, 'd_kv': 64, 'd_ff': 256, 'num_layers': 2, 'num_heads': 2, 'vocab_size': "
          "64}",
+         "dropout", "dropout"},
+        {"{'model_type': 't5', 'd_model': 128, 'd_kv': 64, 'd_ff': 256, 'num_layers': 2, 'num_heads': 2, 'vocab_size': "
+         "64, 'dropout_rate': 0.0}",
+         "tensor", "tensor"},
+        {"{'model_type': 't5', 'd_model': 128, 'd_kv': 24, 'd_ff': 256, 'num_layers': 2, 'num_heads': 2, 'vocab_size': "
+         "64}",
          "plain", "plain"},
     };
 

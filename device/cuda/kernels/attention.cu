@@ -4,8 +4,8 @@
  * tile of queries of one head of one row, over all tiles of keys: scores, their exponentials relative to the largest
  * score so far, and the products with the values, which are rescaled when the largest changes. So no block depends on
  * another. Blocks with the most keys come first in each head. With a window or documents, tiles that no query of the
- * block sees are left out. */
-#include "device/cuda/kernels/attention.cuh"
+ * block sees are left out. Keys and values may be in another array than queries (cross attention). */
+#include "device/cuda/kernels/attention_bias.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP };
 
@@ -45,7 +45,7 @@ __device__ inline void mask_documents(const attention &a, unsigned head, float (
 
 /* Turns scores into exponentials relative to the largest so far, and rescales earlier sums. The first score is of the
  * key `ahead` positions after the warp's first query; in a full row, after the first key that does not count (negative:
- * before). */
+ * before). With a bias, scores of unseen keys are -infinity already. */
 template <int HEAD, int TILE_KEYS, reach R>
 __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
                                     int ahead, int window)
@@ -54,7 +54,7 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
     const int lane = lane_index();
     const bool slides = R == REACH_WINDOW || R == REACH_DOCUMENT;
 
-    if (ahead > -TILE_KEYS) /* some key comes after some query, or does not count */
+    if (R != REACH_BIASED && ahead > -TILE_KEYS) /* some key comes after some query, or does not count */
 #pragma unroll
         for (int i = 0; i < M * TILE_KEYS / 8 * 4; i++) {
             const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
@@ -110,6 +110,9 @@ template <int M, int TILE_KEYS> __device__ inline void drop(float (*p)[TILE_KEYS
     }
 }
 
+/* Of one head, by tiles of a warp. */
+template <int HEAD> using bias_of_tiles = bias_table<plan<HEAD>::M * 16, plan<HEAD>::KEYS>;
+
 template <typename T, int HEAD>
 __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsigned char *tile, unsigned head, int row,
                               int query)
@@ -147,37 +150,43 @@ __global__ void __maxnreg__(!DROPS ? 250 : 248) attend(const attention a)
     const unsigned head = blockIdx.x / n_tiles;
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
     const int row = (int)threadIdx.x / WARP * M * 16;
-    const int end = R == REACH_FULL ? keys_of<ANY_SELF>(a, head) : min(query + TILE_QUERIES, a.n_tokens);
+    const int end = sees_all<R>(a) ? keys_of<ANY>(a, head) : min(query + TILE_QUERIES, a.n_tokens);
     const int begin = first_seen<R>(a, head, query) / TILE_KEYS * TILE_KEYS;
-    const size_t stride = a.stride;
-    const T *keys = share::of(input_of<ANY_SELF, T>(a, head, KEYS), begin); /* values: a.kv_width behind */
+    const size_t stride = a.key_stride;
+    const bool drops = drops_any<DROPS, R>(a);
+    const T *keys = share::of(input_of<ANY, T>(a, head, KEYS), begin); /* values: a.kv_width behind */
     unsigned char *room = shared_memory<unsigned char>();
     const shared_address q = shared_at(room), stages = q + TILE_QUERIES * HEAD * 2;
+    bias_of_tiles<HEAD> *bias = (bias_of_tiles<HEAD> *)(room + (TILE_QUERIES + 4 * TILE_KEYS) * HEAD * 2);
     warp_state<HEAD> state = {};
     matrices kept[KEEP ? HEAD / 16 : 1][M];
 
     for (int i = 0; i < 2 * M; i++)
         state.max[i / 2][i % 2] = -INFINITY;
-    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, a, input_of<ANY_SELF, T>(a, head, QUERIES), query);
-    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_tokens - begin, a.head_width);
-    keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens - begin, a.head_width);
+    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, a, input_of<ANY, T>(a, head, QUERIES), query);
+    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_keys - begin, a.head_width);
+    keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_keys - begin, a.head_width);
     copy_commit();
+    if (R == REACH_BIASED)
+        bias->template fill<THREADS>(a, head);
     for (int key = begin, stage = 0; key < end; key += TILE_KEYS, stage = !stage) {
         const shared_address k = stages + stage * 2 * BYTES, v = k + BYTES;
         uint32_t drawn[M] = {};
         float scores[M][TILE_KEYS / 8][4] = {};
 
-        for (int m = 0; DROPS && m < M; m++)
+        for (int m = 0; drops && m < M; m++)
             drawn[m] = draw<false, TILE_KEYS>(a, head, query + row + m * 16, key);
         copy_wait<0>();
         __syncthreads(); /* this stage has arrived; the other one is free */
         if (key + TILE_KEYS < end) {
             const shared_address next = stages + !stage * 2 * BYTES;
-            const int left = a.n_tokens - key - TILE_KEYS;
+            const int left = a.n_keys - key - TILE_KEYS;
             share::template fetch<TILE_KEYS>(next + BYTES, keys + a.kv_width, stride, left, a.head_width);
             keys = share::template fetch<TILE_KEYS>(next, keys, stride, left, a.head_width);
             copy_commit();
         }
+        if (R == REACH_BIASED)
+            bias->template begin<false>(a, scores, query + row, key, end);
         if (KEEP && key == begin)
 #pragma unroll
             for (int i = 0; i < M * HEAD / 16; i++)
@@ -194,7 +203,7 @@ __global__ void __maxnreg__(!DROPS ? 250 : 248) attend(const attention a)
             mask_documents<M, TILE_KEYS>(a, head, scores, query + row, key);
         exponentiate<HEAD, TILE_KEYS, R>(&state, scores, a.to_log2, R == REACH_FULL ? key - end : key - query - row,
                                          a.window);
-        if (DROPS)
+        if (drops)
             drop<M, TILE_KEYS>(scores, drawn);
 #pragma unroll
         for (int n = 0; n < TILE_KEYS / 16; n++) {
@@ -217,11 +226,10 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
     const int column = (int)(blockIdx.x % n_columns) * PLAIN;
     const int query = (n_tiles - 1 - (int)(blockIdx.x / n_columns % n_tiles)) * PLAIN;
     const unsigned head = blockIdx.x / n_columns / n_tiles;
-    const int n_keys = keys_of<K>(a, head),
-              begin = K == ANY_SELF ? first_seen_of_any(a, head, query) / PLAIN * PLAIN : 0;
-    const int end = !is_full<K>(a)                    ? query + 1
-                    : K == ANY_SELF && a.op.positions ? documents_end<PLAIN>(a, head, begin, query + PLAIN - 1)
-                                                      : n_keys;
+    const int n_keys = keys_of<K>(a, head), begin = K == ANY ? first_seen_of_any(a, head, query) / PLAIN * PLAIN : 0;
+    const int end = !is_full<K>(a)   ? query + 1
+                    : a.op.positions ? documents_end<PLAIN>(a, head, begin, query + PLAIN - 1)
+                                     : n_keys;
     plain_room *room = shared_memory<plain_room>();
     float max[4], sum[4] = {}, out[4][4] = {}, scale[4];
 
@@ -230,22 +238,21 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
     for (int key = begin; key < end; key += PLAIN) {
         float p[4][4];
 
-        plain_products<K, false>(p, room, a, input_of<K, T>(a, head, QUERIES), query, input_of<K, T>(a, head, KEYS),
-                                 key);
+        plain_products(p, room, a, input_of<K, T>(a, head, QUERIES), query, input_of<K, T>(a, head, KEYS), key);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = query + plain_row() + i;
             float top = max[i];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                if (K == ANY_SELF && a.op.bias)
-                    p[i][j] += bias_of(a, head, at, key + plain_column() + j);
+                if (K == ANY && a.op.bias)
+                    p[i][j] += bias_of(a, head, key + plain_column() + j - at);
                 p[i][j] = is_seen<K>(a, head, at, key + plain_column() + j, n_keys) ? p[i][j] : -INFINITY;
                 top = fmaxf(top, p[i][j]);
             }
             for (int far = 8; far > 0; far /= 2)
                 top = fmaxf(top, __shfl_xor_sync(WHOLE_WARP, top, far));
-            const bool unseen = K == ANY_SELF && top == -INFINITY; /* no key so far */
+            const bool unseen = K == ANY && top == -INFINITY; /* no key so far */
             const float rescale = unseen ? 1 : exp2f((max[i] - top) * a.to_log2);
             const float base = unseen ? 0 : top * a.to_log2;
             max[i] = top;
@@ -255,11 +262,11 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
                 out[i][j] *= rescale;
                 p[i][j] = exp2f(p[i][j] * a.to_log2 - base);
                 sum[i] += p[i][j];
-                if (DROPS && !is_kept<K>(a, head, at, key + plain_column() + j))
+                if (DROPS && !is_kept(a, head, at, key + plain_column() + j))
                     p[i][j] = 0;
             }
         }
-        plain_add<K, true>(out, room, a, p, input_of<K, T>(a, head, VALUES), key, column);
+        plain_add(out, room, a, p, input_of<K, T>(a, head, VALUES), key, column);
     }
     for (int i = 0; i < 4; i++) {
         const int at = query + plain_row() + i;
@@ -270,7 +277,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
             a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
                 (float)((double)(max[i] * a.to_log2) * LN_2 + (double)logf(sum[i]));
     }
-    plain_store<K, false>(out_of(a, (T *)a.op.out, head), a, query, column, out, scale);
+    plain_store(out_of(a, (T *)a.op.out, head), a, query, column, out, scale);
 }
 
 template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
@@ -284,20 +291,19 @@ template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_
 
 template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
-    constexpr enum kind CAUSAL = has_few<T> ? ANY_SELF : OWN_CAUSAL;
-    const enum kind kind = kind_of(a);
+    constexpr enum kind CAUSAL = has_few<T> ? ANY : OWN_CAUSAL;
 
-    if (kind == CROSS)
-        return launch_plain<T, CROSS>(q, a);
-    return kind == OWN_CAUSAL ? launch_plain<T, CAUSAL>(q, a) : launch_plain<T, ANY_SELF>(q, a);
+    return kind_of(a) == OWN_CAUSAL ? launch_plain<T, CAUSAL>(q, a) : launch_plain<T, ANY>(q, a);
 }
 
 template <typename T, int HEAD, reach R> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    const size_t shared = (plan<HEAD>::QUERIES + 4 * plan<HEAD>::KEYS) * HEAD * sizeof(T);
+    const size_t shared = (plan<HEAD>::QUERIES + 4 * plan<HEAD>::KEYS) * HEAD * sizeof(T) +
+                          (R == REACH_BIASED ? sizeof(bias_of_tiles<HEAD>) : 0);
     const size_t tiles = (a.n_tokens + plan<HEAD>::QUERIES - 1) / plan<HEAD>::QUERIES;
-    auto kernel = attend<T, HEAD, false, R>;
-    if constexpr (!has_few<T> && (HEAD < 128 || (HEAD == 128 && (R == REACH_ALL || R == REACH_FULL))))
+    auto kernel = attend<T, HEAD, R == REACH_BIASED, R>;
+    if constexpr (!has_few<T> && R != REACH_BIASED &&
+                  (HEAD < 128 || (HEAD == 128 && (R == REACH_ALL || R == REACH_FULL))))
         kernel = a.op.dropout.p > 0 ? attend<T, HEAD, true, R> : kernel;
     const cudaError_t rc = allow_shared(kernel, shared);
 
@@ -315,6 +321,8 @@ template <typename T, int HEAD> static cudaError_t launch_fast(const struct cuda
             return launch_fast<T, HEAD, REACH_WINDOW>(q, a);
         if (extent == REACH_DOCUMENT)
             return launch_fast<T, HEAD, REACH_DOCUMENT>(q, a);
+        if (extent == REACH_BIASED)
+            return launch_fast<T, HEAD, REACH_BIASED>(q, a);
     }
     return extent == REACH_FULL ? launch_fast<T, HEAD, REACH_FULL>(q, a) : launch_fast<T, HEAD, REACH_ALL>(q, a);
 }

@@ -17,15 +17,19 @@ struct attention {
     struct device_attention op;
     int n_tokens, head_width;
     unsigned n_heads, group; /* group: query heads per key head; unsigned divides faster than size_t */
-    size_t kv_width, stride; /* columns of keys, or values; self-attention: from token to token of qkv */
-    int n_keys;              /* keys of each row, also those that do not count */
-    int window;              /* keys that a query sees at most, unless `full` */
-    float to_log2;           /* score * to_log2 is the exponent of 2 */
-    uint32_t threshold;      /* dropout keeps a word >= threshold */
-    float kept_scale;        /* 1/(1-p) */
-    float *delta;            /* scratch, (n_rows, n_heads, n_tokens): sum over the head of out * its gradient */
-    float *log2_sum;         /* scratch, (n_rows, n_heads, n_tokens): log_sum_exp in powers of 2 */
-    /* Scratch, (n_rows, n_heads, tiles of keys, buckets.n): sums of the bias's gradient. */
+    const void *keys;        /* the array of keys and values: qkv, or kv */
+    void *keys_gradient;
+    size_t key_column;         /* the first one of keys there */
+    size_t kv_width;           /* columns of keys, or values */
+    size_t stride, key_stride; /* from one row of queries, or of keys, to the next */
+    int n_keys;                /* keys of each row, also those that do not count */
+    int window;                /* keys that a query sees at most, unless `full` */
+    float to_log2;             /* score * to_log2 is the exponent of 2 */
+    uint32_t threshold;        /* dropout keeps a word >= threshold */
+    float kept_scale;          /* 1/(1-p) */
+    float *delta;              /* scratch, (n_rows, n_heads, n_tokens): sum over the head of out * its gradient */
+    float *log2_sum;           /* scratch, (n_rows, n_heads, n_tokens): log_sum_exp in powers of 2 */
+    /* Scratch, (n_rows, n_heads, tiles of queries, buckets.n): sums of the bias's gradient. */
     float *bias_sums;
     float to_score; /* a bias times this is added to a score before it is scaled */
 };
@@ -41,8 +45,12 @@ inline attention attention_of(const struct device_attention *op)
     a.head_width = (int)(op->width / op->n_heads);
     a.n_heads = (unsigned)op->n_heads;
     a.group = (unsigned)(op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads));
+    a.keys = op->kv ? op->kv : op->qkv;
+    a.keys_gradient = op->kv ? op->kv_gradient : op->qkv_gradient;
+    a.key_column = op->kv ? 0 : op->width;
     a.kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
-    a.stride = op->width + 2 * a.kv_width;
+    a.key_stride = a.key_column + 2 * a.kv_width;
+    a.stride = op->kv ? op->width : a.key_stride;
     a.window = (int)device_window(op->window, op->n_tokens);
     a.to_log2 = (float)((double)op->scale * LOG2_E);
     a.threshold = random_threshold(op->dropout.p);
@@ -60,18 +68,22 @@ template <typename T> constexpr bool has_few = std::is_same_v<T, fp16>;
 /* attention_tile; also 0 where an address is no multiple of 16 bytes, which no plan gives. */
 inline size_t tile_of(const struct cuda_queue *q, const attention &a, enum attention_kernel kernel)
 {
-    const uintptr_t addresses =
-        (uintptr_t)a.op.qkv | (uintptr_t)a.op.out | (uintptr_t)a.op.out_gradient | (uintptr_t)a.op.qkv_gradient;
+    const uintptr_t addresses = (uintptr_t)a.op.qkv | (uintptr_t)a.keys | (uintptr_t)a.op.out |
+                                (uintptr_t)a.op.out_gradient | (uintptr_t)a.op.qkv_gradient |
+                                (uintptr_t)a.keys_gradient;
 
     return addresses % 16 == 0 ? attention_tile(q->type, &a.op, kernel) : 0;
 }
 
 /* Which keys a query sees. Of a causal row, of those up to its own: all; the last `window` of them; of these, those of its
- * document. Of a full row: those that count. Fast kernels are compiled for each. */
-enum reach { REACH_ALL, REACH_WINDOW, REACH_DOCUMENT, REACH_FULL };
+ * document. Of a full row: those that count. With a bias: all of a causal or a full row, which `full` tells at run time.
+ * Fast kernels are compiled for each. */
+enum reach { REACH_ALL, REACH_WINDOW, REACH_DOCUMENT, REACH_FULL, REACH_BIASED };
 
 inline reach reach_of(const attention &a)
 {
+    if (a.op.bias)
+        return REACH_BIASED;
     if (a.op.positions)
         return REACH_DOCUMENT;
     if (a.op.full)
@@ -79,65 +91,68 @@ inline reach reach_of(const attention &a)
     return a.window < a.n_tokens ? REACH_WINDOW : REACH_ALL;
 }
 
-/* Rows of a matrix. */
+/* True if each query of a fast kernel sees all keys that count. */
+template <reach R> __device__ inline bool sees_all(const attention &a)
+{
+    return R == REACH_FULL || (R == REACH_BIASED && a.op.full);
+}
+
+/* True if a fast kernel drops probabilities. With a bias one kernel serves both cases. In full rows the same branch, which
+ * is always taken, keeps ptxas from mixing the drawing of words with the products: that takes more registers than there are. */
+template <bool DROPS, reach R> __device__ inline bool drops_any(const attention &a)
+{
+    return DROPS && ((R != REACH_BIASED && R != REACH_FULL) || a.op.dropout.p > 0);
+}
+
+/* n rows of a matrix. */
 template <typename T> struct view {
     T *first;
     size_t stride;
+    int n;
 };
 
 enum part { QUERIES, KEYS, VALUES };
 
-/* Kinds that plain kernels are compiled for: causal without window, documents and shared keys; any self-attention, which
- * leaves fewer registers; or cross attention. */
-enum kind { OWN_CAUSAL, ANY_SELF, CROSS };
+/* Kinds that plain kernels are compiled for: causal without window, documents, bias and shared keys; or any attention, which
+ * leaves fewer registers. */
+enum kind { OWN_CAUSAL, ANY };
 
 inline kind kind_of(const attention &a)
 {
-    if (a.op.kv)
-        return CROSS;
-    return a.op.full || a.op.bias || a.group > 1 || reach_of(a) != REACH_ALL ? ANY_SELF : OWN_CAUSAL;
+    return a.group > 1 || reach_of(a) != REACH_ALL ? ANY : OWN_CAUSAL;
 }
 
 template <kind K> __device__ inline bool is_full(const attention &a)
 {
-    return K == CROSS || (K == ANY_SELF && a.op.full);
+    return K == ANY && a.op.full;
 }
 
-/* Keys of each row, also those that do not count; or queries of each row. */
-template <kind K, bool OF_KEYS> __device__ inline int rows_of(const attention &a)
-{
-    return K == CROSS && OF_KEYS ? a.n_keys : a.n_tokens;
-}
-
-/* One head's (of n_rows * n_heads) part of qkv and kv, or of their gradients. In cross attention, queries are alone in
- * qkv, keys and values apart in kv. */
+/* One head's (of n_rows * n_heads) part of the arrays of queries and of keys, or of their gradients. */
 template <kind K, typename T>
-__device__ inline view<T> part_of(const attention &a, T *qkv, T *kv, unsigned head, part part)
+__device__ inline view<T> part_of(const attention &a, T *queries, T *keys, unsigned head, part part)
 {
-    const size_t row = head / a.n_heads, width = a.op.width, kv_width = K == OWN_CAUSAL ? width : a.kv_width;
-    const bool alone = K == CROSS && part == QUERIES, apart = K == CROSS && part != QUERIES;
-    const size_t stride = alone ? width : apart ? 2 * kv_width : width + 2 * kv_width;
-    const size_t index = head % a.n_heads / (K != OWN_CAUSAL && part != QUERIES ? a.group : 1);
-    const size_t keys = apart ? 0 : width, column = part == QUERIES ? 0 : part == KEYS ? keys : keys + kv_width;
-    const int n = apart ? a.n_keys : a.n_tokens;
+    const size_t row = head / a.n_heads, index = head % a.n_heads / (K == ANY && part != QUERIES ? a.group : 1);
+    const size_t column = a.key_column + (part == VALUES ? a.kv_width : 0);
 
-    return {(apart ? kv : qkv) + row * n * stride + column + index * a.head_width, stride};
+    if (part == QUERIES)
+        return {queries + row * a.n_tokens * a.stride + index * a.head_width, a.stride, a.n_tokens};
+    return {keys + row * a.n_keys * a.key_stride + column + index * a.head_width, a.key_stride, a.n_keys};
 }
 
 template <kind K, typename T> __device__ inline view<const T> input_of(const attention &a, unsigned head, part part)
 {
-    return part_of<K>(a, (const T *)a.op.qkv, (const T *)a.op.kv, head, part);
+    return part_of<K>(a, (const T *)a.op.qkv, (const T *)a.keys, head, part);
 }
 
 template <kind K, typename T> __device__ inline view<T> gradient_of(const attention &a, unsigned head, part part)
 {
-    return part_of<K>(a, (T *)a.op.qkv_gradient, (T *)a.op.kv_gradient, head, part);
+    return part_of<K>(a, (T *)a.op.qkv_gradient, (T *)a.keys_gradient, head, part);
 }
 
 /* Keys that count in a head's row. */
 template <kind K> __device__ inline int keys_of(const attention &a, unsigned head)
 {
-    return is_full<K>(a) && a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : rows_of<K, true>(a);
+    return is_full<K>(a) && a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : a.n_keys;
 }
 
 /* The first key that a query sees, if all its row is one document, unless `full`. */
@@ -156,12 +171,12 @@ __device__ inline int document_of(const attention &a, unsigned head, int token)
 /* The first key that a query sees; it rises from query to query. */
 template <reach R> __device__ inline int first_seen(const attention &a, unsigned head, int query)
 {
-    const int first = R == REACH_ALL || R == REACH_FULL ? 0 : first_in_window(a, query);
+    const int first = R == REACH_WINDOW || R == REACH_DOCUMENT ? first_in_window(a, query) : 0;
 
     return R == REACH_DOCUMENT ? max(first, document_of(a, head, query)) : first;
 }
 
-/* For all that self-attention may be. */
+/* For all that attention may be. */
 __device__ inline int first_seen_of_any(const attention &a, unsigned head, int query)
 {
     const int first = a.op.full ? 0 : first_in_window(a, query);
@@ -190,7 +205,7 @@ __device__ inline int queries_end(const attention &a, int key, int n)
 /* n_keys: those that count in the row. */
 template <kind K> __device__ inline bool is_seen(const attention &a, unsigned head, int query, int key, int n_keys)
 {
-    if (K == ANY_SELF && a.op.positions) {
+    if (K == ANY && a.op.positions) {
         const bool is_near = a.op.full ? key < n_keys : key <= query && key + a.window > query;
         return is_near && document_of(a, head, key) == document_of(a, head, query);
     }
@@ -202,10 +217,10 @@ template <kind K> __device__ inline bool is_seen(const attention &a, unsigned he
 /* attention_chosen.cu: gradients of keys and values from chosen queries, after prepare. */
 cudaError_t attention_of_chosen(const struct cuda_queue *q, const attention &a);
 
-/* What is added to a score before it is scaled. */
-__device__ inline float bias_of(const attention &a, unsigned head, int query, int key)
+/* What is added to the score of a key so many places after the query, before it is scaled. */
+__device__ inline float bias_of(const attention &a, unsigned head, int ahead)
 {
-    return a.op.bias[bucket_of(&a.op.buckets, key - query) * a.n_heads + head % a.n_heads] * a.to_score;
+    return a.op.bias[bucket_of(&a.op.buckets, ahead) * a.n_heads + head % a.n_heads] * a.to_score;
 }
 
 /* One head's part of out or its gradient. */
@@ -213,14 +228,13 @@ template <typename T> __device__ inline view<T> out_of(const attention &a, T *ou
 {
     const size_t row = head / a.n_heads, index = head % a.n_heads;
 
-    return {out + row * a.n_tokens * a.op.width + index * a.head_width, a.op.width};
+    return {out + row * a.n_tokens * a.op.width + index * a.head_width, a.op.width, a.n_tokens};
 }
 
 /* True if dropout keeps the probability. */
-template <kind K> __device__ inline bool is_kept(const attention &a, unsigned head, int query, int key)
+__device__ inline bool is_kept(const attention &a, unsigned head, int query, int key)
 {
-    const uint64_t n = (uint64_t)a.n_tokens, n_keys = (uint64_t)rows_of<K, true>(a);
-    const uint64_t element = (head % a.n_heads * n + query) * n_keys + key;
+    const uint64_t element = (head % a.n_heads * (uint64_t)a.n_tokens + query) * (uint64_t)a.n_keys + key;
     uint32_t words[4];
 
     device_random_quad(words, a.op.dropout.key, a.op.dropout.first_row + head / a.n_heads, element / 4);
@@ -246,7 +260,7 @@ __device__ inline uint32_t draw_quads(const attention &a, unsigned head, int row
         uint32_t words[4];
 
         device_random_quad(words, a.op.dropout.key, a.op.dropout.first_row + head / a.n_heads,
-                           (line * a.n_tokens + key + (OF_KEYS ? 0 : n * 8)) / 4);
+                           (line * a.n_keys + key + (OF_KEYS ? 0 : n * 8)) / 4);
 #pragma unroll
         for (int v = 0; v < 4; v++)
             drawn |= (uint32_t)(words[v] >= a.threshold) << (4 * n + v);
@@ -275,12 +289,12 @@ __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int 
     uint32_t kept = 0;
 
     head = afresh(head);
-    if (a.n_tokens % 4 == 0)
+    if (a.n_keys % 4 == 0)
         return draw_quads<OF_KEYS, N>(a, head, row, column, queries);
 #pragma unroll 1
     for (int i = 0; i < N / 2; i++) {
         const int r = first + i / 2 % 2 * 8, c = second + i / 4 * 8 + i % 2;
-        kept |= (uint32_t)is_kept<ANY_SELF>(a, head, !OF_KEYS ? r : queries ? queries[c] : c, OF_KEYS ? r : c) << i;
+        kept |= (uint32_t)is_kept(a, head, !OF_KEYS ? r : queries ? queries[c] : c, OF_KEYS ? r : c) << i;
     }
     return kept;
 }
@@ -329,12 +343,12 @@ template <int HEAD, int THREADS> struct tile_share {
     }
 };
 
-/* Begins to copy a head's rows first .. first+ROWS-1; zeros beyond the row's tokens. */
+/* Begins to copy a head's rows first .. first+ROWS-1; zeros beyond the last one. */
 template <int HEAD, int ROWS, int THREADS, typename T>
 __device__ inline void tile_fetch(shared_address tile, const attention &a, view<const T> from, int first)
 {
     typedef tile_share<HEAD, THREADS> share;
-    share::template fetch<ROWS>(tile, share::of(from, first), from.stride, a.n_tokens - first, a.head_width);
+    share::template fetch<ROWS>(tile, share::of(from, first), from.stride, from.n - first, a.head_width);
 }
 
 /* tile_at for row (a multiple of 16) + lane_row, column 16*step + 8*half. The part that depends on the lane is computed
@@ -416,7 +430,7 @@ __device__ inline void tile_store(const float (*sums)[4], const float scale[2], 
         }
     __syncwarp();
     for (int i = lane; i < 16 * EIGHTS; i += WARP)
-        if (first + i / EIGHTS < a.n_tokens && i % EIGHTS * 8 < a.head_width)
+        if (first + i / EIGHTS < to.n && i % EIGHTS * 8 < a.head_width)
             *(uint4 *)(to.first + (size_t)(first + i / EIGHTS) * to.stride + i % EIGHTS * 8) =
                 *(const uint4 *)(tile + tile_at<HEAD>(row + i / EIGHTS, i % EIGHTS));
 }
@@ -464,7 +478,7 @@ __device__ inline void plain_multiply(float sums[4][4], const float (*left)[PLAI
     }
 }
 
-/* Rows of a view, in some order: number i < n of them is the view's row at(i). These are all n, as they come. */
+/* Rows of a view, in some order: number i < n of them is the view's row at(i). These are all, as they come. */
 struct plain_rows {
     int n;
 
@@ -499,27 +513,27 @@ __device__ inline void plain_stage_rows(float (*room)[PLAIN_ROW], const attentio
     }
 }
 
-/* sums = x y^T: rows of x from `row` on with rows of y from `column` on, along the head. x: queries, or keys; y: the
- * others; rows: y's, all of them unless they are given. */
-template <kind K, bool OF_KEYS, typename T, typename R>
+/* sums = x y^T: rows of x from `row` on with rows of y from `column` on, along the head; rows: y's, all of them unless they
+ * are given. */
+template <typename T, typename R>
 __device__ inline void plain_products(float sums[4][4], plain_room *room, const attention &a, view<const T> x, int row,
                                       view<const T> y, int column, const R &rows)
 {
     plain_zero(sums);
     for (int step = 0; step < a.head_width; step += PLAIN_STEP) {
         __syncthreads();
-        plain_stage_columns(room->left, a, x, plain_rows{rows_of<K, OF_KEYS>(a)}, row, step);
+        plain_stage_columns(room->left, a, x, plain_rows{x.n}, row, step);
         plain_stage_columns(room->right, a, y, rows, column, step);
         __syncthreads();
         plain_multiply(sums, room->left, room->right);
     }
 }
 
-template <kind K, bool OF_KEYS, typename T>
+template <typename T>
 __device__ inline void plain_products(float sums[4][4], plain_room *room, const attention &a, view<const T> x, int row,
                                       view<const T> y, int column)
 {
-    plain_products<K, OF_KEYS>(sums, room, a, x, row, y, column, plain_rows{rows_of<K, !OF_KEYS>(a)});
+    plain_products(sums, room, a, x, row, y, column, plain_rows{y.n});
 }
 
 /* sums += tile y: y's rows, queries or keys, from `row` on, columns from `column` on. Each thread passes the part of
@@ -540,22 +554,22 @@ __device__ inline void plain_add(float sums[4][4], plain_room *room, const atten
     }
 }
 
-template <kind K, bool OF_KEYS, typename T>
+template <typename T>
 __device__ inline void plain_add(float sums[4][4], plain_room *room, const attention &a, const float tile[4][4],
                                  view<const T> y, int row, int column)
 {
-    plain_add(sums, room, a, tile, y, row, column, plain_rows{rows_of<K, OF_KEYS>(a)});
+    plain_add(sums, room, a, tile, y, row, column, plain_rows{y.n});
 }
 
-/* Rows of queries, or of keys, from `row` on, columns from `column` on = sums * scale[i]. */
-template <kind K, bool OF_KEYS, typename T>
+/* Rows from `row` on, columns from `column` on = sums * scale[i]. */
+template <typename T>
 __device__ inline void plain_store(view<T> to, const attention &a, int row, int column, const float sums[4][4],
                                    const float scale[4])
 {
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         const int r = row + plain_row() + i / 4, c = column + plain_column() + i % 4;
-        if (r < rows_of<K, OF_KEYS>(a) && c < a.head_width)
+        if (r < to.n && c < a.head_width)
             set(&to.first[r * to.stride + c], sums[i / 4][i % 4] * scale[i / 4]);
     }
 }

@@ -10,7 +10,7 @@
  * With p the probabilities, g = out_gradient values^T: values' gradient = p^T out_gradient, and with
  * s = p * (g - delta): queries' gradient = scale * s keys, keys' gradient = scale * s^T queries.
  * Source: Dao et al., arXiv:2205.14135, Algorithm 4. */
-#include "device/cuda/kernels/attention.cuh"
+#include "device/cuda/kernels/attention_bias.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
 
@@ -19,26 +19,39 @@ enum sought { SEEKS_QUERIES, SEEKS_BOTH, SEEKS_KEYS, SEEKS_VALUES };
 
 /* Sizes for heads of this width. A thread's part of the sums and of two tiles of scores takes at most 160 of its 255
  * registers; the others keep left factors, 4 each, that would otherwise be loaded again for each tile. */
-template <int HEAD, sought S> struct plan {
+template <int HEAD, sought S, reach R> struct plan {
     enum {
         HOLDS_KEYS = S != SEEKS_QUERIES,
         HELD = S == SEEKS_VALUES ? 1 : 2, /* tiles: no values for their own gradient */
         SUMS = S == SEEKS_BOTH ? 2 : 1,
-        COMING = HEAD > 128                ? (S == SEEKS_VALUES ? 32 : 16)
-                 : HEAD > 64 && HOLDS_KEYS ? 32
-                                           : 64, /* rows of a coming tile */
-        KEPT = HEAD <= 64                  ? 2 * HEAD / 16
-               : HEAD <= 128 && HOLDS_KEYS ? HEAD / 16
-                                           : 0 /* left factors in registers */
+        IS_SHORT = HEAD > 64 && (HOLDS_KEYS || R == REACH_BIASED),
+        COMING = HEAD > 128 ? (S == SEEKS_VALUES ? 32 : 16)
+                 : IS_SHORT ? 32
+                            : 64, /* rows of a coming tile */
+        KEPT = HEAD <= 64                ? 2 * HEAD / 16
+               : HEAD <= 128 && IS_SHORT ? HEAD / 16
+                                         : 0 /* left factors in registers */
     };
 };
 
-/* Shared memory: held tiles, and two stages of two coming tiles with two numbers per query; at most 97 KiB, which fits a
- * block of any device from 8.6 on. */
-template <int HEAD, sought S> struct room {
-    enum { COMING = plan<HEAD, S>::COMING };
-    unsigned char held[plan<HEAD, S>::HELD][TILE * HEAD * 2], coming[2][2][COMING * HEAD * 2];
+/* Shared memory: held tiles, and two stages of two coming tiles with two numbers per query; at most 97 KiB with all that
+ * follows, which fits a block of any device from 8.6 on. */
+template <int HEAD, sought S, reach R> struct room {
+    enum { COMING = plan<HEAD, S, R>::COMING };
+    unsigned char held[plan<HEAD, S, R>::HELD][TILE * HEAD * 2], coming[2][2][COMING * HEAD * 2];
     float numbers[2][2][COMING]; /* coming queries' log2_sum and delta */
+};
+
+/* With a bias it is followed by the bias by distance and, as the kernel of queries sums its gradient, each warp's sums. */
+template <int HEAD, sought S, reach R> struct biased {
+    enum { COMING = plan<HEAD, S, R>::COMING, SUMS = S == SEEKS_QUERIES };
+    typedef bias_table<16, COMING> table;
+    typedef bias_sums<COMING> sums;
+
+    static constexpr size_t bytes()
+    {
+        return sizeof(room<HEAD, S, R>) + (R == REACH_BIASED ? sizeof(table) + SUMS * WARPS * sizeof(sums) : 0);
+    }
 };
 
 /* delta and log2_sum: one group of threads per query and head. */
@@ -67,7 +80,7 @@ template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(
 
 /* The fast kernel of keys that no heads share needs no division for their place. */
 template <bool OF_KEYS, bool GROUPED> struct fast_kind {
-    static constexpr kind K = OF_KEYS && !GROUPED ? OWN_CAUSAL : ANY_SELF;
+    static constexpr kind K = OF_KEYS && !GROUPED ? OWN_CAUSAL : ANY;
 };
 
 /* The tiles that a block holds, and those that it runs over. */
@@ -88,9 +101,9 @@ template <typename T, kind K, bool OF_KEYS> struct sides {
 };
 
 /* A thread's share of the coming tiles. */
-template <typename T, int HEAD, sought S> struct arrivals {
+template <typename T, int HEAD, sought S, reach R> struct arrivals {
     typedef tile_share<HEAD, THREADS> share;
-    enum { COMING = plan<HEAD, S>::COMING, HOLDS_KEYS = plan<HEAD, S>::HOLDS_KEYS };
+    enum { COMING = plan<HEAD, S, R>::COMING, HOLDS_KEYS = plan<HEAD, S, R>::HOLDS_KEYS };
     const T *next[2];
     size_t stride[2];
     const float *number; /* this thread's next log2_sum, or delta */
@@ -106,7 +119,7 @@ template <typename T, int HEAD, sought S> struct arrivals {
             (threadIdx.x < COMING ? a.log2_sum : a.delta) + (size_t)head * a.n_tokens + first + threadIdx.x % COMING;
     }
     /* Begins to copy the next tile, which has `left` rows. */
-    __device__ inline void fetch(const attention &a, room<HEAD, S> *room, int stage, int left)
+    __device__ inline void fetch(const attention &a, room<HEAD, S, R> *room, int stage, int left)
     {
         for (int i = 0; i < 2; i++)
             next[i] = share::template fetch<COMING>(shared_at(room->coming[stage][i]), next[i], stride[i], left,
@@ -147,9 +160,10 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
                                         int n_keys, uint32_t kept)
 {
     const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
-    const bool masks = R == REACH_FULL ? place[OF_KEYS ? 0 : 1] + (OF_KEYS ? 16 : COMING) > n_keys
-                       : OF_KEYS       ? place[0] + 15 > place[1]
-                                       : place[1] + COMING - 1 > place[0];
+    const bool masks = R == REACH_BIASED ? false /* they are -infinity */
+                       : R == REACH_FULL ? place[OF_KEYS ? 0 : 1] + (OF_KEYS ? 16 : COMING) > n_keys
+                       : OF_KEYS         ? place[0] + 15 > place[1]
+                                         : place[1] + COMING - 1 > place[0];
     const bool slides = (R == REACH_WINDOW || R == REACH_DOCUMENT) &&
                         place[OF_KEYS ? 0 : 1] + a.window < (OF_KEYS ? place[1] + COMING : place[0] + 16);
 
@@ -179,34 +193,39 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
 template <typename T, int HEAD, sought S, bool DROPS, reach R, bool GROUPED>
 __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 {
-    enum { STEPS = HEAD / 16, COMING = plan<HEAD, S>::COMING, HELD = plan<HEAD, S>::HELD, SUMS = plan<HEAD, S>::SUMS };
-    constexpr bool HOLDS_KEYS = plan<HEAD, S>::HOLDS_KEYS;
-    enum {
-        KEPT = plan<HEAD, S>::KEPT - (HOLDS_KEYS && DROPS && R == REACH_FULL ? 4
-                                      : HOLDS_KEYS && HEAD > 64 && DROPS     ? HEAD / 16
-                                                                             : 0)
-    }; /* else it spills */
+    typedef ::plan<HEAD, S, R> plan;
+    typedef ::biased<HEAD, S, R> biased;
+    enum { STEPS = HEAD / 16, COMING = plan::COMING, HELD = plan::HELD, SUMS = plan::SUMS };
+    constexpr bool HOLDS_KEYS = plan::HOLDS_KEYS;
+    enum { KEPT = plan::KEPT - (HOLDS_KEYS && HEAD > 64 && DROPS ? HEAD / 16 : 0) }; /* else it spills */
     constexpr kind K = fast_kind<HOLDS_KEYS, GROUPED>::K;
-    const int n_tiles = (a.n_tokens + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
+    const int n_tiles = ((HOLDS_KEYS ? a.n_keys : a.n_tokens) + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
     unsigned head = blockIdx.x / n_tiles * (GROUPED ? a.group : 1);
     const int first = (HOLDS_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
     const int row = (int)threadIdx.x / WARP * 16, seen = first_seen<R>(a, head, first) / COMING * COMING;
-    const int begin = HOLDS_KEYS && R != REACH_FULL ? first : seen,
-              n_keys = R == REACH_FULL ? keys_of<ANY_SELF>(a, head) : 0;
-    const int window_end = R == REACH_ALL || R == REACH_FULL ? a.n_tokens : queries_end(a, first, TILE);
-    const int end = !HOLDS_KEYS           ? (R == REACH_FULL ? n_keys : min(first + TILE, a.n_tokens))
+    const bool sees_all = ::sees_all<R>(a), drops = drops_any<DROPS, R>(a);
+    const int begin = HOLDS_KEYS && !sees_all ? first : seen, n_keys = sees_all ? keys_of<ANY>(a, head) : 0;
+    const int window_end = R == REACH_WINDOW || R == REACH_DOCUMENT ? queries_end(a, first, TILE) : a.n_tokens;
+    const int end = !HOLDS_KEYS           ? (sees_all ? n_keys : min(first + TILE, a.n_tokens))
                     : R == REACH_DOCUMENT ? min(window_end, documents_end<COMING>(a, head, first, first + TILE - 1))
                                           : window_end;
     const sides<T, K, HOLDS_KEYS> sides(a, head);
-    room<HEAD, S> *shared = shared_memory<room<HEAD, S>>();
+    const int n_coming = HOLDS_KEYS ? a.n_tokens : a.n_keys;
+    room<HEAD, S, R> *shared = shared_memory<room<HEAD, S, R>>();
+    typename biased::table *bias = (typename biased::table *)(shared + 1);
+    typename biased::sums *bias_sums = (typename biased::sums *)(bias + 1) + threadIdx.x / WARP;
     float sums[SUMS][1][HEAD / 8][4] = {}; /* of s, then of p; or of one */
     float of_rows[2][2] = {};
     matrices kept[KEPT > 0 ? KEPT : 1]; /* left factors of held[0], then of held[1] */
 
     for (int i = 0; i < HELD; i++)
         tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[i]), a, sides.held[i], first);
-    arrivals<T, HEAD, S> arrivals(a, sides, head, begin);
-    arrivals.fetch(a, shared, 0, a.n_tokens - begin);
+    arrivals<T, HEAD, S, R> arrivals(a, sides, head, begin);
+    arrivals.fetch(a, shared, 0, n_coming - begin);
+    if (R == REACH_BIASED)
+        bias->template fill<THREADS>(a, head);
+    if (R == REACH_BIASED && !HOLDS_KEYS)
+        bias_sums->clear();
     for (int half = 0; !HOLDS_KEYS && half < 2; half++) {
         const int query = first + row + half * 8 + lane_index() / 4;
         const size_t at = (size_t)head * a.n_tokens + query;
@@ -216,7 +235,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     for (int other = begin, stage = 0, left_heads = GROUPED ? (int)a.group : 1; other < end; stage = !stage) {
         const int place[2] = {first + row, other};
         const shared_address coming[2] = {shared_at(shared->coming[stage][0]), shared_at(shared->coming[stage][1])};
-        const uint32_t drawn = DROPS ? draw<HOLDS_KEYS, COMING>(a, head, first + row, other) : 0;
+        const uint32_t drawn = drops ? draw<HOLDS_KEYS, COMING>(a, head, first + row, other) : 0;
         float p[1][COMING / 8][4] = {}, g[1][COMING / 8][4] = {};
 
         copy_wait<0>();
@@ -226,11 +245,13 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
             /* begins anew for each tile: that leaves registers free */
             const unsigned of = afresh(head) + a.group - left_heads + turns;
             const int at = turns ? begin : other + COMING;
-            ::arrivals<T, HEAD, S>(a, ::sides<T, K, HOLDS_KEYS>(a, of), of, at)
-                .fetch(a, shared, !stage, a.n_tokens - at);
+            ::arrivals<T, HEAD, S, R>(a, ::sides<T, K, HOLDS_KEYS>(a, of), of, at)
+                .fetch(a, shared, !stage, n_coming - at);
         } else if (!GROUPED && other + COMING < end) {
-            arrivals.fetch(a, shared, !stage, a.n_tokens - other - COMING);
+            arrivals.fetch(a, shared, !stage, n_coming - other - COMING);
         }
+        if (R == REACH_BIASED)
+            bias->template begin<HOLDS_KEYS>(a, p, place[HOLDS_KEYS], place[!HOLDS_KEYS], n_keys);
         if (other == begin)
 #pragma unroll
             for (int i = 0; i < KEPT; i++)
@@ -245,8 +266,14 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
         }
         if (R == REACH_DOCUMENT && HELD == 1)
             mask_documents<HOLDS_KEYS, COMING>(a, afresh(head), p[0], place);
-        softmax_backward<HOLDS_KEYS, DROPS, R, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, n_keys,
-                                                       drawn);
+        if (drops)
+            softmax_backward<HOLDS_KEYS, DROPS, R, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place,
+                                                           n_keys, drawn);
+        else
+            softmax_backward<HOLDS_KEYS, false, R, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place,
+                                                           n_keys, drawn);
+        if (R == REACH_BIASED && !HOLDS_KEYS && a.op.bias_gradient)
+            bias_sums->add(g[0], place[1] - place[0]);
 #pragma unroll
         for (int n = 0; n < COMING / 16; n++) {
             const matrices left[2] = {left_of<T>(g[0] + 2 * n), left_of<T>(p[0] + 2 * n)};
@@ -259,6 +286,9 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
         if (GROUPED && other >= end && --left_heads > 0)
             other = begin;
     }
+    if (R == REACH_BIASED && !HOLDS_KEYS && a.op.bias_gradient)
+        store_bias_sums<COMING, WARPS>(a, (typename biased::sums *)(bias + 1), bias->at,
+                                       a.bias_sums + ((size_t)head * n_tiles + tile) * a.op.buckets.n);
     const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
     if (S != SEEKS_VALUES)
         tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, a,
@@ -268,13 +298,11 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                          gradient_of<K, T>(a, head, VALUES), first + row);
 }
 
-/* Adds the gradients of a tile's scores, of keys from `key` on by queries from `query` on, to their buckets. A diagonal
- * of the tile is one distance: a thread sums it, and another one sums a bucket's diagonals, each in order. Rows are keys,
- * or queries. */
-template <bool OF_KEYS>
+/* Adds the gradients of a tile's scores, of queries from `query` on by keys from `key` on, to their buckets. A diagonal
+ * of the tile is one distance: a thread sums it, and another one sums a bucket's diagonals, each in order. */
 __device__ inline void add_bias_gradient(plain_room *room, const attention &a, const float g[4][4], int key, int query)
 {
-    const int number = (int)threadIdx.x, ahead = number - (PLAIN - 1); /* this thread's diagonal */
+    const int number = (int)threadIdx.x, behind = number - (PLAIN - 1); /* this thread's diagonal */
     float *by_distance = &room->left[0][0];
     int *bucket = (int *)&room->right[0][0];
 
@@ -282,12 +310,12 @@ __device__ inline void add_bias_gradient(plain_room *room, const attention &a, c
     for (int i = 0; i < 16; i++)
         room->tile[plain_row() + i / 4][plain_column() + i % 4] = g[i / 4][i % 4];
     __syncthreads();
-    if (ahead < PLAIN) {
+    if (behind < PLAIN) {
         float sum = 0;
-        for (int row = max(ahead, 0); row < min(PLAIN, PLAIN + ahead); row++)
-            sum += room->tile[row][row - ahead];
+        for (int row = max(behind, 0); row < min(PLAIN, PLAIN + behind); row++)
+            sum += room->tile[row][row - behind];
         by_distance[number] = sum;
-        bucket[number] = bucket_of(&a.op.buckets, key - query + (OF_KEYS ? ahead : -ahead));
+        bucket[number] = bucket_of(&a.op.buckets, key - query - behind);
     }
     __syncthreads();
     if (number < (int)a.op.buckets.n)
@@ -301,22 +329,21 @@ template <typename T, kind K, bool OF_KEYS, bool DROPS>
 __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const attention a)
 {
     const int n_columns = (a.head_width + PLAIN - 1) / PLAIN;
-    const int n_tiles = (rows_of<K, OF_KEYS>(a) + PLAIN - 1) / PLAIN;
+    const int n_tiles = ((OF_KEYS ? a.n_keys : a.n_tokens) + PLAIN - 1) / PLAIN;
     const int column = (int)(blockIdx.x % n_columns) * PLAIN, tile = (int)(blockIdx.x / n_columns % n_tiles);
     const unsigned group = OF_KEYS && K != OWN_CAUSAL ? a.group : 1, from = blockIdx.x / n_columns / n_tiles * group;
     const int n_keys = keys_of<K>(a, from), first = (OF_KEYS ? tile : n_tiles - 1 - tile) * PLAIN;
     const bool is_whole = K == OWN_CAUSAL || is_full<K>(a); /* without a window */
-    const int seen = K == ANY_SELF ? first_seen_of_any(a, from, first) / PLAIN * PLAIN : 0;
+    const int seen = K == ANY ? first_seen_of_any(a, from, first) / PLAIN * PLAIN : 0;
     const int begin = OF_KEYS && !is_full<K>(a) ? first : seen;
     const int row_end = OF_KEYS         ? (is_whole ? a.n_tokens : queries_end(a, first, PLAIN))
                         : is_full<K>(a) ? n_keys
                                         : first + 1;
-    const int end = K == ANY_SELF && a.op.positions
-                        ? min(row_end, documents_end<PLAIN>(a, from, begin, first + PLAIN - 1))
-                        : row_end;
+    const int end =
+        K == ANY && a.op.positions ? min(row_end, documents_end<PLAIN>(a, from, begin, first + PLAIN - 1)) : row_end;
     plain_room *room = shared_memory<plain_room>();
-    /* with chosen queries, the other kernel of keys does not see all scores */
-    const bool sums_bias = K == ANY_SELF && a.op.bias_gradient && column == 0 && OF_KEYS == !a.op.chosen;
+    /* in the kernel of queries: that of chosen ones does not see all scores */
+    const bool sums_bias = K == ANY && !OF_KEYS && a.op.bias_gradient && column == 0;
     float sums[2][4][4] = {}, scale[4], kept_scale[4];
 
     if (sums_bias && threadIdx.x < DEVICE_BUCKETS)
@@ -328,51 +355,57 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
         for (int other = begin; other < end; other += PLAIN) {
             float p[4][4], g[4][4];
 
-            plain_products<K, OF_KEYS>(p, room, a, sides.held[0], first, sides.coming[0], other);
-            plain_products<K, OF_KEYS>(g, room, a, sides.held[1], first, sides.coming[1], other);
+            plain_products(p, room, a, sides.held[0], first, sides.coming[0], other);
+            plain_products(g, room, a, sides.held[1], first, sides.coming[1], other);
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 const int row = first + plain_row() + i / 4, at = other + plain_column() + i % 4;
                 const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
                 const size_t number = (size_t)head * a.n_tokens + query;
                 const bool takes_part = is_seen<K>(a, head, query, key, n_keys) && query < a.n_tokens;
-                if (K == ANY_SELF && a.op.bias)
-                    p[i / 4][i % 4] += bias_of(a, head, query, key);
+                if (K == ANY && a.op.bias)
+                    p[i / 4][i % 4] += bias_of(a, head, key - query);
                 const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
-                const float factor = !DROPS ? 1 : takes_part && is_kept<K>(a, head, query, key) ? a.kept_scale : 0;
+                const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
 
                 p[i / 4][i % 4] = x * factor;
                 g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) : 0;
             }
             if (sums_bias)
-                add_bias_gradient<OF_KEYS>(room, a, g, OF_KEYS ? first : other, OF_KEYS ? other : first);
-            plain_add<K, !OF_KEYS>(sums[0], room, a, g, sides.coming[0], other, column);
+                add_bias_gradient(room, a, g, other, first);
+            plain_add(sums[0], room, a, g, sides.coming[0], other, column);
             if (OF_KEYS)
-                plain_add<K, !OF_KEYS>(sums[1], room, a, p, sides.coming[1], other, column);
+                plain_add(sums[1], room, a, p, sides.coming[1], other, column);
         }
     }
     if (sums_bias && threadIdx.x < a.op.buckets.n)
         a.bias_sums[((size_t)from * n_tiles + tile) * a.op.buckets.n + threadIdx.x] = room->by_bucket[threadIdx.x];
     for (int i = 0; i < 4; i++)
         scale[i] = a.op.scale, kept_scale[i] = 1;
-    plain_store<K, OF_KEYS>(gradient_of<K, T>(a, from, OF_KEYS ? KEYS : QUERIES), a, first, column, sums[0], scale);
+    plain_store(gradient_of<K, T>(a, from, OF_KEYS ? KEYS : QUERIES), a, first, column, sums[0], scale);
     if (OF_KEYS)
-        plain_store<K, OF_KEYS>(gradient_of<K, T>(a, from, VALUES), a, first, column, sums[1], kept_scale);
+        plain_store(gradient_of<K, T>(a, from, VALUES), a, first, column, sums[1], kept_scale);
 }
 
-/* The bias's gradient += the sums of all rows, and of their tiles, in order; a block for each bucket, a thread for each
- * head. */
-__global__ void sum_bias(const attention a, unsigned n_tiles)
+/* The bias's gradient += the sums of all rows, and of their tiles; a block for each head. Thread (bucket, i) adds every
+ * SUMMERS-th one from i on, in order, and thread (bucket, 0) these sums. */
+enum { SUMMERS = 8 };
+__global__ void __launch_bounds__(DEVICE_BUCKETS *SUMMERS) sum_bias(const attention a, unsigned n_tiles)
 {
-    const unsigned bucket = blockIdx.x, n = a.op.buckets.n;
+    const unsigned bucket = threadIdx.x % DEVICE_BUCKETS, i = threadIdx.x / DEVICE_BUCKETS, n = a.op.buckets.n;
+    const unsigned head = blockIdx.x;
+    float *room = shared_memory<float>(), sum = 0; /* (SUMMERS, DEVICE_BUCKETS) */
 
-    for (unsigned h = threadIdx.x; h < a.n_heads; h += blockDim.x) {
-        float sum = 0;
-        for (size_t row = 0; row < a.op.n_rows; row++)
-            for (unsigned tile = 0; tile < n_tiles; tile++)
-                sum += a.bias_sums[((row * a.n_heads + h) * n_tiles + tile) * n + bucket];
-        a.op.bias_gradient[bucket * a.n_heads + h] += sum;
-    }
+    if (bucket < n)
+        for (size_t tile = i; tile < a.op.n_rows * n_tiles; tile += SUMMERS)
+            sum += a.bias_sums[((tile / n_tiles * a.n_heads + head) * n_tiles + tile % n_tiles) * n + bucket];
+    room[threadIdx.x] = sum;
+    __syncthreads();
+    if (i > 0 || bucket >= n)
+        return;
+    for (unsigned other = 1; other < SUMMERS; other++)
+        sum += room[other * DEVICE_BUCKETS + bucket];
+    a.op.bias_gradient[bucket * a.n_heads + head] += sum;
 }
 
 template <typename T> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
@@ -383,16 +416,18 @@ template <typename T> static cudaError_t launch_prepare(const struct cuda_queue 
     return launch(prepare<T, GROUP>, dim3((unsigned)((n * GROUP + 255) / 256)), 256, 0, q->stream, a);
 }
 
-/* For keys of wide heads, ptxas has too few registers for dropout where a query does not see all before it; and for a
- * window or documents, but in the kernel for groups. */
+/* For keys of wide heads, ptxas has too few registers for a window or documents but in the kernel for groups, and there for
+ * dropout. */
 template <typename T, int HEAD, sought S, reach R> static auto fast_kernel(const attention &a)
 {
-    constexpr bool HOLDS_KEYS = S != SEEKS_QUERIES, TIGHT = HEAD == 128 && HOLDS_KEYS && R != REACH_ALL;
+    constexpr bool HOLDS_KEYS = S != SEEKS_QUERIES, SLIDES = R == REACH_WINDOW || R == REACH_DOCUMENT;
 
-    if constexpr (HEAD > 128)
+    if constexpr (R == REACH_BIASED)
+        return attend_backward<T, HEAD, S, true, R, false>;
+    else if constexpr (HEAD > 128)
         return attend_backward<T, HEAD, S, false, R, HOLDS_KEYS>;
-    else if constexpr (TIGHT)
-        return attend_backward<T, HEAD, S, false, R, R != REACH_FULL>;
+    else if constexpr (HEAD == 128 && HOLDS_KEYS && SLIDES)
+        return attend_backward<T, HEAD, S, false, R, true>;
     else if (!has_few<T> && a.op.dropout.p > 0)
         return attend_backward<T, HEAD, S, !has_few<T>, R, false>;
     else if constexpr (HOLDS_KEYS && R != REACH_FULL)
@@ -405,12 +440,14 @@ template <typename T, int HEAD, sought S, reach R>
 static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
     const auto kernel = fast_kernel<T, HEAD, S, R>(a);
-    const size_t tiles = (a.n_tokens + TILE - 1) / TILE, heads = a.op.n_heads / (S != SEEKS_QUERIES ? a.group : 1);
-    const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, S>));
+    const bool holds_keys = S != SEEKS_QUERIES;
+    const size_t tiles = ((holds_keys ? a.n_keys : a.n_tokens) + TILE - 1) / TILE;
+    const size_t heads = a.op.n_heads / (holds_keys ? a.group : 1), bytes = biased<HEAD, S, R>::bytes();
+    const cudaError_t rc = allow_shared(kernel, bytes);
 
     if (rc != cudaSuccess)
         return rc;
-    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * heads)), THREADS, sizeof(room<HEAD, S>), q->stream, a);
+    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * heads)), THREADS, bytes, q->stream, a);
 }
 
 template <typename T, int HEAD, sought S> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
@@ -422,6 +459,8 @@ template <typename T, int HEAD, sought S> static cudaError_t launch_fast(const s
             return launch_fast<T, HEAD, S, REACH_WINDOW>(q, a);
         if (extent == REACH_DOCUMENT)
             return launch_fast<T, HEAD, S, REACH_DOCUMENT>(q, a);
+        if (extent == REACH_BIASED)
+            return launch_fast<T, HEAD, S, REACH_BIASED>(q, a);
     }
     return extent == REACH_FULL ? launch_fast<T, HEAD, S, REACH_FULL>(q, a) : launch_fast<T, HEAD, S, REACH_ALL>(q, a);
 }
@@ -446,12 +485,9 @@ static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 
 template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
-    constexpr enum kind CAUSAL = has_few<T> ? ANY_SELF : OWN_CAUSAL;
-    const enum kind kind = kind_of(a);
+    constexpr enum kind CAUSAL = has_few<T> ? ANY : OWN_CAUSAL;
 
-    if (kind == CROSS)
-        return launch_plain<T, CROSS, OF_KEYS>(q, a);
-    return kind == OWN_CAUSAL ? launch_plain<T, CAUSAL, OF_KEYS>(q, a) : launch_plain<T, ANY_SELF, OF_KEYS>(q, a);
+    return kind_of(a) == OWN_CAUSAL ? launch_plain<T, CAUSAL, OF_KEYS>(q, a) : launch_plain<T, ANY, OF_KEYS>(q, a);
 }
 
 template <typename T, bool HOLDS_KEYS>
@@ -493,5 +529,6 @@ extern "C" cudaError_t cuda_attention_backward(const struct cuda_queue *q, const
 
     if (rc != cudaSuccess || !op->bias_gradient)
         return rc;
-    return launch(sum_bias, dim3(op->buckets.n), 128, 0, q->stream, a, (unsigned)((op->n_tokens + PLAIN - 1) / PLAIN));
+    return launch(sum_bias, dim3(a.n_heads), DEVICE_BUCKETS * SUMMERS, DEVICE_BUCKETS * SUMMERS * sizeof(float),
+                  q->stream, a, (unsigned)((op->n_tokens + TILE - 1) / TILE));
 }

@@ -46,12 +46,12 @@ struct chosen {
 struct run {
     int begin, end;
 
-    template <kind K> static __device__ run of(const attention &a, unsigned head, int first)
+    static __device__ run of(const attention &a, unsigned head, int first)
     {
         const int n = (int)a.op.n_chosen;
         const chosen list(a, head);
 
-        if (K == CROSS || (a.op.full && !a.op.positions))
+        if (a.op.full && !a.op.positions)
             return {0, n};
         const int tokens = a.op.full ? a.n_tokens : queries_end(a, first, TILE);
         const int from = a.op.full ? document_of(a, head, first) : first;
@@ -86,7 +86,7 @@ __device__ inline void fetch(room<HEAD, COMING> *room, int stage, const attentio
 {
     typedef tile_share<HEAD, THREADS> share;
     const chosen list(a, head);
-    const view<const bf16> queries = input_of<ANY_SELF, bf16>(a, head, QUERIES),
+    const view<const bf16> queries = input_of<ANY, bf16>(a, head, QUERIES),
                            gradients = out_of(a, (const bf16 *)a.op.out_gradient, head);
     const unsigned to = tile_at<HEAD>(share::row(), (int)threadIdx.x % share::EIGHTS);
     const int column = (int)threadIdx.x % share::EIGHTS * 8, rows_end = column < a.head_width ? end : 0;
@@ -113,7 +113,7 @@ __device__ inline void fetch(room<HEAD, COMING> *room, int stage, const attentio
         copy_async<4>(shared_at(&of->weight[i]), list.weights + row, there);
         of->query[i] = query;
         of->from[i] = there ? first_seen_of_any(a, head, query) : 0;
-        of->to[i] = !there ? 0 : a.op.full ? keys_of<ANY_SELF>(a, head) : query + 1;
+        of->to[i] = !there ? 0 : a.op.full ? keys_of<ANY>(a, head) : query + 1;
     }
     copy_commit();
 }
@@ -147,15 +147,15 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
 template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) attend_chosen(const attention a)
 {
     enum { STEPS = HEAD / 16, COMING = plan<HEAD, DROPS>::COMING, KEPT = plan<HEAD, DROPS>::KEPT };
-    const int n_tiles = (a.n_tokens + TILE - 1) / TILE, first = (int)(blockIdx.x % n_tiles) * TILE;
+    const int n_tiles = (a.n_keys + TILE - 1) / TILE, first = (int)(blockIdx.x % n_tiles) * TILE;
     const unsigned from = blockIdx.x / n_tiles * a.group;
     const int row = (int)threadIdx.x / WARP * 16;
     room<HEAD, COMING> *shared = shared_memory<room<HEAD, COMING>>();
     float sums[2][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
     matrices kept[KEPT];                /* left factors of held[0], then of held[1] */
 
-    tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[0]), a, input_of<ANY_SELF, bf16>(a, from, KEYS), first);
-    tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[1]), a, input_of<ANY_SELF, bf16>(a, from, VALUES), first);
+    tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[0]), a, input_of<ANY, bf16>(a, from, KEYS), first);
+    tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[1]), a, input_of<ANY, bf16>(a, from, VALUES), first);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
@@ -164,7 +164,7 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
         kept[i] = tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
     for (unsigned member = 0; member < a.group; member++) {
         const unsigned head = from + member;
-        const run over = run::of<ANY_SELF>(a, head, first);
+        const run over = run::of(a, head, first);
 
         if (over.begin == over.end)
             continue;    /* the whole block does */
@@ -195,9 +195,8 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
         }
     }
     const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
-    tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, a, gradient_of<ANY_SELF, bf16>(a, from, KEYS),
-                     first + row);
-    tile_store<HEAD>(sums[1][0], kept_scale, shared->held[1], row, a, gradient_of<ANY_SELF, bf16>(a, from, VALUES),
+    tile_store<HEAD>(sums[0][0], scale, shared->held[0], row, a, gradient_of<ANY, bf16>(a, from, KEYS), first + row);
+    tile_store<HEAD>(sums[1][0], kept_scale, shared->held[1], row, a, gradient_of<ANY, bf16>(a, from, VALUES),
                      first + row);
 }
 
@@ -215,15 +214,15 @@ struct chosen_rows {
 };
 
 /* As attend_backward_plain, of keys. */
-template <typename T, kind K, bool DROPS>
+template <typename T, bool DROPS>
 __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_chosen_plain(const attention a)
 {
     static_assert((int)PLAIN == (int)TILE, "runs are of tiles of as many keys");
-    const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (rows_of<K, true>(a) + PLAIN - 1) / PLAIN;
+    const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_keys + PLAIN - 1) / PLAIN;
     const int column = (int)(blockIdx.x % n_columns) * PLAIN, first = (int)(blockIdx.x / n_columns % n_tiles) * PLAIN;
     const unsigned from = blockIdx.x / n_columns / n_tiles * a.group;
-    const int n_keys = keys_of<K>(a, from);
-    const view<const T> keys = input_of<K, T>(a, from, KEYS), values = input_of<K, T>(a, from, VALUES);
+    const int n_keys = keys_of<ANY>(a, from);
+    const view<const T> keys = input_of<ANY, T>(a, from, KEYS), values = input_of<ANY, T>(a, from, VALUES);
     plain_room *room = shared_memory<plain_room>();
     float sums[2][4][4] = {};
     const float scale[4] = {a.op.scale, a.op.scale, a.op.scale, a.op.scale}, one[4] = {1, 1, 1, 1};
@@ -231,28 +230,28 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_chosen_plain(const at
     for (unsigned member = 0; member < a.group; member++) {
         const unsigned head = from + member;
         const chosen list(a, head);
-        const run over = run::of<K>(a, head, first);
+        const run over = run::of(a, head, first);
         const chosen_rows rows = {list, over.end};
-        const view<const T> queries = input_of<K, T>(a, head, QUERIES),
+        const view<const T> queries = input_of<ANY, T>(a, head, QUERIES),
                             gradients = out_of(a, (const T *)a.op.out_gradient, head);
 
         for (int at = over.begin; at < over.end; at += PLAIN) {
             float p[4][4], g[4][4];
 
-            plain_products<K, true>(p, room, a, keys, first, queries, at, rows);
-            plain_products<K, true>(g, room, a, values, first, gradients, at, rows);
+            plain_products(p, room, a, keys, first, queries, at, rows);
+            plain_products(g, room, a, values, first, gradients, at, rows);
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 const int key = first + plain_row() + i / 4, number = at + plain_column() + i % 4;
                 const bool there = number < over.end;
                 const int query = there ? list.query(number) : 0;
                 const size_t of = (size_t)head * a.n_tokens + query;
-                const bool takes_part = there && is_seen<K>(a, head, query, key, n_keys);
-                if (K == ANY_SELF && a.op.bias)
-                    p[i / 4][i % 4] += bias_of(a, head, query, key);
+                const bool takes_part = there && is_seen<ANY>(a, head, query, key, n_keys);
+                if (a.op.bias)
+                    p[i / 4][i % 4] += bias_of(a, head, key - query);
                 const float weight = takes_part ? list.weights[number] : 0;
                 const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[of]) * weight : 0;
-                const float factor = !DROPS ? 1 : takes_part && is_kept<K>(a, head, query, key) ? a.kept_scale : 0;
+                const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
 
                 p[i / 4][i % 4] = x * factor;
                 g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[of]) : 0;
@@ -261,8 +260,8 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_chosen_plain(const at
             plain_add(sums[1], room, a, p, gradients, at, column, rows);
         }
     }
-    plain_store<K, true>(gradient_of<K, T>(a, from, KEYS), a, first, column, sums[0], scale);
-    plain_store<K, true>(gradient_of<K, T>(a, from, VALUES), a, first, column, sums[1], one);
+    plain_store(gradient_of<ANY, T>(a, from, KEYS), a, first, column, sums[0], scale);
+    plain_store(gradient_of<ANY, T>(a, from, VALUES), a, first, column, sums[1], one);
 }
 
 /* ---- launches ---- */
@@ -271,7 +270,7 @@ template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, c
 {
     const bool drops = a.op.dropout.p > 0;
     const auto kernel = drops ? attend_chosen<HEAD, true> : attend_chosen<HEAD, false>;
-    const size_t bytes = sizeof(room<HEAD, plan<HEAD, false>::COMING>), tiles = (a.n_tokens + TILE - 1) / TILE;
+    const size_t bytes = sizeof(room<HEAD, plan<HEAD, false>::COMING>), tiles = (a.n_keys + TILE - 1) / TILE;
     const cudaError_t rc = allow_shared(kernel, bytes);
 
     if (rc != cudaSuccess)
@@ -279,18 +278,13 @@ template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, c
     return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.n_heads / a.group)), THREADS, bytes, q->stream, a);
 }
 
-template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
+template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
-    const auto kernel = a.op.dropout.p > 0 ? attend_chosen_plain<T, K, true> : attend_chosen_plain<T, K, false>;
+    const auto kernel = a.op.dropout.p > 0 ? attend_chosen_plain<T, true> : attend_chosen_plain<T, false>;
     const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_keys + PLAIN - 1) / PLAIN;
 
     return launch(kernel, dim3((unsigned)(columns * tiles * a.op.n_rows * a.n_heads / a.group)), PLAIN_THREADS,
                   sizeof(plain_room), q->stream, a);
-}
-
-template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
-{
-    return a.op.kv ? launch_plain<T, CROSS>(q, a) : launch_plain<T, ANY_SELF>(q, a);
 }
 
 cudaError_t attention_of_chosen(const struct cuda_queue *q, const attention &a)

@@ -95,8 +95,9 @@ TEST(operations_are_timed_on_random_numbers)
 static char *const far = (char *)(uintptr_t)(1 << 30);
 static struct {
     enum number_type type;
-    size_t bytes; /* of its arena */
-    unsigned n[ATTENTION_PATHS], n_convolutions[CONV2D_KINDS][CONV2D_PATHS], n_norms;
+    size_t bytes;                /* of its arena */
+    unsigned n[ATTENTION_PATHS]; /* calls in bf16; in fp32 there is one path */
+    unsigned n_convolutions[CONV2D_KINDS][CONV2D_PATHS], n_norms;
     bool is_prepared;
     unsigned prepared;       /* kinds of convolutions */
     double seconds, busy[2]; /* the link's ways, since the last wait */
@@ -234,7 +235,7 @@ static void on_attention(struct call *call, enum attention_kernel kernel)
 
     pretended.seconds += call_s;
     check_arrays(call);
-    pretended.n[attention_path_of(pretended.type, &call->attention, kernel, way)]++;
+    pretended.n[attention_path_of(pretended.type, &call->attention, kernel, way)] += pretended.type == NUMBER_BF16;
 }
 
 static void pretend_attention(struct device *dev, const struct device_attention *op)

@@ -8,7 +8,8 @@ enum { P = ATTENTION_PLAIN, T = ATTENTION_TENSOR, D = ATTENTION_DRAWING, L = ATT
 static const uint32_t given[1];
 #define SHAPE(rows, tokens, heads, columns) .n_rows = rows, .n_tokens = tokens, .n_heads = heads, .width = columns
 #define WORDS                               given
-#define BIAS                                ((const float *)(const void *)given)
+/* A bias of this many buckets of one direction, of which the last one begins so many places away. */
+#define BIAS(n, farthest) .bias = (const float *)(const void *)given, .buckets = {n, false, {[(n)-1] = farthest}}
 
 static const struct {
     const char *name;
@@ -30,13 +31,35 @@ static const struct {
     {"heads of 256 in full rows", {SHAPE(1, 512, 4, 1024), .full = true}, {P, P, P}},
     {"BERT", {SHAPE(8, 512, 16, 1024), .full = true, .lengths = WORDS}, {T, T, T}},
     {"BERT with dropout", {SHAPE(8, 512, 16, 1024), .full = true, .lengths = WORDS, .dropout.p = 0.1f}, {D, D, D}},
-    {"wide heads in full rows with dropout", {SHAPE(8, 512, 8, 1024), .full = true, .dropout.p = 0.1f}, {D, D, P}},
+    {"wide heads in full rows with dropout", {SHAPE(8, 512, 8, 1024), .full = true, .dropout.p = 0.1f}, {D, D, D}},
     {"shared keys in full rows", {SHAPE(8, 512, 16, 1024), .n_kv_heads = 4, .full = true}, {T, T, P}},
     {"a window and dropout, heads of 64", {SHAPE(8, 1024, 12, 768), .window = 100, .dropout.p = 0.1f}, {D, D, D}},
     {"a window and dropout, heads of 128", {SHAPE(8, 1024, 6, 768), .window = 100, .dropout.p = 0.1f}, {P, D, P}},
-    {"T5's encoder", {SHAPE(8, 512, 12, 768), .full = true, .bias = BIAS}, {P, P, P}},
-    {"T5's decoder", {SHAPE(8, 512, 12, 768), .bias = BIAS}, {P, P, P}},
-    {"cross attention", {SHAPE(8, 512, 12, 768), .full = true, .kv = given, .n_keys = 512}, {P, P, P}},
+    {"T5's encoder", {SHAPE(8, 512, 12, 768), .full = true, .lengths = WORDS, BIAS(16, 91)}, {T, T, T}},
+    {"T5's decoder", {SHAPE(8, 512, 12, 768), BIAS(32, 113)}, {T, T, T}},
+    {"T5's decoder with dropout", {SHAPE(8, 512, 12, 768), BIAS(32, 113), .dropout.p = 0.1f}, {D, D, D}},
+    {"T5 3B", {SHAPE(8, 512, 32, 4096), .full = true, BIAS(16, 91)}, {T, T, T}},
+    {"T5 3B with dropout", {SHAPE(8, 512, 32, 4096), .full = true, BIAS(16, 91), .dropout.p = 0.1f}, {D, D, D}},
+    {"T5's decoder with chosen queries",
+     {SHAPE(8, 512, 12, 768), BIAS(32, 113), .chosen = WORDS, .n_chosen = 9},
+     {T, T, P}},
+    {"a bias whose last bucket begins at 128", {SHAPE(8, 512, 12, 768), BIAS(32, 128)}, {T, T, T}},
+    {"a bias whose last bucket begins at 129", {SHAPE(8, 512, 12, 768), BIAS(32, 129)}, {P, P, P}},
+    {"a bias and a window", {SHAPE(8, 512, 12, 768), BIAS(32, 113), .window = 511}, {P, P, P}},
+    {"a bias of wide heads", {SHAPE(1, 512, 16, 4096), BIAS(32, 113)}, {P, P, P}},
+    {"cross attention", {SHAPE(8, 512, 12, 768), .full = true, .kv = given, .n_keys = 300}, {T, T, T}},
+    {"cross attention with dropout",
+     {SHAPE(8, 512, 12, 768), .full = true, .kv = given, .n_keys = 300, .dropout.p = 0.1f},
+     {D, D, D}},
+    {"cross attention of wide heads with dropout",
+     {SHAPE(8, 512, 8, 1024), .full = true, .kv = given, .n_keys = 300, .dropout.p = 0.1f},
+     {D, D, D}},
+    {"cross attention with shared keys",
+     {SHAPE(8, 512, 12, 768), .n_kv_heads = 4, .full = true, .kv = given, .n_keys = 300},
+     {T, T, P}},
+    {"cross attention with chosen queries",
+     {SHAPE(8, 512, 12, 768), .full = true, .kv = given, .n_keys = 300, .chosen = WORDS, .n_chosen = 9},
+     {T, T, T}},
     {"chosen queries", {SHAPE(8, 1024, 12, 768), .chosen = WORDS, .n_chosen = 300}, {T, T, T}},
     {"chosen queries of shared keys",
      {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8, .chosen = WORDS, .n_chosen = 9},
@@ -67,11 +90,16 @@ static void check(enum number_type type, struct device_attention op, enum plan_a
 TEST(a_path_depends_on_the_type_and_on_the_library)
 {
     const struct device_attention gpt2 = {SHAPE(8, 1024, 12, 768)}, slides = {SHAPE(8, 1024, 12, 768), .window = 100},
-                                  narrow = {SHAPE(8, 1024, 32, 768)};
+                                  cross = {SHAPE(8, 512, 12, 768), .full = true, .kv = given, .n_keys = 300},
+                                  t5 = {SHAPE(8, 512, 12, 768), BIAS(32, 113)}, narrow = {SHAPE(8, 1024, 32, 768)};
 
     check(NUMBER_FP32, gpt2, PLAN_ATTENTION_ORDERED, P, P, P);
     check(NUMBER_FP16, gpt2, PLAN_ATTENTION_ORDERED, T, T, T);
     check(NUMBER_FP16, slides, PLAN_ATTENTION_OWN, P, P, P);
+    check(NUMBER_FP16, cross, PLAN_ATTENTION_OWN, T, T, T);
+    check(NUMBER_FP16, t5, PLAN_ATTENTION_OWN, P, P, P);
+    check(NUMBER_FP32, cross, PLAN_ATTENTION_OWN, P, P, P);
+    check(NUMBER_FP32, t5, PLAN_ATTENTION_OWN, P, P, P);
     check(NUMBER_BF16, slides, PLAN_ATTENTION_OWN, T, T, T);
     check(NUMBER_BF16, gpt2, PLAN_ATTENTION_OWN, T, T, T);
     check(NUMBER_BF16, gpt2, PLAN_ATTENTION_ORDERED, L, L, L);
