@@ -16,7 +16,13 @@ struct shape {
     size_t n_rows, n_tokens, n_heads, head_width, n_kv_heads, window;
     bool full;
     float dropout;
+    enum { SELF, BIASED, CROSS } keys; /* of the same array, with T5's bias too; or of another array */
 };
+
+static const struct device_buckets one_way = {32, false, {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                                          11, 12, 13, 14, 15, 16, 19, 21, 24, 27, 31,
+                                                          35, 40, 46, 52, 59, 67, 77, 87, 99, 113}},
+                                   both_ways = {32, true, {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91}};
 
 static void forward(struct bench *b, void *context)
 {
@@ -32,24 +38,33 @@ static struct device_attention make(struct bench *b, const struct shape *s)
 {
     const size_t m = s->n_rows * s->n_tokens, width = s->n_heads * s->head_width;
     const size_t columns = width + 2 * s->n_kv_heads * s->head_width;
+    const size_t of_keys = s->keys == CROSS ? columns - width : 0, of_queries = columns - of_keys;
+    const struct device_buckets *buckets = s->full ? &both_ways : &one_way;
     struct plan_attention_scratch scratch;
 
     plan_attention_lay_out(&scratch, b->attention, s->n_rows, s->n_tokens, s->n_heads, width);
-    return (struct device_attention){.n_rows = s->n_rows,
-                                     .n_tokens = s->n_tokens,
-                                     .n_heads = s->n_heads,
-                                     .width = width,
-                                     .n_kv_heads = s->n_kv_heads,
-                                     .window = s->window,
-                                     .full = s->full,
-                                     .dropout.p = s->dropout,
-                                     .scale = 1 / sqrtf((float)s->head_width),
-                                     .qkv = bench_values(b, m * columns),
-                                     .out = bench_values(b, m * width),
-                                     .log_sum_exp = bench_floats(b, m * s->n_heads),
-                                     .out_gradient = bench_values(b, m * width),
-                                     .qkv_gradient = bench_values(b, m * columns),
-                                     .scratch = bench_take(b, scratch.bytes)};
+    const size_t sums = plan_cuda_bias_scratch(s->n_rows, s->n_tokens, s->n_heads, buckets->n);
+    struct device_attention op = {.n_rows = s->n_rows,
+                                  .n_tokens = s->n_tokens,
+                                  .n_heads = s->n_heads,
+                                  .width = width,
+                                  .n_kv_heads = s->n_kv_heads,
+                                  .window = s->window,
+                                  .full = s->full,
+                                  .dropout.p = s->dropout,
+                                  .scale = 1 / sqrtf((float)s->head_width),
+                                  .qkv = bench_values(b, m * of_queries),
+                                  .out = bench_values(b, m * width),
+                                  .log_sum_exp = bench_floats(b, m * s->n_heads),
+                                  .out_gradient = bench_values(b, m * width),
+                                  .qkv_gradient = bench_values(b, m * of_queries),
+                                  .scratch = bench_take(b, scratch.bytes + (s->keys == BIASED ? sums : 0))};
+    if (s->keys == BIASED)
+        op.buckets = *buckets, op.bias = bench_floats(b, buckets->n * s->n_heads),
+        op.bias_gradient = bench_floats(b, buckets->n * s->n_heads);
+    if (s->keys == CROSS)
+        op.n_keys = s->n_tokens, op.kv = bench_values(b, m * of_keys), op.kv_gradient = bench_values(b, m * of_keys);
+    return op;
 }
 
 /* Counts two products forward, five backward, over half of the scores. */
@@ -205,12 +220,23 @@ void bench_attention(struct bench *b)
 /* ---- families ---- */
 
 static const struct shape families[] = {
-    {"gpt2", 16, 1024, 16, 64, 16, 0, false, 0},         {"gpt2-dropout", 16, 1024, 16, 64, 16, 0, false, 0.1f},
-    {"llama3-8b", 4, 4096, 32, 128, 8, 0, false, 0},     {"llama3-8b-long", 1, 16384, 32, 128, 8, 0, false, 0},
-    {"mistral-7b", 2, 8192, 32, 128, 8, 4096, false, 0}, {"gemma3-27b-local", 4, 4096, 32, 128, 16, 1024, false, 0},
-    {"gemma-7b", 4, 4096, 16, 256, 16, 0, false, 0},     {"gemma3-4b-local", 4, 4096, 8, 256, 4, 1024, false, 0},
-    {"heads-of-80", 4, 4096, 32, 80, 32, 0, false, 0},   {"heads-of-96", 4, 4096, 32, 96, 8, 0, false, 0},
-    {"bert-large", 32, 512, 16, 64, 16, 0, true, 0},     {"bert-large-dropout", 32, 512, 16, 64, 16, 0, true, 0.1f},
+    {"gpt2", 16, 1024, 16, 64, 16, 0, false, 0, SELF},
+    {"gpt2-dropout", 16, 1024, 16, 64, 16, 0, false, 0.1f, SELF},
+    {"llama3-8b", 4, 4096, 32, 128, 8, 0, false, 0, SELF},
+    {"llama3-8b-long", 1, 16384, 32, 128, 8, 0, false, 0, SELF},
+    {"mistral-7b", 2, 8192, 32, 128, 8, 4096, false, 0, SELF},
+    {"gemma3-27b-local", 4, 4096, 32, 128, 16, 1024, false, 0, SELF},
+    {"gemma-7b", 4, 4096, 16, 256, 16, 0, false, 0, SELF},
+    {"gemma3-4b-local", 4, 4096, 8, 256, 4, 1024, false, 0, SELF},
+    {"heads-of-80", 4, 4096, 32, 80, 32, 0, false, 0, SELF},
+    {"heads-of-96", 4, 4096, 32, 96, 8, 0, false, 0, SELF},
+    {"bert-large", 32, 512, 16, 64, 16, 0, true, 0, SELF},
+    {"bert-large-dropout", 32, 512, 16, 64, 16, 0, true, 0.1f, SELF},
+    {"t5-large-encoder", 32, 512, 16, 64, 16, 0, true, 0, BIASED},
+    {"t5-large-encoder-dropout", 32, 512, 16, 64, 16, 0, true, 0.1f, BIASED},
+    {"t5-large-decoder", 32, 512, 16, 64, 16, 0, false, 0, BIASED},
+    {"t5-large-cross", 32, 512, 16, 64, 16, 0, true, 0, CROSS},
+    {"t5-3b-encoder", 16, 512, 32, 128, 32, 0, true, 0, BIASED},
 };
 
 /* Pairs of query and key that are seen, of one head. */
