@@ -7,9 +7,9 @@
 
 SUITE_LABELS(on_cuda_release)
 
-/* Rows of one vector or pack and of none that is whole; more rows than a CUDA device has blocks; rows that its blocks hold,
- * element by element and in packs, and rows too long for that, which they read again. Rows of several heads, with others'
- * columns after them. */
+/* Rows of one vector or pack and of none that is whole; more rows than a CUDA device has groups of lanes; rows that its
+ * groups hold, and its blocks, element by element and in packs, and rows too long for that, which they read again. Rows of
+ * several heads, with others' columns after them. */
 static const struct shape {
     size_t m, n;
     float shift; /* of x: a mean far from 0 must not cost digits of the deviation */
@@ -17,7 +17,8 @@ static const struct shape {
 } shapes[] = {
     {1, 3, 0, 1, 0},     {1, 16, 0, 1, 0},    {5, 7, 0, 1, 0},    {33, 100, 10, 1, 0}, {140, 264, -5, 1, 0},
     {2, 1000, -5, 1, 0}, {5, 2560, 0, 1, 0},  {3, 1111, 0, 1, 0}, {2, 2056, -3, 1, 0}, {2, 16400, 0, 1, 0},
-    {7, 5, 0, 3, 0},     {9, 128, 0, 4, 256}, {3, 64, 2, 2, 3},   {40, 24, 0, 1, 8},
+    {7, 5, 0, 3, 0},     {9, 128, 0, 4, 256}, {3, 64, 2, 2, 3},   {40, 24, 0, 1, 8},   {70, 64, 1, 8, 64},
+    {5, 80, 0, 3, 16},   {6, 256, 0, 2, 0},   {2, 1048, 0, 2, 0},
 };
 /* Each without and with an offset. */
 enum { KINDS = 2 * 2, N_CASES = COUNT(shapes) * NUMBER_TYPES * KINDS };

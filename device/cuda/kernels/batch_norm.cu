@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(BATCH_THREADS) moments_of_rows(struct d
     each_row<V, PACKS>(from, place<V>::row(), end, place<V>::DOWN, op.n, [&](const pack<T, V>(&x)[1], size_t) {
 #pragma unroll
         for (int v = 0; v < V; v++)
-            sum[0][v] += to_float(x[0].at[v]);
+            sum[0][v] += x[0][v];
     });
     sums.put(sum);
 #pragma unroll
@@ -109,7 +109,7 @@ static __global__ void __launch_bounds__(BATCH_THREADS) moments_of_rows(struct d
     each_row<V, PACKS / 2>(from, place<V>::row(), end, place<V>::DOWN, op.n, [&](const pack<T, V>(&x)[1], size_t) {
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            const float d = to_float(x[0].at[v]) - near[v];
+            const float d = x[0][v] - near[v];
             difference[0][v] += d;
             difference[1][v] += d * d;
         }
@@ -164,14 +164,14 @@ static __global__ void __launch_bounds__(BATCH_THREADS)
     for (int v = 0; v < V; v++)
         share[v] /= (float)op.n_elements, slope[v] *= 2;
     each_row<V, PACKS / 2>(from, begin, end, place<V>::DOWN, op.n, [&](const pack<T, V>(&x)[2], size_t i) {
-        pack<T, V> to;
+        float to[V];
 
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            const float g = (to_float(x[0].at[v]) - mean[v]) * slope[v] + share[v];
-            set(&to.at[v], op.accumulate ? to_float(x[1].at[v]) + g : g);
+            const float g = (x[0][v] - mean[v]) * slope[v] + share[v];
+            to[v] = op.accumulate ? x[1][v] + g : g;
         }
-        store<V>(dx + i * op.n, to);
+        store(dx + i * op.n, to);
     });
 }
 
@@ -205,12 +205,12 @@ static __global__ void join(struct device_join_moments op)
     if (column >= op.n)
         return;
     each_row<1, JOIN_AHEAD>(means, 0, op.n_rows, 1, 2 * op.n,
-                            [&](const pack<float, 1>(&of)[1], size_t) { mean += (double)of[0].at[0]; });
+                            [&](const pack<float, 1>(&of)[1], size_t) { mean += (double)of[0][0]; });
     mean /= n_rows;
     each_row<1, JOIN_AHEAD>(from, 0, op.n_rows, 1, 2 * op.n, [&](const pack<float, 1>(&of)[2], size_t) {
-        const double d = (double)of[0].at[0] - mean;
+        const double d = (double)of[0][0] - mean;
 
-        squares += (double)of[1].at[0] + n_elements * d * d;
+        squares += (double)of[1][0] + n_elements * d * d;
     });
     op.statistics[column] = (float)mean;
     op.statistics[op.n + column] = (float)(1 / sqrt(squares / (n_rows * n_elements) + (double)op.epsilon));
@@ -268,7 +268,7 @@ template <typename T, int V> struct scales {
         load_wide(factor, op.statistics + op.n + column);
 #pragma unroll
         for (int v = 0; v < V; v++)
-            factor[v] *= to_float(weight.at[v]);
+            factor[v] *= weight[v];
     }
 };
 
@@ -286,12 +286,12 @@ static __global__ void __launch_bounds__(BATCH_THREADS) normalise(struct device_
     const struct scales<T, V> of(op, column);
     const pack<T, V> bias = load<V>((const T *)op.bias + column);
     each_row<V, PACKS>(from, begin, end, place<V>::DOWN, op.n, [&](const pack<T, V>(&x)[1], size_t row) {
-        pack<T, V> to;
+        float to[V];
 
 #pragma unroll
         for (int v = 0; v < V; v++)
-            set(&to.at[v], (to_float(x[0].at[v]) - of.mean[v]) * of.factor[v] + to_float(bias.at[v]));
-        store<V>(y + row * op.n, to);
+            to[v] = (x[0][v] - of.mean[v]) * of.factor[v] + bias[v];
+        store(y + row * op.n, to);
     });
 }
 
@@ -330,17 +330,17 @@ static __global__ void __launch_bounds__(BATCH_THREADS)
         const struct scales<T, V> of(op, column);
 
         each_row<V, PACKS / 2>(from, begin, end, place<V>::DOWN, op.n, [&](const pack<T, V>(&at)[3], size_t row) {
-            pack<T, V> to;
+            float to[V];
 
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const float g = to_float(at[0].at[v]), gradient = g * of.factor[v];
+                const float g = at[0][v], gradient = g * of.factor[v];
 
                 sum[0][v] += g;
-                sum[1][v] += g * (to_float(at[1].at[v]) - of.mean[v]);
-                set(&to.at[v], op.accumulate ? to_float(at[2].at[v]) + gradient : gradient);
+                sum[1][v] += g * (at[1][v] - of.mean[v]);
+                to[v] = op.accumulate ? at[2][v] + gradient : gradient;
             }
-            store<V>(dx + row * op.n, to);
+            store(dx + row * op.n, to);
         });
     }
     sums.put(sum);

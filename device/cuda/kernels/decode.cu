@@ -21,7 +21,7 @@ static __device__ inline void decode_pack(float (&x)[V], const struct device_dec
         const pack<bf16, V> codes = load<V>((const bf16 *)op.codes + at);
 #pragma unroll
         for (int v = 0; v < V; v++)
-            x[v] = to_float(codes.at[v]);
+            x[v] = codes[v];
     } else if constexpr (FORM == FORM_INT8) {
         const pack<int8_t, V> codes = load<V>((const int8_t *)op.codes + at);
         const float scale = op.scales[at / op.columns];
@@ -49,13 +49,9 @@ static __global__ void decode(struct device_decode op, size_t n, struct quantile
     __syncthreads();
     for (size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * V; at < n; at += step) {
         float x[V];
-        pack<T, V> y;
 
         decode_pack<FORM, V>(x, op, quantiles, at);
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            set(&y.at[v], x[v]);
-        store<V>((T *)op.y + at, y);
+        store((T *)op.y + at, x);
     }
 }
 

@@ -88,7 +88,6 @@ static __global__ void __launch_bounds__(ROW_THREADS) convolve(struct conv<T> op
         const size_t i = at / packs, column = at % packs * V, t = i % op.n_tokens,
                      length = op.length_of(i / op.n_tokens);
         const float *w = op.filters + column / op.width * op.n_taps;
-        pack<T, V> y;
         float sums[V] = {};
 
         for (size_t k = 0; k < op.n_taps && t < length; k++) {
@@ -100,12 +99,9 @@ static __global__ void __launch_bounds__(ROW_THREADS) convolve(struct conv<T> op
             const pack<T, V> x = load<V>((backward ? op.y_gradient : op.x) + element * op.n + column);
 #pragma unroll
             for (int v = 0; v < V; v++)
-                sums[v] += w[filter + k] * to_float(x.at[v]);
+                sums[v] += w[filter + k] * x[v];
         }
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            set(&y.at[v], sums[v]);
-        store<V>(to + i * op.n + column, y);
+        store(to + i * op.n + column, sums);
     }
 }
 

@@ -54,12 +54,14 @@ template <typename T, int V> struct bias_rows {
         return held;
     }
 
-    __device__ void store_at(operands &held, size_t row, size_t column) const
+    __device__ void store_at(const operands &held, size_t row, size_t column) const
     {
+        float sum[V];
+
 #pragma unroll
         for (int v = 0; v < V; v++)
-            set(&held.c.at[v], to_float(held.c.at[v]) + to_float(held.bias.at[v]));
-        store<V>(c + row * stride + column, held.c);
+            sum[v] = held.c[v] + held.bias[v];
+        store(c + row * stride + column, sum);
     }
 };
 
@@ -173,12 +175,14 @@ template <enum model_activation A> struct activated {
             return load<V>(pre + row * stride + column);
         }
 
-        __device__ void store_at(operands &held, size_t row, size_t column) const
+        __device__ void store_at(const operands &held, size_t row, size_t column) const
         {
+            float y[V];
+
 #pragma unroll
             for (int v = 0; v < V; v++)
-                set(&held.at[v], activation<A>(to_float(held.at[v])));
-            store<V>(c + row * stride + column, held);
+                y[v] = activation<A>(held[v]);
+            store(c + row * stride + column, y);
         }
     };
 
@@ -198,12 +202,14 @@ template <enum model_activation A> struct activated {
             return held;
         }
 
-        __device__ void store_at(operands &held, size_t row, size_t column) const
+        __device__ void store_at(const operands &held, size_t row, size_t column) const
         {
+            float y[V];
+
 #pragma unroll
             for (int v = 0; v < V; v++)
-                set(&held.c.at[v], to_float(held.c.at[v]) * activation_gradient<A>(to_float(held.pre.at[v])));
-            store<V>(c + row * stride + column, held.c);
+                y[v] = held.c[v] * activation_gradient<A>(held.pre[v]);
+            store(c + row * stride + column, y);
         }
     };
 };
@@ -299,12 +305,14 @@ template <typename, int V> struct capped {
         return load<V>(x + column);
     }
 
-    __device__ void store_at(operands &held, size_t, size_t column) const
+    __device__ void store_at(const operands &held, size_t, size_t column) const
     {
+        float y[V];
+
 #pragma unroll
         for (int v = 0; v < V; v++)
-            held.at[v] = cap * tanhf(held.at[v] / cap);
-        store<V>(x + column, held);
+            y[v] = cap * tanhf(held[v] / cap);
+        store(x + column, y);
     }
 };
 
@@ -331,12 +339,14 @@ template <typename, int V> struct added {
         return {load<V>(sum + column), load<V>(x + column)};
     }
 
-    __device__ void store_at(operands &held, size_t, size_t column) const
+    __device__ void store_at(const operands &held, size_t, size_t column) const
     {
+        float y[V];
+
 #pragma unroll
         for (int v = 0; v < V; v++)
-            held.sum.at[v] += held.x.at[v];
-        store<V>(sum + column, held.sum);
+            y[v] = held.sum[v] + held.x[v];
+        store(sum + column, y);
     }
 };
 
@@ -366,12 +376,14 @@ template <enum model_activation A> struct gated {
             return held;
         }
 
-        __device__ void store_at(operands &held, size_t row, size_t column) const
+        __device__ void store_at(const operands &held, size_t row, size_t column) const
         {
+            float product[V];
+
 #pragma unroll
             for (int v = 0; v < V; v++)
-                set(&held.gate.at[v], activation<A>(to_float(held.gate.at[v])) * to_float(held.up.at[v]));
-            store<V>(y + row * n + column, held.gate);
+                product[v] = activation<A>(held.gate[v]) * held.up[v];
+            store(y + row * n + column, product);
         }
     };
 
@@ -391,16 +403,18 @@ template <enum model_activation A> struct gated {
             return held;
         }
 
-        __device__ void store_at(operands &held, size_t row, size_t column) const
+        __device__ void store_at(const operands &held, size_t row, size_t column) const
         {
+            float of_gate[V], of_up[V];
+
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const float d = to_float(held.dy.at[v]), x = to_float(held.gate.at[v]), u = to_float(held.up.at[v]);
-                set(&held.gate.at[v], d * u * activation_gradient<A>(x));
-                set(&held.up.at[v], d * activation<A>(x));
+                const float d = held.dy[v], x = held.gate[v], u = held.up[v];
+                of_gate[v] = d * u * activation_gradient<A>(x);
+                of_up[v] = d * activation<A>(x);
             }
-            store<V>(gate_gradient + row * gradient_stride + column, held.gate);
-            store<V>(up_gradient + row * gradient_stride + column, held.up);
+            store(gate_gradient + row * gradient_stride + column, of_gate);
+            store(up_gradient + row * gradient_stride + column, of_up);
         }
     };
 };
@@ -507,20 +521,21 @@ template <typename T, int V> struct dropout_rows {
         }
     }
 
-    __device__ void store_at(operands &held, size_t row, size_t column) const
+    __device__ void store_at(const operands &held, size_t row, size_t column) const
     {
         const uint32_t in_minibatch = (uint32_t)row / n_tokens, token = (uint32_t)row - in_minibatch * n_tokens;
         uint32_t words[V];
+        float sum[V];
 
         if (threshold > 0)
             draw(words, first_row + in_minibatch, (uint64_t)token * n + column);
 #pragma unroll
         for (int v = 0; v < V; v++) {
             const float factor = threshold == 0 || words[v] >= threshold ? kept : 0;
-            const float element = factor * to_float(held.h.at[v]);
-            set(&held.h.at[v], x ? to_float(held.x.at[v]) + element : element);
+            const float element = factor * held.h[v];
+            sum[v] = x ? held.x[v] + element : element;
         }
-        store<V>(y + row * stride + column, held.h);
+        store(y + row * stride + column, sum);
     }
 };
 
@@ -572,13 +587,8 @@ template <typename T, int V> static __global__ void round_all(T *to, const float
                 held[k] = load<V>(from + first + k * all);
 #pragma unroll
         for (int k = 0; k < PACKS; k++)
-            if (first + k * all < n) {
-                pack<T, V> rounded;
-#pragma unroll
-                for (int v = 0; v < V; v++)
-                    set(&rounded.at[v], held[k].at[v]);
-                store<V>(to + first + k * all, rounded);
-            }
+            if (first + k * all < n)
+                store(to + first + k * all, held[k].at);
     }
 }
 

@@ -15,19 +15,19 @@
 template <typename T, typename U, int V>
 static __device__ inline void put(T *y, const pack<U, V> &x, bool accumulate, float scale)
 {
-    pack<T, V> row;
+    float row[V];
 
     if (accumulate) {
         const pack<T, V> was = load<V>(y);
 #pragma unroll
         for (int v = 0; v < V; v++)
-            set(&row.at[v], to_float(was.at[v]) + to_float(x.at[v]) * scale);
+            row[v] = was[v] + x[v] * scale;
     } else {
 #pragma unroll
         for (int v = 0; v < V; v++)
-            set(&row.at[v], to_float(x.at[v]) * scale);
+            row[v] = x[v] * scale;
     }
-    store<V>(y, row);
+    store(y, row);
 }
 
 /* U: the table's type. */
@@ -256,7 +256,7 @@ static __global__ void __launch_bounds__(RUN_THREADS, 1)
 #pragma unroll
                     for (int v = 0; v < V; v++)
                         if (i + k < length)
-                            sum[v] += to_float(held[k].at[v]) * rows.scale;
+                            sum[v] += held[k][v] * rows.scale;
             }
             store_wide(to + column, sum);
         }

@@ -123,21 +123,6 @@ __device__ inline void multiply_add(float sums[4], const matrices &left, uint32_
 #endif
 }
 
-/* Two numbers, rounded, as a pair; the first in the lower half. */
-template <typename T> __device__ inline uint32_t pair_of(float first, float second)
-{
-#ifdef CUDASIM
-    return bits_of<T>(first) | (uint32_t)bits_of<T>(second) << 16;
-#else
-    uint32_t pair;
-    if constexpr (std::is_same_v<T, fp16>)
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-    else
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-    return pair;
-#endif
-}
-
 /* Two adjacent tiles of sums, rounded, as a left factor. */
 template <typename T> __device__ inline matrices left_of(const float sums[2][4])
 {

@@ -8,6 +8,8 @@
 
 #include "device/cuda/kernels/kernels.h"
 
+#include <type_traits>
+
 enum { WARP = 32 };
 #define WHOLE_WARP 0xffffffffu
 
@@ -24,6 +26,11 @@ struct fp16 {
 #define TYPED(q, f) ((q)->type == NUMBER_FP32 ? f<float> : (q)->type == NUMBER_BF16 ? f<bf16> : f<fp16>)
 
 __device__ inline float to_float(float x)
+{
+    return x;
+}
+
+__device__ inline double to_float(double x) /* of sums, wider than any */
 {
     return x;
 }
@@ -49,12 +56,12 @@ __device__ inline void set(float *y, float x)
     *y = x;
 }
 
-/* Rounds to nearest, ties to even: as proto/base/number.h, and as cvt.rn except for a NaN's payload. */
+/* Rounds to nearest, ties to even: as cvt.rn, and as proto/base/number.h but for NaNs, which all become 0x7fff. */
 __device__ inline void set(bf16 *y, float x)
 {
     const uint32_t pattern = __float_as_uint(x);
 
-    y->bits = (uint16_t)((x != x ? pattern | 0x00400000u : pattern + 0x7fffu + (pattern >> 16 & 1)) >> 16);
+    y->bits = (uint16_t)((x != x ? 0x7fffffffu : pattern + 0x7fffu + (pattern >> 16 & 1)) >> 16);
 }
 
 /* The same; from 65520 on to an infinity. */
@@ -73,6 +80,21 @@ template <typename T> __device__ inline uint16_t bits_of(float x)
 
     set(&y, x);
     return y.bits;
+}
+
+/* Two numbers, rounded, as a pair; the first in the lower half. */
+template <typename T> __device__ inline uint32_t pair_of(float first, float second)
+{
+#ifdef CUDASIM
+    return bits_of<T>(first) | (uint32_t)bits_of<T>(second) << 16;
+#else
+    uint32_t pair;
+    if constexpr (std::is_same_v<T, fp16>)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#endif
 }
 
 /* The launch's shared memory, 128-byte aligned. */

@@ -2,7 +2,7 @@
  *
  * Memory is read in packs of 16 bytes if a view's address and stride allow it, else element by element. Kernels are
  * compiled for both, V values a pack, and launchers choose. A thread loads PACKS of them before it uses the first. A
- * row shorter than a warp leaves lanes idle; a long one has several blocks.
+ * row shorter than a warp leaves lanes idle (but in norm.cu); a long one has several blocks.
  *
  * Why 64 bytes a thread: at 4.8 TB/s and 700 ns, each of 132 processors must have 25 KiB in flight, and half of its
  * 2048 threads bring 64. */
@@ -18,8 +18,24 @@ enum {
     BLOCKS = 32,       /* blocks of a processor: enough to fill it with the smallest blocks */
 };
 
-template <typename T, int V> struct alignas(V * sizeof(T)) pack {
+/* V values of T as they lie in memory, numbers by x[v]. Those of 16 bits stay in pairs until they are used: nvcc would take
+ * values apart where they are loaded, and so wait for each load before the next. */
+template <typename T, int V, bool PAIRS = sizeof(T) == 2 && V % 2 == 0> struct alignas(V * sizeof(T)) pack {
     T at[V];
+
+    __device__ auto operator[](int v) const
+    {
+        return to_float(at[v]);
+    }
+};
+
+template <typename T, int V> struct alignas(V * sizeof(T)) pack<T, V, true> {
+    uint32_t pairs[V / 2];
+
+    __device__ float operator[](int v) const
+    {
+        return to_float(T{(uint16_t)(v % 2 ? pairs[v / 2] >> 16 : pairs[v / 2])});
+    }
 };
 
 /* Values of T in a whole pack. */
@@ -40,7 +56,19 @@ template <int V> static __device__ inline uint32_t word(const pack<float, V> &x,
 
 template <typename T, int V> static __device__ inline uint32_t word(const pack<T, V> &x, int i)
 {
-    return x.at[2 * i].bits | (uint32_t)x.at[2 * i + 1].bits << 16;
+    return x.pairs[i];
+}
+
+/* x, hidden from nvcc: through a loop it would hold the numbers instead, in twice as many registers. */
+template <typename T, int V> static __device__ inline pack<T, V> unread(pack<T, V> x)
+{
+#ifndef CUDASIM
+    if constexpr (sizeof(T) == 2 && V % 2 == 0)
+#pragma unroll
+        for (int i = 0; i < V / 2; i++)
+            asm volatile("" : "+r"(x.pairs[i]));
+#endif
+    return x;
 }
 
 /* One access; nvcc may split the assignment of a struct. */
@@ -61,6 +89,28 @@ template <int V, typename T> static __device__ inline void store(T *y, const pac
         store_words(y, make_uint2(word(x, 0), word(x, 1)));
     else
         *(pack<T, V> *)y = x;
+}
+
+/* x, rounded to T. */
+template <typename T, int V> static __device__ inline pack<T, V> round_to(const float (&x)[V])
+{
+    pack<T, V> y;
+
+    if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+#pragma unroll
+        for (int v = 0; v < V; v += 2)
+            y.pairs[v / 2] = pair_of<T>(x[v], x[v + 1]);
+    } else {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            set(&y.at[v], x[v]);
+    }
+    return y;
+}
+
+template <typename T, int V> static __device__ inline void store(T *y, const float (&x)[V])
+{
+    store<V>(y, round_to<T>(x));
 }
 
 /* Sums or other results in fp32, V at a time: two accesses where V is 8. */

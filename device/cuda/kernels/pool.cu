@@ -65,7 +65,7 @@ static __device__ inline void find_largest(float (&most)[V], unsigned (&tap)[V],
             const pack<T, V> here = load<V>(x + (w.at + (size_t)y * op.width + column) * op.n);
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const float number = to_float(here.at[v]);
+                const float number = here[v];
                 if (number > most[v] || number != number)
                     most[v] = number, tap[v] = (w.y + y) * op.window_width + w.x + column;
             }
@@ -78,13 +78,9 @@ static __global__ void __launch_bounds__(ROW_THREADS) take_largest(struct pool o
     each_pack<V>(op, [&](size_t i, size_t j) {
         float most[V];
         unsigned tap[V];
-        pack<T, V> to;
 
         find_largest<V>(most, tap, op, window(op, i), x + j);
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            set(&to.at[v], most[v]);
-        store<V>(y + i * op.n + j, to);
+        store(y + i * op.n + j, most);
     });
 }
 
@@ -110,19 +106,18 @@ static __global__ void __launch_bounds__(ROW_THREADS) average(struct pool op, T 
     each_pack<V>(op, [&](size_t i, size_t j) {
         const struct window w(op, i);
         float sums[V] = {};
-        pack<T, V> to;
 
         for (unsigned line = 0; line < w.height; line++)
             for (unsigned column = 0; column < w.width; column++) {
                 const pack<T, V> here = load<V>(x + (w.at + (size_t)line * op.width + column) * op.n + j);
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    sums[v] += to_float(here.at[v]);
+                    sums[v] += here[v];
             }
 #pragma unroll
         for (int v = 0; v < V; v++)
-            set(&to.at[v], sums[v] / (float)(op.window_height * op.window_width));
-        store<V>(y + i * op.n + j, to);
+            sums[v] /= (float)(op.window_height * op.window_width);
+        store(y + i * op.n + j, sums);
     });
 }
 
@@ -135,7 +130,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) gather(struct pool op, T *
         const struct readers above(line, op.down, op.window_height, op), beside(column, op.across, op.window_width, op);
         T *const at = x_gradient + i * op.n + j;
         float sums[V] = {};
-        pack<T, V> to;
+        pack<T, V> was;
 
         for (unsigned y = above.first; y < above.end; y++)
             for (unsigned x = beside.first; x < beside.end; x++) {
@@ -150,17 +145,17 @@ static __global__ void __launch_bounds__(ROW_THREADS) gather(struct pool op, T *
 #pragma unroll
                 for (int v = 0; v < V; v++)
                     if (!op.largest || largest.at[v] == tap)
-                        sums[v] += to_float(dy.at[v]);
+                        sums[v] += dy[v];
             }
         if (op.accumulate)
-            to = load<V>(at);
+            was = load<V>(at);
 #pragma unroll
         for (int v = 0; v < V; v++) {
             const float share = op.largest ? sums[v] : sums[v] / (float)(op.window_height * op.window_width);
 
-            set(&to.at[v], op.accumulate ? share + to_float(to.at[v]) : share);
+            sums[v] = op.accumulate ? share + was[v] : share;
         }
-        store<V>(at, to);
+        store(at, sums);
     });
 }
 
@@ -282,7 +277,6 @@ static __global__ void __launch_bounds__(ROW_THREADS) add_blocks(struct blocks o
                        right = op.across.first(b + 1);
         const float count = op.mean ? (float)max((end - first) * (right - left), 1u) : 1;
         float sums[V] = {};
-        pack<T, V> to;
 
         for (unsigned line = first; line < end; line++)
             for (unsigned x = left; x < right; x++) {
@@ -290,12 +284,12 @@ static __global__ void __launch_bounds__(ROW_THREADS) add_blocks(struct blocks o
                     load<V>(g + ((row * op.down.n_windows + line) * op.across.n_windows + x) * op.n + j);
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    sums[v] += to_float(here.at[v]);
+                    sums[v] += here[v];
             }
 #pragma unroll
         for (int v = 0; v < V; v++)
-            set(&to.at[v], sums[v] / count);
-        store<V>(y + i * op.n + j, to);
+            sums[v] /= count;
+        store(y + i * op.n + j, sums);
     }
 }
 

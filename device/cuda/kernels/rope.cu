@@ -32,16 +32,17 @@ template <typename T, int V> static __global__ void __launch_bounds__(ROW_THREAD
         for (unsigned at = threadIdx.x; at < op.n_heads * packs; at += blockDim.x) {
             const unsigned j = at % packs * V;
             T *head = token + at / packs * op.head_width + j;
-            pack<T, V> x = load<V>(head), y = load<V>(head + op.n_pairs);
+            const pack<T, V> x = load<V>(head), y = load<V>(head + op.n_pairs);
+            float turned[2][V];
 
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const float a = to_float(x.at[v]), b = to_float(y.at[v]), c = cosines[j + v], s = sines[j + v];
-                set(&x.at[v], a * c - b * s);
-                set(&y.at[v], b * c + a * s);
+                const float a = x[v], b = y[v], c = cosines[j + v], s = sines[j + v];
+                turned[0][v] = a * c - b * s;
+                turned[1][v] = b * c + a * s;
             }
-            store<V>(head, x);
-            store<V>(head + op.n_pairs, y);
+            store(head, turned[0]);
+            store(head + op.n_pairs, turned[1]);
         }
         __syncthreads(); /* the next token overwrites them */
     }

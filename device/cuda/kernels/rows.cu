@@ -56,10 +56,12 @@ static __global__ void add_positions(struct device_position op, size_t first, si
 #pragma unroll
         for (int k = 0; k < PACKS; k++)
             if (row + k < op.n_rows) {
+                float sum[V];
+
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    set(&held[k].at[v], to_float(held[k].at[v]) + to_float(x.at[v]));
-                store<V>(y + (row + k) * apart, held[k]);
+                    sum[v] = held[k][v] + x[v];
+                store(y + (row + k) * apart, sum);
             }
     }
 }
@@ -85,7 +87,7 @@ static __global__ void sum_positions(float *table, const T *dy, size_t n_rows, s
 #pragma unroll
             for (int v = 0; v < V; v++)
                 if (row + k < n_rows)
-                    add(&sum[v], to_float(held[k].at[v]));
+                    add(&sum[v], held[k][v]);
     }
     load_wide(onto, table + at);
 #pragma unroll

@@ -24,7 +24,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norms_of_rows(struct devic
             const pack<T, V> some = load<V>(x + at);
 #pragma unroll
             for (int v = 0; v < V; v++)
-                sum[0] += to_float(some.at[v]) * to_float(some.at[v]);
+                sum[0] += some[v] * some[v];
         }
         block_sum(&shared, turn++, sum);
         if (threadIdx.x == 0)
@@ -318,11 +318,12 @@ template <typename T, int V> static __global__ void copy_rows(struct device_gath
 #pragma unroll
         for (int k = 0; k < PACKS; k++)
             if (first + k * step < op.n) {
-                if (weight != 1)
+                float scaled[V];
+
 #pragma unroll
-                    for (int v = 0; v < V; v++)
-                        set(&held[k].at[v], to_float(held[k].at[v]) * weight);
-                store<V>((T *)op.y + row * op.n + first + k * step, held[k]);
+                for (int v = 0; v < V; v++)
+                    scaled[v] = held[k][v] * weight;
+                store<V>((T *)op.y + row * op.n + first + k * step, weight == 1 ? held[k] : round_to<T>(scaled));
             }
     }
 }

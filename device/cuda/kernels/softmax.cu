@@ -214,19 +214,19 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(smoothed
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 const size_t at = column + k * step;
-                pack<T, V> gradient;
+                float gradient[V];
 
 #pragma unroll
                 for (int v = 0; v < V; v++) {
                     if (BIASED && counts && at + v < op.n)
                         x[k].at[v] += op.bias[at + v];
-                    set(&gradient.at[v], counts && at + v < op.n
-                                             ? (expf(x[k].at[v] - max) * factor - even - (at + v == label ? own : 0)) *
-                                                   cap_slope(x[k].at[v], op.cap)
-                                             : 0);
+                    gradient[v] = counts && at + v < op.n
+                                      ? (expf(x[k].at[v] - max) * factor - even - (at + v == label ? own : 0)) *
+                                            cap_slope(x[k].at[v], op.cap)
+                                      : 0;
                 }
                 if (at < op.logits_stride)
-                    store<V>(to + at, gradient);
+                    store(to + at, gradient);
             }
         }
     }

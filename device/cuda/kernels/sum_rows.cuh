@@ -38,11 +38,6 @@ static __device__ inline double total(double of)
     return of;
 }
 
-static __device__ inline double to_float(double x) /* lines are wider than any */
-{
-    return x;
-}
-
 template <typename T> struct sum_of {
     typedef struct compensated type;
 };
@@ -111,7 +106,7 @@ static __global__ void sum_rows(TO to, const T *x, size_t m, size_t n, size_t st
 #pragma unroll
             for (int v = 0; v < V; v++)
                 if (row + i * SUM_WARPS < end)
-                    add(&sum[v], to_float(held[i].at[v]));
+                    add(&sum[v], held[i][v]);
     }
 #pragma unroll
     for (int v = 0; v < V; v++)

@@ -2,10 +2,10 @@
  * moves as many gigabytes as fit. All are far larger than the device's caches. */
 #include "tools/bench/cuda/bench.h"
 
-enum { N = 4096, M = 32768, VOCABULARY = 50304, LOGIT_ROWS = 4096, TABLE = 50257 };
+enum { N = 4096, M = 32768, HEAD = 128, VOCABULARY = 50304, LOGIT_ROWS = 4096, TABLE = 50257 };
 
 struct rows {
-    size_t m, n, vocabulary, logit_rows, n_tokens;
+    size_t m, n, head, vocabulary, logit_rows, n_tokens;
     void *x, *y, *z, *weight;
     float *logits, *running, *statistics, *sum, *table;
     uint32_t *ids, *labels;
@@ -70,6 +70,31 @@ static void norm(struct bench *b, void *context)
 static void norm_backward(struct bench *b, void *context)
 {
     const struct device_norm op = norm_of(context);
+
+    b->ops->norm_backward(b->dev, &op);
+}
+
+/* Of the same rows, by heads and about 0. */
+static struct device_norm head_norm_of(const struct rows *r)
+{
+    struct device_norm op = norm_of(r);
+
+    op.kind = DEVICE_RMS_NORM;
+    op.n_heads = r->n / r->head, op.n = r->head;
+    op.bias = NULL, op.bias_gradient = NULL, op.accumulate = false;
+    return op;
+}
+
+static void head_norm(struct bench *b, void *context)
+{
+    const struct device_norm op = head_norm_of(context);
+
+    b->ops->norm(b->dev, &op);
+}
+
+static void head_norm_backward(struct bench *b, void *context)
+{
+    const struct device_norm op = head_norm_of(context);
 
     b->ops->norm_backward(b->dev, &op);
 }
@@ -164,6 +189,8 @@ static const struct row rows[] = {
     {"row-gelu-erf", activate_erf, 2, 0, false},
     {"row-norm", norm, 2, 0, false},
     {"row-norm-backward", norm_backward, 4, 0, false},
+    {"row-head-norm", head_norm, 2, 0, false},
+    {"row-head-norm-backward", head_norm_backward, 3, 0, false},
     {"row-reduce", reduce_rows, 1, 0, false},
     {"row-add", add, 3, 0, false},
     {"row-dropout-add", dropout_add, 3, 0, false},
@@ -188,16 +215,21 @@ static uint32_t *indices(struct bench *b, size_t n, uint32_t most)
 
 static struct rows make(struct bench *b)
 {
-    struct rows r = {
-        .m = M, .n = N, .vocabulary = VOCABULARY, .logit_rows = LOGIT_ROWS, .n_tokens = 1024, .n_table = TABLE};
+    struct rows r = {.m = M,
+                     .n = N,
+                     .head = HEAD,
+                     .vocabulary = VOCABULARY,
+                     .logit_rows = LOGIT_ROWS,
+                     .n_tokens = 1024,
+                     .n_table = TABLE};
 
     if (b->small)
-        r.m = 32, r.n = 64, r.vocabulary = 128, r.logit_rows = 8, r.n_tokens = 8, r.n_table = 50;
+        r.m = 32, r.n = 64, r.head = 16, r.vocabulary = 128, r.logit_rows = 8, r.n_tokens = 8, r.n_table = 50;
     r.x = bench_values(b, r.m * r.n), r.y = bench_values(b, r.m * r.n), r.z = bench_values(b, r.m * r.n);
     r.weight = bench_values(b, r.n);
     r.logits = bench_floats(b, r.logit_rows * r.vocabulary);
     r.running = bench_floats(b, 3 * r.logit_rows);
-    r.statistics = bench_floats(b, 2 * r.m);
+    r.statistics = bench_floats(b, 2 * r.m * r.n / r.head);
     r.sum = bench_floats(b, 2 * r.n);
     r.table = bench_floats(b, r.n_table * r.n);
     r.ids = indices(b, r.m, r.n_table);
