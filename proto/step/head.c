@@ -69,11 +69,11 @@ static size_t tile_tokens(const struct layer_pass *pass, size_t first, size_t to
     return tokens - first < pass->plan->head_tile ? tokens - first : pass->plan->head_tile;
 }
 
-/* Tokens first .. first+m-1: logits (m, n) into `to`, capped where the family caps them; 0 stays 0 in padding. Those
- * that are generated from have the plan's stride, and are not padded. */
+/* Tokens first .. first+m-1: logits (m, n) into `to`. Those that are generated from have the plan's stride, and are not
+ * padded; where the family caps logits, these are capped here, and others as they are read. */
 static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m, float *to)
 {
-    const size_t width = pass->model->config.width, n_capped = pass->logits ? m : 1;
+    const size_t width = pass->model->config.width;
     const size_t stride = pass->logits ? pass->plan->logits_stride : chunk.padded;
     const struct device_matmul op = {.transpose_b = true,
                                      .m = m,
@@ -88,9 +88,9 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
                                      .wide = true};
 
     pass->ops->matmul(pass->dev, &op);
-    for (size_t i = 0; pass->model->logit_cap > 0 && i < n_capped; i++)
-        pass->ops->soft_cap(pass->dev, &(struct device_soft_cap){to + i * stride, m / n_capped * chunk.padded,
-                                                                 pass->model->logit_cap});
+    for (size_t i = 0; pass->logits && pass->model->logit_cap > 0 && i < m; i++)
+        pass->ops->soft_cap(pass->dev,
+                            &(struct device_soft_cap){to + i * stride, chunk.padded, pass->model->logit_cap});
 }
 
 /* For tokens first .. first+m-1. */

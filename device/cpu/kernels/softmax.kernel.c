@@ -23,84 +23,108 @@ void KERNEL_NAME(cpu_soft_cap)(struct device *dev, const struct device_soft_cap 
             vec_store_n(x + j, cap * math_tanh(vec_load_n(x + j, n - j, 0) / cap), n - j);
 }
 
-/* Up to n logits, with their bias; `beyond` elsewhere. */
-VECTOR_INLINE vec logits_at(const float *x, const float *bias, size_t j, size_t n, float beyond)
-{
-    const vec logits = vec_load_n(x + j, n, beyond);
+/* A row's logits, which count with their bias, or capped. */
+struct logits {
+    const float *x, *bias; /* (n); bias NULL: none */
+    size_t n;
+    float cap; /* 0: none */
+};
 
-    return bias ? logits + vec_load_n(bias + j, n, 0) : logits;
+static struct logits logits_of(const struct device_cross_entropy *op, size_t row)
+{
+    return (struct logits){op->logits + row * op->logits_stride, op->bias, op->n, op->cap};
 }
 
-/* Finite below, so that in a row of minus infinities every exp(x - max) is 0 and none is a NaN. */
-static float row_max(const float *x, const float *bias, size_t n)
+/* From the j-th on; `beyond` after the last. */
+VECTOR_INLINE vec logits_at(const struct logits *of, size_t j, float beyond)
 {
+    const size_t n = of->n - j;
+    vec x = vec_load_n(of->x + j, n, beyond);
+
+    if (of->bias)
+        x += vec_load_n(of->bias + j, n, 0);
+    if (of->cap != 0) {
+        float capped[VECTOR];
+        vec_store(capped, of->cap * math_tanh(x / of->cap));
+        x = vec_load_n(capped, n, beyond);
+    }
+    return x;
+}
+
+/* Finite below, so that in a row of minus infinities every exp(x - max) is 0 and none is a NaN. Of capped
+ * logits it is the cap of the largest: where a rounding puts another above it, no digit is lost. */
+static float row_max(const struct logits *of)
+{
+    const struct logits raw = {of->x, of->bias, of->n, 0};
     vec max = vec_all(-FLT_MAX);
 
-    for (size_t j = 0; j < n; j += VECTOR)
-        max = vec_max(logits_at(x, bias, j, n - j, -INFINITY), max);
-    return vec_largest(max);
+    for (size_t j = 0; j < of->n; j += VECTOR)
+        max = vec_max(logits_at(&raw, j, -INFINITY), max);
+    max = vec_all(vec_largest(max));
+    return of->cap != 0 ? (of->cap * math_tanh(max / of->cap))[0] : max[0];
 }
 
 /* Sum of exp(x - max). A NaN among x gives a NaN. */
-static double row_sum(const float *x, const float *bias, size_t n, float max)
+static double row_sum(const struct logits *of, float max)
 {
+    const size_t n = of->n;
+
     double sum = 0;
 
     for (size_t first = 0; first < n; first += BLOCK) {
         const size_t width = n - first < BLOCK ? n - first : BLOCK;
         vec lanes = {0};
         for (size_t j = 0; j < width; j += VECTOR)
-            lanes += math_exp(logits_at(x, bias, first + j, width - j, -INFINITY) - max);
+            lanes += math_exp(logits_at(of, first + j, -INFINITY) - max);
         sum += vec_sum(lanes);
     }
     return sum;
 }
 
-static double row_total(const float *x, const float *bias, size_t n)
+static double row_total(const struct logits *of)
 {
+    const size_t n = of->n;
     double sum = 0;
 
     for (size_t first = 0; first < n; first += BLOCK) {
         const size_t width = n - first < BLOCK ? n - first : BLOCK;
         vec lanes = {0};
         for (size_t j = 0; j < width; j += VECTOR)
-            lanes += logits_at(x, bias, first + j, width - j, 0);
+            lanes += logits_at(of, first + j, 0);
         sum += vec_sum(lanes);
     }
     return sum;
 }
 
 /* Adds to a row's third sum what this chunk's labels have. label: in the chunk, or at n or beyond. */
-static float add_labels(float sum, const struct device_cross_entropy *op, const float *row, uint32_t label)
+static float add_labels(float sum, const struct device_cross_entropy *op, const struct logits *of, uint32_t label)
 {
-    const float own = label < op->n ? row[label] + (op->bias ? op->bias[label] : 0) : 0;
+    const float own = label < op->n ? logits_at(of, label, 0)[0] : 0;
 
     if (op->smoothing == 0)
         return label < op->n ? own : sum;
     return (float)((double)sum + (double)device_label_share(op) * (double)own +
-                   (double)device_smoothed(op) * row_total(row, op->bias, op->n));
+                   (double)device_smoothed(op) * row_total(of));
 }
 
 void KERNEL_NAME(cpu_log_sum_exp)(struct device *dev, const struct device_cross_entropy *op)
 {
-    const size_t n = op->n;
-
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
-        const float *row = op->logits + i * op->logits_stride;
+        const struct logits of = logits_of(op, i);
         float *state = op->running + 3 * i;
-        float max = row_max(row, op->bias, n);
+        float max = row_max(&of);
 
         if (op->start) {
             state[0] = max;
-            state[1] = (float)row_sum(row, op->bias, n, max);
+            state[1] = (float)row_sum(&of, max);
             state[2] = 0;
         } else {
             max = max > state[0] ? max : state[0];
-            state[1] = (float)((double)state[1] * exp((double)state[0] - (double)max) + row_sum(row, op->bias, n, max));
+            state[1] = (float)((double)state[1] * exp((double)state[0] - (double)max) + row_sum(&of, max));
             state[0] = max;
         }
-        state[2] = add_labels(state[2], op, row, op->labels[i] >= op->first ? op->labels[i] - op->first : UINT32_MAX);
+        state[2] = add_labels(state[2], op, &of, op->labels[i] >= op->first ? op->labels[i] - op->first : UINT32_MAX);
     }
 }
 
@@ -118,23 +142,26 @@ void KERNEL_NAME(cpu_loss)(struct device *dev, const struct device_loss *op)
 VECTOR_INLINE void gradient_row(value *to, const struct device_cross_entropy *op, size_t row, uint32_t label,
                                 float scale, bool capped)
 {
-    const float *logits = op->logits + row * op->logits_stride, *bias = capped ? NULL : op->bias;
+    const struct logits of = logits_of(op, row);
     const float max = op->running[3 * row], factor = scale / op->running[3 * row + 1], cap = op->cap;
     const float own = scale * device_label_share(op), even = scale * device_smoothed(op);
     const size_t n = op->n;
-    float piece[BLOCK];
+    float piece[BLOCK], part[BLOCK]; /* part: of the cap */
 
     for (size_t first = 0; first < n; first += BLOCK) {
         const size_t width = n - first < BLOCK ? n - first : BLOCK;
 
-        for (size_t j = 0; j < width; j += VECTOR)
-            vec_store(piece + j, math_exp(logits_at(logits, bias, first + j, width - j, 0) - max) * factor - even);
+        for (size_t j = 0; j < width; j += VECTOR) {
+            const vec logits = logits_at(&of, first + j, 0);
+            vec_store(piece + j, math_exp(logits - max) * factor - even);
+            if (capped)
+                vec_store(part + j, logits / cap);
+        }
         if (label >= first && label - first < width)
             piece[label - first] -= own;
         for (size_t j = 0; j < width; j += VECTOR) {
-            const vec part = capped ? vec_load_n(logits + first + j, width - j, 0) / cap : vec_all(0);
-            const vec gradient = vec_load(piece + j);
-            value_store_n(to + first + j, capped ? gradient * (1 - part * part) : gradient, width - j);
+            const vec gradient = vec_load(piece + j), of_cap = capped ? vec_load(part + j) : vec_all(0);
+            value_store_n(to + first + j, capped ? gradient * (1 - of_cap * of_cap) : gradient, width - j);
         }
     }
 }

@@ -2,7 +2,7 @@
  * error; preferences.
  *
  * A block processes a row at a time. The sum reads four bytes per element; the gradient reads four and writes two or
- * four. Rows that the plan pads are read in whole packs, others element by element. */
+ * four; both cap logits as they are read. Rows that the plan pads are read in whole packs, others element by element. */
 #include "device/cuda/kernels/pack.cuh"
 
 #include <float.h>
@@ -79,6 +79,20 @@ static smoothed smoothed_of(const struct device_cross_entropy *op)
     return all;
 }
 
+/* As struct device_soft_cap; 0 stays 0. */
+static __device__ inline float capped(float x, float cap)
+{
+    return cap * tanhf(x / cap);
+}
+
+/* The derivative of cap * tanh(x / cap) where that is y. */
+static __device__ inline float cap_slope(float y, float cap)
+{
+    const float part = y / cap;
+
+    return 1 - part * part;
+}
+
 /* A thread has the same elements with packs and without, so that a sum's order depends on n alone. BIASED: op.bias is
  * added to them. */
 template <bool WHOLE, bool BIASED>
@@ -91,20 +105,28 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(smoot
         struct exponentials all = {-FLT_MAX, 0, 0};
 
         for (size_t begin = (size_t)threadIdx.x * V; begin < op.n; begin += (size_t)blockDim.x * V * K) {
+            const size_t step = (size_t)blockDim.x * V;
             float x[K * V];
 
 #pragma unroll
             for (int k = 0; k < K; k++) {
-                const size_t column = begin + (size_t)k * blockDim.x * V;
-                pack<float, V> some;
+                const size_t column = begin + k * step;
+                pack<float, V> some = {};
 
                 if (WHOLE && column < op.n)
                     some = load<V>(row + column);
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    x[k * V + v] = column + v >= op.n
-                                       ? -INFINITY
-                                       : (WHOLE ? some.at[v] : row[column + v]) + (BIASED ? op.bias[column + v] : 0);
+                    x[k * V + v] = WHOLE ? some.at[v] : column + v < op.n ? row[column + v] : 0;
+            }
+            if (op.cap != 0)
+#pragma unroll
+                for (int j = 0; j < K * V; j++)
+                    x[j] = capped(x[j], op.cap);
+#pragma unroll
+            for (int j = 0; j < K * V; j++) {
+                const size_t column = begin + j / V * step + j % V;
+                x[j] = column < op.n ? x[j] + (BIASED ? op.bias[column] : 0) : -INFINITY;
             }
             add(&all, x);
             if (op.smoothing > 0)
@@ -118,7 +140,10 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(smoot
             const uint32_t at = op.labels[i] - op.first;
 
             const bool is_here = op.labels[i] >= op.first && at < op.n;
-            const float own = is_here ? row[at] + (BIASED ? op.bias[at] : 0) : 0;
+            float own = is_here ? row[at] + (BIASED ? op.bias[at] : 0) : 0;
+
+            if (op.cap != 0)
+                own = capped(own, op.cap);
 
             if (!op.start)
                 join(&all, {state[0], state[1], 0});
@@ -175,14 +200,6 @@ cudaError_t cuda_loss(const struct cuda_queue *q, const struct device_loss *op)
                   op->running, op->labels, op->m);
 }
 
-/* The derivative of cap * tanh(x / cap) where that is y. */
-static __device__ inline float cap_slope(float y, float cap)
-{
-    const float part = cap != 0 ? y / cap : 0;
-
-    return 1 - part * part;
-}
-
 /* A row's gradient overwrites its logits from the beginning. In 16 bits, element j lies on logit j/2, which another thread
  * may still read. So the block reads K packs per thread, meets at a barrier, and then writes only where it has read.
  * Padding is written too. */
@@ -214,17 +231,25 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(smoothed
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 const size_t at = column + k * step;
-                float gradient[V];
+                float logit[V], gradient[V];
 
 #pragma unroll
-                for (int v = 0; v < V; v++) {
-                    if (BIASED && counts && at + v < op.n)
-                        x[k].at[v] += op.bias[at + v];
-                    gradient[v] = counts && at + v < op.n
-                                      ? (expf(x[k].at[v] - max) * factor - even - (at + v == label ? own : 0)) *
-                                            cap_slope(x[k].at[v], op.cap)
-                                      : 0;
-                }
+                for (int v = 0; v < V; v++)
+                    logit[v] = BIASED && counts && at + v < op.n ? x[k][v] + op.bias[at + v] : x[k][v];
+                if (op.cap != 0)
+#pragma unroll
+                    for (int v = 0; v < V; v++)
+                        logit[v] = capped(logit[v], op.cap);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    gradient[v] = expf(logit[v] - max) * factor - even - (at + v == label ? own : 0);
+                if (op.cap != 0)
+#pragma unroll
+                    for (int v = 0; v < V; v++)
+                        gradient[v] *= cap_slope(logit[v], op.cap);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    gradient[v] = counts && at + v < op.n ? gradient[v] : 0;
                 if (at < op.logits_stride)
                     store(to + at, gradient);
             }

@@ -24,8 +24,8 @@ struct device_soft_cap {
  * arXiv:1512.00567, section 7; as in torch.nn.functional.cross_entropy. Without, it has 1.
  *
  * cross_entropy_gradient overwrites the logits by their gradient, (softmax - what labels have) * scale, 0 in rows without a
- * label; the scale may be a row's own; of capped logits by the gradient of those that were capped, which is that times
- * 1 - (logit / cap)^2. The gradient has the values' type: its row i begins where row i of the logits did, so its stride
+ * label; the scale may be a row's own. With a cap both read the logits as soft_cap leaves them, and the gradient is that of
+ * those that were capped: times 1 - (logit / cap)^2. The gradient has the values' type: its row i begins where row i of the logits did, so its stride
  * in elements is that of the logits times device_wide(type). Elements from n up to the stride become 0. */
 struct device_cross_entropy {
     size_t m, n, logits_stride;
@@ -38,7 +38,7 @@ struct device_cross_entropy {
     float *running;
     float scale;         /* cross_entropy_gradient */
     const float *scales; /* (m): cross_entropy_gradient takes these in place of `scale`. NULL: `scale` for all rows */
-    float cap;           /* cross_entropy_gradient: logits are capped (soft_cap); 0: they are not */
+    float cap;           /* logits are capped as they are read; 0: they are not */
     float smoothing;     /* 0: none */
     size_t n_all;        /* labels of all chunks; used with smoothing */
 };

@@ -330,8 +330,7 @@ static double logits(const struct batch *b, const struct chunk *chunk, double m)
 {
     const double width = b->work->model->config.width, n = chunk->padded;
 
-    return product(b, m, width, n, (m * width + n * width) * value_bytes(b) + m * n * sizeof(float)) +
-           (b->work->model->logit_cap > 0 ? moved(b, 8 * m * n) : 0);
+    return product(b, m, width, n, (m * width + n * width) * value_bytes(b) + m * n * sizeof(float));
 }
 
 /* Bytes of the bias of a chunk's logits, read wherever they are. */

@@ -302,8 +302,9 @@ static void position(const struct device_position *op, bool backward)
 static double logit_at(const struct device_cross_entropy *op, size_t i, size_t j)
 {
     const double *logits = (const void *)op->logits, *bias = (const void *)op->bias;
+    const double logit = logits[i * op->logits_stride + j] + (bias ? bias[j] : 0), cap = (double)op->cap;
 
-    return logits[i * op->logits_stride + j] + (bias ? bias[j] : 0);
+    return cap != 0 ? cap * tanh(logit / cap) : logit;
 }
 
 /* What a label has, of which a row's own has most. */
@@ -353,7 +354,7 @@ static void cross_entropy_gradient(const struct device_cross_entropy *op)
             logits[j] = counts && j < op->n
                             ? (exp(logit_at(op, i, j) - of[0]) / of[1] - label_weight(op, i, j)) *
                                   (op->scales ? ((const double *)(const void *)op->scales)[i] : (double)op->scale) *
-                                  (op->cap != 0 ? 1 - pow(logits[j] / (double)op->cap, 2) : 1)
+                                  (op->cap != 0 ? 1 - pow(logit_at(op, i, j) / (double)op->cap, 2) : 1)
                             : 0;
     }
 }

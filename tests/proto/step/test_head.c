@@ -227,7 +227,7 @@ static float cap_of(const struct model_config *c)
     return 2;
 }
 
-/* With capped logits, whose gradient reads them where they lie. */
+/* With capped logits, which are capped where they are read: forward, and by their gradient where they lie. */
 TEST_EACH(no_place_of_a_capped_head_changes_a_bit, COMMON_TYPES)
 {
     const enum number_type precision = (enum number_type)_i;
