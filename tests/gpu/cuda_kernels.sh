@@ -27,15 +27,17 @@ rc=0
 code=$("$machine_code" "$@") || rc=$?
 [ $rc -ne 77 ] || exit 0 # it has said why
 [ $rc -eq 0 ] || exit 1
-# Fields: target, matrix loads, products, copies, loads of 16 bytes, of 1 or 2, stores of 16, of 1 or 2, kernel. Kernels are
-# made for packs of 8 bf16 or fp16, or 4 floats (prepare<> counts its threads there, and reads what has no packs); cached attention
-# also loads one value by itself. Fast attention: 3 matrix loads for 8 products at most, backward 5; with heads of 256, 5 and 7;
-# the kernel of queries with a bias, whose tiles of 128 columns have 32 keys, 6, of which an eighth happens once.
+# Fields: target, matrix loads, products, copies, loads of 16 bytes, of 1 or 2, stores of 16, of 1 or 2, bytes in flight, kernel.
+# Kernels are made for packs of 8 bf16 or fp16, or 4 floats (prepare<> counts its threads there, and reads what has no packs);
+# cached attention also loads one value by itself. A thread has 4 packs in flight, of which an instruction may wait for one
+# before the last (3); of a norm's gradient dy, x and dx of its next row, 2 packs each. Fast attention: 3 matrix loads for 8
+# products at most, backward 5; with heads of 256, 5 and 7; the kernel of queries with a bias, whose tiles of 128 columns have
+# 32 keys, 6, of which an eighth happens once.
 c++filt <<<"$code" | awk -v kernels="$kernels" '
     NR == 1 { next }
     {
-        name = $9
-        for (i = 10; i <= NF; i++)
+        name = $10
+        for (i = 11; i <= NF; i++)
             name = name " " $i
         n_of[$1]++
     }
@@ -48,6 +50,9 @@ c++filt <<<"$code" | awk -v kernels="$kernels" '
     / prepare</ { next }
     /<(bf16|fp16), 8[,>]|<8, / { packed++; must($5 > 0, "loads no pack of 16 bytes"); must($6 <= 1, $6 " loads of single values") }
     /<float, 4[,>]|<4, / { packed++; must($5 > 0, "loads no pack of 16 bytes") }
+    / (norm_rows<(bf16|fp16), 8, .*true>|norm_rows<float, 4, .*true>|log_sum_exp_rows<true)/ { held++; must($9 >= 64, $9 " bytes in flight") }
+    / over_rows<[48], / { held++; must($9 >= 48, $9 " bytes in flight") }
+    / norm_gradient_rows<(bf16|fp16), 8, .*true>/ { held++; must($9 >= 96, $9 " bytes in flight: not the next row") }
     / attend(_backward)?<(bf16|fp16), (64|128|256), / {
         fast++
         most = (name ~ /attend</ ? 3 : 5) + (name ~ /16, 256,/ ? 2 : 0) + (name ~ /16, 128, \(sought\)0, true, \(reach\)4/)
@@ -63,6 +68,6 @@ c++filt <<<"$code" | awk -v kernels="$kernels" '
                 print target ": machine code of " n_of[target] " kernels of " kernels > "/dev/stderr"
                 failed = 1
             }
-        print packed + 0 " times whole packs, " fast + 0 " times tensor cores"
-        exit failed || !packed || !fast
+        print packed + 0 " times whole packs, " held + 0 " times many in flight, " fast + 0 " times tensor cores"
+        exit failed || !packed || !held || !fast
     }'

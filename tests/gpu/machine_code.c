@@ -1,19 +1,25 @@
 /* machine_code OBJECT...: what kernels are made of, from the objects that nvcc wrote: a line for each kernel and
- * architecture, of how many instructions it has of the kinds that a fast one lives on.
+ * architecture, of how many instructions it has of the kinds that a fast one lives on, and of how many bytes a thread has
+ * in flight: the most that are loaded from global memory before an instruction waits for any of them, in the order of the
+ * code.
  *
  * An object holds a "fat binary": a header of 16 bytes and entries, of which those of kind 2 are ELF files of machine code,
  * one for each architecture; kernels are their sections .text.NAME. An instruction is 16 bytes from compute capability 7.0
  * on: its low 12 bits say which, and bits 73 to 75 of a load or store how wide.
  *
- * Source: what nvdisasm of CUDA 12 and 13 prints beside the bytes, where it is; NVIDIA documents neither. So a toolkit that
- * writes otherwise is told as such, with exit status 77. */
+ * From bit 105 on are 4 of stalls, 1 of yielding, 3 that name the barrier that a load sets (7: none), 3 of another, and the
+ * 6 barriers that the instruction waits for.
+ *
+ * Sources: what nvdisasm of CUDA 12 and 13 prints beside the bytes, where it is; Jia et al., arXiv:1804.06826, section 2.1,
+ * on barriers. NVIDIA documents neither. So a toolkit that writes otherwise is told as such, with exit status 77. */
 #include <elf.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAT_MAGIC = 0xba55ed50u, MACHINE_CODE = 2, ENTRY_BYTES = 64, INSTRUCTION = 16, UNREADABLE = 77 };
+enum { FAT_MAGIC = 0xba55ed50u, MACHINE_CODE = 2, ENTRY_BYTES = 64, INSTRUCTION = 16, BARRIERS = 6, UNREADABLE = 77 };
 
 enum count { MATRIX_LOADS, PRODUCTS, COPIES, LOADS_16, LOADS_SMALL, STORES_16, STORES_SMALL, COUNTS };
 
@@ -31,29 +37,64 @@ static const struct kind {
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-static enum count count_of(const unsigned char *instruction)
-{
+struct instruction {
     uint64_t low, high;
+};
 
-    memcpy(&low, instruction, sizeof low);
-    memcpy(&high, instruction + sizeof low, sizeof high);
-    const unsigned width = high >> 9 & 7; /* 0 to 3: one or two bytes; 6: sixteen */
+static struct instruction instruction_at(const unsigned char *code)
+{
+    struct instruction in;
+
+    memcpy(&in, code, sizeof in);
+    return in;
+}
+
+/* 0 to 3: one or two bytes; 4 to 6: four, eight and sixteen. */
+static unsigned width_of(struct instruction in)
+{
+    return in.high >> 9 & 7;
+}
+
+static enum count count_of(struct instruction in)
+{
     for (int i = 0; i < N_KINDS; i++)
-        if ((low & 0xfff) == kinds[i].opcode)
-            return width == 6 ? kinds[i].of_16 : width < 4 ? kinds[i].small : kinds[i].other;
+        if ((in.low & 0xfff) == kinds[i].opcode)
+            return width_of(in) == 6 ? kinds[i].of_16 : width_of(in) < 4 ? kinds[i].small : kinds[i].other;
     return COUNTS;
+}
+
+/* Bytes that this thread has in flight by each barrier, the instruction included; all of them. */
+static unsigned count_in_flight(unsigned by_barrier[BARRIERS], struct instruction in)
+{
+    static const unsigned bytes[] = {1, 1, 2, 2, 4, 8, 16, 0};
+    const bool loads = (in.low & 0xfff) == 0x381 || (in.low & 0xfff) == 0x981;
+    const unsigned sets = in.high >> 46 & 7, waits = in.high >> 52 & 63;
+    unsigned all = 0;
+
+    if (loads && sets < BARRIERS)
+        by_barrier[sets] += bytes[width_of(in)];
+    for (unsigned i = 0; i < BARRIERS; i++) {
+        if (waits >> i & 1)
+            by_barrier[i] = 0;
+        all += by_barrier[i];
+    }
+    return all;
 }
 
 static void print_kernel(unsigned target, const char *name, const unsigned char *code, size_t bytes)
 {
-    unsigned n[COUNTS + 1] = {0};
+    unsigned n[COUNTS + 1] = {0}, by_barrier[BARRIERS] = {0}, most = 0;
 
-    for (size_t at = 0; at + INSTRUCTION <= bytes; at += INSTRUCTION)
-        n[count_of(code + at)]++;
+    for (size_t at = 0; at + INSTRUCTION <= bytes; at += INSTRUCTION) {
+        const struct instruction in = instruction_at(code + at);
+        const unsigned in_flight = count_in_flight(by_barrier, in);
+        n[count_of(in)]++;
+        most = in_flight > most ? in_flight : most;
+    }
     printf("sm_%-5u", target);
     for (int i = 0; i < COUNTS; i++)
         printf(" %12u", n[i]);
-    printf("  %s\n", name);
+    printf(" %12u  %s\n", most, name);
 }
 
 /* Kernels of one ELF file of `size` bytes; how many there are. */
@@ -136,8 +177,8 @@ static unsigned char *read_whole(const char *path, size_t *size)
 
 int main(int argc, char **argv)
 {
-    printf("target   matrix_loads     products       copies     loads_16  loads_small    stores_16 stores_small  "
-           "kernel\n");
+    printf("target   matrix_loads     products       copies     loads_16  loads_small    stores_16 stores_small "
+           "   in_flight  kernel\n");
     for (int i = 1; i < argc; i++) {
         size_t size;
         unsigned char *file = read_whole(argv[i], &size);
