@@ -3,6 +3,7 @@
 #include "device/cuda/kernels/kernel.cuh"
 #include "proto/operation/backend.h"
 #include "tests/sim/access/access.hpp"
+#include "tests/sim/access/traffic.h"
 #include "tests/sim/planted.hpp"
 
 #include <stdio.h>
@@ -14,6 +15,11 @@ SUITE_LABELS(cuda)
 static __global__ void read_apart(float *to, const float *from, unsigned apart)
 {
     to[threadIdx.x] = from[threadIdx.x * apart];
+}
+
+static __global__ void read_twice(float *to, const float *from)
+{
+    to[threadIdx.x] = from[threadIdx.x] - from[threadIdx.x];
 }
 
 static __global__ void read_shared(float *to, unsigned apart)
@@ -59,6 +65,25 @@ TEST(sectors_beyond_what_is_read_are_counted)
         ck_assert_uint_eq(a.excess, sectors[i] - 4);
         ck_assert_uint_eq(a.shared, 0);
     }
+}
+
+/* A warp's 32 floats are 128 bytes; of every second one 256 are moved. */
+TEST(bytes_count_for_the_array_that_holds_them_as_often_as_they_are_asked_for)
+{
+    accesses_of([](cudaStream_t stream, float *x) {
+        struct cudasim_array arrays[] = {{x, 128, 0}, {x + 1024, 4096, 0}, {x + 2048, 4096, 0}};
+
+        cudasim_count_arrays(arrays, 3);
+        OK(launch(read_twice, 1, 32, 0, stream, x, (const float *)x + 1024));
+        OK(launch(read_apart, 1, 32, 0, stream, x + 1024, (const float *)x + 2048, 2));
+        OK(cudaStreamSynchronize(stream));
+        cudasim_count_arrays(NULL, 0);
+        OK(launch(read_twice, 1, 32, 0, stream, x, (const float *)x + 1024));
+        OK(cudaStreamSynchronize(stream));
+        ck_assert_uint_eq(arrays[0].moved, 128);
+        ck_assert_uint_eq(arrays[1].moved, 2 * 128 + 128);
+        ck_assert_uint_eq(arrays[2].moved, 256);
+    });
 }
 
 /* Words in 32, 16 and 1 of the banks; an odd distance meets each bank once. */

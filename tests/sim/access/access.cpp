@@ -1,5 +1,6 @@
 #include "tests/sim/access/access.hpp"
 
+#include "tests/sim/access/traffic.h"
 #include "tests/sim/state.hpp"
 
 #include <algorithm>
@@ -24,6 +25,8 @@ struct repeated {
 
 static struct access_state {
     std::map<std::string, cudasim_accesses> kernels;
+    struct cudasim_array *arrays;
+    unsigned n_arrays;
     uint64_t block; /* that is under way: */
     std::string kernel;
     std::map<place, std::vector<touch>> requests;
@@ -38,6 +41,13 @@ static uintptr_t mix(uintptr_t a, uintptr_t b)
 
 /* ---- counting ---- */
 
+static void count_sector(uintptr_t sector)
+{
+    for (unsigned i = 0; i < state.n_arrays; i++)
+        if (sector * SECTOR - (uintptr_t)state.arrays[i].at < state.arrays[i].bytes)
+            state.arrays[i].moved += SECTOR;
+}
+
 static void count_global(cudasim_accesses *to, const std::vector<touch> &request)
 {
     std::set<uintptr_t> sectors, bytes;
@@ -45,6 +55,8 @@ static void count_global(cudasim_accesses *to, const std::vector<touch> &request
     for (const touch &t : request)
         for (size_t i = 0; i < t.bytes; i++)
             sectors.insert((t.address + i) / SECTOR), bytes.insert(t.address + i);
+    for (uintptr_t sector : sectors)
+        count_sector(sector);
     to->global++;
     to->sectors += sectors.size();
     to->excess += sectors.size() - (bytes.size() + SECTOR - 1) / SECTOR;
@@ -152,6 +164,12 @@ std::map<std::string, cudasim_accesses> cudasim_take_accesses()
     finish_block();
     taken.swap(state.kernels);
     return taken;
+}
+
+void cudasim_count_arrays(struct cudasim_array *arrays, unsigned n)
+{
+    finish_block();
+    state.arrays = arrays, state.n_arrays = n;
 }
 
 /* ---- what the compiler calls ---- */

@@ -1,0 +1,173 @@
+/* Bytes that kernels near memory's limit move: what their warps ask for, in whole sectors, against the least that reads and
+ * writes each element once (proto/operation/call.h). The ratios stated here must not rise. No cache is taken into account,
+ * so what comes from one is stated apart: what all rows share, and rows that are read again. */
+#include "device/cuda/kernels/kernels.h"
+#include "proto/operation/call.h"
+#include "tests/kit/test.h"
+#include "tests/sim/access/traffic.h"
+#include "tests/sim/cudasim.h"
+
+#include <string.h>
+
+SUITE_LABELS(cuda)
+
+#define OK(call) ck_assert_int_eq(call, cudaSuccess)
+
+enum { ROOM = 1 << 20 /* bytes of each array */ };
+
+static const float given[1];
+static const double frequencies[64] = {1};
+
+#define GIVEN (void *)(uintptr_t)given
+#define HEADS .m = 32, .n = 128, .n_heads = 8, .stride = 1536
+#define HELD  .m = 32, .n = 4096
+#define LONG  .m = 8, .n = 20480
+#define LOSS  .m = 4, .n = 8000, .logits_stride = 8000, .start = true, .scale = 1
+#define IMAGE .n_rows = 2, .height = 8, .width = 8, .n = 64, .window = {.height = 2, .width = 2, .stride = 2}
+
+/* In bf16. most: bytes moved of all but what rows share, relative to the least. Beyond 1.02: rows that are read again (of a
+ * long row backward also its sums, in memory); sums in fp32 of 8 columns, two packs, each of which takes whole sectors; and,
+ * for the few rows here, numbers of a row that each of its warps reads, and a block's line of sums. */
+static const struct {
+    const char *name;
+    struct call call;
+    double most;
+} stated[] = {
+    {"norm, heads", {CALL_norm, .norm = {HEADS, .kind = DEVICE_RMS_NORM}}, 1},
+    {"norm, held rows", {CALL_norm, .norm = {HELD, .bias = GIVEN}}, 1.01},
+    {"norm, long rows", {CALL_norm, .norm = {LONG, .bias = GIVEN}}, 2.01},
+    {"norm backward, heads", {CALL_norm_backward, .norm = {HEADS, .weight_gradient = GIVEN}}, 1.02},
+    {"norm backward, held rows",
+     {CALL_norm_backward, .norm = {HELD, .accumulate = true, .weight_gradient = GIVEN, .bias_gradient = GIVEN}},
+     1.19},
+    {"norm backward, long rows",
+     {CALL_norm_backward, .norm = {LONG, .accumulate = true, .weight_gradient = GIVEN, .bias_gradient = GIVEN}},
+     4.71},
+    {"dropout add", {CALL_dropout_add, .dropout_add = {4, 16, 1024, .x = GIVEN, .dropout.p = 0.1f}}, 1},
+    {"dropout", {CALL_dropout_add, .dropout_add = {4, 16, 1024, .dropout.p = 0.1f}}, 1},
+    {"activate", {CALL_activate, .activate = {1 << 16, MODEL_GELU}}, 1},
+    {"activate backward", {CALL_activate_backward, .activate = {1 << 16, MODEL_GELU}}, 1},
+    {"glu", {CALL_glu, .glu = {16, 4096, MODEL_SILU, .stride = 8192}}, 1},
+    {"glu backward", {CALL_glu_backward, .glu = {16, 4096, MODEL_SILU, .stride = 8192, .gradient_stride = 8192}}, 1},
+    {"add", {CALL_add, .add = {.n = 1 << 16}}, 1},
+    {"reduce rows", {CALL_reduce_rows, .reduce_rows = {.m = 256, .n = 1024, .stride = 1024}}, 1.07},
+    {"rope",
+     {CALL_rope,
+      .rope = {2, 16, 8, 128, .n_rotated = 128, .frequencies = frequencies, .positions = GIVEN, .stride = 1536}},
+     1.02},
+    {"embed", {CALL_embed, .embed = {.m = 64, .n = 1024, .n_table = 64}}, 1.02},
+    {"embed backward", {CALL_embed_backward, .embed = {.m = 64, .n = 1024, .n_table = 1}}, 1.28},
+    {"position", {CALL_position, .position = {.n_rows = 8, .n_tokens = 16, .n = 1024}}, 1},
+    {"position backward", {CALL_position_backward, .position = {.n_rows = 8, .n_tokens = 16, .n = 1024}}, 1.34},
+    {"log-sum-exp", {CALL_log_sum_exp, .log_sum_exp = {LOSS}}, 1.01},
+    {"log-sum-exp of capped logits", {CALL_log_sum_exp, .log_sum_exp = {LOSS, .cap = 30}}, 1.01},
+    {"cross entropy's gradient", {CALL_cross_entropy_gradient, .log_sum_exp = {LOSS}}, 1.05},
+    {"gradient of capped logits", {CALL_cross_entropy_gradient, .log_sum_exp = {LOSS, .cap = 30}}, 1.05},
+    {"soft cap", {CALL_soft_cap, .soft_cap = {.n = 1 << 16, .cap = 30}}, 1},
+    {"row moments", {CALL_row_moments, .row_moments = {2, 1024, 64}}, 2},
+    {"row moments backward", {CALL_row_moments_backward, .row_moments = {2, 1024, 64}}, 1.10},
+    {"join moments", {CALL_join_moments, .join_moments = {64, 1024, 256}}, 1.50},
+    {"batch norm", {CALL_batch_norm, .batch_norm = {.m = 4096, .n = 64}}, 1.07},
+    {"batch norm backward",
+     {CALL_batch_norm_backward, .batch_norm = {.m = 4096, .n = 64, .weight_gradient = GIVEN, .bias_gradient = GIVEN}},
+     1.03},
+    {"max pool", {CALL_max_pool, .max_pool = {IMAGE}}, 1},
+    {"average pool", {CALL_average_pool, .max_pool = {IMAGE}}, 1},
+    {"average pool backward", {CALL_average_pool_backward, .max_pool = {IMAGE}}, 1.21},
+    {"row norms", {CALL_row_norms, .row_norms = {.m = 64, .n = 4096, .stride = 4096}}, 1.01},
+    {"gather rows", {CALL_gather_rows, .gather_rows = {.n_rows = 64, .n = 4096, .stride = 4096, .m = 32}}, 1.01},
+    {"expand", {CALL_expand, .expand = {.n_rows = 16, .n = 4096, .bits = 8}}, 1.16},
+    {"decode", {CALL_decode, .decode = {FORM_NF4, 64, 1024, .scales = GIVEN}}, 1.03},
+};
+
+static cudaError_t run(const struct cuda_queue *q, const struct call *call)
+{
+#define RUN(name, type)                                                                                                \
+    case CALL_##name:                                                                                                  \
+        return cuda_##name(q, &call->name);
+
+    switch ((int)call->kind) {
+        CUDA_LAUNCHERS(RUN)
+        RUN(embed, device_embed)
+    case CALL_position:
+        return cuda_position(q, &call->position, 0, call->position.n_tokens);
+    }
+#undef RUN
+    return cudaErrorInvalidValue;
+}
+
+/* What a block has read stays in its first-level cache. */
+static bool rows_share(const struct call_array *array)
+{
+    return strcmp(array->name, "weight") == 0 || strcmp(array->name, "bias") == 0;
+}
+
+/* Sets the arrays, which are zeros, apart; those that lie in one place share it. Returns how many there are. */
+static unsigned lay_out(struct cudasim_array arrays[], struct call_work *work, struct call *call, char *memory)
+{
+    unsigned n = 0;
+
+    call_describe(work, call, &(struct call_device){.backend = &plan_cuda, .type = NUMBER_BF16, .n_threads = 1});
+    for (unsigned i = 0; i < work->n_arrays; i++)
+        call_set(&work->arrays[i], NULL);
+    for (unsigned i = 0; i < work->n_arrays; i++)
+        if (!call_get(&work->arrays[i])) {
+            ck_assert_uint_le(work->arrays[i].n * call_type_bytes(work->arrays[i].type, NUMBER_BF16), ROOM);
+            arrays[n] = (struct cudasim_array){memory + n * ROOM, ROOM, 0};
+            call_set(&work->arrays[i], arrays[n++].at);
+        }
+    return n;
+}
+
+static double least_of(const struct call_work *work)
+{
+    double least = 0;
+
+    for (unsigned i = 0; i < work->n_arrays; i++) {
+        const struct call_array *a = &work->arrays[i];
+        const int times = !!(a->use & CALL_READ) + !!(a->use & CALL_WRITTEN);
+        least += rows_share(a) ? 0 : (double)(a->touched * call_type_bytes(a->type, NUMBER_BF16)) * times;
+    }
+    return least;
+}
+
+static double moved_by(const struct call_work *work, const struct cudasim_array arrays[], unsigned n)
+{
+    double moved = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        bool shared = false;
+        for (unsigned j = 0; j < work->n_arrays; j++)
+            shared |= call_get(&work->arrays[j]) == arrays[i].at && rows_share(&work->arrays[j]);
+        moved += shared ? 0 : (double)arrays[i].moved;
+    }
+    return moved;
+}
+
+/* A device of one processor, so that what each block has of its own counts for little. */
+TEST_EACH(no_kernel_moves_more_than_is_stated, COUNT(stated))
+{
+    struct call call = stated[_i].call;
+    struct cudasim_array arrays[CALL_ARRAYS + 1];
+    struct call_work work;
+    struct cuda_queue q = {.type = NUMBER_BF16, .n_processors = 1};
+    char *memory;
+
+    OK(cudaStreamCreateWithFlags(&q.stream, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&memory, CALL_ARRAYS * ROOM));
+    OK(cudaMalloc(&q.scratch, PLAN_CUDA_SCRATCH_BYTES));
+    OK(cudaMemsetAsync(memory, 0, CALL_ARRAYS * ROOM, q.stream));
+    unsigned n = lay_out(arrays, &work, &call, memory);
+    arrays[n++] = (struct cudasim_array){q.scratch, PLAN_CUDA_SCRATCH_BYTES, 0};
+    OK(cudaStreamSynchronize(q.stream));
+    cudasim_count_arrays(arrays, n);
+    OK(run(&q, &call));
+    OK(cudaStreamSynchronize(q.stream));
+    cudasim_count_arrays(NULL, 0);
+    const double least = least_of(&work), ratio = moved_by(&work, arrays, n) / least;
+    ck_assert_msg(ratio >= 1 && ratio <= stated[_i].most, "%s: %.4f times the %.0f bytes that it must move, not %.2f",
+                  stated[_i].name, ratio, least, stated[_i].most);
+    OK(cudaStreamDestroy(q.stream));
+    OK(cudaFree(memory));
+    OK(cudaFree(q.scratch));
+}
