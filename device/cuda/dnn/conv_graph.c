@@ -14,8 +14,8 @@ bool dnn_graph_conv(struct dnn_graph *g, const struct dnn_api *api, void *handle
                     size_t n_rows, enum conv2d_kind kind, bool adds)
 {
     static const enum dnn_descriptor operations[CONV2D_KINDS] = {DNN_OPERATION_CONVOLUTION,
-                                                                   DNN_OPERATION_CONVOLUTION_INPUT,
-                                                                   DNN_OPERATION_CONVOLUTION_WEIGHTS};
+                                                                 DNN_OPERATION_CONVOLUTION_INPUT,
+                                                                 DNN_OPERATION_CONVOLUTION_WEIGHTS};
     static const enum dnn_conv_tensor results[CONV2D_KINDS] = {DNN_CONV_Y, DNN_CONV_X, DNN_CONV_WEIGHT};
     struct dnn_array arrays[] = {images(DNN_CONV_X, DNN_BF16, n_rows, op->n_in, op->height, op->width),
                                  images(DNN_CONV_WEIGHT, kind == CONV2D_WEIGHTS ? DNN_FP32 : DNN_BF16, op->n_out,

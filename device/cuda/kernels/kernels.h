@@ -95,7 +95,7 @@ cudaError_t cuda_conv2d_weight_gradient(const struct cuda_queue *q, const struct
 cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);
 cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table);
 
-/* elementwise.cu: to (n) = from (n), rounded to a type of 16 bits. */
+/* round.cu: to (n) = from (n), rounded to a type of 16 bits. */
 cudaError_t cuda_to_half(const struct cuda_queue *q, enum number_type type, uint16_t *to, const float *from, size_t n);
 
 /* elementwise.cu. Epilogues that cuBLASLt does not fuse, of c (m, n, stride c_stride). */
