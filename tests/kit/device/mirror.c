@@ -1,5 +1,6 @@
 #include "tests/kit/device/mirror.h"
 #include "tests/kit/test.h"
+#include "device/cpu/cpu.h"
 #include "device/find.h"
 
 #include <check.h>
@@ -74,32 +75,48 @@ static size_t lay_out(bool skewed)
     return end;
 }
 
-/* Opening a device other than the CPU takes its time: one of each type stays open until it is too small. */
+/* Opening a device takes its time: one of each type, on the CPU of each number of threads, stays open, until it is too small. */
+enum { MOST_THREADS = 8 };
 static struct kept {
     struct device *dev;
+    const struct device_ops *ops;
     size_t bytes;
-} kept[NUMBER_TYPES];
+} kept[NUMBER_TYPES][1 + MOST_THREADS];
 
 static void close_kept(void)
 {
     for (int type = 0; type < NUMBER_TYPES; type++)
-        backend_get()->ops->close(kept[type].dev);
+        for (struct kept *k = kept[type]; k <= kept[type] + MOST_THREADS; k++)
+            if (k->dev)
+                k->ops->close(k->dev);
 }
 
-static struct device *keep(enum number_type type, size_t bytes)
+static struct device *keep(struct kept *k, enum number_type type, size_t bytes, unsigned n_threads)
 {
-    struct kept *k = &kept[type];
+    static bool is_late;
     struct error err = {""};
 
     if (k->dev && k->bytes >= bytes)
         return k->dev;
-    const bool is_first = kept[0].bytes + kept[1].bytes == 0;
-    backend_get()->ops->close(k->dev);
-    *k = (struct kept){NULL, bytes};
-    ck_assert_msg(backend_get()->ops->open(&k->dev, 0, type, bytes, 1, &err) == 0, "%s", err.text);
-    if (is_first)
+    if (k->dev)
+        k->ops->close(k->dev);
+    *k = (struct kept){NULL, backend_get()->ops, bytes};
+    ck_assert_msg(k->ops->open(&k->dev, 0, type, bytes, n_threads, &err) == 0, "%s", err.text);
+    if (!is_late)
         atexit(close_kept); /* before the module's own, which was loaded earlier */
+    is_late = true;
     return k->dev;
+}
+
+/* With the best kernels, as it was opened. */
+static struct device *keep_cpu(enum number_type type, unsigned n_threads)
+{
+    struct device *dev = keep(&kept[type][n_threads], type, 4096, n_threads);
+
+    for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
+        if (cpu_isa_has((enum cpu_isa)isa, type))
+            cpu_isa_use(dev, (enum cpu_isa)isa);
+    return dev;
 }
 
 void mirror_open(struct mirror *at, enum number_type type, unsigned n_threads, bool skewed)
@@ -109,18 +126,17 @@ void mirror_open(struct mirror *at, enum number_type type, unsigned n_threads, b
     *at = (struct mirror){
         .ops = backend->ops, .plan = backend->plan, .type = type, .n_threads = n_threads, .skewed = skewed};
     if (!is_apart(at)) {
-        ck_assert_int_eq(at->ops->open(&at->dev, 0, type, 4096, n_threads, NULL), 0);
+        ck_assert_uint_le(n_threads, MOST_THREADS);
+        at->dev = keep_cpu(type, n_threads);
         return;
     }
     at->bytes = 3 * lay_out(skewed) + SCRATCH;
-    at->dev = keep(type, at->bytes > KEPT ? at->bytes : KEPT);
+    at->dev = keep(&kept[type][0], type, at->bytes > KEPT ? at->bytes : KEPT, 1);
     ck_assert_ptr_nonnull(at->image = malloc(at->bytes));
 }
 
 void mirror_close(struct mirror *at)
 {
-    if (!is_apart(at))
-        at->ops->close(at->dev);
     free(at->image);
 }
 
