@@ -29,11 +29,12 @@ static const struct profile cpu = {
     .update_parameters_per_s = 2.1e9,
 };
 
-/* An H100 as it was measured, with cuDNN 9.14 (tests/gpu/RECORD.md): products 4,096 wide, attention of heads of 64 and 128
- * in rows of 1 to 8 Ki tokens, its link, its memory. The plain kernel varies with the head, from 5 to 18 TFLOP/s. Convolutions
- * as ResNet-50's of 64 images, of which cuDNN's take 0.82 to 0.86 of these prices to as much more, but those of an image's three
- * channels far longer. AdamW as on its host of 16 virtual cores, whose memory moves 64 GB/s, at 28 bytes per parameter. A call
- * as in a step: 26,000 of GPT-2 1.5 B, 220 ms more than their work. Narrow products were not measured. */
+/* An H100 as it was measured, with cuDNN 9.14 (tests/gpu/RECORD.md): products 4,096 wide, attention of heads of 64 and
+ * 128 in rows of 1 to 8 Ki tokens, its link, its memory. The plain kernel varies with the head, from 5 to 18 TFLOP/s.
+ * Convolutions as ResNet-50's of 64 images: 67 calls of cuDNN's are 15 to 19 % off these prices in the mean, but that
+ * of an image's three channels takes six times its own. AdamW as on its host of 16 virtual cores, whose memory moves
+ * 64 GB/s, at 28 bytes per parameter. A call as in a step: 26,000 of GPT-2 1.5 B, 220 ms more than their work. Narrow
+ * products were not measured. */
 static const struct profile cuda = {
     .matmul_flops = {[NUMBER_FP32] = {3.2e12, 28e12, 50e12, 50e12}, [NUMBER_BF16] = {200e12, 640e12, 660e12, 660e12}},
     .attention_flops = {{[ATTENTION_PLAIN] = {11.8e12, 10e12},
