@@ -46,8 +46,8 @@ struct cuda_fill {
     char *to;
     const char *from;
     size_t bytes;
-    bool done; /* atomic: may be used again */
-    struct cuda_fill *next;
+    bool done;              /* atomic: may be used again */
+    struct cuda_fill *next; /* of a ring */
 };
 
 struct device {
@@ -61,8 +61,8 @@ struct device {
     struct cuda_lent lent[CUDA_LENT];
     struct cuda_piece pieces[CUDA_PIECES], pulled[CUDA_PIECES];
     unsigned next_piece, next_pulled;
-    cudaStream_t filling;    /* of pieces that are pulled: memory.c */
-    struct cuda_fill *fills; /* owned: all there have been at a time */
+    cudaStream_t filling;          /* of pieces that are pulled: memory.c */
+    struct cuda_fill *newest_fill; /* owned, as all in its ring, in order of use; the next one is the oldest */
     cublasLtHandle_t blas;
     void *workspace; /* (PLAN_CUDA_WORKSPACE_BYTES) of products and convolutions, one after another */
     struct cuda_matmul *matmul;

@@ -62,9 +62,9 @@ void cuda_memory_close(struct device *dev)
     }
     for (unsigned i = 0; i < CUDA_PIECES; i++)
         close_piece(&dev->pieces[i]), close_piece(&dev->pulled[i]);
-    for (struct cuda_fill *next; dev->fills; dev->fills = next) {
-        next = dev->fills->next;
-        free(dev->fills);
+    for (struct cuda_fill *f = dev->newest_fill, *next; f; f = next != dev->newest_fill ? next : NULL) {
+        next = f->next;
+        free(f);
     }
 }
 
@@ -172,18 +172,20 @@ static void feed(struct device *dev, enum device_queue queue, void *dst, const v
 
 /* ---- pulls: pieces that are filled on a stream of their own ---- */
 
+/* The oldest if it is done, as they are done in order; else one more, behind the newest. */
 static struct cuda_fill *take_fill(struct device *dev)
 {
-    struct cuda_fill *f = dev->fills;
+    struct cuda_fill *newest = dev->newest_fill, *f = newest ? newest->next : NULL;
 
-    while (f && !__atomic_load_n(&f->done, __ATOMIC_ACQUIRE))
-        f = f->next;
-    if (f)
-        return f;
-    f = calloc(1, sizeof *f);
-    if (f)
-        f->next = dev->fills, dev->fills = f;
-    return f;
+    if (!f || !__atomic_load_n(&f->done, __ATOMIC_ACQUIRE)) {
+        f = calloc(1, sizeof *f);
+        if (!f)
+            return NULL;
+        f->next = newest ? newest->next : f;
+        if (newest)
+            newest->next = f;
+    }
+    return dev->newest_fill = f;
 }
 
 /* Called by the driver, where no call of its own is allowed. */

@@ -90,10 +90,9 @@ static float draw(uint32_t word)
     return ((float)((word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24)) - mean) / deviation;
 }
 
-int measure_fill(const struct measured *b, size_t n)
+static void draw_noise(const struct measured *b)
 {
     const struct random_key key = {{1, 2}};
-    const size_t value = number_bytes(b->type);
     uint32_t words[4];
 
     for (uint32_t i = 0; i < MEASURE_NOISE; i++) {
@@ -104,6 +103,12 @@ int measure_fill(const struct measured *b, size_t n)
         else
             ((float *)b->noise)[i] = draw(words[i % 4]);
     }
+}
+
+int measure_fill(const struct measured *b, size_t n)
+{
+    const size_t value = number_bytes(b->type);
+
     for (size_t at = 0; at < n; at += MEASURE_NOISE)
         b->ops->upload(b->dev, b->arena + at * value, b->noise,
                        (n - at < MEASURE_NOISE ? n - at : MEASURE_NOISE) * value);
@@ -115,9 +120,11 @@ int measure_open(struct measured *b, enum number_type type, size_t bytes, struct
     const int rc = b->ops->open(&b->dev, b->index, type, bytes, b->n_threads, err);
 
     b->type = type;
-    if (!rc)
-        b->arena = b->ops->arena(b->dev);
-    return rc;
+    if (rc)
+        return rc;
+    b->arena = b->ops->arena(b->dev);
+    draw_noise(b);
+    return 0;
 }
 
 void measure_close(struct measured *b)

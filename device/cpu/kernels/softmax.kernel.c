@@ -68,7 +68,6 @@ static float row_max(const struct logits *of)
 static double row_sum(const struct logits *of, float max)
 {
     const size_t n = of->n;
-
     double sum = 0;
 
     for (size_t first = 0; first < n; first += BLOCK) {

@@ -1,15 +1,17 @@
 /* Convolutions of images through cuDNN.
  *
- * What an image gets must not depend on the images beside it, so the library is never asked for as many as a call has, but
- * for blocks of CONV2D_BLOCK images, and for the last ones one by one. Both are by the same engine with the same knobs, whose sums
- * are not divided, so an image's y and x's gradient have the same bits in both. Of the weights' gradient a block is a term,
- * added in fp32 in the order of images: how images are divided into calls changes no bit as long as calls are whole blocks.
+ * What an image gets must not depend on the images beside it, so the library is never asked for as many as a call
+ * has, but for blocks of CONV2D_BLOCK images, and for the last ones one by one. Both are by the same engine with the
+ * same knobs, whose sums are not divided, so an image's y and x's gradient have the same bits in both. Of the
+ * weights' gradient a block is a term, added in fp32 in the order of images: how images are divided into calls
+ * changes no bit as long as calls are whole blocks.
  *
- * What a result is added to is read from a copy. In place the library's kernels lost terms on an H100: they begin before the
- * kernel ahead of them has ended, and seem not to wait for that array. A copy between them makes them wait.
+ * What a result is added to is read from a copy. In place the library's kernels lost terms on an H100: they begin
+ * before the kernel ahead of them has ended, and seem not to wait for that array. A copy between them makes them
+ * wait.
  *
- * Plans are made before the first step (cuda_dnn_prepare_conv2d), for the sizes and numbers of images to come. Copies and their
- * workspace are in the device's workspace, which products share, so the memory plan has them. */
+ * Plans are made before the first step (cuda_dnn_prepare_conv2d), for the sizes and numbers of images to come.
+ * Copies and their workspace are in the device's workspace, which products share, so the memory plan has them. */
 #include "device/cuda/dnn/graph.h"
 #include "device/cuda/dnn/plan.h"
 

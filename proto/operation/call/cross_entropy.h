@@ -23,10 +23,11 @@ struct device_soft_cap {
  * With smoothing e, the label has 1 - e, and e is spread evenly over all n_all labels, its own included: Szegedy et al.,
  * arXiv:1512.00567, section 7; as in torch.nn.functional.cross_entropy. Without, it has 1.
  *
- * cross_entropy_gradient overwrites the logits by their gradient, (softmax - what labels have) * scale, 0 in rows without a
- * label; the scale may be a row's own. With a cap both read the logits as soft_cap leaves them, and the gradient is that of
- * those that were capped: times 1 - (logit / cap)^2. The gradient has the values' type: its row i begins where row i of the logits did, so its stride
- * in elements is that of the logits times device_wide(type). Elements from n up to the stride become 0. */
+ * cross_entropy_gradient overwrites the logits by their gradient, (softmax - what labels have) * scale, 0 in rows
+ * without a label; the scale may be a row's own. With a cap both read the logits as soft_cap leaves them, and the
+ * gradient is that of those that were capped: times 1 - (logit / cap)^2. The gradient has the values' type: its row
+ * i begins where row i of the logits did, so its stride in elements is that of the logits times device_wide(type).
+ * Elements from n up to the stride become 0. */
 struct device_cross_entropy {
     size_t m, n, logits_stride;
     uint32_t first;
