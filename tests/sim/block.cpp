@@ -266,7 +266,7 @@ static bool complete(const fibre *me)
     return true;
 }
 
-static char laid[warpSize * 1024]; /* what the lanes of a warp lay down */
+alignas(16) static char laid[warpSize * 1024]; /* what the lanes of a warp lay down */
 
 /* Numbers, which most of it is, need no call. */
 static inline void copy_bytes(void *to, const void *from, size_t bytes)
@@ -277,21 +277,23 @@ static inline void copy_bytes(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* Gives each lane of the mask what it wants of the others. */
-static void exchange(fibre *const *lanes, unsigned mask, size_t bytes)
+/* Gives each lane of the mask what it wants of the others, once that is computed, where it must be. */
+static void exchange(fibre *const *lanes, unsigned mask, size_t bytes, void (*compute)(void *all))
 {
     if (mask != ~0u)
         memset(laid, CUDASIM_POISON_BYTE, warpSize * bytes);
     for (unsigned lane = 0; lane < warpSize; lane++)
         if (mask >> lane & 1)
             copy_bytes(laid + lane * bytes, lanes[lane]->mine, bytes);
+    if (compute)
+        compute(laid);
     for (unsigned lane = 0; lane < warpSize; lane++)
         if (mask >> lane & 1)
             copy_bytes(lanes[lane]->theirs, laid + lanes[lane]->first * bytes, lanes[lane]->n * bytes);
 }
 
-void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, size_t bytes, void *theirs,
-                  unsigned first, unsigned n)
+static void meet(struct cudasim_place place, unsigned mask, const void *mine, size_t bytes, void *theirs,
+                 unsigned first, unsigned n, void (*compute)(void *all))
 {
     fibre *me = block.running;
 
@@ -305,12 +307,23 @@ void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, s
     me->theirs = theirs, me->first = first, me->n = n;
     if (complete(me)) {
         if (bytes)
-            exchange(&block.fibres[me->number / warpSize * warpSize], mask, bytes);
+            exchange(&block.fibres[me->number / warpSize * warpSize], mask, bytes, compute);
         warp_of(me).ready |= mask;
     } else {
         warp_of(me).ready &= ~lane_bit(me);
         suspend();
     }
+}
+
+void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, size_t bytes, void *theirs,
+                  unsigned first, unsigned n)
+{
+    meet(place, mask, mine, bytes, theirs, first, n, NULL);
+}
+
+void cudasim_compute(struct cudasim_place place, void *mine, size_t bytes, void (*compute)(void *all))
+{
+    meet(place, ~0u, mine, bytes, mine, block.running->number % warpSize, 1, compute);
 }
 
 unsigned cudasim_barrier(struct cudasim_place place, bool yes)

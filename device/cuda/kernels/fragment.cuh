@@ -80,15 +80,41 @@ __device__ inline matrices load_transposed(shared_address row)
 }
 
 #ifdef CUDASIM
-struct cudasim_factors {
+/* What a lane has of a product. */
+struct cudasim_product {
     matrices left;
     uint32_t right[2];
+    float sums[4];
 };
 
 /* Number i (of two) of a pair. */
 template <typename T> static inline float cudasim_number(uint32_t pair, int i)
 {
     return to_float(T{(uint16_t)(pair >> 16 * i)});
+}
+
+/* The product of a warp's 32, each sum from its first term to its last. */
+template <typename T> static void cudasim_multiply_all(void *all)
+{
+    struct cudasim_product *const lanes = (struct cudasim_product *)all;
+    float left[16][16], right[16][8], sums[16][8];
+
+    for (int lane = 0; lane < WARP; lane++)
+        for (int i = 0; i < 8; i++) {
+            const int row = lane / 4, column = lane % 4 * 2 + i % 2, part = i / 2; /* of this 8 x 8 matrix */
+            left[row + part % 2 * 8][column + part / 2 * 8] = cudasim_number<T>(lanes[lane].left.pair[part], i % 2);
+            if (part < 2) {
+                right[column + part * 8][row] = cudasim_number<T>(lanes[lane].right[part], i % 2);
+                sums[row + part * 8][column] = lanes[lane].sums[i];
+            }
+        }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++)
+            for (int column = 0; column < 8; column++)
+                sums[row][column] += left[row][k] * right[k][column];
+    for (int lane = 0; lane < WARP; lane++)
+        for (int i = 0; i < 4; i++)
+            lanes[lane].sums[i] = sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
 }
 #endif
 
@@ -97,18 +123,11 @@ template <typename T>
 __device__ inline void multiply_add(float sums[4], const matrices &left, uint32_t upper, uint32_t lower)
 {
 #ifdef CUDASIM
-    const cudasim_factors mine = {left, {upper, lower}};
-    cudasim_factors all[WARP];
+    cudasim_product mine = {left, {upper, lower}, {sums[0], sums[1], sums[2], sums[3]}};
 
-    cudasim_warp_exchange(&mine, sizeof mine, all);
+    cudasim_multiply(&mine, sizeof mine, cudasim_multiply_all<T>);
     for (int j = 0; j < 4; j++)
-        for (int k = 0; k < 16; k++) {
-            const int half = k / 8, holder = k / 2 % 4;
-            const cudasim_factors &a = all[lane_index() / 4 * 4 + holder];
-            const cudasim_factors &b = all[(lane_index() % 4 * 2 + j % 2) * 4 + holder];
-            sums[j] +=
-                cudasim_number<T>(a.left.pair[2 * half + j / 2], k % 2) * cudasim_number<T>(b.right[half], k % 2);
-        }
+        sums[j] = mine.sums[j];
 #else
 #define MULTIPLY_ADD(type)                                                                                             \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                                \

@@ -90,6 +90,8 @@ unsigned cudasim_barrier(struct cudasim_place place, bool yes);
  * of lanes outside the mask a pattern of NaNs. */
 void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, size_t bytes, void *theirs,
                   unsigned first, unsigned n);
+/* All lanes of a warp: one computes in place on what all laid down, in their order; each gets its own back. */
+void cudasim_compute(struct cudasim_place place, void *mine, size_t bytes, void (*compute)(void *all));
 /* The block's dynamic shared memory: as many bytes as the launch asked for, aligned to 128. */
 void *cudasim_shared(void);
 /* A copy of `given` bytes, then zeros up to `bytes`, that takes effect (both its reading and its writing) only when the
@@ -123,10 +125,9 @@ static inline int __syncthreads_and(int yes, CUDASIM_HERE)
     return cudasim_barrier({"__syncthreads_and", file, line}, !yes) == 0;
 }
 
-/* All lanes of a warp: what matrix fragments are exchanged with. */
-static inline void cudasim_warp_exchange(const void *mine, size_t bytes, void *all, CUDASIM_HERE)
+static inline void cudasim_multiply(void *mine, size_t bytes, void (*compute)(void *all), CUDASIM_HERE)
 {
-    cudasim_meet({"an exchange", file, line}, 0xffffffffu, mine, bytes, all, 0, warpSize);
+    cudasim_compute({"mma", file, line}, mine, bytes, compute);
 }
 static inline void cudasim_load_matrices(uint32_t pairs[4], uintptr_t row, bool transposed, CUDASIM_HERE)
 {
