@@ -124,6 +124,7 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
         dev->done = &dev->uncounted;
         dev->type = type;
         dev->n_threads = n_threads;
+        dev->alone = CPU_ALONE;
         dev->arena_bytes = arena_bytes;
         dev->arena = map_arena(arena_bytes);
         dev->products = map_arena(plan_cpu.library_bytes(n_threads));

@@ -56,6 +56,7 @@ struct cpu_kernels {
 struct device {
     enum number_type type; /* type of values */
     unsigned n_threads;
+    size_t alone; /* work below which one does all: CPU_ALONE, but in tests */
     const struct cpu_kernels *kernels;
     void *arena;
     size_t arena_bytes;
@@ -108,6 +109,16 @@ static inline size_t cpu_product_step(size_t k, size_t terms)
     const size_t n = (k + terms * PLAN_CPU_PRODUCT_DEPTH - 1) / (terms * PLAN_CPU_PRODUCT_DEPTH);
 
     return ((k + n - 1) / n + 7) / 8 * 8;
+}
+
+/* Work, in elements or CPU_TERMS terms of a product each, that takes one thread some 10 us: less is done before another
+ * has woken up. */
+enum { CPU_ALONE = 1 << 14, CPU_TERMS = 16 };
+
+/* How many threads share this much work. */
+static inline unsigned cpu_threads(const struct device *dev, size_t work)
+{
+    return work < dev->alone ? 1 : dev->n_threads;
 }
 
 /* The calling thread's number in its parallel loop. */

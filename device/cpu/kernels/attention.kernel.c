@@ -566,9 +566,14 @@ static void sum_bias(const struct device_attention *op, const float *of_heads)
                 op->bias_gradient[b * op->n_heads + h] += of_heads[b];
 }
 
+static size_t work_of(const struct device_attention *op)
+{
+    return op->n_rows * op->n_tokens * op->width * (op->kv ? op->n_keys : op->n_tokens) / CPU_TERMS;
+}
+
 void KERNEL_NAME(cpu_attention)(struct device *dev, const struct device_attention *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+#pragma omp parallel for num_threads(cpu_threads(dev, work_of(op))) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
         struct head head = find_head(op, item, cpu_thread());
         device_count(dev->done);
@@ -580,7 +585,7 @@ void KERNEL_NAME(cpu_attention)(struct device *dev, const struct device_attentio
 
 void KERNEL_NAME(cpu_attention_backward)(struct device *dev, const struct device_attention *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+#pragma omp parallel for num_threads(cpu_threads(dev, work_of(op))) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item += group_of(op)) {
         device_count(dev->done);
         backward_heads(op, item, cpu_thread(), bias_gradients(op, dev->n_threads));

@@ -45,7 +45,7 @@ static void moments_of_row(const struct device_row_moments *op, size_t row, size
 
 void KERNEL_NAME(cpu_row_moments)(struct device *dev, const struct device_row_moments *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(2)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n_elements * op->n)) schedule(static) collapse(2)
     for (size_t row = 0; row < op->n_rows; row++)
         for (size_t j = 0; j < op->n; j += COLUMNS)
             moments_of_row(op, row, j);
@@ -76,7 +76,7 @@ static void moments_backward(const struct device_row_moments *op, size_t row, si
 
 void KERNEL_NAME(cpu_row_moments_backward)(struct device *dev, const struct device_row_moments *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(3)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n_elements * op->n)) schedule(static) collapse(3)
     for (size_t row = 0; row < op->n_rows; row++)
         for (size_t i = 0; i < op->n_elements; i += TALL)
             for (size_t j = 0; j < op->n; j += COLUMNS)
@@ -111,7 +111,7 @@ static void join(const struct device_join_moments *op, size_t column)
 void KERNEL_NAME(cpu_join_moments)(struct device *dev, const struct device_join_moments *op)
 {
     assert(op->n_rows > 0 && op->n_elements > 0);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n)) schedule(static)
     for (size_t j = 0; j < op->n; j += COLUMNS)
         join(op, j);
 }
@@ -141,7 +141,7 @@ static void join_backward(const struct device_join_moments *op, size_t first, si
 
 void KERNEL_NAME(cpu_join_moments_backward)(struct device *dev, const struct device_join_moments *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(2)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n)) schedule(static) collapse(2)
     for (size_t row = 0; row < op->n_rows; row += TALL)
         for (size_t j = 0; j < op->n; j += COLUMNS)
             join_backward(op, row, j);
@@ -172,7 +172,7 @@ static void normalise(const struct device_batch_norm *op, size_t first, size_t c
 
 void KERNEL_NAME(cpu_batch_norm)(struct device *dev, const struct device_batch_norm *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(2)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static) collapse(2)
     for (size_t i = 0; i < op->m; i += TALL)
         for (size_t j = 0; j < op->n; j += COLUMNS)
             normalise(op, i, j);
@@ -253,12 +253,12 @@ void KERNEL_NAME(cpu_batch_norm_backward)(struct device *dev, const struct devic
     for (size_t first = 0; first < op->n; first += WIDE * COLUMNS) {
         const size_t n_tiles = size_smaller(WIDE, size_pieces(op->n - first, COLUMNS));
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(2)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static) collapse(2)
         for (size_t i = 0; i < n_lines; i++)
             for (size_t j = 0; j < n_tiles; j++)
                 normalise_backward(op, &lines[i * n_tiles + j], i * rows, size_smaller(rows, m - i * rows),
                                    first + j * COLUMNS);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, n_lines * op->n)) schedule(static)
         for (size_t j = 0; j < n_tiles; j++)
             put_sums(op, lines + j, n_lines, n_tiles, first + j * COLUMNS);
     }

@@ -177,7 +177,7 @@ void KERNEL_NAME(cpu_compress)(struct device *dev, const struct device_compress 
 {
     const size_t n_blocks = compress_blocks(op->n), row_bytes = compress_row_bytes(op->n, op->bits);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(2) if (op->n_rows * n_blocks > 2)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n)) schedule(static) collapse(2)
     for (size_t row = 0; row < op->n_rows; row++)
         for (size_t block = 0; block < n_blocks; block += 2) {
             const value *const x = (const value *)op->x + row * op->n + block * BLOCK;
@@ -202,7 +202,7 @@ void KERNEL_NAME(cpu_expand)(struct device *dev, const struct device_expand *op)
 {
     const size_t n_blocks = compress_blocks(op->n), row_bytes = compress_row_bytes(op->n, op->bits);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(2) if (op->n_rows * n_blocks > 2)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n)) schedule(static) collapse(2)
     for (size_t row = 0; row < op->n_rows; row++)
         for (size_t block = 0; block < n_blocks; block += 2) {
             const uint8_t *const codes = op->codes + row * row_bytes;
@@ -222,7 +222,7 @@ void KERNEL_NAME(cpu_round_values)(struct device *dev, const struct device_round
 {
     const size_t n_blocks = compress_blocks(op->n);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) collapse(2) if (op->n_rows * n_blocks > 2)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n)) schedule(static) collapse(2)
     for (size_t row = 0; row < op->n_rows; row++)
         for (size_t block = 0; block < n_blocks; block += 2) {
             value *const x = (value *)op->x + row * op->n + block * BLOCK;

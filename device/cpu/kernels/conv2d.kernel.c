@@ -45,11 +45,16 @@ static void put_tile(const struct results *out, const struct cpu_conv *conv, siz
     }
 }
 
+static size_t work_of(const struct cpu_conv *c)
+{
+    return c->n_rows * c->down * c->across * c->n_groups * c->columns * c->depth * c->n_taps / CPU_TERMS;
+}
+
 static void run(struct device *dev, const struct cpu_conv *conv, const struct results *out)
 {
     const struct cut cut = cut_into(conv->n_rows * conv->down * conv->across, conv->columns, conv->n_groups, dev);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+#pragma omp parallel for num_threads(cpu_threads(dev, work_of(conv))) schedule(dynamic)
     for (size_t i = 0; i < cut.all; i++) {
         const size_t group = i / cut.of_group;
         const struct cpu_tile tile = cut_tile(&cut, i);
@@ -224,7 +229,7 @@ void KERNEL_NAME(cpu_conv2d_weight_gradient)(struct device *dev, const struct de
     const struct cut cut = cut_into(conv.columns, device_conv2d_taps(op), op->n_groups, dev);
 
     assert(op->beta == 0 || op->beta == 1);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+#pragma omp parallel for num_threads(cpu_threads(dev, work_of(&conv))) schedule(dynamic)
     for (size_t i = 0; i < cut.all; i++) {
         const struct cpu_tile tile = cut_tile(&cut, i);
 

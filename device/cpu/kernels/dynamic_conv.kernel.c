@@ -109,7 +109,7 @@ static void convolve(const struct device_dynamic_conv *op, size_t i)
 
 void KERNEL_NAME(cpu_dynamic_conv)(struct device *dev, const struct device_dynamic_conv *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n_tokens * op->n)) schedule(static)
     for (size_t i = 0; i < op->n_rows * op->n_tokens; i++)
         convolve(op, i);
 }
@@ -175,11 +175,11 @@ void KERNEL_NAME(cpu_dynamic_conv_backward)(struct device *dev, const struct dev
 {
     const size_t m = op->n_rows * op->n_tokens;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++)
         if (i % op->n_tokens < length_of(op, i / op->n_tokens))
             make_filters(op, i);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++) {
         convolve_backward(op, i);
         score_all(op, i);

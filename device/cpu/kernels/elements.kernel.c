@@ -48,7 +48,7 @@ VECTOR_INLINE void run(enum model_activation activation, const struct device_glu
 VECTOR_INLINE void run_rows(struct device *dev, const struct device_glu *op, bool is_backward)
 {
     assert(op->activation <= MODEL_SIGMOID);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
     for (size_t i = 0; i < op->m; i++)
         switch (op->activation) {
         case MODEL_GELU_NEW:
@@ -106,7 +106,7 @@ void KERNEL_NAME(cpu_rope)(struct device *dev, const struct device_rope *op)
     assert(op->n_rotated % 2 == 0 && op->n_rotated <= op->head_width && n_pairs <= PAIRS);
     for (size_t j = 0; j < n_pairs; j++)
         turns[j] = turn_of(op->frequencies[j], op->inverse);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n_rotated)) schedule(static)
     for (size_t i = 0; i < m; i++) {
         const uint64_t position = op->positions ? op->positions[i] : op->first + i % op->n_tokens;
         value *x = (value *)op->x + i * op->stride;
@@ -137,7 +137,7 @@ void KERNEL_NAME(cpu_sinusoid)(struct device *dev, const struct device_sinusoid 
 
         for (size_t j = 0; j < width; j++)
             turns[j] = turn_of(device_sinusoid_frequency(op, first + j), false);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n_tokens * op->n)) schedule(static)
         for (size_t i = 0; i < op->n_rows * op->n_tokens; i++) {
             value *y = (value *)op->y + i * op->n + first;
             float cosine[PAIRS], sine[PAIRS];
@@ -165,7 +165,7 @@ void KERNEL_NAME(cpu_pixels)(struct device *dev, const struct device_pixels *op)
         for (size_t j = 0; j < BYTES; j += VECTOR)
             value_store_n(values[c] + j, vec_load(x + j), VECTOR);
     }
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
     for (size_t i = 0; i < op->m; i++)
         for (size_t c = 0; c < op->n; c++)
             ((value *)op->y)[i * op->n + c] = values[c][op->ids[i] >> 8 * c & 0xff];
@@ -199,7 +199,7 @@ void KERNEL_NAME(cpu_dropout_add)(struct device *dev, const struct device_dropou
     value *y = op->y;
     const value *x = op->x, *h = op->h;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++) {
         const uint64_t row = dropout->first_row + i / op->n_tokens, first = (uint64_t)(i % op->n_tokens) * n;
         const size_t at = i * device_dropout_stride(op);

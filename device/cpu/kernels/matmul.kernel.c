@@ -16,7 +16,7 @@ void KERNEL_NAME(cpu_matmul)(struct device *dev, const struct device_matmul *op)
         return;
     }
     const struct cut cut = cut_into(op->m, op->n, 1, dev);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n * op->k / CPU_TERMS)) schedule(dynamic)
     for (size_t i = 0; i < cut.all; i++) {
         const struct cpu_tile tile = cut_tile(&cut, i);
         float *scratch = cut_scratch(dev);

@@ -88,7 +88,7 @@ void KERNEL_NAME(cpu_norm)(struct device *dev, const struct device_norm *op)
     value *y = op->y;
     const size_t m = op->m * device_norm_heads(op), n = op->n;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++) {
         const value *row = x + head_at(op, i);
         value *to = y + head_at(op, i);
@@ -160,10 +160,10 @@ void KERNEL_NAME(cpu_norm_backward)(struct device *dev, const struct device_norm
     const size_t width = size_smaller(COLUMNS, of_thread > VECTOR ? of_thread : VECTOR);
 
     /* before dx is written, which may be dy */
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, device_norm_heads(op) * op->m * op->n)) schedule(static)
     for (size_t j = 0; j < (op->weight_gradient || op->bias_gradient ? n : 0); j += width)
         columns_backward(op, j, size_smaller(width, n - j));
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, device_norm_heads(op) * op->m * op->n)) schedule(static)
     for (size_t i = 0; i < op->m * device_norm_heads(op); i++) {
         const size_t at = head_at(op, i);
         const struct row row = {.x = x + at,

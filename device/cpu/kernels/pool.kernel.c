@@ -73,7 +73,7 @@ void KERNEL_NAME(cpu_max_pool)(struct device *dev, const struct device_pool *op)
 {
     const size_t m = device_pool_pixels(op);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++) {
         const struct place at = place_of(op, i);
         vec_int tap;
@@ -88,7 +88,7 @@ void KERNEL_NAME(cpu_average_pool)(struct device *dev, const struct device_pool 
     const size_t m = device_pool_pixels(op);
     const float pixels = (float)(op->window.height * op->window.width);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++) {
         const struct place at = place_of(op, i);
 
@@ -109,7 +109,7 @@ void KERNEL_NAME(cpu_sum_blocks)(struct device *dev, const struct device_sum_blo
     const size_t down = device_blocks(op->height, op->side), across = device_blocks(op->width, op->side);
     const size_t lines = image_windows(op->height, w->height, w), columns = image_windows(op->width, w->width, w);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->height * op->width * op->n)) schedule(static)
     for (size_t i = 0; i < op->n_rows * down * across; i++) {
         const size_t row = i / across / down, a = i / across % down * op->side, b = i % across * op->side;
         const size_t first = device_first_window(a, op->down, lines, w),
@@ -203,17 +203,17 @@ void KERNEL_NAME(cpu_max_pool_backward)(struct device *dev, const struct device_
     const size_t m = device_pool_pixels(op);
 
     assert(op->window.height * op->window.width <= IMAGE_MOST_TAPS);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++)
         note_largest(op, i);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->height * op->width * op->n)) schedule(static)
     for (size_t i = 0; i < op->n_rows * op->height * op->width; i++)
         gather(op, i, true);
 }
 
 void KERNEL_NAME(cpu_average_pool_backward)(struct device *dev, const struct device_pool *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->height * op->width * op->n)) schedule(static)
     for (size_t i = 0; i < op->n_rows * op->height * op->width; i++)
         gather(op, i, false);
 }

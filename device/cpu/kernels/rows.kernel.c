@@ -52,7 +52,7 @@ void KERNEL_NAME(cpu_add)(struct device *dev, const struct device_add *op)
     const float *const x = op->x;
     const size_t n = op->n;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
+#pragma omp parallel for num_threads(cpu_threads(dev, n)) schedule(static)
     for (size_t first = 0; first < n; first += PIECE)
         for (size_t j = first; j < n && j < first + PIECE; j += VECTOR)
             vec_store_n(sum + j, vec_load_n(sum + j, n - j, 0) + vec_load_n(x + j, n - j, 0), n - j);
@@ -75,7 +75,7 @@ static void sum_rows(float *sum, const value *x, size_t stride, size_t m, size_t
 
 void KERNEL_NAME(cpu_reduce_rows)(struct device *dev, const struct device_reduce_rows *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
     for (size_t j = 0; j < op->n; j += COLUMNS)
         sum_rows(op->sum + j, (const value *)op->x + j, op->stride, op->m, size_smaller(COLUMNS, op->n - j));
 }
@@ -124,7 +124,7 @@ void KERNEL_NAME(cpu_embed)(struct device *dev, const struct device_embed *op)
 {
     const float scale = device_embed_scale(op);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
         const size_t row = table_row(op, op->ids[i]);
         if (row == op->n_table)
@@ -145,7 +145,7 @@ void KERNEL_NAME(cpu_embed_backward)(struct device *dev, const struct device_emb
     const value *dy = op->y_gradient;
     const float scale = device_embed_scale(op);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
     for (size_t j = 0; j < op->n; j += COLUMNS)
         for (size_t i = 0; i < op->m; i++) {
             const size_t row = table_row(op, op->ids[i]);
@@ -159,7 +159,7 @@ void KERNEL_NAME(cpu_position)(struct device *dev, const struct device_position 
 {
     const size_t m = op->n_rows * op->n_tokens;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++)
         add_row((value *)op->y + i * op->n, op->table, i % op->n_tokens * op->n, op->n, 1, op->narrow);
 }
@@ -169,7 +169,7 @@ void KERNEL_NAME(cpu_position_backward)(struct device *dev, const struct device_
     const value *dy = op->y_gradient;
     const size_t n = op->n;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n_tokens * n)) schedule(static)
     for (size_t t = 0; t < op->n_tokens; t++)
         for (size_t j = 0; j < n; j += COLUMNS)
             sum_rows(op->table_gradient + t * n + j, dy + t * n + j, op->n_tokens * n, op->n_rows,
@@ -318,7 +318,7 @@ enum { PIECE = 1 << 14 };
 void KERNEL_NAME(cpu_activate)(struct device *dev, const struct device_activate *op)
 {
     assert(op->activation <= MODEL_SIGMOID);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n > PIECE)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n)) schedule(static)
     for (size_t i = 0; i < op->n; i += PIECE)
         activate_any(op->activation, false, (value *)op->y + i, (const value *)op->x + i,
                      size_smaller(PIECE, op->n - i));
@@ -327,7 +327,7 @@ void KERNEL_NAME(cpu_activate)(struct device *dev, const struct device_activate 
 void KERNEL_NAME(cpu_activate_backward)(struct device *dev, const struct device_activate *op)
 {
     assert(op->activation <= MODEL_SIGMOID);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n > PIECE)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n)) schedule(static)
     for (size_t i = 0; i < op->n; i += PIECE)
         activate_any(op->activation, true, (value *)op->gradient + i, (const value *)op->x + i,
                      size_smaller(PIECE, op->n - i));

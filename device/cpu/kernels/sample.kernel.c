@@ -27,7 +27,7 @@ void KERNEL_NAME(cpu_row_norms)(struct device *dev, const struct device_row_norm
 {
     const size_t n_heads = sample_heads(op);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, sample_heads(op) * op->m * op->n)) schedule(static)
     for (size_t i = 0; i < op->m; i++)
         for (size_t head = 0; head < n_heads; head++) {
             const float norm = norm_of((const value *)op->x + i * op->stride + head * op->n, op->n);
@@ -39,7 +39,7 @@ void KERNEL_NAME(cpu_row_norms)(struct device *dev, const struct device_row_norm
 
 void KERNEL_NAME(cpu_weigh_scores)(struct device *dev, const struct device_weigh_scores *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n_rows > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n_tokens)) schedule(static)
     for (size_t row = 0; row < op->n_rows; row++) {
         const uint16_t *const norms = op->norms + row * op->stride;
         float *const scores = op->scores + row * op->n_tokens;
@@ -233,7 +233,7 @@ void KERNEL_NAME(cpu_choose_rows)(struct device *dev, const struct device_choose
 {
     const size_t block = sample_block(op->n_tokens), n_blocks = size_pieces(op->n_tokens, block);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n_rows * n_blocks > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n_tokens)) schedule(static)
     for (size_t i = 0; i < op->n_rows * n_blocks; i++) {
         const size_t first = i % n_blocks * block;
 
@@ -247,7 +247,7 @@ void KERNEL_NAME(cpu_gather_rows)(struct device *dev, const struct device_gather
 {
     const size_t n = op->n;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
         const value *const x = (const value *)op->x + op->chosen[i] * op->stride;
         value *const y = (value *)op->y + i * n;

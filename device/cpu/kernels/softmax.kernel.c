@@ -17,7 +17,7 @@ void KERNEL_NAME(cpu_soft_cap)(struct device *dev, const struct device_soft_cap 
     const size_t n = op->n;
     const float cap = op->cap;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
+#pragma omp parallel for num_threads(cpu_threads(dev, n)) schedule(static)
     for (size_t first = 0; first < n; first += PIECE)
         for (size_t j = first; j < n && j < first + PIECE; j += VECTOR)
             vec_store_n(x + j, cap * math_tanh(vec_load_n(x + j, n - j, 0) / cap), n - j);
@@ -108,7 +108,7 @@ static float add_labels(float sum, const struct device_cross_entropy *op, const 
 
 void KERNEL_NAME(cpu_log_sum_exp)(struct device *dev, const struct device_cross_entropy *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
         const struct logits of = logits_of(op, i);
         float *state = op->running + 3 * i;
@@ -129,7 +129,7 @@ void KERNEL_NAME(cpu_log_sum_exp)(struct device *dev, const struct device_cross_
 
 void KERNEL_NAME(cpu_loss)(struct device *dev, const struct device_loss *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m)) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
         const float *state = op->running + 3 * i;
         op->losses[i] = op->labels[i] == UINT32_MAX ? 0 : log((double)state[1]) + (double)state[0] - (double)state[2];
@@ -167,7 +167,7 @@ VECTOR_INLINE void gradient_row(value *to, const struct device_cross_entropy *op
 
 void KERNEL_NAME(cpu_cross_entropy_gradient)(struct device *dev, const struct device_cross_entropy *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
         value *to = (value *)op->logits + i * op->logits_stride * (sizeof(float) / sizeof(value));
         const float scale = op->scales ? op->scales[i] : op->scale;
@@ -203,7 +203,7 @@ void KERNEL_NAME(cpu_preference)(struct device *dev, const struct device_prefere
 {
     const size_t n = op->n_tokens;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_pairs * op->n_tokens)) schedule(static)
     for (size_t i = 0; i < op->n_pairs; i++) {
         double z = 0;
 

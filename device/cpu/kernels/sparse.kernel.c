@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { PIECE = 16384 /* elements of a dense matrix for which threads pay */, BITS = 32 /* of a word of places */ };
+enum { BITS = 32 /* of a word of places */ };
 
 struct range {
     size_t first, end;
@@ -35,7 +35,7 @@ void KERNEL_NAME(cpu_scatter)(struct device *dev, const struct device_sparse *op
 {
     const size_t size = op->wide ? sizeof(float) : sizeof(value);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->rows * op->columns > PIECE)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->rows * op->columns)) schedule(static)
     for (size_t row = 0; row < op->rows; row++) {
         const struct range of = elements_of(op, row);
         size_t i = of.first;
@@ -51,7 +51,7 @@ void KERNEL_NAME(cpu_gather)(struct device *dev, const struct device_sparse *op)
     const size_t end = size_smaller(op->starts[op->rows], op->n);
     float *const y = op->y;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->rows * op->columns > PIECE)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->rows * op->columns)) schedule(static)
     for (size_t row = 0; row < op->rows; row++) {
         const struct range of = elements_of(op, row);
         const float *const x = (const float *)op->x + row * op->columns;

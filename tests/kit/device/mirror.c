@@ -108,7 +108,7 @@ static struct device *keep(struct kept *k, enum number_type type, size_t bytes, 
     return k->dev;
 }
 
-/* With the best kernels, as it was opened. */
+/* With the best kernels, as it was opened; all threads work, however small an operation is. */
 static struct device *keep_cpu(enum number_type type, unsigned n_threads)
 {
     struct device *dev = keep(&kept[type][n_threads], type, 4096, n_threads);
@@ -116,6 +116,7 @@ static struct device *keep_cpu(enum number_type type, unsigned n_threads)
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
         if (cpu_isa_has((enum cpu_isa)isa, type))
             cpu_isa_use(dev, (enum cpu_isa)isa);
+    dev->alone = 0;
     return dev;
 }
 
