@@ -587,9 +587,10 @@ int main(int argc, char **argv)
         run(dev, &sizes[i]);
     run_layers(dev, "fp32");
     device_cpu.close(dev);
-    if (device_cpu.open(&dev, 0, NUMBER_BF16, 4096, (unsigned)n_threads, &err) == 0) {
-        run_layers(dev, "bf16");
-        device_cpu.close(dev);
-    }
+    for (enum number_type type = NUMBER_FP32 + 1; type < NUMBER_TYPES; type++)
+        if (device_cpu.open(&dev, 0, type, 4096, (unsigned)n_threads, &err) == 0) {
+            run_layers(dev, number_name(type));
+            device_cpu.close(dev);
+        }
     return 0;
 }

@@ -64,22 +64,29 @@ static struct step step_after(const struct cpu_conv *conv, const struct step *la
     return step;
 }
 
-/* The element of the left factor in all lanes. */
-VECTOR_INLINE vec left_all(const value *x)
-{
 #if defined(KERNEL_BF16) && defined(__AVX512BF16__)
+typedef value left; /* of the left factor, as it is multiplied */
+
+/* The element in all lanes. */
+VECTOR_INLINE vec left_all(const left *x)
+{
     int32_t bits;
 
     memcpy(&bits, x, sizeof bits);
     return (vec)_mm512_set1_epi32(bits);
-#else
-    return vec_all(value_widen(*x));
-#endif
 }
+#else
+typedef float left;
+
+VECTOR_INLINE vec left_all(const left *x)
+{
+    return vec_all(*x);
+}
+#endif
 
 /* n terms (elements of the panel) of all rows; rows, columns (vectors) and n are constants wherever this is inlined. */
 VECTOR_INLINE void multiply_terms(vec sum[ROWS][COLUMN_VECTORS], const size_t rows, const size_t columns,
-                                  const size_t n, const value *const *x, size_t p, const float *right)
+                                  const size_t n, const left *const *x, size_t p, const float *right)
 {
     vec b[2][COLUMN_VECTORS];
 
@@ -90,7 +97,7 @@ VECTOR_INLINE void multiply_terms(vec sum[ROWS][COLUMN_VECTORS], const size_t ro
             b[i][v] = vec_load(right + (i * columns + v) * VECTOR);
 #pragma GCC unroll 12
     for (size_t r = 0; r < rows; r++) {
-        const value *const from = x[r] + p;
+        const left *const from = x[r] + p;
 #pragma GCC unroll 2
         for (size_t i = 0; i < n; i++) {
             const vec a = left_all(from + i * PANEL_TERMS);
@@ -101,22 +108,53 @@ VECTOR_INLINE void multiply_terms(vec sum[ROWS][COLUMN_VECTORS], const size_t ro
     }
 }
 
+/* n terms of a tap; returns what is right of the next. */
+VECTOR_INLINE const float *multiply_tap(vec sum[ROWS][COLUMN_VECTORS], const size_t rows, const size_t columns,
+                                        const left *const *x, size_t n, const float *right)
+{
+    size_t p = 0;
+
+    for (; p + 2 <= n; p += 2, right += 2 * columns * VECTOR)
+        multiply_terms(sum, rows, columns, 2, x, p * PANEL_TERMS, right);
+    if (p < n) {
+        multiply_terms(sum, rows, columns, 1, x, p * PANEL_TERMS, right);
+        right += columns * VECTOR;
+    }
+    return right;
+}
+
+#if !defined(KERNEL_FP16) && (!defined(KERNEL_BF16) || defined(__AVX512BF16__))
+#define multiply_values multiply_tap
+#else
+/* The same of values, a vector of each row's at a time: widening each by itself would take longer than multiplying it. */
+VECTOR_INLINE const float *multiply_values(vec sum[ROWS][COLUMN_VECTORS], const size_t rows, const size_t columns,
+                                           const value *const *x, size_t n, const float *right)
+{
+    float wide[ROWS][VECTOR];
+    const float *of_row[ROWS];
+
+    for (size_t r = 0; r < rows; r++)
+        of_row[r] = wide[r];
+    for (size_t p = 0; p < n; p += VECTOR) {
+        const size_t here = size_smaller(VECTOR, n - p);
+
+#pragma GCC unroll 12
+        for (size_t r = 0; r < rows; r++)
+            vec_store(wide[r], value_load_n(x[r] + p, here));
+        right = multiply_tap(sum, rows, columns, of_row, here, right);
+    }
+    return right;
+}
+#endif
+
 /* sums (rows, columns) = or += (add) the step's; x: (taps, ROWS) pointers; n: elements of each tap. */
 VECTOR_INLINE void block_of(const size_t rows, const size_t columns, float *sums, bool add, const value *const *x,
                             size_t n_taps, size_t n, const float *right)
 {
     vec sum[ROWS][COLUMN_VECTORS] = {{{0}}};
 
-    for (size_t t = 0; t < n_taps; t++, x += ROWS) {
-        size_t p = 0;
-
-        for (; p + 2 <= n; p += 2, right += 2 * columns * VECTOR)
-            multiply_terms(sum, rows, columns, 2, x, p * PANEL_TERMS, right);
-        if (p < n) {
-            multiply_terms(sum, rows, columns, 1, x, p * PANEL_TERMS, right);
-            right += columns * VECTOR;
-        }
-    }
+    for (size_t t = 0; t < n_taps; t++, x += ROWS)
+        right = multiply_values(sum, rows, columns, x, n, right);
 #pragma GCC unroll 12
     for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 2
