@@ -1,9 +1,9 @@
 /* device/cpu/cpu.h - the CPU device's state, and its kernels, which are compiled per instruction set.
  *
  * kernels/X.kernel.c is compiled once for each x86-64 level and each number type: an operation `norm` has the kernels
- * cpu_norm_fp32_v2 to cpu_norm_bf16_v4. A device uses those of its number type and of the best level that the machine
- * supports. Work is divided by shapes
- * alone, and one thread computes each piece in a fixed order, so results do not depend on the number of threads. */
+ * cpu_norm_fp32_v2 to cpu_norm_bf16_v4. A device uses those of its number type and of the fastest level that the machine
+ * supports. Work is divided by shapes alone, and one thread computes each piece in a fixed order, so results do not
+ * depend on the number of threads. */
 #ifndef DEVICE_CPU_CPU_H
 #define DEVICE_CPU_CPU_H
 
@@ -96,6 +96,8 @@ DEVICE_CALLS(CPU_DECLARE)
 #undef CPU_DECLARE
 #endif
 
+/* Switches a device to the fastest that this machine supports, if it has any for the device's type. */
+void cpu_isa_use_best(struct device *dev);
 /* For tests: whether this machine supports an instruction set, whether it has kernels of a type besides, and switching a device
  * to it. */
 bool cpu_isa_runs(enum cpu_isa isa);

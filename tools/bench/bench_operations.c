@@ -538,6 +538,19 @@ static void convolve_weight(struct bench *b)
 }
 
 /* Forward, and the gradients of the input and of the weights. */
+/* n of the device's type, random. */
+static void *allocate_values(const struct device *dev, size_t n)
+{
+    float *const x = allocate_floats(n);
+
+    if (dev->type != NUMBER_FP32)
+        for (size_t i = 0; i < n; i++) { /* in place: a half is not behind what it is made of */
+            const uint16_t half = number_to_half(dev->type, x[i]);
+            memcpy((char *)x + i * sizeof half, &half, sizeof half);
+        }
+    return x;
+}
+
 static void run_layer(struct device *dev, const struct layer *layer)
 {
     void (*const runs[])(struct bench * b) = {convolve, convolve_input, convolve_weight};
@@ -551,8 +564,9 @@ static void run_layer(struct device *dev, const struct layer *layer)
                                      .n_groups = 1,
                                      .window = {layer->window, layer->window, layer->stride, layer->window / 2}};
     const size_t pixels = device_conv2d_pixels(&running), taps = device_conv2d_taps(&running);
-    float *const x = allocate_floats(running.n_rows * running.height * running.width * running.n_in),
-                 *const y = allocate_floats(pixels * running.n_out), *const w = allocate_floats(running.n_out * taps);
+    void *const x = allocate_values(dev, running.n_rows * running.height * running.width * running.n_in),
+                *const y = allocate_values(dev, pixels * running.n_out),
+                *const w = allocate_values(dev, running.n_out * taps);
     running.x = running.x_gradient = x, running.y = y, running.y_gradient = y;
     running.weight = running.weight_gradient = w;
     printf("  %-28s", layer->name);

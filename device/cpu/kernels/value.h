@@ -46,7 +46,11 @@ VECTOR_INLINE float value_widen(value x)
 
 VECTOR_INLINE vec value_widen_all(vec_values x)
 {
+#if defined(__AVX512F__) /* which the vector's conversion takes in halves */
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16);
+#else
     return (vec)(__builtin_convertvector(x, vec_uint) << 16);
+#endif
 }
 
 VECTOR_INLINE vec_values value_round_all(vec x)
@@ -84,11 +88,19 @@ VECTOR_INLINE vec value_as_stored(vec x)
 /* Group g of four lanes: four values from p[4 * g] + offset. */
 VECTOR_INLINE vec value_gather_fours(const value *const *p, size_t offset)
 {
+#if defined(__AVX512F__) /* by way of memory, a load would wait for four stores */
+    uint64_t x[VECTOR / 4];
+
+    for (size_t i = 0; i < VECTOR / 4; i++)
+        memcpy(&x[i], p[4 * i] + offset, sizeof x[i]);
+    return value_widen_all((vec_values)_mm256_setr_epi64x((int64_t)x[0], (int64_t)x[1], (int64_t)x[2], (int64_t)x[3]));
+#else
     value x[VECTOR];
 
     for (size_t i = 0; i < VECTOR; i += 4)
         memcpy(x + i, p[i] + offset, 4 * sizeof *x);
     return value_load(x);
+#endif
 }
 
 /* The first n <= VECTOR elements; 0 in the others. */

@@ -113,9 +113,7 @@ static struct device *keep_cpu(enum number_type type, unsigned n_threads)
 {
     struct device *dev = keep(&kept[type][n_threads], type, 4096, n_threads);
 
-    for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
-        if (cpu_isa_has((enum cpu_isa)isa, type))
-            cpu_isa_use(dev, (enum cpu_isa)isa);
+    cpu_isa_use_best(dev);
     dev->alone = 0;
     return dev;
 }
