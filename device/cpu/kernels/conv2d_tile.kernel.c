@@ -108,7 +108,7 @@ VECTOR_INLINE void multiply_terms(vec sum[ROWS][COLUMN_VECTORS], const size_t ro
     }
 }
 
-/* n terms of a tap; returns what is right of the next. */
+/* n elements of a tap; returns the next tap's right factor. */
 VECTOR_INLINE const float *multiply_tap(vec sum[ROWS][COLUMN_VECTORS], const size_t rows, const size_t columns,
                                         const left *const *x, size_t n, const float *right)
 {
@@ -123,13 +123,14 @@ VECTOR_INLINE const float *multiply_tap(vec sum[ROWS][COLUMN_VECTORS], const siz
     return right;
 }
 
-#if !defined(KERNEL_FP16) && (!defined(KERNEL_BF16) || defined(__AVX512BF16__))
-#define multiply_values multiply_tap
-#else
-/* The same of values, a vector of each row's at a time: widening each by itself would take longer than multiplying it. */
+/* The same of values. Those that are not multiplied as they are, are widened a vector of each row's at a time: each by
+ * itself would take longer than its products. */
 VECTOR_INLINE const float *multiply_values(vec sum[ROWS][COLUMN_VECTORS], const size_t rows, const size_t columns,
                                            const value *const *x, size_t n, const float *right)
 {
+#if !defined(KERNEL_FP16) && (!defined(KERNEL_BF16) || defined(__AVX512BF16__))
+    return multiply_tap(sum, rows, columns, x, n, right);
+#else
     float wide[ROWS][VECTOR];
     const float *of_row[ROWS];
 
@@ -144,8 +145,8 @@ VECTOR_INLINE const float *multiply_values(vec sum[ROWS][COLUMN_VECTORS], const 
         right = multiply_tap(sum, rows, columns, of_row, here, right);
     }
     return right;
-}
 #endif
+}
 
 /* sums (rows, columns) = or += (add) the step's; x: (taps, ROWS) pointers; n: elements of each tap. */
 VECTOR_INLINE void block_of(const size_t rows, const size_t columns, float *sums, bool add, const value *const *x,
