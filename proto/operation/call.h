@@ -83,6 +83,7 @@ struct call_work {
     size_t rows;             /* CALL_RATE_PRODUCT: tokens; CALL_RATE_CONV2D: pixels of y */
     enum conv2d_kind conv2d; /* CALL_RATE_CONV2D */
     enum conv2d_path conv2d_path;
+    double filled; /* CALL_RATE_CONV2D: of what is computed at this rate, the share that is operations */
     size_t n_launches;
     enum call_pass pass;
     double by_path[ATTENTION_PATHS]; /* attention: the operations of each path */

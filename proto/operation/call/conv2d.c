@@ -28,6 +28,7 @@ static void count(struct call_work *out, const struct device_conv2d *op, enum co
     out->conv2d = kind;
     out->conv2d_path = conv2d_path_of(out->on.type, op, kind, out->on.has_conv2d);
     out->n_launches = conv2d_launches(op, kind, out->conv2d_path);
+    out->filled = conv2d_filled(op, out->conv2d_path);
     out->rows = device_conv2d_pixels(op);
     out->operations = 2 * (double)out->rows * (double)op->n_out * (double)device_conv2d_taps(op);
 }

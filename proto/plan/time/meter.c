@@ -55,8 +55,9 @@ static void convolve(struct computing *out, const struct plan_meter *meter, cons
     out->first = PLAN_USE_CONVOLUTIONS + work->conv2d * CONV2D_PATHS + work->conv2d_path;
     out->n = 1;
     out->operations[0] = work->operations;
-    out->all = out->seconds[0] = work->operations / profile_conv2d_flops(meter->profile, work->conv2d,
-                                                                         work->conv2d_path, type, (double)work->rows);
+    out->all = out->seconds[0] =
+        work->operations / work->filled /
+        profile_conv2d_flops(meter->profile, work->conv2d, work->conv2d_path, type, (double)work->rows);
 }
 
 static void attend(struct computing *out, const struct plan_meter *meter, const struct call_work *work,

@@ -31,8 +31,8 @@ static const struct profile cpu = {
 
 /* An H100 as it was measured, with cuDNN 9.14 (tests/gpu/RECORD.md): products 4,096 wide, attention of heads of 64 and
  * 128 in rows of 1 to 8 Ki tokens, its link, its memory. The plain kernel varies with the head, from 5 to 18 TFLOP/s.
- * Convolutions as ResNet-50's of 64 images: 67 calls of cuDNN's are 15 to 19 % off these prices in the mean, but that
- * of an image's three channels takes six times its own. AdamW as on its host of 16 virtual cores, whose memory moves
+ * Convolutions as ResNet-50's of 64 images: 67 calls of cuDNN's are 15 to 19 % off these prices in the mean, and that
+ * of an image's three channels 19 %. AdamW as on its host of 16 virtual cores, whose memory moves
  * 64 GB/s, at 28 bytes per parameter. A call as in a step: 26,000 of GPT-2 1.5 B, 220 ms more than their work. Narrow
  * products were not measured. */
 static const struct profile cuda = {

@@ -103,6 +103,22 @@ TEST(attention_takes_the_time_of_its_path)
     ck_assert_double_eq_tol(meter.uses.operations[PLAN_USE_ATTENTION_BACKWARD + ATTENTION_PLAIN], 4.0 / 7 * full, 1e-6);
 }
 
+/* ResNet-50's first, of 64 images on an H100: 0.5103 ms (tests/gpu/RECORD.md). The library multiplies 64 channels, not 3. */
+TEST(a_convolution_of_few_channels_takes_the_time_of_a_tile_s)
+{
+    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN, .has_conv2d = true},
+                               .profile = profile_default("cuda")};
+    struct call call = {
+        .kind = CALL_conv2d,
+        .conv2d = {
+            .n_rows = 64, .height = 224, .width = 224, .n_in = 3, .n_out = 64, .n_groups = 1, .window = {7, 7, 2, 3}}};
+
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call) / 0.5103e-3, 1, 0.2);
+    meter.on.has_conv2d = false;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call) * meter.profile->conv2d_flops[0][CONV2D_OWN][NUMBER_BF16],
+                            2.0 * 64 * 112 * 112 * 64 * 147, 1e9);
+}
+
 /* Both read 2,000 bytes in 2 s over links of their own, if host memory moves 2,000 bytes/s; with 500 it takes 8 s. Their
  * devices compute beside that. */
 TEST(host_memory_serves_the_copies_of_two_workers)
