@@ -137,11 +137,11 @@ unpack_images() {
     fi
 }
 
-# score_images OUT EPOCHS SEED OPTION...: trains $keep/net.json on these images in OUT; "accuracy loss" on the test images
+# score_images OUT NET EPOCHS SEED OPTION...: trains NET on these images in OUT; "accuracy loss" on the test images
 score_images() {
     local out=$1
-    train_once "$out" --keep 1 --model "$keep/net.json" --data "$train_data" --eval-data "$test_data" --epochs "$2" --batch 64 \
-        --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$3" "${@:4}"
+    train_once "$out" --keep 1 --model "$2" --data "$train_data" --eval-data "$test_data" --epochs "$3" --batch 64 \
+        --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$4" "${@:5}"
     evaluate "$out" --data "$test_data"
     echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
 }

@@ -16,9 +16,9 @@
 #   ghosts     as together, with batch norms over ghost batches of two rows, whose blocks are one layer each
 #   both       as ghosts, in the device memory at which both sides together take the least, if no layers are cut
 #   all        as ghosts, with segments
-# And accuracy on a tenth of CIFAR-10 or on Fashion-MNIST, of nets that keep exact batch norms: random crops and flips, a cosine
-# schedule, by weights that are dense, and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both; the
-# difference paired by seed, with its standard error.
+# And accuracy on a tenth of CIFAR-10 or on Fashion-MNIST: random crops and flips, a cosine schedule, by weights that are dense,
+# and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both, or `ghosts=N`: both, and batch norms over ghost
+# batches of N rows, which are exact otherwise; the difference paired by seed, with its standard error.
 #
 # The bytes are also those of an encoder-decoder with dynamic convolutions (128 pairs of 32 + 32 tokens; 16 parts) and of GPT-2
 # 124M (16 rows of 512 tokens, and as many parts), by AdamW, with four in ten weights: against all kept in fp32.
@@ -33,7 +33,7 @@
 #                         /usr/share/datasets/fashion-mnist of Debian's dataset-fashion-mnist
 #   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --depth N [28] --factor N [2]   of the wide residual net whose accuracy is compared; --epochs N [8]; --seeds N [3]
-#   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added; narrow; lean, with keep=0.3
+#   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added; narrow; lean and ghosts=N, with keep=0.3
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -51,16 +51,25 @@ case $type in fp16 | bf16) ;; *) misuse "--type $type is none of fp16, bf16" ;; 
 
 narrow=(--precision "$type" --master none --moments bf16 --grad-dtype bf16 --commit fenced --sums bf16)
 
+# put_net FILE [KEY...]: the net whose accuracy is compared
+put_net() {
+    echo "{\"model_type\": \"wide_resnet\", \"depth\": $depth, \"widen_factor\": $factor, $image_keys${*:2}}" >"$1"
+}
+
 # score FORM SEED: "accuracy loss" on the test images
 score() {
-    local options=()
+    local options=() net=$keep/net.json
     case $1 in
         exact) ;;
         narrow) options=("${narrow[@]}") ;;
-        lean) options=("${narrow[@]}" --sparse keep=0.3,every=25) ;;
+        lean) options=("${narrow[@]}" --sparse 'keep=0.3,every=25') ;;
+        ghosts=*)
+            options=("${narrow[@]}" --sparse 'keep=0.3,every=25') net=$keep/$1.json
+            put_net "$net" ", \"ghost_batch_size\": ${1#*=}"
+            ;;
         *) options=(--sparse "$1,every=25") ;;
     esac
-    score_images "$keep/$1-$2" "$epochs" "$2" "${options[@]}"
+    score_images "$keep/$1-$2" "$net" "$epochs" "$2" "${options[@]}"
 }
 
 # counted OPTION...: bytes of both sides in the categories above, then those of the others
@@ -144,7 +153,7 @@ bytes() {
 
 if [ "$what" != bytes ]; then
     unpack_images
-    echo "{\"model_type\": \"wide_resnet\", \"depth\": $depth, \"widen_factor\": $factor, $image_keys}" >"$keep/net.json"
+    put_net "$keep/net.json"
     echo "WRN-$depth-$factor, $images, $epochs epochs, $seeds seeds"
     compare_forms
 fi

@@ -36,7 +36,7 @@ score() {
     local n=$epochs options=()
     [[ $1 != *:long ]] || n=$longer
     [[ $1 == exact* ]] || options=(--approximate "${1%:long}")
-    score_images "$keep/$1-$2" "$n" "$2" "${options[@]}"
+    score_images "$keep/$1-$2" "$keep/net.json" "$n" "$2" "${options[@]}"
 }
 
 if [ "$what" != time ]; then
