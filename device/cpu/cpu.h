@@ -13,8 +13,9 @@
 
 #ifdef _OPENMP
 #include <omp.h>
-#else /* the pragmas that read dev->n_threads have no effect */
+#else /* the pragmas that ask cpu_threads have no effect */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 
 /* CPU_V4_PAIRS: bf16 products use AVX512_BF16; everything else is v4's. Of fp16, which v2 does not convert, products alone are

@@ -73,7 +73,7 @@ TEST_EACH(a_call_takes_the_path_that_a_device_told_of, COUNT(calls))
 {
     for (int kernel = ATTENTION_FORWARD; kernel <= ATTENTION_KEYS; kernel++) {
         const int path =
-            attention_path_of(NUMBER_BF16, &calls[_i].op, (enum attention_kernel)kernel, PLAN_ATTENTION_SCORES);
+            (int)attention_path_of(NUMBER_BF16, &calls[_i].op, (enum attention_kernel)kernel, PLAN_ATTENTION_SCORES);
         ck_assert_msg(path == calls[_i].paths[kernel], "%s, kernel %d: path %d", calls[_i].name, kernel, path);
     }
 }

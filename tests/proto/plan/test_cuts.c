@@ -22,8 +22,8 @@ static void open_net(struct model *model, const char *text)
 static const char *const nets[] = {
     "{\"model_type\": \"wide_resnet\", \"depth\": 16, \"widen_factor\": 2, \"ghost_batch_size\": 2}",
     "{\"model_type\": \"wide_resnet\", \"depth\": 10, \"widen_factor\": 1}",
-    "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"bottleneck\", \"depths\": [1, 2, 1, 1], "
-    "\"embedding_size\": 8, \"stem\": \"cifar\", \"image_size\": 32}",
+    ("{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"bottleneck\", \"depths\": [1, 2, 1, 1], "
+     "\"embedding_size\": 8, \"stem\": \"cifar\", \"image_size\": 32}"),
 };
 
 static const struct plan_setting images = {.backend = &plan_cpu,
