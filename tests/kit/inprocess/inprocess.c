@@ -244,17 +244,20 @@ static int link_wait_weights(void *context, struct device_link_weights *weights)
 static int link_loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
 {
     struct inprocess_worker *w = context;
+    struct inprocess *const ip = w->ip;
     const struct relay_event event = {.kind = RELAY_LOSS,
                                       .worker = w->id,
                                       .name = {.step = w->share.step, .part = part},
                                       .ok = finite};
 
-    w->ip->part_loss[part] = sum;
-    w->ip->rewards.chosen += rewards->chosen;
-    w->ip->rewards.rejected += rewards->rejected;
-    w->ip->rewards.right += rewards->right;
-    w->ip->rewards.chosen_log_p += rewards->chosen_log_p;
-    w->ip->rewards.rejected_log_p += rewards->rejected_log_p;
+    pthread_mutex_lock(&ip->mutex);
+    ip->part_loss[part] = sum;
+    ip->rewards.chosen += rewards->chosen;
+    ip->rewards.rejected += rewards->rejected;
+    ip->rewards.right += rewards->right;
+    ip->rewards.chosen_log_p += rewards->chosen_log_p;
+    ip->rewards.rejected_log_p += rewards->rejected_log_p;
+    pthread_mutex_unlock(&ip->mutex);
     return say(w, &event);
 }
 
