@@ -520,68 +520,59 @@ static const struct layer {
     {"ResNet-50: 1 x 1", 14, 1024, 256, 1, 1},      {"ResNet-50: stage 4", 7, 512, 512, 3, 1},
 };
 
-static struct device_conv2d running; /* the layer's call that is timed */
+/* What is timed, and the layer's call. */
+static void (*running)(struct device *, const struct device_conv2d *);
+static struct device_conv2d conv;
 
 static void convolve(struct bench *b)
 {
-    device_cpu.conv2d(b->dev, &running);
+    running(b->dev, &conv);
 }
 
-static void convolve_input(struct bench *b)
-{
-    device_cpu.conv2d_input_gradient(b->dev, &running);
-}
-
-static void convolve_weight(struct bench *b)
-{
-    device_cpu.conv2d_weight_gradient(b->dev, &running);
-}
-
-/* Forward, and the gradients of the input and of the weights. */
 /* n of the device's type, random. */
-static void *allocate_values(const struct device *dev, size_t n)
+static void *allocate_values(struct device *dev, size_t n)
 {
     float *const x = allocate_floats(n);
 
     if (dev->type != NUMBER_FP32)
-        for (size_t i = 0; i < n; i++) { /* in place: a half is not behind what it is made of */
-            const uint16_t half = number_to_half(dev->type, x[i]);
-            memcpy((char *)x + i * sizeof half, &half, sizeof half);
-        }
+        device_cpu.round_half(dev, &(struct device_round_half){(uint16_t *)x, x, n, dev->type});
     return x;
 }
 
+/* Forward, and the gradients of the input and of the weights. */
 static void run_layer(struct device *dev, const struct layer *layer)
 {
-    void (*const runs[])(struct bench * b) = {convolve, convolve_input, convolve_weight};
+    void (*const runs[])(struct device *, const struct device_conv2d *) = {device_cpu.conv2d,
+                                                                           device_cpu.conv2d_input_gradient,
+                                                                           device_cpu.conv2d_weight_gradient};
     struct bench b = {.dev = dev};
 
-    running = (struct device_conv2d){.n_rows = 32,
-                                     .height = layer->size,
-                                     .width = layer->size,
-                                     .n_in = layer->n_in,
-                                     .n_out = layer->n_out,
-                                     .n_groups = 1,
-                                     .window = {layer->window, layer->window, layer->stride, layer->window / 2}};
-    const size_t pixels = device_conv2d_pixels(&running), taps = device_conv2d_taps(&running);
-    void *const x = allocate_values(dev, running.n_rows * running.height * running.width * running.n_in),
-                *const y = allocate_values(dev, pixels * running.n_out),
-                *const w = allocate_values(dev, running.n_out * taps);
-    running.x = running.x_gradient = x, running.y = y, running.y_gradient = y;
-    running.weight = running.weight_gradient = w;
+    conv = (struct device_conv2d){.n_rows = 32,
+                                  .height = layer->size,
+                                  .width = layer->size,
+                                  .n_in = layer->n_in,
+                                  .n_out = layer->n_out,
+                                  .n_groups = 1,
+                                  .window = {layer->window, layer->window, layer->stride, layer->window / 2}};
+    const size_t pixels = device_conv2d_pixels(&conv), taps = device_conv2d_taps(&conv);
+    void *const x = allocate_values(dev, conv.n_rows * conv.height * conv.width * conv.n_in),
+                *const y = allocate_values(dev, pixels * conv.n_out),
+                *const w = allocate_values(dev, conv.n_out * taps);
+    conv.x = conv.x_gradient = x, conv.y = y, conv.y_gradient = y, conv.weight = conv.weight_gradient = w;
     printf("  %-28s", layer->name);
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        const double time = best_time(&b, runs[i]);
-        printf(" %8.3f ms %6.1f", time * 1e3, 2e-9 * (double)pixels * (double)(running.n_out * taps) / time);
+        running = runs[i];
+        const double time = best_time(&b, convolve);
+        printf(" %8.3f ms %6.1f", time * 1e3, 2e-9 * (double)pixels * (double)(conv.n_out * taps) / time);
     }
     printf("\n");
     free(x), free(y), free(w);
 }
 
-static void run_layers(struct device *dev, const char *type)
+static void run_layers(struct device *dev)
 {
-    printf("convolutions of 32 images in %s, GFLOP/s: forward, of the input, of weights, %u threads, %s\n", type,
-           dev->n_threads, dev->kernels->name);
+    printf("convolutions of 32 images in %s, GFLOP/s: forward, of the input, of weights, %u threads, %s\n",
+           number_name(dev->type), dev->n_threads, dev->kernels->name);
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
         run_layer(dev, &layers[i]);
 }
@@ -599,11 +590,10 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         run(dev, &sizes[i]);
-    run_layers(dev, "fp32");
     device_cpu.close(dev);
-    for (enum number_type type = NUMBER_FP32 + 1; type < NUMBER_TYPES; type++)
+    for (enum number_type type = NUMBER_FP32; type < NUMBER_TYPES; type++)
         if (device_cpu.open(&dev, 0, type, 4096, (unsigned)n_threads, &err) == 0) {
-            run_layers(dev, number_name(type));
+            run_layers(dev);
             device_cpu.close(dev);
         }
     return 0;

@@ -426,8 +426,8 @@ TEST(a_members_huge_jobs_do_not_take_all_of_the_daemons_time)
     const int most = told_by_member(bring_huge_jobs);
     ck_assert_int_ge(most, 1);
     ck_assert_int_lt(most, N_PLANNED / 2);
-    processes_await_workers(users_service(),
-                            1); /* once it answers again, which takes it long where planning one does */
+    /* once it answers again, which takes long where planning one does */
+    processes_await_workers(users_service(), 1);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
     ck_assert_int_eq(processes_wait(own), 0);
