@@ -11,10 +11,7 @@
 
 #include <math.h>
 
-enum {
-    TILE = PLAN_CPU_TILE,
-    ENOUGH = 1 << 15, /* numbers read per query; below, one thread is done before a second wakes up */
-};
+enum { TILE = PLAN_CPU_TILE };
 
 struct head {
     const struct device_attention_cached *op;
@@ -199,9 +196,9 @@ static void attend(const struct head *head)
 void KERNEL_NAME(cpu_attention_cached)(struct device *dev, const struct device_attention_cached *op)
 {
     const size_t group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+    const size_t seen = device_window(op->window, op->first + op->n_tokens);
 
-#pragma omp parallel for num_threads(dev->n_threads)                                                                   \
-    schedule(dynamic) if (op->n_tokens * device_window(op->window, op->first + op->n_tokens) * 2 * op->width > ENOUGH)
+#pragma omp parallel for num_threads(cpu_threads(dev, seen * op->n_tokens * op->width)) schedule(dynamic)
     for (size_t first = 0; first < op->n_heads; first += group)
         for (size_t i = 0; i < group; i++) {
             const struct head head = find_head(op, first + i, cpu_thread());

@@ -11,7 +11,6 @@ enum {
     COLUMNS =
         192, /* of a block: 768 bytes of each row in fp32; GPT-2's widths share out evenly among 2, 4 or more threads */
     ROWS = 4,
-    ENOUGH = 1 << 15, /* weights: fewer are done before a second thread wakes up */
 };
 
 /* sum (n) += a (rows) b (rows, n); rows is a constant wherever this is inlined. */
@@ -84,7 +83,7 @@ static void multiply_transposed(float *total, const struct device_matmul *op, si
 
 void KERNEL_NAME(cpu_single)(struct device *dev, const struct device_matmul *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (op->n * op->k > ENOUGH)
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n * op->k / 2)) schedule(dynamic)
     for (size_t column = 0; column < op->n; column += COLUMNS) {
         const struct cpu_tile tile = {0, column, 1, size_smaller(COLUMNS, op->n - column)};
         const size_t step = cpu_product_step(op->k, PANEL_TERMS);
