@@ -11,6 +11,12 @@ enum { BLOCK = 512 }; /* terms summed in fp32, 32 or more per lane; blocks are a
 
 enum { PIECE = 1 << 14 };
 
+/* As struct device_soft_cap. */
+VECTOR_INLINE vec soft_cap(vec x, float cap)
+{
+    return cap * math_tanh(x / cap);
+}
+
 void KERNEL_NAME(cpu_soft_cap)(struct device *dev, const struct device_soft_cap *op)
 {
     float *const x = op->x;
@@ -20,7 +26,7 @@ void KERNEL_NAME(cpu_soft_cap)(struct device *dev, const struct device_soft_cap 
 #pragma omp parallel for num_threads(cpu_threads(dev, n)) schedule(static)
     for (size_t first = 0; first < n; first += PIECE)
         for (size_t j = first; j < n && j < first + PIECE; j += VECTOR)
-            vec_store_n(x + j, cap * math_tanh(vec_load_n(x + j, n - j, 0) / cap), n - j);
+            vec_store_n(x + j, soft_cap(vec_load_n(x + j, n - j, 0), cap), n - j);
 }
 
 /* A row's logits, which count with their bias, or capped. */
@@ -44,9 +50,9 @@ VECTOR_INLINE vec logits_at(const struct logits *of, size_t j, float beyond)
     if (of->bias)
         x += vec_load_n(of->bias + j, n, 0);
     if (of->cap != 0) {
-        float capped[VECTOR];
-        vec_store(capped, of->cap * math_tanh(x / of->cap));
-        x = vec_load_n(capped, n, beyond);
+        float numbers[VECTOR];
+        vec_store(numbers, soft_cap(x, of->cap));
+        x = vec_load_n(numbers, n, beyond);
     }
     return x;
 }
@@ -61,7 +67,7 @@ static float row_max(const struct logits *of)
     for (size_t j = 0; j < of->n; j += VECTOR)
         max = vec_max(logits_at(&raw, j, -INFINITY), max);
     max = vec_all(vec_largest(max));
-    return of->cap != 0 ? (of->cap * math_tanh(max / of->cap))[0] : max[0];
+    return of->cap != 0 ? soft_cap(max, of->cap)[0] : max[0];
 }
 
 /* Sum of exp(x - max). A NaN among x gives a NaN. */
