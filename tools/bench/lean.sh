@@ -62,13 +62,13 @@ score() {
     case $1 in
         exact) ;;
         narrow) options=("${narrow[@]}") ;;
-        lean) options=("${narrow[@]}" --sparse 'keep=0.3,every=25') ;;
-        ghosts=*)
-            options=("${narrow[@]}" --sparse 'keep=0.3,every=25') net=$keep/$1.json
-            put_net "$net" ", \"ghost_batch_size\": ${1#*=}"
-            ;;
+        lean | ghosts=*) options=("${narrow[@]}" --sparse 'keep=0.3,every=25') ;;
         *) options=(--sparse "$1,every=25") ;;
     esac
+    if [[ $1 == ghosts=* ]]; then
+        net=$keep/$1.json
+        put_net "$net" ", \"ghost_batch_size\": ${1#*=}"
+    fi
     score_images "$keep/$1-$2" "$net" "$epochs" "$2" "${options[@]}"
 }
 
