@@ -104,7 +104,7 @@ struct eps_plan {
     uint64_t stash_bytes;                         /* activation checkpoints of a worker's share, on either side; with
                                                    * those that are computed again, at most at a time */
     uint64_t down_bytes, up_bytes, stash_traffic; /* per step and worker */
-    double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
+    double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms, message_ms;
     bool measured;        /* times use this machine's profile; else another machine's */
     bool overlaps;        /* pulls run while the device computes */
     double hiding_tokens; /* tokens per worker from which on transfers are hidden behind computation */
@@ -140,7 +140,8 @@ enum eps_queue {
     EPS_COMPUTE,   /* the device */
     EPS_UP,        /* copies to the host */
     EPS_OPTIMIZER, /* the host's threads */
-    EPS_QUEUES
+    EPS_QUEUES,
+    EPS_MESSAGES = EPS_QUEUES /* between worker and daemon: what queues also wait for */
 };
 enum { EPS_MOST_PATHS = 16 };
 struct eps_timeline {
@@ -152,8 +153,8 @@ struct eps_timeline {
     double step_ms, tokens_per_s, tflops; /* of all workers: 6 operations per parameter and token */
     enum eps_queue binds;                 /* the busiest queue */
     double busy_ms[EPS_QUEUES];
-    /* [a][b]: how long queue a waited for work in queue b. A row plus its busy_ms is step_ms. */
-    double waited_ms[EPS_QUEUES][EPS_QUEUES];
+    /* [a][b]: how long queue a waited for work in queue b, or for messages. A row plus its busy_ms is step_ms. */
+    double waited_ms[EPS_QUEUES][EPS_QUEUES + 1];
     struct eps_path {
         /* "products", "convolutions", "convolutions_input" and "convolutions_weights" (their gradients), "attention",
          * "attention_backward", "rest"; constant, as `path` */

@@ -151,11 +151,9 @@ static void print_step(const struct eps_plan *plan)
     const struct {
         const char *name;
         double ms;
-    } terms[] = {{"computing", plan->compute_ms},
-                 {"pulls", plan->pull_ms},
-                 {"contributions", plan->push_ms},
-                 {"stash", plan->stash_ms},
-                 {"optimizer", plan->optimizer_ms}};
+    } terms[] = {{"computing", plan->compute_ms}, {"pulls", plan->pull_ms},          {"contributions", plan->push_ms},
+                 {"stash", plan->stash_ms},       {"optimizer", plan->optimizer_ms}, {"messages", plan->message_ms}};
+    const size_t n_terms = sizeof terms / sizeof *terms - (plan->overlaps ? 1 : 0);
     const uint64_t down = plan->down_bytes, up = plan->up_bytes, stash = plan->stash_traffic;
     const uint64_t most = down > up ? (down > stash ? down : stash) : up > stash ? up : stash;
     char text[32];
@@ -165,7 +163,7 @@ static void print_step(const struct eps_plan *plan)
     if (stash)
         printf(", stash %s", eps_format_bytes_like(text, stash, most));
     printf("%s\n            %s: ", plan->n_workers > 1 ? ", for each worker" : "", text_ms(text, plan->step_ms));
-    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++)
+    for (size_t i = 0; i < n_terms; i++)
         printf("%s%s %s", i ? ", " : "", terms[i].name, text_ms(text, terms[i].ms));
     printf(plan->overlaps ? " (in parallel)\n" : " (one after the other)\n");
     if (!plan->measured)
@@ -255,8 +253,9 @@ static json_t *choice_to_json(const struct eps_plan *plan)
 
 static json_t *times_to_json(const struct eps_plan *plan)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "step", plan->step_ms, "compute", plan->compute_ms, "pull",
-                     plan->pull_ms, "push", plan->push_ms, "stash", plan->stash_ms, "optimizer", plan->optimizer_ms);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", plan->step_ms, "compute", plan->compute_ms, "pull",
+                     plan->pull_ms, "push", plan->push_ms, "stash", plan->stash_ms, "optimizer", plan->optimizer_ms,
+                     "messages", plan->message_ms);
 }
 
 static void print_json(const struct eps_plan *plan)
@@ -304,11 +303,12 @@ static void print_json(const struct eps_plan *plan)
 
 static const struct {
     const char *key, *name;
-} queues[EPS_QUEUES] = {
+} queues[EPS_QUEUES + 1] = {
     [EPS_DOWN] = {"down", "copies down"},
     [EPS_COMPUTE] = {"compute", "computing"},
     [EPS_UP] = {"up", "copies up"},
     [EPS_OPTIMIZER] = {"optimizer", "optimizer"},
+    [EPS_MESSAGES] = {"messages", "messages"},
 };
 
 /* "device      works 68 %, waits 6.25 ms for optimizer, 0.55 ms for copies down" */
@@ -319,7 +319,7 @@ static void print_device(const struct eps_timeline *line)
     char text[32];
 
     printf("device      works %.0f %%", 100 * line->busy_ms[EPS_COMPUTE] / line->step_ms);
-    for (int i = 0; i < EPS_QUEUES; i++)
+    for (int i = 0; i <= EPS_QUEUES; i++)
         if (line->waited_ms[EPS_COMPUTE][i] > least) {
             printf("%s %s for %s", between, text_ms(text, line->waited_ms[EPS_COMPUTE][i]), queues[i].name);
             between = ",";
@@ -376,7 +376,7 @@ static json_t *queue_to_json(const struct eps_timeline *line, int queue)
 {
     json_t *waits = json_object();
 
-    for (int i = 0; i < EPS_QUEUES; i++)
+    for (int i = 0; i <= EPS_QUEUES; i++)
         if (i != queue)
             json_object_set_new(waits, queues[i].key, json_real(line->waited_ms[queue][i]));
     return json_pack("{s:f, s:f, s:o}", "busy_ms", line->busy_ms[queue], "share", line->busy_ms[queue] / line->step_ms,

@@ -35,7 +35,6 @@ static void fill_paths(struct eps_timeline *out, const struct plan_setting *sett
     add_path(out, "rest", "memory", rest, 0);
 }
 
-/* Queues wait only for one another: launches and host work take no time here. */
 int client_fill_timeline(struct eps_timeline *out, const struct eps_train_options *options, const struct model *model,
                          const struct profile *profile, const struct plan_fit *fit)
 {
@@ -62,6 +61,7 @@ int client_fill_timeline(struct eps_timeline *out, const struct eps_train_option
         out->busy_ms[i] = line.queues[queues[i]].busy * 1e3;
         for (int j = 0; j < EPS_QUEUES; j++)
             out->waited_ms[i][j] = line.queues[queues[i]].waited[queues[j]] * 1e3;
+        out->waited_ms[i][EPS_MESSAGES] = line.queues[queues[i]].waited[PLAN_QUEUE_NOBODY] * 1e3;
     }
     fill_paths(out, &fit->plans[0].setting, &line);
     return 0;

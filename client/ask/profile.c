@@ -94,6 +94,7 @@ static void fill(struct eps_profile *out, const struct profile *profile)
     out->memory_bytes_per_s = profile->memory_bytes_per_s;
     out->update_parameters_per_s = profile->update_parameters_per_s;
     out->call_s = profile->call_s;
+    out->message_s = profile->message_s;
 }
 
 struct eps_profile_options eps_profile_defaults(void)

@@ -327,6 +327,7 @@ int cuda_probe(unsigned index, struct device_facts *facts, struct error *err)
 {
     uint64_t context;
     size_t available;
+    int n_multiprocessors = 0;
     char what[24];
 
     *facts = (struct device_facts){0};
@@ -341,6 +342,8 @@ int cuda_probe(unsigned index, struct device_facts *facts, struct error *err)
     read_bus(facts->bus, index);
     facts->library_bytes = context + PLAN_CUDA_LIBRARY_BYTES - PLAN_CUDA_CONTEXT_BYTES;
     facts->available_bytes = available + context;
+    cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, (int)index);
+    facts->n_multiprocessors = (uint32_t)n_multiprocessors;
     facts->attention = cuda_dnn_way(index);
     facts->convolution = cuda_dnn_convolution(index);
     return 0;

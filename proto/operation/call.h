@@ -53,6 +53,7 @@ struct call_device {
     unsigned n_threads;
     enum plan_attention attention; /* as in struct plan_setting, for the path of attention */
     bool has_conv2d;               /* likewise: its library computes convolutions */
+    double n_multiprocessors;      /* of a GPU; 0: not known, and none is taken to be idle */
 };
 
 /* What limits how fast a call computes: a rate of the device's (proto/plan/time/profile.h). */
@@ -86,7 +87,8 @@ struct call_work {
     double filled; /* CALL_RATE_CONV2D: of what is computed at this rate, the share that is operations */
     size_t n_launches;
     enum call_pass pass;
-    double by_path[ATTENTION_PATHS]; /* attention: the operations of each path */
+    /* Attention: the operations of each path, and so many as their time is that of if no multiprocessor is ever idle. */
+    double by_path[ATTENTION_PATHS], lasting[ATTENTION_PATHS];
 };
 
 /* Of a product: the geometric mean of its sizes other than rows. */

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 
 static enum plan_queue queue_of(enum device_queue queue)
 {
@@ -13,17 +14,23 @@ static enum plan_queue queue_of(enum device_queue queue)
     return queues[queue];
 }
 
-void clock_pass(struct device *dev, enum plan_queue host_waits_for)
+void clock_pass(struct device *dev, enum plan_queue host_waits_for, double until)
 {
-    const bool someone = plan_queues_pass(&dev->queues, host_waits_for, dev->on_optimized, dev->context);
+    const double alarm = dev->on_alarm ? dev->alarm : INFINITY;
 
-    assert(someone || dev->queues.no_memory);
+    if (alarm > dev->queues.now) {
+        const bool passed =
+            plan_queues_pass(&dev->queues, host_waits_for, fmin(until, alarm), dev->on_optimized, dev->context);
+        assert(passed || dev->queues.no_memory);
+    }
+    if (dev->on_alarm && dev->alarm <= dev->queues.now)
+        dev->on_alarm(dev->context);
 }
 
 static int wait(struct device *dev, enum plan_queue queue, uint64_t mark)
 {
     while (!plan_queues_is_done(&dev->queues, queue, mark) && !dev->queues.no_memory)
-        clock_pass(dev, queue);
+        clock_pass(dev, queue, INFINITY);
     return dev->queues.no_memory ? -EIO : 0;
 }
 

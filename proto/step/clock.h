@@ -25,7 +25,10 @@ struct device {
     uint32_t n_beside; /* other workers, which copy at the same time by links of their own, all from one host memory */
     /* For each task that the optimizer finished: plan_queues_pass. */
     void (*on_optimized)(void *context, const struct plan_task *task);
-    void *context; /* for on_optimized */
+    /* Called at the time `alarm` (INFINITY: never), which it must change; NULL: there is none. */
+    void (*on_alarm)(void *context);
+    double alarm;
+    void *context; /* for both */
 };
 
 /* Waits find -EIO once a task found no memory (queues.no_memory). */
@@ -34,8 +37,8 @@ extern const struct device_ops device_clock;
 /* Gives the device one task of so many seconds. */
 void clock_compute(struct device *dev, double seconds);
 
-/* Advances time to the next end of a task, while the host waits for this queue. If none ever ends, so would the
- * worker's step wait forever: an assertion fails. */
-void clock_pass(struct device *dev, enum plan_queue host_waits_for);
+/* Advances time to the next end of a task, the alarm or `until` (INFINITY: never), while the host waits for this queue; not at
+ * all if the alarm is due. If none ever comes, so would the worker's step wait forever: an assertion fails. */
+void clock_pass(struct device *dev, enum plan_queue host_waits_for, double until);
 
 #endif

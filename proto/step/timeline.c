@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 enum {
@@ -22,6 +23,13 @@ enum {
 struct timeline_unit {
     uint64_t updates; /* so far: the version */
     uint64_t left;    /* slices of a step that are not folded */
+    double updated;   /* when that version was there */
+};
+
+/* Messages on their way, which all take as long: when they come. A ring; no more than the slots. */
+struct timeline_mail {
+    double *at; /* (capacity) */
+    uint32_t first, n;
 };
 
 /* The last computed duration of a visit of this kind. */
@@ -46,13 +54,18 @@ struct timeline {
     float *numbers;           /* (share_rows, seq) zeros: references of pairs, weights of tokens */
 
     /* The daemon: */
-    double contributions;                    /* contributions of all workers per contribution of this one */
-    uint64_t version;                        /* version of the units to pull */
-    uint32_t asked[PLAN_MAX_WEIGHT_BUFFERS]; /* units, a ring from n_waits to n_pulls */
+    double contributions; /* contributions of all workers per contribution of this one */
+    uint64_t version;     /* version of the units to pull */
+    struct {
+        uint32_t unit;
+        double at;
+    } asked[PLAN_MAX_WEIGHT_BUFFERS]; /* a ring from n_waits to n_pulls */
     uint64_t n_pulls, n_waits;
-    struct timeline_unit *units;   /* (units) */
-    uint64_t n_slices, not_folded; /* slices of all units in a step; those not folded yet */
-    uint32_t n_free;               /* slots */
+    struct timeline_unit *units;       /* (units) */
+    uint64_t n_slices, not_folded;     /* slices of all units in a step; those not folded yet */
+    uint32_t n_free;                   /* slots, as the worker knows */
+    struct timeline_mail given, freed; /* contributions, and slots that are free */
+    struct plan_task *tasks;           /* (n_slots) of contributions on their way, as given.at */
 };
 
 /* ---- layers: one task a visit ---- */
@@ -131,19 +144,70 @@ static const struct layer_ops priced = {forward, backward};
 static const struct layer_ops *const layers[] = {
     [MODEL_EMBEDDING] = &priced, [MODEL_BLOCK] = &priced, [MODEL_SINGLE] = &priced, [MODEL_HEAD] = &priced};
 
+/* ---- messages ---- */
+
+static double message_s(const struct timeline *t)
+{
+    return t->s->profile->message_s;
+}
+
+/* Sends one now; returns its place. */
+static uint32_t send_mail(struct timeline *t, struct timeline_mail *mail)
+{
+    const uint32_t place = (mail->first + mail->n++) % t->s->n_slots;
+
+    assert(mail->n <= t->s->n_slots);
+    mail->at[place] = t->clock.queues.now + message_s(t);
+    return place;
+}
+
+static double next_mail(const struct timeline_mail *mail)
+{
+    return mail->n > 0 ? mail->at[mail->first] : INFINITY;
+}
+
+/* Takes those that have come. The number of them, from *first on. */
+static uint32_t take_mail(struct timeline *t, struct timeline_mail *mail, uint32_t *first)
+{
+    uint32_t n = 0;
+
+    *first = mail->first;
+    for (; next_mail(mail) <= t->clock.queues.now; n++, mail->n--)
+        mail->first = (mail->first + 1) % t->s->n_slots;
+    return n;
+}
+
+/* Gives the optimizer what has come, and the worker slots. */
+static void deliver(void *context)
+{
+    struct timeline *t = context;
+    uint32_t first;
+    const uint32_t n = take_mail(t, &t->given, &first);
+
+    for (uint32_t i = 0; i < n; i++)
+        plan_queues_give(&t->clock.queues, PLAN_QUEUE_OPTIMIZER, &t->tasks[(first + i) % t->s->n_slots]);
+    t->n_free += take_mail(t, &t->freed, &first);
+    t->clock.alarm = fmin(next_mail(&t->given), next_mail(&t->freed));
+}
+
 /* ---- the optimizer ---- */
 
-static void optimize(struct timeline *t, uint32_t unit, double n, double bytes, bool is_update)
+static struct plan_task task_of(const struct timeline *t, uint32_t unit, double n, double bytes, bool is_update)
 {
     const double touched = n * bytes;
-    const struct plan_task task = {
+
+    return (struct plan_task){
         .unit = unit,
         .is_update = is_update,
         .seconds = touched / (t->s->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES),
         .host_bytes = touched,
     };
+}
 
-    plan_queues_give(&t->clock.queues, PLAN_QUEUE_OPTIMIZER, &task);
+static void set_updated(struct timeline *t, uint32_t unit)
+{
+    t->units[unit].updates++;
+    t->units[unit].updated = t->clock.queues.now;
 }
 
 static void update(struct timeline *t, uint32_t unit)
@@ -151,10 +215,12 @@ static void update(struct timeline *t, uint32_t unit)
     const struct model_unit *u = &t->worker.model.units[unit];
     const double bytes = plan_work_update(t->s->host, u).update;
 
+    const struct plan_task task = task_of(t, unit, (double)u->n_trained, bytes, true);
+
     if (bytes > 0)
-        optimize(t, unit, (double)u->n_trained, bytes, true);
+        plan_queues_give(&t->clock.queues, PLAN_QUEUE_OPTIMIZER, &task);
     else
-        t->units[unit].updates++;
+        set_updated(t, unit);
 }
 
 /* Slices contributed to a unit in a step. */
@@ -174,10 +240,11 @@ static void on_optimized(void *context, const struct plan_task *task)
     struct timeline_unit *unit = &t->units[task->unit];
 
     if (task->is_update) {
-        unit->updates++;
+        set_updated(t, task->unit);
         return;
     }
-    t->n_free++;
+    send_mail(t, &t->freed);
+    t->clock.alarm = fmin(t->clock.alarm, next_mail(&t->freed));
     if (--t->not_folded == 0) {
         for (uint32_t u = 0; t->s->host->goal.fenced && u < model->n_units; u++)
             if (model->units[u].n_trained > 0)
@@ -204,17 +271,22 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     struct timeline *t = context;
 
     assert(version == t->version && t->n_pulls - t->n_waits < PLAN_MAX_WEIGHT_BUFFERS);
-    t->asked[t->n_pulls++ % PLAN_MAX_WEIGHT_BUFFERS] = unit;
+    t->asked[t->n_pulls % PLAN_MAX_WEIGHT_BUFFERS].unit = unit;
+    t->asked[t->n_pulls++ % PLAN_MAX_WEIGHT_BUFFERS].at = t->clock.queues.now;
     return 0;
 }
 
 static int wait_weights(void *context, struct device_link_weights *weights)
 {
     struct timeline *t = context;
-    const uint32_t unit = t->asked[t->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS];
+    const uint64_t n = t->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS;
+    const uint32_t unit = t->asked[n].unit;
 
     while (t->worker.model.units[unit].n_trained > 0 && t->units[unit].updates < t->version && verdict(t) == 0)
-        clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER);
+        clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER, INFINITY);
+    const double answered = fmax(t->asked[n].at + message_s(t), t->units[unit].updated) + message_s(t);
+    while (t->clock.queues.now < answered && verdict(t) == 0)
+        clock_pass(&t->clock, PLAN_QUEUE_NOBODY, answered);
     *weights = (struct device_link_weights){.trained = CLOCK_ADDRESS, .frozen = CLOCK_ADDRESS};
     return verdict(t);
 }
@@ -231,7 +303,7 @@ static int take_slot(void *context, uint32_t of_visit, uint32_t part, uint32_t s
 
     (void)of_visit, (void)part, (void)slice;
     while (wait && t->n_free == 0 && verdict(t) == 0)
-        clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER);
+        clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER, INFINITY);
     *slot = t->n_free > 0 ? CLOCK_ADDRESS : NULL;
     t->n_free -= *slot != NULL;
     return verdict(t);
@@ -244,8 +316,9 @@ static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t 
     const struct model_unit *u = &t->worker.model.units[unit];
 
     (void)part, (void)slot;
-    optimize(t, unit, (double)model_slice_of(u, slice).n * t->contributions, plan_work_update(t->s->host, u).fold,
-             false);
+    t->tasks[send_mail(t, &t->given)] = task_of(t, unit, (double)model_slice_of(u, slice).n * t->contributions,
+                                                plan_work_update(t->s->host, u).fold, false);
+    t->clock.alarm = fmin(t->clock.alarm, next_mail(&t->given));
     return verdict(t);
 }
 
@@ -255,8 +328,9 @@ static int contributed(void *context, uint32_t of_visit, uint32_t part)
     struct timeline *t = context;
 
     (void)of_visit, (void)part;
-    while (t->clock.takes_turns && t->clock.queues.queues[PLAN_QUEUE_OPTIMIZER].n > 0 && verdict(t) == 0)
-        clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER);
+    while (t->clock.takes_turns && (t->clock.queues.queues[PLAN_QUEUE_OPTIMIZER].n > 0 || t->clock.alarm < INFINITY) &&
+           verdict(t) == 0)
+        clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER, INFINITY);
     return verdict(t);
 }
 
@@ -296,10 +370,13 @@ static int make_daemon(struct timeline *t)
     t->n_free = t->s->n_slots;
     t->contributions = (double)t->s->host->goal.n_parts / t->n_runs;
     t->units = calloc(model->n_units, sizeof *t->units);
+    t->given.at = calloc(t->s->n_slots, sizeof *t->given.at);
+    t->freed.at = calloc(t->s->n_slots, sizeof *t->freed.at);
+    t->tasks = calloc(t->s->n_slots, sizeof *t->tasks);
     for (uint32_t u = 0; t->units && u < model->n_units; u++)
         t->n_slices += t->units[u].left = slices_of(t, u);
     t->not_folded = t->n_slices;
-    return t->units ? 0 : -ENOMEM;
+    return t->units && t->given.at && t->freed.at && t->tasks ? 0 : -ENOMEM;
 }
 
 static int make_worker(struct timeline *t)
@@ -310,11 +387,13 @@ static int make_worker(struct timeline *t)
     const bool takes_turns = setting->backend->takes_turns;
 
     t->clock = (struct device){.queues.host_bytes_per_s = s->profile->host_bytes_per_s,
-                               .meter = {.on = plan_meter_on(setting), .profile = s->profile},
+                               .meter = plan_meter_of(setting, s->profile),
                                .takes_turns = takes_turns,
                                .slow = takes_turns ? workers : 1,
                                .n_beside = takes_turns ? 0 : workers - 1,
                                .on_optimized = on_optimized,
+                               .on_alarm = deliver,
+                               .alarm = INFINITY,
                                .context = t};
     t->worker = (struct device_worker){
         .ops = &device_clock,
@@ -367,6 +446,9 @@ static void close_timeline(struct timeline *t)
     free(t->lengths);
     free(t->numbers);
     free(t->units);
+    free(t->given.at);
+    free(t->freed.at);
+    free(t->tasks);
 }
 
 /* Reports the time since `before`. */

@@ -145,6 +145,8 @@ void message_profile_fields(struct wire *w, struct profile *p)
     wire_f64_from_0(w, &p->update_parameters_per_s);
     wire_f64_from_0(w, &p->host_bytes_per_s);
     wire_f64_from_0(w, &p->call_s);
+    wire_f64_from_0(w, &p->message_s);
+    wire_f64_from_0(w, &p->multiprocessors);
     message_products_fields(w, &p->products);
 }
 

@@ -77,6 +77,11 @@ double cudasim_conv2d_flops(enum conv2d_kind kind, enum conv2d_path path, enum n
     return state.on ? profile_conv2d_flops(&state.profile, kind, path, type, pixels) : 0;
 }
 
+double cudasim_multiprocessors(void)
+{
+    return state.on ? state.profile.multiprocessors : 0;
+}
+
 double cudasim_norm_slowness(enum profile_direction direction)
 {
     return state.on ? state.profile.memory_bytes_per_s / profile_norm_bytes_per_s(&state.profile, direction) : 1;

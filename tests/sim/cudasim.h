@@ -184,6 +184,8 @@ struct cudasim_price {
     double operations, flops; /* and at what rate: of the profile's attention */
 };
 void cudasim_operation(const struct cudasim_price *price);
+/* Of the profile; 0 where no time passes. */
+double cudasim_multiprocessors(void);
 /* Operations a second, of the profile; 0 where no time passes. */
 double cudasim_conv2d_flops(enum conv2d_kind kind, enum conv2d_path path, enum number_type type, double pixels);
 double cudasim_attention_flops(enum profile_direction direction, enum attention_path path, enum number_type type);

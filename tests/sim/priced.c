@@ -30,7 +30,7 @@ static double attention_flops(const struct call_work *work, enum number_type typ
             cudasim_attention_flops(direction, (enum attention_path)path, profile_type(&plan_cuda, type));
         if (flops == 0) /* no time passes */
             return 0;
-        seconds += work->by_path[path] / flops;
+        seconds += work->lasting[path] / flops;
     }
     return work->operations / seconds;
 }
@@ -42,7 +42,9 @@ static struct cudasim_price price_of(const struct device *dev, struct call *call
 
     if (call->kind == CALL_matmul)
         return price_epilogue(dev, &call->matmul);
-    call_describe(&work, call, &(struct call_device){&plan_cuda, dev->type, 1, PLAN_ATTENTION_OWN, false});
+    call_describe(&work, call,
+                  &(struct call_device){&plan_cuda, dev->type, 1, PLAN_ATTENTION_OWN, false,
+                                        cudasim_multiprocessors()});
     for (unsigned i = 0; i < work.n_arrays; i++) {
         const struct call_array *a = &work.arrays[i];
         const double bytes = (double)a->touched * (double)call_type_bytes(a->type, dev->type);

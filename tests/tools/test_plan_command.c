@@ -449,7 +449,7 @@ TEST(a_profile_says_how_fast_the_host_s_memory_is)
             print("{\"device\": \"cuda\", \"matmul_flops\": {\"fp32\": {\"64\": 1e13, \"512\": 1e13, \"4096\": 1e13, "
                   "\"32768\": 1e13}, \"bf16\": {\"64\": 1e14, \"512\": 1e14, \"4096\": 1e14, \"32768\": 1e14}}, "
                   "\"link_bytes_per_s\": 5e10, \"memory_bytes_per_s\": 3e12, \"update_parameters_per_s\": 2.8e9, "
-                  "\"call_s\": 0%s}",
+                  "\"call_s\": 0, \"message_s\": 0%s}",
                   i ? ", \"host_bytes_per_s\": 8e10" : ""));
         json_t *line = plan_json(0, TIMELINE);
         ck_assert(json_is_true(json_at(line, "measured")));

@@ -64,11 +64,12 @@ class Timeline:
     tflops: float
     binds: str  #: the busiest queue
     busy_ms: dict[str, float]
-    waited_ms: dict[str, dict[str, float]]  #: of each queue, by the one that it waited for
+    waited_ms: dict[str, dict[str, float]]  #: of each queue, by the one that it waited for, or "messages"
     paths: list[Path]
 
 
 _queues = {"down": lib.EPS_DOWN, "compute": lib.EPS_COMPUTE, "up": lib.EPS_UP, "optimizer": lib.EPS_OPTIMIZER}
+_waits = {**_queues, "messages": lib.EPS_MESSAGES}
 
 
 def _fill(call: Call, options: Mapping[str, Any], of: str) -> Any:
@@ -106,7 +107,7 @@ def plan_timeline(**options: Any) -> Timeline:
                     tokens_per_s=out.tokens_per_s, tflops=out.tflops,
                     binds=next(name for name, i in _queues.items() if i == out.binds),
                     busy_ms={name: out.busy_ms[i] for name, i in _queues.items()},
-                    waited_ms={name: {other: out.waited_ms[i][j] for other, j in _queues.items() if j != i}
+                    waited_ms={name: {other: out.waited_ms[i][j] for other, j in _waits.items() if j != i}
                                for name, i in _queues.items()},
                     paths=paths)
 

@@ -282,11 +282,9 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
 
 template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
-    const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
     const auto kernel = a.op.dropout.p > 0 ? attend_plain<T, K, true> : attend_plain<T, K, has_few<T>>;
 
-    return launch(kernel, dim3((unsigned)(columns * tiles * a.op.n_rows * a.op.n_heads)), PLAIN_THREADS,
-                  sizeof(plain_room), q->stream, a);
+    return launch(kernel, blocks_of(a, ATTENTION_FORWARD, 0), PLAIN_THREADS, sizeof(plain_room), q->stream, a);
 }
 
 template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
@@ -300,7 +298,6 @@ template <typename T, int HEAD, reach R> static cudaError_t launch_fast(const st
 {
     const size_t shared = (plan<HEAD>::QUERIES + 4 * plan<HEAD>::KEYS) * HEAD * sizeof(T) +
                           (R == REACH_BIASED ? sizeof(bias_of_tiles<HEAD>) : 0);
-    const size_t tiles = (a.n_tokens + plan<HEAD>::QUERIES - 1) / plan<HEAD>::QUERIES;
     auto kernel = attend<T, HEAD, R == REACH_BIASED, R>;
     if constexpr (!has_few<T> && R != REACH_BIASED &&
                   (HEAD < 128 || (HEAD == 128 && (R == REACH_ALL || R == REACH_FULL))))
@@ -309,7 +306,7 @@ template <typename T, int HEAD, reach R> static cudaError_t launch_fast(const st
 
     if (rc != cudaSuccess)
         return rc;
-    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, shared, q->stream, a);
+    return launch(kernel, blocks_of(a, ATTENTION_FORWARD, HEAD), THREADS, shared, q->stream, a);
 }
 
 template <typename T, int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)

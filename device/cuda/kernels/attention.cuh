@@ -75,6 +75,12 @@ inline size_t tile_of(const struct cuda_queue *q, const attention &a, enum atten
     return addresses % 16 == 0 ? attention_tile(q->type, &a.op, kernel) : 0;
 }
 
+/* The launch of a kernel with tiles of so many columns; 0: without tensor cores. What is priced is this launch. */
+inline dim3 blocks_of(const attention &a, enum attention_kernel kernel, size_t tile)
+{
+    return dim3((unsigned)attention_blocks(&a.op, kernel, tile));
+}
+
 /* Which keys a query sees. Of a causal row, of those up to its own: all; the last `window` of them; of these, those of its
  * document. Of a full row: those that count. With a bias: all of a causal or a full row, which `full` tells at run time.
  * Fast kernels are compiled for each. */

@@ -440,14 +440,13 @@ template <typename T, int HEAD, sought S, reach R>
 static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
     const auto kernel = fast_kernel<T, HEAD, S, R>(a);
-    const bool holds_keys = S != SEEKS_QUERIES;
-    const size_t tiles = ((holds_keys ? a.n_keys : a.n_tokens) + TILE - 1) / TILE;
-    const size_t heads = a.op.n_heads / (holds_keys ? a.group : 1), bytes = biased<HEAD, S, R>::bytes();
+    const size_t bytes = biased<HEAD, S, R>::bytes();
     const cudaError_t rc = allow_shared(kernel, bytes);
 
     if (rc != cudaSuccess)
         return rc;
-    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * heads)), THREADS, bytes, q->stream, a);
+    return launch(kernel, blocks_of(a, S == SEEKS_QUERIES ? ATTENTION_QUERIES : ATTENTION_KEYS, HEAD), THREADS, bytes,
+                  q->stream, a);
 }
 
 template <typename T, int HEAD, sought S> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
@@ -476,11 +475,9 @@ static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
     const auto kernel = a.op.dropout.p > 0 ? attend_backward_plain<T, K, OF_KEYS, true>
                                            : attend_backward_plain<T, K, OF_KEYS, has_few<T>>;
-    const size_t columns = (a.head_width + PLAIN - 1) / PLAIN;
-    const size_t tiles = ((OF_KEYS ? a.n_keys : a.n_tokens) + PLAIN - 1) / PLAIN;
-    const size_t heads = a.op.n_rows * a.op.n_heads / (OF_KEYS ? a.group : 1);
 
-    return launch(kernel, dim3((unsigned)(columns * tiles * heads)), PLAIN_THREADS, sizeof(plain_room), q->stream, a);
+    return launch(kernel, blocks_of(a, OF_KEYS ? ATTENTION_KEYS : ATTENTION_QUERIES, 0), PLAIN_THREADS,
+                  sizeof(plain_room), q->stream, a);
 }
 
 template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)

@@ -270,21 +270,19 @@ template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, c
 {
     const bool drops = a.op.dropout.p > 0;
     const auto kernel = drops ? attend_chosen<HEAD, true> : attend_chosen<HEAD, false>;
-    const size_t bytes = sizeof(room<HEAD, plan<HEAD, false>::COMING>), tiles = (a.n_keys + TILE - 1) / TILE;
+    const size_t bytes = sizeof(room<HEAD, plan<HEAD, false>::COMING>);
     const cudaError_t rc = allow_shared(kernel, bytes);
 
     if (rc != cudaSuccess)
         return rc;
-    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.n_heads / a.group)), THREADS, bytes, q->stream, a);
+    return launch(kernel, blocks_of(a, ATTENTION_KEYS, HEAD), THREADS, bytes, q->stream, a);
 }
 
 template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
     const auto kernel = a.op.dropout.p > 0 ? attend_chosen_plain<T, true> : attend_chosen_plain<T, false>;
-    const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_keys + PLAIN - 1) / PLAIN;
 
-    return launch(kernel, dim3((unsigned)(columns * tiles * a.op.n_rows * a.n_heads / a.group)), PLAIN_THREADS,
-                  sizeof(plain_room), q->stream, a);
+    return launch(kernel, blocks_of(a, ATTENTION_KEYS, 0), PLAIN_THREADS, sizeof(plain_room), q->stream, a);
 }
 
 cudaError_t attention_of_chosen(const struct cuda_queue *q, const attention &a)

@@ -77,8 +77,14 @@ static void count(struct call_work *out, const struct device_attention *op, enum
 {
     const enum attention_path path =
         out->on.backend->takes_turns ? ATTENTION_PLAIN : attention_path_of(out->on.type, op, kernel, out->on.attention);
+    const double n = share * out->operations;
+    double tail = 1;
 
-    out->by_path[path] += share * out->operations;
+    if (out->on.n_multiprocessors > 0 && path != ATTENTION_LIBRARY)
+        tail = attention_tail(op, kernel, attention_tile(out->on.type, op, kernel), keys_seen(op),
+                              out->on.n_multiprocessors);
+    out->by_path[path] += n;
+    out->lasting[path] += n * tail;
 }
 
 void device_attention_describe(struct call_work *out, struct device_attention *op)
@@ -135,7 +141,7 @@ void device_attention_cached_describe(struct call_work *out, struct device_atten
     assert(!op->bias || n_kv_heads == op->n_heads);
     out->rate = CALL_RATE_ATTENTION;
     out->operations = 4 * cached_keys_seen(op) * (double)op->width;
-    out->by_path[ATTENTION_PLAIN] = out->operations;
+    out->by_path[ATTENTION_PLAIN] = out->lasting[ATTENTION_PLAIN] = out->operations;
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, call_all(op->n_tokens * (op->width + 2 * kv_width)));
     call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, bias_of(&op->buckets, op->n_heads));
     call_add_array(out, "out", &op->out, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->width));

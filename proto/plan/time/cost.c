@@ -9,7 +9,7 @@
 
 /* The seconds of a visit, each as if alone, and its bytes. */
 struct visit {
-    double compute, pull, push, stash, optimizer;
+    double compute, pull, push, stash, optimizer, messages;
     uint64_t down_bytes, up_bytes, stash_bytes;
 };
 
@@ -57,6 +57,12 @@ static double optimizer_of(const struct costs *c, const struct model_unit *unit)
     const double bytes = each.fold * c->host->goal.n_parts + each.update / unit->n_visits;
 
     return (double)unit->n_trained * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);
+}
+
+/* What a contribution waits for on a device that takes turns with the optimizer: that it is there, and that it is folded. */
+static double messages_of(const struct costs *c)
+{
+    return c->plan->setting.backend->takes_turns ? 2 * c->profile->message_s : 0;
 }
 
 /* The units in the buffers: those used last, as in proto/step/weights.c. */
@@ -214,6 +220,7 @@ static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const s
         out->push_ms += times * v->push * 1e3;
         out->stash_ms += times * v->stash * 1e3;
         out->optimizer_ms += times * v->optimizer * 1e3;
+        out->message_ms += times * v->messages * 1e3;
         out->down_bytes += times * v->down_bytes;
         out->up_bytes += times * v->up_bytes;
         out->stash_bytes += times * v->stash_bytes;
@@ -252,6 +259,7 @@ static struct visit compute_visit(const struct costs *c, uint32_t visit, bool ba
         .compute =
             (s->goal.purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
         .optimizer = backward ? optimizer_of(c, unit) : 0,
+        .messages = backward && unit->n_trained > 0 ? messages_of(c) * (double)parts : 0,
         .up_bytes = backward ? parts * (unit->n_trained + unit->n_norms) * number_bytes(c->host->goal.grad) : 0,
         .stash_bytes = plan_moved_bytes(c->plan, c->model, visit, backward),
     };
@@ -437,7 +445,7 @@ static void repeat(struct plan_cost *out, struct pipeline *pipeline, const struc
 
     if (n_groups == 1)
         return;
-    out->compute_ms *= times, out->push_ms *= times, out->stash_ms *= times;
+    out->compute_ms *= times, out->push_ms *= times, out->stash_ms *= times, out->message_ms *= times;
     out->pull_ms *= (double)n_groups, out->down_bytes *= n_groups;
     out->up_bytes = (uint64_t)((double)out->up_bytes * times);
     out->stash_bytes = (uint64_t)((double)out->stash_bytes * times);
@@ -479,7 +487,8 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
     add_all(out, &pipeline, &c);
     repeat(out, &pipeline, plan);
     if (takes_turns)
-        out->step_ms = out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms;
+        out->step_ms =
+            out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms + out->message_ms;
     else
         out->step_ms = fmax(fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3, host_ms(&c, out));
     out->hiding_tokens = c.value *

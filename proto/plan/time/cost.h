@@ -6,6 +6,7 @@
  *   computing   operation by operation (proto/plan/time/work.h); backward uses kept values, and recomputes the rest
  *   pulls       units that are neither in a buffer nor resident, at the link's rate; likewise contributions and stash
  *   optimizer   bytes per parameter of folds and update (proto/plan/time/work.h), relative to the measured ones
+ *   messages    on a device that takes turns, two for each contribution, which waits until it is folded; others overlap
  *
  * On a device that takes turns with the host (the CPU) these times add up, and its workers share the cores. Any other
  * device pulls into one buffer while it computes with another and, with two sums, pushes one while it computes the
@@ -25,7 +26,7 @@
 struct plan_cost {
     /* Milliseconds of a step; of an evaluation's pass over the share; in generation, of one token at the end of each
      * row of a microbatch. step_ms is the sum of the other terms if nothing overlaps, else less. */
-    double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
+    double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms, message_ms;
     uint64_t down_bytes, up_bytes; /* one worker's weights, and contributions */
     uint64_t stash_bytes;          /* one worker's tiles of a stash on the host, both ways */
     double hiding_tokens; /* tokens of a share from which on computing a unit hides its pull: w F / 2 H, for w bytes per

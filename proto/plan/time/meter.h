@@ -9,7 +9,8 @@
  *   convolutions  the same, at the rate of the path that the device will take (proto/operation/conv2d_path.h)
  *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five);
  *               with a window, less: the keys seen; at the rate of the path that the device will take
- *               (proto/operation/attention_path.h)
+ *               (proto/operation/attention_path.h); of our kernels on a GPU so much longer as their last blocks leave
+ *               multiprocessors idle
  *   the rest    reads each input once and writes each output once; norms at a rate of their own
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *
@@ -45,11 +46,12 @@ struct plan_meter {
     struct plan_uses uses;         /* of these seconds; what is left of them moves memory */
 };
 
-/* The device of this plan. */
-static inline struct call_device plan_meter_on(const struct plan_setting *setting)
+/* The device of this plan; the profile is borrowed. */
+static inline struct plan_meter plan_meter_of(const struct plan_setting *setting, const struct profile *profile)
 {
-    return (struct call_device){setting->backend, setting->goal.precision, setting->n_threads, setting->attention,
-                                setting->convolution != 0};
+    return (struct plan_meter){.on = {setting->backend, setting->goal.precision, setting->n_threads, setting->attention,
+                                      setting->convolution != 0, profile->multiprocessors},
+                               .profile = profile};
 }
 
 double plan_meter_price(const struct plan_meter *meter, struct call *call);

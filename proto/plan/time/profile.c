@@ -27,6 +27,7 @@ static const struct profile cpu = {
     .link_bytes_per_s = 22e9,
     .memory_bytes_per_s = 59e9,
     .update_parameters_per_s = 2.1e9,
+    .message_s = 20e-6,
 };
 
 /* An H100 as it was measured, with cuDNN 9.14 (tests/gpu/RECORD.md): products 4,096 wide, attention of heads of 64 and
@@ -55,6 +56,8 @@ static const struct profile cuda = {
     .update_parameters_per_s = 2.3e9,
     .host_bytes_per_s = 64e9,
     .call_s = 8e-6,
+    .message_s = 20e-6,
+    .multiprocessors = 132,
 };
 
 const struct profile *profile_default(const char *device)
@@ -132,6 +135,12 @@ double *profile_figure(struct profile *profile, int i)
     return figures[i];
 }
 
+const struct profile_optional profile_optional[PROFILE_OPTIONAL] = {
+    {"host_bytes_per_s", offsetof(struct profile, host_bytes_per_s), false, false, false},
+    {"call_s", offsetof(struct profile, call_s), true, false, true},
+    {"message_s", offsetof(struct profile, message_s), true, false, true},
+    {"multiprocessors", offsetof(struct profile, multiprocessors), true, true, false}};
+
 const char *profile_path_name(enum attention_path path)
 {
     return by_path[path];
@@ -182,10 +191,13 @@ int profile_check(const struct profile *profile, struct error *err)
     }
     for (int i = 0; !rc && i < PROFILE_FIGURES; i++)
         rc = check_figure(profile_figure_names[i], *profile_figure(&copy, i), err);
-    if (!rc && profile->host_bytes_per_s != 0)
-        rc = check_figure("host_bytes_per_s", profile->host_bytes_per_s, err);
-    if (!rc && !(profile->call_s >= 0 && profile->call_s <= 1))
-        rc = error_set(err, -EINVAL, "call_s is %g: it must be from 0 to 1", profile->call_s);
+    for (const struct profile_optional *o = profile_optional; !rc && o < profile_optional + PROFILE_OPTIONAL; o++) {
+        const double figure = *profile_optional_figure(&copy, o);
+        if (o->is_time && !(figure >= 0 && figure <= 1))
+            rc = error_set(err, -EINVAL, "%s is %g: it must be from 0 to 1", o->name, figure);
+        else if (!o->is_time && figure != 0)
+            rc = check_figure(o->name, figure, err);
+    }
     return rc;
 }
 

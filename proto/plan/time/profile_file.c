@@ -135,7 +135,10 @@ static void derive(struct profile *out, const char *device)
             of->norm_bytes_per_s[i] > 0
                 ? fmax(1, of->norm_bytes_per_s[i] / of->memory_bytes_per_s * out->memory_bytes_per_s)
                 : 0;
-    out->call_s = of->call_s;
+    for (const struct profile_optional *o = profile_optional; o < profile_optional + PROFILE_OPTIONAL; o++) {
+        struct profile from = *of;
+        *profile_optional_figure(out, o) = o->is_derived ? *profile_optional_figure(&from, o) : 0;
+    }
 }
 
 static int read_way(struct profile *out, json_t *root, struct error *err)
@@ -162,22 +165,34 @@ static int read_figures(struct profile *out, json_t *root, struct error *err)
     return rc;
 }
 
-static int read_optional(double *out, json_t *root, const char *name, struct error *err)
+static bool has_optional(const struct profile_optional *optional, const char *device)
 {
-    return json_object_get(root, name) ? read_number(out, root, name, err) : 0;
+    return !optional->is_of_device || !is_host(device);
 }
 
-static int refuse_others(json_t *root, const struct profile_table *tables, struct error *err)
+static int read_optional(struct profile *out, json_t *root, const char *device, struct error *err)
 {
-    const char *known[PROFILE_TABLES + PROFILE_FIGURES + 5] = {"device", "attention", "host_bytes_per_s", "call_s",
-                                                               "products"};
-    size_t n = 5;
+    int rc = 0;
+
+    for (const struct profile_optional *o = profile_optional; !rc && o < profile_optional + PROFILE_OPTIONAL; o++)
+        if (has_optional(o, device) && json_object_get(root, o->name))
+            rc = read_number(profile_optional_figure(out, o), root, o->name, err);
+    return rc;
+}
+
+static int refuse_others(json_t *root, const struct profile_table *tables, const char *device, struct error *err)
+{
+    const char *known[PROFILE_TABLES + PROFILE_FIGURES + PROFILE_OPTIONAL + 3] = {"device", "attention", "products"};
+    size_t n = 3;
 
     for (int i = 0; i < PROFILE_TABLES; i++)
         if (tables[i].n_levels > 0)
             known[n++] = tables[i].name;
     for (int i = 0; i < PROFILE_FIGURES; i++)
         known[n++] = profile_figure_names[i];
+    for (const struct profile_optional *o = profile_optional; o < profile_optional + PROFILE_OPTIONAL; o++)
+        if (has_optional(o, device))
+            known[n++] = o->name;
     return refuse_unknown(root, n, known, err);
 }
 
@@ -200,13 +215,11 @@ static int read_object(struct profile *out, json_t *root, const char *device, st
     if (!rc)
         rc = read_way(out, root, err);
     if (!rc)
-        rc = read_optional(&out->host_bytes_per_s, root, "host_bytes_per_s", err);
-    if (!rc)
-        rc = read_optional(&out->call_s, root, "call_s", err);
+        rc = read_optional(out, root, device, err);
     if (!rc)
         rc = products_from_json(&out->products, json_object_get(root, "products"), err);
     if (!rc)
-        rc = refuse_others(root, tables, err);
+        rc = refuse_others(root, tables, device, err);
     return rc ? rc : profile_check(out, err);
 }
 
@@ -303,9 +316,9 @@ static json_t *to_json(struct profile *profile, const char *device)
         json_object_set_new(root, "attention", json_string(ways[profile->attention]));
     for (int i = 0; i < PROFILE_FIGURES; i++)
         json_object_set_new(root, profile_figure_names[i], json_real(*profile_figure(profile, i)));
-    if (profile->host_bytes_per_s != 0)
-        json_object_set_new(root, "host_bytes_per_s", json_real(profile->host_bytes_per_s));
-    json_object_set_new(root, "call_s", json_real(profile->call_s));
+    for (const struct profile_optional *o = profile_optional; o < profile_optional + PROFILE_OPTIONAL; o++)
+        if (has_optional(o, device) && (o->is_derived || *profile_optional_figure(profile, o) != 0))
+            json_object_set_new(root, o->name, json_real(*profile_optional_figure(profile, o)));
     if (profile->products.version)
         json_object_set_new(root, "products", products_to_json(&profile->products));
     return root;

@@ -46,4 +46,19 @@ enum { PROFILE_FIGURES = 3 };
 extern const char *const profile_figure_names[PROFILE_FIGURES];
 double *profile_figure(struct profile *profile, int i);
 
+/* And those that it may lack. */
+enum { PROFILE_OPTIONAL = 4 };
+extern const struct profile_optional {
+    const char *name;
+    size_t offset;     /* in struct profile */
+    bool is_derived;   /* where it is missing, the default profile's is taken; else 0 */
+    bool is_of_device; /* devices that compute on the host's cores have none */
+    bool is_time;      /* from 0 to 1 seconds; others as all figures */
+} profile_optional[PROFILE_OPTIONAL];
+
+static inline double *profile_optional_figure(struct profile *profile, const struct profile_optional *optional)
+{
+    return (double *)((char *)profile + optional->offset);
+}
+
 #endif

@@ -125,10 +125,10 @@ static void pass(struct plan_queues *q, double seconds, enum plan_queue host_wai
     q->now += seconds;
 }
 
-bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for,
+bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for, double until,
                       void (*on_optimized)(void *context, const struct plan_task *task), void *context)
 {
-    double speeds[PLAN_QUEUES], lefts[PLAN_QUEUES], seconds = INFINITY;
+    double speeds[PLAN_QUEUES], lefts[PLAN_QUEUES], seconds = until - q->now;
 
     begin(q);
     const double shared = shared_speed(q);

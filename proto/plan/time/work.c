@@ -77,7 +77,7 @@ static void place(struct operation_run *r, uint64_t frozen, uint32_t unwanted)
 /* What prices calls of this plan. */
 static struct plan_meter meter_of(const struct plan_work *work)
 {
-    return (struct plan_meter){.on = plan_meter_on(&work->plan->setting), .profile = work->profile};
+    return plan_meter_of(&work->plan->setting, work->profile);
 }
 
 /* A visit of a layer with a program. */

@@ -109,7 +109,7 @@ static void run(struct device *dev, enum number_type type, struct call call, siz
     char *const arena = simulated.ops->arena(dev);
     struct call_work work;
 
-    call_describe(&work, &call, &(struct call_device){&plan_cuda, type, 1, PLAN_ATTENTION_OWN, false});
+    call_describe(&work, &call, &(struct call_device){&plan_cuda, type, 1, PLAN_ATTENTION_OWN, false, 0});
     for (unsigned i = 0; i < work.n_arrays; i++)
         call_set(&work.arrays[i], arena + i * ROOM + (work.arrays[i].type == CALL_VALUES ? skew : 0));
     call_run(simulated.ops, dev, &call);

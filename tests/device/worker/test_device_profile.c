@@ -103,7 +103,7 @@ static struct {
     double seconds, busy[2]; /* the link's ways, since the last wait */
 } pretended;
 
-enum { LIBRARY = 7 /* of convolutions */ };
+enum { LIBRARY = 7 /* of convolutions */, MULTIPROCESSORS = 114 };
 static const double way_bytes_per_s[] = {50e9, 40e9}, narrow_flops = 1e12, wide_flops = 4e12, call_s = 1e-3;
 
 static double pretend_clock(void)
@@ -117,7 +117,9 @@ static double pretend_clock(void)
 static int pretend_probe(unsigned index, struct device_facts *facts, struct error *err)
 {
     (void)index, (void)err;
-    *facts = (struct device_facts){.attention = PLAN_ATTENTION_SCORES, .convolution = LIBRARY};
+    *facts = (struct device_facts){.attention = PLAN_ATTENTION_SCORES,
+                                   .convolution = LIBRARY,
+                                   .n_multiprocessors = MULTIPROCESSORS};
     return 0;
 }
 
@@ -209,7 +211,7 @@ static void pretend_prepare(struct device *dev, const struct device_attention *o
 static void check_arrays(struct call *call)
 {
     const bool attends = call->kind == CALL_attention || call->kind == CALL_attention_backward;
-    const struct call_device on = {&plan_cuda, pretended.type, 1, PLAN_ATTENTION_SCORES, true};
+    const struct call_device on = {&plan_cuda, pretended.type, 1, PLAN_ATTENTION_SCORES, true, 0};
     const struct device_attention *op = &call->attention;
     struct plan_attention_scratch scratch;
     struct call_work work;
@@ -349,6 +351,8 @@ TEST(a_gpu_is_timed_on_each_path)
         }
     ck_assert_double_eq(p.conv2d_flops[CONV2D_FORWARD][CONV2D_LIBRARY][NUMBER_FP32], 0);
     ck_assert_uint_gt(pretended.n_norms, PROFILE_DIRECTIONS);
+    ck_assert_double_eq(p.multiprocessors, MULTIPROCESSORS);
+    ck_assert_double_gt(p.message_s, 0);
     ck_assert_double_eq_tol(p.link_bytes_per_s / way_bytes_per_s[1], 1, 0.1);
     ck_assert_double_eq_tol(p.matmul_flops[NUMBER_BF16][3] / wide_flops, 1, 0.1);
     ck_assert_double_eq_tol(p.narrow_flops[1][NUMBER_BF16][3] / narrow_flops, 1, 0.1);

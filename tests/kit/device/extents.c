@@ -31,7 +31,7 @@ static void on_call(struct device *dev, struct call *call)
     struct call_work work;
 
     call_describe(&work, call,
-                  &(struct call_device){backend_get()->plan, record->type, threads, PLAN_ATTENTION_OWN, false});
+                  &(struct call_device){backend_get()->plan, record->type, threads, PLAN_ATTENTION_OWN, false, 0});
     for (unsigned i = 0; i < work.n_arrays; i++) {
         const struct call_array *a = &work.arrays[i];
         if (!(a->use & CALL_ANYWHERE) || is_inside(call_get(a)))

@@ -289,7 +289,7 @@ void call_make(struct call_test *test)
 {
     test->host = test->call;
     call_describe(&test->work, &test->host,
-                  &(struct call_device){backend_get()->plan, test->type, 1, PLAN_ATTENTION_OWN, false});
+                  &(struct call_device){backend_get()->plan, test->type, 1, PLAN_ATTENTION_OWN, false, 0});
     for (unsigned i = 0; i < test->work.n_arrays; i++)
         if (is_drawn(&test->work.arrays[i]) && !lies_on(test, test->work.arrays[i].name))
             call_set(&test->work.arrays[i], draw(test, &test->work.arrays[i], i + 1));
@@ -307,7 +307,8 @@ void call_expect(const struct call_test *test, const double *expected[CALL_ARRAY
     struct call exact = test->host;
     struct call_work work;
 
-    call_describe(&work, &exact, &(struct call_device){backend_get()->plan, test->type, 1, PLAN_ATTENTION_OWN, false});
+    call_describe(&work, &exact,
+                  &(struct call_device){backend_get()->plan, test->type, 1, PLAN_ATTENTION_OWN, false, 0});
     for (unsigned i = 0; i < work.n_arrays; i++) {
         const struct call_array *a = &work.arrays[i];
         if (a->type != CALL_WORDS && a->type != CALL_BYTES) {
@@ -328,7 +329,8 @@ static void run_call(struct mirror *at, void *const out[], const void *context)
     struct error err = {""};
     const void *lent = NULL;
 
-    call_describe(&work, &call, &(struct call_device){at->plan, test->type, at->n_threads, PLAN_ATTENTION_OWN, false});
+    call_describe(&work, &call,
+                  &(struct call_device){at->plan, test->type, at->n_threads, PLAN_ATTENTION_OWN, false, 0});
     for (unsigned i = 0, p = 0; i < work.n_arrays; i++) {
         const struct call_array *a = &work.arrays[i];
         const size_t bytes = a->n * call_type_bytes(a->type, test->type);
@@ -391,8 +393,8 @@ void call_check(struct call_test *test)
 void call_once(struct call_test *test)
 {
     call_describe(&test->work, &test->host,
-                  &(struct call_device){backend_get()->plan, test->type, 1, PLAN_ATTENTION_OWN,
-                                        false}); /* it may be a copy */
+                  &(struct call_device){backend_get()->plan, test->type, 1, PLAN_ATTENTION_OWN, false,
+                                        0}); /* it may be a copy */
     const struct operation operation = operation_of(test);
     void *out[OPERATION_PARTS] = {NULL};
 

@@ -31,6 +31,7 @@ struct timed_link {
     double *folded; /* (units): when the last that was contributed is */
     double ends[TIMED_STEPS];
     uint32_t asked[PLAN_MAX_WEIGHT_BUFFERS];
+    double asked_at[PLAN_MAX_WEIGHT_BUFFERS];
     unsigned n_pulls, n_waits;
     uint64_t *n_folded; /* (units): slices, since the unit was updated */
     void *weights;      /* (segment_n) in the worker's type */
@@ -44,6 +45,11 @@ static uint64_t count_slices(const struct timed_link *link, uint32_t unit)
     const struct plan_setting *s = &link->worker->plan.setting;
 
     return (uint64_t)u->n_slices * u->n_visits * (s->share_rows / s->part_rows);
+}
+
+static double message_s(const struct timed_link *link)
+{
+    return link->options->profile.message_s;
 }
 
 /* When the optimizer takes its next slice; the inbox is not empty. */
@@ -60,7 +66,7 @@ static void end_fold(struct timed_link *link, const struct timed_slice *slice)
 {
     const struct timed_slice update = {slice->unit, slice->step, link->free_at, slice->update, 0, true};
 
-    link->freed[link->n_freed++] = link->free_at;
+    link->freed[link->n_freed++] = link->free_at + message_s(link);
     if (++link->n_folded[slice->unit] < count_slices(link, slice->unit))
         return;
     link->n_folded[slice->unit] = 0;
@@ -116,6 +122,7 @@ static int pull(void *context, uint64_t version, uint32_t unit)
 {
     struct timed_link *link = context;
 
+    link->asked_at[link->n_pulls % PLAN_MAX_WEIGHT_BUFFERS] = simulated.now();
     link->asked[link->n_pulls++ % PLAN_MAX_WEIGHT_BUFFERS] = unit;
     return array_link.pull(&link->array, version, unit);
 }
@@ -124,12 +131,13 @@ static int pull(void *context, uint64_t version, uint32_t unit)
 static int wait_weights(void *context, struct device_link_weights *weights)
 {
     struct timed_link *link = context;
+    const double asked = link->asked_at[link->n_waits % PLAN_MAX_WEIGHT_BUFFERS];
     const uint32_t unit = link->asked[link->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS];
 
     catch_up(link);
     while (!has_folded(link, unit))
         begin_next(link);
-    simulated.host_awaits(link->optimizer, link->folded[unit]);
+    simulated.host_awaits(link->optimizer, fmax(asked + message_s(link), link->folded[unit]) + message_s(link));
     const size_t each = number_bytes(link->array.precision);
     const int rc = array_link.wait_weights(&link->array, weights);
     char *pinned = (char *)link->weights + link->array.model->units[unit].offset * each;
@@ -174,7 +182,7 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
     catch_up(link);
     link->inbox[link->n_inbox++] = (struct timed_slice){.unit = unit,
                                                         .step = link->step,
-                                                        .came = simulated.now(),
+                                                        .came = simulated.now() + message_s(link),
                                                         .seconds = n * price.fold / rate,
                                                         .update = (double)u->n * price.update / rate};
     return array_link.contribute(&link->array, visit, part, slice, slot);

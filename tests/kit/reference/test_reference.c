@@ -157,7 +157,7 @@ TEST_EACH(backward_is_the_slope_of_forward, COUNT(pairs))
 {
     static double room[32][512];
     struct call forward = pairs[_i].forward, backward = forward;
-    const struct call_device cpu = {&plan_cpu, NUMBER_FP32, 1, PLAN_ATTENTION_OWN, false};
+    const struct call_device cpu = {&plan_cpu, NUMBER_FP32, 1, PLAN_ATTENTION_OWN, false, 0};
     struct call_work f, b;
     unsigned n = 0;
 

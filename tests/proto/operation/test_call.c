@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-static const struct call_device fp32 = {&plan_cuda, NUMBER_FP32, 1, PLAN_ATTENTION_OWN, true},
-                                bf16 = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN, true};
+static const struct call_device fp32 = {&plan_cuda, NUMBER_FP32, 1, PLAN_ATTENTION_OWN, true, 0},
+                                bf16 = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN, true, 0};
 
 static const char given[1]; /* an array that is there */
 
@@ -76,6 +76,43 @@ TEST_EACH(a_call_says_how_much_it_computes, COUNT(computing))
     ck_assert_int_eq(work.rate, computing[_i].rate);
     ck_assert_double_eq(work.operations, computing[_i].operations);
     ck_assert_uint_eq(work.rows, computing[_i].rows);
+}
+
+/* On 132 multiprocessors, in bf16, by hand. Full rows: 2 tiles of queries of 12 heads are 24 blocks, a round that 132 would
+ * fit; of 300 heads 600, five rounds. Causal rows: 8 tiles of 12 heads are 96, of which the longest has 16 / 9 of a mean one's
+ * keys; of 64 heads 512, and none waits. Of gradients there are 4 and 16 tiles of queries and of keys: 48, 1,200 and 192
+ * blocks, in shares of 3 and 4 of 7. */
+static const struct {
+    bool full;
+    size_t n_tokens, n_heads;
+    double forward, backward;
+} idle[] = {
+    {true, 256, 12, 132 / 24.0, 132 / 48.0},
+    {true, 256, 300, 5 * 132 / 600.0, 10 * 132 / 1200.0},
+    {false, 1024, 12, 16 / 9.0 * 132 / 96, 32 / 17.0 * 132 / 192},
+    {false, 1024, 64, 1, 1},
+};
+
+TEST_EACH(attention_lasts_as_long_as_its_last_blocks, COUNT(idle))
+{
+    const struct call_device known = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN, false, 132};
+    struct call call = {CALL_attention, .attention = {.n_rows = 1,
+                                                      .n_tokens = idle[_i].n_tokens,
+                                                      .n_heads = idle[_i].n_heads,
+                                                      .width = 64 * idle[_i].n_heads,
+                                                      .full = idle[_i].full,
+                                                      .scale = 1}};
+    struct call_work work;
+
+    for (int backward = 0; backward < 2; backward++) {
+        const double by_hand = backward ? idle[_i].backward : idle[_i].forward;
+        call.kind = backward ? CALL_attention_backward : CALL_attention;
+        call_describe(&work, &call, &known);
+        ck_assert_double_eq_tol(work.by_path[ATTENTION_TENSOR], work.operations, 1e-9 * work.operations);
+        ck_assert_double_eq_tol(work.lasting[ATTENTION_TENSOR] / work.operations, by_hand, 1e-9);
+        call_describe(&work, &call, &bf16);
+        ck_assert_double_eq_tol(work.lasting[ATTENTION_TENSOR], work.operations, 1e-9 * work.operations);
+    }
 }
 
 /* 35 images are two blocks and three by themselves. The library adds weights' gradients to a copy, and those of inputs where they

@@ -9,7 +9,7 @@ static void forget(void *context, const struct plan_task *task)
 
 static void pass_all(struct plan_queues *q, enum plan_queue host_waits_for)
 {
-    while (plan_queues_pass(q, host_waits_for, forget, NULL))
+    while (plan_queues_pass(q, host_waits_for, INFINITY, forget, NULL))
         ;
 }
 
@@ -68,10 +68,10 @@ TEST(the_optimizer_takes_the_lowest_unit_first)
 
     plan_queues_give(&q, PLAN_QUEUE_PULL, &(struct plan_task){.seconds = 0.5});
     plan_queues_give(&q, PLAN_QUEUE_OPTIMIZER, &(struct plan_task){.seconds = 1, .unit = given[0]});
-    ck_assert(plan_queues_pass(&q, PLAN_QUEUE_PULL, note_unit, &next)); /* it is at work */
+    ck_assert(plan_queues_pass(&q, PLAN_QUEUE_PULL, INFINITY, note_unit, &next)); /* it is at work */
     for (int i = 1; i < 5; i++)
         plan_queues_give(&q, PLAN_QUEUE_OPTIMIZER, &(struct plan_task){.seconds = 1, .unit = given[i]});
-    while (plan_queues_pass(&q, PLAN_QUEUE_OPTIMIZER, note_unit, &next))
+    while (plan_queues_pass(&q, PLAN_QUEUE_OPTIMIZER, INFINITY, note_unit, &next))
         ;
     ck_assert_mem_eq(units, done, sizeof done);
     plan_queues_free(&q);

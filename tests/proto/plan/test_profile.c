@@ -58,13 +58,15 @@ TEST(a_file_is_read_by_name)
     ck_assert_double_eq(p.memory_bytes_per_s, 20);
     ck_assert_double_eq(p.update_parameters_per_s, 30);
     ck_assert_double_eq(p.host_bytes_per_s, 0);
+    ck_assert_double_eq(p.message_s, otherwise->message_s);
     ck_assert_double_eq_tol(p.attention_flops[PROFILE_FORWARD][ATTENTION_PLAIN][NUMBER_FP32] / 4e9,
                             otherwise->attention_flops[PROFILE_FORWARD][ATTENTION_PLAIN][NUMBER_FP32] /
                                 otherwise->matmul_flops[NUMBER_FP32][PROFILE_ROWS - 1],
                             1e-12);
     snprintf(text, sizeof text,
              "%.*s, \"attention_flops\": {\"forward\": {\"fp32\": 4, \"bf16\": 5},"
-             " \"backward\": {\"fp32\": 6, \"bf16\": 7}}, \"host_bytes_per_s\": 80e9, \"call_s\": 5e-6}",
+             " \"backward\": {\"fp32\": 6, \"bf16\": 7}}, \"host_bytes_per_s\": 80e9, \"call_s\": 5e-6, \"message_s\": "
+             "7e-5}",
              (int)strlen(sound) - 1, sound);
     put(text);
     read_sound(&p);
@@ -72,6 +74,7 @@ TEST(a_file_is_read_by_name)
     ck_assert_double_eq(p.attention_flops[PROFILE_BACKWARD][ATTENTION_PLAIN][NUMBER_FP32], 6);
     ck_assert_double_eq(p.host_bytes_per_s, 80e9);
     ck_assert_double_eq(p.call_s, 5e-6);
+    ck_assert_double_eq(p.message_s, 7e-5);
 }
 
 TEST(what_is_written_is_read_again_to_the_bit)
@@ -83,6 +86,7 @@ TEST(what_is_written_is_read_again_to_the_bit)
     p.attention_flops[PROFILE_BACKWARD][ATTENTION_PLAIN][NUMBER_BF16] = 1e12 / 7;
     p.host_bytes_per_s = 1e11 / 3;
     p.call_s = 1e-5 / 3;
+    p.message_s = 1e-4 / 3;
     ck_assert_msg(profile_write(&p, path, "cpu", &err) == 0, "%s", err.text);
     read_sound(&again);
     ck_assert_mem_eq(&p, &again, sizeof p);
@@ -326,8 +330,8 @@ static bool may_be_unknown(size_t at)
      at < offsetof(struct profile, member) + sizeof((struct profile *)NULL)->member)
     const size_t of_attention = (at - offsetof(struct profile, attention_flops)) / (PROFILE_TYPES * sizeof(double));
 
-    return IS_OF(host_bytes_per_s) || IS_OF(norm_bytes_per_s) || IS_OF(narrow_flops) || IS_OF(conv2d_flops) ||
-           (IS_OF(attention_flops) && of_attention % ATTENTION_PATHS != ATTENTION_PLAIN);
+    return IS_OF(host_bytes_per_s) || IS_OF(multiprocessors) || IS_OF(norm_bytes_per_s) || IS_OF(narrow_flops) ||
+           IS_OF(conv2d_flops) || (IS_OF(attention_flops) && of_attention % ATTENTION_PATHS != ATTENTION_PLAIN);
 }
 
 TEST(a_figure_that_is_none_is_found_wherever_it_stands)
@@ -342,7 +346,8 @@ TEST(a_figure_that_is_none_is_found_wherever_it_stands)
             struct profile p = sane;
             memcpy((char *)&p + at, &bad[i], sizeof bad[i]);
             const bool may_be_0 = bad[i] == 0 && may_be_unknown(at);
-            const bool may_be_less = at == offsetof(struct profile, call_s) && bad[i] >= 0 && bad[i] < 1;
+            const bool is_time = at == offsetof(struct profile, call_s) || at == offsetof(struct profile, message_s);
+            const bool may_be_less = is_time && bad[i] >= 0 && bad[i] < 1;
             ck_assert_int_eq(profile_check(&p, NULL), may_be_0 || may_be_less ? 0 : -EINVAL);
         }
     }
