@@ -210,7 +210,7 @@ struct eps_profile {
     double norm_bytes_per_s[2];     /* the same in norms, forward and backward */
     double update_parameters_per_s; /* by the optimizer on the host */
     double call_s;                  /* seconds of one launch on a CUDA device; 0 on others */
-    double message_s;               /* seconds of a message from process to process on this host, each way */
+    double message_s; /* seconds of a message between worker and daemon: half of a round trip between threads */
 };
 struct eps_profile_options {
     const char *device;   /* "cpu", "cuda", "cuda:1"; NULL, "auto": the CPU */

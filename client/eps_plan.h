@@ -104,7 +104,7 @@ struct eps_plan {
     uint64_t stash_bytes;                         /* activation checkpoints of a worker's share, on either side; with
                                                    * those that are computed again, at most at a time */
     uint64_t down_bytes, up_bytes, stash_traffic; /* per step and worker */
-    double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms, message_ms;
+    double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms, message_ms; /* message_ms: 0 if it overlaps */
     bool measured;        /* times use this machine's profile; else another machine's */
     bool overlaps;        /* pulls run while the device computes */
     double hiding_tokens; /* tokens per worker from which on transfers are hidden behind computation */
@@ -124,8 +124,11 @@ struct eps_plan_form {
     bool is_there;                     /* it fits; else the figures are 0 */
     bool chosen;                       /* the form of eps train --approximate any; none if none fits */
     uint64_t device_bytes, kept_bytes; /* of a worker; activations that blocks keep, of those */
+    uint64_t host_bytes;
     double step_ms;
-    double exact_step_ms; /* an exact step within device_bytes; -1: none fits */
+    /* An exact step within device_bytes; -1: none fits, and the rest is 0 */
+    double exact_step_ms;
+    uint64_t exact_kept_bytes, exact_host_bytes;
 };
 enum { EPS_PLAN_FORMS = 12 };
 /* Compares all forms, from exact by unbiased to biased; options.approximate is not read. The choice begins with the exact
@@ -133,6 +136,8 @@ enum { EPS_PLAN_FORMS = 12 };
  * exactly in about the same time, within the same budget, stays exact. Errors as eps_plan. */
 int eps_plan_forms(struct eps_plan_form out[EPS_PLAN_FORMS], const struct eps_train_options *options,
                    struct eps_error *error);
+/* The form that options.approximate names (not "any"; NULL: exact); `chosen` is false. Errors as eps_plan. */
+int eps_plan_one_form(struct eps_plan_form *out, const struct eps_train_options *options, struct eps_error *error);
 
 /* Queues of a simulated step in a long run, with the same profile as eps_plan. */
 enum eps_queue {

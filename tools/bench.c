@@ -71,7 +71,7 @@ static void print_profile(const struct eps_profile *p, bool found)
     print_row("optimizer", p->update_parameters_per_s / 1e6, "M parameters/s", "AdamW on the host");
     if (p->call_s > 0)
         print_row("launch", p->call_s * 1e9, "ns", "of each operation on the device");
-    print_row("message", p->message_s * 1e6, "us", "from process to process, each way");
+    print_row("message", p->message_s * 1e6, "us", "between worker and daemon, each way");
     printf("\nwritten to %s%s\n", p->path, found ? ": eps plan and eps train predict times by it" : "");
 }
 

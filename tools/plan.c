@@ -68,6 +68,26 @@ static void print_asked(const struct eps_plan *plan)
     putchar('\n');
 }
 
+/* What the form of --approximate saves, against an exact step in the same memory. Nothing if either does not fit. */
+static void print_saving(const struct eps_plan *plan)
+{
+    struct eps_plan_form form;
+    struct eps_error error;
+    char text[32];
+
+    if (!plan->options.approximate || eps_plan_one_form(&form, &plan->options, &error) || !form.is_there)
+        return;
+    if (form.exact_step_ms < 0) {
+        printf("\nexact       gradients do not fit into as much device memory\n");
+        return;
+    }
+    printf("\nexact       in as much device memory: %s a step", text_ms(text, form.exact_step_ms));
+    printf(", activations kept %s", eps_format_bytes(text, form.exact_kept_bytes));
+    printf(" (here %s)", eps_format_bytes(text, form.kept_bytes));
+    printf(", host %s", eps_format_bytes(text, form.exact_host_bytes));
+    printf(" (here %s)\n", eps_format_bytes(text, form.host_bytes));
+}
+
 /* "all", "nothing", or the operations whose results are kept. */
 static bool is_part(const struct eps_kept *kept)
 {
@@ -153,7 +173,8 @@ static void print_step(const struct eps_plan *plan)
         double ms;
     } terms[] = {{"computing", plan->compute_ms}, {"pulls", plan->pull_ms},          {"contributions", plan->push_ms},
                  {"stash", plan->stash_ms},       {"optimizer", plan->optimizer_ms}, {"messages", plan->message_ms}};
-    const size_t n_terms = sizeof terms / sizeof *terms - (plan->overlaps ? 1 : 0);
+    const size_t n_terms =
+        sizeof terms / sizeof *terms - (plan->overlaps ? 1 : 0); /* the last is 0 where all overlap */
     const uint64_t down = plan->down_bytes, up = plan->up_bytes, stash = plan->stash_traffic;
     const uint64_t most = down > up ? (down > stash ? down : stash) : up > stash ? up : stash;
     char text[32];
@@ -183,6 +204,7 @@ static void print_plan(const struct eps_plan *plan)
         printf("  (library is an estimate: the device tells its real size when a worker opens it)\n");
     print_choice(plan);
     print_step(plan);
+    print_saving(plan);
     if (plan->options.freeze && !plan->adapter_rank) {
         printf("\nfrozen      saves %s of host memory", eps_format_bytes(text, plan->frozen.host_bytes));
         printf(" and %s of each worker's, with this choice\n", eps_format_bytes(text, plan->frozen.device_bytes));

@@ -7,17 +7,17 @@
 
 static void print_form(const struct eps_plan_form *form)
 {
-    char device[24], kept[24], step[32], exact[32];
+    char device[24], kept[24], host[24], step[32], exact[32];
 
-    printf("%-23s%-12s%-12s%-10s%-20s%s\n", form->approximate ? form->approximate : "-",
+    printf("%-23s%-12s%-12s%-12s%-10s%-20s%s\n", form->approximate ? form->approximate : "-",
            eps_format_bytes(device, form->device_bytes), eps_format_bytes(kept, form->kept_bytes),
-           text_ms(step, form->step_ms), form->exact_step_ms < 0 ? "none fits" : text_ms(exact, form->exact_step_ms),
-           form->kind);
+           eps_format_bytes(host, form->host_bytes), text_ms(step, form->step_ms),
+           form->exact_step_ms < 0 ? "none fits" : text_ms(exact, form->exact_step_ms), form->kind);
 }
 
 static void print_forms(const struct eps_plan_form forms[EPS_PLAN_FORMS])
 {
-    printf("--approximate          device      kept        a step    exact in the same   gradients\n");
+    printf("--approximate          device      kept        host        a step    exact in the same   gradients\n");
     for (const struct eps_plan_form *form = forms; form < forms + EPS_PLAN_FORMS; form++)
         if (form->is_there)
             print_form(form);
@@ -29,10 +29,10 @@ static void print_forms(const struct eps_plan_form forms[EPS_PLAN_FORMS])
 
 static json_t *form_to_json(const struct eps_plan_form *form)
 {
-    return json_pack("{s:s?, s:s, s:b, s:I, s:I, s:f, s:o}", "approximate", form->approximate, "kind", form->kind,
+    return json_pack("{s:s?, s:s, s:b, s:I, s:I, s:I, s:f, s:o}", "approximate", form->approximate, "kind", form->kind,
                      "chosen", form->chosen, "device", (json_int_t)form->device_bytes, "kept",
-                     (json_int_t)form->kept_bytes, "step_ms", form->step_ms, "exact_step_ms",
-                     form->exact_step_ms < 0 ? json_null() : json_real(form->exact_step_ms));
+                     (json_int_t)form->kept_bytes, "host", (json_int_t)form->host_bytes, "step_ms", form->step_ms,
+                     "exact_step_ms", form->exact_step_ms < 0 ? json_null() : json_real(form->exact_step_ms));
 }
 
 static void print_json(const struct eps_plan_form forms[EPS_PLAN_FORMS])

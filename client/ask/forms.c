@@ -1,5 +1,6 @@
 /* eps_plan_forms: the forms of --approximate, side by side, and the one that eps train --approximate any takes. */
 #include "client/eps.h"
+#include "client/options/options.h"
 
 #include <errno.h>
 #include <string.h>
@@ -39,8 +40,6 @@ static int plan_form(struct eps_plan_form *form, const struct eps_train_options 
 
     asked.approximate = form->approximate;
     int rc = eps_plan(&plan, &asked, error);
-    if (form->approximate && rc == -EDOM) /* which exact gradients did not have: this model has no such form */
-        return 0;
     if (rc || !plan.fits)
         return rc;
     rival = plan;
@@ -53,8 +52,22 @@ static int plan_form(struct eps_plan_form *form, const struct eps_train_options 
         return rc;
     form->is_there = true;
     form->device_bytes = plan.worker.bytes, form->kept_bytes = bytes_of(&plan.worker, "kept");
-    form->step_ms = plan.step_ms, form->exact_step_ms = rival.fits ? rival.step_ms : -1;
+    form->host_bytes = plan.host.bytes, form->step_ms = plan.step_ms;
+    form->exact_step_ms = rival.fits ? rival.step_ms : -1;
+    form->exact_kept_bytes = rival.fits ? bytes_of(&rival.worker, "kept") : 0;
+    form->exact_host_bytes = rival.fits ? rival.host.bytes : 0;
     return 0;
+}
+
+int eps_plan_one_form(struct eps_plan_form *out, const struct eps_train_options *options, struct eps_error *error)
+{
+    const char *form = options->approximate;
+
+    *out = (struct eps_plan_form){.approximate = form, .kind = "exact"};
+    const int rc = plan_form(out, options, error);
+    if (!rc && form)
+        out->kind = client_approximate_is_biased(form) ? "biased" : "unbiased";
+    return rc;
 }
 
 static void choose(struct eps_plan_form all[EPS_PLAN_FORMS])
@@ -74,7 +87,7 @@ int eps_plan_forms(struct eps_plan_form out[EPS_PLAN_FORMS], const struct eps_tr
     memcpy(out, forms, sizeof forms);
     for (int i = 0; i < EPS_PLAN_FORMS; i++) {
         const int rc = plan_form(&out[i], options, error);
-        if (rc)
+        if (rc && (i == 0 || rc != -EDOM)) /* what exact gradients did not have: this model has no such form */
             return rc;
     }
     choose(out);

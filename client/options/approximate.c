@@ -106,6 +106,14 @@ bool eps_approximate_is_any(const char *approximate)
     return approximate && strcmp(approximate, "any") == 0;
 }
 
+bool client_approximate_is_biased(const char *approximate)
+{
+    struct client_approximation allowed;
+
+    client_options_approximate(&allowed, approximate, NULL);
+    return allowed.kept_bits > 0 || allowed.pooled > 0;
+}
+
 const char *eps_approximate_text(const char *approximate)
 {
     struct client_approximation allowed;

@@ -138,6 +138,8 @@ struct client_approximation {
 };
 
 int client_options_approximate(struct client_approximation *out, const char *text, struct error *err);
+/* Whether gradients of a form that is allowed are biased. */
+bool client_approximate_is_biased(const char *approximate);
 
 /* The probability with which a step drops a block. */
 double client_options_drop(const struct eps_train_options *options);

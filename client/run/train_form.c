@@ -23,6 +23,23 @@ static const char *name_of(const struct eps_plan_form *form)
     return form->approximate ? form->approximate : "exact gradients";
 }
 
+/* What the form that was asked for saves: "--approximate wta=0.3: as predicted, 35 ms a step, and exact ones in as much device
+ * memory 37 ms; activations kept 1.2 MiB, exact 3.4 MiB" */
+static void say_saving(struct error *sentence, const struct eps_plan_form *form)
+{
+    char bytes[24], exact_bytes[24];
+
+    error_set(sentence, 0, "--approximate %s: ", form->approximate);
+    if (form->exact_step_ms < 0)
+        error_append(sentence, "exact gradients do not fit into as much device memory");
+    else
+        error_append(sentence,
+                     "as predicted, %.3g ms a step, with exact gradients in as much device memory %.3g ms; activations "
+                     "kept %s, exact %s",
+                     form->step_ms, form->exact_step_ms, eps_format_bytes(bytes, form->kept_bytes),
+                     eps_format_bytes(exact_bytes, form->exact_kept_bytes));
+}
+
 /* "12 % less time a step than exact gradients in this budget (predicted); device memory 3.5 GiB, exact 3.4 GiB" */
 static void say_choice(struct error *sentence, const struct eps_plan_form *chosen, const struct eps_plan_form *exact)
 {
@@ -47,8 +64,11 @@ int client_train_choose_form(struct client_train *t, struct error *err)
     struct eps_plan_form forms[EPS_PLAN_FORMS];
     struct eps_error error;
 
-    if (!eps_approximate_is_any(t->run.options.approximate))
+    if (!eps_approximate_is_any(asked.approximate)) {
+        if (asked.approximate && eps_plan_one_form(forms, &asked, &error) == 0 && forms->is_there)
+            say_saving(&t->form, forms);
         return 0;
+    }
     const int rc = eps_plan_forms(forms, &asked, &error);
     if (rc)
         return error_set(err, rc, "--approximate any: %s", error.text);

@@ -342,7 +342,8 @@ int cuda_probe(unsigned index, struct device_facts *facts, struct error *err)
     read_bus(facts->bus, index);
     facts->library_bytes = context + PLAN_CUDA_LIBRARY_BYTES - PLAN_CUDA_CONTEXT_BYTES;
     facts->available_bytes = available + context;
-    cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, (int)index);
+    if (cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, (int)index) != cudaSuccess)
+        cudaGetLastError(); /* it is then not known */
     facts->n_multiprocessors = (uint32_t)n_multiprocessors;
     facts->attention = cuda_dnn_way(index);
     facts->convolution = cuda_dnn_convolution(index);

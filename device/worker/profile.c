@@ -126,10 +126,8 @@ static int measure_host(struct profile *out, struct measured *b, struct error *e
 
 static int measure(struct profile *out, struct measured *b, struct error *err)
 {
-    int rc = measure_messages(out, b, err);
-
-    if (!rc)
-        rc = measure_host(out, b, err);
+    measure_messages(out, b);
+    int rc = measure_host(out, b, err);
     for (int type = 0; !rc && !b->of_host && type < PROFILE_TYPES; type++) /* on the host, products are ours */
         rc = measure_choose(&out->products, b, (enum number_type)type, err);
     for (int type = 0; !rc && type < PROFILE_TYPES; type++)
@@ -145,9 +143,9 @@ int device_profile(struct profile *out, const struct device_ops *ops, unsigned i
     struct measured b;
     int rc = of_host ? 0 : ops->probe(index, &facts, err);
 
-    *out =
-        (struct profile){.attention = facts.attention,
-                         .multiprocessors = facts.n_multiprocessors}; /* what is not measured is 0: host_bytes_per_s */
+    *out = (struct profile){.attention = facts.attention,
+                            .n_multiprocessors =
+                                facts.n_multiprocessors}; /* what is not measured is 0: host_bytes_per_s */
     if (!rc)
         rc = measure_begin(&b, ops, index, n_threads, clock, err);
     if (rc)

@@ -58,8 +58,9 @@ int measure_choose(struct products *out, struct measured *b, enum number_type ty
 size_t measure_products_bytes(const struct measured *b, enum number_type type);
 int measure_products(struct profile *out, struct measured *b);
 
-/* profile_messages.c: message_s, on this host. -errno with a sentence. */
-int measure_messages(struct profile *out, const struct measured *b, struct error *err);
+/* profile_messages.c: message_s, on this host. Makes three threads, and a socket in a directory of its own, in $XDG_RUNTIME_DIR
+ * or /tmp. Where these cannot be had, the default profile's, and a line of the log. */
+void measure_messages(struct profile *out, const struct measured *b);
 
 /* profile_operations.c: what is no product; the arena has measure_operations_bytes. */
 size_t measure_operations_bytes(const struct measured *b, enum number_type type);

@@ -11,8 +11,6 @@
 #include "proto/operation/attention_way.h"
 #include "proto/operation/call/attention.h"
 
-#include <math.h>
-
 enum attention_path {
     ATTENTION_PLAIN,   /* without tensor cores; the only path of the CPU, and of fp32 */
     ATTENTION_TENSOR,  /* our kernels on tensor cores */
@@ -81,21 +79,6 @@ static inline size_t attention_blocks(const struct device_attention *op, enum at
     const size_t heads = kernel == ATTENTION_KEYS ? device_kv_heads(op->n_heads, op->n_kv_heads) : op->n_heads;
 
     return columns * attention_tiles(op, kernel, tile) * op->n_rows * heads;
-}
-
-/* How many times as long a kernel of ours takes as if no multiprocessor were ever idle: at least 1. Blocks are not divided.
- * In full rows they are equal, and take whole rounds. In causal rows the longest of each head come first and short ones fill
- * the gaps, but the longest must end. seen: keys that a query sees on average. */
-static inline double attention_tail(const struct device_attention *op, enum attention_kernel kernel, size_t tile,
-                                    double seen, double n_multiprocessors)
-{
-    const double rounds = (double)attention_blocks(op, kernel, tile) / n_multiprocessors;
-    const double tiles = (double)attention_tiles(op, kernel, tile);
-    const double most = (double)device_window(op->window, op->n_tokens);
-    const double longest = 1 + (most / seen - 1) * (tiles - 1) / (tiles + 1); /* block, if a mean one is 1 */
-    const double least = op->full ? ceil(rounds) : longest;
-
-    return least > rounds ? least / rounds : 1;
 }
 
 /* True for calls that cuDNN's graphs take in bf16: causal over whole rows, with scores, dropout and keys as they are. */

@@ -87,7 +87,7 @@ struct call_work {
     double filled; /* CALL_RATE_CONV2D: of what is computed at this rate, the share that is operations */
     size_t n_launches;
     enum call_pass pass;
-    /* Attention: the operations of each path, and so many as their time is that of if no multiprocessor is ever idle. */
+    /* Attention, by path: its operations; and these, more where multiprocessors are idle at the end, as they are priced. */
     double by_path[ATTENTION_PATHS], lasting[ATTENTION_PATHS];
 };
 

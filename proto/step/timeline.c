@@ -26,9 +26,9 @@ struct timeline_unit {
     double updated;   /* when that version was there */
 };
 
-/* Messages on their way, which all take as long: when they come. A ring; no more than the slots. */
+/* Times at which messages come, rising: a ring of n_slots. */
 struct timeline_mail {
-    double *at; /* (capacity) */
+    double *at; /* (n_slots) */
     uint32_t first, n;
 };
 

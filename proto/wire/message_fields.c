@@ -146,7 +146,7 @@ void message_profile_fields(struct wire *w, struct profile *p)
     wire_f64_from_0(w, &p->host_bytes_per_s);
     wire_f64_from_0(w, &p->call_s);
     wire_f64_from_0(w, &p->message_s);
-    wire_f64_from_0(w, &p->multiprocessors);
+    wire_f64_from_0(w, &p->n_multiprocessors);
     message_products_fields(w, &p->products);
 }
 

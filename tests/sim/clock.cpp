@@ -79,7 +79,7 @@ double cudasim_conv2d_flops(enum conv2d_kind kind, enum conv2d_path path, enum n
 
 double cudasim_multiprocessors(void)
 {
-    return state.on ? state.profile.multiprocessors : 0;
+    return state.on ? state.profile.n_multiprocessors : 0;
 }
 
 double cudasim_norm_slowness(enum profile_direction direction)

@@ -297,6 +297,7 @@ TEST(the_frontier_is_made_of_plans)
         json_t *own = plan_json(0, print("%s%s%s", run, form ? " --approximate " : "", form ? form : ""));
         const uint64_t device = bytes_at(json_array_get(json_at(own, "workers"), 0), "current");
         ck_assert_uint_eq(bytes_at(line, "device"), device);
+        ck_assert_uint_eq(bytes_at(line, "host"), bytes_at(json_at(own, "host"), "current"));
         ck_assert_double_eq(json_number_at(line, "step_ms"), json_number_at(own, "ms.step"));
         json_t *rival =
             plan_json(0, print("--model tiny.json --batch 8 --host-mem 1GiB --device-mem %ju", (uintmax_t)device));
@@ -309,6 +310,7 @@ TEST(the_frontier_is_made_of_plans)
     ck_assert_uint_eq(json_array_size(lines), COUNT(forms));
     json_decref(lines);
     expect(print("eps plan %s --approximate any", run), 0, "exact in the same", "wta=0.3,coded=4", "unbiased");
+    expect(print("eps plan %s --approximate coded=8", run), 0, "\nexact       in as much device memory: ", " (here ");
     expect(
         print("eps plan --json %s >exact && eps plan --json %s --approximate wta=1,attention=1 >all && cmp exact all",
               run, run),

@@ -13,6 +13,8 @@
 #   together   all of these but segments, in the least device memory: there what layers hand to each other is on the host,
 #              and pieces of it are on the device besides
 #   cut        all of these, segments included
+#   whole      as together, but in one part: batch norm's statistics are of all images; `whole-cut` with segments
+#   fours      as together, in row groups of 4
 #   ghosts     as together, with batch norms over ghost batches of two rows, whose blocks are one layer each
 #   both       as ghosts, in the device memory at which both sides together take the least, if no layers are cut
 #   all        as ghosts, with segments
@@ -79,6 +81,16 @@ counted() {
             END { printf "%.0f %.0f\n", counted, beside }'
 }
 
+# moved OPTION...: bytes between host and device in a step, and its operations in billions
+moved() {
+    local ask=("$bin/eps" plan --json "${job[@]}" --device cpu --device-mem 64GiB --host-mem 64GiB "$@") plan bytes groups
+    plan=$("${ask[@]}")
+    bytes=$(grep -o '"bytes_per_step": {[^}]*}' <<<"$plan" | grep -o '[0-9]*' | awk '{ n += $1 } END { printf "%.0f", n }')
+    groups=$(grep -o '"row_groups": [0-9]*' <<<"$plan" | tr -dc 0-9)
+    "${ask[@]}" --timeline | grep -o '"busy_ms": [0-9.e-]*, "share": [0-9.e-]*, "tflops": [0-9.]*' | tr -d ',' | # of a row group
+        awk -v bytes="$bytes" -v groups="$groups" '{ n += $2 * $6 } END { printf "%s %.0f\n", bytes, n * groups }'
+}
+
 # least OPTION...: the smallest device memory
 least() {
     "$bin/eps" plan --minimum "${job[@]}" --device cpu "$@"
@@ -93,11 +105,12 @@ cut() {
 
 # line NAME OPTION...: what a form takes
 line() {
-    local all beside
+    local all beside bytes operations
     read -r all beside < <(counted "${@:2}")
+    read -r bytes operations < <(moved "${@:2}")
     plain=${plain:-$all}
-    awk -v n="$1" -v a="$all" -v b="$beside" -v p="$plain" 'BEGIN {
-        printf "  %-10s %12.0f bytes: %.2f x less; beside it %.0f\n", n, a, p / a, b }'
+    awk -v n="$1" -v a="$all" -v b="$beside" -v p="$plain" -v m="$bytes" -v o="$operations" 'BEGIN {
+        printf "  %-10s %12.0f bytes: %.2f x less; beside it %.0f; a step moves %.0f, and computes %.0f GFLOP\n", n, a, p / a, b, m, o }'
 }
 
 # leanest OPTION...: of device memories from the least to twice that, in steps of 1/64, the one at which counted's are fewest
@@ -113,7 +126,7 @@ leanest() {
 }
 
 bytes() {
-    local plain='' sparse=(--sparse 'keep=0.4,room=1') n_parts=16 all job heads=4 inner=256 kernels='3, 7, 15, 31' width=128 layers=4
+    local plain='' sparse=(--sparse 'keep=0.4,room=1') n_parts=16 all fours job heads=4 inner=256 kernels='3, 7, 15, 31' width=128 layers=4
     make_work
     case $net in
         wrn-28-2)
@@ -143,7 +156,11 @@ bytes() {
     line parts --commit fenced --parts "$n_parts" --device-mem "$(least --commit fenced --parts "$n_parts")"
     line together "${all[@]}" --device-mem "$(least "${all[@]}")"
     cut cut "${all[@]}"
+    line whole "${narrow[@]}" "${sparse[@]}" --device-mem "$(least "${narrow[@]}" "${sparse[@]}")"
+    cut whole-cut "${narrow[@]}" "${sparse[@]}"
     [ "$net" = wrn-28-2 ] || return 0
+    fours=("${narrow[@]}" "${sparse[@]}" --parts "$((batch / 4))")
+    line fours "${fours[@]}" --device-mem "$(least "${fours[@]}")"
     echo '{"model_type": "wide_resnet", "depth": 28, "widen_factor": 2, "ghost_batch_size": 2}' >"$work/net.json"
     job[1]=$work/net.json
     line ghosts "${all[@]}" --device-mem "$(least "${all[@]}")"

@@ -75,7 +75,7 @@ inline size_t tile_of(const struct cuda_queue *q, const attention &a, enum atten
     return addresses % 16 == 0 ? attention_tile(q->type, &a.op, kernel) : 0;
 }
 
-/* The launch of a kernel with tiles of so many columns; 0: without tensor cores. What is priced is this launch. */
+/* The launch of a kernel with tiles of so many columns; 0: without tensor cores. */
 inline dim3 blocks_of(const attention &a, enum attention_kernel kernel, size_t tile)
 {
     return dim3((unsigned)attention_blocks(&a.op, kernel, tile));

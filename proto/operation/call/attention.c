@@ -72,19 +72,33 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
                    call_all(out->on.backend->scratch_bytes(&sizes, out->on.n_threads)));
 }
 
+/* How many times as long a kernel of ours takes as if no multiprocessor were ever idle: at least 1. Blocks are not divided.
+ * Those of full rows are taken for equal, and take whole rounds. In causal rows the longest of each head come first and short
+ * ones fill the gaps, but the longest must end. */
+static double tail_of(const struct device_attention *op, enum attention_kernel kernel, size_t tile,
+                      double n_multiprocessors)
+{
+    const double rounds = (double)attention_blocks(op, kernel, tile) / n_multiprocessors;
+    const double tiles = (double)attention_tiles(op, kernel, tile);
+    const double seen =
+        (double)device_window(op->window, op->n_tokens) / keys_seen(op); /* by the last query, over the mean */
+    const double longest = 1 + (seen - 1) * (tiles - 1) / (tiles + 1);   /* block, over the mean */
+    const double least = op->full ? ceil(rounds) : longest;
+
+    return least > rounds ? least / rounds : 1;
+}
+
 /* Counts a share of the call's operations for the path of this kernel. */
 static void count(struct call_work *out, const struct device_attention *op, enum attention_kernel kernel, double share)
 {
     const enum attention_path path =
         out->on.backend->takes_turns ? ATTENTION_PLAIN : attention_path_of(out->on.type, op, kernel, out->on.attention);
     const double n = share * out->operations;
-    double tail = 1;
+    const bool is_known = out->on.n_multiprocessors > 0 && path != ATTENTION_LIBRARY;
+    const size_t tile = attention_tile(out->on.type, op, kernel);
 
-    if (out->on.n_multiprocessors > 0 && path != ATTENTION_LIBRARY)
-        tail = attention_tail(op, kernel, attention_tile(out->on.type, op, kernel), keys_seen(op),
-                              out->on.n_multiprocessors);
     out->by_path[path] += n;
-    out->lasting[path] += n * tail;
+    out->lasting[path] += is_known ? n * tail_of(op, kernel, tile, out->on.n_multiprocessors) : n;
 }
 
 void device_attention_describe(struct call_work *out, struct device_attention *op)

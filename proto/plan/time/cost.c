@@ -59,7 +59,7 @@ static double optimizer_of(const struct costs *c, const struct model_unit *unit)
     return (double)unit->n_trained * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);
 }
 
-/* What a contribution waits for on a device that takes turns with the optimizer: that it is there, and that it is folded. */
+/* Seconds of a contribution's messages where it waits for its folding: it arrives, and its slot is free. */
 static double messages_of(const struct costs *c)
 {
     return c->plan->setting.backend->takes_turns ? 2 * c->profile->message_s : 0;

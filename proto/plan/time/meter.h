@@ -50,7 +50,7 @@ struct plan_meter {
 static inline struct plan_meter plan_meter_of(const struct plan_setting *setting, const struct profile *profile)
 {
     return (struct plan_meter){.on = {setting->backend, setting->goal.precision, setting->n_threads, setting->attention,
-                                      setting->convolution != 0, profile->multiprocessors},
+                                      setting->convolution != 0, profile->n_multiprocessors},
                                .profile = profile};
 }
 

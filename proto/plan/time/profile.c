@@ -57,7 +57,7 @@ static const struct profile cuda = {
     .host_bytes_per_s = 64e9,
     .call_s = 8e-6,
     .message_s = 20e-6,
-    .multiprocessors = 132,
+    .n_multiprocessors = 132,
 };
 
 const struct profile *profile_default(const char *device)
@@ -135,11 +135,11 @@ double *profile_figure(struct profile *profile, int i)
     return figures[i];
 }
 
-const struct profile_optional profile_optional[PROFILE_OPTIONAL] = {
-    {"host_bytes_per_s", offsetof(struct profile, host_bytes_per_s), false, false, false},
-    {"call_s", offsetof(struct profile, call_s), true, false, true},
-    {"message_s", offsetof(struct profile, message_s), true, false, true},
-    {"multiprocessors", offsetof(struct profile, multiprocessors), true, true, false}};
+const struct profile_optional profile_optional[PROFILE_OPTIONAL] = {{OF(host_bytes_per_s)},
+                                                                    {OF(call_s), .is_derived = true, .is_time = true},
+                                                                    {OF(message_s), .is_derived = true,
+                                                                     .is_time = true},
+                                                                    {OF(n_multiprocessors), .is_of_gpu = true}};
 
 const char *profile_path_name(enum attention_path path)
 {

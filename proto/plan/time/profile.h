@@ -12,13 +12,13 @@
  *                       {"plain": {the same}, "tensor": {...}, "dropout": {...}, "cudnn": {...}},
  *    "attention": "scores",
  *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "norm_bytes_per_s": {"forward": B, "backward": B},
- *    "update_parameters_per_s": P, "host_bytes_per_s": B, "call_s": S, "message_s": S, "multiprocessors": N,
+ *    "update_parameters_per_s": P, "host_bytes_per_s": B, "call_s": S, "message_s": S, "n_multiprocessors": N,
  *    "products": {...: proto/operation/products.h}}
  *
  * Products, convolutions and attention are timed on random numbers. Some figures may be absent: of attention_flops and
  * conv2d_flops, all or a path's (then the default profile's fraction of the rate of products), narrow_flops (as wide ones),
  * norm_bytes_per_s (the default profile's fraction of the memory's rate), attention ("own"), host_bytes_per_s (not measured
- * yet), call_s, message_s and multiprocessors (the default profile's), and products (no choice of algorithms). */
+ * yet), call_s and message_s (the default profile's), n_multiprocessors (not known), and products (no choice of algorithms). */
 #ifndef PROTO_PLAN_TIME_PROFILE_H
 #define PROTO_PLAN_TIME_PROFILE_H
 
@@ -56,10 +56,9 @@ struct profile {
     double update_parameters_per_s;              /* AdamW in fp32, on the host */
     /* The host memory's rate, shared by concurrent link copies and optimizer; 0: no limit. */
     double host_bytes_per_s;
-    double call_s;    /* launch time in seconds, added to the work of each pass or product */
-    double message_s; /* seconds from a message's sending until the thread that it is for is awake, on one host */
-    double
-        multiprocessors; /* of a GPU, for the last blocks of attention's kernels; 0: not known, and none is ever idle */
+    double call_s;            /* launch time in seconds, added to the work of each pass or product */
+    double message_s;         /* seconds from a message's sending until its receiver's thread runs, on one host */
+    double n_multiprocessors; /* of a GPU; 0: not known, none is taken to be idle */
     /* The device's method of gradients, as in struct plan_fit_device. Not sent with the rest. */
     enum plan_attention attention;
     struct products products; /* algorithms behind these rates; version 0: the library's choice */

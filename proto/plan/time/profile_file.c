@@ -135,10 +135,9 @@ static void derive(struct profile *out, const char *device)
             of->norm_bytes_per_s[i] > 0
                 ? fmax(1, of->norm_bytes_per_s[i] / of->memory_bytes_per_s * out->memory_bytes_per_s)
                 : 0;
-    for (const struct profile_optional *o = profile_optional; o < profile_optional + PROFILE_OPTIONAL; o++) {
-        struct profile from = *of;
+    struct profile from = *of;
+    for (const struct profile_optional *o = profile_optional; o < profile_optional + PROFILE_OPTIONAL; o++)
         *profile_optional_figure(out, o) = o->is_derived ? *profile_optional_figure(&from, o) : 0;
-    }
 }
 
 static int read_way(struct profile *out, json_t *root, struct error *err)
@@ -167,7 +166,7 @@ static int read_figures(struct profile *out, json_t *root, struct error *err)
 
 static bool has_optional(const struct profile_optional *optional, const char *device)
 {
-    return !optional->is_of_device || !is_host(device);
+    return !optional->is_of_gpu || !is_host(device);
 }
 
 static int read_optional(struct profile *out, json_t *root, const char *device, struct error *err)
@@ -317,7 +316,7 @@ static json_t *to_json(struct profile *profile, const char *device)
     for (int i = 0; i < PROFILE_FIGURES; i++)
         json_object_set_new(root, profile_figure_names[i], json_real(*profile_figure(profile, i)));
     for (const struct profile_optional *o = profile_optional; o < profile_optional + PROFILE_OPTIONAL; o++)
-        if (has_optional(o, device) && (o->is_derived || *profile_optional_figure(profile, o) != 0))
+        if (has_optional(o, device) && (o->is_derived || *profile_optional_figure(profile, o) > 0))
             json_object_set_new(root, o->name, json_real(*profile_optional_figure(profile, o)));
     if (profile->products.version)
         json_object_set_new(root, "products", products_to_json(&profile->products));

@@ -46,14 +46,14 @@ enum { PROFILE_FIGURES = 3 };
 extern const char *const profile_figure_names[PROFILE_FIGURES];
 double *profile_figure(struct profile *profile, int i);
 
-/* And those that it may lack. */
+/* Figures by themselves that a profile may lack. */
 enum { PROFILE_OPTIONAL = 4 };
 extern const struct profile_optional {
     const char *name;
-    size_t offset;     /* in struct profile */
-    bool is_derived;   /* where it is missing, the default profile's is taken; else 0 */
-    bool is_of_device; /* devices that compute on the host's cores have none */
-    bool is_time;      /* from 0 to 1 seconds; others as all figures */
+    size_t offset;   /* in struct profile */
+    bool is_derived; /* where it is missing, it is the default profile's, not 0 */
+    bool is_of_gpu;  /* other devices have none */
+    bool is_time;    /* from 0 to 1 seconds; others have the range of all figures, or are 0 */
 } profile_optional[PROFILE_OPTIONAL];
 
 static inline double *profile_optional_figure(struct profile *profile, const struct profile_optional *optional)

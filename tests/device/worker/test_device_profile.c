@@ -6,7 +6,9 @@
 #include "device/find.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 enum { LOOKED = 4096 };
@@ -307,8 +309,7 @@ static void pretend_norm_backward(struct device *dev, const struct device_norm *
     check_arrays(&(struct call){.kind = CALL_norm_backward, .norm_backward = *op});
 }
 
-/* The slower way of the link tells, as both are at work; narrow products have rates of their own. */
-TEST(a_gpu_is_timed_on_each_path)
+static void profile_pretended(struct profile *out)
 {
     const struct device_ops ops = {.name = "cuda",
                                    .probe = pretend_probe,
@@ -333,9 +334,16 @@ TEST(a_gpu_is_timed_on_each_path)
                                    .norm = pretend_norm,
                                    .norm_backward = pretend_norm_backward};
     struct error err = {""};
+
+    ck_assert_msg(device_profile(out, &ops, 0, 1, pretend_clock, &err) == 0, "%s", err.text);
+}
+
+/* The slower way of the link tells, as both are at work; narrow products have rates of their own. */
+TEST(a_gpu_is_timed_on_each_path)
+{
     struct profile p;
 
-    ck_assert_msg(device_profile(&p, &ops, 0, 1, pretend_clock, &err) == 0, "%s", err.text);
+    profile_pretended(&p);
     ck_assert_int_eq(p.attention, PLAN_ATTENTION_SCORES);
     for (int path = 0; path < ATTENTION_PATHS; path++) {
         ck_assert_msg(pretended.n[path] > 0, "path %d was not timed", path);
@@ -351,9 +359,25 @@ TEST(a_gpu_is_timed_on_each_path)
         }
     ck_assert_double_eq(p.conv2d_flops[CONV2D_FORWARD][CONV2D_LIBRARY][NUMBER_FP32], 0);
     ck_assert_uint_gt(pretended.n_norms, PROFILE_DIRECTIONS);
-    ck_assert_double_eq(p.multiprocessors, MULTIPROCESSORS);
+    ck_assert_double_eq(p.n_multiprocessors, MULTIPROCESSORS);
     ck_assert_double_gt(p.message_s, 0);
     ck_assert_double_eq_tol(p.link_bytes_per_s / way_bytes_per_s[1], 1, 0.1);
     ck_assert_double_eq_tol(p.matmul_flops[NUMBER_BF16][3] / wide_flops, 1, 0.1);
     ck_assert_double_eq_tol(p.narrow_flops[1][NUMBER_BF16][3] / narrow_flops, 1, 0.1);
+}
+
+/* In /tmp, if not where sockets should be; without descriptors for these they are those of the machine without a profile. */
+TEST(messages_are_timed_where_there_may_be_a_socket)
+{
+    const double known = profile_default("cuda")->message_s;
+    const struct rlimit few = {4, 4};
+    struct profile p;
+
+    setenv("XDG_RUNTIME_DIR", "/nonexistent", 1);
+    profile_pretended(&p);
+    ck_assert_double_gt(p.message_s, 0);
+    ck_assert_double_ne(p.message_s, known);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    profile_pretended(&p);
+    ck_assert_double_eq(p.message_s, known);
 }

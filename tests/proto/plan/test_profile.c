@@ -330,7 +330,7 @@ static bool may_be_unknown(size_t at)
      at < offsetof(struct profile, member) + sizeof((struct profile *)NULL)->member)
     const size_t of_attention = (at - offsetof(struct profile, attention_flops)) / (PROFILE_TYPES * sizeof(double));
 
-    return IS_OF(host_bytes_per_s) || IS_OF(multiprocessors) || IS_OF(norm_bytes_per_s) || IS_OF(narrow_flops) ||
+    return IS_OF(host_bytes_per_s) || IS_OF(n_multiprocessors) || IS_OF(norm_bytes_per_s) || IS_OF(narrow_flops) ||
            IS_OF(conv2d_flops) || (IS_OF(attention_flops) && of_attention % ATTENTION_PATHS != ATTENTION_PLAIN);
 }
 

@@ -100,7 +100,7 @@ static void draw(struct drawn *d, int seed, uint32_t vocabulary)
     choice->n_sums = setting_below(&state, 7);
     set_prices(d, n_parts);
     d->options.profile.message_s = power(&state, -5, -2.5);
-    d->options.profile.multiprocessors = seed % 2 ? 1 + setting_below(&state, 40) : 0;
+    d->options.profile.n_multiprocessors = seed % 2 ? 1 + setting_below(&state, 40) : 0;
 }
 
 static struct step_timeline timeline_of(const struct drawn *d)

@@ -54,7 +54,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                .host_bytes_per_s = 8,
                                .call_s = 0.5,
                                .message_s = 0.25,
-                               .multiprocessors = 132}}},
+                               .n_multiprocessors = 132}}},
     [MESSAGE_WELCOME] = {.welcome = {.id = 3, .address = "ipc:///run/user/1000/eps/gpt2/s/3-5f0c"}},
     [MESSAGE_GREETING] = {.greeting = {.id = 3, .nonce = 0x8000000000000001}},
     [MESSAGE_PONG] = {.pong = {.progress = 99}},
