@@ -1,6 +1,8 @@
 /* Fenced commit in a real daemon, whose worker contributes what the test wants. */
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
+#include "tests/kit/inprocess/plain.h"
+#include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/puppet.h"
@@ -116,6 +118,80 @@ TEST(a_scale_grows_after_2000_clean_steps_and_falls_at_once)
     scale.value = 0; /* none */
     fence_skip(&fence, 8);
     ck_assert(fence_commit(&fence, 3, 0) == 1 && fence.norm == 3 && scale.value == 0 && scale.n_clean == 0);
+}
+
+/* Stores of several types, and optimizers. */
+static const struct {
+    struct store_options store;
+    double clip_norm; /* 0: none */
+} scaled[] = {
+    {{.precision = NUMBER_FP16}, 0},
+    {{.precision = NUMBER_FP16}, 0.25},
+    {{.precision = NUMBER_FP16, .moments = NUMBER_BF16, .sums = NUMBER_BF16}, 0.25},
+    {{.precision = NUMBER_FP16, .no_master = true}, 0},
+    {{.precision = NUMBER_FP16, .clip_update = 0.5}, 0},
+    {{.precision = NUMBER_FP16, .sgd = true, .momentum = 0.9}, 0},
+    {{.precision = NUMBER_FP16, .sgd = true, .nesterov = true, .momentum = 0.9}, 0.25},
+};
+
+static void open_scaled(struct store_fixture *f, int i)
+{
+    struct store_options options = scaled[i].store;
+
+    options.train = options.fenced = true;
+    store_fixture_open_as(f, store_fixture_small, true, &options);
+    ck_assert_int_eq(store_draw(&f->store, 5), 0);
+}
+
+/* Two parts' contributions of a loss times `scale`, and the step's end. Returns the gradient's norm. */
+static double commit_scaled(struct store_fixture *f, int i, double scale, uint64_t step)
+{
+    struct hyper hp = {.lr = 1e-2, .weight_decay = 0.1};
+    struct loss_scale loss_scale = {.value = scale};
+    double squares = 0;
+    float *g = plain_zeros(f->model.largest_unit, sizeof *g);
+
+    hp.sgd = scaled[i].store.sgd, hp.nesterov = scaled[i].store.nesterov, hp.momentum = scaled[i].store.momentum;
+    if (!hp.sgd)
+        hp.beta1 = 0.9, hp.beta2 = 0.99, hp.epsilon = 1e-8;
+    for (uint32_t u = 0; u < f->model.n_units; u++) {
+        for (uint32_t part = 0; part < 2; part++) {
+            for (uint64_t k = 0; k < f->model.units[u].n; k++)
+                g[k] = (float)scale * plain_number(k, 100 * step + 10 * u + part);
+            store_fixture_fold(f, u, &(struct store_given){.g = g, .first = part == 0, .part = part}, STORE_FOLD_HOLD,
+                               &hp);
+        }
+        squares += store_sum_squares(&f->store, u);
+    }
+    struct fence fence = {.scale = &loss_scale};
+    hp.grad_scale = fence_commit(&fence, sqrt(squares), scaled[i].clip_norm);
+    for (uint32_t u = 0; u < f->model.n_units; u++)
+        ck_assert_int_eq(store_update(&f->store, u, STORE_FOLD_HOLD, &hp), 0);
+    free(g);
+    return fence.norm;
+}
+
+/* The scale is a power of two, so it changes exponents alone, and nothing is left of it: weights, moments and the norm are the
+ * same bits. */
+TEST_EACH(the_update_of_a_scaled_loss_is_that_of_the_loss, COUNT(scaled))
+{
+    struct store_fixture drawn, plain, other;
+
+    open_scaled(&drawn, _i);
+    for (int exponent = 1; exponent <= 24; exponent += 23) {
+        open_scaled(&plain, _i);
+        open_scaled(&other, _i);
+        for (uint64_t step = 1; step <= 3; step++)
+            ck_assert_double_eq(commit_scaled(&plain, _i, 1, step),
+                                commit_scaled(&other, _i, ldexp(1, exponent), step));
+        store_fixture_same_stores(&plain, &other);
+        struct store_values before = store_fixture_values(&drawn, 0), after = store_fixture_values(&plain, 0);
+        ck_assert_mem_ne(before.w, after.w, drawn.model.units[0].n * sizeof *before.w);
+        store_values_free(&before), store_values_free(&after);
+        store_fixture_close(&plain);
+        store_fixture_close(&other);
+    }
+    store_fixture_close(&drawn);
 }
 
 /* A puppet's contributions overflow in its second step. */
