@@ -21,6 +21,23 @@ static const char bert[] = "{\"model_type\": \"bert\", \"vocab_size\": 330, \"hi
                          "\"num_heads\": 4, \"vocab_size\": 180, \"decoder_start_token_id\": 0, \"pad_token_id\": 0, "
                          "\"eos_token_id\": 1}";
 
+/* 24 grey images of 12x12 in three classes, in IDX files, and a net of three blocks. */
+static void put_images(void)
+{
+    static uint8_t images[16 + 24 * 144] = {0, 0, 8, 3, 0, 0, 0, 24, 0, 0, 0, 12, 0, 0, 0, 12},
+                                    labels[8 + 24] = {0, 0, 8, 1, 0, 0, 0, 24};
+
+    for (size_t k = 0; k < 24; k++) {
+        labels[8 + k] = (uint8_t)(k % 3);
+        for (size_t i = 144 * k; i < 144 * (k + 1); i++)
+            images[16 + i] = (uint8_t)(2 * processes_token(i) + 13 * (k % 3));
+    }
+    processes_write("train-images", images, sizeof images);
+    processes_write("train-labels", labels, sizeof labels);
+    processes_put_text("net.json", "{\"model_type\": \"wide_resnet\", \"depth\": 10, \"widen_factor\": 1, "
+                                   "\"image_size\": 12, \"num_channels\": 1, \"num_labels\": 3}");
+}
+
 /* Rows of several kinds, and a model for each. */
 static void put_kinds(void)
 {
@@ -220,4 +237,34 @@ TEST_EACH(rows_of_any_kind_have_a_form_and_a_bias, 4)
     expect(print("%s --approximate wta=0.3,coded=4 --out form-%d && eps report form-%d/step-1 --bias | grep -c '%s'",
                  train, _i, _i, kinds[_i].blocks),
            0, _i == 3 ? "4\n" : "2\n");
+}
+
+/* Means of blocks stand for the inputs of blocks' convolutions alone: the first, of the image, and the head are exact in every
+ * digit that is printed. */
+TEST(means_of_blocks_bias_layers_of_convolutions_alone)
+{
+    put_images();
+    expect("eps train --model net.json --data train-images --batch 8 --parts 2 --steps 1 --approximate pool=2 --out "
+           "pooled --device cpu",
+           0);
+    json_t *bias = expect_json("eps report pooled/step-1 --bias --json", 0), *layers = json_object_get(bias, "layers"),
+           *layer;
+    size_t k;
+    ck_assert_str_eq(json_string_value(json_object_get(bias, "approximate")), "pool=2");
+    ck_assert_uint_eq(json_array_size(layers), 5); /* three blocks, the others, all */
+    json_array_foreach(layers, k, layer)
+    {
+        const double cosine = json_number_at(layer, "cosine");
+        if (k == 3) {
+            ck_assert_str_eq(json_string_value(json_object_get(layer, "layer")), "other");
+            ck_assert_double_gt(json_number_at(layer, "exact_norm"), 0);
+            ck_assert_double_eq(json_number_at(layer, "norm"), json_number_at(layer, "exact_norm"));
+            ck_assert_double_eq_tol(cosine, 1, 1e-12);
+        } else {
+            ck_assert_double_gt(cosine, 0);
+            ck_assert_double_lt(cosine, 0.9999);
+        }
+    }
+    json_decref(bias);
+    expect("eps report pooled/step-1 --bias | grep -Ec '^other +1\\.0000 +1\\.0000$'", 0, "1\n");
 }
