@@ -27,7 +27,7 @@
 #
 # usage: tools/bench/lean.sh [options]      defaults in brackets
 #   --what bytes|accuracy|all [bytes]
-#   --net wrn-28-2|dynamic_conv|gpt2-124m [wrn-28-2]   of which the bytes are
+#   --net wrn-28-2|dynamic_conv|dynamic_conv-iwslt|gpt2-124m [wrn-28-2]   of which the bytes are; -iwslt: the published shape
 #   --type fp16|bf16 [fp16]   of what has 16 bits
 #   --batch N [100]       images of a step whose bytes are counted; a multiple of 50
 #   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
@@ -47,7 +47,10 @@ forms='keep=0.3 keep=0.1'
 take_options "what net type batch keep data device memory jobs depth factor epochs seeds forms bin" "$@"
 need_programs "$bin"
 case $what in bytes | accuracy | all) ;; *) misuse "--what $what is none of bytes, accuracy, all" ;; esac
-case $net in wrn-28-2 | dynamic_conv | gpt2-124m) ;; *) misuse "--net $net is none of wrn-28-2, dynamic_conv, gpt2-124m" ;; esac
+case $net in
+    wrn-28-2 | dynamic_conv | dynamic_conv-iwslt | gpt2-124m) ;;
+    *) misuse "--net $net is none of wrn-28-2, dynamic_conv, dynamic_conv-iwslt, gpt2-124m" ;;
+esac
 case $type in fp16 | bf16) ;; *) misuse "--type $type is none of fp16, bf16" ;; esac
 [ -n "$keep" ] || [ "$what" = bytes ] || misuse "--keep is needed: a directory for the runs"
 
@@ -139,6 +142,15 @@ bytes() {
             print_dynamic_conv_config 6000 >"$work/net.json"
             job=(--model "$work/net.json" --batch 128 --seq 64 --source-seq 32)
             echo "dynamic convolutions, 4 + 4 layers of 128, 128 pairs"
+            ;;
+        dynamic_conv-iwslt)
+            cat >"$work/net.json" <<'JSON'
+{"model_type": "dynamic_conv", "d_model": 512, "num_heads": 4, "ffn_dim": 1024, "encoder_layers": 7, "decoder_layers": 6,
+ "encoder_kernel_sizes": [3, 7, 15, 31, 31, 31, 31], "decoder_kernel_sizes": [3, 7, 15, 31, 31, 31], "vocab_size": 6632,
+ "source_vocab_size": 8848, "tie_word_embeddings": false, "dropout": 0.3, "attention_dropout": 0.1}
+JSON
+            job=(--model "$work/net.json" --batch 128 --seq 64 --source-seq 32)
+            echo "dynamic convolutions, 7 + 6 layers of 512, 128 pairs"
             ;;
         gpt2-124m)
             width=768 layers=12 heads=12 seq=512
