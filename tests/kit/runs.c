@@ -45,3 +45,16 @@ void runs_check_killed(struct eps_train_options *options)
     expect_stop(daemon);
     outputs_check_same_latest("alone", "three");
 }
+
+void runs_check_killed_command(const char *train)
+{
+    expect(print("%s --out left", train), 0);
+    expect(
+        print(
+            "%s --out killed 2>killed.err & train=$!; for i in $(seq 600); do sleep 0.05; [ -s killed/metrics.jsonl ] "
+            "&& break; done; kill -9 $(pgrep -P $(pgrep -P $train) eps-worker || pgrep -P $train eps-worker); "
+            "wait $train && cat killed.err",
+            train),
+        0, "was lost after");
+    outputs_check_same_latest("left", "killed");
+}

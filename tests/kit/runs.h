@@ -14,4 +14,8 @@ void runs_check_budgets(const char *job, const char *data, const char *plan);
  * "alone" and "three". */
 void runs_check_killed(struct eps_train_options *options);
 
+/* This command of eps train, whose steps take seconds in all, and the same with its worker killed behind the first of them.
+ * Leaves the runs "left" and "killed". */
+void runs_check_killed_command(const char *train);
+
 #endif

@@ -2,6 +2,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -172,16 +173,25 @@ TEST(a_new_block_s_first_update_is_corrected_as_a_first_one)
 /* At any budget, stopped and resumed, by two workers: the same bits. */
 TEST(a_grown_run_is_a_run_like_another)
 {
-    static const char grow[] = "eps train --resume gpt2 --grow 2,moments=zero --steps 7 --save-every 2 --keep 0";
+    static const char grow[] = "eps train --resume parts --grow 2,moments=zero --steps 7 --save-every 2 --keep 0";
 
+    expect("eps train --model gpt2.json " DATA RATE "--parts 2 --deterministic --steps 3 --out parts", 0);
     expect(print("%s --out whole", grow), 0);
-    expect(
-        print("%s --out less --device-mem $(eps plan --model whole/step-4 --batch 4 --seq 16 --microbatch 4 --minimum)",
-              grow),
-        0, "checkpoints on the host");
+    expect(print("%s --out less --device-mem $(eps plan --model whole/step-4 --batch 4 --parts 2 --seq 16 "
+                 "--microbatch 2 --minimum)",
+                 grow),
+           0, "checkpoints on the host");
     expect("eps train --resume whole/step-4 --out on --steps 7", 0);
+    expect(print("%s --out two --workers 2", grow), 0, "workers      2 on cpu");
     outputs_check_same_latest("whole", "less");
     outputs_check_same_latest("whole", "on");
+    outputs_check_same_latest("whole", "two");
+}
+
+/* So may its worker be killed. */
+TEST(a_killed_worker_changes_no_bit_of_a_grown_run)
+{
+    runs_check_killed_command("eps train --resume gpt2 --grow 2,moments=zero --steps 200 --save-every 0");
 }
 
 /* What was refused after the model had grown leaves nothing in the way of the command as it should have been. */

@@ -3,6 +3,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -263,17 +264,7 @@ TEST(a_replaced_run_is_a_run_like_another)
 /* So may its worker be killed. */
 TEST(a_killed_worker_changes_no_bit_of_a_replaced_run)
 {
-    static const char replace[] = "eps train --resume gpt2 --replace 0=80 --steps 200 --save-every 0";
-
-    expect(print("%s --out left", replace), 0);
-    expect(
-        print(
-            "%s --out killed 2>killed.err & train=$!; for i in $(seq 600); do sleep 0.05; [ -s killed/metrics.jsonl ] "
-            "&& break; done; kill -9 $(pgrep -P $(pgrep -P $train) eps-worker || pgrep -P $train eps-worker); "
-            "wait $train && cat killed.err",
-            replace),
-        0, "was lost after");
-    outputs_check_same_latest("left", "killed");
+    runs_check_killed_command("eps train --resume gpt2 --replace 0=80 --steps 200 --save-every 0");
 }
 
 /* Widths go on with the blocks that are copied. */
