@@ -133,6 +133,36 @@ TEST_EACH(one_step_of_random_numbers_is_exact_to_its_rounding, 3 * COUNT(random_
     free(truth), free(exact), free(peak), free(w), free(m), free(v), free(g), free(sum);
 }
 
+/* AdamA sums the squares of parts, Adam squares their sum: of N equal parts g/N, v gets (1-beta2) N (g/N)^2, an Nth of Adam's
+ * (1-beta2) g^2, and m gets the same (arXiv:2305.19982). Here 1-beta1 and 1-beta2 are powers of two, moments and gradients
+ * whole multiples of others, and no sum has more than 24 bits: nothing is rounded. */
+TEST_RANGE(of_equal_parts_v_gets_an_nth_of_what_adam_gives_it, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V4 + 1)
+{
+    enum { N = 255 * 16 };
+    static const struct hyper exact = {.beta1 = 1 - 0x1p-3, .beta2 = 1 - 0x1p-10};
+    float *g = plain_zeros(N, sizeof *g), *part = plain_zeros(N, sizeof *part), *m = plain_zeros(N, sizeof *m),
+          *v = plain_zeros(N, sizeof *v);
+
+    if (!plain_use((enum optimizer_isa)_i))
+        goto done;
+    for (int n_parts = 1; n_parts <= 8; n_parts *= 2) {
+        for (int i = 0; i < N; i++) {
+            g[i] = (float)(256 * (i % 255 + 1) * (i % 2 ? -1 : 1)), part[i] = g[i] / (float)n_parts;
+            m[i] = (float)(8 * (i % 17 - 8)), v[i] = (float)(1024 * (i % 1000));
+        }
+        for (int fold = 0; fold < n_parts; fold++)
+            plain_fold(m, v, part, N, &exact, fold == 0);
+        for (int i = 0; i < N; i++) {
+            const float m_got = m[i] - (float)(7 * (i % 17 - 8)), v_got = v[i] - (float)(1023 * (i % 1000));
+            ck_assert_msg(m_got == 0x1p-3f * g[i], "%d parts, m[%d]: %a", n_parts, i, (double)m_got);
+            ck_assert_msg(v_got * (float)n_parts == 0x1p-10f * g[i] * g[i], "%d parts, v[%d]: %a", n_parts, i,
+                          (double)v_got);
+        }
+    }
+done:
+    free(g), free(part), free(m), free(v);
+}
+
 enum { N = 70000 }; /* several threads' worth, not a multiple of anything */
 
 struct state {
