@@ -72,6 +72,81 @@ TEST_RANGE(one_two_or_three_weight_buffers_give_the_same_bits, first_setting(), 
     setting_close(&s);
 }
 
+/* A link that counts the pulls of each unit. The array link is its first member, which is what the other calls see. */
+struct pulls {
+    struct array_link link;
+    unsigned of_unit[32];
+};
+
+static int count_pull(void *context, uint64_t version, uint32_t unit)
+{
+    struct pulls *pulls = context;
+
+    ck_assert_uint_lt(unit, COUNT(pulls->of_unit));
+    pulls->of_unit[unit]++;
+    return array_link.pull(&pulls->link, version, unit);
+}
+
+/* A step that drops these blocks; what it pulled. */
+static void count_pulls(struct pulls *out, const struct setting *s, const struct device_worker_options *options,
+                        const struct model_drop *drop)
+{
+    struct device_link link = array_link;
+    struct device_share share = setting_share(s, 2);
+    struct device_worker worker;
+    struct ledger ledger = {0};
+
+    *out = (struct pulls){0};
+    link.pull = count_pull;
+    share.drop = drop;
+    array_link_init(&out->link, &s->model, s->weights);
+    out->link.version = SETTING_STEP;
+    ck_assert_int_eq(device_worker_init(&worker, options, &ledger, NULL), 0);
+    ck_assert_int_eq(device_worker_step(&worker, &share, &link, out, NULL), 0);
+    ck_assert_uint_eq(out->link.n_waits, out->link.n_pulls); /* each was waited for */
+    device_worker_free(&worker);
+    array_link_free(&out->link);
+}
+
+/* True if the unit is that of one of these blocks. */
+static bool is_unit_of(const struct model *model, uint32_t unit, uint64_t blocks)
+{
+    bool is = false;
+
+    for (uint32_t b = 0; b < model->config.n_layers; b++)
+        is |= (blocks >> b & 1) && model->visits[model->layers[model->first_block + b].first_visit] == unit;
+    return is;
+}
+
+/* Forward, backward and where a segment is computed again. The blocks that are dropped are not those that stay in a buffer
+ * between forward and backward: so each other unit is pulled as often as if none were dropped. */
+TEST_EACH(a_dropped_block_is_not_pulled, 6)
+{
+    const struct model_config config = {&family_gpt2, 4,          2,     12,    20, 9,
+                                        11,           MODEL_GELU, false, 1e-5f, 0,  .gpt2 = {.scale_attention = true}};
+    static const uint64_t dropped[] = {0x1, 0x2, 0x5, 0x7}; /* block 3 is kept */
+    struct setting s;
+    struct pulls all;
+
+    setting_open(&s, &config, 4, 5);
+    struct device_worker_options options = setting_options(&s, 2, 1);
+    options.setting.goal.drop_layers = 0.5;
+    options.choice.n_weight_buffers = 1 + (uint32_t)_i % 3;
+    if (_i >= 3)
+        options.choice.n_cuts = 1, options.choice.cuts[0] = s.model.first_block + 2;
+    count_pulls(&all, &s, &options, NULL);
+    for (size_t i = 0; i < COUNT(dropped); i++) {
+        const struct model_drop drop = {.blocks = {dropped[i]}};
+        struct pulls some;
+        count_pulls(&some, &s, &options, &drop);
+        for (uint32_t unit = 0; unit < s.model.n_units; unit++)
+            ck_assert_uint_eq(some.of_unit[unit], is_unit_of(&s.model, unit, dropped[i]) ? 0 : all.of_unit[unit]);
+    }
+    for (uint32_t unit = 0; unit < s.model.n_units; unit++)
+        ck_assert_uint_gt(all.of_unit[unit], 0);
+    setting_close(&s);
+}
+
 /* Of a model that is not tied, where each element is contributed once a part, and whose block of 12,000 parameters comes
  * by way of the stack in pieces; the head's sums of two parts in turn, or side by side, rounded where they lie, padded or
  * not. */
