@@ -99,7 +99,8 @@ static int64_t time_of(const struct search *s, const struct plan *plan)
     struct plan_cost cost;
 
     plan_cost(&cost, plan, s->model, &s->host, s->profile, s->prices);
-    return (int64_t)floor(log(fmin(fmax(cost.step_ms, least), most)) * steps); /* bounded for absurd profiles */
+    const double ms = cost.step_ms - cost.message_ms; /* messages are the same in all plans */
+    return (int64_t)floor(log(fmin(fmax(ms, least), most)) * steps); /* bounded for absurd profiles */
 }
 
 /* Of equal times the one with fewer bytes; but no layers are cut for bytes that are there. */
