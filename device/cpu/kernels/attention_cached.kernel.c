@@ -196,9 +196,9 @@ static void attend(const struct head *head)
 void KERNEL_NAME(cpu_attention_cached)(struct device *dev, const struct device_attention_cached *op)
 {
     const size_t group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
-    const size_t seen = device_window(op->window, op->first + op->n_tokens);
 
-#pragma omp parallel for num_threads(cpu_threads(dev, seen * op->n_tokens * op->width)) schedule(dynamic)
+#pragma omp parallel for schedule(dynamic)                                                                             \
+    num_threads(cpu_threads(dev, device_window(op->window, op->first + op->n_tokens) * op->n_tokens * op->width))
     for (size_t first = 0; first < op->n_heads; first += group)
         for (size_t i = 0; i < group; i++) {
             const struct head head = find_head(op, first + i, cpu_thread());
