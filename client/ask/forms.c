@@ -7,22 +7,12 @@
 
 static const double least_gain = 0.05; /* of a step's time, for a form that is less exact */
 
-/* Sums over tokens, and over queries, are estimated without bias; what is computed from coded activations is not linear in
- * them. */
-static const struct eps_plan_form forms[EPS_PLAN_FORMS] = {
-    {.approximate = NULL, .kind = "exact"},
-    {.approximate = "wta=0.3", .kind = "unbiased"},
-    {.approximate = "wta=0.1", .kind = "unbiased"},
-    {.approximate = "attention=0.3", .kind = "unbiased"},
-    {.approximate = "wta=0.3,attention=0.3", .kind = "unbiased"},
-    {.approximate = "coded=8", .kind = "biased"},
-    {.approximate = "coded=4", .kind = "biased"},
-    {.approximate = "wta=0.3,coded=8", .kind = "biased"},
-    {.approximate = "wta=0.3,coded=4", .kind = "biased"},
-    {.approximate = "pool=2", .kind = "biased"},
-    {.approximate = "pool=4", .kind = "biased"},
-    {.approximate = "pool=8", .kind = "biased"},
-};
+/* From exact by unbiased to biased: sums over tokens, and over queries, are estimated without bias; what is computed from coded
+ * activations is not linear in them. */
+static const char *const forms[EPS_PLAN_FORMS] = {
+    NULL,      "wta=0.3", "wta=0.1",         "attention=0.3",   "wta=0.3,attention=0.3",
+    "coded=8", "coded=4", "wta=0.3,coded=8", "wta=0.3,coded=4", "pool=2",
+    "pool=4",  "pool=8"};
 
 static uint64_t bytes_of(const struct eps_plan_side *side, const char *category)
 {
@@ -32,42 +22,34 @@ static uint64_t bytes_of(const struct eps_plan_side *side, const char *category)
     return 0;
 }
 
-/* Fills in a form's figures. */
-static int plan_form(struct eps_plan_form *form, const struct eps_train_options *options, struct eps_error *error)
+int eps_plan_one_form(struct eps_plan_form *out, const struct eps_train_options *options, struct eps_error *error)
 {
+    const char *form = options->approximate;
     struct eps_train_options asked = *options;
     struct eps_plan plan, rival;
 
-    asked.approximate = form->approximate;
+    *out = (struct eps_plan_form){.approximate = form,
+                                  .kind = !form                                ? "exact"
+                                          : client_approximate_is_biased(form) ? "biased"
+                                                                               : "unbiased"};
     int rc = eps_plan(&plan, &asked, error);
     if (rc || !plan.fits)
         return rc;
     rival = plan;
-    if (form->approximate) {
+    if (form) {
         asked.approximate = NULL;
         asked.device_mem = plan.worker.bytes;
         rc = eps_plan(&rival, &asked, error);
     }
     if (rc)
         return rc;
-    form->is_there = true;
-    form->device_bytes = plan.worker.bytes, form->kept_bytes = bytes_of(&plan.worker, "kept");
-    form->host_bytes = plan.host.bytes, form->step_ms = plan.step_ms;
-    form->exact_step_ms = rival.fits ? rival.step_ms : -1;
-    form->exact_kept_bytes = rival.fits ? bytes_of(&rival.worker, "kept") : 0;
-    form->exact_host_bytes = rival.fits ? rival.host.bytes : 0;
+    out->is_there = true;
+    out->device_bytes = plan.worker.bytes, out->kept_bytes = bytes_of(&plan.worker, "kept");
+    out->host_bytes = plan.host.bytes, out->step_ms = plan.step_ms;
+    out->exact_step_ms = rival.fits ? rival.step_ms : -1;
+    out->exact_kept_bytes = rival.fits ? bytes_of(&rival.worker, "kept") : 0;
+    out->exact_host_bytes = rival.fits ? rival.host.bytes : 0;
     return 0;
-}
-
-int eps_plan_one_form(struct eps_plan_form *out, const struct eps_train_options *options, struct eps_error *error)
-{
-    const char *form = options->approximate;
-
-    *out = (struct eps_plan_form){.approximate = form, .kind = "exact"};
-    const int rc = plan_form(out, options, error);
-    if (!rc && form)
-        out->kind = client_approximate_is_biased(form) ? "biased" : "unbiased";
-    return rc;
 }
 
 static void choose(struct eps_plan_form all[EPS_PLAN_FORMS])
@@ -84,9 +66,11 @@ static void choose(struct eps_plan_form all[EPS_PLAN_FORMS])
 int eps_plan_forms(struct eps_plan_form out[EPS_PLAN_FORMS], const struct eps_train_options *options,
                    struct eps_error *error)
 {
-    memcpy(out, forms, sizeof forms);
+    struct eps_train_options asked = *options;
+
     for (int i = 0; i < EPS_PLAN_FORMS; i++) {
-        const int rc = plan_form(&out[i], options, error);
+        asked.approximate = forms[i];
+        const int rc = eps_plan_one_form(&out[i], &asked, error);
         if (rc && (i == 0 || rc != -EDOM)) /* what exact gradients did not have: this model has no such form */
             return rc;
     }

@@ -49,7 +49,7 @@ int client_train_report(struct client_train *t, struct error *err);
 /* ---- train_form.c ---- */
 
 /* Gives a run of --approximate any the form that eps_plan_forms chooses for its workers, or none if nothing fits, which is
- * refused when the job is opened. Their devices are known. Errors as eps_plan. */
+ * refused when the job is opened; of a form by name, finds what it saves. Their devices are known. Errors as eps_plan. */
 int client_train_choose_form(struct client_train *t, struct error *err);
 
 /* ---- train_end.c ---- */

@@ -65,6 +65,12 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double measure_median(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, compare);
+    return values[n / 2];
+}
+
 double measure_time(const struct measured *b, measure_call *call, int *rc)
 {
     const double begin = b->now();
@@ -77,8 +83,8 @@ double measure_time(const struct measured *b, measure_call *call, int *rc)
         rounds[n++] = measure_round(b, call, b->round_s, rc);
     if (*rc)
         return INFINITY;
-    qsort(rounds, (size_t)n, sizeof *rounds, compare);
-    return rounds[b->of_host ? 0 : n / 2];
+    const double median = measure_median(rounds, (size_t)n);
+    return b->of_host ? rounds[0] : median;
 }
 
 /* Random numbers for products. Zeros would switch no transistor, and a device with little to do clocks higher than one

@@ -47,6 +47,9 @@ double measure_round(const struct measured *b, measure_call *call, double second
  * median, as it goes on at this speed. */
 double measure_time(const struct measured *b, measure_call *call, int *rc);
 
+/* Sorts them, at least one. */
+double measure_median(double *values, size_t n);
+
 /* Fills the arena's first n elements with random numbers. */
 int measure_fill(const struct measured *b, size_t n);
 

@@ -158,13 +158,6 @@ static void endpoint_close(struct endpoint *e, pthread_t thread)
     uv_loop_close(&e->loop);
 }
 
-static int in_order(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Connected endpoints need it no more. */
 static void remove_directory(const char *directory)
 {
@@ -193,8 +186,7 @@ static int time_messages(double *out, struct exchange *exchange, const char *dir
         if (i >= 0)
             seconds[i] = now() - start;
     }
-    qsort(seconds, MESSAGES, sizeof *seconds, in_order);
-    *out = seconds[MESSAGES / 2] / 2;
+    *out = measure_median(seconds, MESSAGES) / 2;
     return 0;
 }
 

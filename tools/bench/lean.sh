@@ -129,7 +129,7 @@ leanest() {
 }
 
 bytes() {
-    local plain='' sparse=(--sparse 'keep=0.4,room=1') n_parts=16 all fours job heads=4 inner=256 kernels='3, 7, 15, 31' width=128 layers=4
+    local plain='' sparse=(--sparse 'keep=0.4,room=1') n_parts=16 whole all fours job heads=4 inner=256 kernels='3, 7, 15, 31' width=128 layers=4
     make_work
     case $net in
         wrn-28-2)
@@ -159,7 +159,8 @@ JSON
             echo "GPT-2 124M, 16 x 512 tokens"
             ;;
     esac
-    all=("${narrow[@]}" "${sparse[@]}" --parts "$n_parts")
+    whole=("${narrow[@]}" "${sparse[@]}")
+    all=("${whole[@]}" --parts "$n_parts")
     line exact
     line fp16 "${narrow[@]}"
     line sparse "${sparse[@]}"
@@ -168,10 +169,10 @@ JSON
     line parts --commit fenced --parts "$n_parts" --device-mem "$(least --commit fenced --parts "$n_parts")"
     line together "${all[@]}" --device-mem "$(least "${all[@]}")"
     cut cut "${all[@]}"
-    line whole "${narrow[@]}" "${sparse[@]}" --device-mem "$(least "${narrow[@]}" "${sparse[@]}")"
-    cut whole-cut "${narrow[@]}" "${sparse[@]}"
+    line whole "${whole[@]}" --device-mem "$(least "${whole[@]}")"
+    cut whole-cut "${whole[@]}"
     [ "$net" = wrn-28-2 ] || return 0
-    fours=("${narrow[@]}" "${sparse[@]}" --parts "$((batch / 4))")
+    fours=("${whole[@]}" --parts "$((batch / 4))")
     line fours "${fours[@]}" --device-mem "$(least "${fours[@]}")"
     echo '{"model_type": "wide_resnet", "depth": 28, "widen_factor": 2, "ghost_batch_size": 2}' >"$work/net.json"
     job[1]=$work/net.json
