@@ -157,109 +157,110 @@ static void run_backward(const struct device_conv2d *c, uint32_t side, struct de
             free(run.at[i]);
 }
 
+/* A convolution behind a relu, with means: what its tests take. */
+struct pooled {
+    struct device_conv2d c;
+    uint32_t side;
+    size_t n_x, n_g, n_weight;
+    float *x, *g, *weight;
+    struct device *dev;
+};
+
+static struct pooled open_pooled(int test)
+{
+    struct pooled p = {.c = convolutions[test / (int)COUNT(sides)], .side = sides[test % (int)COUNT(sides)]};
+    struct error err = {""};
+
+    p.n_x = count_inputs(&p.c), p.n_g = device_conv2d_pixels(&p.c) * p.c.n_out, p.n_weight = count_weights(&p.c);
+    p.x = numbers(p.n_x, 1), p.g = numbers(p.n_g, 2), p.weight = numbers(p.n_weight, 3);
+    ck_assert_int_eq(device_cpu.open(&p.dev, 0, NUMBER_FP32, 4096, 2, &err), 0);
+    return p;
+}
+
+static void close_pooled(struct pooled *p)
+{
+    device_cpu.close(p->dev);
+    free(p->x), free(p->g), free(p->weight);
+}
+
 /* That of the convolution of the means. */
 TEST_EACH(a_gradient_from_means_is_that_of_an_image_of_means, COUNT(convolutions) * COUNT(sides))
 {
-    const struct device_conv2d c = convolutions[_i / (int)COUNT(sides)];
-    const uint32_t side = sides[_i % (int)COUNT(sides)];
-    const size_t n_x = count_inputs(&c), n_g = device_conv2d_pixels(&c) * c.n_out, n_weight = count_weights(&c);
-    float *const x = numbers(n_x, 1), *const g = numbers(n_g, 2), *const weight = numbers(n_weight, 3),
-                 *const want = numbers(n_weight, 4), *const got = numbers(n_weight, 4);
-    struct error err = {""};
-    struct device *dev;
+    struct pooled p = open_pooled(_i);
+    float *const want = numbers(p.n_weight, 4), *const got = numbers(p.n_weight, 4);
 
-    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, 4096, 2, &err), 0);
-    run_backward(&c, side, dev, x, g, weight, got);
-    for (size_t i = 0; i < n_x; i++)
-        x[i] = fmaxf(x[i], 0);
-    take_means(x, &c, side);
-    add_exact(&c, dev, x, g, want);
-    for (size_t i = 0; i < n_weight; i++)
+    run_backward(&p.c, p.side, p.dev, p.x, p.g, p.weight, got);
+    for (size_t i = 0; i < p.n_x; i++)
+        p.x[i] = fmaxf(p.x[i], 0);
+    take_means(p.x, &p.c, p.side);
+    add_exact(&p.c, p.dev, p.x, p.g, want);
+    for (size_t i = 0; i < p.n_weight; i++)
         ck_assert_float_eq_tol(got[i], want[i], 1e-5f * (1 + fabsf(want[i])));
-    device_cpu.close(dev);
-    free(x), free(g), free(weight), free(want), free(got);
+    close_pooled(&p);
+    free(want), free(got);
 }
 
 /* An image that is its own means loses nothing by them: with whole numbers, of which every sum is exact, the gradient is the exact
  * one to the bit. */
 TEST_EACH(of_constant_blocks_the_gradient_is_exact, COUNT(convolutions) * COUNT(sides))
 {
-    const struct device_conv2d c = convolutions[_i / (int)COUNT(sides)];
-    const uint32_t side = sides[_i % (int)COUNT(sides)];
-    const size_t n_x = count_inputs(&c), n_g = device_conv2d_pixels(&c) * c.n_out, n_weight = count_weights(&c);
-    float *const x = numbers(n_x, 1), *const g = numbers(n_g, 2), *const weight = numbers(n_weight, 3),
-                 *const want = zeros(n_weight), *const got = zeros(n_weight);
-    struct error err = {""};
-    struct device *dev;
+    struct pooled p = open_pooled(_i);
+    float *const want = zeros(p.n_weight), *const got = zeros(p.n_weight);
 
-    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, 4096, 2, &err), 0);
-    for (size_t i = 0; i < n_x; i++)
-        x[i] = fabsf(x[i]); /* relu takes nothing */
-    take_means(x, &c, side);
-    for (size_t i = 0; i < n_x; i++)
-        x[i] = roundf(16 * x[i]);
-    for (size_t i = 0; i < n_g; i++)
-        g[i] = roundf(16 * g[i]);
-    run_backward(&c, side, dev, x, g, weight, got);
-    add_exact(&c, dev, x, g, want);
-    ck_assert_mem_eq(got, want, n_weight * sizeof *want);
-    device_cpu.close(dev);
-    free(x), free(g), free(weight), free(want), free(got);
+    for (size_t i = 0; i < p.n_x; i++)
+        p.x[i] = fabsf(p.x[i]); /* relu takes nothing */
+    take_means(p.x, &p.c, p.side);
+    for (size_t i = 0; i < p.n_x; i++)
+        p.x[i] = roundf(16 * p.x[i]);
+    for (size_t i = 0; i < p.n_g; i++)
+        p.g[i] = roundf(16 * p.g[i]);
+    run_backward(&p.c, p.side, p.dev, p.x, p.g, p.weight, got);
+    add_exact(&p.c, p.dev, p.x, p.g, want);
+    ck_assert_mem_eq(got, want, p.n_weight * sizeof *want);
+    close_pooled(&p);
+    free(want), free(got);
 }
 
 /* It is linear in the image, as the exact one is: what it lacks is the gradient of what the means leave of the image. */
 TEST_EACH(what_means_lose_is_the_gradient_of_what_they_leave, COUNT(convolutions) * COUNT(sides))
 {
-    const struct device_conv2d c = convolutions[_i / (int)COUNT(sides)];
-    const uint32_t side = sides[_i % (int)COUNT(sides)];
-    const size_t n_x = count_inputs(&c), n_g = device_conv2d_pixels(&c) * c.n_out, n_weight = count_weights(&c);
-    float *const x = numbers(n_x, 1), *const means = numbers(n_x, 1), *const g = numbers(n_g, 2),
-                 *const weight = numbers(n_weight, 3), *const exact = zeros(n_weight), *const rest = zeros(n_weight),
-                 *const got = zeros(n_weight);
+    struct pooled p = open_pooled(_i);
+    float *const means = numbers(p.n_x, 1), *const exact = zeros(p.n_weight), *const rest = zeros(p.n_weight),
+                 *const got = zeros(p.n_weight);
     double lost = 0;
-    struct error err = {""};
-    struct device *dev;
 
-    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, 4096, 2, &err), 0);
-    for (size_t i = 0; i < n_x; i++)
-        x[i] = fabsf(x[i]), means[i] = x[i];
-    run_backward(&c, side, dev, x, g, weight, got);
-    add_exact(&c, dev, x, g, exact);
-    take_means(means, &c, side);
-    for (size_t i = 0; i < n_x; i++)
-        x[i] -= means[i];
-    add_exact(&c, dev, x, g, rest);
-    for (size_t i = 0; i < n_weight; i++) {
+    for (size_t i = 0; i < p.n_x; i++)
+        p.x[i] = fabsf(p.x[i]), means[i] = p.x[i];
+    run_backward(&p.c, p.side, p.dev, p.x, p.g, p.weight, got);
+    add_exact(&p.c, p.dev, p.x, p.g, exact);
+    take_means(means, &p.c, p.side);
+    for (size_t i = 0; i < p.n_x; i++)
+        p.x[i] -= means[i];
+    add_exact(&p.c, p.dev, p.x, p.g, rest);
+    for (size_t i = 0; i < p.n_weight; i++) {
         ck_assert_float_eq_tol(exact[i] - got[i], rest[i], 2e-5f * (1 + fabsf(exact[i])));
         lost = fmax(lost, fabs((double)rest[i]));
     }
     ck_assert_double_gt(lost, 0.1);
-    device_cpu.close(dev);
-    free(x), free(means), free(g), free(weight), free(exact), free(rest), free(got);
+    close_pooled(&p);
+    free(means), free(exact), free(rest), free(got);
 }
 
 /* In y's gradient it is linear, too. */
 TEST_EACH(a_gradient_from_means_is_linear_in_that_of_its_output, COUNT(convolutions) * COUNT(sides))
 {
-    const struct device_conv2d c = convolutions[_i / (int)COUNT(sides)];
-    const uint32_t side = sides[_i % (int)COUNT(sides)];
-    const size_t n_x = count_inputs(&c), n_g = device_conv2d_pixels(&c) * c.n_out, n_weight = count_weights(&c);
-    float *const x = numbers(n_x, 1), *const weight = numbers(n_weight, 3);
+    struct pooled p = open_pooled(_i);
     float *g[3], *got[3]; /* the third: of 4 times the first less 0.5 times the second */
-    struct error err = {""};
-    struct device *dev;
 
-    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, 4096, 2, &err), 0);
     for (int k = 0; k < 3; k++)
-        g[k] = numbers(n_g, 4 + (uint32_t)k), got[k] = zeros(n_weight);
-    for (size_t i = 0; i < n_g; i++)
+        g[k] = numbers(p.n_g, 4 + (uint32_t)k), got[k] = zeros(p.n_weight);
+    for (size_t i = 0; i < p.n_g; i++)
         g[2][i] = 4 * g[0][i] - 0.5f * g[1][i];
     for (int k = 0; k < 3; k++)
-        run_backward(&c, side, dev, x, g[k], weight, got[k]);
-    for (size_t i = 0; i < n_weight; i++)
+        run_backward(&p.c, p.side, p.dev, p.x, g[k], p.weight, got[k]);
+    for (size_t i = 0; i < p.n_weight; i++)
         ck_assert_float_eq_tol(got[2][i], 4 * got[0][i] - 0.5f * got[1][i], 2e-5f * (1 + fabsf(4 * got[0][i])));
-    device_cpu.close(dev);
-    free(x), free(weight);
+    close_pooled(&p);
     for (int k = 0; k < 3; k++)
         free(g[k]), free(got[k]);
 }
