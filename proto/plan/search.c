@@ -99,7 +99,7 @@ static int64_t time_of(const struct search *s, const struct plan *plan)
     struct plan_cost cost;
 
     plan_cost(&cost, plan, s->model, &s->host, s->profile, s->prices);
-    const double ms = cost.step_ms - cost.message_ms; /* messages are the same in all plans */
+    const double ms = cost.step_ms - cost.message_ms;                /* messages are the same in all plans */
     return (int64_t)floor(log(fmin(fmax(ms, least), most)) * steps); /* bounded for absurd profiles */
 }
 
