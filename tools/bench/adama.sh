@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # AdamA (arXiv 2305.19982), which squares each part's gradient, beside AdamW, which squares their sum: the held-out loss of
 # runs on text, a step's time, and the depth that fits the same host memory. Prints a line per number of parts: the loss of
-# each seed, and the difference to AdamW's paired by seed, with its standard error; first at one rate, then each at its best,
+# each seed, and the difference to AdamW's paired by seed, with its interval; first at one rate, then each at its best,
 # which is chosen on the first seed.
 #
 # usage: tools/bench/adama.sh [options]      defaults in brackets
@@ -70,16 +70,10 @@ best_rate() {
 
 # compare FORM RATE LOSSES REFERENCE
 compare() {
-    paste <(tr ' ' '\n' <<<"${3# }") <(tr ' ' '\n' <<<"${4# }") | awk -v form="$1" -v rate="$2" '
-        { n++; shown = shown sprintf(" %.4f", $1); d[n] = $1 - $2; s += d[n] }
-        END {
-            for (i = 1; i <= n; i++) q += (d[i] - s / n) ^ 2
-            e = n > 1 ? sqrt(q / (n - 1) / n) : 0
-            printf "%-8s at %-6s%s; less AdamW'"'"'s %+.4f", form, rate, shown, s / n
-            if (n > 1)
-                printf ", standard error %.4f: %s two", e, (s / n < 0 ? -s / n : s / n) <= 2 * e ? "within" : "beyond"
-            print ""
-        }'
+    local pairs
+    pairs=$(paste <(tr ' ' '\n' <<<"${3# }") <(tr ' ' '\n' <<<"${4# }"))
+    printf "%-8s at %-6s%s; less AdamW's %s\n" "$1" "$2" "$(awk '{ printf " %.4f", $1 }' <<<"$pairs")" \
+        "$(difference 1 2 <<<"$pairs")"
 }
 
 if asks loss; then

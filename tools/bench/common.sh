@@ -85,21 +85,33 @@ finish() {
     begun=()
 }
 
+# difference A B: of the lines on standard input, one for each seed, column A less column B: the mean, and if there are several
+# its standard error, the interval of two of them, and where it lies: equal if it holds 0, else higher or lower
+difference() {
+    awk -v a="$1" -v b="$2" '
+        { d[NR] = $a - $b; mean = (mean * (NR - 1) + d[NR]) / NR }
+        END {
+            printf "%+.4f", mean
+            if (NR == 1) exit
+            for (i = 1; i <= NR; i++) q += (d[i] - mean) ^ 2
+            two = 2 * sqrt(q / (NR - 1) / NR)
+            printf ", standard error %.4f, so %+.4f to %+.4f: %s", two / 2, mean - two, mean + two,
+                (mean > two ? "higher" : mean < -two ? "lower" : "equal")
+        }'
+}
+
 # compare_form FORM: the "accuracy loss" of its tunings, by seed, with those of the exact ones, on a longer schedule as F:long;
 # of files that begin with $arm
 compare_form() {
-    local exact=exact
+    local exact=exact pairs
     [[ $1 != *:long ]] || exact=exact:long
-    paste -d ' ' "$keep/$arm$1.scores" "$keep/$arm$exact.scores" | awk -v form="$arm$1" '
-        { n++; shown = shown sprintf(" %.4f", $1); a += $1; l += $2; d[n] = $1 - $3; e[n] = $2 - $4; s += d[n]; t += e[n] }
-        END {
-            for (i = 1; i <= n; i++) { q += (d[i] - s / n) ^ 2; r += (e[i] - t / n) ^ 2 }
-            printf "%-22s accuracy%s, mean %.4f, loss %.4f", form, shown, a / n, l / n
-            if (form !~ /exact/ && n > 1)
-                printf "; less exact %+.4f, standard error %.4f; loss %+.4f, %.4f", s / n, sqrt(q / (n - 1) / n), t / n,
-                    sqrt(r / (n - 1) / n)
-            print ""
-        }'
+    pairs=$(paste -d ' ' "$keep/$arm$1.scores" "$keep/$arm$exact.scores")
+    awk -v form="$arm$1" '
+        { shown = shown sprintf(" %.4f", $1); accuracy += $1; loss += $2 }
+        END { printf "%-22s accuracy%s, mean %.4f, loss %.4f", form, shown, accuracy / NR, loss / NR }' <<<"$pairs"
+    [[ $1 == *exact* ]] ||
+        printf '; less exact: accuracy %s; loss %s' "$(difference 1 3 <<<"$pairs")" "$(difference 2 4 <<<"$pairs")"
+    echo
 }
 
 # compare_forms: tunings that are exact, and in each of $forms, from each of $seeds seeds; `score FORM SEED` does one, and

@@ -108,12 +108,6 @@ for ((seed = 1; seed <= seeds; seed++)); do
     echo "$plain $(score "$keep/$arm-$seed")" >>"$keep/$arm.scores"
 done
 grep -h '^memory' "$keep/plain-1.log" "$keep/$arm-1.log"
-awk -v arm="$arm" '{
-        k++; plain = plain " " $1 "/" $2; lean = lean " " $3 "/" $4; d[k] = $3 - $1; s += d[k]
-    }
-    END {
-        for (i = 1; i <= k; i++) q += (d[i] - s / k) ^ 2
-        printf "loss/BLEU: plain%s; %s%s; difference of losses %+.4f", plain, arm, lean, s / k
-        if (k > 1) printf ", standard error %.4f", sqrt(q / (k - 1) / k)
-        print ""
-    }' "$keep/$arm.scores"
+arm_scores() { awk -v i="$1" '{ printf " %s/%s", $i, $(i + 1) }' "$keep/$arm.scores"; }
+echo "loss/BLEU: plain$(arm_scores 1); $arm$(arm_scores 3)"
+echo "difference of losses $(difference 3 1 <"$keep/$arm.scores"); of BLEU $(difference 4 2 <"$keep/$arm.scores")"

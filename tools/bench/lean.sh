@@ -20,7 +20,7 @@
 #   all        as ghosts, with segments
 # And accuracy on a tenth of CIFAR-10 or on Fashion-MNIST: random crops and flips, a cosine schedule, by weights that are dense,
 # and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both, or `ghosts=N`: both, and batch norms over ghost
-# batches of N rows, which are exact otherwise; the difference paired by seed, with its standard error.
+# batches of N rows, which are exact otherwise; the difference paired by seed, with its interval.
 #
 # The bytes are also those of an encoder-decoder with dynamic convolutions (128 pairs of 32 + 32 tokens; 16 parts) and of GPT-2
 # 124M (16 rows of 512 tokens, and as many parts), by AdamW, with four in ten weights: against all kept in fp32.

@@ -178,7 +178,7 @@ def compare(o):
     error = statistics.stdev(far) / math.sqrt(len(far))
     print(f"{means} "
           f"{mean:+.4f}, standard error {error:.4f}, so {mean - 2 * error:+.4f} to {mean + 2 * error:+.4f}: "
-          f"{'equal within' if abs(mean) <= 2 * error else 'apart by more than'} two standard errors")
+          f"{'equal' if abs(mean) <= 2 * error else 'higher' if mean > 0 else 'lower'}")
 
 
 options = arguments()

@@ -6,7 +6,7 @@
 #   exact       eps: inputs of norms and of blocks; all else is made again from them (`stash`); or kept, too. pool=N is the same
 # And accuracy: of a narrower net on a tenth of CIFAR-10 or on Fashion-MNIST, SGD with Nesterov's momentum, random crops and
 # flips; of each form from the same seeds, on the schedule that the exact one has and on a longer one; the difference paired
-# by seed, with its standard error, to the exact one of the same schedule.
+# by seed, with its interval, to the exact one of the same schedule.
 #
 # usage: tools/bench/pooled.sh [options]      defaults in brackets
 #   --what time|accuracy|all [time]

@@ -2,7 +2,7 @@
 # Gradients from a sample of the tokens (WTA-CRS, arXiv 2305.15265: eps train --approximate) beside exact ones: a step's time,
 # with activations kept; and accuracy. For accuracy a small BERT learns the sentences of SST-2 and of Multi30k, masked, and is
 # then tuned on SST-2, exactly and in each approximate form, from each seed. Prints accuracy on the dev set and held-out loss
-# of each seed, and the difference to exact paired by seed, with its standard error.
+# of each seed, and the difference to exact paired by seed, with its interval.
 #
 # usage: tools/bench/sampling.sh [options]      defaults in brackets
 #   --what time|accuracy|all [all]

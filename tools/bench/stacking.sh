@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Progressive stacking (Gong et al., ICML 2019): a model that begins with a quarter of its blocks, is grown to a half and then to
 # all of them by eps train --grow, beside the same model with all blocks from the start: the same steps, rates and data.
-# Prints the held-out loss of each seed, the difference paired by seed with its standard error, and the blocks computed.
+# Prints the held-out loss of each seed, the difference paired by seed with its interval, and the blocks computed.
 #
 # usage: tools/bench/stacking.sh [options]      defaults in brackets
 #   --keep DIR            where the runs stay: what is done is not run again; needed
@@ -55,11 +55,7 @@ finish
 for ((seed = 1; seed <= seeds; seed++)); do
     echo "$(loss "$keep/grown-$seed") $(loss "$keep/whole-$seed")" >>"$keep/pairs"
 done
-awk -v a="$first" -v b="$second" -v n="$steps" -v layers="$layers" '
-    { k++; grown = grown " " $1; whole = whole " " $2; d[k] = $1 - $2; s += d[k] }
-    END {
-        for (i = 1; i <= k; i++) q += (d[i] - s / k) ^ 2
-        printf "held-out loss: grown%s; whole from the start%s; difference %+.4f", grown, whole, s / k
-        if (k > 1) printf ", standard error %.4f", sqrt(q / (k - 1) / k)
-        printf "\ntokens x layers: %.3f of the whole model'"'"'s\n", (a / 4 + (b - a) / 2 + n - b) / n
-    }' "$keep/pairs"
+echo "held-out loss: grown $(cut -d ' ' -f 1 "$keep/pairs" | paste -sd ' '); whole from the start" \
+    "$(cut -d ' ' -f 2 "$keep/pairs" | paste -sd ' '); difference $(difference 1 2 <"$keep/pairs")"
+awk -v a="$first" -v b="$second" -v n="$steps" 'BEGIN {
+    printf "tokens x layers: %.3f of the whole model'"'"'s\n", (a / 4 + (b - a) / 2 + n - b) / n }'

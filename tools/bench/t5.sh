@@ -2,7 +2,7 @@
 # T5 on SST-2 as text: a small one learns to restore spans of the sentences of SST-2 and of Multi30k, and is then tuned to
 # write "positive" or "negative" behind a sentence, exactly and in each approximate form (eps train --approximate), from each
 # seed. Prints accuracy on the dev set, what is written being the whole word, and held-out loss of each seed; and the
-# difference to exact paired by seed, with its standard error.
+# difference to exact paired by seed, with its interval.
 #
 # usage: tools/bench/t5.sh [options]      defaults in brackets
 #   --keep DIR            where the runs stay: what is there goes on, what is done is not run again; needed
