@@ -66,21 +66,12 @@ size_t client_export_round(uint16_t *out, const float *values, size_t n, enum sa
 }
 
 /* A tied head's copy, which is left out, must equal the table of tokens. */
-static int check_head(const struct model *model, const struct weights *from, const struct target *to, struct error *err)
+static int check_head(const struct model *model, const struct weights *from, struct error *err)
 {
-    const struct safetensors_entry *tokens = from->entries[model->embedding.tables[0].tensor];
-    float *half = to->block + BLOCK / 2;
-    int rc = 0;
+    bool differs;
+    const int rc = weights_head_differs(&differs, from, model, err);
 
-    for (uint64_t at = 0; rc == 0 && from->head && at < tokens->n; at += BLOCK / 2) {
-        const uint64_t n = tokens->n - at < BLOCK / 2 ? tokens->n - at : BLOCK / 2;
-        rc = safetensors_read(to->block, tokens, at, n, err);
-        if (rc == 0)
-            rc = safetensors_read(half, from->head, at, n, err);
-        if (rc == 0 && memcmp(to->block, half, n * sizeof *half) != 0)
-            rc = model_refuse_tied_copy(model, err);
-    }
-    return rc;
+    return rc == 0 && differs ? model_refuse_tied_copy(model, err) : rc;
 }
 
 /* Each fits its own config, so one that does not fit the first's is another model. */
@@ -296,7 +287,7 @@ int client_export_weights(const struct client_model *models, size_t n_models, in
     if (rc == 0)
         rc = plan_shards(&to, &from.model, form->shard_bytes, n_models > 1, err);
     for (size_t s = 0; rc == 0 && s < n_models; s++)
-        rc = check_head(&from.model, &from.list[s].weights, &to, err);
+        rc = check_head(&from.model, &from.list[s].weights, err);
     for (uint32_t shard = 0; rc == 0 && shard < to.n_shards; shard++)
         rc = write_shard(&from, &to, shard, err);
     if (rc == 0 && to.n_shards > 1)

@@ -2,6 +2,7 @@
 
 #include "client/model/adapter.h"
 #include "client/model/file.h"
+#include "client/model/untie.h"
 #include "client/model/preset.h"
 #include "client/model/shards.h"
 #include "proto/model/checkpoint.h"
@@ -96,9 +97,11 @@ const char *client_model_loader(const struct model_config *config)
 
 const char *client_model_adapter_loader(const struct model_config *config)
 {
-    return config->n_labels         ? "AutoPeftModelForSequenceClassification"
-           : config->family->masked ? "AutoPeftModel"
-                                    : "AutoPeftModelForCausalLM";
+    return config->family->is_own     ? NULL
+           : config->n_labels         ? "AutoPeftModelForSequenceClassification"
+           : config->family->masked   ? "AutoPeftModel"
+           : model_has_source(config) ? "AutoPeftModelForSeq2SeqLM"
+                                      : "AutoPeftModelForCausalLM";
 }
 
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err)
@@ -160,6 +163,8 @@ static int open_directory(struct client_model *model, const char *directory, str
         rc = open_config(model, config, err);
     if (!rc)
         rc = client_shards_open(model, directory, err);
+    if (!rc)
+        rc = client_untie(model, err);
     return rc ? rc : model_files_read(&model->side, directory, err);
 }
 
@@ -179,10 +184,10 @@ static int add_side(struct client_model *model, const char *directory, struct er
 /* The base's weights, then the adapter's. */
 static int open_base(struct client_model *model, json_t *peft, const char *base, bool weightless, struct error *err)
 {
-    int rc = 0;
+    int rc = weightless ? client_untie_by(model, base, err) : client_shards_open(model, base, err);
 
-    if (!weightless)
-        rc = client_shards_open(model, base, err);
+    if (!rc && !weightless)
+        rc = client_untie(model, err);
     return rc ? rc : client_adapter_set(model, peft, base, err);
 }
 
@@ -240,6 +245,16 @@ static int open_alone(struct client_model *model, const char *path, struct error
     return model_files_read(&model->side, directory, err);
 }
 
+static int open_weightless(struct client_model *model, const char *directory, struct error *err)
+{
+    char config[PATH_MAX];
+    int rc = client_file_join(config, directory, CHECKPOINT_CONFIG, err);
+
+    if (!rc)
+        rc = open_alone(model, config, err);
+    return rc ? rc : client_untie_by(model, directory, err);
+}
+
 /* Resolves a path; a run directory means its latest checkpoint. *is_directory: a directory with a config.json. */
 static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, struct error *err)
 {
@@ -280,7 +295,7 @@ static int refuse_base(const struct client_model_name *name, struct error *err)
 static int open_found(struct client_model *out, const struct client_model_name *name, bool weightless,
                       const struct client_model_rewrite *rewrite, struct error *err)
 {
-    char found[PATH_MAX], config[PATH_MAX];
+    char found[PATH_MAX];
     bool is_directory = false;
 
     *out = (struct client_model){.config_fd = -1, .rewrite = rewrite};
@@ -296,8 +311,8 @@ static int open_found(struct client_model *out, const struct client_model_name *
         rc = refuse_base(name, err);
     else if (is_directory && !weightless)
         rc = open_directory(out, found, err);
-    else if (!is_directory || !(rc = client_file_join(config, found, CHECKPOINT_CONFIG, err)))
-        rc = open_alone(out, is_directory ? config : found, err);
+    else
+        rc = is_directory ? open_weightless(out, found, err) : open_alone(out, found, err);
     out->rewrite = NULL;
     if (rc)
         client_model_close(out);

@@ -145,6 +145,9 @@ struct family {
     /* A row is a source, which the encoder reads, and its target, of which the decoder predicts each token. */
     bool has_source;
     const char *logits; /* the head's table if it is not tied: "lm_head"; without the prefix */
+    /* A key of config.json with which tie_word_embeddings tells nothing: a model whose files hold a head that differs from the
+     * table of tokens is not tied (client/model/untie.h). NULL: tie_word_embeddings always tells. */
+    const char *ties_by_files;
     /* Dropout of the embedding's sum. NULL: none. */
     struct program_dropout (*embedding_dropout)(const struct model_config *config);
     /* A constant by which rows of the table of tokens are multiplied, in the embedding alone. NULL: 1. */

@@ -387,6 +387,25 @@ void weights_close(struct weights *weights)
     *weights = (struct weights){0};
 }
 
+int weights_head_differs(bool *out, const struct weights *weights, const struct model *model, struct error *err)
+{
+    enum { RUN = 1 << 16 };
+    const struct safetensors_entry *tokens = weights->entries[model->embedding.tables[0].tensor], *head = weights->head;
+    float *table = head ? malloc(2 * RUN * sizeof *table) : NULL, *copy = table ? table + RUN : NULL;
+    int rc = head && !table ? error_set(err, -ENOMEM, "out of memory") : 0;
+
+    *out = false;
+    for (uint64_t at = 0; table && !rc && !*out && at < tokens->n; at += RUN) {
+        const uint64_t n = tokens->n - at < RUN ? tokens->n - at : RUN;
+        rc = safetensors_read(table, tokens, at, n, err);
+        if (!rc)
+            rc = safetensors_read(copy, head, at, n, err);
+        *out = !rc && memcmp(table, copy, n * sizeof *table) != 0;
+    }
+    free(table);
+    return rc;
+}
+
 enum form weights_form(const struct weights *weights, const struct model *model)
 {
     enum form form = FORM_VALUES;

@@ -56,6 +56,10 @@ enum safetensors_type weights_type(const struct weights *weights, const struct m
  * else is bf16. FORM_VALUES: none does, or nothing is coded. Adapters do not count. */
 enum form weights_form(const struct weights *weights, const struct model *model);
 
+/* Whether a tied model's copy of its head differs from the table of tokens, by the bits of both as fp32. Without a copy it does
+ * not. Reads up to the first difference. As safetensors_read; -ENOMEM. */
+int weights_head_differs(bool *out, const struct weights *weights, const struct model *model, struct error *err);
+
 bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor);
 
 /* "3 x 4", cut to fit. Returns out. */

@@ -324,6 +324,7 @@ const struct family family_t5 = {
     .number_of_block = number_of_block,
     .has_source = true,
     .logits = "lm_head",
+    .ties_by_files = "scale_decoder_outputs",
     .embedding_dropout = embedding_dropout,
     .is_mask = is_mask,
 };
