@@ -4,9 +4,9 @@
 
 Two small T5 models, as of version 1.0 and 1.1, whose weights are drawn by formula (drawn.py), large enough that targets
 end at different places and beams cross. A text is a source and the target that transformers' generate writes, with 1 to
-5 beams and several length penalties. A model with dynamic convolutions, which transformers does not have, writes the
-likeliest tokens one by one, by make_dynamic_conv.py's. fp32 and float64, whose norms are in float64 too, have to choose the
-same tokens.
+5 beams and several length penalties. A model with dynamic convolutions (make_dynamic_conv.py), which transformers does not
+have, is searched by `search` below, which reads whole texts for each token and has to find what generate finds of T5, too.
+fp32 and float64, whose norms are in float64 too, have to choose the same tokens.
 
 Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
 """
@@ -70,8 +70,39 @@ def write(model, source, beams, penalty):
     return ids[:end + 1]
 
 
+def search(logits, beams, penalty, ends):
+    """The best text of a beam search. logits: of the token that follows each of these texts.
+
+    Of all continuations of the texts that are alive, those among the best `beams` that end are texts that are found, and the
+    best that do not live on. The score of a text that is found is the sum of its log p over its length to the power of
+    `penalty`; `beams` of them are kept, and the search is over once the best living one, as long as it is, would not be."""
+    living, found = [(0.0, [])], []
+    for n in range(1, N_TOKENS + 1):
+        log_p = logits([text for _, text in living]).double().log_softmax(-1)
+        scores = torch.tensor([score for score, _ in living], dtype=torch.float64)[:, None] + log_p
+        order = scores.flatten().argsort(descending=True, stable=True)[:(1 + len(ends)) * beams].tolist()
+        every = [(scores.flatten()[i].item(), living[i // scores.shape[1]][1] + [i % scores.shape[1]]) for i in order]
+        found += [(score / n ** penalty, text) for score, text in every[:beams] if text[-1] in ends or n == N_TOKENS]
+        found = sorted(found, reverse=True)[:beams]
+        living = [(score, text) for score, text in every if text[-1] not in ends][:beams]
+        if len(found) == beams and living[0][0] / n ** penalty <= found[-1][0]:
+            break
+    return found[0][1]
+
+
+def search_t5(model, source, beams, penalty):
+    start = [BASE["decoder_start_token_id"]]
+
+    @torch.no_grad()
+    def logits(texts):
+        sources, targets = torch.tensor([source] * len(texts)), torch.tensor([start + text for text in texts])
+        return model(input_ids=sources, decoder_input_ids=targets, use_cache=False).logits[:, -1]
+
+    return search(logits, beams, penalty, ENDS)
+
+
 class Conv:
-    """As much of a model as `write` needs."""
+    """As much of a model as `write_conv` needs."""
 
     def __init__(self, dtype):
         self.config = CONV
@@ -85,17 +116,24 @@ class Conv:
         return self.of.named_parameters()
 
     @torch.no_grad()
-    def write(self, source):
-        m, mask, ids = self.of, torch.ones(1, len(source), dtype=torch.bool), [CONV["decoder_start_token_id"]]
-        read = m.embed(m.source_embed_tokens, torch.tensor([source]))
-        for block in m.encoder.layers:
-            read = block(read, False, mask)
-        while len(ids) <= N_TOKENS and ids[-1] not in CONV["eos_token_id"]:
-            x = m.embed(m.embed_tokens, torch.tensor([ids]))
-            for block in m.decoder.layers:
-                x = block(x, False, mask, read)
-            ids.append(int((x[0, -1] @ m.output_projection.weight.T).argmax()))
-        return ids[1:]
+    def read(self, source):
+        read = self.of.embed(self.of.source_embed_tokens, torch.tensor([source]))
+        for block in self.of.encoder.layers:
+            read = block(read, False, torch.ones(1, len(source), dtype=torch.bool))
+        return read
+
+    @torch.no_grad()
+    def logits(self, read, texts):
+        start, read = [CONV["decoder_start_token_id"]], read.expand(len(texts), -1, -1)
+        x = self.of.embed(self.of.embed_tokens, torch.tensor([start + text for text in texts]))
+        for block in self.of.decoder.layers:
+            x = block(x, False, torch.ones(read.shape[:2], dtype=torch.bool), read)
+        return x[:, -1] @ self.of.output_projection.weight.T
+
+
+def write_conv(model, source, beams, penalty):
+    read = model.read(source)
+    return search(lambda texts: model.logits(read, texts), beams, penalty, CONV["eos_token_id"])
 
 
 def how_drawn_conv(tensor):
@@ -110,6 +148,7 @@ def make(name, config, single, double, how_drawn, ways, write):
         for beams, penalty in ways:
             target = write(single, source, beams, penalty)
             assert target == write(double, source, beams, penalty), "fp32 and float64 disagree"
+            assert name not in MODELS or target == search_t5(double, source, beams, penalty), "a search of its own disagrees"
             targets.append({"beams": beams, "length_penalty": penalty, "ids": target})
             n_ended += target[-1] in config["eos_token_id"]
         texts.append({"source": source, "targets": targets})
@@ -129,5 +168,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for which in MODELS:
         make(which, MODELS[which], model_of(which, torch.float32), model_of(which, torch.float64), how_drawn, WAYS, write)
-    make("targets_conv", CONV, Conv(torch.float32), Conv(torch.float64), how_drawn_conv, WAYS[:1],
-         lambda model, source, beams, penalty: model.write(source))
+    make("targets_conv", CONV, Conv(torch.float32), Conv(torch.float64), how_drawn_conv, WAYS, write_conv)

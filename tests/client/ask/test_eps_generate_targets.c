@@ -1,5 +1,5 @@
-/* Targets of an encoder-decoder's sources: the very tokens of transformers, greedy and by beams, whatever the budget and
- * whoever runs them. */
+/* Targets of an encoder-decoder's sources: the very tokens of transformers, and with dynamic convolutions of a plain search,
+ * greedy and by beams, whatever the budget and whoever runs them. */
 #include "tests/kit/command.h"
 #include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/processes.h"
@@ -14,9 +14,9 @@
 
 SUITE_LABELS(single)
 
-/* Made by tests/oracle/make_targets.py: six sources for each of three models, and six ways to write a target; one way for
- * the third one, which has dynamic convolutions and tables of their own for sources. */
-enum { FIXTURES = 3, TEXTS = 6, WAYS = 6, ALL_WAYS = 2 * WAYS + 1, MAX_TOKENS = 64 };
+/* Made by tests/oracle/make_targets.py: six sources for each of three models, and six ways to write a target. The third has
+ * dynamic convolutions, and a table of their own for sources. */
+enum { FIXTURES = 3, TEXTS = 6, WAYS = 6, MAX_TOKENS = 64 };
 static const char *const names[FIXTURES] = {"targets", "targets_gated", "targets_conv"};
 static struct fixture fixtures[FIXTURES];
 static uint32_t sources[FIXTURES][TEXTS][MAX_TOKENS];
@@ -162,7 +162,7 @@ static void generate(int model, int first, size_t n, int way, const struct eps_g
 }
 
 /* One by one. */
-TEST_EACH(targets_are_those_of_the_oracle, ALL_WAYS)
+TEST_EACH(targets_are_those_of_the_oracle, FIXTURES *WAYS)
 {
     const int model = _i / WAYS, way = _i % WAYS;
 
@@ -188,7 +188,7 @@ static uint64_t least_budget(const struct eps_generate_options *options)
 }
 
 /* All sources in one call: in as many rows as the budget has room for, with no, some and all weights on the device. */
-TEST_EACH(budgets_change_no_token_of_targets, 2 * 2 * 4 + 4)
+TEST_EACH(budgets_change_no_token_of_targets, FIXTURES * 2 * 4)
 {
     const int model = _i / 8, way = _i / 4 % 2 ? 2 : 0;
     struct eps_generate_options options = written(model, 0, TEXTS, way);
