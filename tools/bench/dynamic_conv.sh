@@ -2,7 +2,7 @@
 # Translation by an encoder-decoder with dynamic convolutions (arXiv:1901.10430), Multi30k from German to English: trained in
 # the plain way, and leanly, in the least device memory that its microbatches take. Of each run the mean of the last
 # checkpoints is measured on the test set. Prints each arm's planned device memory, its loss and BLEU of each seed, and the
-# difference of the losses paired by seed, with its standard error.
+# differences paired by seed, with their intervals.
 #
 # usage: tools/bench/dynamic_conv.sh [options]      defaults in brackets
 #   --keep DIR            where the runs stay: what is there goes on, what is done is not run again; needed
@@ -11,7 +11,8 @@
 #   --width N [128] --layers N [4] --inner N [256] --heads N [4] --kernels "K, ..." ["3, 7, 15, 31"]   one for each layer
 #   --batch N [128]       rows of a step, some 4,096 tokens; --steps N [4000] --average N [5] checkpoints
 #   --lean "OPTION ..." ["--precision bf16 --moments bf16 --microbatch 8"]   of the lean arm; --arm NAME [lean]: what its runs are
-#                         called, so that several can stand beside one plain arm
+#                         called, so that several can stand beside one plain arm. `--arm exact` is lean in what is exact alone,
+#                         in fp32, and stands beside a plain arm of the same rows and microbatches, whose very bits it must have
 #   --lr X [2e-3] --seeds N [3]
 #   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
@@ -34,6 +35,8 @@ for part in train val test; do
     done
 done
 mkdir -p "$keep/model"
+cut=(--seq 128 --source-seq 64 --long cut) plain=plain plain_options=()
+[ "$arm" != exact ] || lean='--microbatch 8' plain=plain-8 plain_options=(--microbatch 8 "${cut[@]}")
 read -ra lean_options <<<"$lean"
 
 # learn_vocabulary: a BPE of both languages' bytes, whose texts end in </s>
@@ -99,15 +102,17 @@ least=$("$bin/eps" plan --device "$device" --model "$keep/model/config.json" --b
 
 : >"$keep/$arm.scores"
 for ((seed = 1; seed <= seeds; seed++)); do
-    at_once train "$keep/plain-$seed" --seed "$seed"
-    at_once train "$keep/$arm-$seed" --seed "$seed" "${lean_options[@]}" --seq 128 --source-seq 64 --long cut --device-mem "$least"
+    at_once train "$keep/$plain-$seed" --seed "$seed" "${plain_options[@]}"
+    at_once train "$keep/$arm-$seed" --seed "$seed" "${lean_options[@]}" "${cut[@]}" --device-mem "$least"
 done
 finish
 for ((seed = 1; seed <= seeds; seed++)); do
-    plain=$(score "$keep/plain-$seed")
-    echo "$plain $(score "$keep/$arm-$seed")" >>"$keep/$arm.scores"
+    theirs=$(score "$keep/$plain-$seed")
+    echo "$theirs $(score "$keep/$arm-$seed")" >>"$keep/$arm.scores"
+    [ "$arm" != exact ] || cmp "$keep/$plain-$seed.mean/model.safetensors" "$keep/$arm-$seed.mean/model.safetensors"
 done
-grep -h '^memory' "$keep/plain-1.log" "$keep/$arm-1.log"
+grep -h '^memory' "$keep/$plain-1.log" "$keep/$arm-1.log"
 arm_scores() { awk -v i="$1" '{ printf " %s/%s", $i, $(i + 1) }' "$keep/$arm.scores"; }
-echo "loss/BLEU: plain$(arm_scores 1); $arm$(arm_scores 3)"
+echo "loss/BLEU: $plain$(arm_scores 1); $arm$(arm_scores 3)"
 echo "difference of losses $(difference 3 1 <"$keep/$arm.scores"); of BLEU $(difference 4 2 <"$keep/$arm.scores")"
+[ "$arm" != exact ] || echo "weights: the same bits in each of $seeds seeds"
