@@ -173,7 +173,7 @@ def same_kind(saved, origin):
 
 def save_t5(version, origin):
     """As transformers saves it, but for Flan, which is as published: transformers 4 wrote tie_word_embeddings as it was."""
-    make_saved.model_of("saved_t5" if version == "1.0" else "saved_flan").save_pretrained(origin)
+    make_saved.model_of("saved_t5" if version == "1.0" else "saved_flan", version == "1.1, tied").save_pretrained(origin)
     if version == "Flan":
         path = os.path.join(origin, "config.json")
         with open(path) as f:
@@ -185,7 +185,7 @@ def save_t5(version, origin):
 
 
 def check_t5(eps):
-    for version in ("1.0", "1.1", "Flan"):
+    for version in ("1.0", "1.1", "1.1, tied", "Flan"):
         with tempfile.TemporaryDirectory(prefix=f"t5-{version}-") as home:
             origin, data, run = (os.path.join(home, part) for part in ("origin", "data.jsonl", "run"))
             save_t5(version, origin)

@@ -35,11 +35,11 @@ VERSIONS = {"saved_t5": dict(SIZES, feed_forward_proj="relu"),
 ADAPTER = dict(r=2, lora_alpha=6, target_modules="all-linear", task_type="SEQ_2_SEQ_LM")
 
 
-def model_of(name):
-    """As version 1.1 has it, with a head of its own, where its configuration unties it."""
+def model_of(name, tied=False):
+    """As version 1.1 has it, with a head of its own, where its configuration unties it; tied: as transformers 5 makes it."""
     config = T5Config(**VERSIONS[name])
     model = T5ForConditionalGeneration(config)
-    if not config.scale_decoder_outputs:
+    if not config.scale_decoder_outputs and not tied:
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
     with torch.no_grad():
         for tensor, p in model.named_parameters():
