@@ -11,16 +11,17 @@
 #   --bin DIR                  the programs, if not in gpu/bin or build/cuda/bin, where the part build puts them
 #   --python PATH [python3]    a Python with PyTorch, for the peers
 #   --seconds N                time limit of the call; parts that do not begin in time are reported
-#                              [560 for first, second and third; else none]
+#                              [560 for each of first, second and third; else none]
 #   --simulate DIR             uses the simulator's backend, DIR/eps-cuda.so, in place of a GPU, at tiny sizes: tests the
 #                              parts themselves, proves nothing and is never recorded
 #   --record FILE              [tests/gpu/RECORD.md], where record adds an entry
 #
-# first, second and third take at most 560 s each and hold these parts, most valuable first:
-#   first    probe computes large copies products attention memcheck
+# first, second and third take at most 560 s each, also one after another in one call, and hold these parts:
+#   first    probe computes qwen3 large copies memcheck
 #   second   conformance training relay rows depth
-#   third    larger small sanitizer families
+#   third    attention products larger small families sanitizer
 # all runs all of these, and convolutions; build only builds. A part that hangs is ended at its own limit; its findings are kept.
+# A part that is named alone has 550 s.
 #
 # Exit status: 0 if everything that ran passed, 1 if something failed or fell short, 2 for wrong usage.
 set -uo pipefail
@@ -28,13 +29,14 @@ cd "$(dirname "$0")/.." || exit 1
 . tools/bench/common.sh
 . tools/gpu/programs.sh
 
-first=(probe computes large copies products attention memcheck)
+first=(probe computes qwen3 large copies memcheck)
 second=(conformance training relay rows depth)
-third=(larger small sanitizer families)
+third=(attention products larger small families sanitizer)
 all_parts=(build "${first[@]}" "${second[@]}" "${third[@]}" convolutions)
-# Seconds. The limits of a call add up to at most 555, so a part that hangs takes no time from later ones.
-declare -A limit=([build]=470 [probe]=25 [computes]=150 [large]=180 [copies]=25 [products]=45 [attention]=85 [memcheck]=40
-    [conformance]=115 [training]=90 [relay]=210 [rows]=30 [depth]=105 [larger]=165 [small]=190 [sanitizer]=165 [families]=30 [convolutions]=235)
+# Seconds. The limits of a call add up to at most 550, so a part that hangs takes no time from later ones.
+declare -A limit=([build]=470 [probe]=85 [computes]=150 [qwen3]=60 [large]=190 [copies]=25 [memcheck]=40
+    [conformance]=115 [training]=90 [relay]=210 [rows]=30 [depth]=105
+    [attention]=85 [products]=45 [larger]=160 [small]=150 [families]=30 [sanitizer]=80 [convolutions]=235)
 
 options=() parts=() files=() call='' lent=''
 while [ $# -gt 0 ]; do
@@ -42,9 +44,9 @@ while [ $# -gt 0 ]; do
     --help | -h) awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' tools/gpu_check.sh; exit ;;
     --*) options+=("$1" "${@:2:1}"); shift ;;
     record) call=record files=("${@:2}"); break ;;
-    first) parts+=("${first[@]}") call+=-first lent=560 ;;
-    second) parts+=("${second[@]}") call+=-second lent=560 ;;
-    third) parts+=("${third[@]}") call+=-third lent=560 ;;
+    first) parts+=("${first[@]}") call+=-first lent=$((lent + 560)) ;;
+    second) parts+=("${second[@]}") call+=-second lent=$((lent + 560)) ;;
+    third) parts+=("${third[@]}") call+=-third lent=$((lent + 560)) ;;
     all) parts+=("${all_parts[@]:1}") call+=-all ;;
     *) parts+=("$1") call+=-$1 ;;
     esac
@@ -66,6 +68,8 @@ for part in "${parts[@]}"; do
     [[ " ${all_parts[*]} " == *" $part "* ]] || misuse "$part is not one of: first second third all record ${all_parts[*]}"
 done
 [ -z "$simulate" ] || [ -e "$simulate/eps-cuda.so" ] || misuse "--simulate $simulate: there is no eps-cuda.so"
+
+[ ${#parts[@]} -gt 1 ] || [ "${parts[0]}" = build ] || limit[${parts[0]}]=550
 
 mkdir -p "$out" || exit 1
 results=$out/$call.txt log=$out/$call.log
@@ -134,5 +138,5 @@ for part in "${parts[@]}"; do
         ) $(count missing "$lines") missing, $((SECONDS - began)) s")
     [ "$failed" -eq 0 ] || worst=1
 done
-[ ${#summary[@]} -eq 0 ] || printf '%s\n' "-- findings in $results" "${summary[@]}"
+[ ${#summary[@]} -eq 0 ] || printf '%s\n' "-- findings in $results, $SECONDS s of $seconds" "${summary[@]}"
 exit $worst

@@ -143,6 +143,14 @@ take_cudnn() {
     unset EPS_CUDNN
 }
 
+# take_profile EPS: measures this machine for plans, once for all parts that use these programs; fails if it cannot
+take_profile() {
+    local file=$XDG_CACHE_HOME/eps/profile-cuda.json
+    [ -z "$simulate" ] || return 0 # whose products take minutes
+    [ -s "$file" ] || claim profile 60 "eps bench measures the device" "${ours[@]}" "$1" bench --device cuda:0 --profile || return
+    fact profile-"$part" "$(tr -d '\n' <"$file" | tr -s ' ')"
+}
+
 # random_tokens FILE VOCABULARY N: 16 bits each
 random_tokens() {
     LC_ALL=C awk -v n="$3" -v v="$2" 'BEGIN {

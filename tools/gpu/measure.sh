@@ -29,9 +29,10 @@ bench() {
 }
 
 # Records what bench_cuda had measured when the part is told to end.
-cut_off() {
+cut_off_bench() {
     [ -z "${benching-}" ] || told ''
 }
+cut_off() { cut_off_bench; }
 
 # verdict NAME TARGET PREFIX...: records each line with these prefixes as a fact; the smallest ratio is judged
 verdict() {
@@ -81,30 +82,30 @@ part_families() {
     told family-
 }
 
-# agreement WHAT-agreement MOST: our results and cuDNN's, if both ran, agree except for bf16 rounding to 8 bits
+# agreement NAME MOST [WHAT]: two computations, if both ran, agree except for bf16 rounding to 8 bits
 agreement() {
-    local most
+    local most what=${3-"our own ${1%-agreement} and cuDNN's"}
     most=$(awk -F '|' '/^agreement-/ { n++; d = $2 ~ /^[0-9]/ ? $2 + 0 : 9; if (d > most) most = d }
         END { print n ? most + 0 : "" }' "$work/said")
     if [ -z "$most" ]; then
         missing "$1" "cuDNN is not there to compare with"
     elif awk -v a="$most" -v most="$2" 'BEGIN { exit !(a <= most) }'; then
-        passed "$1" "our own ${1%-agreement} and cuDNN's: at most $most of results and gradients apart, of $2"
+        passed "$1" "$what: at most $most of results and gradients apart, of $2"
     else
-        failed "$1" "our own ${1%-agreement} and cuDNN's: $most of results or gradients apart, more than $2"
+        failed "$1" "$what: $most of results or gradients apart, more than $2"
     fi
 }
 
-# repeats WHAT-repeat: two runs through cuDNN give the same bits, forward and backward
+# repeats NAME [WAY]: two runs give the same bits, forward and backward
 repeats() {
-    local others
+    local others way=${2-through cuDNN}
     others=$(awk -F '|' '/^repeat-/ { n++; others += $2 } END { print n ? others + 0 : "" }' "$work/said")
     if [ -z "$others" ]; then
         missing "$1" "cuDNN is not there to run twice"
     elif [ "$others" = 0 ]; then
-        passed "$1" "two runs through cuDNN gave the same bits, forward and backward"
+        passed "$1" "two runs $way gave the same bits, forward and backward"
     else
-        failed "$1" "$others values were others in a second run through cuDNN"
+        failed "$1" "$others values were others in a second run $way"
     fi
 }
 

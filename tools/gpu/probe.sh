@@ -4,6 +4,7 @@
 
 probe_device() {
     local name verdict text probe=$bin/gpu_probe
+    device='' # yes if there is one
 
     fact toolkit "$(nvcc --version 2>/dev/null | sed -n 's/^Cuda compilation tools, //p' || true)"
     if [ ! -x "$probe" ]; then # nothing else need be built
@@ -18,8 +19,10 @@ probe_device() {
         }
     fi
     limited 20 "${ours[@]}" "$probe" || failed probe-program "$(why $? 20)"
+    device=yes
     while IFS='|' read -r name verdict text; do
         [ -z "$text" ] || finding "$verdict" "$name" "$text"
+        [[ "$name $verdict" != device\ @(missing|failed) ]] || device=''
     done < <(cat "$work/said")
 }
 
@@ -29,6 +32,17 @@ probe_cudnn() {
         fact cudnn "$EPS_CUDNN/libcudnn.so.9"
     else
         missing cudnn "no libcudnn.so.9 in the toolkit, the system or $python's packages"
+    fi
+}
+
+# Later parts of the call plan by it.
+probe_profile() {
+    if [ -z "$device" ]; then
+        missing profile "there is no device to measure"
+    elif [ ! -x "$bin/eps" ]; then
+        missing profile "eps is not built yet"
+    else
+        take_profile "$bin/eps" || true
     fi
 }
 
@@ -48,4 +62,5 @@ part_probe() {
         )pcie.link.gen.max,pcie.link.width.max --format=csv,noheader | head -n 1)"
     probe_device
     probe_cudnn
+    probe_profile
 }

@@ -4,26 +4,23 @@
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
 vocabulary=50257 heads=0 width=0 layers=0 seq=1024 # as print_config wants them
+config=print_config # prints the model's
 
 # shape WIDTH LAYERS HEADS SEQ: writes config.json, and data for 16 steps of up to 128 Ki tokens
 shape() {
     width=$1 layers=$2 heads=$3 seq=$4
     [ -z "$simulate" ] || { width=16 layers=2 heads=2 seq=16 vocabulary=300; }
-    print_config "$vocabulary" >"$work/config.json"
+    $config "$vocabulary" >"$work/config.json"
     [ -s "$work/tokens.bin" ] || random_tokens "$work/tokens.bin" "$vocabulary" $((2048 * 1024 + 1))
     head -c $((2 * (seq + 1))) "$work/tokens.bin" >"$work/held.bin"
 }
 
-# begin WIDTH LAYERS HEADS SEQ: finds the programs, writes the shape, and measures the profile for plans
+# begin WIDTH LAYERS HEADS SEQ: finds the programs, writes the shape, and has a profile for plans, which probe may have measured
 begin() {
     eps=$(programs)/eps
     take_cudnn
     shape "$@"
-    [ -z "$simulate" ] || return 0 # whose products take minutes
-    if [ ! -s "$XDG_CACHE_HOME/eps/profile-cuda.json" ]; then
-        claim profile 60 "eps bench measures the device" "${ours[@]}" "$eps" bench --device cuda:0 --profile || return 0
-    fi
-    fact profile-"$part" "$(tr -d '\n' <"$XDG_CACHE_HOME/eps/profile-cuda.json" | tr -s ' ')"
+    take_profile "$eps" || return 0
 }
 
 # Checks that GIB of host memory are available, and records it if not. A virtual machine may get memory only by using it.
@@ -81,7 +78,7 @@ began_steps() {
 }
 
 # Records the steps that a run had done when the part is told to end.
-cut_off() {
+cut_off_steps() {
     local name n tokens
     [ -n "${cut-}" ] || return 0
     read -r name n tokens <<<"$cut"
@@ -89,6 +86,8 @@ cut_off() {
     missing "$name" "$n steps of $tokens tokens: cut off"
     keep "$work/${name%-runs}.trace"
 }
+
+cut_off() { cut_off_steps; }
 
 # keep TRACE: compresses a trace beside the findings, if it exists and is small
 keep() {

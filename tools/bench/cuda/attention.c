@@ -77,33 +77,6 @@ static void tell(const char *kind, const char *what, const struct device_attenti
     fflush(stdout);
 }
 
-/* Reads n values back from the device, once they are computed; the caller frees them. */
-static uint16_t *read_back(struct bench *b, const void *values, size_t n)
-{
-    uint16_t *host = malloc(n * sizeof *host);
-
-    if (!host) {
-        fprintf(stderr, "bench_cuda: out of memory\n");
-        exit(1);
-    }
-    b->ops->sync(b->dev);
-    b->ops->download(b->dev, host, values, n * sizeof *host);
-    b->ops->sync(b->dev);
-    return host;
-}
-
-/* |x - y| / |y| over all elements; NaN if any element is NaN. */
-static double apart(const uint16_t *x, const uint16_t *y, size_t n)
-{
-    double difference = 0, all = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        const double a = (double)number_from_bf16(x[i]), of = (double)number_from_bf16(y[i]);
-        difference += (a - of) * (a - of), all += of * of;
-    }
-    return sqrt(difference / all);
-}
-
 struct results {
     uint16_t *out, *gradient;
 };
@@ -112,7 +85,8 @@ struct results {
 static struct results take_results(struct bench *b, const struct device_attention *op)
 {
     const size_t n = op->n_rows * op->n_tokens * op->width;
-    const struct results taken = {read_back(b, op->out, n), read_back(b, op->qkv_gradient, 3 * n)};
+    const struct results taken = {bench_read_back(b, op->out, n * sizeof(uint16_t)),
+                                  bench_read_back(b, op->qkv_gradient, 3 * n * sizeof(uint16_t))};
 
     must(cudaMemsetAsync(op->out, 0xff, n * sizeof(uint16_t), b->stream));
     must(cudaMemsetAsync(op->qkv_gradient, 0xff, 3 * n * sizeof(uint16_t), b->stream));
@@ -127,9 +101,9 @@ static void compare(const struct device_attention *op, const struct results *own
     const size_t head = op->width / op->n_heads;
 
     printf("agreement-forward-%zu-%zu|%.5f|apart are our kernel's and cuDNN's results\n", head, op->n_tokens,
-           apart(own->out, other->out, n));
+           bench_apart(NUMBER_BF16, own->out, other->out, n));
     printf("agreement-backward-%zu-%zu|%.5f|apart are gradients of theirs\n", head, op->n_tokens,
-           apart(own->gradient, other->gradient, 3 * n));
+           bench_apart(NUMBER_BF16, own->gradient, other->gradient, 3 * n));
     fflush(stdout);
 }
 
@@ -149,15 +123,6 @@ static void measure(struct bench *b, struct device_attention *op, const char *ki
     tell(kind, "forward", op, ms[0], 2);
     if (has_backward)
         tell(kind, "backward", op, ms[1], 5);
-}
-
-static size_t count_other(const uint16_t *x, const uint16_t *y, size_t n)
-{
-    size_t other = 0;
-
-    for (size_t i = 0; i < n; i++)
-        other += x[i] != y[i];
-    return other;
 }
 
 static struct results run_once(struct bench *b, struct device_attention *op)
@@ -182,7 +147,8 @@ static bool measure_cudnn(struct bench *b, struct device_attention *op, struct r
     struct results again = take_results(b, op);
     *out = run_once(b, op);
     printf("repeat-%zu-%zu|%zu|values are others in a second run through cuDNN\n", op->width / op->n_heads,
-           op->n_tokens, count_other(out->out, again.out, n) + count_other(out->gradient, again.gradient, 3 * n));
+           op->n_tokens,
+           bench_count_other(out->out, again.out, n, 2) + bench_count_other(out->gradient, again.gradient, 3 * n, 2));
     free_results(&again);
     return true;
 }

@@ -39,6 +39,13 @@ void bench_release(struct bench *b, char *mark);
 /* n normal deviates, as bf16 values or in fp32. */
 void *bench_values(struct bench *b, size_t n);
 float *bench_floats(struct bench *b, size_t n);
+/* Reads bytes back from the device, once they are computed; the caller frees them. */
+void *bench_read_back(struct bench *b, const void *values, size_t bytes);
+
+/* |x - y| / |y| over n values in host memory; NaN if any value is NaN. */
+double bench_apart(enum number_type type, const void *x, const void *y, size_t n);
+/* How many of n values of so many bytes have other bits. */
+size_t bench_count_other(const void *x, const void *y, size_t n, size_t bytes);
 
 /* Queues one piece of work; called many times before a wait. */
 typedef void bench_run(struct bench *b, void *context);
@@ -56,5 +63,7 @@ void bench_attention(struct bench *b);
 /* Attention of families, as the backend computes it. */
 void bench_families(struct bench *b);
 void bench_convolutions(struct bench *b);
+/* Attention of a block of Qwen 3, with norms of heads and rotary positions. */
+void bench_qwen3(struct bench *b);
 
 #endif

@@ -1,6 +1,6 @@
 /* Operations of the CUDA device, each compared with its limit in the same run.
  *
- *     bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention|families|convolutions
+ *     bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention|families|qwen3|convolutions
  *
  * FILE is the backend, by default eps-cuda.so beside this program. Times are medians of several rounds that alternate
  * between ours and the limit; inputs are random. tools/gpu_check.sh runs all parts and keeps the output. */
@@ -74,6 +74,46 @@ float *bench_floats(struct bench *b, size_t n)
     return values;
 }
 
+void *bench_read_back(struct bench *b, const void *values, size_t bytes)
+{
+    void *host = malloc(bytes);
+
+    if (!host) {
+        fprintf(stderr, "bench_cuda: out of memory\n");
+        exit(1);
+    }
+    b->ops->sync(b->dev);
+    b->ops->download(b->dev, host, values, bytes);
+    b->ops->sync(b->dev);
+    return host;
+}
+
+static double number_at(enum number_type type, const void *values, size_t i)
+{
+    return type == NUMBER_BF16 ? (double)number_from_bf16(((const uint16_t *)values)[i])
+                               : (double)((const float *)values)[i];
+}
+
+double bench_apart(enum number_type type, const void *x, const void *y, size_t n)
+{
+    double difference = 0, all = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const double a = number_at(type, x, i), of = number_at(type, y, i);
+        difference += (a - of) * (a - of), all += of * of;
+    }
+    return sqrt(difference / all);
+}
+
+size_t bench_count_other(const void *x, const void *y, size_t n, size_t bytes)
+{
+    size_t other = 0;
+
+    for (size_t i = 0; i < n; i++)
+        other += memcmp((const char *)x + i * bytes, (const char *)y + i * bytes, bytes) != 0;
+    return other;
+}
+
 /* Milliseconds of n calls. */
 static double time_calls(struct bench *b, bench_run *run, void *context, unsigned n)
 {
@@ -110,13 +150,14 @@ void bench_times(struct bench *b, double ms[], bench_run *const run[], void *con
 static const struct {
     const char *name;
     void (*run)(struct bench *b);
-} parts[] = {{"products", bench_products},   {"rows", bench_rows},         {"copies", bench_copies},
-             {"attention", bench_attention}, {"families", bench_families}, {"convolutions", bench_convolutions}};
+} parts[] = {{"products", bench_products},        {"rows", bench_rows},         {"copies", bench_copies},
+             {"attention", bench_attention},      {"families", bench_families}, {"qwen3", bench_qwen3},
+             {"convolutions", bench_convolutions}};
 
 static int misuse(void)
 {
     fprintf(stderr, "usage: bench_cuda [--module FILE] [--device N] [--small] "
-                    "products|rows|copies|attention|families|convolutions\n");
+                    "products|rows|copies|attention|families|qwen3|convolutions\n");
     return 2;
 }
 

@@ -89,46 +89,11 @@ static void *run_once(struct bench *b, struct device_conv2d *op, enum kind kind)
 {
     const struct result r = result_of(op, kind);
     const size_t bytes = r.n * number_bytes(r.type);
-    void *host = malloc(bytes);
 
-    if (!host) {
-        fprintf(stderr, "bench_cuda: out of memory\n");
-        exit(1);
-    }
     must(cudaMemsetAsync(r.at, 0xff, bytes, b->stream));
     must(cudaStreamSynchronize(b->stream));
     runs[kind](b, op);
-    b->ops->sync(b->dev);
-    b->ops->download(b->dev, host, r.at, bytes);
-    b->ops->sync(b->dev);
-    return host;
-}
-
-static double number_at(enum number_type type, const void *values, size_t i)
-{
-    return type == NUMBER_BF16 ? (double)number_from_bf16(((const uint16_t *)values)[i])
-                               : (double)((const float *)values)[i];
-}
-
-/* |x - y| / |y| over all elements; NaN if any element is NaN. */
-static double apart(enum number_type type, const void *x, const void *y, size_t n)
-{
-    double difference = 0, all = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        const double a = number_at(type, x, i), of = number_at(type, y, i);
-        difference += (a - of) * (a - of), all += of * of;
-    }
-    return sqrt(difference / all);
-}
-
-static size_t count_other(const void *x, const void *y, size_t n, size_t bytes)
-{
-    size_t other = 0;
-
-    for (size_t i = 0; i < n; i++)
-        other += memcmp((const char *)x + i * bytes, (const char *)y + i * bytes, bytes) != 0;
-    return other;
+    return bench_read_back(b, r.at, bytes);
 }
 
 static void name_of(char out[64], const struct shape *s, enum kind kind)
@@ -161,7 +126,7 @@ static void compare(struct bench *b, const struct shape *s, enum kind kind, doub
     if (strstr(told, "computes 1 of 1")) {
         first = run_once(b, &op, kind), second = run_once(b, &op, kind);
         printf("repeat-%s|%zu|values are others in a second run through cuDNN\n", name,
-               count_other(first, second, r.n, number_bytes(r.type)));
+               bench_count_other(first, second, r.n, number_bytes(r.type)));
         *theirs += s->n * measure(b, &op, "cudnn", name, kind);
     } else {
         fprintf(stderr, "%s: %s\n", name, told);
@@ -173,7 +138,7 @@ static void compare(struct bench *b, const struct shape *s, enum kind kind, doub
         free(second);
         second = run_once(b, &op, kind);
         printf("agreement-%s|%.5f|apart are our kernel's and cuDNN's results\n", name,
-               apart(r.type, first, second, r.n));
+               bench_apart(r.type, first, second, r.n));
     } else {
         *theirs += s->n * own;
     }
