@@ -95,7 +95,7 @@ pack() {
         case $program in # what is of the device
         eps-cuda) program=${simulator}eps-cuda.so ;;
         bench_cuda) program=${simulator}bench_cuda ;;
-        gpu_probe) [ -z "$simulator" ] || continue ;;
+        gpu_probe) [ -z "$simulator" ] || [ -e "$tree/bin/gpu_probe" ] || continue ;; # the toolkit's: rehearsed if it is there
         esac
         [ -e "$tree/bin/$program" ] || fail "$tree has no bin/$program: build it first"
         if [ -L "$tree/bin/$program" ]; then # a test, by which its folder's program is called

@@ -258,7 +258,7 @@ printf '#!/bin/sh\necho of another C library\nexit 127\n' >"$work/lent/gpu/bin/e
 chosen copies "epsd says: of another C library build/cuda/bin yes"
 chosen probe "epsd says: of another C library build/cuda/bin not"
 
-# They find a driver where the machine has its own: on its library path, or where container hosts mount one.
+# They find a driver where the machine has its own: on its library path, or in a folder that may hold one.
 cp "$work/lent/gpu/bin/eps" "$work/lent/gpu/bin/epsd"
 cp "$work/lent/device/bench_cuda" "$work/lent/gpu/bin/"
 mkdir "$work/driver"
@@ -273,16 +273,13 @@ echo "device|missing|no driver"
 exit 1
 SH
 chmod +x "$work/lent/gpu/bin/gpu_probe"
-if [ ! -e /usr/local/nvidia/lib64/libcuda.so.1 ]; then
+if [ ! -e /usr/local/nvidia/lib64/libcuda.so.1 ] && [ ! -e /usr/lib/wsl/lib/libcuda.so.1 ]; then
     chosen copies "gpu_probe says: device|missing|no driver build/cuda/bin yes" simulate=
 fi
 chosen copies "those carried along start here gpu/bin not" simulate= LD_LIBRARY_PATH="$work/driver"
-if mount=(unshare --mount $([ "$(id -u)" -eq 0 ] || echo --map-root-user)) && "${mount[@]}" true 2>/dev/null; then
-    # shellcheck disable=SC2016 # the inner shell's
-    "${mount[@]}" bash -c 'mount -t tmpfs none /usr/local && mkdir -p /usr/local/nvidia/lib64 && touch /usr/local/nvidia/lib64/libcuda.so.1 &&
-        . "$1/programs.sh" && [[ $(libraries /none) == */lib:/usr/local/nvidia/lib64 ]]' mounted "$tools" ||
-        fail "the driver that a container host mounts is not found"
-fi
+# shellcheck source=/dev/null
+found=$(python=false; . tools/gpu/programs.sh; drivers=("$work/none" "$work/driver"); LD_LIBRARY_PATH=/machine/own libraries /packed/bin)
+[[ $found == /packed/lib*:/machine/own:$work/driver ]] || fail "the library path is $found"
 
 # probe leaves a profile to the parts after it, where there is a device.
 cat >"$work/lent/gpu/bin/eps" <<'SH'
@@ -331,7 +328,11 @@ grep -q '^rows: not begun, no time is left' "$work/said" || fail "rows began: $(
 # one: from a copy of the tree and what is packed, without a compiler or our libraries.
 tests/gpu/rehearse.sh "$build" "$work/dry" "probe qwen3 copies products attention relay" >"$work/said" 2>&1
 case $? in
-0) grep -q '^the tree and .* MiB, of 63' "$work/said" || fail "it is not weighed: $(cat "$work/said")" ;;
+0)
+    grep -q '^the tree and .* MiB, of 63' "$work/said" || fail "it is not weighed: $(cat "$work/said")"
+    [ ! -e "$build/bin/gpu_probe" ] || [ "$(grep -c '^driver .*: the check finds /' "$work/said")" -eq 4 ] ||
+        fail "the driver is not looked for in four places: $(cat "$work/said")"
+    ;;
 77)
     "${check[@]}" --out "$work/dry" --simulate "$build/bin/cudasim" --bin "$build/bin" probe qwen3 copies products attention relay >"$work/said" 2>&1
     ;;

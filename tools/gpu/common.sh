@@ -130,10 +130,10 @@ cuda_tests() {
     cat "$1/cuda-tests.txt" 2>/dev/null
 }
 
-# cuDNN of the toolkit, the system or a Python package.
+# cuDNN of the toolkit, the system, the machine's library path or a Python package.
 take_cudnn() {
-    local dir
-    for dir in ${EPS_CUDNN:+"$EPS_CUDNN"} /usr/local/cuda/lib64 /usr/lib/x86_64-linux-gnu \
+    local dir own=${LD_LIBRARY_PATH-}
+    for dir in ${EPS_CUDNN:+"$EPS_CUDNN"} /usr/local/cuda/lib64 /usr/lib/x86_64-linux-gnu ${own//:/ } \
         "$("$python" -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)"; do
         if [ -e "$dir/libcudnn.so.9" ]; then
             export EPS_CUDNN=$dir

@@ -5,8 +5,10 @@
  * Prints a line for each finding, in the form of tools/gpu_check.sh: NAME|VERDICT|SENTENCE. The verdict is passed,
  * failed, missing (not available on the machine) or fact. Exit status: 0, or 1 without a device. */
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,6 +67,18 @@ static bool tell_device(int device)
            attribute(cudaDevAttrPageableMemoryAccess, device),
            attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, device));
     return true;
+}
+
+/* Which driver the runtime finds: a machine may have several, or one where ld.so does not look. */
+static void tell_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    struct link_map *map = NULL;
+
+    if (driver && dlinfo(driver, RTLD_DI_LINKMAP, &map) == 0)
+        printf("driver-library|fact|%s\n", map->l_name);
+    else
+        printf("driver-library|missing|%s\n", dlerror());
 }
 
 static void tell_limit(void)
@@ -195,6 +209,7 @@ static void tell_registration(void)
 int main(int argc, char **argv)
 {
     int n = 0;
+    tell_driver();
     const int device = argc > 1 ? atoi(argv[1]) : 0;
     const cudaError_t rc = cudaGetDeviceCount(&n);
 

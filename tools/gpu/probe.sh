@@ -7,6 +7,7 @@ probe_device() {
     device='' # yes if there is one
 
     fact toolkit "$(nvcc --version 2>/dev/null | sed -n 's/^Cuda compilation tools, //p' || true)"
+    [ -x "$probe" ] || probe=gpu/bin/gpu_probe # it may tell why the others are not used
     if [ ! -x "$probe" ]; then # nothing else need be built
         probe=$work/probe
         if ! command -v nvcc >/dev/null; then
@@ -31,7 +32,7 @@ probe_cudnn() {
     if [ -n "${EPS_CUDNN-}" ]; then
         fact cudnn "$EPS_CUDNN/libcudnn.so.9"
     else
-        missing cudnn "no libcudnn.so.9 in the toolkit, the system or $python's packages"
+        missing cudnn "no libcudnn.so.9 in the toolkit, the system, LD_LIBRARY_PATH or $python's packages"
     fi
 }
 

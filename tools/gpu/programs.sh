@@ -2,18 +2,24 @@
 # Chooses the programs of a call and tells from which sources they were built.
 # shellcheck disable=SC2154,SC2034 # options of tools/gpu_check.sh
 
+# Where a machine may have its driver besides where ld.so looks: mounted by a container's host; on WSL 2. Not among them is
+# /usr/local/cuda/compat, whose newer driver only some devices run.
+drivers=(/usr/local/nvidia/lib64 /usr/lib/wsl/lib)
+
 # libraries BIN: library path of its programs: packed libraries; CUDA's from the toolkit, the system or Python packages; then
-# the machine's own path, which may be all that leads to its driver, and the folder where container hosts mount one. For our
-# own programs only, as others may need the machine's libraries of the same name.
+# the machine's own path, which may be all that leads to its driver, and the folders that may hold one. For our own programs
+# only, as others may need the machine's libraries of the same name.
 libraries() {
-    local folder all drivers=/usr/local/nvidia/lib64
+    local folder all
     all=$(realpath -m "$1/../lib")
     for folder in /usr/local/cuda/lib64 $("$python" -c 'import nvidia; [print(p + "/cu13/lib", p + "/cublas/lib")
 for p in nvidia.__path__]' 2>/dev/null); do
         [ ! -e "$folder/libcublasLt.so" ] && ! compgen -G "$folder/libcublasLt.so.*" >/dev/null || all+=:$folder
     done
     all+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    [ ! -e $drivers/libcuda.so.1 ] || all+=:$drivers
+    for folder in "${drivers[@]}"; do
+        [ ! -e "$folder/libcuda.so.1" ] || all+=:$folder
+    done
     echo "$all"
 }
 
