@@ -1,6 +1,7 @@
 /* Convolutions and pools of images, and their gradients, against PyTorch in float64 (tests/fixtures/convolutions.json, made by
  * tests/oracle/make_convolutions.py). */
 #include "tests/kit/device/operation.h"
+#include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/test.h"
 
 #include <jansson.h>
@@ -52,7 +53,9 @@ static void check(struct call_test *test, json_t *fixture)
 
 static void check_case(enum call_kind kind, const char *name, int i)
 {
-    json_t *file = json_load_file(TESTS_DIR "/fixtures/convolutions.json", 0, NULL);
+    char path[600];
+    snprintf(path, sizeof path, "%s/fixtures/convolutions.json", fixture_tests_dir());
+    json_t *file = json_load_file(path, 0, NULL);
     json_t *fixture = json_array_get(json_object_get(file, name), (size_t)i / COMMON_TYPES);
     struct call_test test = {.type = (enum number_type)(i % COMMON_TYPES), .call = {.kind = kind}};
 

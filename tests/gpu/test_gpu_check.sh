@@ -228,8 +228,12 @@ large|large-32k-runs|missing|7 steps of 32768 tokens: cut off" ] || fail "a run 
 [ "$(gzip -dc "$work/kept/large-32k.trace.gz")" = '[' ] || fail "the trace of a run cut off is lost"
 
 # A test that was carried along reads its fixtures where it is told.
-CK_FORK=no EPS_TESTS_DIR=$work/carried "$build/bin/test_exact_bf16" >"$work/said" 2>&1
-grep -q "open $work/carried/fixtures/" "$work/said" || fail "the fixtures are not read where EPS_TESTS_DIR says"
+carried=$work/carried
+mkdir -p "$carried"
+for test in test_exact_bf16 test_convolutions; do
+    CK_FORK=no EPS_TESTS_DIR=$carried "$build/bin/$test" >"$work/said" 2>&1 && fail "$test needs no fixtures"
+    grep -qE "open $carried/fixtures/|fixture == " "$work/said" || fail "$test: the fixtures are not read where EPS_TESTS_DIR says"
+done
 
 # Programs that were carried along are taken if they are of these sources and start; else some are built first.
 tools=$PWD/tools/gpu
