@@ -28,11 +28,10 @@ code=$("$machine_code" "$@") || rc=$?
 [ $rc -ne 77 ] || exit 0 # it has said why
 [ $rc -eq 0 ] || exit 1
 # Fields: target, matrix loads, products, copies, loads of 16 bytes, of 1 or 2, stores of 16, of 1 or 2, bytes in flight, kernel.
-# Kernels are made for packs of 8 bf16 or fp16, or 4 floats (prepare<> counts its threads there, and reads what has no packs);
-# cached attention also loads one value by itself. A thread has 4 packs in flight, of which an instruction may wait for one
-# before the last (3); of a norm's gradient dy, x and dx of its next row, 2 packs each. Fast attention: 3 matrix loads for 8
-# products at most, backward 5; with heads of 256, 5 and 7; the kernel of queries with a bias, whose tiles of 128 columns have
-# 32 keys, 6, of which an eighth happens once.
+# Kernels are made for packs of 8 bf16 or fp16, or 4 floats; cached attention also loads one value by itself. A thread has 4
+# packs in flight, of which an instruction may wait for one before the last (3); of a norm's gradient dy, x and dx of its next
+# row, 2 packs each. Fast attention: 3 matrix loads for 8 products at most, backward 5; with heads of 256, 5 and 7; the kernel
+# of queries with a bias, whose tiles of 128 columns have 32 keys, 6, of which an eighth happens once.
 c++filt <<<"$code" | awk -v kernels="$kernels" '
     NR == 1 { next }
     {
@@ -47,7 +46,6 @@ c++filt <<<"$code" | awk -v kernels="$kernels" '
             failed = 1
         }
     }
-    / prepare</ { next }
     /<(bf16|fp16), 8[,>]|<8, / { packed++; must($5 > 0, "loads no pack of 16 bytes"); must($6 <= 1, $6 " loads of single values") }
     /<float, 4[,>]|<4, / { packed++; must($5 > 0, "loads no pack of 16 bytes") }
     / (norm_rows<(bf16|fp16), 8, .*true>|norm_rows<float, 4, .*true>|log_sum_exp_rows<true)/ { held++; must($9 >= 64, $9 " bytes in flight") }

@@ -89,6 +89,8 @@ static cudaError_t run(const struct cuda_queue *q, const struct call *call)
     switch ((int)call->kind) {
         CUDA_LAUNCHERS(RUN)
         RUN(embed, device_embed)
+    case CALL_attention_backward:
+        return cuda_attention_backward(q, &call->attention_backward);
     case CALL_position:
         return cuda_position(q, &call->position, 0, call->position.n_tokens);
     }
@@ -144,30 +146,62 @@ static double moved_by(const struct call_work *work, const struct cudasim_array 
     return moved;
 }
 
-/* A device of one processor, so that what each block has of its own counts for little. */
-TEST_EACH(no_kernel_moves_more_than_is_stated, COUNT(stated))
-{
-    struct call call = stated[_i].call;
+/* A call's arrays, once it has run. */
+struct counted {
+    struct call call;
     struct cudasim_array arrays[CALL_ARRAYS + 1];
+    unsigned n;
     struct call_work work;
+};
+
+/* On a device of one processor, so that what each block has of its own counts for little. */
+static void count(struct counted *out, const struct call *call)
+{
     struct cuda_queue q = {.type = NUMBER_BF16, .n_processors = 1};
     char *memory;
 
+    out->call = *call;
     OK(cudaStreamCreateWithFlags(&q.stream, cudaStreamNonBlocking));
     OK(cudaMalloc((void **)&memory, CALL_ARRAYS * ROOM));
     OK(cudaMalloc(&q.scratch, PLAN_CUDA_SCRATCH_BYTES));
     OK(cudaMemsetAsync(memory, 0, CALL_ARRAYS * ROOM, q.stream));
-    unsigned n = lay_out(arrays, &work, &call, memory);
-    arrays[n++] = (struct cudasim_array){q.scratch, PLAN_CUDA_SCRATCH_BYTES, 0};
+    out->n = lay_out(out->arrays, &out->work, &out->call, memory);
+    out->arrays[out->n++] = (struct cudasim_array){q.scratch, PLAN_CUDA_SCRATCH_BYTES, 0};
     OK(cudaStreamSynchronize(q.stream));
-    cudasim_count_arrays(arrays, n);
-    OK(run(&q, &call));
+    cudasim_count_arrays(out->arrays, out->n);
+    OK(run(&q, &out->call));
     OK(cudaStreamSynchronize(q.stream));
     cudasim_count_arrays(NULL, 0);
-    const double least = least_of(&work), ratio = moved_by(&work, arrays, n) / least;
-    ck_assert_msg(ratio >= 1 && ratio <= stated[_i].most, "%s: %.4f times the %.0f bytes that it must move, not %.2f",
-                  stated[_i].name, ratio, least, stated[_i].most);
     OK(cudaStreamDestroy(q.stream));
     OK(cudaFree(memory));
     OK(cudaFree(q.scratch));
+}
+
+TEST_EACH(no_kernel_moves_more_than_is_stated, COUNT(stated))
+{
+    struct counted c;
+
+    count(&c, &stated[_i].call);
+    const double least = least_of(&c.work), ratio = moved_by(&c.work, c.arrays, c.n) / least;
+    ck_assert_msg(ratio >= 1 && ratio <= stated[_i].most, "%s: %.4f times the %.0f bytes that it must move, not %.2f",
+                  stated[_i].name, ratio, least, stated[_i].most);
+}
+
+/* Of attention's backward, the kernel of delta alone reads the output. */
+TEST(attention_reads_its_output_once_backward)
+{
+    const struct call call = {
+        CALL_attention_backward,
+        .attention = {.n_rows = 1, .n_tokens = 32, .n_heads = 2, .width = 256, .n_kv_heads = 1, .scale = 0.1f}};
+    struct counted c;
+    unsigned found = 0;
+
+    count(&c, &call);
+    for (unsigned i = 0; i < c.work.n_arrays; i++)
+        for (unsigned j = 0; j < c.n && strcmp(c.work.arrays[i].name, "out") == 0; j++)
+            if (call_get(&c.work.arrays[i]) == c.arrays[j].at) {
+                found++;
+                ck_assert_uint_eq(c.arrays[j].moved, 32 * 256 * sizeof(uint16_t));
+            }
+    ck_assert_uint_eq(found, 1);
 }

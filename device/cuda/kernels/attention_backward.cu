@@ -11,6 +11,7 @@
  * s = p * (g - delta): queries' gradient = scale * s keys, keys' gradient = scale * s^T queries.
  * Source: Dao et al., arXiv:2205.14135, Algorithm 4. */
 #include "device/cuda/kernels/attention_bias.cuh"
+#include "device/cuda/kernels/pack.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
 
@@ -54,11 +55,15 @@ template <int HEAD, sought S, reach R> struct biased {
     }
 };
 
-/* delta and log2_sum: one group of threads per query and head. */
-template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(const attention a)
+enum { PREPARE_GROUP = 8, PREPARE_THREADS = 256 };
+
+/* delta and log2_sum: one group of threads per query and head. A thread sums whole packs, also where it must read them value
+ * by value, so that the bits are the same wherever arrays begin. */
+template <typename T, int V> __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const attention a)
 {
-    const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens, item = (blockIdx.x * (size_t)256 + threadIdx.x) / GROUP;
-    const unsigned lane = threadIdx.x % GROUP;
+    const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens;
+    const size_t item = (blockIdx.x * (size_t)PREPARE_THREADS + threadIdx.x) / PREPARE_GROUP;
+    const int lane = (int)threadIdx.x % PREPARE_GROUP;
     float sum = 0;
 
     if (item < n) {
@@ -67,10 +72,15 @@ template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(
         const view<const T> gradient = out_of(a, (const T *)a.op.out_gradient, head);
         const T *x = out.first + item % a.n_tokens * out.stride, *y = gradient.first + item % a.n_tokens * out.stride;
 
-        for (int i = (int)lane; i < a.head_width; i += GROUP)
-            sum = fmaf(to_float(x[i]), to_float(y[i]), sum);
+        for (int i = lane * whole<T>::V; i < a.head_width; i += PREPARE_GROUP * whole<T>::V)
+            for (int first = i; first < min(i + whole<T>::V, a.head_width); first += V) {
+                const pack<T, V> of_x = load<V>(x + first), of_y = load<V>(y + first);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    sum = fmaf(of_x[v], of_y[v], sum);
+            }
     }
-    for (int far = GROUP / 2; far > 0; far /= 2)
+    for (int far = PREPARE_GROUP / 2; far > 0; far /= 2)
         sum += __shfl_xor_sync(WHOLE_WARP, sum, far);
     if (item < n && lane == 0) {
         a.delta[item] = sum;
@@ -410,10 +420,12 @@ __global__ void __launch_bounds__(DEVICE_BUCKETS *SUMMERS) sum_bias(const attent
 
 template <typename T> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
 {
-    enum { GROUP = 8 };
     const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens;
+    const bool packs = a.head_width % whole<T>::V == 0 && is_whole((const T *)a.op.out, a.op.width) &&
+                       is_whole((const T *)a.op.out_gradient, a.op.width);
 
-    return launch(prepare<T, GROUP>, dim3((unsigned)((n * GROUP + 255) / 256)), 256, 0, q->stream, a);
+    return launch(packs ? prepare<T, whole<T>::V> : prepare<T, 1>,
+                  dim3((unsigned)pieces(n * PREPARE_GROUP, PREPARE_THREADS)), PREPARE_THREADS, 0, q->stream, a);
 }
 
 /* For keys of wide heads, ptxas has too few registers for a window or documents but in the kernel for groups, and there for
