@@ -32,17 +32,22 @@ qwen3_losses() {
         near qwen3-losses qwen3 qwen3-cpu 0.02 "losses of $steps steps in bf16 beside the CPU's in fp32 (8 bits of each number)"
 }
 
-# Steps of 32 Ki tokens, which computing binds, beside the time that a plan by this machine's profile gives them.
+# Steps of 64 Ki tokens, which computing binds, beside the time that a plan by this machine's profile gives them.
 qwen3_steps() {
-    local planned ms
+    local timeline planned ms
 
     config=print_qwen3_config kv=8 headwidth=128 inner=12288
     [ -z "$simulate" ] || kv=1 headwidth=8 inner=32
     begin 4096 2 32 4096
-    steps qwen3-runs 30 6 32768 --trace "$work/qwen3.trace" || return 0
+    steps qwen3-runs 30 6 65536 --trace "$work/qwen3.trace" || return 0
     ms=$(step_ms qwen3-runs)
-    fact qwen3-rate "2 blocks of Qwen3-8B, 32 Ki tokens: $(rates qwen3-runs 32768)"
-    planned=$(plan --batch "$(rows 32768)" --timeline --json | sed -n 's/.*"step_ms": *\([0-9.]*\).*/\1/p')
+    fact qwen3-rate "2 blocks of Qwen3-8B, 64 Ki tokens: $(rates qwen3-runs 65536)"
+    timeline=$(plan --batch "$(rows 65536)" --timeline --json)
+    planned=$(sed -n 's/.*"step_ms": *\([0-9.]*\).*/\1/p' <<<"$timeline")
+    if [ -z "$simulate" ] && [[ $timeline != *'"measured": true'* ]]; then
+        missing qwen3-plan "$ms ms a step; planned by the rates of another machine, $planned ms"
+        return
+    fi
     measured qwen3-plan "$(awk -v a="$planned" -v b="$ms" 'BEGIN { printf "%.3f", (a < b ? a / b : b / a) }')" 0.85 \
         "$ms ms a step, planned $planned ms"
 }
