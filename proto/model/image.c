@@ -110,7 +110,8 @@ struct image_input image_input(struct program *p, const char *name, uint32_t dom
     char of[PROGRAM_NAME_BYTES];
     const int x = program_input(p, name, domain, columns);
 
-    return (struct image_input){x, program_input(p, name_of(of, "statistics", name), PROGRAM_PART, 2 * columns)};
+    return (struct image_input){x, program_input(p, name_of(of, "statistics", name), PROGRAM_PART,
+                                                 PROGRAM_STATISTICS * columns)};
 }
 
 struct image_input image_ghosts(struct program *p, const struct model_config *c, int x)

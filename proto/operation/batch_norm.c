@@ -54,7 +54,9 @@ static int join(struct program *p, int moments, const struct program_join_moment
     op->join_moments = *options;
     op->join_moments.n = columns / 2;
     program_add_input(p, op, moments);
-    return program_add_output_in(p, op, PROGRAM_STATISTIC, options->rows ? PROGRAM_ROW : PROGRAM_PART, columns);
+    return options->rows
+               ? program_add_output_in(p, op, PROGRAM_STATISTIC, PROGRAM_ROW, columns)
+               : program_add_output_in(p, op, PROGRAM_STATISTIC, PROGRAM_PART, PROGRAM_STATISTICS * columns / 2);
 }
 
 int program_join_moments(struct program *p, int moments, uint32_t domain, float epsilon)
@@ -119,12 +121,13 @@ static int add_batch_norm(struct program *p, int x, int statistics, const char *
     const uint32_t n = options->n;
     struct program_operation *op = program_append(p, &operation_batch_norm);
 
-    assert(p->values[statistics].columns == 2 * n);
     op->batch_norm = *options;
-    if (p->values[statistics].domain == PROGRAM_ROW)
+    if (p->values[statistics].domain == PROGRAM_ROW) {
+        assert(p->values[statistics].columns == 2 * n);
         op->batch_norm.rows = p->operations[p->values[statistics].operation].join_moments.rows;
-    else
-        assert(p->values[statistics].domain == PROGRAM_PART);
+    } else {
+        assert(p->values[statistics].domain == PROGRAM_PART && p->values[statistics].columns == PROGRAM_STATISTICS * n);
+    }
     program_add_input(p, op, x);
     program_add_input(p, op, statistics);
     program_add_tensor(p, op, stem, "weight", (struct program_tensor){.rows = n, .init = MODEL_INIT_ONE});
@@ -205,7 +208,8 @@ static struct device_batch_norm norm_of(const struct operation_run *r, const str
     const struct program_operation *op = operation_of(r, step);
     const size_t elements = operation_row_elements(r, op->inputs[0]), n = op->batch_norm.n;
 
-    return (struct device_batch_norm){.m = rows * elements,
+    return (struct device_batch_norm){.n_rows = rows,
+                                      .n_elements = elements,
                                       .n = n,
                                       .x = operation_element(r, r->at[step->inputs[0]], first * elements * n),
                                       .statistics = at_row(r->at[step->inputs[1]], first, 2 * n),
@@ -223,7 +227,7 @@ static void forward_batch_norm(const struct operation_run *r, const struct sched
         struct device_batch_norm norm = norm_of(r, step, row, rows);
         norm.statistics = recalls ? recalled : norm.statistics;
         norm.bias = r->weights[op->tensor + BIAS];
-        norm.y = operation_element(r, r->at[step->outputs[0]], row * (norm.m / rows) * norm.n);
+        norm.y = operation_element(r, r->at[step->outputs[0]], row * norm.n_elements * norm.n);
         r->ops->batch_norm(r->dev, &norm);
     }
 }
@@ -240,13 +244,14 @@ static void backward_batch_norm(const struct operation_run *r, const struct sche
         r->ops->zero(r->dev, &(struct device_zero){gradient, r->n_rows * n_statistics * sizeof *gradient});
     for (uint32_t row = 0; row < r->n_rows; row += rows) {
         struct device_batch_norm norm = norm_of(r, step, row, rows);
-        const size_t at = row * (norm.m / rows) * norm.n;
+        const size_t at = row * norm.n_elements * norm.n;
         norm.y_gradient = operation_element(r, r->at[step->y_gradient], at);
         norm.x_gradient = operation_element(r, r->at[step->x_gradient], at);
         norm.accumulate = step->accumulate;
         norm.weight_gradient = r->gradients[op->tensor + WEIGHT];
         norm.bias_gradient = r->gradients[op->tensor + BIAS];
         norm.statistics_gradient = at_row(gradient, row, n_statistics);
+        norm.lost = ghosts ? NULL : gradient + n_statistics; /* each ghost batch is summed in one call */
         r->ops->batch_norm_backward(r->dev, &norm);
         if (observes)
             observe(r, op, at_row(r->at[step->inputs[1]], row, n_statistics));

@@ -34,7 +34,11 @@ struct program_batch_norm_options {
 /* Returns the moments: of domain ROW, twice as many columns as x. */
 int program_row_moments(struct program *p, int x);
 
-/* moments: of each row of the part, with no other reader. Returns the statistics: of domain PART, as many columns. */
+/* A part's statistics have so many columns for each of x: mean and 1/deviation; and two in which their gradient has what
+ * the rounding of these two's lost (struct device_batch_norm). */
+enum { PROGRAM_STATISTICS = 4 };
+
+/* moments: of each row of the part, with no other reader. Returns the statistics, of domain PART. */
 int program_join_moments(struct program *p, int moments, uint32_t domain, float epsilon);
 
 /* Joins moments as program_join_moments does, over ghost batches of this many rows. Returns statistics of domain ROW:

@@ -202,11 +202,13 @@ TEST_EACH(the_gradient_of_their_join_is_the_formula, N_CASES)
 
 /* ---- normalisation ---- */
 
-/* A few roundings. Sums over rows are the CPU's in double, rounded once, of products in fp32; others' in fp32, in any fixed
- * order. */
+/* A few roundings. A row's sums are the CPU's in double, of products in fp32, others' in fp32, in any fixed order; each row
+ * is then added with one rounding. */
 static double near_norm(const struct call_test *test, const char *output)
 {
-    const double m = (double)test->call.batch_norm.m, sums = backend_get()->cuda ? sqrt(m) * 0x1p-23 : 0x1.01p-24;
+    const struct shape *s = shape_of(test);
+    const double sums =
+        sqrt((double)s->n_rows) * (backend_get()->cuda ? sqrt((double)s->n_elements) * 0x1p-23 : 0x1.01p-24);
 
     if (strcmp(output, "y") == 0 || strcmp(output, "x_gradient") == 0)
         return 3 * 0x1p-23;
@@ -227,7 +229,8 @@ static struct batch_norm make_norm(enum call_kind kind, int i)
 {
     struct batch_norm t = make(kind, i);
 
-    t.test.call.batch_norm = (struct device_batch_norm){.m = t.s->n_rows * t.s->n_elements, .n = t.s->n};
+    t.test.call.batch_norm =
+        (struct device_batch_norm){.n_rows = t.s->n_rows, .n_elements = t.s->n_elements, .n = t.s->n};
     t.test.near = near_norm;
     t.test.prepare = draw_statistics;
     t.test.is_elementwise = kind == CALL_batch_norm;
@@ -257,6 +260,109 @@ TEST_EACH(batch_norm_backward_is_the_formula, 4 * N_CASES)
     if (way <= 1)
         op->bias_gradient = (void *)call_given;
     call_check(&t.test);
+}
+
+/* The next of all's rows into a call with as many: what is read, and before the first call also what is added to. */
+static void take_rows(struct call_test *some, const struct call_test *all, size_t first)
+{
+    const struct device_batch_norm *op = &all->host.batch_norm;
+    const size_t bytes = op->n_elements * op->n * number_bytes(all->type);
+
+    for (unsigned i = 0; i < some->work.n_arrays; i++) {
+        struct call_array *to = &some->work.arrays[i];
+        const struct call_array *from = call_find(all, to->name);
+        const bool of_rows = from->n == op->n_rows * op->n_elements * op->n;
+        if (of_rows)
+            memcpy(call_get(to), (const char *)call_get(from) + first * bytes, some->host.batch_norm.n_rows * bytes);
+        else if (first == 0)
+            memcpy(call_get(to), call_get(from), from->n * (from->type == CALL_FP32 ? 4 : number_bytes(all->type)));
+    }
+}
+
+/* Gradients of all rows by one call, and by two, the first of some: x's, and those that rows are added to. */
+static void check_rows_apart(struct batch_norm *all, size_t some)
+{
+    const struct shape *s = all->s;
+    const size_t values = s->n_elements * s->n;
+    struct device_batch_norm *op = &all->test.call.batch_norm;
+    struct batch_norm part;
+
+    op->weight_gradient = op->bias_gradient = op->lost = (void *)call_given;
+    part = *all;
+    part.test.call.batch_norm.n_rows = some;
+    call_make(&all->test);
+    memset(all->test.host.batch_norm.lost, 0, 2 * s->n * sizeof(float));
+    call_make(&part.test);
+    take_rows(&part.test, &all->test, 0);
+    struct call_test whole = all->test;
+    call_once(&whole);
+    for (size_t first = 0; first < s->n_rows; first = some, some = s->n_rows) {
+        struct device_batch_norm *now = &part.test.host.batch_norm;
+        float *const sums[] = {now->weight_gradient, now->bias_gradient, now->statistics_gradient, now->lost};
+        if (first) {
+            part.test.call.batch_norm.n_rows = s->n_rows - first;
+            call_make(&part.test);
+            take_rows(&part.test, &all->test, first);
+            now->weight_gradient = sums[0], now->bias_gradient = sums[1];
+            now->statistics_gradient = sums[2], now->lost = sums[3];
+        }
+        call_once(&part.test);
+        ck_assert_mem_eq(now->x_gradient,
+                         (const char *)whole.host.batch_norm.x_gradient + first * values * number_bytes(all->test.type),
+                         now->n_rows * values * number_bytes(all->test.type));
+    }
+    const struct device_batch_norm *once = &whole.host.batch_norm, *twice = &part.test.host.batch_norm;
+    ck_assert_mem_eq(twice->weight_gradient, once->weight_gradient, s->n * sizeof(float));
+    ck_assert_mem_eq(twice->bias_gradient, once->bias_gradient, s->n * sizeof(float));
+    ck_assert_mem_eq(twice->statistics_gradient, once->statistics_gradient, 2 * s->n * sizeof(float));
+    ck_assert_mem_eq(twice->lost, once->lost, 2 * s->n * sizeof(float));
+}
+
+/* A microbatch changes no bit of a gradient. */
+TEST_EACH(gradients_of_rows_in_two_calls_are_those_of_one, N_CASES)
+{
+    struct batch_norm t = make_norm(CALL_batch_norm_backward, _i);
+
+    if (t.s->n_rows > 1)
+        check_rows_apart(&t, 1);
+}
+
+/* Nor do more rows than a device has room for the sums of at once. */
+TEST(nor_do_more_rows_than_fit_at_once)
+{
+    static const struct shape many = {260, 1, 4100, 0};
+    struct batch_norm t = make_norm(CALL_batch_norm_backward, 0);
+
+    t.s = &many;
+    t.test.call.batch_norm =
+        (struct device_batch_norm){.n_rows = many.n_rows, .n_elements = many.n_elements, .n = many.n};
+    check_rows_apart(&t, 3);
+}
+
+/* The statistics' gradient, with what its rounding lost, is a sum in double: 2^13 rows of one element change the sum's last
+ * places thousands of times. Those of the mean are sums of numbers that are exact in fp32. */
+TEST(what_rounding_lost_is_kept)
+{
+    static const struct shape tall = {1 << 13, 1, 3, 0};
+    struct batch_norm t = make_norm(CALL_batch_norm_backward, 0);
+    struct device_batch_norm *const op = &t.test.call.batch_norm;
+
+    t.s = &tall;
+    *op = (struct device_batch_norm){.n_rows = tall.n_rows, .n_elements = 1, .n = tall.n, .lost = (void *)call_given};
+    call_make(&t.test);
+    const struct device_batch_norm *host = &t.test.host.batch_norm;
+    memset(host->lost, 0, 2 * tall.n * sizeof(float));
+    double sums[3] = {0};
+    for (size_t j = 0; j < tall.n; j++) {
+        const double slope = -(double)((const float *)host->weight)[j] * (double)host->statistics[tall.n + j];
+        for (size_t i = 0; i < tall.n_rows; i++)
+            sums[j] += (double)((const float *)host->y_gradient)[i * tall.n + j] * slope;
+        sums[j] += (double)host->statistics_gradient[j];
+    }
+    call_once(&t.test);
+    for (size_t j = 0; j < tall.n; j++)
+        ck_assert_double_eq_tol((double)host->statistics_gradient[j] + (double)host->lost[j], sums[j],
+                                0x1p-36 * fabs(sums[j]));
 }
 
 /* ---- running statistics ---- */

@@ -31,7 +31,7 @@ static void write_mlp(struct program *p, const struct model_config *c)
 {
     program_init(p);
     const int r = program_input(p, "residual", PROGRAM_TOKENS, c->width);
-    const int statistics = program_input(p, "statistics", PROGRAM_PART, 2 * c->width);
+    const int statistics = program_input(p, "statistics", PROGRAM_PART, PROGRAM_STATISTICS * c->width);
     program_end(p, parts_mix(p, r, program_batch_norm(p, r, statistics, "part_norm"), c));
 }
 

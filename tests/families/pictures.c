@@ -61,7 +61,7 @@ static void write_features(struct program *p, const struct model_config *c)
 
     program_init(p);
     const int image = program_input(p, "image", IMAGE, c->width);
-    const int statistics = program_input(p, "statistics", PROGRAM_PART, 2 * c->width);
+    const int statistics = program_input(p, "statistics", PROGRAM_PART, PROGRAM_STATISTICS * c->width);
     const int x = program_activation(p, program_batch_norm(p, image, statistics, "batch_norm"), MODEL_RELU);
     program_output(p, "features",
                    program_max_pool(p, program_conv2d(p, x, "conv2", IMAGE, c->width, &conv), FEATURES, &pool));

@@ -153,7 +153,7 @@ static struct device_batch_norm batch_norm_of(float *x, float *y, float *columns
 {
     struct device_batch_norm op = {};
 
-    op.m = ROWS, op.n = WIDTH;
+    op.n_rows = 1, op.n_elements = ROWS, op.n = WIDTH;
     op.x = x, op.x_gradient = x + ARRAY / 2, op.y = y, op.y_gradient = y;
     op.statistics = columns, op.weight = columns + 2 * WIDTH, op.bias = columns + 3 * WIDTH;
     op.weight_gradient = gradients, op.bias_gradient = gradients + WIDTH,

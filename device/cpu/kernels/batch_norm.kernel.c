@@ -151,7 +151,8 @@ void KERNEL_NAME(cpu_join_moments_backward)(struct device *dev, const struct dev
 
 static void normalise(const struct device_batch_norm *op, size_t first, size_t column)
 {
-    const size_t n = op->n, width = width_from(column, n), tall = size_smaller(TALL, op->m - first);
+    const size_t n = op->n, m = op->n_rows * op->n_elements;
+    const size_t width = width_from(column, n), tall = size_smaller(TALL, m - first);
     const float *statistics = op->statistics + column;
 
     for (size_t j = 0; j < width; j += VECTOR) {
@@ -172,8 +173,10 @@ static void normalise(const struct device_batch_norm *op, size_t first, size_t c
 
 void KERNEL_NAME(cpu_batch_norm)(struct device *dev, const struct device_batch_norm *op)
 {
-#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static) collapse(2)
-    for (size_t i = 0; i < op->m; i += TALL)
+    const size_t m = op->n_rows * op->n_elements;
+
+#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static) collapse(2)
+    for (size_t i = 0; i < m; i += TALL)
         for (size_t j = 0; j < op->n; j += COLUMNS)
             normalise(op, i, j);
 }
@@ -183,13 +186,13 @@ struct sums {
     double g[COLUMNS], product[COLUMNS];
 };
 
-/* Rows are summed in at most LINES equal runs, so that threads share them where there are few columns; the runs' sums,
- * in the products' scratch, are then added in order. WIDE tiles of columns at a time fit there. */
-enum { LINES = 64, WIDE = 16 };
-_Static_assert(LINES *WIDE * sizeof(struct sums) <= PLAN_CPU_PRODUCT_SCRATCH, "the sums fit one thread's scratch");
+/* The elements of a row are summed in at most RUNS equal runs, so that threads share them where there are few columns; the
+ * runs' sums, in the products' scratch, are then added in order. LINES of them fit there. */
+enum { RUNS = 16, LINES = 1024 };
+_Static_assert(LINES * sizeof(struct sums) <= PLAN_CPU_PRODUCT_SCRATCH, "the sums fit one thread's scratch");
 
 /* Each y_gradient is read before x_gradient is written, which may be in its place. */
-static void normalise_backward(const struct device_batch_norm *op, struct sums *sums, size_t first, size_t rows,
+static void normalise_backward(const struct device_batch_norm *op, struct sums *sums, size_t first, size_t elements,
                                size_t column)
 {
     const size_t n = op->n, width = width_from(column, n);
@@ -200,7 +203,7 @@ static void normalise_backward(const struct device_batch_norm *op, struct sums *
         mean[j] = op->statistics[column + j];
         factor[j] = op->statistics[n + column + j] * value_widen(((const value *)op->weight)[column + j]);
     }
-    for (size_t i = first; i < first + rows; i++)
+    for (size_t i = first; i < first + elements; i++)
         for (size_t j = 0; j < width; j += VECTOR) {
             const size_t at = i * n + column + j, left = width - j;
             const vec g = value_load_n((const value *)op->y_gradient + at, left);
@@ -216,51 +219,81 @@ static void normalise_backward(const struct device_batch_norm *op, struct sums *
         }
 }
 
-static void add(float *to, size_t j, double x)
+/* to (n or NULL) += factor (n) * x (n), in double, rounded once. */
+static void add_scaled(float *to, const double *x, const double *factor, size_t n)
 {
-    if (to)
-        to[j] = (float)((double)to[j] + x);
+    for (size_t j = 0; to && j < n; j++)
+        to[j] = (float)((double)to[j] + factor[j] * x[j]);
 }
 
-/* lines (n_lines, apart): each line's sums of the same columns. */
-static void put_sums(const struct device_batch_norm *op, const struct sums *lines, size_t n_lines, size_t apart,
-                     size_t column)
+/* The same, where `to` and lost (n each) are one sum. */
+static void add_kept(float *to, float *lost, const double *x, const double *factor, size_t n)
 {
-    const size_t width = width_from(column, op->n);
-    struct sums all = {{0}, {0}};
+    for (size_t j = 0; j < n; j++) {
+        const double sum = (double)to[j] + (double)lost[j] + factor[j] * x[j];
+        to[j] = (float)sum;
+        lost[j] = (float)(sum - (double)to[j]);
+    }
+}
 
-    for (size_t i = 0; i < n_lines; i++)
-        for (size_t j = 0; j < width; j++) {
-            all.g[j] += lines[i * apart].g[j];
-            all.product[j] += lines[i * apart].product[j];
-        }
+static float *from_column(float *to, size_t column)
+{
+    return to ? to + column : NULL;
+}
+
+/* sums (n_rows, n_runs, n_tiles): of the tile's columns, from the rows' first run on. */
+static void put_sums(const struct device_batch_norm *op, const struct sums *sums, size_t n_rows, size_t n_runs,
+                     size_t n_tiles, size_t column)
+{
+    const size_t n = op->n, width = width_from(column, n);
+    const size_t lost_n = op->lost ? n : COLUMNS;
+    double one[COLUMNS], r[COLUMNS], weight[COLUMNS], slope[COLUMNS];
+    float dropped[2 * COLUMNS] = {0}, *const lost = op->lost ? op->lost + column : dropped;
+
     for (size_t j = 0; j < width; j++) {
-        const double weight = (double)value_widen(((const value *)op->weight)[column + j]),
-                     r = (double)op->statistics[op->n + column + j];
+        one[j] = 1;
+        r[j] = (double)op->statistics[n + column + j];
+        weight[j] = (double)value_widen(((const value *)op->weight)[column + j]);
+        slope[j] = -weight[j] * r[j];
+    }
+    for (size_t row = 0; row < n_rows; row++, sums += n_runs * n_tiles) {
+        struct sums all = *sums;
 
-        add(op->weight_gradient, column + j, all.product[j] * r);
-        add(op->bias_gradient, column + j, all.g[j]);
-        add(op->statistics_gradient, column + j, -weight * r * all.g[j]);
-        add(op->statistics_gradient, op->n + column + j, weight * all.product[j]);
+        for (size_t i = 1; i < n_runs; i++)
+            for (size_t j = 0; j < width; j++) {
+                all.g[j] += sums[i * n_tiles].g[j];
+                all.product[j] += sums[i * n_tiles].product[j];
+            }
+        add_scaled(from_column(op->weight_gradient, column), all.product, r, width);
+        add_scaled(from_column(op->bias_gradient, column), all.g, one, width);
+        add_kept(op->statistics_gradient + column, lost, all.g, slope, width);
+        add_kept(op->statistics_gradient + n + column, lost + lost_n, all.product, weight, width);
     }
 }
 
 void KERNEL_NAME(cpu_batch_norm_backward)(struct device *dev, const struct device_batch_norm *op)
 {
-    struct sums *const lines = dev->products;
-    const size_t m = op->m, run = size_pieces(m, LINES), rows = run > TALL ? run : TALL, n_lines = size_pieces(m, rows);
+    struct sums *const sums = dev->products;
+    const size_t n_elements = op->n_elements, even = size_pieces(n_elements, RUNS), run = even > TALL ? even : TALL,
+                 n_runs = size_pieces(n_elements, run);
 
-    for (size_t first = 0; first < op->n; first += WIDE * COLUMNS) {
-        const size_t n_tiles = size_smaller(WIDE, size_pieces(op->n - first, COLUMNS));
+    for (size_t first = 0; first < op->n; first += LINES / RUNS * COLUMNS) {
+        const size_t n_tiles = size_smaller(LINES / RUNS, size_pieces(op->n - first, COLUMNS)),
+                     n_fit = LINES / (n_runs * n_tiles);
 
-#pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static) collapse(2)
-        for (size_t i = 0; i < n_lines; i++)
+        for (size_t row = 0; row < op->n_rows; row += n_fit) {
+            const size_t n_rows = size_smaller(n_fit, op->n_rows - row);
+
+#pragma omp parallel for num_threads(cpu_threads(dev, n_rows *n_elements * op->n)) schedule(static) collapse(3)
+            for (size_t k = 0; k < n_rows; k++)
+                for (size_t i = 0; i < n_runs; i++)
+                    for (size_t j = 0; j < n_tiles; j++)
+                        normalise_backward(op, &sums[(k * n_runs + i) * n_tiles + j], (row + k) * n_elements + i * run,
+                                           size_smaller(run, n_elements - i * run), first + j * COLUMNS);
+#pragma omp parallel for num_threads(cpu_threads(dev, n_rows *n_runs * op->n)) schedule(static)
             for (size_t j = 0; j < n_tiles; j++)
-                normalise_backward(op, &lines[i * n_tiles + j], i * rows, size_smaller(rows, m - i * rows),
-                                   first + j * COLUMNS);
-#pragma omp parallel for num_threads(cpu_threads(dev, n_lines * op->n)) schedule(static)
-        for (size_t j = 0; j < n_tiles; j++)
-            put_sums(op, lines + j, n_lines, n_tiles, first + j * COLUMNS);
+                put_sums(op, sums + j, n_rows, n_runs, n_tiles, first + j * COLUMNS);
+        }
     }
 }
 

@@ -9,9 +9,10 @@ enum {
     COLUMNS = 32, /* of a block */
     BATCH_THREADS = 256,
     BATCH_WARPS = BATCH_THREADS / WARP,
-    BATCH_BLOCKS = 8, /* of a processor, which has 2048 threads */
-    TALL = 512,       /* rows of a block whose rows do not depend on each other */
-    JOIN_AHEAD = 16,  /* rows in flight of a thread that adds up whole columns */
+    TALL = 512, /* elements of a block; where it sums them, more of a row that would have more than RUNS blocks */
+    RUNS = 32,
+    SUM_ROWS = 32,   /* at most, whose runs' sums a block adds up at once */
+    JOIN_AHEAD = 16, /* rows in flight of a thread that adds up whole columns */
 };
 
 /* A thread's place in its block. */
@@ -276,8 +277,8 @@ template <typename T, int V>
 static __global__ void __launch_bounds__(BATCH_THREADS) normalise(struct device_batch_norm op)
 {
     const size_t column = (size_t)blockIdx.y * COLUMNS + place<V>::column();
-    const size_t piece = (size_t)blockIdx.x * TALL, begin = piece + place<V>::row(),
-                 end = piece + TALL < op.m ? piece + TALL : op.m;
+    const size_t piece = (size_t)blockIdx.x * TALL, begin = piece + place<V>::row(), m = op.n_rows * op.n_elements,
+                 end = piece + TALL < m ? piece + TALL : m;
     const T *const from[1] = {(const T *)op.x + column};
     T *const y = (T *)op.y + column;
 
@@ -301,27 +302,28 @@ template <typename T> static cudaError_t batch_norm(const struct cuda_queue *q, 
                            is_whole((const T *)op->weight, op->n) && is_whole((const T *)op->bias, op->n) &&
                            is_whole(op->statistics, op->n);
 
-    return launch(are_whole ? normalise<T, whole<T>::V> : normalise<T, 1>, columns_over(pieces(op->m, TALL), op->n),
-                  BATCH_THREADS, 0, q->stream, *op);
+    return launch(are_whole ? normalise<T, whole<T>::V> : normalise<T, 1>,
+                  columns_over(pieces(op->n_rows * op->n_elements, TALL), op->n), BATCH_THREADS, 0, q->stream, *op);
 }
 
 cudaError_t cuda_batch_norm(const struct cuda_queue *q, const struct device_batch_norm *op)
 {
-    if (op->m == 0 || op->n == 0)
+    if (op->n_rows * op->n_elements * op->n == 0)
         return cudaSuccess;
     return TYPED(q, batch_norm)(q, op);
 }
 
-/* Block (x, y): rows x * rows and on. Their sums of g = y_gradient and of g (x - mean) are line x of lines (blocks,
- * 2n). */
+/* Block (x, y): a run of a row's elements, of the row's n_runs. Its sums of g = y_gradient and of g (x - mean) are line x of
+ * lines (n_rows, n_runs, 2n). */
 template <typename T, int V>
 static __global__ void __launch_bounds__(BATCH_THREADS)
-    normalise_backward(struct device_batch_norm op, float *lines, size_t rows)
+    normalise_backward(struct device_batch_norm op, float *lines, size_t n_runs, size_t run)
 {
     __shared__ struct column_sums<2> sums;
     const size_t first = (size_t)blockIdx.y * COLUMNS, column = first + place<V>::column();
-    const size_t piece = blockIdx.x * rows, begin = piece + place<V>::row(),
-                 end = piece + rows < op.m ? piece + rows : op.m;
+    const size_t row = blockIdx.x / n_runs * op.n_elements, piece = blockIdx.x % n_runs * run,
+                 begin = row + piece + place<V>::row(),
+                 end = row + (piece + run < op.n_elements ? piece + run : op.n_elements);
     T *const dx = (T *)op.x_gradient + column;
     const T *const from[3] = {(const T *)op.y_gradient + column, (const T *)op.x + column, op.accumulate ? dx : NULL};
     float sum[2][V] = {};
@@ -329,7 +331,7 @@ static __global__ void __launch_bounds__(BATCH_THREADS)
     if (column < op.n && begin < end) {
         const struct scales<T, V> of(op, column);
 
-        each_row<V, PACKS / 2>(from, begin, end, place<V>::DOWN, op.n, [&](const pack<T, V>(&at)[3], size_t row) {
+        each_row<V, PACKS / 2>(from, begin, end, place<V>::DOWN, op.n, [&](const pack<T, V>(&at)[3], size_t i) {
             float to[V];
 
 #pragma unroll
@@ -340,7 +342,7 @@ static __global__ void __launch_bounds__(BATCH_THREADS)
                 sum[1][v] += g * (at[1][v] - of.mean[v]);
                 to[v] = op.accumulate ? at[2][v] + gradient : gradient;
             }
-            store(dx + row * op.n, to);
+            store(dx + i * op.n, to);
         });
     }
     sums.put(sum);
@@ -352,48 +354,112 @@ static __global__ void __launch_bounds__(BATCH_THREADS)
     }
 }
 
-/* Where the lines' sums go: those of g are columns 0 to n - 1. */
-template <typename T> struct onto_gradients {
-    struct device_batch_norm op;
+/* A column's gradient, NULL or += factor * each row's sum; and what its rounding lost, or NULL. */
+struct gradient {
+    float *at, *lost, sum, rest;
+    double factor;
 
-    __device__ void put(size_t i, double x) const
+    __device__ gradient(float *all, float *all_lost, size_t column, double by)
+        : at(all ? all + column : NULL), lost(all && all_lost ? all_lost + column : NULL), factor(by)
     {
-        const size_t column = i % op.n;
-        const double weight = (double)to_float(((const T *)op.weight)[column]),
-                     r = (double)op.statistics[op.n + column];
+        sum = at ? *at : 0;
+        rest = lost ? *lost : 0;
+    }
 
-        if (i < op.n) {
-            add_onto(op.bias_gradient, column, x);
-            add_onto(op.statistics_gradient, column, -weight * r * x);
-        } else {
-            add_onto(op.weight_gradient, column, r * x);
-            add_onto(op.statistics_gradient, i, weight * x);
-        }
+    __device__ void add(double x)
+    {
+        const double whole = (double)sum + (double)rest + factor * x;
+
+        sum = (float)whole;
+        rest = lost ? (float)(whole - (double)sum) : 0;
+    }
+
+    __device__ void put() const
+    {
+        if (at)
+            *at = sum;
+        if (lost)
+            *lost = rest;
     }
 };
+
+/* Block x: 32 of the lines' columns, of which those of g are 0 to n - 1. Warps sum a row's lines each; then the first warp
+ * adds the rows' sums, one after another. */
+template <typename T>
+static __global__ void __launch_bounds__(SUM_ROWS *WARP)
+    add_rows(struct device_batch_norm op, const float *lines, size_t n_runs)
+{
+    __shared__ double of_rows[SUM_ROWS][WARP];
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
+    const size_t i = (size_t)blockIdx.x * WARP + lane, column = i % op.n;
+    const bool is_product = i >= op.n, exists = i < 2 * op.n;
+    const double weight = exists ? (double)to_float(((const T *)op.weight)[column]) : 0,
+                 r = exists ? (double)op.statistics[op.n + column] : 0;
+    const float *const from[1] = {lines + i};
+    struct gradient of_tensor(exists && warp == 0 ? is_product ? op.weight_gradient : op.bias_gradient : NULL, NULL,
+                              column, is_product ? r : 1),
+        of_statistic(exists && warp == 0 ? op.statistics_gradient : NULL, op.lost, i,
+                     is_product ? weight : -weight * r);
+
+    for (size_t row = 0; row < op.n_rows; row += n_warps) {
+        struct compensated sum = {};
+
+        if (exists && row + warp < op.n_rows)
+            each_row<1, JOIN_AHEAD>(from, (row + warp) * n_runs, (row + warp + 1) * n_runs, 1, 2 * op.n,
+                                    [&](const pack<float, 1>(&line)[1], size_t) { add(&sum, line[0][0]); });
+        of_rows[warp][lane] = total(sum);
+        __syncthreads();
+        for (size_t k = 0; warp == 0 && k < n_warps && row + k < op.n_rows; k++) {
+            of_tensor.add(of_rows[k][lane]);
+            of_statistic.add(of_rows[k][lane]);
+        }
+        __syncthreads();
+    }
+    of_tensor.put();
+    of_statistic.put();
+}
+
+/* The rows whose lines fit the scratch at once. What a line has depends on the shape alone. */
+template <typename T>
+static cudaError_t rows_backward(const struct cuda_queue *q, const struct device_batch_norm *op, size_t n_runs)
+{
+    const bool are_whole = is_whole((const T *)op->x, op->n) && is_whole((const T *)op->y_gradient, op->n) &&
+                           is_whole((const T *)op->x_gradient, op->n) && is_whole((const T *)op->weight, op->n) &&
+                           is_whole(op->statistics, op->n);
+    float *const lines = (float *)q->scratch;
+    const cudaError_t rc = launch(are_whole ? normalise_backward<T, whole<T>::V> : normalise_backward<T, 1>,
+                                  columns_over(op->n_rows * n_runs, op->n), BATCH_THREADS, 0, q->stream, *op, lines,
+                                  n_runs, pieces(op->n_elements, n_runs));
+
+    if (rc != cudaSuccess)
+        return rc;
+    return launch(add_rows<T>, dim3((unsigned)pieces(2 * op->n, WARP)), smaller(SUM_ROWS, op->n_rows) * WARP, 0,
+                  q->stream, *op, (const float *)lines, n_runs);
+}
 
 template <typename T>
 static cudaError_t batch_norm_backward(const struct cuda_queue *q, const struct device_batch_norm *op)
 {
-    const size_t across = pieces(op->n, COLUMNS), room = PLAN_CUDA_SCRATCH_BYTES / (2 * op->n * sizeof(float));
-    const size_t wanted = pieces((size_t)q->n_processors * BATCH_BLOCKS, across);
-    const size_t rows = pieces(op->m, smaller(room, wanted)), n_lines = pieces(op->m, rows);
-    const bool are_whole = is_whole((const T *)op->x, op->n) && is_whole((const T *)op->y_gradient, op->n) &&
-                           is_whole((const T *)op->x_gradient, op->n) && is_whole((const T *)op->weight, op->n) &&
-                           is_whole(op->statistics, op->n);
-    const struct onto_gradients<T> to = {
-        *op
-    };
-    cudaError_t rc;
+    const size_t n_lines = PLAN_CUDA_SCRATCH_BYTES / (2 * op->n * sizeof(float)),
+                 n_runs = smaller(pieces(op->n_elements, TALL), smaller(RUNS, n_lines)), n_fit = n_lines / n_runs,
+                 row_values = op->n_elements * op->n;
+    cudaError_t rc = cudaSuccess;
 
-    rc = launch(are_whole ? normalise_backward<T, whole<T>::V> : normalise_backward<T, 1>, columns_over(n_lines, op->n),
-                BATCH_THREADS, 0, q->stream, *op, (float *)q->scratch, rows);
-    return rc == cudaSuccess ? add_lines<float, 1>(q, to, n_lines, 2 * op->n) : rc;
+    for (size_t row = 0; row < op->n_rows && rc == cudaSuccess; row += n_fit) {
+        struct device_batch_norm rows = *op;
+
+        rows.n_rows = smaller(n_fit, op->n_rows - row);
+        rows.x = (const T *)op->x + row * row_values;
+        rows.y_gradient = (const T *)op->y_gradient + row * row_values;
+        rows.x_gradient = (T *)op->x_gradient + row * row_values;
+        rc = rows_backward<T>(q, &rows, n_runs);
+    }
+    return rc;
 }
 
 cudaError_t cuda_batch_norm_backward(const struct cuda_queue *q, const struct device_batch_norm *op)
 {
-    if (op->m == 0 || op->n == 0)
+    if (op->n_rows * op->n_elements * op->n == 0)
         return cudaSuccess;
     return TYPED(q, batch_norm_backward)(q, op);
 }

@@ -55,7 +55,7 @@ void device_join_moments_backward_describe(struct call_work *out, struct device_
 
 static void describe(struct call_work *out, struct device_batch_norm *op)
 {
-    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_all(op->m * op->n));
+    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_all(op->n_rows * op->n_elements * op->n));
     call_add_array(out, "statistics", &op->statistics, CALL_FP32, CALL_READ, call_all(2 * op->n));
     call_add_array(out, "weight", &op->weight, CALL_VALUES, CALL_READ, call_all(op->n));
 }
@@ -64,17 +64,20 @@ void device_batch_norm_describe(struct call_work *out, struct device_batch_norm 
 {
     describe(out, op);
     call_add_array(out, "bias", &op->bias, CALL_VALUES, CALL_READ, call_all(op->n));
-    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->m * op->n));
+    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->n_rows * op->n_elements * op->n));
 }
 
 void device_batch_norm_backward_describe(struct call_work *out, struct device_batch_norm *op)
 {
     describe(out, op);
-    call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, call_all(op->m * op->n));
-    call_add_array(out, "x_gradient", &op->x_gradient, CALL_VALUES, written(op->accumulate), call_all(op->m * op->n));
+    call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ,
+                   call_all(op->n_rows * op->n_elements * op->n));
+    call_add_array(out, "x_gradient", &op->x_gradient, CALL_VALUES, written(op->accumulate),
+                   call_all(op->n_rows * op->n_elements * op->n));
     call_add_array(out, "weight_gradient", &op->weight_gradient, CALL_FP32, UPDATED | CALL_OPTIONAL, call_all(op->n));
     call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, UPDATED | CALL_OPTIONAL, call_all(op->n));
     call_add_array(out, "statistics_gradient", &op->statistics_gradient, CALL_FP32, UPDATED, call_all(2 * op->n));
+    call_add_array(out, "lost", &op->lost, CALL_FP32, UPDATED | CALL_OPTIONAL, call_all(2 * op->n));
 }
 
 /* ---- running statistics ---- */

@@ -39,24 +39,28 @@ struct device_join_moments {
     float *moments_gradient;          /* (n_rows, 2, n), written backward */
 };
 
-/* y = (x - mean) * r * weight + bias, where r = 1/deviation. Backward treats the statistics as inputs:
+/* y = (x - mean) * r * weight + bias, where r = 1/deviation. Backward treats the statistics as inputs. It computes each row's
+ * sums, in the same way whatever rows are beside it, and adds them to the gradients one row after another: calls with some
+ * rows each give the bits of one with all. The statistics' gradient, on which that of x depends, is as good as a sum in
+ * double where `lost` keeps what its rounding took.
  *   x_gradient          = y_gradient * weight * r
  *   weight_gradient     += sum over the rows of y_gradient * (x - mean) * r
  *   bias_gradient       += sum of y_gradient
  *   statistics_gradient += sum of -y_gradient * weight * r; sum of y_gradient * weight * (x - mean) */
 struct device_batch_norm {
-    size_t m, n;                /* m: elements of all rows */
-    const void *x;              /* (m, n), read by both directions */
-    const float *statistics;    /* (2, n), mean and 1/deviation, read by both */
-    const void *weight;         /* (n), read by both */
-    const void *bias;           /* (n), forward */
-    void *y;                    /* (m, n), forward */
-    const void *y_gradient;     /* (m, n), backward */
-    void *x_gradient;           /* (m, n), written backward, or added to; may be y_gradient if not accumulating */
-    bool accumulate;            /* x_gradient += */
-    float *weight_gradient;     /* (n), backward, +=; NULL: not computed */
-    float *bias_gradient;       /* (n), backward, +=; NULL: not computed */
-    float *statistics_gradient; /* (2, n), backward, += */
+    size_t n_rows, n_elements, n; /* m = n_rows n_elements */
+    const void *x;                /* (m, n), read by both directions */
+    const float *statistics;      /* (2, n), mean and 1/deviation, read by both */
+    const void *weight;           /* (n), read by both */
+    const void *bias;             /* (n), forward */
+    void *y;                      /* (m, n), forward */
+    const void *y_gradient;       /* (m, n), backward */
+    void *x_gradient;             /* (m, n), written backward, or added to; may be y_gradient if not accumulating */
+    bool accumulate;              /* x_gradient += */
+    float *weight_gradient;       /* (n), backward, +=; NULL: not computed */
+    float *bias_gradient;         /* (n), backward, +=; NULL: not computed */
+    float *statistics_gradient;   /* (2, n), backward, += */
+    float *lost;                  /* (2, n), backward, +=: what is less than half its last place; NULL: dropped */
 };
 
 /* Running statistics of each column, which serve in the place of a part's where nothing is trained. PyTorch's are

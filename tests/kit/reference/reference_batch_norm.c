@@ -72,7 +72,7 @@ void reference_batch_norm(const struct device_batch_norm *op)
     const double *x = op->x, *mean = (const void *)op->statistics, *r = mean + op->n;
     const double *weight = op->weight, *bias = op->bias;
 
-    for (size_t i = 0; i < op->m * op->n; i++) {
+    for (size_t i = 0; i < op->n_rows * op->n_elements * op->n; i++) {
         const size_t j = i % op->n;
         ((double *)op->y)[i] = (x[i] - mean[j]) * r[j] * weight[j] + bias[j];
     }
@@ -85,7 +85,7 @@ void reference_batch_norm_backward(const struct device_batch_norm *op)
     double *weights = (void *)op->weight_gradient, *biases = (void *)op->bias_gradient;
     double *means = (void *)op->statistics_gradient, *rs = means + op->n, *dx = op->x_gradient;
 
-    for (size_t i = 0; i < op->m * op->n; i++) {
+    for (size_t i = 0; i < op->n_rows * op->n_elements * op->n; i++) {
         const size_t j = i % op->n;
         dx[i] = (op->accumulate ? dx[i] : 0) + dy[i] * weight[j] * r[j];
         if (weights)

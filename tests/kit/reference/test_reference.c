@@ -23,7 +23,7 @@ static const struct pair {
     {{CALL_join_moments, .join_moments = {.n_rows = 4, .n_elements = 3, .n = 5, .epsilon = 4}},
      CALL_join_moments_backward},
     {{CALL_batch_norm,
-      .batch_norm = {.m = 6, .n = 5, .weight_gradient = (void *)call_given, .bias_gradient = (void *)call_given}},
+      .batch_norm = {2, 3, 5, .weight_gradient = (void *)call_given, .bias_gradient = (void *)call_given}},
      CALL_batch_norm_backward},
     {{CALL_glu, .glu = {.m = 4, .n = 5, .stride = 7, .gradient_stride = 7, .activation = MODEL_SILU}},
      CALL_glu_backward},
@@ -396,7 +396,8 @@ static double batch_norm_of(const double *x, const double *c, double *gradient)
                                        .statistics = (void *)statistics,
                                        .statistics_gradient = (void *)of_statistics,
                                        .moments_gradient = (void *)of_moments};
-    struct device_batch_norm norm = {.m = 6,
+    struct device_batch_norm norm = {.n_rows = 2,
+                                     .n_elements = 3,
                                      .n = 2,
                                      .x = x,
                                      .statistics = join.statistics,

@@ -222,6 +222,35 @@ TEST_EACH(means_of_blocks_change_gradients_of_their_convolutions_alone, COUNT(ne
     exact_close(&exact);
 }
 
+/* Of nets, whose convolutions, norms and labels sum row by row: a part of 8 rows at once, and in 2, 4 and 8 microbatches, none
+ * of which divides a ghost batch. */
+static const char *const cut[] = {"wide_resnet", "resnet_basic", "resnet_bottleneck", "ghost_wide", "sparse_wide"};
+
+TEST_EACH(no_microbatch_changes_a_bit_of_a_net, COUNT(cut) * NUMBER_TYPES)
+{
+    static const uint32_t microbatches[] = {1, 2, 7};
+    const char *const fixture = cut[_i / NUMBER_TYPES];
+    struct inprocess_options how = {.n_parts = 1,
+                                    .microbatch = 8,
+                                    .n_threads = 2,
+                                    .fenced = true,
+                                    .precision = (enum number_type)(_i % NUMBER_TYPES)};
+    const uint32_t least = strncmp(fixture, "ghost", 5) == 0 ? 2 : 1;
+    struct exact exact;
+
+    exact_train(&exact, fixture, &how, FEW_STEPS);
+    const uint64_t expected = exact_state(&exact);
+    exact_close(&exact);
+    for (unsigned i = 0; i < COUNT(microbatches); i++) {
+        how.microbatch = microbatches[i];
+        if (how.microbatch % least)
+            continue;
+        exact_train(&exact, fixture, &how, FEW_STEPS);
+        ck_assert_msg(exact_state(&exact) == expected, "%s in microbatches of %d", fixture, microbatches[i]);
+        exact_close(&exact);
+    }
+}
+
 /* Four parts at once, two after two, and one after another: with less memory, down to the least. */
 static const char *const grouped[] = {"b", "chunked", "t5_gated", "pictures", "wide_resnet"};
 
