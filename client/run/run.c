@@ -35,6 +35,17 @@ static int check_names(const struct eps_train_options *in, struct error *err)
     return 0;
 }
 
+/* The rows of which batch norms have statistics: those of a part, or of a ghost batch. */
+static void note_norms(struct client_run *run)
+{
+    struct eps_train_options *o = &run->options;
+    const uint32_t ghost = run->model.config.image.ghost_batch;
+    const size_t n = strlen(o->task_note);
+
+    snprintf(o->task_note + n, sizeof o->task_note - n, "; batch norms over %u of %u images",
+             ghost ? ghost : o->batch / o->parts, o->batch);
+}
+
 static int divide_rows(struct client_run *run, struct error *err)
 {
     struct eps_train_options *o = &run->options;
@@ -53,6 +64,8 @@ static int divide_rows(struct client_run *run, struct error *err)
         rc = client_source_make_room(run->source, o->batch, err);
     if (!rc)
         run->source->ops->describe(o->task_note, sizeof o->task_note, run->source);
+    if (!rc && run->model.config.image.height)
+        note_norms(run);
     return rc;
 }
 

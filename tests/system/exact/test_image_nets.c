@@ -182,8 +182,10 @@ static double loss_of_predictions(const char *name, unsigned n)
 TEST(a_preset_learns_the_classes_of_its_images)
 {
     put_images("images.npy", "labels.npy", 20, 16, 0);
-    expect("eps train --model resnet-18 --image 16x16 --data images.npy --batch 4 --steps 1 --out run --device cpu", 0,
-           "5 classes: 0, 1, 2, 3, 4", "18 images of 16x16, in colour, 2 held out", " images/s over 1 step\n");
+    expect("eps train --model resnet-18 --image 16x16 --data images.npy --batch 4 --parts 2 --steps 1 --out run "
+           "--device cpu",
+           0, "5 classes: 0, 1, 2, 3, 4", "18 images of 16x16, in colour, 2 held out; batch norms over 2 of 4 images",
+           " images/s over 1 step\n");
     expect("grep -q '\"stem\": \"cifar\"' run/latest/config.json && grep -q id2label run/latest/config.json", 0);
     expect("eps eval --model run/latest --data images.npy --predictions said.jsonl", 0, "over 20 rows", "accuracy ");
     expect("[ $(wc -l <said.jsonl) = 20 ] && grep -q '{\"row\":19,\"prediction\":\"[0-4]\",\"probability\":{\"0\":' "
