@@ -125,7 +125,7 @@ struct eps_train_options {
     size_t n_data;
     const char *eval_data;
     enum eps_task task;  /* default: the model's own, if it is a classifier; else it predicts tokens */
-    char task_note[200]; /* resolved: "2 classes: no, yes; 900 rows, 100 held out"; or empty */
+    char task_note[200]; /* resolved, as "2 classes: no, yes; 900 rows, 100 held out"; or empty */
     const char *columns;
     const char *image, *augment; /* "224x224,shorter=256", "crop=4,flip"; must be unset for models that see no images */
     uint32_t n_labels;           /* for eps_plan: training counts the classes of its data */

@@ -1,6 +1,7 @@
 /* Label smoothing against PyTorch in float64 (tests/fixtures/smoothing.json, made by tests/oracle/make_smoothing.py): losses of
  * rows, and the gradient of their mean, of a vocabulary in one chunk and in two. */
 #include "tests/kit/device/operation.h"
+#include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/test.h"
 
 #include <jansson.h>
@@ -33,13 +34,16 @@ static double *doubles(const json_t *numbers, size_t n)
 
 static struct smoothed read_case(size_t i, bool cut)
 {
-    json_t *file = json_load_file(TESTS_DIR "/fixtures/smoothing.json", 0, NULL), *of = json_array_get(file, i);
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/fixtures/smoothing.json", fixture_tests_dir());
+    json_t *file = json_load_file(path, 0, NULL), *of = json_array_get(file, i);
     const size_t m = json_array_size(json_object_get(of, "labels")),
                  n = (size_t)json_integer_value(json_object_get(of, "n"));
     struct smoothed c = {.m = m, .n = n, .cut = cut ? n / 2 : n};
     size_t n_counted = 0;
 
-    ck_assert_uint_eq(json_array_size(file), CASES);
+    ck_assert_msg(json_array_size(file) == CASES, "open %s: not %d cases", path, CASES);
     c.smoothing = (float)json_number_value(json_object_get(of, "smoothing"));
     const double *labels = doubles(json_object_get(of, "labels"), m),
                  *logits = doubles(json_object_get(of, "logits"), m * n);

@@ -14,8 +14,8 @@
 #   CALL   what tools/gpu_check.sh is asked for, in one or more words, options first. By default all three calls, which
 #          take ten minutes on two cores; probe, if TREE is gpu
 #
-# Exit status: 0, 1 if a call failed, 2 misused, 77 if this machine lets nobody change the root folder, or mount: root may do
-# the former in most containers, and then the probe is rehearsed all the same.
+# Exit status: 0, 1 if a call failed, 2 misused, 77 if this machine lets nobody mount. Where root may at least change the root
+# folder, as in most containers, the probe is rehearsed all the same.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [ $# -ge 2 ] || { echo "rehearse.sh: name a build folder and one for findings" >&2; exit 2; }

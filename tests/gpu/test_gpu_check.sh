@@ -230,7 +230,7 @@ large|large-32k-runs|missing|7 steps of 32768 tokens: cut off" ] || fail "a run 
 # A test that was carried along reads its fixtures where it is told.
 carried=$work/carried
 mkdir -p "$carried"
-for test in test_exact_bf16 test_convolutions; do
+for test in test_exact_bf16 test_convolutions test_smoothing_loss; do
     CK_FORK=no EPS_TESTS_DIR=$carried "$build/bin/$test" >"$work/said" 2>&1 && fail "$test needs no fixtures"
     grep -qE "open $carried/fixtures/|fixture == " "$work/said" || fail "$test: the fixtures are not read where EPS_TESTS_DIR says"
 done

@@ -60,6 +60,25 @@ void outputs_check_file(const char *path, const char *content)
     free(bytes);
 }
 
+static json_t *config_of(const char *directory)
+{
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/config.json", directory);
+    json_t *config = json_load_file(path, 0, NULL);
+    ck_assert_msg(config, "%s is no JSON", path);
+    return config;
+}
+
+void outputs_check_untied(const char *directory, const char *other)
+{
+    json_t *got = config_of(directory), *want = config_of(other);
+
+    json_object_set_new(want, "tie_word_embeddings", json_false());
+    ck_assert(json_equal(got, want));
+    json_decref(got), json_decref(want);
+}
+
 void outputs_check_same(const char *directory, const char *other, const char *name)
 {
     char command[700];

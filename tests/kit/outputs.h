@@ -13,6 +13,8 @@ const char *outputs_make(const char *name);
 const char *outputs_names(const char *path);
 void outputs_write(const char *directory, const char *name, const char *content);
 void outputs_check_file(const char *path, const char *content);
+/* Its config.json is the other directory's, but for tie_word_embeddings, which is false. */
+void outputs_check_untied(const char *directory, const char *other);
 
 /* A file of both directories is the same, byte for byte; weights, moments and training.json are. */
 void outputs_check_same(const char *directory, const char *other, const char *name);

@@ -19,3 +19,8 @@ check '-0.3000, standard error 0.2000, so -0.7000 to +0.1000: equal' '1 1.5' '2 
 check '+0.1000, standard error 0.1000, so -0.1000 to +0.3000: equal' '1.2 1' '2 2'
 check '+0.0000, standard error 0.0000, so +0.0000 to +0.0000: equal' '1 1' '2 2'
 check '+0.2500' '1.25 1'
+check '-1.9999' '1e-4 2'
+for lines in '' '1 ' '1 0\n2' 'nan 1\n2 1' '1 inf'; do
+    # shellcheck disable=SC2059 # lines have line ends
+    ! got=$(printf "$lines" | difference 1 2) || { echo "test_paired: of $lines: $got" >&2; exit 1; }
+done

@@ -86,11 +86,14 @@ finish() {
 }
 
 # difference A B: of the lines on standard input, one for each seed, column A less column B: the mean, and if there are several
-# its standard error, the interval of two of them, and where it lies: equal if it holds 0, else higher or lower
+# its standard error, the interval of two of them, and where it lies: equal if it holds 0, else higher or lower. Lines that
+# lack a number are refused.
 difference() {
     awk -v a="$1" -v b="$2" '
+        $a !~ /^[-+]?[0-9.]+(e[-+]?[0-9]+)?$/ || $b !~ /^[-+]?[0-9.]+(e[-+]?[0-9]+)?$/ { bad = 1 }
         { d[NR] = $a - $b; mean = (mean * (NR - 1) + d[NR]) / NR }
         END {
+            if (bad || !NR) { printf "incomplete"; exit 1 }
             printf "%+.4f", mean
             if (NR == 1) exit
             for (i = 1; i <= NR; i++) q += (d[i] - mean) ^ 2

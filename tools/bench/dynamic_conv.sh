@@ -108,7 +108,8 @@ done
 finish
 for ((seed = 1; seed <= seeds; seed++)); do
     theirs=$(score "$keep/$plain-$seed")
-    echo "$theirs $(score "$keep/$arm-$seed")" >>"$keep/$arm.scores"
+    ours=$(score "$keep/$arm-$seed")
+    echo "$theirs $ours" >>"$keep/$arm.scores"
     [ "$arm" != exact ] || cmp "$keep/$plain-$seed.mean/model.safetensors" "$keep/$arm-$seed.mean/model.safetensors"
 done
 grep -h '^memory' "$keep/$plain-1.log" "$keep/$arm-1.log"

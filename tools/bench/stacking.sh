@@ -53,7 +53,9 @@ done
 finish
 : >"$keep/pairs"
 for ((seed = 1; seed <= seeds; seed++)); do
-    echo "$(loss "$keep/grown-$seed") $(loss "$keep/whole-$seed")" >>"$keep/pairs"
+    grown=$(loss "$keep/grown-$seed")
+    whole=$(loss "$keep/whole-$seed")
+    echo "$grown $whole" >>"$keep/pairs"
 done
 echo "held-out loss: grown $(cut -d ' ' -f 1 "$keep/pairs" | paste -sd ' '); whole from the start" \
     "$(cut -d ' ' -f 2 "$keep/pairs" | paste -sd ' '); difference $(difference 1 2 <"$keep/pairs")"

@@ -6,9 +6,8 @@
  *   join_moments   after the part's last microbatch: the statistics of all rows, added in row order;
  *   batch_norm     for each microbatch of the next visit: normalises with these statistics.
  * So y has the same bits however the rows are divided into microbatches. Backward goes the other way:
- * batch_norm_backward adds the microbatch's share to the statistics' gradient, a sum over rows as in
- * proto/operation/device.h; join_moments_backward gives each row's moments their gradient; row_moments_backward adds
- * what flows through them to x_gradient.
+ * batch_norm_backward adds each row's sums to the statistics' gradient; join_moments_backward gives each row's moments
+ * their gradient; row_moments_backward adds what flows through them to x_gradient.
  *
  * A row has n_elements elements (pixels, tokens) of n columns (channels). */
 #ifndef PROTO_OPERATION_CALL_BATCH_NORM_H
@@ -41,8 +40,8 @@ struct device_join_moments {
 
 /* y = (x - mean) * r * weight + bias, where r = 1/deviation. Backward treats the statistics as inputs. It computes each row's
  * sums, in the same way whatever rows are beside it, and adds them to the gradients one row after another: calls with some
- * rows each give the bits of one with all. The statistics' gradient, on which that of x depends, is as good as a sum in
- * double where `lost` keeps what its rounding took.
+ * rows each give the bits of one with all, of the statistics' gradient where `lost` keeps what its rounding loses. That is
+ * then as good as a sum in double.
  *   x_gradient          = y_gradient * weight * r
  *   weight_gradient     += sum over the rows of y_gradient * (x - mean) * r
  *   bias_gradient       += sum of y_gradient
@@ -60,7 +59,7 @@ struct device_batch_norm {
     float *weight_gradient;       /* (n), backward, +=; NULL: not computed */
     float *bias_gradient;         /* (n), backward, +=; NULL: not computed */
     float *statistics_gradient;   /* (2, n), backward, += */
-    float *lost;                  /* (2, n), backward, +=: what is less than half its last place; NULL: dropped */
+    float *lost;                  /* (2, n), backward, +=: what rounding of statistics_gradient loses; NULL: dropped */
 };
 
 /* Running statistics of each column, which serve in the place of a part's where nothing is trained. PyTorch's are

@@ -369,7 +369,7 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
     out->n_sets = !setting->backend->takes_turns && choice->n_weight_buffers > 1 ? PLAN_MAX_SETS : 1;
     out->head_apart = choice->whole_head && !alone;
     out->n_sums = count_sums(out, model);
-    /* One row of labels at a time, where products give it the bits that it has beside others: microbatches change none. */
+    /* On the CPU a classifier's head takes one row at a time, so that no microbatch changes its sums. */
     out->head_tile = model->config.n_labels && setting->backend->joins_rows ? 1 : setting->backend->head_tile;
     out->head_pad = setting->goal.purpose == PLAN_GENERATE ? 1 : setting->backend->head_pad;
     out->one_pass = is_training(out) && (choice->whole_head || alone);

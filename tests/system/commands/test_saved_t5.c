@@ -90,18 +90,6 @@ static void check_same_kind(const char *directory, const char *other, const char
     outputs_close_tensors(&ours), outputs_close_tensors(&theirs);
 }
 
-/* transformers 5 calls a T5 tied that is not; what eps saves says so. */
-static void check_config(const char *name)
-{
-    json_t *want = json_load_file(print("%s/config.json", name), 0, NULL);
-    json_t *got = json_load_file("back/config.json", 0, NULL);
-
-    if (strcmp(name, "saved_flan") == 0)
-        json_object_set_new(want, "tie_word_embeddings", json_false());
-    ck_assert(json_equal(got, want));
-    json_decref(want), json_decref(got);
-}
-
 TEST_EACH(what_is_trained_goes_back_as_it_came, 2)
 {
     const char *const name = saved[_i];
@@ -112,7 +100,10 @@ TEST_EACH(what_is_trained_goes_back_as_it_came, 2)
                  name),
            0, "AutoModelForSeq2SeqLM");
     check_same_kind("back", name, "model.safetensors");
-    check_config(name);
+    if (strcmp(name, "saved_flan") == 0) /* transformers 5 calls it tied, and it is not */
+        outputs_check_untied("back", name);
+    else
+        outputs_check_same("back", name, "config.json");
     expect(print("cmp back/generation_config.json %s/generation_config.json", name), 0);
     expect("eps export --model run --dtype fp32 --out back-fp32", 0);
     ck_assert_double_eq(eval("back-fp32"), eval("run"));

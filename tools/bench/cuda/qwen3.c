@@ -213,6 +213,7 @@ static struct results run_repeated(struct bench *b, const struct block *k)
     op.out = bench_take(b, k->m * op.width * sizeof *repeated), op.scratch = bench_take(b, scratch.bytes);
     repeat_keys(repeated, grouped, k);
     b->ops->upload(b->dev, qkv, repeated, n * sizeof *repeated);
+    b->ops->sync(b->dev); /* attention is on another queue */
     b->ops->prepare_attention(b->dev, &op, b->attention, told);
     fprintf(stderr, "with repeated keys: %s\n", told);
     struct results r = run_once(b, &op, k->m, 3 * op.width);
