@@ -291,7 +291,7 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
     }
     if (rc == 0 && written) {
         *written = (struct eps_exported){public[e.type],
-                                         adapter ? client_model_adapter_loader(&e.models->config)
+                                         adapter ? client_model_peft(&e.models->config).loader
                                                  : client_model_loader(&e.models->config),
                                          "", adapter};
         snprintf(written->part, sizeof written->part, "%s", e.models->wrapper);

@@ -395,10 +395,7 @@ static json_t *number_json(double x)
 static json_t *make_peft(const struct client_model *model, const struct lora *lora, struct error *err)
 {
     const struct model_config *c = &model->config;
-    const char *task = c->n_labels                              ? "SEQ_CLS"
-                       : c->family->masked || c->family->is_own ? NULL
-                       : model_has_source(c)                    ? "SEQ_2_SEQ_LM"
-                                                                : "CAUSAL_LM";
+    const char *task = client_model_peft(c).task;
 
     return json_pack("{s:{}, s:n, s:s, s:s, s:b, s:b, s:b, s:n, s:n, s:o, s:o, s:o*, s:s, s:o, s:{}, s:n, s:O, s:s?, "
                      "s:b, s:b}",

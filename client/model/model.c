@@ -2,9 +2,9 @@
 
 #include "client/model/adapter.h"
 #include "client/model/file.h"
-#include "client/model/untie.h"
 #include "client/model/preset.h"
 #include "client/model/shards.h"
+#include "client/model/untie.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/family.h"
 #include "proto/model/model_files.h"
@@ -95,13 +95,17 @@ const char *client_model_loader(const struct model_config *config)
                                       : "AutoModelForCausalLM";
 }
 
-const char *client_model_adapter_loader(const struct model_config *config)
+struct client_peft client_model_peft(const struct model_config *config)
 {
-    return config->family->is_own     ? NULL
-           : config->n_labels         ? "AutoPeftModelForSequenceClassification"
-           : config->family->masked   ? "AutoPeftModel"
-           : model_has_source(config) ? "AutoPeftModelForSeq2SeqLM"
-                                      : "AutoPeftModelForCausalLM";
+    if (config->family->is_own)
+        return (struct client_peft){NULL, NULL};
+    if (config->n_labels)
+        return (struct client_peft){"SEQ_CLS", "AutoPeftModelForSequenceClassification"};
+    if (config->family->masked)
+        return (struct client_peft){NULL, "AutoPeftModel"};
+    if (model_has_source(config))
+        return (struct client_peft){"SEQ_2_SEQ_LM", "AutoPeftModelForSeq2SeqLM"};
+    return (struct client_peft){"CAUSAL_LM", "AutoPeftModelForCausalLM"};
 }
 
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err)
@@ -155,6 +159,15 @@ static void name_model(struct client_model *model, const char *path, bool direct
     snprintf(model->name, sizeof model->name, "%s", strcmp(name, "/") == 0 ? "model" : name);
 }
 
+/* The directory's weights, unless only what they tell of the model is wanted. */
+static int open_weights(struct client_model *model, const char *directory, bool weightless, struct error *err)
+{
+    if (weightless)
+        return client_untie_by(model, directory, err);
+    const int rc = client_shards_open(model, directory, err);
+    return rc ? rc : client_untie(model, err);
+}
+
 static int open_directory(struct client_model *model, const char *directory, struct error *err)
 {
     char config[PATH_MAX];
@@ -162,9 +175,7 @@ static int open_directory(struct client_model *model, const char *directory, str
     if (!rc)
         rc = open_config(model, config, err);
     if (!rc)
-        rc = client_shards_open(model, directory, err);
-    if (!rc)
-        rc = client_untie(model, err);
+        rc = open_weights(model, directory, false, err);
     return rc ? rc : model_files_read(&model->side, directory, err);
 }
 
@@ -184,10 +195,8 @@ static int add_side(struct client_model *model, const char *directory, struct er
 /* The base's weights, then the adapter's. */
 static int open_base(struct client_model *model, json_t *peft, const char *base, bool weightless, struct error *err)
 {
-    int rc = weightless ? client_untie_by(model, base, err) : client_shards_open(model, base, err);
+    const int rc = open_weights(model, base, weightless, err);
 
-    if (!rc && !weightless)
-        rc = client_untie(model, err);
     return rc ? rc : client_adapter_set(model, peft, base, err);
 }
 
@@ -252,7 +261,7 @@ static int open_weightless(struct client_model *model, const char *directory, st
 
     if (!rc)
         rc = open_alone(model, config, err);
-    return rc ? rc : client_untie_by(model, directory, err);
+    return rc ? rc : open_weights(model, directory, true, err);
 }
 
 /* Resolves a path; a run directory means its latest checkpoint. *is_directory: a directory with a config.json. */

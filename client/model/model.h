@@ -88,9 +88,14 @@ char *client_model_print_config(const struct client_model *model, enum safetenso
 uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct model *model,
                              const struct plan_choice *choice);
 
-/* The class of transformers that loads such a model, or NULL; and the one of PEFT that loads adapters of it. */
+/* The class of transformers that loads such a model, or NULL. */
 const char *client_model_loader(const struct model_config *config);
-const char *client_model_adapter_loader(const struct model_config *config);
+
+/* What PEFT calls the task of adapters of such a model, "CAUSAL_LM", and its class that loads them; NULL: it has none. */
+struct client_peft {
+    const char *task, *loader;
+};
+struct client_peft client_model_peft(const struct model_config *config);
 
 /* The precision in a run's recorded options (client/record/record.h); fp32 if they have none. */
 enum number_type client_model_precision(const json_t *options);

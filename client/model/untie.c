@@ -52,14 +52,20 @@ static int rewrite(struct client_model *model, json_t *config, struct error *err
     return rc;
 }
 
+/* By the model's weights; config: as undecided returns it, not NULL. */
+static int decide(struct client_model *model, json_t *config, struct error *err)
+{
+    bool own;
+    const int rc = has_own_head(&own, model, err);
+
+    return rc == 0 && own ? rewrite(model, config, err) : rc;
+}
+
 int client_untie(struct client_model *model, struct error *err)
 {
     json_t *config = model->n_weights > 0 ? undecided(model) : NULL;
-    bool own = false;
-    int rc = config ? has_own_head(&own, model, err) : 0;
+    const int rc = config ? decide(model, config, err) : 0;
 
-    if (rc == 0 && own)
-        rc = rewrite(model, config, err);
     json_decref(config);
     return rc;
 }
@@ -70,7 +76,7 @@ int client_untie_by(struct client_model *model, const char *directory, struct er
     int rc = 0;
 
     if (config && client_shards_open(model, directory, NULL) == 0)
-        rc = client_untie(model, err);
+        rc = decide(model, config, err);
     while (model->n_weights > 0)
         close(model->weights[--model->n_weights].fd);
     json_decref(config);

@@ -275,7 +275,7 @@ static void take_rows(struct call_test *some, const struct call_test *all, size_
         if (of_rows)
             memcpy(call_get(to), (const char *)call_get(from) + first * bytes, some->host.batch_norm.n_rows * bytes);
         else if (first == 0)
-            memcpy(call_get(to), call_get(from), from->n * (from->type == CALL_FP32 ? 4 : number_bytes(all->type)));
+            memcpy(call_get(to), call_get(from), from->n * call_type_bytes(from->type, all->type));
     }
 }
 

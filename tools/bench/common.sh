@@ -90,7 +90,8 @@ finish() {
 # lack a number are refused.
 difference() {
     awk -v a="$1" -v b="$2" '
-        $a !~ /^[-+]?[0-9.]+(e[-+]?[0-9]+)?$/ || $b !~ /^[-+]?[0-9.]+(e[-+]?[0-9]+)?$/ { bad = 1 }
+        function is_number(x) { return x ~ /^[-+]?[0-9.]+(e[-+]?[0-9]+)?$/ }
+        !is_number($a) || !is_number($b) { bad = 1 }
         { d[NR] = $a - $b; mean = (mean * (NR - 1) + d[NR]) / NR }
         END {
             if (bad || !NR) { printf "incomplete"; exit 1 }
