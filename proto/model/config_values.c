@@ -1,0 +1,151 @@
+#include "proto/model/config_values.h"
+
+#include "proto/model/config_lists.h"
+#include "proto/model/model_internal.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+static int read_activation(enum model_activation *out, const char *key, const json_t *value, struct error *err)
+{
+    static const struct {
+        const char *name;
+        enum model_activation activation;
+    } known[] = {{"gelu_new", MODEL_GELU_NEW}, {"gelu_pytorch_tanh", MODEL_GELU_NEW},
+                 {"gelu", MODEL_GELU},         {"relu", MODEL_RELU},
+                 {"silu", MODEL_SILU},         {"swish", MODEL_SILU}};
+    const char *name = json_string_value(value);
+
+    for (size_t i = 0; name && i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(name, known[i].name) == 0) {
+            *out = known[i].activation;
+            return 0;
+        }
+    }
+    return model_config_refuse(err, key, value, "it must be gelu_new, gelu_pytorch_tanh, gelu, relu or silu");
+}
+
+int config_read_count(uint32_t *out, const char *key, const json_t *value, struct error *err)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > UINT32_MAX)
+        return model_config_refuse(err, key, value, "it must be a positive whole number");
+    *out = (uint32_t)json_integer_value(value);
+    return 0;
+}
+
+static int read_widths(struct model_config *out, const char *key, const json_t *value, struct error *err)
+{
+    out->widths = (struct model_widths){0};
+    return json_is_array(value) ? model_widths_read(&out->widths, &out->inner_width, key, value, err)
+                                : config_read_count(&out->inner_width, key, value, err);
+}
+
+static int read_real(float *out, const char *key, const json_t *value, struct error *err)
+{
+    if (!json_is_number(value))
+        return model_config_refuse(err, key, value, "it must be a number");
+    *out = (float)json_number_value(value);
+    return 0;
+}
+
+void config_add_choice(char *text, size_t size, int i, int n, const char *name)
+{
+    const size_t at = strlen(text);
+
+    snprintf(text + at, size - at, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", name);
+}
+
+static int read_word(int *out, const struct family_key *key, const json_t *value, struct error *err)
+{
+    const char *word = json_string_value(value);
+    char accepted[120] = "it must be ";
+    int n = 0;
+
+    for (; key->words[n]; n++)
+        if (word && strcmp(word, key->words[n]) == 0) {
+            *out = n;
+            return 0;
+        }
+    for (int i = 0; i < n; i++)
+        config_add_choice(accepted, sizeof accepted, i, n, key->words[i]);
+    return model_config_refuse(err, key->name, value, accepted);
+}
+
+static int read_layers(struct decoder_layers *out, const struct family_key *key, const json_t *value, struct error *err)
+{
+    size_t i;
+    json_t *item;
+
+    *out = (struct decoder_layers){0};
+    if (json_is_null(value))
+        return 0;
+    if (!json_is_array(value) || json_array_size(value) > DECODER_MOST_LAYERS)
+        return model_config_refuse(err, key->name, value, "it must be a list with an entry for each block");
+    out->n = (uint32_t)json_array_size(value);
+    json_array_foreach(value, i, item)
+    {
+        int word = 0;
+        const int rc = read_word(&word, key, item, err);
+        if (rc)
+            return rc;
+        if (word)
+            decoder_layers_add(out, i);
+    }
+    return 0;
+}
+
+int config_read_key(struct model_config *out, const struct family_key *key, const json_t *value, struct error *err)
+{
+    void *field = (char *)out + key->offset;
+
+    switch (key->type) {
+    case FAMILY_COUNT:
+        return config_read_count(field, key->name, value, err);
+    case FAMILY_WIDTHS:
+        return read_widths(out, key->name, value, err);
+    case FAMILY_COUNT_OR_NULL:
+    case FAMILY_WIDTHS_OR_NULL:
+        if (json_is_null(value)) {
+            *(uint32_t *)field = 0;
+            return 0;
+        }
+        if (json_is_integer(value) && json_integer_value(value) == 0)
+            return model_config_refuse(err, key->name, value, "it must be null or a positive whole number");
+        return key->type == FAMILY_WIDTHS_OR_NULL ? read_widths(out, key->name, value, err)
+                                                  : config_read_count(field, key->name, value, err);
+    case FAMILY_REAL:
+        return read_real(field, key->name, value, err);
+    case FAMILY_REAL_OR_NULL:
+        if (json_is_null(value)) {
+            *(float *)field = 0;
+            return 0;
+        }
+        if (json_is_number(value) && !(json_number_value(value) > 0))
+            return model_config_refuse(err, key->name, value, "it must be null or greater than 0");
+        return read_real(field, key->name, value, err);
+    case FAMILY_REAL_OR_DEFAULT:
+        return json_is_null(value) ? 0 : read_real(field, key->name, value, err);
+    case FAMILY_SWITCH:
+        if (!json_is_boolean(value))
+            return model_config_refuse(err, key->name, value, "it must be true or false");
+        *(bool *)field = json_is_true(value);
+        return 0;
+    case FAMILY_ACTIVATION:
+        return read_activation(field, key->name, value, err);
+    case FAMILY_WORD:
+        return read_word(field, key, value, err);
+    case FAMILY_LAYERS:
+        return read_layers(field, key, value, err);
+    case FAMILY_KERNELS:
+        return config_read_kernels(field, key->name, value, err);
+    case FAMILY_DEPTHS:
+        return config_read_depths(field, key->name, value, err);
+    case FAMILY_CHANNELS:
+        return config_read_channels(field, key->name, value, err);
+    case FAMILY_SAME:
+        return 0;
+    }
+    return -EINVAL;
+}

@@ -1,0 +1,20 @@
+/* proto/model/config_values.h - the values of config.json's keys, by their types. */
+#ifndef PROTO_MODEL_CONFIG_VALUES_H
+#define PROTO_MODEL_CONFIG_VALUES_H
+
+#include "proto/model/family.h"
+
+struct json_t;
+
+/* Reads a key's value to its place in *out. -EINVAL with a sentence: the key does not accept it. What numbers must be is
+ * checked later (model_config_check). */
+int config_read_key(struct model_config *out, const struct family_key *key, const struct json_t *value,
+                    struct error *err);
+
+/* A whole number from 0 on. -EINVAL with a sentence. */
+int config_read_count(uint32_t *out, const char *key, const struct json_t *value, struct error *err);
+
+/* Appends choice i of n to a sentence: "a", ", b", " or c". */
+void config_add_choice(char *text, size_t size, int i, int n, const char *name);
+
+#endif
