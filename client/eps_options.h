@@ -196,14 +196,14 @@ struct eps_train_options {
     void (*on_weights)(void *user, const struct eps_weights *weights);
     void *weights_user;
     uint64_t weights_every;
-    double label_smoothing;  /* not of numbers or preferences; held-out losses are without it */
-    const char *freeze;      /* globs on tensor names, "wte.weight,h.*.attn.*" */
-    uint64_t freeze_until;   /* with freeze: steps after which these tensors are trained, too; unset: never */
-    enum eps_base base;      /* form of frozen weights; full: that of precision */
-    const char *lora;        /* "rank=16,alpha=32,targets=q_proj,v_proj": train adapters of the model alone */
-    const char *base_model;  /* of an adapter: the directory of its base; unset: the one that it names */
-    const char *grow;        /* with resume: "4" or "4,moments=zero"; out must be set */
-    const char *replace;     /* with resume: "3=512,4=512" or "3=512,moments=zero"; out must be set; not with grow */
+    double label_smoothing; /* not of numbers or preferences; held-out losses are without it */
+    const char *freeze;     /* globs on tensor names, "wte.weight,h.*.attn.*" */
+    uint64_t freeze_until;  /* with freeze: steps after which these tensors are trained, too; unset: never */
+    enum eps_base base;     /* form of frozen weights; full: that of precision */
+    const char *lora;       /* "rank=16,alpha=32,targets=q_proj,v_proj": train adapters of the model alone */
+    const char *base_model; /* of an adapter: the directory of its base; unset: the one that it names */
+    const char *grow;       /* with resume: "4" or "4,moments=zero"; out must be set */
+    const char *replace; /* with resume: "3=512,4=llama.json", "3=512,moments=zero"; out must be set; not with grow */
     const char *approximate; /* "wta=0.3,attention=0.3,coded=8", "pool=2"; unset: gradients are exact */
     const char *sparse;      /* "keep=0.3,every=100"; unset: all weights are trained. Not on several hosts */
     enum eps_commit commit;

@@ -11,13 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The family's classifier: "BertForSequenceClassification"; NULL: it has none. */
-static const char *architecture_of(const char *model_type)
+/* The classifier of a config's family: "BertForSequenceClassification"; NULL: it has none. */
+static const char *architecture_of(const json_t *config)
 {
-    for (const struct family *const *family = model_families; model_type && *family; family++)
-        if (strcmp((*family)->model_type, model_type) == 0 && (*family)->classifier)
-            return (*family)->classifier->architecture;
-    return NULL;
+    const struct family *family = family_find(config);
+
+    return family && family->classifier ? family->classifier->architecture : NULL;
 }
 
 /* {"0": "no", "1": "yes"}, or the other way around. Without names transformers' own: LABEL_0. */
@@ -87,7 +86,7 @@ static int rewrite(struct client_model *model, enum eps_task task, const struct 
     if (rc)
         return rc;
     json_t *config = json_loadb(text, n, 0, NULL);
-    const char *architecture = architecture_of(json_string_value(json_object_get(config, "model_type")));
+    const char *architecture = architecture_of(config);
     if (architecture)
         classifier = client_classifier_config(text, n, architecture, task, labels, err);
     rc = classifier ? check_size(classifier, labels, err) : -ENOMEM;
@@ -155,7 +154,7 @@ static int prepare(char **out, const char *text, size_t n, void *data, struct er
     json_t *config = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
     const char *type = json_string_value(json_object_get(config, "model_type"));
     const char *own = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
-    const char *architecture = architecture_of(type);
+    const char *architecture = architecture_of(config);
     int rc = 0;
 
     *out = NULL;

@@ -86,9 +86,14 @@ uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct mod
     return model->n_classes;
 }
 
+static bool is_own(const struct model_config *config)
+{
+    return config->family->is_own || config->guests.n > 0;
+}
+
 const char *client_model_loader(const struct model_config *config)
 {
-    return config->family->is_own     ? NULL
+    return is_own(config)             ? NULL
            : config->n_labels         ? "AutoModelForSequenceClassification"
            : config->family->masked   ? "AutoModelForMaskedLM"
            : model_has_source(config) ? "AutoModelForSeq2SeqLM"
@@ -97,7 +102,7 @@ const char *client_model_loader(const struct model_config *config)
 
 struct client_peft client_model_peft(const struct model_config *config)
 {
-    if (config->family->is_own)
+    if (is_own(config))
         return (struct client_peft){NULL, NULL};
     if (config->n_labels)
         return (struct client_peft){"SEQ_CLS", "AutoPeftModelForSequenceClassification"};

@@ -123,7 +123,7 @@ const struct model_layer *client_derive_layer(const struct model *m, uint32_t bl
 static int take_by_name(struct client_derive *d, struct error *err)
 {
     for (uint32_t t = 0; t < d->model.n_tensors; t++)
-        if (d->origins[t].tensor == UINT32_MAX) {
+        if (d->origins[t].tensor == UINT32_MAX && !d->origins[t].fresh) {
             const struct model_tensor *tensor = model_find(&d->old, d->model.tensors[t].name);
             if (!tensor || tensor->n != d->model.tensors[t].n)
                 return error_set(err, -EINVAL, "%s: the checkpoint has no %s of the same shape", d->option,
@@ -274,19 +274,44 @@ static int write_reshaped(struct client_derive *d, struct target *to, uint64_t a
 
 /* ---- weights and moments ---- */
 
-/* A tensor of the new model, from the one of this name in the source, in fp32, to its place. moment: as it has it, and new
- * units begin with zeros. */
+/* Elements of a tensor that comes from none. */
+static int write_fresh(struct client_derive *d, struct target *to, uint64_t at, uint32_t index, struct error *err)
+{
+    const struct random_key key = random_site_key(d->resume.record.options.seed, 0, 0, RANDOM_WEIGHTS);
+    const uint64_t most = DERIVE_CHUNK / sizeof(float);
+    float *const chunk = (float *)(void *)d->chunk;
+    const struct model_tensor *tensor = &d->model.tensors[index];
+    int rc = 0;
+
+    for (uint64_t done = 0, n; !rc && done < tensor->n; done += n) {
+        n = tensor->n - done < most ? tensor->n - done : most;
+        rc = client_watch_ask(d->watch, err);
+        model_draw(chunk, tensor, key, index, done, n);
+        if (!rc)
+            rc = put(to, chunk, n * sizeof(float), at + done * sizeof(float), err);
+    }
+    return rc;
+}
+
+/* A tensor of the new model, from its origin in the source, in fp32, to its place. kind: "" the weights, else "m." or "v.", a
+ * moment, which new units begin with zeros. */
 static int write_tensor(struct client_derive *d, struct target *to, uint64_t at, const struct safetensors *from,
-                        const char *name, uint32_t index, bool moment, struct error *err)
+                        const char *kind, uint32_t index, struct error *err)
 {
     const struct derive_origin *origin = &d->origins[index];
-    const struct model_tensor *old = &d->old.tensors[origin->tensor], *tensor = &d->model.tensors[index];
-    const struct safetensors_entry *entry = safetensors_find(from, name);
+    const struct model_tensor *tensor = &d->model.tensors[index];
+    const bool moment = *kind != 0;
+    char name[CHECKPOINT_TENSOR_BYTES + 2];
 
+    if (origin->fresh && !moment)
+        return write_fresh(d, to, at, index, err);
+    if (moment && (origin->fresh || origin->without_moments))
+        return copy(d, to, at, NULL, 0, tensor->n * sizeof(float), err);
+    const struct model_tensor *old = &d->old.tensors[origin->tensor];
+    snprintf(name, sizeof name, "%s%s", kind, old->name);
+    const struct safetensors_entry *entry = safetensors_find(from, name);
     if (!entry || entry->type != SAFETENSORS_F32 || entry->n != old->n)
         return error_set(err, -EINVAL, "%s has no fp32 tensor %s of %" PRIu64 " numbers", to->file->name, name, old->n);
-    if (moment && origin->without_moments)
-        return copy(d, to, at, NULL, 0, tensor->n * sizeof(float), err);
     if (!origin->units)
         return copy(d, to, at, &entry->file, entry->offset, tensor->n * sizeof(float), err);
     const struct reshape r = {origin,
@@ -310,7 +335,7 @@ static int write_weights(struct client_derive *d, const struct safetensors *from
         return rc;
     rc = open_tensors(&to, d, CHECKPOINT_WEIGHTS, &layout, err);
     for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
-        rc = write_tensor(d, &to, layout.offsets[t], from, d->old.tensors[d->origins[t].tensor].name, t, false, err);
+        rc = write_tensor(d, &to, layout.offsets[t], from, "", t, err);
     safetensors_layout_free(&layout);
     return close_target(&to, rc, err);
 }
@@ -327,7 +352,7 @@ static int write_updates(struct client_derive *d, struct target *to, uint64_t at
     if (!rc)
         rc = safetensors_read_counts(old, entry, 0, entry->n, err);
     for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
-        new[t] = d->origins[t].without_moments ? 0 : old[d->origins[t].tensor];
+        new[t] = d->origins[t].fresh || d->origins[t].without_moments ? 0 : old[d->origins[t].tensor];
     if (!rc)
         rc = put(to, new, d->model.n_tensors * sizeof *new, at, err);
     free(old);
@@ -337,7 +362,6 @@ static int write_updates(struct client_derive *d, struct target *to, uint64_t at
 
 static int write_moments(struct client_derive *d, const struct safetensors *from, void *data, struct error *err)
 {
-    char name[CHECKPOINT_TENSOR_BYTES + 2];
     struct safetensors_layout layout;
     struct target to = {.to.fd = -1};
     const struct plan_goal goal = client_options_goal(&d->resume.record.options);
@@ -350,11 +374,9 @@ static int write_moments(struct client_derive *d, const struct safetensors *from
     if (!rc)
         rc = write_updates(d, &to, layout.offsets[0], from, err);
     for (unsigned second = 0; second < plan_moments(&goal); second++)
-        for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++) {
-            snprintf(name, sizeof name, "%c.%s", second ? 'v' : 'm', d->old.tensors[d->origins[t].tensor].name);
-            rc =
-                write_tensor(d, &to, layout.offsets[checkpoint_moment(&d->model, second, t)], from, name, t, true, err);
-        }
+        for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
+            rc = write_tensor(d, &to, layout.offsets[checkpoint_moment(&d->model, second, t)], from,
+                              second ? "v." : "m.", t, err);
     safetensors_layout_free(&layout);
     return close_target(&to, rc, err);
 }

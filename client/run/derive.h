@@ -2,8 +2,8 @@
  * --replace have in common.
  *
  * Step, rates, data, seeds and the other files stay. Each tensor of the new model comes from one of the old model: as it is,
- * or with some of its rows or columns, its units, and new ones behind them. The moments and the number of updates come from
- * the same tensor, or are zeros.
+ * or with some of its rows or columns, its units, and new ones behind them; or it is fresh. The moments and the number of
+ * updates come from the same tensor, or are zeros.
  *
  * In order: client_derive_open; client_derive_models, with the new model's config; the caller sets origins; and
  * client_derive_write. */
@@ -26,6 +26,7 @@ struct derive_units {
 /* What a tensor of the new model is made of. */
 struct derive_origin {
     uint32_t tensor;                  /* the old model's; UINT32_MAX: the one of the same name */
+    bool fresh;                       /* none: as a fresh model has it, without moments and updates */
     bool without_moments;             /* zeros, and no updates */
     const struct derive_units *units; /* of rows or columns; NULL: the tensor is as it was */
     bool columns;                     /* units are columns */

@@ -51,7 +51,8 @@ static char *grow_config(const char *text, size_t n, uint32_t n_added)
 
     if (blocks > 0 && json_object_set_new(config, key, json_integer(blocks + n_added)) == 0 &&
         extend_list(json_object_get(config, "layer_types"), (uint32_t)blocks, n_added) == 0 &&
-        extend_list(widths ? json_object_get(config, widths) : NULL, (uint32_t)blocks, n_added) == 0)
+        extend_list(widths ? json_object_get(config, widths) : NULL, (uint32_t)blocks, n_added) == 0 &&
+        model_guests_grow(config, (uint32_t)blocks, n_added) == 0)
         grown = model_config_text(config);
     json_decref(config);
     return grown;

@@ -1,5 +1,6 @@
 #include "client/run/replace.h"
 
+#include "client/model/file.h"
 #include "client/run/derive.h"
 #include "proto/model/family.h"
 #include "proto/operation/operation.h"
@@ -7,14 +8,17 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct replace {
     struct client_derive derive;
     bool without_moments;
     uint32_t n_blocks;
     uint32_t *widths;           /* (n_blocks) new ones; 0: the block's stays */
+    json_t **guests;            /* (n_blocks) configs of other programs; NULL: the block's stays */
     struct derive_units *units; /* (n_blocks) */
 };
 
@@ -23,76 +27,132 @@ struct replace {
 static int refuse_option(const char *option, struct error *err)
 {
     return error_set(err, -EDOM,
-                     "--replace %.60s: it takes BLOCK=WIDTH, several with commas between them, and moments=copy or "
-                     "moments=zero at the end",
+                     "--replace %.60s: it takes BLOCK=WIDTH or BLOCK=FILE, several with commas between them, and "
+                     "moments=copy or moments=zero at the end",
                      option);
 }
 
-/* A whole number at *at, which moves behind it. -EDOM: there is none. */
-static int read_number(uint64_t *out, const char **at)
-{
-    char *end;
+/* What one entry of the option gives a block: a width, or a config's file. */
+struct entry {
+    uint64_t block, width;
+    bool has_width; /* else value is a file */
+    char value[PATH_MAX];
+};
 
-    if (**at < '0' || **at > '9')
+/* Reads the entry at *at, which moves behind it. -EDOM: there is none. */
+static int read_entry(struct entry *out, const char **at)
+{
+    const char *const from = *at, *const value = from + strspn(from, "0123456789") + 1;
+    const size_t n = value[-1] == '=' ? strcspn(value, ",") : 0, n_digits = n ? strspn(value, "0123456789") : 0;
+
+    if (value - from < 2 || n == 0 || n >= sizeof out->value)
         return -EDOM;
-    *out = strtoull(*at, &end, 10); /* what is too large becomes the largest */
-    *at = end;
+    out->block = strtoull(from, NULL, 10); /* what is too large becomes the largest */
+    out->width = strtoull(value, NULL, 10);
+    out->has_width = n_digits == n;
+    snprintf(out->value, sizeof out->value, "%.*s", (int)n, value);
+    *at = value + n;
     return 0;
 }
 
-static int set_width(struct replace *r, const struct model_config *config, uint64_t block, uint64_t width,
-                     struct error *err)
+static int set_width(struct replace *r, const struct model_config *config, const struct entry *entry, struct error *err)
 {
-    if (block >= r->n_blocks)
-        return error_set(err, -EDOM, "--replace %" PRIu64 "=%" PRIu64 ": the model has %u blocks, 0 to %u", block,
-                         width, r->n_blocks, r->n_blocks - 1);
-    if (width < 1 || width > MODEL_WIDEST)
-        return error_set(err, -EDOM, "--replace %" PRIu64 "=%" PRIu64 ": a width is from 1 to %d", block, width,
-                         MODEL_WIDEST);
-    if (r->widths[block])
-        return error_set(err, -EDOM, "--replace names block %" PRIu64 " twice", block);
-    if (model_width_of(config, (uint32_t)block) == width)
-        return error_set(err, -EDOM, "--replace %" PRIu64 "=%" PRIu64 ": that block has this width already", block,
-                         width);
-    r->widths[block] = (uint32_t)width;
+    const uint32_t block = (uint32_t)entry->block;
+
+    if (!model_widths_key(config->family))
+        return error_set(err, -EDOM, "--replace: %s models have no width of feed-forward layers",
+                         config->family->model_type);
+    if (config->guests.n > 0 && config->guests.of[block])
+        return error_set(err, -EDOM,
+                         "--replace %u=%.20s: that block has a config of its own (" MODEL_GUESTS_KEY
+                         "): give it another one, as in %u=FILE",
+                         block, entry->value, block);
+    if (entry->width < 1 || entry->width > MODEL_WIDEST)
+        return error_set(err, -EDOM, "--replace %u=%.20s: a width is from 1 to %d", block, entry->value, MODEL_WIDEST);
+    if (model_width_of(config, block) == entry->width)
+        return error_set(err, -EDOM, "--replace %u=%.20s: that block has this width already", block, entry->value);
+    r->widths[block] = (uint32_t)entry->width;
     return 0;
+}
+
+/* The file's object becomes the block's config. */
+static int read_guest(struct replace *r, const struct entry *entry, struct error *err)
+{
+    char *text = NULL;
+    json_error_t why;
+    size_t n;
+    const int fd = client_file_open(entry->value, err);
+    int rc = fd < 0 ? fd : client_file_read(&text, &n, fd, entry->value, err);
+
+    if (!rc && !(r->guests[entry->block] = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why)))
+        rc = error_set(err, -EINVAL, "%s: not JSON at line %d, column %d: %s", entry->value, why.line, why.column,
+                       why.text);
+    free(text);
+    if (fd >= 0)
+        close(fd);
+    if (rc)
+        error_prefix(err, "--replace");
+    return rc;
+}
+
+static int set_entry(struct replace *r, const struct model_config *config, const struct entry *entry, struct error *err)
+{
+    if (entry->block >= r->n_blocks)
+        return error_set(err, -EDOM, "--replace %" PRIu64 "=%.60s: the model has %u blocks, 0 to %u", entry->block,
+                         entry->value, r->n_blocks, r->n_blocks - 1);
+    if (r->widths[entry->block] || r->guests[entry->block])
+        return error_set(err, -EDOM, "--replace names block %" PRIu64 " twice", entry->block);
+    return entry->has_width ? set_width(r, config, entry, err) : read_guest(r, entry, err);
 }
 
 static int read_option(struct replace *r, const struct model_config *config, const char *option, struct error *err)
 {
     const char *at = option;
-    uint64_t block, width;
+    struct entry entry;
     int rc = 0;
 
     r->n_blocks = config->n_layers;
     r->widths = calloc(r->n_blocks, sizeof *r->widths);
+    r->guests = calloc(r->n_blocks, sizeof *r->guests);
     r->units = calloc(r->n_blocks, sizeof *r->units);
-    if (!r->widths || !r->units)
+    if (!r->widths || !r->guests || !r->units)
         return error_set(err, -ENOMEM, "out of memory");
     do {
-        if (read_number(&block, &at) || *at++ != '=' || read_number(&width, &at))
+        if (read_entry(&entry, &at))
             return refuse_option(option, err);
-        rc = set_width(r, config, block, width, err);
+        rc = set_entry(r, config, &entry, err);
     } while (!rc && at[0] == ',' && at[1] != 'm' && at++);
     r->without_moments = strcmp(at, ",moments=zero") == 0;
     return rc || !*at || r->without_moments || strcmp(at, ",moments=copy") == 0 ? rc : refuse_option(option, err);
 }
 
-/* ---- the model of the new widths ---- */
+/* ---- the new model ---- */
+
+/* Sets what is asked in a config.json. */
+static int change_config(const struct replace *r, json_t *object, const struct model_config *config)
+{
+    uint32_t *widths = calloc(r->n_blocks, sizeof *widths);
+    bool has_widths = false;
+    int rc = widths ? 0 : -ENOMEM;
+
+    for (uint32_t b = 0; !rc && b < r->n_blocks; b++) {
+        has_widths |= r->widths[b] > 0;
+        widths[b] = r->widths[b] ? r->widths[b] : model_width_of(config, b);
+        rc = r->guests[b] ? model_guests_set(object, b, r->guests[b]) : 0;
+    }
+    if (!rc && has_widths)
+        rc = model_widths_set(object, widths, r->n_blocks);
+    free(widths);
+    return rc;
+}
 
 /* The config's text; owned. NULL: no memory. */
 static char *replace_config(const struct replace *r, const struct model_config *config)
 {
     json_t *object = json_loadb(r->derive.old_config, r->derive.n_old_config, JSON_REJECT_DUPLICATES, NULL);
-    uint32_t *widths = calloc(r->n_blocks, sizeof *widths);
-    char *text = NULL;
+    char *text = object && change_config(r, object, config) == 0 ? model_config_text(object) : NULL;
 
-    for (uint32_t b = 0; widths && b < r->n_blocks; b++)
-        widths[b] = r->widths[b] ? r->widths[b] : model_width_of(config, b);
-    if (object && widths && model_widths_set(object, widths, r->n_blocks) == 0)
-        text = model_config_text(object);
     json_decref(object);
-    free(widths);
     return text;
 }
 
@@ -102,12 +162,11 @@ static int open_models(struct replace *r, const char *option, struct error *err)
     struct model_config config;
     int rc = model_config_parse(&config, d->old_config, d->n_old_config, err);
 
-    if (!rc && !model_widths_key(config.family))
-        rc = error_set(err, -EDOM, "--replace: %s models have no width of feed-forward layers",
-                       config.family->model_type);
     if (!rc)
         rc = read_option(r, &config, option, err);
-    return rc ? rc : client_derive_models(d, &config, replace_config(r, &config), err);
+    if (!rc && (rc = client_derive_models(d, &config, replace_config(r, &config), err)) == -EINVAL)
+        error_prefix(err, "--replace");
+    return rc;
 }
 
 /* ---- which units are kept ---- */
@@ -229,6 +288,16 @@ static int take_layer(struct replace *r, const struct model_layer *to, const str
     return rc;
 }
 
+/* A layer of another program. */
+static void take_fresh(struct replace *r, const struct model_layer *layer)
+{
+    const struct model *model = &r->derive.model;
+    const struct model_unit *unit = &model->units[model->visits[layer->first_visit]];
+
+    for (uint32_t p = 0; p < unit->n_pieces; p++)
+        r->derive.origins[model->pieces[unit->first_piece + p].tensor].fresh = true;
+}
+
 /* A use of client_derive_read. */
 static int find_origins(struct client_derive *d, const struct safetensors *from, void *data, struct error *err)
 {
@@ -237,7 +306,9 @@ static int find_origins(struct client_derive *d, const struct safetensors *from,
     int rc = 0;
 
     for (const struct model_layer *l = first; !rc && l < first + d->model.n_block_layers; l++)
-        if (r->widths[l->index])
+        if (r->guests[l->index])
+            take_fresh(r, l);
+        else if (r->widths[l->index])
             rc = take_layer(r, l, client_derive_layer(&d->old, l->index, l->part), from, err);
     return rc;
 }
@@ -255,9 +326,12 @@ int client_replace(char replaced[PATH_MAX], const struct eps_train_options *in, 
     if (!rc)
         rc = client_derive_write(replaced, &r.derive, in, err);
     client_derive_close(&r.derive);
-    for (uint32_t b = 0; b < r.n_blocks; b++)
+    for (uint32_t b = 0; b < r.n_blocks; b++) {
         free(r.units ? r.units[b].kept : NULL);
+        json_decref(r.guests ? r.guests[b] : NULL);
+    }
     free(r.units);
+    free(r.guests);
     free(r.widths);
     return rc;
 }

@@ -1,5 +1,8 @@
-/* client/run/replace.h - --replace: a run's checkpoint with feed-forward layers of other widths, from which another run goes
- * on.
+/* client/run/replace.h - --replace: a run's checkpoint with other blocks, or feed-forward layers of other widths, from which
+ * another run goes on.
+ *
+ * Another block is what a config makes of it (proto/model/guests.h). Its weights are those of a fresh model, its moments
+ * zeros; its tensors' updates are counted from zero.
  *
  * A wider layer has its units first, and new ones behind them, whose weights in are drawn as a fresh model's and whose
  * weights out are zeros. So the model computes what it did before: Gesmundo & Maile, arXiv:2308.06103, definition 3.1; the

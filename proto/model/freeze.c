@@ -156,12 +156,20 @@ void model_divide(struct model *m, struct model_base base)
     m->lowest_trained = m->n_trained_visits ? m->visit_layers[m->trained_visits[0]] : m->n_layers;
 }
 
-const char *model_without_prefix(const struct model *m, const char *name)
+static const char *without(const char *name, const char *prefix)
 {
-    const char *prefix = m->config.family->prefix;
     const size_t n = strlen(prefix);
 
     return strncmp(name, prefix, n) == 0 ? name + n : name;
+}
+
+const char *model_without_prefix(const struct model *m, const char *name)
+{
+    const char *bare = without(name, m->config.family->prefix);
+
+    for (uint32_t i = 0; bare == name && i < m->config.guests.n; i++)
+        bare = without(name, m->config.guests.at[i].family->prefix);
+    return bare;
 }
 
 static const struct model_tensor *first_of_block(const struct model *m)

@@ -72,6 +72,13 @@ const char *model_logits_name(const struct model *m)
     return m->config.n_labels ? family->classifier->logits : family->logits;
 }
 
+const struct family *model_family_of_block(const struct model *m, uint32_t index)
+{
+    const struct model_guests *guests = &m->config.guests;
+
+    return guests->n > 0 && guests->of[index] ? guests->at[guests->of[index] - 1].family : m->config.family;
+}
+
 uint32_t model_block_number(const struct model *m, uint32_t index)
 {
     const struct family *family = m->config.family;
@@ -200,7 +207,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
 
     layer->part = part;
     layer->program = &m->programs[program];
-    layer->name = model_layers_of(m)[m->programs[program].row].name;
+    layer->name = m->programs[program].row->name;
     open_unit(m, kind, index, part);
     m->units[m->n_units].program = program;
     for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
@@ -229,10 +236,10 @@ static void add_block(struct model *m, uint32_t index)
     char block[24], in_front[40];
 
     for (uint32_t part = 0; part < kind.n; part++) {
-        const char *name = model_layers_of(m)[m->programs[kind.first + part].row].name;
+        const char *name = m->programs[kind.first + part].row->name;
         if (part == 0 || !strchr(name, '%')) {
             snprintf(block, sizeof block, name, model_block_number(m, index));
-            snprintf(in_front, sizeof in_front, "%s%s.", m->config.family->prefix, block);
+            snprintf(in_front, sizeof in_front, "%s%s.", model_family_of_block(m, index)->prefix, block);
         }
         add_layer(m, MODEL_BLOCK, index, part, kind.first + part, in_front);
     }
@@ -270,8 +277,7 @@ static void add_layers(struct model *m)
     for (uint32_t p = 0; p < m->n_programs; p++) {
         if (!model_runs_in_blocks(m, p)) {
             m->programs[p].n_layers = 1;
-            add_layer(m, MODEL_SINGLE, n_singles++, 0, p,
-                      model_layers_of(m)[m->programs[p].row].bare ? "" : family->prefix);
+            add_layer(m, MODEL_SINGLE, n_singles++, 0, p, m->programs[p].row->bare ? "" : family->prefix);
         } else if (p == m->block)
             m->first_block = m->n_layers;
         for (uint32_t i = 0; p == m->block && i < m->config.n_layers; i++)

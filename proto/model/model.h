@@ -24,6 +24,7 @@
 #include "proto/model/dynamic_conv.h"
 #include "proto/model/encoder.h"
 #include "proto/model/gpt2.h"
+#include "proto/model/guests.h"
 #include "proto/model/image.h"
 #include "proto/model/safetensors.h"
 #include "proto/model/sparse.h"
@@ -60,7 +61,9 @@ struct model_config {
     uint32_t source_vocabulary;
     struct model_image image;   /* what a model of images sees; of others zeroed */
     struct model_widths widths; /* of each block's feed-forward layer, where the file lists them */
+    struct model_guests guests; /* blocks whose programs another config writes */
     union {                     /* the family's own numbers: only its own file reads them */
+        union model_numbers numbers;
         struct gpt2_config gpt2;
         struct decoder_config decoder;
         struct encoder_config encoder;
@@ -170,13 +173,14 @@ enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL
 /* A program and its derived data, shared by all layers that run it. */
 struct model_program {
     struct program program;
-    uint32_t row, kind;   /* index in the family's list of layers; of kinds of block, 0 of single layers */
-    uint32_t inner_width; /* that it was written with: of its blocks */
-    uint32_t n_layers;    /* number of layers that run it */
-    uint32_t class;       /* index of the class of these layers, if blocks run it */
-    bool passes;          /* schedule.passes, the same whatever is kept */
-    bool skips;           /* model_drop_skips */
-    uint32_t reads;       /* program_inputs_read */
+    const struct family_layer *row; /* in the list of the family that wrote it */
+    uint32_t form, kind; /* of its blocks: which config wrote it (proto/model/programs.c), and the family's kind; 0 of
+                          * single layers */
+    uint32_t n_layers;   /* number of layers that run it */
+    uint32_t class;      /* index of the class of these layers, if blocks run it */
+    bool passes;         /* schedule.passes, the same whatever is kept */
+    bool skips;          /* model_drop_skips */
+    uint32_t reads;      /* program_inputs_read */
     const struct model_program *finish; /* what finishes its layers (struct family_layer); NULL: nothing */
     uint32_t n_keepings;                /* number of distinct keepings: the first of MODEL_KEEPINGS */
     /* (n_keepings) for each keeping: the kept values, and the schedules. */

@@ -185,7 +185,8 @@ static bool is_read_coded(const json_t *quantization)
 /* Accepts the keys that the family has, and those that change nothing. */
 static int check_pair(const struct family *family, const char *name, const json_t *value, struct error *err)
 {
-    if (strcmp(name, "model_type") == 0 || strcmp(name, "architectures") == 0 || strcmp(name, ADAPTER_KEY) == 0)
+    if (strcmp(name, "model_type") == 0 || strcmp(name, "architectures") == 0 || strcmp(name, ADAPTER_KEY) == 0 ||
+        strcmp(name, MODEL_GUESTS_KEY) == 0)
         return 0; /* read apart */
     if (is_object(family, name))
         return check_inner(family, name, value, err);
@@ -235,7 +236,10 @@ static int check_same(const struct family_key *key, const json_t *object, struct
 const struct family *family_find(const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "model_type"));
+    const size_t n = strlen(MODEL_GUESTS_TYPE);
 
+    if (name && json_object_get(config, MODEL_GUESTS_KEY) && strncmp(name, MODEL_GUESTS_TYPE, n) == 0)
+        name += n;
     for (const struct family *const *family = model_families; name && *family; family++)
         if (strcmp((*family)->model_type, name) == 0)
             return *family;
@@ -327,8 +331,73 @@ static int read_padding(struct model_config *out, const json_t *config, struct e
     return 0;
 }
 
+/* True for a number that concerns the whole model. */
+static bool is_frame(size_t offset)
+{
+    return offset == FAMILY_AT(width) || offset == FAMILY_AT(n_layers) || offset == FAMILY_AT(n_positions) ||
+           offset == FAMILY_AT(vocabulary);
+}
+
+/* Reads what config.json has of the family's keys. */
+static int read_keys(struct model_config *out, const json_t *object, bool is_guest, struct error *err)
+{
+    const struct family *family = out->family;
+    int rc = 0;
+
+    for (const struct family_key *key = family->keys; !rc && key->name; key++) {
+        const json_t *found = find_value(object, key->name);
+        if (found)
+            rc = config_read_key(out, key, found, err);
+        else if (key->required && !(is_guest && is_frame(key->offset)))
+            rc = error_set(err, -EINVAL, "%s is missing", key->name);
+        if (!rc && key->type == FAMILY_SAME)
+            rc = check_same(key, object, err);
+    }
+    return rc;
+}
+
+static void take_frame(struct model_config *out, const struct model_config *host)
+{
+    out->width = host->width;
+    out->n_layers = host->n_layers;
+    out->n_positions = host->n_positions;
+    out->vocabulary = host->vocabulary;
+}
+
+/* Whose blocks will stand in another model: the head is that model's. */
+static int read_guest(struct model_config *out, const json_t *object, const struct model_config *host,
+                      struct error *err)
+{
+    take_frame(out, host);
+    int rc = read_keys(out, object, true, err);
+    if (!rc && out->width != host->width)
+        rc = error_set(err, -EINVAL, "its blocks have %u columns, and the model's have %u", out->width, host->width);
+    if (!rc && (json_object_get(object, ADAPTER_KEY) || json_object_get(object, MODEL_GUESTS_KEY)))
+        rc = error_set(err, -EINVAL, "it has " ADAPTER_KEY " or " MODEL_GUESTS_KEY ", which only a model has");
+    if (rc)
+        return rc;
+    take_frame(out, host);
+    out->n_labels = 0;
+    out->family->complete(out);
+    return model_config_check(out, err);
+}
+
+/* A model's guests. No other program must take it for a plain one. */
+static int read_guests(struct model_config *out, const json_t *object, struct error *err)
+{
+    const json_t *list = json_object_get(object, MODEL_GUESTS_KEY), *type = json_object_get(object, "model_type");
+
+    if (!list)
+        return 0;
+    if (strcmp(json_string_value(type), out->family->model_type) == 0)
+        return model_config_refuse(err, "model_type", type,
+                                   "with " MODEL_GUESTS_KEY " it must begin with " MODEL_GUESTS_TYPE);
+    return model_guests_read(out, list, err);
+}
+
 /* Reads the family first, since it defines the keys. */
-static int read_object(struct model_config *out, json_t *object, struct error *err)
+int model_config_read(struct model_config *out, const json_t *object, const struct model_config *host,
+                      struct error *err)
 {
     const struct family *family = family_find(object);
     const char *name;
@@ -339,18 +408,13 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
         return refuse_type(json_object_get(object, "model_type"), err);
     *out = family->defaults;
     out->n_labels = family->sees_images ? DEFAULT_LABELS : 0;
-    json_object_foreach(object, name, value) if ((rc = check_pair(family, name, value, err)) != 0) return rc;
+    json_object_foreach((json_t *)object, name, value) if ((rc = check_pair(family, name, value, err)) != 0) return rc;
     if ((rc = read_architectures(out, json_object_get(object, "architectures"), err)) != 0)
         return rc;
-    for (const struct family_key *key = family->keys; key->name; key++) {
-        const json_t *found = find_value(object, key->name);
-        if (found && (rc = config_read_key(out, key, found, err)) != 0)
-            return rc;
-        if (key->required && !found)
-            return error_set(err, -EINVAL, "%s is missing", key->name);
-        if (key->type == FAMILY_SAME && (rc = check_same(key, object, err)) != 0)
-            return rc;
-    }
+    if (host)
+        return read_guest(out, object, host, err);
+    if ((rc = read_keys(out, object, false, err)) != 0)
+        return rc;
     if ((rc = read_labels(out, object, err)) != 0)
         return rc;
     if (json_object_get(object, ADAPTER_KEY) &&
@@ -359,8 +423,9 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
     family->complete(out);
     if (family->has_source) /* until they are divided */
         out->source = 1, out->row = 2;
-    rc = model_config_check(out, err);
-    return rc ? rc : read_padding(out, object, err);
+    if ((rc = model_config_check(out, err)) != 0 || (rc = read_guests(out, object, err)) != 0)
+        return rc;
+    return read_padding(out, object, err);
 }
 
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err)
@@ -376,7 +441,7 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!root)
         return error_set(err, -EINVAL, "not JSON at line %d, column %d: %s", why.line, why.column, why.text);
-    int rc = json_is_object(root) ? read_object(&config, root, err)
+    int rc = json_is_object(root) ? model_config_read(&config, root, NULL, err)
                                   : error_set(err, -EINVAL, "not a JSON object, as a config.json must be");
     json_decref(root);
     if (rc == 0)

@@ -8,8 +8,14 @@
 struct json_t;
 int model_config_refuse(struct error *err, const char *name, const struct json_t *value, const char *accepted);
 
+/* Reads a config.json's object. host: the model in which its blocks will be guests (proto/model/guests.h); its width, blocks,
+ * positions, vocabulary and head are that model's, and the object may leave them out. NULL: the object is a model's. As
+ * model_config_parse; with a host of another width -EINVAL. */
+int model_config_read(struct model_config *out, const struct json_t *object, const struct model_config *host,
+                      struct error *err);
+
 /* The family's layers, of the model's head. */
-const struct family_layer *model_layers_of(const struct model *model);
+const struct family_layer *model_layers_of(const struct model_config *config);
 
 /* Writes the programs of all layers, and counts each one's. -ENOMEM; -EINVAL with a sentence: blocks have too many shapes. */
 int model_write_programs(struct model *model, struct error *err);
@@ -27,7 +33,10 @@ struct model_kind model_kind_of_block(const struct model *model, uint32_t index)
 /* The number in a block's name. */
 uint32_t model_block_number(const struct model *model, uint32_t index);
 
-/* A tensor's name without the family's prefix, if it has one. Borrowed. */
+/* The family of a block. */
+const struct family *model_family_of_block(const struct model *model, uint32_t index);
+
+/* A tensor's name without its family's prefix, if it has one. Borrowed. */
 const char *model_without_prefix(const struct model *model, const char *name);
 
 /* The head's table. */

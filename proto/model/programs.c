@@ -77,32 +77,54 @@ unsigned model_approximates(const struct model *m)
     return forms;
 }
 
-const struct family_layer *model_layers_of(const struct model *m)
+const struct family_layer *model_layers_of(const struct model_config *c)
 {
-    const struct family *family = m->config.family;
+    const struct family_classifier *classifier = c->n_labels ? c->family->classifier : NULL;
 
-    if (m->config.image.ghost_batch > 0)
-        return family->classifier->ghost_layers;
-    return m->config.n_labels ? family->classifier->layers : family->layers;
+    if (c->image.ghost_batch > 0)
+        return classifier->ghost_layers;
+    return classifier ? classifier->layers : c->family->layers;
 }
 
-/* ---- kinds and widths of blocks ---- */
+/* ---- kinds and forms of blocks ---- */
+
+/* Blocks have the form of the model's config, with one of its widths, or that of a guest's config. */
+static uint32_t count_forms(const struct model_config *c)
+{
+    return model_count_widths(c) + c->guests.n;
+}
+
+static uint32_t form_of(const struct model_config *c, uint32_t block)
+{
+    const uint32_t guest = c->guests.n > 0 ? c->guests.of[block] : 0;
+
+    return guest ? model_count_widths(c) + guest - 1 : c->widths.n ? c->widths.of[block] : 0;
+}
+
+/* The config that writes the programs of a form. */
+static void form_config(struct model_config *out, const struct model_config *c, uint32_t form)
+{
+    if (form >= model_count_widths(c)) {
+        model_guest_config(out, c, form - model_count_widths(c));
+        return;
+    }
+    *out = *c;
+    out->inner_width = model_width_at(c, form);
+}
 
 /* The blocks' first row in the family's list; the row behind a kind's last. */
-static uint32_t find_blocks(const struct family_layer *layers)
+static const struct family_layer *find_blocks(const struct family_layer *row)
 {
-    uint32_t row = 0;
-
-    while (layers[row].kind != MODEL_BLOCK)
+    while (row->kind != MODEL_BLOCK)
         row++;
     return row;
 }
 
-static uint32_t end_of_kind(const struct family_layer *layers, uint32_t row)
+static const struct family_layer *end_of_kind(const struct family_layer *row)
 {
     do
         row++;
-    while (layers[row].goes_on);
+    while (row->goes_on);
     return row;
 }
 
@@ -111,20 +133,35 @@ static uint32_t kind_of(const struct model_config *c, uint32_t block)
     return c->family->kind_of_block ? c->family->kind_of_block(c, block) : 0;
 }
 
+/* The kind of a block of this form, and the first row of its family's list. */
+static uint32_t find_kind(const struct family_layer **row, const struct model_config *c, uint32_t block)
+{
+    const uint32_t form = form_of(c, block);
+    struct model_config of_guest;
+
+    if (form >= model_count_widths(c)) {
+        form_config(&of_guest, c, form);
+        c = &of_guest;
+    }
+    const uint32_t kind = kind_of(c, block);
+    *row = find_blocks(model_layers_of(c));
+    for (uint32_t i = kind; i > 0; i--)
+        *row = end_of_kind(*row);
+    return kind;
+}
+
 struct model_kind model_kind_of_block(const struct model *m, uint32_t index)
 {
-    const struct family_layer *layers = model_layers_of(m);
-    const uint32_t width = model_width_of(&m->config, index), end = m->block + m->n_block_programs;
+    const uint32_t form = form_of(&m->config, index), end = m->block + m->n_block_programs;
     struct model_kind kind = {.first = m->block};
-    uint32_t row = find_blocks(layers);
+    const struct family_layer *row;
 
-    for (uint32_t i = kind_of(&m->config, index); i > 0; i--)
-        row = end_of_kind(layers, row);
-    while (m->programs[kind.first].row != row || m->programs[kind.first].inner_width != width) {
+    find_kind(&row, &m->config, index);
+    while (m->programs[kind.first].row != row || m->programs[kind.first].form != form) {
         kind.first++;
         assert(kind.first < end);
     }
-    kind.n = end_of_kind(layers, row) - row;
+    kind.n = (uint32_t)(end_of_kind(row) - row);
     return kind;
 }
 
@@ -161,18 +198,20 @@ static int classify(struct model *m, struct error *err)
 
 /* ---- programs as their families write them ---- */
 
-/* What blocks there are: which kinds, of which widths (model_width_at). */
+/* What blocks there are: which kinds, of which forms. */
 struct blocks {
-    bool has[MODEL_WIDTHS][KINDS];
+    bool has[MODEL_WIDTHS + MODEL_GUESTS][KINDS];
 };
 
 static void find_kinds(struct blocks *out, const struct model_config *c)
 {
+    const struct family_layer *row;
+
     *out = (struct blocks){0};
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        const uint32_t kind = kind_of(c, i);
+        const uint32_t kind = find_kind(&row, c, i);
         assert(kind < KINDS);
-        out->has[c->widths.n ? c->widths.of[i] : 0][kind] = true;
+        out->has[form_of(c, i)][kind] = true;
     }
 }
 
@@ -199,84 +238,84 @@ static void complete_program(struct model *m, struct model_program *p)
     count_taken(m, &p->program);
 }
 
-/* Adds the next program: of a row of the family's list, of blocks of this kind and width. */
-static void write_program(struct model *m, uint32_t row, uint32_t kind, uint32_t inner_width)
+/* Adds the next program: of a row of the family's list, of blocks of this kind and form, which config writes. */
+static void write_program(struct model *m, const struct family_layer *row, uint32_t form, uint32_t kind,
+                          const struct model_config *config)
 {
-    const struct family_layer *layer = &model_layers_of(m)[row];
     struct model_program *p = &m->programs[m->n_programs++];
-    struct model_config config = m->config;
 
-    config.inner_width = p->inner_width = inner_width;
-    p->row = row, p->kind = kind;
-    if (layer->write_kind)
-        layer->write_kind(&p->program, &config, kind);
+    p->row = row, p->form = form, p->kind = kind;
+    if (row->write_kind)
+        row->write_kind(&p->program, config, kind);
     else
-        layer->write(&p->program, &config);
+        row->write(&p->program, config);
     complete_program(m, p);
 }
 
-/* Writes the programs of all kinds of block that there are, width by width; returns the row behind theirs. */
-static uint32_t write_blocks(struct model *m, const struct blocks *blocks, uint32_t first)
+/* Writes the programs of all kinds of block that there are, form by form. */
+static void write_blocks(struct model *m, const struct blocks *blocks)
 {
-    const struct family_layer *layers = model_layers_of(m);
-    uint32_t row = first;
+    struct model_config config;
 
     m->block = m->n_programs;
-    for (uint32_t w = 0; w < model_count_widths(&m->config); w++) {
-        row = first;
-        for (uint32_t kind = 0, end; layers[row].name && layers[row].kind == MODEL_BLOCK; kind++, row = end) {
-            end = end_of_kind(layers, row);
-            for (uint32_t r = row; r < end && blocks->has[w][kind]; r++)
-                write_program(m, r, kind, model_width_at(&m->config, w));
+    for (uint32_t form = 0; form < count_forms(&m->config); form++) {
+        form_config(&config, &m->config, form);
+        const struct family_layer *row = find_blocks(model_layers_of(&config)), *end;
+        for (uint32_t kind = 0; row->name && row->kind == MODEL_BLOCK; kind++, row = end) {
+            end = end_of_kind(row);
+            for (const struct family_layer *r = row; r < end && blocks->has[form][kind]; r++)
+                write_program(m, r, form, kind, &config);
         }
     }
     m->n_block_programs = m->n_programs - m->block;
-    return row;
 }
 
 static void write_finishes(struct model *m)
 {
     for (struct model_program *p = m->programs; p < m->programs + m->n_programs; p++)
-        if (model_layers_of(m)[p->row].finish) {
+        if (p->row->finish) {
             struct model_program *finish = &m->programs[m->n_programs + m->n_finishes++];
-            model_layers_of(m)[p->row].finish(&finish->program, &m->config, p->kind);
+            p->row->finish(&finish->program, &m->config, p->kind);
             complete_program(m, finish);
             p->finish = finish;
         }
 }
 
-/* With what finishes layers. */
-static uint32_t count_programs(const struct model *m, const struct blocks *blocks)
+/* With what finishes layers: at most. */
+static uint32_t count_programs(const struct model_config *c, const struct blocks *blocks)
 {
-    const struct family_layer *layers = model_layers_of(m);
-    const uint32_t first = find_blocks(layers);
-    uint32_t n = 0, kind = 0;
+    struct model_config config;
+    uint32_t n = 0;
 
-    for (uint32_t row = 0; layers[row].name; row++) {
-        const bool is_block = layers[row].kind == MODEL_BLOCK;
-        uint32_t times = !is_block;
-        kind += is_block && row > first && !layers[row].goes_on;
-        for (uint32_t w = 0; is_block && w < MODEL_WIDTHS; w++)
-            times += blocks->has[w][kind];
-        n += layers[row].finish ? 2 * times : times;
+    for (const struct family_layer *row = model_layers_of(c); row->name; row++)
+        n += row->kind == MODEL_BLOCK ? 0 : row->finish ? 2 : 1;
+    for (uint32_t form = 0; form < count_forms(c); form++) {
+        form_config(&config, c, form);
+        const struct family_layer *const first = find_blocks(model_layers_of(&config));
+        uint32_t kind = 0;
+        for (const struct family_layer *row = first; row->name && row->kind == MODEL_BLOCK; row++) {
+            kind += row > first && !row->goes_on;
+            n += !blocks->has[form][kind] ? 0 : row->finish ? 2 : 1;
+        }
     }
     return n;
 }
 
 int model_write_programs(struct model *m, struct error *err)
 {
-    const struct family_layer *layers = model_layers_of(m);
+    const struct family_layer *row = model_layers_of(&m->config);
     struct blocks blocks;
 
     find_kinds(&blocks, &m->config);
-    m->programs = calloc(count_programs(m, &blocks), sizeof *m->programs);
+    m->programs = calloc(count_programs(&m->config, &blocks), sizeof *m->programs);
     if (!m->programs)
         return error_set(err, -ENOMEM, "no memory for the programs of a model of %u layers", m->config.n_layers);
-    for (uint32_t row = 0; layers[row].name;)
-        if (layers[row].kind == MODEL_BLOCK)
-            row = write_blocks(m, &blocks, row);
-        else
-            write_program(m, row++, 0, m->config.inner_width);
+    for (; row->name && row->kind != MODEL_BLOCK; row++)
+        write_program(m, row, 0, 0, &m->config);
+    write_blocks(m, &blocks);
+    for (; row->name; row++)
+        if (row->kind != MODEL_BLOCK)
+            write_program(m, row, 0, 0, &m->config);
     write_finishes(m);
     return classify(m, err);
 }

@@ -175,7 +175,7 @@ class Model(nn.Module):
 
 def how_drawn(tensor, shape):
     """base and scale of a tensor's weights."""
-    if "norm" in tensor and tensor.endswith("weight"):
+    if ("norm" in tensor or ".ln_" in tensor) and tensor.endswith("weight"):
         return 1.0, 0.4
     if tensor.endswith("bias"):
         return 0.0, 0.2

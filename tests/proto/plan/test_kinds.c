@@ -321,8 +321,8 @@ static void check_caches(const struct plan *plan)
         for (uint32_t b = 0; b < model.config.n_layers; b++) {
             const struct model_layer *block = block_at(b);
             const uint32_t width = model.config.width;
-            const bool attends = block->program->row != MIXES;
-            const bool grouped = block->program->row == GROUPED;
+            const bool attends = block->program->kind != MIXES;
+            const bool grouped = block->program->kind == GROUPED;
             const uint64_t bytes = attends ? setting.backend->cache_bytes(setting.goal.precision, setting.goal.seq,
                                                                           grouped ? 2 : 4, grouped ? width / 2 : width)
                                            : 0;

@@ -19,12 +19,19 @@ static const char llama[] = "{\"model_type\": \"llama\", \"vocab_size\": 256, \"
                             "\"intermediate_size\": [48, 40, 48], \"max_position_embeddings\": 32, "
                             "\"rms_norm_eps\": 1e-5}";
 
+/* A block for the GPT-2. */
+static const char guest[] = "{\"model_type\": \"llama\", \"hidden_size\": 32, \"num_attention_heads\": 2, "
+                            "\"num_key_value_heads\": 1, \"intermediate_size\": 40, \"rms_norm_eps\": 1e-5}";
+
 static void setup(void)
 {
     processes_setup();
     processes_text("data.txt", 20000);
     processes_config_with("gpt2.json", 2, 4, 32, 32, "\"n_inner\": 56");
     processes_put_text("llama.json", llama);
+    processes_put_text("guest.json", guest);
+    processes_put_text("wide.json", "{\"model_type\": \"gpt2\", \"n_embd\": 64}");
+    processes_put_text("bad.json", "{\"model_type\": ");
     expect("eps train --model gpt2.json " DATA RATE "--steps 3 --out gpt2 && eps train --model llama.json " DATA RATE
            "--steps 3 --out llama",
            0);
@@ -176,8 +183,8 @@ static void check_file(const struct replaced *c, const char *step, const char *f
     outputs_close_tensors(&new);
 }
 
-/* How many tensors have had this many updates, of those that have not had `others`. */
-static void check_updates(const struct replaced *c, const char *step, int64_t changed, int64_t others)
+/* n tensors have had `changed` updates, the rest `others`. */
+static void check_counts(const char *step, int64_t changed, int64_t others, int n)
 {
     struct outputs_tensors moments;
     int64_t counts[200];
@@ -191,10 +198,17 @@ static void check_updates(const struct replaced *c, const char *step, int64_t ch
         ck_assert_int_eq(counts[i], counts[i] == others ? others : changed);
         n_changed += counts[i] != others;
     }
-    for (int b = 0; b < c->n_blocks && changed != others; b++)
-        n_changed -= c->before[b] != c->after[b] ? 3 : 0;
-    ck_assert_int_eq(n_changed, 0);
+    ck_assert_int_eq(n_changed, n);
     outputs_close_tensors(&moments);
+}
+
+static void check_updates(const struct replaced *c, const char *step, int64_t changed, int64_t others)
+{
+    int n = 0;
+
+    for (int b = 0; b < c->n_blocks && changed != others; b++)
+        n += c->before[b] != c->after[b] ? 3 : 0;
+    check_counts(step, changed, others, n);
 }
 
 /* fresh-N: a model that begins with the new widths; frozen layers have what they were drawn with. Where all blocks have one
@@ -264,7 +278,87 @@ TEST(a_replaced_run_is_a_run_like_another)
 /* So may its worker be killed. */
 TEST(a_killed_worker_changes_no_bit_of_a_replaced_run)
 {
-    runs_check_killed_command("eps train --resume gpt2 --replace 0=80 --steps 200 --save-every 0");
+    runs_check_killed_command("eps train --resume gpt2 --replace 0=80,1=guest.json --steps 200 --save-every 0");
+}
+
+/* ---- other programs ---- */
+
+#define OF_GUEST "model.layers.1."
+
+/* Weights as in a fresh model of the same config, moments and updates zeros; the other blocks as they were. */
+TEST(another_block_is_fresh_and_trains_on)
+{
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "optimizer.safetensors"},
+                             *const prefixes[] = {"", "m.", "v."};
+    int n_fresh = 0;
+
+    expect("eps train --resume gpt2 --replace 1=guest.json --out mixed --steps 5 --save-every 1 --keep 0", 0,
+           "held out");
+    expect("eps verify mixed/replaced && eps verify mixed", 0, "step-3", "step-5");
+    expect("mkdir fresh && cp mixed/replaced/step-3/config.json fresh && eps train --model fresh/config.json " DATA
+           "--freeze '*layers*' --steps 1 --out fresh-guest",
+           0);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        struct outputs_tensors to, old, fresh;
+        outputs_open_tensors(&to, "mixed/replaced/step-3", files[i]);
+        outputs_open_tensors(&old, "gpt2/step-3", files[i]);
+        outputs_open_tensors(&fresh, "fresh-guest/step-1", "model.safetensors");
+        for (size_t e = 0; e < to.file.n_entries; e++) {
+            const char *name = to.file.entries[e].name;
+            const bool is_fresh = strncmp(name + strlen(prefixes[i]), OF_GUEST, strlen(OF_GUEST)) == 0;
+            uint64_t n, n_want;
+            if (to.file.entries[e].type != SAFETENSORS_F32 || strncmp(name, prefixes[i], strlen(prefixes[i])) != 0)
+                continue;
+            const float *got = outputs_tensor(&to, name, &n);
+            const float *want =
+                outputs_tensor(is_fresh ? &fresh : &old, name + (is_fresh ? strlen(prefixes[i]) : 0), &n_want);
+            ck_assert_uint_eq(n, n_want);
+            for (uint64_t k = 0; k < n; k++)
+                ck_assert_msg(got[k] == (is_fresh && i > 0 ? 0 : want[k]), "%s, number %d", name, (int)k);
+            n_fresh += is_fresh;
+        }
+        outputs_close_tensors(&to);
+        outputs_close_tensors(&old);
+        outputs_close_tensors(&fresh);
+    }
+    ck_assert_int_eq(n_fresh, 3 * 9);
+    check_counts("mixed/replaced/step-3", 0, 3, 9);
+    check_counts("mixed/step-5", 2, 5, 9);
+}
+
+/* At any budget, stopped and resumed: the same bits. */
+TEST(a_run_with_another_block_is_a_run_like_another)
+{
+    static const char replace[] =
+        "eps train --resume gpt2 --replace 0=guest.json --steps 7 --save-every 2 --keep 0 --change lr --lr 2e-3";
+
+    expect(print("%s --out run", replace), 0);
+    expect(print("%s --out small --device-mem $(eps plan --model run/step-4 --batch 4 --seq 16 --microbatch 4 "
+                 "--minimum)",
+                 replace),
+           0);
+    expect("eps train --resume run/step-4 --out further --steps 7", 0);
+    outputs_check_same_latest("run", "small");
+    outputs_check_same_latest("run", "further");
+}
+
+/* It is asked, grows, changes again and is exported as others are; no other program takes it for a GPT-2. */
+TEST(a_model_of_several_families_is_a_model)
+{
+    expect("eps train --resume gpt2 --replace 1=guest.json --out both --steps 4", 0);
+    expect("tr -d ' \n' <both/latest/config.json", 0, "\"model_type\":\"eps_gpt2\"",
+           "\"eps_blocks\":[{\"blocks\":[1],\"config\":{\"model_type\":\"llama\"");
+    expect("eps export --model both/latest --out both-out", 0);
+    ck_assert(loss_of("both-out") == loss_of("both/latest"));
+    expect("eps generate --model both/latest --prompt a --tokens 5 --seed 1", 0);
+    expect("eps train --resume both --grow 1 --out taller --steps 5 && tr -d ' \n' <taller/latest/config.json", 0,
+           "\"n_layer\":3", "\"blocks\":[1,2]");
+    expect("eps train --resume both --replace 0=24 --out narrow --steps 5 && tr -d ' \n' <narrow/latest/config.json", 0,
+           "\"n_inner\":[24,56]", "\"blocks\":[1]");
+    expect("eps train --resume both --replace 1=24 --out no", 2,
+           "--replace 1=24: that block has a config of its own (eps_blocks)", "1=FILE");
+    expect("sed -i 's/eps_gpt2/gpt2/' both-out/config.json && eps eval --model both-out --data data.txt", 1,
+           "with eps_blocks it must begin with eps_");
 }
 
 /* Widths go on with the blocks that are copied. */
@@ -294,6 +388,14 @@ static const struct {
     {"eps train --resume gpt2 --replace 1=8", 2, {"--replace begins another run", "--out"}},
     {"eps train --resume gpt2 --replace 1=8 --out gpt2", 2, {"--out gpt2 is the one that it begins from", ""}},
     {"eps train --resume gpt2 --replace 2=8 --out x", 2, {"--replace 2=8: the model has 2 blocks, 0 to 1", ""}},
+    {"eps train --resume gpt2 --replace 2=guest.json --out x", 2, {"the model has 2 blocks, 0 to 1", ""}},
+    {"eps train --resume gpt2 --replace 1=guest.json,1=9 --out x", 2, {"--replace names block 1 twice", ""}},
+    {"eps train --resume gpt2 --replace 1=none.json --out x", 1, {"--replace: none.json: No such file", ""}},
+    {"eps train --resume gpt2 --replace 1=gpt2 --out x", 1, {"--replace: gpt2: not a regular file", ""}},
+    {"eps train --resume gpt2 --replace 1=bad.json --out x", 1, {"--replace: bad.json: not JSON at line 1", ""}},
+    {"eps train --resume gpt2 --replace 1=wide.json --out x",
+     1,
+     {"--replace: eps_blocks, entry 0: n_head is missing", ""}},
     {"eps train --resume gpt2 --replace 1=0 --out x", 2, {"--replace 1=0: a width is from 1 to 1048576", ""}},
     {"eps train --resume gpt2 --replace 1=1048577 --out x", 2, {"a width is from 1 to 1048576", ""}},
     {"eps train --resume gpt2 --replace 1=99999999999999999999 --out x", 2, {"a width is from 1 to 1048576", ""}},

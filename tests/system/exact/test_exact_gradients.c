@@ -9,7 +9,7 @@ SUITE_LABELS(single, on_cuda_release)
  * add to sums and read one value together. Those of shifted read a value that is made once a part; pixels has no tables, nor
  * have the nets, whose rows are images; two of them by means of blocks, two with ghost batches of 2 and 4 rows.
  * Those of crossing have two texts, those of part_norm a norm over the part, those of pictures features of an image, with
- * such a norm; of drop a step leaves out some. Those of widths have feed-forward layers of three widths. Those of t5 and
+ * such a norm; of drop a step leaves out some. Those of widths have feed-forward layers of three widths, those of guests three families. Those of t5 and
  * dynamic_conv have a source, whose length differs from row to row. The minibatches of padding_* have the token of padding,
  * whose row of the embedding the input does not train. The first ones are enough for a device that is simulated: those after
  * them have other sizes of the same operations, or leave blocks out. More of them are enough for a sanitizer. */
@@ -38,6 +38,7 @@ static const struct {
             {"dynamic_conv_gated", 4, 1},
             {"drop", 2, 3},
             {"widths", 2, 3},
+            {"guests", 2, 3},
             {"b", 1, 5},
             {"a", 8, 1},
             {"a", 2, 2},
@@ -48,7 +49,7 @@ static const struct {
             {"b", 2, 8},
             {"b", 8, 1}};
 
-TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 17 : SANITIZED ? 24 : COUNT(cuts))
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 17 : SANITIZED ? 25 : COUNT(cuts))
 {
     exact_check_gradient(cuts[_i].fixture, &(struct inprocess_options){.n_parts = cuts[_i].n_parts,
                                                                        .microbatch = cuts[_i].microbatch,

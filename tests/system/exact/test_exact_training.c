@@ -28,6 +28,8 @@ static const struct {
     {"drop", 8, 2, false, false},
     {"widths", 1, 3, true, false},
     {"widths", 2, 4, false, false},
+    {"guests", 1, 3, true, false},
+    {"guests", 2, 4, false, false},
     {"alternating", 1, 3, true, false},
     {"alternating", 2, 4, false, false},
     {"chunked", 1, 3, true, false},

@@ -1,0 +1,68 @@
+/* proto/model/guests.h - blocks whose programs another config writes.
+ *
+ * config.json may say that some blocks are those of another model:
+ *
+ *   "model_type": "eps_gpt2", ..., "eps_blocks": [{"blocks": [1, 3], "config": {"model_type": "llama", ...}}]
+ *
+ * Blocks 1 and 3 of this GPT-2 are guests: what a Llama of that config has at these places. Heads, the width of the
+ * feed-forward layer, activation, norms and the family's own numbers are that config's. What concerns the whole model is the
+ * model's: width, blocks, positions, vocabulary, head; that config may leave them out. A guest reads and writes the values of
+ * the block in whose place it stands. Its tensors have its family's names ("model.layers.1.mlp.up_proj.weight").
+ *
+ * No other program reads such a model, so model_type begins with "eps_", which refuses it there. */
+#ifndef PROTO_MODEL_GUESTS_H
+#define PROTO_MODEL_GUESTS_H
+
+#include "proto/base/error.h"
+#include "proto/model/decoder.h"
+#include "proto/model/encoder.h"
+#include "proto/model/gpt2.h"
+#include "proto/operation/program.h"
+
+#include <stdint.h>
+
+struct family;
+struct json_t;
+struct model_config;
+
+#define MODEL_GUESTS_KEY  "eps_blocks"
+#define MODEL_GUESTS_TYPE "eps_" /* before the model_type of a model with guests */
+
+enum { MODEL_GUESTS = 8, MODEL_GUESTS_BLOCKS = 4096 };
+
+/* The own numbers of families whose blocks can be guests. */
+union model_numbers {
+    struct gpt2_config gpt2;
+    struct decoder_config decoder;
+    struct encoder_config encoder;
+};
+
+/* What a config says of its blocks. */
+struct model_guest {
+    const struct family *family;
+    uint32_t n_heads, inner_width;
+    enum model_activation activation;
+    float norm_epsilon, initializer_range;
+    union model_numbers numbers;
+};
+
+struct model_guests {
+    uint32_t n; /* different configs */
+    struct model_guest at[MODEL_GUESTS];
+    uint8_t of[MODEL_GUESTS_BLOCKS]; /* a block's guest: index in `at`, plus 1; 0: the block is the model's own */
+};
+
+/* Reads the list into config, which is complete otherwise. -EINVAL with a sentence: it is no such list; a block is beyond the
+ * model's, or named twice; a config is none, is of another width, or has blocks that cannot be guests. */
+int model_guests_read(struct model_config *config, const struct json_t *list, struct error *err);
+
+/* The config that writes the programs of guest `at`. */
+void model_guest_config(struct model_config *out, const struct model_config *config, uint32_t at);
+
+/* Names guest, a config, for a block of a model in its config.json, in the place of what was said of the block. -ENOMEM. */
+int model_guests_set(struct json_t *config, uint32_t block, struct json_t *guest);
+
+/* For a config.json whose model of n blocks gets n_added more, each a copy of the one n_added below it. -ENOMEM. */
+int model_guests_grow(struct json_t *config, uint32_t n, uint32_t n_added);
+
+#endif
