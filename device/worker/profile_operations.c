@@ -45,7 +45,7 @@ static size_t scratch_bytes(const struct measured *b, const struct attention *a)
     const uint64_t own = plan_backend_find(b->ops->name)->scratch_bytes(&sizes, b->n_threads);
     struct plan_attention_scratch scratch;
 
-    plan_attention_lay_out(&scratch, b->way, a->n_rows, a->n_tokens, n_heads, a->width);
+    plan_attention_lay_out(&scratch, b->way, &sizes);
     return scratch.way != PLAN_ATTENTION_OWN && scratch.bytes > own ? scratch.bytes : own;
 }
 

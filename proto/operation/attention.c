@@ -64,8 +64,8 @@ enum plan_attention operation_attention_way(const struct program_attention_optio
 {
     const bool slides = attention->window > 0 && attention->window < setting->n_tokens;
     const bool suits = setting->trains && setting->type == NUMBER_BF16 && attention->dropout.p == 0 &&
-                       attention->n_kv_heads == attention->n_heads && !attention->full && !slides && !setting->packs &&
-                       attention->buckets.n == 0 && sampling_queries(&setting->sampling, setting->n_tokens) == 0;
+                       !attention->full && !slides && !setting->packs && attention->buckets.n == 0 &&
+                       sampling_queries(&setting->sampling, setting->n_tokens) == 0;
 
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
 }
@@ -76,19 +76,19 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
     const uint32_t n_heads = op->attention.n_heads, width = p->values[op->outputs[0]].columns;
     const uint32_t n_tokens = program_row_elements(p, op->inputs[0], s->n_tokens);
     const size_t n_chosen = s->action == SCHEDULE_BACKWARD ? sampling_queries(&s->sampling, n_tokens) : 0;
+    const struct plan_attention_sizes sizes = {.n_rows = s->n_rows,
+                                               .n_tokens = n_tokens,
+                                               .n_heads = n_heads,
+                                               .n_kv_heads = op->attention.n_kv_heads,
+                                               .width = width,
+                                               .n_buckets = op->attention.buckets.n,
+                                               .n_chosen = n_chosen};
     struct plan_attention_scratch scratch;
 
     if (operation_attention_way(&op->attention, s) == PLAN_ATTENTION_OWN)
         return sampling_queries_bytes(s->n_rows, n_heads, n_tokens, n_chosen) +
-               s->backend->scratch_bytes(&(struct plan_attention_sizes){.n_rows = s->n_rows,
-                                                                        .n_tokens = n_tokens,
-                                                                        .n_heads = n_heads,
-                                                                        .n_kv_heads = op->attention.n_kv_heads,
-                                                                        .width = width,
-                                                                        .n_buckets = op->attention.buckets.n,
-                                                                        .n_chosen = n_chosen},
-                                         s->n_threads);
-    plan_attention_lay_out(&scratch, s->attention, s->n_rows, n_tokens, n_heads, width);
+               s->backend->scratch_bytes(&sizes, s->n_threads);
+    plan_attention_lay_out(&scratch, s->attention, &sizes);
     return scratch.bytes;
 }
 

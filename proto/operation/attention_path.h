@@ -81,12 +81,25 @@ static inline size_t attention_blocks(const struct device_attention *op, enum at
     return columns * attention_tiles(op, kernel, tile) * op->n_rows * heads;
 }
 
-/* True for calls that cuDNN's graphs take in bf16: causal over whole rows, with scores, dropout and keys as they are. */
+static inline struct plan_attention_sizes attention_sizes(const struct device_attention *op)
+{
+    return (struct plan_attention_sizes){.n_rows = op->n_rows,
+                                         .n_tokens = op->n_tokens,
+                                         .n_keys = op->n_keys,
+                                         .n_heads = op->n_heads,
+                                         .n_kv_heads = op->n_kv_heads,
+                                         .width = op->width,
+                                         .n_buckets = op->bias ? op->buckets.n : 0,
+                                         .n_chosen = op->n_chosen};
+}
+
+/* True for calls that cuDNN's graphs take in bf16: causal over whole rows, with scores as they are, and no dropout. */
 static inline bool attention_suits_library(enum number_type type, const struct device_attention *op)
 {
+    const struct plan_attention_sizes sizes = attention_sizes(op);
+
     return type == NUMBER_BF16 && !op->full && !op->chosen && !op->bias && op->dropout.p == 0 &&
-           !attention_slides(op) && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads &&
-           plan_attention_suits(op->n_rows, op->n_tokens, op->n_heads, op->width);
+           !attention_slides(op) && plan_attention_suits(&sizes);
 }
 
 static inline enum attention_path attention_own_path(enum number_type type, const struct device_attention *op,
@@ -102,13 +115,14 @@ static inline enum attention_path attention_own_path(enum number_type type, cons
 static inline enum attention_path attention_path_of(enum number_type type, const struct device_attention *op,
                                                     enum attention_kernel kernel, enum plan_attention way)
 {
+    const struct plan_attention_sizes sizes = attention_sizes(op);
     struct plan_attention_scratch scratch;
 
     if (way == PLAN_ATTENTION_OWN || !attention_suits_library(type, op))
         return attention_own_path(type, op, kernel);
     if (kernel == ATTENTION_FORWARD)
         return ATTENTION_LIBRARY;
-    plan_attention_lay_out(&scratch, way, op->n_rows, op->n_tokens, op->n_heads, op->width);
+    plan_attention_lay_out(&scratch, way, &sizes);
     return scratch.way != PLAN_ATTENTION_OWN ? ATTENTION_LIBRARY : attention_own_path(type, op, kernel);
 }
 

@@ -32,11 +32,17 @@ struct plan_attention_scratch {
 
 /* True for shapes that cuDNN supports, forward and backward: heads of up to 128 values and a multiple of 16 bytes, rows
  * whose statistics are aligned to 16 bytes, more than one token. */
-static inline bool plan_attention_suits(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width)
+static inline bool plan_attention_suits(const struct plan_attention_sizes *s)
 {
-    const size_t head = width / n_heads;
+    const size_t head = s->width / s->n_heads;
 
-    return head % 8 == 0 && head <= 128 && n_tokens > 1 && (n_rows == 1 || n_heads * n_tokens % 4 == 0);
+    return head % 8 == 0 && head <= 128 && s->n_tokens > 1 && (s->n_rows == 1 || s->n_heads * s->n_tokens % 4 == 0);
+}
+
+/* Neighbouring query heads that share keys and values. */
+static inline size_t plan_attention_sharing(const struct plan_attention_sizes *s)
+{
+    return s->n_kv_heads ? s->n_heads / s->n_kv_heads : 1;
 }
 
 static inline uint64_t plan_attention_round(uint64_t n, uint64_t whole)
@@ -44,65 +50,87 @@ static inline uint64_t plan_attention_round(uint64_t n, uint64_t whole)
     return (n + whole - 1) / whole * whole;
 }
 
-/* True where our own kernels take less time than stored gradients of scores: heads of 64 values, and of 128 in rows of
- * more than 4 Ki tokens. Of other heads our tensor cores have none. */
-static inline bool plan_attention_own_is_faster(size_t n_tokens, size_t head)
+/* True where our own kernels are better than stored gradients of scores. They take less time for heads of 64 values, and of
+ * 128 in rows of more than 4 Ki tokens. Where heads share keys, they take at most a fifth more, and none of the room. */
+static inline bool plan_attention_own_is_better(const struct plan_attention_sizes *s)
 {
-    return head == 64 || (head == 128 && n_tokens > 4096);
+    const size_t head = s->width / s->n_heads;
+
+    return head == 64 || (head == 128 && s->n_tokens > 4096) || plan_attention_sharing(s) > 1;
+}
+
+/* Where heads share keys, cuDNN keeps the gradients of keys and values of each head apart, and then sums them: bytes of
+ * a number, which on Blackwell is in fp32, else in bf16. */
+static inline uint64_t plan_attention_apart(enum plan_attention way)
+{
+    return way == PLAN_ATTENTION_TWICE ? 4 : 2;
 }
 
 /* Sizes slices of rows or, if one row is too much, of its heads. All are equal; the last may overlap the one before.
  * False if no slice fits, or if a row is not a multiple of 128 tokens: before 9.15.1 cuDNN read beyond the end of such
  * rows. */
-static inline bool plan_attention_slice(struct plan_attention_scratch *out, size_t n_rows, size_t n_tokens,
-                                        size_t n_heads)
+static inline bool plan_attention_slice(struct plan_attention_scratch *out, const struct plan_attention_sizes *s)
 {
-    const uint64_t head = (uint64_t)n_tokens * n_tokens * 2, fit = PLAN_SCORES_BYTES / head;
+    const uint64_t head = (uint64_t)s->n_tokens * s->n_tokens * 2, fit = PLAN_SCORES_BYTES / head;
 
-    if (n_tokens % 128 != 0 || head > PLAN_SCORES_MOST_BYTES)
+    if (s->n_tokens % 128 != 0 || head > PLAN_SCORES_MOST_BYTES)
         return false;
-    if (fit >= n_heads) {
-        const uint64_t rows = fit / n_heads;
-        out->slice_rows = rows < n_rows ? (size_t)rows : n_rows;
+    if (fit >= s->n_heads) {
+        const uint64_t rows = fit / s->n_heads;
+        out->slice_rows = rows < s->n_rows ? (size_t)rows : s->n_rows;
         return true;
     }
-    const size_t n_slices = fit ? (n_heads + (size_t)fit - 1) / (size_t)fit : n_heads;
+    const size_t n_slices = fit ? (s->n_heads + (size_t)fit - 1) / (size_t)fit : s->n_heads;
     out->slice_rows = 1;
-    out->slice_heads = (n_heads + n_slices - 1) / n_slices;
+    out->slice_heads = (s->n_heads + n_slices - 1) / n_slices;
     return true;
 }
 
-/* The scratch of `way`, or of our own kernels if `way` does not support this shape; out->way is the one used. */
-static inline void plan_attention_lay_out(struct plan_attention_scratch *out, enum plan_attention way, size_t n_rows,
-                                          size_t n_tokens, size_t n_heads, size_t width)
+/* Rows at a time of the other ways: all, but of shared keys as many as keep heads' gradients apart in 256 MiB, or one. */
+static inline size_t plan_attention_slice_rows(const struct plan_attention_sizes *s, enum plan_attention way)
 {
-    const uint64_t own = plan_cuda_attention_scratch(n_rows, n_tokens, n_heads), heads = (uint64_t)n_rows * n_heads;
-    const uint64_t delta = plan_attention_round(heads * n_tokens * sizeof(float), 256);
+    const uint64_t row = 2 * (uint64_t)s->n_tokens * s->width * plan_attention_apart(way);
+    const uint64_t fit = row < PLAN_SCORES_BYTES ? PLAN_SCORES_BYTES / row : 1;
+
+    return plan_attention_sharing(s) == 1 || fit >= s->n_rows ? s->n_rows : (size_t)fit;
+}
+
+/* The scratch of `way`, or of our own kernels if `way` does not support this shape; out->way is the one used. */
+static inline void plan_attention_lay_out(struct plan_attention_scratch *out, enum plan_attention way,
+                                          const struct plan_attention_sizes *s)
+{
+    const uint64_t own = plan_cuda_attention_scratch(s->n_rows, s->n_tokens, s->n_heads);
+    const uint64_t delta = plan_attention_round((uint64_t)s->n_rows * s->n_heads * s->n_tokens * sizeof(float), 256);
 
     out->way = way;
-    out->slice_rows = n_rows, out->slice_heads = n_heads;
+    out->slice_rows = s->n_rows, out->slice_heads = s->n_heads;
     out->sum = out->workspace = delta;
     out->workspace_bytes = 0;
-    if (!plan_attention_suits(n_rows, n_tokens, n_heads, width) ||
-        (way == PLAN_ATTENTION_SCORES && (plan_attention_own_is_faster(n_tokens, width / n_heads) ||
-                                          !plan_attention_slice(out, n_rows, n_tokens, n_heads))))
+    if (!plan_attention_suits(s) ||
+        (way == PLAN_ATTENTION_SCORES && (plan_attention_own_is_better(s) || !plan_attention_slice(out, s))))
         out->way = PLAN_ATTENTION_OWN;
+    if (out->way == PLAN_ATTENTION_TWICE || out->way == PLAN_ATTENTION_ORDERED)
+        out->slice_rows = plan_attention_slice_rows(s, way);
+    const uint64_t heads = (uint64_t)out->slice_rows * out->slice_heads,
+                   numbers = heads * s->n_tokens * (s->width / s->n_heads);
     switch (out->way) {
     case PLAN_ATTENTION_OWN:
     case PLAN_ATTENTIONS:
         out->bytes = own;
         return;
     case PLAN_ATTENTION_SCORES:
-        out->workspace_bytes = 2 * (uint64_t)n_tokens * n_tokens * out->slice_rows * out->slice_heads + 256;
+        out->workspace_bytes = 2 * (uint64_t)s->n_tokens * s->n_tokens * heads + 256;
         break;
     case PLAN_ATTENTION_TWICE:
         out->workspace_bytes = 256;
         break;
     case PLAN_ATTENTION_ORDERED: /* a turn counter for each 32 queries */
-        out->workspace += plan_attention_round((uint64_t)n_rows * n_tokens * width * sizeof(float), 256);
-        out->workspace_bytes = 256 + plan_attention_round(heads * ((n_tokens + 31) / 32) * sizeof(float), 256);
+        out->workspace += plan_attention_round(numbers * sizeof(float), 256);
+        out->workspace_bytes = 256 + plan_attention_round(heads * ((s->n_tokens + 31) / 32) * sizeof(float), 256);
         break;
     }
+    if (plan_attention_sharing(s) > 1)
+        out->workspace_bytes += plan_attention_round(2 * numbers * plan_attention_apart(way), 256);
     out->bytes = out->workspace + plan_attention_round(out->workspace_bytes, 256);
     out->bytes = out->bytes < own ? own : out->bytes;
 }

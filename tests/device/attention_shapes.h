@@ -39,6 +39,7 @@ static const struct shape {
     {1, 256, 1, 1, 64, .p = 0},
     {1, 128, 2, 2, 8, .is_prepared = true},
     {2, 384, 1, 1, 64, .is_prepared = true},
+    {2, 130, 6, 2, 16, .is_prepared = true},
     {2, 3, 2, 2, 64, .p = 0.5f},
     {1, 130, 1, 1, 64, .p = 0},
     {1, 36, 2, 2, 64, .p = 0.3f},

@@ -1,4 +1,5 @@
 /* Attention in tiles: causal, in a window and to all keys, heads that share keys and values. */
+#include "proto/operation/attention_path.h"
 #include "tests/device/attention_shapes.h"
 #include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
@@ -113,13 +114,14 @@ static void draw_output(struct call_test *test)
 /* Where it is the library's: its scratch, which holds NaNs before, and not a byte more than asked for. */
 static void prepare(struct mirror *at, struct device_attention *op, const struct call_test *test)
 {
+    const struct plan_attention_sizes sizes = attention_sizes(op);
     struct plan_attention_scratch scratch;
     char told[DEVICE_TOLD];
 
     op->bias_gradient = NULL; /* forward has none */
     if (!((const struct attention *)test)->shape->is_prepared)
         return;
-    plan_attention_lay_out(&scratch, backend_get()->attention, op->n_rows, op->n_tokens, op->n_heads, op->width);
+    plan_attention_lay_out(&scratch, backend_get()->attention, &sizes);
     if (scratch.way != PLAN_ATTENTION_OWN)
         op->scratch = mirror_scratch(at, scratch.bytes);
     at->ops->prepare_attention(at->dev, op, backend_get()->attention, told);

@@ -23,9 +23,11 @@ static const struct properties {
 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 
-/* (n_rows, n_tokens, n_heads, head_width): small, of the length of a 7 B model's rows, odd, and 16 Ki tokens in one row. */
-static const struct dnn_shape shapes[] = {{2, 1024, 12, 64, 12}, {1, 4096, 32, 128, 32}, {1, 8192, 32, 128, 32},
-                                          {3, 77, 4, 32, 4},     {1, 1024, 12, 96, 12},  {1, 16384, 32, 80, 32}};
+/* (n_rows, n_tokens, n_heads, head_width): small, of an 8 B model whose heads share keys by fours, long, odd, and 16 Ki tokens in
+ * one row. */
+static const struct dnn_shape shapes[] = {{2, 1024, 12, 64, 12, 1},  {2, 4096, 32, 128, 32, 4},
+                                          {1, 8192, 32, 128, 32, 1}, {3, 77, 4, 32, 4, 1},
+                                          {1, 1024, 12, 96, 12, 1},  {1, 16384, 32, 80, 32, 1}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 /* Of a plan, the device that it is compiled for. */
@@ -169,8 +171,12 @@ static struct plan_attention_scratch scratch_of(const struct properties *device,
 {
     struct plan_attention_scratch scratch;
 
-    plan_attention_lay_out(&scratch, dnn_backward_way(api.version(), device->version / 10), s->n_rows, s->n_tokens,
-                           s->n_heads, s->n_heads * s->head_width);
+    plan_attention_lay_out(&scratch, dnn_backward_way(api.version(), device->version / 10),
+                           &(struct plan_attention_sizes){.n_rows = s->n_rows,
+                                                          .n_tokens = s->n_tokens,
+                                                          .n_heads = s->n_heads,
+                                                          .n_kv_heads = s->n_heads / s->n_sharing,
+                                                          .width = s->n_heads * s->head_width});
     return scratch;
 }
 
@@ -210,7 +216,9 @@ TEST_EACH(backward_of_fixed_bits_fits_the_plan_on_every_device, N_DEVICES *N_SHA
     const struct dnn_shape *s = &shapes[_i % N_SHAPES];
     const struct properties *device = &devices[_i / N_SHAPES];
     const struct plan_attention_scratch scratch = scratch_of(device, s);
-    struct dnn_shape slice = {scratch.slice_rows, s->n_tokens, scratch.slice_heads, s->head_width, s->n_heads};
+    struct dnn_shape slice = *s;
+
+    slice.n_rows = scratch.slice_rows, slice.n_heads = scratch.slice_heads;
 
     if (scratch.way == PLAN_ATTENTION_OWN)
         return;
@@ -229,7 +237,7 @@ TEST(the_planner_believes_in_backward_for_what_was_compiled)
     for (size_t d = 0; d < N_DEVICES; d++)
         for (size_t i = 0; i < N_SHAPES; i++) {
             const bool is_whole = shapes[i].n_tokens % 128 == 0,
-                       is_slower = plan_attention_own_is_faster(shapes[i].n_tokens, shapes[i].head_width);
+                       is_slower = shapes[i].n_sharing > 1 || shapes[i].head_width == 64 || shapes[i].n_tokens == 8192;
             const enum plan_attention way = scratch_of(&devices[d], &shapes[i]).way;
             const bool has = devices[d].version == 1000
                                  ? version >= 91801

@@ -178,12 +178,13 @@ static int64_t workspace_of(const descriptor *config)
         return asked == CUDASIM_DNN_USUAL ? 256 : asked;
     for (int i = 0; i < 4; i++)
         shape[i] = element<int64_t>(k, DNN_TENSOR_SHAPE, i);
-    const int64_t heads = shape[0] * shape[1], tokens = shape[2];
+    const int64_t heads = shape[0] * shape[1], tokens = shape[2], numbers = 2 * heads * tokens * shape[3];
+    const bool shares = element<int64_t>(dnn_find_array(config->graph, DNN_K), DNN_TENSOR_SHAPE, 1) < shape[1];
     if (config->engine == 6)
-        return 256 + (heads * ((tokens + 31) / 32) * 4 + 127) / 128 * 128;
+        return 256 + (heads * ((tokens + 31) / 32) * 4 + 127) / 128 * 128 + (shares ? 2 * numbers : 0);
     if (config->engine == 5)
-        return 0;
-    return asked == CUDASIM_DNN_USUAL ? heads * tokens * tokens * 2 + 256 : asked;
+        return shares ? 4 * numbers + 128 : 0;
+    return asked == CUDASIM_DNN_USUAL ? heads * tokens * tokens * 2 + 256 + (shares ? 2 * numbers : 0) : asked;
 }
 
 static bool refuses(const descriptor *config)

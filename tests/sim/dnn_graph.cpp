@@ -174,6 +174,14 @@ static float value_at(const array &x, const array &y, int64_t i)
     return x.values[(size_t)at];
 }
 
+/* The head of b, of which neighbouring heads of c may share one. */
+static int64_t shared_head(const array &b, const array &c, int64_t head)
+{
+    if (b.shape[1] == 0 || c.shape[1] % b.shape[1] || b.shape[0] != c.shape[0])
+        cudasim_fault("cuDNN: %d heads share %d", (int)c.shape[1], (int)b.shape[1]);
+    return head / c.shape[1] * b.shape[1] + head % c.shape[1] / (c.shape[1] / b.shape[1]);
+}
+
 /* Sums in memory come from blocks of keys, one after another, from any on. */
 static std::vector<float> multiply(const array &a, const array &b, const array &c, bool is_ordered)
 {
@@ -185,18 +193,20 @@ static std::vector<float> multiply(const array &a, const array &b, const array &
     if (b.shape[2] != k || c.shape[2] != m || c.shape[3] != n)
         cudasim_fault("cuDNN: a product of (%d, %d) and (%d, %d) into (%d, %d)", (int)m, (int)k, (int)b.shape[2],
                       (int)n, (int)c.shape[2], (int)c.shape[3]);
-    for (int64_t head = 0; head < c.shape[0] * c.shape[1]; head++)
+    for (int64_t head = 0; head < c.shape[0] * c.shape[1]; head++) {
+        const int64_t shared = shared_head(b, c, head);
         for (int64_t row = 0; row < m; row++)
             for (int64_t block = 0; block < n_blocks; block++) {
                 const int64_t from = (first + block) % n_blocks * BLOCK_KEYS;
                 for (int64_t i = from; i < k && i < from + BLOCK_KEYS; i++) {
                     const float factor = a.values[(size_t)((head * m + row) * k + i)];
-                    const float *right = &b.values[(size_t)((head * k + i) * n)];
+                    const float *right = &b.values[(size_t)((shared * k + i) * n)];
                     float *sum = &out[(size_t)((head * m + row) * n)];
                     for (int64_t column = 0; column < n; column++)
                         sum[column] += factor * right[column];
                 }
             }
+    }
     return out;
 }
 
@@ -242,12 +252,27 @@ static std::vector<float> point(const descriptor *mode, const array &x, const ar
     return out;
 }
 
-/* Along the last dimension. */
+/* Over neighbouring heads. */
+static std::vector<float> sum_heads(int which, const array &x, const array &y)
+{
+    const int64_t n = x.shape[2] * x.shape[3];
+    std::vector<float> out((size_t)y.size());
+
+    if (which != DNN_SUM || x.shape[0] != y.shape[0] || x.shape[2] != y.shape[2] || x.shape[3] != y.shape[3])
+        cudasim_fault("cuDNN: a reduction of heads is a sum of heads alone");
+    for (int64_t i = 0; i < x.size(); i++)
+        out[(size_t)(shared_head(y, x, i / n) * n + i % n)] += x.values[(size_t)i];
+    return out;
+}
+
+/* Along the last dimension, or of heads. */
 static std::vector<float> reduce(int which, const array &x, const array &y)
 {
     const int64_t n = x.shape[3];
     std::vector<float> out;
 
+    if (y.shape[1] != x.shape[1])
+        return sum_heads(which, x, y);
     for (int64_t i = 0; i < y.size(); i++) {
         float result = which == DNN_MAXIMUM ? -INFINITY : 0;
         for (int64_t j = 0; j < n; j++) {

@@ -405,7 +405,7 @@ TEST(a_step_s_computing_is_told_by_path)
         {"{'model_type': 'qwen3', 'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2, "
          "'head_dim': "
          "64, 'hidden_size': 256, 'intermediate_size': 512, 'vocab_size': 64, 'max_position_embeddings': 256}",
-         "tensor", "tensor"},
+         "cudnn", "tensor"},
         {"{'model_type': 't5', 'd_model': 128, 'd_kv': 64, 'd_ff': 256, 'num_layers': 2, 'num_heads': 2, 'vocab_size': "
          "64}",
          "dropout", "dropout"},

@@ -5,19 +5,47 @@
 #include <float.h>
 #include <math.h>
 
-/* (rows, heads, tokens, head width), or its transpose, of a buffer whose tokens are `stride` elements apart. */
-static void *add_values(struct dnn_graph *g, const struct dnn_shape *s, int64_t id, size_t stride, bool transposed)
+/* Columns of all heads, and of a token's queries, keys and values. */
+static size_t width_of(const struct dnn_shape *s)
+{
+    return s->n_all_heads * s->head_width;
+}
+
+static size_t row_of(const struct dnn_shape *s)
+{
+    return width_of(s) + 2 * width_of(s) / s->n_sharing;
+}
+
+/* (rows, n_heads, tokens, head width), or its transpose, of a buffer whose tokens are `stride` elements apart. */
+static void *add_heads(struct dnn_graph *g, const struct dnn_shape *s, int64_t id, size_t n_heads, size_t stride,
+                       bool transposed)
 {
     const int64_t head = (int64_t)s->head_width, tokens = (int64_t)s->n_tokens, apart = (int64_t)stride;
     const struct dnn_array a = {
         .id = id,
         .type = DNN_BF16,
-        .shape = {(int64_t)s->n_rows, (int64_t)s->n_heads, transposed ? head : tokens, transposed ? tokens : head},
+        .shape = {(int64_t)s->n_rows, (int64_t)n_heads, transposed ? head : tokens, transposed ? tokens : head},
         .strides = {tokens * apart, head, transposed ? 1 : apart, transposed ? apart : 1},
         .is_virtual = id == DNN_ANONYMOUS,
     };
 
     return dnn_add_array(g, &a);
+}
+
+/* Of queries, with keys and values; of keys, or of values, there; of what attention gives. */
+static void *add_queries(struct dnn_graph *g, const struct dnn_shape *s, int64_t id)
+{
+    return add_heads(g, s, id, s->n_heads, row_of(s), false);
+}
+
+static void *add_keys(struct dnn_graph *g, const struct dnn_shape *s, int64_t id, bool transposed)
+{
+    return add_heads(g, s, id, s->n_heads / s->n_sharing, row_of(s), transposed);
+}
+
+static void *add_out(struct dnn_graph *g, const struct dnn_shape *s, int64_t id)
+{
+    return add_heads(g, s, id, s->n_heads, width_of(s), false);
 }
 
 static void *add_scalar(struct dnn_graph *g, enum dnn_tensor id)
@@ -108,11 +136,9 @@ static void *add_softmax(struct dnn_graph *g, const struct dnn_shape *s, const v
 /* scores = scale q k^T, later keys masked; their softmax, rounded to bf16, times v. */
 bool dnn_graph_attention(struct dnn_graph *g, const struct dnn_api *api, void *handle, const struct dnn_shape *s)
 {
-    const size_t width = s->n_all_heads * s->head_width;
-
     *g = (struct dnn_graph){.api = api};
-    const void *q = add_values(g, s, DNN_Q, 3 * width, false), *k = add_values(g, s, DNN_K, 3 * width, true);
-    const void *v = add_values(g, s, DNN_V, 3 * width, false), *out = add_values(g, s, DNN_OUT, width, false);
+    const void *q = add_queries(g, s, DNN_Q), *k = add_keys(g, s, DNN_K, true);
+    const void *v = add_keys(g, s, DNN_V, false), *out = add_out(g, s, DNN_OUT);
 
     const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, q, k), add_scalar(g, DNN_SCALE), DNN_FP32);
     dnn_add_matmul(g, add_softmax(g, s, add_mask(g, s, scores)), v, out);
@@ -147,11 +173,8 @@ static void *add_delta(struct dnn_graph *g, const struct dnn_shape *s, const voi
     };
     void *product = dnn_add_array(g, &a), *sum = add_scores(g, s, DNN_FP32, 1), *delta = add_numbers(g, s, DNN_DELTA);
 
-    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_MULTIPLY,
-                                                           .x = dy,
-                                                           .b = add_values(g, s, DNN_OUT,
-                                                                           s->n_all_heads * s->head_width, false),
-                                                           .y = product});
+    dnn_add_pointwise(
+        g, &(struct dnn_pointwise_operation){.mode = DNN_MULTIPLY, .x = dy, .b = add_out(g, s, DNN_OUT), .y = product});
     dnn_add_reduction(g, DNN_SUM, product, sum);
     dnn_add_pointwise(
         g, &(struct dnn_pointwise_operation){.mode = DNN_MULTIPLY, .x = sum, .b = add_scalar(g, DNN_ONE), .y = delta});
@@ -163,9 +186,7 @@ static void add_query_gradient(struct dnn_graph *g, const struct dnn_shape *s, e
                                const void *transposed_k)
 {
     const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads, head = (int64_t)s->head_width;
-    const size_t stride = 3 * s->n_all_heads * s->head_width;
-    void *k = add_values(g, s, DNN_ANONYMOUS, stride, false);
-    void *gradient = add_values(g, s, DNN_Q_GRADIENT, stride, false);
+    void *k = add_keys(g, s, DNN_ANONYMOUS, false), *gradient = add_queries(g, s, DNN_Q_GRADIENT);
 
     dnn_add_view(g, transposed_k, k);
     if (way != PLAN_ATTENTION_ORDERED) {
@@ -183,27 +204,47 @@ static void add_query_gradient(struct dnn_graph *g, const struct dnn_shape *s, e
     dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_IDENTITY, .x = sum, .y = gradient});
 }
 
+/* Keys' or values' gradient, a b: of those that heads share the sum of each head's, which the library keeps by itself. */
+static void add_key_gradient(struct dnn_graph *g, const struct dnn_shape *s, const void *a, const void *b,
+                             enum dnn_tensor id)
+{
+    const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads, head = (int64_t)s->head_width;
+    const struct dnn_array of_heads = {
+        .type = DNN_BF16,
+        .shape = {(int64_t)s->n_rows, heads, tokens, head},
+        .strides = {heads * tokens * head, tokens * head, head, 1},
+        .is_virtual = true,
+    };
+    void *gradient = add_keys(g, s, id, false);
+
+    if (s->n_sharing == 1) {
+        dnn_add_matmul(g, a, b, gradient);
+        return;
+    }
+    void *each = dnn_add_array(g, &of_heads);
+    dnn_add_matmul(g, a, b, each);
+    dnn_add_reduction(g, DNN_SUM, each, gradient);
+}
+
 /* p = exp(scale q k^T - log-sum-exp), 0 where masked; v's gradient = p^T dy. ds = scale p (dy v^T - delta); k's
  * gradient = ds^T q, and q's = ds k. */
 bool dnn_graph_attention_backward(struct dnn_graph *g, const struct dnn_api *api, void *handle,
                                   const struct dnn_shape *s, enum plan_attention way)
 {
-    const size_t width = s->n_all_heads * s->head_width;
-
     *g = (struct dnn_graph){.api = api};
-    const void *q = add_values(g, s, DNN_Q, 3 * width, false), *k = add_values(g, s, DNN_K, 3 * width, true);
-    const void *v = add_values(g, s, DNN_V, 3 * width, true), *dy = add_values(g, s, DNN_OUT_GRADIENT, width, false);
+    const void *q = add_queries(g, s, DNN_Q), *k = add_keys(g, s, DNN_K, true), *v = add_keys(g, s, DNN_V, true);
+    const void *dy = add_out(g, s, DNN_OUT_GRADIENT);
     const void *delta = add_delta(g, s, dy), *scale = add_scalar(g, DNN_SCALE);
 
     const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, q, k), scale, DNN_FP32);
     scores = combine(g, s, DNN_SUBTRACT, scores, add_numbers(g, s, DNN_LOG_SUM_EXP), DNN_FP32);
     const void *p = combine(g, s, DNN_EXP, add_mask(g, s, scores), NULL, DNN_FP32);
-    dnn_add_matmul(g, transpose(g, s, p), dy, add_values(g, s, DNN_V_GRADIENT, 3 * width, false));
+    add_key_gradient(g, s, transpose(g, s, p), dy, DNN_V_GRADIENT);
 
     const void *ds = combine(g, s, DNN_SUBTRACT, multiply(g, s, dy, v), delta, DNN_FP32);
     ds = combine(g, s, DNN_MULTIPLY, ds, p, DNN_FP32);
     ds = combine(g, s, DNN_MULTIPLY, ds, scale, DNN_BF16);
-    dnn_add_matmul(g, transpose(g, s, ds), q, add_values(g, s, DNN_K_GRADIENT, 3 * width, false));
+    add_key_gradient(g, s, transpose(g, s, ds), q, DNN_K_GRADIENT);
     add_query_gradient(g, s, way, ds, k);
     return dnn_graph_finish(g, handle);
 }

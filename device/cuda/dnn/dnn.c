@@ -54,11 +54,21 @@ void cuda_dnn_close(struct device *dev)
     dev->dnn = NULL;
 }
 
+static size_t sharing_of(const struct device_attention *op)
+{
+    return op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+}
+
 /* way: of backward; PLAN_ATTENTION_OWN: forward. */
 static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, size_t n_rows, enum plan_attention way,
                      uint64_t most_bytes)
 {
-    const struct dnn_shape shape = {n_rows, dnn->n_tokens, d->n_heads, dnn->width / dnn->n_heads, dnn->n_heads};
+    const struct dnn_shape shape = {.n_rows = n_rows,
+                                    .n_tokens = dnn->n_tokens,
+                                    .n_heads = d->n_heads,
+                                    .head_width = dnn->width / dnn->n_heads,
+                                    .n_all_heads = dnn->n_heads,
+                                    .n_sharing = dnn->n_sharing};
     struct plan *p = &d->plans[d->n];
     void *configs[DNN_MAX_CONFIGS];
     unsigned n = 0;
@@ -79,23 +89,25 @@ static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, size_t n_r
 static int run_slice(const struct cuda_dnn *dnn, const struct plan *p, const struct device_attention *op, size_t row,
                      size_t head, bool is_backward)
 {
-    const size_t width = op->width * sizeof(uint16_t), first = head * (width / op->n_heads);
-    const size_t numbers = (row * op->n_heads + head) * op->n_tokens;
-    const char *q = (const char *)op->qkv + row * op->n_tokens * 3 * width + first;
+    const size_t width = op->width * sizeof(uint16_t), kv_width = width / dnn->n_sharing;
+    const size_t first = head * (width / op->n_heads), numbers = (row * op->n_heads + head) * op->n_tokens;
+    /* from the row and head on: of queries, and of the keys that the head shares */
+    const size_t at_q = row * op->n_tokens * (width + 2 * kv_width) + first;
+    const size_t at_k = at_q - first + width + first / dnn->n_sharing, at_v = at_k + kv_width;
+    const char *const qkv = op->qkv, *const dqkv = op->qkv_gradient;
     const char *out = (const char *)op->out + row * op->n_tokens * width + first;
     const float scale = op->scale, masked = dnn_masked(&dnn->api), one = 1;
     char *scratch = op->scratch;
     struct dnn_pack pack = {.n = 0};
 
-    dnn_give(&pack, DNN_Q, q), dnn_give(&pack, DNN_K, q + width), dnn_give(&pack, DNN_V, q + 2 * width);
+    dnn_give(&pack, DNN_Q, qkv + at_q), dnn_give(&pack, DNN_K, qkv + at_k), dnn_give(&pack, DNN_V, qkv + at_v);
     dnn_give(&pack, DNN_OUT, out), dnn_give(&pack, DNN_LOG_SUM_EXP, op->log_sum_exp + numbers);
     dnn_give(&pack, DNN_SCALE, &scale), dnn_give(&pack, DNN_MASKED, &masked);
     if (!is_backward)
         return dnn_plan_execute(dnn, p->plan, &pack, scratch);
-    const char *dq = (const char *)op->qkv_gradient + (q - (const char *)op->qkv);
     dnn_give(&pack, DNN_OUT_GRADIENT, (const char *)op->out_gradient + (out - (const char *)op->out));
-    dnn_give(&pack, DNN_Q_GRADIENT, dq), dnn_give(&pack, DNN_K_GRADIENT, dq + width);
-    dnn_give(&pack, DNN_V_GRADIENT, dq + 2 * width);
+    dnn_give(&pack, DNN_Q_GRADIENT, dqkv + at_q), dnn_give(&pack, DNN_K_GRADIENT, dqkv + at_k);
+    dnn_give(&pack, DNN_V_GRADIENT, dqkv + at_v);
     dnn_give(&pack, DNN_DELTA, (float *)(void *)scratch + numbers), dnn_give(&pack, DNN_ONE, &one);
     if (dnn->scratch.way == PLAN_ATTENTION_ORDERED)
         dnn_give(&pack, DNN_Q_SUM, scratch + dnn->scratch.sum);
@@ -177,6 +189,7 @@ static const char *cannot(const struct device *dev, const struct device_attentio
 /* The reason why backward does not use the library. */
 static const char *not_planned(const struct device *dev, const struct device_attention *op)
 {
+    const struct plan_attention_sizes sizes = attention_sizes(op);
     enum plan_attention way = cuda_dnn_way(dev->index);
     struct plan_attention_scratch scratch;
 
@@ -184,17 +197,18 @@ static const char *not_planned(const struct device *dev, const struct device_att
         return "queries are sampled";
     if (way == PLAN_ATTENTION_OWN)
         return "this version has none of fixed bits for this device";
-    if (way == PLAN_ATTENTION_SCORES && plan_attention_own_is_faster(op->n_tokens, op->width / op->n_heads))
-        return "they are faster for this shape";
-    plan_attention_lay_out(&scratch, way, op->n_rows, op->n_tokens, op->n_heads, op->width);
+    if (way == PLAN_ATTENTION_SCORES && plan_attention_own_is_better(&sizes))
+        return "they are better for this shape";
+    plan_attention_lay_out(&scratch, way, &sizes);
     return scratch.way == PLAN_ATTENTION_OWN ? "it has none for this shape" : "another worker of the job has it not";
 }
 
 static const char *prepare_backward(struct device *dev, const struct device_attention *op, enum plan_attention way)
 {
+    const struct plan_attention_sizes sizes = attention_sizes(op);
     struct cuda_dnn *dnn = dev->dnn;
 
-    plan_attention_lay_out(&dnn->scratch, way, op->n_rows, op->n_tokens, op->n_heads, op->width);
+    plan_attention_lay_out(&dnn->scratch, way, &sizes);
     if (dnn->scratch.way == PLAN_ATTENTION_OWN)
         return not_planned(dev, op);
     return prepare(dev, &dnn->backward, op, dnn->scratch.slice_rows, dnn->scratch.slice_heads, dnn->scratch.way);
@@ -228,6 +242,7 @@ void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enu
         forget(&dnn->api, &dnn->forward);
         forget(&dnn->api, &dnn->backward);
         dnn->n_tokens = op->n_tokens, dnn->n_heads = op->n_heads, dnn->width = op->width;
+        dnn->n_sharing = sharing_of(op);
         cudaMemGetInfo(&before, &total);
         why = prepare(dev, &dnn->forward, op, op->n_rows, op->n_heads, PLAN_ATTENTION_OWN);
     }
@@ -281,7 +296,8 @@ static bool is_prepared(const struct device *dev, const struct device_attention 
     const struct cuda_dnn *dnn = dev->dnn;
 
     return dnn && dnn->forward.n > 0 && is_aligned(op) && attention_suits_library(dev->type, op) &&
-           op->n_tokens == dnn->n_tokens && op->n_heads == dnn->n_heads && op->width == dnn->width;
+           op->n_tokens == dnn->n_tokens && op->n_heads == dnn->n_heads && op->width == dnn->width &&
+           sharing_of(op) == dnn->n_sharing;
 }
 
 bool cuda_dnn_attention(struct device *dev, const struct device_attention *op)

@@ -161,6 +161,7 @@ void dnn_api_unload(struct dnn_api *api); /* safe on a zeroed one */
 struct dnn_shape {
     size_t n_rows, n_tokens, n_heads, head_width;
     size_t n_all_heads; /* all heads of a row */
+    size_t n_sharing;   /* neighbouring heads that share keys and values: divides n_heads; 1: none do */
 };
 
 /* Ids of the caller's tensors in a variant pack: those of struct device_attention from the first row and head on.

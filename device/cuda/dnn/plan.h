@@ -25,8 +25,8 @@ struct cuda_dnn {
     struct dnn_api api; /* all NULL: no library */
     const char *missing;
     void *handle;
-    size_t n_tokens, n_heads, width;       /* the prepared shape of attention */
-    struct plan_attention_scratch scratch; /* backward's scratch */
+    size_t n_tokens, n_heads, n_sharing, width; /* the prepared shape of attention */
+    struct plan_attention_scratch scratch;      /* backward's scratch */
     struct direction forward, backward;
     struct dnn_conv *convs; /* the prepared convolutions; owned */
 };

@@ -13,8 +13,8 @@ SUITE_LABELS(cuda)
 /* Rows whose statistics are not whole 16 bytes each, and rows of whole 128 tokens. */
 enum { MOST = 3 * 128 * 3 * 16, MOST_SUMS = 3 * 128 * 3 };
 static const struct shape {
-    size_t n_rows, n_tokens, n_heads, width;
-} small = {2, 10, 2, 32}, large = {3, 128, 3, 48}, head_of_64 = {1, 128, 1, 64};
+    size_t n_rows, n_tokens, n_heads, width, n_kv_heads;
+} small = {2, 10, 2, 32, 2}, large = {3, 128, 3, 48, 3}, head_of_64 = {1, 128, 1, 64, 1}, grouped = {2, 128, 4, 64, 2};
 
 static struct cudasim_dnn library(size_t version)
 {
@@ -40,6 +40,7 @@ static struct device_attention operation(struct device *dev, const struct shape 
     return (struct device_attention){.n_rows = s->n_rows,
                                      .n_tokens = s->n_tokens,
                                      .n_heads = s->n_heads,
+                                     .n_kv_heads = s->n_kv_heads,
                                      .width = s->width,
                                      .scale = 1 / sqrtf((float)(s->width / s->n_heads)),
                                      .qkv = at(dev, 0),
@@ -76,12 +77,13 @@ static struct cudasim_counts since(const struct cudasim_counts *before)
 /* The results of the rows; the rest of them is 0. */
 static void read_back(struct device *dev, struct result *r, const struct device_attention *op)
 {
-    const size_t n = op->n_rows * op->n_tokens * op->width;
+    const size_t m = op->n_rows * op->n_tokens, n = m * op->width;
+    const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
 
     memset(r->out, 0, sizeof r->out), memset(r->sums, 0, sizeof r->sums);
     memset(r->gradient, 0, sizeof r->gradient);
     simulated.ops->download(dev, r->out, op->out, n * sizeof *r->out);
-    simulated.ops->download(dev, r->gradient, op->qkv_gradient, 3 * n * sizeof *r->gradient);
+    simulated.ops->download(dev, r->gradient, op->qkv_gradient, (n + 2 * m * kv_width) * sizeof *r->gradient);
     simulated.ops->download(dev, r->sums, op->log_sum_exp, op->n_rows * op->n_heads * op->n_tokens * sizeof *r->sums);
     ck_assert_int_eq(simulated.ops->sync(dev), 0);
 }
@@ -139,6 +141,8 @@ static const struct found {
     {"sm_90", 92501, PLAN_ATTENTION_ORDERED, &small, "attention: cuDNN 9.25.1 forward and backward; it took"},
     {"sm_100", 91900, PLAN_ATTENTION_TWICE, &large, "attention: cuDNN 9.19.0 forward and backward; it took"},
     {"sm_100", 92501, PLAN_ATTENTION_TWICE, &small, "attention: cuDNN 9.25.1 forward and backward; it took"},
+    {"sm_90", 92501, PLAN_ATTENTION_ORDERED, &grouped, "attention: cuDNN 9.25.1 forward and backward; it took"},
+    {"sm_100", 91900, PLAN_ATTENTION_TWICE, &grouped, "attention: cuDNN 9.19.0 forward and backward; it took"},
 };
 enum { N_FOUND = sizeof found / sizeof *found };
 
@@ -223,7 +227,9 @@ static const struct forward_only {
     {91900, false, PLAN_ATTENTION_SCORES, &small,
      "attention: cuDNN 9.19.0 forward, our own kernels backward (it has none for this shape); it"},
     {91900, false, PLAN_ATTENTION_SCORES, &head_of_64,
-     "attention: cuDNN 9.19.0 forward, our own kernels backward (they are faster for this shape); it"},
+     "attention: cuDNN 9.19.0 forward, our own kernels backward (they are better for this shape); it"},
+    {91900, false, PLAN_ATTENTION_SCORES, &grouped,
+     "attention: cuDNN 9.19.0 forward, our own kernels backward (they are better for this shape); it"},
     {92501, true, PLAN_ATTENTION_ORDERED, &large,
      "attention: cuDNN 9.25.1 forward, our own kernels backward (it has no algorithm of fixed bits that fits); it"},
     {91900, false, PLAN_ATTENTION_ORDERED, &large,
@@ -255,7 +261,7 @@ TEST_EACH(the_library_is_not_asked_for_what_it_could_not_do_alike, 4)
                                       "attention: our own kernels: cuDNN's dropout has other bits",
                                       "attention: our own kernels: cuDNN has none for this shape",
                                       "attention: our own kernels: cuDNN is not used for windows"};
-    const struct shape narrow = {2, 10, 8, 32};
+    const struct shape narrow = {2, 10, 8, 32, 8};
     const struct cudasim_dnn dnn = library(92501);
     char told[DEVICE_TOLD];
 

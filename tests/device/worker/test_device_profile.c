@@ -1,6 +1,7 @@
 /* What a profile is measured on: a device that looks at its operands, and computes nothing. */
 #include "device/cpu/cpu.h"
 #include "device/worker/profile.h"
+#include "proto/operation/attention_path.h"
 #include "proto/operation/call.h"
 #include "tests/kit/test.h"
 #include "device/find.h"
@@ -215,12 +216,13 @@ static void check_arrays(struct call *call)
     const bool attends = call->kind == CALL_attention || call->kind == CALL_attention_backward;
     const struct call_device on = {&plan_cuda, pretended.type, 1, PLAN_ATTENTION_SCORES, true, 0};
     const struct device_attention *op = &call->attention;
+    const struct plan_attention_sizes sizes = attention_sizes(op);
     struct plan_attention_scratch scratch;
     struct call_work work;
 
     call_describe(&work, call, &on);
     if (attends)
-        plan_attention_lay_out(&scratch, PLAN_ATTENTION_SCORES, op->n_rows, op->n_tokens, op->n_heads, op->width);
+        plan_attention_lay_out(&scratch, PLAN_ATTENTION_SCORES, &sizes);
     for (unsigned i = 0; i < work.n_arrays; i++) {
         const char *a = call_get(&work.arrays[i]);
         size_t n = work.arrays[i].n * call_type_bytes(work.arrays[i].type, pretended.type);

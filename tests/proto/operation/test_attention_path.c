@@ -21,7 +21,7 @@ static const struct {
     {"heads of 80", {SHAPE(2, 4096, 32, 2560)}, {L, L, L}},
     {"heads of 128 in long rows", {SHAPE(1, 8192, 32, 4096)}, {L, T, T}},
     {"rows of 1,000 tokens, which stored scores do not take", {SHAPE(1, 1000, 12, 1536)}, {L, T, T}},
-    {"Llama 3", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8}, {T, T, T}},
+    {"Llama 3", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8}, {L, T, T}},
     {"Llama 3 with dropout", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8, .dropout.p = 0.1f}, {D, D, P}},
     {"Llama 3 in packed rows", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8, .positions = WORDS}, {T, T, T}},
     {"Mistral", {SHAPE(1, 8192, 32, 4096), .n_kv_heads = 8, .window = 4096}, {T, T, T}},
@@ -91,7 +91,8 @@ TEST(a_path_depends_on_the_type_and_on_the_library)
 {
     const struct device_attention gpt2 = {SHAPE(8, 1024, 12, 768)}, slides = {SHAPE(8, 1024, 12, 768), .window = 100},
                                   cross = {SHAPE(8, 512, 12, 768), .full = true, .kv = given, .n_keys = 300},
-                                  t5 = {SHAPE(8, 512, 12, 768), BIAS(32, 113)}, narrow = {SHAPE(8, 1024, 32, 768)};
+                                  t5 = {SHAPE(8, 512, 12, 768), BIAS(32, 113)}, narrow = {SHAPE(8, 1024, 32, 768)},
+                                  llama = {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8};
 
     check(NUMBER_FP32, gpt2, PLAN_ATTENTION_ORDERED, P, P, P);
     check(NUMBER_FP16, gpt2, PLAN_ATTENTION_ORDERED, T, T, T);
@@ -104,5 +105,7 @@ TEST(a_path_depends_on_the_type_and_on_the_library)
     check(NUMBER_BF16, gpt2, PLAN_ATTENTION_OWN, T, T, T);
     check(NUMBER_BF16, gpt2, PLAN_ATTENTION_ORDERED, L, L, L);
     check(NUMBER_BF16, gpt2, PLAN_ATTENTION_TWICE, L, L, L);
+    check(NUMBER_BF16, llama, PLAN_ATTENTION_ORDERED, L, L, L);
+    check(NUMBER_BF16, llama, PLAN_ATTENTION_TWICE, L, L, L);
     check(NUMBER_BF16, narrow, PLAN_ATTENTION_OWN, P, P, P);
 }

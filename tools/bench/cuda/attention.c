@@ -42,7 +42,12 @@ static struct device_attention make(struct bench *b, const struct shape *s)
     const struct device_buckets *buckets = s->full ? &both_ways : &one_way;
     struct plan_attention_scratch scratch;
 
-    plan_attention_lay_out(&scratch, b->attention, s->n_rows, s->n_tokens, s->n_heads, width);
+    plan_attention_lay_out(&scratch, b->attention,
+                           &(struct plan_attention_sizes){.n_rows = s->n_rows,
+                                                          .n_tokens = s->n_tokens,
+                                                          .n_heads = s->n_heads,
+                                                          .n_kv_heads = s->n_kv_heads,
+                                                          .width = width});
     const size_t sums = plan_cuda_bias_scratch(s->n_rows, s->n_tokens, s->n_heads, buckets->n);
     struct device_attention op = {.n_rows = s->n_rows,
                                   .n_tokens = s->n_tokens,

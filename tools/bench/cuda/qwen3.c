@@ -4,6 +4,7 @@
  * Tells how fast attention is, how long the block's other operations take, whether a second run gives the same bits, and
  * how far its results are from those of attention whose keys are repeated for each head that shares them: another kernel,
  * or cuDNN. Source of the shape: config.json of Qwen/Qwen3-8B. */
+#include "proto/operation/attention_path.h"
 #include "tools/bench/cuda/bench.h"
 
 #include <math.h>
@@ -39,7 +40,12 @@ static struct block make(struct bench *b)
     k.weight = bench_values(b, k.head_width);
     k.statistics = bench_floats(b, 2 * k.m * (n_heads + k.n_kv_heads));
     k.weight_gradient = bench_floats(b, k.head_width);
-    plan_attention_lay_out(&scratch, b->attention, n_rows, n_tokens, n_heads, width);
+    plan_attention_lay_out(&scratch, b->attention,
+                           &(struct plan_attention_sizes){.n_rows = n_rows,
+                                                          .n_tokens = n_tokens,
+                                                          .n_heads = n_heads,
+                                                          .n_kv_heads = k.n_kv_heads,
+                                                          .width = width});
     k.op = (struct device_attention){.n_rows = n_rows,
                                      .n_tokens = n_tokens,
                                      .n_heads = n_heads,
@@ -206,8 +212,9 @@ static struct results run_repeated(struct bench *b, const struct block *k)
         fprintf(stderr, "bench_cuda: out of memory\n");
         exit(1);
     }
-    plan_attention_lay_out(&scratch, b->attention, op.n_rows, op.n_tokens, op.n_heads, op.width);
     op.n_kv_heads = op.n_heads;
+    const struct plan_attention_sizes sizes = attention_sizes(&op);
+    plan_attention_lay_out(&scratch, b->attention, &sizes);
     void *qkv = bench_take(b, n * sizeof *repeated);
     op.qkv = qkv, op.qkv_gradient = bench_take(b, n * sizeof *repeated);
     op.out = bench_take(b, k->m * op.width * sizeof *repeated), op.scratch = bench_take(b, scratch.bytes);
