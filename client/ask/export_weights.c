@@ -65,13 +65,18 @@ size_t client_export_round(uint16_t *out, const float *values, size_t n, enum sa
     return n;
 }
 
-/* A tied head's copy, which is left out, must equal the table of tokens. */
-static int check_head(const struct model *model, const struct weights *from, struct error *err)
+/* Copies of the table of tokens, which are left out, must equal it. */
+static int check_copies(const struct model *model, const struct weights *from, struct error *err)
 {
-    bool differs;
-    const int rc = weights_head_differs(&differs, from, model, err);
+    int rc = 0;
 
-    return rc == 0 && differs ? model_refuse_tied_copy(model, err) : rc;
+    for (unsigned copy = 0; rc == 0 && copy < WEIGHTS_COPIES; copy++) {
+        bool differs;
+        rc = weights_copy_differs(&differs, from, model, copy, err);
+        if (rc == 0 && differs)
+            rc = weights_refuse_copy(model, copy, err);
+    }
+    return rc;
 }
 
 /* Each fits its own config, so one that does not fit the first's is another model. */
@@ -287,7 +292,7 @@ int client_export_weights(const struct client_model *models, size_t n_models, in
     if (rc == 0)
         rc = plan_shards(&to, &from.model, form->shard_bytes, n_models > 1, err);
     for (size_t s = 0; rc == 0 && s < n_models; s++)
-        rc = check_head(&from.model, &from.list[s].weights, err);
+        rc = check_copies(&from.model, &from.list[s].weights, err);
     for (uint32_t shard = 0; rc == 0 && shard < to.n_shards; shard++)
         rc = write_shard(&from, &to, shard, err);
     if (rc == 0 && to.n_shards > 1)

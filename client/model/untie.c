@@ -36,7 +36,7 @@ static int has_own_head(bool *out, const struct client_model *model, struct erro
 
     *out = false;
     if (rc == 0 && weights_open(&weights, &m, model->weights, model->n_weights, NULL, NULL) == 0) {
-        rc = weights_head_differs(out, &weights, &m, err);
+        rc = weights_copy_differs(out, &weights, &m, WEIGHTS_HEAD, err);
         weights_close(&weights);
     }
     model_free(&m);

@@ -315,8 +315,8 @@ static void draw_tensor(const struct loading *loading, uint32_t index)
             store_draw_piece(loading->store, loading->store->options.seed, loading->places.unit[p], &model->pieces[p]);
 }
 
-/* A tied head's table may be in the file if it equals that of tokens. */
-static int check_head(const struct loading *loading, const struct safetensors_entry *head, struct error *err)
+/* A copy of the table of tokens may be in the file if it equals that. */
+static int check_copy(const struct loading *loading, const struct weights *weights, unsigned copy, struct error *err)
 {
     const struct model *model = loading->store->model;
     const uint32_t index = model->embedding.tables[0].tensor;
@@ -326,9 +326,9 @@ static int check_head(const struct loading *loading, const struct safetensors_en
         const struct model_piece *piece = &model->pieces[p];
         if (piece->tensor != index)
             break;
-        rc = compare(loading->store, loading->places.unit[p], piece, head, err);
+        rc = compare(loading->store, loading->places.unit[p], piece, weights->copies[copy], err);
         if (rc == -EDOM)
-            rc = model_refuse_tied_copy(model, err);
+            rc = weights_refuse_copy(model, copy, err);
     }
     return rc;
 }
@@ -344,8 +344,9 @@ static int load_weights(struct loading *loading, const struct weights *weights, 
         else
             draw_tensor(loading, t);
     }
-    if (rc == 0 && weights->head)
-        rc = check_head(loading, weights->head, err);
+    for (unsigned copy = 0; rc == 0 && copy < WEIGHTS_COPIES; copy++)
+        if (weights->copies[copy])
+            rc = check_copy(loading, weights, copy, err);
     if (rc == 0 && pieces_are_abandoned(store->options.pieces)) /* while it drew */
         rc = error_set(err, -ECANCELED, "the job has ended");
     return rc;

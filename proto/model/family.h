@@ -162,6 +162,9 @@ struct family {
     /* True if a file may have a tensor of this name (without prefix) that is no weight here: a mask, a layer that other
      * heads read. NULL: there are none. */
     bool (*is_mask)(const char *name);
+    /* Tensors that a file may have as copies of the table of tokens, up to WEIGHTS_STACKS: the tables of the two stacks of an
+     * encoder-decoder, which has one for both. NULL ends them; NULL: there are none. */
+    const char *const *copies;
     /* The name that old files give a tensor. False: they have none of their own; NULL: for any. */
     bool (*old_name)(char *out, size_t size, const char *name);
 };

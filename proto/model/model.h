@@ -453,9 +453,6 @@ bool model_is_mask(const struct model *model, const char *name);
 /* True if the model is tied and this is the name of the head's table; files may hold a copy of it: "lm_head.weight". */
 bool model_is_tied_copy(const struct model *model, const char *name);
 
-/* The error if such a copy differs from the table of tokens: -EINVAL with a sentence. */
-int model_refuse_tied_copy(const struct model *model, struct error *err);
-
 /* "gpt2 12x768": a model's title in one line; "no model" without a family. Returns out. */
 enum { MODEL_TITLE_BYTES = 48 };
 const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *config);

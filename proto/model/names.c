@@ -116,17 +116,6 @@ bool model_is_tied_copy(const struct model *model, const char *name)
     return model->config.tied && strncmp(name, logits, n) == 0 && strcmp(name + n, ".weight") == 0;
 }
 
-int model_refuse_tied_copy(const struct model *model, struct error *err)
-{
-    const struct family *family = model->config.family;
-
-    return error_set(
-        err, -EINVAL,
-        "%s.weight differs from %s.weight, though config.json ties them (tie_word_embeddings); set that to "
-        "false to train them apart",
-        family->logits, family->tables[0].name);
-}
-
 uint32_t model_file_shape(uint64_t out[4], const struct model_tensor *t)
 {
     out[0] = t->shape[0], out[1] = t->shape[1];

@@ -6,6 +6,7 @@
 #include "proto/model/family.h"
 #include "proto/model/wrapper.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -196,20 +197,33 @@ static const struct safetensors_entry *take_adapted(struct search *search, struc
 static void take_head(struct weights *out, const struct model *model, struct search *search, struct tally *tally)
 {
     const uint32_t table = model->embedding.tables[0].tensor;
+    const struct safetensors_entry **head = &out->copies[WEIGHTS_HEAD];
 
     for (unsigned i = 0; i < out->n_files; i++)
         for (size_t k = 0; k < out->files[i].n_entries; k++) {
             const struct safetensors_entry *entry = &out->files[i].entries[k];
             const char *name = unwrapped(out, entry->name);
             if (!entry->taken && model_is_tied_copy(model, name))
-                out->head = take(search, tally, name, model->config.family);
+                *head = take(search, tally, name, model->config.family);
         }
-    if (out->head && !out->entries[table]) {
-        out->entries[table] = out->head;
-        out->head = NULL;
+    if (*head && !out->entries[table]) {
+        out->entries[table] = *head;
+        *head = NULL;
     }
-    if (out->head)
-        check_entry(tally, out->head, &model->tensors[table]);
+}
+
+static void take_copies(struct weights *out, const struct model *model, struct search *search, struct tally *tally)
+{
+    const struct family *family = model->config.family;
+
+    take_head(out, model, search, tally);
+    for (unsigned i = 0; family->copies && family->copies[i]; i++) {
+        assert(i < WEIGHTS_STACKS);
+        out->copies[WEIGHTS_HEAD + 1 + i] = take(search, tally, family->copies[i], family);
+    }
+    for (unsigned i = 0; i < WEIGHTS_COPIES; i++)
+        if (out->copies[i])
+            check_entry(tally, out->copies[i], &model->tensors[model->embedding.tables[0].tensor]);
 }
 
 /* The bias of a head's logits may be in the files under the head's name, too, or under that alone: transformers
@@ -258,7 +272,7 @@ static void match(struct weights *out, const struct model *model, struct drawn d
         out->entries[t] = is_adapted(model, &model->tensors[t])
                               ? take_adapted(&search, tally, &model->tensors[t], model->config.family)
                               : take(&search, tally, model->tensors[t].name, model->config.family);
-    take_head(out, model, &search, tally);
+    take_copies(out, model, &search, tally);
     take_bias(out, model, &search, tally);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         if (out->entries[t] && out->entries[t]->coded && model_is_in_out(model, model->tensors[t].name))
@@ -387,23 +401,40 @@ void weights_close(struct weights *weights)
     *weights = (struct weights){0};
 }
 
-int weights_head_differs(bool *out, const struct weights *weights, const struct model *model, struct error *err)
+int weights_copy_differs(bool *out, const struct weights *weights, const struct model *model, unsigned copy,
+                         struct error *err)
 {
     enum { RUN = 1 << 16 };
-    const struct safetensors_entry *tokens = weights->entries[model->embedding.tables[0].tensor], *head = weights->head;
-    float *table = head ? malloc(2 * RUN * sizeof *table) : NULL, *copy = table ? table + RUN : NULL;
-    int rc = head && !table ? error_set(err, -ENOMEM, "out of memory") : 0;
+    const struct safetensors_entry *tokens = weights->entries[model->embedding.tables[0].tensor];
+    const struct safetensors_entry *entry = weights->copies[copy];
+    float *table = entry ? malloc(2 * RUN * sizeof *table) : NULL, *other = table ? table + RUN : NULL;
+    int rc = entry && !table ? error_set(err, -ENOMEM, "out of memory") : 0;
 
     *out = false;
     for (uint64_t at = 0; table && !rc && !*out && at < tokens->n; at += RUN) {
         const uint64_t n = tokens->n - at < RUN ? tokens->n - at : RUN;
         rc = safetensors_read(table, tokens, at, n, err);
         if (!rc)
-            rc = safetensors_read(copy, head, at, n, err);
-        *out = !rc && memcmp(table, copy, n * sizeof *table) != 0;
+            rc = safetensors_read(other, entry, at, n, err);
+        *out = !rc && memcmp(table, other, n * sizeof *table) != 0;
     }
     free(table);
     return rc;
+}
+
+int weights_refuse_copy(const struct model *model, unsigned copy, struct error *err)
+{
+    const struct family *family = model->config.family;
+    const char *table = family->tables[0].name;
+
+    if (copy == WEIGHTS_HEAD)
+        return error_set(
+            err, -EINVAL,
+            "%s.weight differs from %s.weight, though config.json ties them (tie_word_embeddings); set that "
+            "to false to train them apart",
+            family->logits, table);
+    return error_set(err, -EINVAL, "%s differs from %s.weight, and eps has one table for encoder and decoder",
+                     family->copies[copy - WEIGHTS_HEAD - 1], table);
 }
 
 enum form weights_form(const struct weights *weights, const struct model *model)

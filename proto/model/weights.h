@@ -3,7 +3,7 @@
  * Only headers are read, so that a directory of 200 GB is accepted or refused at once. Names in the files may lack the
  * family's prefix, or be old ones (struct family). Those of a model with adapters are its base's files and an adapter's,
  * whose tensors replace those of the base that are trained with it. Two kinds of tensors are no weights of their own:
- * those that the model has no use for (model_is_mask), and a tied model's copy of its head. */
+ * those that the model has no use for (model_is_mask), and copies of the table of tokens. */
 #ifndef PROTO_MODEL_WEIGHTS_H
 #define PROTO_MODEL_WEIGHTS_H
 
@@ -11,11 +11,14 @@
 #include "proto/model/model.h"
 #include "proto/model/safetensors.h"
 
+/* Copies of the table of tokens that files may have: a tied model's head, and those that its family lists. */
+enum { WEIGHTS_HEAD, WEIGHTS_STACKS = 2, WEIGHTS_COPIES = 1 + WEIGHTS_STACKS };
+
 struct weights {
     struct safetensors *files; /* (n_files) */
     unsigned n_files;
     const struct safetensors_entry **entries; /* (n_tensors) of the model; F32, F16 or BF16, with the tensor's shape */
-    const struct safetensors_entry *head;     /* a tied model's copy of its head, to be compared; or NULL */
+    const struct safetensors_entry *copies[WEIGHTS_COPIES]; /* to be compared; NULL where the files have none */
     const char *wrapper; /* precedes the names, if the files are a wrapper's (proto/model/wrapper.h); else NULL */
     void *memory;        /* holds all the above, owned; NULL: a reserve holds it */
 };
@@ -56,9 +59,13 @@ enum safetensors_type weights_type(const struct weights *weights, const struct m
  * else is bf16. FORM_VALUES: none does, or nothing is coded. Adapters do not count. */
 enum form weights_form(const struct weights *weights, const struct model *model);
 
-/* Whether a tied model's copy of its head differs from the table of tokens, by the bits of both as fp32. Without a copy it does
- * not. Reads up to the first difference. As safetensors_read; -ENOMEM. */
-int weights_head_differs(bool *out, const struct weights *weights, const struct model *model, struct error *err);
+/* Whether a copy differs from the table of tokens, by the bits of both as fp32. One that is not there does not. Reads up to the
+ * first difference. As safetensors_read; -ENOMEM. */
+int weights_copy_differs(bool *out, const struct weights *weights, const struct model *model, unsigned copy,
+                         struct error *err);
+
+/* The error if it does: -EINVAL with a sentence. */
+int weights_refuse_copy(const struct model *model, unsigned copy, struct error *err);
 
 bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor);
 

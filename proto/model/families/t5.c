@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <string.h>
 
 static const char *const architectures[] = {"T5ForConditionalGeneration", NULL};
 
@@ -290,15 +291,13 @@ static uint32_t number_of_block(const struct model_config *c, uint32_t index)
     return index < c->t5.n_encoder ? index : index - c->t5.n_encoder;
 }
 
-/* Copies of the table of tokens in old files, and a bias that was never used. */
+/* A bias in old files that was never used. */
 static bool is_mask(const char *name)
 {
-    static const char *const others[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
-                                         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-                                         NULL};
-
-    return family_lists(others, name);
+    return strcmp(name, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight") == 0;
 }
+
+static const char *const copies[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", NULL};
 
 const struct family family_t5 = {
     .model_type = "t5",
@@ -327,4 +326,5 @@ const struct family family_t5 = {
     .ties_by_files = "scale_decoder_outputs",
     .embedding_dropout = embedding_dropout,
     .is_mask = is_mask,
+    .copies = copies,
 };

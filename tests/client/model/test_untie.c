@@ -108,6 +108,44 @@ TEST(a_config_that_tells_is_believed)
                     "lm_head.weight differs from shared.weight, though config.json ties them");
 }
 
+/* A second file, with a table of the decoder's or the encoder's own: the model's, but for these bits of the last byte. */
+static void add_table(const char *name, uint8_t changed)
+{
+    struct safetensors file;
+    struct safetensors_writer writer;
+    uint8_t bytes[8192];
+    const int from = open("flan/model.safetensors", O_RDONLY | O_CLOEXEC);
+    const int to = open("flan/stack.safetensors", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+    ck_assert_int_eq(safetensors_open(&file, from, NULL), 0);
+    const struct safetensors_entry *table = safetensors_find(&file, "shared.weight");
+    const size_t n = safetensors_entry_bytes(table);
+    ck_assert_uint_le(n, sizeof bytes);
+    ck_assert_int_eq(pread(from, bytes, n, (off_t)table->offset), (ssize_t)n);
+    bytes[n - 1] ^= changed;
+    const struct safetensors_plan plan = {name, 2, {table->shape[0], table->shape[1]}, table->type};
+    ck_assert_int_eq(safetensors_begin(&writer, to, &plan, 1, NULL), 0);
+    ck_assert_int_eq(safetensors_append(&writer, bytes, n, NULL), 0);
+    ck_assert_int_eq(safetensors_end(&writer, NULL), 0);
+    safetensors_close(&file);
+    close(from);
+    close(to);
+    expect("mv flan/model.safetensors flan/model-1.safetensors", 0); /* all files are the model's */
+}
+
+TEST_EACH(a_stack_s_table_is_the_model_s_or_refused, 4)
+{
+    static const char *const names[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+    const char *const name = names[_i / 2];
+
+    add_table(name, (uint8_t)(_i % 2 * 0x80));
+    if (_i % 2)
+        expect_sentence("eps export --model flan --out exported", 1, name,
+                        " differs from shared.weight, and eps has one");
+    else
+        expect("eps export --model flan --out exported", 0);
+}
+
 /* Nothing is made of files that are no such model's; what is wrong with them is told where it always is. */
 TEST(weights_that_do_not_fit_are_refused_by_name)
 {

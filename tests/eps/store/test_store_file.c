@@ -1,4 +1,5 @@
 #include "proto/plan/memory/files.h"
+#include "tests/kit/command.h"
 #include "tests/kit/inprocess/plain.h"
 #include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
@@ -330,6 +331,31 @@ TEST(a_header_for_which_there_is_no_memory_is_refused)
     ck_assert_int_eq(store_load_moments(&f.store, &(struct file){.fd = fd}, &reserve, &err), -EINVAL);
     ck_assert_holds(err.text, "a header of 8388608 bytes, where ", " are left for this model");
     ck_assert_uint_eq(reserve.used, 0);
+    close(fd);
+    store_fixture_close(&f);
+}
+
+/* A T5 in whose file the encoder or the decoder has a table, which is the model's, or differs in one number. */
+TEST_EACH(a_stack_s_table_is_the_model_s_or_refused, 4)
+{
+    static const char *const names[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+    const char *const text = quoted("{'model_type': 't5', 'd_model': 8, 'd_kv': 4, 'd_ff': 12, 'num_layers': 1, "
+                                    "'num_heads': 2, 'vocab_size': 17}");
+    const char *const name = names[_i / 2];
+    const bool differs = _i % 2 == 1;
+    struct model_config config;
+    struct draft file = {0};
+    struct store_fixture f;
+    struct error err = {0};
+
+    ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
+    store_fixture_open(&f, config, false, 0);
+    add_all_but(&file, &f.model, NULL);
+    add_tensor(&file, name, "F32", model_find(&f.model, "shared.weight"), differs ? 0.5f : 0);
+    const int fd = finish(&file);
+    ck_assert_int_eq(store_fixture_load(&f.store, &(struct file){.fd = fd}, 1, &err), differs ? -EINVAL : 0);
+    if (differs)
+        ck_assert_holds(err.text, name, " differs from shared.weight, and eps has one table");
     close(fd);
     store_fixture_close(&f);
 }

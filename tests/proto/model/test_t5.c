@@ -175,6 +175,7 @@ TEST(tensors_have_the_names_of_transformers)
         ck_assert_msg(model_find(&m, names[i]), "%s", names[i]);
     ck_assert_uint_eq(m.n_tensors, 1 + 2 + 3 * 8 + 1 + 3 * 13 + 1);
     ck_assert_str_eq(model_unit_name(name, &m, m.n_units - 2), "decoder.block.2");
-    ck_assert(model_is_mask(&m, "encoder.embed_tokens.weight") && model_is_tied_copy(&m, "lm_head.weight"));
+    ck_assert(model_is_mask(&m, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"));
+    ck_assert(!model_is_mask(&m, "encoder.embed_tokens.weight") && model_is_tied_copy(&m, "lm_head.weight"));
     model_free(&m);
 }

@@ -206,7 +206,7 @@ TEST(what_transformers_loads_is_accepted)
     ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s", err.text);
     for (uint32_t t = 0; t < model.n_tensors; t++)
         ck_assert_ptr_eq(model_find(&model, weights.entries[t]->name), &model.tensors[t]);
-    ck_assert_str_eq(weights.head->name, "lm_head.weight");
+    ck_assert_str_eq(weights.copies[WEIGHTS_HEAD]->name, "lm_head.weight");
     ck_assert_int_eq(weights_type(&weights, &model), F32);
     weights_close(&weights);
     weights_close(&weights);
@@ -216,7 +216,7 @@ TEST(what_transformers_loads_is_accepted)
     make_model(&model, decoder);
     fd = make_file_of(&model, none, buffers);
     ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s", err.text);
-    ck_assert_ptr_null(weights.head);
+    ck_assert_ptr_null(weights.copies[WEIGHTS_HEAD]);
     weights_close(&weights);
     close(fd);
     model_free(&model);
@@ -233,7 +233,7 @@ TEST(a_tied_table_may_have_the_head_s_name_alone)
     make_model(&model, small);
     const int fd = make_file_of(&model, table, head);
     ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s", err.text);
-    ck_assert_ptr_null(weights.head);
+    ck_assert_ptr_null(weights.copies[WEIGHTS_HEAD]);
     ck_assert_str_eq(weights.entries[model.embedding.tables[0].tensor]->name, "lm_head.weight");
     weights_close(&weights);
     close(fd);
