@@ -5,6 +5,7 @@
 #include "tests/sim/cudasim.h"
 
 #include <functional>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define CUDASIM_ASAN
@@ -82,6 +83,24 @@ void cudasim_open_memory(void);
 void cudasim_close_memory(void);
 size_t cudasim_device_bytes(void);
 void cudasim_memory_left(void); /* faults if there is any */
+
+/* ---- stream.cpp ---- */
+
+/* A word among a kernel's arguments that is, or may be (in a struct), an address. */
+struct cudasim_pointer {
+    const void *address;
+    bool writes; /* not to const */
+    bool surely;
+    unsigned argument;
+};
+
+struct cudasim_launch {
+    const void *kernel;
+    dim3 grid, block;
+    size_t shared;
+    std::function<void()> body; /* one thread of it */
+    std::vector<cudasim_pointer> pointers;
+};
 
 /* ---- block.cpp ---- */
 

@@ -7,6 +7,8 @@
 
 #include <deque>
 #include <map>
+#include <memory>
+#include <string.h>
 #include <string>
 #include <unordered_set>
 
@@ -373,6 +375,50 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 /* ---- launches ---- */
 
+static void note_pointers(std::vector<cudasim_pointer> &to, const cudasim_parameter &parameter, const void *x,
+                          unsigned i)
+{
+    const char *const bytes = (const char *)x;
+
+    for (size_t at = 0; (parameter.is_pointer || parameter.clear) && at + sizeof(void *) <= parameter.bytes;
+         at += sizeof(void *)) {
+        const void *word;
+        memcpy(&word, bytes + at, sizeof word);
+        to.push_back({word, parameter.is_pointer && !parameter.is_const, parameter.is_pointer, i});
+    }
+}
+
+/* With copies of the arguments, each in 16-byte units of its own. */
+static cudasim_launch capture(const cudasim_kernel &kernel, dim3 grid, dim3 block, void *const *args, size_t shared)
+{
+    struct alignas(16) unit {
+        unsigned char bytes[16];
+    };
+    struct copies {
+        std::vector<unit> units;
+        std::vector<void *> at;
+    };
+    const auto copy = std::make_shared<copies>();
+    cudasim_launch launch = {kernel.address, grid, block, shared, {}, {}};
+    size_t n_units = 0;
+
+    for (unsigned i = 0; i < kernel.n_parameters; i++)
+        n_units += (kernel.parameters[i].bytes + sizeof(unit) - 1) / sizeof(unit);
+    copy->units.resize(n_units);
+    unit *to = copy->units.data();
+    for (unsigned i = 0; i < kernel.n_parameters; i++) {
+        const cudasim_parameter &parameter = kernel.parameters[i];
+        memcpy(to, args[i], parameter.bytes);
+        if (parameter.clear)
+            parameter.clear(to);
+        note_pointers(launch.pointers, parameter, to, i);
+        copy->at.push_back(to);
+        to += (parameter.bytes + sizeof(unit) - 1) / sizeof(unit);
+    }
+    launch.body = [kernel, copy]() { kernel.call(kernel.address, copy->at.data()); };
+    return launch;
+}
+
 static void check_pointers(const cudasim_launch &launch)
 {
     for (const cudasim_pointer &pointer : launch.pointers) {
@@ -386,10 +432,11 @@ static void check_pointers(const cudasim_launch &launch)
     }
 }
 
-cudaError_t cudasim_queue_launch(cudaStream_t stream, const cudasim_launch &launch)
+cudaError_t cudasim_queue_launch(cudaStream_t stream, const cudasim_kernel &kernel, dim3 g, dim3 b, void *const *args,
+                                 size_t shared)
 {
     cudasim_call call("cudaLaunchKernel");
-    const dim3 g = launch.grid, b = launch.block;
+    const cudasim_launch launch = capture(kernel, g, b, args, shared);
     const auto allowed = allowed_shared.find(launch.kernel);
 
     if (call.rc != cudaSuccess)

@@ -10,11 +10,8 @@
 
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -283,63 +280,57 @@ template <typename A, typename B> static inline typename std::common_type<A, B>:
 
 /* ---- launches ---- */
 
-/* A word among a kernel's arguments that is, or may be (in a struct), an address. */
-struct cudasim_pointer {
+/* What is known of a kernel without its type: a file of kernels has hundreds of types, and little is compiled for each. */
+struct cudasim_parameter {
+    size_t bytes;
+    bool is_pointer, is_const; /* to const */
+    void (*clear)(void *x);    /* of a struct: zeroes its padding, which may hold what once was an address; else NULL */
+};
+struct cudasim_kernel {
     const void *address;
-    bool writes; /* not to const */
-    bool surely;
-    unsigned argument;
+    void (*call)(const void *address, void *const *args); /* one thread of it, with its own copy of the arguments */
+    const cudasim_parameter *parameters;
+    unsigned n_parameters;
 };
 
-struct cudasim_launch {
-    const void *kernel;
-    dim3 grid, block;
-    size_t shared;
-    std::function<void()> body; /* one thread of it, with its own copy of the arguments */
-    std::vector<cudasim_pointer> pointers;
-};
-
-cudaError_t cudasim_queue_launch(cudaStream_t stream, const cudasim_launch &launch);
+cudaError_t cudasim_queue_launch(cudaStream_t stream, const cudasim_kernel &kernel, dim3 grid, dim3 block,
+                                 void *const *args, size_t shared);
 cudaError_t cudasim_set_attribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
 
-template <typename T> static inline void cudasim_note_pointers(std::vector<cudasim_pointer> &to, const T &p, unsigned i)
+template <typename T> static inline void cudasim_clear_padding(void *x)
 {
-    if constexpr (std::is_pointer<T>::value) {
-        to.push_back({(const void *)p, !std::is_const<typename std::remove_pointer<T>::type>::value, true, i});
-    } else if constexpr (std::is_class<T>::value) {
-        T copy = p;
 #if __has_builtin(__builtin_clear_padding)
-        __builtin_clear_padding(&copy); /* it may hold what once was an address */
+    __builtin_clear_padding((T *)x);
 #endif
-        for (size_t at = 0; at + sizeof(void *) <= sizeof p; at += sizeof(void *)) {
-            const void *word;
-            memcpy(&word, (const char *)&copy + at, sizeof word);
-            to.push_back({word, false, false, i});
-        }
-    }
+}
+
+template <typename T> constexpr cudasim_parameter cudasim_parameter_of()
+{
+    typedef typename std::remove_pointer<T>::type target;
+
+    static_assert(std::is_trivially_copyable<T>::value, "arguments are copied to the device byte by byte");
+    static_assert(alignof(T) <= 16, "copies are aligned to this");
+    return {sizeof(T), std::is_pointer<T>::value, std::is_const<target>::value,
+            std::is_class<T>::value ? cudasim_clear_padding<T> : nullptr};
 }
 
 template <typename... P, size_t... I>
-static inline cudasim_launch cudasim_capture(void (*kernel)(P...), void **args, std::index_sequence<I...>)
+static inline void cudasim_call_kernel(void (*kernel)(P...), void *const *args, std::index_sequence<I...>)
 {
-    cudasim_launch launch{};
-    std::tuple<P...> given(*(P *)args[I]...);
-
-    static_assert((std::is_trivially_copyable<P>::value && ...), "arguments are copied to the device byte by byte");
-    launch.kernel = (const void *)kernel;
-    launch.body = [kernel, given]() { std::apply(kernel, given); };
-    (cudasim_note_pointers(launch.pointers, std::get<I>(given), (unsigned)I), ...);
-    return launch;
+    kernel(*(const P *)args[I]...);
 }
 
 template <typename... P>
 static inline cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args, size_t shared,
                                            cudaStream_t stream)
 {
-    cudasim_launch launch = cudasim_capture(kernel, args, std::index_sequence_for<P...>());
+    static constexpr cudasim_parameter parameters[] = {cudasim_parameter_of<P>()...};
+    const auto call = [](const void *address, void *const *of_thread) {
+        cudasim_call_kernel((void (*)(P...))address, of_thread, std::index_sequence_for<P...>());
+    };
 
-    launch.grid = grid, launch.block = block, launch.shared = shared;
-    return cudasim_queue_launch(stream, launch);
+    return cudasim_queue_launch(stream, {(const void *)kernel, call, parameters, sizeof...(P)}, grid, block, args,
+                                shared);
 }
 template <typename... P>
 static inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), enum cudaFuncAttribute attribute, int value)
