@@ -21,6 +21,13 @@ struct allocation {
     bool live;
 };
 
+/* What work touched, and so much around it. */
+struct reach {
+    allocation *of;
+    char *pages;
+    size_t bytes;
+};
+
 struct registration {
     char *data;
     size_t bytes;
@@ -29,7 +36,7 @@ struct registration {
 
 static struct memory_state {
     std::map<const char *, allocation> allocations; /* by their pages; freed ones, too */
-    std::vector<allocation *> touched;              /* those within reach */
+    std::vector<reach> touched;
     std::vector<registration> registrations;
     size_t limit = (size_t)4 << 30, used, registered_limit = SIZE_MAX, registered;
     bool open; /* work runs */
@@ -123,10 +130,21 @@ void cudasim_check_word(const char *who, const void *word)
 
 /* ---- reach and damage ---- */
 
-static void protect(const allocation *a, int protection)
+static void protect(char *pages, size_t bytes, int protection)
 {
-    if (mprotect(a->pages, a->mapped, protection))
+    if (mprotect(pages, bytes, protection))
         cudasim_fault("mprotect failed");
+}
+
+/* Few pages at a time: each costs the system more than most kernels here do with it. */
+static void bring_within_reach(allocation *a, const char *at)
+{
+    const size_t most = 128 << 10;
+    char *const pages = a->pages + (size_t)(at - a->pages) / most * most;
+    const size_t left = (size_t)(a->pages + a->mapped - pages), bytes = std::min(left, most);
+
+    protect(pages, bytes, PROT_READ | PROT_WRITE);
+    memory.touched.push_back({a, pages, bytes});
 }
 
 static void on_segv(int signal, siginfo_t *info, void *context)
@@ -136,8 +154,7 @@ static void on_segv(int signal, siginfo_t *info, void *context)
     (void)context;
 
     if (a && a->live && memory.open && a->pages <= at && at < a->pages + a->mapped) {
-        protect(a, PROT_READ | PROT_WRITE);
-        memory.touched.push_back(a);
+        bring_within_reach(a, at);
         return; /* the instruction runs again */
     }
     if (a && !a->live)
@@ -160,12 +177,15 @@ void cudasim_watch(void)
     sigaction(SIGSEGV, &ours, &memory.others);
 }
 
-__attribute__((no_sanitize("address"))) static void check_red(const allocation &a)
+__attribute__((no_sanitize("address"))) static void check_red(const reach &r)
 {
-    for (const char *at = a.pages; at < a.pages + a.mapped; at++) {
-        if (at == a.data)
-            at += a.bytes;
-        if (at < a.pages + a.mapped && *at != (char)CUDASIM_RED_BYTE)
+    const allocation &a = *r.of;
+    const char *const end = r.pages + r.bytes;
+
+    for (const char *at = r.pages; at < end; at++) {
+        if (a.data <= at && at < a.data + a.bytes)
+            at = a.data + a.bytes;
+        if (at < end && *at != (char)CUDASIM_RED_BYTE)
             cudasim_fault("device memory of %zu bytes is damaged at byte %td", a.bytes, at - a.data);
     }
 }
@@ -179,12 +199,12 @@ void cudasim_open_memory(void)
  * then, and nothing to find. */
 void cudasim_close_memory(void)
 {
-    for (const allocation *a : memory.touched)
-        check_red(*a);
+    for (const reach &r : memory.touched)
+        check_red(r);
     if (cudasim_products_are_idle)
         return;
-    for (const allocation *a : memory.touched)
-        protect(a, PROT_NONE);
+    for (const reach &r : memory.touched)
+        protect(r.pages, r.bytes, PROT_NONE);
     memory.touched.clear();
     memory.open = false;
 }
@@ -274,7 +294,7 @@ cudaError_t cudaMalloc(void **to, size_t bytes)
         return call.failed(cudaErrorMemoryAllocation);
     CUDASIM_POISON(a.pages, CUDASIM_RED);
     CUDASIM_POISON(a.data + bytes, (size_t)(a.pages + a.mapped - a.data) - bytes);
-    protect(&a, PROT_NONE);
+    protect(a.pages, a.mapped, PROT_NONE);
     memory.allocations[a.pages] = a;
     memory.used += bytes;
     *to = a.data;
@@ -293,8 +313,10 @@ cudaError_t cudaFree(void *address)
         cudasim_fault("cudaFree: %p is not device memory, or has been freed", address);
     cudasim_await_all(); /* as the runtime does */
     cudasim_close_memory();
-    protect(a, PROT_NONE);
-    memory.touched.erase(std::remove(memory.touched.begin(), memory.touched.end(), a), memory.touched.end());
+    protect(a->pages, a->mapped, PROT_NONE);
+    memory.touched.erase(std::remove_if(memory.touched.begin(), memory.touched.end(),
+                                        [=](const reach &r) { return r.of == a; }),
+                         memory.touched.end());
     a->live = false;
     memory.used -= a->bytes;
     madvise(a->pages, a->mapped, MADV_DONTNEED);

@@ -18,9 +18,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A variable that is static shared memory. */
+struct variable {
+    char *at;
+    size_t bytes;
+    std::string name; /* mangled */
+};
+
 struct object {
     std::map<uint64_t, std::string> functions; /* by offset */
-    std::vector<std::pair<char *, size_t>> shared;
+    std::vector<variable> shared;              /* by address */
+    std::set<uint64_t> kernels;                /* offsets */
+    /* Those that a kernel may touch: its own, and those of functions that are no kernels. */
+    std::map<const void *, std::vector<const variable *>> of_kernels;
 };
 
 static std::map<const struct link_map *, object> &objects = *new std::map<const struct link_map *, object>;
@@ -54,8 +64,17 @@ static void read_symbols(object &to, const char *file, const Elf64_Shdr *section
             to.functions[s.st_value] = name;
         if (ELF64_ST_TYPE(s.st_info) == STT_OBJECT && s.st_shndx < SHN_LORESERVE &&
             sections[s.st_shndx].sh_type == SHT_NOBITS && is_in_kernel(name) && !made_once.count(name))
-            to.shared.push_back({(char *)address + s.st_value, s.st_size});
+            to.shared.push_back({(char *)address + s.st_value, s.st_size, name});
     }
+}
+
+/* Kernels are the functions with an entry that could be patched (__global__): each has its address there. */
+static void read_kernels(object &to, const Elf64_Shdr &entries, uint64_t address)
+{
+    const uint64_t *const all = (const uint64_t *)(address + entries.sh_addr);
+
+    for (size_t i = 0; i < entries.sh_size / sizeof *all; i++)
+        to.kernels.insert(all[i] - address);
 }
 
 static object &object_of(const void *kernel, uint64_t *offset)
@@ -79,20 +98,28 @@ static object &object_of(const void *kernel, uint64_t *offset)
         return to;
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)file;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)((const char *)file + header->e_shoff);
-    for (unsigned i = 0; i < header->e_shnum; i++)
+    const char *const names_of_sections = (const char *)file + sections[header->e_shstrndx].sh_offset;
+    for (unsigned i = 0; i < header->e_shnum; i++) {
         if (sections[i].sh_type == SHT_SYMTAB)
             read_symbols(to, (const char *)file, sections, sections[i], map->l_addr);
+        if (strcmp(names_of_sections + sections[i].sh_name, "__patchable_function_entries") == 0)
+            read_kernels(to, sections[i], map->l_addr);
+    }
     munmap(file, (size_t)status.st_size);
-    std::sort(to.shared.begin(), to.shared.end());
+    std::sort(to.shared.begin(), to.shared.end(), [](const variable &a, const variable &b) { return a.at < b.at; });
     return to;
 }
 
 /* Asked for at each block, and at each access that is counted. Not the functions' own: those would be taken for shared
  * memory. */
 static const void *last_kernel;
-static const object *last_object;
+static object *last_object;
+static struct {
+    const void *kernel;
+    const std::vector<const variable *> *touched;
+} forgotten;
 
-static const object &program_of(const void *kernel)
+static object &program_of(const void *kernel)
 {
     uint64_t offset;
 
@@ -115,11 +142,48 @@ const char *cudasim_kernel_name(const void *kernel)
     return name.c_str();
 }
 
+/* Whether the variable is the function's; both as mangled: _ZZ1fvE1x of _Z1fv. */
+static bool is_of(const std::string &variable, const std::string &function)
+{
+    const size_t n = function.size() - strlen("_Z");
+
+    return function.compare(0, 2, "_Z") == 0 && variable.compare(strlen("_ZZ"), n, function, strlen("_Z"), n) == 0 &&
+           variable[strlen("_ZZ") + n] == 'E';
+}
+
+static std::vector<const variable *> find_touched(object &program, const void *kernel)
+{
+    std::vector<const variable *> touched;
+    uint64_t offset;
+
+    object_of(kernel, &offset);
+    for (const variable &v : program.shared) {
+        bool is_others = false;
+        for (const uint64_t other : program.kernels)
+            is_others |= other != offset && is_of(v.name, program.functions[other]);
+        if (!is_others)
+            touched.push_back(&v);
+    }
+    return touched;
+}
+
+static const std::vector<const variable *> &touched_by(const void *kernel)
+{
+    object &program = program_of(kernel);
+    const auto known = program.of_kernels.find(kernel);
+
+    if (known != program.of_kernels.end())
+        return known->second;
+    return program.of_kernels[kernel] = find_touched(program, kernel);
+}
+
 void cudasim_forget_shared(const void *kernel)
 {
-    for (const auto &variable : program_of(kernel).shared) {
-        char *at = variable.first;
-        size_t n = variable.second;
+    if (kernel != forgotten.kernel)
+        forgotten = {kernel, &touched_by(kernel)};
+    for (const variable *v : *forgotten.touched) {
+        char *at = v->at;
+        size_t n = v->bytes;
         asm volatile("rep stosb" : "+D"(at), "+c"(n) : "a"(CUDASIM_POISON_BYTE) : "memory"); /* unseen by sanitizers */
     }
 }
@@ -127,8 +191,9 @@ void cudasim_forget_shared(const void *kernel)
 bool cudasim_is_static_shared(const void *kernel, const void *address)
 {
     const auto &shared = program_of(kernel).shared;
-    char *const at = (char *)(uintptr_t)address;
-    const auto after = std::upper_bound(shared.begin(), shared.end(), std::make_pair(at, SIZE_MAX));
+    const char *const at = (const char *)address;
+    const auto after =
+        std::upper_bound(shared.begin(), shared.end(), at, [](const char *x, const variable &v) { return x < v.at; });
 
-    return after != shared.begin() && at < std::prev(after)->first + std::prev(after)->second;
+    return after != shared.begin() && at < std::prev(after)->at + std::prev(after)->bytes;
 }

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-#define __global__
+#define __global__ __attribute__((patchable_function_entry(1))) /* whose place the program's file tells: symbols.cpp */
 #define __device__
 #define __host__
 #define __shared__      static /* blocks run one after another; in functions only */
@@ -302,6 +302,7 @@ template <typename T> static inline void cudasim_clear_padding(void *x)
 #if __has_builtin(__builtin_clear_padding)
     __builtin_clear_padding((T *)x);
 #endif
+    (void)x;
 }
 
 template <typename T> constexpr cudasim_parameter cudasim_parameter_of()
