@@ -239,6 +239,9 @@ TEST(memory_past_an_allocation_is_a_fault)
     SAYS_OR_ASAN("cudasim: device memory of 252 bytes is damaged at byte 252", /* the tail: 63 of 64 */
                  launch(fill, 1, THREADS, 0, make_stream(), on_device<float>(63), (size_t)0);
                  cudaDeviceSynchronize(););
+    SAYS_OR_ASAN("cudasim: device memory of 1200000 bytes is damaged at byte 1200000", /* far from its beginning */
+                 launch(fill, 1, 1, 0, make_stream(), on_device<float>(300000), (size_t)300000);
+                 cudaDeviceSynchronize(););
     SAYS_OR_ASAN("is damaged at byte -4", launch(fill, 1, 1, 0, make_stream(), on_device<float>(1), (size_t)-1);
                  cudaDeviceSynchronize(););
     SAYS("kernel fill(float*, unsigned long), block (0, 0, 0): thread 0: byte 8000 of device memory of 4 bytes is "
@@ -313,6 +316,9 @@ TEST(the_host_does_not_touch_device_memory)
     SAYS("the host touches device memory, byte 12 of 64", on_device<volatile float>(16)[3] = 1;);
     SAYS("the host touches device memory, byte 0 of 4", float *memory = on_device<float>(1);
          OK(launch(fill, 1, 1, 0, make_stream(), memory, (size_t)0)); OK(cudaDeviceSynchronize()); *memory = 1;);
+    SAYS("the host touches device memory, byte 1199996 of 1200000", float *memory = on_device<float>(300000);
+         OK(launch(fill, 1, 1, 0, make_stream(), memory, (size_t)299999)); OK(cudaDeviceSynchronize());
+         memory[299999] = 1;);
 }
 
 /* Fresh memory is full of NaNs. */
