@@ -61,7 +61,7 @@ enum cudasim_threads cudasim_thread_order(void);
 
 /* "norm<bf16>(...)" of a kernel's address; "?" if the program has been stripped. */
 const char *cudasim_kernel_name(const void *kernel);
-/* Fills the static shared memory of its program's kernels with NaNs: what a block may find there. */
+/* Fills static shared memory with NaNs, which is what a block may find there; but not that of other kernels. */
 void cudasim_forget_shared(const void *kernel);
 
 bool cudasim_is_static_shared(const void *kernel, const void *address);
