@@ -401,7 +401,7 @@ static void on_folded(struct relay *r, const struct relay_event *e)
         r->n_folded++;
         r->parts[tag.name.part].n_sure++;
         u->n_folded++;
-        slice->n_folded++;
+        slice->n_folded[relay_sum_of(r, &tag)]++;
         r->touched = e->unit;
         relay_clear_name(r, name);
     } else if (r->config.fenced) {

@@ -188,7 +188,7 @@ static void begin_units(struct relay *r, const struct relay_event *e)
         u->sum_index = RELAY_NO_SUM;
         u->frozen = false;
         for (uint32_t s = 0; s < u->cap_slices; s++)
-            u->slices[s].n_folded = 0;
+            memset(u->slices[s].n_folded, 0, sizeof u->slices[s].n_folded);
     }
     for (uint32_t i = 0; i < e->n_frozen; i++)
         r->units[e->frozen[i]].frozen = true;
@@ -202,6 +202,7 @@ static void begin_names(struct relay *r, const struct relay_event *e)
     for (uint32_t v = e->n_visits; v-- > 0;) {
         struct relay_unit *u = &r->units[e->visits[v]];
         assert((e->n_slices[v] > 0 || u->frozen) && (!u->n_visits || e->n_slices[v] == u->n_slices));
+        assert(u->n_visits < RELAY_MAX_VISITS);
         u->n_slices = e->n_slices[v];
         r->visits[v] = (struct relay_visit){.unit = e->visits[v],
                                             .n_slices = e->n_slices[v],
@@ -220,7 +221,8 @@ static void begin_names(struct relay *r, const struct relay_event *e)
         r->mark.name.visit--;
 }
 
-/* Accumulators serve adamw with several parts. Tied and fenced sums have buffers of their own. */
+/* Accumulators serve adamw with several parts: of a tied unit its lowest visit. Other sums of tied units, and fenced ones, have
+ * buffers of their own. */
 static void begin_sums(struct relay *r)
 {
     r->n_sums = r->sums_end = r->n_summing = 0;
@@ -228,7 +230,7 @@ static void begin_sums(struct relay *r)
         return;
     for (uint32_t v = r->n_visits; v-- > 0;) {
         struct relay_unit *u = &r->units[r->visits[v].unit];
-        if (u->frozen || u->n_visits > 1)
+        if (u->frozen || r->visits[v].rank + 1 < u->n_visits)
             continue;
         u->sum_index = r->n_sums;
         r->sums[r->n_sums++] = r->visits[v].unit;

@@ -75,7 +75,8 @@ enum relay_action_kind {
                      is_void: none, the pull came too late */
     RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite goes to the
                      worker at fault, perhaps another: it is lost here already, unless the step is given up with it */
-    RELAY_FOLD,    /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds */
+    RELAY_FOLD,    /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds. Where
+                     parts are summed, each visit of a tied unit has a sum of its own */
     RELAY_UPDATE,  /* unit: job */
     RELAY_FREE,    /* worker, slot, name: may be written again */
     RELAY_GRANT,   /* worker, name: the reserved slot is granted for that name */

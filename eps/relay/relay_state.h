@@ -16,7 +16,7 @@
 #define RELAY_ALL_PARTS UINT32_MAX
 #define RELAY_NO_STEP   UINT64_MAX /* the step after it is 0 */
 
-enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64 };
+enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64, RELAY_MAX_VISITS = 2 /* of a unit */ };
 
 /* One contribution: it is in a slot, or was granted the reserved one. */
 struct relay_tag {
@@ -48,7 +48,7 @@ struct relay_slice {
     bool flying; /* the optimizer thread has a fold of it, described by worker, slot and tag */
     uint32_t worker, slot;
     struct relay_tag tag;
-    uint32_t n_folded; /* names of the open step that are folded */
+    uint32_t n_folded[RELAY_MAX_VISITS]; /* names of the open step that are folded into each sum: relay_sum_of */
 };
 
 struct relay_unit {
@@ -177,6 +177,14 @@ static inline uint32_t relay_name_of(const struct relay *r, const struct relay_t
 {
     const struct relay_visit *v = &r->visits[tag->name.visit];
     return v->first_name + tag->name.part * v->n_slices + tag->name.slice;
+}
+
+/* Which of its unit's sums a contribution goes to. Where parts are summed, each visit of a tied unit has one of its own, so that
+ * it does not matter whether all parts come to one visit before one comes to the other, as they do without row groups. */
+static inline uint32_t relay_sum_of(const struct relay *r, const struct relay_tag *tag)
+{
+    const bool apart = (r->config.fenced || r->config.adamw) && r->config.n_parts > 1;
+    return apart ? r->visits[tag->name.visit].rank : 0;
 }
 
 /* True if some of the part's names are neither folded nor with the optimizer thread. */

@@ -176,11 +176,13 @@ static bool is_foldable(const struct relay *r, const struct relay_standing *x)
     const struct relay_slice *slice = &u->slices[x->tag.name.slice];
     if (slice->flying || u->version != r->t || u->captured || relay_is_folded(r, x->name))
         return false;
-    if (u->sum_index != RELAY_NO_SUM && u->sum_index >= r->sums_end)
+    const bool lowest = r->visits[x->tag.name.visit].rank + 1 == u->n_visits;
+    if (lowest && u->sum_index != RELAY_NO_SUM && u->sum_index >= r->sums_end)
         return false;
-    /* All names up to here are folded in order, so the count is the place of the next. */
-    uint32_t turn = r->visits[x->tag.name.visit].rank * r->config.n_parts + x->tag.name.part;
-    return !r->config.deterministic || turn == slice->n_folded;
+    /* All names of the sum up to here are folded in order, so the count is the place of the next. */
+    const uint32_t sum = relay_sum_of(r, &x->tag);
+    const uint32_t turn = (r->visits[x->tag.name.visit].rank - sum) * r->config.n_parts + x->tag.name.part;
+    return !r->config.deterministic || turn == slice->n_folded[sum];
 }
 
 static void fold(struct relay *r, const struct relay_standing *x)
@@ -191,7 +193,7 @@ static void fold(struct relay *r, const struct relay_standing *x)
     a->name = x->tag.name;
     a->worker = x->worker;
     a->slot = x->slot;
-    a->first = slice->n_folded == 0;
+    a->first = slice->n_folded[relay_sum_of(r, &x->tag)] == 0;
     slice->flying = true;
     slice->worker = x->worker;
     slice->slot = x->slot;

@@ -9,6 +9,7 @@
 #include "proto/model/norms.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/files.h"
+#include "proto/plan/memory/host.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -165,7 +166,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
         {&m, LEDGER_FIRST_MOMENT, plan_moments(&goal) > 0 ? n * number_bytes(o->moments) : 0, "first moments"},
         {&v, LEDGER_SECOND_MOMENT, plan_moments(&goal) > 1 ? n * number_bytes(o->moments) : 0, "second moments"},
         {&held, LEDGER_SUM, o->fenced ? n * number_bytes(o->sums) : 0, "gradient's sum (--commit fenced)"},
-        {&tied, LEDGER_TIED, o->fenced || !plan_sums_tied(&goal) ? 0 : own->tied_bytes, "sums of tied weights"},
+        {&tied, LEDGER_TIED, plan_tied_bytes(own, &goal), "sums of tied weights"},
         {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * own->accumulator_bytes, "accumulators"},
         {&norms, LEDGER_NORMS, plan_norms_bytes(&goal, own->n_norm_maps), "norms of gradients (--approximate wta)"},
     };
@@ -181,10 +182,9 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     else
         store->m = m, store->v = v;
     if (o->sums == NUMBER_BF16)
-        store->held16 = held;
+        store->held16 = held, store->tied16 = tied;
     else
-        store->held = held;
-    store->tied = tied;
+        store->held = held, store->tied = tied;
     store->accumulators = accumulators;
     norms_init(&store->norms, o, own, norms);
     return rc;
@@ -281,6 +281,10 @@ static int touch(const struct store *store, struct error *err)
                 zero(store, store->held16, sizeof *store->held16, at, run.n);
                 if (store->sums && store->sums[u])
                     zero(store, store->sums[u], sizeof **store->sums, run.at, run.n);
+                if (store->options.fenced && store_is_tied(model, u)) {
+                    zero(store, store->tied, sizeof *store->tied, at, run.n);
+                    zero(store, store->tied16, sizeof *store->tied16, at, run.n);
+                }
             }
     for (uint32_t u = 0; u < model->n_units; u++)
         if (store_keeps(store, u)) {
@@ -374,6 +378,7 @@ void store_free(struct store *store)
     memory_unmap(store->held, store->ledgered[LEDGER_SUM]);
     memory_unmap(store->held16, store->ledgered[LEDGER_SUM]);
     memory_unmap(store->tied, store->ledgered[LEDGER_TIED]);
+    memory_unmap(store->tied16, store->ledgered[LEDGER_TIED]);
     memory_unmap(store->accumulators, store->ledgered[LEDGER_ACCUMULATORS]);
     memory_unmap(store->norms.gathered, store->ledgered[LEDGER_NORMS]);
     free(store->current);

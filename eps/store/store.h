@@ -11,8 +11,8 @@
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training, unless by SGD
  *   LEDGER_SUM            4, or 2 in bf16     training with a fenced commit: the gradient, held until the step is known
  *                                             good
- *   LEDGER_TIED           4                   training, not fenced: own tied units alone, each as model_rounded; not by
- *                                             SGD with plain momentum
+ *   LEDGER_TIED           4, or 2 in bf16     training: own tied units alone, each as model_rounded. Fenced, in several
+ *                                             parts, as LEDGER_SUM; not fenced 4, but not by SGD with plain momentum
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_NORMS          training, if own units remember norms of gradients: eps/store/norms.h
@@ -82,7 +82,8 @@ struct store_options {
     double clip_update;    /* d of store_update; 0: updates are not clipped, as SGD's never are (asserted) */
     uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). With fewer than all: replay, unless fenced */
     uint32_t n_ring;           /* slots for units of other hosts */
-    uint32_t n_entries, batch, seq, n_parts; /* of the goal, if the model remembers norms */
+    uint32_t n_parts;          /* of the goal; 0: one, fenced */
+    uint32_t n_entries, batch, seq; /* of the goal, if the model remembers norms */
 };
 
 enum { REWIRE_MOST_DOUBLINGS = 120 };
@@ -93,14 +94,17 @@ struct store {
     struct plan_own own;                   /* the own units */
     const struct optimizer_kernel *kernel; /* this machine's best */
     struct segment weights;                /* elements of the precision: kept units at plan_weights_at, then the ring */
-    uint8_t *current;           /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
-    int16_t *low;               /* (own.trained_n) low halves of a split master; NULL if there is none */
-    float *m, *v;               /* (own.trained_n) each, fp32 moments; else NULL. Of SGD m alone, if it has momentum */
-    uint16_t *m16, *v16;        /* (own.trained_n) each, 16-bit moments; else NULL */
-    float *held;                /* (own.trained_n) fenced: the sum of the contributions, in fp32; else NULL */
-    uint16_t *held16;           /* the same in bf16 */
-    float **sums;               /* (n_units) NULL, or where the unit's contributions are summed in this step, in fp32 */
-    float *tied;                /* sums of the own tied units, one block, each rounded up as in the segment */
+    uint8_t *current;    /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
+    int16_t *low;        /* (own.trained_n) low halves of a split master; NULL if there is none */
+    float *m, *v;        /* (own.trained_n) each, fp32 moments; else NULL. Of SGD m alone, if it has momentum */
+    uint16_t *m16, *v16; /* (own.trained_n) each, 16-bit moments; else NULL */
+    float *held;         /* (own.trained_n) fenced: the sum of the contributions, in fp32; else NULL */
+    uint16_t *held16;    /* the same in bf16 */
+    float **sums;        /* (n_units) NULL, or where the unit's contributions are summed in this step, in fp32 */
+    /* Sums of the own tied units, one block, each rounded up as in the segment. If their visits are summed apart: eager of the
+     * upper visits, as the lower ones take accumulators; fenced of the lower ones, in the type of the held sums. */
+    float *tied;
+    uint16_t *tied16;
     float *accumulators;        /* n_accumulators blocks of the largest own unit, rounded likewise */
     uint32_t *accumulator_unit; /* (n_accumulators) the unit that uses each, or UINT32_MAX */
     uint32_t n_accumulators;
@@ -166,6 +170,9 @@ static inline struct plan_goal store_goal(const struct store_options *o)
     return (struct plan_goal){.sgd = o->sgd,
                               .nesterov = o->nesterov,
                               .momentum = o->momentum,
+                              .fenced = o->fenced,
+                              .sums = o->sums,
+                              .n_parts = o->n_parts,
                               .entries = o->n_entries,
                               .batch = o->batch,
                               .seq = o->seq};
@@ -233,7 +240,8 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
  *             weights
  *   SUM       Adam's tied units, and several parts of AdamW, or of SGD with Nesterov's momentum or none: they are summed;
  *             store_update folds the sum and updates the weights. An untied unit takes an accumulator at its first fold and
- *             returns it in store_update. The relay guarantees that one is free (assert).
+ *             returns it in store_update. The relay guarantees that one is free (assert). Several parts of a tied unit: each
+ *             of its visits has a sum, of which the lower one takes an accumulator; store_update adds the two
  *   HOLD      fenced: as SUM, in a buffer of the unit's own. Nothing else changes until store_update, which first
  *             multiplies the sum by hp->grad_scale. Without store_update, the step leaves no trace. The bits are those
  *             of an eager commit, unless that is MOMENTS
@@ -244,7 +252,7 @@ enum store_fold { STORE_FOLD_DIRECT, STORE_FOLD_MOMENTS, STORE_FOLD_SUM, STORE_F
 struct store_contribution {
     const void *g; /* the slice, in an inbox; not trusted */
     enum number_type type;
-    bool first; /* the slice's first contribution in this step */
+    bool first; /* the first contribution to the slice's sum in this step */
     uint32_t part, visit;
 };
 
@@ -261,6 +269,10 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
  * So all hosts have the same buffer current. Does nothing without replay. updater_take calls it for an updater's
  * tasks. */
 void store_swap(struct store *store, uint32_t unit);
+
+/* All contributions to the unit are folded. Adds the sum of a tied unit's lower visit to that of the upper one, if they are
+ * apart. Fenced, before store_sum_squares; eager, store_update does it. */
+void store_join(struct store *store, uint32_t unit);
 
 /* The sum of squares of a unit's held sum, with the same bits for every number of threads; infinite if a sum of
  * contributions has overflowed. The gradient's norm is the root of the sum of these over all units; tied weights count

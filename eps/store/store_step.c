@@ -7,26 +7,34 @@
 #include <errno.h>
 #include <math.h>
 
-static void take_accumulator(struct store *store, uint32_t unit)
+/* The accumulator that a unit has, or of UINT32_MAX one that is free; NULL: there is none. */
+static float *find_accumulator(const struct store *store, uint32_t unit)
 {
-    const uint64_t n = store->own.accumulator_bytes / sizeof(float);
     uint32_t i = 0;
 
-    while (i < store->n_accumulators && store->accumulator_unit[i] != UINT32_MAX)
+    while (i < store->n_accumulators && store->accumulator_unit[i] != unit)
         i++;
-    assert(i < store->n_accumulators);
-    store->accumulator_unit[i] = unit;
-    store->sums[unit] = store->accumulators + i * n;
+    return i < store->n_accumulators ? store->accumulators + i * (store->own.accumulator_bytes / sizeof(float)) : NULL;
+}
+
+static void take_accumulator(struct store *store, uint32_t unit)
+{
+    float *const sum = find_accumulator(store, UINT32_MAX);
+
+    assert(sum);
+    store->accumulator_unit[(uint64_t)(sum - store->accumulators) / (store->own.accumulator_bytes / sizeof(float))] =
+        unit;
+    if (!store_is_tied(store->model, unit))
+        store->sums[unit] = sum;
 }
 
 static void give_accumulator_back(struct store *store, uint32_t unit)
 {
-    if (store->options.fenced || store_is_tied(store->model, unit))
-        return;
     for (uint32_t i = 0; i < store->n_accumulators; i++)
         if (store->accumulator_unit[i] == unit)
             store->accumulator_unit[i] = UINT32_MAX;
-    store->sums[unit] = NULL;
+    if (!store->options.fenced && !store_is_tied(store->model, unit))
+        store->sums[unit] = NULL;
 }
 
 /* Running statistics move by a constant rate towards what a step observes: w - rate * (w + g), where g is minus that. */
@@ -42,18 +50,34 @@ static bool is_summed(enum store_fold how)
     return how == STORE_FOLD_SUM || how == STORE_FOLD_HOLD;
 }
 
-/* Element `at` of a unit's sums held in bf16. */
-static uint16_t *held_at(const struct store *store, uint32_t unit, uint64_t at)
+/* Element `at` of a unit among the own units' trained ones; tied units are the first of all. */
+static uint64_t own_at(const struct store *store, uint32_t unit, uint64_t at)
 {
-    return store->held16 + store->model->units[unit].trained_offset - store->own.trained_offset + at;
+    return store->model->units[unit].trained_offset - store->own.trained_offset + at;
+}
+
+/* True if the visit has the lower of a tied unit's two sums (plan_sums_visits). */
+static bool is_lower(const struct store *store, uint32_t unit, uint32_t visit)
+{
+    const bool apart = store->options.fenced ? store->options.n_parts > 1 : store->n_accumulators > 0;
+
+    return apart && store_is_tied(store->model, unit) && visit < model_table_visits(store->model);
+}
+
+/* Element `at` of a unit's lower sum, in fp32. */
+static float *lower_at(const struct store *store, uint32_t unit, uint64_t at)
+{
+    return store->options.fenced ? store->tied + own_at(store, unit, at) : find_accumulator(store, unit) + at;
 }
 
 /* Where a run's contributions are summed. */
-static struct sums sums_of(const struct store *store, uint32_t unit, const struct run *run, uint64_t part)
+static struct sums sums_of(const struct store *store, uint32_t unit, const struct run *run, bool lower, uint64_t part)
 {
+    const uint64_t at = own_at(store, unit, run->at);
+
     if (!store->held16)
-        return (struct sums){.wide = store->sums[unit] + run->at};
-    return (struct sums){.half = held_at(store, unit, run->at),
+        return (struct sums){.wide = lower ? lower_at(store, unit, run->at) : store->sums[unit] + run->at};
+    return (struct sums){.half = (lower ? store->tied16 : store->held16) + at,
                          .key = random_site_key(store->options.seed, store->updates[unit] + 1,
                                                 store->model->units[unit].id, RANDOM_SUM),
                          .part = part,
@@ -64,7 +88,7 @@ static struct sums sums_of(const struct store *store, uint32_t unit, const struc
 static struct gradient sum_at(const struct store *store, uint32_t unit, uint64_t at, float scale)
 {
     if (store->held16)
-        return (struct gradient){held_at(store, unit, at), NUMBER_BF16, scale};
+        return (struct gradient){store->held16 + own_at(store, unit, at), NUMBER_BF16, scale};
     return (struct gradient){store->sums[unit] + at, NUMBER_FP32, scale};
 }
 
@@ -76,6 +100,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
     const struct model_slice of = model_slice_of(u, slice);
     const uint64_t visit =
         store_is_tied(store->model, unit) ? contribution->visit : 0; /* two of them fold one part twice */
+    const bool lower = is_lower(store, unit, contribution->visit);
     bool finite = true;
     struct run run;
 
@@ -87,14 +112,14 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         norms_fold(&store->norms, u, contribution, of.first, of.n);
         return 0;
     }
-    if (how == STORE_FOLD_SUM && !store->sums[unit])
+    if (how == STORE_FOLD_SUM && (lower || !store->sums[unit]) && !find_accumulator(store, unit))
         take_accumulator(store, unit);
     for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
         const void *at = (const char *)contribution->g + (run.at - of.first) * number_bytes(type);
         const struct gradient g = {at, type, 1};
         const uint64_t part = visit << 32 | contribution->part;
         const struct parameters p = store_parameters(store, unit, run.at, run.n, part);
-        const struct sums sums = is_summed(how) ? sums_of(store, unit, &run, part) : (struct sums){0};
+        const struct sums sums = is_summed(how) ? sums_of(store, unit, &run, lower, part) : (struct sums){0};
         if (is_summed(how))
             optimizer_sum(store->kernel, &sums, &g, run.n, contribution->first);
         else if (how == STORE_FOLD_MOMENTS)
@@ -104,6 +129,22 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         assert(how != STORE_FOLD_DIRECT || contribution->first);
     }
     return finite ? 0 : -ERANGE;
+}
+
+void store_join(struct store *store, uint32_t unit)
+{
+    const uint32_t n_slices = model_gradient_slices(&store->model->units[unit]);
+    struct run run;
+
+    assert(store_owns(store, unit));
+    for (uint32_t slice = 0; is_lower(store, unit, 0) && slice < n_slices; slice++)
+        for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
+            const struct gradient lower =
+                store->tied16 ? (struct gradient){store->tied16 + own_at(store, unit, run.at), NUMBER_BF16, 1}
+                              : (struct gradient){lower_at(store, unit, run.at), NUMBER_FP32, 1};
+            const struct sums sums = sums_of(store, unit, &run, false, UINT64_MAX); /* a part beyond all */
+            optimizer_sum(store->kernel, &sums, &lower, run.n, false);
+        }
 }
 
 /* The sum of a run's contributions, as its gradient. hp: the run's. */
@@ -195,6 +236,8 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
     bool finite = true;
 
     assert(store_owns(store, unit));
+    if (how == STORE_FOLD_SUM)
+        store_join(store, unit);
     if (store->options.clip_update > 0) {
         assert(how != STORE_FOLD_DIRECT);
         for (uint32_t i = 0; i < u->n_pieces; i++) {

@@ -38,6 +38,7 @@ void updater_run_task(struct updater_task *task, struct store *store)
     case UPDATER_FOLD:
         task->result = store_fold(store, task->unit, task->slice, &task->contribution, task->how, &task->hyper);
         if (!task->result && task->squares) {
+            store_join(store, task->unit);
             *task->squares = store_sum_squares(store, task->unit);
             task->result = isfinite(*task->squares) ? 0 : -EDOM;
         }

@@ -46,7 +46,7 @@ void plan_own(struct plan_own *out, const struct model *model, enum number_type 
     }
     o.trained_offset = trained_before(model, first);
     o.trained_n = trained_before(model, end) - o.trained_offset;
-    o.tied_bytes = n_tied * sizeof(float);
+    o.tied_n = n_tied;
     o.accumulator_bytes = largest * sizeof(float);
     *out = o;
 }

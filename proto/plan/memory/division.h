@@ -28,8 +28,8 @@ struct plan_own {
     uint64_t trained_offset,
         trained_n; /* trained elements of the own units, in the model's: offset and number; as model_rounded */
     uint32_t first_norm_map, n_norm_maps; /* maps of the own units whose norms are remembered, among the model's */
-    uint64_t tied_bytes;                  /* sums of the own tied units, one block */
-    uint64_t accumulator_bytes;           /* one accumulator, which fits any own unit */
+    uint64_t tied_n;            /* trained elements of the own tied units, as model_rounded: the first of these */
+    uint64_t accumulator_bytes; /* one accumulator, which fits any own unit */
 };
 /* n_own 0: all units. The units exist (asserted). */
 void plan_own(struct plan_own *out, const struct model *model, enum number_type precision, uint32_t own_first,

@@ -40,7 +40,14 @@ uint64_t plan_host_accumulators(const struct model *model, const struct plan_hos
     return count_accumulators(s) * own.accumulator_bytes;
 }
 
-/* Moments, and sums: with fenced commit one sum per unit, which also serves tied units and parts. */
+uint64_t plan_tied_bytes(const struct plan_own *own, const struct plan_goal *goal)
+{
+    if (goal->fenced)
+        return plan_sums_visits(goal) ? own->tied_n * number_bytes(goal->sums) : 0;
+    return plan_sums_tied(goal) ? own->tied_n * sizeof(float) : 0;
+}
+
+/* Moments, and sums: with fenced commit one sum per unit, which also serves parts. */
 static void add_training(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
     struct plan_own own;
@@ -51,12 +58,9 @@ static void add_training(struct plan_host *out, const struct model *model, const
     out->bytes[LEDGER_FIRST_MOMENT] = plan_moments(&s->goal) > 0 ? n * number_bytes(s->goal.moments) : 0;
     out->bytes[LEDGER_SECOND_MOMENT] = plan_moments(&s->goal) > 1 ? n * number_bytes(s->goal.moments) : 0;
     out->bytes[LEDGER_NORMS] = plan_norms_bytes(&s->goal, own.n_norm_maps);
-    if (s->goal.fenced) {
-        out->bytes[LEDGER_SUM] = n * number_bytes(s->goal.sums);
-        return;
-    }
+    out->bytes[LEDGER_TIED] = plan_tied_bytes(&own, &s->goal);
+    out->bytes[LEDGER_SUM] = s->goal.fenced ? n * number_bytes(s->goal.sums) : 0;
     out->n_accumulators = count_accumulators(s);
-    out->bytes[LEDGER_TIED] = plan_sums_tied(&s->goal) ? own.tied_bytes : 0;
     out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * own.accumulator_bytes;
 }
 

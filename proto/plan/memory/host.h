@@ -8,7 +8,8 @@
  *   the same, 16-bit        2 weights + 2 master  + 2 + 2 moments        8
  *   SGD                     4, or 2 + 2, weights  + 4 or 2 momentum      8 or 6; without momentum 4
  *   16 bits, no master      - 2
- *   fenced commit           + 4, or 2 in bf16, for the sum of its contributions
+ *   fenced commit           + 4, or 2 in bf16, for the sum of its contributions; the same once more for a tied table, in
+ *                           several parts
  *   replay                  + 4 or 2 for a second buffer of trained weights
  *   frozen                  4 or 2 weights, in bf16 rounded to nearest; with --base as in proto/base/form.h
  *   evaluated, generated    4 or 2 weights
@@ -24,6 +25,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+struct plan_own; /* proto/plan/memory/division.h */
 
 /* Maximum slots of an inbox without the reserved one: a third of the contributions of 200 billion parameters. */
 enum { PLAN_HOST_MAX_SLOTS = 1 << 14 };
@@ -62,6 +65,10 @@ struct plan_host {
     uint32_t n_ring;         /* slots for units of other hosts */
     enum plan_replay replay; /* from plan_host: NONE, or ON if the setting says so */
 };
+
+/* Bytes for sums of own tied units, beside `sum` and accumulators: eager of all their visits, or of the upper ones; fenced of
+ * the lower ones. */
+uint64_t plan_tied_bytes(const struct plan_own *own, const struct plan_goal *goal);
 
 /* Bytes of all accumulators of a job: 0 unless several parts are summed. */
 uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *setting);

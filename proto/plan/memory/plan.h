@@ -117,6 +117,13 @@ static inline bool plan_sums_tied(const struct plan_goal *goal)
     return !goal->sgd || plan_sums_parts(goal);
 }
 
+/* True if each of its visits has a sum of its own, and the update adds the two. So no bit depends on whether all parts come to
+ * one visit before one comes to the other, as they do without row groups. */
+static inline bool plan_sums_visits(const struct plan_goal *goal)
+{
+    return (goal->fenced || plan_sums_parts(goal)) && goal->n_parts > 1;
+}
+
 /* True if a step may leave out blocks. */
 static inline bool plan_may_drop(const struct plan_goal *goal)
 {

@@ -589,8 +589,10 @@ struct plan_work_update plan_work_update(const struct plan_host_setting *h, cons
     const double whole = weights + 2 * moments; /* weights and moments, read and written */
     const bool tied = unit->n_visits > 1;
 
+    const double joined = tied && plan_sums_visits(&h->goal) ? 3 * sums : 0; /* two sums are read, and one is written */
+
     if ((tied && plan_sums_tied(&h->goal)) || h->goal.fenced || (plan_sums_parts(&h->goal) && h->goal.n_parts > 1))
-        return (struct plan_work_update){grad + 2 * sums, whole + sums};
+        return (struct plan_work_update){grad + 2 * sums, whole + sums + joined};
     if (h->goal.n_parts == 1 && !tied)
         return (struct plan_work_update){grad + whole, 0};
     return (struct plan_work_update){grad + 2 * moments, weights + moments};

@@ -347,9 +347,11 @@ class Hosts(Weights):
         over = host.own.t in host.skipped or host.own.jobs[u, s][2][0] in host.skipped
         check(over or tag[1] == (v, part, s), 'fold of a slice that was overwritten')
         if finite:
-            old = () if first == 'first' and self.is_summed(u) else self.sums[u, s]
+            above, old, below = self.split(self.sums[u, s], u, v, 0)
+            old = () if first == 'first' and self.is_summed(u) else old
             check((v, p) not in old, 'folded twice')
-            new = old + (('decay',) if first == 'first' and not self.is_summed(u) else ()) + ((v, p),)
+            check(old or first == 'first', 'a sum is added to before it is begun')
+            new = above + old + (('decay',) if first == 'first' and not self.is_summed(u) else ()) + ((v, p),) + below
             if not self.setting.config.deterministic:
                 new = tuple(y for y in new if y == 'decay') + tuple(sorted((y for y in new if y != 'decay'),
                                                                            key=self.full(u, 0).index))

@@ -267,8 +267,7 @@ class World(Hosts, Record):
                     check(here.issuperset(lent), 'a unit is lent that is not there')
             c = self.setting.config
             if c.commit == 'eager' and c.optimizer == 'adamw' and c.parts > 1:
-                used = {u for (u, s), y in self.sums.items()
-                        if y and self.owner_of[u] == h and self.setting.visits.count(u) == 1}
+                used = {u for u in self.accumulated() if self.owner_of[u] == h}
                 check(len(used) <= c.accumulators, 'more accumulators than there are')
 
     def final(self):

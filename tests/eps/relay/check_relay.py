@@ -262,9 +262,11 @@ class World(Record):
         if verdict == 'ok':
             summed = self.is_summed(u)
             old = (self.sums if summed else self.moments)[u, s]
+            above, old, below = self.split(old, u, v, self.relay.t)
             check((v, p) not in old or first == 'first' and summed, 'folded twice')
+            check(old or first == 'first', 'a sum is added to before it is begun')
             if summed:
-                new = ((v, p),) if first == 'first' else old + ((v, p),)
+                new = above + (((v, p),) if first == 'first' else old + ((v, p),)) + below
             else:
                 new = old + (('decay',) if first == 'first' else ()) + ((v, p),)
             if not self.setting.config.deterministic:               # sums commute: forget the order
@@ -300,8 +302,7 @@ class World(Record):
             return
         c = self.setting.config
         if c.commit == 'eager' and c.optimizer == 'adamw' and c.parts > 1:
-            used = {u for (u, s), x in self.sums.items() if x and visits_in(self.setting, 0).count(u) == 1}
-            check(len(used) <= c.accumulators, 'more accumulators than there are')
+            check(len(self.accumulated()) <= c.accumulators, 'more accumulators than there are')
         if self.load(None) and not r.torn:
             for w, room in self.rooms.items():
                 check(self.load(w) >= room, 'a part waits, and worker %d has room' % w)

@@ -35,6 +35,23 @@ class Record:
         return tuple((v, p) for v in reversed(range(len(visits))) if visits[v] == u
                      for p in range(self.setting.config.parts))
 
+    def is_apart(self, u, t):
+        c = self.setting.config
+        return (c.commit == 'fenced' or c.optimizer == 'adamw') and c.parts > 1 and visits_in(self.setting, t).count(u) > 1
+
+    def accumulated(self):
+        """Units that have an accumulator, if some have."""
+        visits = visits_in(self.setting, 0)
+        return {u for (u, _), x in self.sums.items() if visits.count(u) == 1 and x
+                or self.is_apart(u, 0) and any(y[0] == visits.index(u) for y in x)}
+
+    def split(self, record, u, v, t):
+        """The record of a slice in step t: of visits above this one, of the sum where it goes, and of visits below."""
+        if not self.is_apart(u, t):
+            return (), record, ()
+        return (tuple(x for x in record if x[0] > v), tuple(x for x in record if x[0] == v),
+                tuple(x for x in record if x[0] < v))
+
     def expected(self, u, version):
         """The fault-free record of a slice of u at a version."""
         base = 0

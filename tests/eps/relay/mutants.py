@@ -139,7 +139,7 @@ class DoubleDecay(Relay):
 class GreedySums(Relay):
     """accumulators go first come, first served"""
     def has_accumulator(self, v):
-        if self.config.commit == 'fenced' or self.is_tied(self.visits[v]) or not self.is_summed(self.visits[v]):
+        if not self.accumulates(v) or self.is_tied(self.visits[v]):
             return True
         used = {self.visits[n[0]] for n in list(self.folded) + self.flying()
                 if not self.is_tied(self.visits[n[0]]) and self.version[self.visits[n[0]]] == self.t}
@@ -193,6 +193,30 @@ class KeepInbox(Relay):
         kept, self.covered = self.covered, False
         super().on_contribution(w, *x)
         self.covered = kept
+
+
+class OneSum(Relay):
+    """sums both visits of a tied unit in one place, though parts are summed"""
+    def is_apart(self, u):
+        return False
+
+
+class TwoSums(Relay):
+    """sums the visits of a tied unit apart, though parts are not summed"""
+    def is_apart(self, u):
+        return self.is_tied(u)
+
+
+class TiedGreedy(Relay):
+    """takes no accumulator into account for the lower visit of a tied unit"""
+    def accumulates(self, v):
+        return super().accumulates(v) and not self.is_tied(self.visits[v])
+
+
+class LateSum(Relay):
+    """begins both sums of a tied unit with the first that comes"""
+    def is_first(self, name):
+        return not any(self.visits[n[0]] == self.visits[name[0]] and n[2] == name[2] for n in self.folded)
 
 
 # ---- rooms ----------------------------------------------------------------------------------------------------------

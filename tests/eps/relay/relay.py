@@ -85,27 +85,46 @@ class Relay:
 
     def is_summed(self, u):
         """The unit's contributions are summed before they touch m and v; else each goes there directly.
-        Tied units always are: both visits belong to one gradient. They and fenced sums have buffers of their own."""
+        Tied units always are: both visits belong to one gradient. They and fenced sums have buffers of their own, but for
+        the lower visit of one whose visits are summed apart: that one takes an accumulator."""
         c = self.config
         return c.commit == 'fenced' or self.is_tied(u) or (c.optimizer == 'adamw' and c.parts > 1)
 
     def is_tied(self, u):
         return self.visits.count(u) > 1
 
+    def is_apart(self, u):
+        """Parts are summed, and so each visit of the unit has a sum of its own; the update adds the two. So a gradient does
+        not depend on whether all parts come to one visit before one comes to the other, as they do without row groups."""
+        c = self.config
+        return (c.commit == 'fenced' or c.optimizer == 'adamw') and c.parts > 1 and self.is_tied(u)
+
+    def accumulates(self, v):
+        """The visit's contributions are summed in an accumulator."""
+        u = self.visits[v]
+        if self.config.commit == 'fenced' or not self.is_summed(u):
+            return False
+        return not self.is_tied(u) or self.is_apart(u) and v == self.visits.index(u)
+
+    def is_one_sum(self, a, b):
+        """These names are summed in the same place."""
+        u = self.visits[a[0]]
+        return a[2] == b[2] and u == self.visits[b[0]] and (a[0] == b[0] or not self.is_apart(u))
+
     def has_accumulator(self, v):
         """Accumulators go to the first units of the backward order that are not yet updated, never first come
         first served: a lower unit that takes the last one waits for workers that wait for a higher one."""
-        if self.config.commit == 'fenced' or self.is_tied(self.visits[v]) or not self.is_summed(self.visits[v]):
+        if not self.accumulates(v):
             return True
-        above = [u for u in self.visits[v + 1:]
-                 if u not in self.frozen and not self.is_tied(u) and self.version[u] == self.t]
+        above = [w for w in range(v + 1, len(self.visits)) if self.accumulates(w)
+                 and self.visits[w] not in self.frozen and self.version[self.visits[w]] == self.t]
         return len(above) < self.config.accumulators
 
     def is_next_part(self, name):
-        """Under --deterministic, the names of one slice of one unit are folded in fold order."""
+        """Under --deterministic, the names of one sum are folded in fold order."""
         if not self.config.deterministic:
             return True
-        mine = [n for n in self.names if self.visits[n[0]] == self.visits[name[0]] and n[2] == name[2]]
+        mine = [n for n in self.names if self.is_one_sum(n, name)]
         return all(n in self.folded for n in mine[:mine.index(name)])
 
     def is_foldable(self, name):
@@ -118,8 +137,8 @@ class Relay:
                 and self.has_accumulator(name[0]) and self.is_next_part(name))
 
     def is_first(self, name):
-        """Nothing has been folded into this slice of the unit in this step."""
-        return not any(self.visits[v] == self.visits[name[0]] and s == name[2] for v, _, s in self.folded)
+        """Nothing has been folded into this sum in this step."""
+        return not any(self.is_one_sum(n, name) for n in self.folded)
 
     def is_ready(self, u):
         """Every part has contributed all slices in all visits; fenced: the whole step is known good."""

@@ -83,7 +83,8 @@ def settings():
                 n_faults=1),
               S('fenced, 3 units', f, U3, faults=('kill', 'bad'), n_faults=1)]
     small += [S('adamw, 3 units, 1 accumulator, save', c._replace(optimizer='adamw'), U3, steps=1, saves=1),
-              S('adamw, 3 parts, 1 accumulator, save', C(3, 1, 2, 1, 'adamw'), U2, steps=1, saves=1)]
+              S('adamw, 3 parts, 1 accumulator, save', C(3, 1, 2, 1, 'adamw'), U2, steps=1, saves=1),
+              S('adamw, tied, 1 accumulator', C(2, 1, 2, 1, 'adamw'), tied, steps=1, faults=('kill',), n_faults=1)]
     turns = ((0, 1), (1, 0))
     quick += [S('orders, adamw det', C(2, 1, 1, 1, 'adamw', 'eager', True, True), turns, faults=every, n_faults=1),
               S('orders, adama det, save', C(2, 1, 1, 1, 'adama', 'eager', True, True), turns, faults=('kill',), n_faults=1,
@@ -191,6 +192,8 @@ def big(seed):
 # Where a mutant is looked for first, if that saves time.
 FIRST = {'row groups': (mutants.LateReplay, mutants.LateRefused, mutants.LateForgotten, mutants.LateWaits,
                         mutants.AllLosses),
+         'adamw, tied, 1 accumulator': (mutants.TiedGreedy,),
+         'rooms, adamw det, tied': (mutants.OneSum, mutants.LateSum),
          'a pull again': (mutants.LateAnswer, mutants.NoAttempt, mutants.NoNumber, mutants.WrongVersion),
          'a pull again, no replay': (mutants.BlindRedo,),
          'a pull again, fenced': (mutants.EagerFence,),
@@ -200,7 +203,7 @@ FIRST = {'row groups': (mutants.LateReplay, mutants.LateRefused, mutants.LateFor
          'rooms, 3 parts': (mutants.Recount, mutants.Owned, mutants.Folded, mutants.Idle),
          'rooms, bad numbers twice': (mutants.Roomless, mutants.Unleaving, mutants.Shortsighted, mutants.Forgetful,
                                       mutants.Evicting),
-         'rooms, adama, tied': (mutants.TiedOnce, mutants.Numbering),
+         'rooms, adama, tied': (mutants.TiedOnce, mutants.Numbering, mutants.TwoSums),
          'rooms, back with less': (mutants.Despairing, mutants.Narrow, mutants.Hasty, mutants.Wide, mutants.Sticky),
          'orders, adamw det': (mutants.Rigid,),
          'rooms, messages under way': (mutants.NoLossFence, mutants.EarlyFree),

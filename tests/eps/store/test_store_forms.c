@@ -32,6 +32,7 @@ struct given {
     uint64_t seed;
     uint32_t part;
     bool first;
+    uint32_t visit;
 };
 
 static void fold(struct store_fixture *f, uint32_t unit, const struct given *given, enum store_fold how)
@@ -41,7 +42,8 @@ static void fold(struct store_fixture *f, uint32_t unit, const struct given *giv
 
     for (uint64_t i = 0; i < n; i++)
         g[i] = gradient_at(i, given->seed, given->exact);
-    store_fixture_fold(f, unit, &(struct store_given){g, given->type, given->first, given->part, 0}, how, &hyper);
+    store_fixture_fold(f, unit, &(struct store_given){g, given->type, given->first, given->part, given->visit}, how,
+                       &hyper);
     free(g);
 }
 
@@ -53,8 +55,13 @@ static void train(struct store_fixture *f, uint64_t n_steps, uint32_t n_parts, b
         for (uint32_t unit = 0; unit < f->model.n_units; unit++) {
             const enum store_fold how = store_fold_kind(&f->store, unit, n_parts, adamw);
             const uint32_t n_visits = f->model.units[unit].n_visits;
-            for (uint32_t i = 0; i < n_visits * n_parts; i++)
-                fold(f, unit, &(struct given){exact, type, t * 100 + unit * 10 + i, i % n_parts, i == 0}, how);
+            for (uint32_t i = 0; i < n_visits * n_parts; i++) {
+                const struct store_given next = store_fixture_given(f, unit, i, n_parts);
+                fold(f, unit, &(struct given){exact, type, t * 100 + unit * 10 + i, next.part, next.first, next.visit},
+                     how);
+            }
+            if (how == STORE_FOLD_HOLD)
+                store_join(&f->store, unit);
             store_update(&f->store, unit, how, &hyper);
         }
 }
@@ -72,6 +79,7 @@ static struct store_options options_of(const struct mode *mode, enum number_type
                                   .precision = precision,
                                   .moments = moments,
                                   .fenced = mode->fenced,
+                                  .n_parts = mode->n_parts,
                                   .n_accumulators = !mode->fenced && mode->adamw && mode->n_parts > 1,
                                   .seed = 7};
 }

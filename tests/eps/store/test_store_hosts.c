@@ -145,10 +145,11 @@ static void step(struct store_fixture *f, uint32_t unit, const struct way *way, 
     float *g = plain_zeros(u->n, sizeof *g);
 
     for (uint32_t i = 0; i < u->n_visits * way->n_parts; i++) {
+        struct store_given given = store_fixture_given(f, unit, i, way->n_parts);
         for (uint64_t k = 0; k < u->n_trained; k++)
             g[k] = plain_number(k, t * 100 + unit * 10 + i);
-        store_fixture_fold(f, unit, &(struct store_given){.g = g, .first = i == 0, .part = i % way->n_parts}, how,
-                           &hyper);
+        given.g = g;
+        store_fixture_fold(f, unit, &given, how, &hyper);
     }
     ck_assert_int_eq(store_update(&f->store, unit, how, &hyper), 0);
     store_swap(&f->store, unit);

@@ -78,7 +78,8 @@ static void step(struct store_fixture *a, struct store_fixture *b, uint32_t unit
 
     memcpy(was, relayed(a, unit, false), bytes);
     for (uint32_t i = 0; i < u->n_visits * way->n_parts; i++) {
-        const struct store_given given = {.g = g, .first = i == 0, .part = i % way->n_parts};
+        struct store_given given = store_fixture_given(a, unit, i, way->n_parts);
+        given.g = g;
         for (uint64_t k = 0; k < u->n_trained; k++)
             g[k] = plain_number(k, t * 100 + unit * 10 + i);
         store_fixture_fold(a, unit, &given, how, &hyper);

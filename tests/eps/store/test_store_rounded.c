@@ -267,32 +267,115 @@ TEST(a_sum_of_one_is_exact_and_one_that_overflows_is_infinite)
     store_fixture_close(&f);
 }
 
-/* 2 bytes of the low halves less, and 2 of the sums. */
-TEST_EACH(the_ledger_has_what_was_planned, 4)
+/* 2 bytes of the low halves less, and 2 of the sums; in several parts, another sum of the tied table. */
+TEST_EACH(the_ledger_has_what_was_planned, 8)
 {
-    static const enum ledger_category categories[] = {LEDGER_WEIGHTS, LEDGER_MASTER, LEDGER_FIRST_MOMENT,
-                                                      LEDGER_SECOND_MOMENT, LEDGER_SUM};
-    const bool no_master = _i % 2, narrow = _i / 2;
+    static const enum ledger_category categories[] = {LEDGER_WEIGHTS,       LEDGER_MASTER, LEDGER_FIRST_MOMENT,
+                                                      LEDGER_SECOND_MOMENT, LEDGER_SUM,    LEDGER_TIED};
+    const bool no_master = _i % 2, narrow = _i / 2 % 2, tied = _i / 4;
+    const uint32_t n_parts = tied ? 3 : 1;
     const struct store_options options = {.train = true,
                                           .fenced = true,
                                           .precision = NUMBER_FP16,
                                           .no_master = no_master,
-                                          .sums = narrow ? NUMBER_BF16 : NUMBER_FP32};
+                                          .sums = narrow ? NUMBER_BF16 : NUMBER_FP32,
+                                          .n_parts = n_parts};
     const struct plan_host_setting setting = {.goal = {.purpose = PLAN_TRAIN,
                                                        .precision = NUMBER_FP16,
                                                        .no_master = no_master,
                                                        .fenced = true,
                                                        .sums = options.sums,
-                                                       .n_parts = 1},
+                                                       .n_parts = n_parts},
                                               .n_workers = 1};
     struct store_fixture f;
     struct plan_host host;
 
-    store_fixture_open_as(&f, store_fixture_small, false, &options);
+    store_fixture_open_as(&f, store_fixture_cut, tied, &options);
     plan_host(&host, &f.model, &setting);
     for (size_t i = 0; i < COUNT(categories); i++)
         ck_assert_uint_eq(f.ledger.rows[categories[i]].current, host.bytes[categories[i]]);
     ck_assert_uint_eq(host.bytes[LEDGER_MASTER], no_master ? 0 : 2 * f.model.trained_n);
     ck_assert_uint_eq(host.bytes[LEDGER_SUM], (narrow ? 2 : 4) * f.model.trained_n);
+    ck_assert_int_eq(host.bytes[LEDGER_TIED] > 0, tied);
+    store_fixture_close(&f);
+}
+
+/* What a tied unit's visit has been given, as it is held. */
+static float held(const struct store_fixture *f, const struct model_unit *u, bool lower, uint64_t k)
+{
+    const uint64_t at = u->trained_offset + k;
+
+    if (f->store.held16)
+        return number_from_bf16((lower ? f->store.tied16 : f->store.held16)[at]);
+    return (lower ? f->store.tied : f->store.held)[at];
+}
+
+/* Four parts of two visits: in one group, in two, one by one; and the lower visit first. Each is numbered in fold order. */
+static const uint8_t orders[][8] = {{0, 1, 2, 3, 4, 5, 6, 7},
+                                    {0, 1, 4, 5, 2, 3, 6, 7},
+                                    {0, 4, 1, 5, 2, 6, 3, 7},
+                                    {4, 5, 6, 7, 0, 1, 2, 3}};
+
+static void fold_in_order(struct store_fixture *f, uint32_t unit, const uint8_t order[8])
+{
+    for (int i = 0; i < 8; i++) {
+        float *g = gradient_of(f->model.units[unit].n, 1, order[i]);
+        struct store_given given = store_fixture_given(f, unit, order[i], 4);
+        given.g = g;
+        store_fixture_fold(f, unit, &given, STORE_FOLD_HOLD, &ways[2].hyper);
+        free(g);
+    }
+}
+
+/* The gradient of a tied table is the sum over the head's parts and that over the embedding's, added once: by hand in fp32, in
+ * either type the same whichever of them comes first. Two units of a table; an earlier step has left its sums. */
+TEST_EACH(a_tied_table_s_visits_are_summed_apart_and_joined_once, 2)
+{
+    struct store_options options = summing;
+    struct store_fixture f, other;
+
+    options.sums = _i ? NUMBER_BF16 : NUMBER_FP32, options.n_parts = 4;
+    store_fixture_open_as(&f, store_fixture_cut, true, &options);
+    ck_assert(f.model.units[0].n_visits == 2 && f.model.units[1].n_visits == 2);
+    for (int i = 0; i < COUNT(orders); i++) {
+        store_fixture_open_as(&other, store_fixture_cut, true, &options);
+        for (uint32_t unit = 0; unit < 2; unit++) {
+            const struct model_unit *u = &f.model.units[unit];
+            fold_in_order(&other, unit, orders[i]);
+            if (i == 0)
+                fold_in_order(&f, unit, orders[2]), fold_in_order(&f, unit, orders[0]);
+            float *sums[2] = {plain_zeros(u->n, sizeof(float)), plain_zeros(u->n, sizeof(float))};
+            for (int k = 0; k < 8; k++) {
+                float *g = gradient_of(u->n, 1, (uint32_t)k);
+                plain_sum(sums[k / 4], g, u->n, k % 4 == 0);
+                free(g);
+            }
+            for (uint64_t k = 0; _i == 0 && k < u->n; k++)
+                ck_assert(held(&other, u, false, k) == sums[0][k] && held(&other, u, true, k) == sums[1][k]);
+            store_join(&other.store, unit);
+            if (i == 0)
+                store_join(&f.store, unit);
+            for (uint64_t k = 0; k < u->n; k++) {
+                ck_assert(held(&other, u, false, k) == held(&f, u, false, k));
+                ck_assert(_i || held(&other, u, false, k) == sums[0][k] + sums[1][k]);
+            }
+            ck_assert_double_eq(store_sum_squares(&other.store, unit), store_sum_squares(&f.store, unit));
+            free(sums[0]), free(sums[1]);
+        }
+        store_fixture_close(&other);
+    }
+    store_fixture_close(&f);
+}
+
+/* One sum, in the order in which its visits come. */
+TEST(a_tied_table_of_one_part_has_one_sum)
+{
+    struct store_options options = summing;
+    struct store_fixture f;
+
+    options.sums = NUMBER_FP32, options.n_parts = 1;
+    store_fixture_open_as(&f, store_fixture_cut, true, &options);
+    ck_assert_ptr_null(f.store.tied);
+    store_join(&f.store, 0); /* there is nothing to add */
     store_fixture_close(&f);
 }

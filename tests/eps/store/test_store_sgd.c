@@ -70,6 +70,7 @@ static void open_mode(struct store_fixture *f, const struct mode *mode, enum num
                                     .sgd = true,
                                     .nesterov = mode->nesterov,
                                     .momentum = mode->momentum,
+                                    .n_parts = mode->n_parts,
                                     .seed = 7};
 
     store_fixture_open_as(f, store_fixture_small, true, &options);
@@ -107,12 +108,12 @@ static void step(struct store_fixture *f, const struct mode *mode, uint32_t unit
     for (uint32_t i = 0; i < u->n_visits * mode->n_parts; i++) {
         for (uint64_t k = 0; k < u->n_trained; k++)
             g[k] = given_at(k, t, unit, i);
-        const struct store_given given = {.g = g,
-                                          .first = i == 0,
-                                          .part = i % mode->n_parts,
-                                          .visit = i / mode->n_parts};
+        struct store_given given = store_fixture_given(f, unit, i, mode->n_parts);
+        given.g = g;
         store_fixture_fold(f, unit, &given, how, &hp);
     }
+    if (how == STORE_FOLD_HOLD)
+        store_join(&f->store, unit);
     ck_assert_int_eq(store_update(&f->store, unit, how, &hp), 0);
     store_swap(&f->store, unit);
     free(g);
@@ -204,8 +205,11 @@ TEST_EACH(form_replay_and_commit_change_no_bit, COUNT(modes) * 3)
             for (uint32_t i = 0; i < a.model.units[unit].n_visits * mode->n_parts; i++) {
                 for (uint64_t k = 0; k < a.model.units[unit].n; k++)
                     g[k] = given_at(k, t, unit, i);
-                store_fixture_fold(&b, unit, &(struct store_given){.g = g, .first = i == 0}, STORE_FOLD_HOLD, &hp);
+                struct store_given given = store_fixture_given(&b, unit, i, mode->n_parts);
+                given.g = g;
+                store_fixture_fold(&b, unit, &given, STORE_FOLD_HOLD, &hp);
             }
+            store_join(&b.store, unit);
             ck_assert_int_eq(store_update(&b.store, unit, STORE_FOLD_HOLD, &hp), 0);
             free(g);
         }
@@ -243,7 +247,7 @@ TEST_EACH(the_ledger_has_what_the_plan_says, COUNT(modes) * NUMBER_TYPES * 2)
     ck_assert_uint_eq(host.bytes[LEDGER_FIRST_MOMENT], mode->momentum > 0 ? number_bytes(moments) * n : 0);
     ck_assert_uint_eq(host.bytes[LEDGER_SECOND_MOMENT], 0);
     ck_assert_uint_eq(host.bytes[LEDGER_SUM], mode->fenced ? 4 * n : 0);
-    ck_assert_int_eq(host.bytes[LEDGER_TIED] > 0, !folds && !mode->fenced);
+    ck_assert_int_eq(host.bytes[LEDGER_TIED] > 0, mode->fenced ? mode->n_parts > 1 : !folds);
     ck_assert_uint_eq(host.n_accumulators, !folds && !mode->fenced && mode->n_parts > 1 ? 2 : 0);
     store_fixture_close(&f);
 }

@@ -155,6 +155,34 @@ TEST(with_replay_an_update_is_current_once_it_is_taken)
     close_world(&w);
 }
 
+/* Ones of two parts, from both visits: each element's gradient is 4. */
+TEST(the_last_fold_of_a_tied_unit_joins_its_visits_sums)
+{
+    const struct store_options options = {.train = true, .fenced = true, .n_parts = 2};
+    struct store_fixture f;
+    double squares = 0;
+
+    store_fixture_open_as(&f, store_fixture_small, true, &options);
+    const uint64_t n = f.model.units[0].n;
+    float *g = plain_zeros(n, sizeof *g);
+    for (uint64_t i = 0; i < n; i++)
+        g[i] = 1;
+    ck_assert_uint_eq(f.model.units[0].n_visits * f.model.units[0].n_slices, 2);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct store_given given = store_fixture_given(&f, 0, i, 2);
+        struct updater_task job = {.kind = UPDATER_FOLD,
+                                   .contribution = {g, NUMBER_FP32, given.first, given.part, given.visit},
+                                   .squares = i == 3 ? &squares : NULL,
+                                   .how = STORE_FOLD_HOLD,
+                                   .hyper = hyper};
+        updater_run_task(&job, &f.store);
+        ck_assert_int_eq(job.result, 0);
+    }
+    ck_assert_double_eq(squares, 16.0 * (double)n);
+    free(g);
+    store_fixture_close(&f);
+}
+
 /* Each contribution is finite, their sum is not: the step can still be skipped. */
 TEST(a_held_sum_that_overflows_gives_edom)
 {

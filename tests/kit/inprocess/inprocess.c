@@ -76,8 +76,10 @@ static void clip(struct inprocess *ip)
 {
     double sum = 0;
 
-    for (uint32_t u = 0; u < ip->model.n_units; u++)
+    for (uint32_t u = 0; u < ip->model.n_units; u++) {
+        store_join(&ip->store, u);
         sum += is_left_out(ip, u) ? 0 : store_sum_squares(&ip->store, u);
+    }
     const double scale = ip->options.loss_scale > 0 ? (double)ip->options.loss_scale : 1;
     ip->norm = sqrt(sum) / scale;
     const double clipped = ip->options.clip_norm > 0 ? fmin(1, ip->options.clip_norm / (ip->norm + 1e-6)) : 1;
@@ -458,6 +460,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
                                         .momentum = o->momentum,
                                         .seed = o->seed,
                                         .fenced = o->fenced,
+                                        .n_parts = o->n_parts,
                                         .replay = o->replay,
                                         .n_accumulators = sums_parts(o) && o->n_parts > 1 && !o->fenced ? 2 : 0};
     rc = store_init(&ip->store, &ip->model, &store, &ip->ledger, err);

@@ -80,6 +80,19 @@ bool store_fixture_next(const struct store_fixture *f, struct store_piece *at)
     return true;
 }
 
+struct store_given store_fixture_given(const struct store_fixture *f, uint32_t unit, uint32_t i, uint32_t n_parts)
+{
+    const struct store_options *o = &f->store.options;
+    const bool apart = f->model.units[unit].n_visits > 1 && (o->fenced ? o->n_parts > 1 : o->n_accumulators > 0);
+    struct store_given given = {.part = i % n_parts, .first = apart ? i % n_parts == 0 : i == 0};
+    uint32_t above = i / n_parts;
+
+    for (uint32_t visit = f->model.n_visits; visit-- > 0;)
+        if (f->model.visits[visit] == unit && above-- == 0)
+            given.visit = visit;
+    return given;
+}
+
 void store_fixture_fold(struct store_fixture *f, uint32_t unit, const struct store_given *given, enum store_fold how,
                         const struct hyper *hp)
 {

@@ -44,6 +44,8 @@ struct store_given {
     bool first;
     uint32_t part, visit;
 };
+/* The i-th of a unit's contributions: visit downwards, part by part. Its numbers are the caller's to give. */
+struct store_given store_fixture_given(const struct store_fixture *f, uint32_t unit, uint32_t i, uint32_t n_parts);
 void store_fixture_fold(struct store_fixture *f, uint32_t unit, const struct store_given *given, enum store_fold how,
                         const struct hyper *hp);
 
