@@ -201,7 +201,8 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .precision = m->assign.goal.precision,
                             .slot_bytes = slot_bytes,
                             .n_slots = m->assign.n_slots,
-                            .takes_turns = m->assign.takes_turns};
+                            .takes_turns = m->assign.takes_turns,
+                            .groups = m->assign.groups};
     if (m->assign.trace)
         open_trace(c, mail->fds[mail->n_fds - 1]);
     return rc;
@@ -292,6 +293,7 @@ static void on_share(struct compute *c, const struct message *m)
         .loss_scale = (float)m->share.loss_scale,
         .n_parts = m->share.n,
         .parts = parts,
+        .groups = c->assign.assign.groups,
         .rows = rows_of(c, m->share.buffer, m->share.n_tokens),
         .drop = &m->share.drop,
         .frozen = &m->share.frozen,

@@ -205,9 +205,21 @@ static bool is_folded(const struct link *link, const struct contribution_name *n
 {
     const struct contribution_name *g = &link->granted_name;
 
+    if (link->groups)
+        return false; /* it may be, or not */
     if (!link->granted || g->step != name->step || g->visit != name->visit)
         return link->granted && g->step == name->step && name->visit > g->visit;
     return name->part < g->part || (name->part == g->part && name->slice < g->slice);
+}
+
+/* With row groups, parts come in ascending order, and the reserved slot is for all up to the grant's. */
+static bool is_granted(const struct link *link, const struct contribution_name *name)
+{
+    const struct contribution_name *g = &link->granted_name;
+
+    if (link->groups)
+        return link->granted && g->step == name->step && name->part <= g->part;
+    return link->granted && contribution_is(g, name);
 }
 
 /* An ordinary slot, or the reserved one if it is granted to this name or to one after it; above n_slots: none is
@@ -218,8 +230,7 @@ static uint32_t find_slot(const struct link *link, const struct contribution_nam
 
     while (k <= link->n_slots && link->slots[k])
         k++;
-    if (k > link->n_slots && !link->slots[0] &&
-        ((link->granted && contribution_is(&link->granted_name, name)) || is_folded(link, name)))
+    if (k > link->n_slots && !link->slots[0] && (is_granted(link, name) || is_folded(link, name)))
         k = 0;
     return k;
 }

@@ -2,7 +2,8 @@
  *
  * Weights are read from a segment that the daemon lends for reading. Contributions go into slots of this worker's
  * inbox. Slot 0 is reserved: it holds only the contribution that the daemon grants it to by name. Those before that
- * one are folded already: if no other slot is free, they are not sent. Compute thread only. */
+ * one are folded already: if no other slot is free, they are not sent. With row groups it holds any contribution to a part
+ * up to the one that is named. Compute thread only. */
 #ifndef DEVICE_WORKER_LINK_H
 #define DEVICE_WORKER_LINK_H
 
@@ -27,8 +28,8 @@ struct link {
     enum number_type precision; /* type of weights */
     struct trace *trace;        /* records waits; NULL: not traced */
     size_t slot_bytes;
-    uint32_t n_slots; /* ordinary slots: 1..n_slots */
-    bool takes_turns;
+    uint32_t n_slots;         /* ordinary slots: 1..n_slots */
+    bool takes_turns, groups; /* the assignment's */
     uint64_t step;
     uint32_t attempts[MESSAGE_MAX_PARTS]; /* for each part of the share */
     struct link_pull {

@@ -363,7 +363,7 @@ static const char *take(struct relay *r, const struct relay_event *e)
         return "step is over"; /* its step was skipped */
     if (cell->full)
         return "slot in use";
-    if (e->slot == RELAY_RESERVED && !(relay_find_mark(r) && name == r->mark_name))
+    if (e->slot == RELAY_RESERVED && !relay_may_reserve(r, &tag))
         return "reserved slot";
     if (!r->parts[e->name.part].loss)
         return "loss first";

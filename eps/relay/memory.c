@@ -198,7 +198,7 @@ static void begin_units(struct relay *r, const struct relay_event *e)
 static void begin_names(struct relay *r, const struct relay_event *e)
 {
     r->n_visits = e->n_visits;
-    r->n_names = r->n_names_of_part = 0;
+    r->n_names = r->n_names_of_part = r->top = r->bottom = 0;
     for (uint32_t v = e->n_visits; v-- > 0;) {
         struct relay_unit *u = &r->units[e->visits[v]];
         assert((e->n_slices[v] > 0 || u->frozen) && (!u->n_visits || e->n_slices[v] == u->n_slices));
@@ -206,19 +206,19 @@ static void begin_names(struct relay *r, const struct relay_event *e)
         u->n_slices = e->n_slices[v];
         r->visits[v] = (struct relay_visit){.unit = e->visits[v],
                                             .n_slices = e->n_slices[v],
-                                            .first_name = r->n_names,
+                                            .first_name = r->config.groups ? r->n_names_of_part : r->n_names,
                                             .rank = u->n_visits++};
         if (u->frozen)
             continue;
+        r->top = r->n_names ? r->top : v;
+        r->bottom = v;
         r->n_names += r->config.n_parts * e->n_slices[v];
         r->n_names_of_part += e->n_slices[v];
         u->n_names += r->config.n_parts * e->n_slices[v];
     }
     memset(r->folded, 0, (r->n_names / 64 + 1) * sizeof *r->folded);
     r->n_folded = r->n_flying = r->mark_name = 0;
-    r->mark = (struct relay_tag){.name.visit = e->n_visits - (e->n_visits > 0)};
-    while (r->n_names && r->units[r->visits[r->mark.name.visit].unit].frozen)
-        r->mark.name.visit--;
+    r->mark = (struct relay_tag){.name.visit = r->top};
 }
 
 /* Accumulators serve adamw with several parts: of a tied unit its lowest visit. Other sums of tied units, and fenced ones, have
@@ -253,19 +253,27 @@ void relay_begin_step(struct relay *r, const struct relay_event *e)
         r->workers[i].granted.full = false;
 }
 
-/* Slice upwards, then part, then visit downwards. */
+static void go_down(const struct relay *r, uint32_t *visit)
+{
+    do
+        --*visit;
+    while (r->units[r->visits[*visit].unit].frozen);
+}
+
+/* Slice upwards, then part, then visit downwards; with row groups, part last. */
 static void next_name(struct relay *r)
 {
     struct contribution_name *m = &r->mark.name;
     if (++r->mark_name == r->n_names || ++m->slice < r->visits[m->visit].n_slices)
         return;
     m->slice = 0;
-    if (++m->part < r->config.n_parts)
-        return;
-    m->part = 0;
-    do
-        m->visit--;
-    while (r->units[r->visits[m->visit].unit].frozen);
+    if (r->config.groups ? m->visit > r->bottom : ++m->part == r->config.n_parts) {
+        m->part = r->config.groups ? m->part : 0;
+        go_down(r, &m->visit);
+    } else if (r->config.groups) {
+        m->part++;
+        m->visit = r->top;
+    }
 }
 
 bool relay_find_mark(struct relay *r)
@@ -322,12 +330,13 @@ uint64_t relay_version(const struct relay *r, uint32_t unit)
     return r->units[unit].version;
 }
 
-/* Losses come first: eager, nothing is folded without all of them. A contribution in a slot counts as given. */
+/* Losses come first: eager, nothing is folded without all of them. In row groups they come with their group: what is not there
+ * first is of the mark's part. A contribution in a slot counts as given. */
 static uint32_t find_owing(struct relay *r)
 {
     if (r->torn || r->covered)
         return RELAY_NOBODY;
-    for (uint32_t p = 0; p < r->config.n_parts; p++)
+    for (uint32_t p = 0; p < r->config.n_parts && !r->config.groups; p++)
         if (!r->parts[p].loss)
             return r->parts[p].owner;
     if (!relay_find_mark(r))

@@ -10,7 +10,7 @@
  *
  * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A step's
  * open says which unit each has, in the step's own order. A contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
- * upwards. The *mark* is the lowest name in fold order that is not folded.
+ * upwards; with row groups, part upwards comes first. The *mark* is the lowest name in fold order that is not folded.
  *
  * Each pull is answered once, with weights of the version that it names, or with none: if its step is over (covered,
  * skipped, past, torn), or that version is gone. A slow worker asks too late without being at fault.
@@ -34,8 +34,11 @@ struct relay_config {
     uint32_t n_accumulators; /* units whose parts are being summed at a time: adamw with several parts */
     bool adamw;              /* parts are summed, as AdamW's are; else each is folded as it comes, as AdamA's are */
     bool fenced;             /* fenced commit; else eager */
-    bool deterministic;      /* the contributions to one slice are folded in fold order */
-    bool replay;             /* version t of every unit is kept until the step is covered */
+    /* Fenced: a worker takes its parts in ascending order, in row groups of parts that follow each other, one group after
+     * another through the whole model. */
+    bool groups;
+    bool deterministic; /* the contributions to one slice are folded in fold order */
+    bool replay;        /* version t of every unit is kept until the step is covered */
 };
 
 enum relay_event_kind {
@@ -79,7 +82,8 @@ enum relay_action_kind {
                      parts are summed, each visit of a tied unit has a sum of its own */
     RELAY_UPDATE,  /* unit: job */
     RELAY_FREE,    /* worker, slot, name: may be written again */
-    RELAY_GRANT,   /* worker, name: the reserved slot is granted for that name */
+    RELAY_GRANT,   /* worker, name: the reserved slot is for names up to that one; without row groups, all below it are
+                     folded */
     RELAY_COVERED, /* step: all folded, step+1 may open */
     RELAY_SKIPPED, /* step: skipped; it changed nothing */
     RELAY_DONE,    /* step: all units at step+1 */

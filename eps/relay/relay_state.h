@@ -3,7 +3,7 @@
  * The specification asks about sets ("are all names of this unit folded?"). Here each set is a bit for each name and
  * a count for each question. So an event costs the occupied inbox slots, not names times slots: 0.5 us with 4,096
  * layers, 64 parts, 2 slices and 32 workers of 8 slots.
- *   a name     its place in fold order, a number below n_names; computed from (visit, part, slice) by its visit
+ *   a name     its place in fold order, a number below n_names; computed from (visit, part, slice) by relay_name_of
  *   standing   the occupied slots of the open step, in the order in which the pump reads them: by name, worker, slot
  *   sums       the units that need an accumulator, in backward order; the first sums_end of them may be folded */
 #ifndef EPS_RELAY_RELAY_STATE_H
@@ -66,8 +66,9 @@ struct relay_unit {
 
 struct relay_visit {
     uint32_t unit, n_slices;
-    uint32_t first_name; /* the first of its n_parts * n_slices names; none if the unit is frozen */
-    uint32_t rank;       /* among the visits of its unit, 0 the topmost */
+    /* The first of its n_parts * n_slices names; with row groups, of its n_slices names of part 0. None if it is frozen. */
+    uint32_t first_name;
+    uint32_t rank; /* among the visits of its unit, 0 the topmost */
 };
 
 struct relay_part_state {
@@ -100,7 +101,8 @@ struct relay {
 
     struct relay_visit *visits; /* (n_visits) */
     uint32_t n_visits, cap_visits;
-    uint64_t *folded; /* one bit for each name */
+    uint32_t top, bottom; /* the highest and the lowest visit that are not frozen */
+    uint64_t *folded;     /* one bit for each name */
     size_t cap_folded;
     uint32_t n_names, n_names_of_part, n_folded, n_flying;
     struct relay_tag mark; /* visit, part and slice of name number mark_name, the lowest not folded if below n_names */
@@ -162,6 +164,8 @@ void relay_clear_all(struct relay *r);
 void relay_fold_all(struct relay *r);
 /* Grants the reserved slot, if the mark needs it. */
 void relay_grant(struct relay *r);
+/* True if the reserved slot of the mark's worker is for this name, which is not folded. */
+bool relay_may_reserve(struct relay *r, const struct relay_tag *tag);
 
 /* A reader begins, or is refused: units already at the cut are captured at once. */
 void relay_on_save(struct relay *r, uint32_t id);
@@ -176,7 +180,7 @@ void relay_refuse_reader(struct relay *r, uint32_t reader, const char *why);
 static inline uint32_t relay_name_of(const struct relay *r, const struct relay_tag *tag)
 {
     const struct relay_visit *v = &r->visits[tag->name.visit];
-    return v->first_name + tag->name.part * v->n_slices + tag->name.slice;
+    return v->first_name + tag->name.part * (r->config.groups ? r->n_names_of_part : v->n_slices) + tag->name.slice;
 }
 
 /* Which of its unit's sums a contribution goes to. Where parts are summed, each visit of a tied unit has one of its own, so that

@@ -214,9 +214,26 @@ void relay_fold_all(struct relay *r)
     }
 }
 
-/* Grants the reserved slot to the worker that must compute the mark and has no ordinary slot for it. The mark is
- * foldable, or will be with the help of the optimizer thread and the readers alone. So a contribution always leaves
- * the reserved slot. */
+/* The last part that the reserved slot of the mark's worker is for: with row groups, it goes on from the mark's to those of its
+ * own that follow. Their contributions are foldable, or will be with the help of the optimizer thread, the readers and this
+ * worker alone, so one always leaves the reserved slot. */
+static uint32_t last_reserved(const struct relay *r)
+{
+    uint32_t part = r->mark.name.part;
+    while (r->config.groups && part + 1 < r->config.n_parts && r->parts[part + 1].owner == r->parts[part].owner)
+        part++;
+    return part;
+}
+
+bool relay_may_reserve(struct relay *r, const struct relay_tag *tag)
+{
+    if (!relay_find_mark(r))
+        return false;
+    const uint32_t name = relay_name_of(r, tag);
+    return r->config.groups ? name >= r->mark_name && tag->name.part <= last_reserved(r) : name == r->mark_name;
+}
+
+/* Grants the reserved slot to the worker that must compute the mark and has no ordinary slot for it. */
 void relay_grant(struct relay *r)
 {
     if (r->covered || !relay_find_mark(r))
@@ -231,6 +248,13 @@ void relay_grant(struct relay *r)
     struct relay_worker *w = relay_find_worker(r, part->owner);
     if (w->cells[RELAY_RESERVED].full || w->n_free || relay_has_tag(r, w, &this))
         return;
+    if (r->config.groups) {
+        this.name.part = last_reserved(r);
+        this.name.attempt = r->parts[this.name.part].attempt;
+        this.name.visit = r->bottom;
+        this.unit = r->visits[r->bottom].unit;
+        this.name.slice = r->visits[r->bottom].n_slices - 1;
+    }
     if (w->granted.full && contribution_is(&w->granted.tag.name, &this.name))
         return;
     w->granted = (struct relay_cell){.full = true, .tag = this};

@@ -433,15 +433,27 @@ static int step_group(struct device_worker *worker, const struct device_share *s
     return settle(&pass, rc);
 }
 
+/* How many parts, from this one of the share on, pass the model together. */
+static uint32_t count_group(const struct device_worker *worker, const struct device_share *share, uint32_t first)
+{
+    const uint32_t most = worker->plan.setting.share_rows / worker->plan.setting.part_rows;
+    uint32_t n = 1;
+
+    while (n < most && first + n < share->n_parts &&
+           (!share->groups || share->parts[first + n] == share->parts[first + n - 1] + 1))
+        n++;
+    return n;
+}
+
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err)
 {
-    const uint32_t most = worker->plan.setting.share_rows / worker->plan.setting.part_rows;
     int rc = check_share(worker, share, err);
 
-    for (uint32_t first = 0; rc == 0 && first < share->n_parts; first += most)
-        rc = step_group(worker, share, first, share->n_parts - first < most ? share->n_parts - first : most, link,
-                        context, err);
+    for (uint32_t first = 0, n = 0; rc == 0 && first < share->n_parts; first += n) {
+        n = count_group(worker, share, first);
+        rc = step_group(worker, share, first, n, link, context, err);
+    }
     return rc;
 }
 

@@ -46,6 +46,7 @@ struct device_share {
     float loss_scale;      /* the loss's factor, in its gradients alone; 0: none */
     uint32_t n_parts;      /* in this share */
     const uint32_t *parts; /* (n_parts), ascending */
+    bool groups; /* parts that do not follow each other pass the model one after another (struct relay_config) */
     struct device_rows rows;
     const struct model_drop *drop;   /* blocks that the step leaves out, if the plan's goal allows it; NULL: none */
     const struct model_drop *frozen; /* blocks that it computes and does not train, if the goal chooses; NULL: none */

@@ -107,6 +107,7 @@ static void assign(struct wire *w, struct message *m)
     wire_u32(w, &m->assign.n_slots);
     wire_u32(w, &m->assign.n_threads);
     wire_flag(w, &m->assign.takes_turns);
+    wire_flag(w, &m->assign.groups);
     wire_flag(w, &m->assign.trace);
     wire_u64(w, &m->assign.weights_bytes);
     message_choice_fields(w, &m->assign.choice);

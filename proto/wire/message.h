@@ -78,7 +78,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 48,
+    MESSAGE_VERSION = 49,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -298,6 +298,7 @@ struct message {
             uint32_t n_slots;       /* slots of its inbox besides slot 0; a slot holds the largest slice */
             uint32_t n_threads;     /* threads that it may use */
             bool takes_turns;       /* blocks until its contribution is folded: it shares cores with the optimizer */
+            bool groups;            /* as in struct relay_config: also how far the reserved slot is granted */
             bool trace;             /* the job's: a file is sent */
             uint64_t weights_bytes; /* size of the weights' segment */
             struct plan_choice choice;

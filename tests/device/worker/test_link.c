@@ -371,6 +371,28 @@ TEST(what_comes_before_a_grant_is_folded_and_is_not_sent)
     ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 1);
 }
 
+/* Those of later parts may wait for others to be folded, which nobody can promise. */
+TEST(with_row_groups_the_reserved_slot_is_for_all_parts_up_to_the_grant_s)
+{
+    static const uint32_t names[][3] = {{6, 1, 3}, {5, 0, 3}, {5, 1, 2}, {4, 1, 0}}; /* visit, part, slice */
+    void *slot;
+
+    link_.groups = true;
+    fill_ordinary_slots();
+    say_grant_of(STEP - 1, 0, 0, 5, 0); /* another step */
+    say_grant(0, 1, 0);                 /* the last name of part 1 */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        ck_assert_uint_eq(slot_for(names[i][0], names[i][1], names[i][2]), 0);
+        contribute(names[i][0], names[i][1], names[i][2]);
+        ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 0);
+        say_free(0);
+    }
+    ck_assert_int_eq(link_session.take_slot(&link_, 6, 2, 0, false, &slot), 0);
+    ck_assert_ptr_null(slot);
+    say_free(1);
+    ck_assert_uint_eq(slot_for(6, 2, 0), 1);
+}
+
 /* Each is another; one is there again when the daemon has freed it. */
 TEST(several_slots_are_taken_before_the_first_is_contributed)
 {

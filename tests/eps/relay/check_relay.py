@@ -136,8 +136,11 @@ class World(Record):
         if what == 'share':
             w, t, share = self.workers[x[0]], x[1], x[2]
             check(w.attached, 'share for a worker that is not there')
-            passes = tuple(q for q in w.passes if q.t == t) + (Pass(t, share, 0, False, None),)
-            self.replace(x[0], passes=passes, grant=w.grant if len(passes) > 1 else None)
+            passes = tuple(q for q in w.passes if q.t == t)
+            if self.setting.config.groups:
+                share, passes = self.missing(x[0], passes, share), ()
+            passes += Pass(t, share, 0, False, None),
+            self.replace(x[0], passes=passes, grant=w.grant if w.grant and w.grant[0] == t else None)
             n, room = self.load(x[0]), self.rooms[x[0]]
             check(n <= room, 'worker %d has %d parts, and room for %d' % (x[0], n, room))
         elif what == 'answer':
@@ -154,7 +157,7 @@ class World(Record):
             if w.slots[x[1]] and w.slots[x[1]][1] == name:
                 self.replace(x[0], slots=w.slots[:x[1]] + (None,) + w.slots[x[1] + 1:])
         elif what == 'grant':
-            self.replace(x[0], grant=x[1:])
+            self.replace(x[0], grant=(self.relay.t, x[1:]))
         elif what == 'fold':
             self.queue += (x + (None,),)
         elif what == 'update':
@@ -188,6 +191,12 @@ class World(Record):
             self.torn = True
         else:
             check(what == 'covered', 'unknown action ' + what)
+
+    def missing(self, w, passes, share):
+        """Parts of these passes, and of the share, of which the relay has not heard all."""
+        r, parts = self.relay, sum((q.share for q in passes), share)
+        known = r.folded.union(r.flying(), (cell[1] for cell in r.inbox[w] if cell))
+        return tuple(sorted((p, a) for p, a in parts if any(n[1] == p and n not in known for n in r.names)))
 
     def is_over(self, t):
         return self.torn or self.relay.torn or t < self.relay.t or (t == self.relay.t and self.relay.covered)
@@ -373,13 +382,15 @@ class World(Record):
                 return pc, ('pull', q.t, visits_in(self.setting, q.t)[x])
             if what == 'loss':
                 return pc, ('loss', q.t, x, dict(q.share)[x], 'ok')
-            if w.grant and (-x[0],) + x[1:] < (-w.grant[0],) + w.grant[1:]:
+            groups, grant = self.setting.config.groups, w.grant[1] if w.grant else None
+            if grant and not groups and (-x[0],) + x[1:] < (-grant[0],) + grant[1:]:
                 continue                                            # folded already
             tag = (q.t, x, dict(q.share)[x[1]])
             if tag in w.slots:
                 continue
             slot = next((k for k in range(1, len(w.slots)) if w.slots[k] is None), None)
-            if slot is None and w.grant == x and w.slots[RESERVED] is None:
+            may = x[1] <= grant[1] if groups and grant else x == grant
+            if slot is None and may and w.slots[RESERVED] is None:
                 slot = RESERVED
             return None if slot is None else (pc, ('contribution', q.t, *x, tag[2], slot))
         return None

@@ -22,7 +22,8 @@ class Chaos:
         parts = rng.randint(1, 3)
         self.config = relay.Config(parts, 1, rng.randint(1, 3), rng.randint(1, 2),
                                    'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')),
-                                   'fenced' if fenced else 'eager', rng.random() < 0.5, rng.random() < 0.6)
+                                   'fenced' if fenced else 'eager', rng.random() < 0.5, rng.random() < 0.6,
+                                   fenced and rng.random() < 0.6)
         self.relay = relay.Relay(self.config)
         self.narrow = narrow                              # workers have room for few parts
         self.past = []

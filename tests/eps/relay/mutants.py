@@ -219,6 +219,28 @@ class LateSum(Relay):
         return not any(self.visits[n[0]] == self.visits[name[0]] and n[2] == name[2] for n in self.folded)
 
 
+class ByVisit(Relay):
+    """takes the mark visit by visit where parts come group by group"""
+    def find_mark(self):
+        left = [n for n in self.names if n not in self.folded]
+        return min(left, key=lambda n: (-n[0], n[1], n[2]), default=None)
+
+
+class MarkAlone(Relay):
+    """grants the reserved slot for the mark alone in row groups, too"""
+    def find_reserved(self):
+        return self.find_mark()
+
+
+class Beyond(Relay):
+    """grants the reserved slot beyond another worker's part"""
+    def find_reserved(self):
+        mark = self.find_mark()
+        if not self.config.groups or mark is None:
+            return mark
+        return [n for n in self.names if self.owner[n[1]] == self.owner[mark[1]]][-1]
+
+
 # ---- rooms ----------------------------------------------------------------------------------------------------------
 
 class Roomless(Relay):

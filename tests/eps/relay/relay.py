@@ -13,7 +13,8 @@ Terms are those of eps/relay/relay.h:
           visit, the two contributions of a tied unit would have one name. A step's open says which unit each visit has:
           a step may compute its units in another order than the one before. Nothing here knows an order of units
           besides.
-  mark    the lowest name not yet folded, in *fold order*: visit downwards, then part, then slice upwards.
+  mark    the lowest name not yet folded, in *fold order*: visit downwards, then part, then slice upwards. With `groups`,
+          where a worker may take some of its parts through the whole model before the next, part upwards comes first.
           It only ever moves on.
 
 Events                                        from
@@ -34,7 +35,8 @@ Actions
   fold U V P S W K first|next                 job: first decays (or clears the sum), then adds. W, K: where it lies
   update U                                    job: (sum into moments,) new weights
   free W K V P S                              slot K, if it still holds that name, may be written again
-  grant W V P S                               the reserved slot is for that name, all names below it are folded
+  grant W V P S                               the reserved slot is for names up to that one; without `groups`, all
+                                              names below it are folded
   covered T | skipped T | done T | torn T     folded entirely: T+1 may open; left no trace; all at T+1; lost
   capture R U T | saved R T | abandon R       read unit U now, it is at T and stays; all read; will not come
 """
@@ -42,8 +44,9 @@ import sys
 from collections import namedtuple
 
 # slots: of one worker's inbox, apart from slot 0, the reserved one. accumulators: units, for adamw with parts.
-Config = namedtuple('Config', 'parts slices slots accumulators optimizer commit deterministic replay',
-                    defaults=(2, 1, 2, 1, 'adama', 'eager', False, True))
+# groups: a worker takes its parts in ascending order, in row groups of parts that follow each other; fenced alone.
+Config = namedtuple('Config', 'parts slices slots accumulators optimizer commit deterministic replay groups',
+                    defaults=(2, 1, 2, 1, 'adama', 'eager', False, True, False))
 RESERVED = 0
 ANY = 1 << 32                   # room for any number of parts
 
@@ -163,10 +166,23 @@ class Relay:
     def find_mark(self):
         return next((n for n in self.names if n not in self.folded), None)
 
+    def find_reserved(self):
+        """The highest name that the reserved slot of the mark's worker is for. The mark; with row groups also what follows it
+        in the worker's order, as far as no other worker's part comes between."""
+        mark = self.find_mark()
+        if not self.config.groups or mark is None:
+            return mark
+        p = mark[1]
+        while p + 1 < len(self.owner) and self.owner[p + 1] == self.owner[p]:
+            p += 1
+        return [n for n in self.names if n[1] == p][-1]
+
     def may_use_reserved(self, name):
-        """The mark is foldable, or will be with nobody's help but the thread's and the readers': so what stands
-        in a reserved slot always leaves it. Anything else there may wait for the very work that needs the slot."""
-        return name == self.find_mark()
+        """These names are foldable, or will be with nobody's help but the thread's, the readers' and the worker's own, which
+        sends them in fold order within each sum: so what stands in a reserved slot always leaves it. Anything else there
+        may wait for the very work that needs the slot."""
+        first, last = self.find_mark(), self.find_reserved()
+        return first is not None and self.names.index(first) <= self.names.index(name) <= self.names.index(last)
 
     def load(self, w):
         return sum(o == w and self.is_unfinished(p) for p, o in enumerate(self.owner))
@@ -241,8 +257,9 @@ class Relay:
                 self.version[u] = t                       # a new unit, or one that sat steps out
         self.t, self.visits, self.frozen = t, visits, frozen
         slices = slices or (self.config.slices,) * len(visits)
-        self.names = tuple((v, p, s) for v in reversed(range(len(visits))) if visits[v] not in frozen
-                           for p in range(self.config.parts) for s in range(slices[v]))
+        names = [(v, p, s) for v in reversed(range(len(visits))) if visits[v] not in frozen
+                 for p in range(self.config.parts) for s in range(slices[v])]
+        self.names = tuple(sorted(names, key=lambda n: n[1] if self.config.groups else 0))
         self.owner = list(owners)
         self.attempt = [0] * self.config.parts
         self.loss = [False] * self.config.parts
@@ -471,9 +488,11 @@ class Relay:
         w, this = self.owner[mark[1]], (self.t, mark, self.attempt[mark[1]])
         if w is None or self.inbox[w][RESERVED] or None in self.inbox[w][1:] or this in self.inbox[w]:
             return
-        if self.granted.get(w) != this:
-            self.granted[w] = this
-            self.act('grant', w, *mark)
+        last = self.find_reserved()
+        that = (self.t, last, self.attempt[last[1]])
+        if self.granted.get(w) != that:
+            self.granted[w] = that
+            self.act('grant', w, *last)
 
 
 # ---- text ---------------------------------------------------------------------------------------------------------

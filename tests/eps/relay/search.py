@@ -75,7 +75,7 @@ def settings():
                  S(optimizer + ', frozen in turn', c, U2, frozen=((1,), ()), faults=every, n_faults=1, saves=1),
                  S(optimizer + ', thawed in turn', c, U2, frozen=((), (0,)), steps=3, faults=('kill',), n_faults=1),
                  S(optimizer + ' det, 3 units, stop', c, U3, faults=('stop',), n_faults=1)]
-    c, f = C(2, 1, 1, 1), C(2, 1, 1, 1, 'adamw', 'fenced')
+    c, f = C(2, 1, 1, 1), C(2, 1, 1, 1, 'adamw', 'fenced', groups=True)
     det, bare = c._replace(deterministic=True), c._replace(replay=False)
     slow += [S('adama det, 3 workers, 2 lost', det._replace(parts=3), U2, workers=3, steps=1, faults=('kill',),
                n_faults=2)]
@@ -101,11 +101,17 @@ def settings():
              S('adama, one part, every fault', C(1, 2, 1, 1), U3, workers=1, late=1, faults=every + ('resume',),
                n_faults=2, saves=1)]
     # Parts that go forward and backward one after another.
+    fd = f._replace(deterministic=True, replay=False)
     small += [S('row groups', f, U2, workers=1, late=1, faults=('kill', 'bad', 'badloss'), n_faults=1, steps=1, groups=1)]
     quick += [S('row groups, 2 workers', f._replace(parts=3), U1, faults=('kill', 'badloss'), n_faults=1, steps=1,
-                groups=1)]
-    slow += [S('row groups, det, every fault', f._replace(deterministic=True, replay=False), U2, workers=1, late=1,
-               faults=every, n_faults=1, saves=1, groups=1)]
+                groups=1),
+              S('row groups, det, tied', fd, tied, faults=('kill', 'bad'), n_faults=1, steps=1, groups=1),
+              S('row groups, tied', f, tied, faults=('kill',), n_faults=1, groups=1),
+              S('row groups of 2, det, lost', fd._replace(parts=4), U2, faults=('kill',), n_faults=1, steps=1, groups=2)]
+    slow += [S('row groups, det, every fault', fd, U2, workers=1, late=1, faults=every, n_faults=1, saves=1, groups=1),
+             S('row groups, det, tied, every fault', fd, tied, faults=every, n_faults=1, groups=1),
+             S('row groups, det, gaps', fd._replace(parts=4), U2, workers=3, faults=('kill',), n_faults=2, steps=1,
+               groups=2)]
     # Pulls that come late: a second time, or in a step that was skipped meanwhile.
     again = {'faults': ('again', 'stop'), 'n_faults': 1, 'workers': 1, 'late': 1}
     small += [S('a pull again', c._replace(parts=1), U2, **again),
@@ -126,7 +132,7 @@ def room_settings():
     S, C = Setting, Config
     every = ('kill', 'stop', 'bad', 'badloss', 'leave')
     go, U1, U2, U3, tied = ('kill', 'leave'), (0,), (0, 1), (0, 1, 2), (0, 1, 0)
-    c1, c2, f = C(1, 1, 1, 1), C(2, 1, 1, 1), C(2, 1, 1, 1, 'adamw', 'fenced')
+    c1, c2, f = C(1, 1, 1, 1), C(2, 1, 1, 1), C(2, 1, 1, 1, 'adamw', 'fenced', groups=True)
     two = {'steps': 1, 'n_faults': 1, 'rooms': (1, 1), 'changes': 1}
     quick = [S('rooms, back with less', c1, U1, workers=1, faults=('stop',), n_faults=1, rooms=(1,), later=(0, 1)),
              S('rooms, bad numbers twice', c1, U1, workers=3, faults=('bad', 'kill'), n_faults=3, rooms=(1, 1, 1),
@@ -170,7 +176,7 @@ def big(seed):
     parts = rng.randint(1, 5)
     c = Config(parts, rng.randint(1, 3), rng.randint(1, 4), rng.randint(1, 3),
                'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')), 'fenced' if fenced else 'eager',
-               rng.random() < 0.5, rng.random() < 0.75)
+               rng.random() < 0.5, rng.random() < 0.75, fenced and rng.random() < 0.8)
     frozen = [tuple(u for u in (0, 1) if rng.random() < 0.15) for _ in range(rng.randint(1, 3))]
     frozen = tuple(u if set(units) - set(u) else () for u in frozen) # a step trains something
     inner = [u for u in units[1:-1] if units.count(u) == 1]
@@ -180,9 +186,7 @@ def big(seed):
     n, faults = rng.randint(1, 4), ('kill', 'stop', 'dup', 'bad', 'badloss', 'resume', 'again', 'ahead')
     s = Setting('walk %d' % seed, c, units, frozen, n, rng.randint(0, 2), rng.randint(2, 4), faults, rng.randint(0, 4),
                 rng.randint(0, 1), rng.randint(0, 3), False)
-    first = units[0] if isinstance(units[0], tuple) else units
-    groups = rng.randint(0, 2)
-    s = s._replace(groups=groups if fenced and len(set(first)) == len(first) else 0)   # no row groups with a tied unit
+    s = s._replace(groups=rng.randint(0, 2) if c.groups else 0)
     if rng.random() < 0.6:
         return s
     return s._replace(faults=faults + ('leave',) * 2, rooms=tuple(rng.randint(1, parts) for _ in range(n)),
@@ -191,9 +195,10 @@ def big(seed):
 
 # Where a mutant is looked for first, if that saves time.
 FIRST = {'row groups': (mutants.LateReplay, mutants.LateRefused, mutants.LateForgotten, mutants.LateWaits,
-                        mutants.AllLosses),
+                        mutants.AllLosses, mutants.MarkAlone),
          'adamw, tied, 1 accumulator': (mutants.TiedGreedy,),
-         'rooms, adamw det, tied': (mutants.OneSum, mutants.LateSum),
+         'row groups, det, tied': (mutants.OneSum, mutants.LateSum, mutants.ByVisit),
+         'row groups, det, gaps': (mutants.Beyond,),
          'a pull again': (mutants.LateAnswer, mutants.NoAttempt, mutants.NoNumber, mutants.WrongVersion),
          'a pull again, no replay': (mutants.BlindRedo,),
          'a pull again, fenced': (mutants.EagerFence,),

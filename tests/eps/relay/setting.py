@@ -14,19 +14,30 @@ from explore import frozen_in, visits_in
 #   unit first (fewer orders, same messages).
 # visits: the unit of each; or a tuple of such tuples, orders that the steps take in turn.
 # frozen: units, or a tuple of such tuples, which the steps take in turn.
-# groups: parts that a worker takes forward and backward together, one such row group after another; 0: all that it has.
+# groups: the most parts that a worker takes forward and backward together, one such row group after another; 0: any
+#   number. With config.groups, those of a row group follow each other.
 # rooms: of each worker, and of those that attach later one of `later`; (): any number. changes: at most so many rooms
 #   change.
 Setting = namedtuple('Setting', 'name config visits frozen workers late steps faults n_faults saves queue coarse '
                      'rooms later changes groups', defaults=((), 2, 0, 2, (), 1, 0, 0, True, (), (), 0, 0))
 
 
+def groups_of(setting, parts):
+    groups, most = [], setting.groups or len(parts)
+    for p in parts:
+        if groups and len(groups[-1]) < most and (groups[-1][-1] + 1 == p or not setting.config.groups):
+            groups[-1].append(p)
+        else:
+            groups.append([p])
+    return groups or [[]]
+
+
 def program(setting, step, parts):
     """What one pass over these parts says, in order: forward from the bottom, losses, backward from the top; group by
     group."""
     frozen, visits = frozen_in(setting, step), visits_in(setting, step)
-    say, n = [], setting.groups or len(parts) or 1
-    for group in (parts[i:i + n] for i in range(0, len(parts), n)):
+    say = []
+    for group in groups_of(setting, parts):
         say += [('pull', v) for v in range(len(visits))] + [('loss', p) for p in group]
         for v in reversed(range(len(visits))):
             say.append(('pull', v))
@@ -39,8 +50,10 @@ def program(setting, step, parts):
 Pass = namedtuple('Pass', 't share pc waiting reading')
 
 # Runs its passes in any interleaving: one must be able to go on while another waits for a slot. (A worker with memory for
-# one pass gets the same messages out by dropping a pass and starting it again.) slots: what it wrote there, as (t, name,
-# attempt). grant: the name for the reserved slot; below it nothing is wanted. queue: messages under way.
+# one pass gets the same messages out by dropping a pass and starting it again.) With config.groups it does just that: a
+# share replaces the pass under way by one over all parts that the relay has not heard all of, in ascending order.
+# slots: what it wrote there, as (t, name, attempt). grant: (t, name), the last name for the reserved slot; without
+# config.groups, nothing below it is wanted. queue: messages under way.
 Worker = namedtuple('Worker', 'attached passes slots grant queue')
 
 

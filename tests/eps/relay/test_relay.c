@@ -66,8 +66,9 @@ static int feed_through_refusals(struct relay_trace *trace, const char *line, FI
 /* ---- traces ------------------------------------------------------------------------------------------------------ */
 
 /* An inbox that is full, and its head-of-line worker dies; a stopped worker that wakes after its unit was updated; a save
- * in the middle; a step that is skipped while the thread reads; a frozen unit, and pulls that come late. */
-static const char *const traces[] = {"inbox-full", "woken", "save", "skipped", "frozen"};
+ * in the middle; a step that is skipped while the thread reads; a frozen unit, and pulls that come late; row groups of a tied
+ * unit, whose worker dies. */
+static const char *const traces[] = {"inbox-full", "woken", "save", "skipped", "frozen", "groups"};
 
 /* The actions of the relay at every event of a file must be those that stand under it, though every request for
  * memory be refused once (n_refusals; or NULL). */
@@ -288,6 +289,35 @@ TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated_and_who_owes_is_known)
     relay_observe(trace.relay, 4000, 2, beyond);
     for (int i = 0; i < 2; i++)
         ck_assert(beyond[i].at == RELAY_AT_REST && beyond[i].version == 0);
+    relay_trace_free(&trace);
+}
+
+/* Two row groups, in order: the step waits for worker 7, whose part comes first, and not for the loss of the other part. */
+static const struct {
+    const char *line;
+    uint32_t owes;
+} grouped[] = {
+    {"config parts=2 slices=1 slots=1 optimizer=adamw commit=fenced deterministic=1 groups=1", 0},
+    {"attached 7", 0},
+    {"attached 8", 0},
+    {"open 0 0,1 - 7,8", 7},
+    {"loss 7 0 0 0 ok", 7},
+    {"contribution 7 0 1 0 0 0 1", 0},
+    {"folded 1 0 ok", 7},
+    {"contribution 7 0 0 0 0 0 1", 0},
+    {"folded 0 0 ok", 8},
+    {"loss 8 0 1 0 ok", 8},
+};
+
+TEST(in_row_groups_the_owner_of_the_lowest_part_that_is_not_folded_owes)
+{
+    struct relay_trace trace = {0};
+
+    for (int i = 0; i < COUNT(grouped); i++) {
+        relay_trace_say(&trace, "%s", grouped[i].line);
+        ck_assert_msg(relay_owes(trace.relay) == (grouped[i].owes ? grouped[i].owes : UINT32_MAX), "after %s",
+                      grouped[i].line);
+    }
     relay_trace_free(&trace);
 }
 

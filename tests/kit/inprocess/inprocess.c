@@ -138,6 +138,7 @@ static void act(struct inprocess *ip, const struct relay_action *a)
         break;
     case RELAY_GRANT:
         ip->workers[a->worker].granted = true; /* it asks for the slot in fold order: the next is the one granted */
+        ip->workers[a->worker].granted_part = a->name.part;
         break;
     case RELAY_COVERED:
         ip->covered = true;
@@ -269,12 +270,12 @@ static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t
     struct inprocess *ip = w->ip;
     uint32_t k = 0;
 
-    (void)visit, (void)part, (void)slice;
+    (void)visit, (void)slice;
     pthread_mutex_lock(&ip->mutex);
     while (!ip->failed) {
         for (k = 1; k <= ip->n_slots && w->slot_used[k]; k++) {
         }
-        if (k > ip->n_slots && w->granted && !w->slot_used[0])
+        if (k > ip->n_slots && w->granted && !w->slot_used[0] && (!ip->options.fenced || part <= w->granted_part))
             k = 0;
         if (k <= ip->n_slots || !wait)
             break;
@@ -283,7 +284,7 @@ static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t
     const bool failed = ip->failed;
     *slot = failed || k > ip->n_slots ? NULL : slot_of(w, k);
     if (*slot) {
-        w->granted = false;
+        w->granted &= ip->options.fenced;
         w->slot_used[k] = true;
     }
     pthread_mutex_unlock(&ip->mutex);
@@ -474,6 +475,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
                                        .n_accumulators = store.n_accumulators,
                                        .adamw = sums_parts(o),
                                        .fenced = o->fenced,
+                                       .groups = o->fenced,
                                        .deterministic = o->deterministic,
                                        .replay = o->replay};
     rc = relay_open(&ip->relay, &relay);
@@ -555,10 +557,13 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = (uint32_t)((uint64_t)p * n / n_parts);
     for (uint32_t i = 0; i < n; i++)
+        ip->workers[i].granted = false;
+    for (uint32_t i = 0; i < n; i++)
         ip->workers[i].share = (struct device_share){.step = ip->n_opened,
                                                      .n_valid = n_valid,
                                                      .loss_scale = ip->options.loss_scale,
                                                      .parts = ip->workers[i].parts,
+                                                     .groups = ip->options.fenced,
                                                      .rows = *rows,
                                                      .drop = &ip->drop,
                                                      .order = &ip->order};

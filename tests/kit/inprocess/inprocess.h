@@ -60,6 +60,7 @@ struct inprocess_worker {
     void *stash; /* the host's; NULL: on the device */
     float *inbox;
     bool slot_used[1 + INPROCESS_MAX_SLOTS], granted;
+    uint32_t granted_part; /* fenced: the last that the reserved slot is for, in this step */
 };
 
 struct inprocess {

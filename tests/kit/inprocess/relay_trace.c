@@ -91,7 +91,7 @@ static int open_relay(struct relay_trace *trace, char **words, unsigned n_words)
 {
     struct relay_config *c = &trace->config;
     char optimizer[8] = "", commit[8] = "";
-    int deterministic = 0, replay = 0, n = 0;
+    int deterministic = 0, replay = 0, groups = 0, n = 0;
     uintmax_t first = 0;
     relay_close(trace->relay);
     *trace = (struct relay_trace){.out = trace->out};
@@ -100,12 +100,13 @@ static int open_relay(struct relay_trace *trace, char **words, unsigned n_words)
              sscanf(words[i], "slots=%u", &c->n_slots) + sscanf(words[i], "accumulators=%u", &c->n_accumulators) +
              sscanf(words[i], "optimizer=%7s", optimizer) + sscanf(words[i], "commit=%7s", commit) +
              sscanf(words[i], "deterministic=%d", &deterministic) + sscanf(words[i], "replay=%d", &replay) +
-             sscanf(words[i], "first=%ju", &first);
+             sscanf(words[i], "groups=%d", &groups) + sscanf(words[i], "first=%ju", &first);
     c->first_step = first;
     c->adamw = strcmp(optimizer, "adamw") == 0;
     c->fenced = strcmp(commit, "fenced") == 0;
     c->deterministic = deterministic;
     c->replay = replay;
+    c->groups = groups;
     return n == (int)n_words - 1 ? relay_open(&trace->relay, c) : -EINVAL;
 }
 

@@ -125,6 +125,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                     .n_slots = 4,
                     .n_threads = 16,
                     .takes_turns = true,
+                    .groups = true,
                     .trace = true,
                     .weights_bytes = (uint64_t)5 << 40,
                     .choice = {.microbatch = 2,

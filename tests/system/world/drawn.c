@@ -6,6 +6,7 @@
 #include "proto/plan/memory/room.h"
 #include "proto/operation/backend.h"
 #include "proto/plan/memory/host.h"
+#include "proto/plan/search.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -65,6 +66,8 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         out->n_parts = 4;
     if (for_hosts > 1)
         make_for_hosts(out, number, for_hosts);
+    else if (out->fenced)
+        out->groups = out->n_workers > 1 ? 1 : 2;
     out->sparse = number % 3 == 2 && for_hosts == 1;
     if (number % 5 == 3)
         make_of_family(out, number);
@@ -123,6 +126,27 @@ void __wrap_plan_host_add_replay(struct plan_host *out, struct plan_host_setting
         out->replay = PLAN_REPLAY_NO_ROOM;
     else
         __real_plan_host_add_replay(out, s, model, room);
+}
+
+/* Devices with memory for as many parts at a time. */
+int __real_plan_search(struct plan *out, const struct model *model, const struct plan_setting *setting,
+                       const struct plan_wish *wish, const struct profile *profile, uint64_t budget, struct error *err);
+int __wrap_plan_search(struct plan *out, const struct model *model, const struct plan_setting *setting,
+                       const struct plan_wish *wish, const struct profile *profile, uint64_t budget, struct error *err);
+
+int __wrap_plan_search(struct plan *out, const struct model *model, const struct plan_setting *setting,
+                       const struct plan_wish *wish, const struct profile *profile, uint64_t budget, struct error *err)
+{
+    const int rc = __real_plan_search(out, model, setting, wish, profile, budget, err);
+    const bool divides = setting->goal.purpose == PLAN_TRAIN && world_is->groups > 0 &&
+                         world_is->groups < setting->share_rows / setting->part_rows;
+
+    if (rc == 0 && divides) {
+        struct plan_choice choice = out->choice;
+        choice.group_parts = world_is->groups;
+        plan_lay_out(out, model, setting, &choice);
+    }
+    return rc;
 }
 
 /* The same for devices, once the job has begun. */
