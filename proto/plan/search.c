@@ -349,7 +349,7 @@ static void look_through(struct search *s, uint32_t rows, const struct plan_wish
                          void (*visit)(struct search *s, const struct plan_choice *choice))
 {
     const struct plan_setting *set = s->setting;
-    const bool groups = plan_may_group(s->model, set) && !s->pulls_once;
+    const bool groups = plan_may_group(set) && !s->pulls_once;
     const uint32_t parts = groups ? set->share_rows / set->part_rows : 1;
 
     look_through_groups(s, rows, 0, wish, visit);

@@ -153,9 +153,9 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     return 0;
 }
 
-bool plan_may_group(const struct model *model, const struct plan_setting *s)
+bool plan_may_group(const struct plan_setting *s)
 {
-    return s->goal.purpose == PLAN_TRAIN && s->goal.fenced && !model->config.tied;
+    return s->goal.purpose == PLAN_TRAIN && s->goal.fenced;
 }
 
 /* Checks the keeping of one class; the sentence does not name the class. */
@@ -205,9 +205,8 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
     if (c->n_weight_buffers == 0 || c->n_weight_buffers > PLAN_MAX_WEIGHT_BUFFERS)
         return error_set(err, -EINVAL, "%u weight buffers: choose 1 to %d", c->n_weight_buffers,
                          PLAN_MAX_WEIGHT_BUFFERS);
-    if (c->group_parts > s->share_rows / s->part_rows || (c->group_parts > 0 && !plan_may_group(model, s)))
-        return error_set(err, -EINVAL,
-                         "row groups of %u parts: a share has %u, commits must be fenced, and the head not tied",
+    if (c->group_parts > s->share_rows / s->part_rows || (c->group_parts > 0 && !plan_may_group(s)))
+        return error_set(err, -EINVAL, "row groups of %u parts: a share has %u, and commits must be fenced",
                          c->group_parts, s->share_rows / s->part_rows);
     if (c->n_sums > PLAN_MAX_SUMS)
         return error_set(err, -EINVAL, "%u sums of contributions: at most %d", c->n_sums, PLAN_MAX_SUMS);

@@ -283,9 +283,8 @@ int plan_check_packs(const struct model *model, struct error *err);
  * number of rows, in packed rows, or for a model that does not predict the next token; parts that would divide a ghost batch. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
-/* True if row groups are possible. Contributions of a tied table are summed visit by visit, so all parts' of the head come
- * before any of the embedding. */
-bool plan_may_group(const struct model *model, const struct plan_setting *setting);
+/* True if row groups are possible. */
+bool plan_may_group(const struct plan_setting *setting);
 
 /* -EINVAL with a sentence that names the microbatch: its rows would divide a pair of texts, or a ghost batch
  * (plan_joined_rows). 0 rows divide none. */

@@ -251,8 +251,9 @@ TEST_EACH(no_microbatch_changes_a_bit_of_a_net, COUNT(cut) * NUMBER_TYPES)
     }
 }
 
-/* Four parts at once, two after two, and one after another: with less memory, down to the least. */
-static const char *const grouped[] = {"b", "chunked", "t5_gated", "pictures", "wide_resnet"};
+/* Four parts at once, two after two, and one after another: with less memory, down to the least. Then by two workers in that.
+ * Two of the models have a tied table. */
+static const char *const grouped[] = {"a", "b", "chunked", "t5", "t5_gated", "pictures", "wide_resnet"};
 
 TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
 {
@@ -260,6 +261,7 @@ TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
                                     .microbatch = 2,
                                     .adamw = true,
                                     .fenced = true,
+                                    .clip_norm = 0.125, /* clips */
                                     .budget = (uint64_t)4 << 30,
                                     .precision = (enum number_type)(_i % NUMBER_TYPES)};
     const struct plan_wish wish = {.microbatch = 2};
@@ -270,6 +272,7 @@ TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
 
     exact_train(&exact, fixture, &how, FEW_STEPS);
     const uint64_t expected = exact_state(&exact);
+    ck_assert_double_gt(exact.ip->norm, how.clip_norm);
     struct plan_setting setting = exact.ip->workers[0].worker.plan.setting;
     setting.share_rows = exact.fixture.batch;
     plan_smallest(&least, &exact.ip->model, &setting, &wish);
@@ -287,6 +290,11 @@ TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
     }
     ck_assert_uint_ne(sizes, 1u << 1);
     ck_assert_uint_ne(sizes & 1u << 1, 0);
+    how.budget = smallest, how.n_workers = 2, how.deterministic = true;
+    exact_train(&exact, fixture, &how, FEW_STEPS);
+    ck_assert_uint_eq(exact.ip->workers[1].worker.plan.choice.group_parts, 1);
+    ck_assert_uint_eq(exact_state(&exact), expected);
+    exact_close(&exact);
 }
 
 /* Of the first moments, relative to the second's norm; and no v of the second is more than so many times the first's. */

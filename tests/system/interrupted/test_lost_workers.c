@@ -50,6 +50,7 @@ struct fate {
     unsigned n_notes, n_strikes;
     struct strike strikes[STEPS + 1];
     double losses[STEPS + 1][2]; /* of the steps; held out, before the first and after them */
+    uint32_t group_parts;        /* as planned */
     char note[300];
 };
 
@@ -87,6 +88,15 @@ static void on_step(void *user, const struct eps_step *step)
     fate->losses[step->step][1] = isnan(step->eval_loss) ? 0 : step->eval_loss;
     if (fate->steps >> step->step & 1)
         strike_soon(fate, step->step_ms);
+}
+
+static void on_plan(void *user, const struct eps_choice *choice, const struct eps_memory *host,
+                    const struct eps_memory *device)
+{
+    struct fate *fate = user;
+
+    (void)host, (void)device;
+    fate->group_parts = choice->group_parts;
 }
 
 static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
@@ -132,7 +142,10 @@ static void join(struct fate *fate)
 
 static void train(const struct eps_train_options *options, struct fate *fate)
 {
-    const struct eps_train_events events = {.on_step = on_step, .on_evaluating = on_evaluating, .on_note = on_note};
+    const struct eps_train_events events = {.on_plan = on_plan,
+                                            .on_step = on_step,
+                                            .on_evaluating = on_evaluating,
+                                            .on_note = on_note};
     struct eps_error error = {""};
 
     const int rc = eps_train(options, &events, fate, &error);
@@ -158,18 +171,20 @@ static const struct kind {
     const char *approximate;
     double drop_layers;
     const char *model; /* NULL: model.json */
+    bool least;        /* fenced, in the least memory: a worker takes its parts through the model one after another */
 } kinds[] = {
-    {"one part", 1, 1, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL},
-    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL},
-    {"a base in NF4", 2, 2, EPS_ADAMW, EPS_FP32, "wpe.*,h.*.c_*.weight", NULL, EPS_BASE_NF4, NULL, NAN, NULL},
+    {"one part", 1, 1, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL, false},
+    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL, false},
+    {"a base in NF4", 2, 2, EPS_ADAMW, EPS_FP32, "wpe.*,h.*.c_*.weight", NULL, EPS_BASE_NF4, NULL, NAN, NULL, false},
     {"a sample of the tokens", 2, 2, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3,attention=0.3,coded=8",
-     NAN, NULL},
+     NAN, NULL, false},
     {"adapters by preferences", 2, 2, EPS_ADAMW, EPS_FP32, NULL, "rank=4,dropout=0.1", EPS_BASE_INT8, "wta=0.3", NAN,
-     NULL},
-    {"dropped blocks", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, 0.5, NULL},
-    {"norms of gradients", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3", NAN, "relu.json"},
-    {"SGD in 16 bits", 2, 4, EPS_SGD, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL},
-    {"norms in 16 bits", 2, 2, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3", 0.3, "relu.json"},
+     NULL, false},
+    {"dropped blocks", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, 0.5, NULL, false},
+    {"norms of gradients", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3", NAN, "relu.json", false},
+    {"SGD in 16 bits", 2, 4, EPS_SGD, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL, false},
+    {"norms in 16 bits", 2, 2, EPS_ADAMA, EPS_BF16, NULL, NULL, EPS_BASE_DEFAULT, "wta=0.3", 0.3, "relu.json", false},
+    {"row groups", 2, 4, EPS_ADAMW, EPS_FP32, NULL, NULL, EPS_BASE_DEFAULT, NULL, NAN, NULL, true},
 };
 
 TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COUNT(kinds))
@@ -178,6 +193,7 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
     struct fate none = {0},
                 killed = {.signal = SIGKILL, .steps = 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8, .in_evaluation = true};
     struct eps_train_options options = short_run("whole");
+    struct eps_error error = {""};
 
     options.workers = kind->workers, options.parts = kind->parts, options.optimizer = kind->optimizer;
     options.precision = options.moments = options.grad_dtype = kind->number;
@@ -187,7 +203,12 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
     options.data = kind->model ? few : files;
     if (kind->lora)
         options.model = processes_path("base"), options.data = preferences, options.eval_data = *preferences;
+    if (kind->least) {
+        options.clip_norm = 0.5;
+        ck_assert_msg(eps_plan_minimum(&options.device_mem, &options, &error) == 0, "%s", error.text);
+    }
     train(&options, &none);
+    ck_assert_uint_eq(none.group_parts, kind->least);
     options.out = "struck";
     train(&options, &killed);
     same_run(&none, &killed);
