@@ -280,7 +280,7 @@ class World(Record):
                 new = old + (('decay',) if first == 'first' else ()) + ((v, p),)
             if not self.setting.config.deterministic:               # sums commute: forget the order
                 new = tuple(x for x in new if x == 'decay') + tuple(sorted((x for x in new if x != 'decay'),
-                                                                           key=self.full(u, self.relay.t).index))
+                                                                           key=lambda x: (-x[0], x[1])))
             if summed:
                 self.sums = {**self.sums, (u, s): new}
             else:
