@@ -87,6 +87,21 @@ int client_derive_open(struct client_derive *d, const struct eps_train_options *
     return read_text(&d->old_config, &d->n_old_config, d->from_fd, CHECKPOINT_CONFIG, err);
 }
 
+/* What was frozen once, and is trained now, the new run names again. */
+static int check_freeze(const struct client_derive *d, const struct model_config *config, struct error *err)
+{
+    const char *freeze = d->resume.record.options.freeze;
+    struct model model;
+    int rc = freeze ? model_init(&model, config, err) : 0;
+
+    if (!freeze || rc)
+        return rc;
+    if ((rc = model_freeze(&model, freeze, (struct model_base){FORM_VALUES, FORM_VALUES}, err)) != 0)
+        error_prefix(err, d->option);
+    model_free(&model);
+    return rc;
+}
+
 int client_derive_models(struct client_derive *d, const struct model_config *old, char *config, struct error *err)
 {
     struct model_config new;
@@ -99,6 +114,8 @@ int client_derive_models(struct client_derive *d, const struct model_config *old
         rc = model_init(&d->old, old, err);
     if (!rc)
         rc = model_init(&d->model, &new, err);
+    if (!rc)
+        rc = check_freeze(d, &new, err);
     d->origins = calloc((size_t)d->model.n_tensors + 1, sizeof *d->origins);
     d->chunk = malloc(DERIVE_CHUNK);
     d->old_chunk = malloc(DERIVE_CHUNK);

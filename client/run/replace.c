@@ -3,6 +3,7 @@
 #include "client/model/file.h"
 #include "client/run/derive.h"
 #include "proto/model/family.h"
+#include "proto/model/wrapper.h"
 #include "proto/operation/operation.h"
 
 #include <errno.h>
@@ -76,17 +77,23 @@ static int set_width(struct replace *r, const struct model_config *config, const
 }
 
 /* The file's object becomes the block's config. */
-static int read_guest(struct replace *r, const struct entry *entry, struct error *err)
+static int read_guest(struct replace *r, const struct model_config *config, const struct entry *entry,
+                      struct error *err)
 {
-    char *text = NULL;
+    char *text = NULL, *inner = NULL, note[WRAPPER_NOTE_BYTES];
     json_error_t why;
-    size_t n;
+    size_t n = 0;
     const int fd = client_file_open(entry->value, err);
     int rc = fd < 0 ? fd : client_file_read(&text, &n, fd, entry->value, err);
 
-    if (!rc && !(r->guests[entry->block] = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why)))
+    if (!rc && (inner = wrapper_text_config(note, text, n)))
+        n = strlen(inner);
+    if (!rc && !(r->guests[entry->block] = json_loadb(inner ? inner : text, n, JSON_REJECT_DUPLICATES, &why)))
         rc = error_set(err, -EINVAL, "%s: not JSON at line %d, column %d: %s", entry->value, why.line, why.column,
                        why.text);
+    else if (!rc && (rc = model_guest_check(config, r->guests[entry->block], err)))
+        error_prefix(err, entry->value);
+    free(inner);
     free(text);
     if (fd >= 0)
         close(fd);
@@ -102,7 +109,7 @@ static int set_entry(struct replace *r, const struct model_config *config, const
                          entry->value, r->n_blocks, r->n_blocks - 1);
     if (r->widths[entry->block] || r->guests[entry->block])
         return error_set(err, -EDOM, "--replace names block %" PRIu64 " twice", entry->block);
-    return entry->has_width ? set_width(r, config, entry, err) : read_guest(r, entry, err);
+    return entry->has_width ? set_width(r, config, entry, err) : read_guest(r, config, entry, err);
 }
 
 static int read_option(struct replace *r, const struct model_config *config, const char *option, struct error *err)
@@ -146,27 +153,31 @@ static int change_config(const struct replace *r, json_t *object, const struct m
     return rc;
 }
 
-/* The config's text; owned. NULL: no memory. */
-static char *replace_config(const struct replace *r, const struct model_config *config)
+/* The config's text; owned. -ENOMEM, -EDOM. */
+static int replace_config(char **text, const struct replace *r, const struct model_config *config, struct error *err)
 {
     json_t *object = json_loadb(r->derive.old_config, r->derive.n_old_config, JSON_REJECT_DUPLICATES, NULL);
-    char *text = object && change_config(r, object, config) == 0 ? model_config_text(object) : NULL;
+    const int rc = object ? change_config(r, object, config) : -ENOMEM;
 
+    *text = rc ? NULL : model_config_text(object);
     json_decref(object);
-    return text;
+    if (rc == -E2BIG)
+        return error_set(err, -EDOM, "--replace: blocks of more than %d other configs: use fewer", MODEL_GUESTS);
+    return *text ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
 static int open_models(struct replace *r, const char *option, struct error *err)
 {
     struct client_derive *d = &r->derive;
     struct model_config config;
+    char *text;
     int rc = model_config_parse(&config, d->old_config, d->n_old_config, err);
 
     if (!rc)
         rc = read_option(r, &config, option, err);
-    if (!rc && (rc = client_derive_models(d, &config, replace_config(r, &config), err)) == -EINVAL)
-        error_prefix(err, "--replace");
-    return rc;
+    if (!rc)
+        rc = replace_config(&text, r, &config, err);
+    return rc ? rc : client_derive_models(d, &config, text, err);
 }
 
 /* ---- which units are kept ---- */

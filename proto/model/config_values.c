@@ -96,6 +96,18 @@ static int read_layers(struct decoder_layers *out, const struct family_key *key,
     return 0;
 }
 
+void config_repeat_layers(struct decoder_layers *layers, uint32_t n)
+{
+    const struct decoder_layers listed = *layers;
+
+    if (listed.n == 0)
+        return;
+    *layers = (struct decoder_layers){.n = n};
+    for (uint32_t i = 0; i < n && i < DECODER_MOST_LAYERS; i++)
+        if (listed.set[i % listed.n / 64] >> i % listed.n % 64 & 1)
+            decoder_layers_add(layers, i);
+}
+
 int config_read_key(struct model_config *out, const struct family_key *key, const json_t *value, struct error *err)
 {
     void *field = (char *)out + key->offset;

@@ -14,6 +14,9 @@ int config_read_key(struct model_config *out, const struct family_key *key, cons
 /* A whole number from 0 on. -EINVAL with a sentence. */
 int config_read_count(uint32_t *out, const char *key, const struct json_t *value, struct error *err);
 
+/* Has a list of kinds of blocks, if it is one, end with n blocks: it is cut, or recurs. */
+void config_repeat_layers(struct decoder_layers *layers, uint32_t n);
+
 /* Appends choice i of n to a sentence: "a", ", b", " or c". */
 void config_add_choice(char *text, size_t size, int i, int n, const char *name);
 

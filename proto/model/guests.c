@@ -59,10 +59,9 @@ static int read_config(struct model_guest *out, const struct model_config *host,
                        struct error *err)
 {
     struct model_config config;
-    int rc = json_is_object(object) ? 0 : error_set(err, -EINVAL, "it has no object named config");
+    int rc = json_is_object(object) ? model_config_read(&config, object, host, err)
+                                    : error_set(err, -EINVAL, "a config must be an object");
 
-    if (!rc)
-        rc = model_config_read(&config, object, host, err);
     if (!rc && config.widths.n > 0)
         rc = error_set(err, -EINVAL, "%s is a list: these blocks have one width", model_widths_key(config.family));
     if (!rc)
@@ -70,6 +69,13 @@ static int read_config(struct model_guest *out, const struct model_config *host,
     if (!rc)
         *out = guest_of(&config);
     return rc;
+}
+
+int model_guest_check(const struct model_config *config, const json_t *guest, struct error *err)
+{
+    struct model_guest unused;
+
+    return read_config(&unused, config, guest, err);
 }
 
 static int read_blocks(struct model_config *c, const json_t *list, uint8_t guest, struct error *err)
@@ -133,6 +139,40 @@ static void remove_block(json_t *list, uint32_t block)
     }
 }
 
+bool model_is_of_frame(size_t offset)
+{
+    return offset == FAMILY_AT(width) || offset == FAMILY_AT(n_layers) || offset == FAMILY_AT(n_positions) ||
+           offset == FAMILY_AT(vocabulary);
+}
+
+/* True for a key of config.json that says what the family's blocks are: "a", or of "a.b" the object a. */
+static bool is_of_blocks(const struct family *family, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (const struct family_key *key = family->keys; key->name; key++)
+        if (strncmp(key->name, name, n) == 0 && (key->name[n] == 0 || key->name[n] == '.'))
+            return key->type == FAMILY_SAME || !model_is_of_frame(key->offset);
+    return strcmp(name, "model_type") == 0;
+}
+
+/* What a config says of its blocks; owned. NULL: no memory, or no config. */
+static json_t *trim(const json_t *guest)
+{
+    const struct family *family = family_find(guest);
+    json_t *out = family ? json_object() : NULL, *value;
+    const char *name;
+
+    json_object_foreach((json_t *)guest, name, value)
+    {
+        if (out && is_of_blocks(family, name) && json_object_set(out, name, value)) {
+            json_decref(out);
+            out = NULL;
+        }
+    }
+    return out;
+}
+
 /* The blocks of the entry with this config, which is added if there is none. Borrowed; NULL: no memory. */
 static json_t *blocks_of(json_t *list, json_t *guest)
 {
@@ -158,13 +198,15 @@ static int mark(json_t *config)
 
 int model_guests_set(json_t *config, uint32_t block, json_t *guest)
 {
-    json_t *list = json_object_get(config, MODEL_GUESTS_KEY);
+    json_t *list = json_object_get(config, MODEL_GUESTS_KEY), *trimmed = trim(guest);
+    int rc = trimmed && (list || json_object_set_new(config, MODEL_GUESTS_KEY, list = json_array()) == 0) ? 0 : -ENOMEM;
 
-    if (!list && json_object_set_new(config, MODEL_GUESTS_KEY, list = json_array()))
-        return -ENOMEM;
     remove_block(list, block);
-    json_t *blocks = blocks_of(list, guest);
-    return !blocks || json_array_append_new(blocks, json_integer(block)) ? -ENOMEM : mark(config);
+    json_t *blocks = rc ? NULL : blocks_of(list, trimmed);
+    if (!rc)
+        rc = !blocks || json_array_append_new(blocks, json_integer(block)) ? -ENOMEM : mark(config);
+    json_decref(trimmed);
+    return !rc && json_array_size(list) > MODEL_GUESTS ? -E2BIG : rc;
 }
 
 int model_guests_grow(json_t *config, uint32_t n, uint32_t n_added)
@@ -175,6 +217,10 @@ int model_guests_grow(json_t *config, uint32_t n, uint32_t n_added)
     json_array_foreach(list, i, item)
     {
         json_t *blocks = json_object_get(item, "blocks");
+        json_t *kinds = json_object_get(json_object_get(item, "config"), "layer_types");
+        for (uint32_t k = 0; json_array_size(kinds) == n + k && k < n_added; k++)
+            if (json_array_append(kinds, json_array_get(kinds, n + k - n_added)))
+                return -ENOMEM;
         const size_t n_blocks = json_array_size(blocks);
         for (size_t j = 0; j < n_blocks; j++) {
             const json_int_t block = json_integer_value(json_array_get(blocks, j));

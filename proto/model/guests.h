@@ -52,14 +52,19 @@ struct model_guests {
     uint8_t of[MODEL_GUESTS_BLOCKS]; /* a block's guest: index in `at`, plus 1; 0: the block is the model's own */
 };
 
+/* Checks that guest is a config whose blocks can stand in the model of this config. -EINVAL with a sentence: it is none, is of another
+ * width, or has blocks that cannot be guests. A list of kinds of blocks recurs if the model has more of them. */
+int model_guest_check(const struct model_config *config, const struct json_t *guest, struct error *err);
+
 /* Reads the list into config, which is complete otherwise. -EINVAL with a sentence: it is no such list; a block is beyond the
- * model's, or named twice; a config is none, is of another width, or has blocks that cannot be guests. */
+ * model's, or named twice; or as model_guest_check. */
 int model_guests_read(struct model_config *config, const struct json_t *list, struct error *err);
 
 /* The config that writes the programs of guest `at`. */
 void model_guest_config(struct model_config *out, const struct model_config *config, uint32_t at);
 
-/* Names guest, a config, for a block of a model in its config.json, in the place of what was said of the block. -ENOMEM. */
+/* Names guest, a config, for a block of a model in its config.json, in the place of what was said of the block. Keys that
+ * say nothing of blocks are left out. -ENOMEM; -E2BIG: these are more than MODEL_GUESTS configs, now. */
 int model_guests_set(struct json_t *config, uint32_t block, struct json_t *guest);
 
 /* For a config.json whose model of n blocks gets n_added more, each a copy of the one n_added below it. -ENOMEM. */

@@ -331,13 +331,6 @@ static int read_padding(struct model_config *out, const json_t *config, struct e
     return 0;
 }
 
-/* True for a number that concerns the whole model. */
-static bool is_frame(size_t offset)
-{
-    return offset == FAMILY_AT(width) || offset == FAMILY_AT(n_layers) || offset == FAMILY_AT(n_positions) ||
-           offset == FAMILY_AT(vocabulary);
-}
-
 /* Reads what config.json has of the family's keys. */
 static int read_keys(struct model_config *out, const json_t *object, bool is_guest, struct error *err)
 {
@@ -348,7 +341,7 @@ static int read_keys(struct model_config *out, const json_t *object, bool is_gue
         const json_t *found = find_value(object, key->name);
         if (found)
             rc = config_read_key(out, key, found, err);
-        else if (key->required && !(is_guest && is_frame(key->offset)))
+        else if (key->required && !(is_guest && model_is_of_frame(key->offset)))
             rc = error_set(err, -EINVAL, "%s is missing", key->name);
         if (!rc && key->type == FAMILY_SAME)
             rc = check_same(key, object, err);
@@ -368,7 +361,7 @@ static void take_frame(struct model_config *out, const struct model_config *host
 static int read_guest(struct model_config *out, const json_t *object, const struct model_config *host,
                       struct error *err)
 {
-    take_frame(out, host);
+    take_frame(out, host); /* for keys that are not there */
     int rc = read_keys(out, object, true, err);
     if (!rc && out->width != host->width)
         rc = error_set(err, -EINVAL, "its blocks have %u columns, and the model's have %u", out->width, host->width);
@@ -377,6 +370,9 @@ static int read_guest(struct model_config *out, const json_t *object, const stru
     if (rc)
         return rc;
     take_frame(out, host);
+    for (const struct family_key *key = out->family->keys; key->name; key++)
+        if (key->type == FAMILY_LAYERS)
+            config_repeat_layers((struct decoder_layers *)(void *)((char *)out + key->offset), out->n_layers);
     out->n_labels = 0;
     out->family->complete(out);
     return model_config_check(out, err);
@@ -409,10 +405,10 @@ int model_config_read(struct model_config *out, const json_t *object, const stru
     *out = family->defaults;
     out->n_labels = family->sees_images ? DEFAULT_LABELS : 0;
     json_object_foreach((json_t *)object, name, value) if ((rc = check_pair(family, name, value, err)) != 0) return rc;
-    if ((rc = read_architectures(out, json_object_get(object, "architectures"), err)) != 0)
-        return rc;
     if (host)
         return read_guest(out, object, host, err);
+    if ((rc = read_architectures(out, json_object_get(object, "architectures"), err)) != 0)
+        return rc;
     if ((rc = read_keys(out, object, false, err)) != 0)
         return rc;
     if ((rc = read_labels(out, object, err)) != 0)

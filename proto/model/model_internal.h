@@ -14,6 +14,9 @@ int model_config_refuse(struct error *err, const char *name, const struct json_t
 int model_config_read(struct model_config *out, const struct json_t *object, const struct model_config *host,
                       struct error *err);
 
+/* True for the place in struct model_config of a number that concerns the whole model, and not its blocks alone. */
+bool model_is_of_frame(size_t offset);
+
 /* The family's layers, of the model's head. */
 const struct family_layer *model_layers_of(const struct model_config *config);
 

@@ -91,9 +91,9 @@ static int run_slice(const struct cuda_dnn *dnn, const struct plan *p, const str
 {
     const size_t width = op->width * sizeof(uint16_t), kv_width = width / dnn->n_sharing;
     const size_t first = head * (width / op->n_heads), numbers = (row * op->n_heads + head) * op->n_tokens;
-    /* from the row and head on: of queries, and of the keys that the head shares */
-    const size_t at_q = row * op->n_tokens * (width + 2 * kv_width) + first;
-    const size_t at_k = at_q - first + width + first / dnn->n_sharing, at_v = at_k + kv_width;
+    /* from the row and head on; where heads share keys, a slice has all of them */
+    const size_t at_q = row * op->n_tokens * (width + 2 * kv_width) + first, at_k = at_q + width,
+                 at_v = at_k + kv_width;
     const char *const qkv = op->qkv, *const dqkv = op->qkv_gradient;
     const char *out = (const char *)op->out + row * op->n_tokens * width + first;
     const float scale = op->scale, masked = dnn_masked(&dnn->api), one = 1;

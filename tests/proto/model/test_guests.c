@@ -96,7 +96,7 @@ static const struct {
     {plain, "[{'blocks': [1], 'config': " LLAMA() "}]", "with eps_blocks it must begin with eps_"},
     {gpt2, "[]", "eps_blocks: it must be a list of 1 to 8 objects"},
     {gpt2, "{}", "eps_blocks: it must be a list of 1 to 8 objects"},
-    {gpt2, "[{'blocks': [1]}]", "eps_blocks, entry 0: it has no object named config"},
+    {gpt2, "[{'blocks': [1]}]", "eps_blocks, entry 0: a config must be an object"},
     {gpt2, "[{'config': " LLAMA() "}]", "entry 0: it has no list of numbers named blocks"},
     {gpt2, "[{'blocks': [], 'config': " LLAMA() "}]", "entry 0: it has no list of numbers named blocks"},
     {gpt2, "[{'blocks': [1], 'config': " LLAMA() ", 'x': 1}]", "entry 0: it has keys besides blocks and config"},
@@ -141,25 +141,60 @@ static void check_list(const json_t *config, const char *want)
     free(got);
 }
 
-/* Equal configs share an entry; one that no block has any more is left out; grown blocks are what they copy. */
+#define A          "\"config\":{\"model_type\":\"llama\",\"num_attention_heads\":1}"
+#define B(more)    "\"config\":{\"layer_types\":[\"p\",\"q\",\"r\",\"s\"" more "],\"model_type\":\"gemma3_text\"}"
+#define OF(blocks) "{\"blocks\":[" blocks "],"
+
+/* Configs that say the same of their blocks share an entry; one that no block has any more is left out; grown blocks are what
+ * they copy, in lists of kinds, too. */
 TEST(a_config_gets_guests_block_by_block)
 {
-    json_t *config = json_pack("{s:s}", "model_type", "gpt2"), *a = json_pack("{s:i}", "a", 1), *like_a = json_copy(a),
-           *b = json_pack("{s:i}", "b", 2);
+    json_t *config = json_pack("{s:s}", "model_type", "gpt2"),
+           *a = json_pack("{s:s, s:i, s:i, s:[s]}", "model_type", "llama", "num_attention_heads", 1, "vocab_size", 5,
+                          "architectures", "LlamaModel"),
+           *like_a = json_pack("{s:i, s:s}", "num_attention_heads", 1, "model_type", "llama"),
+           *b = json_pack("{s:s, s:[s,s,s,s]}", "model_type", "gemma3_text", "layer_types", "p", "q", "r", "s");
 
     ck_assert_int_eq(model_guests_set(config, 1, a), 0);
     ck_assert_int_eq(model_guests_set(config, 3, like_a), 0);
     ck_assert_int_eq(model_guests_set(config, 2, b), 0);
-    check_list(config, "[{\"blocks\":[1,3],\"config\":{\"a\":1}},{\"blocks\":[2],\"config\":{\"b\":2}}]");
+    check_list(config, "[" OF("1,3") A "}," OF("2") B("") "}]");
     ck_assert_str_eq(json_string_value(json_object_get(config, "model_type")), "eps_gpt2");
     ck_assert_int_eq(model_guests_grow(config, 4, 2), 0);
-    check_list(config, "[{\"blocks\":[1,3,5],\"config\":{\"a\":1}},{\"blocks\":[2,4],\"config\":{\"b\":2}}]");
+    check_list(config, "[" OF("1,3,5") A "}," OF("2,4") B(",\"r\",\"s\"") "}]");
     ck_assert_int_eq(model_guests_set(config, 2, a), 0);
     ck_assert_int_eq(model_guests_set(config, 4, a), 0);
-    check_list(config, "[{\"blocks\":[1,3,5,2,4],\"config\":{\"a\":1}}]");
+    check_list(config, "[" OF("1,3,5,2,4") A "}]");
     ck_assert_str_eq(json_string_value(json_object_get(config, "model_type")), "eps_gpt2");
+    for (int i = 0; i < MODEL_GUESTS; i++) {
+        json_object_set_new(like_a, "num_attention_heads", json_integer(2 + i));
+        ck_assert_int_eq(model_guests_set(config, 7 + (uint32_t)i, like_a), i + 2 > MODEL_GUESTS ? -E2BIG : 0);
+    }
     json_decref(config);
     json_decref(a);
     json_decref(like_a);
     json_decref(b);
+}
+
+/* A list of kinds recurs, or is cut: blocks 1 and 3 slide by each of these. */
+TEST_EACH(a_list_of_kinds_is_as_long_as_the_model, 2)
+{
+    static const char *const lists[] = {"'full_attention', 'sliding_attention'",
+                                        "'full_attention', 'sliding_attention', 'full_attention', 'sliding_attention', "
+                                        "'full_attention', 'sliding_attention'"};
+    char guests[600];
+    struct model m;
+
+    snprintf(
+        guests, sizeof guests,
+        "[{'blocks': [0, 1, 2, 3], 'config': {'model_type': 'gemma3_text', 'num_attention_heads': 2, "
+        "'num_key_value_heads': 1, 'head_dim': 4, 'intermediate_size': 6, 'sliding_window': 3, 'num_hidden_layers': 2, "
+        "'layer_types': [%s]}}]",
+        lists[_i]);
+    open_model(&m, config_of(gpt2, guests));
+    const struct model_layer *block = &m.layers[m.first_block];
+    ck_assert(block[0].program == block[2].program && block[1].program == block[3].program &&
+              block[0].program != block[1].program);
+    ck_assert_uint_eq(block[1].program->kind, 1);
+    model_free(&m);
 }
