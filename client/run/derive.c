@@ -291,10 +291,16 @@ static int write_reshaped(struct client_derive *d, struct target *to, uint64_t a
 
 /* ---- weights and moments ---- */
 
+/* Of weights that are drawn as a fresh model's. */
+static struct random_key weights_key(const struct client_derive *d)
+{
+    return random_site_key(d->resume.record.options.seed, 0, 0, RANDOM_WEIGHTS);
+}
+
 /* Elements of a tensor that comes from none. */
 static int write_fresh(struct client_derive *d, struct target *to, uint64_t at, uint32_t index, struct error *err)
 {
-    const struct random_key key = random_site_key(d->resume.record.options.seed, 0, 0, RANDOM_WEIGHTS);
+    const struct random_key key = weights_key(d);
     const uint64_t most = DERIVE_CHUNK / sizeof(float);
     float *const chunk = (float *)(void *)d->chunk;
     const struct model_tensor *tensor = &d->model.tensors[index];
@@ -322,7 +328,7 @@ static int write_tensor(struct client_derive *d, struct target *to, uint64_t at,
 
     if (origin->fresh && !moment)
         return write_fresh(d, to, at, index, err);
-    if (moment && (origin->fresh || origin->without_moments))
+    if (moment && origin->without_moments)
         return copy(d, to, at, NULL, 0, tensor->n * sizeof(float), err);
     const struct model_tensor *old = &d->old.tensors[origin->tensor];
     snprintf(name, sizeof name, "%s%s", kind, old->name);
@@ -331,13 +337,8 @@ static int write_tensor(struct client_derive *d, struct target *to, uint64_t at,
         return error_set(err, -EINVAL, "%s has no fp32 tensor %s of %" PRIu64 " numbers", to->file->name, name, old->n);
     if (!origin->units)
         return copy(d, to, at, &entry->file, entry->offset, tensor->n * sizeof(float), err);
-    const struct reshape r = {origin,
-                              tensor,
-                              old,
-                              index,
-                              entry,
-                              .draws = !moment && !origin->new_are_zeros,
-                              .key = random_site_key(d->resume.record.options.seed, 0, 0, RANDOM_WEIGHTS)};
+    const struct reshape r = {
+        origin, tensor, old, index, entry, .draws = !moment && !origin->new_are_zeros, .key = weights_key(d)};
     return write_reshaped(d, to, at, &r, err);
 }
 
@@ -369,7 +370,7 @@ static int write_updates(struct client_derive *d, struct target *to, uint64_t at
     if (!rc)
         rc = safetensors_read_counts(old, entry, 0, entry->n, err);
     for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
-        new[t] = d->origins[t].fresh || d->origins[t].without_moments ? 0 : old[d->origins[t].tensor];
+        new[t] = d->origins[t].without_moments ? 0 : old[d->origins[t].tensor];
     if (!rc)
         rc = put(to, new, d->model.n_tensors * sizeof *new, at, err);
     free(old);

@@ -26,7 +26,7 @@ struct derive_units {
 /* What a tensor of the new model is made of. */
 struct derive_origin {
     uint32_t tensor;                  /* the old model's; UINT32_MAX: the one of the same name */
-    bool fresh;                       /* none: as a fresh model has it, without moments and updates */
+    bool fresh;                       /* none: as a fresh model has it; without_moments, too */
     bool without_moments;             /* zeros, and no updates */
     const struct derive_units *units; /* of rows or columns; NULL: the tensor is as it was */
     bool columns;                     /* units are columns */

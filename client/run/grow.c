@@ -1,6 +1,7 @@
 #include "client/run/grow.h"
 
 #include "client/run/derive.h"
+#include "proto/model/config_lists.h"
 #include "proto/model/family.h"
 
 #include <errno.h>
@@ -29,16 +30,6 @@ static int read_option(struct grow *g, const char *option, struct error *err)
 
 /* ---- the grown model ---- */
 
-/* Repeats the last entries of a list that has one for each block, if it is one. */
-static int extend_list(json_t *list, uint32_t n, uint32_t n_added)
-{
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && json_array_size(list) == n + i && i < n_added; i++)
-        rc = json_array_append(list, json_array_get(list, n + i - n_added));
-    return rc;
-}
-
 /* The config's text, with more blocks. Owned; NULL: no memory, or no config. */
 static char *grow_config(const char *text, size_t n, uint32_t n_added)
 {
@@ -50,8 +41,8 @@ static char *grow_config(const char *text, size_t n, uint32_t n_added)
     char *grown = NULL;
 
     if (blocks > 0 && json_object_set_new(config, key, json_integer(blocks + n_added)) == 0 &&
-        extend_list(json_object_get(config, "layer_types"), (uint32_t)blocks, n_added) == 0 &&
-        extend_list(widths ? json_object_get(config, widths) : NULL, (uint32_t)blocks, n_added) == 0 &&
+        config_extend_list(json_object_get(config, "layer_types"), (uint32_t)blocks, n_added) == 0 &&
+        config_extend_list(widths ? json_object_get(config, widths) : NULL, (uint32_t)blocks, n_added) == 0 &&
         model_guests_grow(config, (uint32_t)blocks, n_added) == 0)
         grown = model_config_text(config);
     json_decref(config);

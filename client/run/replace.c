@@ -63,7 +63,7 @@ static int set_width(struct replace *r, const struct model_config *config, const
     if (!model_widths_key(config->family))
         return error_set(err, -EDOM, "--replace: %s models have no width of feed-forward layers",
                          config->family->model_type);
-    if (config->guests.n > 0 && config->guests.of[block])
+    if (model_guest_of(config, block))
         return error_set(err, -EDOM,
                          "--replace %u=%.20s: that block has a config of its own (" MODEL_GUESTS_KEY
                          "): give it another one, as in %u=FILE",
@@ -306,7 +306,8 @@ static void take_fresh(struct replace *r, const struct model_layer *layer)
     const struct model_unit *unit = &model->units[model->visits[layer->first_visit]];
 
     for (uint32_t p = 0; p < unit->n_pieces; p++)
-        r->derive.origins[model->pieces[unit->first_piece + p].tensor].fresh = true;
+        r->derive.origins[model->pieces[unit->first_piece + p].tensor] =
+            (struct derive_origin){.fresh = true, .without_moments = true};
 }
 
 /* A use of client_derive_read. */

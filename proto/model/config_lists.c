@@ -55,3 +55,12 @@ int config_read_channels(struct image_channels *out, const char *key, const json
     }
     return 0;
 }
+
+int config_extend_list(json_t *list, uint32_t n, uint32_t n_added)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && json_array_size(list) == n + i && i < n_added; i++)
+        rc = json_array_append(list, json_array_get(list, n + i - n_added));
+    return rc;
+}

@@ -13,4 +13,7 @@ int config_read_kernels(struct dynamic_conv_kernels *out, const char *key, const
 int config_read_depths(uint32_t out[IMAGE_STAGES], const char *key, const json_t *value, struct error *err);
 int config_read_channels(struct image_channels *out, const char *key, const json_t *value, struct error *err);
 
+/* Repeats the last n_added entries of a list that has one for each of n blocks, if it is one. -1: no memory. */
+int config_extend_list(json_t *list, uint32_t n, uint32_t n_added);
+
 #endif

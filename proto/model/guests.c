@@ -1,5 +1,6 @@
 #include "proto/model/guests.h"
 
+#include "proto/model/config_lists.h"
 #include "proto/model/family.h"
 #include "proto/model/model_internal.h"
 
@@ -7,6 +8,11 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+
+uint32_t model_guest_of(const struct model_config *config, uint32_t block)
+{
+    return config->guests.n > 0 ? config->guests.of[block] : 0;
+}
 
 void model_guest_config(struct model_config *out, const struct model_config *config, uint32_t at)
 {
@@ -217,10 +223,8 @@ int model_guests_grow(json_t *config, uint32_t n, uint32_t n_added)
     json_array_foreach(list, i, item)
     {
         json_t *blocks = json_object_get(item, "blocks");
-        json_t *kinds = json_object_get(json_object_get(item, "config"), "layer_types");
-        for (uint32_t k = 0; json_array_size(kinds) == n + k && k < n_added; k++)
-            if (json_array_append(kinds, json_array_get(kinds, n + k - n_added)))
-                return -ENOMEM;
+        if (config_extend_list(json_object_get(json_object_get(item, "config"), "layer_types"), n, n_added))
+            return -ENOMEM;
         const size_t n_blocks = json_array_size(blocks);
         for (size_t j = 0; j < n_blocks; j++) {
             const json_int_t block = json_integer_value(json_array_get(blocks, j));

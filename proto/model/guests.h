@@ -49,7 +49,7 @@ struct model_guest {
 struct model_guests {
     uint32_t n; /* different configs */
     struct model_guest at[MODEL_GUESTS];
-    uint8_t of[MODEL_GUESTS_BLOCKS]; /* a block's guest: index in `at`, plus 1; 0: the block is the model's own */
+    uint8_t of[MODEL_GUESTS_BLOCKS]; /* if n > 0: model_guest_of */
 };
 
 /* Checks that guest is a config whose blocks can stand in the model of this config. -EINVAL with a sentence: it is none, is of another
@@ -59,6 +59,9 @@ int model_guest_check(const struct model_config *config, const struct json_t *gu
 /* Reads the list into config, which is complete otherwise. -EINVAL with a sentence: it is no such list; a block is beyond the
  * model's, or named twice; or as model_guest_check. */
 int model_guests_read(struct model_config *config, const struct json_t *list, struct error *err);
+
+/* A block's guest: index in `at`, plus 1; 0: the block is the model's own. */
+uint32_t model_guest_of(const struct model_config *config, uint32_t block);
 
 /* The config that writes the programs of guest `at`. */
 void model_guest_config(struct model_config *out, const struct model_config *config, uint32_t at);

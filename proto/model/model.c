@@ -74,9 +74,9 @@ const char *model_logits_name(const struct model *m)
 
 const struct family *model_family_of_block(const struct model *m, uint32_t index)
 {
-    const struct model_guests *guests = &m->config.guests;
+    const uint32_t guest = model_guest_of(&m->config, index);
 
-    return guests->n > 0 && guests->of[index] ? guests->at[guests->of[index] - 1].family : m->config.family;
+    return guest ? m->config.guests.at[guest - 1].family : m->config.family;
 }
 
 uint32_t model_block_number(const struct model *m, uint32_t index)

@@ -96,7 +96,7 @@ static uint32_t count_forms(const struct model_config *c)
 
 static uint32_t form_of(const struct model_config *c, uint32_t block)
 {
-    const uint32_t guest = c->guests.n > 0 ? c->guests.of[block] : 0;
+    const uint32_t guest = model_guest_of(c, block);
 
     return guest ? model_count_widths(c) + guest - 1 : c->widths.n ? c->widths.of[block] : 0;
 }

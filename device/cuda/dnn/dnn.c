@@ -56,7 +56,9 @@ void cuda_dnn_close(struct device *dev)
 
 static size_t sharing_of(const struct device_attention *op)
 {
-    return op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+    const struct plan_attention_sizes sizes = attention_sizes(op);
+
+    return plan_attention_sharing(&sizes);
 }
 
 /* way: of backward; PLAN_ATTENTION_OWN: forward. */
