@@ -240,10 +240,10 @@ static int fault(struct device *dev, struct error *err)
     return error_set(err, -EIO, "the device is lost");
 }
 
-static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
-                              char told[DEVICE_TOLD])
+static void prepare_attention(struct device *dev, const struct device_attention *ops, const enum plan_attention *ways,
+                              size_t n, char told[DEVICE_TOLD])
 {
-    (void)dev, (void)op, (void)way;
+    (void)dev, (void)ops, (void)ways, (void)n;
     *told = '\0';
 }
 

@@ -124,7 +124,7 @@ int cuda_matmul_choose(struct device *dev, const struct products *products, stru
 void cuda_dnn_open(struct device *dev);
 void cuda_dnn_close(struct device *dev);
 /* proto/operation/device.h's prepare_attention. */
-void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enum plan_attention way,
+void cuda_dnn_prepare(struct device *dev, const struct device_attention *ops, const enum plan_attention *ways, size_t n,
                       char told[DEVICE_TOLD]);
 /* False: not prepared, so our own kernels must compute it. True: queued, or the device has failed. */
 bool cuda_dnn_attention(struct device *dev, const struct device_attention *op);

@@ -130,7 +130,7 @@ static int measure_attention(struct profile *out, struct measured *b)
     b->path = ATTENTION_LIBRARY;
     const struct device_attention op = attention_of(b);
     char told[DEVICE_TOLD];
-    b->ops->prepare_attention(b->dev, &op, b->way, told);
+    b->ops->prepare_attention(b->dev, &op, &b->way, 1, told);
     return measure_path(out, b, ATTENTION_LIBRARY);
 }
 

@@ -32,35 +32,49 @@ static int allocate(struct device_worker *w, struct error *err)
                : error_set(err, -ENOMEM, "out of memory");
 }
 
-/* For the largest microbatch, and for a block of its class that keeps the least. */
-static void prepare_attention(struct device_worker *w)
+/* Of a block, for the largest microbatch, as one of its class that keeps the least. */
+static struct layer_pass pass_of(const struct device_worker *w, const struct model_layer *layer)
 {
-    const struct model_layer *layer = layer_to_prepare(&w->model);
-
-    if (!layer || w->plan.setting.goal.purpose == PLAN_GENERATE) /* which has attention of its own */
-        return;
-    char *arena = w->ops->arena(w->dev);
     const struct plan *plan = &w->plan;
     const struct plan_kept *kept = plan_kept_of(plan, model_ranked(&w->model, model_class_of(layer), 0));
-    const struct layer_pass pass = {.ops = w->ops,
-                                    .dev = w->dev,
-                                    .model = &w->model,
-                                    .layer = layer,
-                                    .program = layer->program,
-                                    .edges = &layer->edges,
-                                    .unit = &w->model.units[w->model.visits[layer->first_visit]],
-                                    .workspace = arena + plan->workspace,
-                                    .kept = kept->keeping ? arena + kept->at : NULL,
-                                    .keeping = kept->keeping,
-                                    .n_rows = plan->choice.microbatch,
-                                    .n_tokens = plan->setting.goal.seq,
-                                    .positions =
-                                        plan->setting.goal.packs ? (uint32_t *)(arena + plan->positions) : NULL,
-                                    .dropout = plan->setting.goal.purpose == PLAN_TRAIN,
-                                    .setting = &plan->setting,
-                                    .plan = plan};
+    char *arena = w->ops->arena(w->dev);
 
-    layer_prepare_attention(&pass, plan->setting.goal.purpose == PLAN_TRAIN, w->attention);
+    return (struct layer_pass){.ops = w->ops,
+                               .dev = w->dev,
+                               .model = &w->model,
+                               .layer = layer,
+                               .program = layer->program,
+                               .edges = &layer->edges,
+                               .unit = &w->model.units[w->model.visits[layer->first_visit]],
+                               .workspace = arena + plan->workspace,
+                               .kept = kept->keeping ? arena + kept->at : NULL,
+                               .keeping = kept->keeping,
+                               .n_rows = plan->choice.microbatch,
+                               .n_tokens = plan->setting.goal.seq,
+                               .lengths =
+                                   model_has_lengths(&w->model.config) ? (uint32_t *)(arena + plan->lengths) : NULL,
+                               .positions = plan->setting.goal.packs ? (uint32_t *)(arena + plan->positions) : NULL,
+                               .dropout = plan->setting.goal.purpose == PLAN_TRAIN,
+                               .setting = &plan->setting,
+                               .plan = plan};
+}
+
+/* Of all shapes that the blocks have. */
+static void prepare_attention(struct device_worker *w)
+{
+    const struct model_layer *const first = &w->model.layers[w->model.first_block];
+    struct device_attention ops[LAYER_ATTENTIONS];
+    enum plan_attention ways[LAYER_ATTENTIONS];
+    size_t n = 0;
+
+    if (w->plan.setting.goal.purpose == PLAN_GENERATE) /* which has attention of its own */
+        return;
+    for (const struct model_layer *layer = first; layer < first + w->model.n_block_layers; layer++) {
+        const struct layer_pass pass = pass_of(w, layer);
+        n = layer_attentions(ops, ways, n, &pass, w->plan.setting.goal.purpose == PLAN_TRAIN);
+    }
+    if (n > 0)
+        w->ops->prepare_attention(w->dev, ops, ways, n, w->attention);
 }
 
 /* Gives the call arrays at the arena's begin, which has room for all that a pass has at a time. */

@@ -62,9 +62,8 @@ uint32_t program_kv_columns(const struct program *p, const struct program_operat
 enum plan_attention operation_attention_way(const struct program_attention_options *attention,
                                             const struct operation_setting *setting)
 {
-    const bool slides = attention->window > 0 && attention->window < setting->n_tokens;
     const bool suits = setting->trains && setting->type == NUMBER_BF16 && attention->dropout.p == 0 &&
-                       !attention->full && !slides && !setting->packs && attention->buckets.n == 0 &&
+                       !setting->packs && attention->buckets.n == 0 &&
                        sampling_queries(&setting->sampling, setting->n_tokens) == 0;
 
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
@@ -82,7 +81,8 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
                                                .n_kv_heads = op->attention.n_kv_heads,
                                                .width = width,
                                                .n_buckets = op->attention.buckets.n,
-                                               .n_chosen = n_chosen};
+                                               .n_chosen = n_chosen,
+                                               .is_sliding = device_window(op->attention.window, n_tokens) < n_tokens};
     struct plan_attention_scratch scratch;
 
     if (operation_attention_way(&op->attention, s) == PLAN_ATTENTION_OWN)

@@ -33,8 +33,7 @@ int program_biased_attention(struct program *p, int qkv, int bias, const struct 
 uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention);
 
 /* How this device computes attention's gradient for supported shapes (proto/operation/attention_way.h): by our kernels
- * if cuDNN cannot, values are fp32, rows are packed, queries are sampled, or attention has a bias, dropout, shared keys or
- * a window shorter than a row. */
+ * if cuDNN cannot, values are not bf16, rows are packed, queries are sampled, or attention has a bias or dropout. */
 enum plan_attention operation_attention_way(const struct program_attention_options *attention,
                                             const struct operation_setting *setting);
 

@@ -90,16 +90,18 @@ static inline struct plan_attention_sizes attention_sizes(const struct device_at
                                          .n_kv_heads = op->n_kv_heads,
                                          .width = op->width,
                                          .n_buckets = op->bias ? op->buckets.n : 0,
-                                         .n_chosen = op->n_chosen};
+                                         .n_chosen = op->n_chosen,
+                                         .is_sliding = attention_slides(op)};
 }
 
-/* True for calls that cuDNN's graphs take in bf16: causal over whole rows, with scores as they are, and no dropout. */
+/* True for calls that cuDNN's graphs take in bf16: self-attention of rows that are not packed, with scores as they are, and no
+ * dropout. */
 static inline bool attention_suits_library(enum number_type type, const struct device_attention *op)
 {
     const struct plan_attention_sizes sizes = attention_sizes(op);
 
-    return type == NUMBER_BF16 && !op->full && !op->chosen && !op->bias && op->dropout.p == 0 &&
-           !attention_slides(op) && plan_attention_suits(&sizes);
+    return type == NUMBER_BF16 && !op->kv && !op->chosen && !op->bias && !op->positions && op->dropout.p == 0 &&
+           plan_attention_suits(&sizes);
 }
 
 static inline enum attention_path attention_own_path(enum number_type type, const struct device_attention *op,

@@ -30,13 +30,13 @@ struct plan_attention_scratch {
     uint64_t bytes;
 };
 
-/* True for shapes that cuDNN supports, forward and backward: heads of up to 128 values and a multiple of 16 bytes, rows
- * whose statistics are aligned to 16 bytes, more than one token. */
+/* True for shapes that cuDNN supports forward: heads of up to 256 values and a multiple of 16 bytes, rows whose statistics
+ * are aligned to 16 bytes, more than one token. */
 static inline bool plan_attention_suits(const struct plan_attention_sizes *s)
 {
     const size_t head = s->width / s->n_heads;
 
-    return head % 8 == 0 && head <= 128 && s->n_tokens > 1 && (s->n_rows == 1 || s->n_heads * s->n_tokens % 4 == 0);
+    return head % 8 == 0 && head <= 256 && s->n_tokens > 1 && (s->n_rows == 1 || s->n_heads * s->n_tokens % 4 == 0);
 }
 
 /* Neighbouring query heads that share keys and values. */
@@ -51,12 +51,19 @@ static inline uint64_t plan_attention_round(uint64_t n, uint64_t whole)
 }
 
 /* True where our own kernels are better than stored gradients of scores. They take less time for heads of 64 values, and of
- * 128 in rows of more than 4 Ki tokens. Where heads share keys, they take at most a fifth more, and none of the room. */
+ * 128 in rows of more than 4 Ki tokens. Where heads share keys, they take at most a fifth more, and none of the room. Of a
+ * window they store nothing outside. */
 static inline bool plan_attention_own_is_better(const struct plan_attention_sizes *s)
 {
     const size_t head = s->width / s->n_heads;
 
-    return head == 64 || (head == 128 && s->n_tokens > 4096) || plan_attention_sharing(s) > 1;
+    return head == 64 || (head == 128 && s->n_tokens > 4096) || plan_attention_sharing(s) > 1 || s->is_sliding;
+}
+
+/* Values of the widest head whose gradients the library computes in this way. */
+static inline size_t plan_attention_widest(enum plan_attention way)
+{
+    return way == PLAN_ATTENTION_ORDERED ? 256 : 128;
 }
 
 /* Where heads share keys, cuDNN keeps the gradients of keys and values of each head apart, and then sums them: bytes of
@@ -106,7 +113,7 @@ static inline void plan_attention_lay_out(struct plan_attention_scratch *out, en
     out->slice_rows = s->n_rows, out->slice_heads = s->n_heads;
     out->sum = out->workspace = delta;
     out->workspace_bytes = 0;
-    if (!plan_attention_suits(s) ||
+    if (!plan_attention_suits(s) || s->width / s->n_heads > plan_attention_widest(way) ||
         (way == PLAN_ATTENTION_SCORES && (plan_attention_own_is_better(s) || !plan_attention_slice(out, s))))
         out->way = PLAN_ATTENTION_OWN;
     if (out->way == PLAN_ATTENTION_TWICE || out->way == PLAN_ATTENTION_ORDERED)

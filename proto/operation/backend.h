@@ -18,6 +18,7 @@ struct plan_attention_sizes {
     size_t n_heads, n_kv_heads, width;
     size_t n_buckets; /* of a bias by distance; 0: there is none */
     size_t n_chosen;  /* queries of each row and head that backward's gradients of keys and values are from; 0: all */
+    bool is_sliding;  /* a query sees some of the keys up to its own: those of a window */
 };
 
 struct plan_backend {

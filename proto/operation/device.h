@@ -54,7 +54,7 @@ struct device_facts {
     uint32_t convolution; /* which library can compute convolutions, of devices that have the same one; 0: none */
 };
 
-enum { DEVICE_TOLD = 256 }; /* bytes of a log line */
+enum { DEVICE_TOLD = 512 }; /* bytes of a log line */
 
 struct device_ops {
     const char *name; /* "cpu", "cuda": as given to --device and shown in logs */
@@ -107,13 +107,13 @@ struct device_ops {
      * choice. -ENOTSUP with a sentence for the log: some or all are unknown here, and ignored. */
     int (*choose)(struct device *dev, const struct products *products, struct error *err);
 
-    /* Before the first step: chooses, compiles and loads the implementation of attention for op's shape (its rows or
-     * fewer) and dropout, so that no step has to; forward only if qkv_gradient is NULL. way: the backward method that
-     * its scratch was planned for. Waits; overwrites the arrays of op. *told: a log line that names the implementation
-     * and the reason; empty if there is only one. Attention that was not prepared, has another shape, or has arrays not
-     * aligned to 16 bytes uses the backend's own kernels. */
-    void (*prepare_attention)(struct device *dev, const struct device_attention *op, enum plan_attention way,
-                              char told[DEVICE_TOLD]);
+    /* Before the first step: chooses, compiles and loads the implementation of attention for n calls' shapes (> 0; their
+     * rows or fewer) and dropout, so that no step has to; forward only if qkv_gradient is NULL. ways: (n), the backward
+     * method that each one's scratch was planned for. Waits; overwrites the calls' arrays. *told: a log line that names
+     * the implementations and the reasons; empty if there is only one. Attention that was not prepared, has another
+     * shape, or has arrays not aligned to 16 bytes uses the backend's own kernels. */
+    void (*prepare_attention)(struct device *dev, const struct device_attention *ops, const enum plan_attention *ways,
+                              size_t n, char told[DEVICE_TOLD]);
     /* The same for convolutions: n calls (> 0) as they are to come, on any arrays. Overwrites those that they write.
      * convolution: device_facts', if all of a job's workers have it, else 0. A convolution of other sizes than these, or
      * with arrays not aligned to 16 bytes, uses the backend's own kernels. */

@@ -107,14 +107,13 @@ struct layer_ops {
     void (*backward)(const struct layer_pass *pass);
 };
 
-/* The layer for layer_prepare_attention: one of a block whose attention has no window, which libraries support best;
- * else any that attends. NULL: none does. */
-const struct model_layer *layer_to_prepare(const struct model *model);
-
-/* Called before any pass, for that block: device_ops.prepare_attention for passes of as many rows or fewer. Reads ops,
- * dev, model, layer, unit, setting, plan, workspace, kept, keeping, n_rows, n_tokens and dropout of pass; writes into
- * workspace and kept. */
-void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD]);
+/* For device_ops.prepare_attention: adds the layer's calls of attention, if it trains those of its gradient, as a pass of these
+ * rows makes them, behind the n calls in ops and ways, but not those that are alike one that is there. Returns their
+ * number; at most LAYER_ATTENTIONS. Reads ops, dev, model, layer, unit, setting, plan, workspace, kept, keeping, n_rows,
+ * n_tokens, lengths, positions and dropout of pass; the calls' arrays are in workspace and kept. */
+enum { LAYER_ATTENTIONS = 16 };
+size_t layer_attentions(struct device_attention *ops, enum plan_attention *ways, size_t n,
+                        const struct layer_pass *pass, bool trains);
 
 /* The model's convolutions as a pass of these rows calls the device for them, for device_ops.prepare_conv2d: each has the
  * arrays that it will have, but all are at `at`. Returns their number; out: NULL, or room for as many. */

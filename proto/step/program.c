@@ -224,38 +224,25 @@ static void backward(const struct layer_pass *pass)
 
 const struct layer_ops layer_program = {forward, backward};
 
-/* The last step of attention in this direction; backward, of its derivative. */
-static const struct schedule_step *find_attention(const struct operation_run *r)
-{
-    for (int i = r->schedule->n_steps; i-- > 0;)
-        if (operation_of(r, &r->schedule->steps[i])->kind == &operation_attention)
-            return &r->schedule->steps[i];
-    return NULL;
-}
-
-const struct model_layer *layer_to_prepare(const struct model *model)
-{
-    const struct model_layer *const first = &model->layers[model->first_block], *any = NULL;
-
-    for (const struct model_layer *layer = first; layer < first + model->n_block_layers; layer++) {
-        const struct program_operation *op = program_find(&layer->program->program, &operation_attention);
-        if (op && op->attention.window == 0)
-            return layer;
-        any = op && !any ? layer : any;
-    }
-    return any;
-}
-
-void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD])
+size_t layer_attentions(struct device_attention *ops, enum plan_attention *ways, size_t n,
+                        const struct layer_pass *pass, bool trains)
 {
     const struct operation_run r = run_of(pass, trains);
-    const struct schedule_step *step = find_attention(&r);
-
-    assert(step);
-    const struct device_attention attention = operation_attention_call(&r, step);
     const struct operation_setting setting = plan_operation_setting(pass->setting, plan_shape_of(pass->plan));
-    pass->ops->prepare_attention(pass->dev, &attention,
-                                 operation_attention_way(&operation_of(&r, step)->attention, &setting), told);
+    const enum schedule_action action = trains ? SCHEDULE_BACKWARD : SCHEDULE_FORWARD;
+
+    for (int i = 0; i < r.schedule->n_steps && n < LAYER_ATTENTIONS; i++) {
+        const struct schedule_step *step = &r.schedule->steps[i];
+        if (step->action != action || step->operation < 0 || operation_of(&r, step)->kind != &operation_attention)
+            continue;
+        size_t seen = 0;
+        ops[n] = operation_attention_call(&r, step);
+        ways[n] = operation_attention_way(&operation_of(&r, step)->attention, &setting);
+        while (!device_attention_alike(&ops[seen], &ops[n]))
+            seen++;
+        n += seen == n;
+    }
+    return n;
 }
 
 /* Those of a schedule, behind n others. */

@@ -159,6 +159,10 @@ static const struct shape {
     {2, 20, 2, 2, 64, .full = true, .buckets = &t5_encoder},
     {1, 130, 1, 1, 64, .buckets = &t5_decoder},
     {1, 140, 1, 1, 64, .full = true, .buckets = &t5_encoder},
+    {2, 130, 2, 2, 32, .full = true, .is_prepared = true},
+    {3, 36, 2, 2, 24, .full = true, .length = 17, .is_prepared = true},
+    {2, 130, 4, 2, 16, .window = 50, .is_prepared = true},
+    {1, 66, 1, 1, 256, .is_prepared = true},
 };
 
 #endif

@@ -124,7 +124,7 @@ static void prepare(struct mirror *at, struct device_attention *op, const struct
     plan_attention_lay_out(&scratch, backend_get()->attention, &sizes);
     if (scratch.way != PLAN_ATTENTION_OWN)
         op->scratch = mirror_scratch(at, scratch.bytes);
-    at->ops->prepare_attention(at->dev, op, backend_get()->attention, told);
+    at->ops->prepare_attention(at->dev, op, &backend_get()->attention, 1, told);
 }
 
 static void prepare_alone(struct mirror *at, struct call *call, const struct call_test *test)
@@ -472,7 +472,7 @@ TEST_EACH(keys_in_another_array_change_no_bit, N_CASES)
     const size_t rows = s->n_rows * s->n_tokens, width = one.test.call.attention.width;
     const size_t keys = 2 * s->n_kv_heads * s->head_width, columns[] = {0, width, keys};
 
-    if (!s->full || s->n_keys || s->documents[0] || s->buckets || !suits(s, one.test.type))
+    if (!s->full || s->n_keys || s->documents[0] || s->buckets || s->is_prepared || !suits(s, one.test.type))
         return;
     one.test.call.kind = CALL_attention_backward, one.test.before = run_both, one.test.prepare = draw_lengths;
     two = one;

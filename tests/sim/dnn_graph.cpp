@@ -106,7 +106,9 @@ dnn_given dnn_take_given(const descriptor *graph, const descriptor *pack)
 
 static float get(const array &a, const char *data, int64_t at)
 {
-    return a.type == DNN_BF16 ? number_from_bf16(((const uint16_t *)data)[at]) : ((const float *)data)[at];
+    return a.type == DNN_BF16    ? number_from_bf16(((const uint16_t *)data)[at])
+           : a.type == DNN_INT32 ? (float)((const int32_t *)data)[at]
+                                 : ((const float *)data)[at];
 }
 
 static void check(const array &a, int64_t id, const dnn_given &given, bool writes)
@@ -182,8 +184,20 @@ static int64_t shared_head(const array &b, const array &c, int64_t head)
     return head / c.shape[1] * b.shape[1] + head % c.shape[1] / (c.shape[1] / b.shape[1]);
 }
 
-/* Sums in memory come from blocks of keys, one after another, from any on. */
-static std::vector<float> multiply(const array &a, const array &b, const array &c, bool is_ordered)
+/* A row's length; without any, all. */
+static int64_t length_of(const array *lengths, int64_t row, int64_t all)
+{
+    const int64_t n = lengths ? (int64_t)lengths->values.at((size_t)row) : all;
+
+    if (n < 0 || n > all)
+        cudasim_fault("cuDNN: row %d of %d has length %d", (int)row, (int)all, (int)n);
+    return n;
+}
+
+/* Sums in memory come from blocks of keys, one after another, from any on. Lengths: of rows, columns and terms that count;
+ * what is beyond them is not read, and is 0. */
+static std::vector<float> multiply(const array &a, const array &b, const array &c, const array *const lengths[3],
+                                   bool is_ordered)
 {
     static int64_t turn;
     const int64_t m = a.shape[2], n = b.shape[3], k = a.shape[3], n_blocks = (k + BLOCK_KEYS - 1) / BLOCK_KEYS;
@@ -194,15 +208,16 @@ static std::vector<float> multiply(const array &a, const array &b, const array &
         cudasim_fault("cuDNN: a product of (%d, %d) and (%d, %d) into (%d, %d)", (int)m, (int)k, (int)b.shape[2],
                       (int)n, (int)c.shape[2], (int)c.shape[3]);
     for (int64_t head = 0; head < c.shape[0] * c.shape[1]; head++) {
-        const int64_t shared = shared_head(b, c, head);
-        for (int64_t row = 0; row < m; row++)
+        const int64_t shared = shared_head(b, c, head), at = head / c.shape[1], n_rows = length_of(lengths[0], at, m),
+                      n_columns = length_of(lengths[1], at, n), n_terms = length_of(lengths[2], at, k);
+        for (int64_t row = 0; row < n_rows; row++)
             for (int64_t block = 0; block < n_blocks; block++) {
                 const int64_t from = (first + block) % n_blocks * BLOCK_KEYS;
-                for (int64_t i = from; i < k && i < from + BLOCK_KEYS; i++) {
+                for (int64_t i = from; i < n_terms && i < from + BLOCK_KEYS; i++) {
                     const float factor = a.values[(size_t)((head * m + row) * k + i)];
                     const float *right = &b.values[(size_t)((shared * k + i) * n)];
                     float *sum = &out[(size_t)((head * m + row) * n)];
-                    for (int64_t column = 0; column < n; column++)
+                    for (int64_t column = 0; column < n_columns; column++)
                         sum[column] += factor * right[column];
                 }
             }
@@ -229,6 +244,12 @@ static float apply(int mode, float x, float b, float t)
         return x;
     case DNN_NOT_LESS:
         return x >= b;
+    case DNN_GREATER:
+        return x > b;
+    case DNN_LESS:
+        return x < b;
+    case DNN_AND:
+        return x != 0 && b != 0;
     case DNN_SELECT:
         return t != 0 ? x : b;
     }
@@ -310,8 +331,10 @@ static void compute(const descriptor *op, arrays &all, const dnn_given &given, b
 
     if (op->kind == DNN_OPERATION_MATMUL) {
         array &c = written(DNN_OPERATION_MATMUL_C);
+        const array *const lengths[] = {maybe(DNN_OPERATION_MATMUL_LENGTHS), maybe(DNN_OPERATION_MATMUL_LENGTHS + 1),
+                                        maybe(DNN_OPERATION_MATMUL_LENGTHS + 2)};
         store(c, of(DNN_OPERATION_MATMUL_C), given,
-              multiply(read(DNN_OPERATION_MATMUL_A), read(DNN_OPERATION_MATMUL_B), c, is_ordered));
+              multiply(read(DNN_OPERATION_MATMUL_A), read(DNN_OPERATION_MATMUL_B), c, lengths, is_ordered));
     } else if (op->kind == DNN_OPERATION_POINTWISE) {
         array &y = written(DNN_OPERATION_POINTWISE_Y);
         store(y, of(DNN_OPERATION_POINTWISE_Y), given,

@@ -1,4 +1,4 @@
-/* Causal attention, forward and backward, as the patterns of operations that cuDNN recognises as fused attention.
+/* Attention, forward and backward, as the patterns of operations that cuDNN recognises as fused attention.
  * Intermediate tensors are virtual, never in memory, except those that the caller provides. */
 #include "device/cuda/dnn/graph.h"
 
@@ -84,11 +84,34 @@ static void *add_numbers(struct dnn_graph *g, const struct dnn_shape *s, enum dn
     return dnn_add_array(g, &a);
 }
 
-static void *multiply(struct dnn_graph *g, const struct dnn_shape *s, const void *a, const void *b)
+/* How many queries and keys of each row count; NULL: all. */
+struct lengths {
+    const void *queries, *keys;
+};
+
+static struct lengths add_lengths(struct dnn_graph *g, const struct dnn_shape *s)
+{
+    struct dnn_array a = {.id = DNN_QUERY_LENGTHS,
+                          .type = DNN_INT32,
+                          .shape = {(int64_t)s->n_rows, 1, 1, 1},
+                          .strides = {1, 1, 1, 1}};
+    struct lengths of = {NULL, NULL};
+
+    if (s->has_lengths) {
+        of.queries = dnn_add_array(g, &a);
+        a.id = DNN_KEY_LENGTHS;
+        of.keys = dnn_add_array(g, &a);
+    }
+    return of;
+}
+
+/* Products of something of queries with something of keys. */
+static void *multiply(struct dnn_graph *g, const struct dnn_shape *s, const struct lengths *of, const void *a,
+                      const void *b)
 {
     void *product = add_scores(g, s, DNN_FP32, s->n_tokens);
 
-    dnn_add_matmul(g, a, b, product);
+    dnn_add_matmul(g, a, b, product, &(struct dnn_matmul_lengths){.rows = of->queries, .columns = of->keys});
     return product;
 }
 
@@ -102,19 +125,52 @@ static void *combine(struct dnn_graph *g, const struct dnn_shape *s, enum dnn_po
     return y;
 }
 
-/* Sets the scores of keys that come after their query to DNN_MASKED. */
-static void *add_mask(struct dnn_graph *g, const struct dnn_shape *s, const void *scores)
+/* The index of each score's query (axis 2) or key (axis 3). */
+static void *add_index(struct dnn_graph *g, const struct dnn_shape *s, const void *scores, int64_t axis)
 {
-    void *query = add_scores(g, s, DNN_INT32, s->n_tokens), *key = add_scores(g, s, DNN_INT32, s->n_tokens);
-    void *is_seen = add_scores(g, s, DNN_BOOLEAN, s->n_tokens), *masked = add_scores(g, s, DNN_FP32, s->n_tokens);
+    void *index = add_scores(g, s, DNN_INT32, s->n_tokens);
 
-    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_INDEX, .x = scores, .y = query, .axis = 2});
-    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_INDEX, .x = scores, .y = key, .axis = 3});
-    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_NOT_LESS, .x = query, .b = key, .y = is_seen});
-    dnn_add_pointwise(g,
-                      &(struct dnn_pointwise_operation){
-                          .mode = DNN_SELECT, .x = scores, .b = add_scalar(g, DNN_MASKED), .t = is_seen, .y = masked});
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_INDEX, .x = scores, .y = index, .axis = axis});
+    return index;
+}
+
+/* The scores where a condition holds; the others become DNN_MASKED. */
+static void *keep_scores(struct dnn_graph *g, const struct dnn_shape *s, const void *scores, const void *condition)
+{
+    void *masked = add_scores(g, s, DNN_FP32, s->n_tokens);
+
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_SELECT,
+                                                           .x = scores,
+                                                           .b = add_scalar(g, DNN_MASKED),
+                                                           .t = condition,
+                                                           .y = masked});
     return masked;
+}
+
+/* Masks keys beyond the rows' lengths. The pattern has queries, too. */
+static const void *mask_lengths(struct dnn_graph *g, const struct dnn_shape *s, const struct lengths *of,
+                                const void *scores)
+{
+    if (!s->has_lengths)
+        return scores;
+    const void *query = add_index(g, s, scores, 2), *key = add_index(g, s, scores, 3);
+    const void *in_query = combine(g, s, DNN_LESS, query, of->queries, DNN_BOOLEAN);
+    const void *in_key = combine(g, s, DNN_LESS, key, of->keys, DNN_BOOLEAN);
+    return keep_scores(g, s, scores, combine(g, s, DNN_AND, in_query, in_key, DNN_BOOLEAN));
+}
+
+/* Masks keys that come after their query, and those before its window. */
+static const void *mask_band(struct dnn_graph *g, const struct dnn_shape *s, const void *scores)
+{
+    if (s->full)
+        return scores;
+    const void *query = add_index(g, s, scores, 2), *key = add_index(g, s, scores, 3);
+    scores = keep_scores(g, s, scores, combine(g, s, DNN_NOT_LESS, query, key, DNN_BOOLEAN));
+    if (s->window == 0)
+        return scores;
+    query = add_index(g, s, scores, 2), key = add_index(g, s, scores, 3);
+    const void *end = combine(g, s, DNN_ADD, key, add_scalar(g, DNN_WINDOW), DNN_FP32); /* of those that see the key */
+    return keep_scores(g, s, scores, combine(g, s, DNN_GREATER, end, query, DNN_BOOLEAN));
 }
 
 /* Probabilities in bf16; writes DNN_LOG_SUM_EXP. */
@@ -133,15 +189,18 @@ static void *add_softmax(struct dnn_graph *g, const struct dnn_shape *s, const v
     return combine(g, s, DNN_DIVIDE, exponential, sum, DNN_BF16);
 }
 
-/* scores = scale q k^T, later keys masked; their softmax, rounded to bf16, times v. */
+/* scores = scale q k^T, unseen keys masked; their softmax, rounded to bf16, times v. */
 bool dnn_graph_attention(struct dnn_graph *g, const struct dnn_api *api, void *handle, const struct dnn_shape *s)
 {
     *g = (struct dnn_graph){.api = api};
     const void *q = add_queries(g, s, DNN_Q), *k = add_keys(g, s, DNN_K, true);
     const void *v = add_keys(g, s, DNN_V, false), *out = add_out(g, s, DNN_OUT);
+    const struct lengths of = add_lengths(g, s);
 
-    const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, q, k), add_scalar(g, DNN_SCALE), DNN_FP32);
-    dnn_add_matmul(g, add_softmax(g, s, add_mask(g, s, scores)), v, out);
+    const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, &of, q, k), add_scalar(g, DNN_SCALE), DNN_FP32);
+    scores = mask_band(g, s, mask_lengths(g, s, &of, scores));
+    dnn_add_matmul(g, add_softmax(g, s, scores), v, out,
+                   &(struct dnn_matmul_lengths){.rows = of.queries, .inner = of.keys});
     return dnn_graph_finish(g, handle);
 }
 
@@ -182,15 +241,16 @@ static void *add_delta(struct dnn_graph *g, const struct dnn_shape *s, const voi
 }
 
 /* Queries' gradient, ds k: a separate product, or fp32 sums to which each block of keys adds. */
-static void add_query_gradient(struct dnn_graph *g, const struct dnn_shape *s, enum plan_attention way, const void *ds,
-                               const void *transposed_k)
+static void add_query_gradient(struct dnn_graph *g, const struct dnn_shape *s, enum plan_attention way,
+                               const struct lengths *of, const void *ds, const void *transposed_k)
 {
+    const struct dnn_matmul_lengths lengths = {.rows = of->queries, .inner = of->keys};
     const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads, head = (int64_t)s->head_width;
     void *k = add_keys(g, s, DNN_ANONYMOUS, false), *gradient = add_queries(g, s, DNN_Q_GRADIENT);
 
     dnn_add_view(g, transposed_k, k);
     if (way != PLAN_ATTENTION_ORDERED) {
-        dnn_add_matmul(g, ds, k, gradient);
+        dnn_add_matmul(g, ds, k, gradient, &lengths);
         return;
     }
     const struct dnn_array a = {
@@ -200,14 +260,15 @@ static void add_query_gradient(struct dnn_graph *g, const struct dnn_shape *s, e
         .strides = {heads * tokens * head, tokens * head, head, 1},
     };
     void *sum = dnn_add_array(g, &a);
-    dnn_add_matmul(g, ds, k, sum);
+    dnn_add_matmul(g, ds, k, sum, &lengths);
     dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_IDENTITY, .x = sum, .y = gradient});
 }
 
 /* Keys' or values' gradient, a b: of those that heads share the sum of each head's, which the library keeps by itself. */
-static void add_key_gradient(struct dnn_graph *g, const struct dnn_shape *s, const void *a, const void *b,
-                             enum dnn_tensor id)
+static void add_key_gradient(struct dnn_graph *g, const struct dnn_shape *s, const struct lengths *of, const void *a,
+                             const void *b, enum dnn_tensor id)
 {
+    const struct dnn_matmul_lengths lengths = {.rows = of->keys, .inner = of->queries};
     const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads, head = (int64_t)s->head_width;
     const struct dnn_array of_heads = {
         .type = DNN_BF16,
@@ -218,11 +279,11 @@ static void add_key_gradient(struct dnn_graph *g, const struct dnn_shape *s, con
     void *gradient = add_keys(g, s, id, false);
 
     if (s->n_sharing == 1) {
-        dnn_add_matmul(g, a, b, gradient);
+        dnn_add_matmul(g, a, b, gradient, &lengths);
         return;
     }
     void *each = dnn_add_array(g, &of_heads);
-    dnn_add_matmul(g, a, b, each);
+    dnn_add_matmul(g, a, b, each, &lengths);
     dnn_add_reduction(g, DNN_SUM, each, gradient);
 }
 
@@ -236,16 +297,19 @@ bool dnn_graph_attention_backward(struct dnn_graph *g, const struct dnn_api *api
     const void *dy = add_out(g, s, DNN_OUT_GRADIENT);
     const void *delta = add_delta(g, s, dy), *scale = add_scalar(g, DNN_SCALE);
 
-    const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, q, k), scale, DNN_FP32);
-    scores = combine(g, s, DNN_SUBTRACT, scores, add_numbers(g, s, DNN_LOG_SUM_EXP), DNN_FP32);
-    const void *p = combine(g, s, DNN_EXP, add_mask(g, s, scores), NULL, DNN_FP32);
-    add_key_gradient(g, s, transpose(g, s, p), dy, DNN_V_GRADIENT);
+    const struct lengths of = add_lengths(g, s);
 
-    const void *ds = combine(g, s, DNN_SUBTRACT, multiply(g, s, dy, v), delta, DNN_FP32);
+    const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, &of, q, k), scale, DNN_FP32);
+    scores = mask_lengths(g, s, &of, scores);
+    scores = combine(g, s, DNN_SUBTRACT, scores, add_numbers(g, s, DNN_LOG_SUM_EXP), DNN_FP32);
+    const void *p = combine(g, s, DNN_EXP, mask_band(g, s, scores), NULL, DNN_FP32);
+    add_key_gradient(g, s, &of, transpose(g, s, p), dy, DNN_V_GRADIENT);
+
+    const void *ds = combine(g, s, DNN_SUBTRACT, multiply(g, s, &of, dy, v), delta, DNN_FP32);
     ds = combine(g, s, DNN_MULTIPLY, ds, p, DNN_FP32);
     ds = combine(g, s, DNN_MULTIPLY, ds, scale, DNN_BF16);
-    add_key_gradient(g, s, transpose(g, s, ds), q, DNN_K_GRADIENT);
-    add_query_gradient(g, s, way, ds, k);
+    add_key_gradient(g, s, &of, transpose(g, s, ds), q, DNN_K_GRADIENT);
+    add_query_gradient(g, s, way, &of, ds, k);
     return dnn_graph_finish(g, handle);
 }
 

@@ -1,8 +1,8 @@
 /* Attention through cuDNN, if it is found and gives the same bits every time. Attention with dropout uses our own
  * kernels, as the dropped elements must be ours.
  *
- * Plans are chosen, compiled and run once before the first step (cuda_dnn_prepare): for the rows of a microbatch and,
- * as a share may end with fewer, for single rows. Backward takes as many rows or heads at a time as its scratch holds.
+ * Plans are chosen, compiled and run once before the first step (cuda_dnn_prepare): of each shape for the rows of a
+ * microbatch and, as a share may end with fewer, for single rows. Backward takes as many rows or heads at a time as its scratch holds.
  * A failure within a step is a fault, as another kernel would give other bits. */
 #include "device/cuda/dnn/plan.h"
 
@@ -38,14 +38,29 @@ static void forget(const struct dnn_api *api, struct direction *d)
     *d = (struct direction){.n = 0};
 }
 
+static void forget_attention(const struct dnn_api *api, struct dnn_attention *a)
+{
+    forget(api, &a->forward);
+    forget(api, &a->backward);
+    cudaFree(a->query_lengths);
+    *a = (struct dnn_attention){.query_lengths = NULL};
+}
+
+static void forget_attentions(struct cuda_dnn *dnn)
+{
+    for (size_t i = 0; i < dnn->n_attentions; i++)
+        forget_attention(&dnn->api, &dnn->attentions[i]);
+    free(dnn->attentions);
+    dnn->attentions = NULL, dnn->n_attentions = 0;
+}
+
 void cuda_dnn_close(struct device *dev)
 {
     struct cuda_dnn *dnn = dev->dnn;
 
     if (!dnn)
         return;
-    forget(&dnn->api, &dnn->forward);
-    forget(&dnn->api, &dnn->backward);
+    forget_attentions(dnn);
     dnn_convs_forget(dnn);
     if (dnn->handle)
         dnn->api.destroy(dnn->handle);
@@ -62,15 +77,18 @@ static size_t sharing_of(const struct device_attention *op)
 }
 
 /* way: of backward; PLAN_ATTENTION_OWN: forward. */
-static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, size_t n_rows, enum plan_attention way,
-                     uint64_t most_bytes)
+static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, const struct device_attention *op, size_t n_rows,
+                     enum plan_attention way, uint64_t most_bytes)
 {
     const struct dnn_shape shape = {.n_rows = n_rows,
-                                    .n_tokens = dnn->n_tokens,
+                                    .n_tokens = op->n_tokens,
                                     .n_heads = d->n_heads,
-                                    .head_width = dnn->width / dnn->n_heads,
-                                    .n_all_heads = dnn->n_heads,
-                                    .n_sharing = dnn->n_sharing};
+                                    .head_width = op->width / op->n_heads,
+                                    .n_all_heads = op->n_heads,
+                                    .n_sharing = sharing_of(op),
+                                    .full = op->full,
+                                    .window = attention_slides(op) ? op->window : 0,
+                                    .has_lengths = op->lengths != NULL};
     struct plan *p = &d->plans[d->n];
     void *configs[DNN_MAX_CONFIGS];
     unsigned n = 0;
@@ -88,32 +106,38 @@ static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, size_t n_r
 }
 
 /* Runs a plan on the slice from this row and head on. */
-static int run_slice(const struct cuda_dnn *dnn, const struct plan *p, const struct device_attention *op, size_t row,
-                     size_t head, bool is_backward)
+static int run_slice(const struct cuda_dnn *dnn, const struct dnn_attention *a, const struct plan *p,
+                     const struct device_attention *op, size_t row, size_t head, bool is_backward)
 {
-    const size_t width = op->width * sizeof(uint16_t), kv_width = width / dnn->n_sharing;
+    const size_t width = op->width * sizeof(uint16_t), kv_width = width / sharing_of(op);
     const size_t first = head * (width / op->n_heads), numbers = (row * op->n_heads + head) * op->n_tokens;
     /* from the row and head on; where heads share keys, a slice has all of them */
     const size_t at_q = row * op->n_tokens * (width + 2 * kv_width) + first, at_k = at_q + width,
                  at_v = at_k + kv_width;
     const char *const qkv = op->qkv, *const dqkv = op->qkv_gradient;
     const char *out = (const char *)op->out + row * op->n_tokens * width + first;
-    const float scale = op->scale, masked = dnn_masked(&dnn->api), one = 1;
+    const float scale = op->scale, masked = dnn_masked(&dnn->api), one = 1, window = (float)op->window;
     char *scratch = op->scratch;
     struct dnn_pack pack = {.n = 0};
 
     dnn_give(&pack, DNN_Q, qkv + at_q), dnn_give(&pack, DNN_K, qkv + at_k), dnn_give(&pack, DNN_V, qkv + at_v);
     dnn_give(&pack, DNN_OUT, out), dnn_give(&pack, DNN_LOG_SUM_EXP, op->log_sum_exp + numbers);
-    dnn_give(&pack, DNN_SCALE, &scale), dnn_give(&pack, DNN_MASKED, &masked);
+    dnn_give(&pack, DNN_SCALE, &scale);
+    if (!op->full || op->lengths)
+        dnn_give(&pack, DNN_MASKED, &masked);
+    if (attention_slides(op))
+        dnn_give(&pack, DNN_WINDOW, &window);
+    if (op->lengths)
+        dnn_give(&pack, DNN_QUERY_LENGTHS, a->query_lengths), dnn_give(&pack, DNN_KEY_LENGTHS, op->lengths + row);
     if (!is_backward)
         return dnn_plan_execute(dnn, p->plan, &pack, scratch);
     dnn_give(&pack, DNN_OUT_GRADIENT, (const char *)op->out_gradient + (out - (const char *)op->out));
     dnn_give(&pack, DNN_Q_GRADIENT, dqkv + at_q), dnn_give(&pack, DNN_K_GRADIENT, dqkv + at_k);
     dnn_give(&pack, DNN_V_GRADIENT, dqkv + at_v);
     dnn_give(&pack, DNN_DELTA, (float *)(void *)scratch + numbers), dnn_give(&pack, DNN_ONE, &one);
-    if (dnn->scratch.way == PLAN_ATTENTION_ORDERED)
-        dnn_give(&pack, DNN_Q_SUM, scratch + dnn->scratch.sum);
-    return dnn_plan_execute(dnn, p->plan, &pack, scratch + dnn->scratch.workspace);
+    if (a->scratch.way == PLAN_ATTENTION_ORDERED)
+        dnn_give(&pack, DNN_Q_SUM, scratch + a->scratch.sum);
+    return dnn_plan_execute(dnn, p->plan, &pack, scratch + a->scratch.workspace);
 }
 
 /* The last slice ends with the rows, or heads, so it may overlap the slice before it; both give the same bits. */
@@ -122,34 +146,38 @@ static size_t slice_at(size_t i, size_t n, size_t all)
     return i + n <= all ? i : all - n;
 }
 
-static int run(const struct cuda_dnn *dnn, const struct direction *d, const struct device_attention *op)
+static int run(const struct cuda_dnn *dnn, const struct dnn_attention *a, const struct direction *d,
+               const struct device_attention *op)
 {
     const struct plan *p = &d->plans[op->n_rows < d->plans[0].n_rows];
     int status = 0;
 
     for (size_t row = 0; row < op->n_rows && !status; row += p->n_rows)
         for (size_t head = 0; head < op->n_heads && !status; head += d->n_heads)
-            status = run_slice(dnn, p, op, slice_at(row, p->n_rows, op->n_rows),
-                               slice_at(head, d->n_heads, op->n_heads), d == &dnn->backward);
+            status = run_slice(dnn, a, p, op, slice_at(row, p->n_rows, op->n_rows),
+                               slice_at(head, d->n_heads, op->n_heads), d == &a->backward);
     return status;
 }
 
 /* Makes plans for the operation's rows and runs each once, on any content. NULL, or why not; *d is then empty. */
-static const char *prepare(struct device *dev, struct direction *d, const struct device_attention *op, size_t n_rows,
+static const char *prepare(struct device *dev, struct dnn_attention *a, struct direction *d, size_t n_rows,
                            size_t n_heads, enum plan_attention way)
 {
     const struct cuda_dnn *dnn = dev->dnn;
+    const struct device_attention *op = &a->like;
     const uint64_t most = way == PLAN_ATTENTION_OWN ? plan_cuda_attention_scratch(1, op->n_tokens, op->n_heads)
-                                                    : dnn->scratch.workspace_bytes;
+                                                    : a->scratch.workspace_bytes;
     const char *why = NULL;
 
     d->n_heads = n_heads;
-    if (!add_plan(dnn, d, n_rows, way, most) || (n_rows > 1 && !add_plan(dnn, d, 1, way, most)))
+    if (!add_plan(dnn, d, op, n_rows, way, most) || (n_rows > 1 && !add_plan(dnn, d, op, 1, way, most)))
         why = "it has no algorithm of fixed bits that fits";
     for (unsigned i = 0; i < d->n && !why; i++) {
         struct device_attention once = *op;
         once.n_rows = d->plans[i].n_rows;
-        const int status = run(dnn, d, &once);
+        if (once.lengths)
+            once.lengths = a->query_lengths;
+        const int status = run(dnn, a, d, &once);
         if (status)
             why = dnn->api.error_string(status);
     }
@@ -157,6 +185,23 @@ static const char *prepare(struct device *dev, struct direction *d, const struct
     if (why)
         forget(&dnn->api, d);
     return why;
+}
+
+/* The lengths of the rows' queries, which are all that there are. False: there is no memory for them. */
+static bool add_query_lengths(struct device *dev, struct dnn_attention *a)
+{
+    const size_t n = a->like.n_rows, bytes = n * sizeof *a->query_lengths;
+    uint32_t *lengths = malloc(bytes);
+    const bool ok = lengths && cudaMalloc((void **)&a->query_lengths, bytes) == cudaSuccess;
+
+    if (ok) {
+        for (size_t i = 0; i < n; i++)
+            lengths[i] = (uint32_t)a->like.n_tokens;
+        cuda_upload(dev, a->query_lengths, lengths, bytes);
+        cuda_sync(dev); /* uploads have a queue of their own; what fails there is noted */
+    }
+    free(lengths);
+    return ok;
 }
 
 /* True if all arrays have the alignment that the graphs declare. */
@@ -179,8 +224,6 @@ static const char *cannot(const struct device *dev, const struct device_attentio
         return dev->dnn->missing;
     if (op->dropout.p > 0)
         return "cuDNN's dropout has other bits";
-    if (device_window(op->window, op->n_tokens) < op->n_tokens)
-        return "cuDNN is not used for windows";
     if (op->positions)
         return "cuDNN is not used for packed rows";
     if (!attention_suits_library(dev->type, op) || !is_aligned(op))
@@ -205,57 +248,124 @@ static const char *not_planned(const struct device *dev, const struct device_att
     return scratch.way == PLAN_ATTENTION_OWN ? "it has none for this shape" : "another worker of the job has it not";
 }
 
-static const char *prepare_backward(struct device *dev, const struct device_attention *op, enum plan_attention way)
+static const char *prepare_backward(struct device *dev, struct dnn_attention *a, enum plan_attention way)
 {
-    const struct plan_attention_sizes sizes = attention_sizes(op);
-    struct cuda_dnn *dnn = dev->dnn;
+    const struct plan_attention_sizes sizes = attention_sizes(&a->like);
 
-    plan_attention_lay_out(&dnn->scratch, way, &sizes);
-    if (dnn->scratch.way == PLAN_ATTENTION_OWN)
-        return not_planned(dev, op);
-    return prepare(dev, &dnn->backward, op, dnn->scratch.slice_rows, dnn->scratch.slice_heads, dnn->scratch.way);
+    plan_attention_lay_out(&a->scratch, way, &sizes);
+    if (a->scratch.way == PLAN_ATTENTION_OWN)
+        return not_planned(dev, &a->like);
+    return prepare(dev, a, &a->backward, a->scratch.slice_rows, a->scratch.slice_heads, a->scratch.way);
 }
 
-static void tell(const struct device *dev, const struct device_attention *op, const char *why_not_backward,
+static const struct dnn_attention *find(const struct cuda_dnn *dnn, const struct device_attention *op)
+{
+    for (const struct dnn_attention *a = dnn->attentions; a < dnn->attentions + dnn->n_attentions; a++)
+        if (device_attention_alike(&a->like, op))
+            return a;
+    return NULL;
+}
+
+/* What became of one shape. */
+struct outcome {
+    const char *why, *why_not_backward; /* our own kernels compute all, or backward; NULL: they do not */
+};
+
+static struct outcome prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way)
+{
+    struct cuda_dnn *dnn = dev->dnn;
+    struct dnn_attention a = {.like = *op};
+    struct outcome out = {.why = cannot(dev, op)};
+
+    if (!out.why && op->lengths && !add_query_lengths(dev, &a))
+        out.why = "there is no device memory for its rows' lengths";
+    if (!out.why)
+        out.why = prepare(dev, &a, &a.forward, op->n_rows, op->n_heads, PLAN_ATTENTION_OWN);
+    if (!out.why && op->qkv_gradient)
+        out.why_not_backward = prepare_backward(dev, &a, way);
+    if (!out.why)
+        dnn->attentions[dnn->n_attentions++] = a;
+    else if (dnn)
+        forget_attention(&dnn->api, &a);
+    return out;
+}
+
+/* How attention of a shape is computed. */
+static void tell_one(const struct device *dev, const struct device_attention *op, const struct outcome *outcome,
+                     char how[128])
+{
+    const struct dnn_attention *a = dev->dnn ? find(dev->dnn, op) : NULL;
+
+    if (outcome->why)
+        snprintf(how, 128, "our own kernels: %s", outcome->why);
+    else if (outcome->why_not_backward)
+        snprintf(how, 128, "forward, our own kernels backward (%s)", outcome->why_not_backward);
+    else if (op->qkv_gradient && a->backward.n_heads < op->n_heads)
+        snprintf(how, 128, "forward and backward, there %zu heads at a time", a->backward.n_heads);
+    else
+        snprintf(how, 128, op->qkv_gradient ? "forward and backward" : "forward");
+}
+
+static size_t append(char told[DEVICE_TOLD], size_t at, const char *text)
+{
+    return at + (size_t)snprintf(told + at, DEVICE_TOLD - at, "%.*s", (int)(DEVICE_TOLD - 1 - at), text);
+}
+
+/* All of them in one line: the first, and each other one with another result behind its shape. */
+static void tell(const struct device *dev, const struct device_attention *ops, const struct outcome *outcomes, size_t n,
                  size_t taken, char told[DEVICE_TOLD])
 {
-    const size_t version = dev->dnn->api.version(), major = version / 10000, minor = version / 100 % 100;
-    char bytes[PROCESS_BYTES_TEXT], how[96] = "forward";
+    char bytes[PROCESS_BYTES_TEXT], how[128], first[128] = "", text[256];
+    size_t at = append(told, 0, "attention: ");
 
-    if (why_not_backward)
-        snprintf(how, sizeof how, "forward, our own kernels backward (%s)", why_not_backward);
-    else if (op->qkv_gradient && dev->dnn->backward.n_heads < op->n_heads)
-        snprintf(how, sizeof how, "forward and backward, there %zu heads at a time", dev->dnn->backward.n_heads);
-    else if (op->qkv_gradient)
-        snprintf(how, sizeof how, "forward and backward");
-    snprintf(told, DEVICE_TOLD, "attention: cuDNN %zu.%zu.%zu %s; it took %s", major, minor, version % 100, how,
-             process_format_bytes(bytes, taken));
+    if (dev->dnn && dev->dnn->n_attentions > 0) {
+        const size_t version = dev->dnn->api.version();
+        snprintf(text, sizeof text, "cuDNN %zu.%zu.%zu ", version / 10000, version / 100 % 100, version % 100);
+        at = append(told, at, text);
+    }
+    for (size_t i = 0; i < n; i++) {
+        tell_one(dev, &ops[i], &outcomes[i], how);
+        if (strcmp(how, first) == 0)
+            continue;
+        if (i > 0) {
+            snprintf(text, sizeof text, "; %zu heads of %zu%s: ", ops[i].n_heads, ops[i].width / ops[i].n_heads,
+                     attention_slides(&ops[i]) ? " in windows"
+                     : ops[i].full             ? " in full rows"
+                                               : "");
+            at = append(told, at, text);
+        }
+        at = append(told, at, how);
+        if (i == 0)
+            memcpy(first, how, sizeof first);
+    }
+    if (dev->dnn && dev->dnn->n_attentions > 0) {
+        snprintf(text, sizeof text, "; it took %s", process_format_bytes(bytes, taken));
+        append(told, at, text);
+    }
 }
 
-void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enum plan_attention way,
+void cuda_dnn_prepare(struct device *dev, const struct device_attention *ops, const enum plan_attention *ways, size_t n,
                       char told[DEVICE_TOLD])
 {
-    struct cuda_dnn *dnn = dev->dnn;
-    const char *why = cannot(dev, op), *why_not_backward = NULL;
+    struct outcome *outcomes = calloc(n, sizeof *outcomes);
     size_t before = 0, after = 0, total;
 
-    if (!why) {
-        cuda_note(dev, cudaStreamSynchronize(dev->queue.stream)); /* waits for earlier work too */
-        forget(&dnn->api, &dnn->forward);
-        forget(&dnn->api, &dnn->backward);
-        dnn->n_tokens = op->n_tokens, dnn->n_heads = op->n_heads, dnn->width = op->width;
-        dnn->n_sharing = sharing_of(op);
-        cudaMemGetInfo(&before, &total);
-        why = prepare(dev, &dnn->forward, op, op->n_rows, op->n_heads, PLAN_ATTENTION_OWN);
+    cuda_note(dev, cudaStreamSynchronize(dev->queue.stream)); /* waits for earlier work too */
+    cudaMemGetInfo(&before, &total);
+    if (dev->dnn) {
+        forget_attentions(dev->dnn);
+        dev->dnn->attentions = calloc(n, sizeof *dev->dnn->attentions);
     }
-    if (why) {
-        snprintf(told, DEVICE_TOLD, "attention: our own kernels: %s", why);
+    if (!outcomes || (dev->dnn && !dev->dnn->attentions)) {
+        append(told, 0, "attention: our own kernels: there is no host memory for cuDNN");
+        free(outcomes);
         return;
     }
-    if (op->qkv_gradient)
-        why_not_backward = prepare_backward(dev, op, way);
+    for (size_t i = 0; i < n; i++)
+        outcomes[i] = prepare_attention(dev, &ops[i], ways[i]);
     cudaMemGetInfo(&after, &total);
-    tell(dev, op, why_not_backward, before > after ? before - after : 0, told);
+    tell(dev, ops, outcomes, n, before > after ? before - after : 0, told);
+    free(outcomes);
 }
 
 /* False: the device or the library is not there. The library stays loaded, as in cuda_dnn_close. */
@@ -292,23 +402,22 @@ uint32_t cuda_dnn_convolution(unsigned index)
     return (uint32_t)((version * 1000 + (unsigned)capability) * 1000 + (unsigned)n_processors);
 }
 
-/* True for the prepared shape. */
-static bool is_prepared(const struct device *dev, const struct device_attention *op)
+/* What is prepared for this call; NULL: nothing. */
+static const struct dnn_attention *prepared(const struct device *dev, const struct device_attention *op)
 {
-    const struct cuda_dnn *dnn = dev->dnn;
-
-    return dnn && dnn->forward.n > 0 && is_aligned(op) && attention_suits_library(dev->type, op) &&
-           op->n_tokens == dnn->n_tokens && op->n_heads == dnn->n_heads && op->width == dnn->width &&
-           sharing_of(op) == dnn->n_sharing;
+    return dev->dnn && is_aligned(op) && attention_suits_library(dev->type, op) ? find(dev->dnn, op) : NULL;
 }
 
 bool cuda_dnn_attention(struct device *dev, const struct device_attention *op)
 {
-    return is_prepared(dev, op) && dnn_note(dev, run(dev->dnn, &dev->dnn->forward, op), "attention forward");
+    const struct dnn_attention *a = prepared(dev, op);
+
+    return a && dnn_note(dev, run(dev->dnn, a, &a->forward, op), "attention forward");
 }
 
 bool cuda_dnn_attention_backward(struct device *dev, const struct device_attention *op)
 {
-    return is_prepared(dev, op) && dev->dnn->backward.n > 0 &&
-           dnn_note(dev, run(dev->dnn, &dev->dnn->backward, op), "attention backward");
+    const struct dnn_attention *a = prepared(dev, op);
+
+    return a && a->backward.n > 0 && dnn_note(dev, run(dev->dnn, a, &a->backward, op), "attention backward");
 }

@@ -105,6 +105,7 @@ enum dnn_attribute {
     DNN_OPERATION_MATMUL_B = 1521,
     DNN_OPERATION_MATMUL_C = 1522,
     DNN_OPERATION_MATMUL_MODE = 1523,
+    DNN_OPERATION_MATMUL_LENGTHS = 1525, /* and two more: rows of a, columns of b, columns of a that count */
     DNN_REDUCTION_OPERATOR = 1600,
     DNN_REDUCTION_PRECISION = 1601,
     DNN_OPERATION_REDUCTION_X = 1610,
@@ -162,6 +163,9 @@ struct dnn_shape {
     size_t n_rows, n_tokens, n_heads, head_width;
     size_t n_all_heads; /* all heads of a row */
     size_t n_sharing;   /* neighbouring heads that share keys and values: divides n_heads; 1: none do */
+    bool full;          /* a query sees all keys; else those up to its own */
+    size_t window;      /* of these the last so many, at least 1, fewer than n_tokens; 0: all. Not with full */
+    bool has_lengths;   /* a query sees the first keys alone, as many as DNN_KEY_LENGTHS says. With full */
 };
 
 /* Ids of the caller's tensors in a variant pack: those of struct device_attention from the first row and head on.
@@ -173,7 +177,10 @@ enum dnn_tensor {
     DNN_OUT,
     DNN_LOG_SUM_EXP,
     DNN_SCALE,
-    DNN_MASKED, /* score of a key that comes after its query */
+    DNN_MASKED,        /* score of a key that its query does not see */
+    DNN_WINDOW,        /* dnn_shape.window, where it is not 0 */
+    DNN_QUERY_LENGTHS, /* (n_rows) int32, where rows have lengths: n_tokens of each, as all queries count */
+    DNN_KEY_LENGTHS,   /* (n_rows) int32 */
     /* For backward alone: */
     DNN_OUT_GRADIENT,
     DNN_Q_GRADIENT,
@@ -202,7 +209,7 @@ struct dnn_graph {
     void *graph; /* the graph of the operations: one of the above */
 };
 
-/* The graphs of causal attention in bf16 on a handle; with a NULL handle, for the device whose properties
+/* The graphs of attention in bf16 on a handle; with a NULL handle, for the device whose properties
  * dnn_graph_configs gets. False: api->error_string(graph->status). Undo in both cases: dnn_graph_free. */
 bool dnn_graph_attention(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
                          const struct dnn_shape *shape);
@@ -225,7 +232,7 @@ unsigned dnn_graph_configs(struct dnn_graph *graph, void *properties, void *conf
 unsigned dnn_graph_backward_configs(struct dnn_graph *graph, enum plan_attention way, void *properties,
                                     void *configs[DNN_MAX_CONFIGS]);
 
-/* attention.c. The score of a key that comes after its query. */
+/* attention.c. The score of a key that its query does not see. */
 float dnn_masked(const struct dnn_api *api);
 /* The backward method of a device, by its compute capability (90: 9.0) and the library's version. */
 enum plan_attention dnn_backward_way(size_t version, int capability);

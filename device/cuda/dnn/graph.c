@@ -44,7 +44,7 @@ static void add(struct dnn_graph *g, void *operation)
 
 void *dnn_add_array(struct dnn_graph *g, const struct dnn_array *a)
 {
-    static const int64_t alignment = 16;
+    const int64_t alignment = a->type == DNN_INT32 ? 4 : 16; /* in memory only lengths are such, from any row on */
     const int64_t id = a->id == DNN_ANONYMOUS ? ANONYMOUS + (int64_t)g->n : a->id;
     void *d = create(g, DNN_TENSOR);
 
@@ -61,7 +61,8 @@ void *dnn_add_array(struct dnn_graph *g, const struct dnn_array *a)
     return d;
 }
 
-void dnn_add_matmul(struct dnn_graph *g, const void *a, const void *b, const void *c)
+void dnn_add_matmul(struct dnn_graph *g, const void *a, const void *b, const void *c,
+                    const struct dnn_matmul_lengths *lengths)
 {
     static const enum dnn_type precision = DNN_FP32;
     void *mode = create(g, DNN_MATMUL);
@@ -73,12 +74,15 @@ void dnn_add_matmul(struct dnn_graph *g, const void *a, const void *b, const voi
     set_one(g, d, DNN_OPERATION_MATMUL_B, b);
     set_one(g, d, DNN_OPERATION_MATMUL_C, c);
     set_one(g, d, DNN_OPERATION_MATMUL_MODE, mode);
+    set_one(g, d, DNN_OPERATION_MATMUL_LENGTHS, lengths->rows);
+    set_one(g, d, DNN_OPERATION_MATMUL_LENGTHS + 1, lengths->columns);
+    set_one(g, d, DNN_OPERATION_MATMUL_LENGTHS + 2, lengths->inner);
     add(g, d);
 }
 
 void dnn_add_pointwise(struct dnn_graph *g, const struct dnn_pointwise_operation *p)
 {
-    const enum dnn_type precision = p->mode == DNN_NOT_LESS ? DNN_BOOLEAN : DNN_FP32;
+    const enum dnn_type precision = p->mode >= DNN_GREATER && p->mode <= DNN_AND ? DNN_BOOLEAN : DNN_FP32;
     void *mode = create(g, DNN_POINTWISE);
     set(g, mode, DNN_POINTWISE_MODE, DNN_KIND_POINTWISE, 1, &p->mode);
     set(g, mode, DNN_POINTWISE_PRECISION, DNN_KIND_TYPE, 1, &precision);

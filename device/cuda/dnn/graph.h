@@ -17,7 +17,10 @@ enum dnn_pointwise {
     DNN_EXP = 13,
     DNN_LOG = 15,
     DNN_IDENTITY = 21,
+    DNN_GREATER = 302,
     DNN_NOT_LESS = 303,
+    DNN_LESS = 304,
+    DNN_AND = 400,
     DNN_INDEX = 501,
     DNN_SELECT = 601
 };
@@ -40,8 +43,13 @@ struct dnn_pointwise_operation {
     int64_t axis; /* DNN_INDEX: the axis whose index is taken */
 };
 void dnn_add_pointwise(struct dnn_graph *graph, const struct dnn_pointwise_operation *operation);
-/* c = a b, summed in fp32. */
-void dnn_add_matmul(struct dnn_graph *graph, const void *a, const void *b, const void *c);
+/* c = a b, summed in fp32. Each of the lengths is NULL, or holds for each row of the batch how many of a's rows, b's columns,
+ * and a's columns count. */
+struct dnn_matmul_lengths {
+    const void *rows, *columns, *inner;
+};
+void dnn_add_matmul(struct dnn_graph *graph, const void *a, const void *b, const void *c,
+                    const struct dnn_matmul_lengths *lengths);
 /* y = sum or maximum of x along the dimensions where y has 1. */
 void dnn_add_reduction(struct dnn_graph *graph, enum dnn_reduction reduction, const void *x, const void *y);
 /* One of DNN_OPERATION_CONVOLUTION, -_INPUT and -_WEIGHTS, summed in fp32: y of x and w, x's gradient of y's

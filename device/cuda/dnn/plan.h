@@ -19,15 +19,22 @@ struct direction {
     unsigned n; /* 0: our own kernels are used */
 };
 
+/* Attention of one shape that is prepared. */
+struct dnn_attention {
+    struct device_attention like;          /* a call of this shape */
+    struct plan_attention_scratch scratch; /* backward's scratch */
+    struct direction forward, backward;
+    uint32_t *query_lengths; /* on the device, owned: n_tokens for each row; NULL where rows have no lengths */
+};
+
 struct dnn_conv; /* conv.c */
 
 struct cuda_dnn {
     struct dnn_api api; /* all NULL: no library */
     const char *missing;
     void *handle;
-    size_t n_tokens, n_heads, n_sharing, width; /* the prepared shape of attention */
-    struct plan_attention_scratch scratch;      /* backward's scratch */
-    struct direction forward, backward;
+    struct dnn_attention *attentions; /* the prepared ones; owned */
+    size_t n_attentions;
     struct dnn_conv *convs; /* the prepared convolutions; owned */
 };
 

@@ -131,4 +131,14 @@ static inline size_t device_first_key(size_t window, size_t position)
     return position + 1 - device_window(window, position + 1);
 }
 
+/* True for calls of the same shape, of any rows, and the same mask. */
+static inline bool device_attention_alike(const struct device_attention *a, const struct device_attention *b)
+{
+    return a->n_tokens == b->n_tokens && a->n_heads == b->n_heads && a->width == b->width &&
+           device_kv_heads(a->n_heads, a->n_kv_heads) == device_kv_heads(b->n_heads, b->n_kv_heads) &&
+           a->full == b->full && device_window(a->window, a->n_tokens) == device_window(b->window, b->n_tokens) &&
+           !a->lengths == !b->lengths && !a->positions == !b->positions && !a->kv == !b->kv && !a->bias == !b->bias &&
+           a->dropout.p == b->dropout.p;
+}
+
 #endif

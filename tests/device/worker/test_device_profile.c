@@ -200,12 +200,13 @@ static void pretend_add(struct device *dev, const struct device_dropout_add *op)
     pretended.seconds += call_s;
 }
 
-static void pretend_prepare(struct device *dev, const struct device_attention *op, enum plan_attention way,
-                            char told[DEVICE_TOLD])
+static void pretend_prepare(struct device *dev, const struct device_attention *ops, const enum plan_attention *ways,
+                            size_t n, char told[DEVICE_TOLD])
 {
     (void)dev;
-    ck_assert_int_eq(way, PLAN_ATTENTION_SCORES);
-    ck_assert(attention_suits_library(pretended.type, op));
+    ck_assert_uint_eq(n, 1);
+    ck_assert_int_eq(ways[0], PLAN_ATTENTION_SCORES);
+    ck_assert(attention_suits_library(pretended.type, &ops[0]));
     pretended.is_prepared = true;
     told[0] = 0;
 }

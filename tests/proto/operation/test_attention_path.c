@@ -1,5 +1,5 @@
 /* Which implementation computes attention, by what a device told of the families' shapes (tests/gpu/RECORD.md, the lines
- * family-*) and by what device/cuda/README.md lists. */
+ * family-*), by what device/cuda/README.md lists, and by what cuDNN plans for (tests/gpu/test_dnn.c). */
 #include "proto/operation/attention_path.h"
 #include "tests/kit/test.h"
 
@@ -24,15 +24,17 @@ static const struct {
     {"Llama 3", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8}, {L, T, T}},
     {"Llama 3 with dropout", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8, .dropout.p = 0.1f}, {D, D, P}},
     {"Llama 3 in packed rows", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8, .positions = WORDS}, {T, T, T}},
-    {"Mistral", {SHAPE(1, 8192, 32, 4096), .n_kv_heads = 8, .window = 4096}, {T, T, T}},
+    {"Mistral", {SHAPE(1, 8192, 32, 4096), .n_kv_heads = 8, .window = 4096}, {L, T, T}},
     {"a window of the whole row", {SHAPE(8, 1024, 12, 768), .window = 1024}, {L, T, T}},
-    {"Gemma 7B", {SHAPE(1, 8192, 16, 4096)}, {T, T, T}},
+    {"Gemma 7B", {SHAPE(1, 8192, 16, 4096)}, {L, T, T}},
     {"heads of 256 with dropout", {SHAPE(1, 8192, 16, 4096), .dropout.p = 0.1f}, {P, P, P}},
-    {"heads of 256 in full rows", {SHAPE(1, 512, 4, 1024), .full = true}, {P, P, P}},
-    {"BERT", {SHAPE(8, 512, 16, 1024), .full = true, .lengths = WORDS}, {T, T, T}},
+    {"heads of 256 in full rows", {SHAPE(1, 512, 4, 1024), .full = true}, {L, P, P}},
+    {"heads of 264", {SHAPE(1, 512, 4, 1056)}, {P, P, P}},
+    {"BERT", {SHAPE(8, 512, 16, 1024), .full = true, .lengths = WORDS}, {L, T, T}},
+    {"a wide BERT", {SHAPE(8, 512, 8, 1024), .full = true}, {L, L, L}},
     {"BERT with dropout", {SHAPE(8, 512, 16, 1024), .full = true, .lengths = WORDS, .dropout.p = 0.1f}, {D, D, D}},
     {"wide heads in full rows with dropout", {SHAPE(8, 512, 8, 1024), .full = true, .dropout.p = 0.1f}, {D, D, D}},
-    {"shared keys in full rows", {SHAPE(8, 512, 16, 1024), .n_kv_heads = 4, .full = true}, {T, T, P}},
+    {"shared keys in full rows", {SHAPE(8, 512, 16, 1024), .n_kv_heads = 4, .full = true}, {L, T, P}},
     {"a window and dropout, heads of 64", {SHAPE(8, 1024, 12, 768), .window = 100, .dropout.p = 0.1f}, {D, D, D}},
     {"a window and dropout, heads of 128", {SHAPE(8, 1024, 6, 768), .window = 100, .dropout.p = 0.1f}, {P, D, P}},
     {"T5's encoder", {SHAPE(8, 512, 12, 768), .full = true, .lengths = WORDS, BIAS(16, 91)}, {T, T, T}},
@@ -92,7 +94,8 @@ TEST(a_path_depends_on_the_type_and_on_the_library)
     const struct device_attention gpt2 = {SHAPE(8, 1024, 12, 768)}, slides = {SHAPE(8, 1024, 12, 768), .window = 100},
                                   cross = {SHAPE(8, 512, 12, 768), .full = true, .kv = given, .n_keys = 300},
                                   t5 = {SHAPE(8, 512, 12, 768), BIAS(32, 113)}, narrow = {SHAPE(8, 1024, 32, 768)},
-                                  llama = {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8};
+                                  llama = {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8},
+                                  gemma = {SHAPE(1, 8192, 16, 4096), .window = 1024};
 
     check(NUMBER_FP32, gpt2, PLAN_ATTENTION_ORDERED, P, P, P);
     check(NUMBER_FP16, gpt2, PLAN_ATTENTION_ORDERED, T, T, T);
@@ -108,4 +111,8 @@ TEST(a_path_depends_on_the_type_and_on_the_library)
     check(NUMBER_BF16, llama, PLAN_ATTENTION_ORDERED, L, L, L);
     check(NUMBER_BF16, llama, PLAN_ATTENTION_TWICE, L, L, L);
     check(NUMBER_BF16, narrow, PLAN_ATTENTION_OWN, P, P, P);
+    check(NUMBER_BF16, slides, PLAN_ATTENTION_ORDERED, L, L, L);
+    check(NUMBER_BF16, slides, PLAN_ATTENTION_TWICE, L, L, L);
+    check(NUMBER_BF16, gemma, PLAN_ATTENTION_ORDERED, L, L, L);
+    check(NUMBER_BF16, gemma, PLAN_ATTENTION_TWICE, L, T, T);
 }

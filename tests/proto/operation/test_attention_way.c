@@ -37,6 +37,10 @@ static const struct {
     {PLAN_ATTENTION_SCORES, 1, 1000, 12, 0, 1536, PLAN_ATTENTION_OWN, 1, 12, 1000 * 12 * 8},
     {PLAN_ATTENTION_ORDERED, 1, 64, 4, 0, 80, PLAN_ATTENTION_OWN, 1, 4, 64 * 4 * 8},
     {PLAN_ATTENTION_TWICE, 1, 64, 4, 0, 640, PLAN_ATTENTION_OWN, 1, 4, 64 * 4 * 8},
+    {PLAN_ATTENTION_SCORES, 1, 128, 4, 0, 640, PLAN_ATTENTION_OWN, 1, 4, 128 * 4 * 8},
+    /* heads of 256: 256 KiB of sums */
+    {PLAN_ATTENTION_ORDERED, 1, 64, 4, 0, 1024, PLAN_ATTENTION_ORDERED, 1, 4, 64 * 4 * 4 + 64 * 1024 * 4 + 256 + 256},
+    {PLAN_ATTENTION_ORDERED, 1, 64, 4, 0, 1056, PLAN_ATTENTION_OWN, 1, 4, 64 * 4 * 8},
     {PLAN_ATTENTION_ORDERED, 4, 1, 64, 0, 512, PLAN_ATTENTION_OWN, 4, 64, 4 * 64 * 8},
     {PLAN_ATTENTION_ORDERED, 2, 9, 1, 0, 16, PLAN_ATTENTION_OWN, 2, 1, 256},
     /* 64 MiB apart a row, 4 rows at a time; queries' gradients of as many 256 MiB, their turns 64 KiB */
@@ -108,7 +112,7 @@ TEST(a_block_has_room_for_it_where_it_is_computed_so)
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0) - own,
                       (2 << 10) + (256 << 10) + 256 - (4 << 10));
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0.1f), own);
-    ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, &goal, 0, 255), own);
+    ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, &goal, 0, 255), own); /* ours need no room for a window */
     ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, &goal, 0, 256),
                       workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0));
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_EVALUATE, NUMBER_BF16, 0),

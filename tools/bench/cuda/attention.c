@@ -144,7 +144,7 @@ static bool measure_cudnn(struct bench *b, struct device_attention *op, struct r
     const size_t n = op->n_rows * op->n_tokens * op->width;
     char told[DEVICE_TOLD];
 
-    b->ops->prepare_attention(b->dev, op, b->attention, told);
+    b->ops->prepare_attention(b->dev, op, &b->attention, 1, told);
     fprintf(stderr, "%s\n", told);
     if (!strstr(told, ": cuDNN "))
         return false;
@@ -233,7 +233,7 @@ void bench_families(struct bench *b)
             shape.n_kv_heads = s->n_kv_heads < s->n_heads ? 1 : 2;
         struct device_attention op = make(b, &shape);
         const double flop = 2 * pairs(&op) * (double)op.width;
-        b->ops->prepare_attention(b->dev, &op, b->attention, told);
+        b->ops->prepare_attention(b->dev, &op, &b->attention, 1, told);
         bench_times(b, ms, runs, &op, 2);
         printf("family-%s|%.4f|ms forward, %.0f TFLOP/s; backward %.4f ms, %.0f TFLOP/s; %s\n", s->name, ms[0],
                2 * flop / ms[0] * 1e-9, ms[1], 5 * flop / ms[1] * 1e-9, told);

@@ -221,7 +221,7 @@ static struct results run_repeated(struct bench *b, const struct block *k)
     repeat_keys(repeated, grouped, k);
     b->ops->upload(b->dev, qkv, repeated, n * sizeof *repeated);
     b->ops->sync(b->dev); /* attention is on another queue */
-    b->ops->prepare_attention(b->dev, &op, b->attention, told);
+    b->ops->prepare_attention(b->dev, &op, &b->attention, 1, told);
     fprintf(stderr, "with repeated keys: %s\n", told);
     struct results r = run_once(b, &op, k->m, 3 * op.width);
     sum_keys(grouped, r.gradient, k);
@@ -236,7 +236,7 @@ void bench_qwen3(struct bench *b)
     const size_t n_out = k.m * k.op.width, n_gradient = k.m * k.columns;
     char told[DEVICE_TOLD];
 
-    b->ops->prepare_attention(b->dev, &k.op, b->attention, told);
+    b->ops->prepare_attention(b->dev, &k.op, &b->attention, 1, told);
     measure(b, &k, "forward", forward, attention, 2, told);
     measure(b, &k, "backward", backward, attention_backward, 5, told);
     struct results first = run_once(b, &k.op, k.m, k.columns), again = run_once(b, &k.op, k.m, k.columns);
