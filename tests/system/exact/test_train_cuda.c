@@ -396,6 +396,33 @@ TEST(backward_is_ours_where_one_worker_has_no_cudnn)
     expect_file("without.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
 }
 
+/* Blocks of a GPT-2 and of a Qwen 3 in a Llama: the first shape's line, and behind it that of heads which share no keys. */
+TEST(attention_of_every_block_is_prepared)
+{
+    static const char model[] =
+        "{\"model_type\": \"eps_llama\", \"num_hidden_layers\": 3, \"hidden_size\": 24, \"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 24, \"vocab_size\": 256, "
+        "\"max_position_embeddings\": 64, \"eps_blocks\": [{\"blocks\": [1], \"config\": {\"model_type\": \"gpt2\", "
+        "\"n_head\": 3, \"attn_pdrop\": 0.0, \"resid_pdrop\": 0.0}}, {\"blocks\": [2], \"config\": {\"model_type\": "
+        "\"qwen3\", \"hidden_size\": 24, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 8, "
+        "\"intermediate_size\": 24, \"use_sliding_window\": true, \"sliding_window\": 4, \"max_window_layers\": 0}}]}";
+    const pid_t daemon = processes_daemon("lab", 0, NULL);
+
+    processes_write("guests.json", model, sizeof model - 1);
+    setenv("CUDASIM_DNN", "91900", 1);
+    const pid_t worker = attach("cuda", "guests.log", 1);
+    expect("cuda/eps train --model guests.json --data data.txt --eval-data data.txt --seq 20 --batch 2 --steps 2 "
+           "--connect lab --precision "
+           "bf16 --out guests",
+           0);
+    end(daemon, worker, 0);
+    unsetenv("CUDASIM_DNN");
+    expect_file(
+        "guests.log",
+        "attention: cuDNN 9.19.0 forward, our own kernels backward (they are better for this shape); 3 heads of "
+        "8: forward, our own kernels backward (it has none for this shape); it took");
+}
+
 /* Version 1.0 of numpy's format: 40 images of 8 x 8 in colour, and their classes. */
 static void put_images(void)
 {
