@@ -197,17 +197,27 @@ static bool suits(const struct shape *s, int type)
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-TEST_EACH(attention_is_the_formula, 2 * COUNT(shapes) * NUMBER_TYPES)
+TEST_EACH_IF(attention_is_the_formula, 2 * COUNT(shapes) * NUMBER_TYPES,
+             suits(&shapes[_i / 2 / NUMBER_TYPES], _i / 2 % NUMBER_TYPES))
 {
     const struct shape *s = &shapes[_i / 2 / NUMBER_TYPES];
     struct attention t = attention_of(s, _i / 2 % NUMBER_TYPES);
 
-    if (!suits(s, t.test.type))
-        return;
     t.test.call.kind = _i % 2 ? CALL_attention_backward : CALL_attention;
     t.test.prepare = _i % 2 ? draw_output : draw_lengths;
     t.test.before = _i % 2 ? run_forward_first : prepare_alone;
     call_check(&t.test);
+}
+
+/* Case i of N_CASES: its shape and type. */
+static const struct shape *shape_of(int i)
+{
+    return &shapes[i / COMMON_TYPES];
+}
+
+static bool case_suits(int i)
+{
+    return suits(shape_of(i), i % COMMON_TYPES);
 }
 
 /* Queries of each row and head, apart from each other, every fifth one twice; or all, once. */
@@ -236,13 +246,12 @@ static void draw_chosen(struct call_test *test)
 }
 
 /* Gradients of keys and values from some queries, all else from all; of each shape in its own type. */
-TEST_EACH(attention_of_chosen_queries_is_the_formula, N_CASES)
+TEST_EACH_IF(attention_of_chosen_queries_is_the_formula, N_CASES,
+             is_its_own(shape_of(_i), _i % COMMON_TYPES) && case_suits(_i))
 {
-    const struct shape *s = &shapes[_i / COMMON_TYPES];
+    const struct shape *s = shape_of(_i);
     struct attention t = attention_of(s, _i % COMMON_TYPES);
 
-    if (!is_its_own(s, t.test.type) || !suits(s, t.test.type))
-        return;
     t.test.call.kind = CALL_attention_backward;
     t.test.call.attention.chosen = (void *)call_given, t.test.call.attention.weights = (void *)call_given;
     t.test.call.attention.n_chosen = (s->n_tokens + 2) / 3;
@@ -257,13 +266,11 @@ static void draw_all(struct call_test *test)
 }
 
 /* All of them, once each: the sums have the terms that they have without a choice, in this order. */
-TEST_EACH(all_queries_chosen_change_no_bit_of_the_cpus, N_CASES)
+TEST_EACH_IF(all_queries_chosen_change_no_bit_of_the_cpus, N_CASES, !backend_get()->cuda && case_suits(_i))
 {
-    const struct shape *s = &shapes[_i / COMMON_TYPES];
+    const struct shape *s = shape_of(_i);
     struct attention none = attention_of(s, _i % COMMON_TYPES), all;
 
-    if (backend_get()->cuda || !suits(s, none.test.type))
-        return;
     none.test.call.kind = CALL_attention_backward, none.test.before = run_both;
     all = none;
     none.test.prepare = draw_lengths, all.test.prepare = draw_all;
@@ -287,13 +294,12 @@ static bool is_of_all_rows(const struct call_array *array)
 
 /* A row computed by itself, at its place in the minibatch, equals the same row among others: by our own kernels, as a
  * library may divide its work as it likes. */
-TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
+TEST_EACH_IF(attention_of_a_row_does_not_depend_on_the_others, N_CASES,
+             shape_of(_i)->n_rows > 1 && !shape_of(_i)->is_prepared && case_suits(_i))
 {
-    const struct shape *s = &shapes[_i / COMMON_TYPES];
+    const struct shape *s = shape_of(_i);
     struct attention all = attention_of(s, _i % COMMON_TYPES), alone;
 
-    if (s->n_rows == 1 || s->is_prepared || !suits(s, all.test.type))
-        return;
     all.test.call.kind = CALL_attention_backward, all.test.before = run_both;
     alone = all;
     alone.test.call.attention.n_rows = 1, alone.test.call.attention.dropout.first_row += s->n_rows - 1;
@@ -319,14 +325,13 @@ TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
 }
 
 /* Neither forward nor backward; windows longer than a row are as good as none. On the simulated device one of them. */
-TEST_EACH(a_window_of_a_whole_row_changes_no_bit, N_CASES)
+TEST_EACH_IF(a_window_of_a_whole_row_changes_no_bit, N_CASES,
+             !shape_of(_i)->full && !shape_of(_i)->window && !shape_of(_i)->is_prepared && case_suits(_i))
 {
-    const struct shape *s = &shapes[_i / COMMON_TYPES];
+    const struct shape *s = shape_of(_i);
     const size_t windows[] = {s->n_tokens, s->n_tokens + 1, UINT32_MAX};
     struct attention none = attention_of(s, _i % COMMON_TYPES);
 
-    if (s->full || s->window || s->is_prepared || !suits(s, none.test.type))
-        return;
     none.test.call.kind = CALL_attention_backward, none.test.before = run_both;
     call_make(&none.test), call_once(&none.test);
     for (int i = 0; i < COUNT(windows); i++) {
@@ -395,15 +400,20 @@ static bool is_by_other_kernels(const struct shape *s, int type)
            ((s->head_width > 64 && s->p > 0) || s->full || s->buckets);
 }
 
-TEST_EACH(a_document_as_long_as_its_row_changes_no_bit, 2 * N_CASES)
+static bool may_be_one_document(int i)
 {
-    const struct shape *s = &shapes[_i / 2 / COMMON_TYPES];
+    const struct shape *s = shape_of(i);
+
+    return !s->documents[0] && !s->n_keys && !s->length && s->n_rows == 1 && !s->is_prepared &&
+           !is_by_other_kernels(s, i % COMMON_TYPES) && case_suits(i);
+}
+
+TEST_EACH_IF(a_document_as_long_as_its_row_changes_no_bit, 2 * N_CASES, may_be_one_document(_i / 2))
+{
+    const struct shape *s = shape_of(_i / 2);
     struct shape whole = *s;
     struct attention none = packed_of(s, _i / 2 % COMMON_TYPES, _i % 2), one;
 
-    if (s->documents[0] || s->n_keys || s->length || s->n_rows > 1 || s->is_prepared ||
-        is_by_other_kernels(s, _i / 2 % COMMON_TYPES) || !suits(s, none.test.type))
-        return;
     whole.documents[0] = s->n_tokens;
     one = packed_of(&whole, _i / 2 % COMMON_TYPES, _i % 2);
     call_make(&none.test), call_make(&one.test);
@@ -432,13 +442,12 @@ static void change_neighbours(const struct call_test *test, size_t first, size_t
 }
 
 /* Whatever documents are beside it, at its place in a row: that of the row's middle, forward and backward. */
-TEST_EACH(other_documents_of_its_row_change_no_bit_of_a_document, 4 * N_CASES)
+TEST_EACH_IF(other_documents_of_its_row_change_no_bit_of_a_document, 4 * N_CASES,
+             shape_of(_i / 4)->documents[0] && !shape_of(_i / 4)->is_prepared && case_suits(_i / 4))
 {
-    const struct shape *s = &shapes[_i / 4 / COMMON_TYPES];
+    const struct shape *s = shape_of(_i / 4);
     struct attention t = packed_of(s, _i / 4 % COMMON_TYPES, _i % 2), beside = t;
 
-    if (!s->documents[0] || s->is_prepared || !suits(s, t.test.type))
-        return;
     call_make(&t.test), call_make(&beside.test);
     copy_inputs(&beside.test, &t.test);
     const uint32_t *positions = t.test.host.attention.positions;
@@ -465,15 +474,20 @@ static void *take_columns(const struct call_test *test, const void *from, size_t
 
 /* Neither forward nor backward: where queries, keys and values of the same tokens are two arrays, each gets its columns of
  * the gradient. */
-TEST_EACH(keys_in_another_array_change_no_bit, N_CASES)
+static bool has_keys_of_its_own(int i)
 {
-    const struct shape *s = &shapes[_i / COMMON_TYPES];
+    const struct shape *s = shape_of(i);
+
+    return s->full && !s->n_keys && !s->documents[0] && !s->buckets && !s->is_prepared && case_suits(i);
+}
+
+TEST_EACH_IF(keys_in_another_array_change_no_bit, N_CASES, has_keys_of_its_own(_i))
+{
+    const struct shape *s = shape_of(_i);
     struct attention one = attention_of(s, _i % COMMON_TYPES), two;
     const size_t rows = s->n_rows * s->n_tokens, width = one.test.call.attention.width;
     const size_t keys = 2 * s->n_kv_heads * s->head_width, columns[] = {0, width, keys};
 
-    if (!s->full || s->n_keys || s->documents[0] || s->buckets || s->is_prepared || !suits(s, one.test.type))
-        return;
     one.test.call.kind = CALL_attention_backward, one.test.before = run_both, one.test.prepare = draw_lengths;
     two = one;
     two.test.call.attention.kv = call_given, two.test.call.attention.n_keys = s->n_tokens;

@@ -97,7 +97,9 @@ static TCase *make_case(const struct test_suite *suite)
     if (suite->setup_each || suite->teardown_each)
         tcase_add_checked_fixture(tcase, suite->setup_each, suite->teardown_each);
     for (const struct test_entry *t = suite->tests; t; t = t->next)
-        tcase_add_loop_test_raise_signal(tcase, t->test, t->signal, t->first(), t->end());
+        for (int i = t->first(); i < t->end(); i++)
+            if (t->suits(i))
+                tcase_add_loop_test_raise_signal(tcase, t->test, t->signal, i, i + 1);
     return tcase;
 }
 

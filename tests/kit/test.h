@@ -49,15 +49,17 @@
 #define ck_assert_holds(text, ...) test_holds(__FILE__, __LINE__, text, (const char *const[]){__VA_ARGS__, NULL})
 
 /* One test. */
-#define TEST(name) TEST_REGISTER(name, 0, 1, 0)
+#define TEST(name) TEST_REGISTER(name, 0, 1, 0, true)
 /* One test for each _i from 0 to n - 1. n, like all other expressions here, is evaluated when the program starts. */
-#define TEST_EACH(name, n) TEST_REGISTER(name, 0, n, 0)
+#define TEST_EACH(name, n) TEST_REGISTER(name, 0, n, 0, true)
+/* Of these, one where the condition on _i holds, and no process for the others. */
+#define TEST_EACH_IF(name, n, condition) TEST_REGISTER(name, 0, n, 0, condition)
 /* One for each _i from first to end - 1. */
-#define TEST_RANGE(name, first, end) TEST_REGISTER(name, first, end, 0)
+#define TEST_RANGE(name, first, end) TEST_REGISTER(name, first, end, 0, true)
 /* One test where the condition holds, none elsewhere. */
-#define TEST_IF(name, condition) TEST_REGISTER(name, 0, (condition) ? 1 : 0, 0)
+#define TEST_IF(name, condition) TEST_REGISTER(name, 0, (condition) ? 1 : 0, 0, true)
 /* One test that the signal must end. Left out under CK_FORK=no, where the signal would end the program. */
-#define TEST_SIGNAL(name, signal) TEST_REGISTER(name, 0, test_forks(), signal)
+#define TEST_SIGNAL(name, signal) TEST_REGISTER(name, 0, test_forks(), signal, true)
 
 /* For CMake, which reads this line: when and how ctest runs the suite. tests/CMakeLists.txt says what each label means. */
 #define SUITE_LABELS(...)
@@ -93,6 +95,7 @@ struct test_suite {
 struct test_entry {
     const struct TTest *test;
     int (*first)(void), (*end)(void);
+    bool (*suits)(int i);
     int signal;
     struct test_entry *next;
 };
@@ -124,7 +127,7 @@ void test_holds(const char *file, int line, const char *text, const char *const 
         __VA_ARGS__;                                                                                                   \
     }
 
-#define TEST_REGISTER(name, first_, end_, signal_)                                                                     \
+#define TEST_REGISTER(name, first_, end_, signal_, condition)                                                          \
     static void name##_test(int);                                                                                      \
     static int name##_first(void)                                                                                      \
     {                                                                                                                  \
@@ -134,10 +137,14 @@ void test_holds(const char *file, int line, const char *text, const char *const 
     {                                                                                                                  \
         return (int)(end_);                                                                                            \
     }                                                                                                                  \
+    static bool name##_suits(int _i CK_ATTRIBUTE_UNUSED)                                                               \
+    {                                                                                                                  \
+        return condition;                                                                                              \
+    }                                                                                                                  \
     TEST_CONSTRUCTOR static void name##_register(void)                                                                 \
     {                                                                                                                  \
         static const struct TTest test = {#name, name##_test, __FILE__, __LINE__};                                     \
-        static struct test_entry entry = {&test, name##_first, name##_end, signal_, NULL};                             \
+        static struct test_entry entry = {&test, name##_first, name##_end, name##_suits, signal_, NULL};               \
         test_register(test_suite_of(__BASE_FILE__), &entry);                                                           \
     }                                                                                                                  \
     static void name##_test(int _i CK_ATTRIBUTE_UNUSED)
