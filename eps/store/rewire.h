@@ -8,6 +8,12 @@
  * so not among those just pruned. They begin at 0, with moments of 0: their optimizer's state is reset. Last, H is doubled if
  * K is below 0.9 of the share that is to move (struct sparse), and halved if it is above 1.1 of it; it begins at 0.001.
  *
+ * The authors' code (IntelAI/dynamic-reparameterization) leaves momentum as it is, which takes dense state: momentum, and the
+ * masked weights that it keeps moving, of every place that has no element, 8 bytes each. A place cannot grow when it is
+ * pruned, so at least one interval later. By then, in that code's schedule (SGD with momentum 0.9, weight decay 5e-4; 100
+ * steps at rate 0.1, longer ones at lower rates), 0.9^100 of its momentum is left, and decay of the masked weight has added
+ * -0.4 % of it: at most 1/250 of what it was. So there is no such option.
+ *
  * The number of elements stays the same, unless all other places are taken. What happens is a function of the weights, the
  * seed and the step. */
 #ifndef EPS_STORE_REWIRE_H
