@@ -2,7 +2,8 @@
 
     python check_nets.py [--bin BIN]
 
-resnet-18 and resnet-50 of images of 72 x 72, some steps on random ones. Exit status 0 if all probabilities are within 1e-5.
+The presets resnet-18 and resnet-50, and configs of ResNet-34 and -101, of images of 72 x 72, some steps on random ones. Exit
+status 0 if all probabilities are within 1e-5, and `eps plan` counts torchvision's parameters.
 """
 import argparse
 import json
@@ -16,6 +17,19 @@ import torchvision
 from safetensors.torch import load_file, save_file
 
 N, SIDE, CLASSES = 12, 72, 4
+CONFIG = dict(model_type="torchvision_resnet", architectures=["TorchvisionResNetForImageClassification"], stem="imagenet",
+              image_size=SIDE, num_channels=3, image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225])
+NETS = {"resnet18": "resnet-18", "resnet50": "resnet-50",  # presets
+        "resnet34": CONFIG | dict(layer_type="basic", depths=[3, 4, 6, 3]),
+        "resnet101": CONFIG | dict(layer_type="bottleneck", depths=[3, 4, 23, 3])}
+
+
+def model_of(name, home):
+    """What --model takes."""
+    if isinstance(NETS[name], str):
+        return NETS[name]
+    (home / "net.json").write_text(json.dumps(NETS[name] | dict(num_labels=CLASSES)))
+    return "net.json"
 
 
 def predictions(eps, model, home, name):
@@ -35,21 +49,24 @@ def by_torchvision(net, images, config):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", default=pathlib.Path(__file__).resolve().parents[2] / "build" / "bin", type=pathlib.Path)
-    eps, worst = parser.parse_args().bin / "eps", 0.0
-    for name in ("resnet18", "resnet50"):
+    eps, worst, miscounted = parser.parse_args().bin / "eps", 0.0, False
+    for name in NETS:
         with tempfile.TemporaryDirectory() as home:
             home = pathlib.Path(home)
             images = np.random.default_rng(1).integers(0, 256, (N, SIDE, SIDE, 3), dtype=np.uint8)
             np.save(home / "images.npy", images)
             np.save(home / "labels.npy", np.arange(N, dtype=np.uint8) % CLASSES)
-            preset = name.replace("resnet", "resnet-")
-            subprocess.run([eps, "train", "--model", preset, "--image", f"{SIDE}x{SIDE}", "--data", "images.npy", "--batch",
+            model = model_of(name, home)
+            subprocess.run([eps, "train", "--model", model, "--image", f"{SIDE}x{SIDE}", "--data", "images.npy", "--batch",
                             "6", "--steps", "3", "--out", "run", "--device", "cpu"], cwd=home, check=True,
                            stdout=subprocess.DEVNULL)
             saved = home / "run" / "latest"
             config = json.loads((saved / "config.json").read_text())
             net = getattr(torchvision.models, name)(num_classes=CLASSES)
             net.load_state_dict(load_file(saved / "model.safetensors"))
+            plan = subprocess.run([eps, "plan", "--json", "--model", saved, "--batch", "6"], cwd=home, check=True,
+                                  stdout=subprocess.PIPE).stdout
+            miscounted |= json.loads(plan)["parameters"] != sum(p.numel() for p in net.parameters())
             ours = predictions(eps, saved, home, "ours")
             worst = max(worst, (ours - by_torchvision(net, images, config)).abs().max().item())
 
@@ -62,7 +79,7 @@ def main():
             ours = predictions(eps, home / "fresh", home, "fresh")
             worst = max(worst, (ours - by_torchvision(fresh, images, config)).abs().max().item())
             print(name, "largest difference of a probability so far", worst, flush=True)
-    return worst > 1e-5
+    return miscounted or worst > 1e-5
 
 
 if __name__ == "__main__":
