@@ -129,7 +129,7 @@ class WideResNet(nn.Module):
                 blocks.append(WideBlock(n_in, n, 2 if i and k == 0 else 1))
                 n_in = n
             setattr(self, f"block{i + 1}", Stage(blocks))
-        self.bn1, self.fc = nn.BatchNorm2d(n_in), nn.Linear(n_in, N_LABELS)
+        self.bn1, self.fc = nn.BatchNorm2d(n_in), nn.Linear(n_in, c["num_labels"])
 
     def forward(self, x):
         x = self.block3(self.block2(self.block1(self.conv1(x))))
@@ -151,7 +151,7 @@ class ResNet(nn.Module):
                 blocks.append(block(n_in, inner, stride, down, base_width=64))
                 n_in = n
             setattr(self, f"layer{i + 1}", nn.Sequential(*blocks))
-        self.fc = nn.Linear(n_in, N_LABELS)
+        self.fc = nn.Linear(n_in, c["num_labels"])
 
     def forward(self, x):
         x = F.relu(self.bn1(self.conv1(x)))
@@ -216,9 +216,9 @@ class Run(distribution.Run):
                                          if p.dim() == 4 and p.shape[2] > 1 and "." in t.removesuffix(".weight")])
 
     def minibatch(self):
-        side = CONFIGS[self.name]["image_size"]
+        side, n_labels = CONFIGS[self.name]["image_size"], CONFIGS[self.name]["num_labels"]
         ids, labels = drawn.minibatch(self.name, self.step % training.N_MINIBATCHES, BATCH, side * side, 1 << 24, 0)
-        return torch.from_numpy(ids), torch.from_numpy(labels[:, :1] % N_LABELS)
+        return torch.from_numpy(ids), torch.from_numpy(labels[:, :1] % n_labels)
 
     def logits(self, ids):
         x = pixels_of(self.name, ids, self.dtype)

@@ -329,6 +329,27 @@ TEST(a_frontier_of_images_has_means)
     json_decref(lines);
 }
 
+/* By torchvision 0.29, for 1000 classes. */
+static const struct {
+    const char *layer_type, *depths;
+    uint64_t n_parameters;
+} resnets[] = {{"basic", "[2, 2, 2, 2]", 11689512},
+               {"basic", "[3, 4, 6, 3]", 21797672},
+               {"bottleneck", "[3, 4, 6, 3]", 25557032},
+               {"bottleneck", "[3, 4, 23, 3]", 44549160}};
+
+TEST_EACH(a_resnet_has_as_many_parameters_as_torchvisions, COUNT(resnets))
+{
+    processes_put_text("resnet.json",
+                       print("{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"%s\", \"depths\": %s, "
+                             "\"image_size\": 224, \"num_labels\": 1000}",
+                             resnets[_i].layer_type, resnets[_i].depths));
+    json_t *all = plan_json(0, "--model resnet.json --batch 2");
+
+    ck_assert_uint_eq(bytes_at(all, "parameters"), resnets[_i].n_parameters);
+    json_decref(all);
+}
+
 /* Without a figure the device has as much as the fastest choice takes; the numbers are those that it is good at. */
 TEST(a_plan_for_cuda_needs_no_cuda)
 {
