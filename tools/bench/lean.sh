@@ -25,8 +25,11 @@
 # The bytes are also those of an encoder-decoder with dynamic convolutions (128 pairs of 32 + 32 tokens; 16 parts) and of GPT-2
 # 124M (16 rows of 512 tokens, and as many parts), by AdamW, with four in ten weights: against all kept in fp32.
 #
+# And held-out loss of a decoder, a GPT-2 of 4 layers of 192 on bytes of text, exact, in each technique that is not exact, and in
+# both.
+#
 # usage: tools/bench/lean.sh [options]      defaults in brackets
-#   --what bytes|accuracy|all [bytes]
+#   --what bytes|accuracy|text|all [bytes]
 #   --net wrn-28-2|dynamic_conv|dynamic_conv-iwslt|gpt2-124m [wrn-28-2]   of which the bytes are; -iwslt: the published shape
 #   --type fp16|bf16 [fp16]   of what has 16 bits
 #   --batch N [100]       images of a step whose bytes are counted; a multiple of 50
@@ -35,6 +38,7 @@
 #                         /usr/share/datasets/fashion-mnist of Debian's dataset-fashion-mnist
 #   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --depth N [28] --factor N [2]   of the wide residual net whose accuracy is compared; --epochs N [8]; --seeds N [3]
+#   --text FILE [../shared/data/tinyshakespeare.txt]   of the decoder; its last 1 % is held out; --steps N [600] of 16 x 128 bytes
 #   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added; narrow; lean and ghosts=N, with keep=0.3
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
@@ -43,10 +47,12 @@ cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
 what=bytes net=wrn-28-2 type=fp16 batch=100 keep='' data=../shared/data/cifar10 depth=28 factor=2 epochs=8 seeds=3 bin=build/bin
+text=../shared/data/tinyshakespeare.txt steps=600
 forms='keep=0.3 keep=0.1'
-take_options "what net type batch keep data device memory jobs depth factor epochs seeds forms bin" "$@"
+take_options "what net type batch keep data device memory jobs depth factor epochs seeds text steps forms bin" "$@"
 need_programs "$bin"
-case $what in bytes | accuracy | all) ;; *) misuse "--what $what is none of bytes, accuracy, all" ;; esac
+case $what in bytes | accuracy | text | all) ;; *) misuse "--what $what is none of bytes, accuracy, text, all" ;; esac
+asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }
 case $net in
     wrn-28-2 | dynamic_conv | dynamic_conv-iwslt | gpt2-124m) ;;
     *) misuse "--net $net is none of wrn-28-2, dynamic_conv, dynamic_conv-iwslt, gpt2-124m" ;;
@@ -181,10 +187,31 @@ JSON
     cut all "${all[@]}"
 }
 
-if [ "$what" != bytes ]; then
+# The decoder, of one seed.
+texts() {
+    local form options width=192 layers=4 heads=4 seq=128
+    [ -r "$text" ] || misuse "no $text: give text by --text"
+    mkdir -p "$keep"
+    print_config 256 >"$keep/text.json"
+    echo "GPT-2 of 4 layers of 192, $steps steps of 16 x 128 bytes"
+    for form in exact narrow sparse lean; do
+        options=()
+        [[ $form != @(narrow|lean) ]] || options+=("${narrow[@]}")
+        [[ $form != @(sparse|lean) ]] || options+=(--sparse 'keep=0.4,every=25')
+        at_once train_once "$keep/text-$form" --keep 1 --model "$keep/text.json" --data "$text" --batch 16 --seq "$seq" \
+            --steps "$steps" --lr 1e-3 --seed 1 "${options[@]}"
+    done
+    finish
+    for form in exact narrow sparse lean; do
+        echo "  $form: held-out loss $(field eval_loss <"$keep/text-$form/metrics.jsonl" | tail -n 1)"
+    done
+}
+
+if asks accuracy; then
     unpack_images
     put_net "$keep/net.json"
     echo "WRN-$depth-$factor, $images, $epochs epochs, $seeds seeds"
     compare_forms
 fi
-[ "$what" = accuracy ] || bytes
+if asks text; then texts; fi
+if asks bytes; then bytes; fi
