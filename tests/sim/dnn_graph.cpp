@@ -149,7 +149,9 @@ static array &load(arrays &all, const descriptor *d, const dnn_given &given, boo
     return a;
 }
 
-static void store(array &a, const descriptor *d, const dnn_given &given, std::vector<float> &&values)
+/* Rows beyond their lengths are not written, if there are any. */
+static void store(array &a, const descriptor *d, const dnn_given &given, std::vector<float> &&values,
+                  const array *lengths = NULL)
 {
     a.values = values;
     for (float &x : a.values)
@@ -157,11 +159,15 @@ static void store(array &a, const descriptor *d, const dnn_given &given, std::ve
     if (a.is_virtual)
         return;
     check(a, element<int64_t>(d, DNN_TENSOR_ID), given, true);
-    for (int64_t i = 0; i < a.size(); i++)
+    for (int64_t i = 0; i < a.size(); i++) {
+        const int64_t row = i / a.shape[3] % a.shape[2], batch = i / a.shape[3] / a.shape[2] / a.shape[1];
+        if (lengths && row >= (int64_t)lengths->values[(size_t)batch])
+            continue;
         if (a.type == DNN_BF16)
             ((uint16_t *)a.data)[a.offset(i)] = number_to_bf16(a.values[(size_t)i]);
         else
             ((float *)a.data)[a.offset(i)] = a.values[(size_t)i];
+    }
 }
 
 /* x's value for element i of y; x may have 1 where y has more. */
@@ -334,7 +340,7 @@ static void compute(const descriptor *op, arrays &all, const dnn_given &given, b
         const array *const lengths[] = {maybe(DNN_OPERATION_MATMUL_LENGTHS), maybe(DNN_OPERATION_MATMUL_LENGTHS + 1),
                                         maybe(DNN_OPERATION_MATMUL_LENGTHS + 2)};
         store(c, of(DNN_OPERATION_MATMUL_C), given,
-              multiply(read(DNN_OPERATION_MATMUL_A), read(DNN_OPERATION_MATMUL_B), c, lengths, is_ordered));
+              multiply(read(DNN_OPERATION_MATMUL_A), read(DNN_OPERATION_MATMUL_B), c, lengths, is_ordered), lengths[0]);
     } else if (op->kind == DNN_OPERATION_POINTWISE) {
         array &y = written(DNN_OPERATION_POINTWISE_Y);
         store(y, of(DNN_OPERATION_POINTWISE_Y), given,

@@ -76,6 +76,12 @@ static size_t sharing_of(const struct device_attention *op)
     return plan_attention_sharing(&sizes);
 }
 
+/* Of a token's queries, keys and values. */
+static size_t columns_of(const struct device_attention *op)
+{
+    return op->width + 2 * device_kv_width(op->n_heads, op->n_kv_heads, op->width);
+}
+
 /* way: of backward; PLAN_ATTENTION_OWN: forward. */
 static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, const struct device_attention *op, size_t n_rows,
                      enum plan_attention way, uint64_t most_bytes)
@@ -147,11 +153,13 @@ static size_t slice_at(size_t i, size_t n, size_t all)
 }
 
 static int run(const struct cuda_dnn *dnn, const struct dnn_attention *a, const struct direction *d,
-               const struct device_attention *op)
+               const struct device_attention *op, cudaStream_t stream)
 {
     const struct plan *p = &d->plans[op->n_rows < d->plans[0].n_rows];
     int status = 0;
 
+    if (op->lengths && d == &a->backward) /* the library need not write gradients of keys beyond a row's length: 0 */
+        cudaMemsetAsync(op->qkv_gradient, 0, op->n_rows * op->n_tokens * columns_of(op) * sizeof(uint16_t), stream);
     for (size_t row = 0; row < op->n_rows && !status; row += p->n_rows)
         for (size_t head = 0; head < op->n_heads && !status; head += d->n_heads)
             status = run_slice(dnn, a, p, op, slice_at(row, p->n_rows, op->n_rows),
@@ -177,7 +185,7 @@ static const char *prepare(struct device *dev, struct dnn_attention *a, struct d
         once.n_rows = d->plans[i].n_rows;
         if (once.lengths)
             once.lengths = a->query_lengths;
-        const int status = run(dnn, a, d, &once);
+        const int status = run(dnn, a, d, &once, dev->queue.stream);
         if (status)
             why = dnn->api.error_string(status);
     }
@@ -412,12 +420,13 @@ bool cuda_dnn_attention(struct device *dev, const struct device_attention *op)
 {
     const struct dnn_attention *a = prepared(dev, op);
 
-    return a && dnn_note(dev, run(dev->dnn, a, &a->forward, op), "attention forward");
+    return a && dnn_note(dev, run(dev->dnn, a, &a->forward, op, dev->queue.stream), "attention forward");
 }
 
 bool cuda_dnn_attention_backward(struct device *dev, const struct device_attention *op)
 {
     const struct dnn_attention *a = prepared(dev, op);
 
-    return a && a->backward.n > 0 && dnn_note(dev, run(dev->dnn, a, &a->backward, op), "attention backward");
+    return a && a->backward.n > 0 &&
+           dnn_note(dev, run(dev->dnn, a, &a->backward, op, dev->queue.stream), "attention backward");
 }

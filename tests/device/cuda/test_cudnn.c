@@ -71,6 +71,7 @@ static void upload(struct device *dev, const struct shape *s)
         values[i] = number_to_bf16((float)(int32_t)x / 1e9f);
     simulated.ops->upload(dev, at(dev, 0), values, sizeof values);
     simulated.ops->upload(dev, at(dev, 1024), values + MOST, sizeof values / 3);
+    simulated.ops->upload(dev, at(dev, 1280), values, sizeof values); /* what gradients overwrite */
     simulated.ops->upload(dev, at(dev, 1984), s->lengths, sizeof s->lengths);
     ck_assert_int_eq(simulated.ops->sync(dev), 0);
 }
