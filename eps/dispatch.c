@@ -51,9 +51,6 @@ static void on_open(struct session *s, const struct message *hello)
         observe_on_worker(&d->observer);
     } else if (peer->role == ROLE_CLIENT) {
         log_line("client %u attached: pid %d", peer->id, session_peer_pid(s));
-        uv_timer_stop(&d->lonely);
-        if (!d->first_client)
-            d->first_client = peer->id;
     }
 }
 
@@ -393,6 +390,10 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     }
     if (cost > 0)
         session_charge(s, cost);
+    if (peer->role == ROLE_CLIENT && !d->first_client) { /* one that says nothing may come again: its machine is slow */
+        uv_timer_stop(&d->lonely);
+        d->first_client = peer->id;
+    }
     dispatch(d, peer, m, fds, n_fds);
     drain_events(d);
 }

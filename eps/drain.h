@@ -36,7 +36,7 @@ struct daemon {
     uv_work_t first_work;  /* needs no handle: libuv makes its threads for it */
     struct queue queue;    /* jobs that wait for the present one's end */
     uint32_t n_jobs;       /* jobs numbered so far */
-    uint32_t first_client; /* id of the first client; 0: none has come */
+    uint32_t first_client; /* id of the first client that asked for anything; 0: none has */
     const char *asked;     /* why the daemon is stopping; NULL: it is not */
     bool signalled;        /* a signal asked it to stop */
     bool told_by_up;       /* eps up asked it to stop */

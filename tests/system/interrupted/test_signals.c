@@ -1,7 +1,10 @@
 /* Signals at every moment of start-up and shut-down: SIGTERM, SIGINT, SIGHUP and SIGKILL in turn for epsd and eps-worker
  * after each of their system calls until they work (ptrace stops them there, so the moments are the same ones always),
  * and for all three programs at the stages of a run. Then nothing may be left: no process, directory, socket or lock. */
+#include "client/daemon/observer.h"
 #include "proto/wire/session.h"
+#include "tests/kit/command.h"
+#include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -252,6 +255,28 @@ TEST_EACH(private_daemon_ends_with_its_parent, 2)
     ck_assert(nothing_is_left(NULL));
 }
 
+/* As where the machine is so slow that it gives up a session which is just open, and makes another. */
+TEST(private_daemon_waits_for_a_client_that_has_asked_for_nothing)
+{
+    char follow[40];
+    const char *const argv[] = {follow, "--listen", daemon_directory, NULL};
+    struct client_link link;
+    struct error err;
+    uint32_t n;
+
+    snprintf(follow, sizeof follow, "--private=%d", (int)getpid());
+    const pid_t pid = processes_start("epsd", argv, "log");
+    for (int i = 0; i < 3; i++) {
+        processes_await_text("log", i == 0 ? "listening" : print("client %d gone", i));
+        driver_attach(&link, "lab", ROLE_CLIENT);
+        if (i == 2)
+            ck_assert_int_eq(client_await_workers(&n, &link, 0, 60000, &err), 0);
+        client_link_free(&link);
+    }
+    ck_assert_int_eq(processes_wait(pid), 0);
+    ck_assert(nothing_is_left(NULL));
+}
+
 enum { STAGE_DAEMON, STAGE_WORKER, STAGE_STEPS, STAGES };
 
 /* The run has come so far. */
@@ -267,13 +292,19 @@ static bool is_at(void *context)
     return stat(processes_path("out/metrics.jsonl"), &info) == 0 && info.st_size > 0;
 }
 
+/* In a file that may still be to come. */
+static unsigned count(const char *path, const char *text)
+{
+    return access(processes_path(path), F_OK) == 0 ? processes_count(path, text) : 0;
+}
+
 /* A worker that trains is replaced. Before, daemon and workers are started anew, until steps are taken. */
 static bool goes_on(void *context)
 {
     const int stage = *(int *)context;
 
-    return processes_count("out/log", " joins after ") > 0 ||
-           (stage == STAGE_WORKER && processes_count("out/metrics.jsonl", "\"step\": 3") > 0);
+    return count("out/log", " joins after ") > 0 ||
+           (stage == STAGE_WORKER && count("out/metrics.jsonl", "\"step\": 3") > 0);
 }
 
 /* A run with processes of its own, and one of the three is killed, or told to end by one of the other signals. */
