@@ -67,15 +67,21 @@ put_net() {
     echo "{\"model_type\": \"wide_resnet\", \"depth\": $depth, \"widen_factor\": $factor, $image_keys${*:2}}" >"$1"
 }
 
-# score FORM SEED: "accuracy loss" on the test images
-score() {
-    local options=() net=$keep/net.json
+# take_form FORM KEPT: sets $options, which train it; KEPT: of the weights, where the form does not say so itself
+take_form() {
+    options=()
     case $1 in
         exact) ;;
         narrow) options=("${narrow[@]}") ;;
-        lean | ghosts=*) options=("${narrow[@]}" --sparse 'keep=0.3,every=25') ;;
+        lean | ghosts=*) options=("${narrow[@]}" --sparse "$2,every=25") ;;
         *) options=(--sparse "$1,every=25") ;;
     esac
+}
+
+# score FORM SEED: "accuracy loss" on the test images
+score() {
+    local options net=$keep/net.json
+    take_form "$1" keep=0.3
     if [[ $1 == ghosts=* ]]; then
         net=$keep/$1.json
         put_net "$net" ", \"ghost_batch_size\": ${1#*=}"
@@ -194,15 +200,13 @@ texts() {
     mkdir -p "$keep"
     print_config 256 >"$keep/text.json"
     echo "GPT-2 of 4 layers of 192, $steps steps of 16 x 128 bytes"
-    for form in exact narrow sparse lean; do
-        options=()
-        [[ $form != @(narrow|lean) ]] || options+=("${narrow[@]}")
-        [[ $form != @(sparse|lean) ]] || options+=(--sparse 'keep=0.4,every=25')
+    for form in exact narrow keep=0.4 lean; do
+        take_form "$form" keep=0.4
         at_once train_once "$keep/text-$form" --keep 1 --model "$keep/text.json" --data "$text" --batch 16 --seq "$seq" \
             --steps "$steps" --lr 1e-3 --seed 1 "${options[@]}"
     done
     finish
-    for form in exact narrow sparse lean; do
+    for form in exact narrow keep=0.4 lean; do
         echo "  $form: held-out loss $(field eval_loss <"$keep/text-$form/metrics.jsonl" | tail -n 1)"
     done
 }

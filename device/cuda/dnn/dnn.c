@@ -2,8 +2,8 @@
  * kernels, as the dropped elements must be ours.
  *
  * Plans are chosen, compiled and run once before the first step (cuda_dnn_prepare): of each shape for the rows of a
- * microbatch and, as a share may end with fewer, for single rows. Backward takes as many rows or heads at a time as its scratch holds.
- * A failure within a step is a fault, as another kernel would give other bits. */
+ * microbatch and, as a share may end with fewer, for single rows. Backward takes as many rows or heads at a time as its
+ * scratch holds. A failure within a step is a fault, as another kernel would give other bits. */
 #include "device/cuda/dnn/plan.h"
 
 #include "proto/base/process.h"

@@ -292,11 +292,26 @@ TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated_and_who_owes_is_known)
     relay_trace_free(&trace);
 }
 
-/* Two row groups, in order: the step waits for worker 7, whose part comes first, and not for the loss of the other part. */
-static const struct {
+/* A line of a trace, and the worker that owes after it; 0: none. */
+struct owed {
     const char *line;
     uint32_t owes;
-} grouped[] = {
+};
+
+static void check_owed(const struct owed *lines, int n)
+{
+    struct relay_trace trace = {0};
+
+    for (int i = 0; i < n; i++) {
+        relay_trace_say(&trace, "%s", lines[i].line);
+        ck_assert_msg(relay_owes(trace.relay) == (lines[i].owes ? lines[i].owes : UINT32_MAX), "after %s",
+                      lines[i].line);
+    }
+    relay_trace_free(&trace);
+}
+
+/* Two row groups, in order: the step waits for worker 7, whose part comes first, and not for the loss of the other part. */
+static const struct owed grouped[] = {
     {"config parts=2 slices=1 slots=1 optimizer=adamw commit=fenced deterministic=1 groups=1", 0},
     {"attached 7", 0},
     {"attached 8", 0},
@@ -311,21 +326,11 @@ static const struct {
 
 TEST(in_row_groups_the_owner_of_the_lowest_part_that_is_not_folded_owes)
 {
-    struct relay_trace trace = {0};
-
-    for (int i = 0; i < COUNT(grouped); i++) {
-        relay_trace_say(&trace, "%s", grouped[i].line);
-        ck_assert_msg(relay_owes(trace.relay) == (grouped[i].owes ? grouped[i].owes : UINT32_MAX), "after %s",
-                      grouped[i].line);
-    }
-    relay_trace_free(&trace);
+    check_owed(grouped, COUNT(grouped));
 }
 
 /* The step after the one whose update is under way. */
-static const struct {
-    const char *line;
-    uint32_t owes;
-} waited[] = {
+static const struct owed waited[] = {
     {"config parts=1 slices=1 slots=2 accumulators=1 replay=1", 0},
     {"attached 7", 0},
     {"open 0 0 - 7", 7},
@@ -340,14 +345,7 @@ static const struct {
 
 TEST(who_waits_for_weights_of_the_step_owes_nothing)
 {
-    struct relay_trace trace = {0};
-
-    for (int i = 0; i < COUNT(waited); i++) {
-        relay_trace_say(&trace, "%s", waited[i].line);
-        ck_assert_msg(relay_owes(trace.relay) == (waited[i].owes ? waited[i].owes : UINT32_MAX), "after %s",
-                      waited[i].line);
-    }
-    relay_trace_free(&trace);
+    check_owed(waited, COUNT(waited));
 }
 
 /* Two parts of two names each. Worker 7 sends one name of its part and is gone; 8 has sent all, and nothing of it is
