@@ -69,13 +69,6 @@ void cuda_dnn_close(struct device *dev)
     dev->dnn = NULL;
 }
 
-static size_t sharing_of(const struct device_attention *op)
-{
-    const struct plan_attention_sizes sizes = attention_sizes(op);
-
-    return plan_attention_sharing(&sizes);
-}
-
 /* Of a token's queries, keys and values. */
 static size_t columns_of(const struct device_attention *op)
 {
@@ -91,7 +84,7 @@ static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, const stru
                                     .n_heads = d->n_heads,
                                     .head_width = op->width / op->n_heads,
                                     .n_all_heads = op->n_heads,
-                                    .n_sharing = sharing_of(op),
+                                    .n_sharing = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads),
                                     .full = op->full,
                                     .window = attention_slides(op) ? op->window : 0,
                                     .has_lengths = op->lengths != NULL};
@@ -115,7 +108,8 @@ static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, const stru
 static int run_slice(const struct cuda_dnn *dnn, const struct dnn_attention *a, const struct plan *p,
                      const struct device_attention *op, size_t row, size_t head, bool is_backward)
 {
-    const size_t width = op->width * sizeof(uint16_t), kv_width = width / sharing_of(op);
+    const size_t width = op->width * sizeof(uint16_t);
+    const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, width);
     const size_t first = head * (width / op->n_heads), numbers = (row * op->n_heads + head) * op->n_tokens;
     /* from the row and head on; where heads share keys, a slice has all of them */
     const size_t at_q = row * op->n_tokens * (width + 2 * kv_width) + first, at_k = at_q + width,
