@@ -39,24 +39,16 @@ static struct layer_pass pass_of(const struct device_worker *w, const struct mod
     const struct plan_kept *kept = plan_kept_of(plan, model_ranked(&w->model, model_class_of(layer), 0));
     char *arena = w->ops->arena(w->dev);
 
-    return (struct layer_pass){.ops = w->ops,
-                               .dev = w->dev,
-                               .model = &w->model,
-                               .layer = layer,
-                               .program = layer->program,
-                               .edges = &layer->edges,
-                               .unit = &w->model.units[w->model.visits[layer->first_visit]],
-                               .workspace = arena + plan->workspace,
-                               .kept = kept->keeping ? arena + kept->at : NULL,
-                               .keeping = kept->keeping,
-                               .n_rows = plan->choice.microbatch,
-                               .n_tokens = plan->setting.goal.seq,
-                               .lengths =
-                                   model_has_lengths(&w->model.config) ? (uint32_t *)(arena + plan->lengths) : NULL,
-                               .positions = plan->setting.goal.packs ? (uint32_t *)(arena + plan->positions) : NULL,
-                               .dropout = plan->setting.goal.purpose == PLAN_TRAIN,
-                               .setting = &plan->setting,
-                               .plan = plan};
+    struct layer_pass p = layer_pass_of(w, layer->first_visit);
+
+    p.kept = kept->keeping ? arena + kept->at : NULL;
+    p.keeping = kept->keeping;
+    p.n_rows = plan->choice.microbatch;
+    p.n_tokens = plan->setting.goal.seq;
+    p.lengths = model_has_lengths(&w->model.config) ? (uint32_t *)(arena + plan->lengths) : NULL;
+    p.positions = plan->setting.goal.packs ? (uint32_t *)(arena + plan->positions) : NULL;
+    p.dropout = plan->setting.goal.purpose == PLAN_TRAIN;
+    return p;
 }
 
 /* Of all shapes that the blocks have. */

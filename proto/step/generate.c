@@ -59,25 +59,15 @@ static struct place place_of_end(const struct tiles *t, uint32_t end)
 static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights,
                                  uint32_t n)
 {
-    struct device_worker *w = t->worker;
-    const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
+    struct layer_pass p = layer_pass_of(t->worker, visit);
 
-    return (struct layer_pass){.ops = w->ops,
-                               .dev = w->dev,
-                               .model = &w->model,
-                               .layer = layer,
-                               .program = layer->program,
-                               .edges = &layer->edges,
-                               .unit = &w->model.units[w->model.visits[visit]],
-                               .weights = weights->relayed,
-                               .decoded = weights->decoded,
-                               .fresh = true,
-                               .workspace = address(w, w->plan.workspace),
-                               .side = t->side,
-                               .n_rows = 1,
-                               .n_tokens = n,
-                               .setting = &w->plan.setting,
-                               .plan = &w->plan};
+    p.weights = weights->relayed;
+    p.decoded = weights->decoded;
+    p.fresh = true;
+    p.side = t->side;
+    p.n_rows = 1;
+    p.n_tokens = n;
+    return p;
 }
 
 /* What the layer reads `from` a place, or writes `to` one. */

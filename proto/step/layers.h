@@ -102,6 +102,12 @@ struct layer_pass {
     const struct plan *plan; /* setting is its setting */
 };
 
+struct device_worker; /* proto/step/step.h */
+
+/* Over a visit of the worker's model: ops, dev, model, layer, program, edges, unit, workspace, setting and plan; all else is
+ * 0. */
+struct layer_pass layer_pass_of(const struct device_worker *worker, uint32_t visit);
+
 struct layer_ops {
     void (*forward)(const struct layer_pass *pass);
     void (*backward)(const struct layer_pass *pass);

@@ -45,6 +45,23 @@ static void *kept_at(const struct device_pass *pass, const struct model_layer *l
                                                 : 0));
 }
 
+struct layer_pass layer_pass_of(const struct device_worker *worker, uint32_t visit)
+{
+    const struct model *model = &worker->model;
+    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
+
+    return (struct layer_pass){.ops = worker->ops,
+                               .dev = worker->dev,
+                               .model = model,
+                               .layer = layer,
+                               .program = layer->program,
+                               .edges = &layer->edges,
+                               .unit = &model->units[model->visits[visit]],
+                               .workspace = (char *)worker->ops->arena(worker->dev) + worker->plan.workspace,
+                               .setting = &worker->plan.setting,
+                               .plan = &worker->plan};
+}
+
 /* What a visit may use for every microbatch, except boundaries. */
 static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit)
 {
@@ -54,29 +71,22 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
     const uint32_t home = device_pass_home(pass, visit);
     const struct model_layer *layer = &model->layers[model->visit_layers[home]];
     const struct plan_kept *kept = kept_of(plan, layer);
+    struct layer_pass p = layer_pass_of(w, home);
 
-    return (struct layer_pass){.ops = w->ops,
-                               .dev = w->dev,
-                               .model = model,
-                               .layer = layer,
-                               .program = layer->program,
-                               .edges = &model->layers[model->visit_layers[visit]].edges,
-                               .unit = &model->units[model->visits[home]],
-                               .bottom = home == layer->first_visit,
-                               .top = home == layer->first_visit + layer->n_visits - 1,
-                               .lowest = pass->train && model->visit_layers[visit] == model->visit_layers[pass->lowest],
-                               .skipped = model_drop_has(pass->drop, model, home),
-                               .workspace = device_pass_address(pass, plan->workspace),
-                               .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
-                               .n_tokens = pass->n_tokens,
-                               .seed = w->seed,
-                               .step = pass->step,
-                               .loss_scale = pass->loss_scale,
-                               .dropout = pass->drops,
-                               .smooths = pass->train,
-                               .base = pass->base,
-                               .setting = &plan->setting,
-                               .plan = plan};
+    p.edges = &model->layers[model->visit_layers[visit]].edges;
+    p.bottom = home == layer->first_visit;
+    p.top = home == layer->first_visit + layer->n_visits - 1;
+    p.lowest = pass->train && model->visit_layers[visit] == model->visit_layers[pass->lowest];
+    p.skipped = model_drop_has(pass->drop, model, home);
+    p.keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING;
+    p.n_tokens = pass->n_tokens;
+    p.seed = w->seed;
+    p.step = pass->step;
+    p.loss_scale = pass->loss_scale;
+    p.dropout = pass->drops;
+    p.smooths = pass->train;
+    p.base = pass->base;
+    return p;
 }
 
 /* What it may use for the microbatch that begins at `row` of the run. */
