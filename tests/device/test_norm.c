@@ -150,3 +150,130 @@ TEST(a_mean_far_from_zero_costs_no_digits)
     ck_assert_double_eq_tol((double)statistics[0], want[2], 4096 * 0x1.02p-24);
     ck_assert_double_eq_tol((double)statistics[1], want[3], 4 * 0x1p-24);
 }
+
+/* ---- with the residual addition before it ---- */
+
+/* Where the sum and y are stored forward. */
+enum way { SUM_APART, SUM_OVER_BRANCH, NO_SUM, NO_SUM_Y_OVER_BRANCH, WAYS };
+
+/* A norm of a sum, or its gradients, in one call or in two. */
+struct summed {
+    struct norm of;
+    enum way way;
+    bool in_one;
+    const void *x, *h, *weight, *bias, *dy; /* host */
+};
+
+/* Without dropout; with it; with a scale besides. Rows are some of the minibatch's. */
+static struct summed make_summed(int i, int nth)
+{
+    struct summed t = {.of = make(i, nth % 2 == 0)};
+    struct device_norm *op = &t.of.test.call.norm;
+    const size_t n = op->m * op->n, n_rows = op->m % 3 == 0 ? 3 : 1;
+    const enum number_type type = t.of.test.type;
+
+    op->add = (struct device_dropout_add){.n_rows = n_rows,
+                                          .n_tokens = op->m / n_rows,
+                                          .n = op->n,
+                                          .dropout = {.p = nth % 3 ? 0.3f : 0,
+                                                      .scale = nth % 3 == 2 ? 0.5f : 0,
+                                                      .key = {{3, 4}},
+                                                      .first_row = (UINT64_C(1) << 33) + 9}};
+    t.x = operation_values(type, n, 1), t.h = operation_values(type, n, 2), t.dy = operation_values(type, n, 3);
+    t.weight = operation_values(type, op->n, 4), t.bias = operation_values(type, op->n, 5);
+    return t;
+}
+
+/* out: y, the statistics, the sum. */
+static void run_summed(struct mirror *at, void *const out[], const void *context)
+{
+    const struct summed *t = context;
+    struct device_norm op = t->of.test.call.norm;
+
+    op.weight = mirror_of(at, t->weight), op.bias = op.bias ? mirror_of(at, t->bias) : NULL;
+    op.y = out[0], op.statistics = out[1];
+    op.add.x = mirror_of(at, t->x);
+    op.add.h = t->way == SUM_OVER_BRANCH ? out[2] : t->way == NO_SUM_Y_OVER_BRANCH ? out[0] : mirror_of(at, t->h);
+    op.add.y = t->way <= SUM_OVER_BRANCH ? out[2] : NULL;
+    if (!t->in_one) {
+        struct device_dropout_add add = op.add;
+        if (!add.y)
+            add.y = mirror_scratch(at, op.m * op.n * number_bytes(t->of.test.type));
+        at->ops->dropout_add(at->dev, &add);
+        op.x = add.y, op.add.h = NULL;
+    }
+    at->ops->norm(at->dev, &op);
+}
+
+static bool is_summed(int i)
+{
+    return shapes[i / KINDS / NUMBER_TYPES].n_heads == 1 && shapes[i / KINDS / NUMBER_TYPES].gap == 0;
+}
+
+/* In each place that the sum may have: the bits do not tell whether one pass or two computed them. */
+TEST_EACH(the_norm_of_a_sum_is_that_of_the_sum_as_stored, WAYS *N_CASES)
+{
+    if (!has_turn(_i, WAYS) || !is_summed(_i / WAYS))
+        return;
+    struct summed apart = make_summed(_i / WAYS, _i), in_one;
+    const struct device_norm *op = &apart.of.test.call.norm;
+
+    apart.way = (enum way)(_i % WAYS);
+    in_one = apart;
+    in_one.in_one = true;
+    struct operation one = {.type = apart.of.test.type,
+                            .run = run_summed,
+                            .context = &apart,
+                            .parts = {{"y", op->m * op->n, .initial = apart.h},
+                                      {"statistics", 2 * op->m, .type = CALL_FP32},
+                                      {"sum", apart.way <= SUM_OVER_BRANCH ? op->m * op->n : 0, .initial = apart.h}}};
+    struct operation other = one;
+    other.context = &in_one;
+    operation_check_alike(&one, &other);
+}
+
+/* out: the gradients of the sum, of its branch, of weight and bias. */
+static void run_summed_backward(struct mirror *at, void *const out[], const void *context)
+{
+    const struct summed *t = context;
+    struct device_norm op = t->of.test.call.norm;
+    const size_t bytes = op.m * op.n * number_bytes(t->of.test.type);
+
+    op.weight = mirror_of(at, t->weight), op.bias = NULL;
+    op.x = mirror_of(at, t->x), op.y = mirror_scratch(at, bytes);
+    op.statistics = mirror_scratch(at, 2 * op.m * sizeof *op.statistics);
+    at->ops->norm(at->dev, &op);
+    op.x_gradient = out[0];
+    op.y_gradient = op.accumulate ? mirror_of(at, t->dy) : out[0];
+    op.weight_gradient = out[2], op.bias_gradient = out[3];
+    op.add.y = t->in_one ? out[1] : NULL;
+    at->ops->norm_backward(at->dev, &op);
+    if (t->in_one)
+        return;
+    op.add.y = out[1], op.add.h = out[0];
+    at->ops->dropout_add(at->dev, &op.add);
+}
+
+/* In dy's place, or added to what is there. */
+TEST_EACH(the_gradient_of_a_sum_s_branch_is_that_of_the_sum_as_stored, 2 * N_CASES)
+{
+    if (!has_turn(_i, 2) || !is_summed(_i / 2))
+        return;
+    struct summed apart = make_summed(_i / 2, _i), in_one;
+    struct device_norm *op = &apart.of.test.call.norm;
+
+    op->accumulate = _i % 2;
+    in_one = apart;
+    in_one.in_one = true;
+    struct operation one = {
+        .type = apart.of.test.type,
+        .run = run_summed_backward,
+        .context = &apart,
+        .parts = {{"gradient", op->m * op->n, .initial = apart.dy},
+                  {"branch's", op->m * op->n},
+                  {"weight's", op->n, .type = CALL_FP32, .initial = operation_values(NUMBER_FP32, op->n, 6)},
+                  {"bias's", op->n, .type = CALL_FP32, .initial = operation_values(NUMBER_FP32, op->n, 7)}}};
+    struct operation other = one;
+    other.context = &in_one;
+    operation_check_alike(&one, &other);
+}

@@ -18,12 +18,15 @@ enum { ROOM = 1 << 20 /* bytes of each array */ };
 static const float given[1];
 static const double frequencies[64] = {1};
 
-#define GIVEN (void *)(uintptr_t)given
-#define HEADS .m = 32, .n = 128, .n_heads = 8, .stride = 1536
-#define HELD  .m = 32, .n = 4096
-#define LONG  .m = 8, .n = 20480
-#define LOSS  .m = 4, .n = 8000, .logits_stride = 8000, .start = true, .scale = 1
-#define IMAGE .n_rows = 2, .height = 8, .width = 8, .n = 64, .window = {.height = 2, .width = 2, .stride = 2}
+#define GIVEN     (void *)(uintptr_t)given
+#define HEADS     .m = 32, .n = 128, .n_heads = 8, .stride = 1536
+#define HELD      .m = 32, .n = 4096
+#define LONG      .m = 8, .n = 20480
+#define SHORT     .m = 128, .n = 256
+#define ADD       .n_rows = 4, .n_tokens = 8, .n = 4096, .dropout.p = 0.1f
+#define ADD_SHORT .n_rows = 4, .n_tokens = 32, .n = 256, .dropout.p = 0.1f
+#define LOSS      .m = 4, .n = 8000, .logits_stride = 8000, .start = true, .scale = 1
+#define IMAGE     .n_rows = 2, .height = 8, .width = 8, .n = 64, .window = {.height = 2, .width = 2, .stride = 2}
 
 /* In bf16. most: bytes moved of all but what rows share, relative to the least. Beyond 1.02: rows that are read again (of a
  * long row backward also its sums, in memory); sums in fp32 of 8 columns, two packs, each of which takes whole sectors; and,
@@ -36,9 +39,21 @@ static const struct {
     {"norm, heads", {CALL_norm, .norm = {HEADS, .kind = DEVICE_RMS_NORM}}, 1},
     {"norm, held rows", {CALL_norm, .norm = {HELD, .bias = GIVEN}}, 1.01},
     {"norm, long rows", {CALL_norm, .norm = {LONG, .bias = GIVEN}}, 2.01},
+    {"norm of a sum, held rows",
+     {CALL_norm, .norm = {HELD, .bias = GIVEN, .add = {ADD, .h = GIVEN, .y = GIVEN}}},
+     1.01},
+    {"norm of a sum, which is not stored", {CALL_norm, .norm = {HELD, .bias = GIVEN, .add = {ADD, .h = GIVEN}}}, 1.01},
+    {"norm of a sum, short rows", {CALL_norm, .norm = {SHORT, .add = {ADD_SHORT, .h = GIVEN, .y = GIVEN}}}, 1.01},
     {"norm backward, heads", {CALL_norm_backward, .norm = {HEADS, .weight_gradient = GIVEN}}, 1.02},
     {"norm backward, held rows",
      {CALL_norm_backward, .norm = {HELD, .accumulate = true, .weight_gradient = GIVEN, .bias_gradient = GIVEN}},
+     1.19},
+    {"norm backward with a sum's branch, held rows",
+     {CALL_norm_backward,
+      .norm = {HELD, .accumulate = true, .weight_gradient = GIVEN, .bias_gradient = GIVEN, .add = {ADD, .y = GIVEN}}},
+     1.19},
+    {"norm backward with a sum's branch, short rows",
+     {CALL_norm_backward, .norm = {SHORT, .weight_gradient = GIVEN, .add = {ADD_SHORT, .y = GIVEN}}},
      1.19},
     {"norm backward, long rows",
      {CALL_norm_backward, .norm = {LONG, .accumulate = true, .weight_gradient = GIVEN, .bias_gradient = GIVEN}},

@@ -1,11 +1,11 @@
 /* device/cpu/kernels/dropout.h - the factors of dropout: 0, or device_dropout_factor where the element's Philox word says
- * keep.
+ * keep; and a row that is dropped, with the residual addition.
  *
  * VECTOR counters run side by side, each for four elements. */
 #ifndef DEVICE_CPU_KERNELS_DROPOUT_H
 #define DEVICE_CPU_KERNELS_DROPOUT_H
 
-#include "device/cpu/kernels/vector.h"
+#include "device/cpu/kernels/value.h"
 #include "proto/operation/device.h"
 
 enum {
@@ -69,6 +69,49 @@ static inline void dropout_factors(float *factors, uint64_t first, size_t n, uin
             vec_store(all + i + v * VECTOR, lanes[v]);
     }
     memcpy(factors, all + skip, n * sizeof *factors);
+}
+
+/* y = x + factor * h, or factor * h if there is no x */
+static inline void dropout_apply(value *y, const value *x, const value *h, const float *factors, size_t n)
+{
+    for (size_t j = 0; j < n; j += VECTOR) {
+        const vec factor = vec_load_n(factors + j, n - j, 0), element = value_load_n(h + j, n - j);
+        value_store_n(y + j, x ? vec_multiply_add(factor, element, value_load_n(x + j, n - j)) : factor * element,
+                      n - j);
+    }
+}
+
+static inline void dropout_none(value *y, const value *x, const value *h, size_t n)
+{
+    if (x)
+        for (size_t j = 0; j < n; j += VECTOR)
+            value_store_n(y + j, value_load_n(x + j, n - j) + value_load_n(h + j, n - j), n - j);
+    else if (y != h)
+        memcpy(y, h, n * sizeof *y);
+}
+
+/* Row i of the call, y = x + dropout(h), or without x; from rows x and h to row y, which may be one of them. */
+static inline void dropout_add_row(const struct device_dropout_add *op, size_t i, value *y, const value *x,
+                                   const value *h)
+{
+    const struct device_dropout *dropout = &op->dropout;
+    const uint64_t row = dropout->first_row + i / op->n_tokens, first = (uint64_t)(i % op->n_tokens) * op->n;
+    const float factor = device_dropout_factor(dropout);
+
+    if (dropout->p == 0 && factor == 1) {
+        dropout_none(y, x, h, op->n);
+        return;
+    }
+    for (size_t j = 0; j < op->n; j += DROPOUT_PIECE) {
+        const size_t width = op->n - j < DROPOUT_PIECE ? op->n - j : DROPOUT_PIECE;
+        float factors[DROPOUT_PIECE];
+
+        if (dropout->p > 0)
+            dropout_factors(factors, first + j, width, row, dropout);
+        for (size_t k = 0; dropout->p == 0 && k < width; k++)
+            factors[k] = factor;
+        dropout_apply(y + j, x ? x + j : NULL, h + j, factors, width);
+    }
 }
 
 #endif

@@ -173,50 +173,14 @@ void KERNEL_NAME(cpu_pixels)(struct device *dev, const struct device_pixels *op)
 
 /* ---- dropout of activations, with the residual addition ---- */
 
-/* y = x + factor * h, or factor * h if there is no x */
-static void apply(value *y, const value *x, const value *h, const float *factors, size_t n)
-{
-    for (size_t j = 0; j < n; j += VECTOR) {
-        const vec factor = vec_load_n(factors + j, n - j, 0), element = value_load_n(h + j, n - j);
-        value_store_n(y + j, x ? value_load_n(x + j, n - j) + factor * element : factor * element, n - j);
-    }
-}
-
-static void add_row(value *y, const value *x, const value *h, size_t n)
-{
-    if (x)
-        for (size_t j = 0; j < n; j += VECTOR)
-            value_store_n(y + j, value_load_n(x + j, n - j) + value_load_n(h + j, n - j), n - j);
-    else if (y != h)
-        memcpy(y, h, n * sizeof *y);
-}
-
 void KERNEL_NAME(cpu_dropout_add)(struct device *dev, const struct device_dropout_add *op)
 {
-    const struct device_dropout *dropout = &op->dropout;
-    const size_t m = op->n_rows * op->n_tokens, n = op->n;
-    const float factor = device_dropout_factor(dropout);
-    value *y = op->y;
-    const value *x = op->x, *h = op->h;
+    const size_t m = op->n_rows * op->n_tokens;
 
 #pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++) {
-        const uint64_t row = dropout->first_row + i / op->n_tokens, first = (uint64_t)(i % op->n_tokens) * n;
         const size_t at = i * device_dropout_stride(op);
-
-        if (dropout->p == 0 && factor == 1) {
-            add_row(y + at, x ? x + at : NULL, h + at, n);
-            continue;
-        }
-        for (size_t j = 0; j < n; j += DROPOUT_PIECE) {
-            const size_t width = n - j < DROPOUT_PIECE ? n - j : DROPOUT_PIECE;
-            float factors[DROPOUT_PIECE];
-
-            if (dropout->p > 0)
-                dropout_factors(factors, first + j, width, row, dropout);
-            for (size_t k = 0; dropout->p == 0 && k < width; k++)
-                factors[k] = factor;
-            apply(y + at + j, x ? x + at + j : NULL, h + at + j, factors, width);
-        }
+        dropout_add_row(op, i, (value *)op->y + at, op->x ? (const value *)op->x + at : NULL,
+                        (const value *)op->h + at);
     }
 }

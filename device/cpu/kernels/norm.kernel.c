@@ -2,7 +2,7 @@
  *
  * Means and variances are summed in double: a row is in the first-level cache, so this costs nothing next to memory. */
 #include "device/cpu/cpu.h"
-#include "device/cpu/kernels/value.h"
+#include "device/cpu/kernels/dropout.h"
 
 #include <math.h>
 
@@ -82,6 +82,15 @@ static void scale(value *y, const value *x, float mean, float inverse, const str
         scale_row(y, x, mean, inverse, op->weight, NULL, op->n, false, false);
 }
 
+/* Row i of the sum, of rows that lie `at` elements on: where it is wanted, else in y's place. */
+static const value *add_before(const struct device_norm *op, size_t i, size_t at)
+{
+    value *const sum = (value *)(op->add.y ? op->add.y : op->y) + at;
+
+    dropout_add_row(&op->add, i, sum, (const value *)op->add.x + at, (const value *)op->add.h + at);
+    return sum;
+}
+
 void KERNEL_NAME(cpu_norm)(struct device *dev, const struct device_norm *op)
 {
     const value *x = op->x;
@@ -90,8 +99,9 @@ void KERNEL_NAME(cpu_norm)(struct device *dev, const struct device_norm *op)
 
 #pragma omp parallel for num_threads(cpu_threads(dev, m * op->n)) schedule(static)
     for (size_t i = 0; i < m; i++) {
-        const value *row = x + head_at(op, i);
-        value *to = y + head_at(op, i);
+        const size_t at = head_at(op, i);
+        const value *row = op->add.h ? add_before(op, i, at) : x + at;
+        value *to = y + at;
         const double mean = op->kind == DEVICE_LAYER_NORM ? row_mean(row, n) : 0;
         const float inverse = (float)(1 / sqrt(row_variance(row, n, mean) + (double)op->epsilon)), shift = (float)mean;
 
@@ -176,5 +186,7 @@ void KERNEL_NAME(cpu_norm_backward)(struct device *dev, const struct device_norm
             row_backward(&row, dx + at, op->accumulate, dy + at, true);
         else
             row_backward(&row, dx + at, op->accumulate, dy + at, false);
+        if (op->add.y)
+            dropout_add_row(&op->add, i, (value *)op->add.y + at, NULL, dx + at);
     }
 }

@@ -1,5 +1,5 @@
 /* device/cuda/kernels/elementwise.cu - biases, activations, gates, dropout: each element read and written once. */
-#include "device/cuda/kernels/pack.cuh"
+#include "device/cuda/kernels/dropout.cuh"
 
 /* f loads one pack's operands and stores the pack's results; all loads of a thread come first. */
 template <int V, typename F> static __global__ void over_rows(F f, size_t m, size_t n)
@@ -483,85 +483,10 @@ cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_gl
 
 /* ---- dropout: 2 or 3 values per element, and a quarter of a Philox block ---- */
 
-template <typename T, int V> struct dropout_rows {
-    T *y;
-    const T *x, *h; /* x may be NULL */
-    size_t n, stride;
-    uint32_t n_tokens, threshold;
-    float kept; /* device_dropout_factor */
-    uint64_t first_row;
-    struct random_key key;
-
-    struct operands {
-        pack<T, V> x, h;
-    };
-
-    __device__ operands load_at(size_t row, size_t column) const
-    {
-        operands held;
-
-        held.h = load<V>(h + row * stride + column);
-        if (x)
-            held.x = load<V>(x + row * stride + column);
-        return held;
-    }
-
-    /* Words of the V elements from this one on; a whole pack begins at a quad. */
-    __device__ void draw(uint32_t (&words)[V], uint64_t row, uint64_t element) const
-    {
-        if constexpr (V == 1) {
-            uint32_t four[4];
-            device_random_quad(four, key, row, element / 4);
-            const uint32_t low = element & 1 ? four[1] : four[0], high = element & 1 ? four[3] : four[2];
-            words[0] = element & 2 ? high : low;
-        } else {
-#pragma unroll
-            for (int v = 0; v < V; v += 4)
-                device_random_quad(words + v, key, row, element / 4 + v / 4);
-        }
-    }
-
-    __device__ void store_at(const operands &held, size_t row, size_t column) const
-    {
-        const uint32_t in_minibatch = (uint32_t)row / n_tokens, token = (uint32_t)row - in_minibatch * n_tokens;
-        uint32_t words[V];
-        float sum[V];
-
-        if (threshold > 0)
-            draw(words, first_row + in_minibatch, (uint64_t)token * n + column);
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-            const float factor = threshold == 0 || words[v] >= threshold ? kept : 0;
-            const float element = factor * held.h[v];
-            sum[v] = x ? held.x[v] + element : element;
-        }
-        store(y + row * stride + column, sum);
-    }
-};
-
-template <typename T, int V> static dropout_rows<T, V> dropout_of(const struct device_dropout_add *op)
-{
-    const dropout_rows<T, V> rows = {(T *)op->y,
-                                     (const T *)op->x,
-                                     (const T *)op->h,
-                                     op->n,
-                                     device_dropout_stride(op),
-                                     (uint32_t)op->n_tokens,
-                                     random_threshold(op->dropout.p),
-                                     device_dropout_factor(&op->dropout),
-                                     op->dropout.first_row,
-                                     op->dropout.key};
-
-    return rows;
-}
-
 template <typename T> static cudaError_t dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op)
 {
-    const dropout_rows<T, whole<T>::V> packs = dropout_of<T, whole<T>::V>(op);
-    const bool are_whole = is_whole(packs.y, packs.stride) && is_whole(packs.x, packs.stride) &&
-                           is_whole(packs.h, packs.stride) && op->n % whole<T>::V == 0;
-
-    return run_either<T, dropout_rows>(q, are_whole, packs, dropout_of<T, 1>(op), op->n_rows * op->n_tokens, op->n);
+    return run_either<T, dropout_rows>(q, is_whole_sum<T>(op), dropout_of<T, whole<T>::V>(op), dropout_of<T, 1>(op),
+                                       op->n_rows * op->n_tokens, op->n);
 }
 
 cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op)

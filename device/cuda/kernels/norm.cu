@@ -1,22 +1,19 @@
-/* device/cuda/kernels/norm.cu - layer and root-mean-square normalisation, row by row: 2 values per element.
+/* device/cuda/kernels/norm.cu - layer and root-mean-square normalisation, row by row: 2 values per element, of a sum 4, or 3
+ * if it is not stored.
  *
- * A team of threads has a row at a time, in registers (HELD). A short row's team, as of heads, is a group of lanes, so that
- * a warp has several rows and meets at no barrier; a longer one's is a block. Rows too long for that are read again,
- * usually from the second-level cache. Weight and bias stay in the first-level cache. */
+ * A team of threads has a row at a time, in registers if it fits them (teams.cuh). Weight and bias stay in the first-level
+ * cache. */
 
+#include "device/cuda/kernels/dropout.cuh"
 #include "device/cuda/kernels/sum_rows.cuh"
+#include "device/cuda/kernels/teams.cuh"
 
 #include <assert.h>
-
-enum {
-    NORM_THREADS = 512,
-    LEAST_LANES = 4, /* of a group: they read 64 bytes side by side, as much as the second-level cache gives at once */
-};
 
 template <typename T> struct norm_arrays {
     T *y;
     float *statistics;
-    const T *x, *weight, *bias;
+    const T *weight, *bias;
     unsigned m, n_heads; /* m: heads of all rows */
     size_t n, stride;
     float epsilon;
@@ -36,187 +33,79 @@ static __device__ inline float factor(float weight, bool offset)
     return offset ? 1 + weight : weight;
 }
 
-/* ---- teams ---- */
-
-/* Lanes of a warp: a power of two. */
-struct group {
-    unsigned lanes;
-
-    __device__ explicit group(unsigned lanes_) : lanes(lanes_)
-    {
-    }
-
-    __device__ unsigned n_threads() const
-    {
-        return lanes;
-    }
-
-    __device__ unsigned thread() const
-    {
-        return threadIdx.x % lanes;
-    }
-
-    /* Teams that go through their rows together; which of them this is; the first row of theirs; teams of the grid. */
-    __device__ unsigned together() const
-    {
-        return WARP / lanes;
-    }
-
-    __device__ unsigned own() const
-    {
-        return threadIdx.x % WARP / lanes;
-    }
-
-    __device__ unsigned first() const
-    {
-        return (blockIdx.x * blockDim.x + threadIdx.x) / WARP * together();
-    }
-
-    __device__ unsigned all() const
-    {
-        return gridDim.x * blockDim.x / lanes;
-    }
-
-    /* Each thread's x become the team's sums, the same bits in all. */
-    template <int N> __device__ void sum(float (&x)[N])
-    {
-        for (unsigned far = lanes / 2; far > 0; far /= 2)
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                x[i] += __shfl_xor_sync(WHOLE_WARP, x[i], (int)far);
-    }
-};
-
-struct whole_block {
-    unsigned turn;
-
-    __device__ explicit whole_block(unsigned) : turn(0)
-    {
-    }
-
-    __device__ unsigned n_threads() const
-    {
-        return blockDim.x;
-    }
-
-    __device__ unsigned thread() const
-    {
-        return threadIdx.x;
-    }
-
-    __device__ unsigned own() const
-    {
-        return 0;
-    }
-
-    __device__ unsigned first() const
-    {
-        return blockIdx.x;
-    }
-
-    __device__ unsigned all() const
-    {
-        return gridDim.x;
-    }
-
-    static __device__ struct block_sums *shared()
-    {
-        __shared__ struct block_sums sums;
-
-        return &sums;
-    }
-
-    template <int N> __device__ void sum(float (&x)[N])
-    {
-        block_sum(shared(), turn++, x);
-    }
-};
-
-/* Who has a row. */
-struct teams {
-    unsigned lanes;   /* of a group; 0: a team is a block */
-    unsigned threads; /* of a block */
-    bool held;
-
-    unsigned blocks(unsigned m, size_t most) const
-    {
-        return smaller(pieces(m, lanes > 0 ? threads / lanes : 1), most);
-    }
-};
-
-/* Of a row of so many packs, of which a thread holds up to `held`; of_groups: threads of a block of groups. */
-static struct teams teams_of(size_t packs, size_t held, unsigned of_groups)
-{
-    const unsigned across = whole_warps(smaller(pieces(packs, held), NORM_THREADS));
-    unsigned lanes = LEAST_LANES;
-
-    while (lanes <= WARP && lanes * held < packs)
-        lanes *= 2;
-    if (lanes <= WARP)
-        return {lanes, of_groups, true};
-    return {0, across, packs <= across * held};
-}
-
-/* A thread's share of N arrays' rows: their packs from `column` on, `step` apart. rows[i] NULL: no such array. */
-template <typename T, int V, int K, int N, bool HELD> struct share {
-    unsigned column, step, n; /* n: 0 if the team has no row */
-    const T *rows[N];
-    pack<T, V> held[HELD ? K : 1][N];
-
-    template <typename TEAM> __device__ explicit share(const TEAM &team)
-    {
-        column = team.thread() * V, step = team.n_threads() * V;
-    }
-
-    __device__ void read_at(pack<T, V> (&at)[N], unsigned place) const
-    {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            if (rows[i])
-                at[i] = load<V>(rows[i] + place);
-    }
-
-    __device__ void read()
-    {
-        if constexpr (HELD) {
-#pragma unroll
-            for (int k = 0; k < K; k++)
-                if (column + k * step < n)
-                    read_at(held[k], column + k * step);
-        }
-    }
-
-    /* f(packs of the rows, their column, which of the thread's) */
-    template <typename F> __device__ void each(F f)
-    {
-        if constexpr (HELD) {
-#pragma unroll
-            for (int k = 0; k < K; k++)
-                if (column + k * step < n)
-                    f(held[k], column + k * step, k);
-        } else {
-            for (unsigned place = column; place < n; place += step) {
-                read_at(held[0], place);
-                f(held[0], place, 0);
-            }
-        }
-    }
-};
-
 struct row_statistics {
     float mean, inverse; /* 1 / deviation */
 };
 
+/* Rows of an array. */
+template <typename T, int V, bool HELD> struct array_row : share<T, V, PACKS, 1, HELD> {
+    typedef const T *source;
+
+    using share<T, V, PACKS, 1, HELD>::share;
+
+    /* Row i, which begins `at` values from the first. */
+    __device__ void begin(const source &x, unsigned, size_t at)
+    {
+        this->rows[0] = x + at;
+        this->read();
+    }
+
+    __device__ void keep(const pack<T, V> &, unsigned) const
+    {
+    }
+};
+
+/* Rows x + dropout(h), rounded as they are when they are stored; of the two packs the first becomes the sum. */
+template <typename T, int V, bool HELD> struct sum_row : share<T, V, PACKS, 2, HELD> {
+    typedef dropout_rows<T, V> source;
+    typedef share<T, V, PACKS, 2, HELD> both;
+
+    const source *of;
+    unsigned i;
+    T *stored;
+
+    using both::both;
+
+    __device__ void add(pack<T, V> (&at)[2], unsigned place) const
+    {
+        at[0] = of->sum_at({at[0], at[1]}, i, place);
+    }
+
+    __device__ void begin(const source &of_, unsigned i_, size_t at)
+    {
+        of = &of_, i = i_;
+        stored = of->y ? of->y + at : NULL;
+        this->rows[0] = of->x + at, this->rows[1] = of->h + at;
+        this->read();
+        if constexpr (HELD)
+            both::each([&](pack<T, V>(&packs)[2], unsigned place, int) { add(packs, place); });
+    }
+
+    template <typename F> __device__ void each(F f)
+    {
+        both::each([&](pack<T, V>(&packs)[2], unsigned place, int k) {
+            if constexpr (!HELD)
+                add(packs, place);
+            f(packs, place, k);
+        });
+    }
+
+    __device__ void keep(const pack<T, V> &sum, unsigned place) const
+    {
+        if (stored)
+            store(stored + place, sum);
+    }
+};
+
 /* The sum of differences from the mean corrects the mean's rounding, so that a mean far from 0 costs no digits. */
-template <typename T, int V, bool HELD, typename TEAM>
-static __device__ inline struct row_statistics statistics_of(share<T, V, PACKS, 1, HELD> *row, TEAM *team,
-                                                             const struct norm_arrays<T> &op)
+template <int V, typename T, typename ROW, typename TEAM>
+static __device__ inline struct row_statistics statistics_of(ROW *row, TEAM *team, const struct norm_arrays<T> &op)
 {
     const float n = (float)op.n;
     float sum[1] = {0}, difference[2] = {0, 0};
 
     if (op.centred) {
-        row->each([&](const pack<T, V>(&x)[1], unsigned, int) {
+        row->each([&](const auto &x, unsigned, int) {
 #pragma unroll
             for (int v = 0; v < V; v++)
                 sum[0] += x[0][v];
@@ -224,7 +113,7 @@ static __device__ inline struct row_statistics statistics_of(share<T, V, PACKS, 
         team->sum(sum);
     }
     const float near = sum[0] / n;
-    row->each([&](const pack<T, V>(&x)[1], unsigned, int) {
+    row->each([&](const auto &x, unsigned, int) {
 #pragma unroll
         for (int v = 0; v < V; v++) {
             const float d = x[0][v] - near;
@@ -237,23 +126,23 @@ static __device__ inline struct row_statistics statistics_of(share<T, V, PACKS, 
     return {near + off, 1 / sqrtf(fmaxf(difference[1] / n - off * off, 0) + op.epsilon)};
 }
 
-template <typename T, int V, typename TEAM, bool HELD>
-static __global__ void __launch_bounds__(NORM_THREADS) norm_rows(struct norm_arrays<T> op)
+template <typename T, int V, typename TEAM, typename ROW>
+static __global__ void __launch_bounds__(NORM_THREADS)
+    norm_rows(struct norm_arrays<T> op, const typename ROW::source from)
 {
     TEAM team(op.lanes);
-    share<T, V, PACKS, 1, HELD> row(team);
+    ROW row(team);
 
     for (unsigned first = team.first(); first < op.m; first += team.all()) {
         const unsigned i = first + team.own();
         const size_t at = head_at(op, i);
 
         row.n = i < op.m ? (unsigned)op.n : 0;
-        row.rows[0] = op.x + at;
-        row.read();
-        const struct row_statistics of = statistics_of(&row, &team, op);
+        row.begin(from, i, at);
+        const struct row_statistics of = statistics_of<V>(&row, &team, op);
         if (team.thread() == 0 && i < op.m)
             store_wide(op.statistics + 2 * (size_t)i, {of.mean, of.inverse});
-        row.each([&](const pack<T, V>(&x)[1], unsigned column, int) {
+        row.each([&](const auto &x, unsigned column, int) {
             const pack<T, V> weight = load<V>(op.weight + column);
             pack<T, V> bias = {};
             float y[V];
@@ -263,6 +152,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_rows(struct norm_arr
 #pragma unroll
             for (int v = 0; v < V; v++)
                 y[v] = (x[0][v] - of.mean) * of.inverse * factor(weight[v], op.offset) + bias[v];
+            row.keep(x[0], column);
             store(op.y + at + column, y);
         });
     }
@@ -275,29 +165,37 @@ static unsigned heads_of(const struct device_norm *op)
     return (unsigned)(op->m * device_norm_heads(op));
 }
 
-template <int V, typename T> static cudaError_t run_norm(const struct cuda_queue *q, struct norm_arrays<T> op)
+template <int V, template <typename, int, bool> class ROW, typename T>
+static cudaError_t run_norm(const struct cuda_queue *q, struct norm_arrays<T> op,
+                            const typename ROW<T, V, true>::source &from)
 {
     const struct teams teams = teams_of(pieces(op.n, V), PACKS, ROW_THREADS);
     const dim3 grid(teams.blocks(op.m, (size_t)q->n_processors * BLOCKS));
-    const auto kernel = teams.lanes > 0 ? norm_rows<T, V, group, true>
-                        : teams.held    ? norm_rows<T, V, whole_block, true>
-                                        : norm_rows<T, V, whole_block, false>;
+    const auto kernel = teams.lanes > 0 ? norm_rows<T, V, group, ROW<T, V, true>>
+                        : teams.held    ? norm_rows<T, V, whole_block, ROW<T, V, true>>
+                                        : norm_rows<T, V, whole_block, ROW<T, V, false>>;
 
     op.lanes = teams.lanes;
-    return launch(kernel, grid, teams.threads, 0, q->stream, op);
+    return launch(kernel, grid, teams.threads, 0, q->stream, op, from);
 }
 
 template <typename T> static cudaError_t norm(const struct cuda_queue *q, const struct device_norm *op)
 {
     const struct norm_arrays<T> arrays = {
-        (T *)op->y, op->statistics, (const T *)op->x, (const T *)op->weight, (const T *)op->bias, heads_of(op),
+        (T *)op->y, op->statistics, (const T *)op->weight, (const T *)op->bias, heads_of(op),
             (unsigned)device_norm_heads(op), op->n,
             device_norm_stride(op), op->epsilon, op->kind == DEVICE_LAYER_NORM, op->offset, 0
     };
-    const bool are_whole = is_whole(arrays.y, arrays.stride) && is_whole(arrays.x, arrays.stride) &&
-                           is_whole(arrays.weight, op->n) && is_whole(arrays.bias, op->n);
+    const T *const x = (const T *)op->x;
+    const bool are_whole =
+        is_whole(arrays.y, arrays.stride) && is_whole(arrays.weight, op->n) && is_whole(arrays.bias, op->n);
 
-    return are_whole ? run_norm<whole<T>::V>(q, arrays) : run_norm<1>(q, arrays);
+    if (op->add.h)
+        return are_whole && is_whole_sum<T>(&op->add)
+                   ? run_norm<whole<T>::V, sum_row>(q, arrays, dropout_of<T, whole<T>::V>(&op->add))
+                   : run_norm<1, sum_row>(q, arrays, dropout_of<T, 1>(&op->add));
+    return are_whole && is_whole(x, arrays.stride) ? run_norm<whole<T>::V, array_row>(q, arrays, x)
+                                                   : run_norm<1, array_row>(q, arrays, x);
 }
 
 cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op)
@@ -307,13 +205,13 @@ cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op)
     return TYPED(q, norm)(q, op);
 }
 
-/* ---- norm's gradients: 3 values per element, 4 if accumulating ----
+/* ---- norm's gradients: 3 values per element, 4 if accumulating, and one more with the gradient of a branch ----
  *
  * With z = (x - mean) * inverse and g = dy * factor: dx = inverse * (g - mean(g) - z * mean(g z)); without mean(g) if
  * not centred. A team has many rows in turn and sums their dy z and dy for the gradients of weight and bias: in registers
  * if HELD, else in the block's line of the scratch. If HELD in 16 bits, the next row is loaded during this one, as a
  * processor has few other teams to run meanwhile; and weights are held, as loading them would wait for that row. Two rows
- * of fp32 do not fit the registers. */
+ * of fp32 do not fit the registers, nor do two of a group that draws words of dropout. */
 
 template <typename T> struct gradient_arrays {
     T *dx;
@@ -394,11 +292,31 @@ static __device__ inline void put_sums(float *line, const struct whole_block &, 
     row->each([&](const auto &, unsigned column, int k) { store_wide(line + column, x[k]); });
 }
 
-template <typename T, int V, typename TEAM, bool HELD>
-static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct gradient_arrays<T> op)
+/* What else is made of a row's gradient, as it is stored: nothing, or the gradient of the sum's branch. */
+template <typename T, int V> struct no_branch {
+    enum { DRAWS = false };
+
+    __device__ void put(const pack<T, V> &, unsigned, unsigned) const
+    {
+    }
+};
+
+template <typename T, int V> struct branch {
+    enum { DRAWS = true };
+    dropout_rows<T, V> of; /* without x */
+
+    __device__ void put(const pack<T, V> &gradient, unsigned i, unsigned column) const
+    {
+        of.store_at({{}, gradient}, i, column);
+    }
+};
+
+template <typename T, int V, typename TEAM, bool HELD, typename BRANCH>
+static __global__ void __launch_bounds__(NORM_THREADS)
+    norm_gradient_rows(struct gradient_arrays<T> op, const BRANCH branch)
 {
     enum { K = HELD ? (int)gradient_share<V>::K : 1 };
-    constexpr bool AHEAD = HELD && sizeof(T) == sizeof(bf16) && V > 1;
+    constexpr bool AHEAD = HELD && sizeof(T) == sizeof(bf16) && V > 1 && (TEAM::IS_BLOCK || !BRANCH::DRAWS);
     const float n = (float)op.n;
     TEAM team(op.lanes);
     float *line = op.lines + blockIdx.x * 2 * op.n;
@@ -455,7 +373,9 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
                 const float gradient = row.of.inverse * (g - mean_g - z * mean_gz);
                 dx[v] = op.accumulate ? at[DX][v] + gradient : gradient;
             }
-            store(op.dx + row.at + column, dx);
+            const pack<T, V> rounded = round_to<T>(dx);
+            store(op.dx + row.at + column, rounded);
+            branch.put(rounded, first + team.own(), column);
         });
         is_first = false;
     }
@@ -465,20 +385,21 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
     }
 }
 
-template <int V, typename T>
-static cudaError_t run_norm_gradient(const struct cuda_queue *q, struct gradient_arrays<T> op, struct onto_sums to)
+template <int V, typename T, typename BRANCH>
+static cudaError_t run_norm_gradient(const struct cuda_queue *q, struct gradient_arrays<T> op, struct onto_sums to,
+                                     const BRANCH &branch)
 {
     const struct teams teams = teams_of(pieces(op.n, V), gradient_share<V>::K, NORM_THREADS);
     const size_t room = PLAN_CUDA_SCRATCH_BYTES / (2 * op.n * sizeof *op.lines);
     const size_t at_once = (size_t)q->n_processors * (NORM_THREADS / teams.threads);
     const unsigned blocks = teams.blocks(op.m, smaller(room, at_once));
-    const auto kernel = teams.lanes > 0                 ? norm_gradient_rows<T, V, group, true>
-                        : teams.held && op.n_heads == 1 ? norm_gradient_rows<T, V, whole_block, true>
-                                                        : norm_gradient_rows<T, V, whole_block, false>;
+    const auto kernel = teams.lanes > 0                 ? norm_gradient_rows<T, V, group, true, BRANCH>
+                        : teams.held && op.n_heads == 1 ? norm_gradient_rows<T, V, whole_block, true, BRANCH>
+                                                        : norm_gradient_rows<T, V, whole_block, false, BRANCH>;
     cudaError_t rc;
 
     op.lanes = teams.lanes;
-    rc = launch(kernel, dim3(blocks), teams.threads, 0, q->stream, op);
+    rc = launch(kernel, dim3(blocks), teams.threads, 0, q->stream, op, branch);
     if (rc != cudaSuccess || (!to.sums && !to.others))
         return rc;
     return add_lines<float, 1>(q, to, blocks, 2 * op.n);
@@ -495,7 +416,13 @@ template <typename T> static cudaError_t norm_gradient(const struct cuda_queue *
     const bool are_whole = is_whole(arrays.dx, arrays.stride) && is_whole(arrays.dy, arrays.stride) &&
                            is_whole(arrays.x, arrays.stride) && is_whole(arrays.weight, op->n);
 
-    return are_whole ? run_norm_gradient<whole<T>::V>(q, arrays, to) : run_norm_gradient<1>(q, arrays, to);
+    if (op->add.y)
+        return are_whole && is_whole_sum<T>(&op->add)
+                   ? run_norm_gradient<whole<T>::V>(q, arrays, to,
+                                                    branch<T, whole<T>::V>{dropout_of<T, whole<T>::V>(&op->add)})
+                   : run_norm_gradient<1>(q, arrays, to, branch<T, 1>{dropout_of<T, 1>(&op->add)});
+    return are_whole ? run_norm_gradient<whole<T>::V>(q, arrays, to, no_branch<T, whole<T>::V>{})
+                     : run_norm_gradient<1>(q, arrays, to, no_branch<T, 1>{});
 }
 
 cudaError_t cuda_norm_backward(const struct cuda_queue *q, const struct device_norm *op)

@@ -245,6 +245,33 @@ void operation_check(const struct operation *operation)
                 check_isa(operation, first, again, (enum cpu_isa)isa);
 }
 
+/* isa: of the CPU. */
+static void check_alike(const struct operation *one, const struct operation *other, enum cpu_isa isa, bool skewed)
+{
+    void *out[2][OPERATION_PARTS] = {{NULL}};
+    struct mirror at;
+
+    for (unsigned p = 0; p < n_parts(one); p++)
+        for (int i = 0; i < 2; i++)
+            out[i][p] = mirror_array(one->parts[p].n, call_type_bytes(one->parts[p].type, one->type));
+    mirror_open(&at, one->type, 1, skewed);
+    if (!backend_get()->cuda)
+        cpu_isa_use(at.dev, isa);
+    run(one, &at, out[0]);
+    run(other, &at, out[1]);
+    mirror_close(&at);
+    check_same(one, out[0], out[1], "the other operation");
+}
+
+void operation_check_alike(const struct operation *one, const struct operation *other)
+{
+    for (int skewed = 0; skewed < 2 && backend_get()->cuda; skewed++)
+        check_alike(one, other, CPU_V2, skewed);
+    for (int isa = CPU_V2; isa < CPU_ISAS && !backend_get()->cuda; isa++)
+        if (cpu_isa_has((enum cpu_isa)isa, one->type))
+            check_alike(one, other, (enum cpu_isa)isa, false);
+}
+
 /* ---- one call ---- */
 
 char call_given[1];

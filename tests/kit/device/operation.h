@@ -36,6 +36,9 @@ struct operation {
 
 void operation_check(const struct operation *operation);
 
+/* In each way, but with one thread and order, both leave the same bits in their parts, which are alike. */
+void operation_check_alike(const struct operation *one, const struct operation *other);
+
 /* Runs once, on the CPU's best instruction set and one thread; for comparisons of one call with another. out[p]: arrays
  * of operation_room. */
 void operation_run(const struct operation *operation, void *const out[]);

@@ -180,6 +180,10 @@ static const struct {
     {{CALL_norm, .norm = {.m = 3, .n = 5}}, 2 * (15 + 5), 2 * 15 + 4 * 6},
     {{CALL_norm, .norm = {.m = 3, .n = 5, .bias = given}}, 2 * (15 + 5 + 5), 2 * 15 + 4 * 6},
     {{CALL_norm_backward, .norm = {.m = 3, .n = 5, .accumulate = true}}, 2 * (3 * 15 + 5) + 4 * 6, 2 * 15},
+    /* Of a sum both operands are read instead of it, and it is written where it is wanted; the gradient of its branch. */
+    {{CALL_norm, .norm = {.m = 3, .n = 5, .add.h = given}}, 2 * (2 * 15 + 5), 2 * 15 + 4 * 6},
+    {{CALL_norm, .norm = {.m = 3, .n = 5, .add = {.h = given, .y = (void *)given}}}, 2 * (2 * 15 + 5), 2 * 30 + 4 * 6},
+    {{CALL_norm_backward, .norm = {.m = 3, .n = 5, .add.y = (void *)given}}, 2 * (2 * 15 + 5) + 4 * 6, 2 * 30},
     /* 2 rows of 3 elements: 30 values; their moments are 20 numbers, of which backward reads the means. */
     {{CALL_row_moments, .row_moments = {.n_rows = 2, .n_elements = 3, .n = 5}}, 2 * 30, 4 * 20},
     {{CALL_row_moments_backward, .row_moments = {.n_rows = 2, .n_elements = 3, .n = 5, .accumulate = true}},
