@@ -125,7 +125,7 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
     const struct program_operation *op = operation_of(r, step);
     const size_t in = operation_columns(r, op->inputs[0]);
     const bool activates = step->absorbed != SCHEDULE_NONE;
-    void *const y = r->at[activates ? step->after : step->outputs[0]];
+    void *const y = r->at[activates ? step->after[0] : step->outputs[0]];
     struct device_matmul matmul = {.transpose_b = op->linear.out_in,
                                    .m = operation_elements(r, op->inputs[0]),
                                    .n = part->columns,

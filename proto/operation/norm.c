@@ -2,6 +2,7 @@
 
 #include "proto/operation/operation.h"
 #include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
 
 int program_norm(struct program *p, int x, const char *stem, const struct program_norm_options *norm)
 {
@@ -21,20 +22,38 @@ int program_norm(struct program *p, int x, const char *stem, const struct progra
 
 enum { WEIGHT, BIAS };
 
+struct device_norm norm_call(const struct operation_run *r, const struct program_operation *op)
+{
+    return (struct device_norm){.kind = op->norm.rms ? DEVICE_RMS_NORM : DEVICE_LAYER_NORM,
+                                .m = operation_elements(r, op->inputs[0]),
+                                .n = operation_columns(r, op->inputs[0]),
+                                .epsilon = op->norm.epsilon,
+                                .offset = op->norm.offset,
+                                .weight = r->weights[op->tensor + WEIGHT],
+                                .bias = op->norm.bias ? r->weights[op->tensor + BIAS] : NULL};
+}
+
+/* With the gradient of what dropout let through, if it made what the norm reads. */
+static void differentiate(struct schedule_builder *b, int operation)
+{
+    const int add = add_before_norm(b->program, operation);
+    struct schedule_step *step = schedule_begin_derivative(b, operation);
+
+    schedule_write_gradient(b, step, 0);
+    step->absorbed = add;
+    if (add != SCHEDULE_NONE)
+        schedule_write_other_gradient_of(b, step, b->program->operations[add].inputs[1]);
+    schedule_end_step(b);
+}
+
 static void run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    struct device_norm norm = {.kind = op->norm.rms ? DEVICE_RMS_NORM : DEVICE_LAYER_NORM,
-                               .m = operation_elements(r, op->inputs[0]),
-                               .n = operation_columns(r, op->inputs[0]),
-                               .offset = op->norm.offset,
-                               .x = r->at[step->inputs[0]],
-                               .weight = r->weights[op->tensor + WEIGHT],
-                               .statistics = r->at[step->outputs[1]]};
+    struct device_norm norm = norm_call(r, op);
 
+    norm.x = r->at[step->inputs[0]];
+    norm.statistics = r->at[step->outputs[1]];
     if (step->action == SCHEDULE_FORWARD) {
-        norm.epsilon = op->norm.epsilon;
-        norm.bias = op->norm.bias ? r->weights[op->tensor + BIAS] : NULL;
         norm.y = r->at[step->outputs[0]];
         r->ops->norm(r->dev, &norm);
         return;
@@ -44,6 +63,9 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     norm.accumulate = step->accumulate;
     norm.weight_gradient = r->gradients[op->tensor + WEIGHT];
     norm.bias_gradient = op->norm.bias ? r->gradients[op->tensor + BIAS] : NULL;
+    if (step->absorbed != SCHEDULE_NONE)
+        norm.add = operation_sum_of(r, &r->program->operations[step->absorbed].add, op->inputs[0],
+                                    r->at[step->other_gradient], NULL, NULL);
     r->ops->norm_backward(r->dev, &norm);
 }
 
@@ -52,4 +74,5 @@ const struct operation operation_norm = {.name = "norm",
                                          .reads_outputs = OPERATION_SECOND,
                                          .gradient_over = true,
                                          .cheap = true,
+                                         .differentiate = differentiate,
                                          .run = run};

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 
 struct program;
+struct program_operation;
+struct operation_run;
 
 struct program_norm_options {
     float epsilon;
@@ -15,5 +17,8 @@ struct program_norm_options {
 
 /* stem: of the tensors' names, "ln_1" for "ln_1.weight" and "ln_1.bias". */
 int program_norm(struct program *p, int x, const char *stem, const struct program_norm_options *norm);
+
+/* The call of one, forward, without arrays of values and statistics. */
+struct device_norm norm_call(const struct operation_run *r, const struct program_operation *op);
 
 #endif

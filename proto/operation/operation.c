@@ -16,16 +16,22 @@ struct device_dropout operation_dropout_of(const struct operation_run *r, const 
                                    .scale = scale_of(r, dropout)};
 }
 
+struct device_dropout_add operation_sum_of(const struct operation_run *r, const struct program_dropout *dropout,
+                                           int value, void *y, const void *x, const void *h)
+{
+    return (struct device_dropout_add){.n_rows = r->n_rows,
+                                       .n_tokens = operation_row_elements(r, value),
+                                       .n = operation_columns(r, value),
+                                       .x = x,
+                                       .h = h,
+                                       .y = y,
+                                       .dropout = operation_dropout_of(r, dropout)};
+}
+
 void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, int value, void *y,
                         const void *x, const void *h)
 {
-    const struct device_dropout_add sum = {.n_rows = r->n_rows,
-                                           .n_tokens = operation_row_elements(r, value),
-                                           .n = operation_columns(r, value),
-                                           .x = x,
-                                           .h = h,
-                                           .y = y,
-                                           .dropout = operation_dropout_of(r, dropout)};
+    const struct device_dropout_add sum = operation_sum_of(r, dropout, value, y, x, h);
 
     r->ops->dropout_add(r->dev, &sum);
 }

@@ -40,6 +40,7 @@ struct operation {
     bool mixes_tokens;  /* a token's result depends on others of its row or part, whatever their documents */
     /* The next operation, if forward computes it in the same step; else SCHEDULE_NONE. NULL: never. */
     int (*absorb)(const struct program *p, int operation);
+    bool leaves_out; /* that step need not write output 0, where no other reads it */
     /* Adds the steps of its derivative. NULL: schedule_differentiate. */
     void (*differentiate)(struct schedule_builder *b, int operation);
     /* Bytes of workspace for each of its steps, or for those that contribute or sample alone. NULL: none. */
@@ -155,7 +156,9 @@ static inline void *operation_element(const struct operation_run *r, const void 
 /* p and scale as configured; where the pass drops nothing, no p, and no scale for dropped blocks. */
 struct device_dropout operation_dropout_of(const struct operation_run *r, const struct program_dropout *dropout);
 
-/* y = x + dropout(h), or without x, in the shape of a value. */
+/* y = x + dropout(h), or without x, in the shape of a value: as data, or run. */
+struct device_dropout_add operation_sum_of(const struct operation_run *r, const struct program_dropout *dropout,
+                                           int value, void *y, const void *x, const void *h);
 void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, int value, void *y,
                         const void *x, const void *h);
 

@@ -57,7 +57,7 @@ struct schedule_step *schedule_begin_step(struct schedule_builder *b, enum sched
     *step = (struct schedule_step){.action = action,
                                    .operation = operation,
                                    .absorbed = SCHEDULE_NONE,
-                                   .after = SCHEDULE_NONE,
+                                   .after = {SCHEDULE_NONE, SCHEDULE_NONE},
                                    .inputs = {SCHEDULE_NONE, SCHEDULE_NONE, SCHEDULE_NONE},
                                    .outputs = {SCHEDULE_NONE, SCHEDULE_NONE},
                                    .y_gradient = SCHEDULE_NONE,
@@ -163,8 +163,10 @@ static void run(struct schedule_builder *b, int operation, int neighbour)
     for (int i = 0; i < op->n_outputs; i++)
         step->outputs[i] = write_value(b, op->outputs[i]);
     if (neighbour != SCHEDULE_NONE) {
+        const struct program_operation *next = &b->program->operations[neighbour];
         step->absorbed = neighbour;
-        step->after = write_value(b, b->program->operations[neighbour].outputs[0]);
+        for (int i = 0; i < next->n_outputs; i++)
+            step->after[i] = write_value(b, next->outputs[i]);
     }
     schedule_end_step(b);
     keep(b, op);
@@ -199,6 +201,21 @@ static void outlast(struct schedule *s, int buffer)
     s->buffers[buffer].last = s->n_steps;
 }
 
+/* A value that is read in the step that makes it, and nowhere else, need not be written. */
+static void leave_out_values(struct schedule *s, const struct program *p)
+{
+    for (int n = 0; n < s->n_steps; n++) {
+        struct schedule_step *step = &s->steps[n];
+        if (step->absorbed == SCHEDULE_NONE || !p->operations[step->operation].kind->leaves_out)
+            continue;
+        struct schedule_buffer *b = &s->buffers[step->outputs[0]];
+        if (b->place == SCHEDULE_WORKSPACE && b->last == n) {
+            *b = schedule_no_buffer;
+            step->outputs[0] = SCHEDULE_NONE;
+        }
+    }
+}
+
 void schedule_forward(struct schedule *out, const struct program *program, uint64_t kept)
 {
     struct schedule_builder b;
@@ -208,6 +225,7 @@ void schedule_forward(struct schedule *out, const struct program *program, uint6
     run_all(&b, ~UINT64_C(0));
     for (int i = 0; i < program->n_outputs; i++)
         outlast(out, b.values[program->outputs[i].value]);
+    leave_out_values(out, program);
     schedule_merge_values(out, program);
 }
 
@@ -388,8 +406,12 @@ void schedule_write_gradient_of(struct schedule_builder *b, struct schedule_step
 
 void schedule_write_other_gradient(struct schedule_builder *b, struct schedule_step *step)
 {
-    step->other_gradient =
-        write_gradient(b, b->program->operations[step->operation].inputs[1], &step->accumulate_other);
+    schedule_write_other_gradient_of(b, step, b->program->operations[step->operation].inputs[1]);
+}
+
+void schedule_write_other_gradient_of(struct schedule_builder *b, struct schedule_step *step, int value)
+{
+    step->other_gradient = write_gradient(b, value, &step->accumulate_other);
 }
 
 void schedule_pass_gradient(struct schedule_builder *b, int from, int to)

@@ -62,18 +62,18 @@ struct schedule_step {
     int operation;
     int value; /* of those of few bits */
     /* The neighbour that the step computes as well: an operation, or SCHEDULE_NONE. Forward, it is the next one, and
-     * the step writes its output (`after`). Backward, it is the one before: the step reads its input and writes the
-     * gradient of that. */
+     * the step writes its outputs (`after`). Backward, it is the one before. Of a linear map: the step reads the activation's
+     * input and writes the gradient of that. Of a norm: it writes the gradient of the sum, and other_gradient. */
     int absorbed;
-    int after;                                            /* buffer */
+    int after[PROGRAM_OUTPUTS];                           /* buffers */
     int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS]; /* buffers of the values that the step touches */
     int y_gradient, x_gradient;                           /* buffers: of output 0; of input `of` */
     int of;                                               /* an index of the operation's inputs */
     bool accumulate;                                      /* x_gradient += */
-    int other_gradient;                                   /* buffer: of input 1, if a step makes both */
-    bool accumulate_other;                                /* other_gradient += */
-    bool contributes;                                     /* it adds to the gradients of the operation's tensors */
-    int scratch;                                          /* buffer */
+    int other_gradient;    /* buffer: of input 1, if a step makes both; of the absorbed's */
+    bool accumulate_other; /* other_gradient += */
+    bool contributes;      /* it adds to the gradients of the operation's tensors */
+    int scratch;           /* buffer */
 };
 
 struct schedule {

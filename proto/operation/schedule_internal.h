@@ -33,10 +33,11 @@ int schedule_read(struct schedule_builder *b, int value);
 /* The buffer of the gradient of a value, which the step reads. */
 int schedule_read_gradient(struct schedule_builder *b, int value);
 /* Sets step->x_gradient: the gradient that the step writes, or adds to, for an input of its operation; or for another
- * value; and step->other_gradient, for input 1. */
+ * value; and step->other_gradient, for input 1 or another value. */
 void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int input);
 void schedule_write_gradient_of(struct schedule_builder *b, struct schedule_step *step, int value);
 void schedule_write_other_gradient(struct schedule_builder *b, struct schedule_step *step);
+void schedule_write_other_gradient_of(struct schedule_builder *b, struct schedule_step *step, int value);
 /* Passes a gradient on unchanged, so that both are in one buffer: to a value that has none yet. */
 void schedule_pass_gradient(struct schedule_builder *b, int from, int to);
 bool schedule_has_gradient(const struct schedule_builder *b, int value);

@@ -13,6 +13,11 @@ static void replace(int *buffer, int old, int new)
         *buffer = new;
 }
 
+const struct schedule_buffer schedule_no_buffer = {.place = SCHEDULE_WORKSPACE,
+                                                   .value = SCHEDULE_NONE,
+                                                   .first = 0,
+                                                   .last = -1};
+
 /* Merges two buffers into `into`; the last step of one is the first of the other. */
 static void merge(struct schedule *s, int from, int into)
 {
@@ -22,8 +27,7 @@ static void merge(struct schedule *s, int from, int into)
         for (int i = 0; i < PROGRAM_INPUTS; i++)
             replace(&step->inputs[i], from, into);
         for (int i = 0; i < PROGRAM_OUTPUTS; i++)
-            replace(&step->outputs[i], from, into);
-        replace(&step->after, from, into);
+            replace(&step->outputs[i], from, into), replace(&step->after[i], from, into);
         replace(&step->y_gradient, from, into);
         replace(&step->x_gradient, from, into);
         replace(&step->other_gradient, from, into);
@@ -33,7 +37,7 @@ static void merge(struct schedule *s, int from, int into)
     b->first = a->first < b->first ? a->first : b->first;
     b->last = a->last > b->last ? a->last : b->last;
     b->aligned |= a->aligned;
-    *a = (struct schedule_buffer){.place = SCHEDULE_WORKSPACE, .value = SCHEDULE_NONE, .first = 0, .last = -1};
+    *a = schedule_no_buffer;
 }
 
 bool schedule_is_read_only(const struct program *p, const struct schedule_buffer *b)
@@ -57,10 +61,12 @@ static void merge_in_step(struct schedule *s, const struct program *p, int n, bo
     const struct schedule_step *step = &s->steps[n];
     const struct program_operation *op = &p->operations[step->operation];
 
+    const int result = step->outputs[0] != SCHEDULE_NONE ? step->outputs[0] : step->after[0];
+
     if (step->action == SCHEDULE_FORWARD)
         for (int i = op->n_inputs - 1; i >= 0; i--)
-            if (contains(op->kind->over_inputs, i) && may_merge(s, p, n, step->inputs[i], step->outputs[0])) {
-                merge(s, step->inputs[i], step->outputs[0]);
+            if (contains(op->kind->over_inputs, i) && may_merge(s, p, n, step->inputs[i], result)) {
+                merge(s, step->inputs[i], result);
                 return;
             }
     if (step->action == SCHEDULE_BACKWARD && op->kind->gradient_over && !step->accumulate &&

@@ -4,6 +4,9 @@
 
 #include "proto/operation/schedule.h"
 
+/* What is left of a buffer that no step touches. */
+extern const struct schedule_buffer schedule_no_buffer;
+
 /* True of what other layers still read: inputs; the gradient of a sum that several layers add to. */
 bool schedule_is_read_only(const struct program *p, const struct schedule_buffer *b);
 

@@ -82,7 +82,7 @@ static struct plan_meter meter_of(const struct plan_work *work)
 
 /* A visit of a layer with a program. */
 struct visit {
-    uint32_t program, keeping; /* backward: of the program's first n_keepings */
+    uint32_t program, keeping; /* of the program's first n_keepings */
     uint64_t frozen;           /* as in struct model_unit */
     bool backward, is_lowest;
     uint32_t unwanted; /* as in place */
@@ -98,7 +98,7 @@ static double run(const struct batch *b, const struct visit *v)
                               .dev = plan_meter_device(&meter),
                               .type = s->goal.precision,
                               .program = &p->program,
-                              .schedule = v->backward ? &p->backward[v->keeping] : &p->forward[MODEL_KEEPS_NOTHING],
+                              .schedule = v->backward ? &p->backward[v->keeping] : &p->forward[v->keeping],
                               .fresh = b->fresh,
                               .n_rows = (uint32_t)b->rows,
                               .n_tokens = s->goal.seq,
@@ -533,9 +533,8 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     case MODEL_SINGLE:
         v.program = (uint32_t)(layer->program - model->programs);
         v.is_lowest = backward && model->visit_layers[visit] == model->lowest_trained;
-        if (backward)
-            v.keeping = model_keeping(layer->program, plan_keeping_of(work->plan, layer));
-        else
+        v.keeping = model_keeping(layer->program, plan_keeping_of(work->plan, layer));
+        if (!backward)
             v.frozen = 0;
         v.unwanted = backward ? unwanted_of(model, layer) : 0;
         return price(&b, &v) + (backward ? begun(&b, layer, v.unwanted) + gathered(work, unit, kind) : 0) +

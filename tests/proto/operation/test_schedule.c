@@ -10,8 +10,9 @@
 
 static const struct programs_shape plain = {8, 2, 1, 32, 0}, dropping = {8, 2, 1, 32, 0.1f};
 
-/* A step as `norm ln_1`, `linear attn.c_attn+`: with the activation behind it, or before it on the way back; W: the
- * gradients of the weights; x: of the input, `x+` where they are added. */
+/* A step as `norm ln_1`, `linear attn.c_attn+`: with the activation behind it, or before it on the way back; `add+` with the
+ * norm behind it, `x norm ln_1+` with the gradient of what dropout let through before it; W: the gradients of the weights;
+ * x: of the input, `x+` where they are added. */
 static void print_step(char *out, size_t n, const struct program *p, const struct schedule_step *step)
 {
     const struct program_operation *op = &p->operations[step->operation];
@@ -41,7 +42,7 @@ static void check_steps(const struct program *p, const struct schedule *s, const
     ck_assert_str_eq(found, expected);
 }
 
-#define GPT2_RECOMPUTED "norm ln_1, linear attn.c_attn, attention, linear attn.c_proj, add, norm ln_2, linear mlp.c_fc+"
+#define GPT2_RECOMPUTED "norm ln_1, linear attn.c_attn, attention, linear attn.c_proj, add+, linear mlp.c_fc+"
 #define GPT2_DERIVATIVES                                                                                               \
     "W linear mlp.c_proj, x linear mlp.c_proj+, W linear mlp.c_fc, x linear mlp.c_fc, x+ norm ln_2, "                  \
     "W linear attn.c_proj, x linear attn.c_proj, x attention, norm ln_1, W linear attn.c_attn, "                       \
@@ -61,10 +62,57 @@ TEST(gpt2_runs_in_the_order_that_is_written_out)
     schedule_backward(&s, &p, program_keepable(&p));
     check_steps(&p, &s, "norm ln_2, activation, " GPT2_DERIVATIVES);
     ck_assert_int_eq(s.n_recomputed, 2);
-    const int n = s.n_steps; /* a gradient passes through a sum as it is, unless something is dropped out */
-    programs_gpt2(&p, &dropping);
+    programs_gpt2(&p, &dropping); /* a gradient passes through a sum as it is, unless something is dropped out */
     schedule_backward(&s, &p, program_keepable(&p));
-    ck_assert_int_eq(s.n_steps, n + 2);
+    check_steps(&p, &s,
+                "norm ln_2, activation, x add, "
+                "W linear mlp.c_proj, x linear mlp.c_proj+, W linear mlp.c_fc, x linear mlp.c_fc, x+ norm ln_2+, "
+                "W linear attn.c_proj, x linear attn.c_proj, x attention, norm ln_1, W linear attn.c_attn, "
+                "x linear attn.c_attn, x+ norm ln_1");
+}
+
+/* Forward does not store a sum that the norm alone reads, if backward makes it again; and then the norm's result takes the
+ * place of what was added. The residual of GPT-2, or a sum that is kept, is stored. */
+TEST(a_sum_that_its_norm_alone_reads_is_not_stored)
+{
+    static struct program p;
+    static struct schedule s;
+    int n = 0, n_stored = 0;
+
+    programs_write(&p, PROGRAMS_BERT, &dropping);
+    for (int kept = 0; kept < 2; kept++) {
+        schedule_forward(&s, &p, kept ? program_keepable(&p) : 0);
+        for (const struct schedule_step *step = s.steps; step < s.steps + s.n_steps; step++)
+            if (p.operations[step->operation].kind == &operation_add) {
+                const bool stored = step->outputs[0] != SCHEDULE_NONE;
+                n++, n_stored += stored;
+                ck_assert_int_eq(stored, kept);
+                ck_assert(step->absorbed == step->operation + 1 && step->after[1] != SCHEDULE_NONE);
+                if (!kept && s.buffers[step->after[0]].place == SCHEDULE_WORKSPACE)
+                    ck_assert_int_eq(step->after[0], step->inputs[1]);
+            }
+    }
+    ck_assert(n == 4 && n_stored == 2);
+    programs_gpt2(&p, &dropping);
+    schedule_forward(&s, &p, 0);
+    for (const struct schedule_step *step = s.steps; step < s.steps + s.n_steps; step++)
+        ck_assert_int_ne(step->outputs[0], SCHEDULE_NONE);
+}
+
+/* y = x + dropout(h), normalised, where h is read once more: h's gradient has two terms, which are made one by one. */
+TEST(a_branch_that_others_read_has_its_gradient_in_a_step_of_its_own)
+{
+    static struct program p;
+    static struct schedule s;
+    const struct program_norm_options norm = {.epsilon = 1e-5f};
+    const struct program_linear_options linear = {.deviation = 0.02f};
+    const struct program_dropout none = {0}, drop = {.p = 0.1f};
+
+    const int x = program_begin(&p, 8), h = program_linear(&p, x, "in", 8, &linear);
+    const int n = program_norm(&p, program_add(&p, x, h, &drop), "ln", &norm);
+    program_end(&p, program_add(&p, n, h, &none));
+    schedule_backward(&s, &p, program_keepable(&p));
+    check_steps(&p, &s, "norm ln, x norm ln, x+ add, W linear in, x+ linear in");
 }
 
 /* Where forward kept all it can, backward computes nothing again but what is cheap. By hand: of 8 columns and 2 heads
@@ -108,8 +156,8 @@ TEST(an_adapters_steps_are_written_out_and_the_base_contributes_nothing)
     adapt(&p, "attn.c_attn,mlp.c_proj", "");
     schedule_forward(&s, &p, 0);
     check_steps(&p, &s,
-                "norm ln_1, linear attn.c_attn, adapter attn.c_attn.lora_A, attention, linear attn.c_proj, add, "
-                "norm ln_2, linear mlp.c_fc+, linear mlp.c_proj, adapter mlp.c_proj.lora_A, add");
+                "norm ln_1, linear attn.c_attn, adapter attn.c_attn.lora_A, attention, linear attn.c_proj, add+, "
+                "linear mlp.c_fc+, linear mlp.c_proj, adapter mlp.c_proj.lora_A, add");
     schedule_backward(&s, &p, program_keepable(&p));
     check_steps(
         &p, &s,
@@ -273,8 +321,7 @@ TEST(signs_and_rows_are_what_backward_reads_of_a_relu)
     program_compress(&p, 0);
     ck_assert_uint_eq(held & ~program_keepable(&p), 0);
     schedule_forward(&s, &p, held);
-    check_steps(&p, &s,
-                "linear in, compress linear in, activation, dropout, sample linear out, linear out, add, norm ln");
+    check_steps(&p, &s, "linear in, compress linear in, activation, dropout, sample linear out, linear out, add+");
     schedule_backward(&s, &p, program_keepable(&p));
     check_steps(
         &p, &s,
@@ -282,12 +329,11 @@ TEST(signs_and_rows_are_what_backward_reads_of_a_relu)
         "x+ linear in");
     schedule_backward(&s, &p, held);
     check_steps(&p, &s,
-                "linear in, activation, dropout, linear out, add, "
-                "norm ln, x norm ln, W linear out, x linear out, x dropout, x activation, W linear in, x+ linear in");
+                "linear in, activation, dropout, linear out, add+, "
+                "x norm ln, W linear out, x linear out, x dropout, x activation, W linear in, x+ linear in");
     schedule_backward(&s, &p, 0);
-    check_steps(
-        &p, &s,
-        "linear in, activation, dropout, linear out, add, "
-        "norm ln, x norm ln, sample linear out, W linear out, x linear out, x dropout, x activation, W linear in, "
-        "x+ linear in");
+    check_steps(&p, &s,
+                "linear in, activation, dropout, linear out, add+, "
+                "x norm ln, sample linear out, W linear out, x linear out, x dropout, x activation, W linear in, "
+                "x+ linear in");
 }

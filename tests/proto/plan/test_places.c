@@ -141,14 +141,17 @@ static void run_step(struct memory *m, int n)
         write_buffer(m, step->scratch);
     for (int i = 0; i < PROGRAM_OUTPUTS && forward; i++)
         write_buffer(m, step->outputs[i]);
-    write_buffer(m, step->after);
+    for (int i = 0; i < PROGRAM_OUTPUTS; i++)
+        write_buffer(m, step->after[i]);
+    write_buffer(m, step->other_gradient);
     write_buffer(m, step->x_gradient);
     /* What is written leaves what is read as it was, but where it is the same buffer. */
     for (int i = 0; i < PROGRAM_INPUTS; i++)
         read_buffer(m, step->inputs[i], n);
     for (int i = 0; i < PROGRAM_OUTPUTS; i++)
         read_buffer(m, step->outputs[i], n);
-    read_buffer(m, step->after, n);
+    for (int i = 0; i < PROGRAM_OUTPUTS; i++)
+        read_buffer(m, step->after[i], n);
     read_buffer(m, step->y_gradient, n);
     read_buffer(m, step->scratch, n);
 }
