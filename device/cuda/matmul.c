@@ -388,7 +388,8 @@ static cudaError_t follow_up(struct device *dev, const struct device_matmul *op,
             rc = cuda_activate_rows(&dev->queue, op->c, op->pre, op->c_stride, op->m, op->n, op->activation);
         break;
     case DEVICE_ACTIVATION_GRADIENT:
-        rc = cuda_activation_gradient(&dev->queue, op->c, op->pre, op->c_stride, op->m, op->n, op->activation);
+        rc = cuda_activation_gradient(&dev->queue, op->c, op->pre, op->c_stride, op->m, op->n, op->activation,
+                                      op->bias_gradient);
         break;
     }
     return rc;

@@ -17,8 +17,8 @@
  *
  * Determinism: the result of every operation depends on its arguments alone, never on the number of threads. The
  * division of rows into calls changes no bit of an operation on single rows, nor of matmul: the order in which an
- * element is summed depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over_rows
- * or with beta 1) depend on the rows of a call; each call adds to the destination once. Those of batch_norm_backward and
+ * element is summed depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over_rows,
+ * with beta 1 or of a bias's gradient) depend on the rows of a call; each call adds to the destination once. Those of batch_norm_backward and
  * conv2d_weight_gradient depend on the rows' order alone (call/batch_norm.h, call/conv2d.h). */
 #ifndef PROTO_OPERATION_DEVICE_H
 #define PROTO_OPERATION_DEVICE_H

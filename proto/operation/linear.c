@@ -62,6 +62,26 @@ static int activation_before(const struct program *p, int operation)
     return program_count_readers(p, p->operations[maker].inputs[0]) == 1 ? maker : SCHEDULE_NONE;
 }
 
+/* The linear map whose result an activation reads, if backward makes the gradient of its bias in the step that makes the
+ * gradient of that result: the step of the map behind the activation. NULL. */
+static const struct program_operation *biased_before(const struct program *p, int activation)
+{
+    const int maker = activation != SCHEDULE_NONE ? p->values[p->operations[activation].inputs[0]].operation : -1;
+    const struct program_operation *op = maker >= 0 ? &p->operations[maker] : NULL;
+
+    return op && op->kind == &operation_linear && op->linear.bias && op->linear.n_parts == 1 ? op : NULL;
+}
+
+/* True if the step of a map behind it makes the gradient of its bias. */
+static bool is_summed_behind(const struct program *p, const struct program_operation *op)
+{
+    bool is_summed = false;
+
+    for (int i = 0; i < p->n_operations; i++)
+        is_summed |= p->operations[i].kind == &operation_linear && biased_before(p, activation_before(p, i)) == op;
+    return is_summed;
+}
+
 /* First the gradients of weight and bias, if they are trained, then that of x, or of the operand of the activation that
  * made x. */
 static void differentiate(struct schedule_builder *b, int operation)
@@ -177,13 +197,13 @@ static void contribute(const struct operation_run *r, const struct program_opera
     operation_end_gradient(r, part->weight);
 }
 
-/* A bias's gradient += the sum of dy's rows. */
+/* A bias's gradient += the sum of dy's rows, unless the step that made dy has done so. */
 static void contribute_bias(const struct operation_run *r, const struct program_operation *op, const struct part *part,
                             const void *dy)
 {
     float *const bias = op->linear.bias ? r->gradients[part->bias] : NULL;
 
-    if (bias)
+    if (bias && !is_summed_behind(r->program, op))
         r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, operation_element(r, dy, part->first),
                                                                  operation_elements(r, op->inputs[0]), part->columns,
                                                                  operation_columns(r, op->outputs[0])});
@@ -280,7 +300,8 @@ static void run_contributions(const struct operation_run *r, const struct schedu
     }
 }
 
-/* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand. */
+/* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand, and with it
+ * that of the operand's bias. */
 static void run_backward(const struct operation_run *r, const struct schedule_step *step, const struct part *part)
 {
     const struct program_operation *op = operation_of(r, step);
@@ -301,6 +322,8 @@ static void run_backward(const struct operation_run *r, const struct schedule_st
         matmul.epilogue = DEVICE_ACTIVATION_GRADIENT;
         matmul.activation = function_of(r, step);
         matmul.pre = r->at[step->inputs[0]];
+        const struct program_operation *before = biased_before(r->program, step->absorbed);
+        matmul.bias_gradient = before ? r->gradients[part_of(before, 0).bias] : NULL;
     }
     operation_begin_weights(r, part->weight);
     r->ops->matmul(r->dev, &matmul);

@@ -118,6 +118,49 @@ TEST_EACH(matmul_activates_and_multiplies_by_the_slope, 2 * N_SMALL * NUMBER_TYP
                    _i % 2 ? DEVICE_BIAS_ACTIVATION : DEVICE_ACTIVATION_GRADIENT, i % N_ACTIVATIONS);
 }
 
+/* A product with a slope, whose columns are summed by it, or by a call behind it. */
+struct sloped {
+    struct call_test test;
+    bool in_one;
+};
+
+/* out: the product, its columns' sums. */
+static void run_sloped(struct mirror *at, void *const out[], const void *context)
+{
+    const struct sloped *s = context;
+    struct device_matmul op = s->test.host.matmul;
+
+    op.a = mirror_of(at, op.a), op.b = mirror_of(at, op.b), op.pre = mirror_of(at, op.pre), op.c = out[0];
+    op.bias_gradient = s->in_one ? out[1] : NULL;
+    at->ops->matmul(at->dev, &op);
+    if (!s->in_one)
+        at->ops->reduce_rows(at->dev, &(struct device_reduce_rows){out[1], op.c, op.m, op.n, op.c_stride});
+}
+
+/* The bits do not tell whether one pass or two computed them. */
+TEST_EACH(the_gradient_of_a_bias_is_that_of_what_the_product_stores, COUNT(shapes) * NUMBER_TYPES)
+{
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    struct sloped apart = {.test = product(s, _i % NUMBER_TYPES, false, true)}, in_one;
+    struct device_matmul *op = &apart.test.call.matmul;
+
+    if (!suits(s))
+        return;
+    op->epilogue = DEVICE_ACTIVATION_GRADIENT, op->activation = (enum model_activation)(_i % N_ACTIVATIONS);
+    call_make(&apart.test);
+    in_one = apart;
+    in_one.in_one = true;
+    const struct operation one = {.type = apart.test.type,
+                                  .run = run_sloped,
+                                  .context = &apart,
+                                  .parts = {{"c", call_find(&apart.test, "c")->n},
+                                            {"sums", op->n, .type = CALL_FP32,
+                                             .initial = operation_values(NUMBER_FP32, op->n, 9)}}};
+    struct operation other = one;
+    other.context = &in_one;
+    operation_check_alike(&one, &other);
+}
+
 static uint32_t drawn_below(uint32_t *state, uint32_t n)
 {
     *state = *state * 1664525 + 1013904223;

@@ -222,7 +222,7 @@ static const struct {
      0},
     {"cuda_activation_gradient",
      [](auto q, auto x, auto y, auto, auto) {
-         OK(cuda_activation_gradient(q, x, y, WIDTH, ROWS, WIDTH, MODEL_GELU_NEW));
+         OK(cuda_activation_gradient(q, x, y, WIDTH, ROWS, WIDTH, MODEL_GELU_NEW, NULL));
      },
      0, 0},
     {"cuda_dropout_add",

@@ -25,12 +25,13 @@ static const double frequencies[64] = {1};
 #define SHORT     .m = 128, .n = 256
 #define ADD       .n_rows = 4, .n_tokens = 8, .n = 4096, .dropout.p = 0.1f
 #define ADD_SHORT .n_rows = 4, .n_tokens = 32, .n = 256, .dropout.p = 0.1f
+#define SLOPE     .m = 256, .n = 1024, .c_stride = 1024, .epilogue = DEVICE_ACTIVATION_GRADIENT, .activation = MODEL_GELU
 #define LOSS      .m = 4, .n = 8000, .logits_stride = 8000, .start = true, .scale = 1
 #define IMAGE     .n_rows = 2, .height = 8, .width = 8, .n = 64, .window = {.height = 2, .width = 2, .stride = 2}
 
 /* In bf16. most: bytes moved of all but what rows share, relative to the least. Beyond 1.02: rows that are read again (of a
- * long row backward also its sums, in memory); sums in fp32 of 8 columns, two packs, each of which takes whole sectors; and,
- * for the few rows here, numbers of a row that each of its warps reads, and a block's line of sums. */
+ * long row backward also its sums, in memory); sums in fp32 of 8 columns, two packs, each of which takes whole sectors; of a
+ * product its result, which the kernel behind it reads; and, for the few rows here, numbers of a row that each of its warps reads, and a block's line of sums. */
 static const struct {
     const char *name;
     struct call call;
@@ -62,6 +63,8 @@ static const struct {
     {"dropout", {CALL_dropout_add, .dropout_add = {4, 16, 1024, .dropout.p = 0.1f}}, 1},
     {"activate", {CALL_activate, .activate = {1 << 16, MODEL_GELU}}, 1},
     {"activate backward", {CALL_activate_backward, .activate = {1 << 16, MODEL_GELU}}, 1},
+    {"a product's slope", {CALL_matmul, .matmul = {SLOPE}}, 1.5},
+    {"a product's slope, and the bias's gradient", {CALL_matmul, .matmul = {SLOPE, .bias_gradient = GIVEN}}, 1.55},
     {"glu", {CALL_glu, .glu = {16, 4096, MODEL_SILU, .stride = 8192}}, 1},
     {"glu backward", {CALL_glu_backward, .glu = {16, 4096, MODEL_SILU, .stride = 8192, .gradient_stride = 8192}}, 1},
     {"add", {CALL_add, .add = {.n = 1 << 16}}, 1},
@@ -104,6 +107,9 @@ static cudaError_t run(const struct cuda_queue *q, const struct call *call)
     switch ((int)call->kind) {
         CUDA_LAUNCHERS(RUN)
         RUN(embed, device_embed)
+    case CALL_matmul: /* what the product's library leaves to us */
+        return cuda_activation_gradient(q, call->matmul.c, call->matmul.pre, call->matmul.c_stride, call->matmul.m,
+                                        call->matmul.n, call->matmul.activation, call->matmul.bias_gradient);
     case CALL_attention_backward:
         return cuda_attention_backward(q, &call->attention_backward);
     case CALL_position:

@@ -7,10 +7,8 @@
 
 #include <assert.h>
 
-void KERNEL_NAME(cpu_matmul)(struct device *dev, const struct device_matmul *op)
+static void multiply(struct device *dev, const struct device_matmul *op)
 {
-    assert(op->k > 0 && (op->beta == 0 || op->beta == 1));
-    assert(op->epilogue == DEVICE_NO_EPILOGUE || (op->beta == 0 && op->factor == 0));
     if (op->m == 1 && !op->transpose_a) { /* packing b would not pay, as it is used once */
         dev->kernels->single(dev, op);
         return;
@@ -25,4 +23,15 @@ void KERNEL_NAME(cpu_matmul)(struct device *dev, const struct device_matmul *op)
         dev->kernels->tile(op, &tile, scratch);
         dev->kernels->finish(op, &tile, scratch, PLAN_CPU_PRODUCT_WIDTH);
     }
+}
+
+/* The sums of columns are a pass of their own: in the tiles' order they would depend on the tiles. */
+void KERNEL_NAME(cpu_matmul)(struct device *dev, const struct device_matmul *op)
+{
+    assert(op->k > 0 && (op->beta == 0 || op->beta == 1));
+    assert(op->epilogue == DEVICE_NO_EPILOGUE || (op->beta == 0 && op->factor == 0));
+    multiply(dev, op);
+    const struct device_reduce_rows columns = {op->bias_gradient, op->c, op->m, op->n, op->c_stride};
+    if (columns.sum)
+        KERNEL_NAME(cpu_reduce_rows)(dev, &columns);
 }

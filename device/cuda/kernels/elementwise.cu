@@ -1,5 +1,6 @@
 /* device/cuda/kernels/elementwise.cu - biases, activations, gates, dropout: each element read and written once. */
 #include "device/cuda/kernels/dropout.cuh"
+#include "device/cuda/kernels/sum_rows.cuh"
 
 /* f loads one pack's operands and stores the pack's results; all loads of a thread come first. */
 template <int V, typename F> static __global__ void over_rows(F f, size_t m, size_t n)
@@ -186,7 +187,7 @@ template <enum model_activation A> struct activated {
         }
     };
 
-    /* c *= act'(pre): 3 values per element */
+    /* c *= act'(pre): 3 values per element, which rows may be summed from (sum_rows.cuh) */
     template <typename T, int V> struct gradient_rows {
         T *c;
         const T *pre;
@@ -202,14 +203,21 @@ template <enum model_activation A> struct activated {
             return held;
         }
 
-        __device__ void store_at(const operands &held, size_t row, size_t column) const
+        __device__ pack<T, V> value_at(const operands &held, size_t row, size_t column) const
         {
             float y[V];
 
 #pragma unroll
             for (int v = 0; v < V; v++)
                 y[v] = held.c[v] * activation_gradient<A>(held.pre[v]);
-            store(c + row * stride + column, y);
+            const pack<T, V> rounded = round_to<T>(y);
+            store(c + row * stride + column, rounded);
+            return rounded;
+        }
+
+        __device__ void store_at(const operands &held, size_t row, size_t column) const
+        {
+            value_at(held, row, column);
         }
     };
 };
@@ -249,23 +257,38 @@ static cudaError_t activate(const struct cuda_queue *q, void *c, const void *pre
     return cudaErrorInvalidValue;
 }
 
+/* With the sums of columns, in the order of reduce_rows, which reads c again where packs are not whole. */
+template <typename T, enum model_activation A>
+static cudaError_t run_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m, size_t n,
+                                float *sums)
+{
+    typedef typename activated<A>::template gradient_rows<T, whole<T>::V> whole_rows;
+    const whole_rows packs = {(T *)c, (const T *)pre, stride};
+
+    if (sums && is_whole(packs.c, stride) && is_whole(packs.pre, stride) && n % whole<T>::V == 0)
+        return sum_onto<T, whole<T>::V>(q, sums, packs, m, n);
+    const cudaError_t rc = run_activation<T, activated<A>::template gradient_rows>(q, c, pre, stride, m, n);
+    const struct device_reduce_rows reduce = {sums, c, m, n, stride};
+    return rc == cudaSuccess && sums ? cuda_reduce_rows(q, &reduce) : rc;
+}
+
 template <typename T>
 static cudaError_t multiply_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
-                                     size_t n, enum model_activation kind)
+                                     size_t n, enum model_activation kind, float *sums)
 {
     switch (kind) {
     case MODEL_GELU_NEW:
-        return run_activation<T, activated<MODEL_GELU_NEW>::gradient_rows>(q, c, pre, stride, m, n);
+        return run_gradient<T, MODEL_GELU_NEW>(q, c, pre, stride, m, n, sums);
     case MODEL_GELU:
-        return run_activation<T, activated<MODEL_GELU>::gradient_rows>(q, c, pre, stride, m, n);
+        return run_gradient<T, MODEL_GELU>(q, c, pre, stride, m, n, sums);
     case MODEL_RELU:
-        return run_activation<T, activated<MODEL_RELU>::gradient_rows>(q, c, pre, stride, m, n);
+        return run_gradient<T, MODEL_RELU>(q, c, pre, stride, m, n, sums);
     case MODEL_SILU:
-        return run_activation<T, activated<MODEL_SILU>::gradient_rows>(q, c, pre, stride, m, n);
+        return run_gradient<T, MODEL_SILU>(q, c, pre, stride, m, n, sums);
     case MODEL_TANH:
-        return run_activation<T, activated<MODEL_TANH>::gradient_rows>(q, c, pre, stride, m, n);
+        return run_gradient<T, MODEL_TANH>(q, c, pre, stride, m, n, sums);
     case MODEL_SIGMOID:
-        return run_activation<T, activated<MODEL_SIGMOID>::gradient_rows>(q, c, pre, stride, m, n);
+        return run_gradient<T, MODEL_SIGMOID>(q, c, pre, stride, m, n, sums);
     }
     return cudaErrorInvalidValue;
 }
@@ -277,9 +300,9 @@ cudaError_t cuda_activate_rows(const struct cuda_queue *q, void *c, const void *
 }
 
 cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
-                                     size_t n, enum model_activation activation)
+                                     size_t n, enum model_activation activation, float *sums)
 {
-    return TYPED(q, multiply_gradient)(q, c, pre, stride, m, n, activation);
+    return TYPED(q, multiply_gradient)(q, c, pre, stride, m, n, activation, sums);
 }
 
 cudaError_t cuda_activate(const struct cuda_queue *q, const struct device_activate *op)
@@ -289,7 +312,7 @@ cudaError_t cuda_activate(const struct cuda_queue *q, const struct device_activa
 
 cudaError_t cuda_activate_backward(const struct cuda_queue *q, const struct device_activate *op)
 {
-    return cuda_activation_gradient(q, op->gradient, op->x, op->n, 1, op->n, op->activation);
+    return cuda_activation_gradient(q, op->gradient, op->x, op->n, 1, op->n, op->activation, NULL);
 }
 
 /* ---- soft caps: 2 numbers in fp32 per element ---- */

@@ -103,9 +103,9 @@ cudaError_t cuda_add_bias(const struct cuda_queue *q, void *c, size_t c_stride, 
 /* c = act(pre); pre and c have the same stride, and pre includes the bias. */
 cudaError_t cuda_activate_rows(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m, size_t n,
                                enum model_activation activation);
-/* c *= act'(pre). */
+/* c *= act'(pre), and sums (n) += the sum over its rows, unless it is NULL. */
 cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
-                                     size_t n, enum model_activation activation);
+                                     size_t n, enum model_activation activation, float *sums);
 
 #ifdef __cplusplus
 }

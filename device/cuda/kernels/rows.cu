@@ -3,28 +3,13 @@
  * For positions a thread reads or writes one pack of the table once, and runs over all rows. */
 #include "device/cuda/kernels/sum_rows.cuh"
 
-template <typename T, int V>
-static cudaError_t reduce_rows(const struct cuda_queue *q, float *sum, const T *x, size_t m, size_t n, size_t stride)
-{
-    const size_t across = pieces(n, WARP * V), room = PLAN_CUDA_SCRATCH_BYTES / (n * sizeof(double));
-    const size_t wanted = pieces((size_t)q->n_processors * 8, across);
-    const size_t rows = pieces(m, smaller(room, wanted)), lines = pieces(m, rows);
-    const struct to_lines partial = {(double *)q->scratch, n};
-    const struct onto_sums to = {sum, NULL, n};
-    cudaError_t rc;
-
-    rc = launch(sum_rows<T, V, struct to_lines>, dim3((unsigned)across, (unsigned)lines), SUM_WARPS * WARP, 0,
-                q->stream, partial, x, m, n, stride, rows);
-    return rc == cudaSuccess ? add_lines<double, 1>(q, to, lines, n) : rc;
-}
-
 template <typename T> static cudaError_t reduce_either(const struct cuda_queue *q, const struct device_reduce_rows *op)
 {
     const T *x = (const T *)op->x;
 
     return is_whole(x, op->stride) && op->n % whole<T>::V == 0
-               ? reduce_rows<T, whole<T>::V>(q, op->sum, x, op->m, op->n, op->stride)
-               : reduce_rows<T, 1>(q, op->sum, x, op->m, op->n, op->stride);
+               ? sum_onto<T, whole<T>::V>(q, op->sum, summed_array<T, whole<T>::V>{x, op->stride}, op->m, op->n)
+               : sum_onto<T, 1>(q, op->sum, summed_array<T, 1>{x, op->stride}, op->m, op->n);
 }
 
 cudaError_t cuda_reduce_rows(const struct cuda_queue *q, const struct device_reduce_rows *op)

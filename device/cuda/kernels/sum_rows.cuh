@@ -84,9 +84,27 @@ static __device__ constexpr unsigned apart(unsigned column)
     return column + column / 16 /* doubles in the 32 banks */;
 }
 
+/* Rows of an array. Where they come from says what is loaded for a pack, and then what the pack is. */
+template <typename T, int V> struct summed_array {
+    const T *x;
+    size_t stride;
+
+    typedef pack<T, V> operands;
+
+    __device__ operands load_at(size_t row, size_t column) const
+    {
+        return load<V>(x + row * stride + column);
+    }
+
+    __device__ pack<T, V> value_at(const operands &held, size_t, size_t) const
+    {
+        return held;
+    }
+};
+
 /* Block (x, y): columns from x * WARP * V on of rows from y * rows on; its warps take the rows in turn. */
-template <typename T, int V, typename TO>
-static __global__ void sum_rows(TO to, const T *x, size_t m, size_t n, size_t stride, size_t rows)
+template <typename T, int V, typename TO, typename FROM>
+static __global__ void sum_rows(TO to, const FROM from, size_t m, size_t n, size_t rows)
 {
     __shared__ double of_warps[SUM_WARPS][apart(WARP * V)];
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -95,18 +113,20 @@ static __global__ void sum_rows(TO to, const T *x, size_t m, size_t n, size_t st
     typename sum_of<T>::type sum[V] = {};
 
     for (size_t row = begin + warp; row < end && column < n; row += SUM_WARPS * SUM_AHEAD) {
-        pack<T, V> held[SUM_AHEAD];
+        typename FROM::operands held[SUM_AHEAD];
 
 #pragma unroll
         for (int i = 0; i < SUM_AHEAD; i++)
             if (row + i * SUM_WARPS < end)
-                held[i] = load<V>(x + (row + i * SUM_WARPS) * stride + column);
+                held[i] = from.load_at(row + i * SUM_WARPS, column);
 #pragma unroll
         for (int i = 0; i < SUM_AHEAD; i++)
+            if (row + i * SUM_WARPS < end) {
+                const pack<T, V> x = from.value_at(held[i], row + i * SUM_WARPS, column);
 #pragma unroll
-            for (int v = 0; v < V; v++)
-                if (row + i * SUM_WARPS < end)
-                    add(&sum[v], held[i][v]);
+                for (int v = 0; v < V; v++)
+                    add(&sum[v], x[v]);
+            }
     }
 #pragma unroll
     for (int v = 0; v < V; v++)
@@ -124,9 +144,26 @@ template <typename T, int V, typename TO>
 static cudaError_t add_lines(const struct cuda_queue *q, TO to, size_t n_lines, size_t n)
 {
     const dim3 grid((unsigned)pieces(n, WARP * V));
+    const summed_array<T, V> lines = {(const T *)q->scratch, n};
 
-    return launch(sum_rows<T, V, TO>, grid, SUM_WARPS * WARP, 0, q->stream, to, (const T *)q->scratch, n_lines, n, n,
+    return launch(sum_rows<T, V, TO, summed_array<T, V>>, grid, SUM_WARPS * WARP, 0, q->stream, to, lines, n_lines, n,
                   n_lines);
+}
+
+/* sum (n) += the sum over m rows. */
+template <typename T, int V, typename FROM>
+static cudaError_t sum_onto(const struct cuda_queue *q, float *sum, const FROM &from, size_t m, size_t n)
+{
+    const size_t across = pieces(n, WARP * V), room = PLAN_CUDA_SCRATCH_BYTES / (n * sizeof(double));
+    const size_t wanted = pieces((size_t)q->n_processors * 8, across);
+    const size_t rows = pieces(m, smaller(room, wanted)), lines = pieces(m, rows);
+    const struct to_lines partial = {(double *)q->scratch, n};
+    const struct onto_sums to = {sum, NULL, n};
+    cudaError_t rc;
+
+    rc = launch(sum_rows<T, V, struct to_lines, FROM>, dim3((unsigned)across, (unsigned)lines), SUM_WARPS * WARP, 0,
+                q->stream, partial, from, m, n, rows);
+    return rc == cudaSuccess ? add_lines<double, 1>(q, to, lines, n) : rc;
 }
 
 #endif

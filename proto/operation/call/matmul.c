@@ -22,4 +22,7 @@ void device_matmul_describe(struct call_work *out, struct device_matmul *op)
         call_add_array(out, "bias", &op->bias, CALL_VALUES, CALL_READ, call_all(op->n));
     if (activates || op->epilogue == DEVICE_ACTIVATION_GRADIENT)
         call_add_array(out, "pre", &op->pre, CALL_VALUES, activates ? CALL_WRITTEN : CALL_READ, c);
+    if (op->epilogue == DEVICE_ACTIVATION_GRADIENT)
+        call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, CALL_READ | CALL_WRITTEN | CALL_OPTIONAL,
+                       call_all(op->n));
 }

@@ -11,7 +11,7 @@ enum device_epilogue {
     DEVICE_NO_EPILOGUE,
     DEVICE_BIAS,                /* c = ab + bias */
     DEVICE_BIAS_ACTIVATION,     /* pre = ab + bias; c = act(pre), read back as stored */
-    DEVICE_ACTIVATION_GRADIENT, /* c = ab * act'(pre) */
+    DEVICE_ACTIVATION_GRADIENT, /* c = ab * act'(pre); its columns' sums are the gradient of the bias that pre has */
 };
 
 /* c (m, n) = factor * op(a) op(b) + beta * c, then the epilogue. op(a) is (m, k): a itself, or a (k, m) transposed. */
@@ -29,6 +29,8 @@ struct device_matmul {
     enum model_activation activation;
     const void *bias; /* (n) */
     void *pre;        /* (m, n), stride c_stride: written by BIAS_ACTIVATION, read by ACTIVATION_GRADIENT */
+    /* (n) of ACTIVATION_GRADIENT: += what reduce_rows makes of c, to the bit. NULL: not computed */
+    float *bias_gradient;
 };
 
 #endif

@@ -1,4 +1,5 @@
 /* The order of a program's steps, written out, and what forward leaves for backward. */
+#include "proto/operation/call.h"
 #include "proto/operation/operation.h"
 #include "proto/operation/schedule.h"
 #include "tests/kit/inprocess/programs.h"
@@ -69,6 +70,41 @@ TEST(gpt2_runs_in_the_order_that_is_written_out)
                 "W linear mlp.c_proj, x linear mlp.c_proj+, W linear mlp.c_fc, x linear mlp.c_fc, x+ norm ln_2+, "
                 "W linear attn.c_proj, x linear attn.c_proj, x attention, norm ln_1, W linear attn.c_attn, "
                 "x linear attn.c_attn, x+ norm ln_1");
+}
+
+static unsigned n_reduced, n_in_products;
+
+static void count_biases(struct device *dev, struct call *call)
+{
+    (void)dev;
+    n_reduced += call->kind == CALL_reduce_rows;
+    n_in_products += call->kind == CALL_matmul && call->matmul.bias_gradient;
+}
+CALL_TABLE(count_biases)
+
+/* Of the four maps of a block, the step that makes the gradient of the activation's operand makes that of the operand's bias.
+ * Of a frozen bias neither does. */
+TEST(a_bias_s_gradient_comes_with_that_of_its_map_s_result_behind_an_activation)
+{
+    static const struct device_ops table = {.name = "counted", DEVICE_CALLS(CALL_ROW)};
+    static struct program p;
+    static struct schedule s;
+    static float nowhere;
+
+    programs_gpt2(&p, &plain);
+    schedule_backward(&s, &p, 0);
+    struct operation_run r = {.ops = &table, .program = &p, .schedule = &s, .n_rows = 1, .n_tokens = 1};
+    for (int i = 0; i < p.n_tensors; i++)
+        r.weights[i] = r.gradients[i] = &nowhere;
+    for (int i = 0; i < s.n_buffers; i++)
+        r.at[i] = &nowhere;
+    operation_run_steps(&r, 0, s.n_steps);
+    ck_assert(n_reduced == 3 && n_in_products == 1);
+    for (int i = 0; i < p.n_tensors; i++)
+        if (strcmp(p.tensors[i].name, "mlp.c_fc.bias") == 0)
+            r.gradients[i] = NULL;
+    operation_run_steps(&r, 0, s.n_steps);
+    ck_assert(n_reduced == 6 && n_in_products == 1);
 }
 
 /* Forward does not store a sum that the norm alone reads, if backward makes it again; and then the norm's result takes the
