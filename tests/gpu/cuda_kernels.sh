@@ -29,8 +29,8 @@ code=$("$machine_code" "$@") || rc=$?
 [ $rc -eq 0 ] || exit 1
 # Fields: target, matrix loads, products, copies, loads of 16 bytes, of 1 or 2, stores of 16, of 1 or 2, bytes in flight, kernel.
 # Kernels are made for packs of 8 bf16 or fp16, or 4 floats; cached attention also loads one value by itself. A thread has 4
-# packs in flight, of which an instruction may wait for one before the last (3); of a norm's gradient dy, x and dx of its next
-# row, 2 packs each. Fast attention: 3 matrix loads for 8 products at most, backward 5; with heads of 256, 5 and 7; the kernel
+# packs in flight, of which an instruction may wait for one before the last (3); of a sum's norm 4 of each operand; of a norm's
+# gradient dy, x and dx of its next row, 2 packs each. Fast attention: 3 matrix loads for 8 products at most, backward 5; with heads of 256, 5 and 7; the kernel
 # of queries with a bias, whose tiles of 128 columns have 32 keys, 6, of which an eighth happens once.
 c++filt <<<"$code" | awk -v kernels="$kernels" '
     NR == 1 { next }
@@ -49,8 +49,9 @@ c++filt <<<"$code" | awk -v kernels="$kernels" '
     /<(bf16|fp16), 8[,>]|<8, / { packed++; must($5 > 0, "loads no pack of 16 bytes"); must($6 <= 1, $6 " loads of single values") }
     /<float, 4[,>]|<4, / { packed++; must($5 > 0, "loads no pack of 16 bytes") }
     / (norm_rows<(bf16|fp16), 8, .*true>|norm_rows<float, 4, .*true>|log_sum_exp_rows<true)/ { held++; must($9 >= 64, $9 " bytes in flight") }
+    / norm_rows<((bf16|fp16), 8|float, 4), [a-z_]+, sum_row<.*true>/ { must($9 >= 128, $9 " bytes in flight: not both operands") }
     / over_rows<[48], / { held++; must($9 >= 48, $9 " bytes in flight") }
-    / norm_gradient_rows<(bf16|fp16), 8, .*true>/ { held++; must($9 >= 96, $9 " bytes in flight: not the next row") }
+    / norm_gradient_rows<(bf16|fp16), 8, [a-z_]+, true, / { held++; must($9 >= 96, $9 " bytes in flight: not the next row") }
     / attend(_backward)?<(bf16|fp16), (64|128|256), / {
         fast++
         most = (name ~ /attend</ ? 3 : 5) + (name ~ /16, 256,/ ? 2 : 0) + (name ~ /16, 128, \(sought\)0, true, \(reach\)4/)

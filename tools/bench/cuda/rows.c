@@ -6,7 +6,7 @@ enum { N = 4096, M = 32768, HEAD = 128, VOCABULARY = 50304, LOGIT_ROWS = 4096, T
 
 struct rows {
     size_t m, n, head, vocabulary, logit_rows, n_tokens;
-    void *x, *y, *z, *weight;
+    void *x, *y, *z, *w, *weight;
     float *logits, *running, *statistics, *sum, *table;
     uint32_t *ids, *labels;
     uint32_t n_table;
@@ -139,6 +139,28 @@ static void dropout_backward(struct bench *b, void *context)
     b->ops->dropout_add(b->dev, &op);
 }
 
+/* The sum takes x's place, so x grows with each call: the values do not matter. */
+static void sum_norm(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+    struct device_norm op = norm_of(r);
+
+    op.add = dropout_of(r, 0.1f);
+    op.add.y = r->x;
+    b->ops->norm(b->dev, &op);
+}
+
+static void sum_norm_backward(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+    struct device_norm op = norm_of(r);
+
+    op.add = dropout_of(r, 0.1f);
+    op.add.x = op.add.h = NULL;
+    op.add.y = r->w;
+    b->ops->norm_backward(b->dev, &op);
+}
+
 static void embed(struct bench *b, void *context)
 {
     const struct rows *r = context;
@@ -189,6 +211,8 @@ static const struct row rows[] = {
     {"row-gelu-erf", activate_erf, 2, 0, false},
     {"row-norm", norm, 2, 0, false},
     {"row-norm-backward", norm_backward, 4, 0, false},
+    {"row-sum-norm", sum_norm, 4, 0, false},
+    {"row-sum-norm-backward", sum_norm_backward, 5, 0, false},
     {"row-head-norm", head_norm, 2, 0, false},
     {"row-head-norm-backward", head_norm_backward, 3, 0, false},
     {"row-reduce", reduce_rows, 1, 0, false},
@@ -226,6 +250,7 @@ static struct rows make(struct bench *b)
     if (b->small)
         r.m = 32, r.n = 64, r.head = 16, r.vocabulary = 128, r.logit_rows = 8, r.n_tokens = 8, r.n_table = 50;
     r.x = bench_values(b, r.m * r.n), r.y = bench_values(b, r.m * r.n), r.z = bench_values(b, r.m * r.n);
+    r.w = bench_values(b, r.m * r.n);
     r.weight = bench_values(b, r.n);
     r.logits = bench_floats(b, r.logit_rows * r.vocabulary);
     r.running = bench_floats(b, 3 * r.logit_rows);
