@@ -205,6 +205,10 @@ struct eps_profile {
     /* Causal attention: forward and backward; without tensor cores; on a GPU (elsewhere 0) also with them, with them and
      * with dropout, and by cuDNN, 0 where that is missing; in fp32 and in bf16 */
     double attention_flops[2][4][2];
+    uint32_t lengths[3], heads[3]; /* tokens of the rows, and values of the heads, of the shapes below */
+    /* The same: forward and backward; by the four; in fp32 and in bf16; keys of each head, and of several; heads; rows.
+     * 0: not measured */
+    double attention_by_shape[2][4][2][2][3][3];
     double link_bytes_per_s;        /* from host to device; on a GPU both ways at once, each */
     double memory_bytes_per_s;      /* of the device, read and written */
     double norm_bytes_per_s[2];     /* the same in norms, forward and backward */

@@ -37,11 +37,50 @@ static void print_convolutions(const struct eps_profile *p)
     }
 }
 
+static const char *const attention_ways[] = {"", ", tensor cores", ", these with dropout", ", cuDNN"};
+
+static void print_attention(const struct eps_profile *p)
+{
+    for (int type = 0; type < 2; type++)
+        for (int path = 0; path < (type == 0 ? 1 : 4); path++)
+            if (p->attention_flops[0][path][type] > 0)
+                printf("%-22s %8.0f %8.0f GFLOP/s: forward and backward%s\n",
+                       type == 0 ? "attention, fp32" : "attention, bf16", p->attention_flops[0][path][type] / 1e9,
+                       p->attention_flops[1][path][type] / 1e9, attention_ways[path]);
+}
+
+static void print_lengths(const double flops[3])
+{
+    for (int i = 0; i < 3; i++)
+        if (flops[i] > 0)
+            printf(" %8.0f", flops[i] / 1e9);
+        else
+            printf(" %8s", "-");
+}
+
+/* What was measured. */
+static void print_shapes(const struct eps_profile *p)
+{
+    printf("\n%-22s", "attention, by rows of");
+    for (int i = 0; i < 6; i++)
+        printf(" %8u", p->lengths[i % 3]);
+    printf("  tokens: forward, then backward\n");
+    for (int i = 0; i < 2 * 4 * 2 * 3; i++) {
+        const int head = i % 3, keys = i / 3 % 2, path = i / 6 % 4, type = i / 24;
+        if (p->attention_by_shape[0][path][type][keys][head][0] == 0)
+            continue;
+        printf("  %s, heads of %-6u", type == 0 ? "fp32" : "bf16", p->heads[head]);
+        for (int direction = 0; direction < 2; direction++)
+            print_lengths(p->attention_by_shape[direction][path][type][keys][head]);
+        printf("  GFLOP/s%s%s\n", keys == 1 ? ": they share keys" : "", attention_ways[path]);
+    }
+    putchar('\n');
+}
+
 /* found: the file is where eps plan looks for it. */
 static void print_profile(const struct eps_profile *p, bool found)
 {
     static const char *const names[] = {"fp32", "bf16"};
-    static const char *const ways[] = {"", ", tensor cores", ", these with dropout", ", cuDNN"};
 
     printf("%-22s", "matrix products");
     for (int i = 0; i < 4; i++)
@@ -58,12 +97,8 @@ static void print_profile(const struct eps_profile *p, bool found)
         }
     putchar('\n');
     print_convolutions(p);
-    for (int type = 0; type < 2; type++)
-        for (int path = 0; path < (type == 0 ? 1 : 4); path++)
-            if (p->attention_flops[0][path][type] > 0)
-                printf("%-22s %8.0f %8.0f GFLOP/s: forward and backward%s\n",
-                       type == 0 ? "attention, fp32" : "attention, bf16", p->attention_flops[0][path][type] / 1e9,
-                       p->attention_flops[1][path][type] / 1e9, ways[path]);
+    print_attention(p);
+    print_shapes(p);
     print_row("host to device", p->link_bytes_per_s / 1e9, "GB/s", "transfer of weights and gradients");
     print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "activations");
     print_row("  in norms", p->norm_bytes_per_s[0] / 1e9, "GB/s", "forward");

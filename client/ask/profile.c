@@ -90,6 +90,9 @@ static void fill(struct eps_profile *out, const struct profile *profile)
     memcpy(out->conv2d_flops, profile->conv2d_flops, sizeof out->conv2d_flops);
     memcpy(out->norm_bytes_per_s, profile->norm_bytes_per_s, sizeof out->norm_bytes_per_s);
     memcpy(out->attention_flops, profile->attention_flops, sizeof out->attention_flops);
+    memcpy(out->lengths, profile_lengths, sizeof out->lengths);
+    memcpy(out->heads, profile_heads, sizeof out->heads);
+    memcpy(out->attention_by_shape, profile->attention_by_shape, sizeof out->attention_by_shape);
     out->link_bytes_per_s = profile->link_bytes_per_s;
     out->memory_bytes_per_s = profile->memory_bytes_per_s;
     out->update_parameters_per_s = profile->update_parameters_per_s;

@@ -150,7 +150,7 @@ int device_profile(struct profile *out, const struct device_ops *ops, unsigned i
         rc = measure_begin(&b, ops, index, n_threads, clock, err);
     if (rc)
         return rc;
-    b.way = facts.attention, b.convolution = facts.convolution;
+    b.way = facts.attention, b.convolution = facts.convolution, b.n_multiprocessors = facts.n_multiprocessors;
     rc = measure(out, &b, err);
     measure_end(&b);
     return rc ? rc : profile_check(out, err);

@@ -5,7 +5,7 @@
 #include "proto/operation/device.h"
 #include "proto/plan/time/profile.h"
 
-/* Takes some seconds and 256 MiB of host memory, plus at most 192 MiB of it, or 1.1 GiB of a device's own memory. On the host
+/* Takes some seconds and 256 MiB of host memory, plus at most 192 MiB of it, or 1.3 GiB of a device's own memory. On the host
  * each figure is the best of several, as other load only makes it worse; on a GPU the median, after a second of work, and
  * copies take a second. Messages are timed between threads, if there may be three more (profile_measure.h). clock: as below.
  * -ENOMEM, -ENODEV, -EIO with a sentence. */

@@ -13,12 +13,18 @@ enum {
     MEASURE_ELEMENTS = 16 << 20,         /* of the streamed arrays: beyond any cache */
 };
 
+/* Causal rows; width: of all query heads. */
+struct measure_attention {
+    size_t n_rows, n_tokens, n_heads, n_kv_heads, width;
+};
+
 struct measured {
     const struct device_ops *ops;
     struct device *dev;
     enum number_type type;
     unsigned index, n_threads;
-    bool of_host; /* the device is a CPU */
+    double n_multiprocessors; /* as in struct profile */
+    bool of_host;             /* the device is a CPU */
     double (*now)(void);
     double round_s; /* seconds of a round: short calls are repeated */
     double call_s;  /* of a launch, once it is known */
@@ -27,7 +33,8 @@ struct measured {
     enum conv2d_kind conv2d;
     uint32_t convolution;     /* the device's library of these: device_facts */
     enum attention_path path; /* of attention */
-    enum plan_attention way;  /* the device's */
+    struct measure_attention attention;
+    enum plan_attention way; /* the device's */
     char *arena;
     void *noise; /* (MEASURE_NOISE) in the device's type */
     float *host; /* (4, MEASURE_ELEMENTS): an optimizer's weights, moments and gradient */
@@ -64,6 +71,13 @@ int measure_products(struct profile *out, struct measured *b);
 /* profile_messages.c: message_s, on this host. Makes three threads, and a socket in a directory of its own, in $XDG_RUNTIME_DIR
  * or /tmp. Where these cannot be had, the default profile's, and a line of the log. */
 void measure_messages(struct profile *out, const struct measured *b);
+
+/* Without the launches, unless these are most of it. */
+double measure_computing(double seconds, double launches);
+
+/* profile_attention.c: the arena has measure_attention_bytes. Refills what it reads of it with random numbers. */
+size_t measure_attention_bytes(const struct measured *b);
+int measure_attention(struct profile *out, struct measured *b);
 
 /* profile_operations.c: what is no product; the arena has measure_operations_bytes. */
 size_t measure_operations_bytes(const struct measured *b, enum number_type type);

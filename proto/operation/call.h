@@ -89,6 +89,7 @@ struct call_work {
     enum call_pass pass;
     /* Attention, by path: its operations; and these, more where multiprocessors are idle at the end, as they are priced. */
     double by_path[ATTENTION_PATHS], lasting[ATTENTION_PATHS];
+    struct attention_shape attention;
 };
 
 /* Of a product: the geometric mean of its sizes other than rows. */

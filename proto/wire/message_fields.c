@@ -130,6 +130,9 @@ void message_profile_fields(struct wire *w, struct profile *p)
         for (unsigned path = 0; path < ATTENTION_PATHS; path++)
             for (unsigned type = 0; type < PROFILE_TYPES; type++)
                 wire_f64_from_0(w, &p->attention_flops[direction][path][type]);
+    double *const by_shape = (double *)p->attention_by_shape;
+    for (size_t i = 0; i < sizeof p->attention_by_shape / sizeof *by_shape; i++)
+        wire_f64_from_0(w, &by_shape[i]);
     for (unsigned width = 0; width < PROFILE_NARROW; width++)
         for (unsigned type = 0; type < PROFILE_TYPES; type++)
             for (unsigned rows = 0; rows < PROFILE_ROWS; rows++)

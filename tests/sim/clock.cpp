@@ -87,9 +87,10 @@ double cudasim_norm_slowness(enum profile_direction direction)
     return state.on ? state.profile.memory_bytes_per_s / profile_norm_bytes_per_s(&state.profile, direction) : 1;
 }
 
-double cudasim_attention_flops(enum profile_direction direction, enum attention_path path, enum number_type type)
+double cudasim_attention_flops(enum profile_direction direction, enum attention_path path, enum number_type type,
+                               const struct attention_shape *shape)
 {
-    return state.on ? profile_attention_flops(&state.profile, direction, path, type) : 0;
+    return state.on ? profile_attention_flops(&state.profile, direction, path, type, shape) : 0;
 }
 
 /* A table may be named by a member of an argument. */

@@ -188,7 +188,8 @@ void cudasim_operation(const struct cudasim_price *price);
 double cudasim_multiprocessors(void);
 /* Operations a second, of the profile; 0 where no time passes. */
 double cudasim_conv2d_flops(enum conv2d_kind kind, enum conv2d_path path, enum number_type type, double pixels);
-double cudasim_attention_flops(enum profile_direction direction, enum attention_path path, enum number_type type);
+double cudasim_attention_flops(enum profile_direction direction, enum attention_path path, enum number_type type,
+                               const struct attention_shape *shape);
 /* Seconds of a norm, for each that memory needs for its bytes. */
 double cudasim_norm_slowness(enum profile_direction direction);
 

@@ -26,8 +26,8 @@ static double attention_flops(const struct call_work *work, enum number_type typ
     double seconds = 0;
 
     for (int path = 0; path < ATTENTION_PATHS; path++) {
-        const double flops =
-            cudasim_attention_flops(direction, (enum attention_path)path, profile_type(&plan_cuda, type));
+        const double flops = cudasim_attention_flops(direction, (enum attention_path)path,
+                                                     profile_type(&plan_cuda, type), &work->attention);
         if (flops == 0) /* no time passes */
             return 0;
         seconds += work->lasting[path] / flops;

@@ -30,6 +30,10 @@ static void check_sound(const struct profile *p)
         const double flops = p->attention_flops[i / PROFILE_TYPES][ATTENTION_PLAIN][i % PROFILE_TYPES];
         ck_assert(flops > 1e7 && flops < 1e15);
     }
+    for (int i = 0; i < PROFILE_DIRECTIONS * PROFILE_TYPES * PROFILE_HEADS; i++) { /* short rows, on any machine */
+        const double *flops = p->attention_by_shape[i % 2][ATTENTION_PLAIN][i / 2 % 2][PROFILE_OWN_KEYS][i / 4];
+        ck_assert(flops[0] > 1e7 && flops[0] < 1e15);
+    }
     ck_assert_double_gt(p->link_bytes_per_s, 1e7);
     ck_assert_double_gt(p->memory_bytes_per_s, 1e7);
     ck_assert_double_gt(p->update_parameters_per_s, 1e6);
@@ -41,7 +45,8 @@ TEST(what_is_measured_is_written_to_the_cache_and_read_by_eps_plan)
     struct error err = {""};
 
     expect("eps plan --model byte-small", 0, "eps bench");
-    expect("eps bench", 0, "32768", "GFLOP/s: ", "attention, bf16 ", "AdamW on the host", "cache/eps/profile-cpu.json");
+    expect("eps bench", 0, "32768", "GFLOP/s: ", "attention, bf16 ", "  bf16, heads of 128 ", "AdamW on the host",
+           "cache/eps/profile-cpu.json");
     ck_assert_msg(profile_read(&profile, processes_path("cache/eps/profile-cpu.json"), "cpu", &err) == 0, "%s",
                   err.text);
     check_sound(&profile);

@@ -147,7 +147,7 @@ take_cudnn() {
 take_profile() {
     local file=$XDG_CACHE_HOME/eps/profile-cuda.json
     [ -z "$simulate" ] || return 0 # whose products take minutes
-    [ -s "$file" ] || claim profile 60 "eps bench measures the device" "${ours[@]}" "$1" bench --device cuda:0 --profile || return
+    [ -s "$file" ] || claim profile 80 "eps bench measures the device" "${ours[@]}" "$1" bench --device cuda:0 --profile || return
     fact profile-"$part" "$(tr -d '\n' <"$file" | tr -s ' ')"
 }
 

@@ -101,10 +101,18 @@ static void count(struct call_work *out, const struct device_attention *op, enum
     out->lasting[path] += is_known ? n * tail_of(op, kernel, tile, out->on.n_multiprocessors) : n;
 }
 
+static struct attention_shape shape_of(const struct device_attention *op)
+{
+    return (struct attention_shape){.tokens = 2 * keys_seen(op),
+                                    .head = op->width / op->n_heads,
+                                    .is_shared = device_kv_heads(op->n_heads, op->n_kv_heads) < op->n_heads};
+}
+
 void device_attention_describe(struct call_work *out, struct device_attention *op)
 {
     out->rate = CALL_RATE_ATTENTION;
     out->operations = products_of(op);
+    out->attention = shape_of(op);
     count(out, op, ATTENTION_FORWARD, 1);
     describe(out, op, CALL_WRITTEN, CALL_WRITTEN);
 }
@@ -117,6 +125,7 @@ void device_attention_backward_describe(struct call_work *out, struct device_att
 
     out->rate = CALL_RATE_ATTENTION_BACKWARD;
     out->operations = (1.5 + share) * products_of(op);
+    out->attention = shape_of(op);
     count(out, op, ATTENTION_QUERIES, of_queries / (of_queries + of_keys));
     count(out, op, ATTENTION_KEYS, of_keys / (of_queries + of_keys));
     describe(out, op, CALL_READ, CALL_READ | CALL_FORWARD);
@@ -156,6 +165,9 @@ void device_attention_cached_describe(struct call_work *out, struct device_atten
     out->rate = CALL_RATE_ATTENTION;
     out->operations = 4 * cached_keys_seen(op) * (double)op->width;
     out->by_path[ATTENTION_PLAIN] = out->lasting[ATTENTION_PLAIN] = out->operations;
+    out->attention = (struct attention_shape){.tokens = 2 * cached_keys_seen(op) / (double)op->n_tokens,
+                                              .head = op->width / op->n_heads,
+                                              .is_shared = n_kv_heads < op->n_heads};
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, call_all(op->n_tokens * (op->width + 2 * kv_width)));
     call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, bias_of(&op->buckets, op->n_heads));
     call_add_array(out, "out", &op->out, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->width));

@@ -69,7 +69,8 @@ static void attend(struct computing *out, const struct plan_meter *meter, const 
     for (int path = 0; path < ATTENTION_PATHS; path++) {
         out->operations[path] = work->by_path[path];
         out->seconds[path] =
-            work->lasting[path] / profile_attention_flops(meter->profile, direction, (enum attention_path)path, type);
+            work->lasting[path] /
+            profile_attention_flops(meter->profile, direction, (enum attention_path)path, type, &work->attention);
         out->all += out->seconds[path];
     }
 }

@@ -12,12 +12,15 @@ enum { NAME_BYTES = 64 };
 /* Limit on every rate, so that no predicted time overflows a double or is 0. */
 static const double most_a_second = 1e21;
 
-#define ROWS(X)   X(64), X(512), X(4096), X(32768)
-#define NARROW(X) X(512), X(1536)
-#define NUMBER(n) n
-#define NAME(n)   #n
+#define ROWS(X)    X(64), X(512), X(4096), X(32768)
+#define NARROW(X)  X(512), X(1536)
+#define LENGTHS(X) X(512), X(4096), X(32768)
+#define HEADS(X)   X(64), X(128), X(256)
+#define NUMBER(n)  n
+#define NAME(n)    #n
 
 const uint32_t profile_rows[PROFILE_ROWS] = {ROWS(NUMBER)}, profile_narrow[PROFILE_NARROW] = {NARROW(NUMBER)};
+const uint32_t profile_lengths[PROFILE_LENGTHS] = {LENGTHS(NUMBER)}, profile_heads[PROFILE_HEADS] = {HEADS(NUMBER)};
 
 /* Two Zen 5 cores: products by the best library measured there; copies and AdamW on arrays larger than any cache, the
  * triad with non-temporal writes; attention, always computed in fp32, with heads of 64 and 256 to 1024 tokens. */
@@ -66,6 +69,9 @@ const struct profile *profile_default(const char *device)
 }
 
 static const char *const by_rows[PROFILE_ROWS] = {ROWS(NAME)}, *const by_width[PROFILE_NARROW] = {NARROW(NAME)},
+                         *const by_length[PROFILE_LENGTHS] = {LENGTHS(NAME)},
+                         *const by_head[PROFILE_HEADS] = {HEADS(NAME)},
+                         *const by_keys[PROFILE_KEYS] = {[PROFILE_OWN_KEYS] = "own", [PROFILE_SHARED_KEYS] = "shared"},
                          *const by_type[PROFILE_TYPES] = {"fp32", "bf16"},
                          *const by_direction[PROFILE_DIRECTIONS] = {"forward", "backward"},
                          *const by_kind[CONV2D_KINDS] = {"forward", "input", "weights"},
@@ -104,6 +110,15 @@ static const char *const by_rows[PROFILE_ROWS] = {ROWS(NAME)}, *const by_width[P
         OF(norm_bytes_per_s), .optional = -1, .n_levels = 1, .levels = { DIRECTIONS(1) }                               \
     }
 
+enum { OF_KEYS = PROFILE_HEADS * PROFILE_LENGTHS, OF_TYPE = PROFILE_KEYS * OF_KEYS, OF_PATH = PROFILE_TYPES * OF_TYPE };
+/* The levels below the direction. */
+#define SHAPES                                                                                                         \
+    {"type", PROFILE_TYPES, by_type, OF_TYPE}, {"keys", PROFILE_KEYS, by_keys, OF_KEYS},                               \
+        {"head", PROFILE_HEADS, by_head, PROFILE_LENGTHS},                                                             \
+    {                                                                                                                  \
+        "tokens", PROFILE_LENGTHS, by_length, 1                                                                        \
+    }
+
 /* A CPU has one path of each. */
 const struct profile_table profile_tables[2][PROFILE_TABLES] = {
     {[PROFILE_MATMUL] = MATMUL,
@@ -116,11 +131,17 @@ const struct profile_table profile_tables[2][PROFILE_TABLES] = {
                             .levels = {{"path", ATTENTION_PATHS, by_path, PROFILE_TYPES},
                                        DIRECTIONS(ATTENTION_PATHS *PROFILE_TYPES),
                                        TYPES}},
+     [PROFILE_SHAPES] = {OF(attention_by_shape), .optional = -1, .is_sparse = true, .n_levels = 6,
+                         .levels = {{"path", ATTENTION_PATHS, by_path, OF_PATH},
+                                    DIRECTIONS(ATTENTION_PATHS *OF_PATH),
+                                    SHAPES}},
      [PROFILE_NORM] = NORM},
     {[PROFILE_MATMUL] = MATMUL,
      [PROFILE_CONV2D] = CONV2D(1),
      [PROFILE_ATTENTION] = {OF(attention_flops), .optional = -1, .n_known = PROFILE_DIRECTIONS, .n_levels = 2,
                             .levels = {DIRECTIONS(ATTENTION_PATHS * PROFILE_TYPES), TYPES}},
+     [PROFILE_SHAPES] = {OF(attention_by_shape), .optional = -1, .is_sparse = true, .n_levels = 5,
+                         .levels = {DIRECTIONS(ATTENTION_PATHS * OF_PATH), SHAPES}},
      [PROFILE_NORM] = NORM},
 };
 
@@ -230,6 +251,40 @@ double profile_flops(const struct profile *profile, enum number_type type, doubl
         return wide;
     figures[n] = wide, places[n++] = PROFILE_WIDE;
     return between(figures, places, n, width);
+}
+
+/* Of heads with these keys; 0: unknown. */
+static double flops_of_head(const double *figures, double tokens)
+{
+    double known[PROFILE_LENGTHS];
+    uint32_t places[PROFILE_LENGTHS];
+    int n = 0;
+
+    for (int i = 0; i < PROFILE_LENGTHS; i++)
+        if (figures[i] > 0)
+            known[n] = figures[i], places[n++] = profile_lengths[i];
+    return n > 0 ? between(known, places, n, tokens) : 0;
+}
+
+double profile_attention_flops(const struct profile *profile, enum profile_direction direction,
+                               enum attention_path path, enum number_type type, const struct attention_shape *shape)
+{
+    const enum attention_path known = profile->attention_flops[direction][path][type] > 0 ? path : ATTENTION_PLAIN;
+    const double(*const by_keys_of)[PROFILE_HEADS][PROFILE_LENGTHS] =
+        profile->attention_by_shape[direction][known][type];
+    int head = 0;
+
+    while (head < PROFILE_HEADS - 1 && profile_heads[head] < shape->head)
+        head++;
+    for (int i = 0; i < 2 * PROFILE_HEADS; i++) { /* this one, those below it and above in turn */
+        const int other = i % 2 ? head - (i + 1) / 2 : head + i / 2;
+        for (int keys = 0; keys < PROFILE_KEYS && other >= 0 && other < PROFILE_HEADS; keys++) {
+            const double flops = flops_of_head(by_keys_of[shape->is_shared ? 1 - keys : keys][other], shape->tokens);
+            if (flops > 0)
+                return flops;
+        }
+    }
+    return profile->attention_flops[direction][known][type];
 }
 
 double profile_conv2d_flops(const struct profile *profile, enum conv2d_kind kind, enum conv2d_path path,

@@ -10,13 +10,16 @@
  *                    {"forward": {"own": {the same}, "cudnn": {...}}, ...},
  *    "attention_flops": {"forward": {"fp32": F, "bf16": F}, "backward": {the same}}, on a GPU
  *                       {"plain": {the same}, "tensor": {...}, "dropout": {...}, "cudnn": {...}},
+ *    "attention_by_shape": {"forward": {"bf16": {"own": {"128": {"512": F, "4096": F, "32768": F}}}}}, on a GPU
+ *                          {"plain": {the same}, ...}: own or shared keys, values of a head, tokens of a row
  *    "attention": "scores",
  *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "norm_bytes_per_s": {"forward": B, "backward": B},
  *    "update_parameters_per_s": P, "host_bytes_per_s": B, "call_s": S, "message_s": S, "n_multiprocessors": N,
  *    "products": {...: proto/operation/products.h}}
  *
  * Products, convolutions and attention are timed on random numbers. Some figures may be absent: of attention_flops and
- * conv2d_flops, all or a path's (then the default profile's fraction of the rate of products), narrow_flops (as wide ones),
+ * conv2d_flops, all or a path's (then the default profile's fraction of the rate of products), any of attention_by_shape (as
+ * the nearest shape that is there, else as in attention_flops), narrow_flops (as wide ones),
  * norm_bytes_per_s (the default profile's fraction of the memory's rate), attention ("own"), host_bytes_per_s (not measured
  * yet), call_s and message_s (the default profile's), n_multiprocessors (not known), and products (no choice of algorithms). */
 #ifndef PROTO_PLAN_TIME_PROFILE_H
@@ -39,6 +42,12 @@ enum { PROFILE_ROWS = 4, PROFILE_NARROW = 2, PROFILE_WIDE = 4096, PROFILE_TYPES 
 /* Rows (tokens) of the matrix products whose rates are known, and the widths of the narrow ones. */
 extern const uint32_t profile_rows[PROFILE_ROWS], profile_narrow[PROFILE_NARROW];
 
+/* Tokens of the rows, and values of the heads, in which attention is measured. */
+enum { PROFILE_LENGTHS = 3, PROFILE_HEADS = 3 };
+extern const uint32_t profile_lengths[PROFILE_LENGTHS], profile_heads[PROFILE_HEADS];
+
+enum profile_keys { PROFILE_OWN_KEYS, PROFILE_SHARED_KEYS, PROFILE_KEYS }; /* of each query head, or of several */
+
 enum profile_direction { PROFILE_FORWARD, PROFILE_BACKWARD, PROFILE_DIRECTIONS };
 
 struct profile {
@@ -50,6 +59,9 @@ struct profile {
     /* Per second, with 2 n^2 width operations per row forward and 5 n^2 width backward: causal, heads of 64 or more. By
      * path; 0: as the plain one. A CPU has no other. */
     double attention_flops[PROFILE_DIRECTIONS][ATTENTION_PATHS][PROFILE_TYPES];
+    /* The same, where it was measured in this shape of causal rows; 0: it was not. */
+    double attention_by_shape[PROFILE_DIRECTIONS][ATTENTION_PATHS][PROFILE_TYPES][PROFILE_KEYS][PROFILE_HEADS]
+                             [PROFILE_LENGTHS];
     double link_bytes_per_s;   /* copies from the host to the device; on a GPU while as much is copied to the host */
     double memory_bytes_per_s; /* the device's memory, in memory-bound operations */
     double norm_bytes_per_s[PROFILE_DIRECTIONS]; /* the same in layer and rms norms; 0: as in others */
@@ -105,14 +117,11 @@ static inline double profile_norm_bytes_per_s(const struct profile *profile, enu
 const char *profile_path_name(enum attention_path path);
 const char *profile_conv2d_path_name(enum conv2d_path path);
 
-/* Operations of attention per second, by a path. */
-static inline double profile_attention_flops(const struct profile *profile, enum profile_direction direction,
-                                             enum attention_path path, enum number_type type)
-{
-    const double(*const rates)[PROFILE_TYPES] = profile->attention_flops[direction];
-
-    return rates[path][type] > 0 ? rates[path][type] : rates[ATTENTION_PLAIN][type];
-}
+/* Operations of attention per second, by a path, in the nearest shape of this path that was measured: of the least heads with
+ * as many values, and the same keys, shared or not; else of the other keys; else of heads below and above these. Between two
+ * lengths of rows by the logarithm, constant beyond. The path's rate in attention_flops where none was measured. */
+double profile_attention_flops(const struct profile *profile, enum profile_direction direction,
+                               enum attention_path path, enum number_type type, const struct attention_shape *shape);
 
 /* $XDG_CACHE_HOME/eps/profile-DEVICE.json, else ~/.cache/eps/... where HOME exists: -ENOENT with a sentence if there is
  * neither, -ENAMETOOLONG. */

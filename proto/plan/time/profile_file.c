@@ -82,7 +82,7 @@ static int read_level(double *out, const struct profile_table *table, int level,
     for (int i = 0; !rc && i < l->n; i++) {
         json_t *const member = json_object_get(value, l->names[i]);
         double *const at = out + (size_t)i * l->stride;
-        if (!member && level == table->optional)
+        if (!member && (level == table->optional || table->is_sparse))
             continue;
         if (level == table->n_levels - 1) {
             rc = read_number(at, value, l->names[i], err);
@@ -296,8 +296,11 @@ static json_t *level_to_json(const double *figures, const struct profile_table *
 
     for (int i = 0; i < l->n; i++) {
         const double *at = figures + (size_t)i * l->stride;
-        json_object_set_new(out, l->names[i],
-                            level == table->n_levels - 1 ? json_real(*at) : level_to_json(at, table, level + 1));
+        json_t *member = level == table->n_levels - 1 ? json_real(*at) : level_to_json(at, table, level + 1);
+        if (table->is_sparse && json_real_value(member) == 0 && json_object_size(member) == 0)
+            json_decref(member);
+        else
+            json_object_set_new(out, l->names[i], member);
     }
     return out;
 }
@@ -308,9 +311,13 @@ static json_t *to_json(struct profile *profile, const char *device)
     json_t *root = json_pack("{s:s}", "device", device);
 
     for (int i = 0; i < PROFILE_TABLES; i++)
-        if (tables[i].n_levels > 0)
-            json_object_set_new(root, tables[i].name,
-                                level_to_json(profile_figures(profile, &tables[i]), &tables[i], 0));
+        if (tables[i].n_levels > 0) {
+            json_t *const table = level_to_json(profile_figures(profile, &tables[i]), &tables[i], 0);
+            if (table && json_object_size(table) > 0)
+                json_object_set_new(root, tables[i].name, table);
+            else
+                json_decref(table);
+        }
     if (!is_host(device))
         json_object_set_new(root, "attention", json_string(ways[profile->attention]));
     for (int i = 0; i < PROFILE_FIGURES; i++)

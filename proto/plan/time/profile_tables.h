@@ -6,7 +6,7 @@
 
 #include <assert.h>
 
-enum { PROFILE_LEVELS = 3 };
+enum { PROFILE_LEVELS = 6 };
 
 struct profile_level {
     const char *by; /* what its names are of */
@@ -17,15 +17,24 @@ struct profile_level {
 
 struct profile_table {
     const char *name;
-    size_t offset; /* of the first figure in struct profile */
-    bool needed;   /* in a file */
-    int optional;  /* the level whose names a file may lack; -1: none */
-    int n_known;   /* so many of the first level's names have no figure that is 0, which means that it is not known */
-    int n_levels;  /* 0: devices of this kind have no such table */
+    size_t offset;  /* of the first figure in struct profile */
+    bool needed;    /* in a file */
+    int optional;   /* the level whose names a file may lack; -1: none */
+    bool is_sparse; /* a file may lack names at all levels; their figures are 0, and it is written without them */
+    int n_known;    /* so many of the first level's names have no figure that is 0, which means that it is not known */
+    int n_levels;   /* 0: devices of this kind have no such table */
     struct profile_level levels[PROFILE_LEVELS];
 };
 
-enum { PROFILE_MATMUL, PROFILE_NARROWER, PROFILE_CONV2D, PROFILE_ATTENTION, PROFILE_NORM, PROFILE_TABLES };
+enum {
+    PROFILE_MATMUL,
+    PROFILE_NARROWER,
+    PROFILE_CONV2D,
+    PROFILE_ATTENTION,
+    PROFILE_SHAPES,
+    PROFILE_NORM,
+    PROFILE_TABLES
+};
 
 /* Of a GPU, which has all; of a CPU. */
 extern const struct profile_table profile_tables[2][PROFILE_TABLES];

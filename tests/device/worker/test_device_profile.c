@@ -89,32 +89,46 @@ TEST(operations_are_timed_on_random_numbers)
         ck_assert_double_eq(p.conv2d_flops[kind][CONV2D_LIBRARY][NUMBER_BF16], 0);
     }
     ck_assert_double_eq(p.narrow_flops[0][NUMBER_FP32][0], 0);
+    for (int head = 0; head < PROFILE_HEADS; head++) {
+        const double(*const by_keys)[PROFILE_HEADS][PROFILE_LENGTHS] =
+            p.attention_by_shape[PROFILE_BACKWARD][ATTENTION_PLAIN][NUMBER_BF16];
+        ck_assert_double_gt(by_keys[PROFILE_OWN_KEYS][head][1], 0);
+        ck_assert_double_eq(by_keys[PROFILE_SHARED_KEYS][head][1], 0);
+    }
 }
 
 /* ---- a GPU with all paths: it computes nothing, and has no memory either ----
  *
- * Time is what its calls are said to take, beside what really passes, as the host's work does. */
+ * While it is open, time is what its calls are said to take; else it passes, as the host is measured then. */
 
 static char *const far = (char *)(uintptr_t)(1 << 30);
 static struct {
     enum number_type type;
     size_t bytes;                /* of its arena */
+    double opened;               /* 0: it is not open */
+    double multiplied, attended; /* seconds since then in products, and in attention but for its usual shape */
+    double prepare_s;            /* of a shape's plans */
     unsigned n[ATTENTION_PATHS]; /* calls in bf16; in fp32 there is one path */
     unsigned n_convolutions[CONV2D_KINDS][CONV2D_PATHS], n_norms;
-    bool is_prepared;
-    unsigned prepared;       /* kinds of convolutions */
-    double seconds, busy[2]; /* the link's ways, since the last wait */
+    struct device_attention prepared_attention; /* the shape that its library takes; no tokens: none */
+    unsigned prepared;                          /* kinds of convolutions */
+    double seconds, busy[2];                    /* the link's ways, since the last wait */
 } pretended;
 
 enum { LIBRARY = 7 /* of convolutions */, MULTIPROCESSORS = 114 };
-static const double way_bytes_per_s[] = {50e9, 40e9}, narrow_flops = 1e12, wide_flops = 4e12, call_s = 1e-3;
+static const double way_bytes_per_s[] = {50e9, 40e9}, narrow_flops = 1e12, wide_flops = 4e12, call_s = 1e-5;
 
-static double pretend_clock(void)
+static double real_clock(void)
 {
     struct timespec t;
 
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return pretended.seconds + (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static double pretend_clock(void)
+{
+    return pretended.seconds + (pretended.opened > 0 ? pretended.opened : real_clock());
 }
 
 static int pretend_probe(unsigned index, struct device_facts *facts, struct error *err)
@@ -130,7 +144,9 @@ static int pretend_open(struct device **out, unsigned index, enum number_type ty
                         struct error *err)
 {
     (void)index, (void)n_threads, (void)err;
-    pretended.type = type, pretended.bytes = bytes, pretended.is_prepared = false, pretended.prepared = 0;
+    pretended.type = type, pretended.bytes = bytes, pretended.prepared = 0;
+    pretended.prepared_attention = (struct device_attention){0};
+    pretended.opened = real_clock(), pretended.multiplied = pretended.attended = 0;
     *out = (struct device *)far;
     return 0;
 }
@@ -138,6 +154,7 @@ static int pretend_open(struct device **out, unsigned index, enum number_type ty
 static void pretend_close(struct device *dev)
 {
     (void)dev;
+    pretended.opened = 0;
 }
 
 static void *pretend_arena(struct device *dev)
@@ -187,11 +204,15 @@ static int pretend_choose(struct device *dev, const struct products *products, s
     return 0;
 }
 
+/* Its clock is twice as high until it has worked for a second. */
 static void pretend_matmul(struct device *dev, const struct device_matmul *op)
 {
+    const double flops = (op->n == 4096 ? wide_flops : narrow_flops) * (pretended.multiplied < 1 ? 2 : 1);
+    const double seconds = 2.0 * (double)op->m * (double)op->n * (double)op->k / flops;
+
     (void)dev;
-    pretended.seconds +=
-        2.0 * (double)op->m * (double)op->n * (double)op->k / (op->n == 4096 ? wide_flops : narrow_flops);
+    pretended.seconds += seconds;
+    pretended.multiplied += seconds;
 }
 
 static void pretend_add(struct device *dev, const struct device_dropout_add *op)
@@ -207,7 +228,8 @@ static void pretend_prepare(struct device *dev, const struct device_attention *o
     ck_assert_uint_eq(n, 1);
     ck_assert_int_eq(ways[0], PLAN_ATTENTION_SCORES);
     ck_assert(attention_suits_library(pretended.type, &ops[0]));
-    pretended.is_prepared = true;
+    pretended.prepared_attention = ops[0];
+    pretended.seconds += pretended.prepare_s, pretended.attended += pretended.prepare_s;
     told[0] = 0;
 }
 
@@ -236,25 +258,54 @@ static void check_arrays(struct call *call)
     }
 }
 
-static void on_attention(struct call *call, enum attention_kernel kernel)
+/* A rate of its own for each path and shape. */
+static double flops_of(enum attention_path path, enum profile_direction direction, bool shared, size_t head, size_t n)
 {
-    const enum plan_attention way = pretended.is_prepared ? PLAN_ATTENTION_SCORES : PLAN_ATTENTION_OWN;
+    static const double of_path[ATTENTION_PATHS] = {15e12, 300e12, 100e12, 500e12};
 
-    pretended.seconds += call_s;
+    return of_path[path] * (direction == PROFILE_BACKWARD ? 0.7 : 1) * (shared ? 0.9 : 1) *
+           (1 - 0.05 * log2((double)head)) * log2((double)n) / 16;
+}
+
+static bool is_prepared(const struct device_attention *op)
+{
+    return pretended.prepared_attention.n_tokens > 0 && device_attention_alike(&pretended.prepared_attention, op);
+}
+
+/* Backward takes the paths of two kernels: 3 of 7 products one, 4 the other. */
+static void on_attention(struct call *call, enum profile_direction direction)
+{
+    static const struct {
+        enum attention_kernel kernel;
+        double products;
+    } kernels[] = {{ATTENTION_FORWARD, 2}, {ATTENTION_QUERIES, 5 * 3.0 / 7}, {ATTENTION_KEYS, 5 * 4.0 / 7}};
+    const struct device_attention *op = &call->attention;
+    const enum plan_attention way = is_prepared(op) ? PLAN_ATTENTION_SCORES : PLAN_ATTENTION_OWN;
+    const double each = (double)(op->n_rows * op->n_tokens) * (double)(op->n_tokens * op->width);
+    double seconds = call_s;
+
     check_arrays(call);
-    pretended.n[attention_path_of(pretended.type, &call->attention, kernel, way)] += pretended.type == NUMBER_BF16;
+    for (int i = direction == PROFILE_FORWARD ? 0 : 1; i < (direction == PROFILE_FORWARD ? 1 : 3); i++) {
+        const enum attention_path path = attention_path_of(pretended.type, op, kernels[i].kernel, way);
+        const double flops = flops_of(path, direction, device_kv_heads(op->n_heads, op->n_kv_heads) < op->n_heads,
+                                      op->width / op->n_heads, op->n_tokens);
+        seconds += kernels[i].products * each / flops;
+        pretended.n[path] += pretended.type == NUMBER_BF16;
+    }
+    pretended.seconds += seconds;
+    pretended.attended += op->n_tokens != 2048 ? seconds : 0;
 }
 
 static void pretend_attention(struct device *dev, const struct device_attention *op)
 {
     (void)dev;
-    on_attention(&(struct call){.kind = CALL_attention, .attention = *op}, ATTENTION_FORWARD);
+    on_attention(&(struct call){.kind = CALL_attention, .attention = *op}, PROFILE_FORWARD);
 }
 
 static void pretend_attention_backward(struct device *dev, const struct device_attention *op)
 {
     (void)dev;
-    on_attention(&(struct call){.kind = CALL_attention_backward, .attention_backward = *op}, ATTENTION_KEYS);
+    on_attention(&(struct call){.kind = CALL_attention_backward, .attention_backward = *op}, PROFILE_BACKWARD);
 }
 
 static void pretend_prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
@@ -364,9 +415,71 @@ TEST(a_gpu_is_timed_on_each_path)
     ck_assert_uint_gt(pretended.n_norms, PROFILE_DIRECTIONS);
     ck_assert_double_eq(p.n_multiprocessors, MULTIPROCESSORS);
     ck_assert_double_gt(p.message_s, 0);
-    ck_assert_double_eq_tol(p.link_bytes_per_s / way_bytes_per_s[1], 1, 0.1);
-    ck_assert_double_eq_tol(p.matmul_flops[NUMBER_BF16][3] / wide_flops, 1, 0.1);
-    ck_assert_double_eq_tol(p.narrow_flops[1][NUMBER_BF16][3] / narrow_flops, 1, 0.1);
+    ck_assert_double_eq_tol(p.link_bytes_per_s / way_bytes_per_s[1], 1, 1e-6);
+    for (int type = 0; type < PROFILE_TYPES; type++)
+        for (int rows = 0; rows < PROFILE_ROWS; rows++) {
+            ck_assert_double_eq_tol(p.matmul_flops[type][rows] / wide_flops, 1, 1e-6);
+            for (int width = 0; width < PROFILE_NARROW; width++)
+                ck_assert_double_eq_tol(p.narrow_flops[width][type][rows] / narrow_flops, 1, 1e-6);
+        }
+}
+
+/* Lengths of rows, by hand. Those of 32 Ki tokens would take the plain kernel 0.3 s. With dropout, tensor cores have no heads
+ * of 256, and no gradients of shared keys; cuDNN's gradients are for heads of 128 with keys of their own, up to 4 Ki. */
+static int lengths_known(enum attention_path path, enum profile_direction direction, enum number_type type,
+                         enum profile_keys keys, int head)
+{
+    const bool is_backward = direction == PROFILE_BACKWARD, is_shared = keys == PROFILE_SHARED_KEYS;
+
+    switch (path) {
+    case ATTENTION_PLAIN:
+        return type == NUMBER_FP32 && !is_shared ? 2 : 0;
+    case ATTENTION_TENSOR:
+        return type == NUMBER_FP32 ? 0 : 3;
+    case ATTENTION_DRAWING:
+        return type == NUMBER_FP32 || head == 2 || (is_backward && is_shared) ? 0 : 3;
+    case ATTENTION_LIBRARY:
+        return type == NUMBER_FP32 ? 0 : !is_backward ? 3 : head == 1 && !is_shared ? 2 : 0;
+    case ATTENTION_PATHS:
+        break;
+    }
+    return 0;
+}
+
+TEST(attention_is_timed_in_the_shapes_that_models_train_with)
+{
+    struct profile p;
+
+    profile_pretended(&p);
+    for (int i = 0; i < PROFILE_DIRECTIONS * ATTENTION_PATHS * PROFILE_TYPES * PROFILE_KEYS * PROFILE_HEADS; i++) {
+        const int head = i % 3, keys = i / 3 % 2, type = i / 6 % 2, path = i / 12 % ATTENTION_PATHS,
+                  direction = i / 12 / ATTENTION_PATHS;
+        const double *const flops = p.attention_by_shape[direction][path][type][keys][head];
+        for (int length = 0; length < PROFILE_LENGTHS; length++) {
+            const double by_hand = flops_of((enum attention_path)path, (enum profile_direction)direction, keys == 1,
+                                            (size_t)64 << head, (size_t)512 << 3 * length);
+            const bool known = length < lengths_known((enum attention_path)path, (enum profile_direction)direction,
+                                                      (enum number_type)type, (enum profile_keys)keys, head);
+            ck_assert_msg(known ? fabs(flops[length] / by_hand - 1) < 1e-6 : flops[length] == 0,
+                          "direction %d, path %d, type %d, keys %d, head %d, length %d: %g, by hand %g", direction,
+                          path, type, keys, head, length, flops[length], known ? by_hand : 0);
+        }
+    }
+}
+
+/* A library that takes two seconds for each of 18 shapes' plans: after 10 seconds no shape begins, and the last took less than
+ * 5. */
+TEST(timing_attention_ends_where_a_library_takes_long)
+{
+    struct profile p;
+
+    pretended.prepare_s = 2;
+    profile_pretended(&p);
+    pretended.prepare_s = 0;
+    ck_assert_double_gt(p.attention_by_shape[0][ATTENTION_TENSOR][NUMBER_BF16][PROFILE_SHARED_KEYS][2][2], 0);
+    ck_assert_double_gt(p.attention_by_shape[0][ATTENTION_LIBRARY][NUMBER_BF16][PROFILE_OWN_KEYS][0][0], 0);
+    ck_assert_double_eq(p.attention_by_shape[0][ATTENTION_LIBRARY][NUMBER_BF16][PROFILE_SHARED_KEYS][2][2], 0);
+    ck_assert_double_lt(pretended.attended, 2 + 10 + 5); /* and the plan of the usual shape */
 }
 
 /* In /tmp, if not where sockets should be; without descriptors for these they are those of the machine without a profile. */

@@ -69,6 +69,26 @@ TEST(products_and_attention_are_counted_by_hand)
                             TOKENS * (maps - 2 * 2 * 8 * map + head + attention - 2 * forward) / 1e9 * 1e3, 1e-9);
 }
 
+/* Rows of 1,024 tokens: a third of the way from 512 to 4,096 by their logarithm, so at 0.4 forward, and 0.3 backward, of the
+ * rate of products. */
+TEST(attention_is_priced_at_the_rate_of_rows_as_long)
+{
+    enum { LONG = 1024 };
+    const struct model_config longer =
+        GPT2_CONFIG(2, 1, 64, 256, LONG, 256, .tied = true, .gpt2.scale_attention = true);
+    const double map = 64 * 64, maps = 2 * 2 * (3 * 12 * map + 8 * map), head = 2 * 3 * 64 * 256;
+    const double attention = 2 * (2 * (2 * LONG * 64 / 0.4) + 5 * LONG * 64 / 0.3);
+
+    model_free(&model);
+    ck_assert_int_eq(model_init(&model, &longer, NULL), 0);
+    setting.goal.seq = host.goal.seq = LONG;
+    for (int direction = 0; direction < PROFILE_DIRECTIONS; direction++) {
+        double *flops = profile.attention_by_shape[direction][ATTENTION_PLAIN][NUMBER_FP32][PROFILE_OWN_KEYS][0];
+        flops[0] = direction == PROFILE_FORWARD ? 3e8 : 1e8, flops[1] = direction == PROFILE_FORWARD ? 6e8 : 7e8;
+    }
+    ck_assert_double_eq_tol(cost().compute_ms / (ROWS * LONG * (maps + head + attention) / 1e9 * 1e3), 1, 1e-9);
+}
+
 /* Of 32 keys queries see 16 on average. With a window of 8 they see 8, less half a window for the first 8 of 32: 7. */
 TEST(with_a_window_only_the_keys_seen_are_counted)
 {

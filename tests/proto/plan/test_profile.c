@@ -75,6 +75,8 @@ TEST(a_file_is_read_by_name)
     ck_assert_double_eq(p.host_bytes_per_s, 80e9);
     ck_assert_double_eq(p.call_s, 5e-6);
     ck_assert_double_eq(p.message_s, 7e-5);
+    for (size_t i = 0; i < sizeof p.attention_by_shape / sizeof(double); i++)
+        ck_assert_double_eq(((const double *)p.attention_by_shape)[i], 0);
 }
 
 TEST(what_is_written_is_read_again_to_the_bit)
@@ -84,6 +86,7 @@ TEST(what_is_written_is_read_again_to_the_bit)
     p.link_bytes_per_s = 1e10 / 3;
     p.matmul_flops[NUMBER_BF16][2] = 0x1.fffffffffffffp+40;
     p.attention_flops[PROFILE_BACKWARD][ATTENTION_PLAIN][NUMBER_BF16] = 1e12 / 7;
+    p.attention_by_shape[PROFILE_BACKWARD][ATTENTION_PLAIN][NUMBER_BF16][PROFILE_OWN_KEYS][2][1] = 1e12 / 9;
     p.host_bytes_per_s = 1e11 / 3;
     p.call_s = 1e-5 / 3;
     p.message_s = 1e-4 / 3;
@@ -101,6 +104,8 @@ TEST(rates_of_a_gpu_are_read_and_written_by_path)
     char text[1024];
 
     p.attention_flops[PROFILE_FORWARD][ATTENTION_LIBRARY][NUMBER_BF16] = 1e15 / 7;
+    p.attention_by_shape[PROFILE_BACKWARD][ATTENTION_LIBRARY][NUMBER_BF16][PROFILE_SHARED_KEYS][2][2] = 1e15 / 9;
+    p.attention_by_shape[PROFILE_FORWARD][ATTENTION_PLAIN][NUMBER_FP32][PROFILE_OWN_KEYS][0][0] = 1e13 / 9;
     p.attention = PLAN_ATTENTION_ORDERED;
     p.narrow_flops[1][NUMBER_BF16][2] = 1e14 / 3;
     p.conv2d_flops[CONV2D_WEIGHTS][CONV2D_LIBRARY][NUMBER_BF16] = 1e14 / 7;
@@ -110,13 +115,16 @@ TEST(rates_of_a_gpu_are_read_and_written_by_path)
     ck_assert_mem_eq(&p, &again, sizeof p);
     snprintf(text, sizeof text,
              "{\"device\": \"cuda\", \"attention_flops\": {\"tensor\": {\"forward\": {\"fp32\": 4, \"bf16\": 5},"
-             " \"backward\": {\"fp32\": 6, \"bf16\": 7}}}, \"conv2d_flops\": {\"forward\": {},"
+             " \"backward\": {\"fp32\": 6, \"bf16\": 7}}}, \"attention_by_shape\": {\"dropout\": {\"backward\":"
+             " {\"bf16\": {\"shared\": {\"128\": {\"32768\": 10}}}}}}, \"conv2d_flops\": {\"forward\": {},"
              " \"input\": {\"own\": {\"fp32\": 8, \"bf16\": 9}}, \"weights\": {}},%s",
              strchr(sound, ',') + 1);
     put(text);
     ck_assert_msg(profile_read(&p, path, "cuda", &err) == 0, "%s", err.text);
     ck_assert_int_eq(p.attention, PLAN_ATTENTION_OWN);
     ck_assert_double_eq(p.attention_flops[PROFILE_BACKWARD][ATTENTION_TENSOR][NUMBER_BF16], 7);
+    ck_assert_double_eq(
+        p.attention_by_shape[PROFILE_BACKWARD][ATTENTION_DRAWING][NUMBER_BF16][PROFILE_SHARED_KEYS][1][2], 10);
     ck_assert_double_eq(p.conv2d_flops[CONV2D_INPUT][CONV2D_OWN][NUMBER_BF16], 9);
     ck_assert_double_eq_tol(p.conv2d_flops[CONV2D_INPUT][CONV2D_LIBRARY][NUMBER_BF16] / 4.5,
                             otherwise->conv2d_flops[CONV2D_INPUT][CONV2D_LIBRARY][NUMBER_BF16] /
@@ -154,6 +162,16 @@ TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
          "attention_flops: backward: it must be an object"},
         {"\"link", "\"attention_flops\": {\"forward\": {\"fp32\": 1}}, \"link",
          "attention_flops: forward: bf16 is missing"},
+        {"\"link", "\"attention_by_shape\": {\"forward\": {\"fp32\": {\"own\": {\"128\": {\"1024\": 1}}}}}, \"link",
+         "attention_by_shape: forward: fp32: own: 128: '1024' is no figure of a profile"},
+        {"\"link", "\"attention_by_shape\": {\"forward\": {\"fp32\": {\"own\": {\"128\": {\"512\": []}}}}}, \"link",
+         "attention_by_shape: forward: fp32: own: 128: 512 is not a number"},
+        {"\"link", "\"attention_by_shape\": {\"backward\": {\"fp32\": {\"shared\": 7}}}, \"link",
+         "attention_by_shape: backward: fp32: shared: it must be an object, by head"},
+        {"\"link", "\"attention_by_shape\": {\"forward\": {\"fp32\": {\"own\": {\"64\": {\"512\": 0.5}}}}}, \"link",
+         "attention_by_shape.plain.forward.fp32.own.64.512 is 0.5: it must be from 1 to 1e+21"},
+        {"\"link", "\"attention_by_shape\": {\"cudnn\": {}}, \"link",
+         "attention_by_shape: 'cudnn' is no figure of a profile"},
         {"\"link", "\"norm_bytes_per_s\": {\"forward\": 1}, \"link", "norm_bytes_per_s: backward is missing"},
         {"\"link", "\"norm_bytes_per_s\": {\"forward\": 1, \"backward\": -1}, \"link",
          "norm_bytes_per_s.backward is -1: it must be from 1"},
@@ -298,6 +316,52 @@ TEST(between_the_measured_widths_the_rate_follows_their_logarithm)
     ck_assert_double_eq(profile_flops(&p, NUMBER_BF16, 64, 512), 1); /* not known */
 }
 
+static double attention_flops_of(const struct profile *p, enum attention_path of, size_t head, bool is_shared,
+                                 double tokens)
+{
+    return profile_attention_flops(p, PROFILE_BACKWARD, of, NUMBER_BF16,
+                                   &(struct attention_shape){tokens, head, is_shared});
+}
+
+/* By hand: of 1,024 tokens a third of the way from 512 to 4,096 by their logarithm. */
+TEST(attention_has_the_rate_of_the_nearest_shape_that_was_measured)
+{
+    struct profile p = *profile_default("cuda");
+    double(*const of)[PROFILE_HEADS][PROFILE_LENGTHS] =
+        p.attention_by_shape[PROFILE_BACKWARD][ATTENTION_TENSOR][NUMBER_BF16];
+    const double otherwise = p.attention_flops[PROFILE_BACKWARD][ATTENTION_TENSOR][NUMBER_BF16];
+    static const struct {
+        size_t head;
+        bool is_shared;
+        double tokens, flops;
+    } shapes[] = {
+        {128, false, 1, 300},    {128, false, 512, 300}, {128, false, 1024, 400}, {128, false, 4096, 600},
+        {128, false, 8192, 500}, {128, false, 1e6, 300}, {65, false, 512, 300},   {128, true, 1, 900},
+        {128, true, 1e6, 900},   {64, false, 512, 300},  {64, true, 512, 900},    {32, false, 4096, 600},
+        {256, false, 512, 300},  {512, true, 512, 900},
+    };
+
+    ck_assert_double_eq(attention_flops_of(&p, ATTENTION_TENSOR, 128, false, 512), otherwise);
+    memcpy(of[PROFILE_OWN_KEYS][1], (const double[]){300, 600, 300}, sizeof of[0][1]);
+    of[PROFILE_SHARED_KEYS][1][1] = 900;
+    for (int i = 0; i < COUNT(shapes); i++)
+        ck_assert_msg(fabs(attention_flops_of(&p, ATTENTION_TENSOR, shapes[i].head, shapes[i].is_shared,
+                                              shapes[i].tokens) -
+                           shapes[i].flops) < 1e-9,
+                      "shape %d", i);
+    of[PROFILE_SHARED_KEYS][0][1] =
+        700; /* of its heads, if not of its keys; else those below come before those above */
+    ck_assert_double_eq(attention_flops_of(&p, ATTENTION_TENSOR, 64, false, 1), 700);
+    memset(of[PROFILE_OWN_KEYS][1], 0, sizeof of[0][1]), of[PROFILE_SHARED_KEYS][1][1] = 0;
+    of[PROFILE_OWN_KEYS][2][0] = 200;
+    ck_assert_double_eq(attention_flops_of(&p, ATTENTION_TENSOR, 128, false, 512), 700);
+    p.attention_by_shape[PROFILE_BACKWARD][ATTENTION_PLAIN][NUMBER_BF16][PROFILE_OWN_KEYS][1][0] = 5;
+    ck_assert_double_eq(attention_flops_of(&p, ATTENTION_DRAWING, 128, false, 512),
+                        p.attention_flops[PROFILE_BACKWARD][ATTENTION_DRAWING][NUMBER_BF16]);
+    p.attention_flops[PROFILE_BACKWARD][ATTENTION_DRAWING][NUMBER_BF16] = 0; /* not known: as the plain one */
+    ck_assert_double_eq(attention_flops_of(&p, ATTENTION_DRAWING, 128, false, 512), 5);
+}
+
 /* Convolutions as products, norms as all else. */
 TEST(what_was_not_measured_has_the_rate_of_what_is_like_it)
 {
@@ -331,7 +395,8 @@ static bool may_be_unknown(size_t at)
     const size_t of_attention = (at - offsetof(struct profile, attention_flops)) / (PROFILE_TYPES * sizeof(double));
 
     return IS_OF(host_bytes_per_s) || IS_OF(n_multiprocessors) || IS_OF(norm_bytes_per_s) || IS_OF(narrow_flops) ||
-           IS_OF(conv2d_flops) || (IS_OF(attention_flops) && of_attention % ATTENTION_PATHS != ATTENTION_PLAIN);
+           IS_OF(conv2d_flops) || IS_OF(attention_by_shape) ||
+           (IS_OF(attention_flops) && of_attention % ATTENTION_PATHS != ATTENTION_PLAIN);
 }
 
 TEST(a_figure_that_is_none_is_found_wherever_it_stands)

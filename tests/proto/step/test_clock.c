@@ -3,6 +3,7 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <string.h>
 
 /* 1,000 bytes a second from and to the host, 600 in the device. */
 static const struct profile profile = {.link_bytes_per_s = 1000, .memory_bytes_per_s = 600};
@@ -101,6 +102,53 @@ TEST(attention_takes_the_time_of_its_path)
                             1e-6);
     ck_assert_double_eq_tol(meter.seconds, 3.0 / 7 * full / 200 + 4.0 / 7 * full / 8, 1e-6);
     ck_assert_double_eq_tol(meter.uses.operations[PLAN_USE_ATTENTION_BACKWARD + ATTENTION_PLAIN], 4.0 / 7 * full, 1e-6);
+}
+
+/* What a query sees, by hand: half of 1,024 keys; of 640 in a window a fifth less, as the first 640 of 1,600 see half of that; all
+ * 512 of a full row; the last of 1,024 texts' tokens all of them, as a row of 2,048. The rate is that a third, or two thirds, of
+ * the way from 512 tokens to 4,096. Shared keys have a rate of their own. */
+TEST(attention_takes_the_time_of_its_shape)
+{
+    static const struct {
+        size_t n_tokens, window, n_kv_heads, keys;
+        bool full;
+        double flops;
+    } calls[] = {{1024, 0, 2, 512, false, 400},
+                 {1600, 640, 2, 512, false, 400},
+                 {512, 0, 2, 512, true, 400},
+                 {1024, 0, 1, 512, false, 900}};
+    struct profile rates = profile;
+    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN}, .profile = &rates};
+    struct call call = {
+        .kind = CALL_attention_cached,
+        .attention_cached = {.first = 1023, .n_tokens = 1, .n_heads = 1, .width = 128, .n_positions = 1024}};
+    double(*const of)[ATTENTION_PATHS][PROFILE_TYPES][PROFILE_KEYS][PROFILE_HEADS][PROFILE_LENGTHS] =
+        rates.attention_by_shape;
+
+    rates.memory_bytes_per_s = 1e15;
+    for (int i = 0; i < PROFILE_DIRECTIONS * ATTENTION_PATHS; i++)
+        rates.attention_flops[i / ATTENTION_PATHS][i % ATTENTION_PATHS][NUMBER_BF16] = 1;
+    for (int path = 0; path < ATTENTION_PATHS; path++) {
+        memcpy(of[0][path][NUMBER_BF16][PROFILE_OWN_KEYS][1], (const double[]){300, 600, 0}, 3 * sizeof(double));
+        of[0][path][NUMBER_BF16][PROFILE_SHARED_KEYS][1][0] = 900;
+        memcpy(of[1][path][NUMBER_BF16][PROFILE_OWN_KEYS][1], (const double[]){30, 60, 0}, 3 * sizeof(double));
+        of[1][path][NUMBER_BF16][PROFILE_SHARED_KEYS][1][0] = 90;
+    }
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 4.0 * 1024 * 128 / 500, 1e-6);
+    for (int i = 0; i < COUNT(calls); i++) {
+        const double n = 4.0 * (double)calls[i].n_tokens * (double)calls[i].keys * 256;
+        call = (struct call){.kind = CALL_attention,
+                             .attention = {.n_rows = 1,
+                                           .n_tokens = calls[i].n_tokens,
+                                           .n_heads = 2,
+                                           .width = 256,
+                                           .n_kv_heads = calls[i].n_kv_heads,
+                                           .window = calls[i].window,
+                                           .full = calls[i].full}};
+        ck_assert_double_eq_tol(plan_meter_price(&meter, &call) / (n / calls[i].flops), 1, 1e-9);
+        call.kind = CALL_attention_backward;
+        ck_assert_double_eq_tol(plan_meter_price(&meter, &call) / (2.5 * n / (calls[i].flops / 10)), 1, 1e-9);
+    }
 }
 
 /* ResNet-50's first, of 64 images on an H100: 0.5103 ms (tests/gpu/RECORD.md). The library multiplies 64 channels, not 3. */

@@ -47,6 +47,9 @@ static struct profile drawn_profile(uint64_t *state)
                         .update_parameters_per_s = power(state, 5.5, 8)};
 
     p.norm_bytes_per_s[0] = p.memory_bytes_per_s / 2, p.norm_bytes_per_s[1] = p.memory_bytes_per_s / 3;
+    for (int i = 0; i < PROFILE_DIRECTIONS * PROFILE_TYPES; i++) /* all rows here are short, of narrow heads */
+        p.attention_by_shape[i / PROFILE_TYPES][ATTENTION_PLAIN][i % PROFILE_TYPES][i % PROFILE_KEYS][0][0] =
+            attention / (2 + i);
     for (int i = 0; i < PROFILE_ROWS; i++) {
         p.matmul_flops[NUMBER_FP32][i] = flops / (4 - i), p.matmul_flops[NUMBER_BF16][i] = 6 * flops / (4 - i);
         for (int j = 0; j < PROFILE_NARROW; j++) /* all models here are narrow */
