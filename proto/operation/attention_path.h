@@ -45,6 +45,13 @@ static inline bool attention_bias_is_near(const struct device_buckets *buckets)
     return buckets->starts[device_buckets_of_direction(buckets) - 1] <= ATTENTION_NEAR;
 }
 
+/* Columns that tensor cores compute of a head, of which those beyond its width are 0. On an H100 heads of 96 values reached 0.75
+ * of the rate of 128 by our kernels, heads of 80 two thirds of it by cuDNN (tests/gpu/RECORD.md). */
+static inline size_t attention_columns(size_t head)
+{
+    return head <= 64 ? 64 : head <= 128 ? 128 : 256;
+}
+
 /* Columns of the tiles for tensor cores, of which those beyond the head's width are 0; 0 where these have no part. They take
  * heads of 32 to 256 values, causal or of one document a row, with keys of any array. Some combinations are not compiled: in
  * fp16 all but the simple ones, as with these nvcc would take half as long again; with dropout and a window or documents,
@@ -69,7 +76,7 @@ static inline size_t attention_tile(enum number_type type, const struct device_a
     if (kernel == ATTENTION_KEYS && !op->chosen &&
         ((is_shared && (drops || op->full)) || (drops && head > 64 && slides)))
         return 0;
-    return head <= 64 ? 64 : head <= 128 ? 128 : 256;
+    return attention_columns(head);
 }
 
 /* Tiles of queries, or of keys, of a head in a row: a kernel's blocks have one each. By attention_tile's columns. */

@@ -95,10 +95,11 @@ static void count(struct call_work *out, const struct device_attention *op, enum
         out->on.backend->takes_turns ? ATTENTION_PLAIN : attention_path_of(out->on.type, op, kernel, out->on.attention);
     const double n = share * out->operations;
     const bool is_known = out->on.n_multiprocessors > 0 && path != ATTENTION_LIBRARY;
-    const size_t tile = attention_tile(out->on.type, op, kernel);
+    const size_t tile = attention_tile(out->on.type, op, kernel), head = op->width / op->n_heads;
+    const double computed = path == ATTENTION_PLAIN ? n : n * (double)attention_columns(head) / (double)head;
 
     out->by_path[path] += n;
-    out->lasting[path] += is_known ? n * tail_of(op, kernel, tile, out->on.n_multiprocessors) : n;
+    out->lasting[path] += is_known ? computed * tail_of(op, kernel, tile, out->on.n_multiprocessors) : computed;
 }
 
 static struct attention_shape shape_of(const struct device_attention *op)

@@ -9,8 +9,8 @@
  *   convolutions  the same, at the rate of the path that the device will take (proto/operation/conv2d_path.h)
  *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five);
  *               with a window, less: the keys seen; at the rate of the path that the device will take
- *               (proto/operation/attention_path.h), in the shape measured that is nearest; of our kernels on a GPU so
- *               much longer as their last blocks leave multiprocessors idle
+ *               (proto/operation/attention_path.h), in the shape measured that is nearest; so much longer
+ *               as heads do not fill tensor cores' tiles, and the last blocks of our kernels leave multiprocessors idle
  *   the rest    reads each input once and writes each output once; norms at a rate of their own
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *
