@@ -12,10 +12,10 @@
 int device_profile(struct profile *out, const struct device_ops *ops, unsigned index, unsigned n_threads,
                    double (*clock)(void), struct error *err);
 
-/* Finds the fastest algorithm that the device's library proposes for each class of products. They are timed with random
- * numbers, in the sizes that name the class, 4,096 wide. Within 1 % the library's own order decides. *out is empty if
- * there is no choice. Takes some seconds, and 260 MiB of device memory plus its libraries. clock: in seconds, read while
- * the device is idle; NULL: this machine's. -ENOMEM, -ENODEV, -EIO with a sentence. */
+/* Finds the fastest algorithm that the device's library proposes for each class of products. They are timed after a second
+ * of work, with random numbers, in the sizes that name the class, 4,096 wide. Within 1 % the library's own order decides.
+ * *out is empty if there is no choice. Takes some seconds, and 260 MiB of device memory plus its libraries. clock: in
+ * seconds, read while the device is idle; NULL: this machine's. -ENOMEM, -ENODEV, -EIO with a sentence. */
 int device_profile_products(struct products *out, const struct device_ops *ops, unsigned index, double (*clock)(void),
                             struct error *err);
 

@@ -82,6 +82,9 @@ int measure_choose(struct products *out, struct measured *b, enum number_type ty
     if (rc)
         return rc;
     rc = measure_fill(b, 2 * most);
+    b->product = product_of(b, PRODUCTS_FORWARD, products_rows[PRODUCTS_ROWS - 1]);
+    if (!rc)
+        measure_round(b, multiply_so, WARM_MS / 1e3, &rc);
     for (int kind = 0; !rc && kind < PRODUCTS_KINDS; kind++)
         for (uint32_t i = 0; !rc && i < PRODUCTS_ROWS; i++) {
             b->product = product_of(b, (enum products_kind)kind, products_rows[i]);

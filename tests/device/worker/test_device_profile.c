@@ -108,6 +108,7 @@ static struct {
     double opened;               /* 0: it is not open */
     double multiplied, attended; /* seconds since then in products, and in attention but for its usual shape */
     double prepare_s;            /* of a shape's plans */
+    bool is_slow;                /* by the algorithm that was chosen last */
     unsigned n[ATTENTION_PATHS]; /* calls in bf16; in fp32 there is one path */
     unsigned n_convolutions[CONV2D_KINDS][CONV2D_PATHS], n_norms;
     struct device_attention prepared_attention; /* the shape that its library takes; no tokens: none */
@@ -192,22 +193,27 @@ static int pretend_sync(struct device *dev)
     return 0;
 }
 
+/* Of two algorithms the first is a tenth slower. */
 static void pretend_propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
 {
     (void)dev, (void)op;
-    *out = (struct products_candidates){.n = 0};
+    *out = (struct products_candidates){.version = 1, .n = 2, .of = {{true, {1}}, {true, {2}}}};
 }
 
 static int pretend_choose(struct device *dev, const struct products *products, struct error *err)
 {
-    (void)dev, (void)products, (void)err;
+    (void)dev, (void)err;
+    pretended.is_slow = false;
+    for (int class = 0; class < PRODUCTS_CLASSES; class ++)
+        pretended.is_slow |= products->of[class].known && products->of[class].config[0] == 1;
     return 0;
 }
 
 /* Its clock is twice as high until it has worked for a second. */
 static void pretend_matmul(struct device *dev, const struct device_matmul *op)
 {
-    const double flops = (op->n == 4096 ? wide_flops : narrow_flops) * (pretended.multiplied < 1 ? 2 : 1);
+    const double flops = (op->n == 4096 ? wide_flops : narrow_flops) * (pretended.multiplied < 1 ? 2 : 1) *
+                         (pretended.is_slow ? 0.9 : 1);
     const double seconds = 2.0 * (double)op->m * (double)op->n * (double)op->k / flops;
 
     (void)dev;
@@ -416,6 +422,8 @@ TEST(a_gpu_is_timed_on_each_path)
     ck_assert_double_eq(p.n_multiprocessors, MULTIPROCESSORS);
     ck_assert_double_gt(p.message_s, 0);
     ck_assert_double_eq_tol(p.link_bytes_per_s / way_bytes_per_s[1], 1, 1e-6);
+    for (int class = 0; class < PRODUCTS_CLASSES; class ++)
+        ck_assert(p.products.of[class].known && p.products.of[class].config[0] == 2);
     for (int type = 0; type < PROFILE_TYPES; type++)
         for (int rows = 0; rows < PROFILE_ROWS; rows++) {
             ck_assert_double_eq_tol(p.matmul_flops[type][rows] / wide_flops, 1, 1e-6);
