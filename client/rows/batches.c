@@ -152,7 +152,7 @@ int client_batches_init(struct client_batches *out, const struct client_batches_
     bool whole = true;
 
     *out = (struct client_batches){
-        .subset = o->subset, .batch = o->batch, .seq = o->seq, .seed = o->seed, .order = o->order};
+        .subset = o->subset, .batch = o->batch, .part = o->part, .seq = o->seq, .seed = o->seed, .order = o->order};
     const int rc = take_shares(out, o, err);
     if (rc)
         return rc;
@@ -209,20 +209,18 @@ static uint32_t row_of_epoch(const struct client_batches *b, uint64_t epoch, uin
     return row_of_share(b, share, epoch * n + i);
 }
 
-/* Fills b->places with the epoch's rows, sorted within groups. */
+/* Fills b->places with the epoch's rows, sorted within the parts of minibatches. */
 static void draw_rows(struct client_batches *b, uint64_t epoch)
 {
     const uint32_t n = b->n_rows;
-    const uint64_t quarter = b->n / 4 > 0 ? b->n / 4 : 1;
-    const uint64_t group = (quarter < CLIENT_BATCHES_GROUP ? quarter : CLIENT_BATCHES_GROUP) * b->batch;
 
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t row =
             row_of_epoch(b, epoch, b->order == EPS_SEQUENTIAL ? i : permute(b->seed, epoch, DRAW_ROWS, i, n));
         b->places[i] = (struct client_place){row, length_of(b, row), i};
     }
-    for (uint64_t at = 0; b->order != EPS_SEQUENTIAL && at < n; at += group)
-        qsort(b->places + at, n - at < group ? n - at : group, sizeof *b->places, by_length);
+    for (uint32_t at = 0; b->order != EPS_SEQUENTIAL && at < n; at += b->part)
+        qsort(b->places + at, n - at < b->part ? n - at : b->part, sizeof *b->places, by_length);
 }
 
 /* Tokens of all epochs before one: whole passes over each share, and the begin of another. */
@@ -291,6 +289,39 @@ uint64_t client_batches_tokens(struct client_batches *b, uint64_t n_steps)
     const struct client_epoch *e = find_epoch(b, n_steps / b->n);
 
     return e->before + e->tokens[n_steps % b->n];
+}
+
+/* Tokens that microbatches of so many rows compute of a minibatch, whose part has them in this order. */
+static uint64_t computed(const struct client_batches *b, const uint32_t *rows, uint32_t n, uint32_t microbatch)
+{
+    uint64_t tokens = 0;
+
+    for (uint32_t part = 0; part < n; part += b->part)
+        for (uint32_t first = part, end; first < n && first < part + b->part; first = end) {
+            uint32_t longest = 0;
+            end = first + microbatch < part + b->part ? first + microbatch : part + b->part;
+            end = end < n ? end : n;
+            for (uint32_t i = first; i < end; i++)
+                longest = longest < length_of(b, rows[i]) ? length_of(b, rows[i]) : longest;
+            tokens += (uint64_t)(end - first) * client_batches_length(longest, b->seq);
+        }
+    return tokens;
+}
+
+void client_batches_measure(uint32_t row_tokens[PLAN_ROW_TOKENS], struct client_batches *b, uint32_t each)
+{
+    enum { ROWS = 4096 }; /* that are looked at */
+    const struct client_epoch *e = b->n > 0 ? find_epoch(b, 0) : NULL;
+
+    for (int i = 0; e && i < PLAN_ROW_TOKENS; i++) {
+        const uint32_t microbatch = (UINT32_C(1) << i) / each;
+        uint64_t tokens = 0, rows = 0;
+        for (uint64_t k = 0; k < b->n && rows < ROWS; k++) {
+            tokens += computed(b, e->rows + e->first[k], e->first[k + 1] - e->first[k], microbatch ? microbatch : 1);
+            rows += e->first[k + 1] - e->first[k];
+        }
+        row_tokens[i] = rows ? (uint32_t)((tokens + rows - 1) / rows) : 0;
+    }
 }
 
 uint32_t client_batches_length(uint32_t longest, uint32_t seq)

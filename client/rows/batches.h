@@ -1,22 +1,21 @@
 /* client/rows/batches.h - which rows of different length each step of a run gets.
  *
- * A minibatch is padded to its longest row, so rows of like length belong together. But a class may have longer texts than
- * another, and then minibatches of one length teach less, so a group is at most a quarter of an epoch. An epoch takes every
- * row once, or as often as its share's weight says: a permutation of the rows, cut into groups of 32 minibatches or
- * fewer; the rows of a group sorted by length and cut into minibatches; all minibatches of the epoch permuted. The last
- * rows may form a smaller one. This is a function of the seed and the epoch alone, so a run resumes where it stopped.
- * In sequential order rows come as they are in the data. */
+ * An epoch takes every row once, or as often as its share's weight says: a permutation of the rows, cut into minibatches, all
+ * minibatches of the epoch permuted. The last rows may form a smaller one. So minibatches have rows of all lengths: those of
+ * like length teach less, as each says that texts end there (tools/bench/README.md has figures). The rows of each of its
+ * parts are sorted by length, as a microbatch computes no more tokens of its rows than the longest one has
+ * (proto/step/pass.h). This is a function of the seed and the epoch alone, so a run resumes where it stopped. In sequential
+ * order rows come as they are in the data. */
 #ifndef CLIENT_ROWS_BATCHES_H
 #define CLIENT_ROWS_BATCHES_H
 
 #include "client/eps.h"
 #include "proto/base/error.h"
+#include "proto/plan/memory/plan.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum { CLIENT_BATCHES_GROUP = 32 };
 
 /* Some of the rows, by their numbers. */
 struct client_subset {
@@ -61,7 +60,7 @@ struct client_batches {
     struct client_share *shares;        /* (n_shares) which follow each other; owned */
     size_t n_shares;
     uint32_t n_rows; /* of an epoch */
-    uint32_t batch, seq;
+    uint32_t batch, part, seq;
     uint64_t n; /* minibatches of an epoch */
     uint64_t seed;
     enum eps_order order;
@@ -80,7 +79,7 @@ struct client_batches_options {
     const struct client_subset *subset; /* borrowed as long as the minibatches */
     const struct client_share *shares; /* (n_shares) all of the subset, in its order; 0: an epoch takes each row once */
     size_t n_shares;
-    uint32_t batch, seq;
+    uint32_t batch, part, seq; /* rows of a minibatch, and of one of its parts; most tokens of a row */
     enum eps_order order;
     uint64_t seed;
 };
@@ -98,6 +97,10 @@ uint32_t client_batches_pick(struct client_sample *out, struct client_batches *b
 
 /* Real tokens of the first n_steps steps. */
 uint64_t client_batches_tokens(struct client_batches *batches, uint64_t n_steps);
+
+/* The tokens that microbatches of 1, 2, 4 ... rows compute of each row (struct plan_goal), in some of the first epoch's
+ * minibatches. each: rows of the minibatch that one of these rows is. */
+void client_batches_measure(uint32_t row_tokens[PLAN_ROW_TOKENS], struct client_batches *batches, uint32_t each);
 
 /* Length of a minibatch's rows: the longest one's, rounded up to a multiple of 8, at most seq. */
 uint32_t client_batches_length(uint32_t longest, uint32_t seq);

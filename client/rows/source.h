@@ -132,7 +132,7 @@ struct client_source_facts {
 
 /* How rows are divided. All are resolved options. */
 struct client_division {
-    uint32_t batch;       /* rows of a step; 0 if nothing is trained */
+    uint32_t batch, part; /* rows of a step, and of one of its parts; 0 if nothing is trained */
     uint32_t seq, stride; /* stride: client_windows_held_out */
     enum eps_order order;
     uint64_t seed;
@@ -144,10 +144,11 @@ struct client_division {
 
 struct client_source {
     const struct client_source_ops *ops;
-    const struct client_labels *labels; /* of its rows; NULL: its labels are tokens */
-    uint32_t batch;                     /* client_source_make_room */
-    struct client_sample *samples;      /* (batch) of the minibatch that is filled; owned */
-    struct client_row_fields *fields;   /* (batch) likewise */
+    const struct client_labels *labels;   /* of its rows; NULL: its labels are tokens */
+    uint32_t batch;                       /* client_source_make_room */
+    struct client_sample *samples;        /* (batch) of the minibatch that is filled; owned */
+    struct client_row_fields *fields;     /* (batch) likewise */
+    uint32_t row_tokens[PLAN_ROW_TOKENS]; /* client_batches_measure, once rows are divided; zeros: all are as long */
     /* Results of the last evaluation: */
     float *logits; /* (n_rows of CLIENT_HELD_OUT, n_logits) in the order of evaluation, owned; NULL: there are none */
     uint32_t n_logits;           /* of a row */

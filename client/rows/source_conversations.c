@@ -248,10 +248,13 @@ static int divide(struct client_source *source, const struct client_division *d,
                                                                   .shares = c->shares,
                                                                   .n_shares = c->n_shares,
                                                                   .batch = d->batch,
+                                                                  .part = d->part,
                                                                   .seq = d->seq,
                                                                   .order = d->order,
                                                                   .seed = d->seed},
                                  err);
+    if (!rc)
+        client_batches_measure(source->row_tokens, &c->rows.batches, 1);
     return rc;
 }
 

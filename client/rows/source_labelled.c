@@ -158,10 +158,13 @@ static int divide(struct client_source *source, const struct client_division *d,
         rc = client_batches_init(&l->batches,
                                  &(struct client_batches_options){.subset = &l->subsets[CLIENT_TRAIN],
                                                                   .batch = d->batch,
+                                                                  .part = d->part,
                                                                   .seq = d->seq,
                                                                   .order = d->order,
                                                                   .seed = d->seed},
                                  err);
+    if (!rc)
+        client_batches_measure(source->row_tokens, &l->batches, 1);
     if (rc)
         return rc;
     source->n_logits = l->setup.config->n_labels;

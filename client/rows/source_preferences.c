@@ -172,10 +172,13 @@ static int divide(struct client_source *source, const struct client_division *d,
         rc = client_batches_init(&p->rows.batches,
                                  &(struct client_batches_options){.subset = &p->rows.subsets[CLIENT_TRAIN],
                                                                   .batch = d->batch / 2,
+                                                                  .part = d->part / 2,
                                                                   .seq = d->seq,
                                                                   .order = d->order,
                                                                   .seed = d->seed},
                                  err);
+    if (!rc)
+        client_batches_measure(source->row_tokens, &p->rows.batches, 2);
     p->work = calloc(p->seq + (size_t)1, sizeof *p->work);
     return rc || p->work ? rc : error_set(err, -ENOMEM, "out of memory");
 }

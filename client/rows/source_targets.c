@@ -236,10 +236,13 @@ static int divide(struct client_source *source, const struct client_division *d,
         rc = client_batches_init(&t->rows.batches,
                                  &(struct client_batches_options){.subset = &t->rows.subsets[CLIENT_TRAIN],
                                                                   .batch = d->batch,
+                                                                  .part = d->part,
                                                                   .seq = d->seq,
                                                                   .order = d->order,
                                                                   .seed = d->seed},
                                  err);
+    if (!rc)
+        client_batches_measure(source->row_tokens, &t->rows.batches, 1);
     return rc;
 }
 

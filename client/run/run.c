@@ -50,6 +50,7 @@ static int divide_rows(struct client_run *run, struct error *err)
 {
     struct eps_train_options *o = &run->options;
     const struct client_division division = {.batch = o->batch,
+                                             .part = o->batch / o->parts,
                                              .seq = o->seq,
                                              .stride = o->seq,
                                              .order = o->order,
@@ -123,6 +124,7 @@ struct plan_goal client_run_goal(const struct client_run *run)
     const uint64_t n = run->source->ops->n_entries(run->source);
 
     goal.packs = client_source_packs(run->source);
+    memcpy(goal.row_tokens, run->source->row_tokens, sizeof goal.row_tokens);
     if (goal.sampling.share == 0 || n >= PLAN_NEW_ENTRY || !sees_rows_again(run))
         return goal;
     goal.entries = (uint32_t)n;

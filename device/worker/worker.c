@@ -27,7 +27,9 @@ static int allocate(struct device_worker *w, struct error *err)
     w->homes = calloc(w->model.n_visits, sizeof *w->homes);
     if (w->plan.choice.host_stash)
         w->stashed = calloc(w->plan.setting.share_rows, sizeof *w->stashed);
-    return w->tables && w->chunks && w->contributing && w->homes && (w->stashed || !w->plan.choice.host_stash)
+    w->row_tokens = calloc(w->plan.setting.share_rows, sizeof *w->row_tokens);
+    return w->tables && w->chunks && w->contributing && w->homes && w->row_tokens &&
+                   (w->stashed || !w->plan.choice.host_stash)
                ? 0
                : error_set(err, -ENOMEM, "out of memory");
 }
@@ -177,6 +179,7 @@ void device_worker_free(struct device_worker *worker)
     free(worker->contributing);
     free(worker->homes);
     free(worker->stashed);
+    free(worker->row_tokens);
     model_free(&worker->model);
     *worker = (struct device_worker){0};
 }

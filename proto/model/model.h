@@ -369,6 +369,9 @@ bool model_is_of_source(const struct model_layer *layer);
 uint32_t model_first_predicted(const struct model *model, uint32_t n_tokens);
 uint32_t model_predicted(const struct model *model, uint32_t n_tokens);
 
+/* True of a model that is trained to restore masked tokens: a token sees all others of its row. */
+bool model_restores_tokens(const struct model_config *config);
+
 /* True of a classifier of texts, whose rows have up to two segments. */
 static inline bool model_has_segments(const struct model_config *config)
 {

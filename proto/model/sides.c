@@ -9,6 +9,11 @@ bool model_has_source(const struct model_config *config)
     return config->family->has_source;
 }
 
+bool model_restores_tokens(const struct model_config *config)
+{
+    return config->family->masked;
+}
+
 int model_divide_rows(struct model_config *config, uint32_t source, uint32_t row, struct error *err)
 {
     if (source == 0)

@@ -124,12 +124,13 @@ static struct device_move move_of(const struct device_pass *pass, const struct l
     const struct plan *plan = visit->plan;
     const struct model_shape *shape = &visit->model->values.shapes[o->shape];
     const bool on_host = plan_is_on_host(plan, shape), shared = shape->domain == PROGRAM_PART;
-    const uint64_t of_row = shared ? 0 : plan_shape_elements(shape, 1, pass->n_tokens);
 
     struct device_move m = {.operand = {.is = o, .shape = shape, .n = shape->columns},
                             .first = place_of(pass, visit, o, run),
-                            .row_bytes = of_row * plan_element_bytes(plan, shape),
-                            .row_n = of_row * shape->columns,
+                            .row_bytes = shared ? 0
+                                                : plan_shape_elements(shape, 1, pass->n_tokens) *
+                                                      plan_element_bytes(plan, shape),
+                            .shared = shared,
                             .on_host = on_host,
                             .loads = on_host && loads(visit, o),
                             .stores = on_host && stores(visit, o),
@@ -198,8 +199,9 @@ static void move_to(struct device_moves *moves, const struct device_pass *pass, 
 {
     for (struct device_move *m = moves->of; m < moves->of + moves->n; m++) {
         m->place = m->first + row * m->row_bytes;
-        if (m->row_n)
-            m->operand.n = visit->n_rows * m->row_n;
+        if (!m->shared)
+            m->operand.n =
+                plan_shape_elements(m->operand.shape, visit->n_rows, visit->n_tokens) * m->operand.shape->columns;
         m->operand.stored = m->on_host ? m->stored[pass->tile] : device_pass_address(pass, m->place);
         m->operand.narrow = m->narrow[pass->tile];
     }
@@ -287,12 +289,20 @@ static void leave_sum(struct device_pass *pass, const struct layer_pass *visit, 
 
 /* ---- entering and leaving ---- */
 
+/* What is moved of a microbatch. */
+static size_t bytes_of(const struct layer_pass *visit, const struct device_move *m)
+{
+    return m->shared ? 0
+                     : plan_shape_elements(m->operand.shape, visit->n_rows, visit->n_tokens) *
+                           plan_element_bytes(visit->plan, m->operand.shape);
+}
+
 static void upload_moves(const struct device_pass *pass, const struct layer_pass *visit,
                          const struct device_move *first, const struct device_move *end)
 {
     for (const struct device_move *m = first; m < end; m++)
         if (m->loads)
-            upload(pass, visit, m->operand.stored, m->place, visit->n_rows * m->row_bytes);
+            upload(pass, visit, m->operand.stored, m->place, bytes_of(visit, m));
 }
 
 static void set_addresses(struct layer_pass *visit, const struct device_moves *moves)
@@ -301,7 +311,7 @@ static void set_addresses(struct layer_pass *visit, const struct device_moves *m
         const struct model_operand *o = m->operand.is;
         visit->at[o->role][o->index] =
             o->passes ? visit->at[MODEL_OUTPUT_GRADIENT][0] : device_operand_enter(visit, &m->operand);
-        if (m->clears && (m->row_n || visit->fresh))
+        if (m->clears && (!m->shared || visit->fresh))
             visit->ops->zero(visit->dev, &(struct device_zero){m->operand.stored, m->operand.n * sizeof(float)});
     }
 }
@@ -346,7 +356,7 @@ static void download_moves(const struct device_pass *pass, const struct layer_pa
         const struct model_operand *o = m->operand.is;
         if (m->stores)
             download(pass, visit, m->place, m->operand.stored ? m->operand.stored : visit->at[o->role][o->index],
-                     visit->n_rows * m->row_bytes);
+                     bytes_of(visit, m));
     }
 }
 

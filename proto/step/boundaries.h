@@ -31,8 +31,8 @@ struct device_moves {
     struct device_move {
         struct device_operand operand; /* in the microbatch that was entered last */
         uint64_t place;                /* that operand's offset in the arena, or in the host's stash */
-        uint64_t first, row_bytes;     /* place of the run's first row; bytes of each row */
-        size_t row_n;                  /* numbers of each row; 0: all rows share the value */
+        uint64_t first, row_bytes;     /* place of the run's first row; of each row in the longest microbatch */
+        bool shared;                   /* by all rows */
         void *stored[PLAN_MAX_SETS], *narrow[PLAN_MAX_SETS]; /* tiles of each set; NULL: none */
         bool on_host, loads, stores; /* on_host: stored there; loads: uploaded before; stores: downloaded after */
         bool clears;                 /* zeroed before anything is added to it */

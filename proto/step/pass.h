@@ -20,7 +20,7 @@ struct device_pass {
     struct device_weights weights;
     const uint32_t *parts; /* (n_runs), or NULL: one run from first_row on */
     uint32_t n_runs, run_rows, first_row;
-    uint32_t n_tokens; /* tokens of each row */
+    uint32_t n_tokens; /* tokens of each row of the minibatch; a microbatch's rows have as many, or fewer */
     bool row_logits;   /* the head writes logits of each row: plan.logits */
     uint64_t step;
     float loss_scale;
@@ -48,6 +48,20 @@ struct device_pass {
 static inline bool device_pass_overlaps(const struct device_pass *pass)
 {
     return pass->worker->plan.n_sets > 1;
+}
+
+/* Rows of the microbatch that begins at a row of a run. */
+static inline uint32_t device_pass_rows(const struct device_pass *pass, uint32_t row)
+{
+    const uint32_t most = pass->worker->plan.choice.microbatch;
+
+    return pass->run_rows - row < most ? pass->run_rows - row : most;
+}
+
+/* Tokens of each of these rows, once they are loaded. */
+static inline uint32_t device_pass_tokens(const struct device_pass *pass, uint32_t run, uint32_t row)
+{
+    return pass->worker->row_tokens[(size_t)run * pass->run_rows + row];
 }
 
 static inline uint32_t device_pass_count_microbatches(const struct device_pass *pass)
@@ -82,7 +96,8 @@ static inline uint64_t device_pass_first_row(const struct device_pass *pass, uin
     return pass->parts ? (uint64_t)pass->parts[run] * pass->run_rows : pass->first_row;
 }
 
-/* Token of the pass, as packed on the device. */
+/* Token of the pass, as packed on the device: the first of the microbatch that begins at this row. Its rows then follow each
+ * other without gaps. */
 static inline size_t device_pass_token(const struct device_pass *pass, uint32_t run, uint32_t row)
 {
     return ((size_t)run * pass->run_rows + row) * pass->n_tokens;
@@ -105,7 +120,9 @@ void device_norms_leave(struct device_pass *pass, uint32_t place);
 void device_norms_set(struct layer_pass *visit, const struct device_pass *pass, uint32_t run, float *contribution);
 
 /* Loads ids and labels of all runs, of a packed job positions, of a classifier lengths and segments, of pairs the
- * reference model's log p, of a weighted step the factors of the tokens' gradients. 0; -EINVAL with a sentence for a number that is out of range; -EIO. */
+ * reference model's log p, of a weighted step the factors of the tokens' gradients. Each microbatch has as few tokens of each
+ * row as hold what any of its rows trains on or reads: padding behind that changes no result. 0; -EINVAL with a sentence for
+ * a number that is out of range; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows);
 
 /* Adds the losses of one run, computed by forward, to *sum: row by row and token by token, each times its weight if it has

@@ -15,13 +15,6 @@ const struct layer_ops *const layer_table[] = {
     [MODEL_HEAD] = &layer_head,
 };
 
-static uint32_t microbatch_at(const struct device_pass *pass, uint32_t row)
-{
-    const uint32_t most = pass->worker->plan.choice.microbatch;
-
-    return pass->run_rows - row < most ? pass->run_rows - row : most;
-}
-
 /* What a block keeps of its activations; NULL: nothing. */
 static const struct plan_kept *kept_of(const struct plan *plan, const struct model_layer *layer)
 {
@@ -79,7 +72,6 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
     p.lowest = pass->train && model->visit_layers[visit] == model->visit_layers[pass->lowest];
     p.skipped = model_drop_has(pass->drop, model, home);
     p.keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING;
-    p.n_tokens = pass->n_tokens;
     p.seed = w->seed;
     p.step = pass->step;
     p.loss_scale = pass->loss_scale;
@@ -117,7 +109,8 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
     if (plan_has_pairs(&plan->setting.goal) || pass->token_weights)
         visit->scales = (float *)device_pass_address(pass, plan->scales) + predicted;
     visit->kept = kept_at(pass, visit->layer, run, row);
-    visit->n_rows = microbatch_at(pass, row);
+    visit->n_rows = device_pass_rows(pass, row);
+    visit->n_tokens = device_pass_tokens(pass, run, row);
     visit->first_row = device_pass_first_row(pass, run) + row;
     visit->norms_row = row;
     visit->fresh = row == 0;
@@ -245,6 +238,7 @@ static void finish_run(struct device_pass *pass, const struct layer_pass *visit,
     finish.lowest = false;
     finish.fresh = true;
     finish.n_rows = pass->run_rows;
+    finish.n_tokens = pass->n_tokens;
     device_boundaries_finish(pass, &finish, run, is_backward);
     (is_backward ? layer->backward : layer->forward)(&finish);
 }
@@ -270,7 +264,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     device_boundaries_begin(&moves, pass, &v, run, is_backward);
     if (is_backward)
         finish_run(pass, &v, run, true);
-    for (uint32_t row = 0; rc == 0 && row < pass->run_rows; row += microbatch_at(pass, row)) {
+    for (uint32_t row = 0; rc == 0 && row < pass->run_rows; row += device_pass_rows(pass, row)) {
         set_rows(pass, &v, run, row);
         device_boundaries_enter(pass, &moves, &v, row);
         (is_backward ? layer->backward : layer->forward)(&v);

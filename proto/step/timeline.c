@@ -404,10 +404,13 @@ static int make_worker(struct timeline *t)
         .stash = CLOCK_ADDRESS,
         .chunks = calloc(plan_head(s->model)->n_visits, sizeof *t->worker.chunks),
         .stashed = calloc(setting->share_rows, sizeof *t->worker.stashed),
+        .row_tokens = calloc(setting->share_rows, sizeof *t->worker.row_tokens),
         .contributing = calloc(s->model->n_trained_visits, sizeof *t->worker.contributing),
         .homes = calloc(s->model->n_visits, sizeof *t->worker.homes),
     };
-    return t->worker.chunks && t->worker.stashed && t->worker.contributing && t->worker.homes ? 0 : -ENOMEM;
+    return t->worker.chunks && t->worker.stashed && t->worker.row_tokens && t->worker.contributing && t->worker.homes
+               ? 0
+               : -ENOMEM;
 }
 
 static int play_step(struct timeline *t, uint64_t step)
@@ -439,6 +442,7 @@ static void close_timeline(struct timeline *t)
     plan_queues_free(&t->clock.queues);
     free(t->worker.chunks);
     free(t->worker.stashed);
+    free(t->worker.row_tokens);
     free(t->worker.contributing);
     free(t->worker.homes);
     free(t->parts);

@@ -491,8 +491,10 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
             out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms + out->message_ms;
     else
         out->step_ms = fmax(fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3, host_ms(&c, out));
-    out->hiding_tokens = c.value *
-                         profile_flops(profile, profile_type(s->backend, s->goal.precision),
-                                       (double)plan->choice.microbatch * s->goal.seq, model->config.width) /
-                         (2 * profile->link_bytes_per_s);
+    out->hiding_tokens =
+        c.value *
+        profile_flops(profile, profile_type(s->backend, s->goal.precision),
+                      (double)plan->choice.microbatch * plan_row_tokens(&s->goal, plan->choice.microbatch),
+                      model->config.width) /
+        (2 * profile->link_bytes_per_s);
 }

@@ -10,7 +10,8 @@
 struct batch {
     const struct plan_work *work;
     double tokens, rows;
-    bool fresh; /* the first of a part */
+    uint32_t row_tokens; /* of each */
+    bool fresh;          /* the first of a part */
 };
 
 static double value_bytes(const struct batch *b)
@@ -101,7 +102,7 @@ static double run(const struct batch *b, const struct visit *v)
                               .schedule = v->backward ? &p->backward[v->keeping] : &p->forward[v->keeping],
                               .fresh = b->fresh,
                               .n_rows = (uint32_t)b->rows,
-                              .n_tokens = s->goal.seq,
+                              .n_tokens = b->row_tokens,
                               .lengths = model_has_lengths(&b->work->model->config) ? nowhere : NULL,
                               .positions = s->goal.packs ? nowhere : NULL,
                               .sampling = s->goal.sampling,
@@ -170,10 +171,7 @@ static double begun(const struct batch *b, const struct model_layer *layer, uint
 static double finish(const struct batch *b, const struct model_program *of, bool backward)
 {
     const struct plan_setting *s = &b->work->plan->setting;
-    const struct batch part = {.work = b->work,
-                               .rows = s->part_rows,
-                               .tokens = (double)s->part_rows * s->goal.seq,
-                               .fresh = true};
+    const struct batch part = {b->work, (double)s->part_rows * s->goal.seq, s->part_rows, s->goal.seq, true};
 
     if (!of->finish || !b->fresh)
         return 0;
@@ -307,7 +305,7 @@ double plan_work_found(const struct model *model, const struct model_unit *unit,
 /* Tokens that have a prediction. */
 static double predicted(const struct batch *b)
 {
-    return b->rows * model_predicted(b->work->model, b->work->plan->setting.goal.seq);
+    return b->rows * model_predicted(b->work->model, b->row_tokens);
 }
 
 /* Labels of one visit, without and with padding. */
@@ -445,10 +443,10 @@ static double head_of(const struct batch *b, uint32_t visit, bool backward)
 
 static struct batch batch_of(const struct plan_work *work, enum plan_work_kind kind)
 {
-    return (struct batch){.work = work,
-                          .rows = work->rows[kind],
-                          .tokens = (double)work->rows[kind] * work->plan->setting.goal.seq,
-                          .fresh = kind == PLAN_WORK_FIRST};
+    const uint32_t rows = work->rows[kind],
+                   each = plan_row_tokens(&work->plan->setting.goal, work->plan->choice.microbatch);
+
+    return (struct batch){work, (double)rows * each, rows, each, kind == PLAN_WORK_FIRST};
 }
 
 void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,

@@ -1,4 +1,4 @@
-/* Which rows a step gets: every row once in an epoch, rows of like length together, and nothing but seed and epoch to
+/* Which rows a step gets: every row once in an epoch, those of a part by length, and nothing but seed and epoch to
  * decide it. Rows are made by hand; no text is read. */
 #include "tests/kit/test.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 1000, BATCH = 8, SEQ = 96, N_STEPS = N / BATCH };
+enum { N = 1000, BATCH = 8, PART = 4, SEQ = 96, N_STEPS = N / BATCH };
 
 static uint32_t lengths[N];
 
@@ -34,7 +34,7 @@ static struct client_batches batches_of(const struct client_subset *subset, enum
     struct client_batches batches;
 
     const struct client_batches_options options = {
-        .subset = subset, .batch = BATCH, .seq = SEQ, .order = order, .seed = seed};
+        .subset = subset, .batch = BATCH, .part = PART, .seq = SEQ, .order = order, .seed = seed};
     ck_assert_int_eq(client_batches_init(&batches, &options, NULL), 0);
     return batches;
 }
@@ -71,41 +71,53 @@ static uint32_t length_of(uint32_t row)
     return lengths[row] < SEQ ? lengths[row] : SEQ;
 }
 
-static uint32_t longest_of(const uint32_t *got, uint32_t n)
-{
-    uint32_t longest = 0;
-
-    for (uint32_t i = 0; i < n; i++)
-        if (length_of(got[i]) > longest)
-            longest = length_of(got[i]);
-    return longest;
-}
-
-/* Sum over steps of the padding. */
-static uint64_t padding(struct client_batches *b, uint64_t first)
-{
-    const uint32_t *got;
-    uint64_t sum = 0;
-    uint32_t n;
-
-    for (uint64_t step = first; step < first + N_STEPS; step++) {
-        client_batches_get(&got, &n, b, step);
-        const uint32_t length = client_batches_length(longest_of(got, n), SEQ);
-        for (uint32_t i = 0; i < n; i++)
-            sum += length - length_of(got[i]);
-    }
-    return sum;
-}
-
-/* Of a group of 256 rows with 3 to 96 tokens, a minibatch of 8 differs by three; then it is rounded up. */
-TEST(rows_of_like_length_are_together)
+/* The rows of each part by length; of the two parts, and of a minibatch and the next one, no one is always the longer. */
+TEST(a_part_s_rows_are_by_length_and_minibatches_are_of_all_lengths)
 {
     struct client_subset subset = all(N);
-    struct client_batches sorted = batches_of(&subset, EPS_SHUFFLED, 1), plain = batches_of(&subset, EPS_SEQUENTIAL, 1);
+    struct client_batches b = batches_of(&subset, EPS_SHUFFLED, 1);
+    unsigned n_longer = 0, n_mixed = 0;
 
-    ck_assert_uint_lt(padding(&sorted, 0) * 5, padding(&plain, 0));
-    client_batches_free(&sorted);
-    client_batches_free(&plain);
+    for (uint64_t step = 0; step < N_STEPS; step++) {
+        const uint32_t *got;
+        uint32_t n;
+        client_batches_get(&got, &n, &b, step);
+        for (uint32_t i = 0; i < n; i++)
+            ck_assert(i % PART == 0 || length_of(got[i]) >= length_of(got[i - 1]));
+        n_longer += length_of(got[0]) > length_of(got[PART]);
+        n_mixed += length_of(got[PART - 1]) > length_of(got[0]) + SEQ / 4;
+    }
+    ck_assert_uint_gt(n_longer, N_STEPS / 4);
+    ck_assert_uint_lt(n_longer, N_STEPS * 3 / 4);
+    ck_assert_uint_gt(n_mixed,
+                      N_STEPS * 3 / 4); /* four rows that are drawn evenly from 3 to 96 tokens, by chance in 95 % */
+    client_batches_free(&b);
+    client_subset_free(&subset);
+}
+
+/* Of four rows with 3 to 96 tokens the longest has, by chance, 78 on the mean, of two 65; rounding adds 3.5. */
+TEST(what_microbatches_compute_is_measured)
+{
+    struct client_subset subset = all(N);
+    struct client_batches b = batches_of(&subset, EPS_SHUFFLED, 1);
+    uint32_t row_tokens[PLAN_ROW_TOKENS], pairs[PLAN_ROW_TOKENS];
+    uint64_t by[3] = {0};
+
+    for (uint64_t step = 0; step < N_STEPS; step++) {
+        const uint32_t *got;
+        uint32_t n;
+        client_batches_get(&got, &n, &b, step);
+        for (uint32_t i = 0; i < n; i++) /* sorted, so the last row of each is the longest */
+            for (uint32_t k = 0; k < 3; k++)
+                by[k] += client_batches_length(length_of(got[i | ((1u << k) - 1)]), SEQ);
+    }
+    client_batches_measure(row_tokens, &b, 1);
+    client_batches_measure(pairs, &b, 2);
+    for (int i = 0; i < PLAN_ROW_TOKENS; i++)
+        ck_assert_uint_eq(row_tokens[i], (by[i < 2 ? i : 2] + N - 1) / N); /* no microbatch crosses a part's end */
+    for (int i = 1; i < PLAN_ROW_TOKENS; i++)
+        ck_assert_uint_eq(pairs[i], row_tokens[i - 1]);
+    client_batches_free(&b);
     client_subset_free(&subset);
 }
 
@@ -232,6 +244,7 @@ TEST(shares_are_taken_as_often_as_their_weights_say)
                                                    .shares = shares,
                                                    .n_shares = 4,
                                                    .batch = BATCH,
+                                                   .part = BATCH,
                                                    .seq = SEQ,
                                                    .order = EPS_SHUFFLED,
                                                    .seed = 1};

@@ -81,6 +81,19 @@ void setting_open(struct setting *s, const struct model_config *config, uint32_t
     }
 }
 
+void setting_fill(struct setting *s)
+{
+    for (uint32_t row = 0; row < s->batch; row++) {
+        uint32_t *const last = &s->labels[(row + 1) * s->seq - 1];
+        if (s->rows) {
+            s->rows[row].second += s->rows[row].second == s->rows[row].n_tokens ? s->seq - s->rows[row].n_tokens : 0;
+            s->rows[row].n_tokens = s->seq;
+        } else if (*last == PLAN_NO_LABEL) {
+            *last = 0, s->n_valid++;
+        }
+    }
+}
+
 void setting_close(struct setting *s)
 {
     model_free(&s->model);

@@ -36,6 +36,9 @@ struct setting {
 void setting_open(struct setting *s, const struct model_config *config, uint32_t batch, uint32_t seq);
 void setting_close(struct setting *s);
 
+/* Has every row as long as seq, its last token with a label, or its length so: no microbatch is cut. */
+void setting_fill(struct setting *s);
+
 /* -1..1, Marsaglia's xorshift: nothing of proto/base/random.h. *state is not 0. */
 double setting_random(uint64_t *state);
 

@@ -114,6 +114,7 @@ static void draw(struct drawn *d, int round, uint64_t *state)
     const uint32_t part_rows = 1 + setting_below(state, 6), parts = 1 + setting_below(state, 3);
 
     setting_open(&d->s, &config, parts * part_rows, 1 + setting_below(state, 12));
+    setting_fill(&d->s);
     d->options = setting_options(&d->s, part_rows, 1 + setting_below(state, part_rows));
     d->options.setting.backend = cut_head(backend_of(round), state);
     d->options.setting.n_threads = 1 + (setting_below(state, 8) == 0);
@@ -226,6 +227,7 @@ TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
 
         config.n_layers = depths[i];
         setting_open(&s, &config, 2, 9);
+        setting_fill(&s);
         struct device_worker_options options = setting_options(&s, 2, 1);
         step_measured(&roomy, &s, options);
         options.choice.host_stash = true;

@@ -62,6 +62,7 @@ static const struct message samples[MESSAGE_KINDS] = {
     [MESSAGE_PONG] = {.pong = {.progress = 99}},
     [MESSAGE_JOB] = {.job = {.goal = {.batch = 64,
                                       .seq = 256,
+                                      .row_tokens = {16, 24, 40, 64, 100, 140, 200, 240},
                                       .n_parts = MESSAGE_MAX_PARTS,
                                       .preference = {0.1, 0.25},
                                       .sampling = {0.3, 0.4, true},
