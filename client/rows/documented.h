@@ -1,6 +1,5 @@
 /* client/rows/documented.h - what sources share whose rows are of documents (source_conversations.c, source_preferences.c,
- * source_targets.c), in minibatches of like length: reading, holding rows out, and slots of struct client_source_ops, by their
- * names. */
+ * source_targets.c): reading, holding rows out, and slots of struct client_source_ops, by their names. */
 #ifndef CLIENT_ROWS_DOCUMENTED_H
 #define CLIENT_ROWS_DOCUMENTED_H
 

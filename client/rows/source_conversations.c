@@ -1,5 +1,4 @@
-/* Conversations: documents (client/rows/documents.h), each a row, in minibatches of rows of like length
- * (client/rows/batches.h); or several a row, packed (client/rows/packed.h). A tenth of the conversations is held out, all
+/* Conversations: documents (client/rows/documents.h), each a row, in minibatches as of client/rows/batches.h; or several a row, packed (client/rows/packed.h). A tenth of the conversations is held out, all
  * documents of each. */
 #include "client/rows/documented.h"
 #include "client/rows/packed.h"
