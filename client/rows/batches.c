@@ -151,8 +151,12 @@ int client_batches_init(struct client_batches *out, const struct client_batches_
 {
     bool whole = true;
 
-    *out = (struct client_batches){
-        .subset = o->subset, .batch = o->batch, .part = o->part, .seq = o->seq, .seed = o->seed, .order = o->order};
+    *out = (struct client_batches){.subset = o->subset,
+                                   .batch = o->batch,
+                                   .part = o->part ? o->part : o->batch,
+                                   .seq = o->seq,
+                                   .seed = o->seed,
+                                   .order = o->order};
     const int rc = take_shares(out, o, err);
     if (rc)
         return rc;

@@ -79,7 +79,7 @@ struct client_batches_options {
     const struct client_subset *subset; /* borrowed as long as the minibatches */
     const struct client_share *shares; /* (n_shares) all of the subset, in its order; 0: an epoch takes each row once */
     size_t n_shares;
-    uint32_t batch, part, seq; /* rows of a minibatch, and of one of its parts; most tokens of a row */
+    uint32_t batch, part, seq; /* rows of a minibatch, and of one of its parts, 0: all; most tokens of a row */
     enum eps_order order;
     uint64_t seed;
 };

@@ -132,7 +132,7 @@ struct client_source_facts {
 
 /* How rows are divided. All are resolved options. */
 struct client_division {
-    uint32_t batch, part; /* rows of a step, and of one of its parts; 0 if nothing is trained */
+    uint32_t batch, part; /* rows of a step, 0 if nothing is trained; of one of its parts, 0: all */
     uint32_t seq, stride; /* stride: client_windows_held_out */
     enum eps_order order;
     uint64_t seed;
