@@ -311,8 +311,9 @@ template <typename T, int V> struct branch {
     }
 };
 
+/* 128 registers a thread where a thread holds sums, 64 where it does not: by itself, ptxas chose 64 for sm_80, and spilled. */
 template <typename T, int V, typename TEAM, bool HELD, typename BRANCH>
-static __global__ void __launch_bounds__(NORM_THREADS)
+static __global__ void __launch_bounds__(NORM_THREADS, HELD ? 1 : 2)
     norm_gradient_rows(struct gradient_arrays<T> op, const BRANCH branch)
 {
     enum { K = HELD ? (int)gradient_share<V>::K : 1 };
