@@ -1,6 +1,7 @@
 /* A worker's life outside its steps, which are in proto/step/step.c. */
 #include "proto/step/layers.h"
 #include "proto/step/step.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/memory/units.h"
 
 #include <assert.h>
@@ -61,8 +62,8 @@ static void prepare_attention(struct device_worker *w)
     enum plan_attention ways[LAYER_ATTENTIONS];
     size_t n = 0;
 
-    if (w->plan.setting.goal.purpose == PLAN_GENERATE) /* which has attention of its own */
-        return;
+    if (w->plan.setting.goal.purpose == PLAN_GENERATE || plan_cuts_rows(&w->plan.setting, &w->model))
+        return; /* generation has attention of its own */
     for (const struct model_layer *layer = first; layer < first + w->model.n_block_layers; layer++) {
         const struct layer_pass pass = pass_of(w, layer);
         n = layer_attentions(ops, ways, n, &pass, w->plan.setting.goal.purpose == PLAN_TRAIN);

@@ -1,6 +1,7 @@
 #include "proto/plan/fit.h"
 
 #include "proto/model/family.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/memory/files.h"
 #include "proto/plan/search.h"
 
@@ -19,11 +20,16 @@ static const struct limit no_limit = {.budget = UINT64_MAX},
                           without = {.no_host_stash = true, .budget = UINT64_MAX};
 
 /* One algorithm for all workers, as another worker must redo work with the same bits; independent of budgets, as no
- * budget changes a bit. */
+ * budget changes a bit. Our kernels of all but bf16, and of rows that are much shorter than the longest, as a library is
+ * prepared for one length: then less of them is computed. */
 static enum plan_attention common_attention(const struct plan_fit_asked *asked)
 {
     const enum plan_attention first = asked->devices[0].attention;
+    const struct plan_goal *goal = &asked->goal;
 
+    if (goal->precision != NUMBER_BF16 ||
+        (plan_may_cut_rows(goal, asked->model) && 4 * (uint64_t)goal->row_tokens[0] <= 3 * (uint64_t)goal->seq))
+        return PLAN_ATTENTION_OWN;
     for (uint32_t i = 1; i < asked->n_workers; i++)
         if (asked->devices[i].attention != first)
             return PLAN_ATTENTION_OWN;

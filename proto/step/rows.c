@@ -62,16 +62,13 @@ static bool have_room(const struct model *model, uint32_t n, uint32_t longest, u
     return n >= labelled && (!model_has_lengths(&model->config) || n >= longest);
 }
 
-/* As few tokens as the block's rows need, in eights; all of images, of rows that may not be cut, where something is of all
- * tokens of a part, and where a token sees all others of its row, and rows have no lengths. */
+/* As few tokens as the block's rows need, in eights; all of rows that are not cut. */
 static uint32_t find_tokens(const struct device_pass *pass, const struct device_rows *rows, const struct block *block)
 {
     const struct model *model = &pass->worker->model;
-    const struct model_config *config = &model->config;
     uint32_t n = (model->least_tokens + ROUND - 1) / ROUND * ROUND, longest, labelled;
 
-    if (config->image.height > 0 || model->n_finishes > 0 || !plan_cuts_rows(&pass->worker->plan.setting.goal) ||
-        (model_restores_tokens(config) && !model_has_lengths(config)))
+    if (!plan_cuts_rows(&pass->worker->plan.setting, model))
         return pass->n_tokens;
     measure(&longest, &labelled, pass, rows, block);
     for (n = n ? n : ROUND; n < pass->n_tokens && !have_room(model, n, longest, labelled); n += ROUND)

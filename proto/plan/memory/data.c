@@ -99,6 +99,27 @@ struct plan_rewire plan_rewire(const struct model *model)
     return out;
 }
 
+bool plan_may_cut_rows(const struct plan_goal *goal, const struct model *model)
+{
+    const struct model_config *config = &model->config;
+    const bool has_one_length = config->image.height > 0 || model->n_finishes > 0 ||
+                                (model_restores_tokens(config) && !model_has_lengths(config));
+    const bool draws_of_length = goal->sampling.share > 0 || goal->sampling.queries > 0 || goal->kept_bits > 0;
+
+    return goal->row_tokens[0] > 0 && !has_one_length && !draws_of_length;
+}
+
+uint32_t plan_row_tokens(const struct plan_setting *setting, const struct model *model, uint32_t rows)
+{
+    const uint32_t seq = setting->goal.seq;
+    uint32_t i = 0;
+
+    while (i + 1 < PLAN_ROW_TOKENS && rows >> (i + 1) > 0)
+        i++;
+    const uint32_t n = setting->goal.row_tokens[i];
+    return plan_cuts_rows(setting, model) && n > 0 && n < seq ? n : seq;
+}
+
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model *model)
 {
     return goal->purpose == PLAN_GENERATE ? plan_generate_bytes(goal, &model->config)

@@ -67,6 +67,21 @@ uint64_t plan_generate_bytes(const struct plan_goal *goal, const struct model_co
 /* Gives rows their source and target, if they have any, as the job needs them. -EINVAL as model_divide_rows. */
 int plan_divide_rows(struct model_config *config, const struct plan_goal *goal, struct error *err);
 
+/* True if microbatches may compute no more tokens of their rows than the longest has: not of images; not where something is
+ * of all tokens of a part, or where a token sees all others of its row, and rows have no lengths; nor where what is drawn of
+ * a row, or the codes that are kept of it, depend on its length, which is then the same in any microbatch. */
+bool plan_may_cut_rows(const struct plan_goal *goal, const struct model *model);
+
+/* True if they do. Then attention is computed by our own kernels, as no library is prepared for all lengths: plan_fit decides
+ * for all workers of a job. */
+static inline bool plan_cuts_rows(const struct plan_setting *setting, const struct model *model)
+{
+    return setting->attention == PLAN_ATTENTION_OWN && plan_may_cut_rows(&setting->goal, model);
+}
+
+/* Tokens of each row in microbatches of so many rows, as prices have them. */
+uint32_t plan_row_tokens(const struct plan_setting *setting, const struct model *model, uint32_t rows);
+
 /* Bytes of a job's data segment. */
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model *model);
 

@@ -97,29 +97,11 @@ struct plan_goal {
     uint32_t batch;   /* rows of a minibatch, a multiple of n_parts */
     uint32_t seq;     /* tokens of a row, at most */
     /* Where rows differ in length: tokens of each that are expected to be computed in microbatches of 2^i rows, the last of as
-     * many or more, for prices alone; 0: seq. */
+     * many or more; 0: seq. */
     uint32_t row_tokens[PLAN_ROW_TOKENS];
     uint32_t source; /* those of its source, in an encoder-decoder; seq to generate targets; else 0 */
     uint32_t n_parts;
 };
-
-/* True if microbatches compute no more tokens of their rows than the longest has: not where what is drawn of a row, or the
- * codes that are kept of it, depend on its length, which is then the same in any microbatch. */
-static inline bool plan_cuts_rows(const struct plan_goal *goal)
-{
-    return goal->sampling.share == 0 && goal->sampling.queries == 0 && goal->kept_bits == 0;
-}
-
-/* Tokens of each row in microbatches of so many rows, as prices have them. */
-static inline uint32_t plan_row_tokens(const struct plan_goal *goal, uint32_t rows)
-{
-    uint32_t i = 0;
-
-    while (i + 1 < PLAN_ROW_TOKENS && rows >> (i + 1) > 0)
-        i++;
-    return plan_cuts_rows(goal) && goal->row_tokens[i] > 0 && goal->row_tokens[i] < goal->seq ? goal->row_tokens[i]
-                                                                                              : goal->seq;
-}
 
 /* Arrays of the optimizer's state, each of one element a trained parameter: m and v, or SGD's momentum alone. */
 static inline unsigned plan_moments(const struct plan_goal *goal)

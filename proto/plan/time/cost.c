@@ -1,5 +1,6 @@
 #include "proto/plan/time/cost.h"
 
+#include "proto/plan/memory/data.h"
 #include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
@@ -494,7 +495,7 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
     out->hiding_tokens =
         c.value *
         profile_flops(profile, profile_type(s->backend, s->goal.precision),
-                      (double)plan->choice.microbatch * plan_row_tokens(&s->goal, plan->choice.microbatch),
+                      (double)plan->choice.microbatch * plan_row_tokens(s, model, plan->choice.microbatch),
                       model->config.width) /
         (2 * profile->link_bytes_per_s);
 }

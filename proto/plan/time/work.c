@@ -2,6 +2,7 @@
 
 #include "proto/operation/operation.h"
 #include "proto/plan/time/meter.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/memory/units.h"
 
 #include <math.h>
@@ -444,7 +445,7 @@ static double head_of(const struct batch *b, uint32_t visit, bool backward)
 static struct batch batch_of(const struct plan_work *work, enum plan_work_kind kind)
 {
     const uint32_t rows = work->rows[kind],
-                   each = plan_row_tokens(&work->plan->setting.goal, work->plan->choice.microbatch);
+                   each = plan_row_tokens(&work->plan->setting, work->model, work->plan->choice.microbatch);
 
     return (struct batch){work, (double)rows * each, rows, each, kind == PLAN_WORK_FIRST};
 }

@@ -3,6 +3,7 @@
 #include "tests/kit/test.h"
 
 #include "proto/model/norms.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/time/cost.h"
 
 #include <string.h>
@@ -80,16 +81,17 @@ static double ms_of_rows(uint32_t n)
 
 TEST(rows_are_priced_at_the_tokens_that_their_microbatch_computes)
 {
-    setting.goal.row_tokens[1] = 8, setting.goal.row_tokens[2] = 16, setting.goal.row_tokens[7] = 24;
+    setting.goal.row_tokens[0] = 3, setting.goal.row_tokens[1] = 8, setting.goal.row_tokens[2] = 16,
+    setting.goal.row_tokens[7] = 24;
     ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(16), 1e-9);
     choice.microbatch = 2;
     ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(8), 1e-9);
-    choice.microbatch = 1; /* unknown */
+    setting.goal.row_tokens[1] = 0; /* unknown */
     ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(SEQ), 1e-9);
-    ck_assert_uint_eq(plan_row_tokens(&setting.goal, 128), 24);
-    ck_assert_uint_eq(plan_row_tokens(&setting.goal, 1000), 24);
+    ck_assert_uint_eq(plan_row_tokens(&setting, &model, 128), 24);
+    ck_assert_uint_eq(plan_row_tokens(&setting, &model, 1000), 24);
     setting.goal.sampling.share = 0.3;
-    ck_assert_uint_eq(plan_row_tokens(&setting.goal, 128), SEQ);
+    ck_assert_uint_eq(plan_row_tokens(&setting, &model, 128), SEQ);
 }
 
 /* Rows of 1,024 tokens: a third of the way from 512 to 4,096 by their logarithm, so at 0.4 forward, and 0.3 backward, of the

@@ -52,10 +52,10 @@ static void shorten(struct setting *s, int kind, uint32_t row, uint32_t n)
         keeps[place_of(kind, t, n)] = kind != TARGETS || t >= n / 2;
     for (uint32_t t = 0; kind != CLASSIFIER && t < LONG; t++)
         labels[t] = !keeps[t] ? PLAN_NO_LABEL : (row + t) % 7;
-    if (s->rows)
-        s->rows[row].n_tokens = kind == TARGETS ? n / 2 : n, s->rows[row].second = kind == TARGETS ? n / 2
-                                                                                   : row % 2       ? n
-                                                                                                   : n / 2;
+    if (kind == TARGETS) /* targets are the longer ones */
+        s->rows[row] = (struct plan_row){n / 4, n / 4};
+    else if (s->rows)
+        s->rows[row] = (struct plan_row){n, row % 2 ? n : n / 2};
 }
 
 static void open_long(struct setting *s, const struct model_config *config, int kind)
@@ -91,6 +91,7 @@ static struct device_worker_options options_of(const struct setting *s)
 
     options.setting.goal.seq = LONG;
     options.setting.goal.source = s->model.config.source;
+    options.setting.goal.row_tokens[0] = 1; /* rows differ */
     return options;
 }
 

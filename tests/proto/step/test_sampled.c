@@ -334,6 +334,7 @@ TEST_EACH(no_choice_changes_what_is_drawn, (simulated() ? 2 : MODELS) * COUNT(al
     model_approximate(&s.model, &(struct model_approximation){how->kept_bits, how->sampling.share > 0, 0});
     struct device_worker_options options = sampled(&s, &how->sampling, 2);
     options.setting.goal.kept_bits = how->kept_bits;
+    options.setting.goal.row_tokens[0] = 1; /* rows differ, and are not cut */
     setting_step_whole(&link, &s, &options);
     for (int k = 0; k < (simulated() ? 1 : SANITIZED ? 4 : 15); k++) {
         setting_choose(&options.choice, &s.model, &state);
