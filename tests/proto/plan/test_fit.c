@@ -231,6 +231,7 @@ TEST(all_workers_compute_attention_in_one_way)
 TEST(a_library_computes_rows_that_are_nearly_as_long)
 {
     struct plan_setting setting;
+    struct model whole = model;
 
     devices[0].attention = PLAN_ATTENTION_ORDERED;
     asked.goal.precision = NUMBER_BF16;
@@ -241,7 +242,11 @@ TEST(a_library_computes_rows_that_are_nearly_as_long)
         ck_assert(plan_cuts_rows(&setting, &model) == (n < asked.goal.seq));
     }
     asked.goal.row_tokens[0] = asked.goal.seq / 2;
-    asked.goal.kept_bits = 8; /* with which rows are not cut */
+    asked.model = &whole; /* whose rows are not cut */
+    whole.n_finishes = 1;
+    ck_assert_int_eq(plan_fit_setting(&asked, 0).attention, PLAN_ATTENTION_ORDERED);
+    asked.model = &model;
+    asked.goal.kept_bits = 8; /* nor with these */
     setting = plan_fit_setting(&asked, 0);
     ck_assert_int_eq(setting.attention, PLAN_ATTENTION_ORDERED);
     ck_assert(!plan_cuts_rows(&setting, &model));
