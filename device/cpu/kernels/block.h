@@ -18,13 +18,26 @@ enum {
     LEFT_PANEL = ROW_LANES * PLAN_CPU_PRODUCT_DEPTH + 16, /* floats; a power of two would crowd a part of the cache */
 };
 
-/* sums (rows, COLUMNS) = or += (add) left right; rows is a constant wherever this is inlined. */
-VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const float *left, const float *right,
-                            size_t depth)
+/* sums (rows, COLUMNS) = or += (add) a block's. */
+VECTOR_INLINE void block_put(const size_t rows, float *sums, bool add, vec sum[ROWS][COLUMN_VECTORS])
+{
+#pragma GCC unroll 14
+    for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (size_t v = 0; v < COLUMN_VECTORS; v++) {
+            float *to = sums + r * PLAN_CPU_PRODUCT_WIDTH + v * VECTOR;
+            vec_store(to, add ? vec_load(to) + sum[r][v] : sum[r][v]);
+        }
+}
+
+/* sums (rows, COLUMNS) = or += (add) left right. stride: floats of left from term to term. rows is a constant wherever this is
+ * inlined. */
+VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const float *left, size_t stride,
+                            const float *right, size_t depth)
 {
     vec sum[ROWS][COLUMN_VECTORS] = {{{0}}};
 
-    for (size_t p = 0; p < depth; p += PANEL_TERMS, left += ROW_LANES, right += COLUMNS) {
+    for (size_t p = 0; p < depth; p += PANEL_TERMS, left += stride, right += COLUMNS) {
         vec b[COLUMN_VECTORS];
 #pragma GCC unroll 2
         for (size_t v = 0; v < COLUMN_VECTORS; v++)
@@ -37,38 +50,45 @@ VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const floa
                 sum[r][v] = panel_multiply_add(a, b[v], sum[r][v]);
         }
     }
-#pragma GCC unroll 14
-    for (size_t r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (size_t v = 0; v < COLUMN_VECTORS; v++) {
-            float *to = sums + r * PLAN_CPU_PRODUCT_WIDTH + v * VECTOR;
-            vec_store(to, add ? vec_load(to) + sum[r][v] : sum[r][v]);
-        }
+    block_put(rows, sums, add, sum);
 }
 
-static inline void block(size_t rows, float *sums, bool add, const float *left, const float *right, size_t depth)
+/* The numbers of rows that a block can have. */
+#if defined(__AVX512F__)
+#define BLOCK_EACH(X)                                                                                                  \
+    X(1);                                                                                                              \
+    X(2);                                                                                                              \
+    X(3);                                                                                                              \
+    X(4);                                                                                                              \
+    X(5);                                                                                                              \
+    X(6);                                                                                                              \
+    X(7);                                                                                                              \
+    X(8);                                                                                                              \
+    X(9);                                                                                                              \
+    X(10);                                                                                                             \
+    X(11);                                                                                                             \
+    X(12);                                                                                                             \
+    X(13);                                                                                                             \
+    X(14)
+#else
+#define BLOCK_EACH(X)                                                                                                  \
+    X(1);                                                                                                              \
+    X(2);                                                                                                              \
+    X(3);                                                                                                              \
+    X(4);                                                                                                              \
+    X(5);                                                                                                              \
+    X(6)
+#endif
+
+static inline void block(size_t rows, float *sums, bool add, const float *left, size_t stride, const float *right,
+                         size_t depth)
 {
     switch (rows) {
 #define BLOCK(n)                                                                                                       \
     case n:                                                                                                            \
-        block_of(n, sums, add, left, right, depth);                                                                    \
+        block_of(n, sums, add, left, stride, right, depth);                                                            \
         break
-        BLOCK(1);
-        BLOCK(2);
-        BLOCK(3);
-        BLOCK(4);
-        BLOCK(5);
-        BLOCK(6);
-#if defined(__AVX512F__)
-        BLOCK(7);
-        BLOCK(8);
-        BLOCK(9);
-        BLOCK(10);
-        BLOCK(11);
-        BLOCK(12);
-        BLOCK(13);
-        BLOCK(14);
-#endif
+        BLOCK_EACH(BLOCK);
 #undef BLOCK
     }
 }

@@ -7,62 +7,21 @@
 
 #include <assert.h>
 
-/* ---- results ---- */
-
-/* Where results go: pixels `step` apart, from the first on, of images (height, width, channels). */
-struct results {
-    value *to;
-    size_t height, width, y, x, step, channels;
-    const value *bias; /* (channels), or NULL */
-    bool accumulate;
-};
-
-static void put_row(value *to, const float *sums, size_t n, const value *bias, bool accumulate)
-{
-    for (size_t j = 0; j < n; j += VECTOR) {
-        const size_t left = n - j;
-        vec x = vec_load_n(sums + j, left, 0);
-
-        if (bias)
-            x += value_load_n(bias + j, left);
-        if (accumulate)
-            x += value_load_n(to + j, left);
-        value_store_n(to + j, x, left);
-    }
-}
-
-/* column: the tile's first among all channels. */
-static void put_tile(const struct results *out, const struct cpu_conv *conv, size_t column, const struct cpu_tile *tile,
-                     const float *sums)
-{
-    const size_t pixels = conv->down * conv->across;
-
-    for (size_t p = tile->row; p < tile->row + tile->m; p++, sums += PLAN_CPU_PRODUCT_WIDTH) {
-        const size_t image = p / pixels, y = out->y + p % pixels / conv->across * out->step,
-                     x = out->x + p % conv->across * out->step;
-        put_row(out->to + ((image * out->height + y) * out->width + x) * out->channels + column, sums, tile->n,
-                out->bias ? out->bias + column : NULL, out->accumulate);
-    }
-}
-
 static size_t work_of(const struct cpu_conv *c)
 {
     return c->n_rows * c->down * c->across * c->n_groups * c->columns * c->depth * c->n_taps / CPU_TERMS;
 }
 
-static void run(struct device *dev, const struct cpu_conv *conv, const struct results *out)
+static void run(struct device *dev, const struct cpu_conv *conv)
 {
     const struct cut cut = cut_into(conv->n_rows * conv->down * conv->across, conv->columns, conv->n_groups, dev);
 
 #pragma omp parallel for num_threads(cpu_threads(dev, work_of(conv))) schedule(dynamic)
     for (size_t i = 0; i < cut.all; i++) {
-        const size_t group = i / cut.of_group;
         const struct cpu_tile tile = cut_tile(&cut, i);
-        float *const scratch = cut_scratch(dev);
 
         device_count(dev->done);
-        dev->kernels->conv(conv, group, &tile, scratch);
-        put_tile(out, conv, group * conv->columns + tile.column, &tile, scratch);
+        dev->kernels->conv(conv, i / cut.of_group, &tile, cut_scratch(dev));
     }
 }
 
@@ -102,9 +61,7 @@ static bool is_product(const struct device_conv2d *op)
 
 void KERNEL_NAME(cpu_conv2d)(struct device *dev, const struct device_conv2d *op)
 {
-    const struct cpu_conv conv = forward_of(op);
-    const struct results out = {
-        .to = op->y, .height = conv.down, .width = conv.across, .step = 1, .channels = op->n_out, .bias = op->bias};
+    struct cpu_conv conv = forward_of(op);
     const struct device_matmul product = {.transpose_b = true,
                                           .m = device_conv2d_pixels(op),
                                           .n = op->n_out,
@@ -118,10 +75,12 @@ void KERNEL_NAME(cpu_conv2d)(struct device *dev, const struct device_conv2d *op)
                                           .epilogue = op->bias ? DEVICE_BIAS : DEVICE_NO_EPILOGUE,
                                           .bias = op->bias};
 
+    conv.results = (struct cpu_conv_results){
+        .to = op->y, .height = conv.down, .width = conv.across, .step = 1, .channels = op->n_out, .bias = op->bias};
     if (is_product(op))
         KERNEL_NAME(cpu_matmul)(dev, &product);
     else
-        run(dev, &conv, &out);
+        run(dev, &conv);
 }
 
 /* ---- the gradient of the input ---- */
@@ -184,17 +143,17 @@ void KERNEL_NAME(cpu_conv2d_input_gradient)(struct device *dev, const struct dev
     }
     for (size_t y = 0; y < op->window.stride && y < op->height; y++)
         for (size_t x = 0; x < op->window.stride && x < op->width; x++) {
-            const struct cpu_conv conv = gradient_of(op, y, x);
-            const struct results out = {.to = op->x_gradient,
-                                        .height = op->height,
-                                        .width = op->width,
-                                        .y = y,
-                                        .x = x,
-                                        .step = op->window.stride,
-                                        .channels = op->n_in,
-                                        .accumulate = op->accumulate};
+            struct cpu_conv conv = gradient_of(op, y, x);
+            conv.results = (struct cpu_conv_results){.to = op->x_gradient,
+                                                     .height = op->height,
+                                                     .width = op->width,
+                                                     .y = y,
+                                                     .x = x,
+                                                     .step = op->window.stride,
+                                                     .channels = op->n_in,
+                                                     .accumulate = op->accumulate};
             if (conv.n_taps > 0 || !op->accumulate)
-                run(dev, &conv, &out);
+                run(dev, &conv);
         }
 }
 

@@ -15,20 +15,19 @@ enum {
     ROWS = VECTOR == 16 ? 12 : 4, /* of a block */
     COLUMN_VECTORS = 2,
     COLUMNS = COLUMN_VECTORS * VECTOR,
-    BLOCKS = (PLAN_CPU_PRODUCT_HEIGHT + ROWS - 1) / ROWS,
     TERMS = PANEL_TERMS * PLAN_CPU_PRODUCT_DEPTH, /* of a step, at most */
     TAPS = 16,                                    /* of a step, at most */
+    ALL_ROWS = PLAN_CPU_PRODUCT_HEIGHT,           /* of a tile */
 };
 /* Where scratch holds what, in floats. */
 enum {
     SUMS = 0,
     RIGHT = SUMS + PLAN_CPU_PRODUCT_HEIGHT * PLAN_CPU_PRODUCT_WIDTH,
     POINTERS = RIGHT + COLUMNS * PLAN_CPU_PRODUCT_DEPTH,
-    COPIES = POINTERS + BLOCKS * TAPS * ROWS * (int)(sizeof(void *) / sizeof(float)),
-    END = COPIES + BLOCKS * ROWS * TERMS / 2 * (int)sizeof(value) / (int)sizeof(float),
+    COPIES = POINTERS + TAPS * ALL_ROWS * (int)(sizeof(void *) / sizeof(float)),
+    END = COPIES + ALL_ROWS * TERMS / 2 * (int)sizeof(value) / (int)sizeof(float),
 };
 _Static_assert(END * sizeof(float) <= PLAN_CPU_PRODUCT_SCRATCH, "scratch suffices with every instruction set");
-_Static_assert((int)ROWS <= (int)CONV_SLACK, "the last block's rows have places");
 
 static const value zeros[TERMS + 1]; /* a pair's second may be the one behind the last */
 
@@ -148,33 +147,34 @@ VECTOR_INLINE const float *multiply_values(vec sum[ROWS][COLUMN_VECTORS], const 
 #endif
 }
 
-/* sums (rows, columns) = or += (add) the step's; x: (taps, ROWS) pointers; n: elements of each tap. */
-VECTOR_INLINE void block_of(const size_t rows, const size_t columns, float *sums, bool add, const value *const *x,
-                            size_t n_taps, size_t n, const float *right)
+/* sums (rows, columns), rows `stride` apart, = or += (add) the step's; x: (taps, ALL_ROWS) pointers; n: elements of each
+ * tap. */
+VECTOR_INLINE void block_of(const size_t rows, const size_t columns, float *sums, size_t stride, bool add,
+                            const value *const *x, size_t n_taps, size_t n, const float *right)
 {
     vec sum[ROWS][COLUMN_VECTORS] = {{{0}}};
 
-    for (size_t t = 0; t < n_taps; t++, x += ROWS)
+    for (size_t t = 0; t < n_taps; t++, x += ALL_ROWS)
         right = multiply_values(sum, rows, columns, x, n, right);
 #pragma GCC unroll 12
     for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (size_t v = 0; v < columns; v++) {
-            float *to = sums + r * PLAN_CPU_PRODUCT_WIDTH + v * VECTOR;
+            float *to = sums + r * stride + v * VECTOR;
             vec_store(to, add ? vec_load(to) + sum[r][v] : sum[r][v]);
         }
 }
 
-static void block(size_t rows, size_t columns, float *sums, bool add, const value *const *x, size_t n_taps, size_t n,
-                  const float *right)
+static void block(size_t rows, size_t columns, float *sums, size_t stride, bool add, const value *const *x,
+                  size_t n_taps, size_t n, const float *right)
 {
     switch (rows * 2 + columns) {
 #define BLOCK(n_rows)                                                                                                  \
     case n_rows * 2 + 1:                                                                                               \
-        block_of(n_rows, 1, sums, add, x, n_taps, n, right);                                                           \
+        block_of(n_rows, 1, sums, stride, add, x, n_taps, n, right);                                                   \
         break;                                                                                                         \
     case n_rows * 2 + 2:                                                                                               \
-        block_of(n_rows, 2, sums, add, x, n_taps, n, right);                                                           \
+        block_of(n_rows, 2, sums, stride, add, x, n_taps, n, right);                                                   \
         break
         BLOCK(1);
         BLOCK(2);
@@ -205,42 +205,26 @@ static size_t block_start(size_t m, size_t i)
     return m * i / blocks_of(m);
 }
 
+/* The pointers of a tile's m places: (taps, ALL_ROWS). */
+static void find_rows(const value **x, const struct cpu_conv *conv, const struct cpu_conv_places *places, size_t m,
+                      const struct step *step)
+{
+    for (size_t t = 0; t < step->n_taps; t++)
+        conv_point((const void **)(x + t * ALL_ROWS), conv, places, m, &conv->taps[step->tap + t], step->from,
+                   sizeof **x, zeros);
+}
+
 /* Terms of an odd number: each row's, with a zero behind, as a pair's second half must be no neighbour's. */
-static void copy_terms(const value **x, value *copies, const struct step *step)
+static void copy_terms(const value **x, value *copies, size_t m, const struct step *step)
 {
     const size_t even = elements_of(step) * PANEL_TERMS;
 
-    for (size_t i = 0; i < step->n_taps * ROWS; i++, copies += even) {
-        memcpy(copies, x[i], step->depth * sizeof *copies);
-        copies[step->depth] = zeros[0];
-        x[i] = copies;
-    }
-}
-
-/* The pointers of a block from place `start` on: (taps, ROWS). */
-static void find_rows(const value **x, const struct cpu_conv *conv, const struct cpu_conv_places *places, size_t start,
-                      const struct step *step)
-{
-    for (size_t t = 0; t < step->n_taps; t++, x += ROWS) {
-        ptrdiff_t at[ROWS];
-
-        conv_find_source(at, conv, places, start, ROWS, &conv->taps[step->tap + t]);
-        for (size_t r = 0; r < ROWS; r++)
-            x[r] = at[r] < 0 ? zeros : (const value *)conv->source + at[r] + step->from;
-    }
-}
-
-static void find_all_rows(float *scratch, const struct cpu_conv *conv, const struct cpu_conv_places *places, size_t m,
-                          const struct step *step)
-{
-    const value **x = (const value **)(void *)(scratch + POINTERS);
-    value *copies = (value *)(void *)(scratch + COPIES);
-
-    for (size_t i = 0; i < blocks_of(m); i++, x += TAPS * ROWS, copies += ROWS * TERMS / 2) {
-        find_rows(x, conv, places, block_start(m, i), step);
-        if (step->depth % PANEL_TERMS > 0)
-            copy_terms(x, copies, step);
-    }
+    for (size_t t = 0; t < step->n_taps; t++, x += ALL_ROWS)
+        for (size_t p = 0; p < m; p++, copies += even) {
+            memcpy(copies, x[p], step->depth * sizeof *copies);
+            copies[step->depth] = zeros[0];
+            x[p] = copies;
+        }
 }
 
 /* The matrices of the step's taps: columns (vectors) from `column` on. */
@@ -260,28 +244,71 @@ static void pack_right(float *right, const struct cpu_conv *conv, size_t group, 
     }
 }
 
+/* ---- results ---- */
+
+/* Elements of the results at which m places of the grid begin. */
+static void find_results(size_t *at, const struct cpu_conv *conv, size_t first, size_t m)
+{
+    const struct cpu_conv_results *const out = &conv->results;
+
+    for (size_t p = 0; p < m;) {
+        const struct cpu_conv_line line = conv_line(conv, first + p, m - p);
+        const size_t y = line.image * out->height + out->y + line.i * out->step, x = out->x + line.j * out->step;
+        const size_t begin = (y * out->width + x) * out->channels, next = out->step * out->channels;
+
+        for (size_t k = 0; k < line.n; k++)
+            at[p + k] = begin + k * next;
+        p += line.n;
+    }
+}
+
+/* n channels of a pixel. */
+static void put_row(const struct cpu_conv_results *out, size_t at, size_t channel, const float *sums, size_t n)
+{
+    value *const to = (value *)out->to + at + channel;
+
+    for (size_t j = 0; j < n; j += VECTOR) {
+        const size_t rest = n - j;
+        vec x = vec_load_n(sums + j, rest, 0);
+
+        if (out->bias)
+            x += value_load_n((const value *)out->bias + channel + j, rest);
+        if (out->accumulate)
+            x += value_load_n(to + j, rest);
+        value_store_n(to + j, x, rest);
+    }
+}
+
+/* The last step's blocks are put where they belong at once, while they are near: so writing results and multiplying go on
+ * side by side. */
 void KERNEL_NAME(cpu_conv_tile)(const struct cpu_conv *conv, size_t group, const struct cpu_tile *tile, float *scratch)
 {
     float *const sums = scratch + SUMS, *const right = scratch + RIGHT;
-    const value *const *const x = (const value *const *)(void *)(scratch + POINTERS);
+    const value **const x = (const value **)(void *)(scratch + POINTERS);
+    const size_t stride = size_pieces(tile->n, COLUMNS) * COLUMNS, first = group * conv->columns + tile->column;
     struct cpu_conv_places places;
-    struct step step = {0};
-    bool add = false;
+    size_t at[ALL_ROWS];
+    struct step step = {0}, next = step_after(conv, &step);
 
     conv_find_places(&places, conv, group, tile->row, tile->m);
-    for (step = step_after(conv, &step); step.n_taps > 0; step = step_after(conv, &step), add = true) {
-        find_all_rows(scratch, conv, &places, tile->m, &step);
+    find_results(at, conv, tile->row, tile->m);
+    for (bool add = false; !add || next.n_taps > 0; add = true) { /* once at least: no tap may meet these pixels */
+        step = next, next = step_after(conv, &step);
+        find_rows(x, conv, &places, tile->m, &step);
+        if (step.depth % PANEL_TERMS > 0)
+            copy_terms(x, (value *)(void *)(scratch + COPIES), tile->m, &step);
         for (size_t j = 0; j < tile->n; j += COLUMNS) {
             const size_t columns = tile->n - j <= VECTOR ? 1 : COLUMN_VECTORS;
 
             pack_right(right, conv, group, tile->column + j, columns, &step);
             for (size_t i = 0; i < blocks_of(tile->m); i++) {
-                const size_t start = block_start(tile->m, i);
-                block(block_start(tile->m, i + 1) - start, columns, sums + start * PLAN_CPU_PRODUCT_WIDTH + j, add,
-                      x + i * TAPS * ROWS, step.n_taps, elements_of(&step), right);
+                const size_t start = block_start(tile->m, i), end = block_start(tile->m, i + 1);
+                float *const to = sums + start * stride + j;
+                block(end - start, columns, to, stride, add, x + start, step.n_taps, elements_of(&step), right);
+                for (size_t p = start; p < end && next.n_taps == 0; p++)
+                    put_row(&conv->results, at[p], first + j, to + (p - start) * stride,
+                            size_smaller(COLUMNS, tile->n - j));
             }
         }
     }
-    for (size_t i = 0; i < tile->m && !add; i++) /* no tap meets these pixels */
-        memset(sums + i * PLAN_CPU_PRODUCT_WIDTH, 0, tile->n * sizeof *sums);
 }

@@ -86,7 +86,7 @@ static void multiply_panel(float *sums, bool add, const float *left, const float
         const size_t start = block_start(m, i), rows = block_start(m, i + 1) - start;
 
         panel_fetch(next, COLUMNS, i, n_blocks);
-        block(rows, sums + start * PLAN_CPU_PRODUCT_WIDTH, add, left + i * LEFT_PANEL, right, depth);
+        block(rows, sums + start * PLAN_CPU_PRODUCT_WIDTH, add, left + i * LEFT_PANEL, ROW_LANES, right, depth);
     }
 }
 
