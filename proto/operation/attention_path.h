@@ -55,8 +55,8 @@ static inline size_t attention_columns(size_t head)
 /* Columns of the tiles for tensor cores, of which those beyond the head's width are 0; 0 where these have no part. They take
  * heads of 32 to 256 values, causal or of one document a row, with keys of any array. Some combinations are not compiled: in
  * fp16 all but the simple ones, as with these nvcc would take half as long again; with dropout and a window or documents,
- * wide heads, for which there are too few registers; gradients of keys that heads share, with dropout or in full rows; a
- * bias with what no model has it with. */
+ * wide heads, for which there are too few registers; gradients of keys that heads share in full rows; a bias with what no
+ * model has it with. */
 static inline size_t attention_tile(enum number_type type, const struct device_attention *op,
                                     enum attention_kernel kernel)
 {
@@ -73,8 +73,7 @@ static inline size_t attention_tile(enum number_type type, const struct device_a
         return 0;
     if (kernel == ATTENTION_KEYS && op->chosen && (is_wide || op->bias))
         return 0;
-    if (kernel == ATTENTION_KEYS && !op->chosen &&
-        ((is_shared && (drops || op->full)) || (drops && head > 64 && slides)))
+    if (kernel == ATTENTION_KEYS && !op->chosen && ((is_shared && op->full) || (drops && head > 64 && slides)))
         return 0;
     return attention_columns(head);
 }

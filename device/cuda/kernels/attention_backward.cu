@@ -245,7 +245,8 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     for (int other = begin, stage = 0, left_heads = GROUPED ? (int)a.group : 1; other < end; stage = !stage) {
         const int place[2] = {first + row, other};
         const shared_address coming[2] = {shared_at(shared->coming[stage][0]), shared_at(shared->coming[stage][1])};
-        const uint32_t drawn = drops ? draw<HOLDS_KEYS, COMING>(a, head, first + row, other) : 0;
+        const unsigned turn = GROUPED ? afresh(head) + a.group - left_heads : head;
+        const uint32_t drawn = drops ? draw<HOLDS_KEYS, COMING>(a, turn, first + row, other) : 0;
         float p[1][COMING / 8][4] = {}, g[1][COMING / 8][4] = {};
 
         copy_wait<0>();
@@ -433,6 +434,7 @@ template <typename T> static cudaError_t launch_prepare(const struct cuda_queue 
 template <typename T, int HEAD, sought S, reach R> static auto fast_kernel(const attention &a)
 {
     constexpr bool HOLDS_KEYS = S != SEEKS_QUERIES, SLIDES = R == REACH_WINDOW || R == REACH_DOCUMENT;
+    constexpr bool GROUPS = HOLDS_KEYS && R != REACH_FULL; /* keys that heads share */
 
     if constexpr (R == REACH_BIASED)
         return attend_backward<T, HEAD, S, true, R, false>;
@@ -441,8 +443,9 @@ template <typename T, int HEAD, sought S, reach R> static auto fast_kernel(const
     else if constexpr (HEAD == 128 && HOLDS_KEYS && SLIDES)
         return attend_backward<T, HEAD, S, false, R, true>;
     else if (!has_few<T> && a.op.dropout.p > 0)
-        return attend_backward<T, HEAD, S, !has_few<T>, R, false>;
-    else if constexpr (HOLDS_KEYS && R != REACH_FULL)
+        return GROUPS && a.group > 1 ? attend_backward<T, HEAD, S, !has_few<T>, R, GROUPS>
+                                     : attend_backward<T, HEAD, S, !has_few<T>, R, false>;
+    else if constexpr (GROUPS)
         return a.group > 1 ? attend_backward<T, HEAD, S, false, R, true> : attend_backward<T, HEAD, S, false, R, false>;
     else
         return attend_backward<T, HEAD, S, false, R, false>;

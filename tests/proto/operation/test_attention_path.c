@@ -22,7 +22,7 @@ static const struct {
     {"heads of 128 in long rows", {SHAPE(1, 8192, 32, 4096)}, {L, T, T}},
     {"rows of 1,000 tokens, which stored scores do not take", {SHAPE(1, 1000, 12, 1536)}, {L, T, T}},
     {"Llama 3", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8}, {L, T, T}},
-    {"Llama 3 with dropout", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8, .dropout.p = 0.1f}, {D, D, P}},
+    {"Llama 3 with dropout", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8, .dropout.p = 0.1f}, {D, D, D}},
     {"Llama 3 in packed rows", {SHAPE(2, 4096, 32, 4096), .n_kv_heads = 8, .positions = WORDS}, {T, T, T}},
     {"Mistral", {SHAPE(1, 8192, 32, 4096), .n_kv_heads = 8, .window = 4096}, {L, T, T}},
     {"a window of the whole row", {SHAPE(8, 1024, 12, 768), .window = 1024}, {L, T, T}},
