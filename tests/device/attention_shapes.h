@@ -163,7 +163,7 @@ static const struct shape {
     {3, 36, 2, 2, 24, .full = true, .length = 17, .is_prepared = true},
     {2, 130, 4, 2, 16, .window = 50, .is_prepared = true},
     {1, 66, 1, 1, 256, .is_prepared = true},
-    {1, 200, 6, 2, 128, .p = 0.2f},
+    {1, 70, 6, 2, 128, .p = 0.2f},
     {2, 130, 6, 2, 64, .documents = {40, 60}, .p = 0.2f},
 };
 

@@ -444,8 +444,7 @@ static double head_of(const struct batch *b, uint32_t visit, bool backward)
 
 static struct batch batch_of(const struct plan_work *work, enum plan_work_kind kind)
 {
-    const uint32_t rows = work->rows[kind],
-                   each = plan_row_tokens(&work->plan->setting, work->model, work->plan->choice.microbatch);
+    const uint32_t rows = work->rows[kind], each = plan_row_tokens(&work->plan->setting, work->model, rows);
 
     return (struct batch){work, (double)rows * each, rows, each, kind == PLAN_WORK_FIRST};
 }

@@ -433,7 +433,7 @@ TEST(a_gpu_is_timed_on_each_path)
 }
 
 /* Lengths of rows, by hand. Those of 32 Ki tokens would take the plain kernel 0.3 s. With dropout, tensor cores have no heads
- * of 256, and no gradients of shared keys; cuDNN's gradients are for heads of 128 with keys of their own, up to 4 Ki. */
+ * of 256; cuDNN's gradients are for heads of 128 with keys of their own, up to 4 Ki. */
 static int lengths_known(enum attention_path path, enum profile_direction direction, enum number_type type,
                          enum profile_keys keys, int head)
 {
@@ -445,7 +445,7 @@ static int lengths_known(enum attention_path path, enum profile_direction direct
     case ATTENTION_TENSOR:
         return type == NUMBER_FP32 ? 0 : 3;
     case ATTENTION_DRAWING:
-        return type == NUMBER_FP32 || head == 2 || (is_backward && is_shared) ? 0 : 3;
+        return type == NUMBER_FP32 || head == 2 ? 0 : 3;
     case ATTENTION_LIBRARY:
         return type == NUMBER_FP32 ? 0 : !is_backward ? 3 : head == 1 && !is_shared ? 2 : 0;
     case ATTENTION_PATHS:

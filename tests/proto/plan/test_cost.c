@@ -70,24 +70,27 @@ TEST(products_and_attention_are_counted_by_hand)
                             TOKENS * (maps - 2 * 2 * 8 * map + head + attention - 2 * forward) / 1e9 * 1e3, 1e-9);
 }
 
-/* As above, in rows of n tokens; 1,000 operations take a microsecond. */
-static double ms_of_rows(uint32_t n)
+/* As above, of some rows of n tokens; 1,000 operations take a microsecond. */
+static double ms_of_rows(uint32_t rows, uint32_t n)
 {
     const double map = 64 * 64, maps = 2 * 2 * (3 * 12 * map + 8 * map), head = 2 * 3 * 64 * 256;
     const double attention = 2 * (2 * (2 * n * 64 / 0.5) + 5 * n * 64 / 0.4);
 
-    return ROWS * n * (maps + head + attention) / 1e6;
+    return rows * n * (maps + head + attention) / 1e6;
 }
 
 TEST(rows_are_priced_at_the_tokens_that_their_microbatch_computes)
 {
     setting.goal.row_tokens[0] = 3, setting.goal.row_tokens[1] = 8, setting.goal.row_tokens[2] = 16,
     setting.goal.row_tokens[7] = 24;
-    ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(16), 1e-9);
+    ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(ROWS, 16), 1e-9);
     choice.microbatch = 2;
-    ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(8), 1e-9);
+    ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(ROWS, 8), 1e-9);
+    choice.microbatch = 3; /* and one row is left */
+    ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(3, 8) + ms_of_rows(1, 3), 1e-9);
     setting.goal.row_tokens[1] = 0; /* unknown */
-    ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(SEQ), 1e-9);
+    choice.microbatch = 2;
+    ck_assert_double_eq_tol(cost().compute_ms, ms_of_rows(ROWS, SEQ), 1e-9);
     ck_assert_uint_eq(plan_row_tokens(&setting, &model, 128), 24);
     ck_assert_uint_eq(plan_row_tokens(&setting, &model, 1000), 24);
     setting.goal.sampling.share = 0.3;
