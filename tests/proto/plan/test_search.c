@@ -445,7 +445,7 @@ static size_t count_asked(uint32_t n_layers)
     struct plan_backend counting = plan_cpu;
     struct plan_setting s = setting_of(PLAN_TRAIN, 16, 1024);
     struct model model = model_of(n_layers, 1024, 50257, true);
-    const uint64_t budget = UINT64_C(3) << 30;
+    const uint64_t budget = (UINT64_C(1) << 30) + n_layers * (UINT64_C(24) << 20); /* half of them can be resident */
     struct plan plan;
 
     counting.scratch_bytes = count_scratch;
