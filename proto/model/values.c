@@ -211,12 +211,20 @@ static bool is_read_backward(const struct model_program *program, uint32_t input
     return !program || program->reads >> input & 1;
 }
 
+/* True if the layer's backward pass reads its own output. */
+static bool is_read_by_writer(const struct model_program *program, uint32_t output)
+{
+    return program && program_is_at_hand(&program->program, program->program.outputs[output].value);
+}
+
 static void mark_stashed(struct model *m, const struct model_edges *edges, const struct model_program *program)
 {
     for (uint32_t i = 0; i < edges->n_reads; i++) {
         struct model_value *value = &m->values.of[edges->reads[i]];
         value->stashed |= is_read_backward(program, i) || model_is_small(&m->values.shapes[value->shape]);
     }
+    for (uint32_t i = 0; i < edges->n_writes; i++)
+        m->values.of[edges->writes[i]].stashed |= is_read_by_writer(program, i);
 }
 
 static void find_stashed(struct model *m)
@@ -391,12 +399,12 @@ static void pass_input_gradient(const struct passing *p, struct model_passage *p
                                        .passes = i == 0 && p->program && p->program->passes});
 }
 
-/* Backward, the place of the first output serves as workspace; small outputs are at hand. */
+/* Backward, the place of the first output serves as workspace, unless it is at hand. */
 static void pass_output(const struct passing *p, struct model_passage *passage, uint32_t i)
 {
     const struct model_value *v = &p->m->values.of[p->edges->writes[i]];
     const bool adds = p->program && p->program->program.outputs[i].adds, begins = v->first == p->layer;
-    const bool is_small = model_is_small(&p->m->values.shapes[v->shape]);
+    const bool is_at_hand = model_is_small(&p->m->values.shapes[v->shape]) || is_read_by_writer(p->program, i);
     struct model_operand operand = {.role = MODEL_OUTPUT,
                                     .index = (uint8_t)i,
                                     .shape = (uint8_t)v->shape,
@@ -405,9 +413,9 @@ static void pass_output(const struct passing *p, struct model_passage *passage, 
                                     .begins = adds && begins};
 
     add_operand(passage, false, operand);
-    operand.loads = is_small;
+    operand.loads = is_at_hand;
     operand.stores = operand.begins = false;
-    if (is_small || (i == 0 && p->program && !adds))
+    if (is_at_hand || (i == 0 && p->program && !adds))
         add_operand(passage, true, operand);
     add_operand(passage, true,
                 (struct model_operand){.role = MODEL_OUTPUT_GRADIENT,

@@ -262,7 +262,12 @@ uint32_t program_inputs_read(const struct program *p)
 
 bool program_is_at_hand(const struct program *p, int value)
 {
-    return p->values[value].type == PROGRAM_STATISTIC && program_output_of(p, value) >= 0;
+    const int output = program_output_of(p, value);
+    bool has_moments = false;
+
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        has_moments |= op->kind == &operation_row_moments && op->inputs[0] == value;
+    return output >= 0 && (p->values[value].type == PROGRAM_STATISTIC || (has_moments && !p->outputs[output].adds));
 }
 
 bool program_is_cheap(const struct program *p, int value)

@@ -214,7 +214,8 @@ bool program_passes_gradient(const struct program *p);
 int program_input_of(const struct program *p, int value);
 int program_output_of(const struct program *p, int value);
 
-/* True of an output in fp32, of a row or a part: it is small, so it is kept until backward. */
+/* True of an output that is there in backward, and so not made again: a small one, in fp32 of a row or a part; and what has
+ * moments, as batch norms read it in their own backward passes, so that it is stashed anyway. */
 bool program_is_at_hand(const struct program *p, int value);
 
 /* The inputs that backward reads, as a set of their indices, whatever is kept; those that only forward reads need not

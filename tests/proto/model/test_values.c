@@ -1,8 +1,11 @@
 /* The places of boundary values: of two that are needed at once each has its own, and there are no more than are needed. */
 #include "proto/model/family.h"
+#include "proto/operation/operation.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
+
+#include <string.h>
 
 /* ---- a block whose values last for different times ---- */
 
@@ -196,5 +199,33 @@ TEST(an_entangled_block_has_the_places_that_are_counted_by_hand)
     ck_assert_uint_eq(wide->n_passing, 1);
     ck_assert_uint_eq(wide->n_forward, 1);
     ck_assert_uint_eq(wide->n_gradients, 1);
+    model_free(&m);
+}
+
+static const char *const images[] = {
+    "{\"model_type\": \"wide_resnet\", \"depth\": 10, \"widen_factor\": 1}",
+    ("{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"bottleneck\", \"depths\": [1, 2, 1, 1], "
+     "\"embedding_size\": 8, \"stem\": \"cifar\", \"image_size\": 32}"),
+};
+
+/* They would be a quarter of all products. */
+TEST_EACH(no_convolution_before_a_batch_norm_is_computed_again, COUNT(images))
+{
+    struct model_config config;
+    struct error err = {""};
+    struct model m;
+    size_t n = 0;
+
+    ck_assert_msg(model_config_parse(&config, images[_i], strlen(images[_i]), &err) == 0, "%s", err.text);
+    ck_assert_int_eq(model_init(&m, &config, NULL), 0);
+    for (const struct model_program *p = m.programs; p < m.programs + m.n_programs; p++)
+        for (uint32_t k = 0; k < p->n_keepings; k++)
+            for (int i = 0; i < p->backward[k].n_steps; i++) {
+                const struct schedule_step *step = &p->backward[k].steps[i];
+                const bool is_conv = p->program.operations[step->operation].kind == &operation_conv2d;
+                ck_assert(!is_conv || step->action != SCHEDULE_FORWARD);
+                n += is_conv;
+            }
+    ck_assert_uint_gt(n, 0);
     model_free(&m);
 }
