@@ -265,7 +265,7 @@ bool program_is_at_hand(const struct program *p, int value)
     const int output = program_output_of(p, value);
     bool has_moments = false;
 
-    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+    for (const struct program_operation *op = p->operations; output >= 0 && op < p->operations + p->n_operations; op++)
         has_moments |= op->kind == &operation_row_moments && op->inputs[0] == value;
     return output >= 0 && (p->values[value].type == PROGRAM_STATISTIC || (has_moments && !p->outputs[output].adds));
 }

@@ -18,16 +18,22 @@ enum {
     LEFT_PANEL = ROW_LANES * PLAN_CPU_PRODUCT_DEPTH + 16, /* floats; a power of two would crowd a part of the cache */
 };
 
-/* sums (rows, COLUMNS) = or += (add) a block's. */
-VECTOR_INLINE void block_put(const size_t rows, float *sums, bool add, vec sum[ROWS][COLUMN_VECTORS])
+/* Adds a step of the panels: a term, or a pair, of each row and of each vector of columns. */
+VECTOR_INLINE void block_add(const size_t rows, vec sum[ROWS][COLUMN_VECTORS], const float *left,
+                             const float *const right[COLUMN_VECTORS])
 {
-#pragma GCC unroll 14
-    for (size_t r = 0; r < rows; r++)
+    vec b[COLUMN_VECTORS];
+
 #pragma GCC unroll 2
-        for (size_t v = 0; v < COLUMN_VECTORS; v++) {
-            float *to = sums + r * PLAN_CPU_PRODUCT_WIDTH + v * VECTOR;
-            vec_store(to, add ? vec_load(to) + sum[r][v] : sum[r][v]);
-        }
+    for (size_t v = 0; v < COLUMN_VECTORS; v++)
+        b[v] = vec_load(right[v]);
+#pragma GCC unroll 14
+    for (size_t r = 0; r < rows; r++) {
+        const vec a = panel_all(left + r);
+#pragma GCC unroll 2
+        for (size_t v = 0; v < COLUMN_VECTORS; v++)
+            sum[r][v] = panel_multiply_add(a, b[v], sum[r][v]);
+    }
 }
 
 /* sums (rows, COLUMNS) = or += (add) left right. stride: floats of left from term to term. rows is a constant wherever this is
@@ -38,30 +44,24 @@ VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const floa
     vec sum[ROWS][COLUMN_VECTORS] = {{{0}}};
 
     for (size_t p = 0; p < depth; p += PANEL_TERMS, left += stride, right += COLUMNS) {
-        vec b[COLUMN_VECTORS];
-#pragma GCC unroll 2
-        for (size_t v = 0; v < COLUMN_VECTORS; v++)
-            b[v] = vec_load(right + v * VECTOR);
-#pragma GCC unroll 14
-        for (size_t r = 0; r < rows; r++) {
-            const vec a = panel_all(left + r);
-#pragma GCC unroll 2
-            for (size_t v = 0; v < COLUMN_VECTORS; v++)
-                sum[r][v] = panel_multiply_add(a, b[v], sum[r][v]);
-        }
+        const float *const b[COLUMN_VECTORS] = {right, right + VECTOR};
+
+        block_add(rows, sum, left, b);
     }
-    block_put(rows, sums, add, sum);
+    panel_put(rows, COLUMN_VECTORS, sums, PLAN_CPU_PRODUCT_WIDTH, add, sum);
 }
 
 /* The numbers of rows that a block can have. */
-#if defined(__AVX512F__)
-#define BLOCK_EACH(X)                                                                                                  \
+#define BLOCK_FEW(X)                                                                                                   \
     X(1);                                                                                                              \
     X(2);                                                                                                              \
     X(3);                                                                                                              \
     X(4);                                                                                                              \
     X(5);                                                                                                              \
-    X(6);                                                                                                              \
+    X(6)
+#if defined(__AVX512F__)
+#define BLOCK_EACH(X)                                                                                                  \
+    BLOCK_FEW(X);                                                                                                      \
     X(7);                                                                                                              \
     X(8);                                                                                                              \
     X(9);                                                                                                              \
@@ -71,13 +71,7 @@ VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const floa
     X(13);                                                                                                             \
     X(14)
 #else
-#define BLOCK_EACH(X)                                                                                                  \
-    X(1);                                                                                                              \
-    X(2);                                                                                                              \
-    X(3);                                                                                                              \
-    X(4);                                                                                                              \
-    X(5);                                                                                                              \
-    X(6)
+#define BLOCK_EACH BLOCK_FEW
 #endif
 
 static inline void block(size_t rows, float *sums, bool add, const float *left, size_t stride, const float *right,

@@ -109,14 +109,4 @@ static inline void conv_point(const void **out, const struct cpu_conv *conv, con
     }
 }
 
-/* Where n places have a tap's pixel in the source: an element of it; -1: beyond an edge. */
-static inline void conv_find_source(ptrdiff_t *at, const struct cpu_conv *conv, const struct cpu_conv_places *places,
-                                    size_t n, const struct cpu_conv_tap *tap)
-{
-    const ptrdiff_t off = conv_tap_offset(conv, tap);
-
-    for (size_t p = 0; p < n; p++)
-        at[p] = conv_meets(conv, places, p, tap) ? places->at[p] + off : -1;
-}
-
 #endif

@@ -156,13 +156,7 @@ VECTOR_INLINE void block_of(const size_t rows, const size_t columns, float *sums
 
     for (size_t t = 0; t < n_taps; t++, x += ALL_ROWS)
         right = multiply_values(sum, rows, columns, x, n, right);
-#pragma GCC unroll 12
-    for (size_t r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (size_t v = 0; v < columns; v++) {
-            float *to = sums + r * stride + v * VECTOR;
-            vec_store(to, add ? vec_load(to) + sum[r][v] : sum[r][v]);
-        }
+    panel_put(rows, columns, sums, stride, add, sum);
 }
 
 static void block(size_t rows, size_t columns, float *sums, size_t stride, bool add, const value *const *x,

@@ -38,15 +38,11 @@ static size_t find_runs(struct run runs[COLUMNS], const struct cpu_conv *conv, s
     return n_runs;
 }
 
-/* A vector of one run, of each pixel. */
-VECTOR_INLINE void pack_vector(float *right, const value *source, const ptrdiff_t *at, size_t n_pixels, size_t n)
+/* A vector of one run, of each pixel: n channels from `channel` on. */
+VECTOR_INLINE void pack_vector(float *right, const value *const *at, size_t channel, size_t n_pixels, size_t n)
 {
-    for (size_t p = 0; p < n_pixels; p += PANEL_TERMS, right += COLUMNS) {
-        const ptrdiff_t first = at[p], second = at[p + PANEL_TERMS - 1];
-
-        vec_store_n(right, panel_join_n(first < 0 ? zeros : source + first, second < 0 ? zeros : source + second, n),
-                    n);
-    }
+    for (size_t p = 0; p < n_pixels; p += PANEL_TERMS, right += COLUMNS)
+        vec_store_n(right, panel_join_n(at[p] + channel, at[p + PANEL_TERMS - 1] + channel, n), n);
 }
 
 /* A panel of columns: the pixels that each of their taps meets. */
@@ -57,18 +53,17 @@ static void pack_right(float *right, const struct cpu_conv *conv, const struct c
     const size_t n_runs = find_runs(runs, conv, column, n);
 
     for (const struct run *run = runs; run < runs + n_runs; run++) {
-        ptrdiff_t at[CONV_PIXELS + 1];
+        const value *at[CONV_PIXELS + 1];
 
-        conv_find_source(at, conv, places, n_pixels, run->tap);
-        at[n_pixels] = -1; /* the second of the last pair */
+        conv_point((const void **)at, conv, places, n_pixels, run->tap, run->channel, sizeof **at, zeros);
+        at[n_pixels] = zeros; /* the second of the last pair */
         for (size_t v = 0; v < run->n; v += VECTOR) {
-            const value *const source = (const value *)conv->source + run->channel + v;
             float *const to = right + run->lane + v;
 
             if (run->n - v >= VECTOR)
-                pack_vector(to, source, at, n_pixels, VECTOR);
+                pack_vector(to, at, v, n_pixels, VECTOR);
             else
-                pack_vector(to, source, at, n_pixels, run->n - v);
+                pack_vector(to, at, v, n_pixels, run->n - v);
         }
     }
 }
@@ -102,11 +97,9 @@ static void find_right(struct pointers *out, const struct cpu_conv *conv, const 
     for (size_t v = 0; v < COLUMN_VECTORS; v++, column += VECTOR) {
         const size_t tap = column / conv->depth;
 
-        if (tap < conv->n_taps)
-            conv_point((const void **)out->at[v], conv, places, n_pixels, &conv->taps[tap], column % conv->depth,
-                       sizeof(float), zeros);
-        for (size_t p = 0; p < n_pixels && tap == conv->n_taps; p++)
-            out->at[v][p] = (const float *)(const void *)zeros;
+        /* beyond the last tap sums are of whatever it is, and nobody reads them */
+        conv_point((const void **)out->at[v], conv, places, n_pixels, &conv->taps[size_smaller(tap, conv->n_taps - 1)],
+                   column % conv->depth, sizeof(float), zeros);
     }
 }
 
@@ -117,19 +110,11 @@ VECTOR_INLINE void pointed_of(const size_t rows, float *sums, const float *left,
     vec sum[ROWS][COLUMN_VECTORS] = {{{0}}};
 
     for (size_t p = 0; p < depth; p++, left += stride) {
-        vec b[COLUMN_VECTORS];
-#pragma GCC unroll 2
-        for (size_t v = 0; v < COLUMN_VECTORS; v++)
-            b[v] = vec_load(right->at[v][p]);
-#pragma GCC unroll 14
-        for (size_t r = 0; r < rows; r++) {
-            const vec a = vec_all(left[r]);
-#pragma GCC unroll 2
-            for (size_t v = 0; v < COLUMN_VECTORS; v++)
-                sum[r][v] = vec_multiply_add(a, b[v], sum[r][v]);
-        }
+        const float *const b[COLUMN_VECTORS] = {right->at[0][p], right->at[1][p]};
+
+        block_add(rows, sum, left, b);
     }
-    block_put(rows, sums, true, sum);
+    panel_put(rows, COLUMN_VECTORS, sums, PLAN_CPU_PRODUCT_WIDTH, true, sum);
 }
 
 static void pointed(size_t rows, float *sums, const float *left, size_t stride, const struct pointers *right,

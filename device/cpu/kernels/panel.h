@@ -198,4 +198,18 @@ VECTOR_INLINE void panel_fill(float *panel, const size_t n_vectors, const struct
             panel_vector_across(panel + v * VECTOR, n_vectors * VECTOR, from, v * VECTOR);
 }
 
+/* sums (rows, columns in vectors), rows `stride` apart, = or += (add) a block's; rows and columns are constants wherever this is
+ * inlined. */
+VECTOR_INLINE void panel_put(const size_t rows, const size_t columns, float *sums, size_t stride, bool add,
+                             vec (*sum)[2])
+{
+#pragma GCC unroll 14
+    for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (size_t v = 0; v < columns; v++) {
+            float *const to = sums + r * stride + v * VECTOR;
+            vec_store(to, add ? vec_load(to) + sum[r][v] : sum[r][v]);
+        }
+}
+
 #endif
