@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELD_OUT = 10, ROUND = 8 }; /* one row in ten; tokens of a row */
+enum { HELD_OUT = 10 }; /* one row in ten */
 enum { DRAW_ROWS, DRAW_BATCHES, DRAW_HELD_OUT, DRAW_SHARES /* and the numbers after it: one for each share */ };
 
 struct client_place {
@@ -330,7 +330,7 @@ void client_batches_measure(uint32_t row_tokens[PLAN_ROW_TOKENS], struct client_
 
 uint32_t client_batches_length(uint32_t longest, uint32_t seq)
 {
-    const uint32_t rounded = (longest + ROUND - 1) / ROUND * ROUND;
+    const uint32_t rounded = (longest + PLAN_ROW_ROUND - 1) / PLAN_ROW_ROUND * PLAN_ROW_ROUND;
 
     return rounded < seq ? rounded : seq;
 }

@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 16 << 10 }; /* numbers that are uploaded at a time */
-enum { ROUND = 8 };              /* tokens of a row */
 
 /* ---- how long a microbatch's rows are ---- */
 
@@ -66,12 +65,12 @@ static bool have_room(const struct model *model, uint32_t n, uint32_t longest, u
 static uint32_t find_tokens(const struct device_pass *pass, const struct device_rows *rows, const struct block *block)
 {
     const struct model *model = &pass->worker->model;
-    uint32_t n = (model->least_tokens + ROUND - 1) / ROUND * ROUND, longest, labelled;
+    uint32_t n = (model->least_tokens + PLAN_ROW_ROUND - 1) / PLAN_ROW_ROUND * PLAN_ROW_ROUND, longest, labelled;
 
     if (!plan_cuts_rows(&pass->worker->plan.setting, model))
         return pass->n_tokens;
     measure(&longest, &labelled, pass, rows, block);
-    for (n = n ? n : ROUND; n < pass->n_tokens && !have_room(model, n, longest, labelled); n += ROUND)
+    for (n = n ? n : PLAN_ROW_ROUND; n < pass->n_tokens && !have_room(model, n, longest, labelled); n += PLAN_ROW_ROUND)
         ;
     return n < pass->n_tokens ? n : pass->n_tokens;
 }

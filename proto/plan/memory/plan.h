@@ -67,9 +67,12 @@ struct plan_tokens {
     uint32_t source;
 };
 
-/* A job's purpose, formats and sizes, common to all its workers. */
-enum { PLAN_ROW_TOKENS = 8 };
+enum { PLAN_ROW_TOKENS = 8 }; /* of plan_goal.row_tokens */
 
+/* Rows that are cut, or padded no further, have a multiple of so many tokens, or as many as a row can have. */
+enum { PLAN_ROW_ROUND = 8 };
+
+/* A job's purpose, formats and sizes, common to all its workers. */
 struct plan_goal {
     enum plan_purpose purpose;
     enum number_type precision;   /* type of weights on the device, activations, stash */
