@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The effect of narrower number formats, and of AdamA instead of AdamW, on the loss. Trains one small model on real text
 # from the same seeds, in fp32 and with each option that changes the arithmetic. Prints the held-out loss during training,
-# as means over the seeds. At the end it prints each mean's distance from fp32's, and the spread (largest minus smallest)
-# of fp32's own seeds for comparison. Runs follow one another.
+# as means over the seeds. At the end it prints each kind's difference from fp32, paired by seed, with its interval, and the
+# spread (largest minus smallest) of a kind's seeds for comparison. Runs follow one another.
 #
 # usage: tools/bench/bench_loss.sh [options]      defaults in brackets
 #   --width N [128] --layers N [4] --heads N [4] --batch N [16] --seq N [64] --lr X [1e-3]
@@ -61,15 +61,17 @@ echo "width $width, $layers layers, $batch x $seq tokens, rate $lr, $steps steps
     "held-out loss, nats per byte"
 printf '%-8s' kind
 cut -d ' ' -f 1 "$work/fp32" | xargs printf ' %8s'
-printf ' | %7s  %s\n' spread 'last less fp32: mean (each seed)'
+printf ' | %7s  %s\n' spread 'last less fp32, paired by seed'
 for kind in ${kinds//,/ }; do
     printf '%-8s' "$kind"
     cut -d ' ' -f 2 "$work/$kind" | xargs printf ' %8.4f'
+    : >"$work/pairs"
     for ((seed = 1; seed <= seeds; seed++)); do
-        echo "$(tail -n 1 "$work/$kind.$seed") $(tail -n 1 "$work/fp32.$seed")"
-    done | awk '{ if (NR == 1 || $2 < low) low = $2; if (NR == 1 || $2 > high) high = $2
-                  sum += $2 - $4; each = each sprintf(" %+.4f", $2 - $4) }
-        END { printf " | %7.4f  %+.4f (%s)\n", high - low, sum / NR, substr(each, 2) }'
+        echo "$(tail -n 1 "$work/$kind.$seed") $(tail -n 1 "$work/fp32.$seed")" >>"$work/pairs"
+    done
+    printf ' | %7.4f' "$(cut -d ' ' -f 2 "$work/pairs" | sort -g | sed -n '1p;$p' | awk '{ v[NR] = $1 } END { print v[NR] - v[1] }')"
+    [ "$kind" = fp32 ] || printf '  %s' "$(difference 2 4 <"$work/pairs")"
+    echo
 done
 if [ -n "$plot" ]; then
     curves=$(for kind in ${kinds//,/ }; do printf "'%s' with linespoints title '%s', " "$work/$kind" "$kind"; done)

@@ -85,24 +85,8 @@ finish() {
     begun=()
 }
 
-# difference A B: of the lines on standard input, one for each seed, column A less column B: the mean, and if there are several
-# its standard error, the interval of two of them, and where it lies: equal if it holds 0, else higher or lower. Lines that
-# lack a number are refused.
-difference() {
-    awk -v a="$1" -v b="$2" '
-        function is_number(x) { return x ~ /^[-+]?[0-9.]+(e[-+]?[0-9]+)?$/ }
-        !is_number($a) || !is_number($b) { bad = 1 }
-        { d[NR] = $a - $b; mean = (mean * (NR - 1) + d[NR]) / NR }
-        END {
-            if (bad || !NR) { printf "incomplete"; exit 1 }
-            printf "%+.4f", mean
-            if (NR == 1) exit
-            for (i = 1; i <= NR; i++) q += (d[i] - mean) ^ 2
-            two = 2 * sqrt(q / (NR - 1) / NR)
-            printf ", standard error %.4f, so %+.4f to %+.4f: %s", two / 2, mean - two, mean + two,
-                (mean > two ? "higher" : mean < -two ? "lower" : "equal")
-        }'
-}
+# difference A B: of the lines on standard input, one for each seed, column A less column B, by tools/bench/paired.awk
+difference() { awk -v a="$1" -v b="$2" -f tools/bench/paired.awk; }
 
 # compare_form FORM: the "accuracy loss" of its tunings, by seed, with those of the exact ones, on a longer schedule as F:long;
 # of files that begin with $arm

@@ -9,7 +9,6 @@
     peer_tuning.py train --work DIR --model DIR --seed N    DIR/adapters trained by PEFT on DIR/conversations.jsonl, merged
                                                             into DIR/theirs
     peer_tuning.py score --work DIR --model DIR             prints accuracy over dev.jsonl, and the loss of its answers
-    peer_tuning.py compare FILE                             of lines "SEED OURS THEIRS": the paired difference
 
 A model is right where its likeliest next token, of the whole vocabulary, begins the right answer.
 """
@@ -37,8 +36,7 @@ TEMPLATE = """{%- for message in messages -%}
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    p.add_argument("what", choices=("make", "draw", "adapt", "train", "score", "compare"))
-    p.add_argument("file", nargs="?")
+    p.add_argument("what", choices=("make", "draw", "adapt", "train", "score"))
     for name in ("train", "dev", "work", "model"):
         p.add_argument("--" + name, type=pathlib.Path)
     for name, default in (("seed", 0), ("rows", 0), ("batch", 32), ("rank", 16), ("vocabulary", 8000), ("seq", 128), ("warmup", 0),
@@ -167,22 +165,8 @@ def score(o):
     print(json.dumps({"accuracy": round(right / len(lines), 5), "loss": round(loss / tokens, 5)}))
 
 
-def compare(o):
-    pairs = [tuple(map(float, line.split()[1:3])) for line in pathlib.Path(o.file).read_text().splitlines()]
-    far = [ours - theirs for ours, theirs in pairs]
-    mean = statistics.mean(far)
-    means = f"eps {statistics.mean(a for a, _ in pairs):.4f}, PEFT {statistics.mean(b for _, b in pairs):.4f}; paired difference"
-    if len(far) == 1:
-        print(f"{means} {mean:+.4f}; one seed has no standard error")
-        return
-    error = statistics.stdev(far) / math.sqrt(len(far))
-    print(f"{means} "
-          f"{mean:+.4f}, standard error {error:.4f}, so {mean - 2 * error:+.4f} to {mean + 2 * error:+.4f}: "
-          f"{'equal' if abs(mean) <= 2 * error else 'higher' if mean > 0 else 'lower'}")
-
-
 options = arguments()
 transformers.logging.set_verbosity_error()
 if options.threads:
     torch.set_num_threads(options.threads)
-{"make": make, "draw": draw, "adapt": adapt, "train": train, "score": score, "compare": compare}[options.what](options)
+{"make": make, "draw": draw, "adapt": adapt, "train": train, "score": score}[options.what](options)
