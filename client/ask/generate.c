@@ -142,7 +142,9 @@ static int begin_anywhere(struct client_prompt *out, const struct generate *g, s
         return error_set(err, -EDOM, "--ids is needed because the model has no tokenizer");
     if (n == 0 && end == CLIENT_NO_TOKEN)
         return encode(out, g, "\n", 1, err);
-    int rc = client_tokens_add(&tokens, n > 0 ? begins : &end, n > 0 ? n : 1, err);
+    int rc = n == 0 ? client_tokenizer_check(g->writer.tokenizer, end, err) : 0;
+    if (!rc)
+        rc = client_tokens_add(&tokens, n > 0 ? begins : &end, n > 0 ? n : 1, err);
     *out = (struct client_prompt){tokens.ids, tokens.n};
     return rc;
 }

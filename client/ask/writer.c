@@ -44,7 +44,7 @@ static int find_ends(struct client_writer *w, struct error *err)
         rc = rc ? rc : read_ends(w, json_loadb(config, n, 0, NULL), err);
         free(config);
     }
-    if (!rc && w->n_ends == 0 && w->tokenizer && client_tokenizer_end(w->tokenizer) != CLIENT_NO_TOKEN)
+    if (!rc && w->n_ends == 0 && w->tokenizer && client_tokenizer_end(w->tokenizer) < model->config.vocabulary)
         w->ends[w->n_ends++] = client_tokenizer_end(w->tokenizer);
     return rc;
 }

@@ -231,7 +231,12 @@ static int find_end_token(uint32_t *end, const struct client_data *data, const s
     if (data->has_text && rules->separator == EPS_SEPARATOR_EOS && *end == CLIENT_NO_TOKEN)
         return error_set(err, -EDOM,
                          "--separator eos: the model's tokenizer has no end token: choose --separator none");
-    return 0;
+    if (*end == CLIENT_NO_TOKEN)
+        return 0;
+    const int rc = client_tokenizer_check(rules->tokenizer, *end, err);
+    if (rc)
+        error_prefix(err, "--separator none is needed, as texts end with another token");
+    return rc;
 }
 
 int client_data_check(struct client_data *data, const struct client_data_rules *rules, struct error *err)

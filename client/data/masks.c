@@ -25,6 +25,8 @@ int client_masks_open(struct client_masks *out, const json_t *side, uint32_t voc
                       tokenizer && !client_tokenizer_is_bytes(tokenizer)
                           ? "its tokenizer has no mask token, such as [MASK] or <mask>"
                           : "it has no tokenizer to name the mask token");
+    if (!rc)
+        rc = client_tokenizer_check(tokenizer, out->mask, err);
     out->special = rc ? NULL : calloc(vocabulary, sizeof *out->special);
     if (!rc && !out->special)
         rc = error_set(err, -ENOMEM, "out of memory");

@@ -3,10 +3,12 @@
 #include "client/text/utf8.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -106,6 +108,10 @@ static int encode_text(const struct client_pieces *p, struct client_tokenizer *t
         return client_data_not_text(p->options.file, p->at + *from + whole, (uint8_t)text[whole], err);
     int rc = client_tokenizer_encode(out, &used, t, text, whole, last, err);
     if (rc) {
+        char place[40];
+        snprintf(place, sizeof place, "near byte %" PRIu64, p->at + *from + used);
+        if (rc == -EINVAL)
+            error_prefix(err, place);
         error_prefix(err, p->options.file->path);
         return rc;
     }

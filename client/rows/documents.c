@@ -178,9 +178,10 @@ int client_documents_encode(struct client_tokens *tokens, struct client_tokenize
     added = client_tokenizer_ends(tokenizer, &n);
     if (!rc)
         rc = client_tokens_add(tokens, added, n, err);
-    if (!rc && end != CLIENT_NO_TOKEN && (tokens->n == 0 || tokens->ids[tokens->n - 1] != end))
-        rc = client_tokens_add(tokens, &end, 1, err);
-    return rc;
+    if (rc || end == CLIENT_NO_TOKEN || (tokens->n > 0 && tokens->ids[tokens->n - 1] == end))
+        return rc;
+    rc = client_tokenizer_check(tokenizer, end, err);
+    return rc ? rc : client_tokens_add(tokens, &end, 1, err);
 }
 
 /* A source and its target; or a prompt and its completion. */

@@ -59,7 +59,7 @@ static int find_sentinels(struct spans *s, struct client_tokenizer *tokenizer, s
         s->sentinels[s->n_sentinels] = tokens.ids[0];
     }
     free(tokens.ids);
-    return rc;
+    return rc == -EINVAL ? 0 : rc; /* one outside the model's table ends them, too */
 }
 
 static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
@@ -74,6 +74,8 @@ static int open_source(struct client_source **out, const struct client_source_se
         rc = find_sentinels(s, tokenizer, err);
     if (!rc)
         s->end = client_tokenizer_end(tokenizer);
+    if (!rc && s->end != CLIENT_NO_TOKEN)
+        rc = client_tokenizer_check(tokenizer, s->end, err);
     if (!rc && (s->n_sentinels == 0 || s->end == CLIENT_NO_TOKEN))
         rc = error_set(err, -EINVAL, "its tokenizer has no %s: spans cannot be corrupted without",
                        s->n_sentinels == 0 ? "special token <extra_id_0>, which stands for a span" : "end token");

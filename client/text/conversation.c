@@ -560,8 +560,10 @@ int client_conversation_encode_text(struct client_conversations *c, const json_t
     added = client_tokenizer_ends(c->tokenizer, &n);
     if (!rc)
         rc = client_tokens_add(&c->tokens, added, n, err);
-    if (!rc && end != CLIENT_NO_TOKEN && c->tokens.n > 0 && c->tokens.ids[c->tokens.n - 1] != end)
-        rc = client_tokens_add(&c->tokens, &end, 1, err);
+    if (!rc && end != CLIENT_NO_TOKEN && c->tokens.n > 0 && c->tokens.ids[c->tokens.n - 1] != end) {
+        rc = client_tokenizer_check(c->tokenizer, end, err);
+        rc = rc ? rc : client_tokens_add(&c->tokens, &end, 1, err);
+    }
     for (size_t i = first > 0 ? first : 1; !rc && i < c->tokens.n; i++)
         c->tokens.ids[i] |= CLIENT_TOKEN_TRAINED;
     if (!rc && c->tokens.n < 2)

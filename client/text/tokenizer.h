@@ -29,8 +29,8 @@ enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes: the longest word that a
 #define CLIENT_NO_TOKEN UINT32_MAX
 
 /* Reads the tokenizer in a model's side files (proto/model/model_files.h; may be NULL). *out is NULL, with 0, if there is
- * none and the vocabulary is not 256. vocabulary is the model's; every token id must be below it. -EINVAL with a
- * sentence that names the file and the fault; -ENOMEM. */
+ * none and the vocabulary is not 256. vocabulary is the model's; the id of every token but added ones must be
+ * below it. -EINVAL with a sentence that names the file and the fault; -ENOMEM. */
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err);
 
 /* For a model without a tokenizer: -EINVAL with the way out if its side files have one of a kind that is not read, a
@@ -79,8 +79,8 @@ int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, 
 /* Appends the tokens of text (n bytes) to *out, which may begin zeroed. last: the text ends here and all of it is used.
  * Otherwise the text goes on, and *used is where the next call's bytes begin: pass those that are left again with what
  * follows. Words that more text could change are left, or kept by the tokenizer until the next call. After an error the
- * next call begins a new text. -EINVAL: invalid UTF-8 (a byte model takes any bytes) or a word over the limit; -ENOMEM;
- * the watch's error. */
+ * next call begins a new text, and *used is a place at or before the fault. -EINVAL: invalid UTF-8 (a byte model takes
+ * any bytes), a token outside the model's table, or a word over the limit; -ENOMEM; the watch's error. */
 int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *tokenizer,
                             const char *text, size_t n, bool last, struct error *err);
 
@@ -175,8 +175,13 @@ uint32_t client_tokenizer_end(const struct client_tokenizer *tokenizer);
  * unnamed; CLIENT_NO_TOKEN if there is none. */
 uint32_t client_tokenizer_mask(const struct client_tokenizer *tokenizer);
 
-/* All ids are below this. */
+/* All ids of texts are below this, and below the model's vocabulary. */
 uint32_t client_tokenizer_n_ids(const struct client_tokenizer *tokenizer);
+
+/* Added tokens may have ids outside the model's table, such as a padding token of 32000 where the vocabulary is 32000. A
+ * text that has one cannot be encoded: -EINVAL, with a sentence that names the token. This is for tokens that the caller
+ * adds, client_tokenizer_end and client_tokenizer_mask. */
+int client_tokenizer_check(const struct client_tokenizer *tokenizer, uint32_t id, struct error *err);
 
 /* True for an added token that tokenizer.json calls special. */
 bool client_tokenizer_is_special(const struct client_tokenizer *tokenizer, uint32_t id);

@@ -169,6 +169,10 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
             return 0;
         }
         tokenizer_marks_pass(t->work.marks, end, out->n);
+        if (!rc && token->id >= t->n_table) {
+            *used = begin;
+            rc = client_tokenizer_check(t, token->id, err);
+        }
         if (!rc)
             rc = client_tokens_add(out, &token->id, 1, err);
         if (rc)

@@ -262,8 +262,14 @@ static int add_end(struct client_tokenizer *t, unsigned side, const json_t *id, 
     if (number < 0 || number >= t->n_tokens || !t->tokens[number].text)
         return error_set(err, -EINVAL, "its post-processor adds the token %" JSON_INTEGER_FORMAT ", which it has not",
                          number);
+    if (t->n_ends[side] == TOKENIZER_MAX_ENDS)
+        return error_set(err, -EINVAL, "its post-processor adds more than %d tokens %s a text", TOKENIZER_MAX_ENDS,
+                         side ? "after" : "before");
     larger[t->n_ends[side]++] = (uint32_t)number;
-    return 0;
+    const int rc = client_tokenizer_check(t, (uint32_t)number, err);
+    if (rc)
+        error_prefix(err, "its post-processor adds a token to each text");
+    return rc;
 }
 
 /* {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [1]}}} */

@@ -4,6 +4,7 @@
 #include "proto/model/model_files.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ static int open_bytes(struct client_tokenizer *t, struct error *err)
         t->tokens[i] = (struct tokenizer_token){.text = &t->block[i], .n = 1};
         t->bytes[i] = i;
     }
-    t->n_tokens = 256;
+    t->n_tokens = t->n_table = 256;
     t->byte_level = true;
     return 0;
 }
@@ -233,7 +234,19 @@ uint32_t client_tokenizer_mask(const struct client_tokenizer *t)
 
 uint32_t client_tokenizer_n_ids(const struct client_tokenizer *t)
 {
-    return t->n_tokens;
+    return t->n_tokens < t->n_table ? t->n_tokens : t->n_table;
+}
+
+int client_tokenizer_check(const struct client_tokenizer *t, uint32_t id, struct error *err)
+{
+    const struct tokenizer_token *token = &t->tokens[id];
+
+    if (id < t->n_table)
+        return 0;
+    return error_set(err, -EINVAL,
+                     "the token %.*s has the id %" PRIu32 ", outside the model's table of %" PRIu32
+                     " tokens: leave it out, or give a model whose table has it",
+                     token->n > 60 ? 60 : (int)token->n, token->text, id, t->n_table);
 }
 
 bool client_tokenizer_is_special(const struct client_tokenizer *t, uint32_t id)

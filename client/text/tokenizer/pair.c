@@ -8,7 +8,8 @@ static bool add_id(struct client_pair *pair, unsigned place, const struct client
 {
     const json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
 
-    if (number < 0 || number >= t->n_tokens || !t->tokens[number].text || pair->n[place] == CLIENT_PAIR_MOST)
+    if (number < 0 || number >= client_tokenizer_n_ids(t) || !t->tokens[number].text ||
+        pair->n[place] == CLIENT_PAIR_MOST)
         return false;
     pair->ids[place][pair->n[place]++] = (uint32_t)number;
     return true;

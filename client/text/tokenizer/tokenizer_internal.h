@@ -100,7 +100,11 @@ struct tokenizer_step {
     struct tokenizer_changes changes;
 };
 
-enum { TOKENIZER_MAX_STEPS = 16, TOKENIZER_MAX_PARTS = 64 /* of a Sequence */ };
+enum {
+    TOKENIZER_MAX_STEPS = 16,
+    TOKENIZER_MAX_PARTS = 64, /* of a Sequence */
+    TOKENIZER_MAX_ENDS = 64   /* tokens before each text, and after it: published tokenizers have up to 2 */
+};
 
 enum tokenizer_decode_kind {
     TOKENIZER_DECODE_REPLACE,   /* each `from` by `to` */
@@ -171,8 +175,8 @@ struct tokenizer_work {
 struct client_tokenizer {
     bool is_bytes, shared;          /* shared: all but the working memory is another's */
     struct tokenizer_token *tokens; /* (n_tokens), by id */
-    uint32_t n_tokens;
-    char *block; /* bytes of all tokens */
+    uint32_t n_tokens, n_table;     /* n_table: ids of the model's table; added tokens may lie outside it */
+    char *block;                    /* bytes of all tokens */
     struct tokenizer_map map;
     struct tokenizer_set added[2]; /* [0]: looked for in the original text; [1]: in the changed text */
     struct tokenizer_changes normal, lead;

@@ -51,7 +51,8 @@ static int check_id(uint32_t *out, const char *text, const json_t *id, uint32_t 
     return 0;
 }
 
-/* Checks all ids and allocates the tokens. */
+/* Checks all ids and allocates the tokens. Added tokens may lie outside the model's table: their ids follow one another,
+ * so there are no more of them than the file has. */
 static int make_room(struct build *b, json_t *added, uint32_t n_ids, struct error *err)
 {
     json_t *lists[2] = {b->vocabulary, added}, *id;
@@ -62,7 +63,7 @@ static int make_room(struct build *b, json_t *added, uint32_t n_ids, struct erro
     for (int i = 0; i < 2; i++) {
         json_object_foreach(lists[i], text, id)
         {
-            int rc = check_id(&number, text, id, n_ids, err);
+            int rc = check_id(&number, text, id, i == 0 ? n_ids : UINT32_MAX - 1, err);
             if (rc)
                 return rc;
             largest = number > largest ? number : largest;
@@ -315,6 +316,7 @@ int tokenizer_build(struct client_tokenizer *t, json_t *vocabulary, json_t *merg
 {
     struct build b = {.t = t, .vocabulary = vocabulary};
 
+    t->n_table = n_ids;
     memset(b.bytes, 0xFF, sizeof b.bytes);
     for (unsigned byte = 0; byte < 256; byte++)
         b.bytes[letter_of(byte)] = (int16_t)byte;

@@ -91,6 +91,11 @@ static const struct {
     {"bert", "post_processor.single", "[]", "does not hold the text once"},
     {"bert", "post_processor", "{\"type\": \"BertProcessing\", \"sep\": [\"x\", 3], \"cls\": [\"y\", 4000]}",
      "the token 4000"},
+    {"bert", "post_processor.special_tokens.[SEP].ids",
+     "[3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, "
+     "3, "
+     "3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]",
+     "adds more than 64 tokens after a text"},
     {"llama3", "post_processor.processors",
      "[{\"type\": \"BertProcessing\", \"sep\": [\"x\", 3], \"cls\": [\"y\", 4]}, {\"type\": \"BertProcessing\"}]",
      "behind another"},
