@@ -3,6 +3,7 @@
 #include "client/rows/source.h"
 #include "proto/base/random.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -156,7 +157,8 @@ int client_batches_init(struct client_batches *out, const struct client_batches_
                                    .part = o->part ? o->part : o->batch,
                                    .seq = o->seq,
                                    .seed = o->seed,
-                                   .order = o->order};
+                                   .order = o->order,
+                                   .flows = o->flows};
     const int rc = take_shares(out, o, err);
     if (rc)
         return rc;
@@ -270,6 +272,7 @@ static const struct client_epoch *find_epoch(struct client_batches *b, uint64_t 
 
 void client_batches_get(const uint32_t **rows, uint32_t *n, struct client_batches *b, uint64_t step)
 {
+    assert(!b->flows);
     const struct client_epoch *e = find_epoch(b, step / b->n);
     const uint64_t i = step % b->n;
 
@@ -277,19 +280,43 @@ void client_batches_get(const uint32_t **rows, uint32_t *n, struct client_batche
     *n = e->first[i + 1] - e->first[i];
 }
 
+/* Epoch after epoch, in the order of their minibatches. */
+static uint32_t pick_flowing(struct client_sample *out, struct client_batches *b, uint64_t step)
+{
+    for (uint32_t i = 0; i < b->batch; i++) {
+        const uint64_t at = step * b->batch + i;
+        out[i] = (struct client_sample){.id = find_epoch(b, at / b->n_rows)->rows[at % b->n_rows]};
+    }
+    return b->batch;
+}
+
 uint32_t client_batches_pick(struct client_sample *out, struct client_batches *batches, uint64_t step)
 {
     const uint32_t *rows;
     uint32_t n;
 
+    if (batches->flows)
+        return pick_flowing(out, batches, step);
     client_batches_get(&rows, &n, batches, step);
     for (uint32_t i = 0; i < n; i++)
         out[i] = (struct client_sample){.id = rows[i]};
     return n;
 }
 
+static uint64_t flowing_tokens(struct client_batches *b, uint64_t n_rows)
+{
+    const struct client_epoch *e = find_epoch(b, n_rows / b->n_rows);
+    uint64_t n = e->before;
+
+    for (uint64_t i = 0; i < n_rows % b->n_rows; i++)
+        n += length_of(b, e->rows[i]);
+    return n;
+}
+
 uint64_t client_batches_tokens(struct client_batches *b, uint64_t n_steps)
 {
+    if (b->flows)
+        return flowing_tokens(b, n_steps * b->batch);
     const struct client_epoch *e = find_epoch(b, n_steps / b->n);
 
     return e->before + e->tokens[n_steps % b->n];

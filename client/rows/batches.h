@@ -1,11 +1,11 @@
 /* client/rows/batches.h - which rows of different length each step of a run gets.
  *
  * An epoch takes every row once, or as often as its share's weight says: a permutation of the rows, cut into minibatches, all
- * minibatches of the epoch permuted. The last rows may form a smaller one. So minibatches have rows of all lengths: those of
- * like length teach less, as each says that texts end there (tools/bench/README.md has figures). The rows of each of its
- * parts are sorted by length, as a microbatch computes no more tokens of its rows than the longest one has
- * (proto/step/pass.h). This is a function of the seed and the epoch alone, so a run resumes where it stopped. In sequential
- * order rows come as they are in the data. */
+ * minibatches of the epoch permuted. The last rows may form a smaller one; where rows flow, the next epoch's first ones fill
+ * it. So minibatches have rows of all lengths: those of like length teach less, as each says that texts end there
+ * (tools/bench/README.md has figures). The rows of each of its parts are sorted by length, as a microbatch computes no more
+ * tokens of its rows than the longest one has (proto/step/pass.h). This is a function of the seed and the epoch alone, so a
+ * run resumes where it stopped. In sequential order rows come as they are in the data. */
 #ifndef CLIENT_ROWS_BATCHES_H
 #define CLIENT_ROWS_BATCHES_H
 
@@ -64,6 +64,7 @@ struct client_batches {
     uint64_t n; /* minibatches of an epoch */
     uint64_t seed;
     enum eps_order order;
+    bool flows;
     /* Two epochs, since a step is prepared before the one before it is done. All owned. */
     struct client_epoch {
         uint64_t number;  /* UINT64_MAX: none */
@@ -82,6 +83,7 @@ struct client_batches_options {
     uint32_t batch, part, seq; /* rows of a minibatch, and of one of its parts, 0: all; most tokens of a row */
     enum eps_order order;
     uint64_t seed;
+    bool flows; /* all minibatches are full: for client_batches_pick and client_batches_tokens alone */
 };
 
 /* -EINVAL: an epoch of too many rows; -ENOMEM. Undo: client_batches_free, also after a failure. */

@@ -1,8 +1,9 @@
 /* Rows of images: a token for each pixel of height x width, rows of pixels from the top, with a class (client/images/).
  *
  * A token is red | green << 8 | blue << 16; if all images are grey, the value alone. The label is at the row's first token.
- * All rows have the same length, so minibatches are plain ones of an epoch's permutation (client/rows/batches.h), and a tenth
- * of the rows is held out, drawn by the seed.
+ * All rows have the same length, so minibatches are plain ones of epochs' permutations (client/rows/batches.h). They flow from
+ * one epoch into the next: a batch norm's statistics are of all rows of a part, and padding must not be among them. A tenth of
+ * the rows is held out, drawn by the seed.
  *
  * Rows of a minibatch are read by several threads, each into its own place: while the step before is computed, as all
  * minibatches are, and with no memory but a thread's own (client/images/images.h). A row to train on sees its image as the
@@ -254,6 +255,7 @@ static void measure(struct client_source_facts *out, const struct client_source 
     const bool apart = p->images[CLIENT_HELD_OUT].n > 0;
 
     *out = (struct client_source_facts){.whole = true,
+                                        .flows = true,
                                         .task = EPS_CLASSIFY,
                                         .seq = n_pixels(p),
                                         .n_rows = (uint32_t)(apart ? n : n - client_subset_n_held_out(n)),
@@ -278,7 +280,8 @@ static int divide(struct client_source *source, const struct client_division *d,
                                                                   .part = d->part,
                                                                   .seq = n_pixels(p),
                                                                   .order = d->order,
-                                                                  .seed = d->seed},
+                                                                  .seed = d->seed,
+                                                                  .flows = true},
                                  err);
     if (rc)
         return rc;

@@ -34,9 +34,19 @@ static int download(const struct device_pass *pass, void *to, const void *from, 
     return device_pass_finish(pass, DEVICE_PUSH, w->ops->mark(w->dev, DEVICE_PUSH));
 }
 
-/* Adds the losses of the pairs in a run, whose first row is row `first` of the pass. */
-static int add_pairs(struct device_pass *pass, size_t first, double *sum, struct preference_rewards *rewards)
+/* Rows of a run that are some row's, not the padding behind an epoch's last pairs. Padding without labels adds no loss to a
+ * sum over tokens; a pair of it would add log 2, as neither text is the likelier one. */
+static size_t real_rows(const struct device_pass *pass, uint32_t run)
 {
+    const uint64_t first = device_pass_first_row(pass, run), end = 2 * pass->n_pairs;
+
+    return !pass->train || end >= first + pass->run_rows ? pass->run_rows : end > first ? (size_t)(end - first) : 0;
+}
+
+/* Adds the losses of the pairs in a run. */
+static int add_pairs(struct device_pass *pass, uint32_t run, double *sum, struct preference_rewards *rewards)
+{
+    const size_t first = (size_t)run * pass->run_rows, n_rows = real_rows(pass, run);
     enum { MOST = CHUNK_BYTES / sizeof(double) / 2 };
     const struct plan *plan = &pass->worker->plan;
     const double *log_p = (const double *)device_pass_address(pass, plan->log_p) + first;
@@ -45,8 +55,8 @@ static int add_pairs(struct device_pass *pass, size_t first, double *sum, struct
     float given[MOST] = {0};
     int rc = 0;
 
-    for (size_t at = 0; rc == 0 && at < pass->run_rows; at += MOST) {
-        const size_t n = pass->run_rows - at < MOST ? pass->run_rows - at : MOST;
+    for (size_t at = 0; rc == 0 && at < n_rows; at += MOST) {
+        const size_t n = n_rows - at < MOST ? n_rows - at : MOST;
         rc = download(pass, sums, log_p + at, n * sizeof *sums);
         if (rc == 0)
             rc = download(pass, given, references + at, n * sizeof *given);
@@ -86,7 +96,7 @@ int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum, 
 
     w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, pass->forward);
     if (plan_has_pairs(&w->plan.setting.goal))
-        return add_pairs(pass, (size_t)run * pass->run_rows, sum, rewards);
+        return add_pairs(pass, run, sum, rewards);
     for (uint32_t row = 0; rc == 0 && row < pass->run_rows; row += device_pass_rows(pass, row))
         rc = add_microbatch(pass, run, row, sum);
     return rc;

@@ -23,6 +23,7 @@ struct device_pass {
     uint32_t n_tokens; /* tokens of each row of the minibatch; a microbatch's rows have as many, or fewer */
     bool row_logits;   /* the head writes logits of each row: plan.logits */
     uint64_t step;
+    uint64_t n_pairs; /* training on pairs: the minibatch's, which its first rows are; the rest is padding */
     float loss_scale;
     bool train;
     bool drops;                         /* with dropout */

@@ -414,6 +414,7 @@ static int step_group(struct device_worker *worker, const struct device_share *s
                                .run_rows = worker->plan.setting.part_rows,
                                .n_tokens = share->rows.n_tokens,
                                .step = share->step,
+                               .n_pairs = share->n_valid,
                                .loss_scale = share->n_valid ? scale / (float)share->n_valid : 0,
                                .train = true,
                                .drops = true,

@@ -28,7 +28,8 @@ double preference_judge(struct preference_rewards *sums, const struct preference
 
     sums->chosen += chosen;
     sums->rejected += rejected;
-    sums->right += z > 0;
+    /* Both policies' log p rounded alike: at step 1, where they are one, neither text is the likelier. */
+    sums->right += (double)(float)log_p[0] - (double)references[0] > (double)(float)log_p[1] - (double)references[1];
     sums->chosen_log_p += log_p[0];
     sums->rejected_log_p += log_p[1];
     return -(1 - smoothing) * log_sigmoid(z) - smoothing * log_sigmoid(-z);

@@ -23,7 +23,7 @@ struct preference {
  * rewards/accuracies, logps/chosen and logps/rejected. */
 struct preference_rewards {
     double chosen, rejected;
-    double right; /* pairs whose chosen text has the larger reward */
+    double right; /* pairs whose chosen text has the larger reward, of s rounded to fp32 as r is: not of equal ones */
     double chosen_log_p, rejected_log_p;
 };
 

@@ -3,6 +3,7 @@
 #include "tests/kit/test.h"
 
 #include "client/rows/batches.h"
+#include "client/rows/source.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -155,6 +156,70 @@ TEST(a_step_s_rows_depend_on_seed_and_step_alone)
     client_subset_free(&subset);
 }
 
+/* Pairs of rows that share a minibatch in both epochs: of 3,500, by chance 25. And the steps that an epoch's smaller minibatch
+ * has, by chance 7 or 8 of 8. */
+TEST(each_epoch_has_its_own_minibatches_in_its_own_order)
+{
+    struct client_subset subset = all(N - 3);
+    struct client_batches b = batches_of(&subset, EPS_SHUFFLED, 1);
+    uint64_t at[2][N] = {{0}};
+    bool is_short[N_STEPS] = {false};
+    unsigned n_pairs = 0, n_places = 0;
+
+    for (uint64_t step = 0; step < 8 * N_STEPS; step++) {
+        const uint32_t *got;
+        uint32_t n;
+        client_batches_get(&got, &n, &b, step);
+        n_places += n < BATCH && !is_short[step % N_STEPS];
+        is_short[step % N_STEPS] |= n < BATCH;
+        for (uint32_t i = 0; step < 2 * N_STEPS && i < n; i++)
+            at[step / N_STEPS][got[i]] = step;
+    }
+    for (uint32_t i = 0; i < N - 3; i++)
+        for (uint32_t k = 0; k < i; k++)
+            n_pairs += at[0][i] == at[0][k] && at[1][i] == at[1][k];
+    ck_assert_uint_lt(n_pairs, 100);
+    ck_assert_uint_gt(n_places, 4);
+    client_batches_free(&b);
+    client_subset_free(&subset);
+}
+
+/* Of 13 rows in fours, and of 3 in eights: one permutation behind the other, whatever the steps begin with. */
+TEST_EACH(rows_that_flow_fill_every_minibatch, 3)
+{
+    static const uint32_t n_rows[] = {13, 3, 16};
+    const uint32_t n = n_rows[_i], batch = n == 3 ? 8 : 4;
+    struct client_subset subset = all(n);
+    const struct client_batches_options options = {
+        .subset = &subset, .batch = batch, .seq = SEQ, .order = EPS_SHUFFLED, .seed = 1, .flows = true};
+    struct client_batches flowing, plain;
+    struct client_sample got[8];
+    unsigned times[13 + 3] = {0};
+    uint64_t at = 0, tokens = 0;
+
+    ck_assert_int_eq(client_batches_init(&flowing, &options, NULL), 0);
+    for (uint64_t step = 0; step < 3 * n; step++) {
+        ck_assert_uint_eq(client_batches_tokens(&flowing, step), tokens);
+        ck_assert_uint_eq(client_batches_pick(got, &flowing, step), batch);
+        for (uint32_t i = 0; i < batch; i++, at++) {
+            ck_assert_uint_lt(got[i].id, n);
+            ck_assert_uint_eq(times[got[i].id]++, at / n); /* once in each epoch */
+            tokens += length_of((uint32_t)got[i].id);
+        }
+    }
+    struct client_batches_options in_epochs = options;
+    in_epochs.flows = false;
+    ck_assert_int_eq(client_batches_init(&plain, &in_epochs, NULL), 0);
+    for (uint64_t step = 0; n % batch == 0 && step < 8; step++) { /* the same rows */
+        struct client_sample want[8];
+        client_batches_pick(got, &flowing, step);
+        client_batches_pick(want, &plain, step);
+        ck_assert_mem_eq(got, want, batch * sizeof *got);
+    }
+    client_batches_free(&flowing), client_batches_free(&plain);
+    client_subset_free(&subset);
+}
+
 TEST(sequential_order_is_the_data_s)
 {
     struct client_subset subset = all(N - 3);
@@ -249,7 +314,8 @@ TEST(shares_are_taken_as_often_as_their_weights_say)
                                                    .order = EPS_SHUFFLED,
                                                    .seed = 1};
     struct client_batches b, other;
-    unsigned total[100] = {0}, n_new = 0;
+    unsigned total[100] = {0}, n_new = 0, n_again = 0;
+    bool first_half[100];
     uint64_t tokens = 0;
     const uint32_t *got;
     uint32_t n;
@@ -270,11 +336,14 @@ TEST(shares_are_taken_as_often_as_their_weights_say)
             ck_assert_uint_le(now[row], row >= 30 && row < 50 ? 2 : 1);
             total[row] += now[row];
             n_new += epoch == 1 && row >= 50 && now[row] && total[row] == 1;
+            first_half[row] = epoch == 0 ? now[row] > 0 : first_half[row];
+            n_again += epoch == 2 && row >= 50 && now[row] && first_half[row];
         }
     }
     for (unsigned row = 0; row < 100; row++)
         ck_assert_uint_eq(total[row], row < 30 ? 20 : row < 50 ? 40 : 10);
-    ck_assert_uint_eq(n_new, 25); /* the second epoch has the other half */
+    ck_assert_uint_eq(n_new, 25);   /* the second epoch has the other half */
+    ck_assert_uint_lt(n_again, 20); /* and the third one half of another permutation: by chance 12 or 13 of the first */
     client_batches_get(&got, &n, &b, 230);
     const uint32_t first = got[0];
     client_batches_get(&got, &n, &other, 230); /* without those before it */
