@@ -245,13 +245,14 @@ static void check_arrays(struct call *call)
     const bool attends = call->kind == CALL_attention || call->kind == CALL_attention_backward;
     const struct call_device on = {&plan_cuda, pretended.type, 1, PLAN_ATTENTION_SCORES, true, 0};
     const struct device_attention *op = &call->attention;
-    const struct plan_attention_sizes sizes = attention_sizes(op);
     struct plan_attention_scratch scratch;
     struct call_work work;
 
     call_describe(&work, call, &on);
-    if (attends)
+    if (attends) { /* of another kind, the union's attention is whatever lies there */
+        const struct plan_attention_sizes sizes = attention_sizes(op);
         plan_attention_lay_out(&scratch, PLAN_ATTENTION_SCORES, &sizes);
+    }
     for (unsigned i = 0; i < work.n_arrays; i++) {
         const char *a = call_get(&work.arrays[i]);
         size_t n = work.arrays[i].n * call_type_bytes(work.arrays[i].type, pretended.type);

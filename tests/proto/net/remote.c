@@ -134,9 +134,9 @@ void remote_join(struct remote *r)
     ck_assert(remote_shake(&r->bulk, HANDSHAKE_BULK, r->control.h.name, r->control.h.child));
 }
 
-size_t remote_seal_message(uint8_t *frame, struct secured *c, const struct message *m)
+size_t remote_seal_message(uint8_t frame[REMOTE_FRAME_BYTES], struct secured *c, const struct message *m)
 {
-    uint8_t payload[1 + MESSAGE_MAX_BYTES] = {1};
+    uint8_t payload[CONTROL_MAX_BYTES] = {1};
     const size_t n = 1 + message_encode(payload + 1, MESSAGE_MAX_BYTES, m);
 
     cipher_seal(&c->send, frame, payload, n, c->n_sent++);
@@ -145,7 +145,7 @@ size_t remote_seal_message(uint8_t *frame, struct secured *c, const struct messa
 
 void remote_send_message(struct secured *c, const struct message *m)
 {
-    uint8_t frame[2048];
+    uint8_t frame[REMOTE_FRAME_BYTES];
 
     remote_say(c->fd, frame, remote_seal_message(frame, c, m));
 }

@@ -2,8 +2,7 @@
 #ifndef TESTS_PROTO_NET_REMOTE_H
 #define TESTS_PROTO_NET_REMOTE_H
 
-#include "proto/net/cipher.h"
-#include "proto/net/handshake.h"
+#include "proto/net/control.h"
 #include "proto/net/port.h"
 #include "tests/kit/inprocess/stage.h"
 
@@ -44,8 +43,9 @@ void remote_expect_end(int fd);
 bool remote_shake(struct secured *c, enum handshake_channel channel, uint64_t session, const uint8_t *with);
 /* Both connections, with the key. */
 void remote_join(struct remote *r);
+enum { REMOTE_FRAME_BYTES = CIPHER_HEADER_BYTES + CONTROL_MAX_BYTES + CIPHER_TAG_BYTES };
 /* A frame with a message of the control connection; its size. */
-size_t remote_seal_message(uint8_t *frame, struct secured *c, const struct message *m);
+size_t remote_seal_message(uint8_t frame[REMOTE_FRAME_BYTES], struct secured *c, const struct message *m);
 void remote_send_message(struct secured *c, const struct message *m);
 /* Attaches by hand. */
 void remote_attach(struct remote *r);

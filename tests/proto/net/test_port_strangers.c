@@ -214,7 +214,7 @@ static const char *const deeds[] = {"flipped",  "flipped length", "swapped", "re
 static void tamper(struct remote *r, const char *deed)
 {
     const struct message m[2] = {{.kind = MESSAGE_PONG, .sequence = 2}, {.kind = MESSAGE_LEDGER, .sequence = 3}};
-    uint8_t frames[2][2048], greeting[2048];
+    uint8_t frames[2][REMOTE_FRAME_BYTES], greeting[REMOTE_FRAME_BYTES];
     size_t n[2];
 
     if (strcmp(deed, "inserted") == 0)

@@ -103,7 +103,11 @@ TEST(the_dashboard_shows_all_metrics_and_no_others)
     say_metrics("[]");
     for (const char *at = said; (at = strstr(at, "# TYPE "));)
         at += strlen("# TYPE ") + note_metric(printed, at + strlen("# TYPE "));
-    ck_assert_str_eq(json_dumps(shown, JSON_SORT_KEYS), json_dumps(printed, JSON_SORT_KEYS));
+    char *const shown_text = json_dumps(shown, JSON_SORT_KEYS), *const printed_text =
+                                                                    json_dumps(printed, JSON_SORT_KEYS);
+    ck_assert_str_eq(shown_text, printed_text);
+    free(shown_text);
+    free(printed_text);
     json_decref(dashboard);
     json_decref(shown);
     json_decref(printed);
