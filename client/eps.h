@@ -503,6 +503,9 @@ const char *eps_approximate_text(const char *approximate);
 const char *eps_format_bytes(char out[24], uint64_t bytes);
 /* Formats in the unit of `like`, "0.12 GiB" beside "2.0 GiB"; returns out. */
 const char *eps_format_bytes_like(char out[24], uint64_t bytes, uint64_t like);
+/* Formats a finite number with the fewest digits that read back, in the form of Python's repr: "19.99", "5.0", "1e-07";
+ * returns out. */
+const char *eps_format_real(char out[32], double number);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

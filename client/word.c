@@ -1,7 +1,8 @@
 /* Words of a command line: the name that a misspelt one meant (eps_nearest), a word quoted for a shell (eps_quote), a file
- * for output (eps_open_output). */
+ * for output (eps_open_output), a number (eps_format_real). */
 #include "client/eps.h"
 
+#include "proto/base/dump.h"
 #include "proto/base/path.h"
 
 #include <ctype.h>
@@ -105,4 +106,11 @@ int eps_open_output(const char *path, struct eps_error *error)
     if (fd < 0 && error)
         snprintf(error->text, sizeof error->text, "%s", err.text);
     return fd;
+}
+
+const char *eps_format_real(char out[32], double number)
+{
+    _Static_assert(DUMP_REAL_BYTES == 32, "the buffer of eps_format_real");
+    dump_real(out, number);
+    return out;
 }

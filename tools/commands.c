@@ -193,9 +193,33 @@ int text_add(struct text *text, const char *bytes, size_t n)
 
 /* ---- --json ---- */
 
+/* What jansson writes, with its reals respelt: a number with a point or an exponent. Texts are passed whole. */
+void answer_write(FILE *out, const json_t *value, size_t flags)
+{
+    char *text = json_dumps(value, flags), number[32];
+    size_t n;
+
+    for (const char *at = text; at && *at; at += n) {
+        n = strcspn(at, "\"-0123456789");
+        if (n == 0 && *at == '"') {
+            for (n = 1; at[n] != '"'; n++)
+                n += at[n] == '\\';
+            n++;
+        } else if (n == 0) {
+            n = strspn(at, "+-.0123456789eE");
+            if (memchr(at, '.', n) || memchr(at, 'e', n)) {
+                fputs(eps_format_real(number, strtod(at, NULL)), out);
+                continue;
+            }
+        }
+        fwrite(at, 1, n, out);
+    }
+    free(text);
+}
+
 void answer_print(json_t *answer)
 {
-    json_dumpf(answer, stdout, JSON_INDENT(2));
+    answer_write(stdout, answer, JSON_INDENT(2));
     putchar('\n');
     json_decref(answer);
 }

@@ -139,5 +139,7 @@ int text_add(struct text *text, const char *bytes, size_t n);
 
 /* Prints an object or a list on stdout and releases the caller's reference. */
 void answer_print(json_t *answer);
+/* Writes a value as jansson does with these flags, but each real with the fewest digits that read back. */
+void answer_write(FILE *out, const json_t *value, size_t flags);
 
 #endif

@@ -157,7 +157,7 @@ static void print_json(FILE *out, json_t *list, bool several, bool compact)
 {
     json_t *all = several ? json_pack("{s:O}", "daemons", list) : json_incref(json_array_get(list, 0));
 
-    json_dumpf(all, out, compact ? JSON_COMPACT : JSON_INDENT(2));
+    answer_write(out, all, compact ? JSON_COMPACT : JSON_INDENT(2));
     fputc('\n', out);
     json_decref(all);
 }

@@ -316,7 +316,7 @@ static void print_json(const struct eps_plan *plan)
         json_object_set_new(all, "thawed",
                             json_pack("{s:I, s:I}", "host", (json_int_t)plan->thawed.host_bytes, "device",
                                       (json_int_t)plan->thawed.device_bytes));
-    json_dumpf(all, stdout, 0);
+    answer_write(stdout, all, 0);
     putchar('\n');
     json_decref(all);
 }
@@ -433,7 +433,7 @@ static void print_timeline_json(const struct eps_timeline *line)
                             "queues", each, "paths", paths_to_json(line));
 
     assert(all); /* all finite: a profile's numbers are checked */
-    json_dumpf(all, stdout, 0);
+    answer_write(stdout, all, 0);
     putchar('\n');
     json_decref(all);
 }

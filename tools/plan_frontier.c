@@ -1,5 +1,6 @@
 #include "tools/plan_frontier.h"
 
+#include "tools/commands.h"
 #include "tools/screen/text.h"
 
 #include <jansson.h>
@@ -42,7 +43,7 @@ static void print_json(const struct eps_plan_form forms[EPS_PLAN_FORMS])
     for (const struct eps_plan_form *form = forms; form < forms + EPS_PLAN_FORMS; form++)
         if (form->is_there)
             json_array_append_new(list, form_to_json(form));
-    json_dumpf(list, stdout, 0);
+    answer_write(stdout, list, 0);
     putchar('\n');
     json_decref(list);
 }

@@ -52,7 +52,7 @@ static void print_json(const struct eps_bias *bias)
                                                     known(layer->norm), "exact_norm", known(layer->exact)));
     json_t *object = json_pack("{s:I, s:s, s:o}", "step", (json_int_t)bias->step, "approximate", bias->approximate,
                                "layers", layers);
-    json_dumpf(object, stdout, 0);
+    answer_write(stdout, object, 0);
     putchar('\n');
     json_decref(object);
 }

@@ -2,6 +2,7 @@
 
 #include "client/model/adapter_internal.h"
 #include "client/model/file.h"
+#include "proto/base/dump.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/family.h"
 #include "proto/model/model_files.h"
@@ -173,7 +174,7 @@ static int write_config(struct client_model *model, const json_t *config, struct
 
 static int set_side(struct client_model *model, const json_t *peft, struct error *err)
 {
-    char *text = json_dumps(peft, JSON_INDENT(2) | JSON_SORT_KEYS);
+    char *text = dump_json(NULL, peft, &(struct dump_form){.indent = "  ", .sorted = true});
 
     if (!model->side)
         model->side = json_object();

@@ -1,5 +1,6 @@
 #include "proto/model/adapter.h"
 
+#include "proto/base/dump.h"
 #include "proto/model/model_internal.h"
 #include "proto/operation/operation.h"
 
@@ -36,7 +37,7 @@ void model_set_saved(struct model *model)
 
 static int refuse(struct error *err, const char *name, const json_t *value, const char *accepted)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = dump_json(NULL, value, &dump_compact);
 
     error_set(err, -EINVAL, "%s: %s is %.100s: %s", ADAPTER_KEY, name, text ? text : "missing", accepted);
     free(text);

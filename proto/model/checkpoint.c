@@ -1,5 +1,6 @@
 #include "proto/model/checkpoint.h"
 
+#include "proto/base/dump.h"
 #include "proto/model/adapter.h"
 
 #include <assert.h>
@@ -129,7 +130,7 @@ static char *print_members(struct checkpoint *checkpoint)
     json_t *root = json_pack("{s:i, s:I, s:o, s:o}", "format", CHECKPOINT_FORMAT, "step", (json_int_t)checkpoint->step,
                              "options", options, "files", files);
     if (root)
-        text = json_dumps(root, JSON_COMPACT);
+        text = dump_json(NULL, root, &dump_compact);
     json_decref(root);
     return text;
 }

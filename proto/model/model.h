@@ -302,8 +302,7 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
 
 struct json_t; /* jansson's */
 
-/* A config as text; the caller frees it. Numbers have 15 digits if that gives the same numbers, so 0.1 stays 0.1; else
- * all 17. NULL: no memory. */
+/* A config as text; the caller frees it. Numbers are those of proto/base/dump.h: 0.1 stays 0.1. NULL: no memory. */
 char *model_config_text(const struct json_t *config);
 
 /* Converts a config.json (text, n bytes) for weights of this type; the caller frees the result. The type is named where

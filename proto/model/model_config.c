@@ -1,5 +1,6 @@
 #include "proto/model/model.h"
 
+#include "proto/base/dump.h"
 #include "proto/model/config_values.h"
 #include "proto/model/family.h"
 #include "proto/model/model_internal.h"
@@ -105,7 +106,7 @@ static bool is_off(const json_t *value)
 
 int model_config_refuse(struct error *err, const char *name, const json_t *value, const char *accepted)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
+    char *text = dump_json(NULL, value, &(struct dump_form){.separator = ",", .colon = ":", .ascii = true});
 
     error_set(err, -EINVAL, "%.80s is %.120s: %s", name, text ? text : "too large to print", accepted);
     free(text);

@@ -1,3 +1,4 @@
+#include "proto/base/dump.h"
 #include "proto/model/family.h"
 #include "proto/model/model.h"
 
@@ -7,15 +8,7 @@
 
 char *model_config_text(const struct json_t *config)
 {
-    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_t *back = text ? json_loads(text, 0, NULL) : NULL;
-    const bool same = json_equal(back, config);
-
-    json_decref(back);
-    if (same)
-        return text;
-    free(text);
-    return json_dumps(config, JSON_INDENT(2));
+    return dump_json(NULL, config, &dump_indented);
 }
 
 /* An id beyond the vocabulary names a token that does not exist; for a missing id, transformers assumes the family's.

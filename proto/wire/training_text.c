@@ -1,5 +1,6 @@
 #include "proto/wire/training_text.h"
 
+#include "proto/base/dump.h"
 #include "proto/model/adapter.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/model_files.h"
@@ -21,7 +22,7 @@ static char *encode(json_t *options, json_t *files)
     json_t *all = json_object(), *none = json_object();
     const int rc = json_object_set(all, "options", options ? options : none) ||
                    json_object_set(all, "files", files ? files : none);
-    char *text = rc ? NULL : json_dumps(all, JSON_INDENT(1));
+    char *text = rc ? NULL : dump_json(NULL, all, &(struct dump_form){.indent = " "});
 
     json_decref(all);
     json_decref(none);

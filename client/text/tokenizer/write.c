@@ -2,6 +2,7 @@
  * byte's letter the byte's value as id and has no merges. A learned tokenizer has the merges learned from a text. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 #include "client/text/words.h"
+#include "proto/base/dump.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static json_t *byte_level(bool prefix)
 /* Adds an object to side; takes ownership, also on failure. */
 static int add(json_t *side, const char *name, json_t *object, struct error *err)
 {
-    char *text = object ? json_dumps(object, JSON_INDENT(2)) : NULL;
+    char *text = object ? dump_json(NULL, object, &dump_indented) : NULL;
     const int rc = text ? json_object_set_new(side, name, json_string(text)) : -1;
 
     free(text);

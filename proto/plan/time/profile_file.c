@@ -1,6 +1,7 @@
 /* The file of a profile, as JSON. */
 #include "proto/plan/time/profile_tables.h"
 
+#include "proto/base/dump.h"
 #include "proto/base/path.h"
 #include "proto/operation/device_name.h"
 
@@ -370,10 +371,13 @@ int profile_write(const struct profile *profile, const char *path, const char *d
     struct profile written = *profile;
     json_t *root = to_json(&written, device);
     errno = EIO;
-    rc = !root ? -ENOMEM : json_dumpfd(root, fd, JSON_INDENT(2)) ? -errno : 0;
+    size_t n = 0;
+    char *text = root ? dump_json(&n, root, &dump_indented) : NULL;
+    rc = text ? 0 : -ENOMEM;
     json_decref(root);
-    if (!rc && (write(fd, "\n", 1) != 1 || fsync(fd)))
+    if (!rc && (write(fd, text, n) != (ssize_t)n || write(fd, "\n", 1) != 1 || fsync(fd)))
         rc = errno ? -errno : -EIO;
+    free(text);
     close(fd);
     if (!rc && rename(partial, path))
         rc = -errno;

@@ -332,6 +332,10 @@ TEST(a_config_says_the_type_of_the_weights_beside_it)
         enum safetensors_type type;
     } cases[] = {
         {"{'n_layer': 2}", "{\n  'n_layer': 2,\n  'torch_dtype': 'float32'\n}", SAFETENSORS_F32},
+        {"{'torch_dtype': 'float16', 'eps': 1e-6, 'base': 1E16, 'odd': 0.30000000000000004, 'scale': 19.99}",
+         "{\n  'torch_dtype': 'float32',\n  'eps': 1e-06,\n  'base': 1e+16,\n  'odd': 0.30000000000000004,\n  'scale': "
+         "19.99\n}",
+         SAFETENSORS_F32},
         {"{'torch_dtype': 'float16', 'eps': 0.1}", "{\n  'torch_dtype': 'float32',\n  'eps': 0.1\n}", SAFETENSORS_F32},
         {"{'dtype': null, 'n_layer': 2}", "{\n  'dtype': 'float16',\n  'n_layer': 2\n}", SAFETENSORS_F16},
         {"{'dtype': 'bfloat16', 'torch_dtype':  'bfloat16'}", "{'dtype': 'bfloat16', 'torch_dtype':  'bfloat16'}",
