@@ -378,7 +378,8 @@ int eps_filters(struct eps_filters *out, const char *path, struct eps_error *err
 void eps_filters_free(struct eps_filters *filters); /* safe on a zeroed one */
 
 /* Verifies every byte of a checkpoint, or of all checkpoints in a run directory, against their checksums. Calls
- * on_checked for each; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if there is none. */
+ * on_checked for each whose content could be read; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if there
+ * is none, -errno if the disk does not give one; a training run resumes from the newest that is intact. */
 int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),
                void *user, struct eps_error *error);
 

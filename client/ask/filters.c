@@ -69,8 +69,8 @@ int eps_filters(struct eps_filters *out, const char *path, struct eps_error *err
     *out = (struct eps_filters){0};
     int rc = client_model_open(&from, &(struct client_model_name){.path = path}, &err);
     if (!rc) {
-        rc = find_filters(out, &from, &err);
-        if (rc)
+        rc = client_model_check(&from, NULL, NULL, &err);
+        if (!rc && (rc = find_filters(out, &from, &err)) != 0)
             error_prefix(&err, path);
         client_model_close(&from);
     }

@@ -4,6 +4,7 @@
 #include "client/record/checkpoints.h"
 #include "client/record/record.h"
 #include "client/record/references.h"
+#include "client/record/whole.h"
 #include "proto/model/checkpoint.h"
 
 #include <dirent.h>
@@ -22,6 +23,8 @@ struct verify {
     void (*on_checked)(void *user, const char *path, uint64_t step, const char *why);
     void *user;
     uint64_t n_checked, n_bad, newest_whole;
+    int unread_rc;       /* of a checkpoint that the disk did not give, or that another version wrote; if not 0, why: */
+    struct error unread; /* of the first of them */
 };
 
 /* What a run of preferences cannot go on without. */
@@ -39,23 +42,16 @@ static int check_references(json_t *options, int fd, struct error *err)
     return rc == -ENOENT ? -EINVAL : rc;
 }
 
+/* -EINVAL: it is not whole; any other -errno: that is not known. */
 static int check_open(int fd, const char *name, uint64_t *step, struct error *err)
 {
     struct checkpoint checkpoint;
-    uint64_t named;
-    int rc = checkpoint_read(&checkpoint, fd, err);
+    int rc = client_whole_read(&checkpoint, fd, name, NULL, err);
 
-    if (rc == -ENOENT)
-        return error_set(err, -EINVAL, "training.json is missing: this is not a complete checkpoint");
-    if (rc != 0)
-        return rc;
-    if (client_checkpoints_parse(&named, name) && named != checkpoint.step)
-        rc = error_set(err, -EINVAL, "holds step %" PRIu64 ": was the directory renamed?", checkpoint.step);
-    else
-        rc = checkpoint_check(&checkpoint, fd, NULL, NULL, NULL, err);
-    if (!rc)
-        rc = check_references(checkpoint.options, fd, err);
     *step = checkpoint.step;
+    if (rc)
+        return rc;
+    rc = check_references(checkpoint.options, fd, err);
     checkpoint_free(&checkpoint);
     return rc;
 }
@@ -68,32 +64,41 @@ static bool is_same(int fd, const char *path)
            ours.st_dev == named.st_dev;
 }
 
-/* An active run may remove or replace a checkpoint while it is read; then it is checked again. -ENOENT: it is gone. */
-static int check_path(const char *path, uint64_t *step, struct error *err)
+/* An active run may remove or replace a checkpoint while it is read; then it is checked again. *gone: it was removed. */
+static int check_path(const char *path, uint64_t *step, bool *gone, struct error *err)
 {
     char copy[PATH_MAX];
 
     snprintf(copy, sizeof copy, "%s", path);
     for (const char *name = basename(copy);;) {
         int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        *gone = fd < 0 && errno == ENOENT;
         if (fd < 0)
-            return error_set(err, -errno, "%s", strerror(errno));
+            return error_set(err, errno == EINVAL ? -EIO : -errno, "%s", strerror(errno));
         const int rc = check_open(fd, name, step, err);
         const bool same = is_same(fd, path);
         close(fd);
         if (rc == 0 || same)
-            return rc == -ENOENT ? -EINVAL : rc;
+            return rc;
     }
 }
 
 static void check_one(struct verify *v, const char *path, uint64_t step)
 {
     struct error why = {""};
-    int rc = check_path(path, &step, &why);
+    bool gone;
+    int rc = check_path(path, &step, &gone, &why);
 
-    if (rc == -ENOENT)
+    if (gone)
         return;
     v->n_checked++;
+    if (rc != 0 && rc != -EINVAL) {
+        if (v->unread_rc == 0) {
+            error_prefix(&why, path);
+            v->unread = why, v->unread_rc = rc;
+        }
+        return;
+    }
     if (rc != 0)
         v->n_bad++;
     else
@@ -151,6 +156,21 @@ static bool is_one(const char *directory)
            access(path, F_OK) == 0;
 }
 
+/* --resume takes the newest whole one, too (client/run/resume.h). */
+static int conclude(const struct verify *v, const char *path, struct error *err)
+{
+    if (v->unread_rc != 0)
+        return error_set(err, v->unread_rc, "%.400s: whether it is whole is not known", v->unread.text);
+    if (v->n_bad == 0)
+        return 0;
+    if (v->n_bad == v->n_checked)
+        return error_set(err, -EINVAL, "%s: no checkpoint is whole: nothing can be resumed from here", path);
+    return error_set(err, -EINVAL,
+                     "%s: %" PRIu64 " of %" PRIu64
+                     " checkpoints %s not whole: eps train --resume %s goes on from step-%" PRIu64,
+                     path, v->n_bad, v->n_checked, v->n_bad == 1 ? "is" : "are", path, v->newest_whole);
+}
+
 static int verify(struct verify *v, const char *directory, struct error *err)
 {
     char path[PATH_MAX];
@@ -169,13 +189,7 @@ static int verify(struct verify *v, const char *directory, struct error *err)
         check_one(v, path, 0);
     else
         rc = check_run(v, path, err);
-    if (rc != 0 || v->n_bad == 0)
-        return rc;
-    if (v->n_bad == v->n_checked)
-        return error_set(err, -EINVAL, "%s: no checkpoint is whole: nothing can be resumed from here", path);
-    return error_set(err, -EINVAL,
-                     "%s: %" PRIu64 " of %" PRIu64 " checkpoints %s not whole: resume from %s/step-%" PRIu64, path,
-                     v->n_bad, v->n_checked, v->n_bad == 1 ? "is" : "are", path, v->newest_whole);
+    return rc != 0 ? rc : conclude(v, path, err);
 }
 
 int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),

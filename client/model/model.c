@@ -464,6 +464,20 @@ int client_model_header_bytes(uint64_t *out, const struct client_model *model, s
     return rc;
 }
 
+/* A damaged checkpoint: another of its run may be whole. Returns rc. */
+static int name_others(const struct client_model *model, int rc, struct error *err)
+{
+    char run[PATH_MAX];
+
+    snprintf(run, sizeof run, "%s", model->directory);
+    char *const slash = strrchr(run, '/');
+    if (slash > run && strncmp(slash, "/step-", 6) == 0) {
+        *slash = 0;
+        error_append(err, "; eps verify %s tells which of its checkpoints are whole: name one", run);
+    }
+    return rc;
+}
+
 int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
                        struct error *err)
 {
@@ -472,14 +486,14 @@ int client_model_check(struct client_model *model, int (*on_bytes)(void *data, u
     int rc = read_training(&checkpoint, &directory, model, err);
 
     if (rc <= 0)
-        return rc;
+        return rc == -EINVAL ? name_others(model, rc, err) : rc;
     model->precision = client_model_precision(checkpoint.options);
     rc = check_files(&checkpoint, directory, on_bytes, data, err);
     checkpoint_free(&checkpoint);
     close(directory);
     if (rc && rc != -EINTR)
         error_prefix(err, model->directory);
-    return rc;
+    return rc == -EINVAL ? name_others(model, rc, err) : rc;
 }
 
 /* The base of an open model that has an adapter: the named one, or as its side files name it. */

@@ -45,33 +45,13 @@ static DIR *open_entries(int directory_fd)
     return entries;
 }
 
+/* True also if that cannot be told: whoever reads the checkpoint then hears why. */
 static bool holds_training(int directory_fd, const char *name)
 {
     char path[NAME_MAX + 32];
 
     snprintf(path, sizeof path, "%s/%s", name, CHECKPOINT_TRAINING);
-    return faccessat(directory_fd, path, F_OK, 0) == 0;
-}
-
-int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, struct error *err)
-{
-    const struct dirent *entry;
-    uint64_t step;
-    int rc = 0;
-
-    *out = (struct client_checkpoints){.directory_fd = directory_fd};
-    DIR *entries = open_entries(directory_fd);
-    if (!entries)
-        return error_set(err, -errno, "it could not be listed: %s", strerror(errno));
-    while (!rc && (entry = readdir(entries))) {
-        if (client_checkpoints_parse(&step, entry->d_name) && holds_training(directory_fd, entry->d_name))
-            rc = client_checkpoints_add(out, step, false);
-    }
-    closedir(entries);
-    if (!rc)
-        return 0;
-    client_checkpoints_free(out);
-    return error_set(err, rc, "out of memory");
+    return faccessat(directory_fd, path, F_OK, 0) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 static int grow(struct client_checkpoints *c)
@@ -125,6 +105,51 @@ static DIR *open_ours(int directory_fd, const char *name)
     if (entries)
         rewinddir(entries);
     return entries;
+}
+
+/* It has files of a checkpoint, and lacks training.json, which is written last. */
+static bool is_torn(int directory_fd, const char *name)
+{
+    DIR *entries = open_ours(directory_fd, name);
+    unsigned n = 0;
+
+    while (entries && readdir(entries))
+        n++;
+    if (entries)
+        closedir(entries);
+    return n > 2; /* . and .. */
+}
+
+static int list_checkpoints(struct client_checkpoints *out, int directory_fd, bool torn_too, struct error *err)
+{
+    const struct dirent *entry;
+    uint64_t step;
+    int rc = 0;
+
+    *out = (struct client_checkpoints){.directory_fd = directory_fd};
+    DIR *entries = open_entries(directory_fd);
+    if (!entries)
+        return error_set(err, -errno, "it could not be listed: %s", strerror(errno));
+    while (!rc && (entry = readdir(entries))) {
+        if (client_checkpoints_parse(&step, entry->d_name) &&
+            (holds_training(directory_fd, entry->d_name) || (torn_too && is_torn(directory_fd, entry->d_name))))
+            rc = client_checkpoints_add(out, step, false);
+    }
+    closedir(entries);
+    if (!rc)
+        return 0;
+    client_checkpoints_free(out);
+    return error_set(err, rc, "out of memory");
+}
+
+int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, struct error *err)
+{
+    return list_checkpoints(out, directory_fd, false, err);
+}
+
+int client_checkpoints_list_torn_too(struct client_checkpoints *out, int directory_fd, struct error *err)
+{
+    return list_checkpoints(out, directory_fd, true, err);
 }
 
 bool client_checkpoints_empty(int directory_fd, const char *name)

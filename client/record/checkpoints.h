@@ -27,6 +27,8 @@ bool client_checkpoints_parse(uint64_t *step, const char *name);
 
 /* Lists the steps of all step-N in the directory that hold a training.json. -errno. Undo: client_checkpoints_free. */
 int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, struct error *err);
+/* Also those that hold files of a checkpoint, and no others, without a training.json. */
+int client_checkpoints_list_torn_too(struct client_checkpoints *out, int directory_fd, struct error *err);
 
 /* Adds a step; it may be in the list already, and is then interim only if both are. -ENOMEM. */
 int client_checkpoints_add(struct client_checkpoints *checkpoints, uint64_t step, bool interim);

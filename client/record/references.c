@@ -53,8 +53,8 @@ int client_references_write(int directory_fd, const float *references, size_t n,
     return rc;
 }
 
-/* False: the file ends before. */
-static bool read_all(int fd, void *to, size_t bytes)
+/* -EINVAL: the file ends before; else the disk's error, never that. */
+static int read_all(int fd, void *to, size_t bytes)
 {
     char *at = to;
 
@@ -63,14 +63,16 @@ static bool read_all(int fd, void *to, size_t bytes)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return false;
+            return n == 0 ? -EINVAL : errno == EINVAL ? -EIO : -errno;
         at += n, bytes -= (size_t)n;
     }
-    return true;
+    return 0;
 }
 
-static int refuse(struct error *err)
+static int refuse(int rc, struct error *err)
 {
+    if (rc != -EINVAL)
+        return error_set(err, rc, "%s: %s", CLIENT_REFERENCES, strerror(-rc));
     return error_set(err, -EINVAL,
                      "%s is damaged, or of other texts: copy it again from the run's directory, or start a new run",
                      CLIENT_REFERENCES);
@@ -92,18 +94,22 @@ static int open_beside(int directory_fd, struct error *err)
     if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
         return fd;
     close(fd);
-    return refuse(err);
+    return refuse(-EINVAL, err);
 }
 
 static int read_whole(float *references, size_t n, uint64_t texts, int fd, struct error *err)
 {
     char header[HEADER_BYTES + 1], want[HEADER_BYTES + 1], more;
-    bool ok = read_all(fd, header, HEADER_BYTES) && read_all(fd, references, n * sizeof *references) &&
-              read(fd, &more, 1) == 0;
+    int rc = read_all(fd, header, HEADER_BYTES);
 
+    if (!rc)
+        rc = read_all(fd, references, n * sizeof *references);
+    if (!rc)
+        rc = read(fd, &more, 1) == 0 ? 0 : -EINVAL;
+    if (rc)
+        return refuse(rc, err);
     make_header(want, references, n, texts);
-    ok = ok && memcmp(header, want, HEADER_BYTES) == 0;
-    return ok ? 0 : refuse(err);
+    return memcmp(header, want, HEADER_BYTES) == 0 ? 0 : refuse(-EINVAL, err);
 }
 
 int client_references_read(float *references, size_t n, uint64_t texts, int directory_fd, struct error *err)
@@ -116,20 +122,25 @@ int client_references_read(float *references, size_t n, uint64_t texts, int dire
     return rc;
 }
 
-/* How many numbers the file has by its header, if it is as long as that says. */
-static bool count(size_t *n, int fd)
+/* How many numbers the file has by its header, if it is as long as that says. Errors as read_all. */
+static int count(size_t *n, int fd)
 {
     static const char shape[] = "'shape': (";
     char header[HEADER_BYTES];
     struct stat info;
     const char *at;
+    int rc = read_all(fd, header, HEADER_BYTES);
 
-    if (!read_all(fd, header, HEADER_BYTES) || !(at = memmem(header, HEADER_BYTES - 1, shape, sizeof shape - 1)))
-        return false;
+    if (rc)
+        return rc;
+    if (!(at = memmem(header, HEADER_BYTES - 1, shape, sizeof shape - 1)))
+        return -EINVAL;
     header[HEADER_BYTES - 1] = 0;
     *n = strtoull(at + sizeof shape - 1, NULL, 10);
     return fstat(fd, &info) == 0 && lseek(fd, 0, SEEK_SET) == 0 &&
-           (uint64_t)info.st_size == HEADER_BYTES + (uint64_t)*n * sizeof(float);
+                   (uint64_t)info.st_size == HEADER_BYTES + (uint64_t)*n * sizeof(float)
+               ? 0
+               : -EINVAL;
 }
 
 int client_references_check(uint64_t texts, int directory_fd, struct error *err)
@@ -137,8 +148,10 @@ int client_references_check(uint64_t texts, int directory_fd, struct error *err)
     const int fd = open_beside(directory_fd, err);
     float *references = NULL;
     size_t n = 0;
-    int rc = fd < 0 ? fd : count(&n, fd) ? 0 : refuse(err);
+    int rc = fd < 0 ? fd : count(&n, fd);
 
+    if (rc && fd >= 0)
+        refuse(rc, err);
     if (!rc && !(references = malloc(n * sizeof *references + 1)))
         rc = error_set(err, -ENOMEM, "out of memory");
     if (!rc)

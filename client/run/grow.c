@@ -116,11 +116,12 @@ static int find_origins(struct grow *g, struct error *err)
 }
 
 int client_grow(char grown[PATH_MAX], const struct eps_train_options *in, const struct client_watch *watch,
-                struct error *err)
+                struct error *note, struct error *err)
 {
     struct grow g = {.derive = {.option = "--grow", .folder = "grown", .watch = watch}};
     int rc = client_derive_open(&g.derive, in, err);
 
+    *note = g.derive.resume.note;
     if (!rc)
         rc = read_option(&g, in->grow, err);
     if (!rc)

@@ -326,11 +326,12 @@ static int find_origins(struct client_derive *d, const struct safetensors *from,
 }
 
 int client_replace(char replaced[PATH_MAX], const struct eps_train_options *in, const struct client_watch *watch,
-                   struct error *err)
+                   struct error *note, struct error *err)
 {
     struct replace r = {.derive = {.option = "--replace", .folder = "replaced", .watch = watch}};
     int rc = client_derive_open(&r.derive, in, err);
 
+    *note = r.derive.resume.note;
     if (!rc)
         rc = open_models(&r, in->replace, err);
     if (!rc)

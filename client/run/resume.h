@@ -1,8 +1,10 @@
 /* client/run/resume.h - the checkpoint to resume from: finds, locks, reads and verifies it.
  *
- * A run directory means its newest checkpoint; step-N has that name only once it is complete. With --out, a new run
+ * A run directory, or `latest` in it, means its newest whole checkpoint. Damaged ones above it are put aside, never removed
+ * (client/record/whole.h); a run that is only read keeps them. One that the disk does not give is not damaged: that error ends
+ * the search. With --out, a new run
  * begins from the checkpoint and the old directory is only read: its best evaluation and its patience begin anew. Without
- * --out, the run continues in its own directory, which must hold no later step, and decides as if it had never stopped:
+ * --out, the run continues in its own directory, which must hold no later step that is whole, and decides as if it had never stopped:
  * by the evaluations in its metrics.jsonl. One that was due at the stop and interrupted by it is made up. */
 #ifndef CLIENT_RUN_RESUME_H
 #define CLIENT_RUN_RESUME_H
@@ -25,6 +27,7 @@ struct client_resume {
     struct client_record record;
     struct client_past past; /* of a run in place, up to the checkpoint; else nothing is known */
     bool lacks_evaluation;   /* the one after the checkpoint's step */
+    struct error note;       /* for the user: which checkpoints were passed over; or empty */
 };
 
 /* watch (may be NULL) can interrupt the reading. -errno with a sentence. Undo: client_resume_close, also after a

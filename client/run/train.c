@@ -325,6 +325,7 @@ static int open_run(struct client_train *t, const struct client_restart *restart
     enum { TRIES = 20 }; /* each waits for some seconds: client_resume_lock */
     struct eps_train_options options = restart->options;
     const int n_tries = restart->n > 0 || restart->thaws ? TRIES : 1;
+    struct error note = {""};
     int rc = -EBUSY;
 
     if (options.grow && options.replace)
@@ -332,7 +333,9 @@ static int open_run(struct client_train *t, const struct client_restart *restart
                          "--grow and --replace each begin another run: grow one run, then replace in the next");
     if (options.grow || options.replace) {
         const int failed =
-            (options.grow ? client_grow : client_replace)(t->derived, &options, &t->link.watches[1], err);
+            (options.grow ? client_grow : client_replace)(t->derived, &options, &t->link.watches[1], &note, err);
+        if (note.text[0])
+            client_train_note(t, note.text);
         if (failed)
             return failed;
         options.resume = t->derived, options.grow = options.replace = NULL;
@@ -341,6 +344,8 @@ static int open_run(struct client_train *t, const struct client_restart *restart
         client_run_close(&t->run);
         rc = (options.resume ? client_run_resume : client_run_new)(&t->run, &options, &t->link.watches[1], err);
     }
+    if (t->run.resume.note.text[0])
+        client_train_note(t, t->run.resume.note.text);
     return rc;
 }
 

@@ -149,6 +149,12 @@ char *checkpoint_print(struct checkpoint *checkpoint)
     return text;
 }
 
+/* -EINVAL says that content is not what was written, so no fault of the disk may pass for it. */
+static int fail_read(struct error *err, const char *name)
+{
+    return error_set(err, errno == EINVAL ? -EIO : -errno, "%s: %s", name, strerror(errno));
+}
+
 /* An open regular file of the directory. */
 static int open_file(int *fd, uint64_t *bytes, int directory_fd, const char *name, struct error *err)
 {
@@ -157,10 +163,9 @@ static int open_file(int *fd, uint64_t *bytes, int directory_fd, const char *nam
 
     *fd = openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
-        return errno == ENOENT ? error_set(err, -ENOENT, "%s is missing", name)
-                               : error_set(err, -errno, "%s: %s", name, strerror(errno));
+        return errno == ENOENT ? error_set(err, -ENOENT, "%s is missing", name) : fail_read(err, name);
     if (fstat(*fd, &st) != 0)
-        rc = error_set(err, -errno, "%s: %s", name, strerror(errno));
+        rc = fail_read(err, name);
     else if (!S_ISREG(st.st_mode))
         rc = error_set(err, -EINVAL, "%s: not a regular file", name);
     if (rc != 0)
@@ -178,7 +183,7 @@ static int read_at(int fd, void *out, size_t n, uint64_t offset, const char *nam
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return error_set(err, -errno, "%s: %s", name, strerror(errno));
+            return fail_read(err, name);
         if (got == 0)
             return error_set(err, -EINVAL, "%s: became shorter while it was read", name);
         used += (size_t)got;

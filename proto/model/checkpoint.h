@@ -90,12 +90,13 @@ int checkpoint_write_run(struct checkpoint_file *file, const struct file *to, co
 char *checkpoint_print(struct checkpoint *checkpoint);
 
 /* Reads and checks training.json in the directory: its own checksum, the format, names, runs that cover their files.
- * Does not read the files. -ENOENT: there is none; -EINVAL, -EPROTONOSUPPORT (a later format), -errno, with a sentence.
- * Undo: checkpoint_free. On failure *out is zeroed. */
+ * Does not read the files. -ENOENT: there is none; -EINVAL: it is damaged; -EPROTONOSUPPORT: a later format; -errno of the
+ * disk, never -EINVAL; with a sentence. Undo: checkpoint_free. On failure *out is zeroed. */
 int checkpoint_read(struct checkpoint *out, int directory_fd, struct error *err);
 
-/* Compares every byte of a file with its runs' checksums; name NULL: of all files. -EINVAL with a sentence that names
- * the file, and the offset unless it is missing or has another length. on_bytes (may be NULL) reports progress; any
+/* Compares every byte of a file with its runs' checksums; name NULL: of all files. -EINVAL: it is damaged, with a
+ * sentence that names the file, and the offset unless it is missing or has another length; -errno of the disk, never
+ * -EINVAL. on_bytes (may be NULL) reports progress; any
  * result but 0 ends the check and is returned (-EINTR). */
 int checkpoint_check(const struct checkpoint *checkpoint, int directory_fd, const char *name,
                      int (*on_bytes)(void *data, uint64_t bytes), void *data, struct error *err);

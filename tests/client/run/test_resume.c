@@ -378,6 +378,113 @@ TEST(what_cannot_be_resumed_or_begun_is_refused_in_a_sentence)
     ck_assert_str_eq(outputs_names("b"), "step-3 "); /* nothing was changed by all this */
 }
 
+/* ---- damaged checkpoints ---- */
+
+static char notes[4096];
+
+static void keep_note(void *user, const char *sentence)
+{
+    const size_t n = strlen(notes);
+
+    (void)user;
+    snprintf(notes + n, sizeof notes - n, "%s\n", sentence);
+}
+
+static int train_noted(const struct eps_train_options *options)
+{
+    static const struct eps_train_events events = {.on_note = keep_note};
+
+    notes[0] = 0;
+    return eps_train(options, &events, NULL, &error);
+}
+
+/* good: its run; spoilt: a copy of it that is cut off after step 6 of 6, of which this becomes of its files. */
+static const struct {
+    const char *command, *reason, *from;
+    const char *left; /* to go on from */
+} damages[] = {
+    {DAMAGE("spoilt/step-6/model.safetensors"), "step-6: model.safetensors is not what was written", "spoilt",
+     "step-4"},
+    {"truncate -s -1 spoilt/step-6/optimizer.safetensors", "step-6: optimizer.safetensors has ", "spoilt/latest",
+     "step-4"},
+    {"rm spoilt/step-6/training.json", "step-6: training.json is missing", "spoilt/", "step-4"},
+    {"echo '{' >spoilt/step-6/training.json", "step-6: training.json: not JSON", "spoilt/latest/", "step-4"},
+    {DAMAGE("spoilt/step-6/config.json"), "step-6: config.json has ", "spoilt/step-4", "step-4"},
+    {DAMAGE("spoilt/step-6/model.safetensors") "; rm spoilt/step-4/config.json", ", and 1 before it", "spoilt",
+     "step-3"},
+};
+
+TEST_EACH(a_damaged_newest_checkpoint_is_put_aside_and_the_run_goes_on_from_the_newest_whole_one, COUNT(damages))
+{
+    struct eps_train_options o = begin("good");
+
+    o.save_every = 2, o.keep = 0, o.eval_every = 3;
+    must_train(&o);
+    expect("cp -a good spoilt", 0);
+    expect(damages[_i].command, 0);
+    expect("cp -a spoilt/step-6 kept", 0);
+    expect("eps verify spoilt", 1);
+    ck_assert_holds(command_err(), print("eps train --resume spoilt goes on from %s\n", damages[_i].left));
+    o = resume(damages[_i].from, NULL);
+    ck_assert_msg(train_noted(&o) == 0, "%s", error.text);
+    ck_assert_holds(notes, "not whole: ", damages[_i].reason, "step-6.damaged; the run goes on from ",
+                    damages[_i].left);
+    expect("diff -r kept spoilt/step-6.damaged", 0);
+    same_state("good/step-6", "spoilt/latest");
+    outputs_check_same_metrics("good", "spoilt", N_STEPS);
+    expect("eps verify spoilt && test $(readlink good/best) = $(readlink spoilt/best)", 0);
+}
+
+TEST(a_second_damaged_checkpoint_of_a_step_takes_another_name_and_one_of_a_run_that_is_only_read_stays)
+{
+    struct eps_train_options o = begin("run");
+
+    o.save_every = 3, o.keep = 0;
+    must_train(&o);
+    expect("mkdir run/step-6.damaged; " DAMAGE("run/step-6/model.safetensors") "; cp -a run before", 0);
+    o = resume("run", "other");
+    ck_assert_msg(train_noted(&o) == 0, "%s", error.text);
+    ck_assert_holds(notes, "step-6: model.safetensors is not", "; the run goes on from step-3");
+    expect("diff -r before run", 0);
+    o = resume("run", NULL);
+    must_train(&o);
+    ck_assert_str_eq(outputs_names("run"), "latest log metrics.jsonl step-3 step-6 step-6.damaged step-6.damaged-2 ");
+    same_state("run/step-6", "other/step-6");
+}
+
+TEST(a_disk_s_error_and_a_run_without_a_whole_checkpoint_change_nothing)
+{
+    struct eps_train_options o = begin("run");
+
+    o.save_every = 3, o.keep = 0;
+    must_train(&o);
+    expect("cp -a run unread; ln -sf model.safetensors unread/step-6/model.safetensors; cp -a unread before", 0);
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = {"unread", "unread/latest", "unread/step-3"};
+        o = resume(names[i], NULL);
+        check_error(train(&o, NULL), -ELOOP, "step-6: model.safetensors: Too many levels",
+                    "move it away to go on from");
+    }
+    expect("diff --no-dereference -r before unread", 0);
+    expect("eps verify unread", 1);
+    ck_assert_holds(command_err(), "step-6: model.safetensors: Too many levels", "whether it is whole is not known");
+    expect(DAMAGE("run/step-6/model.safetensors") "; " DAMAGE("run/step-3/model.safetensors") "; cp -a run broken", 0);
+    o = resume("run", NULL);
+    check_error(train(&o, NULL), -EINVAL, "step-6: model.safetensors is not",
+                "no older checkpoint of the run is whole");
+    o = resume("run/step-3", NULL);
+    check_error(train(&o, NULL), -EINVAL, "step-3: model.safetensors is not", "");
+    expect("diff -r broken run", 0);
+    static const char *const commands[] = {"eval --data text.txt --model run", "generate --model run/latest --prompt a",
+                                           "export --model run/step-6 --out exported",
+                                           "train --data text.txt --out another --model run/latest"};
+    for (int i = 0; i < COUNT(commands); i++) {
+        expect(print("eps %s", commands[i]), 1);
+        ck_assert_holds(command_err(), "/run/step-6: model.safetensors is not what was written", "; eps verify /",
+                        "/run tells which of its checkpoints are whole: name one\n");
+    }
+}
+
 TEST(data_may_move_but_not_change)
 {
     struct eps_train_options o = begin("first");

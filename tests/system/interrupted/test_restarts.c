@@ -138,6 +138,31 @@ TEST(a_run_whose_daemon_is_killed_goes_on_from_its_newest_checkpoint)
     same_run("mine");
 }
 
+/* The newest checkpoint is damaged when its daemon is killed. */
+static void spoil_and_kill(void *user, uint64_t step, const char *path)
+{
+    const struct fate *fate = user;
+
+    if (step != 2 * SAVED || fate->n_killed > 0)
+        return;
+    processes_flip(print("%s/model.safetensors", path), -1);
+    on_step(user, &(struct eps_step){.step = step});
+}
+
+TEST(a_restarted_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before)
+{
+    static const struct eps_train_events events = {.on_saved = spoil_and_kill, .on_note = on_note};
+    struct eps_train_options o = begin("mine", false);
+    struct fate fate = {.steps = {2 * SAVED}};
+
+    o.restarts = 1;
+    ck_assert_msg(eps_train(&o, &events, &fate, &error) == 0, "%s", error.text);
+    ck_assert_holds(fate.notes, "restart 1 of 1: ", "step-6: model.safetensors is not what was written",
+                    "moved aside, to step-6.damaged; the run goes on from step-");
+    expect("mv mine/step-6.damaged damaged && ! eps verify damaged", 0);
+    same_run("mine");
+}
+
 /* The daemon is killed when the last step is evaluated and saved, whichever comes last. */
 static void end_last(struct fate *fate, uint64_t step)
 {
