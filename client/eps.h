@@ -291,7 +291,7 @@ struct eps_eval_events {
     void (*on_bleu)(void *user, const struct eps_bleu *bleu);             /* at the end */
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all); /* progress, after each minibatch */
     int (*should_stop)(void *user);                    /* asked several times a second; not 0: -EINTR */
-    void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
+    void (*on_note)(void *user, const char *sentence); /* reports what it waits for; what of the data is not read */
     /* Resolved options; mask_fraction is NAN unless masked tokens are predicted. */
     void (*on_start)(void *user, const struct eps_eval_options *options);
     /* Metrics of a classifier, and each row in its order, at the end. With on_prediction rows need no labels; if any

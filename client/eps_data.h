@@ -107,6 +107,8 @@ struct eps_data_events {
     /* With images, each class in their order: rows to train on, and held out. */
     void (*on_class)(void *user, const char *name, uint64_t n, uint64_t n_held_out);
     int (*should_stop)(void *user); /* asked now and then; not 0: -EINTR */
+    void (*on_note)(void *user,
+                    const char *sentence); /* what the data have that is not read: files, keys; at the end */
 };
 /* events may be NULL, and so may each callback. */
 int eps_data(struct eps_data_counts *out, const struct eps_data_options *options, const struct eps_data_events *events,

@@ -14,6 +14,7 @@
 struct data {
     struct stopping stopping;
     json_t *rows;    /* NULL: they are printed */
+    json_t *notes;   /* sentences; NULL: they are printed */
     json_t *classes; /* [name, rows to train on, held out] of images */
     struct text text;
 };
@@ -198,6 +199,16 @@ static void on_class(void *user, const char *name, uint64_t n, uint64_t n_held_o
                                                 "held_out", (json_int_t)n_held_out));
 }
 
+static void on_note(void *user, const char *sentence)
+{
+    struct data *d = user;
+
+    if (d->notes)
+        json_array_append_new(d->notes, text_json(sentence));
+    else
+        fprintf(stderr, "eps data: %s\n", sentence);
+}
+
 /* ---- Images ---- */
 
 static json_t *images_json(const struct data *d, const struct eps_data_images *i)
@@ -309,15 +320,20 @@ int command_data(int argc, char **argv)
         {"--limit", "N", ARGUMENT_NUMBER, &options.limit, "show the first N rows; default 10. All rows are counted"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
          "print one object: rows, a list of objects with row, file, line, side of a preference, fate, seen, ids, "
-         "texts, trained and, with --pack, documents; and counts. Of images counts alone"},
+         "texts, trained and, with --pack, documents; counts; and notes, what of the data is not read. Of images "
+         "counts "
+         "and notes alone"},
     };
     const struct command command = {
         "eps data",
         "Shows what a model sees of data before it is trained on them: the rows, their tokens "
         "with | between them, and in [[ ]], green on a terminal, the tokens that are trained. "
-        "Then counts: rows, tokens, what --seq cuts, lengths.",
+        "Then counts: rows, tokens, what --seq cuts, lengths; and what of the files is not read: keys, files.",
         arguments, sizeof arguments / sizeof *arguments};
-    static const struct eps_data_events events = {.on_row = on_row, .on_class = on_class, .should_stop = should_stop};
+    static const struct eps_data_events events = {.on_row = on_row,
+                                                  .on_class = on_class,
+                                                  .should_stop = should_stop,
+                                                  .on_note = on_note};
     struct data d = {.rows = NULL};
     struct eps_data_counts counts;
     struct eps_error error;
@@ -331,17 +347,20 @@ int command_data(int argc, char **argv)
         options.long_rows = (enum eps_long)long_rows;
         options.order = (enum eps_order)order;
         d.rows = json ? json_array() : NULL;
+        d.notes = json ? json_array() : NULL;
         d.classes = json_array();
         const int rc = eps_data(&counts, &options, &events, &d, &error);
         status = rc ? stopping_status(&d.stopping, arguments_fail(&command, rc, error.text)) : 0;
         if (!rc && json)
-            answer_print(json_pack("{s:O, s:o}", "rows", d.rows, "counts",
-                                   options.images ? images_json(&d, &counts.images) : counts_json(&counts)));
+            answer_print(json_pack("{s:O, s:o, s:O}", "rows", d.rows, "counts",
+                                   options.images ? images_json(&d, &counts.images) : counts_json(&counts), "notes",
+                                   d.notes));
         else if (!rc && options.images)
             print_images(&d, &counts.images);
         else if (!rc)
             print_counts(&counts);
         json_decref(d.rows);
+        json_decref(d.notes);
         json_decref(d.classes);
         free(d.text.bytes);
     }

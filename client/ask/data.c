@@ -412,6 +412,10 @@ int eps_data(struct eps_data_counts *out, const struct eps_data_options *options
         rc = client_data_images(&s.counts.images, options, s.events, user, &s.watch, &err);
     else
         rc = show(&s, &err);
+    if (!rc && s.events->on_note) {
+        client_unread_tell(&s.data, "--data", s.events->on_note, user);
+        client_unread_tell(&s.eval_data, "--eval-data", s.events->on_note, user);
+    }
     *out = s.counts;
     client_tokenizer_close(s.tokenizer);
     client_model_close(&s.model);

@@ -102,6 +102,10 @@ int client_data_images(struct eps_data_images *out, const struct eps_data_option
         rc = tell(out, source, watch, err);
     if (!rc)
         rc = tell_classes(source, events, user, err);
+    if (!rc && events->on_note) {
+        client_unread_tell(&data, "--data", events->on_note, user);
+        client_unread_tell(&eval_data, "--eval-data", events->on_note, user);
+    }
     client_source_close(source);
     client_data_free(&data);
     client_data_free(&eval_data);

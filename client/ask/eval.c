@@ -152,6 +152,8 @@ static int eval_tokens(struct eval *e, double *loss, uint64_t *tokens, struct er
         rc = resolve(e, err);
     if (!rc && e->events->on_start)
         e->events->on_start(e->user, &e->options);
+    if (!rc && e->events->on_note)
+        client_unread_tell(&e->data, "--data", e->events->on_note, e->user);
     if (!rc)
         rc = client_forward_start(&e->forward, err);
     return rc ? rc : evaluate(e, loss, tokens, err);

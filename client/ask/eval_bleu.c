@@ -89,6 +89,8 @@ static int read_documents(struct eval_bleu *e, const struct client_forward *forw
     rules.tokenizer = tokenizer;
     if (!rc)
         rc = client_documents_read(&e->documents, &e->data, &rules, err);
+    if (!rc && e->events->on_note)
+        client_unread_tell(&e->data, "--data", e->events->on_note, e->user);
     client_tokenizer_close(tokenizer);
     return rc;
 }

@@ -52,6 +52,8 @@ static int read_rows(struct eval_rows *e, struct error *err)
         rc = client_eval_check_predictions(&e->data, e->options->predictions, err);
     if (!rc)
         rc = e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err);
+    if (!rc && e->events->on_note)
+        client_unread_tell(&e->data, "--data", e->events->on_note, e->user);
     return rc ? rc : client_source_settle(e->source, &rules, err);
 }
 

@@ -246,6 +246,12 @@ static bool is_training_images(const char *name)
            strncasecmp(name, "t10k", 4) != 0;
 }
 
+/* True of files that are read with those of images: labels, and names of classes. */
+static bool is_beside_images(const char *name)
+{
+    return strstr(name, "labels") || strcmp(name, "batches.meta.txt") == 0 || strcmp(name, "fine_label_names.txt") == 0;
+}
+
 static int add_entry(struct client_data *data, const char *directory, const char *name, struct error *err)
 {
     struct client_data_file named;
@@ -260,8 +266,8 @@ static int add_entry(struct client_data *data, const char *directory, const char
     if (known && S_ISREG(st.st_mode)) {
         if (data->images ? is_training_images(name) : set_format(&named, path, data->rows))
             rc = add_file(data, path, false, err);
-        else
-            data->n_passed++;
+        else if (!data->images || !is_beside_images(name))
+            client_unread_pass(data, name);
     } else if (known && S_ISDIR(st.st_mode)) {
         if (data->n_folders++ == 0)
             data->folder = path, path = NULL;
@@ -272,6 +278,8 @@ static int add_entry(struct client_data *data, const char *directory, const char
 
 const char *client_data_suffixes(const struct client_data *data)
 {
+    if (data->images)
+        return data->n_files > 0 && !data->files[0].is_folder ? "images, nor CIFAR's .bin" : ".png, .jpg or .jpeg";
     return data->rows ? ".tsv or .jsonl" : ".txt, .md, .jsonl, .bin or .npy";
 }
 
@@ -438,8 +446,10 @@ void client_data_free(struct client_data *data)
     for (size_t i = 0; i < data->n_files; i++) {
         if (data->files[i].fd >= 0)
             close(data->files[i].fd);
+        client_unread_free(&data->files[i].unread);
         free(data->files[i].path);
     }
+    client_unread_free(&data->passed);
     free(data->files);
     free(data->folder);
     *data = (struct client_data){0};

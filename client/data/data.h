@@ -15,6 +15,7 @@
 
 #include "client/daemon/link.h"
 #include "client/data/npy.h"
+#include "client/data/unread.h"
 #include "client/eps.h"
 #include "proto/base/error.h"
 
@@ -39,19 +40,22 @@ struct client_data_file {
     bool is_folder;                  /* of images: one folder for each class, and fd is the directory */
     bool marked;                     /* marks separate documents: JSON lines, and a tokenizer with an end token */
     enum client_integer type;
-    uint64_t bytes;  /* size of the tokens: without the header, and before tokenisation */
-    uint64_t offset; /* of the first token in the file, in bytes */
-    uint64_t first;  /* position of the file's first token in the stream */
-    uint64_t n;      /* tokens; 0 for text and .bin until client_data_check */
+    uint64_t bytes;              /* size of the tokens: without the header, and before tokenisation */
+    uint64_t offset;             /* of the first token in the file, in bytes */
+    uint64_t first;              /* position of the file's first token in the stream */
+    uint64_t n;                  /* tokens; 0 for text and .bin until client_data_check */
+    struct client_unread unread; /* counted as it is read; owned */
 };
 
 struct client_data {
     struct client_data_file *files;
     size_t n_files;
-    bool has_text;      /* at least one file holds text */
-    bool rows;          /* opened by client_data_open_rows */
-    bool images;        /* opened by client_data_open_images */
-    uint64_t n_passed;  /* files in directories that were skipped, because of their suffix */
+    bool has_text; /* at least one file holds text */
+    bool rows;     /* opened by client_data_open_rows */
+    bool images;   /* opened by client_data_open_images */
+    struct client_unread
+        passed;         /* suffixes of files in directories that were skipped because of them, and other files */
+    uint64_t n_passed;  /* all of these */
     uint64_t n_folders; /* directories in directories, which were skipped */
     char *folder;       /* the first of them, owned; NULL: none */
     /* Set by client_data_check: */

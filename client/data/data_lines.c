@@ -2,6 +2,7 @@
  * then read like any text. */
 #include "client/data/data_file.h"
 #include "client/data/data.h"
+#include "client/data/jsonl.h"
 #include "client/text/utf8.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 struct lines {
-    const struct client_data_file *file;
+    struct client_data_file *file;
     int fd; /* receives the texts */
     uint64_t line, n_written;
     struct client_text text; /* the current line's text */
@@ -58,6 +59,21 @@ static int add_object(struct lines *l, const json_t *object, struct error *err)
     return refuse(l, "no object with \"text\", or \"prompt\" and \"completion\", as texts", err);
 }
 
+static void count_unread(struct lines *l, const json_t *object)
+{
+    const bool has_text = json_is_string(json_object_get(object, "text"));
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)object, key, value)
+    {
+        const bool is_read =
+            has_text ? strcmp(key, "text") == 0 : strcmp(key, "prompt") == 0 || strcmp(key, "completion") == 0;
+        if (!is_read && !json_is_null(value))
+            client_unread_count(&l->file->unread, CLIENT_UNREAD_KEY, key, l->line);
+    }
+}
+
 /* Writes the text of a line and its separator: before it the mark of a document, or after it a newline. */
 static int write_text(struct lines *l, struct error *err)
 {
@@ -85,11 +101,12 @@ static int take_line(void *user, const char *line, size_t n, uint64_t number, st
     l->text.n = 0;
     if (client_data_is_blank(line, n))
         return 0;
-    json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
+    json_t *object = client_jsonl_load(line, n, &why);
     int rc = object ? add_object(l, object, err) : 0;
     if (!object)
         rc = error_set(err, -EINVAL, "%s: line %" PRIu64 " is not JSON (%.100s): .jsonl has one object per line",
                        l->file->path, l->line, why.text);
+    count_unread(l, object);
     json_decref(object);
     return rc ? rc : write_text(l, err);
 }

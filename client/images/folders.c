@@ -52,7 +52,10 @@ static int add_entry(const struct folder *f, const char *path, unsigned depth, s
         return error_set(err, -errno, "%s/%s: %s", f->top, path, strerror(errno));
     if (S_ISDIR(st.st_mode))
         return add_folder(f, path, depth + 1, err);
-    return S_ISREG(st.st_mode) && is_image(path) ? add_image(f, path, err) : 0;
+    if (S_ISREG(st.st_mode) && is_image(path))
+        return add_image(f, path, err);
+    client_unread_pass(f->images->data, path);
+    return 0;
 }
 
 static int add_folder(const struct folder *f, const char *path, unsigned depth, struct error *err)
@@ -138,6 +141,8 @@ int client_images_add_folders(struct client_images *images, uint32_t file, const
             rc = client_watch_ask(rules->watch, err);
         if (!rc && is_directory(from->fd, entries[i]->d_name))
             rc = add_class(&folder, entries[i]->d_name, rules, err);
+        else if (!rc)
+            client_unread_pass(images->data, entries[i]->d_name);
         free(entries[i]);
     }
     free(entries);

@@ -44,8 +44,8 @@ struct client_images {
     size_t n, cap;
     char *names; /* (n_names) paths of images in folders, each with its end; owned */
     size_t n_names, cap_names;
-    struct client_raw *raws;        /* (n_files of the data) of those that are no folders; owned */
-    const struct client_data *data; /* borrowed */
+    struct client_raw *raws;  /* (n_files of the data) of those that are no folders; owned */
+    struct client_data *data; /* borrowed */
     struct client_image_sizes sizes;
     uint32_t channels; /* 3 if any image is in colour */
     bool encoded;      /* some are in folders: reading one takes long */

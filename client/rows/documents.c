@@ -1,7 +1,9 @@
 #include "client/rows/documents.h"
 
 #include "client/data/data_file.h"
+#include "client/data/jsonl.h"
 #include "client/rows/batches.h"
+#include "client/rows/keys.h"
 #include "client/rows/layouts.h"
 #include "client/text/conversation.h"
 #include "proto/plan/memory/data.h"
@@ -24,7 +26,8 @@ static int see_line(void *user, const char *line, size_t n, uint64_t number, str
     (void)number, (void)err;
     if (client_data_is_blank(line, n))
         return 0;
-    json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, NULL);
+    json_error_t why;
+    json_t *object = client_jsonl_load(line, n, &why);
     *layout = client_layout_of(object);
     json_decref(object);
     return SEEN;
@@ -60,9 +63,10 @@ int client_documents_are(enum client_documents_kind *out, struct client_data *da
 struct reading {
     struct client_documents *documents;
     struct client_conversations *conversations;
+    struct client_keys *keys;
     struct client_data_pass pass;
     XXH3_state_t *hash;
-    const struct client_data_file *file;
+    struct client_data_file *file;
     uint32_t file_number, line;
     struct client_tokenizer *tokenizer;
     int (*take)(struct reading *r, json_t *object, struct error *err);
@@ -116,6 +120,8 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
     switch (layout) {
     case CLIENT_LAYOUT_CONVERSATION:
         conversation = client_layout_conversation(&rc, object, err);
+        if (!rc)
+            rc = client_keys_check(conversation, r->keys, err);
         if (!rc)
             rc = client_conversation_encode(r->conversations, conversation, add_document, r, err);
         json_decref(conversation);
@@ -341,10 +347,12 @@ static int on_line(void *user, const char *line, size_t n, uint64_t number, stru
     if (client_data_is_blank(line, n))
         return 0;
     r->line = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
-    json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
+    json_t *object = client_jsonl_load(line, n, &why);
     const int rc = json_is_object(object)
                        ? r->take(r, object, err)
                        : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);
+    if (!rc)
+        client_keys_count(&r->file->unread, r->keys, object, number);
     json_decref(object);
     r->documents->n_lines++;
     return in_line(rc, r->file, number, err);
@@ -410,6 +418,8 @@ int client_documents_read(struct client_documents *out, struct client_data *data
                   : error_set(err, -ENOMEM, "out of memory");
 
     *out = (struct client_documents){.fd = -1};
+    if (!rc)
+        rc = client_keys_open(&r.keys, rules->side, err);
     if (!rc && rules->pairs)
         client_conversations_by_prefixes(r.conversations);
     if (!rc && !rules->weighted)
@@ -426,6 +436,7 @@ int client_documents_read(struct client_documents *out, struct client_data *data
     if (!rc)
         out->hash = XXH3_64bits_digest(hash);
     XXH3_freeState(hash);
+    client_keys_close(r.keys);
     client_conversations_close(r.conversations);
     return rc;
 }

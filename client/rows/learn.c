@@ -76,6 +76,7 @@ static int open_texts(struct client_data_file *out, struct learning *l, struct c
     if (rc)
         return rc;
     *out = *file;
+    out->unread = (struct client_unread){0};
     out->fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
     return out->fd < 0 ? error_set(err, -errno, "%s: %s", file->path, strerror(errno))
                        : client_data_extract(&l->pass, out, err);
@@ -97,9 +98,11 @@ static int count_files(struct learning *l, struct error *err)
     for (size_t i = 0; !rc && i < n; i++)
         if (client_data_is_a_text(&texts[i]) && texts[i].bytes > 0)
             rc = count_file(l, &texts[i], total, err);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         if (texts[i].fd >= 0)
             close(texts[i].fd);
+        client_unread_free(&texts[i].unread);
+    }
     free(texts);
     return rc;
 }

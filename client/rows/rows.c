@@ -2,6 +2,7 @@
 
 #include "client/rows/columns.h"
 #include "client/data/data_file.h"
+#include "client/data/jsonl.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
@@ -31,6 +32,7 @@ struct reading {
     struct client_tokens tokens; /* of the current row */
     /* The current file: */
     struct client_data_file *file;
+    uint64_t line;
     bool begun; /* its columns are known */
     size_t at[CLIENT_COLUMNS];
     const char *keys[CLIENT_COLUMNS]; /* of .jsonl; owned */
@@ -185,6 +187,9 @@ static int begin_named(struct reading *r, struct error *err)
     }
     if (!rc)
         rc = client_columns_find(r->at, &r->columns, (const char *const *)names, r->n_fields, err);
+    for (size_t i = 0; !rc && i < r->n_fields; i++)
+        if (i != r->at[CLIENT_COLUMN_FIRST] && i != r->at[CLIENT_COLUMN_SECOND] && i != r->at[CLIENT_COLUMN_LABEL])
+            client_unread_count(&r->file->unread, CLIENT_UNREAD_COLUMN, names[i], r->line);
     for (size_t i = 0; names && i < r->n_fields; i++)
         free(names[i]);
     free(names);
@@ -292,6 +297,9 @@ static int take_value(const struct reading *r, struct text *out, char made[40], 
 {
     const bool is_label = column == CLIENT_COLUMN_LABEL;
 
+    if (client_jsonl_spelling(value))
+        return error_set(err, -EINVAL, "its '%s' is %s, which is no number that can be read here", r->keys[column],
+                         client_jsonl_spelling(value));
     if (json_is_string(value)) {
         *out = (struct text){json_string_value(value), json_string_length(value)};
         return 0;
@@ -329,16 +337,33 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
     return rc ? rc : add_row(r, columns, err);
 }
 
+static void count_unread(struct reading *r, const json_t *object)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)object, key, value)
+    {
+        bool is_read = json_is_null(value);
+        for (size_t i = 0; i < CLIENT_COLUMNS; i++)
+            is_read = is_read || (r->keys[i] && strcmp(r->keys[i], key) == 0);
+        if (!is_read)
+            client_unread_count(&r->file->unread, CLIENT_UNREAD_KEY, key, r->line);
+    }
+}
+
 static int take_json(struct reading *r, const char *line, size_t n, struct error *err)
 {
     json_error_t why;
 
     if (client_data_is_blank(line, n))
         return 0;
-    json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
+    json_t *object = client_jsonl_load(line, n, &why);
     const int rc = json_is_object(object)
                        ? take_object(r, object, err)
                        : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);
+    if (!rc)
+        count_unread(r, object);
     json_decref(object);
     return rc;
 }
@@ -347,6 +372,8 @@ static int on_line(void *user, const char *line, size_t n, uint64_t number, stru
 {
     struct reading *r = user;
     char where[64];
+
+    r->line = number;
     const int rc = r->file->kind == CLIENT_DATA_LINES ? take_json(r, line, n, err) : take_tsv(r, line, n, err);
 
     if (rc == -EINVAL || rc == -E2BIG) {

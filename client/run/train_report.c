@@ -70,23 +70,15 @@ static void say_changes(const struct client_train *t)
     client_train_note(t, sentence.text);
 }
 
-/* Reports what the directories of --data have and the run has not. */
-static void note_passed(const struct client_train *t)
+static void on_unread(void *user, const char *sentence)
 {
-    const struct client_data *data = &t->run.data;
-    struct error sentence;
+    client_train_note(user, sentence);
+}
 
-    if (data->n_passed > 0) {
-        error_set(&sentence, 0, "%" PRIu64 " file%s in directories of --data passed over: not named %s", data->n_passed,
-                  data->n_passed == 1 ? "" : "s", client_data_suffixes(data));
-        client_train_note(t, sentence.text);
-    }
-    if (data->n_folders > 0) {
-        error_set(&sentence, 0, "%" PRIu64 " folder%s in directories of --data passed over: %.200s%s; name %s too",
-                  data->n_folders, data->n_folders == 1 ? "" : "s", data->folder,
-                  data->n_folders == 1 ? "" : " and others", data->n_folders == 1 ? "it" : "them");
-        client_train_note(t, sentence.text);
-    }
+static void note_unread(const struct client_train *t)
+{
+    client_unread_tell(&t->run.data, "--data", on_unread, (void *)(uintptr_t)t);
+    client_unread_tell(&t->run.eval_data, "--eval-data", on_unread, (void *)(uintptr_t)t);
 }
 
 static void report_resumed(const struct client_train *t)
@@ -144,7 +136,7 @@ static void report_start(struct client_train *t)
         client_train_note(t, t->form.text);
     note_memory(t);
     note_idle(t);
-    note_passed(t);
+    note_unread(t);
     if (run->asked.resume)
         report_resumed(t);
 }

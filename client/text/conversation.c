@@ -219,6 +219,7 @@ static int take_messages(struct turns *t, const json_t *messages, struct error *
 static int open_turns(struct turns *t, struct client_conversations *c, const json_t *conversation, struct error *err)
 {
     const json_t *tools = json_object_get(conversation, "tools"),
+                 *documents = json_object_get(conversation, "documents"),
                  *kwargs = json_object_get(conversation, "chat_template_kwargs");
 
     *t = (struct turns){.c = c, .variables = json_copy(c->variables), .messages = json_array()};
@@ -229,6 +230,8 @@ static int open_turns(struct turns *t, struct client_conversations *c, const jso
     if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
         return error_set(err, -EINVAL, "its chat_template_kwargs are no object");
     if (json_is_array(tools) && json_object_set(t->variables, "tools", (json_t *)(uintptr_t)tools))
+        return error_set(err, -ENOMEM, "out of memory");
+    if (json_is_array(documents) && json_object_set(t->variables, "documents", (json_t *)(uintptr_t)documents))
         return error_set(err, -ENOMEM, "out of memory");
     if (json_is_object(kwargs) && json_object_update_missing(t->variables, (json_t *)(uintptr_t)kwargs))
         return error_set(err, -ENOMEM, "out of memory");

@@ -44,8 +44,8 @@ void client_conversations_by_prefixes(struct client_conversations *conversations
 /* Takes the ids (n) of a row, which begin with a token that is not trained. */
 typedef int client_conversation_take(void *user, const uint32_t *ids, size_t n, struct error *err);
 
-/* Gives the rows of a conversation to `take`: {"messages": [...]}, with "tools" and "chat_template_kwargs" if it has
- * them. A message may have "train": false, and then is not trained, or true, which is for answers under
+/* Gives the rows of a conversation to `take`: {"messages": [...]}, with "tools", "documents" and "chat_template_kwargs" if
+ * it has them. A message may have "train": false, and then is not trained, or true, which is for answers under
  * EPS_TRAIN_ON_LAST. -EINVAL with a sentence: there is no template, no answer, an unknown role, a message that is
  * none, or what the template says; -E2BIG, -ENOMEM; what take returns. */
 int client_conversation_encode(struct client_conversations *conversations, const json_t *conversation,

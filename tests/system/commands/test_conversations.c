@@ -43,6 +43,26 @@ static void setup(void)
 SUITE_TIMEOUT(200)
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 
+/* By each command that reads them, once a file. */
+TEST(keys_that_nobody_reads_are_told)
+{
+#define UNREAD(file, n) file ": the key \"id\" of " n " lines and the key \"mark\" of messages in 1 line are not read"
+    expect("sed 's/{\"messages\"/{\"id\": NaN, \"messages\"/; 1s/\"content\"/\"mark\": 1, \"content\"/' chat.jsonl "
+           ">marked.jsonl && head -n 9 marked.jsonl >few.jsonl",
+           0);
+    expect("eps data marked.jsonl --model chat --limit 0 2>&1", 0, "eps data: " UNREAD("marked.jsonl", "40"));
+    json_t *said = expect_json("eps data marked.jsonl --model chat --limit 0 --json", 0);
+    ck_assert_uint_eq(json_array_size(json_at(said, "notes")), 1);
+    ck_assert_str_eq(json_string_value(json_at(said, "notes.0")), UNREAD("marked.jsonl", "40"));
+    json_decref(said);
+    expect("eps train --model chat/config.json --data marked.jsonl --eval-data few.jsonl --batch 8 --steps 1 --out "
+           "told " MACHINE,
+           0, "note         " UNREAD("marked.jsonl", "40"), "note         " UNREAD("few.jsonl", "9"));
+    expect("eps eval --model made --data marked.jsonl 2>&1 " MACHINE, 0, "eps eval: " UNREAD("marked.jsonl", "40"));
+    expect("printf '{\"text\": \"%050d\", \"id\": 1}\\n' 1 | eps data - --model chat --seq 8 --limit 0 2>&1", 0,
+           "eps data: -: the key \"id\" of 1 line is not read");
+}
+
 TEST(answers_are_learned_and_measured)
 {
     expect(TRAIN "--epochs 12 --seq 96 --eval-every 10 --out run", 0,

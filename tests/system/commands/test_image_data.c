@@ -46,6 +46,34 @@ TEST(images_are_described_with_their_classes)
     json_decref(said);
 }
 
+/* Images of other kinds, files within a class that are none, and files beside the classes. */
+TEST(files_that_are_no_images_read_here_are_counted)
+{
+    static const char note[] =
+        "6 files in directories of --data passed over: not named .png, .jpg or .jpeg (2 .webp, 1 .GIF, "
+        "1 without a suffix, 1 .bmp, 1 .txt)";
+
+    expect("mkdir -p set/a/inner set/b && for i in 1 2 3 4; do cp " TESTS_DIR
+           "/fixtures/images/grey.png set/a/$i.png; cp "
+           "set/a/$i.png set/b/$i.png; done && touch set/a/5.webp set/a/inner/6.webp set/b/Q.GIF set/b/plain set/c.bmp "
+           "set/notes.txt set/a/.hidden",
+           0);
+    expect("eps data --images set --image 8x8 2>&1", 0, print("eps data: %s", note));
+    json_t *said = expect_json("eps data --images set --image 8x8 --json", 0);
+    ck_assert_str_eq(json_string_value(json_at(said, "notes.0")), note);
+    json_decref(said);
+    processes_put_text("net.json", "{\"model_type\": \"wide_resnet\", \"depth\": 10, \"widen_factor\": 1, "
+                                   "\"image_size\": 8}");
+    expect(
+        "eps train --model net.json --data set --eval-data set --image 8x8 --batch 4 --steps 1 --device cpu --out run",
+        0, print("note         %s", note));
+    expect("mkdir raw", 0);
+    put_images("raw/train-images", "raw/train-labels", 40);
+    put_images("raw/t10k-images", "raw/t10k-labels", 2);
+    expect("touch raw/read.me && eps data --images raw 2>&1", 0,
+           "2 files in directories of --data passed over: not named images, nor CIFAR's .bin (");
+}
+
 static const struct {
     const char *command;
     int status;
