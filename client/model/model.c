@@ -31,6 +31,11 @@ static int read_config(struct client_model *model, const char *path, struct erro
 
     if (rc)
         return rc;
+    if ((rc = model_config_check_size(n, err)) != 0) { /* before anybody reads it as JSON */
+        error_prefix(err, path);
+        free(text);
+        return rc;
+    }
     char *inner = wrapper_text_config(model->wrapper, text, n), *other = NULL;
     if (inner) {
         free(text);

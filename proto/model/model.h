@@ -295,6 +295,11 @@ struct model {
     uint32_t lowest_trained; /* lowest layer that visits a unit with trained pieces; nothing below needs a gradient */
 };
 
+/* 21,843 classes, each named twice, take some 2 MiB; reading JSON takes up to 80 times its bytes. */
+enum { MODEL_CONFIG_MAX_BYTES = 4 << 20 };
+/* -EINVAL with a sentence if a config.json of n bytes is larger. */
+int model_config_check_size(size_t n, struct error *err);
+
 /* Reads config.json (text, n bytes, not terminated). -EINVAL with a sentence that names the key, its value and what is
  * accepted: a key is missing, absurd (0 layers, width not a multiple of heads, dropout of 1) or contradictory, names
  * another model_type, or is unknown and may change the mathematics. Keys known to change nothing are ignored. */

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CONFIG_BYTES = 16 << 20 };
-
 /* Keys that transformers writes, or once wrote, for any model, and that do not affect training a language model:
  * bookkeeping, generation defaults, outputs. */
 static const char *const harmless[] = {
@@ -425,21 +423,30 @@ int model_config_read(struct model_config *out, const json_t *object, const stru
     return read_padding(out, object, err);
 }
 
+int model_config_check_size(size_t n, struct error *err)
+{
+    if (n <= MODEL_CONFIG_MAX_BYTES)
+        return 0;
+    return error_set(err, -EINVAL, "%zu bytes are too many for a config.json (at most %d MiB)", n,
+                     MODEL_CONFIG_MAX_BYTES >> 20);
+}
+
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err)
 {
     struct model_config config;
     json_error_t why;
 
-    if (n > MAX_CONFIG_BYTES)
-        return error_set(err, -EINVAL, "%zu bytes are too many for a config.json (at most 16 MiB)", n);
+    int rc = model_config_check_size(n, err);
+    if (rc)
+        return rc;
     const char *zero = memchr(text, 0, n); /* jansson takes one for white space after a number or a word */
     if (zero)
         return error_set(err, -EINVAL, "not JSON: byte %zu is zero", (size_t)(zero - text));
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!root)
         return error_set(err, -EINVAL, "not JSON at line %d, column %d: %s", why.line, why.column, why.text);
-    int rc = json_is_object(root) ? model_config_read(&config, root, NULL, err)
-                                  : error_set(err, -EINVAL, "not a JSON object, as a config.json must be");
+    rc = json_is_object(root) ? model_config_read(&config, root, NULL, err)
+                              : error_set(err, -EINVAL, "not a JSON object, as a config.json must be");
     json_decref(root);
     if (rc == 0)
         *out = config;

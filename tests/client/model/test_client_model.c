@@ -59,6 +59,8 @@ static const struct {
 } directories[] = {
     {"mkdir alone; cp config.json alone; cp config.json alone/small.json", "alone/config.json", 0, 0, NULL, "alone"},
     {"true", "alone/small.json", 0, 0, NULL, "small"},
+    {"head -c $(((4 << 20) + 1)) /dev/zero >alone/large.json", "alone/large.json", -EINVAL, 0,
+     "alone/large.json: ", "too many for a config.json (at most 4 MiB)"},
     {"mkdir plain; cp config.json plain; cp one plain/some.safetensors; echo no | tee plain/notes.txt "
      ">plain/.hidden.safetensors",
      "plain/", 0, 1, "one", "plain"},

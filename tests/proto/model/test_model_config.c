@@ -265,7 +265,7 @@ TEST(a_zero_byte_is_refused_where_it_stands)
     check_said(err.text, "not JSON: byte 6 is zero", NULL);
 }
 
-TEST(every_truncation_of_a_file_is_refused_and_so_is_one_past_16_MiB_unread)
+TEST(every_truncation_of_a_file_is_refused_and_so_is_one_past_4_MiB_unread)
 {
     const char *text = quoted(full);
     struct model_config c;
@@ -277,8 +277,8 @@ TEST(every_truncation_of_a_file_is_refused_and_so_is_one_past_16_MiB_unread)
         ck_assert_int_eq(model_config_parse(&c, exact, n, NULL), -EINVAL);
         free(exact);
     }
-    ck_assert_int_eq(model_config_parse(&c, text, (16 << 20) + 1, &err), -EINVAL);
-    check_said(err.text, "16777217 bytes", "16 MiB");
+    ck_assert_int_eq(model_config_parse(&c, text, (4 << 20) + 1, &err), -EINVAL);
+    check_said(err.text, "4194305 bytes", "4 MiB");
 }
 
 TEST(a_value_too_long_for_a_sentence_is_shortened)
