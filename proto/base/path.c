@@ -11,42 +11,46 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum { MOST_LINKS = 40 }; /* as the kernel follows */
+enum { MOST_STEPS = PATH_MAX }; /* names passed, those of links included: links that go around end */
+
+/* Where a walk has come to: at is a directory (AT_FDCWD: the working one), rest the names that are left. */
+struct walk {
+    int at;
+    char rest[PATH_MAX];
+};
 
 /* A hard link gives another user's directory a link of ours. */
-static bool is_trusted(const struct stat *link)
+static bool link_is_trusted(const struct stat *link)
 {
     return S_ISLNK(link->st_mode) && (link->st_uid == 0 || link->st_uid == geteuid()) && link->st_nlink == 1;
 }
 
-/* Replaces the path of a link by where it leads, and returns 0. 1: it is a link of /proc, where nobody makes links, and
- * the kernel alone knows where it leads. */
-static int follow(char path[PATH_MAX])
+/* Puts where the link leads in the place of its name, the first n bytes of rest. link is an O_PATH descriptor of it, so
+ * that the link that is checked is the one that is read. */
+static int walk_follow(struct walk *w, int link, size_t n)
 {
-    const int link = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC); /* the link that is checked is the one that is read */
-    char target[PATH_MAX];
-    struct statfs system;
+    char target[PATH_MAX], whole[PATH_MAX];
     struct stat st;
-    int rc = 0;
+    const ssize_t length = readlinkat(link, "", target, sizeof target - 1);
 
-    if (link < 0)
-        return -errno;
-    const ssize_t n = readlinkat(link, "", target, sizeof target - 1);
-    if (n < 0 || fstat(link, &st) != 0 || fstatfs(link, &system) != 0 || !is_trusted(&st))
-        rc = -ELOOP;
-    close(link);
-    if (rc)
-        return rc;
-    if (system.f_type == PROC_SUPER_MAGIC)
-        return 1;
-    target[n] = '\0';
-    char *name = strrchr(path, '/');
-    name = name && *target != '/' ? name + 1 : path;
-    return snprintf(name, (size_t)(path + PATH_MAX - name), "%s", target) < path + PATH_MAX - name ? 0 : -ENAMETOOLONG;
+    if (length <= 0 || fstat(link, &st) != 0 || !link_is_trusted(&st))
+        return -ELOOP;
+    target[length] = '\0';
+    if ((size_t)snprintf(whole, sizeof whole, "%s%s", target, w->rest + n) >= sizeof whole)
+        return -ENAMETOOLONG;
+    memcpy(w->rest, whole, sizeof whole);
+    return 0;
+}
+
+static bool is_of_proc(int fd)
+{
+    struct statfs system;
+
+    return fstatfs(fd, &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
 }
 
 /* A descriptor of this process by its name in /proc: shared, so that what it leads to is not cut, nor written from its
- * beginning once more. */
+ * beginning once more. -ELOOP: the path is none. */
 static int share(const char *path)
 {
     int number, end = 0, fd;
@@ -61,34 +65,111 @@ static int share(const char *path)
     return fd < 0 ? -errno : fd;
 }
 
-/* Non-blocking: a pipe without a reader would make open wait. Writing may wait. */
-static int open_file(const char *path, int flags, mode_t mode)
+/* A second name that another user gave a file of ours, in a directory where he may make names: as good as a link. */
+static bool is_planted(int directory, const struct stat *file)
 {
-    const int fd = open(path, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, mode);
+    struct stat st;
+
+    return S_ISREG(file->st_mode) && file->st_nlink > 1 && fstatat(directory, ".", &st, 0) == 0 &&
+           (st.st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* Non-blocking: a pipe without a reader would make open wait. Writing may wait. The file is cut once it is known not to
+ * be planted. */
+static int open_last(const struct walk *w, int flags, mode_t mode)
+{
+    const int fd = openat(w->at, w->rest, (flags & ~O_TRUNC) | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, mode);
+    struct stat st;
+    int rc = 0;
 
     if (fd < 0)
         return -errno;
+    if (fstat(fd, &st) != 0)
+        rc = -errno;
+    else if (is_planted(w->at, &st))
+        rc = -EMLINK;
+    else if ((flags & O_TRUNC) && S_ISREG(st.st_mode) && ftruncate(fd, 0) != 0)
+        rc = -errno;
+    if (rc) {
+        close(fd);
+        return rc;
+    }
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     return fd;
 }
 
-static int open_followed(const char *path, int flags, mode_t mode)
+/* Replaces the directory that the walk has come to. */
+static int walk_enter(struct walk *w, int directory)
 {
-    char at[PATH_MAX];
+    if (directory < 0)
+        return -errno;
+    if (w->at >= 0)
+        close(w->at);
+    w->at = directory;
+    return 0;
+}
 
-    if ((size_t)snprintf(at, sizeof at, "%s", path) >= sizeof at)
+/* Passes the name in front of rest, n bytes and the slashes behind it: into a directory, or along a link. Links of /proc to
+ * directories (self, cwd) are the kernel's to follow, as nobody makes links there; they are not the last name. */
+static int walk_pass(struct walk *w, size_t n, size_t n_slashes)
+{
+    char name[NAME_MAX + 1];
+    struct stat st;
+    int rc;
+
+    if (n > NAME_MAX)
         return -ENAMETOOLONG;
-    for (int i = 0; i <= MOST_LINKS; i++) {
-        const int fd = open_file(at, flags, mode);
-        if (fd != -ELOOP)
-            return fd;
-        const int rc = follow(at);
-        if (rc < 0)
+    snprintf(name, sizeof name, "%.*s", (int)n, w->rest);
+    const int fd = openat(w->at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        rc = -errno;
+    } else if (S_ISLNK(st.st_mode) && !is_of_proc(fd)) {
+        rc = walk_follow(w, fd, n);
+    } else if (S_ISLNK(st.st_mode) && !w->rest[n + n_slashes]) {
+        rc = -ELOOP;
+    } else {
+        rc = walk_enter(w,
+                        openat(w->at, name, O_PATH | O_DIRECTORY | O_CLOEXEC | (S_ISLNK(st.st_mode) ? 0 : O_NOFOLLOW)));
+        if (!rc)
+            memmove(w->rest, w->rest + n + n_slashes, strlen(w->rest + n + n_slashes) + 1);
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* To the last name of rest, and along the links that it is; a rest that begins with a slash begins at the root. */
+static int walk_open(struct walk *w, int flags, mode_t mode)
+{
+    for (unsigned i = 0; i < MOST_STEPS; i++) {
+        int rc = *w->rest == '/' ? share(w->rest) : -ELOOP;
+        if (rc != -ELOOP)
             return rc;
-        if (rc > 0)
-            return share(at);
+        if (*w->rest == '/') {
+            const size_t n_slashes = strspn(w->rest, "/");
+            if ((rc = walk_enter(w, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC))) != 0)
+                return rc;
+            memmove(w->rest, w->rest + n_slashes, strlen(w->rest + n_slashes) + 1);
+        }
+        const size_t n = strcspn(w->rest, "/"), n_slashes = strspn(w->rest + n, "/");
+        if (!w->rest[n + n_slashes] && (rc = open_last(w, flags, mode)) != -ELOOP)
+            return rc;
+        if ((rc = walk_pass(w, n, n_slashes)) != 0)
+            return rc;
     }
     return -ELOOP;
+}
+
+static int open_followed(const char *path, int flags, mode_t mode)
+{
+    struct walk w = {.at = AT_FDCWD};
+
+    if ((size_t)snprintf(w.rest, sizeof w.rest, "%s", path) >= sizeof w.rest)
+        return -ENAMETOOLONG;
+    const int rc = walk_open(&w, flags, mode);
+    if (w.at >= 0)
+        close(w.at);
+    return rc;
 }
 
 int path_open(const char *path, int flags, mode_t mode, struct error *err)
@@ -97,7 +178,11 @@ int path_open(const char *path, int flags, mode_t mode, struct error *err)
 
     if (fd >= 0)
         return fd;
-    return error_set(err, fd, "%s", fd == -ELOOP ? PATH_IS_A_LINK ": name its file" : strerror(-fd));
+    return error_set(err, fd, "%s",
+                     fd == -ELOOP ? PATH_IS_A_LINK ": name its file"
+                     : fd == -EMLINK
+                         ? "it has two names, and another user may have given it this one: name another file"
+                         : strerror(-fd));
 }
 
 int path_make_parents(const char *path)

@@ -3,6 +3,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -246,6 +247,41 @@ TEST_EACH(a_link_that_another_has_planted_is_not_followed, geteuid() == 0 ? 4 : 
     } else {
         ck_assert_int_ne(access("mine", F_OK), 0);
     }
+}
+
+/* In a directory's place on the way: another's is not passed, one's own is. */
+TEST_EACH(a_directory_that_another_has_planted_is_not_passed, geteuid() == 0 ? 2 : 0)
+{
+    const int saved = dup(STDERR_FILENO);
+    struct error err = {""};
+
+    ck_assert(mkdir("there", 0700) == 0 && symlink("there", "way") == 0);
+    if (_i == 0)
+        ck_assert_int_eq(lchown("way", 4321, 4321), 0);
+    ck_assert_int_eq(log_open(processes_path("way/./log"), &err), _i == 0 ? -ELOOP : 0);
+    dup2(saved, STDERR_FILENO);
+    ck_assert_int_eq(access("there/log", F_OK), _i == 0 ? -1 : 0);
+}
+
+/* A second name in a directory for all; in one's own directory it is one's own. The file keeps its bytes. */
+TEST_EACH(a_file_that_another_has_named_anew_is_not_written, 2)
+{
+    struct error err = {""};
+
+    processes_put_text("mine", "mine");
+    ck_assert(mkdir("all", 0700) == 0 && chmod("all", _i == 0 ? 01777 : 0700) == 0);
+    ck_assert_int_eq(link("mine", "all/log"), 0);
+    const int fd = path_open(processes_path("all/log"), O_WRONLY | O_CREAT | O_TRUNC, 0666, &err);
+    char *mine = processes_read("mine");
+    if (_i == 0) {
+        ck_assert_int_eq(fd, -EMLINK);
+        ck_assert_holds(err.text, "it has two names");
+        ck_assert_str_eq(mine, "mine");
+    } else {
+        ck_assert_int_ge(fd, 0);
+        ck_assert_str_eq(mine, "");
+    }
+    free(mine);
 }
 
 /* A hard link is how another user plants a link that is not his. */
