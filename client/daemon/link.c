@@ -79,12 +79,32 @@ static void close_all(const int *fds, unsigned n)
         close(fds[i]);
 }
 
+/* The daemon lives, and has ended this session for something that this client did, or did not do. */
+static bool is_dismissal(enum message_end end)
+{
+    switch (end) {
+    case END_FAULT:
+    case END_SILENT:
+    case END_UNREAD:
+    case END_TURNED_AWAY:
+    case END_DISMISSED:
+        return true;
+    case END_CLOSED:
+    case END_LOST:
+    case END_UNANSWERED:
+    case END_BROKEN:
+        break;
+    }
+    return false;
+}
+
 static void on_closed(struct session *s, const char *reason)
 {
     struct client_link *link = session_data(s);
 
     link->session = NULL;
     link->absent = !link->attached && session_end(s) == END_LOST;
+    link->dismissed = link->attached && is_dismissal(session_end(s));
     link->attached = false;
     if (reason)
         snprintf(link->end, sizeof link->end, "%s", reason);
@@ -135,11 +155,16 @@ static int child_error(struct client_link *link, struct error *err)
     return rc;
 }
 
-/* Reports that the session ended by itself. */
+/* Reports that the session ended by itself. Of a private daemon, its workers end with it: they are not the cause. */
 static int report_end(struct client_link *link, struct error *err)
 {
-    const int rc = child_error(link, err);
+    static const char refused[] = "refused: ";
+    const size_t n = sizeof refused - 1;
+    const char *why = strncmp(link->end, refused, n) == 0 ? link->end + n : link->end;
 
+    if (link->dismissed)
+        return error_set(err, -EIO, "the daemon has ended the session of this client: %s", why);
+    const int rc = child_error(link, err);
     if (rc)
         return rc;
     return error_set(err, -EIO, "the daemon is gone: %s", link->end[0] ? link->end : "closed");
@@ -159,6 +184,7 @@ int client_link_open(struct client_link *link, const char *directory, enum messa
 
     assert(!link->session);
     link->end[0] = 0;
+    link->dismissed = false;
     int rc = role == ROLE_CLIENT ? hold_thread(link, err) : 0;
     if (rc)
         return rc;

@@ -31,6 +31,7 @@ struct client_link {
     bool attached;                  /* the handshake is complete */
     char end[160];                  /* why the other side closed the session; empty if it did not */
     bool absent;                    /* the daemon ended before the session was open */
+    bool dismissed;                 /* the daemon goes on without this client, and `end` says why */
     struct client_mail *mail;       /* ring of messages that have not been read yet */
     size_t n_mail, first_mail, mail_cap;
     uint64_t seen_ms;  /* the loop's clock at its last reading */

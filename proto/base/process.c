@@ -224,10 +224,31 @@ void process_end_if_aborted(void (*call)(void *arg), void *arg)
     dare(&d, call, arg);
 }
 
+bool process_is_child_of(long parent)
+{
+    return getppid() == parent;
+}
+
+/* Of process_follow_parent, which is called once. */
+static volatile pid_t followed;
+
+/* The kernel says that the thread that made this process, or was its parent since, has ended. Only if that was the
+ * process's last one has this process another parent. */
+static void on_parent_thread_end(int number)
+{
+    (void)number;
+    if (!process_is_child_of(followed))
+        kill(getpid(), SIGTERM);
+}
+
 bool process_follow_parent(long parent)
 {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    return parent == 0 || getppid() == parent;
+    const struct sigaction act = {.sa_handler = on_parent_thread_end, .sa_flags = SA_RESTART};
+
+    followed = parent ? (pid_t)parent : getppid();
+    sigaction(SIGRTMIN, &act, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGRTMIN);
+    return process_is_child_of(followed);
 }
 
 static void mask_signals(int how)
@@ -259,9 +280,11 @@ bool process_ignores(int number)
     return sigaction(number, NULL, &action) || action.sa_handler == SIG_IGN;
 }
 
-bool process_is_stopped(long pid)
+/* A line of /proc/PID/stat. False: there is none. "12345 (name) S ..."; a name has at most 15 bytes, and may look like
+ * anything. */
+static bool process_look(long pid, char *state, long *n_threads, uint64_t *birth)
 {
-    char path[48], text[256]; /* "12345 (name) T ..."; a name has at most 15 bytes */
+    char path[48], text[512];
 
     snprintf(path, sizeof path, "/proc/%ld/stat", pid);
     FILE *file = fopen(path, "re");
@@ -271,7 +294,32 @@ bool process_is_stopped(long pid)
     fclose(file);
     text[n] = '\0';
     const char *name_end = strrchr(text, ')');
-    return name_end && (strncmp(name_end, ") T", 3) == 0 || strncmp(name_end, ") t", 3) == 0);
+    return name_end &&
+           sscanf(name_end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %" SCNu64,
+                  state, n_threads, birth) == 3;
+}
+
+uint64_t process_birth(long pid)
+{
+    char state;
+    long n_threads;
+    uint64_t birth;
+
+    return process_look(pid, &state, &n_threads, &birth) ? birth : 0;
+}
+
+/* Where /proc hides others' processes, a living one may be hidden once it has another user. */
+bool process_has_ended(long pid, uint64_t birth)
+{
+    char state;
+    long n_threads;
+    uint64_t now;
+
+    if (birth == 0)
+        return false;
+    if (!process_look(pid, &state, &n_threads, &now))
+        return kill((pid_t)pid, 0) < 0 && errno == ESRCH;
+    return now != birth || ((state == 'Z' || state == 'X') && n_threads <= 1);
 }
 
 /* Address space left under RLIMIT_AS, minus a reserve: libraries abort when they get none. */

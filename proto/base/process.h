@@ -41,9 +41,12 @@ int process_survive_abort(void (*call)(void *arg), void *arg, struct error *err)
  * before they abort: those use the call's frame, so it cannot be left. */
 void process_end_if_aborted(void (*call)(void *arg), void *arg);
 
-/* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive it. False if
- * process `parent` (0: unknown) is no longer the parent: it died before this call. */
+/* Ends this process with SIGTERM when its parent, the process, has ended; the end of a thread of the parent, of the one
+ * that made this process too, changes nothing. False if process `parent` is no longer the parent: it ended before this
+ * call. 0: whichever process is the parent now. */
 bool process_follow_parent(long parent);
+/* True if process `parent` is the parent of this one, and so has not ended. */
+bool process_is_child_of(long parent);
 
 /* Blocks SIGTERM, SIGINT and SIGHUP; call first in main. From its first instruction on, and across
  * process_bound_spinning, the signals wait for process_take_signals, when handlers exist and everything can be shut
@@ -54,8 +57,12 @@ void process_take_signals(void);
 /* True if this signal is ignored, as SIGHUP is under nohup. */
 bool process_ignores(int number);
 
-/* True if a process of this host is stopped by Ctrl-Z, SIGSTOP or a debugger. False if the system does not tell. */
-bool process_is_stopped(long pid);
+/* When a process of this host began, in the system's ticks since boot: tells it from a later one of the same number. 0
+ * if the system does not tell. */
+uint64_t process_birth(long pid);
+/* True if the process that began then has ended: all of its threads, not only the first. A zombie has ended. False if the
+ * system does not tell, or birth is 0. */
+bool process_has_ended(long pid, uint64_t birth);
 
 /* The name of this machine, cut to n - 1 bytes; empty if the system does not tell. */
 void process_host_name(char *out, size_t n);

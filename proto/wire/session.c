@@ -365,22 +365,27 @@ static void on_handle_closed(struct session *s)
     free(s);
 }
 
-/* True if the peer is stopped by Ctrl-Z or a debugger: it will answer when it continues. Never for a worker, as others
- * wait for its steps. */
-static bool is_suspended(const struct session *s)
+/* A client or viewer may be as slow as it likes, but must exist. A process that it forked may hold its socket after its
+ * own end; then that tells nothing. */
+static void check_process(struct session *s)
 {
-    return s->n_unanswered > 0 && s->hello.hello.role != ROLE_WORKER && process_is_stopped(s->peer_pid);
+    if (!process_has_ended(s->peer_pid, s->peer_birth))
+        return;
+    connection_drain(&s->connection);
+    if (s->state == SESSION_OPEN)
+        on_connection_end(&s->connection, NULL);
 }
 
 static void on_open_tick(struct session *s)
 {
     const struct message ping = {.kind = MESSAGE_PING};
+    const bool is_worker = s->hello.hello.role == ROLE_WORKER;
 
     if (!s->accepted) {
-        if (s->n_ticks >= SESSION_PATIENCE)
+        if (is_worker && s->n_ticks >= SESSION_PATIENCE)
             session_finish(s, END_LOST, "silent for 60 s");
-    } else if (is_suspended(s)) {
-        return; /* this second does not count */
+    } else if (!is_worker) {
+        check_process(s);
     } else if (s->n_unanswered == SESSION_PINGS) {
         session_refuse_code(s, END_SILENT, -ETIMEDOUT, "silent for 15 s");
     } else {
@@ -468,6 +473,7 @@ int session_open_connection(struct session *s, int fd)
     }
     s->peer_pid = peer.pid;
     s->peer_uid = peer.uid;
+    s->peer_birth = s->accepted ? process_birth(peer.pid) : 0;
     int rc = connection_open(&s->connection, s->loop, fd, &connection_events, s);
 
     s->connection.takes_no_fds = s->accepted && !session_is_own(s) && s->peer_uid != 0;

@@ -18,9 +18,13 @@
  *
  * Everything runs on the caller's libuv loop thread and never blocks; session_send queues what the socket does not
  * take. A message that does not decode or has the wrong sequence number ends the session, reported by on_closed; so do
- * descriptors with a message that takes none. DISMISSED also ends the session, and says why. Pings go out every second
- * by the daemon's own ticks; a peer that has not answered 15 of them is lost. Seconds in which a client or viewer is
- * stopped (Ctrl-Z, a debugger) do not count. A daemon that has sent no ping for 60 of the peer's ticks is lost, too. */
+ * descriptors with a message that takes none. DISMISSED also ends the session, and says why.
+ *
+ * Workers get a ping every second, by the daemon's own ticks: one that has not answered 15 of them is lost, and so is a
+ * daemon that has sent none for 60 of the worker's ticks. Clients and viewers get none, as they are always on the daemon's
+ * host. One that does not come back to its loop, because it computes, prints into a full pipe or is stopped, is slow; it
+ * ends with its socket, or with its process, whose children may hold the socket. Likewise the daemon ends with its
+ * socket. What others must not wait for has limits of its own (eps/README.md). */
 #ifndef PROTO_WIRE_SESSION_H
 #define PROTO_WIRE_SESSION_H
 
@@ -130,7 +134,7 @@ enum message_end session_end(const struct session *s);
 void *session_data(const struct session *s);
 void session_set_data(struct session *s, void *data);
 uint32_t session_id(const struct session *s);
-/* The worker's progress counter, sent with each PONG: it distinguishes a slow worker from one that hangs. Borrowed; any
+/* A worker's progress counter, sent with each PONG: it distinguishes a slow worker from one that hangs. Borrowed; any
  * thread may raise it, by __atomic_fetch_add. */
 void session_share_progress(struct session *s, const uint64_t *progress);
 uint64_t session_peer_progress(const struct session *s);

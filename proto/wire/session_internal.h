@@ -11,8 +11,8 @@
 
 enum {
     SESSION_TICK_MS = 1000,
-    SESSION_PINGS = 15,        /* unanswered pings after which the daemon gives a peer up */
-    SESSION_PATIENCE = 60,     /* ticks without a ping before a peer gives up a daemon, which may be loading a model */
+    SESSION_PINGS = 15,    /* unanswered pings after which the daemon gives a worker up */
+    SESSION_PATIENCE = 60, /* ticks without a ping before a worker gives up a daemon, which may be loading a model */
     SESSION_ADDRESS_MAX = 108, /* bytes of an address with its terminator, as in sun_path */
     SESSION_MAX_QUEUED =
         CONNECTION_MAX_QUEUED - 1, /* messages queued for a peer; one more tells it why the session ends */
@@ -62,6 +62,7 @@ struct session {
     uint32_t id;
     uint64_t nonce;
     int peer_pid;
+    uint64_t peer_birth; /* process_birth of it, on the daemon's side */
     uid_t peer_uid;
     bool is_held;                      /* it stays unread until its user's budget allows it */
     bool may_only_view;                /* the peer may only be a viewer */

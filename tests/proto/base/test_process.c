@@ -3,10 +3,14 @@
 #include "proto/base/process.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
@@ -239,25 +243,101 @@ TEST(a_process_that_follows_its_parent_ends_with_it)
     ck_assert_int_eq(WTERMSIG(status), SIGTERM);
 }
 
-/* Its name looks like the end of a name and a state. */
-TEST(a_stopped_process_is_told_from_others)
+/* ---- a parent of several threads ---------------------------------------------------------------------------------- */
+
+static int follower_ready[2];
+
+/* A follower, made by a thread that then ends. */
+static void *make_follower(void *arg)
 {
-    pid_t pid = fork();
+    const pid_t pid = fork();
+
+    if (pid == 0) {
+        signal(SIGTERM, SIG_DFL); /* Check has a handler there */
+        process_follow_parent(getppid());
+        if (write(follower_ready[1], "x", 1) < 0)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    *(pid_t *)arg = pid;
+    return arg;
+}
+
+static void *end_first_thread(void *leave)
+{
+    char byte = 0;
+
+    _exit(read(*(int *)leave, &byte, 1) != 1);
+    return NULL;
+}
+
+/* The thread that made it ends, then the parent's first one; the follower lives until the last one has ended. */
+TEST(a_process_that_follows_its_parent_outlives_threads_of_it)
+{
+    int leave[2], status;
+    pthread_t maker, last;
+    pid_t *follower = mmap(NULL, sizeof *follower, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char byte = 0;
+
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    ck_assert_int_eq(pipe(follower_ready), 0);
+    ck_assert_int_eq(pipe(leave), 0);
+    const pid_t parent = fork();
+    ck_assert_int_ge(parent, 0);
+    if (parent == 0) {
+        ck_assert_int_eq(pthread_create(&maker, NULL, make_follower, follower), 0);
+        ck_assert_int_eq(read(follower_ready[0], &byte, 1), 1);
+        pthread_join(maker, NULL);
+        ck_assert_int_eq(pthread_create(&last, NULL, end_first_thread, &leave[0]), 0);
+        pthread_exit(NULL);
+    }
+    const uint64_t birth = process_birth(parent);
+    char path[64], state[256] = "";
+    do { /* until its first thread is a zombie, and the other lives */
+        sched_yield();
+        snprintf(path, sizeof path, "/proc/%d/stat", (int)parent);
+        const int fd = open(path, O_RDONLY);
+        ck_assert_int_gt(read(fd, state, sizeof state - 1), 0);
+        close(fd);
+    } while (!strstr(state, ") Z"));
+    ck_assert(!process_has_ended(parent, birth));
+    ck_assert_int_eq(kill(*follower, 0), 0);
+    ck_assert_int_eq(waitpid(*follower, &status, WNOHANG), -1); /* not ours yet: its parent lives */
+    ck_assert_int_eq(write(leave[1], "x", 1), 1);
+    ck_assert_int_eq(waitid(P_PID, (id_t)parent, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
+    ck_assert(process_has_ended(parent, birth)); /* a zombie */
+    ck_assert_int_eq(waitpid(*follower, &status, 0), *follower);
+    ck_assert(WIFSIGNALED(status));
+    ck_assert_int_eq(WTERMSIG(status), SIGTERM);
+    ck_assert_int_eq(waitpid(parent, &status, 0), parent);
+    ck_assert_int_eq(status, 0);
+    ck_assert(process_has_ended(parent, birth));
+    munmap(follower, sizeof *follower);
+}
+
+/* Its name looks like the end of a name and a state. */
+TEST(a_process_that_has_ended_is_told_from_others)
+{
+    const pid_t pid = fork();
 
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        prctl(PR_SET_NAME, "a) T 1");
+        prctl(PR_SET_NAME, "a) Z 1 2 3");
         raise(SIGSTOP);
         for (;;)
             pause();
     }
     ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);
-    ck_assert(process_is_stopped(pid));
-    ck_assert_int_eq(kill(pid, SIGCONT), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, WCONTINUED), pid);
-    ck_assert(!process_is_stopped(pid));
+    const uint64_t birth = process_birth(pid);
+    ck_assert_uint_gt(birth, 0);
+    ck_assert(!process_has_ended(pid, birth));
+    ck_assert(process_has_ended(pid, birth + 1)); /* another one has its number */
+    ck_assert(!process_has_ended(pid, 0));
     kill(pid, SIGKILL);
+    ck_assert_int_eq(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
+    ck_assert(process_has_ended(pid, birth));
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    ck_assert(!process_is_stopped(pid));
-    ck_assert(!process_is_stopped(0));
+    ck_assert(process_has_ended(pid, birth));
+    ck_assert_uint_eq(process_birth(0), 0);
 }

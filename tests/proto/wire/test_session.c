@@ -142,12 +142,12 @@ TEST_EACH(who_is_refused_learns_why, 2)
     ck_assert_uint_eq(epsd.n_received, 0);
 }
 
-TEST_EACH(a_pong_carries_the_progress, 2)
+TEST(a_pong_carries_the_progress)
 {
     const uint64_t progress = 1234;
 
     epsd.tick_ms = 1;
-    open_both(_i);
+    open_both(false);
     session_share_progress(worker.s, &progress);
     while (session_peer_progress(epsd.s) != 1234)
         uv_run(&st.loop, UV_RUN_ONCE);
@@ -250,19 +250,22 @@ TEST(a_stopped_worker_is_lost_after_15_pings)
     stage_kill(pid);
 }
 
-/* Its progress says that it goes on. */
-static void be_client(struct stage *stage)
+static int going_on[2]; /* a pipe: a byte ends the peer's absence */
+
+/* It computes, or prints into a full pipe: it is not stopped, and does not come back to its loop. */
+static void be_away(struct stage *stage)
 {
-    const struct message hello = {.kind = MESSAGE_HELLO, .hello = {.role = ROLE_CLIENT}};
-    const uint64_t progress = 1234;
+    const struct message hello = {.kind = MESSAGE_HELLO,
+                                  .hello = {.role = st.by_connection ? ROLE_VIEWER : ROLE_CLIENT}};
     struct error err;
+    char byte;
 
     stage_await(stage);
     ck_assert_int_eq(session_connect(&worker.s, &stage->loop, stage->directory, &hello, &side_events, &worker, &err),
                      0);
     stage_run_until(stage, &worker.n_opened, 1);
-    kill(getpid(), SIGSTOP);
-    session_share_progress(worker.s, &progress);
+    ck_assert_int_eq(read(going_on[0], &byte, 1), 1);
+    side_send_pulls(worker.s, 0, 3);
     stage_run_until(stage, &worker.n_closed, 1);
     ck_assert_str_eq(worker.reason, "closed");
 }
@@ -272,34 +275,75 @@ static void count_tick(uv_timer_t *timer)
     ++*(unsigned *)timer->data;
 }
 
-/* For ten times as long as a worker would be. */
-TEST(a_suspended_client_is_waited_for)
+static void on_count_closed(uv_handle_t *timer)
+{
+    timer->data = NULL;
+}
+
+/* Turns the loop for so many ticks, of 2 ms. */
+static void run_ticks(struct side *side, unsigned n)
 {
     unsigned n_ticks = 0;
     uv_timer_t timer;
-    int status;
 
-    const pid_t pid = fork_peer(be_client);
-    ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);
-    session_set_tick(epsd.s, 2);
+    session_set_tick(side->s, 2);
     uv_timer_init(&st.loop, &timer);
     timer.data = &n_ticks;
     uv_timer_start(&timer, count_tick, 2, 2);
-    stage_run_until(&st, &n_ticks, 150);
+    stage_run_until(&st, &n_ticks, n);
+    uv_close((uv_handle_t *)&timer, on_count_closed);
+    while (timer.data)
+        uv_run(&st.loop, UV_RUN_NOWAIT);
+}
+
+/* For ten times as long as a worker would be. */
+TEST_EACH(a_client_that_is_away_is_waited_for, 2)
+{
+    int status;
+
+    st.by_connection = _i;
+    ck_assert_int_eq(pipe(going_on), 0);
+    const pid_t pid = fork_peer(be_away);
+    run_ticks(&epsd, 150);
     ck_assert_uint_eq(epsd.n_closed, 0);
     session_set_tick(epsd.s, 200);
-    kill(pid, SIGCONT);
-    while (session_peer_progress(epsd.s) != 1234) /* awake, it answers */
-        uv_run(&st.loop, UV_RUN_ONCE);
-    uv_close((uv_handle_t *)&timer, NULL);
+    ck_assert_int_eq(write(going_on[1], "x", 1), 1);
+    stage_run_until(&st, &epsd.n_received, 3);
     session_close(epsd.s);
     stage_run_until(&st, &epsd.n_closed, 1);
     ck_assert(waitpid(pid, &status, 0) == pid && status == 0);
+    close(going_on[0]);
+    close(going_on[1]);
 }
 
-TEST_EACH(a_stopped_daemon_is_given_up, 2)
+/* Its child has all of its descriptors, so no socket ends. */
+static void be_parent(struct stage *stage)
+{
+    char byte;
+
+    if (fork() == 0) {
+        close(going_on[1]);
+        _exit(read(going_on[0], &byte, 1) != 0); /* once this test has closed the pipe */
+    }
+    be_away(stage);
+}
+
+TEST_EACH(a_client_that_was_killed_is_gone_though_its_child_lives, 2)
 {
     st.by_connection = _i;
+    ck_assert_int_eq(pipe(going_on), 0);
+    const pid_t pid = fork_peer(be_parent);
+    session_set_tick(epsd.s, 2);
+    stage_kill(pid);
+    stage_run_until(&st, &epsd.n_closed, 1);
+    ck_assert_str_eq(epsd.reason, "killed");
+    ck_assert_int_eq(epsd.end, END_LOST);
+    close(going_on[0]);
+    close(going_on[1]);
+}
+
+TEST(a_stopped_daemon_is_given_up_by_its_worker)
+{
     const pid_t pid = fork_daemon();
     kill(pid, SIGSTOP);
     waitpid(pid, NULL, WUNTRACED);
@@ -309,6 +353,21 @@ TEST_EACH(a_stopped_daemon_is_given_up, 2)
     ck_assert_int_eq(worker.end, END_LOST);
     stage_kill(pid);
     stage_listen(&st, &epsd); /* removes what is left */
+}
+
+/* A viewer's is as a client's, and stage_connect makes one. */
+TEST(a_stopped_daemon_is_waited_for_by_others_until_it_dies)
+{
+    st.by_connection = true;
+    const pid_t pid = fork_daemon();
+    kill(pid, SIGSTOP);
+    waitpid(pid, NULL, WUNTRACED);
+    run_ticks(&worker, 600);
+    ck_assert_uint_eq(worker.n_closed, 0);
+    stage_kill(pid);
+    stage_run_until(&st, &worker.n_closed, 1);
+    ck_assert_str_eq(worker.reason, "killed");
+    stage_listen(&st, &epsd);
 }
 
 TEST_EACH(a_worker_that_does_not_read_is_ended, 2)

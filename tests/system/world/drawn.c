@@ -187,6 +187,7 @@ static const struct {
     [FAULT_HANG_DAEMON] = {"hang the optimizer thread", 2, false},
     [FAULT_STALL_DAEMON] = {"stall the daemon's threads", 9, true},
     [FAULT_CUT_CLIENT] = {"cut the client off", 2, false},
+    [FAULT_PAUSE_CLIENT] = {"pause the client", 5, true},
     [FAULT_BAD_NUMBERS] = {"spoil a contribution", 5, true},
     [FAULT_RIVAL] = {"start a rival", 4, true},
     [FAULT_FULL_DISK] = {"fill the disk", 5, true},

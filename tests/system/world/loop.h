@@ -41,6 +41,8 @@ bool wire_is_live(const char *path);
 
 /* Every connection and channel of the process breaks, as if its host had gone: neither side hears more of the other. */
 void wire_cut(struct process *p);
+/* Its connections end, and it lives on. */
+void wire_break(struct process *p);
 /* Packets under way, for the trace. */
 unsigned wire_n_packets(void);
 

@@ -21,6 +21,7 @@
 struct world_result script_result;
 bool script_in_job;
 char script_error[512];
+uint64_t script_pause_ns;
 
 struct client {
     struct client_link link;
@@ -308,9 +309,13 @@ static void on_aside(void *data, const struct message *m)
 
 static int take_message(struct client *c, struct error *err)
 {
+    const uint64_t pause_ns = script_pause_ns;
     struct message m;
-    int rc = client_link_next(&c->link, &m, NULL, err);
 
+    script_pause_ns = 0;
+    if (pause_ns)
+        fiber_sleep(pause_ns); /* in a callback, or printing into a full pipe */
+    int rc = client_link_next(&c->link, &m, NULL, err);
     if (rc)
         return rc;
     if (m.kind == MESSAGE_COVERED) {
@@ -416,6 +421,7 @@ int script_client(void *arg)
 
     (void)arg;
     script_in_job = false;
+    script_pause_ns = 0;
     if (script_last_step() == (long)world_is->n_steps)
         return 0;
     int rc = client_link_init(&c.link, &err);

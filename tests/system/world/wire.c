@@ -203,6 +203,18 @@ void wire_cut(struct process *p)
         }
 }
 
+void wire_break(struct process *p)
+{
+    for (int i = 0; i < n_ends; i++) {
+        struct end *e = ends[i];
+        if (!e->connection || e->closed || !e->other || e->other->closed ||
+            (e->process != p && e->other->process != p) || e->shut)
+            continue;
+        e->shut = true;
+        e->shut_due = world_now() + chance_time(10 * US, 5 * MS);
+    }
+}
+
 unsigned wire_n_packets(void)
 {
     unsigned n = 0;

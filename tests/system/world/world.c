@@ -25,7 +25,15 @@
 int epsd_main(int argc, char **argv);
 int worker_main(int argc, char **argv);
 
-enum { STUCK_S = 1800, MOST_EVENTS = 1000000, END_S = 300, STALL_S = 40, SILENCE_S = 60, SOON_EVENTS = 64 };
+enum {
+    STUCK_S = 1800,
+    MOST_EVENTS = 1000000,
+    END_S = 300,
+    STALL_S = 40,
+    SILENCE_S = 60,
+    PAUSE_S = 120,
+    SOON_EVENTS = 64
+};
 
 const struct world_setting *world_is;
 const struct world_options *world_wants;
@@ -296,6 +304,7 @@ static enum process_kind victim_of(enum fault_kind kind)
         [FAULT_VIEWER] = PROCESS_KINDS,        [FAULT_RIVAL] = PROCESS_KINDS,
         [FAULT_STALL_DAEMON] = PROCESS_DAEMON, [FAULT_CUT_CLIENT] = PROCESS_CLIENT,
         [FAULT_BAD_NUMBERS] = PROCESS_WORKER,  [FAULT_CUT_HOST] = PROCESS_DAEMON,
+        [FAULT_PAUSE_CLIENT] = PROCESS_CLIENT,
     };
     return victims[kind];
 }
@@ -359,9 +368,14 @@ static void commit(const struct fault *f)
         p->slow_ns = f->lasts / 4 < 2 * SECOND ? f->lasts / 4 : 2 * SECOND;
         break;
     case FAULT_CUT_WORKER:
-    case FAULT_CUT_CLIENT:
         p->cut = p->ailing = true;
         wire_cut(p);
+        break;
+    case FAULT_CUT_CLIENT:
+        wire_break(p);
+        break;
+    case FAULT_PAUSE_CLIENT:
+        script_pause_ns = f->lasts % (PAUSE_S * SECOND);
         break;
     case FAULT_BAD_NUMBERS: /* a fenced step would be skipped, and its bits are those of no other run */
         p->spoils = !world.setting.fenced;

@@ -56,7 +56,8 @@ enum fault_kind {
     FAULT_BAD_NUMBERS,   /* a worker's next contribution is not finite */
     FAULT_KILL_CLIENT,
     FAULT_STOP_CLIENT,
-    FAULT_CUT_CLIENT,
+    FAULT_CUT_CLIENT,   /* its connection ends, and both hear of it */
+    FAULT_PAUSE_CLIENT, /* it does not come back to its loop, for a time */
     FAULT_KILL_DAEMON,
     FAULT_STOP_DAEMON,
     FAULT_STALL_DAEMON, /* its threads but the one of messages, for less than they may be silent */
@@ -120,6 +121,7 @@ void script_check_saved(uint64_t step);
 extern struct world_result script_result; /* what the clients have seen */
 extern bool script_in_job;                /* the client's job has been opened */
 extern char script_error[512];            /* why the last client ended */
+extern uint64_t script_pause_ns;          /* how long the client is to pause before its next message */
 
 /* ---- hosts.c ---- */
 /* A launcher has started these, host by host. */
