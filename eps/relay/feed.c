@@ -2,13 +2,13 @@
  *
  * relay_feed makes room for all that may follow (memory.c), hands the event to its on_x, and runs the pump. The pump
  * does everything that has become possible, in a fixed order. slots.c chooses the next fold and who gets the
- * reserved slot; readers.c hands versions to saves. */
+ * reserved slot; audit.c compares two results of one part; readers.c hands versions to saves. */
 #include "eps/relay/relay_state.h"
 
 #include <assert.h>
 #include <string.h>
 
-static void refuse(struct relay *r, uint32_t worker, const char *why)
+void relay_refuse(struct relay *r, uint32_t worker, const char *why)
 {
     *relay_act(r, RELAY_REFUSE) = (struct relay_action){.kind = RELAY_REFUSE, .worker = worker, .why = why};
 }
@@ -126,14 +126,19 @@ bool relay_has_loss(const struct relay *r, uint32_t part)
     return r->parts[part].loss;
 }
 
+void relay_tear(struct relay *r)
+{
+    r->torn = true;
+    relay_abandon_readers(r);
+    answer_waiting(r);
+}
+
 /* The step will not be finished. If it is eager and something was folded, the model is torn. Else the step is
  * skipped: every unit's fence advances, and nothing else does. */
 static void give_up(struct relay *r)
 {
     if (!r->config.fenced && (r->n_folded || r->n_flying)) {
-        r->torn = true;
-        relay_abandon_readers(r);
-        answer_waiting(r);
+        relay_tear(r);
         relay_act(r, RELAY_TORN)->step = r->t;
         return;
     }
@@ -151,7 +156,7 @@ static void announce(struct relay *r)
             struct relay_part_state *part = &r->parts[p];
             if (!part->moved || part->owner != r->workers[i].id)
                 continue;
-            assert(r->n_shared < r->config.n_parts); /* an event moves a part once */
+            assert(r->n_shared < RELAY_MOST_MOVES * r->config.n_parts);
             r->shared[r->n_shared++] = (struct relay_part){.part = p, .attempt = part->attempt};
             part->moved = false;
         }
@@ -165,13 +170,21 @@ static void announce(struct relay *r)
     }
 }
 
-/* The least loaded worker with room. NULL: there is none. */
-static struct relay_worker *least_loaded(struct relay *r)
+static bool is_better(const struct relay *r, const struct relay_worker *w, const struct relay_worker *than,
+                      uint32_t part)
+{
+    const bool a = relay_has_judged(r, w->id, part), b = relay_has_judged(r, than->id, part);
+
+    return a != b ? b : w->load < than->load;
+}
+
+/* The least loaded worker with room, for this part. NULL: there is none. */
+static struct relay_worker *least_loaded(struct relay *r, uint32_t part)
 {
     struct relay_worker *least = NULL;
     for (uint32_t i = 0; i < r->n_workers; i++) {
         const struct relay_worker *w = &r->workers[i];
-        if (!w->leaving && w->load < w->room && (!least || w->load < least->load))
+        if (!w->leaving && w->load < w->room && (!least || is_better(r, w, least, part)))
             least = &r->workers[i];
     }
     return least;
@@ -198,7 +211,7 @@ static void assign_parts(struct relay *r)
             give_up(r);
             return;
         }
-        struct relay_worker *w = least_loaded(r);
+        struct relay_worker *w = least_loaded(r, p);
         if (!w)
             continue;
         w->load++;
@@ -211,12 +224,13 @@ static void assign_parts(struct relay *r)
 
 /* The worker's inbox is emptied, for its attempt will not be current. What the optimizer thread reads stays, in the
  * daemon's own memory, which outlives the worker. */
-static void on_lost(struct relay *r, uint32_t worker)
+void relay_lose(struct relay *r, uint32_t worker)
 {
     struct relay_worker *w = relay_find_worker(r, worker);
     if (!w)
         return;
     relay_drop_worker(r, w);
+    relay_end_audit(r, worker);
     size_t kept = 0;
     for (size_t i = 0; i < r->n_waiting; i++) {
         if (r->waiting[i].worker != worker)
@@ -241,7 +255,7 @@ static void fault(struct relay *r, uint32_t worker, uint32_t part)
     if (r->parts[part].n_faults > 1)
         give_up(r);
     else if (worker != RELAY_NOBODY)
-        on_lost(r, worker);
+        relay_lose(r, worker);
     else
         assign_parts(r);
 }
@@ -252,7 +266,7 @@ static void on_attached(struct relay *r, uint32_t worker, uint32_t room)
 {
     assert(worker != RELAY_NOBODY);
     if (relay_find_worker(r, worker)) {
-        refuse(r, worker, "attached already");
+        relay_refuse(r, worker, "attached already");
         return;
     }
     relay_add_worker(r, worker, room);
@@ -287,6 +301,8 @@ static const char *open_refusal(const struct relay *r, const struct relay_event 
     for (uint32_t i = 0; i < r->n_workers; i++)
         if (count_owned(e, r->workers[i].id) > r->workers[i].room)
             return "more parts than a worker has room for";
+    if (e->audits && (e->audited >= e->n_owners || !relay_find_worker(r, e->worker)))
+        return "no such audit";
     return NULL;
 }
 
@@ -298,6 +314,7 @@ static void on_open(struct relay *r, const struct relay_event *e)
         return;
     }
     relay_begin_step(r, e);
+    relay_begin_audit(r, e);
     announce(r);
 }
 
@@ -306,7 +323,7 @@ static void on_pull(struct relay *r, const struct relay_event *e)
     const struct relay_unit *u = e->unit < r->n_units ? &r->units[e->unit] : NULL;
     if (!u || !u->known || !relay_find_worker(r, e->worker) || e->step > r->t + 1 ||
         (!u->n_visits && !is_over(r, e->step))) {
-        refuse(r, e->worker, "no such pull");
+        relay_refuse(r, e->worker, "no such pull");
         return;
     }
     r->waiting[r->n_waiting++] = (struct relay_pull){.worker = e->worker, .unit = e->unit, .step = e->step};
@@ -320,9 +337,9 @@ static void on_loss(struct relay *r, const struct relay_event *e)
 {
     if (e->name.step != r->t || r->covered || e->name.part >= r->config.n_parts ||
         !relay_is_current(r, e->worker, e->name.part, e->name.attempt)) {
-        refuse(r, e->worker, "stale");
+        relay_refuse(r, e->worker, "stale");
     } else if (r->has_tail) {
-        refuse(r, e->worker, "loss before all weights");
+        relay_refuse(r, e->worker, "loss before all weights");
     } else if (e->ok) {
         r->n_losses += !r->parts[e->name.part].loss;
         r->parts[e->name.part].loss = true;
@@ -367,7 +384,7 @@ static const char *take(struct relay *r, const struct relay_event *e)
         return "reserved slot";
     if (!r->parts[e->name.part].loss)
         return "loss first";
-    relay_put(r, w, e->slot, &tag);
+    relay_put(r, w, e->slot, &tag, e->digest);
     return NULL;
 }
 
@@ -375,7 +392,7 @@ static void on_contribution(struct relay *r, const struct relay_event *e)
 {
     const char *why = take(r, e);
     if (why)
-        refuse(r, e->worker, why);
+        relay_refuse(r, e->worker, why);
 }
 
 static void on_folded(struct relay *r, const struct relay_event *e)
@@ -446,6 +463,8 @@ static void update_ready(struct relay *r)
 
 static void pump(struct relay *r)
 {
+    if (!r->torn)
+        relay_judge(r);
     if (r->torn)
         return;
     if (!r->covered) {
@@ -470,7 +489,7 @@ static void on_event(struct relay *r, const struct relay_event *e)
         on_room(r, e->worker, e->room);
         break;
     case RELAY_LOST:
-        on_lost(r, e->worker);
+        relay_lose(r, e->worker);
         break;
     case RELAY_OPEN:
         on_open(r, e);
@@ -483,6 +502,12 @@ static void on_event(struct relay *r, const struct relay_event *e)
         break;
     case RELAY_CONTRIBUTION:
         on_contribution(r, e);
+        break;
+    case RELAY_DIGEST:
+        relay_on_digest(r, e);
+        break;
+    case RELAY_UNAUDIT:
+        relay_end_audit(r, e->worker);
         break;
     case RELAY_FOLDED:
         on_folded(r, e);
@@ -508,8 +533,8 @@ static void on_event_torn(struct relay *r, const struct relay_event *e)
         relay_refuse_reader(r, e->reader, "torn");
     else if (e->kind == RELAY_PULL)
         on_pull(r, e);
-    else if (e->kind == RELAY_LOSS || e->kind == RELAY_CONTRIBUTION)
-        refuse(r, e->worker, "torn");
+    else if (e->kind == RELAY_LOSS || e->kind == RELAY_CONTRIBUTION || e->kind == RELAY_DIGEST)
+        relay_refuse(r, e->worker, "torn");
 }
 
 int relay_feed(struct relay *r, const struct relay_event *e, const struct relay_action **actions)

@@ -72,6 +72,8 @@ static int reserve_step(struct relay *r, const struct relay_event *e)
         if (!rc)
             rc = reserve_slices(&r->units[e->visits[v]], e->n_slices[v]);
     }
+    if (!rc && e->audits)
+        rc = grow(&r->digests, &r->cap_digests, (size_t)(n_names / r->config.n_parts), sizeof *r->digests);
     for (uint32_t i = 0; i < e->n_frozen && !rc; i++)
         rc = reserve_unit(r, e->frozen[i]);
     if (!rc)
@@ -102,12 +104,12 @@ static int reserve_worker(struct relay *r)
 }
 
 /* The most actions of one event: every slot freed and folded anew, every unit updated or captured by every reader,
- * every pull answered, two shares for every worker, as others are lost and as rooms grow, and a few that come once. */
+ * every pull answered, shares for every worker whenever parts move, and a few that come once. */
 static size_t max_actions(const struct relay *r)
 {
     size_t n_workers = (size_t)r->n_workers + 1, n_readers = (size_t)r->n_readers + 1;
     return 2 * n_workers * ((size_t)r->config.n_slots + 1) + ((size_t)r->n_units + 1) * (n_readers + 1) +
-           r->cap_waiting + 2 * n_workers + 16;
+           r->cap_waiting + RELAY_MOST_MOVES * n_workers + 24;
 }
 
 int relay_reserve(struct relay *r, const struct relay_event *e, bool opens)
@@ -131,7 +133,7 @@ int relay_open(struct relay **out, const struct relay_config *config)
     r->t = config->first_step - 1; /* RELAY_NO_STEP before 0 */
     r->covered = true;
     r->parts = calloc(config->n_parts, sizeof *r->parts);
-    r->shared = calloc(config->n_parts, sizeof *r->shared);
+    r->shared = calloc((size_t)config->n_parts * RELAY_MOST_MOVES, sizeof *r->shared);
     if (!r->parts || !r->shared) {
         relay_close(r);
         return -ENOMEM;
@@ -155,6 +157,7 @@ void relay_close(struct relay *r)
     free(r->visits);
     free(r->folded);
     free(r->sums);
+    free(r->digests);
     free(r->parts);
     free(r->standing);
     free(r->waiting);
@@ -343,7 +346,7 @@ static uint32_t find_owing(struct relay *r)
         return RELAY_NOBODY;
     for (size_t i = 0; i < r->n_standing; i++)
         if (r->standing[i].name == r->mark_name)
-            return RELAY_NOBODY;
+            return relay_is_agreed(r, &r->standing[i]) ? RELAY_NOBODY : r->audit.auditor;
     return r->parts[r->mark.name.part].owner;
 }
 
@@ -366,6 +369,8 @@ bool relay_has_all(const struct relay *r)
         return false;
     for (size_t i = 0; i < r->n_standing; i++)
         n += (i == 0 || r->standing[i].name != r->standing[i - 1].name) && !relay_is_folded(r, r->standing[i].name);
+    if (r->audit.on && r->audit.waits && r->audit.n_digests < r->n_names_of_part)
+        return false;
     return !r->torn && r->n_losses == r->config.n_parts && n == r->n_names;
 }
 
@@ -476,7 +481,11 @@ bool relay_can_lose(const struct relay *r, uint32_t worker)
 
 void relay_expect_loss(struct relay *r, uint32_t worker)
 {
-    relay_find_worker(r, worker)->leaving = true;
+    struct relay_worker *w = relay_find_worker(r, worker);
+
+    if (!w)
+        return;
+    w->leaving = true;
     if (r->config.replay || r->config.fenced)
         return;
     bool missing = false;

@@ -8,6 +8,10 @@
  * A part goes to a worker that has room for it, or waits until one has: it attaches, its room grows, or it has finished
  * a part of its own. A worker that is about to leave the job has room for none: it finishes those that it has.
  *
+ * A step may be audited: one of its parts is computed by a second worker, too, its *auditor*, or once more by the same one,
+ * before that worker computes parts of its own. It sends a digest of each slice. A slice of the audited part is folded if
+ * its own digest is the same; once its auditor is lost, without one. If they differ, a third result decides.
+ *
  * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A step's
  * open says which unit each has, in the step's own order. A contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
  * upwards; with row groups, part upwards comes first. The *mark* is the lowest name in fold order that is not folded.
@@ -45,10 +49,12 @@ enum relay_event_kind {
     RELAY_ATTACHED,     /* worker, room */
     RELAY_LOST,         /* worker; final */
     RELAY_ROOM,         /* worker, room: another number from now on */
-    RELAY_OPEN,         /* step, visits, n_slices, frozen, owners */
+    RELAY_OPEN,         /* step, visits, n_slices, frozen, owners, audits, audited, worker (the auditor) */
     RELAY_PULL,         /* worker, step (the version), unit */
     RELAY_LOSS,         /* worker, name (without visit and slice), ok */
-    RELAY_CONTRIBUTION, /* worker, name, slot */
+    RELAY_CONTRIBUTION, /* worker, name, slot, digest (of an audited part) */
+    RELAY_DIGEST,       /* worker, name (without attempt), digest: the auditor's */
+    RELAY_UNAUDIT,      /* worker: it will be lost, and sends no digest any more */
     RELAY_FOLDED,   /* unit, name.slice, ok: from the optimizer thread; not ok: not finite, and nothing was folded */
     RELAY_UPDATED,  /* unit */
     RELAY_SAVE,     /* reader attaches */
@@ -62,6 +68,9 @@ struct relay_event {
     uint64_t step;
     struct contribution_name name;
     bool ok;
+    uint64_t digest;
+    bool audits;      /* RELAY_OPEN: `audited` is a part that `worker` audits */
+    uint32_t audited; /* below n_parts */
     /* RELAY_OPEN alone; borrowed during the call. */
     const uint32_t *visits;   /* (n_visits) unit of each visit */
     const uint32_t *n_slices; /* (n_visits) slices of each visit's unit; 0 only if it is frozen */
@@ -73,15 +82,19 @@ struct relay_event {
 };
 
 enum relay_action_kind {
-    RELAY_SHARE,   /* worker, step, parts (n_parts): these are yours, in these attempts */
-    RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer; or
+    RELAY_AUDIT,  /* worker, step, name.part: audit this part, before any share of this step */
+    RELAY_SHARE,  /* worker, step, parts (n_parts): these are yours, in these attempts */
+    RELAY_ANSWER, /* worker, unit, step, before: weights of that version, in the current or in the replay buffer; or
                      is_void: none, the pull came too late */
-    RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite goes to the
-                     worker at fault, perhaps another: it is lost here already, unless the step is given up with it */
-    RELAY_FOLD,    /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds. Where
+    RELAY_REFUSE, /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite goes to the
+                     worker at fault, perhaps another: it is lost here already, unless the step is given up with it.
+                     differs goes to the owner of the audited part, which is lost here already: a third result decides */
+    RELAY_LIAR,   /* worker: two others, or it itself, have computed its slice otherwise; it is lost here already */
+    RELAY_UNDECIDED, /* worker, other: owner and auditor differ, and no third result can decide: as RELAY_TORN */
+    RELAY_FOLD,      /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds. Where
                      parts are summed, each visit of a tied unit has a sum of its own */
-    RELAY_UPDATE,  /* unit: job */
-    RELAY_FREE,    /* worker, slot, name: may be written again */
+    RELAY_UPDATE,    /* unit: job */
+    RELAY_FREE,      /* worker, slot, name: may be written again */
     RELAY_GRANT,   /* worker, name: the reserved slot is for names up to that one; without row groups, all below it are
                      folded */
     RELAY_COVERED, /* step: all folded, step+1 may open */
@@ -100,6 +113,7 @@ struct relay_part {
 struct relay_action {
     enum relay_action_kind kind;
     uint32_t worker, unit, slot, reader;
+    uint32_t other; /* RELAY_UNDECIDED: the auditor */
     uint64_t step;
     struct contribution_name name;
     bool before;                    /* RELAY_ANSWER */
@@ -108,6 +122,7 @@ struct relay_action {
     bool to_client;                 /* RELAY_REFUSE of an open */
     bool to_reader;                 /* RELAY_REFUSE of a save: reader */
     bool not_finite;                /* RELAY_REFUSE, to a worker whose numbers are not finite */
+    bool differs;                   /* RELAY_REFUSE, to a worker whose result is not the auditor's */
     const char *why;                /* RELAY_REFUSE: a constant sentence */
     const struct relay_part *parts; /* RELAY_SHARE; valid until the next call */
     uint32_t n_parts;
@@ -127,8 +142,8 @@ int relay_feed(struct relay *relay, const struct relay_event *event, const struc
  * torn, and before the first step is opened here, when the caller may read any unit itself. */
 uint64_t relay_cut(const struct relay *relay);
 
-/* The worker that the open step waits for, if the optimizer thread has none of the step's folds: the worker's loss or
- * its contribution of the mark is missing, and it has all weights of this step that it has pulled. UINT32_MAX:
+/* The worker that the open step waits for, if the optimizer thread has none of the step's folds: the worker's loss,
+ * its contribution of the mark or its digest of that is missing, and it has all weights of this step that it has pulled. UINT32_MAX:
  * nobody. */
 uint32_t relay_owes(struct relay *relay);
 
@@ -138,6 +153,12 @@ uint32_t relay_load(const struct relay *relay, uint32_t worker);
 /* The parts of which a worker still has to send contributions, in their attempts, ascending. Returns their number;
  * parts has room for n_parts. */
 uint32_t relay_missing(const struct relay *relay, uint32_t worker, struct relay_part *parts);
+/* The part that the worker still has to audit in the open step, or UINT32_MAX. */
+uint32_t relay_audit_of(const struct relay *relay, uint32_t worker);
+/* The part of the open step that is audited, or was until its auditor was lost; or UINT32_MAX. */
+uint32_t relay_audited(const struct relay *relay);
+/* Digests of the auditor in the open step. */
+uint32_t relay_n_digests(const struct relay *relay);
 /* True if the worker is attached here and was not lost. */
 bool relay_has_worker(const struct relay *relay, uint32_t worker);
 /* Parts of the open step without a worker: they wait for room. */
@@ -148,7 +169,7 @@ bool relay_has_part(const struct relay *relay, uint32_t worker);
 bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part, uint32_t attempt);
 /* True if that part's loss in the open step is known, and finite. part < n_parts. */
 bool relay_has_loss(const struct relay *relay, uint32_t part);
-/* The worker is gone, and RELAY_LOST will be fed later. Until then it is given no part, and its contributions count:
+/* The worker is gone, and RELAY_LOST will be fed later; nothing happens if it is not attached here. Until then it is given no part, and its contributions count:
  * without replay or fence only those of parts that need no more, as a part that was begun could not be redone; and of
  * these, if others are to be redone, only those that were begun. */
 void relay_expect_loss(struct relay *relay, uint32_t worker);
@@ -159,7 +180,7 @@ bool relay_can_lose(const struct relay *relay, uint32_t worker);
 bool relay_can_redo_all(const struct relay *relay, uint32_t worker);
 
 /* True if the open step needs only folds, and nothing more from workers: its losses are known, and each of its
- * contributions was folded or is in an inbox. When this is possible at all, the call costs the occupied slots. */
+ * contributions was folded or is in an inbox, and audited. When this is possible at all, the call costs the occupied slots. */
 bool relay_has_all(const struct relay *relay);
 
 /* Version of a unit that has been in a step. */

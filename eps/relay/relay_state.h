@@ -18,6 +18,10 @@
 
 enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64, RELAY_MAX_VISITS = 2 /* of a unit */ };
 
+/* How often one event can move a part: its worker is lost for a slice that is not finite, or differs; a third result names the
+ * auditor or the first; the next worker's differs, too; a room is found. */
+enum { RELAY_MOST_MOVES = 5 };
+
 /* One contribution: it is in a slot, or was granted the reserved one. */
 struct relay_tag {
     struct contribution_name name;
@@ -41,6 +45,7 @@ struct relay_worker {
 
 struct relay_standing {
     uint32_t name, worker, slot;
+    uint64_t digest;
     struct relay_tag tag;
 };
 
@@ -80,6 +85,21 @@ struct relay_part_state {
     bool moved;        /* it has a new owner, who must be told */
 };
 
+/* An auditor's result for one slice of the audited part. */
+struct relay_digest {
+    bool known;
+    uint64_t value;
+};
+
+struct relay_audit {
+    bool on, waits; /* a part of the open step is audited; digests are still waited for, as its auditor was not lost */
+    uint32_t part, auditor;
+    uint32_t n_digests; /* that are known */
+    bool disputed; /* slice `name` of worker `first` had this digest, and the auditor's differs: a third one decides */
+    uint32_t name, first;
+    uint64_t digest;
+};
+
 struct relay_reader {
     uint32_t id;
     uint64_t bit, version;
@@ -109,6 +129,9 @@ struct relay {
     uint32_t mark_name;
     struct relay_part_state *parts; /* (n_parts) */
     uint32_t n_losses;              /* parts whose loss is known to be finite */
+    struct relay_audit audit;
+    struct relay_digest *digests; /* (n_names_of_part) of the audited part */
+    size_t cap_digests;
 
     struct relay_unit *units; /* (n_units) by number */
     uint32_t n_units;
@@ -128,7 +151,7 @@ struct relay {
 
     struct relay_action *actions; /* (n_actions) caused by the event being fed */
     size_t n_actions, cap_actions;
-    struct relay_part *shared; /* (n_shared), room for n_parts; the actions' parts point into this */
+    struct relay_part *shared; /* (n_shared), room for RELAY_MOST_MOVES * n_parts; the actions' parts point into this */
     uint32_t n_shared;
 };
 
@@ -149,7 +172,7 @@ struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id); /* N
 void relay_add_worker(struct relay *r, uint32_t id, uint32_t room);
 void relay_drop_worker(struct relay *r, struct relay_worker *w);
 bool relay_has_tag(const struct relay *r, const struct relay_worker *w, const struct relay_tag *tag);
-void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag);
+void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag, uint64_t digest);
 /* The worker's contributions to a part, or to RELAY_ALL_PARTS, count no longer. */
 void relay_drop_standing(struct relay *r, uint32_t worker, uint32_t part);
 /* Says that a slot may be written again. */
@@ -166,6 +189,24 @@ void relay_fold_all(struct relay *r);
 void relay_grant(struct relay *r);
 /* True if the reserved slot of the mark's worker is for this name, which is not folded. */
 bool relay_may_reserve(struct relay *r, const struct relay_tag *tag);
+
+/* In audit.c. The step has begun: its audit, if any. */
+void relay_begin_audit(struct relay *r, const struct relay_event *e);
+void relay_on_digest(struct relay *r, const struct relay_event *e);
+/* The worker sends no digest any more. */
+void relay_end_audit(struct relay *r, uint32_t worker);
+/* True if what stands there may be folded as far as the audit is concerned. */
+bool relay_is_agreed(const struct relay *r, const struct relay_standing *x);
+/* Compares what stands of the audited part with the auditor's digests, and does what follows from a difference. */
+void relay_judge(struct relay *r);
+/* True if one of the two results that differ is the worker's own: another worker's is better evidence. */
+bool relay_has_judged(const struct relay *r, uint32_t worker, uint32_t part);
+
+/* In feed.c. The worker is lost: its parts are others'. */
+void relay_lose(struct relay *r, uint32_t worker);
+/* Nothing moves any more; the action that says so is the caller's. */
+void relay_tear(struct relay *r);
+void relay_refuse(struct relay *r, uint32_t worker, const char *why);
 
 /* A reader begins, or is refused: units already at the cut are captured at once. */
 void relay_on_save(struct relay *r, uint32_t id);

@@ -84,13 +84,14 @@ static size_t standing_index(const struct relay *r, uint32_t name, uint32_t work
     return low;
 }
 
-void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag)
+void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag, uint64_t digest)
 {
     uint32_t name = relay_name_of(r, tag);
     size_t i = standing_index(r, name, w->id, slot);
     assert(r->n_standing < r->cap_standing && !w->cells[slot].full);
     memmove(&r->standing[i + 1], &r->standing[i], (r->n_standing - i) * sizeof *r->standing);
-    r->standing[i] = (struct relay_standing){.name = name, .worker = w->id, .slot = slot, .tag = *tag};
+    r->standing[i] =
+        (struct relay_standing){.name = name, .worker = w->id, .slot = slot, .tag = *tag, .digest = digest};
     r->n_standing++;
     w->cells[slot] = (struct relay_cell){.full = true, .tag = *tag};
     w->n_free -= slot != RELAY_RESERVED;
@@ -209,7 +210,7 @@ void relay_fold_all(struct relay *r)
         return;
     hand_out_accumulators(r);
     for (size_t i = 0; i < r->n_standing; i++) {
-        if (is_foldable(r, &r->standing[i]))
+        if (is_foldable(r, &r->standing[i]) && relay_is_agreed(r, &r->standing[i]))
             fold(r, &r->standing[i]);
     }
 }

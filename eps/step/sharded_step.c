@@ -315,6 +315,9 @@ static void act(struct sharded *s, const struct relay_action *a)
     case RELAY_CAPTURE:
         save_on_capture(s->steps->saves, a);
         break;
+    case RELAY_AUDIT: /* no step of several hosts is audited */
+    case RELAY_LIAR:
+    case RELAY_UNDECIDED:
     case RELAY_SHARE: /* the hosts know their parts */
     case RELAY_ANSWER:
     case RELAY_DONE: /* local says so */

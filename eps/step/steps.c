@@ -329,6 +329,9 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_CAPTURE:
         save_on_capture(steps->saves, a);
         break;
+    case RELAY_AUDIT: /* no step is audited */
+    case RELAY_LIAR:
+    case RELAY_UNDECIDED:
     case RELAY_SAVED:   /* known, since all units were released */
     case RELAY_ABANDON: /* the job ends with the next action */
         break;

@@ -10,6 +10,8 @@ What it checks at every move:
   whole step; torn is said only when the step was begun and can neither be finished nor redone; a step is skipped only
   if numbers were not finite; live workers are not refused, nor their pulls void, but for a step that is over;
   no worker is given more unfinished parts than it has room for, and none keeps a part waiting that it has room for;
+  of an audited part nothing is folded but what equals the auditor's digest, or what no auditor will judge; only who has sent
+  something wrong is named for it, and a job ends undecided only where no third worker could decide;
   a part leaves its worker only when the worker is lost; a step opens with owners within the rooms, and not beyond them;
 and at the end of every path: all steps done, state equal to the fault-free one, slots free, nothing waiting; or nobody
 is attached; or the rooms add up to less than the parts: then a worker is given room for all, and finishes what is left.
@@ -54,6 +56,11 @@ class World(Record):
         self.pulls = ()             # (worker, t, unit): not answered
         self.torn = False
         self.bad = ()               # (step, part) that were not finite, once for each time
+        self.lied, self.liars = frozenset(), frozenset()    # who was wrong in this step; who is always
+        self.wrong = frozenset()    # (worker, tag): contributions that are wrong, and their digests
+        self.digests = ()           # (name, digest) of the auditor, delivered
+        self.audit = None           # (part, auditor, whether it goes on)
+        self.silent = frozenset()   # dead, and the relay will hear of it
         self.trace = None           # list, on random walks
         for w in range(setting.workers):
             self.feed('attached', w)
@@ -79,7 +86,8 @@ class World(Record):
         return hash((self.relay if self.shared else key_relay(self.relay), tuple(self.workers), self.numbers, self.queue,
                      self.running, self.skipped, self.done, self.bad, self.stale, self.faults, self.saves, self.late,
                      self.asleep, self.captured, self.saved, self.last if remembers else None,
-                     tuple(sorted(self.rooms.items())), self.leaving, self.changes))
+                     tuple(sorted(self.rooms.items())), self.leaving, self.changes, self.lied, self.liars, self.wrong,
+                     self.digests, self.audit, self.silent))
 
     def replace(self, i, **fields):
         self.workers[i] = self.workers[i]._replace(**fields)
@@ -98,6 +106,12 @@ class World(Record):
         """Some of what is left waits for room."""
         return self.done < self.setting.steps and sum(self.rooms.values()) < self.setting.config.parts
 
+    def has_sent_all(self, w):
+        """Then the relay hears of a loss once that is folded."""
+        r = self.relay
+        known = r.folded.union(r.flying(), (cell[1] for cell in r.inbox[w] if cell))
+        return self.load(w) and all(n in known for n in r.names if r.owner[n[1]] == w)
+
     def may_retire(self, w):
         """It has nothing of the step; or another can redo what it has, and the step waits for a worker anyway."""
         r = self.relay
@@ -111,6 +125,7 @@ class World(Record):
             event += (self.rooms[event[1]],)
         if event[0] == 'pull':
             self.pulls += (event[1:],)
+        self.note_audit(event, stale)
         r = self.relay
         t, owner = r.t, list(r.owner)
         if self.shared:
@@ -131,14 +146,61 @@ class World(Record):
                 check(old in (None, new) or old not in r.inbox, 'part %d is taken from worker %s' % (p, old))
         self.invariants()
 
+    def note_audit(self, event, stale):
+        """What the world knows of an audit before the relay does."""
+        if event[0] == 'open':
+            self.lied, self.wrong, self.digests = frozenset(), frozenset(), ()
+            self.audit = event[6][0] + (True,) if event[6:] else None
+        elif not self.audit:
+            return
+        elif event[0] == 'unaudit':
+            self.end_audit(event[1])
+        elif event[0] == 'digest' and not stale and self.audit[2] and event[2] == self.relay.t:
+            self.digests += ((event[3:6], event[6]),) if event[3:6] not in dict(self.digests) else ()
+            self.lied |= {event[1]} if event[6] else set()
+        elif event[0] == 'contribution' and event[8:] and event[8]:
+            self.lied |= {event[1]}
+
+    def end_audit(self, w):
+        if self.audit and self.audit[1] == w:
+            self.audit = self.audit[:2] + (False,)
+
+    def check_fold(self, name, w, k):
+        if not self.audit or name[1] != self.audit[0]:
+            return
+        digest = self.digest_of(w, self.workers[w].slots[k])
+        known = dict(self.digests)
+        if name in known:
+            check(known[name] == digest, 'a slice is folded that the auditor has computed otherwise')
+        else:
+            check(not self.audit[2], 'a slice is folded before the auditor has judged it')
+
+    def check_differs(self, w):
+        known = dict(self.digests)
+        check(any(tag and tag[1] in known and known[tag[1]] != self.digest_of(w, tag) for tag in self.workers[w].slots),
+              'worker %s is said to differ from the auditor' % w)
+
+    def check_undecided(self, first, auditor):
+        c = self.setting.config
+        check(self.lied, 'undecided, but nobody was wrong')
+        alone = first == auditor or set(self.setting.faults) - {'lie', 'liar'}      # others may have been lost meanwhile
+        check(len(self.lied) > 1 or alone or not (c.replay or c.commit == 'fenced') or not set(self.rooms) - {first, auditor},
+              'undecided, but a third worker could decide')
+
+    def digest_of(self, w, tag):
+        return dict(self.wrong).get((w, tag), 0)
+
     def obey(self, action, event, stale):
         what, x = action[0], action[1:]
-        if what == 'share':
+        if what == 'audit':
+            w = self.workers[x[0]]
+            self.replace(x[0], passes=w.passes + (Pass(x[1], ((x[2], 0),), 0, False, None, True),))
+        elif what == 'share':
             w, t, share = self.workers[x[0]], x[1], x[2]
             check(w.attached, 'share for a worker that is not there')
             passes = tuple(q for q in w.passes if q.t == t)
             if self.setting.config.groups:
-                share, passes = self.missing(x[0], passes, share), ()
+                share, passes = self.missing(x[0], passes, share), tuple(q for q in passes if q.audit)
             passes += Pass(t, share, 0, False, None),
             self.replace(x[0], passes=passes, grant=w.grant if w.grant and w.grant[0] == t else None)
             n, room = self.load(x[0]), self.rooms[x[0]]
@@ -148,7 +210,11 @@ class World(Record):
         elif what == 'void':
             self.void(*x)
         elif what == 'refuse':
-            if x[1] != 'not finite':
+            if x[1] == 'differs':
+                self.check_differs(x[0])
+                self.asleep = x[0] if self.asleep is None else self.asleep
+                self.detach(x[0])
+            elif x[1] != 'not finite':
                 self.refused(event, x, stale)
             elif x[0] not in self.relay.inbox:      # else the step is given up, and nobody is lost
                 self.detach(x[0])
@@ -158,7 +224,18 @@ class World(Record):
                 self.replace(x[0], slots=w.slots[:x[1]] + (None,) + w.slots[x[1] + 1:])
         elif what == 'grant':
             self.replace(x[0], grant=(self.relay.t, x[1:]))
+        elif what == 'liar':
+            check(x[0] in self.lied, 'an honest worker is named')
+            if self.audit[1] == x[0]:
+                self.audit, self.digests = self.audit[:2] + (False,), ()
+            if x[0] in self.rooms:
+                self.detach(x[0])
+            self.asleep = None if self.asleep == x[0] else self.asleep
+        elif what == 'undecided':
+            self.check_undecided(*x)
+            self.torn = True
         elif what == 'fold':
+            self.check_fold(x[1:4], *x[4:6])
             self.queue += (x + (None,),)
         elif what == 'update':
             u = x[0]
@@ -194,7 +271,7 @@ class World(Record):
 
     def missing(self, w, passes, share):
         """Parts of these passes, and of the share, of which the relay has not heard all."""
-        r, parts = self.relay, sum((q.share for q in passes), share)
+        r, parts = self.relay, sum((q.share for q in passes if not q.audit), share)
         known = r.folded.union(r.flying(), (cell[1] for cell in r.inbox[w] if cell))
         return tuple(sorted((p, a) for p, a in parts if any(n[1] == p and n not in known for n in r.names)))
 
@@ -232,7 +309,7 @@ class World(Record):
         if stale or not isinstance(x[0], int):
             return
         w = self.workers[x[0]]
-        check(event[0] in ('loss', 'contribution'), 'refused: %s %s' % (event, x))
+        check(event[0] in ('loss', 'contribution', 'digest'), 'refused: %s %s' % (event, x))
         t = event[2]
         check(self.is_over(t), 'a live worker is refused: %s %s' % (event, x))
         self.replace(x[0], passes=tuple(q for q in w.passes if q.t > t))
@@ -327,12 +404,13 @@ class World(Record):
         alive = sorted(self.rooms)
         if r.covered and r.t + 1 < s.steps and alive and sum(self.rooms.values()) >= s.config.parts:
             go.append(('open',))
-        for i in alive:
+        for i in [w for w in alive if w not in self.silent]:
             w = self.workers[i]
             if w.queue:
                 go.append(('deliver', i))
             if len(w.queue) < max(1, s.queue):
                 go += [('send', i, j) for j, q in enumerate(w.passes) if self.next_message(w, q)]
+                may += self.lies(i, w) if self.faults else []
         if self.running:
             go.append(('job', 'ok'))
         go += [('release', u) for u, _ in (self.captured[:1] if s.coarse else self.captured)]
@@ -342,13 +420,14 @@ class World(Record):
             go += [('back', n) for n in s.later or (ANY,)]
         if self.late:
             (may if alive else go).extend([('attach', n) for n in s.later or (ANY,)])
+        go += [('kill', w) for w in sorted(self.silent) if not self.has_sent_all(w)]
         go += [('retire', w) for w in sorted(self.leaving) if self.may_retire(w)]
         if self.saves and r.t >= 0:
             may.append(('save',))
         if self.faults and r.t >= 0:
             for fault in s.faults:
                 if fault in ('kill', 'stop', 'resume'):
-                    may += [(fault, i) for i in alive if fault != 'resume' or s.queue]
+                    may += [(fault, i) for i in alive if (fault != 'resume' or s.queue) and i not in self.silent]
                 elif fault == 'dup' and self.last:
                     may.append(('dup',))
                 elif fault == 'again' and self.last and self.last[0] == 'pull':
@@ -362,6 +441,10 @@ class World(Record):
                 elif fault == 'badloss':
                     may += [('badloss', i, j) for i in alive for j, q in enumerate(self.workers[i].passes)
                             if (self.next_message(self.workers[i], q) or (0, ' '))[1][0] == 'loss']
+                elif fault == 'liar' and not self.liars:
+                    may += [('liar', i) for i in alive]
+                elif fault == 'quit' and self.audit and self.audit[2]:
+                    may.append(('quit', self.audit[1]))
         if self.changes and r.t >= 0:
             change = [('room', w, n) for w in alive if w not in self.leaving for n in range(s.config.parts + 1)
                       if n != self.rooms[w]]
@@ -371,15 +454,28 @@ class World(Record):
                 go += [m for m in change if m[2] > self.rooms[m[1]]]
         return go, may
 
+    def lies(self, i, w):
+        """What is heard of this step alone: else nobody could be blamed."""
+        return [('lie', i, j) for j, q in enumerate(w.passes) if 'lie' in self.setting.faults and q.t == self.relay.t
+                and self.may_lie(self.next_message(w, q))]
+
+    def may_lie(self, message):
+        return bool(message and self.audit and not self.relay.covered and (message[1][0] == 'digest' or
+                    message[1][0] == 'contribution' and message[1][3] == self.audit[0]))
+
     def next_message(self, w, q):
         """(place in the program, event without its worker) of what a pass sends next; None while it cannot."""
         say = self.program(q)
-        if q.waiting:
+        if q.waiting or not q.audit and 'quit' not in self.setting.faults and any(x.audit and x.t == q.t for x in w.passes):
             return None
         for pc in range(q.pc, len(say)):
             what, x = say[pc]
             if what == 'pull':
                 return pc, ('pull', q.t, visits_in(self.setting, q.t)[x])
+            if q.audit:
+                if what == 'contribution':
+                    return pc, ('digest', q.t, *x, 0)
+                continue
             if what == 'loss':
                 return pc, ('loss', q.t, x, dict(q.share)[x], 'ok')
             groups, grant = self.setting.config.groups, w.grant[1] if w.grant else None
@@ -392,18 +488,24 @@ class World(Record):
             may = x[1] <= grant[1] if groups and grant else x == grant
             if slot is None and may and w.slots[RESERVED] is None:
                 slot = RESERVED
-            return None if slot is None else (pc, ('contribution', q.t, *x, tag[2], slot))
+            return None if slot is None else (pc, ('contribution', q.t, *x, tag[2], slot) + (0,) * self.setting.audits)
         return None
 
-    def send(self, i, j, verdict='ok'):
+    def send(self, i, j, verdict='ok', lie=0):
         w = self.workers[i]
         q = w.passes[j]
         pc, message = self.next_message(w, q)
+        if i in self.liars and q.t == self.relay.t and self.may_lie((pc, message)):
+            lie = 1 + i
+        if lie:
+            message = message[:-1] + (lie,)
         if q.reading and not (q.t == self.relay.t and self.relay.covered) and q.t >= self.relay.t:
             u, index = q.reading
             check(self.weights[u][index] == self.expected(u, q.t), 'weights changed under a reading worker')
         say = self.program(q)
         if message[0] == 'contribution':
+            tag = (q.t, message[2:5], message[5])
+            self.wrong = frozenset(x for x in self.wrong if x[0] != (i, tag)) | ({((i, tag), lie)} if lie else set())
             self.replace(i, slots=w.slots[:message[6]] + ((q.t, message[2:5], message[5]),) + w.slots[message[6] + 1:])
         waiting = message[0] == 'pull'
         q = q._replace(pc=pc if waiting else pc + 1, waiting=waiting, reading=None)
@@ -436,8 +538,10 @@ class World(Record):
         self.queue = tuple(keep(job) for job in self.queue)
         self.running = keep(self.running)
         self.workers[i] = new_worker(self.setting)
+        self.end_audit(i)
         self.rooms = {w: room for w, room in self.rooms.items() if w != i}
         self.leaving -= {i}
+        self.silent -= {i}
         self.pulls = tuple(x for x in self.pulls if x[0] != i)
         if self.last and self.last[1] == i:
             self.last = None
@@ -483,7 +587,7 @@ class World(Record):
             self.saves -= 1
             self.feed('save', 'disk')
         else:
-            self.faults -= 1
+            self.faults -= m[1:] not in [(w,) for w in self.silent]
             self.fault(*m)
 
     def open(self):
@@ -495,8 +599,16 @@ class World(Record):
             able = [w for w, room in self.rooms.items() if owners.count(w) < room]
             owners.append(min(able, key=lambda w: (owners.count(w), w)))
         t = r.t + 1
-        self.feed('open', t, visits_in(s, t), frozen_in(s, t), tuple(sorted(owners)))
+        owners = tuple(sorted(owners))
+        self.feed('open', t, visits_in(s, t), frozen_in(s, t), owners, *self.choose_audit(t, owners))
         check(self.relay.t == t, 'an open within the rooms is refused')
+
+    def choose_audit(self, t, owners):
+        if not self.setting.audits:
+            return ()
+        part = t % len(owners)
+        others = sorted(set(self.rooms) - self.silent - {owners[part]})
+        return (), ((part, others[t % len(others)] if others else owners[part]),)
 
     def open_too_much(self):
         """All parts for one worker, wherever that is beyond its room."""
@@ -519,6 +631,8 @@ class World(Record):
                 w = self.workers[i]
                 late = [(x[0], i) + x[1:] for x in w.queue]
                 late += [(x[0], i) + x[1:] for _, x in filter(None, [self.next_message(w, q) for q in w.passes])]
+                if i in self.liars:
+                    late = [x[:-1] + (1 + i,) if x[0] == 'digest' else x for x in late]
                 self.stale = tuple(late[:2])
                 self.asleep = i
             self.detach(i)
@@ -536,6 +650,15 @@ class World(Record):
         elif what == 'bad':
             self.bad += ((r.t, self.running[2]),)
             self.finish_job('bad')
+        elif what == 'lie':
+            self.send(i, j, lie=10 + self.faults)
+        elif what == 'liar':
+            self.liars |= {i}
+        elif what == 'quit':
+            self.silent |= {i}
+            self.replace(i, passes=(), queue=())
+            self.change_room(i, 0)
+            self.feed('unaudit', i)
         elif what == 'badloss':
             q = self.workers[i].passes[j]
             part = self.next_message(self.workers[i], q)[1][2]
@@ -547,11 +670,13 @@ class World(Record):
             for q in w.passes:
                 say = self.program(q)
                 again += [('loss', q.t, x, dict(q.share)[x], 'ok') for y, x in say[:q.pc] if y == 'loss']
+                if q.audit:
+                    again = [('digest', q.t, *x, 0) for y, x in say[:q.pc] if y == 'contribution']
                 if q.waiting:
                     again.append(('pull', q.t, visits_in(self.setting, q.t)[say[q.pc][1]]))
-            lost_losses = [m for m in w.queue if m[0] == 'loss' and m not in again]
-            again += lost_losses
-            again += [('contribution', tag[0], *tag[1], tag[2], k) for k, tag in enumerate(w.slots) if tag]
+            again += [m for m in w.queue if m[0] in ('loss', 'digest') and m not in again]
+            again += [('contribution', tag[0], *tag[1], tag[2], k) + (self.digest_of(i, tag),) * self.setting.audits
+                      for k, tag in enumerate(w.slots) if tag]
             self.replace(i, queue=tuple(again))
 
     def final(self):
@@ -564,7 +689,7 @@ class World(Record):
             return False
         if self.relay.covered:
             self.open_too_much()
-        for w in [len(self.workers)] + sorted(set(self.rooms) - self.leaving)[:1]:
+        for w in [len(self.workers)] + sorted(set(self.rooms) - self.leaving - self.silent)[:1]:
             self.copy().finish_with(w)
         return True
 
@@ -583,8 +708,9 @@ class World(Record):
             if not go:
                 break
             self.move(go[0])
-        check(not self.torn and not self.is_short(), 'room for all does not help')
-        self.final_done()
+        check(self.lied or not self.torn and not self.is_short(), 'room for all does not help')
+        if not self.torn:
+            self.final_done()
 
     def final_done(self):
         r = self.relay

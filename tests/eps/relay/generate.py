@@ -28,6 +28,7 @@ class Chaos:
         self.narrow = narrow                              # workers have room for few parts
         self.past = []
         self.bad = rng.choice((0.01, 0.01, 0.15))         # how often numbers are not finite
+        self.wrong = rng.choice((0, 0.05, 0.2))           # how often digests are
         self.order = rng.choice((0.1, 0.4))               # how much of fold order there is in the contributions
 
     def events(self, n):
@@ -48,6 +49,8 @@ class Chaos:
             return self.open()
         if x < 0.02:
             return rng.choice((self.attached(), self.open()))
+        if x < 0.5 and r.auditing and not r.covered and rng.random() < 0.4:
+            return self.audit()
         if x < (0.06 if self.narrow else 0.03):
             return 'lost', rng.randrange(6)
         if self.narrow and x < (0.4 if None in r.owner and r.inbox else 0.08):
@@ -86,8 +89,9 @@ class Chaos:
         workers = sorted(r.inbox) if rng.random() < 0.95 else list(range(6))
         parts = self.config.parts + (rng.random() < 0.02)
         of_unit = {u: rng.randint(1, 2) for u in visits}
+        audit = (((rng.randrange(self.config.parts + (rng.random() < 0.02)), rng.choice(workers or [0])),),)
         return ('open', r.t + (1 if rng.random() < 0.95 else rng.randrange(3)), visits, frozen,
-                self.owners(workers, parts), tuple(of_unit[u] for u in visits))
+                self.owners(workers, parts), tuple(of_unit[u] for u in visits)) + audit * (rng.random() < 0.4)
 
     def owners(self, workers, parts):
         r, rng = self.relay, self.rng
@@ -122,6 +126,18 @@ class Chaos:
         return ('loss', self.spoil(w, 6), self.spoil(r.t, r.t + 2), self.spoil(p, 4), self.spoil(r.attempt[p], 3),
                 'bad' if rng.random() < self.bad / 2 else 'ok')
 
+    def digest(self):
+        return 0 if self.rng.random() >= self.wrong else self.rng.choice((1, 1, 2))
+
+    def audit(self):
+        r, rng = self.relay, self.rng
+        if rng.random() < 0.02:
+            return 'unaudit', self.spoil(r.audits, 6)
+        names = [n for n in r.names if n[1] == r.audited and n not in r.digests] or list(r.names)
+        v, p, s = names[0] if rng.random() < 0.9 else rng.choice(names)
+        return ('digest', self.spoil(r.audits, 6), self.spoil(r.t, r.t + 2), self.spoil(v, 5), self.spoil(p, 4),
+                self.spoil(s, 3), self.digest())
+
     def contribution(self):
         r, rng = self.relay, self.rng
         todo = [n for n in r.names if n not in r.folded]
@@ -135,7 +151,7 @@ class Chaos:
         free = [k for k, cell in enumerate(r.inbox.get(w, [])) if k and not cell]
         k = rng.choice(free) if free and rng.random() < 0.93 else rng.choice((0, 0, 0, 1, 2, 4))
         return ('contribution', self.spoil(w, 6), self.spoil(r.t, r.t + 2), self.spoil(v, 5), self.spoil(p, 4),
-                self.spoil(s, 3), self.spoil(r.attempt[p], 3), k)
+                self.spoil(s, 3), self.spoil(r.attempt[p], 3), k) + (self.digest(),) * (p == r.audited)
 
 
 def trace(kind, seed):

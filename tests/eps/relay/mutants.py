@@ -370,6 +370,104 @@ class Numbering(Relay):
         return max(left, key=lambda n: (self.visits[n[0]], n[0], -n[1], -n[2]), default=None)
 
 
+# ---- audits ---------------------------------------------------------------------------------------------------------
+
+class Unaudited(Relay):
+    """folds before the auditor has judged"""
+    def is_agreed(self, name, w, k):
+        return name not in self.digests or super().is_agreed(name, w, k)
+
+
+class Deaf(Relay):
+    """folds what the auditor has computed otherwise"""
+    def is_agreed(self, name, w, k):
+        return name[1] != self.audited or name in self.digests or not self.auditing
+
+    def judge(self):
+        return False
+
+
+class Lingering(Relay):
+    """waits for an auditor that is lost"""
+    def on_unaudit(self, w):
+        if w in self.inbox:
+            super().on_unaudit(w)
+
+
+class Mute(Relay):
+    """waits for an auditor that will send no more"""
+    def on_unaudit(self, w):
+        if w not in self.inbox:
+            super().on_unaudit(w)
+
+
+class Credulous(Relay):
+    """takes digests of an auditor that was lost since"""
+    def on_digest(self, w, *x):
+        kept, self.auditing = self.auditing, True
+        super().on_digest(w, *x)
+        self.auditing = kept
+
+
+class Timeless(Relay):
+    """takes digests of another step"""
+    def on_digest(self, w, t, *x):
+        super().on_digest(w, self.t, *x)
+
+
+class Hanging(Relay):
+    """names the owner for a difference, without a third result"""
+    def differ(self, name, w, digest):
+        self.act('liar', w)
+        self.on_lost(w)
+        return True
+
+
+class Biased(Relay):
+    """ignores the third result, and believes the auditor"""
+    def decide(self, w, digest):
+        return super().decide(w, self.digests[self.dispute[0]])
+
+
+class Vain(Relay):
+    """lets a worker decide for itself"""
+    def decide(self, w, digest):
+        name, first, theirs = self.dispute
+        if w == self.audits != first and digest == self.digests[name] or w == first and digest == theirs:
+            self.dispute = name, self.audits if w == self.audits else first, theirs
+        return super().decide(-1, digest)
+
+
+class Partial(Relay):
+    """has one of the two decide though there is another"""
+    def has_judged(self, w, p):
+        return False
+
+
+class Lenient(Relay):
+    """believes an auditor that it has named"""
+    def decide(self, w, digest):
+        kept = dict(self.digests)
+        more = super().decide(w, digest)
+        self.digests = kept
+        return more
+
+
+class Hopeful(Relay):
+    """takes a third result for decisive that agrees with none"""
+    def decide(self, w, digest):
+        known = self.dispute[2], self.digests[self.dispute[0]]
+        return super().decide(w, digest if digest in known else known[0])
+
+
+class Remembering(Relay):
+    """keeps digests for the next step"""
+    def on_open(self, *x):
+        kept = dict(self.digests)
+        super().on_open(*x)
+        self.digests = {**kept, **self.digests}
+
+
 # ---- what no world sees: the step goes on as well -------------------------------------------------------------------
 
 class Patient(Relay):
@@ -389,6 +487,12 @@ class Careless(Relay):
         self.jobs = kept
 
 
-UNSEEN = [Patient, Careless]
+class Anyone(Relay):
+    """takes digests of any worker"""
+    def on_digest(self, w, *x):
+        super().on_digest(self.audits if w in self.inbox else w, *x)
+
+
+UNSEEN = [Anyone, Patient, Careless]
 ALL = [x for x in list(globals().values()) if isinstance(x, type) and issubclass(x, Relay) and x is not Relay]
 SEEN = [x for x in ALL if x not in UNSEEN]

@@ -16,18 +16,25 @@ Terms are those of eps/relay/relay.h:
   mark    the lowest name not yet folded, in *fold order*: visit downwards, then part, then slice upwards. With `groups`,
           where a worker may take some of its parts through the whole model before the next, part upwards comes first.
           It only ever moves on.
+  audit   of some steps one part, the *audited* one, is computed by a second worker, the auditor, too; or once more by the
+          same one. The auditor sends a digest of each slice in place of a contribution. It audits before it computes parts of
+          its own, so that it waits for weights alone: then whatever waits for a digest does not wait for ever.
 
 Events                                        from
   attached W [N] | room W N                   membership: worker W may have N unfinished parts; without N, any number
   lost W                                      membership; final, a worker that comes back attaches anew
-  open T VISITS FROZEN OWNERS [SLICES]        client: units by visit, units to leave alone, worker of each part;
-                                              slices by visit if they differ
+  open T VISITS FROZEN OWNERS [SLICES [P:W]]  client: units by visit, units to leave alone, worker of each part;
+                                              slices by visit if they differ (-: they do not); audited part, and auditor
   pull W T U                                  worker: weights of unit U at version T
   loss W T P A ok|bad                         worker: part P went forward in attempt A; is its loss finite?
-  contribution W T V P S A K                  worker: the slice stands in slot K of its inbox
+  contribution W T V P S A K [D]              worker: the slice stands in slot K of its inbox; D: the digest of its bytes, if
+                                              its part is audited
+  digest W T V P S D                          auditor: the digest of the slice as it has computed it
+  unaudit W                                   membership: if W is the auditor, it sends no digest any more
   folded U S ok|bad | updated U               optimizer thread; bad: not finite, so nothing was folded
   save R | released R U                       a reader (checkpoint, evaluation, export) comes; has read unit U
 Actions
+  audit W T P                                 at the step's open: audit part P, and only then compute your share
   share W T P:A...                            these parts are yours, in these attempts
   answer W U T now|before                     weights of version T, in the current or in the replay buffer
   void W U T                                  no weights: version T is of no use any more
@@ -37,6 +44,10 @@ Actions
   free W K V P S                              slot K, if it still holds that name, may be written again
   grant W V P S                               the reserved slot is for names up to that one; without `groups`, all
                                               names below it are folded
+  refuse W differs                            W has computed a slice otherwise than the auditor: it is lost, and its parts are
+                                              computed again, as a third result decides
+  liar W                                      a slice of W's differed, and two other results agree: it is lost
+  undecided W X                               W's and auditor X's results differ, and no third one decides: the job is over
   covered T | skipped T | done T | torn T     folded entirely: T+1 may open; left no trace; all at T+1; lost
   capture R U T | saved R T | abandon R       read unit U now, it is at T and stays; all read; will not come
 """
@@ -74,6 +85,12 @@ class Relay:
         self.covered = True     # the open step needs no worker any more
         self.tail = None        # a covered step with units still to be updated
         self.torn = False
+        self.audited = None     # part of the open step that is audited
+        self.audits = None      # worker that audits it, or did until it was lost
+        self.auditing = False   # whether digests are still waited for
+        self.digests = {}       # name -> digest of the auditor's
+        self.given = {}         # (worker, slot) -> digest of what stands there of the audited part
+        self.dispute = None     # (name, its first worker, its digest): the auditor's differs; a third result decides
         self.out = []
 
     # ---- the rules, one predicate each ------------------------------------------------------------------------
@@ -138,6 +155,12 @@ class Relay:
         return (self.tail is None and known and self.version[u] == self.t and not self.is_held(u)
                 and name not in self.folded and (u, name[2]) not in self.jobs
                 and self.has_accumulator(name[0]) and self.is_next_part(name))
+
+    def is_agreed(self, name, w, k):
+        """What stands in the slot is what the auditor has computed, or no auditor will say."""
+        if name[1] != self.audited:
+            return True
+        return self.digests[name] == self.given[w, k] if name in self.digests else not self.auditing
 
     def is_first(self, name):
         """Nothing has been folded into this sum in this step."""
@@ -208,7 +231,7 @@ class Relay:
     def feed(self, event):
         self.out = []
         if self.torn:
-            if event[0] in ('open', 'loss', 'contribution', 'save'):
+            if event[0] in ('open', 'loss', 'contribution', 'digest', 'save'):
                 self.refuse('client' if event[0] == 'open' else event[1], 'torn')
             elif event[0] == 'pull':
                 self.on_pull(*event[1:])
@@ -241,17 +264,26 @@ class Relay:
             return
         del self.inbox[w], self.room[w]
         self.granted.pop(w, None)
+        self.given = {(x, k): d for (x, k), d in self.given.items() if x != w}
+        self.on_unaudit(w)
         self.waiting = [x for x in self.waiting if x[0] != w]
         self.owner = [None if o == w else o for o in self.owner]
         self.place()
 
-    def on_open(self, t, visits, frozen, owners, slices=None):
+    def on_unaudit(self, w):
+        """A lost auditor ends the audit, not the step. The results that it has sent still count."""
+        if w == self.audits:
+            self.auditing = False
+
+    def on_open(self, t, visits, frozen, owners, slices=(), audit=()):
         if t != self.t + 1 or not self.covered:
             return self.refuse('client', 'not the next step')
         if len(owners) != self.config.parts or any(w not in self.inbox for w in owners):
             return self.refuse('client', 'a part without a worker')
         if any(owners.count(w) > self.room[w] for w in self.inbox):
             return self.refuse('client', 'more parts than a worker has room for')
+        if audit and (audit[0][0] >= len(owners) or audit[0][1] not in self.inbox):
+            return self.refuse('client', 'no such audit')
         for u in visits:
             if u not in self.visits:
                 self.version[u] = t                       # a new unit, or one that sat steps out
@@ -267,6 +299,10 @@ class Relay:
         self.folded = set()
         self.granted = {}
         self.covered = False
+        self.audited, self.audits = audit[0] if audit else (None, None)
+        self.auditing, self.digests, self.given, self.dispute = bool(audit), {}, {}, None
+        if audit:
+            self.act('audit', self.audits, t, self.audited)
         for w in sorted(set(owners)):
             self.act('share', w, t, tuple((p, 0) for p, o in enumerate(owners) if o == w))
 
@@ -293,7 +329,7 @@ class Relay:
         else:
             self.give_up()
 
-    def on_contribution(self, w, t, v, p, s, attempt, k):
+    def on_contribution(self, w, t, v, p, s, attempt, k, digest=0):
         """Judged by its name; a duplicate is dropped. Slot k is freed for a name that is folded already, but
         never when the slot holds something else: then this is an old message delivered twice."""
         name = (v, p, s)
@@ -317,6 +353,18 @@ class Relay:
         if not self.loss[p]:
             return self.refuse(w, 'loss first')
         self.inbox[w][k] = tag
+        if p == self.audited:
+            self.given[w, k] = digest
+
+    def on_digest(self, w, t, v, p, s, digest):
+        """The first one counts: an auditor that is given a new share begins anew."""
+        if t != self.t or self.covered or w != self.audits or not self.auditing:
+            return self.refuse(w, 'no such audit')
+        if p != self.audited or (v, p, s) not in self.names:
+            return self.refuse(w, 'no such digest')
+        if self.tail is not None:
+            return self.refuse(w, 'digest before all weights')
+        self.digests.setdefault((v, p, s), digest)
 
     def on_folded(self, u, s, verdict):
         w, k, tag = self.jobs.pop((u, s))
@@ -365,6 +413,7 @@ class Relay:
         """Empties a slot, if it still holds this: its worker may have been lost, and its place taken, since."""
         if w in self.inbox and self.inbox[w][k] == cell:
             self.inbox[w][k] = None
+            self.given.pop((w, k), None)
             self.act('free', w, k, *cell[1])
 
     def fault(self, w, p):
@@ -390,12 +439,57 @@ class Relay:
                 return self.give_up()
             able = self.with_room()
             if able:
-                w = min(able, key=lambda w: (self.load(w), w))
+                w = min(able, key=lambda w: (self.has_judged(w, p), self.load(w), w))
                 self.owner[p] = w
                 self.attempt[p] += 1
                 moved.setdefault(w, []).append((p, self.attempt[p]))
         for w in sorted(moved):
             self.act('share', w, self.t, tuple(moved[w]))
+
+    def has_judged(self, w, p):
+        """One of the two results that differ is its own: another worker's is better evidence."""
+        return bool(self.dispute) and p == self.audited and w in (self.dispute[1], self.audits)
+
+    def judge(self):
+        """Compares what stands of the audited part with the auditor's digests."""
+        for name in self.names if self.digests else ():
+            w = self.owner[self.audited]
+            for k, cell in enumerate(self.inbox.get(w, ())):
+                if cell and cell[:2] == (self.t, name) and name in self.digests and name not in self.folded:
+                    if self.dispute and self.dispute[0] == name:
+                        return self.decide(w, self.given[w, k])
+                    if self.given[w, k] != self.digests[name]:
+                        return self.differ(name, w, self.given[w, k])
+        return False
+
+    def differ(self, name, w, digest):
+        """Either may be wrong, so a third result is needed: the worker's parts are computed again, by others if they can."""
+        mine = [p for p, o in enumerate(self.owner) if o == w and self.is_unfinished(p)]
+        if self.dispute or not all(map(self.can_redo, mine)):
+            return self.end_undecided(w)
+        self.dispute = name, w, digest
+        self.refuse(w, 'differs')
+        self.on_lost(w)
+        return True
+
+    def decide(self, w, digest):
+        """The third result. It has to agree with one of another worker; a worker's own counts if there was no other."""
+        name, first, theirs = self.dispute
+        other = first if digest == theirs else self.audits if digest == self.digests[name] else None
+        if other is None or other == w and first != self.audits:
+            return self.end_undecided(first)
+        self.dispute = None
+        liar = self.audits if digest == theirs else first
+        if liar == self.audits:
+            self.auditing, self.digests = False, {}
+        self.act('liar', liar)
+        self.on_lost(liar)
+        return True
+
+    def end_undecided(self, first):
+        self.act('undecided', first, self.audits)
+        self.tear()
+        return False
 
     def place_waiting(self):
         """A room grew, or folds just given out finish a worker's part."""
@@ -405,11 +499,7 @@ class Relay:
         """The step will not be finished. Eager, with something folded: the model is torn. Else it is skipped:
         every unit's fence advances, nothing else does."""
         if self.config.commit == 'eager' and (self.folded or self.flying()):
-            self.torn = True
-            for r in sorted(self.readers):
-                self.act('abandon', r)
-            self.readers.clear()
-            self.answer_waiting()
+            self.tear()
             return self.act('torn', self.t)
         for w in sorted(self.inbox):
             for k, cell in enumerate(self.inbox[w]):      # those with the thread are freed when it has read them
@@ -417,6 +507,14 @@ class Relay:
                     self.clear(w, k, cell)
         self.act('skipped', self.t)
         self.cover(set(self.visits))
+
+    def tear(self):
+        """Nothing moves any more."""
+        self.torn = True
+        for r in sorted(self.readers):
+            self.act('abandon', r)
+        self.readers.clear()
+        self.answer_waiting()
 
     def cover(self, without_job):
         """No worker is needed for the open step any more. Units without an update advance now."""
@@ -447,6 +545,8 @@ class Relay:
 
     def pump(self):
         """After each event: whatever has become possible, in a fixed order."""
+        while not self.torn and not self.covered and self.judge():
+            pass
         if self.torn:
             return
         if not self.covered:
@@ -454,7 +554,7 @@ class Relay:
             for name in self.names:
                 for w in sorted(self.inbox) if (self.t, name) in there else ():
                     for k, cell in enumerate(self.inbox[w]):
-                        if cell and cell[:2] == (self.t, name) and self.is_foldable(name):
+                        if cell and cell[:2] == (self.t, name) and self.is_foldable(name) and self.is_agreed(name, w, k):
                             u = self.visits[name[0]]
                             self.act('fold', u, *name, w, k, 'first' if self.is_first(name) else 'next')
                             self.jobs[u, name[2]] = (w, k, cell)
@@ -512,7 +612,8 @@ def from_text(line):
     words = [value(x) for x in line.split()]
     if words[0] == 'open':
         numbers = [() if x == '-' else tuple(int(y) for y in str(x).split(',')) for x in words[2:6]]
-        return (words[0], words[1], *numbers)
+        audit = [(tuple(int(y) for y in x.split(':')),) for x in words[6:]]
+        return (words[0], words[1], *numbers, *audit)
     return tuple(words)
 
 

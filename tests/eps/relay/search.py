@@ -123,7 +123,7 @@ def settings():
               S('pulls under way, skipped', f, U2, steps=1, faults=('bad', 'badloss'), n_faults=1, queue=1,
                 coarse=False)]
     slow += [S('a pull again, 2 workers', c, U2, faults=('again', 'kill', 'badloss'), n_faults=2)]
-    more_quick, more_slow = room_settings()
+    more_quick, more_slow = map(list.__add__, room_settings(), audit_settings())
     return [(True, s) for s in small + more_quick + quick] + [(False, s) for s in slow + more_slow]
 
 
@@ -166,6 +166,41 @@ def room_settings():
     return quick, slow
 
 
+def audit_settings():
+    """One part of each step is computed twice; workers are wrong. (quick, slow)"""
+    S, C = Setting, Config
+    every = ('kill', 'stop', 'dup', 'bad', 'badloss', 'lie', 'liar', 'quit')
+    U1, U2, tied = (0,), (0, 1), (0, 1, 0)
+    c1, c2, f = C(1, 1, 1, 1), C(2, 1, 1, 1), C(2, 1, 1, 1, 'adamw', 'fenced', groups=True)
+    det = c2._replace(deterministic=True, optimizer='adamw')
+    one, lies = {'steps': 1, 'n_faults': 1, 'audits': True}, ('lie', 'liar')
+    two, three = {**one, 'n_faults': 2}, {**one, 'workers': 3}
+    quick = [S('audit, 1 worker', c1, U2, workers=1, late=1, faults=every, **one),
+             S('audit, 2 workers, 1 part', c1, U2, faults=every, **one),
+             S('audit, 2 workers, lie', det, U1, faults=lies + ('kill', 'quit'), **two),
+             S('audit, 3 workers, liar', det, U1, faults=lies, **three),
+             S('audit, 3 workers, 2 steps', c1, U1, faults=lies + ('stop',), **{**three, 'steps': 2}),
+             S('audit, stopped', c1, U1, faults=('liar', 'stop'), **{**two, 'steps': 2}),
+             S('audit, rash', det, U1, faults=('quit',), **one),
+             S('audit, 2 slices, lie', c1._replace(slices=2), U2, faults=lies, **three),
+             S('audit, no replay', c1._replace(replay=False), U2, faults=lies + ('kill',), **three),
+             S('audit, row groups', f, U1, faults=lies + ('kill',), groups=1, **three)]
+    slow = [S('audit, 1 worker, 2 faults', c1, U2, workers=1, late=1, faults=every, **two),
+            S('audit, 2 workers, 1 part, 2 faults', c1, U2, faults=every, **two),
+            S('audit, det, every fault', det, U2, faults=every, **one),
+            S('audit, every fault', c2, U2, faults=every, **one),
+            S('audit, accumulators', c2._replace(optimizer='adamw'), U2, faults=lies + ('kill', 'quit'), **one),
+            S('audit, tied, 2 faults', det, tied, faults=lies + ('kill',), **one),
+            S('audit, 3 workers, every fault', c1, U2, faults=every, **{**three, 'n_faults': 2}),
+            S('audit, 3 parts, 3 workers', det._replace(parts=3), U1, faults=lies + ('kill',), **three),
+            S('audit, 2 steps, save', c2, U1, faults=lies + ('kill',), saves=1, **{**one, 'steps': 2}),
+            S('audit, messages under way', c1, U2, faults=every + ('resume',), queue=1, coarse=False, **one),
+            S('audit, rooms', c2, U1, faults=lies + ('kill', 'leave'), rooms=(1, 1), later=(1, 2), changes=1, late=1,
+              **one),
+            S('audit, row groups, every fault', f, U2, faults=every, groups=1, **one)]
+    return quick, slow
+
+
 def big(seed):
     """A larger setting for a random walk; in two of five, workers have room for few parts."""
     rng = random.Random(seed)
@@ -187,9 +222,11 @@ def big(seed):
     s = Setting('walk %d' % seed, c, units, frozen, n, rng.randint(0, 2), rng.randint(2, 4), faults, rng.randint(0, 4),
                 rng.randint(0, 1), rng.randint(0, 3), False)
     s = s._replace(groups=rng.randint(0, 2) if c.groups else 0)
+    if rng.random() < 0.3:
+        s = s._replace(audits=True, faults=faults + ('lie', 'lie', 'liar', 'quit'))
     if rng.random() < 0.6:
         return s
-    return s._replace(faults=faults + ('leave',) * 2, rooms=tuple(rng.randint(1, parts) for _ in range(n)),
+    return s._replace(faults=s.faults + ('leave',) * 2, rooms=tuple(rng.randint(1, parts) for _ in range(n)),
                       later=tuple(sorted({1, parts, rng.randint(1, parts)})), changes=rng.randint(0, 8))
 
 
@@ -213,7 +250,14 @@ FIRST = {'row groups': (mutants.LateReplay, mutants.LateRefused, mutants.LateFor
          'orders, adamw det': (mutants.Rigid,),
          'rooms, messages under way': (mutants.NoLossFence, mutants.EarlyFree),
          'adamw det, messages under way': (mutants.NoReserve, mutants.AnyOrder),
-         'adama det, 3 workers, 2 lost': (mutants.OwnLowest,)}
+         'adama det, 3 workers, 2 lost': (mutants.OwnLowest,),
+         'audit, 2 workers, lie': (mutants.Unaudited, mutants.Deaf, mutants.Lingering, mutants.Hanging, mutants.Biased,
+                                   mutants.Vain, mutants.Lenient),
+         'audit, rash': (mutants.Mute,),
+         'audit, stopped': (mutants.Credulous, mutants.Timeless),
+         'audit, 2 slices, lie': (mutants.Partial,),
+         'audit, 3 workers, every fault': (mutants.Hopeful,),
+         'audit, 3 workers, 2 steps': (mutants.Remembering,)}
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from explore import frozen_in, visits_in
 #   bad   a slice is not finite      badloss  a loss is not finite
 #   again a pull comes a second time, at any moment later      ahead  a worker pulls for the next step before its share
 #   leave a worker gets no more parts, and goes at their end
+#   lie   a digest, or a contribution to the audited part, is wrong once      liar  all of a worker's are, from now on
+#   quit  an auditor is dead, and lost once all that it has sent whole is folded; then auditors need not audit first, either
 # queue: messages of one worker that may be under way.
 # coarse: a pull that is answered at once is one move with the sending of the next, and readers release the lowest
 #   unit first (fewer orders, same messages).
@@ -16,10 +18,12 @@ from explore import frozen_in, visits_in
 # frozen: units, or a tuple of such tuples, which the steps take in turn.
 # groups: the most parts that a worker takes forward and backward together, one such row group after another; 0: any
 #   number. With config.groups, those of a row group follow each other.
+# audits: each step has an audited part, part 0 first, and another worker than its owner for auditor, if there is one.
 # rooms: of each worker, and of those that attach later one of `later`; (): any number. changes: at most so many rooms
 #   change.
 Setting = namedtuple('Setting', 'name config visits frozen workers late steps faults n_faults saves queue coarse '
-                     'rooms later changes groups', defaults=((), 2, 0, 2, (), 1, 0, 0, True, (), (), 0, 0))
+                     'rooms later changes groups audits',
+                     defaults=((), 2, 0, 2, (), 1, 0, 0, True, (), (), 0, 0, False))
 
 
 def groups_of(setting, parts):
@@ -46,8 +50,9 @@ def program(setting, step, parts):
     return tuple(say)
 
 
-# A pass: step, its parts with their attempts, place in the program, is its pull unanswered, (unit, buffer) being read.
-Pass = namedtuple('Pass', 't share pc waiting reading')
+# A pass: step, its parts with their attempts, place in the program, is its pull unanswered, (unit, buffer) being read, does it
+# audit its part: then digests stand for contributions, and nothing for losses.
+Pass = namedtuple('Pass', 't share pc waiting reading audit', defaults=(False,))
 
 # Runs its passes in any interleaving: one must be able to go on while another waits for a slot. (A worker with memory for
 # one pass gets the same messages out by dropping a pass and starting it again.) With config.groups it does just that: a

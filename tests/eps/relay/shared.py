@@ -5,7 +5,7 @@ def copy_relay(r):
     n = r.__class__.__new__(r.__class__)
     d = n.__dict__
     d.update(r.__dict__)
-    for field in ('version', 'jobs', 'granted', 'room'):
+    for field in ('version', 'jobs', 'granted', 'room', 'digests', 'given'):
         d[field] = dict(d[field])
     for field in ('owner', 'attempt', 'loss', 'faults', 'waiting'):
         d[field] = list(d[field])
@@ -20,7 +20,7 @@ def key_relay(r):
     return (r.t, tuple(sorted(r.version.items())), tuple(r.owner), tuple(r.attempt), tuple(r.loss), tuple(r.faults),
             frozenset(r.folded), tuple(sorted(r.jobs.items())), frozenset(r.updating), frozenset(r.granted.items()),
             tuple((w, tuple(c), r.room[w]) for w, c in sorted(r.inbox.items())), tuple(r.waiting), r.covered, r.tail,
-            r.torn,
+            r.torn, r.audited, r.audits, r.auditing, frozenset(r.digests.items()), frozenset(r.given.items()), r.dispute,
             tuple((k, v, frozenset(a), frozenset(b)) for k, (v, a, b) in sorted(r.readers.items())))
 
 

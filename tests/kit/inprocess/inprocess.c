@@ -149,6 +149,9 @@ static void act(struct inprocess *ip, const struct relay_action *a)
     case RELAY_REFUSE:
     case RELAY_SKIPPED:
     case RELAY_TORN:
+    case RELAY_AUDIT: /* its steps are not audited */
+    case RELAY_LIAR:
+    case RELAY_UNDECIDED:
         ip->failed = true;
         break;
     case RELAY_CAPTURE:

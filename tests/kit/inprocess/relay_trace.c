@@ -11,7 +11,7 @@
 enum { MAX_WORDS = 12, FIRST_NAMED = 1000 };
 
 /* A line: its word, then numbers, each named by a letter: worker, unit, visit, part, sliCe, attempt, slot (k), reader,
- * step (t), room (n). More may follow. */
+ * step (t), room (n), digest (d), other worker (o). More may follow. */
 struct form {
     const char *word, *letters;
 };
@@ -24,6 +24,8 @@ static const struct form event_forms[] = {
     [RELAY_PULL] = {"pull", "wtu"},
     [RELAY_LOSS] = {"loss", "wtpa"},
     [RELAY_CONTRIBUTION] = {"contribution", "wtvpcak"},
+    [RELAY_DIGEST] = {"digest", "wtvpcd"},
+    [RELAY_UNAUDIT] = {"unaudit", "w"},
     [RELAY_FOLDED] = {"folded", "uc"},
     [RELAY_UPDATED] = {"updated", "u"},
     [RELAY_SAVE] = {"save", "r"},
@@ -35,6 +37,7 @@ static const struct form action_forms[] = {
     [RELAY_FOLD] = {"fold", "uvpcwk"}, [RELAY_UPDATE] = {"update", "u"},   [RELAY_FREE] = {"free", "wkvpc"},
     [RELAY_GRANT] = {"grant", "wvpc"}, [RELAY_COVERED] = {"covered", "t"}, [RELAY_SKIPPED] = {"skipped", "t"},
     [RELAY_DONE] = {"done", "t"},      [RELAY_TORN] = {"torn", "t"},       [RELAY_CAPTURE] = {"capture", "rut"},
+    [RELAY_AUDIT] = {"audit", "wtp"},  [RELAY_LIAR] = {"liar", "w"},       [RELAY_UNDECIDED] = {"undecided", "wo"},
     [RELAY_SAVED] = {"saved", "rt"},   [RELAY_ABANDON] = {"abandon", "r"},
 };
 
@@ -120,7 +123,10 @@ static int parse_open(struct relay_trace *trace, char **words, unsigned n_words,
     e->n_slices = trace->slices;
     for (uint32_t v = 0; v < e->n_visits; v++)
         trace->slices[v] = trace->n_slices;
-    return n_words > 5 && list(trace->slices, words[5]) != e->n_visits ? -EINVAL : 0;
+    e->audits = n_words > 6;
+    if (e->audits && sscanf(words[6], "%u:%u", &e->audited, &e->worker) != 2)
+        return -EINVAL;
+    return n_words > 5 && is_number(words[5]) && list(trace->slices, words[5]) != e->n_visits ? -EINVAL : 0;
 }
 
 static int parse(struct relay_trace *trace, char **words, unsigned n_words, struct relay_event *e)
@@ -147,7 +153,10 @@ static int parse(struct relay_trace *trace, char **words, unsigned n_words, stru
                                        .part = (uint32_t)x.of['p'],
                                        .slice = (uint32_t)x.of['c'],
                                        .attempt = (uint32_t)x.of['a']},
+                              .digest = (uint64_t)x.of['d'],
                               .ok = strcmp(words[n_words - 1], "ok") == 0};
+    if (e->kind == RELAY_CONTRIBUTION)
+        e->digest = n_words > 8 ? strtoull(words[8], NULL, 10) : 0;
     if (e->kind == RELAY_ATTACHED)
         e->room = n_words > 2 ? (uint32_t)strtoul(words[2], NULL, 10) : UINT32_MAX;
     return e->kind == RELAY_OPEN ? parse_open(trace, words, n_words, e) : 0;
@@ -158,6 +167,7 @@ static void print_action(FILE *out, const struct relay_action *a)
     const struct numbers x = {.of = {['w'] = a->worker,
                                      ['u'] = a->unit,
                                      ['k'] = a->slot,
+                                     ['o'] = a->other,
                                      ['t'] = (int64_t)a->step,
                                      ['v'] = a->name.visit,
                                      ['p'] = a->name.part,
