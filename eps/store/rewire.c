@@ -6,6 +6,7 @@
 #include "proto/plan/memory/data.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -53,10 +54,54 @@ void rewire_leave(struct store *store, uint64_t version)
 
 float rewire_threshold(const struct store *store)
 {
-    return ldexpf(REWIRE_THRESHOLD, store->rewiring.doublings);
+    return ldexpf(store->rewiring.begin, store->rewiring.doublings);
 }
 
 /* ---- pruning ---- */
+
+/* Elements of the piece from `at` on, SOME or those that are left; returns how many. */
+static size_t read_some(float out[SOME], const struct store *store, const struct change *c, uint64_t at)
+{
+    const size_t n = size_smaller((size_t)(c->n - at), SOME);
+    const struct parameters p = store_parameters(store, c->unit, c->piece->offset + at, n, 0);
+
+    optimizer_read(&p, out, NULL, NULL);
+    return n;
+}
+
+/* All pieces, as they are before they change. */
+struct all {
+    const struct store *store;
+    const struct change *changes;
+    uint64_t n_changes;
+};
+
+static int visit_all(const void *of, sparse_visitor *visit, void *context)
+{
+    const struct all *const all = of;
+    float some[SOME];
+
+    for (const struct change *c = all->changes; c < all->changes + all->n_changes; c++)
+        for (uint64_t at = 0; at < c->n; at += SOME) {
+            const size_t n = read_some(some, all->store, c, at);
+            for (size_t i = 0; i < n; i++)
+                visit(context, at + i, sparse_pattern(some[i]));
+        }
+    return 0;
+}
+
+/* A threshold that as many of n elements are below as are to move, but for equal ones. Of elements that are 0 for the most
+ * part, whose threshold could not double, that of fresh weights. */
+static float choose_threshold(const struct all *all, uint64_t n)
+{
+    const uint64_t wanted = (uint64_t)(all->store->model->sparse.moved * (double)n);
+    struct sparse_least least;
+    float threshold;
+
+    sparse_find_least(&least, visit_all, all, n - wanted);
+    memcpy(&threshold, &least.pattern, sizeof threshold);
+    return threshold >= FLT_MIN ? threshold : REWIRE_THRESHOLD;
+}
 
 /* Marks elements below the threshold; of a piece that would lose all of them, all but the largest. */
 static void mark(const struct store *store, struct change *c, float threshold, bool *pruned)
@@ -66,9 +111,7 @@ static void mark(const struct store *store, struct change *c, float threshold, b
 
     c->pruned = 0;
     for (uint64_t at = 0; at < c->n; at += SOME) {
-        const size_t n = size_smaller((size_t)(c->n - at), SOME);
-        const struct parameters p = store_parameters(store, c->unit, c->piece->offset + at, n, 0);
-        optimizer_read(&p, some, NULL, NULL);
+        const size_t n = read_some(some, store, c, at);
         for (size_t i = 0; i < n; i++) {
             const float magnitude = fabsf(some[i]);
             if (magnitude > largest)
@@ -332,26 +375,39 @@ static void adapt(struct store *store, const struct rewired *r)
         --*doublings;
 }
 
-struct rewired store_rewire(struct store *store, uint64_t version)
+/* Lists sparse pieces with their elements; returns how many there are. */
+static uint64_t list_changes(const struct store *store, struct change *changes)
 {
     const struct model *model = store->model;
-    const struct random_key key = random_site_key(store->options.seed, version, 0, RANDOM_PLACES);
-    const struct scratch scratch = lay_out(store);
-    struct rewired r = {.threshold = rewire_threshold(store)};
     uint64_t n = 0;
 
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
             const struct model_piece *piece = &model->pieces[model->units[u].first_piece + i];
-            struct change *const c = &scratch.changes[n];
             if (piece->dense == 0)
                 continue;
             const struct sparse_places places = store_places(store, u, piece);
-            *c = (struct change){.unit = u, .piece = piece, .n = sparse_places_used(&places)};
-            mark(store, c, r.threshold, scratch.pruned);
-            r.n += c->n, r.pruned += c->pruned;
-            n++;
+            changes[n++] = (struct change){.unit = u, .piece = piece, .n = sparse_places_used(&places)};
         }
+    return n;
+}
+
+struct rewired store_rewire(struct store *store, uint64_t version)
+{
+    const struct random_key key = random_site_key(store->options.seed, version, 0, RANDOM_PLACES);
+    const struct scratch scratch = lay_out(store);
+    const uint64_t n = list_changes(store, scratch.changes);
+    struct rewired r = {0};
+
+    for (uint64_t i = 0; i < n; i++)
+        r.n += scratch.changes[i].n;
+    if (store->rewiring.begin == 0)
+        store->rewiring.begin = choose_threshold(&(struct all){store, scratch.changes, n}, r.n);
+    r.threshold = rewire_threshold(store);
+    for (uint64_t i = 0; i < n; i++) {
+        mark(store, &scratch.changes[i], r.threshold, scratch.pruned);
+        r.pruned += scratch.changes[i].pruned;
+    }
     r.grown = distribute(scratch.changes, n, r.pruned, key);
     for (uint64_t i = 0; i < n; i++) {
         struct change *const c = &scratch.changes[i];

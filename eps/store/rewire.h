@@ -6,7 +6,11 @@
  * proportion to the elements that remain in it, rounded; what a piece has no room for is shared out again, and what rounding
  * leaves over goes to pieces drawn at random. A piece's new elements are drawn uniformly among the places that had none before,
  * so not among those just pruned. They begin at 0, with moments of 0: their optimizer's state is reset. Last, H is doubled if
- * K is below 0.9 of the share that is to move (struct sparse), and halved if it is above 1.1 of it; it begins at 0.001.
+ * K is below 0.9 of the share that is to move (struct sparse), and halved if it is above 1.1 of it.
+ *
+ * H of fresh weights begins at 0.001, as theirs does. Of a given model's weights the largest stay, so that there is none below
+ * some magnitude, and most are below twice that: no threshold that doubles finds a twentieth of them. Theirs begins, when
+ * places first change, where as many weights are below it as are to move. The authors have no such case.
  *
  * The authors' code (IntelAI/dynamic-reparameterization) leaves momentum as it is, which takes dense state: momentum, and the
  * masked weights that it keeps moving, of every place that has no element, 8 bytes each. A place cannot grow when it is
@@ -24,7 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define REWIRE_THRESHOLD 1e-3f /* H of a fresh run */
+#define REWIRE_THRESHOLD 1e-3f /* the first H of fresh weights */
 
 struct rewired {
     uint64_t n, pruned, grown; /* elements of all sparse pieces before; K; and those that grew */
@@ -40,7 +44,7 @@ void rewire_leave(struct store *store, uint64_t version);
 /* No other thread may use the store's weights meanwhile. */
 struct rewired store_rewire(struct store *store, uint64_t version);
 
-/* H as it is now: REWIRE_THRESHOLD times 2^doublings. */
+/* H as it is now: the first one times 2^doublings; 0: it is not chosen yet. */
 float rewire_threshold(const struct store *store);
 
 #endif

@@ -1,5 +1,6 @@
 #include "eps/store/sparse.h"
 
+#include "eps/store/rewire.h"
 #include "proto/base/random.h"
 #include "proto/base/size.h"
 #include "proto/model/checkpoint_layout.h"
@@ -7,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,34 +43,27 @@ int sparse_places_count(const struct sparse_places *p)
     return n > 0 && n <= p->n ? 0 : -EINVAL;
 }
 
-/* ---- a choice by scores ----
- *
- * Magnitudes of finite numbers order as their bit patterns do. The least one that is taken is found digit by digit. */
+/* ---- a choice by scores ---- */
 
 enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, PATTERN_BITS = 31 };
 
-static uint32_t pattern_of(float score)
+/* Those of the piece, in order. */
+struct piece_scores {
+    const struct model_piece *piece;
+    const struct store_source *from;
+};
+
+static int visit_piece(const void *of, sparse_visitor *visit, void *context)
 {
-    uint32_t bits;
-
-    memcpy(&bits, &score, sizeof bits);
-    return bits & INT32_MAX;
-}
-
-/* For each element of the piece, in order. */
-typedef void visitor(void *context, uint64_t at, uint32_t pattern);
-
-static int visit_scores(const struct model_piece *piece, const struct store_source *scores, visitor *visit,
-                        void *context)
-{
+    const struct piece_scores *const scores = of;
     float some[SOME];
     int rc = 0;
 
-    for (uint64_t at = 0; rc == 0 && at < piece->dense; at += SOME) {
-        const size_t n = size_smaller((size_t)(piece->dense - at), SOME);
-        rc = scores->read(scores->context, at, n, some);
+    for (uint64_t at = 0; rc == 0 && at < scores->piece->dense; at += SOME) {
+        const size_t n = size_smaller((size_t)(scores->piece->dense - at), SOME);
+        rc = scores->from->read(scores->from->context, at, n, some);
         for (size_t i = 0; rc == 0 && i < n; i++)
-            visit(context, at + i, pattern_of(some[i]));
+            visit(context, at + i, sparse_pattern(some[i]));
     }
     return rc;
 }
@@ -90,13 +85,7 @@ static void count_digit(void *context, uint64_t at, uint32_t pattern)
         d->n[pattern >> d->shift & ((1u << d->bits) - 1)]++;
 }
 
-/* The least pattern that is among the `n` largest, and how many of that one are. */
-struct least {
-    uint32_t pattern;
-    uint64_t n_equal;
-};
-
-static int find_least(struct least *out, const struct model_piece *piece, const struct store_source *scores, uint64_t n)
+int sparse_find_least(struct sparse_least *out, sparse_visit *visit, const void *of, uint64_t n)
 {
     struct digits d = {.shift = PATTERN_BITS};
     int rc = 0;
@@ -105,19 +94,19 @@ static int find_least(struct least *out, const struct model_piece *piece, const 
         d.bits = d.shift < DIGIT_BITS ? d.shift : DIGIT_BITS;
         d.shift -= d.bits;
         memset(d.n, 0, sizeof d.n);
-        rc = visit_scores(piece, scores, count_digit, &d);
+        rc = visit(of, count_digit, &d);
         uint32_t digit = (1u << d.bits) - 1;
         for (; digit > 0 && d.n[digit] < n; digit--)
             n -= d.n[digit];
         d.above = d.above << d.bits | digit;
     }
-    *out = (struct least){d.above, n};
+    *out = (struct sparse_least){d.above, n};
     return rc;
 }
 
 struct choice {
     struct sparse_places to;
-    struct least least;
+    struct sparse_least least;
     uint64_t n;
 };
 
@@ -138,12 +127,14 @@ static void choose(void *context, uint64_t at, uint32_t pattern)
 int store_choose_places(const struct store *store, uint32_t unit, const struct model_piece *piece,
                         const struct store_source *scores)
 {
+    const struct piece_scores all = {piece, scores};
     struct choice choice = {.to = store_places(store, unit, piece)};
-    int rc = find_least(&choice.least, piece, scores, sparse_begins(store->model->sparse.keep, piece->dense));
+    int rc =
+        sparse_find_least(&choice.least, visit_piece, &all, sparse_begins(store->model->sparse.keep, piece->dense));
 
     memset(choice.to.places, 0, choice.to.rows * choice.to.words * sizeof *choice.to.places);
     if (rc == 0)
-        rc = visit_scores(piece, scores, choose, &choice);
+        rc = visit_piece(&all, choose, &choice);
     choice.to.starts[choice.to.rows] = (uint32_t)choice.n;
     return rc;
 }
@@ -291,20 +282,35 @@ static int load_piece(struct store *store, uint32_t unit, const struct model_pie
     return rc;
 }
 
+/* What older versions of eps wrote lacks the first threshold, which was always the same. */
+static int load_rewiring(struct rewiring *r, const struct safetensors *file, struct error *err)
+{
+    const struct safetensors_entry *entry = safetensors_find(file, CHECKPOINT_REWIRED);
+    int64_t numbers[CHECKPOINT_REWIRED_NUMBERS] = {0, 0, sparse_pattern(REWIRE_THRESHOLD)};
+    const uint64_t n = entry && entry->n == 2 ? 2 : CHECKPOINT_REWIRED_NUMBERS;
+    const int rc = read_array(numbers, file, CHECKPOINT_REWIRED, "", SAFETENSORS_I64, n, err);
+
+    if (rc != 0)
+        return rc;
+    const uint32_t pattern = (uint32_t)numbers[2];
+    if (numbers[0] < 0 || numbers[1] < -REWIRE_MOST_DOUBLINGS || numbers[1] > REWIRE_MOST_DOUBLINGS || numbers[2] < 0 ||
+        numbers[2] >= sparse_pattern(INFINITY))
+        return error_set(err, -EINVAL,
+                         CHECKPOINT_REWIRED " is no step, no count of doublings or no threshold: the file is damaged");
+    r->version = (uint64_t)numbers[0], r->doublings = (int)numbers[1];
+    memcpy(&r->begin, &pattern, sizeof r->begin);
+    return 0;
+}
+
 static int load_places(struct store *store, const struct safetensors *file, struct error *err)
 {
     const struct model *model = store->model;
-    int64_t rewired[2];
-    int rc = read_array(rewired, file, CHECKPOINT_REWIRED, "", SAFETENSORS_I64, 2, err);
+    int rc = load_rewiring(&store->rewiring, file, err);
 
-    if (rc == 0 && (rewired[0] < 0 || rewired[1] < -REWIRE_MOST_DOUBLINGS || rewired[1] > REWIRE_MOST_DOUBLINGS))
-        rc = error_set(err, -EINVAL, CHECKPOINT_REWIRED " is no step and no count of doublings: the file is damaged");
     for (uint32_t u = 0; rc == 0 && u < model->n_units; u++)
         for (uint32_t i = 0; rc == 0 && i < model->units[u].n_pieces; i++)
             if (model->units[u].sparse >> i & 1)
                 rc = load_piece(store, u, &model->pieces[model->units[u].first_piece + i], file, err);
-    if (rc == 0)
-        store->rewiring.version = (uint64_t)rewired[0], store->rewiring.doublings = (int)rewired[1];
     store->rewiring.has_places = rc == 0;
     return rc;
 }

@@ -6,6 +6,8 @@
 
 #include "eps/store/store_code.h"
 
+#include <string.h>
+
 /* Where a sparse piece's elements belong; in the segment of weights, which workers map read-only. */
 struct sparse_places {
     uint64_t rows, columns, words, n;
@@ -38,6 +40,28 @@ static inline void sparse_flip(const struct sparse_places *p, uint64_t row, uint
 {
     p->places[row * p->words + column / 32] ^= UINT32_C(1) << column % 32;
 }
+
+/* Magnitudes of finite numbers order as these. */
+static inline uint32_t sparse_pattern(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return bits & INT32_MAX;
+}
+
+/* The least pattern that is among the `n` largest, and how many of that one are. */
+struct sparse_least {
+    uint32_t pattern;
+    uint64_t n_equal;
+};
+
+/* Called for each pattern; and what calls it for all patterns `of` something, the same each time: 0 or -errno. */
+typedef void sparse_visitor(void *context, uint64_t at, uint32_t pattern);
+typedef int sparse_visit(const void *of, sparse_visitor *visitor, void *context);
+
+/* n: from 1, no more than there are. Visits all of them three times, for a digit each, and needs no memory. 0 or -errno. */
+int sparse_find_least(struct sparse_least *out, sparse_visit *visit, const void *of, uint64_t n);
 
 /* Chooses as many elements of the piece as it begins with: those of the largest scores, whatever their sign; among equal ones
  * the first. 0 or the source's -errno. */

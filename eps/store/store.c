@@ -2,6 +2,7 @@
 
 #include "eps/store/memory.h"
 #include "eps/store/norms.h"
+#include "eps/store/rewire.h"
 #include "eps/store/store_files.h"
 #include "eps/store/store_walk.h"
 #include "eps/store/team.h"
@@ -212,8 +213,10 @@ static int take_tables(struct store *store, struct error *err)
         plan_host_files(&files, model, store_moments(store));
         note(store, LEDGER_OTHER, ledger_table(files.bytes));
     }
-    if (rewire_bytes > 0)
+    if (rewire_bytes > 0) {
         store->rewiring.room = take_table(store, 1, rewire_bytes);
+        store->rewiring.begin = REWIRE_THRESHOLD;
+    }
     if (has_run)
         store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
     if (!store->sums || !store->updates || !store->late || !store->accumulator_unit || !store->files ||

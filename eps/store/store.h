@@ -112,7 +112,8 @@ struct store {
     struct rewiring {
         void *room;            /* (plan_rewire); NULL: no piece is sparse */
         uint64_t version;      /* of the weights, in which places changed last; 0: they have not */
-        int doublings;         /* of the threshold, REWIRE_MOST_DOUBLINGS or fewer of either sign */
+        float begin;           /* the threshold before doublings; 0: it is chosen when places first change */
+        int doublings;         /* of it, REWIRE_MOST_DOUBLINGS or fewer of either sign */
         bool has_places;       /* store_load_places has read them */
     } rewiring;                /* eps/store/rewire.h */
     float *run;                /* training, not all fp32: room for a run of a file (eps/store/store_files.h) */

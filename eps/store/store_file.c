@@ -364,6 +364,8 @@ int store_load(struct store *store, const struct file *files, unsigned n_files, 
                                                                             reserve, err);
     if (rc == 0)
         rc = load_weights(&loading, &weights, err);
+    if (rc == 0 && !store->rewiring.has_places)
+        store->rewiring.begin = 0; /* a dense model's, of which the largest were chosen */
     reserve->used = 0;
     return rc;
 }

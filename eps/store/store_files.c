@@ -466,7 +466,8 @@ int store_files_end(struct store_files *files, struct error *err)
     const bool leads = store_files_lead(files);
 
     assert(files->n_written == n_own(files));
-    const int64_t rewired[2] = {(int64_t)files->store->rewiring.version, files->store->rewiring.doublings};
+    const struct rewiring *const r = &files->store->rewiring;
+    const int64_t rewired[CHECKPOINT_REWIRED_NUMBERS] = {(int64_t)r->version, r->doublings, sparse_pattern(r->begin)};
     const uint64_t rewired_bytes = model->sparse.keep > 0 ? sizeof rewired : 0;
     int rc = leads ? check_all_covered(files, model->n_tensors * sizeof *files->updates + rewired_bytes, err) : 0;
     if (rc == 0)

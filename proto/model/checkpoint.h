@@ -9,8 +9,9 @@
  *                          and "norms.NAME" (BF16, one for each token of the training data) of each matrix whose
  *                          gradient is sampled by remembered norms. Of sparse weights (proto/model/sparse.h) moments are
  *                          vectors, beside "places.NAME" (U32) of each tensor, a bit for each element in rows of whole
- *                          words, and "rewired" (I64): the step in which places changed last, and how often their
- *                          threshold has doubled
+ *                          words, and "rewired" (I64): the step in which places changed last, how often their threshold
+ *                          has doubled, and, as fp32's bits, the first threshold, 0 if it is not chosen yet; files
+ *                          without the third number mean 0.001
  *   training.json          the step, the run's options, and checksums of every byte of the other files
  *   tokenizer.json, ...    the model's other files, unchanged
  *

@@ -97,7 +97,8 @@ static void lay_out_places(struct safetensors_plan *plan, char (*names)[CHECKPOI
     uint32_t number = 0;
 
     if (model->sparse.keep > 0)
-        plan[CHECKPOINT_REWIRED_AT] = (struct safetensors_plan){CHECKPOINT_REWIRED, 1, {2, 1}, SAFETENSORS_I64};
+        plan[CHECKPOINT_REWIRED_AT] =
+            (struct safetensors_plan){CHECKPOINT_REWIRED, 1, {CHECKPOINT_REWIRED_NUMBERS, 1}, SAFETENSORS_I64};
     for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++) {
         if (p->dense == 0)
             continue;

@@ -34,12 +34,12 @@ enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map);
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor);
 
-/* Sparse weights (proto/model/sparse.h) add "rewired" (I64, two numbers) behind the updates; for each sparse tensor
+/* Sparse weights (proto/model/sparse.h) add "rewired" (I64, three numbers) behind the updates; for each sparse tensor
  * "places.NAME" (U32), a bit for each element of the tensor in rows of whole words, behind the moments, which are
  * vectors. Returns the index of these; number: the tensor's among the sparse ones. */
 #define CHECKPOINT_REWIRED "rewired"
 #define CHECKPOINT_PLACES  "places."
-enum { CHECKPOINT_REWIRED_AT = 1 };
+enum { CHECKPOINT_REWIRED_AT = 1, CHECKPOINT_REWIRED_NUMBERS = 3 };
 uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number);
 /* How many entries that are. */
 uint64_t checkpoint_count_places(const struct model *model);

@@ -1,12 +1,7 @@
-/* Sparse weights: which are drawn and loaded, what is saved of them, and how they change places (eps/store/rewire.h). */
+/* Sparse weights change places (eps/store/rewire.h). */
 #include "eps/store/rewire.h"
-#include "eps/store/sparse.h"
-#include "proto/model/safetensors.h"
-#include "proto/plan/memory/data.h"
-#include "proto/plan/memory/files.h"
-#include "tests/kit/inprocess/model.h"
 #include "tests/kit/inprocess/plain.h"
-#include "tests/kit/inprocess/store_fixture.h"
+#include "tests/kit/inprocess/sparse_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -15,236 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { EVERY = 5, SEED = 3, STEPS = 12 };
+enum { STEPS = 12 };
 
-static const struct model_config config = GPT2_CONFIG(2, 2, 32, 96, 8, 17);
-static const struct sparse usual = {.keep = 0.3, .room = 1.25, .every = EVERY, .moved = 0.1};
-
-/* Types of weights and moments, and optimizers, whose elements are in other arrays each time. */
-static const struct store_options forms[] = {
-    {.train = true, .seed = SEED},
-    {.train = true, .seed = SEED, .replay = true},
-    {.train = true, .seed = SEED, .fenced = true, .sgd = true, .momentum = 0.9},
-    {.train = true, .seed = SEED, .precision = NUMBER_BF16},
-    {.train = true, .seed = SEED, .precision = NUMBER_BF16, .moments = NUMBER_BF16, .replay = true},
-};
-
-static void open_sparse(struct store_fixture *f, const struct sparse *sparse, const struct store_options *options)
-{
-    struct model_config c = config;
-    struct error err = {""};
-
-    *f = (struct store_fixture){0};
-    c.tied = true;
-    c.gpt2.scale_attention = true;
-    ck_assert_msg(model_init(&f->model, &c, &err) == 0, "%s", err.text);
-    model_sparsify(&f->model, sparse);
-    ck_assert_msg(store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);
-}
-
-/* Of one sparse piece, all elements in their places; NAN where there is none. */
-struct elements {
-    uint64_t n_dense, n;
-    float *w, *m, *v;
-};
-
-static struct elements elements_of(const struct store *store, uint32_t unit, const struct model_piece *piece)
-{
-    const struct sparse_places p = store_places(store, unit, piece);
-    struct elements e = {.n_dense = piece->dense, .n = sparse_places_used(&p)};
-    float *const all[] = {plain_zeros(piece->n, sizeof(float)), plain_zeros(piece->n, sizeof(float)),
-                          plain_zeros(piece->n, sizeof(float))};
-    float **const out[] = {&e.w, &e.m, &e.v};
-    const struct parameters from = store_parameters(store, unit, piece->offset, piece->n, 0);
-
-    optimizer_read(&from, all[0], store_moments(store) > 0 ? all[1] : NULL, store_moments(store) > 1 ? all[2] : NULL);
-    for (int a = 0; a < 3; a++) {
-        *out[a] = plain_zeros(piece->dense, sizeof(float));
-        for (uint64_t i = 0; i < piece->dense; i++)
-            (*out[a])[i] = NAN;
-        uint64_t at = 0;
-        for (uint64_t i = 0; i < piece->dense; i++) {
-            const uint64_t row = i / p.columns, column = i % p.columns;
-            ck_assert(column > 0 || p.starts[row] == at);
-            if (p.places[row * p.words + column / 32] >> column % 32 & 1)
-                (*out[a])[i] = all[a][at++];
-        }
-        ck_assert_uint_eq(at, e.n);
-        for (uint64_t i = e.n; i < piece->n; i++) /* what is free is 0 */
-            ck_assert(all[a][i] == 0);
-        free(all[a]);
-    }
-    return e;
-}
-
-static void elements_free(struct elements *e)
-{
-    free(e->w);
-    free(e->m);
-    free(e->v);
-}
-
-enum { MOST_PIECES = 16 };
-
-struct snapshot {
-    int n;
-    uint32_t unit[MOST_PIECES];
-    const struct model_piece *piece[MOST_PIECES];
-    struct elements of[MOST_PIECES];
-    uint64_t n_elements;
-};
-
-static struct snapshot take(const struct store_fixture *f)
-{
-    struct snapshot s = {0};
-
-    for (struct store_piece at = {0}; store_fixture_next(f, &at);) {
-        if (at.piece->dense == 0)
-            continue;
-        ck_assert_int_lt(s.n, MOST_PIECES);
-        s.unit[s.n] = at.unit, s.piece[s.n] = at.piece;
-        s.of[s.n] = elements_of(&f->store, at.unit, at.piece);
-        s.n_elements += s.of[s.n++].n;
-    }
-    ck_assert_int_eq(s.n, 8); /* four matrices of each block */
-    return s;
-}
-
-static void snapshot_free(struct snapshot *s)
-{
-    for (int i = 0; i < s->n; i++)
-        elements_free(&s->of[i]);
-}
-
-static bool is_there(const struct elements *e, uint64_t i)
-{
-    return !isnan(e->w[i]);
-}
-
-/* Elements that are there get weights around the threshold, of both signs, and moments; of odd seeds smaller ones. */
-static void scatter_values(struct store_fixture *f, uint64_t seed)
-{
-    for (struct store_piece at = {0}; store_fixture_next(f, &at);) {
-        if (at.piece->dense == 0)
-            continue;
-        const struct sparse_places p = store_places(&f->store, at.unit, at.piece);
-        for (uint64_t i = 0; i < sparse_places_used(&p); i++) {
-            const struct parameters to = store_parameters(&f->store, at.unit, at.piece->offset + i, 1, 0);
-            const uint64_t number = at.piece->tensor * UINT64_C(100000) + i;
-            const float w = plain_number(number, seed) * (seed % 2 ? 0.008f : 0.04f),
-                        m = plain_number(number, seed + 1), v = fabsf(plain_number(number, seed + 2));
-            optimizer_write(&to, &w, store_moments(&f->store) > 0 ? &m : NULL,
-                            store_moments(&f->store) > 1 ? &v : NULL);
-        }
-    }
-}
-
-/* ---- how much there is of it ---- */
-
-/* Of matrices of blocks, and of nothing else: 0.3 of their elements, and a quarter more room; a bit for each place, starts of
- * rows. */
-TEST(a_sparse_unit_has_its_elements_and_their_places)
-{
-    const uint64_t sizes[] = {32 * 96, 32 * 32, 32 * 96, 96 * 32}, rows[] = {32, 32, 32, 96};
-    uint64_t n = 0, n_places = 0, n_vectors = 4 * 32 + 96 + 32 + 96 + 32;
-    struct store_fixture f;
-
-    open_sparse(&f, &usual, &forms[0]);
-    for (int i = 0; i < 4; i++) {
-        const uint64_t begins = sizes[i] * 3 / 10, room = begins * 5 / 4;
-        n += room;
-        n_places += (4 * (rows[i] + 1) + 63) / 64 * 64 + sizes[i] / 8;
-    }
-    const struct model_unit *const unit =
-        &f.model.units[f.model.visits[f.model.layers[f.model.first_block].first_visit]];
-    ck_assert_uint_eq(unit->n, n + n_vectors);
-    ck_assert_uint_eq(unit->n_trained, unit->n);
-    ck_assert_uint_eq(unit->n_decoded, sizes[0] + sizes[1] + sizes[2] + sizes[3]);
-    ck_assert_uint_eq(model_unit_bytes(unit, NUMBER_FP32), model_rounded(unit->n) * 4 + n_places);
-    ck_assert_uint_eq(f.model.units[0].n, 17 * 32); /* the table of tokens is dense */
-    /* Of eight pieces the widest has 921 elements and room for 1,151. */
-    ck_assert_uint_eq(plan_rewire(&f.model).bytes, 8 * PLAN_REWIRE_PIECE + 1151 * (4 + 1));
-    store_fixture_close(&f);
-}
-
-/* ---- drawn and loaded ---- */
-
-static void open_dense(struct store_fixture *f)
-{
-    struct model_config c = config;
-
-    store_fixture_open_as(f, c, true, &forms[0]);
-    store_draw(&f->store, SEED);
-}
-
-/* Fresh weights are those of the dense model, at some places of each row, in all rows alike. */
-TEST(drawn_weights_are_those_of_the_dense_model)
-{
-    struct store_fixture dense, f;
-
-    open_dense(&dense);
-    open_sparse(&f, &usual, &forms[0]);
-    ck_assert_int_eq(store_draw(&f.store, SEED), 0);
-    struct snapshot s = take(&f);
-    for (int i = 0; i < s.n; i++) {
-        const struct model_piece *piece = s.piece[i], *whole = &dense.model.pieces[piece - f.model.pieces];
-        const float *w = store_weights(&dense.store, s.unit[i]) + whole->offset;
-        ck_assert_uint_eq(s.of[i].n, whole->n * 3 / 10);
-        for (uint64_t k = 0; k < whole->n; k++)
-            ck_assert(!is_there(&s.of[i], k) || s.of[i].w[k] == w[k]);
-        uint64_t half = 0; /* a quarter of a hundredth of draws is 6 deviations away */
-        for (uint64_t k = 0; k < whole->n / 2; k++)
-            half += is_there(&s.of[i], k);
-        ck_assert_double_eq_tol((double)half, 0.5 * (double)s.of[i].n, 6 * sqrt(0.25 * 0.7 * (double)s.of[i].n));
-    }
-    snapshot_free(&s);
-    store_fixture_close(&f);
-    store_fixture_close(&dense);
-}
-
-/* Of a dense model the largest weights of each matrix stay, exactly. */
-TEST(of_a_dense_model_the_largest_weights_stay)
-{
-    struct store_fixture dense, f;
-    struct error err = {""};
-
-    open_dense(&dense);
-    const int fd = store_fixture_file();
-    store_fixture_write(&dense.store, fd, -1, NULL);
-    open_sparse(&f, &usual, &forms[0]);
-    const struct file file = file_own(fd);
-    ck_assert_msg(store_fixture_load(&f.store, &file, 1, &err) == 0, "%s", err.text);
-    struct snapshot s = take(&f);
-    for (int i = 0; i < s.n; i++) {
-        const struct model_piece *whole = &dense.model.pieces[s.piece[i] - f.model.pieces];
-        const float *w = store_weights(&dense.store, s.unit[i]) + whole->offset;
-        float least = INFINITY, most = 0;
-        for (uint64_t k = 0; k < whole->n; k++) {
-            const float magnitude = fabsf(w[k]);
-            if (is_there(&s.of[i], k)) {
-                ck_assert(s.of[i].w[k] == w[k]);
-                least = magnitude < least ? magnitude : least;
-            } else {
-                most = magnitude > most ? magnitude : most;
-            }
-        }
-        ck_assert_uint_eq(s.of[i].n, whole->n * 3 / 10);
-        ck_assert(least >= most);
-    }
-    snapshot_free(&s);
-    close(fd);
-    store_fixture_close(&f);
-    store_fixture_close(&dense);
-}
-
-/* ---- changing places ---- */
-
-static uint64_t count_below(const struct elements *e, float threshold)
+static uint64_t count_below(const struct sparse_elements *e, float threshold)
 {
     uint64_t n = 0;
 
     for (uint64_t i = 0; i < e->n_dense; i++)
-        n += is_there(e, i) && fabsf(e->w[i]) < threshold;
+        n += sparse_has(e, i) && fabsf(e->w[i]) < threshold;
     return n;
 }
 
@@ -254,12 +27,12 @@ static bool same(float a, float b)
 }
 
 /* What remains has all its state in its place; what is new had no element before, and begins at 0. Returns the new ones. */
-static uint64_t check_piece(const struct elements *before, const struct elements *after, float threshold)
+static uint64_t check_piece(const struct sparse_elements *before, const struct sparse_elements *after, float threshold)
 {
     uint64_t n_new = 0, n_gone = 0;
 
     for (uint64_t i = 0; i < before->n_dense; i++) {
-        const bool had = is_there(before, i), has = is_there(after, i);
+        const bool had = sparse_has(before, i), has = sparse_has(after, i);
         const bool pruned = had && fabsf(before->w[i]) < threshold;
         n_gone += had && !has;
         if (had && !has)
@@ -290,10 +63,10 @@ static void check_share(const struct rewired *r, uint64_t n_new, uint64_t remain
 static struct rewired check_change(struct store_fixture *f, uint64_t step)
 {
     ck_assert(rewire_is_due(&f->store, step));
-    struct snapshot before = take(f);
+    struct sparse_snapshot before = sparse_snapshot_take(f);
     const float threshold = rewire_threshold(&f->store);
     const struct rewired r = store_rewire(&f->store, step);
-    struct snapshot after = take(f);
+    struct sparse_snapshot after = sparse_snapshot_take(f);
     uint64_t pruned = 0, grown = 0;
 
     ck_assert(!rewire_is_due(&f->store, step));
@@ -308,25 +81,27 @@ static struct rewired check_change(struct store_fixture *f, uint64_t step)
     ck_assert_uint_eq(r.grown, grown);
     ck_assert_uint_eq(grown, pruned);
     ck_assert_uint_eq(after.n_elements, before.n_elements);
-    snapshot_free(&before);
-    snapshot_free(&after);
+    sparse_snapshot_free(&before);
+    sparse_snapshot_free(&after);
     return r;
 }
 
 /* The threshold doubles below 0.9 of the share that is to move, halves above 1.1 of it, and else stays. */
-TEST_EACH(what_is_pruned_grows_elsewhere, COUNT(forms))
+TEST_EACH(what_is_pruned_grows_elsewhere, SPARSE_FIXTURE_FORMS)
 {
     struct store_fixture f;
     unsigned n_doubled = 0, n_halved = 0, n_stayed = 0;
 
-    open_sparse(&f, &usual, &forms[_i]);
-    ck_assert_int_eq(store_draw(&f.store, SEED), 0);
+    sparse_fixture_open(&f, &sparse_fixture_usual, &sparse_fixture_forms[_i]);
+    ck_assert_int_eq(store_draw(&f.store, SPARSE_FIXTURE_SEED), 0);
     for (uint64_t k = 1; k <= STEPS; k++) {
-        scatter_values(&f, k < 5 ? 2 * k : k); /* at first all of one size, which the threshold finds */
-        const struct rewired r = check_change(&f, k * EVERY);
+        sparse_fixture_scatter(&f, k < 5 ? 2 * k : k); /* at first all of one size, which the threshold finds */
+        const struct rewired r = check_change(&f, k * SPARSE_FIXTURE_EVERY);
         const double share = (double)r.pruned / (double)r.n;
         const float factor = rewire_threshold(&f.store) / r.threshold;
-        ck_assert(factor == (share < 0.9 * usual.moved ? 2 : share > 1.1 * usual.moved ? 0.5f : 1));
+        ck_assert(factor == (share < 0.9 * sparse_fixture_usual.moved   ? 2
+                             : share > 1.1 * sparse_fixture_usual.moved ? 0.5f
+                                                                        : 1));
         n_doubled += factor == 2, n_halved += factor == 0.5f, n_stayed += factor == 1;
     }
     ck_assert_uint_gt(n_stayed, 0);
@@ -343,13 +118,13 @@ TEST_EACH(the_threshold_settles_where_as_much_moves_as_is_to_move, 2)
     const int begin = _i ? 5 : 0, n_transient = abs(begin - SETTLED);
     struct store_fixture f;
 
-    open_sparse(&f, &usual, &forms[0]);
-    ck_assert_int_eq(store_draw(&f.store, SEED), 0);
+    sparse_fixture_open(&f, &sparse_fixture_usual, &sparse_fixture_forms[0]);
+    ck_assert_int_eq(store_draw(&f.store, SPARSE_FIXTURE_SEED), 0);
     f.store.rewiring.doublings = begin;
     for (int k = 1; k <= REWIRINGS; k++) {
-        scatter_values(&f, 2 * (uint64_t)k);
-        const struct rewired r = check_change(&f, (uint64_t)k * EVERY);
-        const double moved = (double)r.pruned / (double)r.n / usual.moved;
+        sparse_fixture_scatter(&f, 2 * (uint64_t)k);
+        const struct rewired r = check_change(&f, (uint64_t)k * SPARSE_FIXTURE_EVERY);
+        const double moved = (double)r.pruned / (double)r.n / sparse_fixture_usual.moved;
         if (k <= n_transient)
             ck_assert(moved < 0.9 || moved > 1.1);
         else
@@ -359,31 +134,100 @@ TEST_EACH(the_threshold_settles_where_as_much_moves_as_is_to_move, 2)
     store_fixture_close(&f);
 }
 
+static int compare_magnitudes(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The magnitude that a share of all elements is below: by sorting them. */
+static float magnitude_at(const struct store_fixture *f, double share)
+{
+    struct sparse_snapshot s = sparse_snapshot_take(f);
+    float *const sorted = plain_zeros(s.n_elements, sizeof *sorted);
+    uint64_t n = 0;
+
+    for (int i = 0; i < s.n; i++)
+        for (uint64_t k = 0; k < s.of[i].n_dense; k++)
+            if (sparse_has(&s.of[i], k))
+                sorted[n++] = fabsf(s.of[i].w[k]);
+    qsort(sorted, n, sizeof *sorted, compare_magnitudes);
+    const float at = sorted[(uint64_t)(share * (double)n)];
+    free(sorted);
+    sparse_snapshot_free(&s);
+    return at;
+}
+
+/* Of given weights none is small, and a threshold of powers of two would take nothing or most: the first one takes as many as
+ * are to move, and doubles and halves from there on. Also where the run is stopped before, which no run of fresh weights is. */
+TEST_EACH(of_given_weights_as_many_move_at_first_as_are_to_move, 2 * SPARSE_FIXTURE_FORMS)
+{
+    const struct store_options *const form = &sparse_fixture_forms[_i / 2];
+    struct store_fixture dense, given, resumed, *const f = _i % 2 ? &resumed : &given;
+
+    sparse_fixture_open_dense(&dense);
+    sparse_fixture_open_given(&given, &dense, form);
+    sparse_fixture_open(&resumed, &sparse_fixture_usual, form);
+    sparse_fixture_reload(&resumed, &given);
+    ck_assert(rewire_threshold(&f->store) == 0);
+    const float wanted = magnitude_at(f, sparse_fixture_usual.moved);
+    const struct rewired r = store_rewire(&f->store, SPARSE_FIXTURE_EVERY);
+    ck_assert(r.threshold == wanted && wanted > 4 * REWIRE_THRESHOLD);
+    ck_assert_double_eq_tol((double)r.pruned / (double)r.n, sparse_fixture_usual.moved,
+                            0.1 * sparse_fixture_usual.moved);
+    ck_assert_uint_eq(r.grown, r.pruned);
+    ck_assert(rewire_threshold(&f->store) == wanted);
+    const struct rewired next = check_change(f, 2 * SPARSE_FIXTURE_EVERY);
+    ck_assert_uint_eq(next.pruned, r.grown); /* those that grew are 0: they go, no others */
+    sparse_fixture_scatter(f, 1);            /* all below it */
+    store_rewire(&f->store, 3 * SPARSE_FIXTURE_EVERY);
+    ck_assert(rewire_threshold(&f->store) == wanted / 2);
+    store_fixture_close(&given);
+    store_fixture_close(&resumed);
+    store_fixture_close(&dense);
+}
+
+/* The first threshold of weights that are zeros for the most part is that of fresh ones: twice 0 would be 0. */
+TEST(of_given_zeros_the_threshold_is_that_of_fresh_weights)
+{
+    struct store_fixture dense, f;
+
+    sparse_fixture_open_dense(&dense);
+    for (struct store_piece at = {0}; store_fixture_next(&dense, &at);)
+        memset(store_weights(&dense.store, at.unit) + at.piece->offset, 0, at.piece->n * sizeof(float));
+    sparse_fixture_open_given(&f, &dense, &sparse_fixture_forms[0]);
+    const struct rewired r = store_rewire(&f.store, SPARSE_FIXTURE_EVERY);
+    ck_assert(r.threshold == REWIRE_THRESHOLD && r.pruned > r.n / 2);
+    store_fixture_close(&f);
+    store_fixture_close(&dense);
+}
+
 /* Pieces that have room for no more than they begin with get what they lost; the largest of a piece that is below the
  * threshold as a whole stays. */
 TEST(a_piece_without_more_room_keeps_its_number)
 {
-    const struct sparse full = {.keep = 0.5, .room = 1, .every = EVERY, .moved = 0.1};
+    const struct sparse full = {.keep = 0.5, .room = 1, .every = SPARSE_FIXTURE_EVERY, .moved = 0.1};
     struct store_fixture f;
 
-    open_sparse(&f, &full, &forms[0]);
-    ck_assert_int_eq(store_draw(&f.store, SEED), 0);
-    scatter_values(&f, 1);
-    struct snapshot before = take(&f);
+    sparse_fixture_open(&f, &full, &sparse_fixture_forms[0]);
+    ck_assert_int_eq(store_draw(&f.store, SPARSE_FIXTURE_SEED), 0);
+    sparse_fixture_scatter(&f, 1);
+    struct sparse_snapshot before = sparse_snapshot_take(&f);
     float *const w = store_weights(&f.store, before.unit[2]) + before.piece[2]->offset;
     for (uint64_t i = 0; i < before.of[2].n; i++)
         w[i] = i == 5 ? -9e-4f : 1e-4f;
-    const struct rewired r = store_rewire(&f.store, EVERY);
-    struct snapshot after = take(&f);
+    const struct rewired r = store_rewire(&f.store, SPARSE_FIXTURE_EVERY);
+    struct sparse_snapshot after = sparse_snapshot_take(&f);
     for (int i = 0; i < before.n; i++)
         ck_assert_uint_eq(after.of[i].n, before.of[i].n);
     ck_assert_uint_gt(r.pruned, before.of[2].n - 1);
     uint64_t n_stayed = 0;
     for (uint64_t i = 0; i < after.of[2].n_dense; i++)
-        n_stayed += is_there(&after.of[2], i) && after.of[2].w[i] == -9e-4f;
+        n_stayed += sparse_has(&after.of[2], i) && after.of[2].w[i] == -9e-4f;
     ck_assert_uint_eq(n_stayed, 1);
-    snapshot_free(&before);
-    snapshot_free(&after);
+    sparse_snapshot_free(&before);
+    sparse_snapshot_free(&after);
     store_fixture_close(&f);
 }
 
@@ -395,20 +239,20 @@ TEST(new_places_are_as_likely_as_others)
     double seen[PARTS] = {0}, free_places[PARTS] = {0}, chi = 0, n = 0, n_free = 0;
     struct store_fixture f;
 
-    open_sparse(&f, &usual, &forms[0]);
-    ck_assert_int_eq(store_draw(&f.store, SEED), 0);
+    sparse_fixture_open(&f, &sparse_fixture_usual, &sparse_fixture_forms[0]);
+    ck_assert_int_eq(store_draw(&f.store, SPARSE_FIXTURE_SEED), 0);
     for (uint64_t k = 1; k <= 40; k++) {
-        scatter_values(&f, k);
-        struct snapshot before = take(&f);
-        store_rewire(&f.store, k * EVERY);
-        struct snapshot after = take(&f);
+        sparse_fixture_scatter(&f, k);
+        struct sparse_snapshot before = sparse_snapshot_take(&f);
+        store_rewire(&f.store, k * SPARSE_FIXTURE_EVERY);
+        struct sparse_snapshot after = sparse_snapshot_take(&f);
         for (uint64_t i = 0; i < before.of[0].n_dense; i++) {
             const uint64_t part = i * PARTS / before.of[0].n_dense;
-            free_places[part] += !is_there(&before.of[0], i);
-            seen[part] += !is_there(&before.of[0], i) && is_there(&after.of[0], i);
+            free_places[part] += !sparse_has(&before.of[0], i);
+            seen[part] += !sparse_has(&before.of[0], i) && sparse_has(&after.of[0], i);
         }
-        snapshot_free(&before);
-        snapshot_free(&after);
+        sparse_snapshot_free(&before);
+        sparse_snapshot_free(&after);
     }
     for (int i = 0; i < PARTS; i++)
         n += seen[i], n_free += free_places[i];
@@ -419,126 +263,4 @@ TEST(new_places_are_as_likely_as_others)
     ck_assert_double_gt(n, 2000);
     ck_assert_double_lt(chi, 30.6);
     store_fixture_close(&f);
-}
-
-/* ---- checkpoints ---- */
-
-static void check_same(const struct store_fixture *a, const struct store_fixture *b)
-{
-    struct snapshot x = take(a), y = take(b);
-
-    for (int i = 0; i < x.n; i++)
-        for (uint64_t k = 0; k < x.of[i].n_dense; k++) {
-            ck_assert(is_there(&x.of[i], k) == is_there(&y.of[i], k));
-            ck_assert(!is_there(&x.of[i], k) || (same(x.of[i].w[k], y.of[i].w[k]) && same(x.of[i].m[k], y.of[i].m[k]) &&
-                                                 same(x.of[i].v[k], y.of[i].v[k])));
-        }
-    ck_assert(rewire_threshold(&a->store) == rewire_threshold(&b->store));
-    ck_assert(a->store.rewiring.version == b->store.rewiring.version);
-    snapshot_free(&x);
-    snapshot_free(&y);
-}
-
-static int load_places(struct store_fixture *to, const struct file *moments, struct error *err)
-{
-    struct reserve reserve = {.bytes = plan_load_bytes(&to->model, 1, 1 << 20)};
-
-    reserve.memory = malloc(reserve.bytes);
-    const int rc = store_load_places(&to->store, moments, &reserve, err);
-    free(reserve.memory);
-    return rc;
-}
-
-static void reload(struct store_fixture *to, const struct store_fixture *from)
-{
-    const struct file weights = file_own(store_fixture_file()), moments = file_own(store_fixture_file());
-    struct error err = {""};
-
-    store_fixture_write(&from->store, weights.fd, moments.fd, NULL);
-    ck_assert_msg(load_places(to, &moments, &err) == 0, "%s", err.text);
-    ck_assert_msg(store_fixture_load(&to->store, &weights, 1, &err) == 0, "%s", err.text);
-    ck_assert_msg(store_fixture_load_moments(&to->store, &moments, &err) == 0, "%s", err.text);
-    close(weights.fd);
-    close(moments.fd);
-}
-
-/* Zeros among them stay where they are, and the next change is the same. */
-TEST_EACH(a_checkpoint_has_places_and_what_changes_them, COUNT(forms))
-{
-    struct store_fixture a, b;
-
-    open_sparse(&a, &usual, &forms[_i]);
-    open_sparse(&b, &usual, &forms[_i]);
-    ck_assert_int_eq(store_draw(&a.store, SEED), 0);
-    scatter_values(&a, 7);
-    store_rewire(&a.store, EVERY);
-    reload(&b, &a);
-    check_same(&a, &b);
-    ck_assert(!rewire_is_due(&b.store, EVERY) && rewire_is_due(&b.store, 2 * EVERY));
-    store_rewire(&a.store, 2 * EVERY);
-    store_rewire(&b.store, 2 * EVERY);
-    check_same(&a, &b);
-    store_fixture_close(&a);
-    store_fixture_close(&b);
-}
-
-/* By hand: two rows of 40 columns, in two words each, and three elements that there is room for. */
-static const struct {
-    uint32_t places[4];
-    int rc;
-} counted[] = {
-    {{1, 0, 0x80000000, 0x80}, 0},    {{0, 0, 0, 0x80}, 0}, {{0, 0, 0, 0}, -EINVAL}, /* none */
-    {{3, 0, 3, 0}, -EINVAL},                                                         /* more than there is room for */
-    {{1, 0x100, 0, 0}, -EINVAL},                                                     /* beyond the columns */
-    {{1, 0, 0, 0x80000000}, -EINVAL},
-};
-
-TEST_EACH(places_are_counted_row_by_row, COUNT(counted))
-{
-    uint32_t starts[3], places[4];
-    const struct sparse_places p = {.rows = 2, .columns = 40, .words = 2, .n = 3, .starts = starts, .places = places};
-
-    memcpy(places, counted[_i].places, sizeof places);
-    ck_assert_int_eq(sparse_places_count(&p), counted[_i].rc);
-    if (counted[_i].rc == 0) {
-        ck_assert(starts[0] == 0 && starts[1] == (_i == 0 ? 1 : 0) && starts[2] == (_i == 0 ? 3 : 1));
-        ck_assert_uint_eq(sparse_next(&p, 0, 0), _i == 0 ? 0 : 40);
-        ck_assert_uint_eq(sparse_next(&p, 0, 1), 40);
-        ck_assert_uint_eq(sparse_next(&p, 1, 0), _i == 0 ? 31 : 39);
-        ck_assert_uint_eq(sparse_next(&p, 1, 32), 39);
-        ck_assert_uint_eq(sparse_next(&p, 1, 40), 40);
-    }
-}
-
-/* Nor are those of a file that has columns, and starts of rows beside them: places of an older version. */
-TEST(a_checkpoint_without_places_is_refused)
-{
-    static char header[1 << 16];
-    static const uint32_t none[32 * 96 / 32];
-    const struct file moments = file_own(store_fixture_file());
-    const int weights = store_fixture_file();
-    struct error err = {""};
-    struct safetensors read;
-    struct store_fixture a, b;
-
-    open_sparse(&a, &usual, &forms[0]);
-    open_sparse(&b, &usual, &forms[0]);
-    ck_assert_int_eq(store_draw(&a.store, SEED), 0);
-    store_fixture_write(&a.store, weights, moments.fd, NULL);
-    ck_assert_int_eq(safetensors_open(&read, moments.fd, &err), 0);
-    const struct safetensors_entry *places = safetensors_find(&read, "places.transformer.h.1.attn.c_attn.weight");
-    ck_assert_int_eq(pwrite(moments.fd, none, sizeof none, (off_t)places->offset), sizeof none);
-    safetensors_close(&read);
-    ck_assert_int_eq(load_places(&b, &moments, &err), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(err.text, "c_attn.weight are no places"));
-
-    const ssize_t n = pread(moments.fd, header, sizeof header, 0);
-    char *const name = memmem(header, (size_t)n, "places.", 7);
-    ck_assert_int_eq(pwrite(moments.fd, "starts", 6, name - header), 6);
-    ck_assert_int_eq(load_places(&b, &moments, &err), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(err.text, "older versions of eps"));
-    close(weights);
-    close(moments.fd);
-    store_fixture_close(&a);
-    store_fixture_close(&b);
 }
