@@ -157,9 +157,41 @@ def test_files_of_columns_are_rows():
     held = [eps.train(rows, eval_data=data, out=f"held-{i}", **SMALL).eval_loss
             for i, data in enumerate((path, "rows.parquet", rows, iter(rows)))]
     assert len(set(held)) == 1 and held[0] != expected.eval_loss
-    Path("none.parquet").write_text("no table")
-    with pytest.raises(pyarrow.ArrowInvalid):
-        eps.train("none.parquet", out="none", **SMALL)
+    whole = Path("rows.parquet").read_bytes()
+    for name, content in {"none.parquet": b"no table", "none.arrow": b"", "cut.parquet": whole[:-9],
+                          "flipped.parquet": whole[:40] + bytes(40) + whole[80:]}.items():
+        Path(name).write_bytes(content)
+        with pytest.raises(eps.Error, match=f"^{name} cannot be read as .*, it may be damaged: "):
+            eps.train(name, out="none", **SMALL)
+    with pytest.raises(eps.Error, match="^gone.parquet: No such file"):
+        eps.train("gone.parquet", out="none", **SMALL)
+
+
+def test_a_table_that_expands_beyond_all_measure_is_refused():
+    """By what it says of itself, and, where that is a lie or not said, as it is written."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    plain = pyarrow.table({"text": ["a" * 1000] * 100_000})
+    parquet.write_table(plain, "bomb.parquet", compression="zstd", use_dictionary=False)
+    parquet.write_table(plain, "dictionary.parquet", compression="zstd")
+    options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    with pyarrow.OSFile("bomb.arrow", "wb") as file, pyarrow.ipc.new_file(file, plain.schema, options=options) as writer:
+        writer.write_table(plain, max_chunksize=10_000)
+    for name in "bomb.parquet", "dictionary.parquet", "bomb.arrow":
+        assert os.path.getsize(name) * 250 < plain.nbytes
+        with pytest.raises(eps.Error, match=f"^{name}: expands to more than 250 times its size, unlike text: write its"):
+            eps.train(name, out="none", **SMALL)
+
+
+def test_a_process_that_is_killed_leaves_no_rows_behind(tmp_path):
+    """Only a folder, with a link to a descriptor of that process."""
+    program = ("import eps, os, signal\n"
+               "eps.train([{'text': 'x' * 100000}] * 100, out='killed', steps=9, batch=2, seq=8,\n"
+               "          on_step=lambda step: os.kill(os.getpid(), signal.SIGKILL))\n")
+    killed = subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert killed.returncode == -9
+    folders = list(tmp_path.glob("eps-data-*"))
+    assert len(folders) == 1
+    assert all(path.is_symlink() for path in folders[0].iterdir())
 
 
 def test_files_of_columns_need_a_package(monkeypatch):
