@@ -6,6 +6,10 @@
  * WordPiece (BERT), or by Unigram (T5). What tokenizer.json has beyond that is refused by name. A model with a vocabulary
  * of 256 and no such files is a byte model: each byte is a token.
  *
+ * Tokens and switches that only the other files have (tokenizer_config.json, special_tokens_map.json, added_tokens.json)
+ * count as in transformers 5. Where it would make another tokenizer of them than tokenizer.json's, they are refused by
+ * name.
+ *
  * Added tokens, special ones included, are recognised wherever their text occurs, in data and in prompts, as in Hugging
  * Face's tokenizers. Text from an untrusted source is not filtered: remove them first.
  *

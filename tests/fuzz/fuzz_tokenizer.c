@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json",
-                                    "merges.txt",     "added_tokens.json",     "generation_config.json"};
+static const char *const names[] = {
+    "tokenizer.json",         "tokenizer_config.json",  "vocab.json", "merges.txt", "added_tokens.json",
+    "generation_config.json", "special_tokens_map.json"};
 enum { NAMES = sizeof names / sizeof *names, VOCABULARY = 2000 };
 
 /* In pieces of `step` bytes. False if the tokenizer refuses the text. */

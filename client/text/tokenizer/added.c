@@ -54,7 +54,8 @@ static int add_token(struct client_tokenizer *t, const json_t *token, struct err
                                           .lstrip = flag(token, "lstrip"),
                                           .rstrip = flag(token, "rstrip"),
                                           .single_word = flag(token, "single_word"),
-                                          .special = flag(token, "special")};
+                                          .special = flag(token, "special"),
+                                          .refused = flag(token, "refused")};
     struct client_text normal = {0};
     const char *text = json_string_value(content);
     size_t n = json_string_length(content);
@@ -94,10 +95,14 @@ static void sort(struct tokenizer_set *set)
     }
 }
 
-int tokenizer_added_open(struct client_tokenizer *t, const json_t *list, struct error *err)
+int tokenizer_added_open(struct client_tokenizer *t, const struct tokenizer_side *side, struct error *err)
 {
+    const json_t *list = side->tokens;
     size_t n = 0;
     int rc = 0;
+
+    t->end = tokenizer_side_id(side, "eos_token"), t->mask = tokenizer_side_id(side, "mask_token");
+    t->added[0].splits = t->added[1].splits = side->splits;
 
     for (size_t i = 0; i < json_array_size(list); i++)
         n += json_string_length(json_object_get(json_array_get(list, i), "content"));

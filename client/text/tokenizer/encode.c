@@ -62,6 +62,10 @@ static const struct tokenizer_added *find(const struct tokenizer_set *set, size_
         const struct tokenizer_added *token =
             set->first[byte] < set->first[byte + 1] ? tokenizer_added_at(set, s->text + *at, s->to - *at) : NULL;
         size_t skipped;
+        if (token && set->splits && token->special) {
+            *at += token->n;
+            continue;
+        }
         if (token && tokenizer_marks_hide(&token, &skipped, marks, set, s->text, *at)) {
             *at = skipped;
             continue;
@@ -140,6 +144,14 @@ static int encode_rest(struct client_tokens *out, size_t *used, struct client_to
     return encode_changed(out, used, t, level, s, err);
 }
 
+static int refuse(const struct tokenizer_added *token, struct error *err)
+{
+    return error_set(err, -EINVAL,
+                     "the token %.*s is one of tokenizer.json's added_tokens, and not in the added_tokens_decoder of "
+                     "tokenizer_config.json, by which transformers goes with this tokenizer_class: make them agree",
+                     token->n > 60 ? 60 : (int)token->n, token->text);
+}
+
 static int encode_tokens(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
                          struct tokenizer_segment s, uint32_t before, struct error *err)
 {
@@ -169,9 +181,9 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
             return 0;
         }
         tokenizer_marks_pass(t->work.marks, end, out->n);
-        if (!rc && token->id >= t->n_table) {
+        if (!rc && (token->refused || token->id >= t->n_table)) {
             *used = begin;
-            rc = client_tokenizer_check(t, token->id, err);
+            rc = token->refused ? refuse(token, err) : client_tokenizer_check(t, token->id, err);
         }
         if (!rc)
             rc = client_tokens_add(out, &token->id, 1, err);

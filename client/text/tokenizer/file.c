@@ -171,49 +171,49 @@ static int read_model(struct client_tokenizer *t, const json_t *model, json_t **
     return tokenizer_refuse(err, "model", tokenizer_type(model));
 }
 
-/* Gives an added token its id as the package does, whatever its file says: that of the vocabulary, or the next one. */
-static int number_added(json_t *token, size_t i, const json_t *vocab, json_int_t *next, struct error *err)
+static int check_added(const json_t *list, struct error *err)
 {
-    const json_t *id = json_object_get(token, "id"),
-                 *known = json_object_get(vocab, json_string_value(json_object_get(token, "content")));
-
-    if (!json_is_integer(id) || json_integer_value(id) < 0)
-        return error_set(err, -EINVAL, "added token %zu has no id", i);
-    const json_int_t number = json_is_integer(known) ? json_integer_value(known) : *next;
-    *next = number >= *next ? number + 1 : *next;
-    return json_object_set_new(token, "id", json_integer(number)) ? error_set(err, -ENOMEM, "out of memory") : 0;
-}
-
-/* Reads added_tokens as {"text": id, ...}, owned. */
-static int read_added(json_t **out, const json_t *list, const json_t *vocab, struct error *err)
-{
-    json_int_t next = (json_int_t)json_object_size(vocab);
+    json_t *seen = json_object(), *token;
     size_t i;
-    json_t *token;
-    int rc = 0;
+    int rc = list && !json_is_array(list) ? error_set(err, -EINVAL, "its added_tokens are not a list") : 0;
 
-    *out = json_object();
-    if (!*out)
-        return error_set(err, -ENOMEM, "out of memory");
-    if (list && !json_is_array(list))
-        return error_set(err, -EINVAL, "its added_tokens are not a list");
     json_array_foreach(list, i, token)
     {
+        const json_t *id = json_object_get(token, "id");
         const char *text = json_string_value(json_object_get(token, "content"));
-        if (!text || json_object_get(*out, text))
-            return error_set(err, -EINVAL, "added token %zu has no content of its own", i);
-        rc = number_added(token, i, vocab, &next, err);
-        if (!rc && json_object_set(*out, text, json_object_get(token, "id")))
-            rc = error_set(err, -ENOMEM, "out of memory");
         if (rc)
-            return rc;
+            break;
+        if (!text || json_object_get(seen, text))
+            rc = error_set(err, -EINVAL, "added token %zu has no content of its own", i);
+        else if (!json_is_integer(id) || json_integer_value(id) < 0)
+            rc = error_set(err, -EINVAL, "added token %zu has no id", i);
+        else if (json_object_set_new(seen, text, json_true()))
+            rc = error_set(err, -ENOMEM, "out of memory");
     }
-    return 0;
+    json_decref(seen);
+    return rc;
 }
 
-static int load_root(struct client_tokenizer *t, json_t *root, uint32_t vocabulary, struct error *err)
+/* What the files say of added tokens. A byte model has no token to spare for them, whatever transformers wrote there. */
+static int read_side(struct tokenizer_side *out, const struct client_tokenizer *t, const json_t *root,
+                     const json_t *vocab, const json_t *side, uint32_t vocabulary, struct error *err)
 {
-    json_t *model = json_object_get(root, "model"), *vocab = NULL, *added = NULL;
+    const json_t *list = json_object_get(root, "added_tokens"),
+                 *merges = json_object_get(json_object_get(root, "model"), "merges");
+    const bool bytes = t->byte_level && vocabulary == 256 && json_object_size(vocab) == 256 &&
+                       json_array_size(merges) == 0 && json_array_size(list) == 0;
+    int rc = check_added(list, err);
+
+    if (!rc)
+        rc = tokenizer_side_check(side, root, err);
+    return rc ? rc : tokenizer_side_read(out, bytes ? NULL : side, list, vocab, t->byte_level, err);
+}
+
+static int load_root(struct client_tokenizer *t, json_t *root, const json_t *side, uint32_t vocabulary,
+                     struct error *err)
+{
+    json_t *model = json_object_get(root, "model"), *vocab = NULL;
+    struct tokenizer_side more = {0};
     int rc = tokenizer_read_normalizer(t, json_object_get(root, "normalizer"), err);
 
     if (!rc)
@@ -223,26 +223,41 @@ static int load_root(struct client_tokenizer *t, json_t *root, uint32_t vocabula
     if (!rc)
         rc = tokenizer_read_decoder(t, json_object_get(root, "decoder"), err);
     if (!rc)
-        rc = read_added(&added, json_object_get(root, "added_tokens"), vocab, err);
+        rc = read_side(&more, t, root, vocab, side, vocabulary, err);
     if (!rc)
-        rc = tokenizer_build(t, vocab, json_object_get(model, "merges"), added, vocabulary, err);
+        rc = tokenizer_build(t, vocab, json_object_get(model, "merges"), more.ids, vocabulary, err);
     if (!rc)
-        rc = tokenizer_added_open(t, json_object_get(root, "added_tokens"), err);
+        rc = tokenizer_added_open(t, &more, err);
     if (!rc)
         rc = tokenizer_read_ends(t, json_object_get(root, "post_processor"), err);
-    json_decref(added);
+    if (!rc)
+        rc = tokenizer_side_check_names(&more, root, (const uint32_t *const *)t->ends, t->n_ends, err);
+    tokenizer_side_free(&more);
     json_decref(vocab);
     return rc;
 }
 
-int tokenizer_load_json(struct client_tokenizer *t, const char *text, size_t n, uint32_t vocabulary, struct error *err)
+/* A sentence about another of the model's files, or about a text, which an added token is, too. */
+static bool names_a_file(const struct error *err)
+{
+    static const char *const files[] = {"tokenizer.json: ", "tokenizer_config.json: ", "special_tokens_map.json: ",
+                                        "added_tokens.json: "};
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (strncmp(err->text, files[i], strlen(files[i])) == 0)
+            return true;
+    return false;
+}
+
+int tokenizer_load_json(struct client_tokenizer *t, const json_t *side, const char *text, size_t n, uint32_t vocabulary,
+                        struct error *err)
 {
     json_error_t where;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
-    int rc =
-        root ? load_root(t, root, vocabulary, err) : error_set(err, -EINVAL, "line %d: %s", where.line, where.text);
+    int rc = root ? load_root(t, root, side, vocabulary, err)
+                  : error_set(err, -EINVAL, "line %d: %s", where.line, where.text);
 
-    if (rc && err && strncmp(err->text, "tokenizer.json: ", 16) != 0) /* as of a text: an added token may be one */
+    if (rc && err && !names_a_file(err))
         error_prefix(err, "tokenizer.json");
     json_decref(root);
     return rc;
@@ -250,26 +265,32 @@ int tokenizer_load_json(struct client_tokenizer *t, const char *text, size_t n, 
 
 /* ---- The post-processor: tokens before and after a text ---- */
 
-/* Appends a token to those before (side 0) or after (1) a text. */
-static int add_end(struct client_tokenizer *t, unsigned side, const json_t *id, struct error *err)
+int tokenizer_add_end(struct client_tokenizer *t, unsigned side, uint32_t id, struct error *err)
 {
-    const json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
-    uint32_t *larger = realloc(t->ends[side], (t->n_ends[side] + 1) * sizeof *larger);
+    uint32_t *larger;
 
-    if (!larger)
-        return error_set(err, -ENOMEM, "out of memory");
-    t->ends[side] = larger;
-    if (number < 0 || number >= t->n_tokens || !t->tokens[number].text)
-        return error_set(err, -EINVAL, "its post-processor adds the token %" JSON_INTEGER_FORMAT ", which it has not",
-                         number);
     if (t->n_ends[side] == TOKENIZER_MAX_ENDS)
         return error_set(err, -EINVAL, "its post-processor adds more than %d tokens %s a text", TOKENIZER_MAX_ENDS,
                          side ? "after" : "before");
-    larger[t->n_ends[side]++] = (uint32_t)number;
-    const int rc = client_tokenizer_check(t, (uint32_t)number, err);
+    larger = realloc(t->ends[side], (t->n_ends[side] + 1) * sizeof *larger);
+    if (!larger)
+        return error_set(err, -ENOMEM, "out of memory");
+    t->ends[side] = larger;
+    larger[t->n_ends[side]++] = id;
+    const int rc = client_tokenizer_check(t, id, err);
     if (rc)
-        error_prefix(err, "its post-processor adds a token to each text");
+        error_prefix(err, "a token is added to each text");
     return rc;
+}
+
+static int add_end(struct client_tokenizer *t, unsigned side, const json_t *id, struct error *err)
+{
+    const json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
+
+    if (number < 0 || number >= t->n_tokens || !t->tokens[number].text)
+        return error_set(err, -EINVAL, "its post-processor adds the token %" JSON_INTEGER_FORMAT ", which it has not",
+                         number);
+    return tokenizer_add_end(t, side, (uint32_t)number, err);
 }
 
 /* {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [1]}}} */

@@ -60,28 +60,26 @@ static int check_class(const json_t *config, struct error *err)
     return 0;
 }
 
-/* Opens GPT-2's added tokens: its one special token, which is in the vocabulary, and those of added_tokens.json. */
-static int open_added(struct client_tokenizer *t, const json_t *vocab, json_t *added, struct error *err)
+/* The tokens that add_bos_token and add_eos_token put before and after each text. */
+static int read_ends(struct client_tokenizer *t, const json_t *config, const struct tokenizer_side *side,
+                     struct error *err)
 {
-    static const char end[] = "<|endoftext|>";
-    json_t *list = json_array(), *id = json_object_get(vocab, end);
-    const char *text;
+    static const char *const names[] = {"bos_token", "eos_token"}, *const switches[] = {"add_bos_token",
+                                                                                        "add_eos_token"};
     int rc = 0;
 
-    if (id && !json_object_get(added, end))
-        rc = json_array_append_new(list, json_pack("{sssO}", "content", end, "id", id));
-    json_object_foreach(added, text, id)
-    {
-        rc = rc || json_array_append_new(list, json_pack("{sssO}", "content", text, "id", id));
+    for (unsigned i = 0; !rc && i < 2; i++) {
+        const uint32_t id = tokenizer_side_id(side, names[i]);
+        if (json_is_true(json_object_get(config, switches[i])) && id != CLIENT_NO_TOKEN)
+            rc = tokenizer_add_end(t, i, id, err);
     }
-    rc = rc || !list ? error_set(err, -ENOMEM, "out of memory") : tokenizer_added_open(t, list, err);
-    json_decref(list);
     return rc;
 }
 
 int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err)
 {
-    json_t *vocab = NULL, *added = NULL, *config = NULL, *merges = NULL;
+    json_t *vocab = NULL, *config = NULL, *merges = NULL;
+    struct tokenizer_side more = {0};
     size_t n;
     const char *text = model_files_find(side, "merges.txt", &n);
     int rc = read_object(&vocab, side, "vocab.json", err);
@@ -89,8 +87,6 @@ int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t
     if (!rc && (!vocab || !text))
         rc = error_set(err, -EINVAL, "%s is there, but %s is missing", vocab ? "vocab.json" : "merges.txt",
                        vocab ? "merges.txt" : "vocab.json");
-    if (!rc)
-        rc = read_object(&added, side, "added_tokens.json", err);
     if (!rc)
         rc = read_object(&config, side, "tokenizer_config.json", err);
     if (!rc)
@@ -100,12 +96,16 @@ int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t
         t->unknown = CLIENT_NO_TOKEN;
         rc = merges ? tokenizer_gpt2_steps(t, err) : error_set(err, -ENOMEM, "out of memory");
     }
-    if (!rc && (rc = tokenizer_build(t, vocab, merges, added, vocabulary, err)) != 0)
+    if (!rc)
+        rc = tokenizer_side_read_gpt2(&more, side, vocab, err);
+    if (!rc && (rc = tokenizer_build(t, vocab, merges, more.ids, vocabulary, err)) != 0)
         error_prefix(err, "vocab.json and merges.txt");
     if (!rc)
-        rc = open_added(t, vocab, added, err);
+        rc = tokenizer_added_open(t, &more, err);
+    if (!rc && (rc = read_ends(t, config, &more, err)) != 0)
+        error_prefix(err, "tokenizer_config.json");
+    tokenizer_side_free(&more);
     json_decref(vocab);
-    json_decref(added);
     json_decref(config);
     json_decref(merges);
     return rc;

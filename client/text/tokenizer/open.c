@@ -49,11 +49,6 @@ static uint32_t find_token(const struct client_tokenizer *t, const char *text)
     return CLIENT_NO_TOKEN;
 }
 
-static uint32_t named_token(const struct client_tokenizer *t, const json_t *config, const char *key)
-{
-    return find_token(t, json_string_value(model_files_token(config, key)));
-}
-
 static uint32_t special_token(const struct client_tokenizer *t, const char *text)
 {
     const uint32_t id = find_token(t, text);
@@ -61,23 +56,20 @@ static uint32_t special_token(const struct client_tokenizer *t, const char *text
     return id != CLIENT_NO_TOKEN && t->tokens[id].special ? id : CLIENT_NO_TOKEN;
 }
 
-/* Finds the tokens with a meaning of their own. A side file that cannot be read here is ignored. A byte model has no
- * token to spare for them, whatever transformers wrote into its files. */
+/* The token that ends a text is generation_config.json's, else the one with that name; the mask is the one with that
+ * name. A byte model has no token to spare for them. */
 static void find_meanings(struct client_tokenizer *t, const json_t *side)
 {
-    static const char *const files[] = {"generation_config.json", "tokenizer_config.json", "special_tokens_map.json"};
+    json_t *generation = model_files_json(side, "generation_config.json");
+    const uint32_t end = end_by_id(t, generation);
 
-    t->end = t->mask = CLIENT_NO_TOKEN;
-    if (t->is_bytes)
+    json_decref(generation);
+    if (t->is_bytes) {
+        t->end = t->mask = CLIENT_NO_TOKEN;
         return;
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        json_t *config = model_files_json(side, files[i]);
-        if (t->end == CLIENT_NO_TOKEN)
-            t->end = i == 0 ? end_by_id(t, config) : named_token(t, config, "eos_token");
-        if (t->mask == CLIENT_NO_TOKEN)
-            t->mask = named_token(t, config, "mask_token");
-        json_decref(config);
     }
+    if (end != CLIENT_NO_TOKEN)
+        t->end = end;
     if (t->end == CLIENT_NO_TOKEN)
         t->end = find_token(t, "<|endoftext|>");
     if (t->mask == CLIENT_NO_TOKEN)
@@ -94,7 +86,8 @@ static int load(struct client_tokenizer *t, const json_t *side, uint32_t vocabul
 
     if (rc)
         return rc;
-    return text ? tokenizer_load_json(t, text, n, vocabulary, err) : tokenizer_load_gpt2(t, side, vocabulary, err);
+    return text ? tokenizer_load_json(t, side, text, n, vocabulary, err)
+                : tokenizer_load_gpt2(t, side, vocabulary, err);
 }
 
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err)

@@ -17,6 +17,7 @@
 #include "client/text/tokenizer.h"
 #include "client/text/tokenizer/charsmap.h"
 #include "client/text/tokenizer/pattern.h"
+#include "client/text/tokenizer/side.h"
 #include "client/text/tokenizer/unicode.h"
 
 struct tokenizer_token {
@@ -44,6 +45,7 @@ struct tokenizer_added {
     size_t n;
     uint32_t id;
     bool lstrip, rstrip, single_word, special;
+    bool refused; /* transformers does not know it: a text that has it is refused */
 };
 
 struct tokenizer_set {
@@ -51,6 +53,7 @@ struct tokenizer_set {
     size_t n, longest;              /* longest: bytes of the longest one */
     uint32_t first[257];            /* index of the first token that begins with a byte */
     bool lstrip, single_word;       /* at least one has it */
+    bool splits;                    /* special ones are text like any other */
 };
 
 enum tokenizer_change_kind {
@@ -201,7 +204,8 @@ struct client_tokenizer {
     double *scores, least_score; /* (n_scores), by id: Unigram; owned */
     size_t n_scores, longest;    /* longest: bytes of its longest token */
 
-    uint32_t end, mask, *ends[2], n_ends[2];
+    uint32_t end, mask, *ends[2];
+    size_t n_ends[2];
     bool has_pair;
     struct client_pair pair;
     struct tokenizer_decode *decoding; /* (n_decoding); without any a token's bytes are its text */
@@ -211,8 +215,9 @@ struct client_tokenizer {
 
 /* ---- What files say: each -EINVAL with a sentence, -ENOMEM ---- */
 
-/* Fills in everything but `end` and `mask` from tokenizer.json (n bytes), or from GPT-2's files. */
-int tokenizer_load_json(struct client_tokenizer *t, const char *text, size_t n, uint32_t vocabulary, struct error *err);
+/* Fills in all, but what generation_config.json says of `end`, from tokenizer.json (n bytes), or from GPT-2's files. */
+int tokenizer_load_json(struct client_tokenizer *t, const json_t *side, const char *text, size_t n, uint32_t vocabulary,
+                        struct error *err);
 int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err);
 
 /* tokenizer_type: a step's type, for a sentence. tokenizer_is_nothing: true of null and the like. */
@@ -248,6 +253,8 @@ int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json
 int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err);
 int tokenizer_read_steps(struct client_tokenizer *t, const json_t *pre_tokenizer, struct error *err);
 int tokenizer_read_ends(struct client_tokenizer *t, const json_t *post_processor, struct error *err);
+/* Appends a token to those before (side 0) or after (1) a text. -EINVAL, also if the model's table lacks it. */
+int tokenizer_add_end(struct client_tokenizer *t, unsigned side, uint32_t id, struct error *err);
 void tokenizer_read_pair(struct client_tokenizer *t, const json_t *step); /* one that read_ends has accepted */
 int tokenizer_read_decoder(struct client_tokenizer *t, const json_t *decoder, struct error *err);
 
@@ -287,8 +294,8 @@ bool tokenizer_is_bytes(const struct client_tokenizer *t);
 
 /* ---- Added tokens, in added.c ---- */
 
-/* Reads tokenizer.json's list; ids were checked, and the normalizer was read. */
-int tokenizer_added_open(struct client_tokenizer *t, const json_t *list, struct error *err);
+/* Opens the added tokens; ids were checked, and the normalizer was read. */
+int tokenizer_added_open(struct client_tokenizer *t, const struct tokenizer_side *side, struct error *err);
 void tokenizer_added_close(struct tokenizer_set *set);
 
 /* ---- Marks, in marks.c: NULL for marks is none ---- */

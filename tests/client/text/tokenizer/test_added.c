@@ -83,7 +83,7 @@ TEST(a_post_processor_that_adds_one_to_each_text_is_refused)
     struct client_tokenizer *t;
 
     ck_assert_int_eq(client_tokenizer_open(&t, side, 400, &err), -EINVAL); /* <|begin_of_text|> is 400 */
-    ck_assert_holds(err.text, "tokenizer.json: its post-processor adds a token to each text", "<|begin_of_text|>");
+    ck_assert_holds(err.text, "tokenizer.json: a token is added to each text", "<|begin_of_text|>");
     ck_assert_ptr_null(t);
     free(text);
     json_decref(side);

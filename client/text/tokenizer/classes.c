@@ -1,0 +1,186 @@
+/* transformers' classes of tokenizers: those that take the vocabulary of tokenizer.json and make everything else anew, by
+ * their own names of tokens and by switches of tokenizer_config.json. eps takes tokenizer.json as it is, so what says
+ * otherwise is refused here. */
+#include "client/text/tokenizer/side.h"
+
+#include "proto/model/model_files.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+const char *const tokenizer_names[TOKENIZER_NAMES] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                      "pad_token", "cls_token", "mask_token"};
+
+#define END "<|endoftext|>"
+#define BERT                                                                                                           \
+    {                                                                                                                  \
+        NULL, NULL, "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"                                                       \
+    }
+#define BART                                                                                                           \
+    {                                                                                                                  \
+        "<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"                                                       \
+    }
+
+/* Those that are made anew from the vocabulary, of transformers 5.23. Others take tokenizer.json as it is. */
+static const struct tokenizer_class classes[] = {
+    {.name = "LlamaTokenizer", .named = {"<s>", "</s>", "<unk>"}},
+    {.name = "CodeLlamaTokenizer", .named = {"<s>", "</s>", "<unk>"}},
+    {.name = "GemmaTokenizer", .named = {"<bos>", "<eos>", "<unk>", NULL, "<pad>", NULL, "<mask>"}, .unknown = true},
+    {.name = "T5Tokenizer", .named = {NULL, "</s>", "<unk>", NULL, "<pad>"}, .around = true},
+    {.name = "AlbertTokenizer", .named = {"[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]"}},
+    {.name = "XLMRobertaTokenizer", .named = BART},
+    {.name = "CamembertTokenizer", .named = BART},
+    {.name = "GPT2Tokenizer", .named = {END, END, END}, .letters = true},
+    {.name = "Qwen2Tokenizer", .named = {NULL, END, END, NULL, END}, .plain = true, .letters = true},
+    {.name = "GPTNeoXTokenizer", .named = {END, END, END, NULL, "<|padding|>"}, .letters = true},
+    {.name = "RobertaTokenizer", .named = BART, .around = true, .letters = true},
+    {.name = "BartTokenizer", .named = BART, .around = true, .letters = true},
+    {.name = "BertTokenizer", .named = BERT, .around = true, .unknown = true, .bert = true},
+    {.name = "DistilBertTokenizer", .named = BERT, .around = true, .unknown = true, .bert = true},
+    {.name = "ElectraTokenizer", .named = BERT, .around = true, .unknown = true, .bert = true},
+    {.name = "MobileBertTokenizer", .named = BERT, .around = true, .unknown = true, .bert = true},
+};
+
+/* The class that tokenizer_config.json names, with or without Fast; NULL: it takes tokenizer.json as it is. */
+const struct tokenizer_class *tokenizer_class_of(const json_t *config, bool byte_level)
+{
+    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+
+    for (size_t i = 0; name && i < sizeof classes / sizeof *classes; i++) {
+        const size_t n = strlen(classes[i].name);
+        if (strncmp(name, classes[i].name, n) != 0 || (name[n] && strcmp(name + n, "Fast") != 0))
+            continue;
+        return i == 0 && byte_level ? NULL : &classes[i]; /* files of Llama 3 say LlamaTokenizer */
+    }
+    return NULL;
+}
+
+const struct tokenizer_class *tokenizer_class_gpt2(void)
+{
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (strcmp(classes[i].name, "GPT2Tokenizer") == 0)
+            return &classes[i];
+    return NULL;
+}
+
+static const char *text_of(const json_t *token)
+{
+    return json_string_value(json_object_get(token, "content"));
+}
+
+static bool flag(const json_t *part, const char *key)
+{
+    return json_is_true(json_object_get(part, key));
+}
+
+/* ---- Switches ---- */
+
+/* A part of tokenizer.json of this type: itself, or one of a Sequence. */
+static const json_t *find_part(const json_t *root, const char *part, const char *list, const char *type)
+{
+    const json_t *found = json_object_get(root, part), *one;
+    const char *is = json_string_value(json_object_get(found, "type"));
+    size_t i;
+
+    if (is && strcmp(is, type) == 0)
+        return found;
+    json_array_foreach(json_object_get(found, list), i, one)
+    {
+        is = json_string_value(json_object_get(one, "type"));
+        if (is && strcmp(is, type) == 0)
+            return one;
+    }
+    return NULL;
+}
+
+/* A switch as the class has it, and as tokenizer.json's part does. without: what the class takes if it is not given. */
+static int compare(const json_t *config, const char *key, bool without, bool in_part, const char *part,
+                   struct error *err)
+{
+    const json_t *given = json_object_get(config, key);
+    const bool value = json_is_boolean(given) ? json_is_true(given) : without;
+    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
+
+    if (value == in_part)
+        return 0;
+    return error_set(
+        err, -EINVAL,
+        "tokenizer_config.json: %s is %s%s, and tokenizer.json's %s has it %s: transformers' %.40s follows "
+        "the former: write the one that is right into both",
+        key, value ? "true" : "false", json_is_boolean(given) ? "" : " unless it is given", part,
+        in_part ? "true" : "false", class);
+}
+
+/* A name that is the class's own, or that no file gives, is the post-processor's business. */
+static int check_around(const struct tokenizer_side *side, int name, const uint32_t *ids, size_t n, struct error *err)
+{
+    const char *text = text_of(json_object_get(side->named, tokenizer_names[name])), *own = side->class->named[name];
+
+    if (!text || !own || strcmp(text, own) == 0 || (n == 1 && ids[0] == tokenizer_side_id(side, tokenizer_names[name])))
+        return 0;
+    return error_set(err, -EINVAL,
+                     "its post-processor does not put the %s %.60s %s a text, as transformers' %s does by the other "
+                     "files: write it there, too",
+                     tokenizer_names[name], text, name == TOKENIZER_CLS ? "before" : "after", side->class->name);
+}
+
+int tokenizer_side_check_names(const struct tokenizer_side *side, const json_t *root, const uint32_t *const ends[2],
+                               const size_t n_ends[2], struct error *err)
+{
+    const struct tokenizer_class *class = side->class;
+    const char *is = json_string_value(json_object_get(json_object_get(root, "model"), "unk_token")),
+               *text = text_of(json_object_get(side->named, tokenizer_names[TOKENIZER_UNK]));
+    int rc = 0;
+
+    if (!class)
+        return 0;
+    if (class->around && class->named[TOKENIZER_CLS])
+        rc = check_around(side, TOKENIZER_CLS, ends[0], n_ends[0], err);
+    if (!rc && class->around)
+        rc = check_around(side, class->named[TOKENIZER_SEP] ? TOKENIZER_SEP : TOKENIZER_EOS, ends[1], n_ends[1], err);
+    if (rc || !class->unknown || !text || (is && strcmp(is, text) == 0))
+        return rc;
+    return error_set(err, -EINVAL,
+                     "its unk_token is %.60s, and %.60s by the other files, which transformers' %s follows: write the "
+                     "one that is right into both",
+                     is ? is : "none", text, class->name);
+}
+
+/* A mark before the text, as LlamaTokenizer has it by these switches, and as tokenizer.json's Metaspace does. */
+static int check_lead(const json_t *config, const json_t *root, struct error *err)
+{
+    const json_t *space = find_part(root, "pre_tokenizer", "pretokenizers", "Metaspace"),
+                 *prefix = json_object_get(config, "add_prefix_space"), *legacy = json_object_get(config, "legacy");
+    const char *scheme = json_string_value(json_object_get(space, "prepend_scheme"));
+    const char *want = json_is_false(prefix) ? "never" : json_is_true(legacy) ? "always" : "first";
+
+    if (!space || (!json_is_boolean(prefix) && !json_is_boolean(legacy)) ||
+        strcmp(scheme ? scheme : "always", want) == 0)
+        return 0;
+    return error_set(err, -EINVAL,
+                     "tokenizer_config.json: by its add_prefix_space and legacy, transformers' LlamaTokenizer has the "
+                     "prepend_scheme %s, and tokenizer.json's Metaspace has %s: make them agree",
+                     want, scheme ? scheme : "always");
+}
+
+int tokenizer_side_check(const json_t *side, const json_t *root, struct error *err)
+{
+    json_t *config = model_files_json(side, "tokenizer_config.json");
+    const json_t *bytes = find_part(root, "pre_tokenizer", "pretokenizers", "ByteLevel"),
+                 *bert = find_part(root, "normalizer", "normalizers", "BertNormalizer");
+    const struct tokenizer_class *class = tokenizer_class_of(config, bytes != NULL);
+    int rc = 0;
+
+    if (class == &classes[0])
+        rc = check_lead(config, root, err);
+    if (!rc && class && class->letters && bytes)
+        rc = compare(config, "add_prefix_space", false, !json_is_false(json_object_get(bytes, "add_prefix_space")),
+                     "ByteLevel", err);
+    if (!rc && class && class->bert && bert)
+        rc = compare(config, "do_lower_case", true, flag(bert, "lowercase"), "BertNormalizer", err);
+    if (!rc && class && class->bert && bert)
+        rc = compare(config, "tokenize_chinese_chars", true, flag(bert, "handle_chinese_chars"), "BertNormalizer", err);
+    json_decref(config);
+    return rc;
+}
