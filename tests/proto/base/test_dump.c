@@ -1,6 +1,6 @@
 /* JSON as text: numbers as Python's repr has them, and values as json.dumps writes them.
  *
- * test_dump numbers FILE is for tests/oracle/numbers.py: FILE has a hexadecimal real per line; it prints what dump_real makes
+ * test_dump numbers FILE is for tests/oracle/spelled_numbers.py: FILE has a hexadecimal real per line; it prints what dump_real makes
  * of each. */
 #include "proto/base/dump.h"
 #include "proto/base/wide.h"
@@ -27,7 +27,7 @@ static int command(int argc, char **argv)
 
 SUITE_COMMAND(command)
 
-/* tests/fixtures/numbers.json: tests/oracle/numbers.py made it. */
+/* tests/fixtures/numbers.json: tests/oracle/spelled_numbers.py made it. */
 TEST(a_real_has_the_spelling_of_python)
 {
     json_t *fixture = json_load_file(TESTS_DIR "/fixtures/numbers.json", 0, NULL), *one;

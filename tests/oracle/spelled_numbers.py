@@ -1,7 +1,7 @@
 """Numbers in JSON: how Python spells them, and how eps does.
 
-    numbers.py fixtures        writes tests/fixtures/numbers.json, for tests/proto/base/test_dump.c
-    numbers.py compare [N]     compares build/bin/test_dump with repr of N (100000) random doubles, of every power of two
+    spelled_numbers.py fixtures        writes tests/fixtures/numbers.json, for tests/proto/base/test_dump.c
+    spelled_numbers.py compare [N]     compares build/bin/test_dump with repr of N (100000) random doubles, of every power of two
                                and of its neighbours; prints how many are equal
 """
 
