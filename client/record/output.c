@@ -50,7 +50,7 @@ static int make_file(struct client_output *o, const char *name, struct error *er
 
     if (o->n_fds == sizeof o->fds / sizeof *o->fds)
         return error_set(err, -EINVAL, "%s: too many files for a checkpoint", name);
-    *fd = output_open(o->partial_fd, name, O_WRONLY | O_CREAT | O_EXCL);
+    *fd = output_open(o->partial_fd, name, O_RDWR | O_CREAT | O_EXCL);
     if (*fd < 0)
         return output_fail(err, *fd, o->partial_fd, name, "made");
     o->n_fds++;

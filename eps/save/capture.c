@@ -154,15 +154,40 @@ static int add_side_files(struct capture *capture, json_t *side, struct error *e
     return 0;
 }
 
+/* Compares a file with what was written to it. It has been flushed, so the disk is read. i: its place among the files. */
+static int read_back(const struct capture *capture, const struct checkpoint_file *file, size_t i, struct error *err)
+{
+    struct file from = capture->directory >= 0 ? file_own(output_open(capture->directory, file->name, O_RDONLY))
+                                               : capture->options.files[i];
+
+    if (capture->directory >= 0 && from.fd < 0)
+        return output_fail(err, from.fd, capture->directory, file->name, "read back");
+    int rc = checkpoint_check_open(file, &from, err);
+    if (capture->directory >= 0)
+        close(from.fd);
+    if (rc == -EINVAL) {
+        error_append(err, ": the disk has lost what it took");
+        rc = -EIO;
+    }
+    return rc ? output_explain(err, rc, capture->directory) : 0;
+}
+
+/* The last file, and the one that vouches for the others: once it is written, all are read back. */
 static int write_training(struct capture *capture, struct error *err)
 {
+    const struct checkpoint *c = &capture->checkpoint;
     char *text = checkpoint_print(&capture->checkpoint);
 
     if (!text)
         return error_set(err, -ENOMEM, "out of memory");
-    int rc = write_small(capture, CHECKPOINT_TRAINING, text, strlen(text), err);
+    const size_t n = strlen(text);
+    struct checkpoint_run all = {.bytes = n, .hash = checkpoint_hash(text, n)};
+    const struct checkpoint_file training = {.name = CHECKPOINT_TRAINING, .bytes = n, .runs = &all, .n_runs = 1};
+    int rc = write_small(capture, CHECKPOINT_TRAINING, text, n, err);
     free(text);
-    return rc;
+    for (size_t i = 0; rc == 0 && i < c->n_files; i++)
+        rc = read_back(capture, &c->files[i], i, err);
+    return rc ? rc : read_back(capture, &training, c->n_files, err);
 }
 
 static int finish_checkpoint(struct capture *capture, const struct loss_scale *scale, struct error *err)

@@ -344,12 +344,12 @@ void save_on_written(struct saves *saves)
         save_conclude(s);
 }
 
-/* Its longest task flushes a whole checkpoint; nothing flushes a snapshot. */
+/* Its longest task flushes a whole checkpoint and reads it back; nothing flushes a snapshot. */
 void save_tick(struct saves *saves, unsigned most_quiet)
 {
     const struct save *s = saves->writing;
     const double bytes = (double)saves->job->host.total + (double)saves->job->model.n_parameters * sizeof(float);
-    const double allowance = s && s->checkpoint ? bytes / SLOW_DISK : 0;
+    const double allowance = s && s->checkpoint ? 2 * bytes / SLOW_DISK : 0;
     struct error err;
 
     if (!silence_tick(&saves->writer, s != NULL, saves->n_tasks, most_quiet, allowance))

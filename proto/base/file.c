@@ -110,5 +110,8 @@ int file_flush(const struct file *file, struct error *err)
 {
     if (file->server)
         return file->server->act(file->server, FILE_FLUSH, file->index, 0, NULL, 0, NULL, err);
-    return fsync(file->fd) == 0 ? 0 : error_set(err, -errno, "cannot be flushed to the disk: %s", strerror(errno));
+    if (fsync(file->fd) != 0)
+        return error_set(err, -errno, "cannot be flushed to the disk: %s", strerror(errno));
+    (void)posix_fadvise(file->fd, 0, 0, POSIX_FADV_DONTNEED); /* a file system without a cache may refuse */
+    return 0;
 }

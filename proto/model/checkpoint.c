@@ -175,11 +175,23 @@ static int open_file(int *fd, uint64_t *bytes, int directory_fd, const char *nam
     return rc;
 }
 
-/* Reads all n bytes; fewer mean that the file has changed. */
-static int read_at(int fd, void *out, size_t n, uint64_t offset, const char *name, struct error *err)
+static int read_served(const struct file *from, void *out, size_t n, uint64_t offset, const char *name,
+                       struct error *err)
 {
+    const int rc = file_read(from, out, n, offset, err);
+
+    if (rc != 0)
+        error_prefix(err, name);
+    return rc == -EINVAL ? -EIO : rc;
+}
+
+/* Reads all n bytes; fewer mean that the file has changed. */
+static int read_at(const struct file *from, void *out, size_t n, uint64_t offset, const char *name, struct error *err)
+{
+    if (from->server)
+        return read_served(from, out, n, offset, name, err);
     for (size_t used = 0; used < n;) {
-        const ssize_t got = pread(fd, (char *)out + used, n - used, (off_t)(offset + used));
+        const ssize_t got = pread(from->fd, (char *)out + used, n - used, (off_t)(offset + used));
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -205,7 +217,7 @@ static int load_text(char **text, size_t *n, int directory_fd, struct error *err
     else if (!(*text = malloc(bytes + 1)))
         rc = error_set(err, -ENOMEM, "no memory for training.json");
     else
-        rc = read_at(fd, *text, bytes, 0, CHECKPOINT_TRAINING, err);
+        rc = read_at(&(struct file){.fd = fd}, *text, bytes, 0, CHECKPOINT_TRAINING, err);
     *n = bytes;
     close(fd);
     return rc;
@@ -340,7 +352,7 @@ int checkpoint_read(struct checkpoint *out, int directory_fd, struct error *err)
 }
 
 struct checking {
-    int fd;
+    struct file from;
     const char *name;
     void *block; /* (BLOCK_BYTES) */
     XXH3_state_t *state;
@@ -353,7 +365,7 @@ static int check_run(const struct checking *c, const struct checkpoint_run *run,
     XXH3_64bits_reset(c->state);
     for (uint64_t done = 0; done < run->bytes;) {
         const size_t now = run->bytes - done < BLOCK_BYTES ? (size_t)(run->bytes - done) : BLOCK_BYTES;
-        int rc = read_at(c->fd, c->block, now, run->offset + done, c->name, err);
+        int rc = read_at(&c->from, c->block, now, run->offset + done, c->name, err);
         if (rc != 0)
             return rc;
         XXH3_64bits_update(c->state, c->block, now);
@@ -369,36 +381,69 @@ static int check_run(const struct checking *c, const struct checkpoint_run *run,
                      c->name, run->bytes, run->offset);
 }
 
+static int check_runs(struct checking *c, const struct checkpoint_file *file, struct error *err)
+{
+    int rc = 0;
+
+    c->name = file->name;
+    for (size_t i = 0; rc == 0 && i < file->n_runs; i++)
+        rc = check_run(c, &file->runs[i], err);
+    return rc;
+}
+
 static int check_file(struct checking *c, const struct checkpoint_file *file, int directory_fd, struct error *err)
 {
     uint64_t bytes;
-    int rc = open_file(&c->fd, &bytes, directory_fd, file->name, err);
+    int fd, rc = open_file(&fd, &bytes, directory_fd, file->name, err);
 
     if (rc != 0)
         return rc == -ENOENT ? -EINVAL : rc;
-    c->name = file->name;
     if (bytes != file->bytes)
         rc = error_set(err, -EINVAL, "%s has %" PRIu64 " bytes, %" PRIu64 " were written: %s", file->name, bytes,
                        file->bytes, bytes < file->bytes ? "truncated" : "changed");
-    posix_fadvise(c->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-    for (size_t i = 0; rc == 0 && i < file->n_runs; i++)
-        rc = check_run(c, &file->runs[i], err);
-    close(c->fd);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+    c->from = file_own(fd);
+    if (rc == 0)
+        rc = check_runs(c, file, err);
+    close(fd);
     return rc;
+}
+
+static int checking_init(struct checking *c, struct error *err)
+{
+    c->block = malloc(BLOCK_BYTES);
+    c->state = XXH3_createState();
+    return c->block && c->state ? 0 : error_set(err, -ENOMEM, "no memory to read a checkpoint");
+}
+
+static void checking_free(struct checking *c)
+{
+    free(c->block);
+    XXH3_freeState(c->state);
 }
 
 int checkpoint_check(const struct checkpoint *checkpoint, int directory_fd, const char *name,
                      int (*on_bytes)(void *data, uint64_t bytes), void *data, struct error *err)
 {
-    struct checking c = {.block = malloc(BLOCK_BYTES), .state = XXH3_createState(), .on_bytes = on_bytes, .data = data};
-    int rc = c.block && c.state ? 0 : error_set(err, -ENOMEM, "no memory to read a checkpoint");
+    struct checking c = {.on_bytes = on_bytes, .data = data};
+    int rc = checking_init(&c, err);
 
     if (rc == 0 && name && !find_file(checkpoint, name))
         rc = error_set(err, -EINVAL, "training.json: %s is not among its files", name);
     for (size_t i = 0; rc == 0 && i < checkpoint->n_files; i++)
         if (!name || strcmp(name, checkpoint->files[i].name) == 0)
             rc = check_file(&c, &checkpoint->files[i], directory_fd, err);
-    free(c.block);
-    XXH3_freeState(c.state);
+    checking_free(&c);
+    return rc;
+}
+
+int checkpoint_check_open(const struct checkpoint_file *file, const struct file *from, struct error *err)
+{
+    struct checking c = {.from = *from};
+    int rc = checking_init(&c, err);
+
+    if (rc == 0)
+        rc = check_runs(&c, file, err);
+    checking_free(&c);
     return rc;
 }

@@ -102,6 +102,9 @@ int checkpoint_read(struct checkpoint *out, int directory_fd, struct error *err)
 int checkpoint_check(const struct checkpoint *checkpoint, int directory_fd, const char *name,
                      int (*on_bytes)(void *data, uint64_t bytes), void *data, struct error *err);
 
+/* The same of one file that is open, whose length is what was written. */
+int checkpoint_check_open(const struct checkpoint_file *file, const struct file *from, struct error *err);
+
 void checkpoint_free(struct checkpoint *checkpoint); /* safe on a zeroed one */
 
 #endif

@@ -1,5 +1,6 @@
 #include "proto/model/output.h"
 
+#include "proto/base/file.h"
 #include "proto/base/text.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/model_files.h"
@@ -206,7 +207,8 @@ static int write_all(int fd, const char *at, size_t n)
         at += done;
         n -= (size_t)done;
     }
-    return fsync(fd) < 0 ? -errno : 0;
+    const struct file file = file_own(fd);
+    return file_flush(&file, NULL);
 }
 
 int output_write(int directory, const char *name, const void *data, size_t n, struct error *err)

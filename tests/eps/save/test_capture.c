@@ -250,7 +250,7 @@ TEST(files_that_came_open_hold_what_a_directory_would)
     for (unsigned i = 0; i < COUNT(names); i++) {
         char path[100];
         snprintf(path, sizeof path, "here/step-3/%s", names[i]);
-        options.files[options.n_files++] = file_own(open(path, O_WRONLY | O_CREAT | O_EXCL, 0666));
+        options.files[options.n_files++] = file_own(open(path, O_RDWR | O_CREAT | O_EXCL, 0666));
         ck_assert_int_eq(pwrite(options.files[i].fd, "more", 4, 1 << 20), 4); /* than there will be */
     }
     ck_assert_msg(write_whole(&capture, &run, &options, &err) == 0, "%s", err.text);

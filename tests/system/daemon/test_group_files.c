@@ -393,6 +393,26 @@ TEST(a_members_run_has_the_bits_of_the_owners)
     stop(daemon);
 }
 
+/* The client flushes the files, and lets the system forget them; what the daemon then reads of them is not what it wrote. */
+TEST(a_members_checkpoint_that_the_disk_loses_is_not_put_in_place)
+{
+    const pid_t daemon = start();
+    char out[400];
+
+    snprintf(out, sizeof out, "%s/run", mine);
+    outputs_write(".", "losing", "step-4.partial/optimizer.safetensors");
+    setenv("LOSING_DISK", processes_path("losing"), 1);
+    setenv("LD_PRELOAD", BIN_DIR "/liblosing_disk.so", 1);
+    const pid_t client = start_training(USERS_MEMBER, out, "tiny.json", "4", "--save-every", "2");
+    unsetenv("LD_PRELOAD");
+    ck_assert_int_eq(processes_wait(client), 1);
+    users_check_log("the last checkpoint, step-4, could not be written: optimizer.safetensors is not what was written",
+                    ": the disk has lost what it took");
+    ck_assert_str_eq(outputs_names(out), "latest metrics.jsonl step-2 ");
+    outputs_check_whole(out, 2);
+    stop(daemon);
+}
+
 /* A run whose client dies is exported while nobody has it, taken over, and saved. */
 TEST(a_members_live_model_is_exported_and_its_run_taken_over)
 {
