@@ -91,14 +91,13 @@ static int check_ids(const struct generate *g, const struct client_prompt *promp
 static int encode(struct client_prompt *out, const struct generate *g, const char *text, size_t n, struct error *err)
 {
     struct client_tokens tokens = {0};
-    size_t used, n_begins;
-    const uint32_t *begins = client_tokenizer_begins(g->writer.tokenizer, &n_begins);
-    int rc = 0;
+    size_t used;
+    int rc;
 
     if (has_source(g)) {
         rc = client_documents_encode(&tokens, g->writer.tokenizer, text, n, err);
     } else {
-        rc = n_begins > 0 ? client_tokens_add(&tokens, begins, n_begins, err) : 0;
+        rc = client_tokenizer_lead(&tokens, g->writer.tokenizer, err);
         rc = rc ? rc : client_tokenizer_encode(&tokens, &used, g->writer.tokenizer, text, n, true, err);
     }
     *out = (struct client_prompt){tokens.ids, tokens.n};

@@ -66,14 +66,6 @@ static int ask_caller(void *data, struct error *err)
 
 /* ---- Text, on any thread ---- */
 
-static int begin_document(const struct client_pieces *p, struct client_tokens *out, struct error *err)
-{
-    size_t n;
-    const uint32_t *ids = client_tokenizer_begins(p->options.tokenizer, &n);
-
-    return client_tokens_add(out, ids, n, err);
-}
-
 static int end_document(const struct client_pieces *p, struct client_tokens *out, bool followed, struct error *err)
 {
     const uint32_t end = p->options.end;
@@ -131,7 +123,7 @@ static int encode_documents(const struct client_pieces *p, struct client_tokeniz
         if (!rc)
             rc = end_document(p, out, true, err);
         if (!rc)
-            rc = begin_document(p, out, err);
+            rc = client_tokenizer_lead(out, t, err);
         ++*from;
     }
     return rc ? rc : encode_text(p, t, out, from, to, last, err);
@@ -300,9 +292,9 @@ int client_pieces_begin(struct client_pieces *p, const char *head, size_t n, cli
 {
     p->tokens.n = 0;
     client_tokenizer_restart(p->tokenizers[0]);
-    int rc = client_tokenizer_save(&p->kept, p->tokenizers[0], err);
+    int rc = client_tokenizer_lead(&p->tokens, p->tokenizers[0], err);
     if (!rc)
-        rc = begin_document(p, &p->tokens, err);
+        rc = client_tokenizer_save(&p->kept, p->tokenizers[0], err);
     if (!rc)
         rc = encode_word(p, p->tokenizers[0], &p->tokens, head, n, err);
     return rc ? rc : take_alone(p, take, data, err);

@@ -177,8 +177,7 @@ int client_documents_encode(struct client_tokens *tokens, struct client_tokenize
     const uint32_t end = client_tokenizer_end(tokenizer), *added;
     size_t n, used;
 
-    added = client_tokenizer_begins(tokenizer, &n);
-    int rc = client_tokens_add(tokens, added, n, err);
+    int rc = client_tokenizer_lead(tokens, tokenizer, err);
     if (!rc)
         rc = client_tokenizer_encode(tokens, &used, tokenizer, text, n_bytes, true, err);
     added = client_tokenizer_ends(tokenizer, &n);

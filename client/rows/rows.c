@@ -99,6 +99,7 @@ static int add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS],
         rc = add_label(r, &row, columns[CLIENT_COLUMN_LABEL], err);
     if (!rc && row.is_paired && !rows->pairs.has_pair)
         rc = error_set(err, -EINVAL, "it has two texts, and the model's tokenizer.json does not say how to join them");
+    client_tokenizer_led(r->rules->tokenizer);
     if (!rc)
         rc = add_text(r, &row.n[0], columns[CLIENT_COLUMN_FIRST], err);
     if (!rc && row.is_paired)

@@ -554,9 +554,8 @@ int client_conversation_encode_text(struct client_conversations *c, const json_t
         rc = client_text_add(&joined, json_string_value(text), n_text, err);
     if (!rc && n_text == 0)
         rc = error_set(err, -EINVAL, prompt ? "its completion is empty" : "its text is empty");
-    added = client_tokenizer_begins(c->tokenizer, &n);
     if (!rc)
-        rc = client_tokens_add(&c->tokens, added, n, err);
+        rc = client_tokenizer_lead(&c->tokens, c->tokenizer, err);
     const struct client_marked marked = {.text = joined.bytes, .n = joined.n, .places = &place, .n_places = 1};
     if (!rc)
         rc = client_tokenizer_encode_marked(&c->tokens, &first, c->tokenizer, &marked, err);

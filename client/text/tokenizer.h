@@ -139,6 +139,11 @@ void client_tokenizer_restart(struct client_tokenizer *t);
 const uint32_t *client_tokenizer_begins(const struct client_tokenizer *tokenizer, size_t *n);
 const uint32_t *client_tokenizer_ends(const struct client_tokenizer *tokenizer, size_t *n);
 
+/* The next text comes behind client_tokenizer_begins: if it spells all of these tokens itself, as its first bytes, they
+ * are not made again. client_tokenizer_lead appends them, too. -ENOMEM. */
+void client_tokenizer_led(struct client_tokenizer *tokenizer);
+int client_tokenizer_lead(struct client_tokens *out, struct client_tokenizer *tokenizer, struct error *err);
+
 /* Two texts in one row, as the tokenizer's post-processor joins them: [CLS] A [SEP] B [SEP] of BERT,
  * <s> A </s></s> B </s> of RoBERTa. */
 enum { CLIENT_PAIR_MOST = 4 }; /* tokens in one place */

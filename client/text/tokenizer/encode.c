@@ -215,13 +215,43 @@ void tokenizer_forget(struct tokenizer_work *work)
         held->begun = held->first = false;
         held->before = 0;
     }
-    work->begun = false;
+    work->begun = work->led = false;
+}
+
+/* Bytes at the begin of a text that are those of the tokens already put before it; *waits: more text must come first. */
+static size_t led_bytes(bool *waits, const struct client_tokenizer *t, const char *text, size_t n, bool last)
+{
+    size_t at = 0;
+
+    *waits = false;
+    for (size_t i = 0; i < t->n_ends[0]; i++) {
+        const struct tokenizer_token *token = &t->tokens[t->ends[0][i]];
+        const size_t left = n - at, seen = left < token->n ? left : token->n;
+        if (t->added[0].n == 0 || memcmp(text + at, token->text, seen) != 0)
+            return 0;
+        *waits = !last && left < t->added[0].longest; /* a longer token may begin like this one */
+        if (*waits)
+            return 0;
+        const struct tokenizer_added *added = left > 0 ? tokenizer_added_at(&t->added[0], text + at, left) : NULL;
+        if (!added || added->id != t->ends[0][i] || added->rstrip || (t->added[0].splits && added->special))
+            return 0;
+        at += added->n;
+    }
+    return at;
 }
 
 int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client_tokenizer *t, const char *text,
                           size_t n, bool last, struct error *err)
 {
-    int rc = encode(out, used, t, 0, (struct tokenizer_segment){text, 0, n, last, !t->work.begun}, err);
+    bool waits = false;
+    const size_t from = t->work.led ? led_bytes(&waits, t, text, n, last) : 0;
+
+    *used = 0;
+    if (waits)
+        return 0;
+    t->work.led = false;
+    t->work.begun = t->work.begun || from > 0;
+    int rc = encode(out, used, t, 0, (struct tokenizer_segment){text, from, n, last, !t->work.begun}, err);
 
     t->work.begun = t->work.begun || *used > 0;
     if (rc || last)
@@ -235,7 +265,7 @@ int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client
 struct head {
     size_t n[2];
     uint32_t before[2];
-    uint8_t begun[2], first[2], text_begun;
+    uint8_t begun[2], first[2], text_begun, text_led;
 };
 
 int client_tokenizer_save(struct client_text *out, const struct client_tokenizer *t, struct error *err)
@@ -245,7 +275,7 @@ int client_tokenizer_save(struct client_text *out, const struct client_tokenizer
     int rc;
 
     memset(&head, 0, sizeof head);
-    head.text_begun = t->work.begun;
+    head.text_begun = t->work.begun, head.text_led = t->work.led;
     for (unsigned level = 0; level < 2; level++) {
         head.n[level] = held[level].text.n;
         head.before[level] = held[level].before;
@@ -275,7 +305,7 @@ int client_tokenizer_restore(struct client_tokenizer *t, const struct client_tex
         held->begun = head.begun[level];
         held->first = head.first[level];
     }
-    t->work.begun = head.text_begun;
+    t->work.begun = head.text_begun, t->work.led = head.text_led;
     return rc;
 }
 

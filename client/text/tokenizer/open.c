@@ -253,6 +253,17 @@ const uint32_t *client_tokenizer_begins(const struct client_tokenizer *t, size_t
     return t->ends[0];
 }
 
+void client_tokenizer_led(struct client_tokenizer *t)
+{
+    t->work.led = t->n_ends[0] > 0;
+}
+
+int client_tokenizer_lead(struct client_tokens *out, struct client_tokenizer *t, struct error *err)
+{
+    client_tokenizer_led(t);
+    return client_tokens_add(out, t->ends[0], t->n_ends[0], err);
+}
+
 const uint32_t *client_tokenizer_ends(const struct client_tokenizer *t, size_t *n)
 {
     *n = t->n_ends[1];

@@ -171,6 +171,7 @@ struct tokenizer_work {
     struct tokenizer_held held[2];
     struct tokenizer_marks *marks;                   /* NULL, but for client_tokenizer_encode_marked */
     bool begun;                                      /* some of the whole text has been used */
+    bool led;                                        /* the text comes behind ends[0] */
     struct client_text between[2];                   /* between two changes */
     struct client_text changed[TOKENIZER_MAX_STEPS]; /* a word after the changes of a step */
 };

@@ -75,6 +75,18 @@ static void add_ends(struct client_tokens *out, const struct client_tokenizer *t
     ck_assert_int_eq(client_tokens_add(out, ids, n, NULL), 0);
 }
 
+/* A text that spells what the tokenizer puts before it has it once. */
+static bool begins_itself(const struct client_tokenizer *t, const json_t *ids)
+{
+    size_t n;
+    const uint32_t *begins = client_tokenizer_begins(t, &n);
+    bool same = json_array_size(ids) >= n;
+
+    for (size_t i = 0; same && i < n; i++)
+        same = json_integer_value(json_array_get(ids, i)) == begins[i];
+    return same;
+}
+
 /* The tokens of documents are those of Hugging Face's tokenizers; those of the one long text without marks, ours of the
  * whole, which other tests hold to them. */
 static struct sample sample_of(struct client_tokenizer *t, const char *name, bool marked)
@@ -95,8 +107,10 @@ static struct sample sample_of(struct client_tokenizer *t, const char *name, boo
         s.n += json_string_length(text);
         if (!marked)
             continue;
-        add_ends(&s.tokens, t, true);
-        json_array_foreach(json_array_get(json_object_get(json, "ids"), i), k, id)
+        const json_t *ids = json_array_get(json_object_get(json, "ids"), i);
+        if (!begins_itself(t, ids))
+            add_ends(&s.tokens, t, true);
+        json_array_foreach(ids, k, id)
         {
             const uint32_t value = (uint32_t)json_integer_value(id);
             client_tokens_add(&s.tokens, &value, 1, NULL);

@@ -1,5 +1,5 @@
 /* Added tokens outside the model's table, such as [PAD] = 32000 of a vocabulary of 32000: a text that has one is refused,
- * and every other text is encoded. */
+ * and every other text is encoded. And begin tokens that a text has already. */
 #include "tests/kit/fixtures/tokenizer.h"
 #include "tests/kit/test.h"
 
@@ -88,4 +88,61 @@ TEST(a_post_processor_that_adds_one_to_each_text_is_refused)
     free(text);
     json_decref(side);
     json_decref(root);
+}
+
+/* ---- Begin tokens ---- */
+
+/* llama3.json puts <|begin_of_text|> before each text, which is 400; bert.json [CLS], which is 2. */
+static const struct {
+    const char *tokenizer, *text, *alone; /* alone: what is left to encode behind the begin token */
+} led[] = {
+    {"llama3", "The quick", "The quick"},
+    {"llama3", "<|begin_of_text|>The quick", "The quick"},
+    {"llama3", "<|begin_of_text|><|begin_of_text|>The", "<|begin_of_text|>The"}, /* the writer's own second one */
+    {"llama3", " <|begin_of_text|>The", " <|begin_of_text|>The"},
+    {"llama3", "<|begin_of_text|>", ""},
+    {"llama3", "<|begin_of_text", "<|begin_of_text"},
+    {"llama3", "", ""},
+    {"bert", "[CLS]the fox [CLS] over", "the fox [CLS] over"},
+    {"mistral", "<s> the fox", NULL},                 /* no mark before the blank, as behind any token */
+    {"qwen", "<|im_start|>user", "<|im_start|>user"}, /* begins with nothing */
+};
+
+/* In pieces of `step` bytes. */
+static struct client_tokens encode_led(struct client_tokenizer *t, const char *text, size_t step, bool leads)
+{
+    struct client_tokens tokens = {0};
+    const size_t n = strlen(text);
+    size_t at = 0, end = step < n ? step : n, used;
+
+    if (leads)
+        ck_assert_int_eq(client_tokenizer_lead(&tokens, t, NULL), 0);
+    for (;; end = n - end < step ? n : end + step) {
+        ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, text + at, end - at, end == n, NULL), 0);
+        at += used;
+        if (end == n)
+            return tokens;
+    }
+}
+
+TEST_EACH(a_begin_token_that_the_text_has_is_not_made_twice, COUNT(led))
+{
+    struct client_tokenizer *t = tokenizer_open_fixture(led[_i].tokenizer, NULL);
+    const char *alone = led[_i].alone;
+    size_t n;
+    const uint32_t *begins = client_tokenizer_begins(t, &n);
+    struct client_tokens want = {0}, rest = encode_led(t, alone ? alone : led[_i].text, SIZE_MAX, false);
+
+    if (alone) /* else the text as it is has the begin token once */
+        ck_assert_int_eq(client_tokens_add(&want, begins, n, NULL), 0);
+    ck_assert_int_eq(client_tokens_add(&want, rest.ids, rest.n, NULL), 0);
+    for (size_t step = 1; step < 60; step += step < 20 ? 1 : 13) {
+        struct client_tokens got = encode_led(t, led[_i].text, step, true);
+        ck_assert_uint_eq(got.n, want.n);
+        ck_assert(want.n == 0 || memcmp(got.ids, want.ids, want.n * sizeof *want.ids) == 0);
+        free(got.ids);
+    }
+    free(want.ids);
+    free(rest.ids);
+    client_tokenizer_close(t);
 }
