@@ -4,12 +4,13 @@
  * apply_chat_template does, with the same white space rules (trim_blocks, lstrip_blocks). The subset:
  *
  *     statements   set (also of a block, and of a namespace's members), if, for (with if, else, break, continue),
- *                  macro, generation
- *     expressions  literals, + - * // % ~, comparisons, in, and, or, not, x if y else z, members, slices, calls
- *     the tables   of functions, methods, filters and tests in template/call.c
+ *                  macro, call, filter, with, raw, generation
+ *     expressions  literals, + - * / // % ** ~, comparisons, in, and, or, not, x if y else z, members, slices, calls
+ *     the tables   of functions, methods, filters and tests in template/call.c, text.c, filter.c and test.c
  *
  * What is beyond it is refused with its line and column: other statements when the template is opened, other names when
- * one is used. Lists and objects cannot be printed, except by tojson, and real numbers not at all.
+ * one is used, attributes of loop among them. Lists and objects cannot be printed, except by tojson. Numbers are printed
+ * as Python prints them; variables may hold wide ones (proto/base/wide.h), which are not computed with.
  *
  * A template is untrusted: time, memory and depth of a rendering are bounded. */
 #ifndef CLIENT_TEXT_TEMPLATE_H

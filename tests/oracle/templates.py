@@ -3,6 +3,8 @@
     templates.py fixtures              writes tests/fixtures/templates.json, for tests/client/text/test_template.c
     templates.py compare PATH...       compares build/bin/test_template with transformers on templates that exist: files
                                        *.jinja, model directories, or folders of them; prints how many texts are equal
+    templates.py draw [N]              compares them on N (1000) drawn templates and conversations: numbers in calls and
+                                       tools, and expressions of the filters, tests, methods and statements that eps knows
 
 The templates in the fixtures are ours. They have the formats and use the constructs of those that Qwen 2.5 and 3, Llama
 2, 3 and 3.1, Mistral v1 and v3, and Gemma 1 and 3 have published; `pip download trl` has most of the published ones, for
@@ -326,13 +328,51 @@ CONSTRUCTS = [
     "{{ {'a': 1}.get('a') }}{{ {'a': 1}.get('b') }}{{ {'a': 1}.get('b', 2) }}{{ {'b': 1, 'a': 2}.keys() | list | join }}{{ {'b': 1}.values() | first }}{{ dict(a=1)['a'] }}",
     "{{ strftime_now('%Y-%m-%d %H:%M %A %b') }}", "{% generation %}{{ 'x' }}{% endgeneration %}\ny", "{{ messages[0].content[0:2] }}{{ messages[-1]['role'] }}{{ messages[9] is defined }}",
     "{{ (1, 2) | length }}{{ [] ~ '' if false else '' }}{{ [1] + [2] == [1, 2] }}{{ 'a'.missing is defined }}{{ none.x is defined }}{{ 5 is divisibleby_not if false else 1 }}".replace("{{ 5 is divisibleby_not if false else 1 }}", ""),
+    # numbers
+    "{{ 1.5 }} {{ 2.0 }} {{ 1e3 }} {{ 1.5E-7 }} {{ 1e16 }} {{ 1_0.2_5 }} {{ 0.1 + 0.2 }} {{ 1e400 }} {{ -1.0 }} {{ 12345678901234567890 }}",
+    "{{ 7 / 2 }} {{ 7.5 // 2 }} {{ -7.5 % 2 }} {{ 7 % -2.5 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 2 ** 3 ** 2 }} {{ -2 ** 2 }} {{ 2.0 ** 0.5 }} {{ 1e308 * 10 }} {{ 0 * 1.5 }} {{ -0.0 }}",
+    "{{ 1 == 1.0 }} {{ 1.5 < 2 }} {{ 2.5 > 2 }} {{ 1.0 in [1] }} {{ 1.5 is number }} {{ 1.5 is float }} {{ 1 is float }} {{ 1.5 is integer }} {{ 1.0 | int }} {{ 3.99 | int }} {{ '2.7' | int }} {{ 'x' | int(5) }}",
+    "{{ '3' | float }} {{ 'x' | float }} {{ 'x' | float(1.5) }} {{ 2 | float }} {{ -3 | abs }} {{ (-3.5) | abs }} {{ 2.675 | round(2) }} {{ 2.5 | round }} {{ 3.5 | round }} {{ 42.55 | round(1, 'floor') }} {{ 42.51 | round(method='ceil') }} {{ 5 | round }}",
+    "{{ 1.5 ~ 'x' ~ 1e-7 }} {{ 1.0 | string }} {{ 1.5 or 2 }} {{ 0.0 or 2 }} {{ [1.5, 2] | join(',') }} {{ ' 1_000 ' | int }} {{ '-5' | int }} {{ true + 1.5 }}",
+    "{{ {'a': 19.99, 'b': [1e-07, 1e22, 1e16, 0.1, -0.0, 100.0, 5e-324]} | tojson }}{{ {'a': 19.99, 'b': [1e-07]} | tojson(indent=2) }}{{ [1.5] | tojson(indent=0) }}{{ [1, {'a': 2}] | tojson(indent='--') }}",
+    "{{ {'b': 'é\\u2028', 'a': 1} | tojson(ensure_ascii=true, sort_keys=true) }}{{ {'b': 1, 'a': [1, 2]} | tojson(separators=(',', ':')) }}{{ [] | tojson(indent=2) }}{{ 'é' | tojson(true) }}",
+    # call, filter, raw, with
+    "{% macro m(t) %}<{{ t }}>{{ caller() }}</{{ t }}>{% endmacro %}{% call m('a') %}x{% endcall %}|{% set y = 5 %}{% call m('b') %}{{ y }}{% call m('c') %}{{ y + 1 }}{% endcall %}{% endcall %}",
+    "{% macro each(l) %}{% for x in l %}[{{ caller(x, loop.index) }}]{% endfor %}{% endmacro %}{% for z in ['p', 'q'] %}{% call(x, i='d') each([1, 2]) %}{{ z }}{{ x }}{{ i }}{% endcall %}{% endfor %}",
+    "{% macro m() %}{% if caller %}has{% else %}none{% endif %}{{ caller is defined }}{% endmacro %}{{ m() }}{% call m() %}{% endcall %}",
+    "{% macro n() %}({{ caller is defined }}){% endmacro %}{% macro m(a) %}{{ a }}{{ caller() }}{% endmacro %}{% call m(n()) %}{{ n() }}{% endcall %}",
+    "{% set t = 'T' %}{% macro m(t) %}{% set u = 1 %}{{ caller() }}{% endmacro %}{% for k in [1] %}{% set v = 'V' %}{% call m('x') %}{{ t }}{{ u is defined }}{{ v }}{{ k }}{% endcall %}{% endfor %}",
+    "{% filter upper %}a{{ 'b' }}{% endfilter %}{% filter trim | replace('a', 'x') %}  banana {% endfilter %}{% set x | upper | trim %} q {% endset %}[{{ x }}]",
+    "{% filter upper %}{% for i in 'ab' %}{{ i }}{% filter lower %}C{% endfilter %}{% endfor %}{% endfilter %}",
+    "{% raw %}{{ x }}{% if %}{# c #}{% endraw %}|a {%- raw -%}  b  {%- endraw -%}  c\n  {% raw %}\n d\n  {% endraw %}\ne{%raw%}{%endraw%}",
+    "a\n   {% raw %} {{ 1 }} {% endraw %}   \n{{ 1 }}{% raw %}\n{% endraw %}\n\nb {%+ raw %} x {%+ endraw +%}\ny\n  {%- raw %} z{% endraw -%}\n w",
+    "{% with a = 1, b = 2 %}{{ a + b }}{% set c = 3 %}{{ c }}{% endwith %}{{ a is defined }}{{ c is defined }}{% set a = 1 %}{% with a = 2, b = a %}{{ a }}{{ b }}{% endwith %}{% with %}x{% endwith %}",
+    # sort, unique, sum, dictsort, min, max
+    "{{ [3, 1, 2] | sort | join }}{{ ['b', 'A', 'c'] | sort | join }}{{ ['b', 'A', 'a', 'B'] | sort(case_sensitive=true) | join }}{{ [3, 1.5, 2] | sort(reverse=true) | join(',') }}{{ 'hello' | sort | join }}{{ ['b', 'B', 'a', 'A'] | sort(true) | join }}",
+    "{{ [{'n': 'b', 'k': {'v': 2}}, {'n': 'a', 'k': {'v': 2}}, {'n': 'c', 'k': {'v': 1}}] | sort(attribute='k.v,n') | map(attribute='n') | join }}{{ [[2, 'a'], [1, 'b'], [1, 'a']] | sort | map('join') | join(',') }}{{ [[2, 'a'], [1, 'b']] | sort(attribute=0) | map('last') | join }}",
+    "{{ [1, 2, 1, 3.0, 3] | unique | join(',') }}{{ ['a', 'A', 'b'] | unique | join }}{{ ['a', 'A', 'b'] | unique(true) | join }}{{ [{'x': 1}, {'x': 2}, {'x': 1}] | unique(attribute='x') | list | length }}{{ 'abca' | unique | join }}",
+    "{{ [1, 2, 3] | sum }} {{ [1, 2.5] | sum }} {{ [] | sum }} {{ [{'p': 2}, {'p': 3}] | sum(attribute='p') }} {{ [1] | sum(start=10) }} {{ [[1], [2]] | sum(start=[]) | length }} {{ [{'p': 2}] | sum('p', 5) }}",
+    "{% for k, v in {'b': 1, 'A': 3, 'c': 2} | dictsort %}{{ k }}{{ v }}{% endfor %}{% for k, v in {'b': 1, 'A': 3, 'c': 2} | dictsort(false, 'value') %}{{ k }}{{ v }}{% endfor %}{% for k, v in {'b': 1, 'A': 3} | dictsort(case_sensitive=true, reverse=true) %}{{ k }}{% endfor %}",
+    "{{ [3, 1, 2] | min }}{{ [3, 1.5, 2] | max }}{{ ['b', 'A'] | min }}{{ [] | max is defined }}{{ [{'a': 2}, {'a': 5}] | max(attribute='a') | tojson }}",
+    # texts
+    "{{ 'a\\nb\\r\\nc\\x0bd\\u2028e\\n'.splitlines() | join('|') }}{{ 'a\\nb\\n'.splitlines(true) | length }}{{ ''.splitlines() | length }}{{ 'a\\r\\nb'.splitlines(keepends=true)[0] | length }}",
+    "{{ 'Straße ﬁ ΑΣ ΑΣ. Σ ΑΣΑ İ ǆ ŉ' | lower }}|{{ 'straße ﬁ ας İ ǆ ŉ ᾳ' | upper }}|{{ 'ǆ ß ﬁn ΑΣ' | capitalize }}|{{ 'éÉ ﬁn ǆz o\\'neil 3d ªb ΑΣ' | title }}|{{ 'éÉ ﬁn ǆz o\\'neil 3d ªb ΑΣ (x [y-z'.title() }}|{{ 'ÉCOLE'.lower() }}{{ 'ﬁn'.capitalize() }}",
+    "{{ 5 | upper }}{{ none | lower }}{{ true | capitalize }}{{ 'é' is lower }}{{ 'É' is upper }}{{ '1' is lower }}{{ 'aB' is upper }}{{ 5 | trim }}{{ 'my-title (x) y' | title }}",
+    "{{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('bc') }}{{ 'abc'.removeprefix('x') }}{{ 'banana'.count('an') }}{{ 'aaa'.count('aa') }}",
+    # loops, tests, attributes
+    "{% for a in [1, 2] %}{% for b in [1] %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}{{ loop.cycle('x', 'y') }}{{ loop.previtem is defined }}{{ loop.nextitem }}{% endfor %}",
+    "{{ [{'f': {'n': 'a'}}, {'f': {'n': 'b'}}] | map(attribute='f.n') | join }}{{ [{'f': {'n': 'a'}}, {'f': {'n': 'b'}}] | selectattr('f.n', '==', 'b') | list | length }}{{ [1, 2, 3] | select('gt', 1) | join }}{{ [1, 2, 3] | reject('<=', 1) | join }}{{ [{'x': 1}, {}] | map(attribute='x', default='-') | join }}",
+    "{{ 6 is divisibleby 3 }}{{ 6 is divisibleby(4) }}{{ 1 is lt 2 }}{{ 2 is ge(2) }}{{ 'a' is greaterthan 'b' }}{{ none is sameas none }}{{ true is sameas true }}{{ 1 is sameas true }}{{ 2 is not le 1 }}",
+    "{{ 1 is eq 1.0 }}{{ [1, 2.0] == [1.0, 2] }}{{ {'a': 1} == {'a': 1.0} }}{{ 1 in [1.0] }}{{ [1, 2] < [1, 3] }}{{ 'a' <= 'b' }}",
 ]
 
 # transformers refuses these as well.
 ERRORS = ["{{ nothing.x }}", "{{ nothing + 'a' }}", "{{ 'a' + 1 }}", "{{ 1 // 0 }}", "{{ 1 < 'a' }}", "{% set messages.x = 1 %}",
           "{% for x in 5 %}{% endfor %}", "{{ messages[0].append(1) }}", "{% if %}", "{% for x in y %}", "{{ 'a", "{{ a b }}", "{% endif %}",
           "{{ messages | nosuch }}", "{{ 1 is nosuch }}", "{{ nosuch() }}", "{# a", "{{ 1", "{% break %}", "{{ [1, }}", "{{ 'a' | }}",
-          "{% set a, b = [1] %}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{{ raise_exception('no é') }}", "{% nosuch %}", "{{ $ }}", "{{ 1 ~ 2 + 3 }}"]
+          "{% set a, b = [1] %}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{{ raise_exception('no é') }}", "{% nosuch %}", "{{ $ }}", "{{ 1 ~ 2 + 3 }}",
+          "{{ 1.5 + 'a' }}", "{{ 1 / 0 }}", "{{ 1.5 // 0 }}", "{{ 0 ** -1 }}", "{{ 1 / 0.0 }}", "{{ [1, 'a'] | sort }}", "{% call x %}{% endcall %}", "{% filter nosuch %}x{% endfilter %}", "{% raw %}x", "{% call nosuch() %}{% endcall %}",
+  "{% macro m() %}{{ caller() }}{% endmacro %}{{ m() }}", "{{ 007 }}", "{{ 1.5e }}", "{{ [nothing] | tojson }}", "{{ {'a': 1} | sum }}", "{% endcall %}", "{{ [1] | sort(nosuch=1) }}", "{% with a %}{% endwith %}", "{{ none | sum }}", "{{ loop.index }}", "{{ {} < {} }}", "{{ 2.5 | round(method='x') }}"]
 
 
 def conversations():
@@ -383,10 +423,16 @@ def fixtures():
     constructs = [[t, of_transformers(t, variables_of(talks[1]))] for t in CONSTRUCTS]
     for template, answer in constructs:
         assert "text" in answer, (template, answer)
+    draw, numbers = random.Random(20260909), []
+    while len(numbers) < 24:
+        template, variables = PRINTS[len(numbers) % len(PRINTS)], {key: value for key, value in drawn_variables(draw).items() if key in ("messages", "tools")}
+        answer = of_transformers(template, variables)
+        if 0 < len(answer.get("text", "")) < 1000:
+            numbers.append([template, json.dumps(variables), answer["text"]])
     for template in ERRORS:
         assert "error" in of_transformers(template, variables_of(talks[1])), template
     fixture.write(OUT, {"tokens": TOKENS, "conversations": talks, "families": cases,
-                        "constructs": [[t, a["text"]] for t, a in constructs], "errors": ERRORS})
+                        "constructs": [[t, a["text"]] for t, a in constructs], "errors": ERRORS, "numbers": numbers})
 
 
 def templates_in(path):
@@ -427,12 +473,114 @@ def compare(paths):
     return wrong
 
 
+# ---- drawn cases ----
+
+PRINTS = ["{{ tools | tojson }}", "{% for t in tools or [] %}{{ t | tojson(indent=4) }}\n{% endfor %}", "{{ tools | tojson(indent=2, sort_keys=true) }}",
+          "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
+          "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments | items %}{{ k }}={{ v if v is string or v is number or v is boolean or v is none else v | tojson }};"
+          "{% endfor %}{% endfor %}{% endfor %}",
+          "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments | dictsort %}<{{ k }}>{{ v | tojson(ensure_ascii=true) }}</{{ k }}>{% endfor %}{% endfor %}{% endfor %}",
+          "{% for t in tools or [] %}{% for k, p in t.function.parameters.properties.items() %}{{ k }}:{{ p.default | default('-', true) if p.default is not mapping and p.default is not sequence else p.default | tojson }}"
+          "{{ p.minimum if p.minimum is defined }}{{ p.maximum is number }}{{ p.minimum is float }}{{ p.minimum is integer }} {% endfor %}{% endfor %}",
+          "{{ messages | selectattr('tool_calls', 'defined') | map(attribute='tool_calls.0.function.name') | unique | join(', ') }}",
+          "{% filter trim %} {{ tools | tojson(separators=(',', ':')) }} {% endfilter %}"]
+
+
+def number(draw):
+    kind = draw.randrange(12)
+    if kind == 0:
+        return draw.choice([0, -1, 1, 2 ** 53 + 1, 2 ** 63 - 1, -2 ** 63, 2 ** 63, -2 ** 63 - 1, 10 ** 30, -10 ** 40])
+    if kind == 1:
+        return draw.choice([0.0, -0.0, 1e16, 1e15, 1e22, 1e23, 1e-4, 1e-5, 5e-324, 1.7976931348623157e308, 100.0, float("inf"), float("-inf"), float("nan")])
+    if kind < 5:
+        return round(draw.uniform(-1000, 1000), draw.randint(1, 4))
+    if kind < 7:
+        return draw.random() * 10.0 ** draw.randint(-20, 25)
+    return draw.randint(-10 ** draw.randint(1, 25), 10 ** draw.randint(1, 25)) if kind < 9 else draw.choice([1.0, 0.1, 0.2, 0.5, 3.14, 19.99, 1e-07])
+
+
+def value(draw, depth=2):
+    kind = draw.randrange(8)
+    if kind < 4 or depth == 0:
+        return number(draw)
+    if kind == 4:
+        return draw.choice(["x", "é \u2028", "1.50", "", True, False, None, "a\nb\t\x7f\"\\"])
+    if kind == 5:
+        return {draw.choice("abcXYZ") * draw.randint(1, 2): value(draw, depth - 1) for _ in range(draw.randint(0, 3))}
+    return [value(draw, depth - 1) for _ in range(draw.randint(0, 3))]
+
+
+def drawn_variables(draw):
+    calls = [{"type": "function", "function": {"name": draw.choice(["get", "put"]), "arguments": {draw.choice("bacBD"): value(draw) for _ in range(draw.randint(0, 4))}}}
+             for _ in range(draw.randint(1, 2))]
+    messages = [{"role": "user", "content": "How much?"}, {"role": "assistant", "content": "", "tool_calls": calls}, {"role": "tool", "content": str(number(draw))},
+                {"role": "assistant", "content": "So much."}]
+    tools = [{"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {
+        name: {"type": "number", **{key: value(draw, 1) if key == "default" else number(draw) for key in draw.sample(["default", "minimum", "maximum"], draw.randint(0, 3))}}
+        for name in draw.sample(["a", "b", "price", "Zahl"], draw.randint(1, 3))}}}} for _ in range(draw.randint(1, 2))]
+    return {**variables_of(messages), "tools": draw.choice([tools, tools, tools, None]), "x": number(draw), "y": draw.choice([1, 2.5, -3, 7, 0.1]), "n": draw.randint(0, 4),
+            "text": "".join(draw.choice(["a", "B", "ß", "É", " ", "\n", "Σ", "ǆ", "-", "o'n", "12", "\r\n", "ﬁ", "İ", "x.y"]) for _ in range(draw.randint(0, 8))),
+            "list": [draw.choice([draw.randint(-5, 5), draw.choice([0.5, 2.0, -1.25])]) for _ in range(draw.randint(0, 6))],
+            "words": [draw.choice(["b", "A", "a", "C", "é", "É", "B", "ab", ""]) for _ in range(draw.randint(0, 6))],
+            "rows": [{"k": draw.choice(["x", "Y", "y", "Z"]), "v": draw.choice([1, 2, 2.0, 0.5]), "in": {"d": draw.randint(0, 2)}} for _ in range(draw.randint(0, 5))]}
+
+
+def quantity(draw, depth=2):
+    if depth == 0 or draw.random() < 0.3:
+        return draw.choice(["x", "y", "n", "1", "2", "0.5", "1e3", "2.5e-3", "3", "list | length", "list | sum", "(list | max | default(1))", "rows | sum(attribute='v')", "-1.5", "(text | length)"])
+    left, right = quantity(draw, depth - 1), quantity(draw, depth - 1)
+    return draw.choice([f"({left} {draw.choice(['+', '-', '*', '/', '//', '%'])} {right})", f"({left}) ** {draw.choice(['2', '0.5', '3', '-1', '0'])}", f"(-({left}))",
+                        f"({left}) | abs", f"({left}) | round({draw.choice(['', '1', '2', '0, %sfloor%s' % (chr(39), chr(39)), '1, %sceil%s' % (chr(39), chr(39))])})", f"({left}) | int", f"({left}) | float",
+                        f"({left} if {right} > {left} else {right})"])
+
+
+def words(draw):
+    flags = draw.choice(["", "(true)", "(case_sensitive=true)"])
+    return draw.choice([
+        f"{{{{ list | sort{draw.choice(['', '(true)', '(reverse=true)'])} | join(',') }}}}", f"{{{{ words | sort{draw.choice(['', '(true)', '(false, true)'])} | join('.') }}}}",
+        f"{{{{ words | unique{flags} | join('.') }}}}", "{{ list | unique | list | tojson }}", "{{ words | min }}{{ words | max }}{{ list | min }}|{{ list | max }}",
+        f"{{{{ rows | sort(attribute='{draw.choice(['k', 'v', 'in.d', 'k,v', 'in.d,k', 'v,in.d'])}'{draw.choice(['', ', reverse=true', ', case_sensitive=true'])}) | tojson }}}}",
+        f"{{{{ rows | unique(attribute='{draw.choice(['k', 'v', 'in.d'])}') | list | tojson }}}}", "{{ rows | map(attribute='in.d') | join }}{{ rows | map(attribute='no', default=0) | list | tojson }}",
+        f"{{{{ rows | selectattr('v', '{draw.choice(['gt', '<', 'ge', '==', 'ne', 'le', 'eq', 'lessthan'])}', {draw.choice(['1', '2', '0.5'])}) | list | tojson }}}}",
+        f"{{% for k, v in (rows | first | default({{}})) | dictsort{draw.choice(['', '(true)', '(reverse=true)'])} if v is not mapping %}}{{{{ k }}}}{{{{ v }}}} {{% endfor %}}",
+        f"{{{{ text.splitlines({draw.choice(['', 'true', 'keepends=true'])}) | tojson }}}}", f"{{{{ text | {draw.choice(['upper', 'lower', 'title', 'capitalize'])} }}}}|{{{{ text.{draw.choice(['upper', 'lower', 'title', 'capitalize'])}() }}}}",
+        "{{ text is lower }}{{ text is upper }}{{ text.count('a') }}{{ text.removeprefix('a') }}|{{ text.removesuffix('-') }}",
+        "{% for a in list %}{{ loop.cycle('p', 'q') }}{{ loop.depth }}{{ loop.depth0 }}{{ loop.revindex }}{{ a is divisibleby 2 if a is integer }}{{ a is gt 0 }}{{ loop.previtem is defined }} {% endfor %}",
+        f"{{% filter {draw.choice(['upper', 'trim', 'lower | trim', 'title', 'replace(%sa%s, %sxy%s)' % ((chr(39),) * 4)])} %}} {{{{ text }}}} a {{% for w in words %}}{{{{ w }}}}{{% endfor %}} {{% endfilter %}}",
+        f"{{% macro m(a, b=2) %}}<{{{{ a }}}}{{{{ caller({draw.choice(['', 'b', 'b, a'])}) if caller else '-' }}}}>{{% endmacro %}}{{% for w in words %}}{{% call({draw.choice(['', 'p=0, q=1', 'p=w, q=n'])}) m(w{draw.choice(['', ', 5'])}) %}}"
+        f"[{{{{ w }}}}{{{{ n }}}}{{{{ p }}}}{{{{ a is defined }}}}]{{% endcall %}}{{{{ m(1) }}}}{{% endfor %}}",
+        f"a{draw.choice(['', ' ', chr(10), chr(10) + '  '])}{{%{draw.choice(['', '-', '+'])} raw {draw.choice(['', '-'])}%}}{draw.choice([' {{ x }} ', chr(10) + '{% if %}', '{# #}' + chr(10), ''])}{draw.choice(['', chr(10) + '  '])}"
+        f"{{%{draw.choice(['', '-', '+'])} endraw {draw.choice(['', '-', '+'])}%}}{draw.choice(['', ' b', chr(10) + 'b', chr(10) * 2])}{{{{ 1 }}}}",
+        "{% with a = x, b = n %}{{ a }}{{ b }}{% set n = 9 %}{{ n }}{% endwith %}{{ n }}{{ b is defined }}", f"{{% set z | {draw.choice(['upper', 'trim', 'length'])} %}} {{{{ text }}}} {{% endset %}}[{{{{ z }}}}]"])
+
+
+def draw_cases(n):
+    kinds = {"numbers in calls and tools": lambda draw: draw.choice(PRINTS), "numbers that are computed": lambda draw: "".join("{{ %s }} " % quantity(draw) for _ in range(3)),
+             "other constructs": words}
+    wrong = 0
+    for number_, (kind, make) in enumerate(kinds.items()):
+        draw = random.Random(20260910 + number_)
+        cases = [{"template": make(draw), "variables": drawn_variables(draw)} for _ in range(n // 3 + (n % 3 > number_))]
+        count = {"equal": 0, "refused by both": 0, "refused here alone": 0, "differ": 0}
+        for case, ours in zip(cases, of_eps(cases), strict=True):
+            theirs = of_transformers(case["template"], case["variables"])
+            what = ("equal" if ours.get("text") == theirs.get("text") else "differ") if "text" in ours else "refused by both" if "error" in theirs else "refused here alone"
+            count[what] += 1
+            if what == "differ" or (what == "refused here alone" and count[what] < 4):
+                print("   ", what, case["template"][:300], json.dumps(ours)[:300], json.dumps(theirs)[:300])
+        wrong += count["differ"]
+        print(kind + ":", ", ".join(f"{value} {key}" for key, value in count.items() if value))
+    return wrong
+
+
 if __name__ == "__main__":
     os.environ["TZ"] = "UTC"
     time.tzset()
     chat_template_utils.datetime = Clock
     if sys.argv[1:] == ["fixtures"]:
         fixtures()
+    elif sys.argv[1:2] == ["draw"]:
+        sys.exit(draw_cases(int(sys.argv[2]) if len(sys.argv) > 2 else 1000) > 0)
     elif len(sys.argv) > 2 and sys.argv[1] == "compare":
         sys.exit(compare(sys.argv[2:]) > 0)
     else:

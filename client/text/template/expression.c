@@ -1,8 +1,7 @@
-/* Expressions of a template, with Jinja's precedence: or, and, not, comparisons, sums, ~, products and signs. Their
+/* Expressions of a template, with Jinja's precedence: or, and, not, comparisons, sums, ~, products, powers and signs. Their
  * operands are in operand.c. */
 #include "client/text/template/template_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static json_t *disjunction(struct template_run *r);
@@ -61,15 +60,10 @@ json_t *template_plain_expression(struct template_run *r)
 
 static json_t *negative(struct template_run *r, const struct template_token *at, json_t *value)
 {
-    json_int_t number = 0;
+    json_t *out = value && r->live ? template_negative(r, at, value) : json_incref(value);
 
-    if (!value || !r->live)
-        return value;
-    const bool ok = template_is_integer(value) && !__builtin_sub_overflow(0, template_integer(value), &number);
-    if (!ok)
-        template_fail(r, at, "%s has no negative", template_type(r, value));
     json_decref(value);
-    return ok ? json_integer(number) : NULL;
+    return out;
 }
 
 static json_t *sign(struct template_run *r, bool filters)
@@ -111,45 +105,24 @@ static json_t *join_lists(struct template_run *r, json_t *a, json_t *b)
     return out;
 }
 
-static json_t *calculate(struct template_run *r, const struct template_token *at, json_t *a, json_t *b)
+json_t *template_operate(struct template_run *r, const struct template_token *at, const struct template_token *sign,
+                         json_t *a, json_t *b)
 {
-    const char op = at->text[0];
+    const char op = sign->text[0];
     const bool undefined = template_is_undefined(r, a) || template_is_undefined(r, b);
 
-    if (op == '~')
-        return join_texts(r, at, a, b);
-    if (op == '+' && json_is_string(a) && json_is_string(b))
+    if (op == '~' || (op == '+' && json_is_string(a) && json_is_string(b)))
         return join_texts(r, at, a, b);
     if (op == '+' && json_is_array(a) && json_is_array(b) && !undefined)
         return join_lists(r, a, b);
-    if (!template_is_integer(a) || !template_is_integer(b) || (op == '/' && at->n == 1))
-        return template_fail(r, at, "%s %.*s %s is not supported", template_type(r, a), (int)at->n, at->text,
-                             template_type(r, b));
-    const json_int_t x = template_integer(a), y = template_integer(b);
-    json_int_t z = 0;
-    bool over = false;
-    if (op == '+')
-        over = __builtin_add_overflow(x, y, &z);
-    else if (op == '-')
-        over = __builtin_sub_overflow(x, y, &z);
-    else if (op == '*')
-        over = __builtin_mul_overflow(x, y, &z);
-    else if (y == 0)
-        return template_fail(r, at, "division by zero");
-    else if (y == -1)
-        over = op == '/' && __builtin_sub_overflow(0, x, &z);
-    else { /* C rounds to 0, Python down */
-        const bool down = x % y != 0 && (x < 0) != (y < 0);
-        z = op == '/' ? x / y - down : x % y + (down ? y : 0);
-    }
-    return over ? template_fail(r, at, "a number is too large") : json_integer(z);
+    return template_calculate(r, at, sign, a, b);
 }
 
-/* Operators of one level, from the left: sums, then ~, then products. */
+/* Operators of one level, from the left: sums, then ~, then products, then powers. */
 static json_t *operation(struct template_run *r, unsigned level)
 {
-    static const char *const operators[][5] = {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}};
-    json_t *value = level < 2 ? operation(r, level + 1) : sign(r, true);
+    static const char *const operators[][5] = {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}};
+    json_t *value = level < 3 ? operation(r, level + 1) : sign(r, true);
 
     while (value) {
         const struct template_token *at = r->at;
@@ -158,8 +131,8 @@ static json_t *operation(struct template_run *r, unsigned level)
             found = template_accept(r, TEMPLATE_OPERATOR, operators[level][i]);
         if (!found)
             break;
-        json_t *right = level < 2 ? operation(r, level + 1) : sign(r, true);
-        json_t *out = !right ? NULL : r->live ? calculate(r, at, value, right) : json_null();
+        json_t *right = level < 3 ? operation(r, level + 1) : sign(r, true);
+        json_t *out = !right ? NULL : r->live ? template_operate(r, at, at, value, right) : json_null();
         json_decref(value);
         json_decref(right);
         value = out;
@@ -177,7 +150,7 @@ static bool contains(struct template_run *r, const struct template_token *at, js
         return memmem(json_string_value(box), json_string_length(box), json_string_value(value),
                       json_string_length(value)) != NULL;
     }
-    if (json_is_object(box))
+    if (template_is_object(box))
         return json_is_string(value) && json_object_getn(box, json_string_value(value), json_string_length(value));
     if (!json_is_array(box))
         template_fail(r, at, "%s in %s is not supported", template_type(r, value), template_type(r, box));
@@ -187,20 +160,6 @@ static bool contains(struct template_run *r, const struct template_token *at, js
             return true;
     }
     return false;
-}
-
-/* a < b, for numbers and for texts. */
-static bool is_less(struct template_run *r, const struct template_token *at, const json_t *a, const json_t *b)
-{
-    if (template_is_integer(a) && template_is_integer(b))
-        return template_integer(a) < template_integer(b);
-    if (!json_is_string(a) || !json_is_string(b)) {
-        template_fail(r, at, "%s and %s have no order", template_type(r, a), template_type(r, b));
-        return false;
-    }
-    const size_t n_a = json_string_length(a), n_b = json_string_length(b);
-    const int order = memcmp(json_string_value(a), json_string_value(b), n_a < n_b ? n_a : n_b);
-    return order < 0 || (order == 0 && n_a < n_b);
 }
 
 static const char *const comparisons[] = {"==", "!=", "<", ">", "<=", ">="};
@@ -227,11 +186,14 @@ static bool compare(struct template_run *r, const struct template_token *at, int
     case 1:
         return template_equal(r, a, b) == (which == 0);
     case 2:
-    case 5:
-        return is_less(r, at, a, b) == (which == 2);
     case 3:
     case 4:
-        return is_less(r, at, b, a) == (which == 3);
+    case 5: {
+        const int order = template_compare(r, at, a, b);
+        if (order == TEMPLATE_UNORDERED)
+            return false;
+        return which == 2 ? order < 0 : which == 3 ? order > 0 : which == 4 ? order <= 0 : order >= 0;
+    }
     default:
         return contains(r, at, b, a) == (which == 6);
     }

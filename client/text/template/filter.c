@@ -1,7 +1,9 @@
-/* Filters and tests that a template can name, as Jinja and transformers have them. */
+/* Filters that a template can name, as Jinja and transformers have them. */
 #include "client/text/template/template_internal.h"
 
-#include <ctype.h>
+#include "proto/base/dump.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,31 +15,88 @@ static json_t *length(struct template_run *r, const struct template_call *c)
         return NULL;
     if (json_is_string(c->value))
         return json_integer((json_int_t)client_utf8_count(json_string_value(c->value), json_string_length(c->value)));
-    if (!json_is_array(c->value) && !json_is_object(c->value))
+    if (!json_is_array(c->value) && (!template_is_object(c->value) || template_is_loop(c->value)))
         return template_refuse(r, c);
     return json_integer((json_int_t)(json_is_array(c->value) ? json_array_size(c->value) : json_object_size(c->value)));
 }
 
-/* As Python's json.dumps, which writes escapes in lower case. */
+/* An indent: of blanks, by a number, or a text. NULL: none is given, or it is refused. text: of 32 bytes. */
+static const char *read_indent(struct template_run *r, const struct template_call *c, char text[32])
+{
+    const json_t *given = template_argument(c->arguments, 1, "indent");
+    const json_int_t n = template_is_integer(given) ? template_integer(given) : 0;
+
+    if (!given || json_is_null(given))
+        return NULL;
+    if (n > 31 || (!template_is_integer(given) && (!json_is_string(given) || json_string_length(given) > 31))) {
+        template_refuse(r, c);
+        return NULL;
+    }
+    snprintf(text, 32, "%*s", n > 0 ? (int)n : 0, "");
+    return json_is_string(given) ? json_string_value(given) : text;
+}
+
+/* separators=(",", ":"); false: refused. */
+static bool read_separators(struct dump_form *form, const struct template_call *c)
+{
+    const json_t *given = template_argument(c->arguments, 2, "separators");
+
+    if (!given || json_is_null(given))
+        return true;
+    form->separator = json_string_value(json_array_get(given, 0));
+    form->colon = json_string_value(json_array_get(given, 1));
+    return json_array_size(given) == 2 && form->separator && form->colon &&
+           json_string_length(json_array_get(given, 0)) + json_string_length(json_array_get(given, 1)) < 32;
+}
+
+/* No loop, nor an undefined value, is in it. */
+static bool is_plain(const struct template_run *r, const json_t *value)
+{
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    if (template_is_loop(value) || template_is_undefined(r, value))
+        return false;
+    json_array_foreach(value, i, item)
+    {
+        if (!is_plain(r, item))
+            return false;
+    }
+    json_object_foreach((json_t *)(uintptr_t)value, key, item)
+    {
+        if (!is_plain(r, item))
+            return false;
+    }
+    return true;
+}
+
+/* tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false), as Python's json.dumps. */
 static json_t *tojson(struct template_run *r, const struct template_call *c)
 {
-    const json_int_t indent = template_integer_of(r, c, 1, "indent", 0);
-    const json_t *ascii = template_argument(c->arguments, TEMPLATE_MAX_ARGUMENTS, "ensure_ascii");
-    const bool indents = template_argument(c->arguments, 1, "indent") != NULL;
+    const json_t *ascii = template_argument(c->arguments, 0, "ensure_ascii"),
+                 *sorted = template_argument(c->arguments, 3, "sort_keys");
+    const char *const names[] = {"ensure_ascii", "indent", "separators", "sort_keys"};
+    char indent[32];
+    struct dump_form form = {.indent = read_indent(r, c, indent),
+                             .ascii = ascii && template_truth(r, ascii),
+                             .sorted = sorted && template_truth(r, sorted)};
+    unsigned known = 0;
+    size_t n;
 
-    if (c->arguments->n > (indents ? 1u : 0u) + (json_is_false(ascii) ? 1u : 0u) || indent < 0 || indent > 31 ||
-        template_is_undefined(r, c->value) || r->rc)
+    for (unsigned i = 0; i < 4; i++)
+        known += template_argument(c->arguments, i, names[i]) != NULL;
+    if (known < c->arguments->n || !read_separators(&form, c) || r->rc)
         return template_refuse(r, c);
     const uint64_t before = r->work; /* a dump has up to 6 bytes for one, and the indent */
-    if (!template_check_member(r, c->at, c->value) || !template_charge(r, (r->work - before) * (6 + (uint64_t)indent)))
+    if (!template_check_member(r, c->at, c->value) || !template_charge(r, (r->work - before) * (6 + 32)))
         return NULL;
-    char *text = json_dumps(c->value, JSON_ENCODE_ANY | (indent > 0 ? JSON_INDENT((size_t)indent) : 0));
+    if (!is_plain(r, c->value))
+        return template_refuse(r, c);
+    char *text = dump_json(&n, c->value, &form);
     if (!text)
         return template_no_memory(r);
-    for (char *at = text; (at = strchr(at, '\\')) != NULL; at += 2)
-        for (int i = 2; at[1] == 'u' && i < 6; i++)
-            at[i] = (char)tolower((unsigned char)at[i]);
-    json_t *out = template_string(r, text, strlen(text));
+    json_t *out = template_string(r, text, n);
     free(text);
     return out && template_labels_any(r, c->value) ? template_labels_set(r, out, NULL) : out;
 }
@@ -75,17 +134,6 @@ static json_t *to_string(struct template_run *r, const struct template_call *c)
     return template_take(r, &text);
 }
 
-static json_t *to_integer(struct template_run *r, const struct template_call *c)
-{
-    const char *text = json_string_value(c->value);
-    char *end;
-
-    if (template_is_integer(c->value))
-        return json_integer(template_integer(c->value));
-    const long long number = text && *text ? strtoll(text, &end, 10) : 0;
-    return text && *text && !*end && strlen(text) < 18 ? json_integer(number) : template_refuse(r, c);
-}
-
 /* first and last. */
 static json_t *end_item(struct template_run *r, const struct template_call *c)
 {
@@ -109,13 +157,25 @@ static json_t *reverse(struct template_run *r, const struct template_call *c)
     return out;
 }
 
+/* Of any value's text. */
+static json_t *trim(struct template_run *r, const struct template_call *c)
+{
+    struct template_call text = *c;
+
+    if (json_is_string(c->value))
+        return template_strip(r, c);
+    text.value = to_string(r, c);
+    json_t *out = text.value ? template_strip(r, &text) : NULL;
+    json_decref(text.value);
+    return out;
+}
+
 static json_t *itself(struct template_run *r, const struct template_call *c)
 {
     return c->arguments->n > 0 ? template_refuse(r, c) : json_incref(c->value);
 }
 
 static json_t *run_filter(struct template_run *r, const struct template_call *c);
-static json_t *run_test(struct template_run *r, const struct template_call *c);
 
 /* A filter or test named by argument `first`, with the arguments after it, of a value. */
 static json_t *apply(struct template_run *r, const struct template_call *c, unsigned first, json_t *value,
@@ -142,14 +202,15 @@ static json_t *choose(struct template_run *r, const struct template_call *c)
     json_t *items = template_list(r, c->at, c->value), *out = json_array(), *item;
     size_t i;
 
-    if (member && (c->arguments->n == 0 || !json_is_string(c->arguments->values[0]) || c->arguments->names[0]))
+    if (member && (c->arguments->n == 0 || c->arguments->names[0]))
         template_refuse(r, c);
     json_array_foreach(items, i, item)
     {
         json_t *value = r->rc    ? NULL
-                        : member ? template_member(r, c->at, item, c->arguments->values[0])
+                        : member ? template_attribute(r, c->at, item, c->arguments->values[0])
                                  : json_incref(item);
-        json_t *test = value && c->arguments->n > member ? apply(r, c, member, value, run_test) : json_incref(value);
+        json_t *test =
+            value && c->arguments->n > member ? apply(r, c, member, value, template_run_test) : json_incref(value);
         if (test && template_truth(r, test) != rejects)
             template_append(r, out, json_incref(item));
         json_decref(test);
@@ -159,19 +220,25 @@ static json_t *choose(struct template_run *r, const struct template_call *c)
     return out;
 }
 
-/* map(attribute="role"), map("trim"). */
+/* map(attribute="role", default=""), map("trim"). */
 static json_t *map(struct template_run *r, const struct template_call *c)
 {
     const json_t *attribute = template_argument(c->arguments, TEMPLATE_MAX_ARGUMENTS, "attribute");
+    json_t *other = template_argument(c->arguments, TEMPLATE_MAX_ARGUMENTS, "default");
     json_t *items = template_list(r, c->at, c->value), *out = json_array(), *item;
+    const bool by_attribute = attribute && c->arguments->n == (other ? 2 : 1);
     size_t i;
 
     json_array_foreach(items, i, item)
     {
-        if (!r->rc)
-            template_append(r, out,
-                            attribute && c->arguments->n == 1 ? template_member(r, c->at, item, attribute)
-                                                              : apply(r, c, 0, item, run_filter));
+        if (r->rc)
+            break;
+        json_t *value = by_attribute ? template_attribute(r, c->at, item, attribute) : apply(r, c, 0, item, run_filter);
+        if (value && by_attribute && other && template_is_undefined(r, value)) {
+            json_decref(value);
+            value = json_incref(other);
+        }
+        template_append(r, out, value);
     }
     json_decref(items);
     return out;
@@ -179,7 +246,7 @@ static json_t *map(struct template_run *r, const struct template_call *c)
 
 static json_t *run_filter(struct template_run *r, const struct template_call *c)
 {
-    static const struct template_entry filters[] = {{"trim", template_strip},
+    static const struct template_entry filters[] = {{"trim", trim},
                                                     {"length", length},
                                                     {"count", length},
                                                     {"tojson", tojson},
@@ -188,16 +255,26 @@ static json_t *run_filter(struct template_run *r, const struct template_call *c)
                                                     {"default", or_default},
                                                     {"d", or_default},
                                                     {"string", to_string},
-                                                    {"int", to_integer},
+                                                    {"int", template_to_integer},
+                                                    {"float", template_to_real},
+                                                    {"abs", template_abs},
+                                                    {"round", template_round},
+                                                    {"sort", template_sort},
+                                                    {"dictsort", template_sort_object},
+                                                    {"unique", template_unique},
+                                                    {"min", template_extreme},
+                                                    {"max", template_extreme},
+                                                    {"sum", template_sum},
                                                     {"first", end_item},
                                                     {"last", end_item},
                                                     {"reverse", reverse},
                                                     {"safe", itself},
                                                     {"items", template_list_items},
                                                     {"replace", template_replace},
-                                                    {"upper", template_change_case},
-                                                    {"lower", template_change_case},
-                                                    {"capitalize", template_change_case},
+                                                    {"upper", template_filter_case},
+                                                    {"lower", template_filter_case},
+                                                    {"capitalize", template_filter_case},
+                                                    {"title", template_filter_case},
                                                     {"select", choose},
                                                     {"reject", choose},
                                                     {"selectattr", choose},
@@ -217,85 +294,4 @@ json_t *template_filter(struct template_run *r, json_t *value, const struct temp
         return out;
     json_decref(out);
     return NULL;
-}
-
-/* ---- Tests ---- */
-
-static json_t *is_equal(struct template_run *r, const struct template_call *c)
-{
-    const char kind = c->name->text[0];
-
-    if (c->arguments->n != 1)
-        return template_refuse(r, c);
-    return json_boolean(template_equal(r, c->value, c->arguments->values[0]) == (kind != 'n'));
-}
-
-static json_t *is_in(struct template_run *r, const struct template_call *c)
-{
-    json_t *box = template_argument(c->arguments, 0, NULL), *item;
-    size_t i;
-
-    if (!json_is_array(box))
-        return template_refuse(r, c);
-    json_array_foreach(box, i, item)
-    {
-        if (template_equal(r, c->value, item))
-            return json_true();
-    }
-    return json_false();
-}
-
-/* Tests of a value's type. */
-static json_t *is_type(struct template_run *r, const struct template_call *c)
-{
-    const json_t *v = c->value;
-    const bool undefined = template_is_undefined(r, v), space = template_is_namespace(r, v);
-    const struct {
-        const char *name;
-        bool is;
-    } types[] = {{"defined", !undefined},
-                 {"undefined", undefined},
-                 {"none", json_is_null(v)},
-                 {"string", json_is_string(v)},
-                 {"mapping", json_is_object(v) && !space},
-                 {"iterable", json_is_string(v) || json_is_array(v) || (json_is_object(v) && !space)},
-                 {"sequence", json_is_string(v) || json_is_array(v) || (json_is_object(v) && !space)},
-                 {"number", template_is_integer(v) || json_is_real(v)},
-                 {"integer", json_is_integer(v)},
-                 {"boolean", json_is_boolean(v)},
-                 {"true", json_is_true(v)},
-                 {"false", json_is_false(v)}};
-
-    for (size_t i = 0; c->arguments->n == 0 && i < sizeof types / sizeof *types; i++)
-        if (template_is(c->name, TEMPLATE_NAME, types[i].name))
-            return json_boolean(types[i].is);
-    return template_refuse(r, c);
-}
-
-/* odd, even. */
-static json_t *is_odd(struct template_run *r, const struct template_call *c)
-{
-    if (!template_is_integer(c->value))
-        return template_refuse(r, c);
-    return json_boolean((template_integer(c->value) % 2 != 0) == (c->name->text[0] == 'o'));
-}
-
-static json_t *run_test(struct template_run *r, const struct template_call *c)
-{
-    static const struct template_entry tests[] = {{"defined", is_type},  {"undefined", is_type}, {"none", is_type},
-                                                  {"string", is_type},   {"mapping", is_type},   {"iterable", is_type},
-                                                  {"sequence", is_type}, {"number", is_type},    {"integer", is_type},
-                                                  {"boolean", is_type},  {"true", is_type},      {"false", is_type},
-                                                  {"equalto", is_equal}, {"eq", is_equal},       {"ne", is_equal},
-                                                  {"in", is_in},         {"odd", is_odd},        {"even", is_odd}};
-
-    return TEMPLATE_RUN(tests, "test", r, c);
-}
-
-json_t *template_test(struct template_run *r, json_t *value, const struct template_token *name,
-                      const struct template_arguments *arguments)
-{
-    const struct template_call c = {name, name, value, arguments};
-
-    return run_test(r, &c);
 }

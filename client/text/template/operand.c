@@ -62,9 +62,11 @@ static json_t *function(struct template_run *r, json_t *value, const struct temp
                         const struct template_arguments *arguments)
 {
     bool found;
-    json_t *text = template_call_macro(r, name, arguments, &found);
 
     (void)value;
+    if (template_is(name, TEMPLATE_NAME, "caller") && r->caller)
+        return template_call_caller(r, arguments);
+    json_t *text = template_call_macro(r, name, arguments, &found);
     return found ? text : template_function(r, name, arguments);
 }
 
@@ -106,7 +108,7 @@ static json_t *member(struct template_run *r, json_t *value)
     }
     if (name->kind == TEMPLATE_NAME && is_operator(r, "("))
         return call(r, value, name, template_method);
-    if (r->live && json_is_object(value) && template_is_method(value, name) && !template_is_namespace(r, value)) {
+    if (r->live && template_is_object(value) && template_is_method(value, name) && !template_is_namespace(r, value)) {
         json_decref(value);
         return template_fail(r, name, "the method %.*s is not called", (int)name->n, name->text);
     }
@@ -176,6 +178,22 @@ json_t *template_filtered(struct template_run *r, json_t *value)
         } else {
             break;
         }
+    }
+    return value;
+}
+
+json_t *template_filter_chain(struct template_run *r, json_t *value)
+{
+    bool next = template_is(r->at, TEMPLATE_NAME, NULL) || template_accept(r, TEMPLATE_OPERATOR, "|");
+
+    while (value && next) {
+        const struct template_token *at = r->at;
+        if (!template_expect(r, TEMPLATE_NAME, NULL)) {
+            json_decref(value);
+            return NULL;
+        }
+        value = call(r, value, at, template_filter);
+        next = template_accept(r, TEMPLATE_OPERATOR, "|");
     }
     return value;
 }
@@ -273,6 +291,7 @@ static json_t *name(struct template_run *r)
         const char *name;
         int value;
     } constants[] = {{"true", 1}, {"True", 1}, {"false", 0}, {"False", 0}, {"none", -1}, {"None", -1}};
+    static const char *const unknown[] = {"varargs", "kwargs", "self", "lipsum", "cycler", "joiner"}; /* 2: in macros */
     const struct template_token *at = r->at;
 
     template_advance(r);
@@ -281,10 +300,17 @@ static json_t *name(struct template_run *r)
             return constants[i].value < 0 ? json_null() : json_boolean(constants[i].value);
     if (is_operator(r, "("))
         return call(r, json_null(), at, function);
-    json_t *value = r->live ? template_find(r, at) : json_null();
+    json_t *value = r->live ? template_find(r, at) : NULL;
+    if (!r->live)
+        return json_null();
     if (!value && template_is_function(at)) /* as in strftime_now is defined */
         return is_name(r, "is") ? json_true()
                                 : template_fail(r, at, "the function %.*s is not called", (int)at->n, at->text);
+    if (!value && template_is(at, TEMPLATE_NAME, "caller") && r->caller) /* as in if caller */
+        return r->at->kind != TEMPLATE_PRINT_END ? json_true() : template_fail(r, at, "caller is not called");
+    for (size_t i = r->base > 0 ? 0 : 2; !value && i < sizeof unknown / sizeof *unknown; i++)
+        if (template_is(at, TEMPLATE_NAME, unknown[i]))
+            return template_fail(r, at, "Jinja's variable %s is not supported", unknown[i]);
     return json_incref(value ? value : r->undefined);
 }
 

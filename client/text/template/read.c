@@ -1,7 +1,10 @@
 /* A template's tokens, and the white space between its tags, as Jinja's lexer has them. */
 #include "client/text/template/template_internal.h"
 
+#include "proto/base/wide.h"
+
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,19 +128,68 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
+/* Copies digits, which _ may separate, to out (*n of NUMBER_BYTES); returns how many bytes they take. */
+enum { NUMBER_BYTES = 400 };
+
+static size_t copy_digits(char out[NUMBER_BYTES], size_t *n, const char *at, const char *end)
+{
+    const char *begin = at;
+
+    while (at < end && (is_digit(*at) || (*at == '_' && at > begin && at + 1 < end && is_digit(at[1])))) {
+        if (*at != '_' && *n + 1 < NUMBER_BYTES)
+            out[(*n)++] = *at;
+        at++;
+    }
+    out[*n] = 0;
+    return (size_t)(at - begin);
+}
+
+/* Passes a fraction and an exponent, if they are there; after a point, as in x.1, none is. */
+static bool copy_fraction(char out[NUMBER_BYTES], size_t *n, const char **at, const char *end, bool after_point)
+{
+    const char *begin = *at;
+
+    if (!after_point && *at + 1 < end && **at == '.' && is_digit((*at)[1])) {
+        out[(*n)++] = '.';
+        *at += 1 + copy_digits(out, n, *at + 1, end);
+    }
+    const bool sign = *at + 1 < end && ((*at)[1] == '+' || (*at)[1] == '-');
+    if (!after_point && *at + 1 + sign < end && (**at == 'e' || **at == 'E') && is_digit((*at)[1 + sign])) {
+        out[(*n)++] = 'e';
+        if (sign)
+            out[(*n)++] = (*at)[1];
+        *at += 1 + sign + copy_digits(out, n, *at + 1 + sign, end);
+    }
+    out[*n] = 0;
+    return *at > begin;
+}
+
 static int read_number(struct client_template *t, const char **at, const char *end, struct error *err)
 {
     const char *begin = *at;
-    json_int_t value = 0;
+    char text[NUMBER_BYTES + 32];
+    size_t n = 0;
 
-    for (; *at < end && (is_digit(**at) || **at == '_'); ++*at) {
-        if (**at != '_' &&
-            (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, **at - '0', &value)))
-            return fail(t, begin, "this number is too large", err);
+    *at += copy_digits(text, &n, *at, end);
+    if (n > NUMBER_BYTES / 2)
+        return fail(t, begin, "this number is too long", err);
+    const bool real = copy_fraction(text, &n, at, end, begin > t->source && begin[-1] == '.');
+    if (n + 1 >= NUMBER_BYTES)
+        return fail(t, begin, "this number is too long", err);
+    if (*at < end && (is_letter(**at) || **at == '_'))
+        return fail(t, begin, "only decimal numbers are supported", err);
+    if (!real && n > 1 && *text == '0' && strspn(text, "0") < n)
+        return fail(t, begin, "an integer does not begin with 0", err);
+    json_t *number = real ? NULL : json_integer(strtoll(text, NULL, 10));
+    errno = 0;
+    if (real && isfinite(strtod(text, NULL)))
+        number = json_real(strtod(text, NULL));
+    else if (real)
+        number = wide_new("Infinity", 8);
+    else if (strtoll(text, NULL, 10) == INT64_MAX && errno == ERANGE) {
+        json_decref(number);
+        number = wide_new(text, n);
     }
-    if ((*at < end && is_letter(**at)) || (*at + 1 < end && **at == '.' && is_digit((*at)[1])))
-        return fail(t, begin, "only decimal integers are supported", err);
-    json_t *number = json_integer(value);
     return number ? add(t, TEMPLATE_LITERAL, begin, (size_t)(*at - begin), number, err)
                   : error_set(err, -ENOMEM, "out of memory");
 }
@@ -225,30 +277,86 @@ static int pass_comment(const struct client_template *t, const char **at, const 
     return 0;
 }
 
+/* Length of the text before a tag, by the tag's sign: '-' takes white space; without a sign, a statement or a comment takes
+ * blanks that begin its line (lstrip_blocks). starts: a line starts at text. */
+static size_t trim_before(const char *text, const char *tag, char sign, bool print, bool starts)
+{
+    size_t n = (size_t)(tag - text);
+
+    if (sign == '-') {
+        template_strip_end(text, &n);
+    } else if (sign != '+' && !print) {
+        const char *newline = memrchr(text, '\n', n), *line = newline ? newline + 1 : text, *blank = line;
+        size_t left = (size_t)(tag - line);
+        template_strip_start(&blank, &left);
+        if (left == 0 && (line > text || starts))
+            n = (size_t)(line - text);
+    }
+    return n;
+}
+
+/* Passes {% NAME %} at `at`, whose sign at its end is *sign. NULL: it is another tag. */
+static const char *pass_word(const char *at, const char *end, const char *name, char *sign)
+{
+    size_t left;
+
+    if (end - at < 2 || memcmp(at, "{%", 2) != 0)
+        return NULL;
+    at += at + 2 < end && (at[2] == '-' || at[2] == '+') ? 3 : 2;
+    left = (size_t)(end - at);
+    template_strip_start(&at, &left);
+    if (left < strlen(name) || memcmp(at, name, strlen(name)) != 0)
+        return NULL;
+    at += strlen(name), left -= strlen(name);
+    template_strip_start(&at, &left);
+    *sign = left > 0 ? *at : 0;
+    if (left > 0 && (*sign == '-' || *sign == '+'))
+        at++, left--;
+    return left >= 2 && memcmp(at, "%}", 2) == 0 ? at + 2 : NULL;
+}
+
+/* Reads the text of {% raw %}, whose end is at *at, up to its {% endraw %}. */
+static int read_raw(struct client_template *t, const char *tag, const char **at, const char *end, char sign,
+                    bool *starts, struct error *err)
+{
+    const char *text = *at, *close, *after = NULL;
+    size_t n = (size_t)(end - text);
+
+    if (sign == '-')
+        template_strip_start(&text, &n);
+    for (close = text; close < end && !(after = pass_word(close, end, "endraw", &sign));)
+        close++;
+    if (!after)
+        return fail(t, tag, "there is no endraw", err);
+    n = trim_before(text, close, close[2], false, (*at)[-1] == '\n' || (text > *at && text[-1] == '\n'));
+    const int rc = n > 0 ? add(t, TEMPLATE_TEXT, text, n, NULL, err) : 0;
+    *at = pass_end(sign == '-' || sign == '+' ? after - 3 : after - 2, end, false);
+    *starts = (*at)[-1] == '\n';
+    return rc;
+}
+
 /* Reads a text and the tag after it. *starts: a line starts at `at`. */
 static int read_next(struct client_template *t, const char **at, const char *end, bool *starts, struct error *err)
 {
     const char *text = *at, *tag = text;
+    char raw_sign;
     size_t n;
 
     while (tag < end && !(tag[0] == '{' && tag + 1 < end && memchr("{%#", tag[1], 3)))
         tag++;
-    n = (size_t)(tag - text);
     const bool print = tag < end && tag[1] == '{';
     const char sign = tag + 2 < end ? tag[2] : 0;
-    if (tag < end && sign == '-') {
-        template_strip_end(text, &n);
-    } else if (tag < end && sign != '+' && !print) { /* lstrip_blocks: blanks before a tag that begins a line */
-        const char *newline = memrchr(text, '\n', n), *line = newline ? newline + 1 : text, *blank = line;
-        size_t left = (size_t)(tag - line);
-        template_strip_start(&blank, &left);
-        if (left == 0 && (line > text || *starts))
-            n = (size_t)(line - text);
-    }
+    n = tag < end ? trim_before(text, tag, sign, print, *starts) : (size_t)(tag - text);
     int rc = n > 0 ? add(t, TEMPLATE_TEXT, text, n, NULL, err) : 0;
     *at = tag;
     if (rc || tag == end)
         return rc;
+    const char *raw = pass_word(tag, end, "raw", &raw_sign);
+    if (raw) {
+        *at = raw;
+        return raw_sign == '+' ? fail(t, tag, "this tag has no end", err)
+                               : read_raw(t, tag, at, end, raw_sign, starts, err);
+    }
     *at += sign == '-' || sign == '+' ? 3 : 2;
     if (tag[1] == '#') {
         rc = pass_comment(t, at, end, err);
@@ -256,9 +364,6 @@ static int read_next(struct client_template *t, const char **at, const char *end
         rc = add(t, print ? TEMPLATE_PRINT : TEMPLATE_TAG, tag, 2, NULL, err);
         rc = rc ? rc : read_tag(t, at, end, print, err);
     }
-    if (!rc && t->n >= 3 && template_is(&t->tokens[t->n - 2], TEMPLATE_NAME, "raw") &&
-        t->tokens[t->n - 3].kind == TEMPLATE_TAG)
-        return fail(t, tag, "the statement raw is not supported", err);
     *starts = !rc && (*at)[-1] == '\n';
     return rc;
 }

@@ -92,11 +92,20 @@ static bool is_named(const struct template_variable *v, const struct template_to
     return v->n == name->n && memcmp(v->name, name->text, name->n) == 0;
 }
 
+static bool is_hidden(const struct template_run *r, size_t i)
+{
+    const struct template_hidden *h = r->hidden;
+
+    while (h && (i < h->from || i >= h->to))
+        h = h->outer;
+    return h != NULL;
+}
+
 json_t *template_find(struct template_run *r, const struct template_token *name)
 {
     template_charge(r, r->n_variables);
     for (size_t i = r->n_variables; i-- > r->base;)
-        if (is_named(&r->variables[i], name))
+        if (is_named(&r->variables[i], name) && !is_hidden(r, i))
             return r->variables[i].value;
     for (size_t i = r->base > 0 ? r->n_global : 0; i-- > 0;)
         if (is_named(&r->variables[i], name))
@@ -130,14 +139,9 @@ bool template_set(struct template_run *r, const struct template_token *name, jso
     return true;
 }
 
-/* A scope that is open; template_close_scope ends it. */
-struct scope {
-    size_t scope, base, n_variables, n_global;
-};
-
-static struct scope open_scope(struct template_run *r)
+struct template_scope template_open_scope(struct template_run *r)
 {
-    const struct scope outer = {r->scope, r->base, r->n_variables, r->n_global};
+    const struct template_scope outer = {r->scope, r->base, r->n_variables, r->n_global};
 
     if (r->scope == 0 && r->base == 0 && r->n_global == 0)
         r->n_global = r->n_variables;
@@ -145,7 +149,7 @@ static struct scope open_scope(struct template_run *r)
     return outer;
 }
 
-static void close_scope(struct template_run *r, const struct scope *outer)
+void template_close_scope(struct template_run *r, const struct template_scope *outer)
 {
     while (r->n_variables > outer->n_variables)
         json_decref(r->variables[--r->n_variables].value);
@@ -162,16 +166,14 @@ bool template_is_namespace(const struct template_run *r, const json_t *value)
 
 /* ---- Statements ---- */
 
-static bool run_body(struct template_run *r, const char *const *ends);
-
 /* Runs a body into a text of its own. */
-static json_t *capture(struct template_run *r, const char *const *ends)
+json_t *template_capture(struct template_run *r, const char *const *ends)
 {
     struct template_text outer = r->out;
     const unsigned n_loops = r->n_loops;
 
     r->out = (struct template_text){0}, r->n_loops = 0;
-    const bool ok = run_body(r, ends);
+    const bool ok = template_run_to(r, ends);
     struct template_text text = r->out;
     r->out = outer, r->n_loops = n_loops;
     if (ok && r->live)
@@ -241,14 +243,10 @@ static bool run_set(struct template_run *r)
     }
     if (template_accept(r, TEMPLATE_OPERATOR, "="))
         value = template_expression(r);
-    else if (names.n == 1 && template_accept(r, TEMPLATE_TAG_END, NULL)) {
-        const struct scope outer = open_scope(r);
-        value = capture(r, ends);
-        close_scope(r, &outer);
-        template_advance(r);
-    } else {
+    else if (names.n == 1 && (template_is(r->at, TEMPLATE_TAG_END, NULL) || template_is(r->at, TEMPLATE_OPERATOR, "|")))
+        value = template_filtered_body(r, r->at, ends);
+    else
         return template_expect(r, TEMPLATE_OPERATOR, "=");
-    }
     if (value && template_expect(r, TEMPLATE_TAG_END, NULL) && r->live) {
         if (member)
             set_member(r, names.list[0], member, value);
@@ -274,7 +272,7 @@ static bool run_if(struct template_run *r)
             json_decref(value);
         }
         r->live = now;
-        const bool ok = template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, ends);
+        const bool ok = template_expect(r, TEMPLATE_TAG_END, NULL) && template_run_to(r, ends);
         r->live = live;
         if (!ok || r->jump)
             return ok;
@@ -301,7 +299,7 @@ static json_t *choose(struct template_run *r, const struct loop *loop, json_t *i
     json_t *chosen = json_array();
 
     for (size_t i = 0; !r->rc && i < json_array_size(items); i++) {
-        const struct scope outer = open_scope(r);
+        const struct template_scope outer = template_open_scope(r);
         json_t *value = NULL;
         if (bind(r, &loop->names, json_array_get(items, i))) {
             r->at = loop->condition;
@@ -310,18 +308,29 @@ static json_t *choose(struct template_run *r, const struct loop *loop, json_t *i
         if (value && template_truth(r, value))
             template_append(r, chosen, json_incref(json_array_get(items, i)));
         json_decref(value);
-        close_scope(r, &outer);
+        template_close_scope(r, &outer);
     }
     json_decref(items);
     return chosen;
+}
+
+static const char loop_key[] = "\xfe"; /* no UTF-8, so no other object has it */
+
+bool template_is_loop(const json_t *value)
+{
+    return json_object_getn(value, loop_key, 1) != NULL;
 }
 
 /* The variable `loop`. */
 static json_t *describe(struct template_run *r, const json_t *items, size_t i)
 {
     const json_int_t n = (json_int_t)json_array_size(items), at = (json_int_t)i;
-    json_t *loop = json_pack("{s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "index0", at, "index", at + 1, "revindex0", n - 1 - at,
-                             "revindex", n - at, "length", n, "first", at == 0, "last", at == n - 1);
+    json_t *loop = json_pack("{s:I,s:I,s:I,s:I,s:I,s:b,s:b,s:i,s:i}", "index0", at, "index", at + 1, "revindex0",
+                             n - 1 - at, "revindex", n - at, "length", n, "first", at == 0, "last", at == n - 1,
+                             "depth", 1, "depth0", 0); /* of recursive loops, which there are none of */
+
+    if (loop && json_object_setn_new_nocheck(loop, loop_key, 1, json_null()))
+        template_no_memory(r);
 
     if (loop && i > 0)
         json_object_set(loop, "previtem", json_array_get(items, i - 1));
@@ -339,15 +348,15 @@ static void run_items(struct template_run *r, const struct loop *loop, const jso
     const uint16_t message = r->message;
 
     for (size_t i = 0; !r->rc && i < json_array_size(items) && r->jump != TEMPLATE_BREAK; i++) {
-        const struct scope outer = open_scope(r);
+        const struct template_scope outer = template_open_scope(r);
         const struct template_labelled *labelled = template_labels_of(r, json_array_get(items, i));
         r->message = labelled && labelled->message ? labelled->message : message;
         r->jump = TEMPLATE_NO_JUMP;
         if (bind(r, &loop->names, json_array_get(items, i)) && template_set(r, &name, describe(r, items, i))) {
             r->at = loop->body;
-            run_body(r, loop_ends);
+            template_run_to(r, loop_ends);
         }
-        close_scope(r, &outer);
+        template_close_scope(r, &outer);
     }
     r->message = message;
     r->jump = TEMPLATE_NO_JUMP;
@@ -384,96 +393,14 @@ static bool run_for(struct template_run *r)
         run_items(r, &loop, items);
     json_decref(items);
     r->live = false, r->at = loop.body;
-    bool ok = !r->rc && run_body(r, loop_ends);
+    bool ok = !r->rc && template_run_to(r, loop_ends);
     r->n_loops--;
     r->live = live && !any;
     if (ok && template_accept(r, TEMPLATE_NAME, "else"))
-        ok = template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, loop_ends);
+        ok = template_expect(r, TEMPLATE_TAG_END, NULL) && template_run_to(r, loop_ends);
     r->live = live;
     return ok &&
            (r->jump || (template_expect(r, TEMPLATE_NAME, "endfor") && template_expect(r, TEMPLATE_TAG_END, NULL)));
-}
-
-/* ---- Macros ---- */
-
-static const char *const macro_ends[] = {"endmacro", NULL};
-
-/* Reads the parameters and, if live, sets them to the arguments or to their defaults. */
-static bool bind_parameters(struct template_run *r, const struct template_arguments *arguments)
-{
-    unsigned position = 0, used = 0;
-
-    if (!template_expect(r, TEMPLATE_OPERATOR, "("))
-        return false;
-    while (!r->rc && !template_accept(r, TEMPLATE_OPERATOR, ")")) {
-        char text[64];
-        if (position > 0 && !template_expect(r, TEMPLATE_OPERATOR, ","))
-            return false;
-        const struct template_token *name = r->at;
-        if (!template_expect(r, TEMPLATE_NAME, NULL))
-            return false;
-        snprintf(text, sizeof text, "%.*s", (int)(name->n < 63 ? name->n : 63), name->text);
-        json_t *given = arguments ? json_incref(template_argument(arguments, position, text)) : NULL, *other = NULL;
-        position++, used += given != NULL;
-        if (template_accept(r, TEMPLATE_OPERATOR, "=")) {
-            const bool live = r->live;
-            r->live = live && !given;
-            other = template_expression(r);
-            r->live = live;
-        }
-        if (given)
-            json_decref(other);
-        if (r->live && !r->rc)
-            template_set(r, name, given ? given : other ? other : json_incref(r->undefined));
-        else
-            json_decref(given ? given : other);
-    }
-    if (!r->rc && arguments && used < arguments->n)
-        template_fail(r, r->at, "this macro is called with an argument that it does not have");
-    return r->rc == 0;
-}
-
-static bool run_macro(struct template_run *r)
-{
-    const struct template_token *name = r->at;
-    const bool live = r->live;
-    const unsigned n_loops = r->n_loops;
-
-    if (!template_expect(r, TEMPLATE_NAME, NULL))
-        return false;
-    if (live && r->n_macros == TEMPLATE_MAX_MACROS) {
-        template_fail(r, name, "more than %d macros", TEMPLATE_MAX_MACROS);
-        return false;
-    }
-    if (live)
-        r->macros[r->n_macros++] = name;
-    r->live = false, r->n_loops = 0;
-    const bool ok = bind_parameters(r, NULL) && template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, macro_ends);
-    r->live = live, r->n_loops = n_loops;
-    template_advance(r);
-    return ok && template_expect(r, TEMPLATE_TAG_END, NULL);
-}
-
-json_t *template_call_macro(struct template_run *r, const struct template_token *name,
-                            const struct template_arguments *arguments, bool *found)
-{
-    const struct template_token *at = r->at, *macro = NULL;
-
-    for (size_t i = 0; i < r->n_macros; i++) /* the last of this name */
-        if (r->macros[i]->n == name->n && memcmp(r->macros[i]->text, name->text, name->n) == 0)
-            macro = r->macros[i];
-    *found = macro != NULL;
-    if (!macro)
-        return NULL;
-    const struct scope outer = open_scope(r);
-    json_t *text = NULL;
-    r->base = r->n_variables;
-    r->at = macro + 1;
-    if (bind_parameters(r, arguments) && template_expect(r, TEMPLATE_TAG_END, NULL))
-        text = capture(r, macro_ends);
-    close_scope(r, &outer);
-    r->at = at;
-    return text;
 }
 
 /* ---- Bodies ---- */
@@ -494,12 +421,12 @@ static bool run_print(struct template_run *r)
 static bool run_generation(struct template_run *r)
 {
     static const char *const ends[] = {"endgeneration", NULL};
-    const struct scope outer = open_scope(r);
+    const struct template_scope outer = template_open_scope(r);
     const size_t from = r->out.bytes.n;
-    const bool ok = template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, ends);
+    const bool ok = template_expect(r, TEMPLATE_TAG_END, NULL) && template_run_to(r, ends);
 
     template_labels_add(r, from, CLIENT_LABEL_GENERATED);
-    close_scope(r, &outer);
+    template_close_scope(r, &outer);
     if (!ok || r->jump)
         return ok;
     template_advance(r);
@@ -517,9 +444,15 @@ static bool run_statement(struct template_run *r)
     if (template_accept(r, TEMPLATE_NAME, "set"))
         return run_set(r);
     if (template_accept(r, TEMPLATE_NAME, "macro"))
-        return run_macro(r);
+        return template_run_macro(r);
     if (template_accept(r, TEMPLATE_NAME, "generation"))
         return run_generation(r);
+    if (template_accept(r, TEMPLATE_NAME, "call"))
+        return template_run_call(r);
+    if (template_accept(r, TEMPLATE_NAME, "filter"))
+        return template_run_filter(r);
+    if (template_accept(r, TEMPLATE_NAME, "with"))
+        return template_run_with(r);
     if (template_is(name, TEMPLATE_NAME, "break") || template_is(name, TEMPLATE_NAME, "continue")) {
         template_advance(r);
         if (r->n_loops == 0)
@@ -543,8 +476,7 @@ static bool is_one(const struct template_token *token, const char *const *names)
     return false;
 }
 
-/* Runs up to a statement of one of these names (NULL: the template's end), or to a jump out of a loop. */
-static bool run_body(struct template_run *r, const char *const *ends)
+bool template_run_to(struct template_run *r, const char *const *ends)
 {
     const struct template_token *begin = r->at;
 
@@ -573,9 +505,4 @@ static bool run_body(struct template_run *r, const char *const *ends)
     }
     r->depth--;
     return r->rc == 0;
-}
-
-bool template_run_body(struct template_run *r)
-{
-    return run_body(r, NULL);
 }

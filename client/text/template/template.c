@@ -66,7 +66,7 @@ int client_template_open(struct client_template **out, const char *text, size_t 
         rc = template_read(t, err);
     if (!rc) {
         if (!open_run(r, t, false, err))
-            template_run_body(r);
+            template_run_to(r, NULL);
         rc = r->rc;
         free_run(r);
     }
@@ -110,7 +110,7 @@ static int render(struct client_rendering *out, const struct client_template *t,
             template_set(r, &name, json_incref(value));
     }
     if (!r->rc)
-        template_run_body(r);
+        template_run_to(r, NULL);
     if (!r->rc)
         template_add(r, &r->out, "", 1);
     const int rc = r->rc;

@@ -13,6 +13,8 @@
 #include "client/text/tokenizer/unicode.h"
 #include "client/text/utf8.h"
 
+#include <limits.h>
+
 enum template_kind {
     TEMPLATE_TEXT,
     TEMPLATE_PRINT,     /* {{ */
@@ -75,6 +77,14 @@ enum {
     TEMPLATE_MAX_WORK = 128 << 20 /* bytes made or searched in a rendering: so many bytes of values at most */
 };
 
+/* Variables that a call statement's body does not see: those of the macro that runs it. */
+struct template_hidden {
+    size_t from, to;
+    const struct template_hidden *outer;
+};
+
+struct template_caller; /* the body of a call statement: macro.c */
+
 struct template_run {
     const struct client_template *template;
     const struct template_token *at;
@@ -88,6 +98,10 @@ struct template_run {
     size_t n_global; /* variables of the outermost scope, while another one is open */
     const struct template_token *macros[TEMPLATE_MAX_MACROS]; /* names, which the parameters follow */
     size_t n_macros;
+    const struct template_hidden *hidden; /* NULL: nothing */
+    const struct template_caller *caller, /* what caller() runs here; NULL: the macro was called without */
+        *called_with;                     /* for the macro that is called at called_at */
+    const struct template_token *called_at;
     json_t *undefined;  /* the undefined value, an empty list of its own */
     json_t *namespaces; /* list of all, which have no other mark */
     struct template_text out;
@@ -103,6 +117,14 @@ struct template_arguments {
     json_t *values[TEMPLATE_MAX_ARGUMENTS];                     /* (n), owned */
     const struct template_token *names[TEMPLATE_MAX_ARGUMENTS]; /* NULL: by position */
     unsigned n;
+};
+
+/* What a function, method, filter or test is called with. */
+struct template_call {
+    const struct template_token *name;
+    const struct template_token *at; /* where the call is in the template: name may come from a text */
+    json_t *value;                   /* the value whose method it is; NULL for a function */
+    const struct template_arguments *arguments;
 };
 
 /* ---- read.c ---- */
@@ -143,8 +165,32 @@ json_t *template_find(struct template_run *r, const struct template_token *name)
 bool template_set(struct template_run *r, const struct template_token *name, json_t *value);
 bool template_is_namespace(const struct template_run *r, const json_t *value);
 
-/* Runs the whole template. */
-bool template_run_body(struct template_run *r);
+/* A scope that is open; template_close_scope ends it. */
+struct template_scope {
+    size_t scope, base, n_variables, n_global;
+};
+
+struct template_scope template_open_scope(struct template_run *r);
+void template_close_scope(struct template_run *r, const struct template_scope *outer);
+
+/* Runs up to a statement of one of these names (NULL: the template's end), or to a jump out of a loop. */
+bool template_run_to(struct template_run *r, const char *const *ends);
+/* Runs a body into a text of its own. */
+json_t *template_capture(struct template_run *r, const char *const *ends);
+
+/* ---- macro.c ---- */
+
+bool template_run_macro(struct template_run *r);
+bool template_run_call(struct template_run *r);
+bool template_run_filter(struct template_run *r);
+bool template_run_with(struct template_run *r);
+
+/* Reads filters, the first with or without its |, and the body after the tag; returns what the filters make of the body.
+ * The end of the closing tag is next. */
+json_t *template_filtered_body(struct template_run *r, const struct template_token *filters, const char *const *ends);
+
+/* Runs the body of the call statement that called this macro. */
+json_t *template_call_caller(struct template_run *r, const struct template_arguments *arguments);
 
 /* The text that a macro makes. */
 json_t *template_call_macro(struct template_run *r, const struct template_token *name,
@@ -153,6 +199,9 @@ json_t *template_call_macro(struct template_run *r, const struct template_token 
 /* ---- expression.c: operators ---- */
 
 json_t *template_expression(struct template_run *r);
+/* a + b, a ~ b and so on, of any values: sign is the operator's token; a failure is at `at`. */
+json_t *template_operate(struct template_run *r, const struct template_token *at, const struct template_token *sign,
+                         json_t *a, json_t *b);
 /* Without x if y else z, for the list of a loop. */
 json_t *template_plain_expression(struct template_run *r);
 
@@ -163,6 +212,8 @@ json_t *template_operand(struct template_run *r);
 /* Applies to a value, which it takes, the members, slices and calls that follow; the filters and tests. NULL stays. */
 json_t *template_postfix(struct template_run *r, json_t *value);
 json_t *template_filtered(struct template_run *r, json_t *value);
+/* f | g(1): filters alone, the first with or without its |. Takes the value. */
+json_t *template_filter_chain(struct template_run *r, json_t *value);
 
 /* ---- value.c: what values are and how they print, as in Python ---- */
 
@@ -170,8 +221,8 @@ bool template_truth(const struct template_run *r, const json_t *value);
 bool template_equal(struct template_run *r, const json_t *a, const json_t *b);
 const char *template_type(const struct template_run *r, const json_t *value); /* "a list" */
 bool template_is_undefined(const struct template_run *r, const json_t *value);
-bool template_is_integer(const json_t *value); /* a boolean is one */
-json_int_t template_integer(const json_t *value);
+bool template_is_object(const json_t *value); /* no wide number */
+bool template_is_loop(const json_t *value);   /* the variable loop */
 
 /* Appends text of the template's own. */
 bool template_add(struct template_run *r, struct template_text *text, const char *bytes, size_t n);
@@ -199,6 +250,50 @@ json_t *template_slice(struct template_run *r, const struct template_token *at, 
 /* value.key or value[key]; undefined if it has none. */
 json_t *template_member(struct template_run *r, const struct template_token *at, json_t *value, const json_t *key);
 
+/* ---- number.c: Python's numbers. Reals that jansson has not, and longer integers, are wide (proto/base/wide.h) ---- */
+
+enum { TEMPLATE_UNORDERED = INT_MIN }; /* a comparison with NaN */
+
+bool template_is_integer(const json_t *value); /* of 64 bits; a boolean is one */
+json_int_t template_integer(const json_t *value);
+bool template_is_wide_integer(const json_t *value);
+bool template_is_real(const json_t *value); /* NaN and infinities are */
+bool template_is_number(const json_t *value);
+/* -1, 0, 1 or TEMPLATE_UNORDERED. */
+int template_compare_numbers(const json_t *a, const json_t *b);
+json_t *template_real(struct template_run *r, double x);
+/* a + b and so on: sign is the operator's token; a failure is at `at`. */
+json_t *template_calculate(struct template_run *r, const struct template_token *at, const struct template_token *sign,
+                           const json_t *a, const json_t *b);
+json_t *template_negative(struct template_run *r, const struct template_token *at, const json_t *value);
+
+json_t *template_abs(struct template_run *r, const struct template_call *c);
+json_t *template_round(struct template_run *r, const struct template_call *c);
+json_t *template_to_real(struct template_run *r, const struct template_call *c);
+json_t *template_to_integer(struct template_run *r, const struct template_call *c);
+
+/* ---- order.c ---- */
+
+/* As template_compare_numbers, of numbers, texts and lists. Others are a failure. */
+int template_compare(struct template_run *r, const struct template_token *at, const json_t *a, const json_t *b);
+/* value.a.b of the attribute "a.b", or an index. */
+json_t *template_attribute(struct template_run *r, const struct template_token *at, json_t *value,
+                           const json_t *attribute);
+
+json_t *template_sort(struct template_run *r, const struct template_call *c);
+json_t *template_sort_object(struct template_run *r, const struct template_call *c);
+json_t *template_unique(struct template_run *r, const struct template_call *c);
+json_t *template_extreme(struct template_run *r, const struct template_call *c);
+json_t *template_sum(struct template_run *r, const struct template_call *c);
+
+/* ---- case.c ---- */
+
+json_t *template_lower(struct template_run *r, const json_t *string);
+/* True or false: has letters of this case, and none of another. */
+json_t *template_is_case(struct template_run *r, const json_t *string, bool upper);
+json_t *template_change_case(struct template_run *r, const struct template_call *c); /* methods of texts */
+json_t *template_filter_case(struct template_run *r, const struct template_call *c); /* filters of any value */
+
 /* ---- labels.c: which bytes are a conversation's. Without labels each of these does nothing ---- */
 
 /* Begins labels for a conversation's variables. */
@@ -217,15 +312,7 @@ void template_labels_add(struct template_run *r, size_t from, uint16_t label);
 /* Notes that the bytes of the output from `from` on are printed now. */
 void template_labels_printed(struct template_run *r, size_t from);
 
-/* ---- call.c and filter.c ---- */
-
-/* What a function, method, filter or test is called with. */
-struct template_call {
-    const struct template_token *name;
-    const struct template_token *at; /* where the call is in the template: name may come from a text */
-    json_t *value;                   /* the value whose method it is; NULL for a function */
-    const struct template_arguments *arguments;
-};
+/* ---- call.c, text.c, filter.c and test.c ---- */
 
 typedef json_t *(*template_called)(struct template_run *r, const struct template_call *c);
 
@@ -249,11 +336,13 @@ json_int_t template_integer_of(struct template_run *r, const struct template_cal
 
 /* Methods that are filters, too. */
 json_t *template_strip(struct template_run *r, const struct template_call *c);
-json_t *template_change_case(struct template_run *r, const struct template_call *c);
 json_t *template_replace(struct template_run *r, const struct template_call *c);
 json_t *template_list_items(struct template_run *r, const struct template_call *c);
 /* items joined by the string between; NULL: by nothing. */
 json_t *template_join_all(struct template_run *r, const struct template_call *c, json_t *items, const json_t *between);
+
+json_t *template_text_method(struct template_run *r, const struct template_call *c);
+json_t *template_run_test(struct template_run *r, const struct template_call *c);
 
 /* NULL: there is none. Borrowed. */
 json_t *template_argument(const struct template_arguments *arguments, unsigned position, const char *name);

@@ -1,6 +1,9 @@
 /* Values of a template: Python's truth, equality, members, slices and str(). */
 #include "client/text/template/template_internal.h"
 
+#include "proto/base/dump.h"
+#include "proto/base/wide.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +17,7 @@ bool template_is_undefined(const struct template_run *r, const json_t *value)
 bool template_truth(const struct template_run *r, const json_t *value)
 {
     switch (json_typeof(value)) {
-    case JSON_OBJECT:
+    case JSON_OBJECT: /* a wide number is not 0 */
         return json_object_size(value) > 0 || template_is_namespace(r, value);
     case JSON_ARRAY:
         return json_array_size(value) > 0;
@@ -33,14 +36,9 @@ bool template_truth(const struct template_run *r, const json_t *value)
     return false;
 }
 
-bool template_is_integer(const json_t *value)
+bool template_is_object(const json_t *value)
 {
-    return json_is_integer(value) || json_is_boolean(value);
-}
-
-json_int_t template_integer(const json_t *value)
-{
-    return json_is_true(value) ? 1 : json_integer_value(value);
+    return json_is_object(value) && !wide_spelling(value);
 }
 
 const char *template_type(const struct template_run *r, const json_t *value)
@@ -49,7 +47,11 @@ const char *template_type(const struct template_run *r, const json_t *value)
         [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "a list", [JSON_STRING] = "a text", [JSON_INTEGER] = "a number",
         [JSON_REAL] = "a real number", [JSON_TRUE] = "true",    [JSON_FALSE] = "false",   [JSON_NULL] = "none"};
 
-    return template_is_undefined(r, value) ? "an undefined value" : names[json_typeof(value)];
+    return template_is_undefined(r, value)   ? "an undefined value"
+           : template_is_wide_integer(value) ? "a number"
+           : wide_spelling(value)            ? "a real number"
+           : template_is_loop(value)         ? "a loop"
+                                             : names[json_typeof(value)];
 }
 
 bool template_add(struct template_run *r, struct template_text *text, const char *bytes, size_t n)
@@ -80,10 +82,17 @@ void template_text_free(struct template_text *text)
 bool template_print(struct template_run *r, const struct template_token *at, struct template_text *text,
                     const json_t *value)
 {
-    char number[32];
+    const char *wide = wide_spelling(value);
+    char number[DUMP_REAL_BYTES];
 
     if (template_is_undefined(r, value))
         return r->rc == 0;
+    if (json_is_real(value))
+        return template_add(r, text, number, dump_real(number, json_real_value(value)));
+    if (wide) {
+        wide = *wide == 'N' ? "nan" : *wide == 'I' ? "inf" : wide[1] == 'I' ? "-inf" : wide;
+        return template_add(r, text, wide, strlen(wide));
+    }
     if (json_is_string(value))
         return template_add_part(r, text, value, 0, json_string_length(value));
     if (json_is_integer(value))
@@ -95,7 +104,7 @@ bool template_print(struct template_run *r, const struct template_token *at, str
     if (json_is_null(value))
         return template_add(r, text, "None", 4);
     template_fail(r, at, "%s cannot be printed%s", template_type(r, value),
-                  json_is_real(value) ? "" : " except by the filter tojson");
+                  template_is_loop(value) ? "" : " except by the filter tojson");
     return false;
 }
 
@@ -161,13 +170,42 @@ static bool is_shallow(struct template_run *r, const json_t *value, unsigned lef
     return true;
 }
 
+static bool lists_equal(struct template_run *r, const json_t *a, const json_t *b)
+{
+    bool equal = json_array_size(a) == json_array_size(b);
+
+    for (size_t i = 0; equal && i < json_array_size(a); i++)
+        equal = template_equal(r, json_array_get(a, i), json_array_get(b, i));
+    return equal;
+}
+
+static bool objects_equal(struct template_run *r, const json_t *a, const json_t *b)
+{
+    const char *key;
+    json_t *value;
+
+    if (template_is_namespace(r, a) || template_is_namespace(r, b))
+        return a == b;
+    if (json_object_size(a) != json_object_size(b))
+        return false;
+    json_object_foreach((json_t *)(uintptr_t)a, key, value)
+    {
+        const json_t *other = json_object_get(b, key);
+        if (!other || !template_equal(r, value, other))
+            return false;
+    }
+    return true;
+}
+
 bool template_equal(struct template_run *r, const json_t *a, const json_t *b)
 {
     if (template_is_undefined(r, a) || template_is_undefined(r, b))
         return a == b;
-    if (template_is_integer(a) && template_is_integer(b))
-        return template_integer(a) == template_integer(b);
-    return json_typeof(a) == json_typeof(b) && is_shallow(r, a, TEMPLATE_MAX_VALUE_DEPTH + 8) && json_equal(a, b);
+    if (template_is_number(a) || template_is_number(b))
+        return template_is_number(a) && template_is_number(b) && template_compare_numbers(a, b) == 0;
+    if (json_typeof(a) != json_typeof(b) || !is_shallow(r, a, TEMPLATE_MAX_VALUE_DEPTH + 8))
+        return false;
+    return json_is_array(a) ? lists_equal(r, a, b) : json_is_object(a) ? objects_equal(r, a, b) : json_equal(a, b);
 }
 
 /* A namespace in itself would have no end; so no namespace is in anything. */
@@ -189,7 +227,7 @@ json_t *template_list(struct template_run *r, const struct template_token *at, j
 
     if (json_is_array(value))
         return json_incref(value);
-    if (!json_is_object(value) && !text)
+    if ((!template_is_object(value) || template_is_loop(value)) && !text)
         return template_fail(r, at, "%s has no elements", template_type(r, value));
     out = json_array();
     json_object_foreach(value, key, item)
@@ -257,7 +295,7 @@ json_t *template_member(struct template_run *r, const struct template_token *at,
             return template_fail(r, at, "an undefined value has no member %.60s", json_string_value(key));
         return template_fail(r, at, "an undefined value has no members");
     }
-    if (json_is_object(value) && json_is_string(key)) {
+    if (template_is_object(value) && json_is_string(key)) {
         found = json_object_getn(value, json_string_value(key), json_string_length(key));
     } else if (template_is_integer(key) && (json_is_array(value) || json_is_string(value))) {
         json_t *items = template_list(r, at, value);
@@ -271,5 +309,8 @@ json_t *template_member(struct template_run *r, const struct template_token *at,
         json_decref(found);
         return NULL;
     }
+    if (!found && template_is_loop(value) && json_is_string(key) && strcmp(json_string_value(key), "previtem") != 0 &&
+        strcmp(json_string_value(key), "nextitem") != 0)
+        return template_fail(r, at, "the attribute %.40s of loop is not supported", json_string_value(key));
     return json_incref(found ? found : r->undefined);
 }
