@@ -1,7 +1,7 @@
 /* Recognises other formats in files that are named like text. A model would learn the bytes of a parquet file or an
  * HTML page as readily as text, so such a file is refused: the error names its format and the remedy. */
 #include "client/data/data_file.h"
-#include "client/data/jsonl.h"
+#include "proto/base/wide.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -88,18 +88,6 @@ static size_t skip_blanks(const uint8_t *text, size_t at, size_t n)
     return at;
 }
 
-/* True if the first line is an object with a number that only Python reads (client/data/jsonl.h). */
-static bool begins_with_line(const uint8_t *text, size_t n)
-{
-    const uint8_t *end = memchr(text, '\n', n);
-    json_error_t why;
-    json_t *value = client_jsonl_load((const char *)text, end ? (size_t)(end - text) : n, &why);
-    const bool object = json_is_object(value);
-
-    json_decref(value);
-    return object;
-}
-
 /* Recognises an object, or a list of objects, lists or strings. Other braces, and numbers in brackets, are common in
  * plain text. */
 static const struct format *find_json(const uint8_t *head, size_t n, bool whole)
@@ -110,12 +98,12 @@ static const struct format *find_json(const uint8_t *head, size_t n, bool whole)
 
     if (next >= n || !(head[at] == '{' ? head[next] == '"' : head[at] == '[' && memchr("{[\"", head[next], 3)))
         return NULL;
-    json_t *value = json_loadb((const char *)head + at, n - at, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &why);
+    json_t *value = wide_read((const char *)head + at, n - at, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &why);
     if (!value) { /* cut off at the end of the head, maybe inside a character */
         const bool cut =
             json_error_code(&why) == json_error_premature_end_of_input || why.position + 8 >= (int)(n - at);
         if (!cut || whole)
-            return head[at] == '{' && begins_with_line(head + at, n - at) ? &lines : NULL;
+            return NULL;
         return head[at] == '{' && !memchr(head + at, '\n', n - at) ? &lines : &json; /* a first line longer than head */
     }
     const bool object = json_is_object(value);

@@ -2,8 +2,8 @@
  * then read like any text. */
 #include "client/data/data_file.h"
 #include "client/data/data.h"
-#include "client/data/jsonl.h"
 #include "client/text/utf8.h"
+#include "proto/base/wide.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -101,7 +101,7 @@ static int take_line(void *user, const char *line, size_t n, uint64_t number, st
     l->text.n = 0;
     if (client_data_is_blank(line, n))
         return 0;
-    json_t *object = client_jsonl_load(line, n, &why);
+    json_t *object = wide_read(line, n, JSON_ALLOW_NUL, &why);
     int rc = object ? add_object(l, object, err) : 0;
     if (!object)
         rc = error_set(err, -EINVAL, "%s: line %" PRIu64 " is not JSON (%.100s): .jsonl has one object per line",

@@ -1,11 +1,11 @@
 #include "client/rows/documents.h"
 
 #include "client/data/data_file.h"
-#include "client/data/jsonl.h"
 #include "client/rows/batches.h"
 #include "client/rows/keys.h"
 #include "client/rows/layouts.h"
 #include "client/text/conversation.h"
+#include "proto/base/wide.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
@@ -27,7 +27,7 @@ static int see_line(void *user, const char *line, size_t n, uint64_t number, str
     if (client_data_is_blank(line, n))
         return 0;
     json_error_t why;
-    json_t *object = client_jsonl_load(line, n, &why);
+    json_t *object = wide_read(line, n, JSON_ALLOW_NUL, &why);
     *layout = client_layout_of(object);
     json_decref(object);
     return SEEN;
@@ -120,8 +120,6 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
     switch (layout) {
     case CLIENT_LAYOUT_CONVERSATION:
         conversation = client_layout_conversation(&rc, object, err);
-        if (!rc)
-            rc = client_keys_check(conversation, r->keys, err);
         if (!rc)
             rc = client_conversation_encode(r->conversations, conversation, add_document, r, err);
         json_decref(conversation);
@@ -346,7 +344,7 @@ static int on_line(void *user, const char *line, size_t n, uint64_t number, stru
     if (client_data_is_blank(line, n))
         return 0;
     r->line = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
-    json_t *object = client_jsonl_load(line, n, &why);
+    json_t *object = wide_read(line, n, JSON_ALLOW_NUL, &why);
     const int rc = json_is_object(object)
                        ? r->take(r, object, err)
                        : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);

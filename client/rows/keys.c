@@ -1,6 +1,5 @@
 #include "client/rows/keys.h"
 
-#include "client/data/jsonl.h"
 #include "client/rows/layouts.h"
 
 #include <ctype.h>
@@ -167,70 +166,4 @@ void client_keys_count(struct client_unread *out, struct client_keys *keys, cons
         value = client_layout_has(object, lists[k]) ? json_object_get(object, lists[k]) : NULL;
         json_array_foreach(value, i, message) count_message(out, keys, message, line);
     }
-}
-
-/* ---- Numbers without a place ---- */
-
-static int refuse_number(const char *what, const char *spelling, struct error *err)
-{
-    return error_set(err, -EINVAL, "%s: the number %s is none that can be read here", what, spelling);
-}
-
-/* Keeps of message i what is read. */
-static int check_message(json_t *messages, size_t i, struct client_keys *keys, struct error *err)
-{
-    json_t *copy = json_copy(json_array_get(messages, i)), *value;
-    const char *key, *spelling;
-    char what[160];
-    void *next;
-    int rc = copy ? 0 : error_set(err, -ENOMEM, "out of memory");
-
-    json_object_foreach_safe(copy, next, key, value)
-    {
-        if (rc || !(spelling = client_jsonl_spelling(value)))
-            continue;
-        snprintf(what, sizeof what, "message %zu: its \"%.80s\"", i + 1, key);
-        if (reads_in_message(keys, key))
-            rc = refuse_number(what, spelling, err);
-        else
-            json_object_del(copy, key);
-    }
-    if (!rc && json_array_set(messages, i, copy))
-        rc = error_set(err, -ENOMEM, "out of memory");
-    json_decref(copy);
-    return rc;
-}
-
-int client_keys_check(json_t *conversation, struct client_keys *keys, struct error *err)
-{
-    static const char *const lists[] = {"tools", "documents"};
-    json_t *messages = json_object_get(conversation, "messages"), *value,
-           *kwargs = json_object_get(conversation, "chat_template_kwargs");
-    const char *key, *spelling;
-    void *next;
-    int rc = 0;
-
-    if (!client_jsonl_spelling(conversation))
-        return 0;
-    for (size_t i = 0; !rc && i < json_array_size(messages); i++)
-        if (client_jsonl_spelling(json_array_get(messages, i)))
-            rc = check_message(messages, i, keys, err);
-    for (size_t k = 0; !rc && k < 2; k++) {
-        if (!(spelling = client_jsonl_spelling(json_object_get(conversation, lists[k]))))
-            continue;
-        if (any_names(keys, lists[k], false))
-            rc = refuse_number(lists[k], spelling, err);
-        else
-            json_object_del(conversation, lists[k]);
-    }
-    json_object_foreach_safe(kwargs, next, key, value)
-    {
-        if (rc || !(spelling = client_jsonl_spelling(value)))
-            continue;
-        if (any_names(keys, key, false))
-            rc = refuse_number("chat_template_kwargs", spelling, err);
-        else
-            json_object_del(kwargs, key);
-    }
-    return rc;
 }

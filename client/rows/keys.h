@@ -20,8 +20,4 @@ void client_keys_close(struct client_keys *keys); /* NULL is safe */
 /* Counts those keys of a line's object, and of the messages in it, that are not read. */
 void client_keys_count(struct client_unread *out, struct client_keys *keys, const json_t *object, uint64_t line);
 
-/* Refuses numbers that have no place (client/data/jsonl.h) where a template reads them in a conversation in the layout of
- * "messages", and removes the others from it. -EINVAL with a sentence; -ENOMEM. */
-int client_keys_check(json_t *conversation, struct client_keys *keys, struct error *err);
-
 #endif

@@ -1,7 +1,7 @@
 #include "client/rows/layouts.h"
 
-#include "client/data/jsonl.h"
 #include "client/text/conversation.h"
+#include "proto/base/wide.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -321,7 +321,7 @@ static json_t *optional_list(int *rc, json_t *object, const char *key, struct er
     if (!has(object, key) || (json_is_string(list) && json_string_length(list) == 0))
         return NULL;
     if (json_is_string(list))
-        list = parsed = client_jsonl_load(json_string_value(list), json_string_length(list), &why);
+        list = parsed = wide_read(json_string_value(list), json_string_length(list), JSON_ALLOW_NUL, &why);
     if (!json_is_array(list) && !*rc)
         *rc = error_set(err, -EINVAL, "its %s are no list", key);
     list = *rc || json_array_size(list) == 0 ? NULL : json_incref(list);

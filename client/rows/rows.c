@@ -2,7 +2,7 @@
 
 #include "client/rows/columns.h"
 #include "client/data/data_file.h"
-#include "client/data/jsonl.h"
+#include "proto/base/wide.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
@@ -298,9 +298,9 @@ static int take_value(const struct reading *r, struct text *out, char made[40], 
 {
     const bool is_label = column == CLIENT_COLUMN_LABEL;
 
-    if (client_jsonl_spelling(value))
-        return error_set(err, -EINVAL, "its '%s' is %s, which is no number that can be read here", r->keys[column],
-                         client_jsonl_spelling(value));
+    if (wide_spelling(value))
+        return error_set(err, -EINVAL, "its '%s' is %.40s, which is no number that can be read here", r->keys[column],
+                         wide_spelling(value));
     if (json_is_string(value)) {
         *out = (struct text){json_string_value(value), json_string_length(value)};
         return 0;
@@ -359,7 +359,7 @@ static int take_json(struct reading *r, const char *line, size_t n, struct error
 
     if (client_data_is_blank(line, n))
         return 0;
-    json_t *object = client_jsonl_load(line, n, &why);
+    json_t *object = wide_read(line, n, JSON_ALLOW_NUL, &why);
     const int rc = json_is_object(object)
                        ? take_object(r, object, err)
                        : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);

@@ -115,6 +115,8 @@ static const struct {
     {"e.txt", BYTES(HELLO_GZ), "hello"}, /* whatever its name */
     {"text.jsonl", BYTES("{\"text\": \"one\\u00e9\", \"id\": 7}\n\n{\"text\": \"two\\n\"}\n{\"text\": \"\"}"),
      "one\xC3\xA9\ntwo\n"},
+    {"wide.jsonl", BYTES("{\"text\": \"one\", \"id\": 99999999999999999999, \"x\": [NaN, -Infinity, 1e999]}\n"),
+     "one\n"},
     {"pairs.jsonl", BYTES("{\"prompt\": \"2+2=\", \"completion\": \"4\"}\r\n"), "2+2=4\n"},
     {"packed.jsonl.gz", BYTES(JSONL_GZ), "hi\n"},
     /* Texts that look a little like other formats. */
@@ -185,6 +187,7 @@ static const struct {
     {"o.txt", BYTES("\x93NUMPY\1\0"), "NumPy", ".npy"},
     {"o.txt", BYTES("{\"a\": 1, \"b\": [2]}"), "JSON", ".jsonl"},
     {"o.txt", BYTES("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), "JSON lines", "name it .jsonl"},
+    {"o.txt", BYTES("{\"x\": NaN, \"text\": \"a\"}\n{\"text\": \"b\"}\n"), "JSON lines", "name it .jsonl"},
     {"o.txt", BYTES("[\n  {\"text\": \"a\"},\n  {\"text\": \"b\"}\n]\n"), "JSON", ".jsonl"},
     {"o.txt", BYTES(" <!doctype HTML><p>"), "HTML", ".html"},
     {"o.txt", BYTES("<html><p>"), "HTML", ".html"},

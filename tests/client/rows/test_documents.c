@@ -84,6 +84,10 @@ static const struct {
      "<system>s<user>x<assistant>[y.]<user>a<assistant>[c.]"},
     {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2+2=[4]"},
     {"{\"text\": \"one\"}", "o[ne]"},
+    {"{\"id\": 12345678901234567890, \"score\": NaN, \"messages\": [{\"role\": \"user\", \"content\": \"a\", \"at\": "
+     "1e400}, "
+     "{\"role\": \"assistant\", \"content\": \"b\"}]}",
+     "<user>a<assistant>[b.]"},
 };
 
 TEST_EACH(layouts_of_tuning_data_are_read, COUNT(layouts))

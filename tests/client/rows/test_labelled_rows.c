@@ -144,6 +144,7 @@ static const struct {
     {"score.tsv", "text\tscore\nx\t-1\n", {.numbers = true, .unlabelled = true}, 1, false, {0xBF800000}},
     /* An empty line is a row where it can be one. */
     {"empty.tsv", "text\tlabel\n\tb\n\n \ta\n", {0}, 2, false, {1, 0}},
+    {"wide.jsonl", "{\"text\": \"x\", \"label\": 0, \"id\": 18446744073709551616}\n", {0}, 1, false, {0}},
     {"empty.jsonl", "{\"text\": \"\", \"label\": 0}\n\n", {0}, 1, false, {0}},
     {"lines.tsv",
      "\r\ntext\r\n\r\nx\r\n\r\n",
