@@ -202,18 +202,56 @@ static int check_base(const struct client_model *model, json_t *key, const char 
     return json_object_set_new(key, BASE_KEY, json_string(digits)) ? error_set(err, -ENOMEM, "out of memory") : 0;
 }
 
+/* In PEFT the table of tokens and the head of a tied base are two modules, of which each that modules_to_save names becomes a
+ * copy. *unties: it names either. -EINVAL where two stacks, or more than a head, share the table. */
+static int check_tied(bool *unties, const struct client_model *model, const json_t *peft, struct error *err)
+{
+    const struct model_config *c = &model->config;
+    const json_t *saved = json_object_get(peft, "modules_to_save");
+    struct model m;
+    size_t i;
+    json_t *item;
+
+    *unties = false;
+    if (!c->tied || c->n_labels || json_array_size(saved) == 0)
+        return 0;
+    int rc = model_init(&m, c, err);
+    if (rc)
+        return rc;
+    json_array_foreach((json_t *)(uintptr_t)saved, i, item)
+    {
+        const char *name = json_string_value(item), *table = m.tensors[m.embedding.tables[0].tensor].name;
+        char head[64];
+        snprintf(head, sizeof head, "%s.weight", c->family->logits);
+        if (!name || (!program_adapter_holds(name, table) && !program_adapter_holds(name, head)))
+            continue;
+        *unties = true;
+        if (c->family->has_source || c->family->masked)
+            rc = error_set(err, -EINVAL,
+                           "modules_to_save has %.60s, a table that other modules of this %s model share: this is not "
+                           "supported",
+                           name, c->family->model_type);
+    }
+    model_free(&m);
+    return rc;
+}
+
 /* The value of the config's key, borrowed; made of peft if the config has none. */
 static json_t *make_key(const struct client_model *model, json_t *config, json_t *peft, struct error *err)
 {
     json_t *key = json_object_get(config, ADAPTER_KEY), *modules;
-    bool in_out;
+    bool in_out, unties;
 
     if (key)
         return key;
+    if (check_tied(&unties, model, peft, err))
+        return NULL;
     if (client_adapter_resolve(&modules, &in_out, &model->config, peft, false, err))
         return NULL;
     key = json_pack("{s:o, s:o}", "peft", json_deep_copy(peft), "modules", modules);
-    if (json_object_set_new(config, ADAPTER_KEY, key) == 0)
+    if (json_object_set_new(config, ADAPTER_KEY, key) == 0 &&
+        (!unties || (json_object_set_new(key, "unties", json_true()) == 0 &&
+                     json_object_set_new(config, "tie_word_embeddings", json_false()) == 0)))
         return key;
     error_set(err, -ENOMEM, "out of memory");
     return NULL;

@@ -99,6 +99,7 @@ int model_adapter_read(struct model_adapter *out, const json_t *value, struct er
     out->rank = (uint32_t)rank;
     out->factor = (float)(alpha / (json_is_true(rslora) ? sqrt(rank) : rank));
     out->dropout = (float)dropout;
+    out->unties = json_is_true(json_object_get(value, "unties"));
     return 0;
 }
 

@@ -9,6 +9,9 @@
  *
  *   "adapter": {"peft": {"peft_type": "LORA", "r": 16, ...}, "modules": ["self_attn.q_proj", ...]}
  *
+ * In a tied base whose table or head modules_to_save names, PEFT trains a copy of that one, and the other stays as the base has
+ * it. Such a model is not tied (tie_word_embeddings is false), and "unties": true says that its base has one table for both.
+ *
  * peft is the content of adapter_config.json. PEFT's target_modules are endings of names, or a pattern; what they match
  * in this model is resolved once, by the client, to `modules`: the names of linear maps within their layers. They are
  * adapted in every layer that has them.
@@ -39,6 +42,7 @@ struct model_adapter {
     float dropout;                       /* probability */
     char modules[ADAPTER_MODULES_BYTES]; /* "self_attn.q_proj,mlp.up_proj": as in struct program_adaptation */
     char trained[ADAPTER_TRAINED_BYTES]; /* "classifier,score": modules that are trained as a whole */
+    bool unties;                         /* the head's table, if the adapter has none, is the base's table of tokens */
 };
 
 struct json_t;

@@ -212,6 +212,20 @@ static void take_head(struct weights *out, const struct model *model, struct sea
     }
 }
 
+/* The head of a model that its adapter unties: the base's table of tokens, whatever else the base calls its head, which
+ * transformers ties when it reads it. */
+static void take_untied(struct weights *out, const struct model *model, struct search *search)
+{
+    const struct model_tensor *table = &model->tensors[model->embedding.tables[0].tensor], *head;
+    struct tally ignored = {0};
+    char name[64];
+
+    snprintf(name, sizeof name, "%s.weight", model->config.family->logits);
+    head = model_find(model, name);
+    if (head && !head->saved)
+        out->entries[head - model->tensors] = take(search, &ignored, table->name, model->config.family);
+}
+
 static void take_copies(struct weights *out, const struct model *model, struct search *search, struct tally *tally)
 {
     const struct family *family = model->config.family;
@@ -263,6 +277,18 @@ static bool has_adapters(const struct weights *weights, const struct model *mode
     return any;
 }
 
+/* An adapter may hold a table of tokens and a head that PEFT loads in the base's place (save_embedding_layers). */
+static void note_unexpected(struct tally *tally, const struct model *model, const char *name)
+{
+    const size_t n = strlen(ADAPTER_PREFIX);
+    const bool adapts = model->config.adapter.rank > 0 && strncmp(name, ADAPTER_PREFIX, n) == 0;
+
+    if (adapts && (model_find(model, name + n) || model_is_tied_copy(model, name + n)))
+        note(tally, UNEXPECTED, "%.64s replaces the base's, which is read of modules_to_save alone", name);
+    else
+        note(tally, UNEXPECTED, "%.64s is not a tensor of this model", name);
+}
+
 static void match(struct weights *out, const struct model *model, struct drawn drawn, struct tally *tally)
 {
     struct search search = {.weights = out};
@@ -272,6 +298,8 @@ static void match(struct weights *out, const struct model *model, struct drawn d
         out->entries[t] = is_adapted(model, &model->tensors[t])
                               ? take_adapted(&search, tally, &model->tensors[t], model->config.family)
                               : take(&search, tally, model->tensors[t].name, model->config.family);
+    if (model->config.adapter.unties)
+        take_untied(out, model, &search);
     take_copies(out, model, &search, tally);
     take_bias(out, model, &search, tally);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -285,7 +313,7 @@ static void match(struct weights *out, const struct model *model, struct drawn d
     for (unsigned i = 0; i < out->n_files; i++)
         for (size_t k = 0; k < out->files[i].n_entries; k++)
             if (!out->files[i].entries[k].taken && is_ours(out, model, out->files[i].entries[k].name))
-                note(tally, UNEXPECTED, "%.64s is not a tensor of this model", out->files[i].entries[k].name);
+                note_unexpected(tally, model, out->files[i].entries[k].name);
 }
 
 /* One sentence: each kind of fault by its first tensor and the number of others, and a remedy for the first kind. */

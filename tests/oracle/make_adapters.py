@@ -7,6 +7,9 @@
     adapter_llama3   names, of which one matches nothing, and one excluded
     adapter_gemma3   all linear maps
     adapter_mistral  one name; saved with a pattern of ranks that is empty, and a key of a PEFT to come
+    adapter_table    a tied Gemma 3, whose table of tokens is trained beside them: the head stays
+    adapter_head     a tied Llama, whose head is: the table stays
+    adapter_both     a tied GPT-2, both: they are two
 
 Each names its base by a path from its own directory. reference.json has token ids and the mean loss over windows of seq, as
 eps eval cuts them, with the adapter and without.
@@ -35,7 +38,11 @@ ADAPTERS = {
                    exclude_modules=["o_proj"], lora_dropout=0.1),
     "gemma3": dict(r=2, lora_alpha=4, target_modules="all-linear"),
     "mistral": dict(r=4, lora_alpha=4, target_modules=["v_proj"]),
+    "table": dict(r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"]),
+    "head": dict(r=2, lora_alpha=4, target_modules=["up_proj"], modules_to_save=["lm_head"]),
+    "both": dict(r=2, lora_alpha=4, target_modules=["c_proj"], modules_to_save=["wte", "lm_head"], fan_in_fan_out=True),
 }
+BASES = {"table": "gemma3_tied", "head": "llama_linear", "both": "tied"}  # others are named after theirs
 
 
 def base_of(name, dtype):
@@ -53,12 +60,15 @@ def loss_of(model, ids):
 def make(name):
     folder = os.path.join(logits.FIXTURES, f"adapter_{name}")
     shutil.rmtree(folder, ignore_errors=True)
-    model = get_peft_model(base_of(name, torch.float32), LoraConfig(task_type="CAUSAL_LM", **ADAPTERS[name]))
+    base = BASES.get(name, name)
+    model = get_peft_model(base_of(base, torch.float32), LoraConfig(task_type="CAUSAL_LM", **ADAPTERS[name]))
     with torch.no_grad():
         for t, p in model.named_parameters():
             if "lora_" in t:
                 p.copy_(torch.from_numpy(drawn.weights(f"{name}:{t}", p.numel(), 0.0, 0.8)).view_as(p))
-    model.peft_config["default"].base_model_name_or_path = f"../{name}"
+            elif p.requires_grad:
+                p.add_(torch.from_numpy(drawn.weights(f"{name}:{t}", p.numel(), 0.0, 0.3)).view_as(p))
+    model.peft_config["default"].base_model_name_or_path = f"../{base}"
     model.save_pretrained(folder)
     os.remove(os.path.join(folder, "README.md"))
     path = os.path.join(folder, "adapter_config.json")
@@ -71,13 +81,13 @@ def make(name):
     with open(path, "w") as f:
         json.dump(config, f, indent=2)
         f.write("\n")
-    exact = base_of(name, torch.float64)
+    exact = base_of(base, torch.float64)
     ids = drawn.minibatch(name, 0, 1, N, exact.config.vocab_size, 0)[0][0].tolist()
-    base = loss_of(exact, ids)
+    without = loss_of(exact, ids)
     exact = PeftModel.from_pretrained(exact, folder, autocast_adapter_dtype=False).to(torch.float64).eval()
     fixture.write(os.path.join(folder, "reference.json"),
-                  {"seq": SEQ, "base": base, "loss": loss_of(exact, ids), "ids": ids})
-    print(name, base, loss_of(exact, ids), config["target_modules"])
+                  {"seq": SEQ, "base": without, "loss": loss_of(exact, ids), "ids": ids})
+    print(name, without, loss_of(exact, ids), config["target_modules"])
 
 
 if __name__ == "__main__":

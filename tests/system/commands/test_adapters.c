@@ -127,12 +127,15 @@ static double loss_of(const char *command)
     return loss;
 }
 
-static const char *const adapters[] = {"tied", "qwen3", "llama3", "gemma3", "mistral"};
+/* And the base's name, if it is another. */
+static const char *const adapters[][2] = {{"tied", "tied"},         {"qwen3", "qwen3"},     {"llama3", "llama3"},
+                                          {"gemma3", "gemma3"},     {"mistral", "mistral"}, {"table", "gemma3_tied"},
+                                          {"head", "llama_linear"}, {"both", "tied"}};
 
 /* fp32 against float64: 1e-6 of it. Merged, each weight is rounded once more. */
 TEST_EACH(an_adapter_of_peft_has_pefts_loss_also_merged_and_the_base_its_own, COUNT(adapters))
 {
-    const char *const name = adapters[_i];
+    const char *const name = adapters[_i][0], *const base_name = adapters[_i][1];
     json_t *reference = json_load_file(print(FIXTURES "adapter_%s/reference.json", name), 0, NULL);
     const double loss = json_number_at(reference, "loss"), base = json_number_at(reference, "base");
     const json_t *ids = json_at(reference, "ids");
@@ -150,16 +153,16 @@ TEST_EACH(an_adapter_of_peft_has_pefts_loss_also_merged_and_the_base_its_own, CO
     json_decref(reference);
     ck_assert_double_gt(fabs(loss - base), 1e-2);
     ck_assert_double_eq_tol(loss_of(print("%s " FIXTURES "adapter_%s", eval, name)), loss, 1e-6 * loss);
-    ck_assert_double_eq_tol(loss_of(print("%s " FIXTURES "%s", eval, name)), base, 1e-6 * base);
+    ck_assert_double_eq_tol(loss_of(print("%s " FIXTURES "%s", eval, base_name)), base, 1e-6 * base);
     expect(print("eps export --model " FIXTURES "adapter_%s --merge --out merged-%s", name, name), 0,
            "holds the model");
     ck_assert_double_eq_tol(loss_of(print("%s merged-%s", eval, name)), loss, 2e-6 * loss);
     expect_absent(print("merged-%s/config.json", name), "adapter");
     /* And goes on being trained, from where it was. */
-    expect(print("cp -r " FIXTURES "%s " FIXTURES
+    expect(print("rm -rf %s && cp -r " FIXTURES "%s " FIXTURES
                  "adapter_%s . && eps train --model adapter_%s --data %s --seq 12 --batch 2 "
                  "--steps 1 --lr 1e-12 --out more-%s",
-                 name, name, name, file, name),
+                 base_name, base_name, name, name, file, name),
            0);
     ck_assert_double_eq_tol(loss_of(print("%s more-%s", eval, name)), loss, 1e-6 * loss);
 }
@@ -325,6 +328,12 @@ static const struct refusal refusals[] = {
     {CONFIG("s/\"r\": 2/\"r\": 3/"), 1, "lora_A.weight is 2 x 24, the model's is 3 x 24", NULL},
     {CONFIG("s/\"transformer.h.0.attn.c_proj\",//"), 1, "in 1 of 2 layers", "all of them"},
     {CONFIG("/mlp.c_fc/d"), 1, "mlp.c_fc.lora_A.weight is not a tensor of this model", NULL},
+    {"rm -rf odd; cp -r " FIXTURES "adapter_table odd; sed -i 's/\"embed_tokens\"//' odd/adapter_config.json; "
+     "eps eval --model odd --base-model " FIXTURES "gemma3_tied --data ids.bin",
+     1, "embed_tokens.weight replaces the base's, which is read of modules_to_save alone", NULL},
+    {"rm -rf odd; cp -r " FIXTURES "adapter_flan odd; sed -i 's/\"modules_to_save\": null/\"modules_to_save\": "
+     "[\"shared\"]/' odd/adapter_config.json; eps eval --model odd --base-model " FIXTURES "saved_t5 --data ids.bin",
+     1, "modules_to_save has shared, a table that other modules of this t5 model share", NULL},
     {ODD("echo [] >odd/adapter_config.json"), 1, "not a JSON object", "odd/adapter_config.json"},
     {ODD("rm odd/adapter_model.safetensors"), 1, "odd/adapter_model.safetensors", "No such file"},
     {"rm -rf odd; cp -r " FIXTURES "adapter_tied odd; sed -i 's#\\.\\./tied#someone/tied#' odd/adapter_config.json; "
