@@ -146,7 +146,7 @@ struct eps_train_options {
 
     /* If save_every is not 0, the best evaluation so far is checkpointed, and `best` points to it. A checkpoint that
      * save_minutes asked for is removed once there is a newer one; it is saved no oftener than takes a tenth of the time. */
-    uint64_t save_every; /* 0: at the end only, not on interrupts */
+    uint64_t save_every; /* 0: at the end only, not where the run is interrupted or this process dies */
     double save_minutes; /* 0: never */
     uint32_t keep;       /* 0: all */
 

@@ -460,6 +460,15 @@ static int work(const struct device_arguments *arguments, char **argv, struct er
     return rc;
 }
 
+/* A private worker ends with its daemon, which may save for some time after the process that started both has ended. One
+ * that makes a profile has no daemon. */
+static bool follow(const struct device_arguments *arguments)
+{
+    return arguments->profile      ? process_follow_parent(arguments->parent)
+           : arguments->parent > 0 ? process_is_child_of(arguments->parent)
+                                   : true;
+}
+
 /* Apart from main, whose frame must be small: process_check_stack. */
 static __attribute__((noinline)) int serve(int argc, char **argv)
 {
@@ -485,7 +494,7 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
     }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a trace that grows too large ends, but not the worker */
-    if (arguments.is_private && !process_follow_parent(arguments.parent)) {
+    if (arguments.is_private && !follow(&arguments)) {
         log_error("whoever started this worker is gone");
         return 1;
     }

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 enum {
-    LONELY_S = 60, /* how long a private daemon waits for its client, which started it and may be slow to attach */
     TICK_MS = 1000,
     MOST_QUIET = 60, /* ticks */
     MOST_LATE = 600, /* ticks */
+    MOST_AWAY = 300, /* ticks */
 };
 
 static void on_wake(uv_async_t *async)
@@ -38,15 +38,6 @@ static void on_tick(uv_timer_t *timer)
         session_refill(d->listener);
     save_tick(&d->saves, d->watch.most_quiet);
     daemon_tick(d);
-    drain_events(d);
-}
-
-static void on_lonely(uv_timer_t *timer)
-{
-    struct daemon *d = timer->data;
-
-    d->exit_code = error_set(&d->why, -ETIMEDOUT, "no client came within %d s", LONELY_S);
-    daemon_stop(d, "its client did not come");
     drain_events(d);
 }
 
@@ -158,14 +149,12 @@ static void start_clocks(struct daemon *d, const struct daemon_options *options)
     uv_loop_t *loop = d->peers.loop;
 
     uv_async_init(loop, &d->peers.wake, on_wake);
-    uv_timer_init(loop, &d->lonely);
     uv_timer_init(loop, &d->judge);
     uv_timer_init(loop, &d->tick);
-    d->peers.wake.data = d->lonely.data = d->judge.data = d->tick.data = d;
-    if (d->peers.is_private)
-        uv_timer_start(&d->lonely, on_lonely, LONELY_S * 1000, 0);
+    d->peers.wake.data = d->judge.data = d->tick.data = d;
     uv_timer_start(&d->tick, on_tick, TICK_MS, TICK_MS);
     d->watch.most_quiet = options->most_quiet ? options->most_quiet : MOST_QUIET;
+    d->most_away = options->most_away ? options->most_away : MOST_AWAY;
     d->watch.most_late = options->most_late ? options->most_late : MOST_LATE;
 }
 
@@ -191,6 +180,7 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
 
     d->peers.loop = loop;
     d->peers.is_private = options->is_private;
+    d->parent = options->parent;
     d->peers.host_mem = options->host_mem;
     d->peers.shares_workers = options->share_workers;
     d->notify = options->notify;

@@ -14,6 +14,7 @@
 struct daemon_options {
     const char *directory;
     bool is_private;
+    long parent;                           /* of a private one: the process with which it ends */
     bool shared;                           /* with members of the groups: */
     gid_t group;                           /* who may observe */
     gid_t users;                           /* those of them who may do all but stop it; (gid_t)-1: nobody */
@@ -24,6 +25,7 @@ struct daemon_options {
     unsigned queue;                        /* jobs that may wait */
     const struct sharded_options *sharded; /* the daemons that a launcher started with this one; NULL: it is alone */
     unsigned most_late;  /* seconds that a worker may owe something, at least, whatever it counts; 0: 600. For tests */
+    unsigned most_away;  /* seconds that others wait for a client which asks for nothing; 0: 300. For tests */
     unsigned most_quiet; /* seconds without progress before a worker or thread counts as hung; 0: 60. For tests */
 };
 

@@ -390,10 +390,10 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     }
     if (cost > 0)
         session_charge(s, cost);
-    if (peer->role == ROLE_CLIENT && !d->first_client) { /* one that says nothing may come again: its machine is slow */
-        uv_timer_stop(&d->lonely);
+    if (peer->role == ROLE_CLIENT && !d->first_client) /* one that says nothing may come again: its machine is slow */
         d->first_client = peer->id;
-    }
+    if (d->job->client == peer)
+        takeover_on_client_heard(d);
     dispatch(d, peer, m, fds, n_fds);
     drain_events(d);
 }
@@ -409,7 +409,7 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
     if (d->job->client == peer)
         takeover_on_client_gone(d, peer, session_end(peer->session));
     if (d->peers.is_private && peer->id == d->first_client)
-        daemon_stop(d, "its client is gone");
+        daemon_lose_client(d);
 }
 
 static void on_closed(struct session *s, const char *reason)

@@ -6,7 +6,9 @@
 #include "proto/base/process.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* ---- the parts' job ---------------------------------------------------------------------------------------------- */
 
@@ -53,7 +55,6 @@ void daemon_stop(struct daemon *d, const char *why)
     close_handle((uv_handle_t *)&d->sigint);
     close_handle((uv_handle_t *)&d->sighup);
     close_handle((uv_handle_t *)&d->sigusr1);
-    close_handle((uv_handle_t *)&d->lonely);
     close_handle((uv_handle_t *)&d->judge);
 }
 
@@ -75,6 +76,23 @@ void daemon_ask_to_stop(struct daemon *d, const char *why, bool again)
     queue_refuse(&d->queue, -ECANCELED, "the daemon was stopped");
     if (job->state != JOB_ENDING)
         job_announce(job, &(struct message){.kind = MESSAGE_STOP});
+}
+
+void daemon_lose_client(struct daemon *d)
+{
+    static const char why[] = "as its client is gone";
+    enum { RATE = 64 << 20 };
+
+    if (!takeover_can_save(d)) {
+        daemon_stop(d, why);
+        return;
+    }
+    if (!d->asked)
+        d->asked = why;
+    d->observer.stopping = true;
+    d->patience = d->n_ticks + PATIENCE_TICKS + (unsigned)(d->job->host.total / RATE);
+    log_line("the client is gone: the run is saved after %" PRIu64 " steps or the one under way, within %u s",
+             d->job->step, d->patience - d->n_ticks);
 }
 
 static void on_judge(uv_timer_t *timer)
@@ -170,8 +188,26 @@ void daemon_judge(struct daemon *d)
     }
 }
 
+/* Its socket tells of the client's end, unless a child of the client's holds that; or no client has come yet. */
+static void follow_parent(struct daemon *d)
+{
+    struct peer *client = peer_find(d->peers.first, d->first_client);
+
+    if (!d->peers.is_private || process_is_child_of(d->parent))
+        return;
+    if (d->stopping && ++d->end_ticks > PATIENCE_TICKS) {
+        log_error("stopping has taken %u s, as a disk or a thread does not answer: the daemon ends", d->end_ticks);
+        _exit(1);
+    }
+    if (client && d->job->client == client)
+        session_turn_away(client->session, "its process has ended");
+    else if (!d->asked)
+        daemon_stop(d, "as the process that started it has ended");
+}
+
 void daemon_tick(struct daemon *d)
 {
+    follow_parent(d);
     if (d->asked && !d->stopping && ++d->n_ticks > d->patience)
         daemon_stop(d, d->asked);
     takeover_tick(d);

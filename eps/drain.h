@@ -25,7 +25,6 @@ struct daemon {
     struct session_listener *listener;
     struct port *port; /* the tcp port; NULL: none */
     uv_signal_t sigterm, sigint, sighup, sigusr1;
-    uv_timer_t lonely;     /* how long a private daemon waits for its client */
     uv_timer_t judge;      /* several hosts: how long the others may take to say that the launcher has told them, too */
     struct error launcher; /* what the launcher did, once that is judged; empty before */
     bool told;             /* the launcher has told a host to stop */
@@ -42,6 +41,9 @@ struct daemon {
     bool told_by_up;       /* eps up asked it to stop */
     unsigned n_ticks;      /* ticks since it was asked to stop */
     unsigned patience;     /* ticks that the client may take then */
+    unsigned most_away;    /* ticks that others wait for a client which asks for nothing */
+    long parent;           /* a private one: the process that started it, which is its client's */
+    unsigned end_ticks;    /* a private one: ticks since it is stopping, and that process has ended */
     bool stopping;
     int exit_code;
     struct error why; /* the sentence of exit_code */
@@ -72,6 +74,9 @@ void daemon_ask_to_stop(struct daemon *d, const char *why, bool again);
 void daemon_on_launcher(struct daemon *d);
 void daemon_judge(struct daemon *d); /* the other hosts' answers are known, or are waited for no longer */
 void daemon_stop(struct daemon *d, const char *why); /* stops at once */
+/* The client of a private daemon is gone. Stops; a job that is detached is saved first, for which it has 60 s, and 1 s
+ * more for each 64 MiB of its memory. */
+void daemon_lose_client(struct daemon *d);
 /* One second has passed. */
 void daemon_tick(struct daemon *d);
 

@@ -63,7 +63,8 @@ static const char usage[] =
     "                    the least that is logged; default: info\n"
     "  --make-key FILE   write a new key to FILE, which must not exist, and exit\n"
     "  --private         end with the first client that asks for anything, with the process that\n"
-    "                    started this one, or on SIGHUP; --private=PID names that process\n"
+    "                    started this one, or on SIGHUP; --private=PID names that process. A run whose\n"
+    "                    client dies is saved first, if it has --save-every above 0\n"
     "  --version         print the version\n"
     "  --help            print this text\n"
     "\n"
@@ -339,6 +340,7 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
     }
     options.directory = directory;
     options.is_private = arguments.is_private;
+    options.parent = arguments.parent > 0 ? arguments.parent : getppid();
     options.host_mem = arguments.host_mem;
     options.share_workers = arguments.share_workers;
     options.queue = (unsigned)arguments.queue;
@@ -350,7 +352,7 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
     }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that grows past its limit makes a save fail, not the process */
-    if (options.is_private && !process_follow_parent(arguments.parent)) {
+    if (options.is_private && !process_is_child_of(options.parent)) {
         log_error("the process that started this daemon has ended");
         return 1;
     }

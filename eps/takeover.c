@@ -9,7 +9,8 @@
 
 enum {
     RETRY_TICKS = 60, /* between two attempts to save without a client */
-    BLOCK_TICKS = 60, /* that others wait for a detached job which cannot be saved */
+    BLOCK_TICKS = 60, /* that others wait for a job without a client which cannot be saved */
+    ASKED_TICKS = 30, /* that a client which was asked to save may be away: half of PATIENCE_TICKS */
 };
 
 /* ---- the client has gone ------------------------------------------------------------------------------------------ */
@@ -33,12 +34,20 @@ static bool has_died(enum message_end end)
     return true;
 }
 
+/* Nobody takes over the job of a private daemon. So it is kept only to be saved. */
+static bool is_worth_saving(const struct job *job)
+{
+    const bool has_steps = job->state == JOB_STEPPING || job->step > job->request.job.step;
+
+    return job->request.job.saves && job->output >= 0 && has_steps;
+}
+
 /* The side file has what a new client must know: the run's options. */
 static bool is_kept(const struct daemon *d, const struct peer *client, enum message_end end)
 {
     const struct job *job = d->job;
 
-    if (d->stopping || d->peers.is_private || client->refused || !has_died(end))
+    if (d->stopping || client->refused || !has_died(end) || (d->peers.is_private && !is_worth_saving(job)))
         return false;
     if ((d->asked || job->asked) && job->output < 0)
         return false;
@@ -50,13 +59,25 @@ void takeover_on_client_gone(struct daemon *d, const struct peer *client, enum m
     struct job *job = d->job;
 
     job->client = NULL;
+    job->yields = false;
     if (!is_kept(d, client, end)) {
         job_end(job, -ECANCELED, "its client is gone");
         return;
     }
     job->detached = true;
-    log_line("job %u is detached after %" PRIu64 " steps; eps train --attach takes it over", job->id, job->step);
+    if (!d->peers.is_private)
+        log_line("job %u is detached after %" PRIu64 " steps; eps train --attach takes it over", job->id, job->step);
     save_on_client_gone(&d->saves);
+}
+
+void takeover_on_client_heard(struct daemon *d)
+{
+    struct job *job = d->job;
+
+    if (job->yields)
+        log_line("the client of job %u is back", job->id);
+    job->away_ticks = 0;
+    job->yields = false;
 }
 
 bool takeover_can_save(const struct daemon *d)
@@ -132,7 +153,7 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
         return;
     }
     job->detached = job->warned = false;
-    job->block_ticks = 0;
+    job->block_ticks = job->away_ticks = 0;
     job->client = client;
     if (job->request.job.files) {
         files_release(job->files);
@@ -225,28 +246,59 @@ static bool rests(const struct daemon *d)
     return job->state == JOB_RESTING && !d->steps.has_ahead;
 }
 
+/* Somebody waits for the end of a job without a client, or whose client is away. */
+static bool must_end(const struct daemon *d)
+{
+    const bool is_awaited = d->asked || d->job->asked || d->queue.first;
+
+    return job_is_open(d->job) && (d->job->detached || d->job->yields) && is_awaited;
+}
+
+static void say_away(struct error *out, const struct daemon *d)
+{
+    if (d->asked || d->job->asked)
+        error_set(out, 0, "it was stopped by request, and its client asked for nothing for %d s", ASKED_TICKS);
+    else
+        error_set(out, 0, "its client asked for nothing for %u s while others waited", d->most_away);
+}
+
+static void end_saved(struct daemon *d)
+{
+    struct job *job = d->job;
+    struct error why;
+
+    say_away(&why, d);
+    if (job->yields)
+        job_end(job, -ECANCELED, "saved and ended after %" PRIu64 " steps: %s", job->step, why.text);
+    else
+        job_end(job, -ECANCELED, "detached and saved after %" PRIu64 " steps, %s", job->step,
+                d->asked || job->asked ? "it was stopped by request" : "it makes room for the next job");
+}
+
 bool takeover_go_on(struct daemon *d)
 {
     struct job *job = d->job;
     struct error err;
 
-    if (job->detached && job_is_open(job) && d->saves.output_gone && d->queue.first) {
-        job_end(job, -ECANCELED, "detached after %" PRIu64 " steps, and its output directory was removed", job->step);
+    if (!must_end(d))
+        return false;
+    if (d->saves.output_gone && d->queue.first) {
+        job_end(job, -ECANCELED, "%s after %" PRIu64 " steps, and its output directory was removed",
+                job->detached ? "detached" : "left by its client", job->step);
         return true;
     }
-    if (!takeover_can_save(d) || !rests(d) || (!d->asked && !job->asked && !d->queue.first))
+    if (job->output < 0 || d->saves.output_gone || !rests(d))
         return false;
-    if (!save_stands(&d->saves)) {
-        if (job->rest_ticks > 0)
-            return false;
-        job->rest_ticks = RETRY_TICKS;
-        if (save_without_client(&d->saves, &err))
-            log_warning("the detached job %u cannot be saved: %s", job->id, err.text);
-        return false;
+    if (save_stands(&d->saves)) {
+        end_saved(d);
+        return true;
     }
-    job_end(job, -ECANCELED, "detached and saved after %" PRIu64 " steps, %s", job->step,
-            d->asked || job->asked ? "it was stopped by request" : "it makes room for the next job");
-    return true;
+    if (job->rest_ticks > 0)
+        return false;
+    job->rest_ticks = RETRY_TICKS;
+    if (save_without_client(&d->saves, &err))
+        log_warning("job %u, which has no client or waits for it, cannot be saved: %s", job->id, err.text);
+    return false;
 }
 
 static bool others_wait(const struct daemon *d)
@@ -275,12 +327,49 @@ static void tick_blocking(struct daemon *d)
                 BLOCK_TICKS);
 }
 
+/* Nothing goes on until the client asks for something. While a checkpoint is written, it may wait for that. */
+static bool awaits_client(const struct daemon *d)
+{
+    return d->job->client && d->job->state == JOB_RESTING && !save_goes_on(&d->saves);
+}
+
+static void give_way(struct daemon *d, unsigned most)
+{
+    struct job *job = d->job;
+    struct error why;
+
+    say_away(&why, d);
+    if (!job_trains(job)) {
+        job_end(job, -ECANCELED, "the job has ended: %s", why.text);
+    } else if (job->output >= 0) {
+        log_warning("job %u, pid %d: %s; it is saved, and ends", job->id, (int)job->pid, why.text);
+        job->yields = true;
+    } else if (job->away_ticks > most + BLOCK_TICKS) {
+        job_end(job, -ECANCELED, "ended after %" PRIu64 " steps, unsaved: %s, and only it could save", job->step,
+                why.text);
+    }
+}
+
+static void tick_away(struct daemon *d)
+{
+    struct job *job = d->job;
+    const bool is_asked = d->asked || job->asked;
+    const unsigned most = is_asked && d->most_away > ASKED_TICKS ? ASKED_TICKS : d->most_away;
+
+    if (job->yields)
+        job->yields = is_asked || d->queue.first;
+    else if (!awaits_client(d) || !(is_asked || d->queue.first))
+        job->away_ticks = 0;
+    else if (++job->away_ticks > most)
+        give_way(d, most);
+}
+
 void takeover_tick(struct daemon *d)
 {
     struct job *job = d->job;
 
     tick_blocking(d);
-
+    tick_away(d);
     if (job->rest_ticks > 0)
         job->rest_ticks--;
     if (job->asked && (job->client || takeover_can_save(d)) && ++job->n_ticks > PATIENCE_TICKS)

@@ -109,6 +109,15 @@ int client_observer_find(char *out, size_t cap, const char *address, struct erro
     return rc;
 }
 
+bool client_observer_is_ending(const char *run)
+{
+    char path[PATH_MAX], directory[PATH_MAX];
+    struct message m;
+
+    return realpath(run, path) && client_observer_find(directory, sizeof directory, path, NULL) == 0 &&
+           ask_once(directory, &m) == 0 && m.status_reply.state == STATE_STOPPING;
+}
+
 struct detached {
     char directory[PATH_MAX];
     struct error names;

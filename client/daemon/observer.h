@@ -14,6 +14,10 @@
  * that hangs is passed over after 3 s. Else the errors of session_directory; 0 does not say that somebody listens. */
 int client_observer_find(char *out, size_t cap, const char *address, struct error *err);
 
+/* True if a daemon that writes a run of the caller's in this directory is saving its last checkpoint and ends. A daemon
+ * that hangs is passed over after 3 s. */
+bool client_observer_is_ending(const char *run);
+
 /* Finds the caller's only daemon whose job is detached; one that hangs is passed over after 3 s. -ENOENT; -ENOTUNIQ:
  * there are several, which the sentence names. */
 int client_observer_find_detached(char *out, size_t cap, struct error *err);

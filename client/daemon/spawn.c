@@ -167,14 +167,13 @@ static int start_child(struct client_spawn *spawn, unsigned i, const char *name,
 /* Retries until the daemon has opened its listener. */
 static int attach(struct client_spawn *spawn, struct error *err)
 {
-    uv_update_time(&spawn->link->loop);
-    const uint64_t until = uv_now(&spawn->link->loop) + ATTACH_MS;
+    const uint64_t until = spawn->link->awake_ms + ATTACH_MS;
 
     for (;;) {
         int rc = client_link_open(spawn->link, spawn->directory, ROLE_CLIENT, err);
         if (rc != -ENOENT && rc != -ECONNREFUSED)
             return rc;
-        if (uv_now(&spawn->link->loop) >= until)
+        if (spawn->link->awake_ms >= until)
             return error_set(err, -ETIMEDOUT, "epsd did not open its listener at %s within %d s", spawn->directory,
                              ATTACH_MS / 1000);
         rc = client_link_pause(spawn->link, RETRY_MS, err);

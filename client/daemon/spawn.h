@@ -1,8 +1,9 @@
 /* client/daemon/spawn.h - starts a private daemon and its workers for one run.
  *
  * They are ordinary processes in a directory named after the run, $XDG_RUNTIME_DIR/eps/run-PID-..., so eps status finds
- * them. They end with the client's session. If the client is killed, the kernel signals them. Each runs in a process
- * session of its own, so Ctrl-C reaches only the client, which stops them in order. */
+ * them. The daemon ends with the client's session, or with this process, but saves first what was promised
+ * (eps/takeover.h); the workers end with the daemon. Each runs in a process session of its own, so Ctrl-C reaches only the
+ * client, which stops them in order. */
 #ifndef CLIENT_DAEMON_SPAWN_H
 #define CLIENT_DAEMON_SPAWN_H
 

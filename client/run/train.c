@@ -125,6 +125,7 @@ static int open_job(struct client_train *t, struct error *err)
     struct message request = {
         .kind = MESSAGE_JOB,
         .job = {.goal = client_run_goal(&t->run),
+                .saves = o->save_every > 0,
                 .deterministic = o->deterministic,
                 .step = t->run.first_step,
                 .n_steps = o->steps,
@@ -319,6 +320,24 @@ static int count_workers(struct client_train *t, uint32_t *n, struct error *err)
     return rc ? rc : client_await_worker(n, &t->link, o->connect, &t->await, err);
 }
 
+/* The directory is in use, by a daemon that outlives its client for the last checkpoint (eps/takeover.h): worth waiting for.
+ * The daemon itself limits how long that takes. */
+static bool is_being_saved(const struct client_train *t, bool *is_said)
+{
+    const char *directory = t->run.resume.directory;
+    struct error sentence;
+
+    if (!directory[0] || !client_observer_is_ending(directory))
+        return false;
+    error_set(&sentence, 0,
+              "%.300s: the run before this one is being saved, as its client is gone or was stopped: waiting",
+              directory);
+    if (!*is_said)
+        client_train_note(t, sentence.text);
+    *is_said = true;
+    return true;
+}
+
 /* A new or a resumed run. What an earlier attempt lost may still hold the run's directory until it has ended. */
 static int open_run(struct client_train *t, const struct client_restart *restart, struct error *err)
 {
@@ -326,6 +345,7 @@ static int open_run(struct client_train *t, const struct client_restart *restart
     struct eps_train_options options = restart->options;
     const int n_tries = restart->n > 0 || restart->thaws ? TRIES : 1;
     struct error note = {""};
+    bool is_said = false;
     int rc = -EBUSY;
 
     if (options.grow && options.replace)
@@ -340,7 +360,7 @@ static int open_run(struct client_train *t, const struct client_restart *restart
             return failed;
         options.resume = t->derived, options.grow = options.replace = NULL;
     }
-    for (int i = 0; i < n_tries && rc == -EBUSY; i++) {
+    for (int i = 0; rc == -EBUSY && (i < n_tries || is_being_saved(t, &is_said)); i++) {
         client_run_close(&t->run);
         rc = (options.resume ? client_run_resume : client_run_new)(&t->run, &options, &t->link.watches[1], err);
     }

@@ -98,6 +98,8 @@ struct job {
     uid_t warned_user;      /* the user refused last */
     unsigned rest_ticks;    /* detached: ticks until it is saved again, after a failure */
     unsigned block_ticks;   /* detached, cannot be saved: ticks in which others have waited for its end */
+    unsigned away_ticks;    /* ticks in which others have waited, and the client has asked for nothing */
+    bool yields;            /* these were too many: it is saved and ends, unless its client asks for something first */
     bool closing;           /* the client requested the end; CLOSE answers it once memory is given back */
     struct message request; /* the JOB */
     struct segment config;  /* text of config.json, ended by a 0; shared with the workers */

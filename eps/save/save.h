@@ -53,6 +53,8 @@ bool save_take_reader(struct saves *saves, uint32_t *reader);
 void save_note_scale(struct saves *saves, uint64_t version);
 /* True if the model's present version is saved. */
 bool save_stands(const struct saves *saves);
+/* True if a checkpoint is being written, and no answer of the client is waited for. */
+bool save_goes_on(const struct saves *saves);
 /* Begins a checkpoint that nobody asked for, of an open job with a directory. 0 also if one is under way; -EBUSY,
  * -ENOMEM. */
 int save_without_client(struct saves *saves, struct error *err);

@@ -164,6 +164,14 @@ bool save_stands(const struct saves *saves)
     return saves->saved_step == find_cut(saves->job);
 }
 
+bool save_goes_on(const struct saves *saves)
+{
+    for (const struct save *s = saves->first; s; s = s->next)
+        if (s->checkpoint && !s->over && s->awaits == SAVE_FOR_NOTHING)
+            return true;
+    return false;
+}
+
 int save_without_client(struct saves *saves, struct error *err)
 {
     struct save *s;

@@ -74,6 +74,7 @@ static void job(struct wire *w, struct message *m)
     wire_u32(w, &m->job.side_bytes);
     wire_u32_in(w, &m->job.n_files, 0, MESSAGE_MAX_FILES);
     wire_u64(w, &m->job.header_bytes);
+    wire_flag(w, &m->job.saves);
     if (m->job.output && m->job.files)
         wire_wrong(w, "an output directory, and files in its place");
     if (m->job.config_bytes == 0 && (m->job.side_bytes || m->job.n_files))

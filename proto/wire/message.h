@@ -78,7 +78,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 50,
+    MESSAGE_VERSION = 51,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -247,6 +247,7 @@ struct message {
             bool side;     /* a file is sent: JSON {"options": {...}, "files": {NAME: TEXT, ...}} for checkpoints */
             bool trace;    /* a file is sent, for appending events: proto/base/trace.h */
             bool resume;   /* the last file is optimizer.safetensors */
+            bool saves;    /* --save-every is above 0: if the client of a private daemon dies, the daemon saves first */
             bool deterministic;
             uint64_t step;    /* updates done when the job begins */
             uint64_t n_steps; /* steps of the run, for viewers */

@@ -90,6 +90,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                              .output = true,
                              .trace = true,
                              .resume = true,
+                             .saves = true,
                              .step = 500,
                              .n_steps = 1000,
                              .seed = 42,

@@ -1,11 +1,15 @@
 /* Jobs that wait for their turn at a shared daemon, and those that are taken out. Real programs. */
+#include "eps/daemon.h"
 #include "tests/kit/command.h"
+#include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 #include "tests/kit/users.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -138,4 +142,54 @@ TEST(those_who_wait_are_told_that_the_daemon_stops)
     ck_assert_int_eq(processes_wait(second), 1);
     expect_file("first.err", "the daemon was stopped: the run ended after ", "saved in first/step-");
     expect_file("second.err", "eps train: the daemon was stopped\n");
+}
+
+/* A daemon for whose clients others wait for a second, not five minutes; it ends with this process. */
+static pid_t start_impatient(void)
+{
+    char directory[300];
+    struct daemon_options options = {.directory = directory, .queue = 4, .most_away = 1};
+    const pid_t parent = getpid(), pid = fork();
+    struct error err;
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        dup2(open(processes_path("epsd.log"), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+        log_name("epsd");
+        signal(SIGPIPE, SIG_IGN);
+        _exit(getppid() != parent || session_directory(directory, sizeof directory, "lab", &err) ||
+              daemon_run(&options, &err));
+    }
+    processes_await_workers("lab", 0);
+    processes_worker("lab", "256MiB", NULL);
+    processes_await_workers("lab", 1);
+    return pid;
+}
+
+/* The driver's, while this test does something else: nobody calls its loop. */
+TEST(the_job_of_a_client_that_is_away_is_saved_for_the_next_one)
+{
+    const pid_t daemon = start_impatient();
+    struct driver away;
+    struct message m;
+
+    ck_assert_int_eq(mkdir("first", 0777), 0);
+    driver_open(&away, "lab", &(struct driver_options){.n_parts = 1, .out = "first", .side = "{\"options\": {}}"});
+    driver_train(&away, 3);
+    driver_await_done(&away, 3);
+    const pid_t second = start("second", 3, "");
+    ck_assert_int_eq(processes_wait(second), 0);
+    ck_assert_int_eq(access("first/step-3/config.json", F_OK), 0);
+
+    struct error err = {""};
+    int rc = 0;
+    while (!rc)
+        rc = client_link_next(&away.link, &m, NULL, &err);
+    ck_assert_int_eq(m.kind, MESSAGE_FAILED);
+    ck_assert_holds(err.text,
+                    "saved and ended after 3 steps: its client asked for nothing for 1 s while others waited");
+    expect_file("epsd.log", "it is saved, and ends\n", "step 3 saved\n");
+    driver_leave(&away);
+    expect_stop(daemon);
 }

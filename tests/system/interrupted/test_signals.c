@@ -10,7 +10,9 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,17 +257,28 @@ TEST_EACH(private_daemon_ends_with_its_parent, 2)
     ck_assert(nothing_is_left(NULL));
 }
 
-/* As where the machine is so slow that it gives up a session which is just open, and makes another. */
-TEST(private_daemon_waits_for_a_client_that_has_asked_for_nothing)
+static void *start_private(void *out)
 {
     char follow[40];
     const char *const argv[] = {follow, "--listen", daemon_directory, NULL};
-    struct client_link link;
-    struct error err;
-    uint32_t n;
 
     snprintf(follow, sizeof follow, "--private=%d", (int)getpid());
-    const pid_t pid = processes_start("epsd", argv, "log");
+    *(pid_t *)out = processes_start("epsd", argv, "log");
+    return NULL;
+}
+
+/* As where the machine is so slow that it gives up a session which is just open, and makes another. A thread starts the
+ * daemon, and ends. */
+TEST(private_daemon_waits_for_a_client_that_has_asked_for_nothing)
+{
+    struct client_link link;
+    struct error err;
+    pthread_t thread;
+    uint32_t n;
+    pid_t pid;
+
+    ck_assert_int_eq(pthread_create(&thread, NULL, start_private, &pid), 0);
+    pthread_join(thread, NULL);
     for (int i = 0; i < 3; i++) {
         processes_await_text("log", i == 0 ? "listening" : print("client %d gone", i));
         driver_attach(&link, "lab", ROLE_CLIENT);
@@ -276,6 +289,78 @@ TEST(private_daemon_waits_for_a_client_that_has_asked_for_nothing)
     ck_assert_int_eq(processes_wait(pid), 0);
     ck_assert(nothing_is_left(NULL));
 }
+
+/* ---- the last checkpoint of a private run ------------------------------------------------------------------------- */
+
+/* Until it has done some steps. */
+static pid_t start_run(const char *save_every)
+{
+    const char *const argv[] = {"train",  "--model",      "tiny.json", "--data",  "tiny.txt", "--out",
+                                "run",    "--steps",      "1000000",   "--batch", "4",        "--device-mem",
+                                "256MiB", "--save-every", save_every,  NULL};
+
+    processes_config("tiny.json", 2, 2, 32, 32);
+    processes_text("tiny.txt", 8000);
+    const pid_t pid = processes_start("eps", argv, NULL);
+    processes_await_text("run/metrics.jsonl", "\"step\": 3");
+    return pid;
+}
+
+/* The step of the run's only checkpoint; 0: it has none. */
+static uint64_t saved_step(void)
+{
+    char target[40] = "";
+    uint64_t step = 0;
+
+    if (readlink("run/latest", target, sizeof target - 1) > 0)
+        ck_assert_int_eq(sscanf(target, "step-%" SCNu64, &step), 1);
+    return step;
+}
+
+/* The one that was promised: without --save-every, none was. Nothing else is left. */
+TEST_EACH(a_private_run_whose_client_is_killed_is_saved_if_that_was_promised, 2)
+{
+    const pid_t client = start_run(_i ? "900000" : "0");
+
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+    ck_assert(processes_until(no_process_is_left, NULL));
+    ck_assert(session_list(NULL, NULL, NULL) == 0 && strcmp(outputs_names(PROCESSES_RUNTIME "/eps"), "") == 0);
+    if (_i == 0) {
+        ck_assert_uint_eq(saved_step(), 0);
+        return;
+    }
+    ck_assert_uint_ge(saved_step(), 3);
+    expect("eps verify run", 0);
+    expect(print("eps train --resume run --steps %ju", (uintmax_t)saved_step() + 2), 0, "continuing from ");
+    ck_assert_uint_eq(saved_step() > 4, 1);
+    expect("eps verify run", 0);
+}
+
+/* Whoever goes on meanwhile waits for it, and is told why. */
+TEST_IF(a_resumed_run_waits_for_the_last_checkpoint_of_the_one_before,
+        !SANITIZED) /* which wants to be preloaded first */
+{
+    setenv("SLOW_FLUSH", processes_path("held"), 1);
+    setenv("LD_PRELOAD", BIN_DIR "/libslow_disk.so", 1);
+    const pid_t client = start_run("900000");
+    unsetenv("LD_PRELOAD");
+    processes_put_text("held", "");
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+    const char *line = print("exec %s/eps train --resume run >said 2>&1", BIN_DIR);
+    const pid_t resumed = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
+    processes_await_text("said", "run: the run before this one is being saved, as its client is gone");
+    ck_assert_int_eq(access("run/latest", F_OK), -1);
+    ck_assert_int_eq(unlink("held"), 0);
+    processes_await_text("said", "continuing from ");
+    ck_assert_uint_ge(saved_step(), 3);
+    ck_assert_int_eq(kill(resumed, SIGINT), 0);
+    ck_assert_int_eq(processes_wait(resumed), 130);
+    ck_assert(processes_until(no_process_is_left, NULL));
+}
+
+/* ---- the stages of a run ------------------------------------------------------------------------------------------ */
 
 enum { STAGE_DAEMON, STAGE_WORKER, STAGE_STEPS, STAGES };
 
