@@ -21,11 +21,18 @@
 #include <unistd.h>
 #include <uv.h>
 
-enum { ATTACH_MS = 10000, RETRY_MS = 20, MOST_RETRY_MS = 2000, POOL = 4 /* libuv's threads, which encrypt */ };
+enum {
+    ATTACH_MS = 10000,
+    RETRY_MS = 20,
+    MOST_RETRY_MS = 2000,
+    MOST_PAUSE_MS = 16000, /* between sessions that did not come to work */
+    HANDSHAKES = 3,        /* that may fail, one after the other */
+    POOL = 4               /* libuv's threads, which encrypt */
+};
 
 /* In the environment of a worker whose daemon was lost: the directory, or the address on the network, at which it waits
- * for the next one. */
-static const char successor_of[] = "EPS_WORKER_SUCCESSOR_OF";
+ * for the next one; and how many sessions ended before they had worked for a while, one after the other. */
+static const char successor_of[] = "EPS_WORKER_SUCCESSOR_OF", n_in_vain[] = "EPS_WORKER_IN_VAIN";
 
 struct worker_process {
     uv_loop_t loop;
@@ -39,7 +46,9 @@ struct worker_process {
     int messages_held; /* session_hold_thread's, to the process's end */
     bool open;
     uint64_t opened_ms; /* when it was; on the loop's clock */
-    bool seeks;         /* the daemon that it had was lost */
+    bool seeks;         /* the daemon that it had was lost, or a connection to it broke */
+    bool reached;       /* somebody has taken a connection there */
+    unsigned in_vain;   /* n_in_vain */
     bool gone;          /* the daemon is lost, and the session freed */
     bool leaving;       /* by a signal; the daemon was told */
     const char *daemon; /* where it may have a successor, as successor_of; NULL: it is private */
@@ -90,15 +99,32 @@ static void rest(long ms)
         end(0);
 }
 
+/* The session ends before it has worked for a while: so may the next. */
+static bool was_in_vain(const struct worker_process *w)
+{
+    return !w->open || uv_now(&w->loop) - w->opened_ms < MOST_RETRY_MS;
+}
+
+/* The pause before the next session: twice as long after each that was in vain. */
+static long pause_of(const struct worker_process *w)
+{
+    const long ms = (long)MOST_RETRY_MS << (w->in_vain < 8 ? w->in_vain : 8);
+
+    return !was_in_vain(w) ? 0 : ms < MOST_PAUSE_MS ? ms : MOST_PAUSE_MS;
+}
+
 /* The compute thread may be in the middle of a layer, and the device's memory is the old job's. So the process begins
  * anew. Signals that come from now on are kept; the loop takes in one that came before. */
 static int seek_successor(struct worker_process *w, struct error *err)
 {
+    char n[16];
+
     process_hold_signals();
     uv_run(&w->loop, UV_RUN_NOWAIT);
-    if (!w->open || uv_now(&w->loop) - w->opened_ms < MOST_RETRY_MS) /* so it may end as soon again */
-        rest(MOST_RETRY_MS);
-    int rc = setenv(successor_of, w->daemon, 1) ? -errno : 0;
+    if (pause_of(w) > 0)
+        rest(pause_of(w));
+    snprintf(n, sizeof n, "%u", was_in_vain(w) ? w->in_vain + 1 : 0);
+    int rc = setenv(successor_of, w->daemon, 1) || setenv(n_in_vain, n, 1) ? -errno : 0;
     if (!rc)
         rc = process_restart(w->argv);
     return error_set(err, rc, "this worker could not begin anew: %s", strerror(-rc));
@@ -127,16 +153,21 @@ static void on_closed(struct session *s, const char *reason)
         break;
     case END_LOST:
     case END_UNANSWERED:
-        w->gone = w->daemon && (w->open || w->seeks);
+        w->gone = w->daemon != NULL;
         if (w->gone && w->open)
             log_line("the daemon at %s is gone: %s; waiting for the next one there", w->daemon, reason);
         break;
+    case END_BROKEN: /* it may have died between two attempts; or this process can open no link */
+        w->gone = w->daemon && !w->open && w->in_vain + 1 < HANDSHAKES;
+        break;
     case END_FAULT:
     case END_TURNED_AWAY:
-    case END_BROKEN:
     case END_DISMISSED:
         break;
     }
+    if (w->gone && !w->open && session_end(s) != END_SILENT && session_end(s) != END_UNREAD)
+        log_warning("no session with the daemon at %s: %s; trying again in %ld s", w->daemon, reason,
+                    pause_of(w) / 1000);
     if (w->gone) {
         uv_stop(&w->loop);
         return;
@@ -241,6 +272,7 @@ static int try_to_attach(struct worker_process *w, const struct place *place, co
         return session_connect(&w->session, &w->loop, place->directory, hello, &events, w, err);
     struct dial_options other = *place->other;
     other.progress = &w->box.progress;
+    other.reached = &w->reached;
     begin_to_dial();
     const int rc = dial(&connection, &w->loop, &other, err);
     process_hold_signals();
@@ -253,49 +285,76 @@ static long slower(long ms)
     return 2 * ms < MOST_RETRY_MS ? 2 * ms : MOST_RETRY_MS;
 }
 
-/* True if trying again may help: nobody listens there yet; or, for a lost daemon's successor, its host or the network is
- * down, or its port is busy. */
-static bool may_come(int rc, bool seeks)
+/* True if trying again may help: nobody listens there yet; or, where a daemon was reached before, its host or the network
+ * is down, it is stopped or died, or its port is busy. */
+static bool may_come(int rc, bool was_there)
 {
-    static const int passing[] = {EAGAIN,
-                                  ETIMEDOUT,
-                                  ECONNRESET,
-                                  ECONNABORTED,
-                                  EPIPE,
-                                  EHOSTUNREACH,
-                                  EHOSTDOWN,
-                                  ENETUNREACH,
-                                  ENETDOWN,
-                                  EADDRNOTAVAIL,
-                                  EDOM /* the name of its host, which was found before */,
-                                  EBUSY /* with the session that was lost */};
+    static const int passing[] = {
+        EAGAIN,    ETIMEDOUT,   ECONNRESET, ECONNABORTED,  EPIPE, EHOSTUNREACH,
+        EHOSTDOWN, ENETUNREACH, ENETDOWN,   EADDRNOTAVAIL, EDOM /* the name of its host, which was found before */};
     bool may = rc == -ENOENT || rc == -ECONNREFUSED;
 
-    for (size_t i = 0; seeks && i < sizeof passing / sizeof *passing; i++)
+    for (size_t i = 0; was_there && i < sizeof passing / sizeof *passing; i++)
         may |= rc == -passing[i];
     return may;
 }
 
+/* Another key, version or --plain-bulk; a byte that was damaged on its way looks the same. */
+static bool is_handshake(const struct worker_process *w, int rc)
+{
+    return w->reached && (rc == -EACCES || rc == -EPROTO || rc == -EPROTONOSUPPORT);
+}
+
+/* A handshake failed, as the n_failed-th in a row. False: the worker ends. */
+static bool shakes_again(unsigned n_failed, struct error *err)
+{
+    const long ms = 250L << n_failed;
+
+    if (n_failed == HANDSHAKES) {
+        error_append(err, "; tried %d times", HANDSHAKES);
+        return false;
+    }
+    log_warning("%s; trying again in %.1f s, as a byte damaged on its way looks the same", err->text, (double)ms / 1e3);
+    rest(ms);
+    return true;
+}
+
+static void say_waiting(const struct worker_process *w, const struct place *place, int rc, const struct error *err)
+{
+    if (rc == -EAGAIN)
+        log_warning("%s; coming again until it has a place", err->text);
+    else if (w->reached)
+        log_warning("%s; trying again, after pauses of up to %d s", err->text, MOST_RETRY_MS / 1000);
+    else
+        log_line("waiting for the daemon at %s", place->other ? place->other->address : place->directory);
+}
+
 /* A daemon started together with this worker may not have opened its listener yet. A private one has, for its client. A
- * worker that lost its daemon waits for the next one without end, ever more slowly; so does one that is cut off. */
+ * worker that lost its daemon, or has reached it, waits for the next one without end, ever more slowly; so does one that is
+ * cut off. */
 static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
 {
     long pause_ms = RETRY_MS, waited_ms = 0;
+    unsigned n_failed = 0;
     bool is_said = w->seeks;
 
     for (;;) {
         const int rc = try_to_attach(w, place, hello, err);
-        const bool is_patient = w->seeks || rc == -EAGAIN; /* it is there, but others crowd its port */
-        if ((!may_come(rc, w->seeks) && rc != -EAGAIN) || place->is_private)
+        const bool was_there = w->seeks || w->reached;
+        const bool is_patient = was_there || rc == -EAGAIN; /* it is there, but others crowd its port */
+        n_failed = is_handshake(w, rc) ? n_failed + 1 : 0;
+        if (n_failed > 0 && !place->is_private && shakes_again(n_failed, err))
+            continue;
+        const bool is_passing =
+            may_come(rc, was_there) || rc == -EAGAIN || (w->seeks && rc == -EBUSY); /* with the session that was lost */
+        if (!is_passing || place->is_private)
             return rc;
         if (waited_ms >= ATTACH_MS && !is_patient) {
             error_append(err, "; tried for %d s", ATTACH_MS / 1000);
             return rc;
         }
-        if (!is_said && rc == -EAGAIN)
-            log_warning("%s; coming again until it has a place", err->text);
-        else if (!is_said)
-            log_line("waiting for the daemon at %s", place->other ? place->other->address : place->directory);
+        if (!is_said)
+            say_waiting(w, place, rc, err);
         is_said = true;
         rest(pause_ms);
         waited_ms += is_patient ? 0 : pause_ms;
@@ -367,6 +426,7 @@ static int run(const struct place *place, const struct compute_options *options,
         return error_set(err, -ENOMEM, "out of memory");
     w->options = *options;
     w->seeks = seeks;
+    w->in_vain = seeks && getenv(n_in_vain) ? (unsigned)strtoul(getenv(n_in_vain), NULL, 10) : 0;
     w->daemon = place->is_private ? NULL : place->other ? place->other->address : place->directory;
     w->argv = argv;
     w->options.box = &w->box;

@@ -138,14 +138,16 @@ static int shake(struct handshake *h, int fd, const struct handshake_setup *setu
 
 /* Connects, and shakes hands as this session's channel. Returns the socket. */
 static int open_channel(struct handshake *h, const struct addrinfo *found, struct handshake_setup *setup,
-                        const char *address, long deadline, struct error *err)
+                        const struct dial_options *options, long deadline, struct error *err)
 {
-    int fd = connect_any(found, address, deadline, err), rc;
+    int fd = connect_any(found, options->address, deadline, err), rc;
 
     if (fd < 0)
         return fd;
+    if (options->reached)
+        *options->reached = true;
     randombytes_buf(setup->secret, sizeof setup->secret);
-    rc = shake(h, fd, setup, address, deadline, err);
+    rc = shake(h, fd, setup, options->address, deadline, err);
     if (!rc)
         return fd;
     close(fd);
@@ -159,13 +161,13 @@ static int open_both(struct proxy_setup *proxy, struct handshake *control, struc
     struct handshake_setup setup = {.calls = true, .channel = HANDSHAKE_CONTROL, .key = options->key};
 
     setup.flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
-    proxy->control = open_channel(control, found, &setup, options->address, deadline, err);
+    proxy->control = open_channel(control, found, &setup, options, deadline, err);
     proxy->bulk = -1;
     if (proxy->control >= 0) {
         setup.channel = HANDSHAKE_BULK;
         setup.session = control->name;
         setup.key = control->child;
-        proxy->bulk = open_channel(bulk, found, &setup, options->address, deadline, err);
+        proxy->bulk = open_channel(bulk, found, &setup, options, deadline, err);
         if (proxy->bulk < 0)
             close(proxy->control);
     }

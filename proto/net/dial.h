@@ -12,6 +12,7 @@ struct dial_options {
     const uint8_t *key;  /* KEY_BYTES */
     bool plain_bulk;
     uint64_t *progress; /* the worker's counter: proto/net/proxy.h */
+    bool *reached;      /* set once somebody has taken a connection; may be NULL */
 };
 
 enum { DIAL_PATIENCE_MS = 15000 };

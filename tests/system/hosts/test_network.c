@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -362,11 +363,12 @@ TEST(a_worker_without_the_key_hears_why)
     const pid_t daemon = start_daemon();
 
     expect("epsd --make-key other", 0);
-    expect_sentence(print("eps-worker --connect %s --key other --device cpu --device-mem 32MiB", address), 1,
-                    "its key is another one");
-    expect_sentence(print("eps-worker --connect %s --key key --plain-bulk --device cpu --device-mem 32MiB", address), 1,
-                    "encrypts all bytes", "give it to both, or to neither");
-    ck_assert_uint_eq(processes_count(processes_path("epsd.log"), "has no key, or another one"), 1);
+    expect(print("eps-worker --connect %s --key other --device cpu --device-mem 32MiB", address), 1);
+    ck_assert_holds(command_err(), "its key is another one; tried 3 times\n");
+    expect(print("eps-worker --connect %s --key key --plain-bulk --device cpu --device-mem 32MiB", address), 1);
+    ck_assert_holds(command_err(), "encrypts all bytes", "give it to both, or to neither; tried 3 times\n");
+    ck_assert_uint_eq(processes_count(processes_path("epsd.log"), "has no key, or another one"),
+                      3); /* as damage may pass */
     worker = start_worker(true, "worker.log");
     processes_await_workers("lab", 1);
     stop_all(daemon, &worker, 1);
@@ -471,18 +473,106 @@ TEST_IF(a_worker_that_cannot_keep_the_weights_is_left_out, !THREAD_SANITIZED)
     stop_all(daemon, (const pid_t[]){other, worker}, 2);
 }
 
-/* Whoever listens there says nothing. */
-TEST(a_signal_ends_a_worker_that_dials)
+static int listen_anywhere(void)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
     const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    char byte;
 
-    ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
-    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at) | listen(listener, 8), 0);
     ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&at, &size), 0);
     snprintf(address, sizeof address, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    return listener;
+}
+
+/* Carries bytes from one socket to the other until one ends; flips a bit of byte `at` from the first. */
+static void carry(const int *ends, long at)
+{
+    struct pollfd polls[2] = {{.fd = ends[0], .events = POLLIN}, {.fd = ends[1], .events = POLLIN}};
+    uint8_t bytes[65536];
+    long n_carried = 0;
+
+    while (poll(polls, 2, -1) > 0)
+        for (int i = 0; i < 2; i++) {
+            const ssize_t n = polls[i].revents ? read(ends[i], bytes, sizeof bytes) : 1;
+            if (n <= 0)
+                return;
+            if (!polls[i].revents)
+                continue;
+            if (i == 0 && at >= n_carried && at < n_carried + n)
+                bytes[at - n_carried] ^= 4;
+            n_carried += i == 0 ? n : 0;
+            for (ssize_t done = 0, now; done < n; done += now)
+                if ((now = write(ends[!i], bytes + done, (size_t)(n - done))) <= 0)
+                    return;
+        }
+}
+
+/* Each connection to the listener goes on to the daemon; in the first n of them a byte of the worker's greeting is damaged. */
+static pid_t damage(int listener, int port, int n)
+{
+    struct sockaddr_in there = {.sin_family = AF_INET,
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                .sin_port = htons((uint16_t)port)};
+    const pid_t pid = fork();
+
+    if (pid == 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (int i = 0; pid == 0; i++) {
+        const int ends[2] = {accept4(listener, NULL, NULL, SOCK_CLOEXEC),
+                             socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+        if (fork() == 0) {
+            if (connect(ends[1], (struct sockaddr *)&there, sizeof there) == 0)
+                carry(ends, i < n ? 40 : -1);
+            _exit(0);
+        }
+        close(ends[0]), close(ends[1]);
+    }
+    return pid;
+}
+
+/* Another key looks the same: so the third ends it. */
+TEST_EACH(a_handshake_that_was_damaged_is_tried_again_up_to_three_times, 2)
+{
+    const pid_t daemon = start_daemon();
+    const int port = atoi(strrchr(address, ':') + 1), listener = listen_anywhere();
+    const pid_t carrier = damage(listener, port, _i == 0 ? 2 : 3), worker = start_worker(true, "worker.log");
+
+    if (_i == 0) {
+        processes_await_workers("lab", 1);
+        expect_file(processes_path("worker.log"), "its key is another one; trying again in 0.5 s, as a byte damaged",
+                    "trying again in 1.0 s");
+        stop_all(daemon, &worker, 1);
+    } else {
+        ck_assert_int_eq(processes_wait(worker), 1);
+        expect_file(processes_path("worker.log"), "its key is another one; tried 3 times");
+        stop_all(daemon, NULL, 0);
+    }
+    ck_assert_int_eq(kill(carrier, SIGKILL), 0);
+    waitpid(carrier, NULL, 0);
+    close(listener);
+}
+
+/* Somebody takes its connection, and dies. */
+TEST(a_worker_by_tcp_whose_first_connection_breaks_comes_again)
+{
+    const int listener = listen_anywhere();
+    const pid_t worker = start_worker(true, "worker.log");
+    const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+
+    close(listener);
+    close(fd);
+    processes_await_text("worker.log", "Connection refused; trying again, after pauses of up to 2 s");
+    const pid_t daemon = start_daemon();
+    processes_await_workers("lab", 1);
+    stop_all(daemon, &worker, 1);
+}
+
+/* Whoever listens there says nothing. */
+TEST(a_signal_ends_a_worker_that_dials)
+{
+    const int listener = listen_anywhere();
+    char byte;
 
     const pid_t worker = start_worker(true, "worker.log");
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);

@@ -10,7 +10,10 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static void setup(void)
@@ -99,6 +102,46 @@ TEST(a_worker_that_was_silent_comes_again_until_it_is_told_to_end)
     stage_run_until(&st, &second.n_closed, 1);
     ck_assert_int_eq(processes_wait(worker), 0);
     stage_end(&st);
+}
+
+/* The daemon is stopped, so it answers nothing, and goes on; or dies, and another comes. What the worker waits for before it
+ * gives this session up takes no time here. */
+TEST_EACH_IF(a_worker_that_a_stopped_daemon_does_not_answer_comes_again, 2, !SANITIZED)
+{
+    pid_t daemon = processes_daemon("lab", 0, NULL);
+
+    ck_assert_int_eq(kill(daemon, SIGSTOP), 0);
+    outputs_write(".", "skip", "");
+    setenv("SKIP_WAITS", processes_path("skip"), 1);
+    setenv("LD_PRELOAD", BIN_DIR "/libjump_clock.so", 1);
+    const pid_t worker = processes_worker("lab", "256MiB", "worker");
+    unsetenv("LD_PRELOAD");
+    processes_await_text("worker", "does not answer: it is stopped, or its machine is overloaded; trying again in 2 s");
+    ck_assert_int_eq(unlink("skip") | kill(daemon, _i == 0 ? SIGCONT : SIGKILL), 0);
+    if (_i == 1) {
+        ck_assert_int_eq(processes_wait(daemon), 128 + SIGKILL);
+        daemon = processes_daemon("lab", 0, NULL);
+    }
+    processes_await_workers("lab", 1);
+    expect_stop(daemon);
+    ck_assert_int_eq(processes_wait(worker), 0);
+}
+
+/* As a daemon that takes its connection and dies. */
+TEST(a_worker_whose_first_connection_breaks_comes_again)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    outputs_make("raw");
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", processes_path("raw/listener"));
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at) | listen(listener, 8), 0);
+    const pid_t worker = processes_worker(processes_path("raw"), "256MiB", "worker");
+    close(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+    processes_await_text("worker", "/raw: closed before the session was open; trying again in 2 s");
+    ck_assert_int_eq(kill(worker, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(worker), 0);
+    close(listener);
 }
 
 static bool waits(void *viewer)
