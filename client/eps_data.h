@@ -27,6 +27,7 @@ struct eps_data_options {
     size_t n_data;
     uint32_t seq; /* 0: chosen */
     enum eps_train_on train_on;
+    enum eps_split split_special_tokens;
     enum eps_long long_rows;
     enum eps_separator separator;
     bool pack;             /* shows the rows that eps_train with these options has, in the order of its first epoch */
@@ -95,6 +96,7 @@ struct eps_data_counts {
     uint64_t n_lines, n_rows; /* a conversation may make several rows */
     uint64_t n_documents;     /* in packed rows: of the data, as often as an epoch takes each */
     char packing[200];        /* what eps_train says of packed rows; or empty */
+    uint64_t n_spelled;       /* special tokens that messages spell, which are split like any text */
     uint64_t n_cut, n_dropped, n_unanswered;
     uint64_t n_tokens, n_trained;           /* of rows that are kept, as far as they are seen */
     uint64_t longest;                       /* tokens of a row, or of a document in packed rows, uncut */

@@ -30,6 +30,7 @@ enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
 enum eps_task { EPS_TASK_DEFAULT, EPS_CLASSIFY, EPS_REGRESS };
 enum eps_train_on { EPS_TRAIN_ON_DEFAULT, EPS_TRAIN_ON_ANSWERS, EPS_TRAIN_ON_ALL, EPS_TRAIN_ON_LAST };
+enum eps_split { EPS_SPLIT_DEFAULT, EPS_SPLIT_YES, EPS_SPLIT_NO };
 enum eps_long { EPS_LONG_DEFAULT, EPS_LONG_CUT, EPS_LONG_DROP, EPS_LONG_REFUSE };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
@@ -133,6 +134,7 @@ struct eps_train_options {
     uint32_t data_tokens;
     enum eps_separator separator;
     enum eps_train_on train_on;
+    enum eps_split split_special_tokens; /* those that messages of conversations spell; default: yes, they are text */
     enum eps_long long_rows;
     bool pack;
     const char *out;

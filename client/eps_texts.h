@@ -4,6 +4,8 @@
 #ifndef CLIENT_EPS_TEXTS_H
 #define CLIENT_EPS_TEXTS_H
 
+#include "eps_options.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -107,7 +109,8 @@ struct eps_chat_options {
     double wait; /* as in eps_eval_options */
     const char *device;
     uint64_t device_mem;
-    const char *system; /* the system message; NULL: none, or the template's own */
+    const char *system;                  /* the system message; NULL: none, or the template's own */
+    enum eps_split split_special_tokens; /* as in eps_train_options */
     /* Tokens that the model sees of the conversation, answers included; 0: 4096, or the model's positions if they are
      * fewer. The cache of keys and values has this size. When a message leaves less than a quarter of them for the
      * answer (or than n_tokens, if that is less), the oldest messages but the system's are dropped. */

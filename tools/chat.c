@@ -184,6 +184,7 @@ int command_chat(int argc, char **argv)
 {
     struct chat chat = {.options = eps_chat_defaults()};
     struct eps_chat_options *o = &chat.options;
+    unsigned split = 0;
     const struct argument arguments[] = {
         {"Model and conversation", .kind = ARGUMENT_HEADING},
         {"--model", "DIR", ARGUMENT_TEXT, &o->model,
@@ -194,6 +195,8 @@ int command_chat(int argc, char **argv)
          "where the base of an adapter is, if its adapter_config.json names another place"},
         {"--system", "TEXT", ARGUMENT_TEXT, &o->system,
          "the system message; default: the template's own, if it has one"},
+        {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split,
+         "what special tokens are that messages spell, as in eps train --help; default yes: text"},
         {"--context", "N", ARGUMENT_COUNT, &o->context,
          "tokens of the conversation that the model sees, its answers included; default 4096, or the model's positions "
          "if they are fewer. Once a quarter of them is not left for an answer, the oldest messages are dropped"},
@@ -212,6 +215,7 @@ int command_chat(int argc, char **argv)
         arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
+    o->split_special_tokens = (enum eps_split)split;
     if (status < 0)
         status = run(&chat, &command);
     free(chat.stops.items);

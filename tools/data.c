@@ -259,15 +259,15 @@ static json_t *counts_json(const struct eps_data_counts *c)
         snprintf(name, sizeof name, "%u", percents[i]);
         json_object_set_new(quantiles, name, json_integer((json_int_t)c->quantiles[i]));
     }
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o*}", "kind",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o*}", "kind",
                      c->preferences     ? "preferences"
                      : c->conversations ? "conversations"
                                         : "text",
                      "seq", (json_int_t)c->seq, "lines", (json_int_t)c->n_lines, "rows", (json_int_t)c->n_rows,
-                     "tokens", (json_int_t)c->n_tokens, "trained", (json_int_t)c->n_trained, "cut",
-                     (json_int_t)c->n_cut, "dropped", (json_int_t)c->n_dropped, "unanswered",
-                     (json_int_t)c->n_unanswered, "longest", (json_int_t)c->longest, "quantiles", quantiles,
-                     "documents", c->n_documents > 0 ? json_integer((json_int_t)c->n_documents) : NULL);
+                     "tokens", (json_int_t)c->n_tokens, "trained", (json_int_t)c->n_trained, "spelled",
+                     (json_int_t)c->n_spelled, "cut", (json_int_t)c->n_cut, "dropped", (json_int_t)c->n_dropped,
+                     "unanswered", (json_int_t)c->n_unanswered, "longest", (json_int_t)c->longest, "quantiles",
+                     quantiles, "documents", c->n_documents > 0 ? json_integer((json_int_t)c->n_documents) : NULL);
 }
 
 static void print_counts(const struct eps_data_counts *c)
@@ -285,6 +285,10 @@ static void print_counts(const struct eps_data_counts *c)
                " left out as no answer begins in them",
                c->seq, c->n_cut, c->n_dropped, c->n_unanswered);
     printf("\ntokens       %" PRIu64 ", %" PRIu64 " of them trained (%.1f %%)\n", c->n_tokens, c->n_trained, share);
+    if (c->n_spelled > 0)
+        printf("spelled      %" PRIu64 " special token%s in messages, split like any text: --split-special-tokens no "
+               "makes tokens of them\n",
+               c->n_spelled, c->n_spelled == 1 ? "" : "s");
     printf("length      ");
     for (size_t i = 0; i < EPS_DATA_QUANTILES; i++)
         printf(" %u %% of %s to %" PRIu64 ",", percents[i], *c->packing ? "documents" : "rows", c->quantiles[i]);
@@ -295,7 +299,7 @@ int command_data(int argc, char **argv)
 {
     struct argument_texts files = {0};
     struct eps_data_options options = eps_data_defaults();
-    unsigned separator = 0, train_on = 0, long_rows = 0, order = 0;
+    unsigned separator = 0, train_on = 0, split = 0, long_rows = 0, order = 0;
     bool json = false;
     const struct argument arguments[] = {
         {"FILE...", NULL, ARGUMENT_WORDS, &files, "data, as --data of eps train takes it"},
@@ -304,6 +308,7 @@ int command_data(int argc, char **argv)
         {"--base-model", "DIR", ARGUMENT_TEXT, &options.base_model, "as in eps train"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq, "as in eps train"},
         {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on, "as in eps train"},
+        {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split, "as in eps train"},
         {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows, "as in eps train"},
         {"--separator", "none|eos", ARGUMENT_CHOICE, &separator, "as in eps train"},
         {"--pack", NULL, ARGUMENT_FLAG, &options.pack,
@@ -344,6 +349,7 @@ int command_data(int argc, char **argv)
         options.data = files.items, options.n_data = files.n;
         options.separator = (enum eps_separator)separator;
         options.train_on = (enum eps_train_on)train_on;
+        options.split_special_tokens = (enum eps_split)split;
         options.long_rows = (enum eps_long)long_rows;
         options.order = (enum eps_order)order;
         d.rows = json ? json_array() : NULL;

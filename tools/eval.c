@@ -297,7 +297,7 @@ int command_eval(int argc, char **argv)
 {
     struct eps_eval_options options = eps_eval_defaults();
     struct argument_texts data = {0};
-    unsigned separator = 0, train_on = 0, long_rows = 0;
+    unsigned separator = 0, train_on = 0, split = 0, long_rows = 0;
     bool json = false;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
@@ -319,6 +319,8 @@ int command_eval(int argc, char **argv)
          "what separates texts; default eos, if the tokenizer has an end-of-text token"},
         {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on,
          "of conversations: the tokens that the loss is of, as in eps train --help; default answers"},
+        {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split,
+         "of conversations: what special tokens are that messages spell, as in eps train --help; default yes"},
         {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows,
          "what becomes of conversations of more than --seq tokens; default cut"},
         {"--pack", NULL, ARGUMENT_FLAG, &options.pack,
@@ -371,6 +373,7 @@ int command_eval(int argc, char **argv)
         options.data = data.items, options.n_data = data.n;
         options.separator = (enum eps_separator)separator;
         options.train_on = (enum eps_train_on)train_on;
+        options.split_special_tokens = (enum eps_split)split;
         options.long_rows = (enum eps_long)long_rows;
         status = run(&command, &options, json);
     }

@@ -4,6 +4,7 @@
 #include "client/ask/writer.h"
 #include "client/daemon/observer.h"
 #include "client/eps.h"
+#include "client/text/rendered.h"
 #include "client/text/template.h"
 #include "client/text/utf8.h"
 #include "proto/model/family.h"
@@ -184,17 +185,19 @@ void eps_chat_close(struct eps_chat *chat)
 /* The tokens of the conversation, up to where the answer begins. */
 static int encode(struct client_tokens *out, struct eps_chat *chat, struct error *err)
 {
-    size_t n, used;
-    char *text;
-    int rc = client_template_render(&text, &n, chat->template, chat->variables, time(NULL), err);
+    struct client_rendering text;
+    uint64_t n_spelled = 0;
+    int rc = client_template_render_labelled(&text, chat->template, chat->variables, time(NULL), err);
 
     out->n = 0;
     if (rc) {
         error_prefix(err, "the chat template");
         return rc;
     }
-    rc = client_tokenizer_encode(out, &used, chat->writer.tokenizer, text, n, true, err);
-    free(text);
+    rc = client_rendered_encode(out, NULL, &n_spelled, chat->writer.tokenizer, &text, NULL, 0,
+                                chat->options.split_special_tokens == EPS_SPLIT_NO, err);
+    free(text.text);
+    free(text.labels);
     if (!rc && out->n == 0)
         rc = error_set(err, -EINVAL, "the chat template makes no text of this conversation");
     return rc;

@@ -137,6 +137,7 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
                                                  .side = s->model.side,
                                                  .train_on =
                                                      s->options->train_on ? s->options->train_on : EPS_TRAIN_ON_ANSWERS,
+                                                 .parses = s->options->split_special_tokens == EPS_SPLIT_NO,
                                                  .weighted = !pairs,
                                                  .pairs = pairs,
                                                  .watch = &s->watch};
@@ -147,7 +148,7 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
         if (s->counts.seq == 0)
             s->counts.seq = client_documents_seq(client_documents_longest(&documents), n_positions);
         s->counts.conversations = true, s->counts.preferences = pairs;
-        s->counts.n_lines = documents.n_lines;
+        s->counts.n_lines = documents.n_lines, s->counts.n_spelled = documents.n_spelled;
         s->lengths = calloc(documents.n + 1, sizeof *s->lengths);
         rc = show_documents(s, &documents, err);
         if (!rc)
@@ -212,7 +213,7 @@ static int count_documents(struct show *s, const struct client_packed *packed, s
 
     s->counts.conversations = true;
     s->counts.seq = packed->seq;
-    s->counts.n_lines = documents->n_lines;
+    s->counts.n_lines = documents->n_lines, s->counts.n_spelled = documents->n_spelled;
     s->counts.n_documents = packed->n;
     s->lengths = calloc(documents->n + 1, sizeof *s->lengths);
     if (!s->lengths)
@@ -230,6 +231,7 @@ static int show_packed(struct show *s, struct error *err)
 {
     const struct eps_data_options *o = s->options;
     const struct client_source_rules rules = {.train_on = o->train_on,
+                                              .split_special_tokens = o->split_special_tokens,
                                               .long_rows = o->long_rows,
                                               .seq = o->seq,
                                               .seed = o->seed == UINT64_MAX ? 0 : o->seed,
@@ -328,6 +330,7 @@ static int check(const struct show *s, const struct client_source_ops *kind, str
     struct eps_train_options asked = eps_train_defaults();
     const char *alone = o->eval_data ? "--eval-data" : o->order ? "--order" : o->seed != UINT64_MAX ? "--seed" : NULL;
 
+    asked.split_special_tokens = o->split_special_tokens;
     asked.train_on = o->train_on, asked.long_rows = o->long_rows, asked.separator = o->separator, asked.pack = o->pack;
     const int rc = client_source_check(kind, &asked, err);
     return rc || o->pack || !alone

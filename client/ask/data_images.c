@@ -7,15 +7,16 @@
 
 static int check(const struct eps_data_options *o, struct error *err)
 {
-    const char *name = o->model        ? "--model"
-                       : o->base_model ? "--base-model"
-                       : o->seq        ? "--seq"
-                       : o->train_on   ? "--train-on"
-                       : o->long_rows  ? "--long"
-                       : o->separator  ? "--separator"
-                       : o->pack       ? "--pack"
-                       : o->order      ? "--order"
-                                       : NULL;
+    const char *name = o->model                  ? "--model"
+                       : o->base_model           ? "--base-model"
+                       : o->seq                  ? "--seq"
+                       : o->train_on             ? "--train-on"
+                       : o->split_special_tokens ? "--split-special-tokens"
+                       : o->long_rows            ? "--long"
+                       : o->separator            ? "--separator"
+                       : o->pack                 ? "--pack"
+                       : o->order                ? "--order"
+                                                 : NULL;
 
     return name ? error_set(err, -EDOM, "%s is for text, and --images are read without a model: leave it out", name)
                 : 0;

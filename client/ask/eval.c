@@ -51,13 +51,15 @@ static int open_data(struct eval *e, struct error *err)
     const struct client_watch *watch = &e->forward.link.watches[1];
     const struct client_source_rules rules = {.separator = o->separator,
                                               .train_on = o->train_on,
+                                              .split_special_tokens = o->split_special_tokens,
                                               .long_rows = o->long_rows,
                                               .seq = o->seq,
                                               .source_seq = o->source_seq,
                                               .mask_fraction = o->mask_fraction,
                                               .watch = watch};
     const struct client_source_ops *kind = client_source_kind(config, o->mask_fraction);
-    const bool undecided = kind == &client_source_text && (o->train_on || o->long_rows || o->pack),
+    const bool undecided =
+                   kind == &client_source_text && (o->train_on || o->split_special_tokens || o->long_rows || o->pack),
                predicts = e->events->on_prediction;
     int rc = undecided ? 0 : kind->check_evaluation(o, predicts, err);
 

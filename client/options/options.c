@@ -216,6 +216,8 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
         o->separator = facts->separated ? EPS_SEPARATOR_EOS : EPS_SEPARATOR_NONE;
     if (o->train_on == EPS_TRAIN_ON_DEFAULT)
         o->train_on = EPS_TRAIN_ON_ANSWERS;
+    if (o->split_special_tokens == EPS_SPLIT_DEFAULT)
+        o->split_special_tokens = EPS_SPLIT_YES;
     if (o->long_rows == EPS_LONG_DEFAULT)
         o->long_rows = EPS_LONG_CUT;
     if (o->seed == UINT64_MAX)

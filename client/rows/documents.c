@@ -419,6 +419,8 @@ int client_documents_read(struct client_documents *out, struct client_data *data
         rc = client_keys_open(&r.keys, rules->side, err);
     if (!rc && rules->pairs)
         client_conversations_by_prefixes(r.conversations);
+    if (!rc && rules->parses)
+        client_conversations_parse(r.conversations);
     if (!rc && !rules->weighted)
         rc = client_data_refuse_weights(data, err);
     if (!rc) {
@@ -431,7 +433,7 @@ int client_documents_read(struct client_documents *out, struct client_data *data
         rc = rules->targets ? read_targets(&r, data, &i, err) : read_file(&r, &data->files[i], err);
     client_tokenizer_watch(rules->tokenizer, NULL);
     if (!rc)
-        out->hash = XXH3_64bits_digest(hash);
+        out->hash = XXH3_64bits_digest(hash), out->n_spelled = client_conversations_n_spelled(r.conversations);
     XXH3_freeState(hash);
     client_keys_close(r.keys);
     client_conversations_close(r.conversations);

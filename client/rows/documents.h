@@ -24,8 +24,9 @@ struct client_documents {
     struct client_document *list; /* (n), owned */
     uint32_t *lengths;            /* (n) inputs, owned */
     size_t n, cap;
-    size_t n_lines; /* that made them */
-    int fd;         /* tokens, u32, with CLIENT_TOKEN_TRAINED */
+    size_t n_lines;     /* that made them */
+    uint64_t n_spelled; /* special tokens that messages spell, split like any text */
+    int fd;             /* tokens, u32, with CLIENT_TOKEN_TRAINED */
     uint64_t n_tokens;
     uint64_t hash; /* xxh3, 64 bits, over tokens and lengths of all documents */
 };
@@ -34,6 +35,7 @@ struct client_documents_rules {
     struct client_tokenizer *tokenizer; /* borrowed for the call */
     const json_t *side;                 /* the model's side files; may be NULL */
     enum eps_train_on train_on;         /* resolved */
+    bool parses;                        /* special tokens that messages spell are tokens */
     bool weighted;                      /* files may have weights */
     bool pairs;                         /* lines are preferences: document 2k is chosen, and 2k + 1 rejected */
     /* Lines are sources with targets: a document is the one, not trained, and then the other. Files of text come in twos,

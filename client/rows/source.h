@@ -102,18 +102,19 @@ struct client_source_setup {
 };
 
 struct client_source_rules {
-    enum eps_separator separator;     /* as in client_data_rules */
-    const char *columns;              /* as in client_rows_rules */
-    bool unlabelled;                  /* as in client_rows_rules */
-    enum eps_train_on train_on;       /* of conversations, as are those below; default: answers */
-    enum eps_long long_rows;          /* default: cut */
-    uint32_t seq, source_seq;         /* 0: as in client_source_facts */
-    double mask_fraction;             /* of spans */
-    uint64_t seed;                    /* that held-out rows are drawn by, and packed ones */
-    enum eps_order order;             /* of packed rows; default: shuffled */
-    const char *image, *augment;      /* of images: client/images/view.h */
-    unsigned n_threads;               /* that read images; 0: client_pieces_threads */
-    const struct client_watch *watch; /* may be NULL */
+    enum eps_separator separator;        /* as in client_data_rules */
+    const char *columns;                 /* as in client_rows_rules */
+    bool unlabelled;                     /* as in client_rows_rules */
+    enum eps_train_on train_on;          /* of conversations, as are those below; default: answers */
+    enum eps_split split_special_tokens; /* default: yes */
+    enum eps_long long_rows;             /* default: cut */
+    uint32_t seq, source_seq;            /* 0: as in client_source_facts */
+    double mask_fraction;                /* of spans */
+    uint64_t seed;                       /* that held-out rows are drawn by, and packed ones */
+    enum eps_order order;                /* of packed rows; default: shuffled */
+    const char *image, *augment;         /* of images: client/images/view.h */
+    unsigned n_threads;                  /* that read images; 0: client_pieces_threads */
+    const struct client_watch *watch;    /* may be NULL */
 };
 
 /* What options depend on before the rows are divided. */

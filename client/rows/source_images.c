@@ -64,15 +64,16 @@ static int check(const struct eps_train_options *asked, struct error *err)
 {
     const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
     const bool limited = asked->eval_tokens != UINT64_MAX && asked->eval_tokens != 0;
-    const char *name = asked->columns                 ? "--columns"
-                       : begins && asked->separator   ? "--separator"
-                       : begins && asked->train_on    ? "--train-on"
-                       : begins && asked->long_rows   ? "--long"
-                       : begins && asked->pack        ? "--pack"
-                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
-                       : !isnan(asked->dpo_beta)      ? "--dpo-beta"
-                       : limited                      ? "--eval-tokens"
-                                                      : NULL;
+    const char *name = asked->columns                          ? "--columns"
+                       : begins && asked->separator            ? "--separator"
+                       : begins && asked->train_on             ? "--train-on"
+                       : begins && asked->split_special_tokens ? "--split-special-tokens"
+                       : begins && asked->long_rows            ? "--long"
+                       : begins && asked->pack                 ? "--pack"
+                       : !isnan(asked->mask_fraction)          ? "--mask-fraction"
+                       : !isnan(asked->dpo_beta)               ? "--dpo-beta"
+                       : limited                               ? "--eval-tokens"
+                                                               : NULL;
     struct client_augment augment;
     struct client_frame frame;
 
@@ -91,6 +92,7 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
                        : asked->pack                  ? "--pack"
                        : asked->separator             ? "--separator"
                        : asked->train_on              ? "--train-on"
+                       : asked->split_special_tokens  ? "--split-special-tokens"
                                                       : NULL;
 
     (void)predicts;

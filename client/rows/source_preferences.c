@@ -136,9 +136,12 @@ static int settle(struct client_source *source, const struct client_source_rules
 static int read_rows(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                      struct error *err)
 {
-    return client_documented_read(
-        (struct client_documented *)source, part,
-        (struct client_documents_rules){.train_on = EPS_TRAIN_ON_ANSWERS, .pairs = true, .watch = rules->watch}, err);
+    return client_documented_read((struct client_documented *)source, part,
+                                  (struct client_documents_rules){.train_on = EPS_TRAIN_ON_ANSWERS,
+                                                                  .parses = rules->split_special_tokens == EPS_SPLIT_NO,
+                                                                  .pairs = true,
+                                                                  .watch = rules->watch},
+                                  err);
 }
 
 static void measure(struct client_source_facts *out, const struct client_source *source)

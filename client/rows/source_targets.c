@@ -28,13 +28,14 @@ struct targets {
 static int check(const struct eps_train_options *asked, struct error *err)
 {
     const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
-    const char *name = asked->columns                 ? "--columns"
-                       : begins && asked->separator   ? "--separator"
-                       : begins && asked->pack        ? "--pack"
-                       : begins && asked->train_on    ? "--train-on"
-                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
-                       : !isnan(asked->dpo_beta)      ? "--dpo-beta"
-                                                      : NULL;
+    const char *name = asked->columns                          ? "--columns"
+                       : begins && asked->separator            ? "--separator"
+                       : begins && asked->pack                 ? "--pack"
+                       : begins && asked->train_on             ? "--train-on"
+                       : begins && asked->split_special_tokens ? "--split-special-tokens"
+                       : !isnan(asked->mask_fraction)          ? "--mask-fraction"
+                       : !isnan(asked->dpo_beta)               ? "--dpo-beta"
+                                                               : NULL;
 
     return name ? error_set(err, -EDOM, "%s is not for sources and their targets: leave it out", name) : 0;
 }
@@ -48,6 +49,7 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
                        : asked->separator             ? "--separator"
                        : asked->pack                  ? "--pack"
                        : asked->train_on              ? "--train-on"
+                       : asked->split_special_tokens  ? "--split-special-tokens"
                                                       : NULL;
 
     return name ? error_set(err, -EDOM, "%s is not for sources and their targets: leave it out", name) : 0;

@@ -8,6 +8,7 @@ static struct eps_train_options plan_options(const struct client_train *t)
 
     /* How rows are read: resolved, and as such refused where it is of no use. */
     o.separator = EPS_SEPARATOR_DEFAULT, o.train_on = EPS_TRAIN_ON_DEFAULT, o.long_rows = EPS_LONG_DEFAULT;
+    o.split_special_tokens = EPS_SPLIT_DEFAULT;
     if (!o.connect)
         return o;
     o.workers = t->n_workers;

@@ -1,5 +1,6 @@
 #include "client/text/conversation.h"
 
+#include "client/text/rendered.h"
 #include "client/text/template.h"
 
 #include <errno.h>
@@ -15,6 +16,8 @@ struct client_conversations {
     enum eps_train_on train_on;
     json_t *variables; /* of the template, without messages */
     struct client_tokens tokens;
+    bool parses; /* special tokens that messages spell are tokens */
+    uint64_t n_spelled;
 };
 
 int client_conversations_open(struct client_conversations **out, struct client_tokenizer *tokenizer, const json_t *side,
@@ -41,6 +44,16 @@ int client_conversations_open(struct client_conversations **out, struct client_t
 void client_conversations_by_prefixes(struct client_conversations *conversations)
 {
     conversations->marks = false;
+}
+
+void client_conversations_parse(struct client_conversations *conversations)
+{
+    conversations->parses = true;
+}
+
+uint64_t client_conversations_n_spelled(const struct client_conversations *conversations)
+{
+    return conversations->n_spelled;
 }
 
 void client_conversations_close(struct client_conversations *c)
@@ -407,29 +420,6 @@ static int rows_by_prefixes(struct row *rows, size_t *n_rows, const struct turns
 
 /* ---- Tokens ---- */
 
-/* Where plain text begins and ends: what messages and tools say. */
-static int find_plain(size_t **out, size_t *n, const struct client_rendering *text, struct error *err)
-{
-    size_t cap = 0;
-
-    *out = NULL, *n = 0;
-    for (size_t i = 0; i < text->n; i++) {
-        const bool is = text->labels[i] & CLIENT_LABEL_UNTRUSTED;
-        const bool was = i > 0 && text->labels[i - 1] & CLIENT_LABEL_UNTRUSTED;
-        if (*n + 2 > cap) {
-            size_t *larger = realloc(*out, (cap = 2 * cap + 16) * sizeof *larger);
-            if (!larger)
-                return error_set(err, -ENOMEM, "out of memory");
-            *out = larger;
-        }
-        if (is != was)
-            (*out)[(*n)++] = i;
-    }
-    if (*n % 2 == 1)
-        (*out)[(*n)++] = text->n;
-    return 0;
-}
-
 /* The place after an answer at which the token may be that ends its turn: behind white space. */
 static size_t place_after(const struct client_rendering *text, const struct span *span)
 {
@@ -475,28 +465,26 @@ static size_t mark_tokens(struct client_conversations *c, const struct row *row,
 static int encode_row(struct client_conversations *c, const struct row *row, client_conversation_take *take, void *user,
                       struct error *err)
 {
-    struct client_marked marked = {.text = row->text.text, .n = row->text.n, .n_places = 3 * row->n_spans};
-    struct client_place *places = calloc(marked.n_places + 1, sizeof *places);
-    size_t *tokens = calloc(marked.n_places + 1, sizeof *tokens), *plain = NULL;
-    int rc = places && tokens ? find_plain(&plain, &marked.n_plain, &row->text, err)
-                              : error_set(err, -ENOMEM, "out of memory");
+    const size_t n_places = 3 * row->n_spans;
+    struct client_place *places = calloc(n_places + 1, sizeof *places);
+    size_t *tokens = calloc(n_places + 1, sizeof *tokens);
+    int rc = places && tokens ? 0 : error_set(err, -ENOMEM, "out of memory");
 
     for (size_t k = 0; !rc && k < row->n_spans; k++) {
         places[3 * k] = (struct client_place){row->spans[k].from, false};
         places[3 * k + 1] = (struct client_place){row->spans[k].to, true};
         places[3 * k + 2] = (struct client_place){place_after(&row->text, &row->spans[k]), false};
     }
-    marked.places = places, marked.plain = plain;
     c->tokens.n = 0;
     if (!rc)
-        rc = client_tokenizer_encode_marked(&c->tokens, tokens, c->tokenizer, &marked, err);
+        rc = client_rendered_encode(&c->tokens, tokens, &c->n_spelled, c->tokenizer, &row->text, places, n_places,
+                                    c->parses, err);
     if (!rc && mark_tokens(c, row, tokens) == 0)
         rc = error_set(err, -EINVAL, "the chat template prints nothing of its answers");
     if (!rc)
         rc = take(user, c->tokens.ids, c->tokens.n, err);
     free(places);
     free(tokens);
-    free(plain);
     return rc;
 }
 

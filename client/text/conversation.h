@@ -1,7 +1,7 @@
 /* client/text/conversation.h - a conversation as the tokens of a row, and which of them a model is trained on.
  *
  * The model's chat template renders the conversation (client/text/template.h), and its tokenizer encodes the text;
- * special tokens count where the template prints them, not where a message spells them (client/text/tokenizer.h).
+ * special tokens count where the template prints them, not where a message spells them (client/text/rendered.h).
  * Dates in templates are 26 July 2024, so that a run's data do not depend on the day.
  *
  * An answer is a message of the role assistant. Its tokens are
@@ -40,6 +40,12 @@ void client_conversations_close(struct client_conversations *conversations); /* 
 /* From here on answers are found by prefixes, whatever the template marks: an answer is all that follows its prompt, as in
  * TRL's preferences. */
 void client_conversations_by_prefixes(struct client_conversations *conversations);
+
+/* From here on special tokens that messages spell are tokens, as transformers' apply_chat_template has it. */
+void client_conversations_parse(struct client_conversations *conversations);
+
+/* Special tokens that messages have spelled so far, and that were split like any text. */
+uint64_t client_conversations_n_spelled(const struct client_conversations *conversations);
 
 /* Takes the ids (n) of a row, which begin with a token that is not trained. */
 typedef int client_conversation_take(void *user, const uint32_t *ids, size_t n, struct error *err);

@@ -119,6 +119,9 @@ struct client_marked {
 int client_tokenizer_encode_marked(struct client_tokens *out, size_t *tokens, struct client_tokenizer *tokenizer,
                                    const struct client_marked *marked, struct error *err);
 
+/* Special tokens that plain text spelled in the last call of client_tokenizer_encode_marked. */
+size_t client_tokenizer_n_spelled(const struct client_tokenizer *tokenizer);
+
 /* ---- A tokenizer's state between two calls ----
  *
  * Later tokens depend on this state and on the bytes of later calls, and on nothing else. So if two tokenizers that

@@ -11,7 +11,7 @@ from eps._data import as_files
 from eps._library import Call, StrPath, ffi, lib, number_of, programs, text_of
 from eps._options import bytes_of, checked_real, choice_of, words_of_option
 
-_choices = ("separator", "train_on", "long")  # as eps.train has them
+_choices = ("separator", "train_on", "split_special_tokens", "long")  # as eps.train has them
 _members = {"long": "long_rows"}
 
 
@@ -75,7 +75,8 @@ def evaluate(model: Optional[StrPath] = None, data: Any = None, *, predictions: 
              base_model: Optional[StrPath] = None, batch: Optional[int] = None, seq: Optional[int] = None,
              source_seq: Optional[int] = None, stride: Optional[int] = None, mask_fraction: Optional[float] = None,
              seed: Optional[int] = None, eval_tokens: Optional[int] = None, separator: Optional[str] = None,
-             train_on: Optional[str] = None, long: Optional[str] = None, pack: Optional[bool] = None,
+             train_on: Optional[str] = None, split_special_tokens: Optional[str] = None, long: Optional[str] = None,
+             pack: Optional[bool] = None,
              columns: Optional[str] = None, image: Optional[str] = None, bleu: Optional[bool] = None,
              n_beams: Optional[int] = None, n_tokens: Optional[int] = None, length_penalty: Optional[float] = None,
              device: Optional[str] = None, device_mem: Union[int, str, None] = None,
@@ -116,8 +117,9 @@ def evaluate(model: Optional[StrPath] = None, data: Any = None, *, predictions: 
     with as_files(data) as files:
         _set(call, options, dict(model=model, connect=connect, base_model=base_model, batch=batch, seq=seq,
                                  source_seq=source_seq, stride=stride, mask_fraction=mask_fraction, seed=seed,
-                                 eval_tokens=eval_tokens, separator=separator, train_on=train_on, long=long, pack=pack,
-                                 columns=columns, image=image, bleu=bleu, n_beams=n_beams, n_tokens=n_tokens,
+                                 eval_tokens=eval_tokens, separator=separator, train_on=train_on,
+                                 split_special_tokens=split_special_tokens, long=long, pack=pack, columns=columns,
+                                 image=image, bleu=bleu, n_beams=n_beams, n_tokens=n_tokens,
                                  length_penalty=length_penalty, device=device, device_mem=device_mem, wait=wait))
         paths = [] if files is None else [files] if isinstance(files, (str, Path)) else list(files)
         options.data = call.keep(ffi.new("char *[]", [call.text(str(path)) for path in paths]))

@@ -55,7 +55,7 @@ static bool stands_alone(const struct tokenizer_added *token, const struct token
 /* Finds the first token that begins in [from, limit) and ends in the segment. */
 static const struct tokenizer_added *find(const struct tokenizer_set *set, size_t *at,
                                           const struct tokenizer_segment *s, size_t from, size_t limit, uint32_t before,
-                                          const struct tokenizer_marks *marks)
+                                          struct tokenizer_marks *marks)
 {
     for (*at = from; *at < limit;) {
         const uint8_t byte = (uint8_t)s->text[*at];

@@ -21,7 +21,7 @@ static enum cover cover_of(const struct tokenizer_marks *marks, size_t from, siz
 }
 
 /* As in tokenizers, what a hidden token's text holds is not looked at again, if all of it is plain. */
-bool tokenizer_marks_hide(const struct tokenizer_added **token, size_t *skipped, const struct tokenizer_marks *marks,
+bool tokenizer_marks_hide(const struct tokenizer_added **token, size_t *skipped, struct tokenizer_marks *marks,
                           const struct tokenizer_set *set, const char *text, size_t at)
 {
     const struct tokenizer_added *end = set->tokens + set->n, *next = *token;
@@ -36,6 +36,7 @@ bool tokenizer_marks_hide(const struct tokenizer_added **token, size_t *skipped,
         }
         if (cover == COVERS_ALL) {
             *skipped = at + next->n;
+            marks->n_hidden++;
             return true;
         }
     }
@@ -182,6 +183,7 @@ static int find_tokens(struct client_tokens *out, struct tokenizer_marks *marks,
     size_t used;
     int rc;
 
+    t->work.n_spelled = 0;
     if (whole < marked->n)
         return error_set(err, -EINVAL, "not UTF-8 text at byte %zu (0x%02X)", whole, (uint8_t)marked->text[whole]);
     if (t->is_bytes) {
@@ -194,6 +196,7 @@ static int find_tokens(struct client_tokens *out, struct tokenizer_marks *marks,
     rc = encode(out, t, marked, err);
     t->work.marks = NULL;
     tokenizer_marks_pass(marks, SIZE_MAX, out->n);
+    t->work.n_spelled = marks->n_hidden;
     return rc;
 }
 

@@ -253,6 +253,11 @@ const uint32_t *client_tokenizer_begins(const struct client_tokenizer *t, size_t
     return t->ends[0];
 }
 
+size_t client_tokenizer_n_spelled(const struct client_tokenizer *t)
+{
+    return t->work.n_spelled;
+}
+
 void client_tokenizer_led(struct client_tokenizer *t)
 {
     t->work.led = t->n_ends[0] > 0;

@@ -154,6 +154,7 @@ struct tokenizer_marks {
     size_t
         *plain; /* (n_plain) in pairs, ascending: where a part begins that holds no special tokens, and where it ends */
     size_t n_plain;
+    size_t n_hidden; /* special tokens that plain text has spelled */
 };
 
 /* Working memory, for one thread: for merging a word its tokens as a linked list, and a heap of the pairs that can
@@ -170,6 +171,7 @@ struct tokenizer_work {
     uint64_t grows; /* bytes by which changes may still lengthen the text */
     struct tokenizer_held held[2];
     struct tokenizer_marks *marks;                   /* NULL, but for client_tokenizer_encode_marked */
+    size_t n_spelled;                                /* by the last text of client_tokenizer_encode_marked */
     bool begun;                                      /* some of the whole text has been used */
     bool led;                                        /* the text comes behind ends[0] */
     struct client_text between[2];                   /* between two changes */
@@ -303,7 +305,7 @@ void tokenizer_added_close(struct tokenizer_set *set);
 
 /* True if a special token at `at` is a text that somebody wrote. *skipped: where to look next; or there is a shorter
  * token at `at`, which becomes *token. */
-bool tokenizer_marks_hide(const struct tokenizer_added **token, size_t *skipped, const struct tokenizer_marks *marks,
+bool tokenizer_marks_hide(const struct tokenizer_added **token, size_t *skipped, struct tokenizer_marks *marks,
                           const struct tokenizer_set *set, const char *text, size_t at);
 
 /* The text up to `end`, as far as it has not been passed, is in token number `token`. */

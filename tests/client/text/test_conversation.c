@@ -217,6 +217,37 @@ TEST_EACH(special_tokens_that_messages_spell_stay_text, WAYS)
     close_all(&o);
 }
 
+/* <b> is spelled once by each message and printed once by the template. */
+TEST_EACH(what_messages_spell_is_counted_or_parsed, 2)
+{
+    const bool parses = _i;
+    json_t *tokens = json_pack("{s:i}", "<b>", 600),
+           *side = side_of("bpe/tokenizer", tokens, "<b>{% for m in messages %}{{ m.content }}{% endfor %}"),
+           *conversation = json_loads("{\"messages\": [{\"role\": \"user\", \"content\": \"x<b>\"}, {\"role\": "
+                                      "\"assistant\", \"content\": \"<b>y\"}]}",
+                                      0, NULL),
+           *id, *rows;
+    struct client_conversations *c;
+    struct client_tokenizer *t;
+    size_t i, n_special = 0;
+
+    ck_assert_int_eq(client_tokenizer_open(&t, side, 700, NULL), 0);
+    ck_assert_int_eq(client_conversations_open(&c, t, side, EPS_TRAIN_ON_ALL, NULL), 0);
+    if (parses)
+        client_conversations_parse(c);
+    rows = encode(c, conversation);
+    json_array_foreach(json_object_get(json_array_get(rows, 0), "ids"), i, id) n_special +=
+        json_integer_value(id) == 600;
+    ck_assert_uint_eq(n_special, parses ? 3 : 1);
+    ck_assert_uint_eq(client_conversations_n_spelled(c), parses ? 0 : 2);
+    client_conversations_close(c);
+    client_tokenizer_close(t);
+    json_decref(rows);
+    json_decref(conversation);
+    json_decref(side);
+    json_decref(tokens);
+}
+
 /* ---- Tokens of places ---- */
 
 static int encode_marked(struct client_tokens *out, size_t *tokens, const json_t *side,

@@ -41,6 +41,12 @@ static void setup(void)
     expect("eps train --model long.json --data text --out run --steps 1 --seq 8 --batch 1 && "
            "eps export --model run/latest --out long && cp model/chat_template.jinja long",
            0);
+    /* The same with a tokenizer of 600 tokens, of which <|endoftext|> is special. */
+    expect("mkdir tokens && cp " TESTS_DIR "/fixtures/bpe/tokenizer.json tokens && "
+           "sed 's/\"vocab_size\": *[0-9]*/\"vocab_size\": 600/; s/65000/512/' long.json > tokens/config.json && "
+           "eps train --model tokens/config.json --data text --out special.run --steps 1 --seq 8 --batch 1 && "
+           "eps export --model special.run/latest --out special && cp model/chat_template.jinja special",
+           0);
 }
 
 static void remove_all(void)
@@ -166,6 +172,28 @@ TEST_EACH(each_answer_is_the_continuation_of_the_conversation_so_far, 2)
         add_string(&conversation, "\n");
     }
     eps_chat_close(chat);
+    ck_assert(processes_nobody());
+}
+
+/* As in training: the token that a user types ends no text. By hand: split it is <, |, endoftext's pieces, | and >; as a
+ * token it is one, as the letter a is. */
+TEST(a_special_token_in_a_message_is_text_unless_it_is_asked_for)
+{
+    struct eps_chat_options options = {.model = "special", .programs = BIN_DIR, .n_tokens = 1, .sampling = drawn(0, 1)};
+    uint32_t n_prompt[3];
+
+    for (int i = 0; i < 3; i++) {
+        options.split_special_tokens = i == 1 ? EPS_SPLIT_NO : i == 2 ? EPS_SPLIT_YES : EPS_SPLIT_DEFAULT;
+        struct heard h = {.n = 0};
+        struct eps_chat *chat = open_chat(&options, &h);
+        n_prompt[i] = say(chat, &h, "<|endoftext|>").n_prompt;
+        eps_chat_close(chat);
+        chat = open_chat(&options, &h);
+        const uint32_t of_a_letter = say(chat, &h, "a").n_prompt;
+        ck_assert(i == 1 ? n_prompt[i] == of_a_letter : n_prompt[i] > of_a_letter + 4);
+        eps_chat_close(chat);
+    }
+    ck_assert_uint_eq(n_prompt[0], n_prompt[2]);
     ck_assert(processes_nobody());
 }
 
