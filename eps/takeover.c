@@ -340,7 +340,7 @@ static void give_way(struct daemon *d, unsigned most)
 
     say_away(&why, d);
     if (!job_trains(job)) {
-        job_end(job, -ECANCELED, "the job has ended: %s", why.text);
+        job_end(job, -EAGAIN, "the job has ended: %s", why.text);
     } else if (job->output >= 0) {
         log_warning("job %u, pid %d: %s; it is saved, and ends", job->id, (int)job->pid, why.text);
         job->yields = true;

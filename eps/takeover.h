@@ -13,7 +13,7 @@
  * A client that lives may be away from its loop for as long as it likes, in a callback or in front of a full pipe, while
  * nobody waits. Once others have waited for 5 minutes in which it asked for nothing, its job is treated like a detached
  * one: a training job is saved and ends, one that only the client could save ends a minute later, and one that does not
- * train ends, as nothing of it is lost. A client that was asked to save and end, and asks for nothing for 30 s, is saved
+ * train ends with -EAGAIN, as nothing of it is lost: eps chat asks for another one then. A client that was asked to save and end, and asks for nothing for 30 s, is saved
  * likewise. Whatever it asks for before the end calls that off.
  *
  * The job of a private daemon is kept only for its last checkpoint, and only if its client promised one (--save-every):

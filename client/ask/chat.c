@@ -291,6 +291,20 @@ static int write_answer(struct eps_answer *out, struct eps_chat *chat, const str
     return rc;
 }
 
+/* A person may think for as long as they like. If others wait meanwhile, their jobs come first: then all of the conversation
+ * is run again. */
+static int answer(struct eps_answer *out, struct eps_chat *chat, const struct client_tokens *tokens, uint32_t reused,
+                  struct error *err)
+{
+    int rc = write_answer(out, chat, tokens, reused, err);
+
+    if (!rc || out->n_tokens > 0 || !client_writer_gave_way(&chat->writer))
+        return rc;
+    chat->n_row = out->n_reused = 0;
+    rc = client_writer_renew(&chat->writer, err);
+    return rc ? rc : write_answer(out, chat, tokens, 0, err);
+}
+
 static int say(struct eps_answer *out, struct eps_chat *chat, const char *text, size_t n, struct error *err)
 {
     struct client_tokens tokens = {0};
@@ -309,7 +323,7 @@ static int say(struct eps_answer *out, struct eps_chat *chat, const char *text, 
     chat->answer.n = 0;
     if (!rc) {
         out->n_prompt = (uint32_t)tokens.n, out->n_reused = reused;
-        rc = write_answer(out, chat, &tokens, reused, err);
+        rc = answer(out, chat, &tokens, reused, err);
     }
     if (!rc)
         rc = add_message(chat, "assistant", chat->answer.bytes, chat->answer.n, err);

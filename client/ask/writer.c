@@ -96,30 +96,47 @@ static int open_lines(struct client_writer *w, uint32_t n, struct error *err)
     return rc;
 }
 
-int client_writer_start(struct client_writer *w, uint32_t seq, uint32_t n_lines, struct error *err)
+static int open_job(struct client_writer *w, struct error *err)
 {
     const struct client_model *model = &w->forward->model;
     /* The optimizer is never used, but its numbers must be valid. */
     struct message request = {.kind = MESSAGE_JOB,
                               .job = {.goal = {.purpose = PLAN_GENERATE,
                                                .precision = model->precision,
-                                               .batch = n_lines,
-                                               .seq = seq,
-                                               .source = model_has_source(&model->config) ? seq : 0,
+                                               .batch = w->n_lines,
+                                               .seq = w->seq,
+                                               .source = model_has_source(&model->config) ? w->seq : 0,
                                                .n_parts = 1},
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .epsilon = 1e-8}};
+    int rc = client_forward_open_job(w->forward, &w->job, &request, err);
+
+    if (!rc && (w->job.microbatch < 1 || w->job.microbatch > w->n_lines))
+        rc = error_set(err, -EPROTO, "the daemon opened the job for %" PRIu32 " texts at once, not 1 to %" PRIu32,
+                       w->job.microbatch, w->n_lines);
+    return rc;
+}
+
+int client_writer_start(struct client_writer *w, uint32_t seq, uint32_t n_lines, struct error *err)
+{
     int rc = open_lines(w, n_lines, err);
 
+    w->seq = seq;
     if (!rc)
         rc = client_forward_start(w->forward, err);
-    if (!rc)
-        rc = client_forward_open_job(w->forward, &w->job, &request, err);
-    if (!rc && (w->job.microbatch < 1 || w->job.microbatch > n_lines))
-        rc = error_set(err, -EPROTO, "the daemon opened the job for %" PRIu32 " texts at once, not 1 to %" PRIu32,
-                       w->job.microbatch, n_lines);
-    return rc;
+    return rc ? rc : open_job(w, err);
+}
+
+bool client_writer_gave_way(const struct client_writer *w)
+{
+    return w->forward->link.failed == -EAGAIN;
+}
+
+int client_writer_renew(struct client_writer *w, struct error *err)
+{
+    w->forward->link.failed = 0;
+    return open_job(w, err);
 }
 
 /* A row that goes on after another one's tokens has its source, too; the ids are there in case they run again. */

@@ -31,6 +31,7 @@ struct client_writer {
     bool plain;                /* special tokens give no text */
     struct client_line *lines; /* (n_lines), owned */
     uint32_t n_lines;
+    uint32_t seq;          /* tokens of a row */
     struct client_job job; /* microbatch: the rows that advance together, of as many lines */
 };
 
@@ -47,6 +48,11 @@ int client_writer_open(struct client_writer *writer, struct client_forward *forw
 /* Starts workers, and a job for n_lines rows (1 .. PLAN_GENERATE_ROWS) of so many tokens; for fewer of them, if the
  * device has no memory for all. */
 int client_writer_start(struct client_writer *writer, uint32_t seq, uint32_t n_lines, struct error *err);
+
+/* True if the last call failed as the job has ended: nothing was asked of it for minutes in which others waited. */
+bool client_writer_gave_way(const struct client_writer *writer);
+/* Opens the job anew then, and waits for its turn. Rows have run nothing. Errors as client_writer_start. */
+int client_writer_renew(struct client_writer *writer, struct error *err);
 
 /* True of an encoder-decoder: each row is a target, and has a source. */
 static inline bool client_writer_has_source(const struct client_writer *writer)

@@ -3,6 +3,7 @@
 #include "tests/kit/test.h"
 #include "tests/proto/wire/session_of.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -177,6 +178,7 @@ TEST_EACH(a_job_that_does_not_train_ends_at_once_as_nothing_is_lost, 2)
     tick(1);
     ck_assert_int_eq(job.state, JOB_ENDING);
     ck_assert_holds(job.end.text, "its client asked for nothing for 300 s while others waited");
+    ck_assert_int_eq(job.end_code, -EAGAIN);
 }
 
 TEST(a_job_that_only_its_client_can_save_has_another_minute)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Shared by chaos.sh and storm.sh: a folder and a runtime directory of this test alone, a small training run, and how its
+# Shared by chaos.sh, storm.sh and pauses.sh: a folder and a runtime directory of this test alone, a small training run, and how its
 # end is compared with that of one that nobody disturbed. Sourcing it enters the folder, $top, with the model's config.json
 # and book.txt. The script sets $bin, $steps, $every (steps between checkpoints) and kinds (options), and defines fail.
 
@@ -21,7 +21,7 @@ done >book.txt
 # begin KIND OUT [OPTIONS]: a run from its beginning, in place of this shell
 begin() {
     # shellcheck disable=SC2086,SC2154 # several options
-    exec "$bin/eps" train --model config.json --data book.txt --steps $steps --batch 8 --seq 32 --seed 7 \
+    exec "$bin/eps" train --model "$top/config.json" --data "$top/book.txt" --steps $steps --batch 8 --seq 32 --seed 7 \
         --save-every $every --deterministic ${kinds[$1]} ${3-} --out "$2"
 }
 

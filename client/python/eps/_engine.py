@@ -188,7 +188,8 @@ class Engine:
     are those of eps.train that say how a step computes: optimizer, precision, device, device_mem, microbatch, lora, freeze,
     parts, ...
 
-    It has a daemon and workers of its own, which end with it, or with the interpreter. Threads may share it. Ctrl-C is
+    It has a daemon and workers of its own, which end with it, or with the interpreter; where that is killed, a run with
+    `out` is saved first. Whatever happens between two steps may take as long as it likes. Threads may share it. Ctrl-C is
     raised once the step under way is done; a second one ends the engine at once. It belongs to the process that made it.
     Not for encoder-decoders, classifiers and images."""
 
@@ -220,8 +221,9 @@ class Engine:
             work.mkdir(mode=0o700)
             to = fill(core.call, dict(options, model=model, data=[work / "rows.npy"], order="sequential",
                                       eval_data=str(work / "held-out.npy"), batch=batch, seq=seq, lr=lr, min_lr=lr,
-                                      schedule="constant", warmup=0, steps=_endless, save_every=_endless, save_minutes=0,
-                                      eval_every=_endless, out=self.path), "eps.Engine")
+                                      schedule="constant", warmup=0, steps=_endless,
+                                      save_every=_endless if self._saves else 0,  # also if this process dies
+                                      save_minutes=0, eval_every=_endless, out=self.path), "eps.Engine")
             numpy.lib.format.open_memmap(work / "rows.npy", "w+", numpy.uint16, (8 * batch * (seq + 1),))  # takes no room
             numpy.save(work / "held-out.npy", numpy.zeros(seq + 1, dtype=numpy.uint16))
             core.listen(to)

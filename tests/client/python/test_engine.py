@@ -1,10 +1,12 @@
 """eps.Engine: steps of a program's own, beside the same steps of eps.train."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import eps
@@ -217,3 +219,33 @@ def test_control_c_comes_between_steps(model):
     said = child.communicate(timeout=300)[0].split()
     assert said[-2] == "interrupted" and child.returncode == 0
     assert int(Path("mine/latest").resolve().name.removeprefix("step-")) >= int(said[-1])
+
+
+KILLED = """
+import eps, numpy, os, signal, sys
+with eps.Engine("begun/latest", batch=4, seq=32, device_mem="64MiB", **eval(sys.argv[1])) as engine:
+    for step in range(3):
+        engine.step(numpy.ones((4, 32), int))
+    print(engine.path, flush=True)
+    if os.fork() == 0: # a child that has its sockets, and lives on
+        sys.stdin.read()
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("out", ["mine", None])
+def test_a_killed_program_is_saved_where_it_keeps_its_run(model, out):
+    options = repr({"out": out} if out else {})
+    child = subprocess.Popen([sys.executable, "-c", KILLED, options], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             text=True)
+    path = Path(child.stdout.readline().strip())
+    assert child.wait(300) == -signal.SIGKILL
+    while programs_in(Path.cwd()):
+        time.sleep(0.05)
+    child.stdin.close()
+    assert (path / "latest").exists() == (out is not None)
+    if out:
+        assert (path / "latest").resolve().name == "step-3"
+    else:
+        shutil.rmtree(path.parent)

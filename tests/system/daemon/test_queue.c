@@ -1,4 +1,5 @@
 /* Jobs that wait for their turn at a shared daemon, and those that are taken out. Real programs. */
+#include "client/eps.h"
 #include "eps/daemon.h"
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
@@ -191,5 +192,61 @@ TEST(the_job_of_a_client_that_is_away_is_saved_for_the_next_one)
                     "saved and ended after 3 steps: its client asked for nothing for 1 s while others waited");
     expect_file("epsd.log", "it is saved, and ends\n", "step 3 saved\n");
     driver_leave(&away);
+    expect_stop(daemon);
+}
+
+/* ---- a person who thinks while others wait ------------------------------------------------------------------------- */
+
+struct heard {
+    char text[400];
+    size_t n;
+};
+
+static void on_text(void *user, const char *text, size_t n)
+{
+    struct heard *heard = user;
+
+    ck_assert_uint_lt(heard->n + n, sizeof heard->text);
+    memcpy(heard->text + heard->n, text, n);
+    heard->n += n;
+}
+
+/* Says two things; a run of eps train comes between them, if `between`. */
+static void converse(struct heard *heard, const char *connect, bool between)
+{
+    struct eps_chat_options options = eps_chat_defaults();
+    const struct eps_chat_events events = {.on_text = on_text};
+    struct eps_answer answer;
+    struct eps_error error = {""};
+    struct eps_chat *chat;
+
+    options.model = "talker";
+    options.connect = connect;
+    options.programs = BIN_DIR;
+    options.n_tokens = 20;
+    ck_assert_msg(eps_chat_open(&chat, &options, &events, heard, &error) == 0, "%s", error.text);
+    ck_assert_msg(eps_chat_say(&answer, chat, "hello", 5, &error) == 0, "%s", error.text);
+    if (between)
+        ck_assert_int_eq(processes_wait(start("second", 3, "")), 0);
+    ck_assert_msg(eps_chat_say(&answer, chat, "and more", 8, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(answer.n_reused > 0, !between);
+    eps_chat_close(chat);
+}
+
+TEST(a_conversation_goes_on_after_the_jobs_that_came_between)
+{
+    struct heard alone = {.n = 0}, interrupted = {.n = 0};
+    const pid_t daemon = start_impatient();
+
+    processes_config("talker.json", 1, 2, 16, 512);
+    expect("eps train --model talker.json --data text.txt --steps 1 --seq 8 --batch 1 --out talking && "
+           "eps export --model talking/latest --out talker",
+           0);
+    processes_put_text("talker/chat_template.jinja",
+                       "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]");
+    converse(&alone, NULL, false);
+    converse(&interrupted, "lab", true);
+    ck_assert_uint_eq(interrupted.n, alone.n);
+    ck_assert_mem_eq(interrupted.text, alone.text, alone.n);
     expect_stop(daemon);
 }
