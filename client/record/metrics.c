@@ -300,7 +300,7 @@ int client_metrics_check(int directory_fd, struct error *err)
 }
 
 int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t step,
-                          void (*fill)(void *data, struct eps_step *lost), void *data, struct error *err)
+                          bool (*fill)(void *data, struct eps_step *lost), void *data, struct error *err)
 {
     uint64_t last = 0;
     int rc = open_again(out, directory_fd, err);
@@ -324,9 +324,9 @@ int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t
                                 .eval_before = NAN,
                                 .grad_norm = NAN};
         lost.step = last + 1;
-        fill(data, &lost);
         last++;
-        rc = append(out, &lost);
+        if (fill(data, &lost))
+            rc = append(out, &lost);
     }
     if (!rc)
         return client_metrics_flush(out, err);

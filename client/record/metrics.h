@@ -17,6 +17,7 @@
 #include "client/eps.h"
 #include "proto/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -33,9 +34,9 @@ struct client_metrics {
 int client_metrics_open(struct client_metrics *out, int directory_fd, struct error *err);
 
 /* Opens the file of a run that resumes after `step` updates and cuts it back. fill completes the line of a missing
- * step; NULL: it stays missing. -errno. */
+ * step, or says that it is none of this run's; NULL: it stays missing. -errno. */
 int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t step,
-                          void (*fill)(void *data, struct eps_step *lost), void *data, struct error *err);
+                          bool (*fill)(void *data, struct eps_step *lost), void *data, struct error *err);
 
 /* Whether client_metrics_reopen can open the file. Nothing in it changes. Errors as there. */
 int client_metrics_check(int directory_fd, struct error *err);

@@ -6,7 +6,7 @@
  * absolute. "data_tokens" and "data_hash" (16 hex digits), and the same keys for eval_data, identify the data, so that
  * it may be moved. "device_mem" and "workers" are 0 and "device" is absent if they were left unset or are a daemon's; the
  * result does not depend on them. "source_dtype", the type of the weights that the run began from, is absent if that is
- * fp32. */
+ * fp32; "began", the step of the other run's checkpoint that it began from, if there is none. */
 #ifndef CLIENT_RECORD_RECORD_H
 #define CLIENT_RECORD_RECORD_H
 
@@ -16,6 +16,8 @@
 #include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#define CLIENT_RECORD_BEGAN "began"
 
 /* Identifies a stream of tokens. */
 struct client_content {

@@ -425,6 +425,15 @@ uint64_t client_run_tokens(const struct client_run *run, uint64_t step)
     return run->source->ops->tokens(run->source, step, client_run_rows(run, step));
 }
 
+uint64_t client_run_began(const struct client_run *run)
+{
+    const json_int_t stored = json_integer_value(json_object_get(run->resume.record.json, CLIENT_RECORD_BEGAN));
+
+    if (!run->continues)
+        return 0;
+    return !run->resume.in_place ? run->first_step : stored > 0 ? (uint64_t)stored : 0;
+}
+
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
 {
     const struct client_content data = {run->data.n, run->data.hash};
@@ -449,11 +458,13 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
     json_t *const products =
         json_object_get(run->resume.record.json, "products"); /* the daemon's choice, from the run's beginning */
     json_t *const scale = options.precision == EPS_FP16 ? json_object_get(run->resume.record.json, "loss_scale") : NULL;
+    const uint64_t began = client_run_began(run);
     const enum safetensors_type dtype = run->model.dtype;
     json_t *const source = dtype == SAFETENSORS_F32 ? NULL : json_string(safetensors_type_name(dtype));
     if (record && ((json_array_size(run->changes) > 0 && json_object_set(record, "changes", run->changes)) ||
                    (products && json_object_set(record, "products", products)) ||
                    (scale && json_object_set(record, "loss_scale", scale)) ||
+                   (began > 0 && json_object_set_new(record, CLIENT_RECORD_BEGAN, json_integer((json_int_t)began))) ||
                    (source && json_object_set(record, CLIENT_MODEL_DTYPE_KEY, source)))) {
         json_decref(record);
         record = NULL;

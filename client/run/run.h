@@ -112,6 +112,9 @@ uint64_t client_run_rows(const struct client_run *run, uint64_t step);
 /* Tokens of the run before this step (from 0), without padding. */
 uint64_t client_run_tokens(const struct client_run *run, uint64_t step);
 
+/* The step of another run's checkpoint that this run began from: it has done none before; 0: there is none. */
+uint64_t client_run_began(const struct client_run *run);
+
 /* The run's options for its checkpoints, with the microbatch that the workers chose. Owned; NULL: no memory. */
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch);
 

@@ -79,15 +79,18 @@ static int measure_before(struct client_steps *s, struct error *err)
     return rc ? rc : client_steps_ask(s, err); /* the stop that interrupted it may not have been reported yet */
 }
 
-/* Restores the line of a step that was lost. The learning rate is unknown if the schedule or any option has changed. */
-static void fill_line(void *data, struct eps_step *lost)
+/* Restores the line of a step that was lost; not of one that another run has done, whose checkpoint this one began from. The learning rate is unknown if the schedule or any option has changed. */
+static bool fill_line(void *data, struct eps_step *lost)
 {
     struct client_steps *s = data;
     const struct eps_train_options *o = &s->run->options;
 
+    if (lost->step <= client_run_began(s->run))
+        return false;
     lost->tokens = client_run_tokens(s->run, lost->step);
     if (o->steps == s->run->resume.record.options.steps && json_array_size(s->run->changes) == 0)
         lost->lr = client_options_lr(o, lost->step - 1);
+    return true;
 }
 
 static int open_metrics(struct client_steps *s, struct error *err)

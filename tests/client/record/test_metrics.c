@@ -193,10 +193,11 @@ TEST(a_file_that_was_removed_is_reported_and_an_earlier_run_not_written_over)
     ck_assert_holds(err.text, "removed");
 }
 
-static void fill(void *data, struct eps_step *lost)
+static bool fill(void *data, struct eps_step *lost)
 {
     ck_assert_ptr_eq(data, &metrics);
     lost->tokens = 100 * lost->step;
+    return true;
 }
 
 /* How a killed process may leave the file of 6 lines; the run goes on after step 4. */

@@ -213,6 +213,31 @@ TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))
     expect_stop(daemon);
 }
 
+/* A client dies, and all its lines are lost: the next one writes those of the steps that the run has done. So does a run that
+ * goes on in place. */
+TEST_EACH(a_run_that_began_from_another_s_checkpoint_has_no_lines_of_steps_before, 2)
+{
+    const pid_t daemon = processes_daemon("lab", 1, NULL);
+    struct eps_train_options options = run_of(&kinds[0], "whole"), next = eps_train_defaults();
+
+    ck_assert(!dies(&options, (struct fate){.moment = NEVER}));
+    options = eps_train_defaults();
+    options.resume = "whole/step-3", options.out = "taken", options.connect = "lab";
+    ck_assert(dies(&options, (struct fate){.moment = _i == 0 ? AT_STEP : AT_SAVED, .step = _i == 0 ? 4 : 6}));
+    processes_await_state("lab", "detached");
+    expect(": >taken/metrics.jsonl", 0);
+    if (_i == 1)
+        expect_stop(daemon);
+    next.attach = _i == 0 ? "lab" : NULL, next.resume = _i == 0 ? NULL : "taken", next.programs = BIN_DIR;
+    ck_assert(!dies(&next, (struct fate){.moment = NEVER}));
+    expect(print("sed -n 's/.*\"step\": \\([0-9]*\\),.*/\\1/p' taken/metrics.jsonl >steps; seq 4 %d | diff - steps",
+                 STEPS),
+           0);
+    outputs_check_same_latest("whole", "taken");
+    if (_i == 0)
+        expect_stop(daemon);
+}
+
 /* What the others may do meanwhile, and who is refused. */
 TEST(a_detached_job_is_observed_saved_and_used)
 {
