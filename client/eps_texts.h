@@ -101,7 +101,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
                  const struct eps_generate_events *events, void *user, struct eps_error *error);
 
 /* A conversation with a model, in the format of its own chat template: chat_template.jinja, or chat_template of
- * tokenizer_config.json. Texts of messages are encoded as in transformers: a special token's text becomes that token.
+ * tokenizer_config.json. Special tokens that messages spell are text, as split_special_tokens says.
  * Start from eps_chat_defaults(). */
 struct eps_chat_options {
     const char *model, *base_model; /* as in eps_eval_options */

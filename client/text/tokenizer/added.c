@@ -122,13 +122,15 @@ void tokenizer_added_close(struct tokenizer_set *set)
 }
 
 /* Tokens of one length and first byte are sorted, so each length takes one binary search. */
-const struct tokenizer_added *tokenizer_added_at(const struct tokenizer_set *set, const char *text, size_t n)
+const struct tokenizer_added *tokenizer_added_at(const struct tokenizer_set *set, const char *text, size_t n,
+                                                 uint64_t *steps)
 {
     const uint8_t byte = (uint8_t)*text;
     const uint32_t end = set->first[byte + 1];
 
     for (uint32_t from = set->first[byte]; from < end;) {
         const size_t length = set->tokens[from].n;
+        *steps += 1 + (length <= n ? length / 16 : 0);
         uint32_t low = from, high = end; /* the first token that is shorter, or not before text, is in [low, high] */
         while (low < high) {
             const uint32_t middle = low + (high - low) / 2;

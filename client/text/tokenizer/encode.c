@@ -52,16 +52,27 @@ static bool stands_alone(const struct tokenizer_added *token, const struct token
                                    (end == s->to || !tokenizer_is_word(tokenizer_character(s->text + end, &length))));
 }
 
-/* Finds the first token that begins in [from, limit) and ends in the segment. */
-static const struct tokenizer_added *find(const struct tokenizer_set *set, size_t *at,
-                                          const struct tokenizer_segment *s, size_t from, size_t limit, uint32_t before,
-                                          struct tokenizer_marks *marks)
+/* Finds the first token that begins in [from, limit) and ends in the segment; NULL: there is none. */
+static int find(const struct tokenizer_added **out, size_t *at, struct client_tokenizer *t,
+                const struct tokenizer_set *set, const struct tokenizer_segment *s, size_t from, size_t limit,
+                uint32_t before, struct error *err)
 {
-    for (*at = from; *at < limit;) {
+    enum { MANY = 1 << 16 };
+    struct tokenizer_marks *marks = t->work.marks;
+    uint64_t steps = 0;
+    int rc = 0;
+
+    *out = NULL;
+    for (*at = from; !rc && set->n > 0 && *at < limit;) {
         const uint8_t byte = (uint8_t)s->text[*at];
-        const struct tokenizer_added *token =
-            set->first[byte] < set->first[byte + 1] ? tokenizer_added_at(set, s->text + *at, s->to - *at) : NULL;
+        const struct tokenizer_added *token = set->first[byte] < set->first[byte + 1]
+                                                  ? tokenizer_added_at(set, s->text + *at, s->to - *at, &steps)
+                                                  : NULL;
         size_t skipped;
+        if (steps > MANY) {
+            rc = tokenizer_matcher_spend(&t->work.matcher, steps, "added_tokens", err);
+            steps = 0;
+        }
         if (token && set->splits && token->special) {
             *at += token->n;
             continue;
@@ -70,11 +81,13 @@ static const struct tokenizer_added *find(const struct tokenizer_set *set, size_
             *at = skipped;
             continue;
         }
-        if (token && stands_alone(token, s, *at, before))
-            return token;
+        if (token && stands_alone(token, s, *at, before)) {
+            *out = token;
+            break;
+        }
         *at += token ? token->n : 1;
     }
-    return NULL;
+    return rc ? rc : tokenizer_matcher_spend(&t->work.matcher, steps, "added_tokens", err);
 }
 
 /* ---- Two levels: tokens in the text as it is, tokens in the changed text ---- */
@@ -164,12 +177,16 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
         /* A token that begins behind the limit may extend beyond the segment, or have a word character beside it. */
         const size_t open = set->longest > 0 && !s.closed ? set->longest - 1 + (set->single_word ? 4 : 0) : 0;
         const size_t limit = s.to - s.from > open ? s.to - open : s.from;
-        token = set->n > 0 ? find(set, &at, &all, next, limit, before, t->work.marks) : NULL;
+        int rc = find(&token, &at, t, set, &all, next, limit, before, err);
+        if (rc)
+            return rc;
         if (!token)
             return encode_rest(out, used, t, level, s, limit, err);
         const size_t begin = token->lstrip ? before_blanks(s.text, s.from, at) : at;
-        const size_t end = token->rstrip ? skip_blanks(s.text, at + token->n, s.to) : at + token->n;
-        int rc = 0;
+        /* In whitespace that one before has taken, that is known to end here. */
+        const size_t end = !token->rstrip                           ? at + token->n
+                           : at + token->n <= s.from && at < s.from ? s.from
+                                                                    : skip_blanks(s.text, at + token->n, s.to);
         if (at >= s.from) {
             rc = encode_changed(out, &done, t, level, (struct tokenizer_segment){s.text, s.from, begin, true, s.first},
                                 err);
@@ -222,6 +239,7 @@ void tokenizer_forget(struct tokenizer_work *work)
 static size_t led_bytes(bool *waits, const struct client_tokenizer *t, const char *text, size_t n, bool last)
 {
     size_t at = 0;
+    uint64_t steps = 0; /* once a text: not worth counting */
 
     *waits = false;
     for (size_t i = 0; i < t->n_ends[0]; i++) {
@@ -232,7 +250,8 @@ static size_t led_bytes(bool *waits, const struct client_tokenizer *t, const cha
         *waits = !last && left < t->added[0].longest; /* a longer token may begin like this one */
         if (*waits)
             return 0;
-        const struct tokenizer_added *added = left > 0 ? tokenizer_added_at(&t->added[0], text + at, left) : NULL;
+        const struct tokenizer_added *added =
+            left > 0 ? tokenizer_added_at(&t->added[0], text + at, left, &steps) : NULL;
         if (!added || added->id != t->ends[0][i] || added->rstrip || (t->added[0].splits && added->special))
             return 0;
         at += added->n;

@@ -52,6 +52,17 @@ void tokenizer_matcher_allow(struct tokenizer_matcher *matcher, size_t n)
     matcher->left = LEAST_ALLOWED + (uint64_t)TOKENIZER_STEPS * n;
 }
 
+int tokenizer_matcher_spend(struct tokenizer_matcher *m, uint64_t n, const char *part, struct error *err)
+{
+    const uint64_t before = m->left;
+
+    m->left -= n < m->left ? n : m->left;
+    if (m->left == 0)
+        return error_set(err, -EINVAL, "tokenizer.json: its %s take more than %d steps for each byte of this text",
+                         part, TOKENIZER_STEPS);
+    return m->left / UNASKED_STEPS != before / UNASKED_STEPS ? client_watch_ask(m->watch, err) : 0;
+}
+
 struct translation {
     char *out;
     size_t n; /* bytes written */

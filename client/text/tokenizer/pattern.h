@@ -32,6 +32,10 @@ struct tokenizer_matcher {
 enum { TOKENIZER_STEPS = 512 };
 void tokenizer_matcher_allow(struct tokenizer_matcher *matcher, size_t n);
 
+/* Takes n steps for another part of the tokenizer, such as "added_tokens". -EINVAL with a sentence if the text has none
+ * left; the watch's error. */
+int tokenizer_matcher_spend(struct tokenizer_matcher *matcher, uint64_t n, const char *part, struct error *err);
+
 /* An expression, compiled twice. The quick form serves whatever is short and simple, so that no call takes long. The
  * other one counts its work: PCRE2's own limit counts steps that may each look at the whole text. */
 struct tokenizer_pattern {

@@ -29,9 +29,10 @@ struct numbered {
 struct reading {
     const struct tokenizer_class *class;
     json_t *config, *map, *more; /* the files, owned; NULL: there is none */
-    json_t *named;  /* {"bos_token": token or null, ...}: the seven names, then others, such as image_token */
-    json_t *extra;  /* [token, ...] */
-    json_t *tokens; /* {"text": token, ...} in the order in which they get their ids */
+    json_t *named;       /* {"bos_token": token or null, ...}: the seven names, then others, such as image_token */
+    json_t *extra;       /* [token, ...] */
+    json_t *any, *early; /* {"text": true}: see index_names */
+    json_t *tokens;      /* {"text": token, ...} in the order in which they get their ids */
     struct error *err;
 };
 
@@ -216,26 +217,32 @@ static bool is_one_of_seven(const char *name)
     return false;
 }
 
-/* True if a name is the text's, or, for a list, one of the seven names or an extra token that is known when
- * lists are read. */
-static bool is_named(const struct reading *r, const char *text, bool for_list)
+/* Fills in r->any, the texts that have a name, and r->early, the texts that lists find special: of the seven names and
+ * the extra tokens, if they are known when lists are read. */
+static int index_names(struct reading *r)
 {
     const char *key;
     json_t *token;
     size_t i;
+    int rc = 0;
 
+    r->any = json_object(), r->early = json_object();
+    if (!r->any || !r->early)
+        return no_memory(r);
     json_object_foreach(r->named, key, token)
     {
-        if (json_is_object(token) && strcmp(text_of(token), text) == 0 &&
-            (!for_list || (is_one_of_seven(key) && !flag(token, "late"))))
-            return true;
+        if (!json_is_object(token))
+            continue;
+        rc = rc || json_object_set_new(r->any, text_of(token), json_true());
+        if (!rc && is_one_of_seven(key) && !flag(token, "late"))
+            rc = json_object_set_new(r->early, text_of(token), json_true());
     }
     json_array_foreach(r->extra, i, token)
     {
-        if (for_list && !flag(token, "late") && strcmp(text_of(token), text) == 0)
-            return true;
+        if (!rc && !flag(token, "late"))
+            rc = json_object_set_new(r->early, text_of(token), json_true());
     }
-    return false;
+    return rc ? no_memory(r) : 0;
 }
 
 /* tokenizer_config.json's {"32000": {"content": "<pad>", ...}, ...} */
@@ -254,7 +261,7 @@ static int read_decoder(struct list *out, const struct reading *r, const json_t 
             break;
         rc = *end || !*key || !json_is_object(value) || !text_of(value)
                  ? refuse(r, file, what)
-                 : add_numbered(out, r, number, token_of(value, is_named(r, text_of(value), false)));
+                 : add_numbered(out, r, number, token_of(value, flag(r->any, text_of(value))));
     }
     return rc;
 }
@@ -271,11 +278,11 @@ static int read_lists(struct list *out, const struct reading *r, const json_t *l
     {
         if (rc)
             break;
-        const bool early = is_named(r, text, true);
+        const bool early = flag(r->early, text);
         rc = json_is_integer(value)
                  ? add_numbered(out, r, json_integer_value(value),
-                                json_pack("{s:s, s:b, s:b}", "content", text, "special",
-                                          early || is_named(r, text, false), "normalized", !early))
+                                json_pack("{s:s, s:b, s:b}", "content", text, "special", early || flag(r->any, text),
+                                          "normalized", !early))
                  : error_set(r->err, -EINVAL, "added_tokens.json: its token %.60s has no number", text);
     }
     json_array_foreach(list, i, value)
@@ -283,17 +290,20 @@ static int read_lists(struct list *out, const struct reading *r, const json_t *l
         const char *content = text_of(value);
         if (!rc)
             rc = add_numbered(out, r, json_integer_value(json_object_get(value, "id")),
-                              token_of(value, is_named(r, content, false)));
+                              token_of(value, flag(r->any, content)));
     }
     return rc;
 }
 
 /* Later tokens of the same number replace earlier ones. */
-static int put_numbered(const struct reading *r, const json_t *list)
+static int put_numbered(struct reading *r, const json_t *list)
 {
     const json_t *decoder = json_object_get(r->config, "added_tokens_decoder");
     struct list all = {0};
-    int rc = decoder ? read_decoder(&all, r, decoder) : read_lists(&all, r, list);
+    int rc = index_names(r);
+
+    if (!rc)
+        rc = decoder ? read_decoder(&all, r, decoder) : read_lists(&all, r, list);
 
     if (!rc && all.n > 1)
         qsort(all.tokens, all.n, sizeof *all.tokens, by_number);
@@ -357,7 +367,7 @@ static int put_names(const struct reading *r, bool plain)
     return rc;
 }
 
-static int read_all(const struct reading *r, const json_t *list)
+static int read_all(struct reading *r, const json_t *list)
 {
     const bool decoder = json_object_get(r->config, "added_tokens_decoder") != NULL;
     int rc = read_class(r);
@@ -408,6 +418,8 @@ static int read_side(struct tokenizer_side *out, struct reading *r, const json_t
     out->class = r->class;
     out->splits = flag(r->config, "split_special_tokens");
     json_decref(r->extra);
+    json_decref(r->any);
+    json_decref(r->early);
     json_decref(r->tokens);
     json_decref(r->config);
     json_decref(r->map);

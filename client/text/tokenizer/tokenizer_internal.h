@@ -332,8 +332,15 @@ int tokenizer_marks_enter(size_t **kept, struct tokenizer_marks *marks, struct t
 /* Turns them back, and frees what was kept. */
 void tokenizer_marks_return(struct tokenizer_marks *marks, size_t *kept);
 
-/* The longest token of the set at the start of text (n bytes), or NULL. */
-const struct tokenizer_added *tokenizer_added_at(const struct tokenizer_set *set, const char *text, size_t n);
+/* The longest token of the set at the start of text (n bytes), or NULL. *steps grows by what that takes. */
+const struct tokenizer_added *tokenizer_added_at(const struct tokenizer_set *set, const char *text, size_t n,
+                                                 uint64_t *steps);
+
+/* Steps of looking up each of the n beginnings of n bytes by its hash, for tokenizer_matcher_spend. */
+static inline uint64_t tokenizer_lookups(size_t n)
+{
+    return n + (uint64_t)n * n / 256;
+}
 
 /* ---- Changes, in changes.c ---- */
 

@@ -120,10 +120,15 @@ int tokenizer_unigram(size_t *n_ids, struct client_tokenizer *t, const char *wor
         return rc;
     struct node *nodes = (struct node *)(void *)room->bytes;
     memset(nodes, 0, (n + 1) * sizeof *nodes);
-    for (size_t at = 0; at < n; at += character) {
+    for (size_t at = 0; !rc && at < n; at += character) {
+        const size_t most = n - at < t->longest ? n - at : t->longest;
         tokenizer_character(word + at, &character);
-        go_on(nodes, t, word, n, at);
+        rc = tokenizer_matcher_spend(&t->work.matcher, tokenizer_lookups(most), "vocabulary's long tokens", err);
+        if (!rc)
+            go_on(nodes, t, word, n, at);
     }
+    if (rc)
+        return rc;
     *n_ids = take_way(t->work.ids, t, nodes, word, n);
     return 0;
 }

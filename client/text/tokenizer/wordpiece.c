@@ -39,7 +39,9 @@ int tokenizer_word_piece(size_t *n_ids, struct client_tokenizer *t, const char *
     bool known = client_utf8_count(word, n) <= t->most_characters;
     for (size_t at = 0, length; !rc && known && at < n; at += length) {
         buffer->n = 0;
-        rc = client_text_add(buffer, t->continuing, prefix, err);
+        rc = tokenizer_matcher_spend(&t->work.matcher, tokenizer_lookups(n - at), "long words", err);
+        if (!rc)
+            rc = client_text_add(buffer, t->continuing, prefix, err);
         if (!rc)
             rc = client_text_add(buffer, word + at, n - at, err);
         length = rc ? 0 : longest(&id, t, buffer, prefix, at);

@@ -268,3 +268,56 @@ TEST(a_decoder_that_multiplies_text_is_named)
     client_decoder_close(d);
     client_tokenizer_close(t);
 }
+
+/* ---- Lookups that multiply ---- */
+
+/* Tokens of each length from 2 to n: b's and a c, so that a text of b's fails at each of them. */
+static json_t *tokens_of_all_lengths(int n)
+{
+    json_t *list = json_array();
+
+    for (int i = 1; i < n; i++)
+        json_array_append_new(list, json_pack("{s:i, s:o, s:b}", "id", 2000 + i, "content",
+                                              json_string(print("%sc", repeated("b", (size_t)i))), "special", 1));
+    return list;
+}
+
+/* Opens a fixture with another value at a key of its file, or of its model; takes ownership. */
+static struct client_tokenizer *open_changed(const char *name, const char *key, json_t *value)
+{
+    json_t *root = json_load_file(print(FIXTURES "%s.json", name), 0, NULL), *model = json_object_get(root, "model");
+    struct client_tokenizer *t;
+    struct error err = {""};
+
+    if (strcmp(key, "longest") == 0) {
+        json_array_append_new(json_object_get(model, "vocab"), json_pack("[o, f]", value, -20.0));
+    } else {
+        json_object_set_new(strcmp(key, "added_tokens") == 0 ? root : model, key, value);
+    }
+    char *text = json_dumps(root, 0);
+    json_t *side = json_pack("{ss}", "tokenizer.json", text);
+    ck_assert_msg(client_tokenizer_open(&t, side, 1 << 20, &err) == 0, "%s", err.text);
+    json_decref(side);
+    json_decref(root);
+    free(text);
+    return t;
+}
+
+/* A text of n b's takes n x 2,000 lookups of 1,000 bytes, n x 20,000 x 10,000, or n x 1,000 x 500. */
+TEST_EACH(lookups_that_take_too_long_are_named, 3)
+{
+    static const char *const says[] = {"added_tokens take more than 512", "long tokens take more than 512",
+                                       "long words take more than 512"};
+    struct client_tokenizer *t = _i == 0   ? open_changed("llama3", "added_tokens", tokens_of_all_lengths(2000))
+                                 : _i == 1 ? open_changed("t5", "longest", json_string(repeated("b", 20000)))
+                                           : open_changed("bert", "max_input_chars_per_word", json_integer(1000));
+    struct error err = {""};
+    char *text = strdup(_i < 2 ? repeated("b", 30000) : repeated(print("%s ", repeated("b", 1000)), 40));
+
+    ck_assert_int_eq(encode_all(t, text, &err), -EINVAL);
+    ck_assert_holds(err.text, "tokenizer.json: its ", says[_i]);
+    err = (struct error){""};
+    ck_assert_msg(encode_all(t, "the quick brown fox", &err) == 0, "%s", err.text);
+    free(text);
+    client_tokenizer_close(t);
+}
