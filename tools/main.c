@@ -145,8 +145,10 @@ static bool check_limits(void)
         return false;
     }
     for (int fd = 0; fd <= 2; fd++) {
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) {
+            fprintf(stderr, "eps: descriptor %d is closed, and /dev/null cannot be opened for it\n", fd);
             return false;
+        }
     }
     return true;
 }

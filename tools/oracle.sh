@@ -25,6 +25,8 @@ python=build/oracle/bin/python
 $python tests/oracle/float64.py
 $python tests/oracle/check_types.py build/bin
 $python tests/oracle/check_saved.py --bin build/bin
+$python tests/oracle/draw_keys.py
+$python tests/oracle/draw_adapters.py
 $python tests/oracle/masked.py
 $python tests/oracle/classify.py
 build/oracle/bin/pip install --quiet --config-settings cmake.define.EPS_BUILT="$PWD/build" ./client/python

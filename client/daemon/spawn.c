@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
@@ -132,12 +133,21 @@ char **client_spawn_environment(char *notify)
     return env;
 }
 
+/* What a program reads that hears nothing, and writes that nobody does. Containers may lack the device. */
+static int open_nowhere(void)
+{
+    const int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    return fd >= 0 ? fd : memfd_create("eps-nowhere", MFD_CLOEXEC);
+}
+
 static int start_child(struct client_spawn *spawn, unsigned i, const char *name, char **args, struct error *err)
 {
     struct client_child *child = &spawn->children[i];
     char program[PATH_MAX];
-    uv_stdio_container_t stdio[] = {{.flags = UV_IGNORE},
-                                    {.flags = UV_IGNORE},
+    const int nowhere = open_nowhere();
+    uv_stdio_container_t stdio[] = {{.flags = UV_INHERIT_FD, .data.fd = nowhere},
+                                    {.flags = UV_INHERIT_FD, .data.fd = nowhere},
                                     {.flags = UV_INHERIT_FD, .data.fd = spawn->options.log_fd}};
     uv_process_options_t options = {.file = program,
                                     .args = args,
@@ -145,10 +155,14 @@ static int start_child(struct client_spawn *spawn, unsigned i, const char *name,
                                     .stdio_count = 3,
                                     .stdio = stdio,
                                     .exit_cb = on_exit_of};
-    int rc = client_spawn_find(program, spawn->options.programs, name, err);
+    int rc = nowhere < 0 ? error_set(err, -errno, "%s did not start: %s", name, strerror(errno))
+                         : client_spawn_find(program, spawn->options.programs, name, err);
 
-    if (rc)
+    if (rc) {
+        if (nowhere >= 0)
+            close(nowhere);
         return rc;
+    }
     *child = (struct client_child){.name = name, .running = true};
     child->process.data = child;
     if (spawn->n_children <= i)
@@ -156,6 +170,7 @@ static int start_child(struct client_spawn *spawn, unsigned i, const char *name,
     options.env = client_spawn_environment(NULL);
     rc = uv_spawn(&spawn->link->loop, &child->process, &options);
     free(options.env);
+    close(nowhere);
     if (rc) {
         child->ended = true; /* its handle must still be closed */
         return error_set(err, rc, "%s did not start: %s (looked for beside this program and in PATH)", name,

@@ -71,7 +71,10 @@ enum client_compression client_data_packing(const uint8_t *head, size_t n)
 {
     if (n >= 2 && head[0] == 0x1F && head[1] == 0x8B)
         return CLIENT_GZIP;
-    return n >= 4 && memcmp(head, "\x28\xB5\x2F\xFD", 4) == 0 ? CLIENT_ZSTD : CLIENT_PLAIN;
+    /* A frame; or one that is to be skipped, as pzstd and zstd --adapt write it first. */
+    const bool is_zstd = n >= 4 && (memcmp(head, "\x28\xB5\x2F\xFD", 4) == 0 ||
+                                    (head[0] >> 4 == 5 && memcmp(head + 1, "\x2A\x4D\x18", 3) == 0));
+    return is_zstd ? CLIENT_ZSTD : CLIENT_PLAIN;
 }
 
 /* A safetensors file begins with the header's length (u64); the header is a JSON object. */

@@ -19,7 +19,7 @@ enum { IN_BYTES = 128 << 10, OUT_BYTES = 256 << 10, FREE_BYTES = 64 << 20, MOST_
 
 struct unpack {
     struct client_data_pass *pass;
-    const struct client_data_file *file;
+    struct client_data_file *file;
     uint8_t *in, *out; /* (IN_BYTES), (OUT_BYTES) */
     int fd;            /* receives the expanded bytes */
     uint64_t n_in, n_out;
@@ -56,32 +56,61 @@ static int refuse(const struct unpack *u, const char *packing, bool cut, const c
                      u->n_out, why);
 }
 
+/* Behind the last member, as gzip itself reads files: zeros are padding, and other bytes are none of the data. */
+static int count_behind(struct unpack *u, const uint8_t *bytes, size_t n, struct error *err)
+{
+    bool zeros = true;
+    uint64_t n_bytes = 0;
+    int rc = 0;
+
+    for (; !rc && n > 0; bytes = u->in, rc = read_in(u, &n, err)) {
+        for (size_t i = 0; i < n; i++)
+            zeros = zeros && bytes[i] == 0;
+        n_bytes += n;
+    }
+    u->file->unread.n_behind = zeros ? 0 : n_bytes;
+    return rc;
+}
+
+/* One piece of input, until it is used up or a member ends. *status as inflate returns it. */
+static int inflate_piece(struct unpack *u, z_stream *z, int *status, struct error *err)
+{
+    do { /* repeat while the output was full: more may be pending */
+        z->next_out = u->out, z->avail_out = OUT_BYTES;
+        *status = inflate(z, Z_NO_FLUSH);
+        if (*status == Z_MEM_ERROR)
+            return error_set(err, -ENOMEM, "%s: no memory to unpack it", u->file->path);
+        if (*status != Z_OK && *status != Z_STREAM_END && *status != Z_BUF_ERROR)
+            return refuse(u, "gzip", false, z->msg ? z->msg : "no gzip", err);
+        const int rc = write_out(u, OUT_BYTES - z->avail_out, err);
+        if (rc)
+            return rc;
+    } while (*status != Z_STREAM_END && (z->avail_in > 0 || z->avail_out == 0));
+    return 0;
+}
+
 /* Concatenated gzip members form one text, as gzip itself reads them. */
 static int inflate_members(struct unpack *u, z_stream *z, struct error *err)
 {
     int status = Z_OK;
-    size_t n;
+    size_t n = 0;
 
     for (;;) {
-        int rc = read_in(u, &n, err);
+        int rc = z->avail_in > 0 ? 0 : read_in(u, &n, err);
         if (rc)
             return rc;
-        if (n == 0)
+        if (z->avail_in == 0)
+            z->next_in = u->in, z->avail_in = (uInt)n;
+        if (z->avail_in == 0)
             return status == Z_STREAM_END ? 0 : refuse(u, "gzip", true, "", err);
-        z->next_in = u->in, z->avail_in = (uInt)n;
-        do { /* repeat while the output was full: more may be pending */
-            if (status == Z_STREAM_END && z->avail_in > 0 && (status = inflateReset(z)) != Z_OK)
-                return refuse(u, "gzip", false, "its state is lost", err);
-            z->next_out = u->out, z->avail_out = OUT_BYTES;
-            status = inflate(z, Z_NO_FLUSH);
-            if (status == Z_MEM_ERROR)
-                return error_set(err, -ENOMEM, "%s: no memory to unpack it", u->file->path);
-            if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
-                return refuse(u, "gzip", false, z->msg ? z->msg : "no gzip", err);
-            rc = write_out(u, OUT_BYTES - z->avail_out, err);
-            if (rc)
-                return rc;
-        } while (z->avail_in > 0 || (z->avail_out == 0 && status != Z_STREAM_END));
+        if (status == Z_STREAM_END && client_data_packing(z->next_in, z->avail_in) != CLIENT_GZIP &&
+            !(z->avail_in == 1 && *z->next_in == 0x1F && u->n_in < u->file->bytes)) /* half of a member's magic */
+            return count_behind(u, z->next_in, z->avail_in, err);
+        if (status == Z_STREAM_END && inflateReset(z) != Z_OK)
+            return refuse(u, "gzip", false, "its state is lost", err);
+        rc = inflate_piece(u, z, &status, err);
+        if (rc)
+            return rc;
     }
 }
 

@@ -90,13 +90,20 @@ static void say_passed(struct error *sentence, const struct client_data *data, c
         error_append(sentence, passed->n > n || passed->more ? ", ...)" : ")");
 }
 
+static void say_path(struct error *sentence, const char *path)
+{
+    const size_t n = strlen(path);
+
+    error_set(sentence, 0, "%s%s: ", n > 100 ? "..." : "", n > 100 ? path + n - 100 : path);
+}
+
 /* "chat.jsonl: the key "foo" of 12 lines is not read" */
 static void say_keys(struct error *sentence, const char *path, const struct client_unread *unread)
 {
-    const size_t n = unread->n < MOST_KEYS ? unread->n : MOST_KEYS, length = strlen(path);
+    const size_t n = unread->n < MOST_KEYS ? unread->n : MOST_KEYS;
     const bool more = unread->n > n || unread->more;
 
-    error_set(sentence, 0, "%s%s: ", length > 100 ? "..." : "", length > 100 ? path + length - 100 : path);
+    say_path(sentence, path);
     for (size_t i = 0; i < n; i++) {
         if (i > 0)
             error_append(sentence, i + 1 < n || more ? ", " : " and ");
@@ -123,6 +130,20 @@ void client_unread_tell(const struct client_data *data, const char *option,
     }
     for (size_t i = 0; i < data->n_files; i++) {
         const struct client_unread *unread = &data->files[i].unread;
+        if (unread->n_behind > 0) {
+            say_path(&sentence, data->files[i].path);
+            error_append(&sentence, "%" PRIu64 " bytes behind its gzip data are not read", unread->n_behind);
+            tell(user, sentence.text);
+        }
+        if (unread->n_quoted > 0) {
+            say_path(&sentence, data->files[i].path);
+            error_append(&sentence,
+                         "%" PRIu64
+                         " field%s in quotes, which are read as part of the text, as TSV has no quoting: write "
+                         ".jsonl, or fields without quotes",
+                         unread->n_quoted, unread->n_quoted == 1 ? " is" : "s are");
+            tell(user, sentence.text);
+        }
         if ((unread->n == 0 && !unread->more) || n_files++ >= MOST_FILES)
             continue;
         say_keys(&sentence, data->files[i].path, unread);

@@ -26,7 +26,9 @@ struct client_unread_key {
 struct client_unread {
     struct client_unread_key *keys; /* (n, at most CLIENT_UNREAD_MOST), in the order in which they came; owned */
     size_t n;
-    bool more; /* there are others */
+    bool more;         /* there are others */
+    uint64_t n_behind; /* bytes behind gzip's data */
+    uint64_t n_quoted; /* fields of TSV that begin and end with a quote, which is read as a part of them */
 };
 enum { CLIENT_UNREAD_MOST = 200 };
 

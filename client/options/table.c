@@ -89,9 +89,10 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_CHOICE,
      .offset = AT(optimizer),
      .key = 16,
-     .train =
-         "AdamA squares each part's gradient, AdamW the sum of all; default adamw; with one part they are the same. "
-         "sgd: PyTorch's, with momentum; 8 bytes of host memory per parameter, not 12",
+     .train = "AdamA squares each part's gradient, AdamW the sum of all; default adamw; with one part they are the "
+              "same. Of a "
+              "tied table AdamA, too, squares the sum, for which it keeps 4 bytes per parameter. "
+              "sgd: PyTorch's, with momentum; 8 bytes of host memory per parameter, not 12",
      .plan = "default adamw; with one part adama is the same"},
     {.name = "--momentum",
      .value = "X",

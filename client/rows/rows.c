@@ -188,6 +188,13 @@ static int begin_named(struct reading *r, struct error *err)
     }
     if (!rc)
         rc = client_columns_find(r->at, &r->columns, (const char *const *)names, r->n_fields, err);
+    for (size_t i = 0; !rc && i < CLIENT_COLUMNS; i++)
+        for (size_t k = 0; !rc && r->at[i] != CLIENT_NO_COLUMN && k < r->n_fields; k++)
+            if (k != r->at[i] && strcmp(names[k], names[r->at[i]]) == 0)
+                rc = error_set(
+                    err, -EINVAL,
+                    "the columns %zu and %zu are both named '%.40s': rename one, or give --columns by numbers",
+                    r->at[i] + 1, k + 1, names[k]);
     for (size_t i = 0; !rc && i < r->n_fields; i++)
         if (i != r->at[CLIENT_COLUMN_FIRST] && i != r->at[CLIENT_COLUMN_SECOND] && i != r->at[CLIENT_COLUMN_LABEL])
             client_unread_count(&r->file->unread, CLIENT_UNREAD_COLUMN, names[i], r->line);
@@ -216,6 +223,12 @@ static bool has_one_column(const struct reading *r)
     return r->columns.numbers[CLIENT_COLUMN_FIRST] == 0 && r->columns.numbers[CLIENT_COLUMN_LABEL] == CLIENT_NO_COLUMN;
 }
 
+/* As other programs write a field with a tab, a line's end or a quote in it. */
+static bool is_quoted(struct text field)
+{
+    return field.n > 1 && field.bytes[0] == '"' && field.bytes[field.n - 1] == '"';
+}
+
 static int take_tsv(struct reading *r, const char *line, size_t bytes, struct error *err)
 {
     struct text columns[CLIENT_COLUMNS] = {{NULL, 0}};
@@ -240,8 +253,10 @@ static int take_tsv(struct reading *r, const char *line, size_t bytes, struct er
             "(awk -F '\\t' 'NF == %zu' keeps the lines with %zu)",
             n, n == 1 ? "" : "s", r->n_fields, r->n_fields, r->n_fields);
     for (size_t i = 0; !rc && i < CLIENT_COLUMNS; i++)
-        if (r->at[i] != CLIENT_NO_COLUMN)
+        if (r->at[i] != CLIENT_NO_COLUMN) {
             columns[i] = r->fields[r->at[i]];
+            r->file->unread.n_quoted += is_quoted(columns[i]);
+        }
     return rc ? rc : add_row(r, columns, err);
 }
 

@@ -1,7 +1,8 @@
 /* client/rows/rows.h - labelled rows from files: one text or two, and a label.
  *
- * A file named .jsonl (or .ndjson) has an object in each line. Any other is TSV: fields separated by tabs, no quotes, as
- * GLUE's files are. Its first line names the columns, unless `columns` has numbers. Each may be compressed (data.h).
+ * A file named .jsonl (or .ndjson) has an object in each line. Any other is TSV: fields separated by tabs, without quoting,
+ * as GLUE's files are; a field in quotes keeps them, and is counted (client/data/unread.h). Its first line names the columns,
+ * unless `columns` has numbers. Each may be compressed (data.h).
  *
  * The columns are those in `columns`: "text,label" or "first,second,label"; without it, known names of GLUE's files:
  * text and text_pair, sentence1 and sentence2, question1 and question2, premise and hypothesis, question and sentence,

@@ -325,7 +325,8 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
     uint64_t after;
     int rc = 0;
 
-    step.rewards = rewards, step.n_rewards = name_rewards(rewards, s, s->done - 1, &m->done.rewards);
+    step.rewards = rewards;
+    step.n_rewards = step.skipped ? 0 : name_rewards(rewards, s, s->done - 1, &m->done.rewards);
 
     if (s->catches_up)
         step.time = step.step_ms = step.tokens_per_s = NAN;
@@ -351,7 +352,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
         client_samples_write(s);
     if (client_samples_are_due(o, s->done))
         s->since_ns = uv_hrtime();
-    return rc ? rc : note_skipped(s, step.skipped, step.loss_scale > 0 && isfinite(step.loss), err);
+    return rc ? rc : note_skipped(s, step.skipped, step.loss_scale > 0, err);
 }
 
 /* True at the regular end. Without --save-every, a stop instead interrupts the link's next wait. */

@@ -150,7 +150,7 @@ static void send_step(struct steps *steps, enum message_kind kind, uint64_t step
     job_announce(job, &m);
 }
 
-/* Nats per token; NAN where a part's is not finite, or not known. */
+/* Nats per token; NAN where a part's is not finite. */
 static double find_loss(const struct steps *steps)
 {
     double sum = 0;
@@ -183,10 +183,11 @@ void steps_on_covered(struct steps *steps, uint64_t step)
     steps->covered = true;
     steps->job->aligned = true;
     save_aligned(steps->saves);
-    steps->loss = find_loss(steps);
-    steps->rewards = sum_rewards(steps);
-    steps->grad_norm = steps->fence.norm;
+    /* A skipped step has none of them, whichever parts' losses came before one of its numbers was not finite. */
     steps->skipped = steps->fence.skipped;
+    steps->loss = steps->skipped ? NAN : find_loss(steps);
+    steps->rewards = steps->skipped ? (struct preference_rewards){0} : sum_rewards(steps);
+    steps->grad_norm = steps->fence.norm;
     steps->loss_scale = steps->open_scale;
     save_note_scale(steps->saves, step + 1);
     recent->tokens += steps->open.open_step.n_real;
@@ -217,8 +218,8 @@ void steps_on_done(struct steps *steps, uint64_t step)
 
 void steps_skip(struct steps *steps, uint64_t step)
 {
-    log_warning("step %" PRIu64 " skipped: its %s is not finite; weights and moments are as before it", step + 1,
-                isnan(find_loss(steps)) ? "loss" : "gradient");
+    log_warning("step %" PRIu64 " skipped: its loss or gradient is not finite; weights and moments are as before it",
+                step + 1);
     fence_skip(&steps->fence, step);
 }
 

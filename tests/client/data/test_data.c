@@ -110,7 +110,12 @@ static const struct {
 } texts[] = {
     {"a.txt.gz", BYTES(HELLO_GZ), "hello"},
     {"b.gz", BYTES(HELLO_GZ HELLO_GZ), "hellohello"}, /* two members */
+    {"behind.gz", BYTES(HELLO_GZ "\0\0\0"), "hello"}, /* padding */
+    {"behind2.gz", BYTES(HELLO_GZ HELLO_GZ "more"), "hellohello"},
+    {"behind3.gz", BYTES(HELLO_GZ "\x1f"), "hello"},
     {"c.txt.zst", BYTES(HELLO_ZST), "hello"},
+    {"skip.zst", BYTES("\x50\x2a\x4d\x18\3\0\0\0abc" HELLO_ZST), "hello"},
+    {"skip", BYTES("\x5f\x2a\x4d\x18\0\0\0\0" HELLO_ZST "\x53\x2a\x4d\x18\1\0\0\0a"), "hello"},
     {"d.zst", BYTES(HELLO_ZST HELLO_ZST), "hellohello"},
     {"e.txt", BYTES(HELLO_GZ), "hello"}, /* whatever its name */
     {"text.jsonl", BYTES("{\"text\": \"one\\u00e9\", \"id\": 7}\n\n{\"text\": \"two\\n\"}\n{\"text\": \"\"}"),

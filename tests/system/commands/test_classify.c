@@ -36,6 +36,16 @@ static void setup(void)
 SUITE_TIMEOUT(200)
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 
+/* As pandas writes a field with a quote in it; one that only begins with a quote is plain. */
+TEST(columns_and_quotes_that_nobody_reads_are_told)
+{
+    expect("printf 'idx\\tsentence\\tlabel\\n0\\t\"a \"\"fox\"\"\"\\tx\\n1\\t\"a\" fox\\ty\\n' >quotes.tsv && eps "
+           "train --model "
+           "bert/config.json --task classify --data quotes.tsv --eval-data quotes.tsv --steps 1 --out quotes " MACHINE,
+           0, "note         quotes.tsv: the column \"idx\" is not read",
+           "note         quotes.tsv: 1 field is in quotes, which are read as part of the text");
+}
+
 /* Mean of -log p over the rows, p in the column of a row's own label: rows are fox and dog in turn, columns dog and fox. */
 static double loss_of_predictions(const char *path, int n_expected)
 {

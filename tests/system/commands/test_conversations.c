@@ -43,6 +43,18 @@ static void setup(void)
 SUITE_TIMEOUT(200)
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 
+static bool may_mount(void)
+{
+    return system("unshare -rm bash -c 'mount -t tmpfs none /dev' 2>/dev/null") == 0;
+}
+
+/* As in a container whose /dev is empty: the daemon and the worker of a run have no stdin otherwise. */
+TEST_IF(a_run_needs_no_dev_null, may_mount())
+{
+    expect("unshare -rm bash -c 'mount -t tmpfs none /dev && mkdir /dev/shm && exec " TRAIN "--steps 1 --out bare-dev'",
+           0);
+}
+
 /* By each command that reads them, once a file. */
 TEST(keys_that_nobody_reads_are_told)
 {
@@ -59,6 +71,9 @@ TEST(keys_that_nobody_reads_are_told)
            "told " MACHINE,
            0, "note         " UNREAD("marked.jsonl", "40"), "note         " UNREAD("few.jsonl", "9"));
     expect("eps eval --model made --data marked.jsonl 2>&1 " MACHINE, 0, "eps eval: " UNREAD("marked.jsonl", "40"));
+    expect("gzip -c few.jsonl >few.jsonl.gz && printf more >>few.jsonl.gz && eps data few.jsonl.gz --model chat "
+           "--limit 0 2>&1",
+           0, "eps data: few.jsonl.gz: 4 bytes behind its gzip data are not read", "lines        9\n");
     expect("printf '{\"text\": \"%050d\", \"id\": 1}\\n' 1 | eps data - --model chat --seq 8 --limit 0 2>&1", 0,
            "eps data: -: the key \"id\" of 1 line is not read");
 }

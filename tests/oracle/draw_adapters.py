@@ -1,0 +1,94 @@
+"""Adapters that PEFT saves, drawn at random, have PEFT's loss: alone, and merged.
+
+    python draw_adapters.py [N] [--bin build/bin] [--seed S]
+
+A draw is a small decoder of tests/fixtures, ranks, factors, targets by name, by pattern or all, some of them excluded, and
+modules that are trained as a whole: the table of tokens, the head, both or none. In tied models these are two in PEFT, unless
+none is saved. Exit status 0 or 1.
+
+Made with torch 2.15.0, transformers 5.23.0 and peft 0.21.2 on the CPU.
+"""
+import argparse
+import array
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+
+import logits
+
+BASES = {"tied": "wte", "untied": "wte", "llama_linear": "embed_tokens", "llama3": "embed_tokens", "gemma3_tied": "embed_tokens",
+         "gemma": "embed_tokens", "qwen2_tied": "embed_tokens", "qwen3_tied": "embed_tokens", "mistral": "embed_tokens"}
+GPT2 = ["c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]
+OTHERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "mlp.down_proj"]
+SEQ, WITHIN = 12, 2e-5  # of the loss
+
+
+def settings(draw, base):
+    names = GPT2 if BASES[base] == "wte" else OTHERS
+    some = draw.sample(names, draw.randint(1, 3))
+    table = draw.choice([[], [], [BASES[base]], ["lm_head"], [BASES[base], "lm_head"]])
+    return dict(r=draw.randint(1, 6), lora_alpha=draw.choice([1, 3, 8, 2.5]), use_rslora=draw.random() < 0.3,
+                lora_dropout=draw.choice([0, 0.1]), fan_in_fan_out=names is GPT2, modules_to_save=table or None,
+                target_modules=draw.choice(["all-linear", some, r".*\.(" + "|".join(n.replace(".", r"\.") for n in some) + ")"]),
+                exclude_modules=draw.choice([None, None, [n for n in names if n not in some][:1]]))
+
+
+def loss_of(programs, folder, data, base=None):
+    done = subprocess.run([os.path.join(programs, "eps"), "eval", "--model", folder, "--data", data, "--seq", str(SEQ), "--json",
+                           "--device", "cpu"] + (["--base-model", base] if base else []), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{folder}: {done.stderr}")
+    return json.loads(done.stdout)["loss"]
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("n", type=int, nargs="?", default=100)
+    arguments.add_argument("--bin", default="build/bin")
+    arguments.add_argument("--seed", type=int, default=1)
+    options = arguments.parse_args()
+    draw, farthest, faults = random.Random(options.seed), 0, 0
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for k in range(options.n):
+        base = draw.choice(list(BASES))
+        path, how = os.path.join(logits.FIXTURES, base), settings(draw, base)
+        torch.manual_seed(draw.randrange(2**31))
+        kind = logits.MODELS[base][0]
+        model = get_peft_model(kind.from_pretrained(path, dtype=torch.float32), LoraConfig(task_type="CAUSAL_LM", **how))
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.requires_grad:
+                    p.add_(torch.randn_like(p) * 0.3)
+        with tempfile.TemporaryDirectory() as folder:
+            adapter, data = os.path.join(folder, "adapter"), os.path.join(folder, "ids.bin")
+            model.save_pretrained(adapter, save_embedding_layers=False)
+            ids = torch.randint(0, model.config.vocab_size, (4 * SEQ + 1,))
+            with open(data, "wb") as file:
+                array.array("H", ids.tolist()).tofile(file)
+            again = PeftModel.from_pretrained(kind.from_pretrained(path, dtype=torch.float32), adapter).eval()
+            with torch.no_grad():
+                want = torch.nn.functional.cross_entropy(again(input_ids=ids[:-1].view(-1, SEQ)).logits.flatten(0, 1), ids[1:]).item()
+            merged = os.path.join(folder, "merged")
+            subprocess.run([os.path.join(options.bin, "eps"), "export", "--model", adapter, "--base-model", path, "--merge", "--out",
+                            merged], check=True, capture_output=True)
+            for got in loss_of(options.bin, adapter, data, path), loss_of(options.bin, merged, data):
+                farthest = max(farthest, abs(got - want) / want)
+                if abs(got - want) > WITHIN * want:
+                    faults += 1
+                    print(k, base, how, want, got)
+    print(f"{options.n} adapters drawn by seed {options.seed}: {faults} faults, the farthest {farthest:.1e} of the loss")
+    sys.exit(faults > 0)
+
+
+if __name__ == "__main__":
+    main()
