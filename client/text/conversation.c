@@ -31,8 +31,7 @@ int client_conversations_open(struct client_conversations **out, struct client_t
         c->tokenizer = tokenizer, c->train_on = train_on;
         c->marks = c->template && client_template_marks_answers(c->template);
         c->variables = json_pack("{s:n, s:n}", "tools", "documents");
-        rc = c->variables ? client_template_add_tokens(c->variables, side, err)
-                          : error_set(err, -ENOMEM, "out of memory");
+        rc = c->variables ? client_tokenizer_names(c->variables, side, err) : error_set(err, -ENOMEM, "out of memory");
     }
     if (rc)
         client_conversations_close(c);

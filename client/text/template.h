@@ -71,7 +71,4 @@ bool client_template_names(const struct client_template *template, const char *t
  * Errors as client_template_open; sentences begin with the file's name. */
 int client_template_find(struct client_template **out, const json_t *side, struct error *err);
 
-/* Adds the special tokens by name, "bos_token": "<s>", as transformers' templates see them. -ENOMEM. */
-int client_template_add_tokens(json_t *variables, const json_t *side, struct error *err);
-
 #endif

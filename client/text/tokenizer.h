@@ -178,6 +178,10 @@ void client_decoder_close(struct client_decoder *decoder); /* NULL is safe */
 int client_decoder_push(struct client_decoder *decoder, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
                         bool special, bool last, struct error *err);
 
+/* Adds the tokens with a name that a model's side files give, {"bos_token": "<s>", ...}, as transformers' templates see
+ * them: also those of the tokenizer's class. -EINVAL with a sentence that names the file; -ENOMEM. */
+int client_tokenizer_names(json_t *out, const json_t *side, struct error *err);
+
 /* The token that ends a text: named by generation_config.json, tokenizer_config.json or special_tokens_map.json, else
  * <|endoftext|>; CLIENT_NO_TOKEN if there is none. */
 uint32_t client_tokenizer_end(const struct client_tokenizer *tokenizer);

@@ -8,7 +8,7 @@ added_tokens.json; names and extra tokens of special_tokens_map.json), names one
 the ids that transformers' AutoTokenizer and build/bin/test_side make of texts with these tokens in them. Ids must be
 equal, or eps must refuse the tokenizer or the text by a sentence. Exit status 1 if any differ.
 
-    side_tokens.py fixtures       writes a few drawn cases, with the ids that transformers makes, to
+    side_tokens.py fixtures       writes a few drawn cases, with the ids and names of tokens of transformers, to
                                   tests/fixtures/tokenizers/side.expected.json
 """
 import argparse
@@ -129,7 +129,7 @@ def transformers_ids(case, folder):
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder))
         return {"ids": [tokenizer(text)["input_ids"] for text in case["texts"]], "end": tokenizer.eos_token_id,
-                "class": type(tokenizer).__name__}
+                "names": tokenizer.special_tokens_map, "class": type(tokenizer).__name__}
     except Exception as error:  # whatever it raises, it does not load
         return f"{type(error).__name__}: {error}"
 
@@ -143,7 +143,8 @@ def write_fixtures():
         if isinstance(want, str) or not case["places"] or "tokenizer_config.json" not in case["side"]:
             continue
         side = {k: v for k, v in case["side"].items() if k not in ("tokenizer.json", "vocab.json", "merges.txt")}
-        out.append({"base": case["base"], "side": side, "texts": case["texts"], "ids": want["ids"]})
+        out.append({"base": case["base"], "side": side, "texts": case["texts"], "ids": want["ids"],
+                    "names": want["names"] if want["class"] in case["side"]["tokenizer_config.json"] else None})
     (FIXTURES / "tokenizers" / "side.expected.json").write_text(
         "[" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in out) + "]\n")
 

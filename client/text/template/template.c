@@ -159,7 +159,7 @@ bool client_template_names(const struct client_template *t, const char *text)
     return false;
 }
 
-/* ---- The template and the special tokens of a model ---- */
+/* ---- The template of a model ---- */
 
 /* "chat_template": "...", or [{"name": "default", "template": "..."}, ...]. */
 static const json_t *find_template(const json_t *config)
@@ -194,31 +194,4 @@ int client_template_find(struct client_template **out, const json_t *side, struc
         error_prefix(err, file);
     json_decref(config);
     return rc;
-}
-
-static int add_tokens(json_t *variables, const json_t *config)
-{
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
-    int rc = 0;
-
-    for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
-        json_t *token = model_files_token(config, names[i]);
-        if (token && !json_object_get(variables, names[i]))
-            rc = json_object_set(variables, names[i], token);
-    }
-    return rc;
-}
-
-int client_template_add_tokens(json_t *variables, const json_t *side, struct error *err)
-{
-    static const char *const files[] = {"tokenizer_config.json", "special_tokens_map.json"};
-    int rc = 0;
-
-    for (size_t i = 0; !rc && i < sizeof files / sizeof *files; i++) {
-        json_t *config = model_files_json(side, files[i]);
-        rc = add_tokens(variables, config);
-        json_decref(config);
-    }
-    return rc ? error_set(err, -ENOMEM, "out of memory for a chat template") : 0;
 }

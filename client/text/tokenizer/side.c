@@ -367,15 +367,21 @@ static int put_names(const struct reading *r, bool plain)
     return rc;
 }
 
-static int read_all(struct reading *r, const json_t *list)
+static int read_all_names(const struct reading *r)
 {
-    const bool decoder = json_object_get(r->config, "added_tokens_decoder") != NULL;
     int rc = read_class(r);
 
     if (!rc)
         rc = read_names(r, r->config, false, "tokenizer_config.json");
-    if (!rc && !decoder)
+    if (!rc && !json_object_get(r->config, "added_tokens_decoder"))
         rc = read_names(r, r->map, true, "special_tokens_map.json");
+    return rc;
+}
+
+static int read_all(struct reading *r, const json_t *list)
+{
+    int rc = read_all_names(r);
+
     if (!rc && !r->class)
         rc = put_list(r, list, false);
     if (!rc)
@@ -466,4 +472,27 @@ uint32_t tokenizer_side_id(const struct tokenizer_side *side, const char *name)
     const json_t *id = text ? json_object_get(side->ids, text) : NULL;
 
     return id ? (uint32_t)json_integer_value(id) : CLIENT_NO_TOKEN;
+}
+
+int client_tokenizer_names(json_t *out, const json_t *side, struct error *err)
+{
+    size_t n;
+    const char *text = model_files_find(side, "tokenizer.json", &n), *key;
+    struct reading r = open_files(side, err);
+    json_t *token;
+
+    r.class = tokenizer_class_of(r.config, text && strstr(text, "\"ByteLevel\""));
+    r.named = json_object(), r.extra = json_array();
+    int rc = r.named && r.extra ? read_all_names(&r) : no_memory(&r);
+    json_object_foreach(r.named, key, token)
+    {
+        if (!rc && json_is_object(token) && json_object_set(out, key, json_object_get(token, "content")))
+            rc = no_memory(&r);
+    }
+    json_decref(r.named);
+    json_decref(r.extra);
+    json_decref(r.config);
+    json_decref(r.map);
+    json_decref(r.more);
+    return rc;
 }

@@ -3,6 +3,7 @@
  * test_template render FILE is for tests/oracle/templates.py: FILE holds [{"template": "...", "variables": {...}}, ...];
  * it prints [{"text": "..."} or {"error": "..."}, ...]. */
 #include "client/text/template.h"
+#include "client/text/tokenizer.h"
 #include "proto/base/wide.h"
 #include "tests/kit/test.h"
 
@@ -377,7 +378,7 @@ TEST(a_model_s_template_is_found_where_transformers_finds_it)
             free(text);
         }
         client_template_close(t);
-        ck_assert_int_eq(client_template_add_tokens(variables, side, &err), 0);
+        ck_assert_int_eq(client_tokenizer_names(variables, side, &err), 0);
         ck_assert_uint_eq(json_object_size(variables), i == 0);
         json_object_set_new(side, "chat_template.jinja", json_string("{{ bos_token }}{% nosuch %}"));
         ck_assert_int_eq(client_template_find(&t, side, &err), -EINVAL);

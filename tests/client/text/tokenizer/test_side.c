@@ -100,6 +100,29 @@ TEST(tokens_of_other_files_are_those_of_transformers_or_refused)
     json_decref(all);
 }
 
+/* As special_tokens_map of the same tokenizers; null where transformers takes another class than the files name. */
+TEST(names_of_tokens_are_those_that_templates_of_transformers_see)
+{
+    json_t *all = json_load_file(TESTS_DIR "/fixtures/tokenizers/side.expected.json", 0, NULL), *one;
+    size_t i, n_equal = 0;
+
+    json_array_foreach(all, i, one)
+    {
+        const json_t *want = json_object_get(one, "names");
+        json_t *got = json_object();
+        struct error err = {""};
+        add_base(json_object_get(one, "side"), json_string_value(json_object_get(one, "base")));
+        ck_assert_msg(client_tokenizer_names(got, json_object_get(one, "side"), &err) == 0, "%s", err.text);
+        if (!json_is_null(want)) {
+            ck_assert_msg(json_equal(got, want), "case %zu: %s", i, json_dumps(got, 0));
+            n_equal++;
+        }
+        json_decref(got);
+    }
+    ck_assert_uint_ge(n_equal, 30);
+    json_decref(all);
+}
+
 static int open_qwen(struct client_tokenizer **out, const char *name, const char *text, struct error *err)
 {
     json_t *side = json_pack("{ss}", name, text);
