@@ -233,6 +233,7 @@ struct eps_train_options {
     uint64_t host_mem;   /* bytes for the job at the daemon */
     bool require_pinned;
     uint32_t workers;
+    uint64_t audit; /* steps from one audit of a part to the next; 0: none. Not on several hosts */
     const char *connect;
     double wait;
     const char *programs; /* directory of epsd and eps-worker; NULL: the calling program's, then libeps's, then PATH */

@@ -308,6 +308,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_READ:
     case MESSAGE_LOSS:
     case MESSAGE_CONTRIBUTION:
+    case MESSAGE_DIGEST:
     case MESSAGE_EVALUATED:
     case MESSAGE_GENERATED:
         if (worker_may(peer, peer->state == PEER_ASSIGNED))
@@ -361,9 +362,10 @@ static bool is_of_job(const struct daemon *d, const struct peer *peer, enum mess
     if (kind == MESSAGE_OPEN_STEP || kind == MESSAGE_EVALUATE || kind == MESSAGE_GENERATE ||
         kind == MESSAGE_OUTPUT_DONE || kind == MESSAGE_CLOSE)
         return is_client;
-    return is_worker && (kind == MESSAGE_PULL || kind == MESSAGE_READ || kind == MESSAGE_LOSS ||
-                         kind == MESSAGE_CONTRIBUTION || kind == MESSAGE_EVALUATED || kind == MESSAGE_GENERATED ||
-                         kind == MESSAGE_LEDGER || kind == MESSAGE_ASSIGNED || kind == MESSAGE_RELEASE);
+    return is_worker &&
+           (kind == MESSAGE_PULL || kind == MESSAGE_READ || kind == MESSAGE_LOSS || kind == MESSAGE_CONTRIBUTION ||
+            kind == MESSAGE_DIGEST || kind == MESSAGE_EVALUATED || kind == MESSAGE_GENERATED ||
+            kind == MESSAGE_LEDGER || kind == MESSAGE_ASSIGNED || kind == MESSAGE_RELEASE);
 }
 
 /* Messages that are read and sent for this one, for the budget of the peer's user. */

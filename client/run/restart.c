@@ -65,7 +65,7 @@ static struct eps_train_options resume_of(const struct client_restart *r)
     o.sample_prompts = last->sample_prompts, o.n_sample_prompts = last->n_sample_prompts;
     o.on_weights = last->on_weights, o.weights_user = last->weights_user, o.weights_every = last->weights_every;
     o.device = last->device, o.device_mem = last->device_mem, o.host_mem = last->host_mem;
-    o.workers = last->workers, o.require_pinned = last->require_pinned;
+    o.workers = last->workers, o.audit = last->audit, o.require_pinned = last->require_pinned;
     o.restarts = last->restarts;
     return o;
 }

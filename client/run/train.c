@@ -127,6 +127,7 @@ static int open_job(struct client_train *t, struct error *err)
         .job = {.goal = client_run_goal(&t->run),
                 .saves = o->save_every > 0,
                 .deterministic = o->deterministic,
+                .audit_every = o->audit,
                 .step = t->run.first_step,
                 .n_steps = o->steps,
                 .seed = o->seed,

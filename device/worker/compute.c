@@ -199,6 +199,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .weights = &c->weights,
                             .inbox = &c->inbox,
                             .precision = m->assign.goal.precision,
+                            .grad = m->assign.goal.grad,
                             .slot_bytes = slot_bytes,
                             .n_slots = m->assign.n_slots,
                             .takes_turns = m->assign.takes_turns,
@@ -276,22 +277,22 @@ static void on_assign(struct compute *c, const struct mail *mail)
 }
 
 /* Operations within a step have their own events. Written at once, so that observers of a live run see whole steps. */
-static void record_step(struct compute *c, uint64_t since, const struct message *m)
+static void record_step(struct compute *c, uint64_t since, const struct message *m, bool audits)
 {
-    trace_end(&c->trace, since, "step", NULL,
+    trace_end(&c->trace, since, audits ? "audit" : "step", NULL,
               (struct trace_arg[]){{"step", m->share.step + 1}, {"parts", m->share.n}, {NULL, 0}});
     trace_flush(&c->trace);
 }
 
-static void on_share(struct compute *c, const struct message *m)
+/* One pass over the share's parts: the share itself, or its audit. */
+static int compute_share(struct compute *c, const struct message *m, const uint32_t *parts, uint32_t n,
+                         const struct device_link *link, struct error *err)
 {
-    uint32_t parts[MESSAGE_MAX_PARTS];
-    struct error err = {""};
     const struct device_share share = {
         .step = m->share.step,
         .n_valid = m->share.n_valid,
         .loss_scale = (float)m->share.loss_scale,
-        .n_parts = m->share.n,
+        .n_parts = n,
         .parts = parts,
         .groups = c->assign.assign.groups,
         .rows = rows_of(c, m->share.buffer, m->share.n_tokens),
@@ -300,16 +301,32 @@ static void on_share(struct compute *c, const struct message *m)
         .order = &m->share.order,
     };
 
+    link_begin(&c->link, m->share.step);
+    const uint64_t since = trace_begin(c->worker.trace);
+    const int rc = device_worker_step(&c->worker, &share, link, &c->link, err);
+    link_end(&c->link);
+    if (c->worker.trace)
+        record_step(c, since, m, link == &link_audit);
+    return rc;
+}
+
+/* The audit comes first, for it waits for weights alone: what waits for its digests does not wait for ever. */
+static void on_share(struct compute *c, const struct message *m)
+{
+    const uint32_t audit = m->share.audit - 1;
+    uint32_t parts[MESSAGE_MAX_PARTS];
+    struct error err = {""};
+    int rc = 0;
+
     for (uint32_t i = 0; i < m->share.n; i++) {
         parts[i] = m->share.parts[i].part;
         c->link.attempts[parts[i]] = m->share.parts[i].attempt;
     }
-    link_begin(&c->link, m->share.step);
-    const uint64_t since = trace_begin(c->worker.trace);
-    int rc = device_worker_step(&c->worker, &share, &link_session, &c->link, &err);
-    link_end(&c->link);
-    if (c->worker.trace)
-        record_step(c, since, m);
+    c->link.audited = m->share.audited;
+    if (m->share.audit > 0)
+        rc = compute_share(c, m, &audit, 1, &link_audit, &err);
+    if (rc == 0)
+        rc = compute_share(c, m, parts, m->share.n, &link_session, &err);
     if (rc && rc != -ECANCELED && rc != -ESTALE)
         post_failed(c, rc, &err);
     post_ledger(c);

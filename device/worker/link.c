@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* A step that was abandoned may leave slots that were never contributed. Its grant counts still if it is of this
  * step. */
@@ -10,6 +11,7 @@ void link_begin(struct link *link, uint64_t step)
 {
     assert(link->n_pulls == 0 && !link->reading.lent);
     link->step = step;
+    link->loss_digest = 0;
     link->granted = link->granted && link->granted_name.step == step;
     link->superseded = false;
     for (uint32_t k = 0; k <= link->n_slots; k++)
@@ -177,6 +179,20 @@ static int wait_weights(void *context, struct device_link_weights *weights)
     return 0;
 }
 
+/* Bits of the loss as it is told. */
+static uint64_t digest_loss(double sum, const struct preference_rewards *rewards, bool finite)
+{
+    const double told[] = {
+        sum, rewards->chosen, rewards->rejected, rewards->right, rewards->chosen_log_p, rewards->rejected_log_p};
+
+    return finite ? XXH3_64bits(told, sizeof told) : 0;
+}
+
+static uint64_t digest_slice(const struct link *link, const void *slot, uint64_t n)
+{
+    return XXH3_64bits_withSeed(slot, n * number_bytes(link->grad), link->loss_digest);
+}
+
 static int loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
 {
     struct link *link = context;
@@ -189,6 +205,8 @@ static int loss(void *context, uint32_t part, double sum, const struct preferenc
     if (finite)
         m.loss.rewards = *rewards;
     m.loss.finite = finite;
+    if (part + 1 == link->audited)
+        link->loss_digest = digest_loss(sum, rewards, finite);
     mailbox_post(link->box, &m);
     return verdict(link);
 }
@@ -258,7 +276,7 @@ static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
     return 0;
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
 {
     struct link *link = context;
     struct message m = {.kind = MESSAGE_CONTRIBUTION};
@@ -269,6 +287,8 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
         link->slots[0] = LINK_SLOT_FREE;
         return verdict(link);
     }
+    if (part + 1 == link->audited)
+        m.contribution.digest = digest_slice(link, slot, n);
     link->slots[m.contribution.slot] = LINK_SLOT_GIVEN;
     mailbox_post(link->box, &m);
     return verdict(link);
@@ -295,3 +315,39 @@ static int contributed(void *context, uint32_t visit, uint32_t part)
 }
 
 const struct device_link link_session = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};
+
+/* ---- audits ----------------------------------------------------------------------------------------------------- */
+
+static int audit_loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
+{
+    struct link *link = context;
+
+    (void)part;
+    link->loss_digest = digest_loss(sum, rewards, finite);
+    return verdict(link);
+}
+
+static int audit_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
+{
+    struct link *link = context;
+    struct message m = {.kind = MESSAGE_DIGEST};
+    const size_t k = (size_t)((const char *)slot - (const char *)link->inbox->base) / link->slot_bytes;
+
+    m.digest.step = link->step;
+    m.digest.visit = visit;
+    m.digest.part = part;
+    m.digest.slice = slice;
+    m.digest.digest = digest_slice(link, slot, n);
+    link->slots[k] = LINK_SLOT_FREE;
+    mailbox_post(link->box, &m);
+    return verdict(link);
+}
+
+static int audit_contributed(void *context, uint32_t visit, uint32_t part)
+{
+    (void)visit, (void)part;
+    return verdict(context);
+}
+
+const struct device_link link_audit = {pull, wait_weights, audit_loss, take_slot, audit_contribute, audit_contributed,
+                                       ended};

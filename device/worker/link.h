@@ -26,12 +26,15 @@ struct link {
     const struct model *model;
     const struct segment *weights, *inbox;
     enum number_type precision; /* type of weights */
+    enum number_type grad;      /* type of contributions */
     struct trace *trace;        /* records waits; NULL: not traced */
     size_t slot_bytes;
     uint32_t n_slots;         /* ordinary slots: 1..n_slots */
     bool takes_turns, groups; /* the assignment's */
     uint64_t step;
     uint32_t attempts[MESSAGE_MAX_PARTS]; /* for each part of the share */
+    uint32_t audited;                     /* contributions to this part, counted from 1, have digests; 0: none */
+    uint64_t loss_digest;                 /* of the audited part's loss, which its slices' digests continue */
     struct link_pull {
         uint64_t version, at, frozen_at; /* at, frozen_at: once it is ready */
         uint32_t unit;
@@ -50,6 +53,9 @@ struct link {
 };
 
 extern const struct device_link link_session;
+/* The same for a part that is audited: digests of its slices are sent, and nothing else. Slots hold them meanwhile, and
+ * are free again at once. */
+extern const struct device_link link_audit;
 
 /* Called before each step, or with MESSAGE_NO_STEP before an evaluation or a generation: no pull is pending, and no
  * transfer into a slot. Slots contributed before may still be in use. */

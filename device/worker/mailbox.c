@@ -38,6 +38,7 @@ enum mail_kind mail_kind(const struct message *m)
     case MESSAGE_READ:
     case MESSAGE_LOSS:
     case MESSAGE_CONTRIBUTION:
+    case MESSAGE_DIGEST:
     case MESSAGE_ARRIVED:
     case MESSAGE_COVERED:
     case MESSAGE_DONE:

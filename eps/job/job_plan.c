@@ -84,12 +84,30 @@ static int divide_among_hosts(struct job *job, struct error *err)
         return error_set(err, -EINVAL, "on several hosts no loss is scaled: choose --precision bf16 for fp16");
     if (job->request.job.files || job->files)
         return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
+    if (job->request.job.audit_every > 0)
+        return error_set(err, -EINVAL, "--audit is for one host: its parts cannot be audited on several, leave it out");
     job->first_part = (uint32_t)(n_parts * host / n);
     job->n_parts = (uint32_t)(n_parts * (host + 1) / n) - job->first_part;
     job->hosts_bytes = (n - 1) * job->peers->host_slots * model_slot_bytes(&job->model, job_goal(job)->grad);
     job->hosts_tables = n * job->peers->host_bytes + (uint64_t)job->model.n_units * job->peers->host_unit_bytes +
                         (uint64_t)job->model.n_slices * job->peers->host_slice_bytes;
     return plan_divide(&job->own_first, &job->n_own, &job->model, (uint32_t)n, (uint32_t)host, err);
+}
+
+/* True if both compute the same bits: CPUs of other machines may have other instructions. */
+static bool is_alike(const struct peer *a, const struct peer *b)
+{
+    return a->backend == b->backend && strcmp(a->model, b->model) == 0 && a->attention == b->attention &&
+           a->convolution == b->convolution && (*a->model || strcmp(a->host, b->host) == 0);
+}
+
+static int refuse_unlike(const struct peer *a, const struct peer *b, struct error *err)
+{
+    return error_set(
+        err, -EINVAL,
+        "--audit requires workers of one kind of device, CPUs of one machine, but worker %u (%s) and worker "
+        "%u (%s) may round differently: detach one of them, or omit --audit",
+        a->id, a->device, b->id, b->device);
 }
 
 /* The result is independent of the number of workers only if all of them round alike. */
@@ -104,6 +122,8 @@ static int check_kinds(const struct job *job, struct error *err)
                              "--deterministic requires workers of one kind, but worker %u has %s and worker %u has %s: "
                              "detach one of them, or omit --deterministic",
                              first->id, first->device, worker->id, worker->device);
+        if (job->request.job.audit_every > 0 && !is_alike(first, worker))
+            return refuse_unlike(first, worker, err);
     }
     return 0;
 }
@@ -306,10 +326,23 @@ static uint32_t convolution_of(const struct job *job, const struct peer *worker)
     return worker->convolution == job->convolution ? job->convolution : 0;
 }
 
+/* Whether it computes the bits of the job's workers, which audit each other. */
+static int check_alike(const struct job *job, const struct peer *worker, struct error *err)
+{
+    for (uint32_t i = 0; job->request.job.audit_every > 0 && i < job->n_seats; i++) {
+        const struct peer *other = job->seats[i].peer;
+        if (other && other != worker && !is_alike(other, worker))
+            return refuse_unlike(other, worker, err);
+    }
+    return 0;
+}
+
 static int check_kind(const struct job *job, const struct peer *worker, struct error *err)
 {
-    const int rc = check_worker(job, worker, err);
+    int rc = check_worker(job, worker, err);
 
+    if (!rc)
+        rc = check_alike(job, worker, err);
     if (rc)
         return rc;
     if (job->request.job.deterministic && worker->backend != job->backend)

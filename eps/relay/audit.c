@@ -3,26 +3,35 @@
  * An auditor computes the audited part before parts of its own, and needs no slot: it waits for weights of the step alone,
  * which stand, as their units are not updated without the audited part. So slices may wait in their slots for its digests.
  *
- * A slice that differs convicts nobody: its owner or the auditor may be wrong. The owner is lost here, so that its parts are
- * computed again by others, and of the slice the third result decides. It must agree with a result of another worker, as one
- * that computes wrongly may do so twice alike; its own counts only if nobody else has computed the part. */
+ * A slice that differs convicts nobody: its owner or the auditor may be wrong. A third worker audits the part, too, before it
+ * begins its own share anew, so that it waits for nothing of its own; two of three results that agree convict the third's
+ * sender. Without a third worker the owner is lost here, so that its parts are computed again, and that attempt's result
+ * decides. It must agree with a result of another worker, as one that computes wrongly may do so twice alike; its own counts
+ * only if nobody else has computed the part. */
 #include "eps/relay/relay_state.h"
 
 #include <string.h>
 
-void relay_begin_audit(struct relay *r, const struct relay_event *e)
+static void act_audit(struct relay *r, uint32_t worker, bool third)
 {
-    r->audit = (struct relay_audit){.on = e->audits, .waits = e->audits, .part = e->audited, .auditor = e->worker};
-    if (!e->audits)
-        return;
-    memset(r->digests, 0, r->n_names_of_part * sizeof *r->digests);
     struct relay_action *a = relay_act(r, RELAY_AUDIT);
-    a->worker = e->worker;
-    a->step = e->step;
-    a->name.part = e->audited;
+    a->worker = worker;
+    a->third = third;
+    a->step = r->t;
+    a->name.part = r->audit.part;
 }
 
-/* The digest for a visit and slice of the audited part, in the order of its names. */
+void relay_begin_audit(struct relay *r, const struct relay_event *e)
+{
+    r->audit = (struct relay_audit){
+        .on = e->audits, .waits = e->audits, .part = e->audited, .auditor = e->worker, .referee = RELAY_NOBODY};
+    if (!e->audits)
+        return;
+    memset(r->digests, 0, 2 * (size_t)r->n_names_of_part * sizeof *r->digests);
+    act_audit(r, e->worker, false);
+}
+
+/* The auditor's digest for a visit and slice of the audited part, in the order of its names. */
 static struct relay_digest *digest_at(const struct relay *r, uint32_t visit, uint32_t slice)
 {
     const uint32_t first = r->visits[visit].first_name;
@@ -30,23 +39,37 @@ static struct relay_digest *digest_at(const struct relay *r, uint32_t visit, uin
     return &r->digests[(r->config.groups ? first : first / r->config.n_parts) + slice];
 }
 
-/* The first one counts: an auditor that is given another share begins anew. */
+/* The third worker's. */
+static struct relay_digest *third_at(const struct relay *r, uint32_t visit, uint32_t slice)
+{
+    return digest_at(r, visit, slice) + r->n_names_of_part;
+}
+
+static void note_digest(struct relay_digest *d, uint64_t value, uint32_t *n)
+{
+    *n += !d->known;
+    if (!d->known)
+        *d = (struct relay_digest){.known = true, .value = value};
+}
+
+/* Of each slice the first one counts: an auditor that is given another share begins anew. */
 void relay_on_digest(struct relay *r, const struct relay_event *e)
 {
     const struct contribution_name *name = &e->name;
+    const struct relay_worker *w = relay_find_worker(r, e->worker);
+    const bool audits = r->audit.on && r->audit.waits && e->worker == r->audit.auditor;
 
-    if (name->step != r->t || r->covered || !r->audit.on || e->worker != r->audit.auditor || !r->audit.waits) {
+    if (name->step != r->t || r->covered || !(audits || (w && w->recruited))) {
         relay_refuse(r, e->worker, "no such audit");
     } else if (name->part != r->audit.part || name->visit >= r->n_visits ||
                name->slice >= r->visits[name->visit].n_slices || r->units[r->visits[name->visit].unit].frozen) {
         relay_refuse(r, e->worker, "no such digest");
     } else if (r->has_tail) {
         relay_refuse(r, e->worker, "digest before all weights");
-    } else {
-        struct relay_digest *d = digest_at(r, name->visit, name->slice);
-        r->audit.n_digests += !d->known;
-        if (!d->known)
-            *d = (struct relay_digest){.known = true, .value = e->digest};
+    } else if (audits) {
+        note_digest(digest_at(r, name->visit, name->slice), e->digest, &r->audit.n_digests);
+    } else if (e->worker == r->audit.referee) {
+        note_digest(third_at(r, name->visit, name->slice), e->digest, &r->audit.n_theirs);
     }
 }
 
@@ -55,6 +78,20 @@ void relay_end_audit(struct relay *r, uint32_t worker)
 {
     if (r->audit.on && worker == r->audit.auditor)
         r->audit.waits = false;
+}
+
+/* Without the third worker, or the first, what is left is compared anew. */
+void relay_audit_lost(struct relay *r, uint32_t worker)
+{
+    struct relay_audit *audit = &r->audit;
+
+    relay_end_audit(r, worker);
+    if (!audit->on || audit->referee == RELAY_NOBODY)
+        return;
+    if (audit->disputed && (worker == audit->referee || worker == audit->first))
+        audit->disputed = false;
+    if (worker == audit->referee)
+        audit->referee = RELAY_NOBODY;
 }
 
 static bool is_audited(const struct relay *r, const struct relay_standing *x)
@@ -70,12 +107,6 @@ bool relay_is_agreed(const struct relay *r, const struct relay_standing *x)
     return d->known ? d->value == x->digest : !r->audit.waits;
 }
 
-bool relay_has_judged(const struct relay *r, uint32_t worker, uint32_t part)
-{
-    return r->audit.on && r->audit.disputed && part == r->audit.part &&
-           (worker == r->audit.first || worker == r->audit.auditor);
-}
-
 /* ---- differences ------------------------------------------------------------------------------------------------- */
 
 static void end_undecided(struct relay *r, uint32_t first)
@@ -86,40 +117,97 @@ static void end_undecided(struct relay *r, uint32_t first)
     relay_tear(r);
 }
 
+static uint32_t find_load(const struct relay *r, uint32_t worker)
+{
+    uint32_t n = 0;
+
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        n += r->parts[p].owner == worker && relay_is_unfinished(r, p);
+    return n;
+}
+
+/* The least loaded worker that is neither of the two, stays, and can begin its share anew. NULL: there is none. */
+static struct relay_worker *find_third(struct relay *r, uint32_t owner)
+{
+    struct relay_worker *third = NULL;
+
+    for (uint32_t i = 0; i < r->n_workers; i++) {
+        struct relay_worker *w = &r->workers[i];
+        if (w->id != owner && w->id != r->audit.auditor && w->room > 0 && !w->leaving && relay_can_redo_all(r, w->id) &&
+            (!third || find_load(r, w->id) < find_load(r, third->id)))
+            third = w;
+    }
+    return third;
+}
+
+static void recruit(struct relay *r, struct relay_worker *w)
+{
+    r->audit.referee = w->id;
+    r->audit.n_theirs = 0;
+    memset(r->digests + r->n_names_of_part, 0, r->n_names_of_part * sizeof *r->digests);
+    w->recruited = true;
+    relay_clear_worker(r, w);
+    act_audit(r, w->id, true);
+    relay_restart(r, w);
+}
+
 static void differ(struct relay *r, const struct relay_standing *x)
 {
     const uint32_t worker = x->worker;
+    struct relay_worker *third = r->audit.disputed ? NULL : find_third(r, worker);
 
-    if (r->audit.disputed || !relay_can_redo_all(r, worker)) {
+    if (r->audit.disputed || !relay_can_redo(r, r->audit.part) || (!third && !relay_can_redo_all(r, worker))) {
         end_undecided(r, worker);
         return;
     }
     r->audit.disputed = true;
     r->audit.name = x->name;
+    r->audit.visit = x->tag.name.visit;
+    r->audit.slice = x->tag.name.slice;
     r->audit.first = worker;
     r->audit.digest = x->digest;
-    *relay_act(r, RELAY_REFUSE) =
-        (struct relay_action){.kind = RELAY_REFUSE, .worker = worker, .differs = true, .why = "differs"};
+    if (third) {
+        recruit(r, third);
+        return;
+    }
+    r->audit.referee = RELAY_NOBODY;
+    *relay_act(r, RELAY_REFUSE) = (struct relay_action){
+        .kind = RELAY_REFUSE, .worker = worker, .other = r->audit.auditor, .differs = true, .why = "differs"};
     relay_lose(r, worker);
 }
 
-static void decide(struct relay *r, const struct relay_standing *x)
+/* The third worker's results stand for those of the auditor, which are void. */
+static void replace_auditor(struct relay *r)
 {
     struct relay_audit *audit = &r->audit;
-    const uint64_t theirs = digest_at(r, x->tag.name.visit, x->tag.name.slice)->value;
-    const bool is_first = x->digest == audit->digest, is_second = !is_first && x->digest == theirs;
+    const size_t n = r->n_names_of_part;
+
+    audit->waits = audit->referee != RELAY_NOBODY;
+    if (audit->waits) {
+        audit->auditor = audit->referee;
+        audit->n_digests = audit->n_theirs;
+        memcpy(r->digests, r->digests + n, n * sizeof *r->digests);
+    } else {
+        audit->n_digests = 0;
+        memset(r->digests, 0, n * sizeof *r->digests);
+    }
+    audit->referee = RELAY_NOBODY;
+}
+
+/* The result of a slice, by a third worker or in another attempt. */
+static void decide(struct relay *r, uint32_t worker, uint64_t digest, uint64_t theirs)
+{
+    struct relay_audit *audit = &r->audit;
+    const bool is_first = digest == audit->digest, is_second = !is_first && digest == theirs;
     const uint32_t agrees = is_first ? audit->first : audit->auditor, liar = is_first ? audit->auditor : audit->first;
 
-    if (!(is_first || is_second) || (agrees == x->worker && audit->first != audit->auditor)) {
+    if (!(is_first || is_second) || (agrees == worker && audit->first != audit->auditor)) {
         end_undecided(r, audit->first);
         return;
     }
     audit->disputed = false;
-    if (liar == audit->auditor) {
-        audit->waits = false;
-        audit->n_digests = 0;
-        memset(r->digests, 0, r->n_names_of_part * sizeof *r->digests);
-    }
+    if (liar == audit->auditor)
+        replace_auditor(r);
     relay_act(r, RELAY_LIAR)->worker = liar;
     relay_lose(r, liar);
 }
@@ -138,26 +226,42 @@ static const struct relay_standing *find_difference(const struct relay *r)
     return NULL;
 }
 
+/* While a third worker audits, nothing else is compared. False: there is nothing to do. */
+static bool judge_once(struct relay *r)
+{
+    if (r->audit.disputed && r->audit.referee != RELAY_NOBODY) {
+        const struct relay_digest *third = third_at(r, r->audit.visit, r->audit.slice);
+        if (third->known)
+            decide(r, r->audit.referee, third->value, digest_at(r, r->audit.visit, r->audit.slice)->value);
+        return third->known;
+    }
+    const struct relay_standing *found = find_difference(r);
+    if (!found)
+        return false;
+    const struct relay_standing x = *found; /* losing a worker moves the list */
+    if (r->audit.disputed && r->audit.name == x.name)
+        decide(r, x.worker, x.digest, digest_at(r, x.tag.name.visit, x.tag.name.slice)->value);
+    else
+        differ(r, &x);
+    return true;
+}
+
 void relay_judge(struct relay *r)
 {
-    const struct relay_standing *found;
-
-    while (r->audit.on && !r->torn && !r->covered && (found = find_difference(r)) != NULL) {
-        const struct relay_standing x = *found; /* losing a worker moves the list */
-        if (r->audit.disputed && r->audit.name == x.name)
-            decide(r, &x);
-        else
-            differ(r, &x);
-    }
+    while (r->audit.on && !r->torn && !r->covered && judge_once(r))
+        ;
 }
 
 /* ---- what others ask ---------------------------------------------------------------------------------------------- */
 
 uint32_t relay_audit_of(const struct relay *r, uint32_t worker)
 {
-    const bool waits = r->audit.on && r->audit.waits && !r->covered && !r->torn;
+    const struct relay_audit *a = &r->audit;
+    const bool is_open = a->on && !r->covered && !r->torn,
+               audits = a->waits && worker == a->auditor && a->n_digests < r->n_names_of_part,
+               decides = a->disputed && worker == a->referee && a->n_theirs < r->n_names_of_part;
 
-    return waits && worker == r->audit.auditor && r->audit.n_digests < r->n_names_of_part ? r->audit.part : UINT32_MAX;
+    return is_open && (audits || decides) ? a->part : UINT32_MAX;
 }
 
 uint32_t relay_audited(const struct relay *r)
@@ -165,7 +269,19 @@ uint32_t relay_audited(const struct relay *r)
     return r->audit.on ? r->audit.part : UINT32_MAX;
 }
 
-uint32_t relay_n_digests(const struct relay *r)
+bool relay_is_auditor(const struct relay *r, uint32_t worker)
 {
-    return r->audit.on ? r->audit.n_digests : 0;
+    const struct relay_worker *w = relay_find_worker(r, worker);
+
+    return r->audit.on && ((r->audit.waits && worker == r->audit.auditor) || (w && w->recruited));
+}
+
+uint32_t relay_judge_of(const struct relay *r)
+{
+    return r->audit.disputed && r->audit.referee != RELAY_NOBODY ? r->audit.referee : r->audit.auditor;
+}
+
+bool relay_is_audited(const struct relay *r)
+{
+    return r->audit.on && r->audit.n_digests == r->n_names_of_part;
 }

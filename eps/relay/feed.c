@@ -170,21 +170,13 @@ static void announce(struct relay *r)
     }
 }
 
-static bool is_better(const struct relay *r, const struct relay_worker *w, const struct relay_worker *than,
-                      uint32_t part)
-{
-    const bool a = relay_has_judged(r, w->id, part), b = relay_has_judged(r, than->id, part);
-
-    return a != b ? b : w->load < than->load;
-}
-
-/* The least loaded worker with room, for this part. NULL: there is none. */
-static struct relay_worker *least_loaded(struct relay *r, uint32_t part)
+/* The least loaded worker with room. NULL: there is none. */
+static struct relay_worker *least_loaded(struct relay *r)
 {
     struct relay_worker *least = NULL;
     for (uint32_t i = 0; i < r->n_workers; i++) {
         const struct relay_worker *w = &r->workers[i];
-        if (!w->leaving && w->load < w->room && (!least || is_better(r, w, least, part)))
+        if (!w->leaving && w->load < w->room && (!least || w->load < least->load))
             least = &r->workers[i];
     }
     return least;
@@ -211,7 +203,7 @@ static void assign_parts(struct relay *r)
             give_up(r);
             return;
         }
-        struct relay_worker *w = least_loaded(r, p);
+        struct relay_worker *w = least_loaded(r);
         if (!w)
             continue;
         w->load++;
@@ -219,6 +211,17 @@ static void assign_parts(struct relay *r)
         part->attempt++;
         part->moved = true;
     }
+    announce(r);
+}
+
+void relay_restart(struct relay *r, struct relay_worker *w)
+{
+    w->granted.full = false;
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        if (r->parts[p].owner == w->id && relay_is_unfinished(r, p)) {
+            r->parts[p].attempt++;
+            r->parts[p].moved = true;
+        }
     announce(r);
 }
 
@@ -230,7 +233,7 @@ void relay_lose(struct relay *r, uint32_t worker)
     if (!w)
         return;
     relay_drop_worker(r, w);
-    relay_end_audit(r, worker);
+    relay_audit_lost(r, worker);
     size_t kept = 0;
     for (size_t i = 0; i < r->n_waiting; i++) {
         if (r->waiting[i].worker != worker)

@@ -73,7 +73,7 @@ static int reserve_step(struct relay *r, const struct relay_event *e)
             rc = reserve_slices(&r->units[e->visits[v]], e->n_slices[v]);
     }
     if (!rc && e->audits)
-        rc = grow(&r->digests, &r->cap_digests, (size_t)(n_names / r->config.n_parts), sizeof *r->digests);
+        rc = grow(&r->digests, &r->cap_digests, 2 * (size_t)(n_names / r->config.n_parts), sizeof *r->digests);
     for (uint32_t i = 0; i < e->n_frozen && !rc; i++)
         rc = reserve_unit(r, e->frozen[i]);
     if (!rc)
@@ -253,7 +253,7 @@ void relay_begin_step(struct relay *r, const struct relay_event *e)
     for (uint32_t p = 0; p < r->config.n_parts; p++)
         r->parts[p] = (struct relay_part_state){.owner = e->owners[p], .moved = true};
     for (uint32_t i = 0; i < r->n_workers; i++)
-        r->workers[i].granted.full = false;
+        r->workers[i].granted.full = r->workers[i].recruited = false;
 }
 
 static void go_down(const struct relay *r, uint32_t *visit)
@@ -346,7 +346,7 @@ static uint32_t find_owing(struct relay *r)
         return RELAY_NOBODY;
     for (size_t i = 0; i < r->n_standing; i++)
         if (r->standing[i].name == r->mark_name)
-            return relay_is_agreed(r, &r->standing[i]) ? RELAY_NOBODY : r->audit.auditor;
+            return relay_is_agreed(r, &r->standing[i]) ? RELAY_NOBODY : relay_judge_of(r);
     return r->parts[r->mark.name.part].owner;
 }
 
@@ -369,7 +369,7 @@ bool relay_has_all(const struct relay *r)
         return false;
     for (size_t i = 0; i < r->n_standing; i++)
         n += (i == 0 || r->standing[i].name != r->standing[i - 1].name) && !relay_is_folded(r, r->standing[i].name);
-    if (r->audit.on && r->audit.waits && r->audit.n_digests < r->n_names_of_part)
+    if (r->audit.on && (r->audit.disputed || (r->audit.waits && r->audit.n_digests < r->n_names_of_part)))
         return false;
     return !r->torn && r->n_losses == r->config.n_parts && n == r->n_names;
 }

@@ -39,6 +39,7 @@ struct relay_worker {
     uint32_t load;             /* unfinished parts, while parts are being placed */
     uint32_t room;             /* unfinished parts that it may have */
     bool leaving;              /* its loss is expected */
+    bool recruited;            /* it was a third worker in the open step, for an audit */
     struct relay_cell granted; /* the contribution granted last in this step */
     struct relay_cell *cells;  /* (1 + n_slots) */
 };
@@ -94,10 +95,12 @@ struct relay_digest {
 struct relay_audit {
     bool on, waits; /* a part of the open step is audited; digests are still waited for, as its auditor was not lost */
     uint32_t part, auditor;
-    uint32_t n_digests; /* that are known */
+    uint32_t n_digests; /* of the auditor's that are known */
     bool disputed; /* slice `name` of worker `first` had this digest, and the auditor's differs: a third one decides */
-    uint32_t name, first;
+    uint32_t name, visit, slice, first;
     uint64_t digest;
+    uint32_t referee;  /* a third worker, which audits too; RELAY_NOBODY: the part's next attempt decides */
+    uint32_t n_theirs; /* of its digests that are known */
 };
 
 struct relay_reader {
@@ -130,7 +133,8 @@ struct relay {
     struct relay_part_state *parts; /* (n_parts) */
     uint32_t n_losses;              /* parts whose loss is known to be finite */
     struct relay_audit audit;
-    struct relay_digest *digests; /* (n_names_of_part) of the audited part */
+    struct relay_digest
+        *digests; /* (2 * n_names_of_part) of the audited part: the auditor's, then the third worker's */
     size_t cap_digests;
 
     struct relay_unit *units; /* (n_units) by number */
@@ -183,6 +187,8 @@ void relay_clear(struct relay *r, uint32_t worker, uint32_t slot, const struct r
 void relay_clear_name(struct relay *r, uint32_t name);
 /* Empties all slots except those the optimizer thread reads: they are freed when it has finished. */
 void relay_clear_all(struct relay *r);
+/* The same of one worker. */
+void relay_clear_worker(struct relay *r, struct relay_worker *w);
 /* Gives the optimizer thread every contribution that may be folded now. */
 void relay_fold_all(struct relay *r);
 /* Grants the reserved slot, if the mark needs it. */
@@ -199,10 +205,15 @@ void relay_end_audit(struct relay *r, uint32_t worker);
 bool relay_is_agreed(const struct relay *r, const struct relay_standing *x);
 /* Compares what stands of the audited part with the auditor's digests, and does what follows from a difference. */
 void relay_judge(struct relay *r);
-/* True if one of the two results that differ is the worker's own: another worker's is better evidence. */
-bool relay_has_judged(const struct relay *r, uint32_t worker, uint32_t part);
 
-/* In feed.c. The worker is lost: its parts are others'. */
+/* Who is to judge a slice that is not agreed. */
+uint32_t relay_judge_of(const struct relay *r);
+/* The worker is lost: what it had to say of an audit is not waited for. */
+void relay_audit_lost(struct relay *r, uint32_t worker);
+
+/* In feed.c. The worker, whose slots were cleared, begins its unfinished parts anew. */
+void relay_restart(struct relay *r, struct relay_worker *w);
+/* The worker is lost: its parts are others'. */
 void relay_lose(struct relay *r, uint32_t worker);
 /* Nothing moves any more; the action that says so is the caller's. */
 void relay_tear(struct relay *r);

@@ -146,16 +146,19 @@ static bool is_with_thread(const struct relay *r, const struct relay_tag *tag)
     return s->flying && contribution_is(&s->tag.name, &tag->name);
 }
 
+void relay_clear_worker(struct relay *r, struct relay_worker *w)
+{
+    for (uint32_t k = 0; k <= r->config.n_slots; k++) {
+        struct relay_tag tag = w->cells[k].tag;
+        if (w->cells[k].full && !is_with_thread(r, &tag))
+            relay_clear(r, w->id, k, &tag);
+    }
+}
+
 void relay_clear_all(struct relay *r)
 {
-    for (uint32_t i = 0; i < r->n_workers; i++) {
-        struct relay_worker *w = &r->workers[i];
-        for (uint32_t k = 0; k <= r->config.n_slots; k++) {
-            struct relay_tag tag = w->cells[k].tag;
-            if (w->cells[k].full && !is_with_thread(r, &tag))
-                relay_clear(r, w->id, k, &tag);
-        }
-    }
+    for (uint32_t i = 0; i < r->n_workers; i++)
+        relay_clear_worker(r, &r->workers[i]);
     r->n_standing = 0;
 }
 

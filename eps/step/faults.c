@@ -39,7 +39,7 @@ void faults_convict(struct steps *steps)
 void faults_acquit(struct steps *steps)
 {
     for (struct peer *p = steps->job->peers->first; p; p = p->next)
-        p->suspect = false;
+        p->suspect = p->differs = false;
 }
 
 void faults_blame(struct steps *steps, struct peer *worker, const char *why)

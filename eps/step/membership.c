@@ -2,6 +2,7 @@
 
 #include "eps/base/rights.h"
 #include "eps/job/evaluate.h"
+#include "eps/step/audits.h"
 #include "eps/step/commit.h"
 #include "proto/base/process.h"
 
@@ -334,13 +335,13 @@ static bool plan_candidate(struct peer *worker, const struct job_seat *seat, str
     return plan_most(&worker->plan, seat, worker, 1, wanted_parts(seat->job, worker), err) > 0;
 }
 
-/* Whom the seat fits; its plan is then made. One whose numbers were not finite is asked last. */
+/* Whom the seat fits; its plan is then made. One whose numbers were not finite, or not its auditor's, is asked last. */
 static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
 {
     struct error err;
 
     for (struct peer *p = seat->job->peers->first; p; p = p->next) {
-        if (p->role != ROLE_WORKER || p->refused || p->unfit || p->leaves || p->suspect != suspect ||
+        if (p->role != ROLE_WORKER || p->refused || p->unfit || p->leaves || (p->suspect || p->differs) != suspect ||
             p->state != PEER_IDLE)
             continue;
         if (plan_candidate(p, seat, &err))
@@ -530,6 +531,8 @@ bool membership_go_on(struct steps *steps)
         return true;
     if (!job_is_open(job))
         return false;
+    if (audits_give_up(steps))
+        return true;
     const bool renewing = is_renewing(job);
     for (uint32_t i = 0; i < job->n_seats; i++) {
         struct job_seat *seat = &job->seats[i];

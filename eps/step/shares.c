@@ -44,6 +44,36 @@ void shares_find_owners(struct job *job, struct peer *owners[MESSAGE_MAX_PARTS])
             owners[p++] = seats[i]->peer;
 }
 
+/* The worker's parts of the step that `open` opens. Workers number the parts of all hosts; the relay, this host's. */
+void shares_send(const struct job *job, struct peer *worker, const struct message *open, const struct relay_part *parts,
+                 uint32_t n, struct shares_audit audit)
+{
+    struct message m = {.kind = MESSAGE_SHARE};
+
+    if (n == 0 && audit.audit == UINT32_MAX)
+        return;
+    m.share.step = open->open_step.step;
+    m.share.buffer = open->open_step.buffer;
+    m.share.n_valid = open->open_step.n_valid;
+    m.share.n_tokens = open->open_step.n_tokens;
+    m.share.n = n;
+    m.share.loss_scale = loss_scale_factor(&job->loss_scale);
+    m.share.drop = open->open_step.drop;
+    m.share.frozen = open->open_step.frozen;
+    m.share.order = open->open_step.order;
+    for (uint32_t i = 0; i < n; i++) {
+        m.share.parts[i].part = job->first_part + parts[i].part;
+        m.share.parts[i].attempt = parts[i].attempt;
+    }
+    progress_begin(&worker->progress, PHASE_FORWARD, n ? parts[0].part : 0, n);
+    const bool audits = audit.audit != UINT32_MAX;
+    m.share.audit = audits ? job->first_part + audit.audit + 1 : 0;
+    m.share.audited = audit.audited != UINT32_MAX ? job->first_part + audit.audited + 1 : 0;
+    throughput_begin(&worker->throughput, audits ? 0 : n); /* what it audits would count as its share */
+    deadline_begin(&worker->deadline, open->open_step.step, n + audits, open->open_step.n_tokens);
+    session_send(worker->session, &m);
+}
+
 /* Whether each has memory for its share, or can be planned for it: those that can are marked. If one cannot, its room is
  * the limit, and false is returned. */
 static bool check_rooms(struct job_seat *const *seats, struct throughput_share *shares, uint32_t n)

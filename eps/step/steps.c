@@ -2,6 +2,7 @@
  * optimizer thread. */
 #include "eps/step/steps.h"
 
+#include "eps/step/audits.h"
 #include "eps/step/commit.h"
 #include "eps/step/faults.h"
 #include "eps/step/shares.h"
@@ -67,6 +68,8 @@ int steps_init(struct steps *steps, struct error *err)
 void steps_free(struct steps *steps)
 {
     steps->commit->end(steps);
+    if (steps->n_audits > 0)
+        log_line("%" PRIu64 " steps were audited", steps->n_audits);
     free(steps->slices);
     free(steps->homes);
     free(steps->visits);
@@ -95,39 +98,15 @@ void steps_note_change(struct steps *steps)
     steps->job->divided = false;
 }
 
-/* The worker's parts of the step that `open` opens. Workers number the parts of all hosts; the relay, this host's. */
-static void send_share(const struct job *job, struct peer *worker, const struct message *open,
-                       const struct relay_part *parts, uint32_t n)
-{
-    struct message m = {.kind = MESSAGE_SHARE};
-
-    if (n == 0)
-        return;
-    m.share.step = open->open_step.step;
-    m.share.buffer = open->open_step.buffer;
-    m.share.n_valid = open->open_step.n_valid;
-    m.share.n_tokens = open->open_step.n_tokens;
-    m.share.n = n;
-    m.share.loss_scale = loss_scale_factor(&job->loss_scale);
-    m.share.drop = open->open_step.drop;
-    m.share.frozen = open->open_step.frozen;
-    m.share.order = open->open_step.order;
-    for (uint32_t i = 0; i < n; i++) {
-        m.share.parts[i].part = job->first_part + parts[i].part;
-        m.share.parts[i].attempt = parts[i].attempt;
-    }
-    progress_begin(&worker->progress, PHASE_FORWARD, parts[0].part, n);
-    throughput_begin(&worker->throughput, n);
-    deadline_begin(&worker->deadline, open->open_step.step, n, open->open_step.n_tokens);
-    session_send(worker->session, &m);
-}
-
 /* A share replaces the one that the worker has, so it lists parts that it is in the middle of, too. */
 void steps_share(struct steps *steps, struct peer *worker)
 {
     struct relay_part parts[MESSAGE_MAX_PARTS];
 
-    send_share(steps->job, worker, &steps->open, parts, relay_missing(steps->job->relay, worker->id, parts));
+    const struct relay *relay = steps->job->relay;
+    const struct shares_audit audit = {relay_audit_of(relay, worker->id), relay_audited(relay)};
+
+    shares_send(steps->job, worker, &steps->open, parts, relay_missing(relay, worker->id, parts), audit);
 }
 
 static void send_step(struct steps *steps, enum message_kind kind, uint64_t step)
@@ -196,6 +175,7 @@ void steps_on_covered(struct steps *steps, uint64_t step)
                                recent->tokens};
     send_step(steps, MESSAGE_COVERED, step);
     faults_convict(steps);
+    audits_on_covered(steps);
     shares_review(steps);
 }
 
@@ -318,6 +298,8 @@ static void act(struct steps *steps, const struct relay_action *a)
             job_end(job, -EPROTO, "step refused: %s", a->why);
         else if (a->not_finite)
             faults_suspect(steps, worker, a->worker);
+        else if (a->differs)
+            audits_suspect(steps, worker, a->worker, a->other);
         else if (worker)
             faults_blame(steps, worker, a->why);
         break;
@@ -330,9 +312,16 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_CAPTURE:
         save_on_capture(steps->saves, a);
         break;
-    case RELAY_AUDIT: /* no step is audited */
+    case RELAY_AUDIT: /* its share says so */
+        if (a->third)
+            audits_recruit(steps, a->worker);
+        break;
     case RELAY_LIAR:
+        audits_convict(steps, a->worker);
+        break;
     case RELAY_UNDECIDED:
+        audits_end(steps, a->worker, a->other);
+        break;
     case RELAY_SAVED:   /* known, since all units were released */
     case RELAY_ABANDON: /* the job ends with the next action */
         break;
@@ -430,7 +419,7 @@ static void begin_step(struct steps *steps, const struct message *m)
     uint32_t owners[MESSAGE_MAX_PARTS];
     struct peer *workers[MESSAGE_MAX_PARTS];
     const uint32_t n_parts = job->n_parts, *visits = steps_arrange(steps, m);
-    const struct relay_event event = {
+    struct relay_event event = {
         .kind = RELAY_OPEN,
         .step = m->open_step.step,
         .visits = visits,
@@ -445,6 +434,10 @@ static void begin_step(struct steps *steps, const struct message *m)
     shares_find_owners(job, workers);
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = workers[p]->id;
+    const struct audits_choice audit = audits_choose(job, m->open_step.step, workers);
+    event.audits = audit.auditor != NULL;
+    event.audited = audit.part;
+    event.worker = audit.auditor ? audit.auditor->id : 0;
     steps->open = *m;
     steps->hyper = steps_hyper(job, m);
     steps->open_scale = job->loss_scale.value;
@@ -469,6 +462,7 @@ static void begin_ahead(struct steps *steps, const struct message *m)
     if (!job_has_room(job))
         return;
     shares_find_owners(job, owners);
+    const struct audits_choice audit = audits_choose(job, m->open_step.step, owners);
     steps->announced_ahead = m->open_step.step;
     for (uint32_t i = 0; i < job->n_workers; i++) {
         struct relay_part parts[MESSAGE_MAX_PARTS];
@@ -476,7 +470,9 @@ static void begin_ahead(struct steps *steps, const struct message *m)
         for (uint32_t p = 0; p < job->n_parts; p++)
             if (owners[p] == job->workers[i])
                 parts[n++] = (struct relay_part){.part = p};
-        send_share(job, job->workers[i], m, parts, n);
+        shares_send(job, job->workers[i], m, parts, n,
+                    (struct shares_audit){.audit = audit.auditor == job->workers[i] ? audit.part : UINT32_MAX,
+                                          .audited = audit.auditor ? audit.part : UINT32_MAX});
     }
 }
 

@@ -1,6 +1,7 @@
 /* What the workers of a step say: a pull, a loss or a contribution becomes an event of the relay, unless the step or the
  * share that it belongs to is past. */
 #include "eps/job/evaluate.h"
+#include "eps/step/audits.h"
 #include "eps/step/commit.h"
 #include "proto/model/norms.h"
 
@@ -144,6 +145,11 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         on_pull(steps, worker, from);
         return;
     }
+    if (from->kind == MESSAGE_DIGEST) {
+        if (job->state == JOB_STEPPING)
+            audits_on_digest(steps, worker, from);
+        return;
+    }
     const struct message renumbered = renumber(job, from), *m = &renumbered;
     if (is_past(steps, worker, m))
         return;
@@ -169,6 +175,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         event.kind = RELAY_CONTRIBUTION;
         event.name = m->contribution.name;
         event.slot = m->contribution.slot;
+        event.digest = m->contribution.digest;
         note_contribution(job, worker, m);
     } else {
         peer_refuse(worker, "a message that does not fit a step");

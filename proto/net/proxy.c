@@ -71,7 +71,7 @@ static bool is_workers(enum message_kind kind)
         [MESSAGE_LOSS] = true,      [MESSAGE_CONTRIBUTION] = true, [MESSAGE_EVALUATED] = true,
         [MESSAGE_GENERATED] = true, [MESSAGE_LEDGER] = true,       [MESSAGE_FAILED] = true,
         [MESSAGE_BYE] = true,       [MESSAGE_DISMISSED] = true,    [MESSAGE_DRAIN] = true,
-        [MESSAGE_READ] = true,
+        [MESSAGE_READ] = true,      [MESSAGE_DIGEST] = true,
     };
 
     return sends[kind];

@@ -105,7 +105,7 @@ static int land(struct device_pass *pass)
                                             {"bytes", n * number_bytes(pass->worker->plan.setting.goal.grad)},
                                             {NULL, 0}});
     if (rc == 0)
-        rc = pass->link->contribute(pass->context, visit, part, first.slice, first.slot);
+        rc = pass->link->contribute(pass->context, visit, part, first.slice, first.slot, n);
     if (rc == 0 && first.slice + 1 == unit->n_slices)
         rc = pass->link->contributed(pass->context, visit, part);
     return rc;

@@ -88,8 +88,8 @@ struct device_link {
      * `wait`: blocks until there is a slot; the caller has then contributed all that it took. Otherwise *slot is NULL
      * if there is none now. */
     int (*take_slot)(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot);
-    /* The slot is filled. Slots are contributed in the order in which they were taken. */
-    int (*contribute)(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot);
+    /* The slot is filled with n numbers, and belongs to others now. Slots are contributed in the order in which they were taken. */
+    int (*contribute)(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n);
     /* All slices of this visit and part were contributed. If the worker takes turns with the optimizer, waits until
      * they are folded. */
     int (*contributed)(void *context, uint32_t visit, uint32_t part);

@@ -309,15 +309,15 @@ static int take_slot(void *context, uint32_t of_visit, uint32_t part, uint32_t s
     return verdict(t);
 }
 
-static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, const void *slot)
+static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
 {
     struct timeline *t = context;
     const uint32_t unit = t->worker.model.visits[of_visit];
     const struct model_unit *u = &t->worker.model.units[unit];
 
-    (void)part, (void)slot;
-    t->tasks[send_mail(t, &t->given)] = task_of(t, unit, (double)model_slice_of(u, slice).n * t->contributions,
-                                                plan_work_update(t->s->host, u).fold, false);
+    (void)part, (void)slice, (void)slot;
+    t->tasks[send_mail(t, &t->given)] =
+        task_of(t, unit, (double)n * t->contributions, plan_work_update(t->s->host, u).fold, false);
     t->clock.alarm = fmin(t->clock.alarm, next_mail(&t->given));
     return verdict(t);
 }

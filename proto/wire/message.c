@@ -75,6 +75,7 @@ static void job(struct wire *w, struct message *m)
     wire_u32_in(w, &m->job.n_files, 0, MESSAGE_MAX_FILES);
     wire_u64(w, &m->job.header_bytes);
     wire_flag(w, &m->job.saves);
+    wire_u64(w, &m->job.audit_every);
     if (m->job.output && m->job.files)
         wire_wrong(w, "an output directory, and files in its place");
     if (m->job.config_bytes == 0 && (m->job.side_bytes || m->job.n_files))
@@ -156,6 +157,8 @@ static void share(struct wire *w, struct message *m)
     message_drop_fields(w, &m->share.drop);
     message_drop_fields(w, &m->share.frozen);
     message_order_fields(w, &m->share.order);
+    wire_u32_in(w, &m->share.audit, 0, MESSAGE_MAX_PARTS);
+    wire_u32_in(w, &m->share.audited, 0, MESSAGE_MAX_PARTS);
 }
 
 static void pull(struct wire *w, struct message *m)
@@ -189,6 +192,22 @@ static void contribution(struct wire *w, struct message *m)
 {
     message_name_fields(w, &m->contribution.name);
     wire_u32(w, &m->contribution.slot);
+    wire_u64(w, &m->contribution.digest);
+}
+
+static void free_slot(struct wire *w, struct message *m)
+{
+    message_name_fields(w, &m->free.name);
+    wire_u32(w, &m->free.slot);
+}
+
+static void digest(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->digest.step);
+    wire_u32(w, &m->digest.visit);
+    wire_u32_in(w, &m->digest.part, 0, MESSAGE_MAX_PARTS - 1);
+    wire_u32(w, &m->digest.slice);
+    wire_u64(w, &m->digest.digest);
 }
 
 static void grant(struct wire *w, struct message *m)
@@ -407,7 +426,8 @@ static const struct {
     [MESSAGE_READ] = {"READ", pull},
     [MESSAGE_LOSS] = {"LOSS", loss},
     [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution},
-    [MESSAGE_FREE] = {"FREE", contribution},
+    [MESSAGE_FREE] = {"FREE", free_slot},
+    [MESSAGE_DIGEST] = {"DIGEST", digest},
     [MESSAGE_GRANT] = {"GRANT", grant},
     [MESSAGE_ARRIVED] = {"ARRIVED", arrived},
     [MESSAGE_COVERED] = {"COVERED", done},

@@ -29,7 +29,8 @@
  *             steps are. REFUSED answers either
  *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS, or VOID if the
  *             pull is stale: nothing that the worker would make of them is taken. It gives that share up; W>D READ if
- *             they are lent; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
+ *             they are lent; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT. A share may have a part to audit, before all
+ *             others: W>D DIGEST for each of its slices, in place of LOSS and CONTRIBUTION;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
  *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
  *             step+1 may be opened
@@ -78,7 +79,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 51,
+    MESSAGE_VERSION = 52,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -154,6 +155,7 @@ enum message_kind {
     MESSAGE_VOID,
     MESSAGE_MAP,
     MESSAGE_MAPPED,
+    MESSAGE_DIGEST,
     MESSAGE_BYE,
     MESSAGE_KINDS
 };
@@ -266,6 +268,7 @@ struct message {
             uint32_t side_bytes;   /* size of the side file, if it is served */
             uint32_t n_files;      /* files that are served: weights, then moments */
             uint64_t header_bytes; /* safetensors_header_bytes of the weights' files, or of the moments' if more */
+            uint64_t audit_every;  /* steps from one audit to the next (eps/step/audits.h); 0: none is audited */
         } job;
         struct {
             bool trace; /* a socket for events, as in job, is asked for, or sent */
@@ -335,6 +338,8 @@ struct message {
             double loss_scale;              /* the loss's factor, a power of two: 1 but in fp16 */
             struct model_drop drop, frozen; /* the step's */
             struct model_order order;
+            uint32_t audit;   /* a part to audit before the others, counted from 1; 0: none */
+            uint32_t audited; /* contributions to this part come with digests; the same */
         } share;
         struct {
             uint64_t version;
@@ -358,7 +363,17 @@ struct message {
         struct {
             struct contribution_name name;
             uint32_t slot;
-        } contribution, free;
+            uint64_t digest; /* if the part is audited: of the slice's bytes and the part's loss; else 0 */
+        } contribution;
+        struct {
+            struct contribution_name name;
+            uint32_t slot;
+        } free;
+        struct {
+            uint64_t step;
+            uint32_t visit, part, slice;
+            uint64_t digest; /* as a contribution's */
+        } digest;
         struct {
             uint64_t step;
         } arrived;

@@ -197,6 +197,7 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
                 .beta2 = 0.999,
                 .epsilon = 1e-8,
                 .weight_decay = 0.01,
+                .audit_every = options->audit_every,
                 .clip_norm = options->clip_norm,
                 .clip_update = options->clip_update},
     };

@@ -20,6 +20,7 @@ struct driver_options {
     bool sgd, nesterov; /* as in struct plan_goal, */
     double momentum;    /* and so is this */
     uint32_t n_parts, microbatch;
+    uint64_t audit_every;
     const char *out;     /* directory that exists, or NULL */
     bool files;          /* instead: OUTPUT comes, and is the test's to answer */
     bool mute;           /* to a daemon of another user: nobody answers for the files that it serves */

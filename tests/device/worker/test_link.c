@@ -6,6 +6,7 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 enum { N_SLOTS = 2, SLOT_FLOATS = 16, STEP = 7 };
@@ -152,7 +153,7 @@ static uint32_t slot_for(uint32_t visit, uint32_t part, uint32_t slice)
 /* Of the slot that was taken last. */
 static void contribute(uint32_t visit, uint32_t part, uint32_t slice)
 {
-    ck_assert_int_eq(link_session.contribute(&link_, visit, part, slice, last_slot), 0);
+    ck_assert_int_eq(link_session.contribute(&link_, visit, part, slice, last_slot, SLOT_FLOATS), 0);
 }
 
 static void fill_ordinary_slots(void)
@@ -161,6 +162,51 @@ static void fill_ordinary_slots(void)
         ck_assert_uint_eq(slot_for(5, 0, slice), 1 + slice);
         contribute(5, 0, slice);
         heard(MESSAGE_CONTRIBUTION);
+    }
+}
+
+/* The digest of n numbers in a slot, of a part with this loss: as its owner, or its auditor, sends it. */
+static uint64_t digest_of(bool audits, double sum, const float *numbers, uint64_t n)
+{
+    const struct device_link *way = audits ? &link_audit : &link_session;
+    const struct preference_rewards none = {0};
+    void *slot = NULL;
+
+    link_begin(&link_, STEP);
+    link_.audited = audits ? 0 : 1 + 2;
+    ck_assert_int_eq(way->loss(&link_, 2, sum, &none, true), 0);
+    if (!audits)
+        heard(MESSAGE_LOSS);
+    ck_assert_int_eq(way->take_slot(&link_, 5, 2, 1, true, &slot), 0);
+    memcpy(slot, numbers, n * sizeof *numbers);
+    ck_assert_int_eq(way->contribute(&link_, 5, 2, 1, slot, n), 0);
+    ck_assert_int_eq(way->contributed(&link_, 5, 2), 0);
+    const struct message m = heard(audits ? MESSAGE_DIGEST : MESSAGE_CONTRIBUTION);
+    check_silence();
+    if (!audits)
+        return m.contribution.digest;
+    ck_assert(m.digest.step == STEP && m.digest.visit == 5 && m.digest.part == 2 && m.digest.slice == 1);
+    return m.digest.digest;
+}
+
+TEST(an_audit_sends_the_digest_of_a_contribution_and_keeps_no_slot)
+{
+    float numbers[SLOT_FLOATS];
+
+    for (size_t i = 0; i < SLOT_FLOATS; i++)
+        numbers[i] = (float)i;
+    link_.grad = NUMBER_FP32;
+    const uint64_t digest = digest_of(true, 7, numbers, SLOT_FLOATS);
+    for (int i = 0; i <= N_SLOTS; i++) /* more than there are slots, none of which is folded */
+        ck_assert(digest_of(true, 7, numbers, SLOT_FLOATS) == digest);
+    ck_assert(digest_of(false, 7, numbers, SLOT_FLOATS) == digest);
+    say_free(1);
+    ck_assert(digest_of(true, 8, numbers, SLOT_FLOATS) != digest);
+    for (size_t i = 0; i < SLOT_FLOATS; i++) { /* any number, by its lowest bit */
+        float other[SLOT_FLOATS];
+        memcpy(other, numbers, sizeof other);
+        other[i] = nextafterf(other[i], INFINITY);
+        ck_assert(digest_of(true, 7, other, SLOT_FLOATS) != digest);
     }
 }
 
@@ -404,7 +450,7 @@ TEST(several_slots_are_taken_before_the_first_is_contributed)
     ck_assert_uint_eq(slot_for(5, 0, 1), 2);
     ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, false, &slot), 0);
     ck_assert_ptr_null(slot);
-    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 0, first), 0);
+    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 0, first, SLOT_FLOATS), 0);
     ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 1);
     contribute(5, 0, 1);
     ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 2);
@@ -489,7 +535,7 @@ TEST_EACH(release_cancels_every_wait_and_all_that_follows, 4)
     ck_assert_uint_eq(unread(), 0);
     ck_assert_int_eq(link_session.pull(&link_, STEP, 1), -ECANCELED);
     ck_assert_int_eq(link_session.loss(&link_, 0, 1.0, &rewards, true), -ECANCELED);
-    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 2, inbox_base), -ECANCELED);
+    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 2, inbox_base, SLOT_FLOATS), -ECANCELED);
     link_.takes_turns = false;
     ck_assert_int_eq(link_session.contributed(&link_, 5, 0), -ECANCELED);
 }

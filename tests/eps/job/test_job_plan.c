@@ -84,7 +84,7 @@ TEST_EACH(a_budget_that_lacks_a_byte_decides, 2)
 }
 
 /* A worker by its word alone, attached. */
-static void pretend(struct stage *st, struct side *side, const char *device)
+static void pretend_at(struct stage *st, struct side *side, const char *device, const char *host)
 {
     struct message hello = worker_hello;
     char directory[200];
@@ -92,9 +92,34 @@ static void pretend(struct stage *st, struct side *side, const char *device)
     stage_begin(st);
     rmdir(st->directory); /* the daemon has its own */
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device);
+    snprintf(hello.hello.host, sizeof hello.hello.host, "%s", host);
     ck_assert_int_eq(session_directory(directory, sizeof directory, "lab", NULL), 0);
     ck_assert_int_eq(session_connect(&side->s, &st->loop, directory, &hello, &side_events, side, NULL), 0);
     stage_run_until(st, &side->n_opened, 1);
+}
+
+static void pretend(struct stage *st, struct side *side, const char *device)
+{
+    pretend_at(st, side, device, worker_hello.hello.host);
+}
+
+/* CPUs of two machines may have other instructions, and so round otherwise. */
+TEST(a_worker_whose_results_audits_cannot_compare_is_refused_by_name)
+{
+    const struct driver_options options = {.n_parts = 2, .audit_every = 1};
+    struct side side = {0};
+    struct driver driver;
+    struct stage st;
+    struct error err = {""};
+
+    begin((uint64_t[3]){64 << 20});
+    pretend_at(&st, &side, "cpu", "elsewhere");
+    ck_assert_int_eq(driver_try(&driver, "lab", &options, &err), -EINVAL);
+    ck_assert_holds(err.text, "--audit requires workers of one kind of device, CPUs of one machine");
+    driver_leave(&driver);
+    session_close(side.s);
+    stage_run_until(&st, &side.n_closed, 1);
+    stage_end(&st);
 }
 
 /* The driver asks for the same bits each time. */

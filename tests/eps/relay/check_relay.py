@@ -60,6 +60,7 @@ class World(Record):
         self.wrong = frozenset()    # (worker, tag): contributions that are wrong, and their digests
         self.digests = ()           # (name, digest) of the auditor, delivered
         self.audit = None           # (part, auditor, whether it goes on)
+        self.referee, self.theirs = None, ()        # a third worker, and its digests
         self.silent = frozenset()   # dead, and the relay will hear of it
         self.trace = None           # list, on random walks
         for w in range(setting.workers):
@@ -87,7 +88,7 @@ class World(Record):
                      self.running, self.skipped, self.done, self.bad, self.stale, self.faults, self.saves, self.late,
                      self.asleep, self.captured, self.saved, self.last if remembers else None,
                      tuple(sorted(self.rooms.items())), self.leaving, self.changes, self.lied, self.liars, self.wrong,
-                     self.digests, self.audit, self.silent))
+                     self.digests, self.audit, self.silent, self.referee, self.theirs))
 
     def replace(self, i, **fields):
         self.workers[i] = self.workers[i]._replace(**fields)
@@ -150,13 +151,18 @@ class World(Record):
         """What the world knows of an audit before the relay does."""
         if event[0] == 'open':
             self.lied, self.wrong, self.digests = frozenset(), frozenset(), ()
+            self.referee, self.theirs = None, ()
             self.audit = event[6][0] + (True,) if event[6:] else None
         elif not self.audit:
             return
         elif event[0] == 'unaudit':
             self.end_audit(event[1])
-        elif event[0] == 'digest' and not stale and self.audit[2] and event[2] == self.relay.t:
-            self.digests += ((event[3:6], event[6]),) if event[3:6] not in dict(self.digests) else ()
+        elif event[0] == 'digest' and not stale and event[2] == self.relay.t:
+            new = ((event[3:6], event[6]),)
+            if event[1] == self.audit[1] and self.audit[2]:
+                self.digests += new if event[3:6] not in dict(self.digests) else ()
+            elif event[1] == self.referee:
+                self.theirs += new if event[3:6] not in dict(self.theirs) else ()
             self.lied |= {event[1]} if event[6] else set()
         elif event[0] == 'contribution' and event[8:] and event[8]:
             self.lied |= {event[1]}
@@ -164,6 +170,8 @@ class World(Record):
     def end_audit(self, w):
         if self.audit and self.audit[1] == w:
             self.audit = self.audit[:2] + (False,)
+        if self.referee == w:
+            self.referee = None
 
     def check_fold(self, name, w, k):
         if not self.audit or name[1] != self.audit[0]:
@@ -193,6 +201,8 @@ class World(Record):
     def obey(self, action, event, stale):
         what, x = action[0], action[1:]
         if what == 'audit':
+            if event[0] != 'open':
+                self.begin_anew(x[0])
             w = self.workers[x[0]]
             self.replace(x[0], passes=w.passes + (Pass(x[1], ((x[2], 0),), 0, False, None, True),))
         elif what == 'share':
@@ -227,7 +237,8 @@ class World(Record):
         elif what == 'liar':
             check(x[0] in self.lied, 'an honest worker is named')
             if self.audit[1] == x[0]:
-                self.audit, self.digests = self.audit[:2] + (False,), ()
+                self.audit = (self.audit[0], x[0] if self.referee is None else self.referee, self.referee is not None)
+                self.digests, self.referee, self.theirs = self.theirs, None, ()
             if x[0] in self.rooms:
                 self.detach(x[0])
             self.asleep = None if self.asleep == x[0] else self.asleep
@@ -268,6 +279,14 @@ class World(Record):
             self.torn = True
         else:
             check(what == 'covered', 'unknown action ' + what)
+
+    def begin_anew(self, i):
+        """A third worker: what it has of its share, and was about to say, is void."""
+        r, w = self.relay, self.workers[i]
+        check(i not in (self.audit[1], r.owner[self.audit[0]]), 'worker %d is no third one' % i)
+        self.referee, self.theirs = i, ()
+        self.replace(i, passes=tuple(q for q in w.passes if q.t != r.t), queue=tuple(m for m in w.queue if m[1] != r.t),
+                     slots=tuple(tag if tag and tag in r.inbox[i] else None for tag in w.slots), grant=None)
 
     def missing(self, w, passes, share):
         """Parts of these passes, and of the share, of which the relay has not heard all."""

@@ -25,6 +25,7 @@ class Chaos:
                                    'fenced' if fenced else 'eager', rng.random() < 0.5, rng.random() < 0.6,
                                    fenced and rng.random() < 0.6)
         self.relay = relay.Relay(self.config)
+        self.crowd = rng.choice((2, 2, 4))                # workers that are attached early
         self.narrow = narrow                              # workers have room for few parts
         self.past = []
         self.bad = rng.choice((0.01, 0.01, 0.15))         # how often numbers are not finite
@@ -43,13 +44,13 @@ class Chaos:
     def next(self):
         r, rng = self.relay, self.rng
         x = rng.random()
-        if len(r.inbox) < 2 and x < (0.2 if self.narrow and r.inbox else 0.5):
+        if len(r.inbox) < self.crowd and x < (0.2 if self.narrow and r.inbox else 0.5):
             return self.attached()
         if r.covered and r.inbox and x < 0.4:
             return self.open()
         if x < 0.02:
             return rng.choice((self.attached(), self.open()))
-        if x < 0.5 and r.auditing and not r.covered and rng.random() < 0.4:
+        if x < 0.5 and (r.auditing or r.referee is not None) and not r.covered and rng.random() < 0.4:
             return self.audit()
         if x < (0.06 if self.narrow else 0.03):
             return 'lost', rng.randrange(6)
@@ -135,7 +136,11 @@ class Chaos:
             return 'unaudit', self.spoil(r.audits, 6)
         names = [n for n in r.names if n[1] == r.audited and n not in r.digests] or list(r.names)
         v, p, s = names[0] if rng.random() < 0.9 else rng.choice(names)
-        return ('digest', self.spoil(r.audits, 6), self.spoil(r.t, r.t + 2), self.spoil(v, 5), self.spoil(p, 4),
+        third = r.referee is not None and rng.random() < 0.7
+        if third:
+            names = [n for n in r.names if n[1] == r.audited and n not in r.theirs] or list(r.names)
+            v, p, s = names[0] if rng.random() < 0.9 else rng.choice(names)
+        return ('digest', self.spoil(r.referee if third else r.audits, 6), self.spoil(r.t, r.t + 2), self.spoil(v, 5), self.spoil(p, 4),
                 self.spoil(s, 3), self.digest())
 
     def contribution(self):

@@ -440,8 +440,28 @@ class Vain(Relay):
 
 class Partial(Relay):
     """has one of the two decide though there is another"""
-    def has_judged(self, w, p):
-        return False
+    def recruit(self, w):
+        first = self.dispute[1]
+        self.refuse(first, 'differs')
+        self.on_lost(first)
+
+
+class Waiting(Relay):
+    """waits for a third worker that is lost"""
+    def on_lost(self, w):
+        kept = self.dispute
+        lost = w == self.referee
+        super().on_lost(w)
+        if lost:
+            self.dispute, self.referee = kept, w
+
+
+class Stale(Relay):
+    """takes what a third worker had sent of its share before it began anew"""
+    def recruit(self, w):
+        kept = list(self.attempt)
+        super().recruit(w)
+        self.attempt = kept
 
 
 class Lenient(Relay):

@@ -34,7 +34,8 @@ Events                                        from
   folded U S ok|bad | updated U               optimizer thread; bad: not finite, so nothing was folded
   save R | released R U                       a reader (checkpoint, evaluation, export) comes; has read unit U
 Actions
-  audit W T P                                 at the step's open: audit part P, and only then compute your share
+  audit W T P                                 audit part P, and only then compute your share: at the step's open; later, by a
+                                              third worker that decides, which begins the share after it anew
   share W T P:A...                            these parts are yours, in these attempts
   answer W U T now|before                     weights of version T, in the current or in the replay buffer
   void W U T                                  no weights: version T is of no use any more
@@ -44,8 +45,8 @@ Actions
   free W K V P S                              slot K, if it still holds that name, may be written again
   grant W V P S                               the reserved slot is for names up to that one; without `groups`, all
                                               names below it are folded
-  refuse W differs                            W has computed a slice otherwise than the auditor: it is lost, and its parts are
-                                              computed again, as a third result decides
+  refuse W differs                            W has computed a slice otherwise than the auditor, and there is no third worker:
+                                              it is lost, and its parts are computed again for a third result
   liar W                                      a slice of W's differed, and two other results agree: it is lost
   undecided W X                               W's and auditor X's results differ, and no third one decides: the job is over
   covered T | skipped T | done T | torn T     folded entirely: T+1 may open; left no trace; all at T+1; lost
@@ -91,6 +92,9 @@ class Relay:
         self.digests = {}       # name -> digest of the auditor's
         self.given = {}         # (worker, slot) -> digest of what stands there of the audited part
         self.dispute = None     # (name, its first worker, its digest): the auditor's differs; a third result decides
+        self.referee = None     # a third worker that audits for it
+        self.recruited = set()  # workers that were a third one in this step
+        self.theirs = {}        # digests of the referee
         self.out = []
 
     # ---- the rules, one predicate each ------------------------------------------------------------------------
@@ -266,6 +270,11 @@ class Relay:
         self.granted.pop(w, None)
         self.given = {(x, k): d for (x, k), d in self.given.items() if x != w}
         self.on_unaudit(w)
+        if self.referee is not None and self.dispute and w in (self.referee, self.dispute[1]):
+            self.dispute = None                           # what is left is compared anew
+        self.recruited.discard(w)
+        if w == self.referee:
+            self.referee = None
         self.waiting = [x for x in self.waiting if x[0] != w]
         self.owner = [None if o == w else o for o in self.owner]
         self.place()
@@ -301,6 +310,7 @@ class Relay:
         self.covered = False
         self.audited, self.audits = audit[0] if audit else (None, None)
         self.auditing, self.digests, self.given, self.dispute = bool(audit), {}, {}, None
+        self.referee, self.theirs, self.recruited = None, {}, set()
         if audit:
             self.act('audit', self.audits, t, self.audited)
         for w in sorted(set(owners)):
@@ -358,13 +368,16 @@ class Relay:
 
     def on_digest(self, w, t, v, p, s, digest):
         """The first one counts: an auditor that is given a new share begins anew."""
-        if t != self.t or self.covered or w != self.audits or not self.auditing:
+        if t != self.t or self.covered or not (w == self.audits and self.auditing or w in self.recruited):
             return self.refuse(w, 'no such audit')
         if p != self.audited or (v, p, s) not in self.names:
             return self.refuse(w, 'no such digest')
         if self.tail is not None:
             return self.refuse(w, 'digest before all weights')
-        self.digests.setdefault((v, p, s), digest)
+        if w == self.audits and self.auditing:
+            self.digests.setdefault((v, p, s), digest)
+        elif w == self.referee:
+            self.theirs.setdefault((v, p, s), digest)
 
     def on_folded(self, u, s, verdict):
         w, k, tag = self.jobs.pop((u, s))
@@ -439,19 +452,17 @@ class Relay:
                 return self.give_up()
             able = self.with_room()
             if able:
-                w = min(able, key=lambda w: (self.has_judged(w, p), self.load(w), w))
+                w = min(able, key=lambda w: (self.load(w), w))
                 self.owner[p] = w
                 self.attempt[p] += 1
                 moved.setdefault(w, []).append((p, self.attempt[p]))
         for w in sorted(moved):
             self.act('share', w, self.t, tuple(moved[w]))
 
-    def has_judged(self, w, p):
-        """One of the two results that differ is its own: another worker's is better evidence."""
-        return bool(self.dispute) and p == self.audited and w in (self.dispute[1], self.audits)
-
     def judge(self):
-        """Compares what stands of the audited part with the auditor's digests."""
+        """Compares what stands of the audited part with the auditor's digests. Is there more to compare?"""
+        if self.dispute and self.referee is not None:
+            return self.dispute[0] in self.theirs and self.decide(self.referee, self.theirs[self.dispute[0]])
         for name in self.names if self.digests else ():
             w = self.owner[self.audited]
             for k, cell in enumerate(self.inbox.get(w, ())):
@@ -462,15 +473,41 @@ class Relay:
                         return self.differ(name, w, self.given[w, k])
         return False
 
+    def unfinished(self, w):
+        return [p for p, o in enumerate(self.owner) if o == w and self.is_unfinished(p)]
+
     def differ(self, name, w, digest):
-        """Either may be wrong, so a third result is needed: the worker's parts are computed again, by others if they can."""
-        mine = [p for p, o in enumerate(self.owner) if o == w and self.is_unfinished(p)]
-        if self.dispute or not all(map(self.can_redo, mine)):
+        """Either may be wrong. A third worker audits the part, too; if there is none, the first one's parts are computed
+        again, by whoever can."""
+        if self.dispute or not self.can_redo(self.audited):
+            return self.end_undecided(w)
+        able = [x for x in self.inbox if x not in (w, self.audits) and self.room[x] > 0
+                and all(map(self.can_redo, self.unfinished(x)))]
+        if not able and not all(map(self.can_redo, self.unfinished(w))):
             return self.end_undecided(w)
         self.dispute = name, w, digest
-        self.refuse(w, 'differs')
-        self.on_lost(w)
+        if able:
+            self.recruit(min(able, key=lambda x: (self.load(x), x)))
+        else:
+            self.referee = None
+            self.refuse(w, 'differs')
+            self.on_lost(w)
         return True
+
+    def recruit(self, w):
+        """It begins its share anew, behind the audit: so nothing of its own is in its slots but what the thread has."""
+        self.referee, self.theirs = w, {}
+        self.recruited.add(w)
+        for k, cell in enumerate(self.inbox[w]):
+            if cell and cell not in [j[2] for j in self.jobs.values()]:
+                self.clear(w, k, cell)
+        self.granted.pop(w, None)
+        mine = self.unfinished(w)
+        for p in mine:
+            self.attempt[p] += 1
+        self.act('audit', w, self.t, self.audited)
+        if mine:
+            self.act('share', w, self.t, tuple((p, self.attempt[p]) for p in mine))
 
     def decide(self, w, digest):
         """The third result. It has to agree with one of another worker; a worker's own counts if there was no other."""
@@ -480,8 +517,9 @@ class Relay:
             return self.end_undecided(first)
         self.dispute = None
         liar = self.audits if digest == theirs else first
-        if liar == self.audits:
-            self.auditing, self.digests = False, {}
+        if liar == self.audits:                           # the third one's results stand for those of the liar
+            self.auditing, self.digests = self.referee is not None, self.theirs
+            self.audits, self.referee, self.theirs = self.referee if self.auditing else self.audits, None, {}
         self.act('liar', liar)
         self.on_lost(liar)
         return True

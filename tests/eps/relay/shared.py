@@ -5,11 +5,11 @@ def copy_relay(r):
     n = r.__class__.__new__(r.__class__)
     d = n.__dict__
     d.update(r.__dict__)
-    for field in ('version', 'jobs', 'granted', 'room', 'digests', 'given'):
+    for field in ('version', 'jobs', 'granted', 'room', 'digests', 'given', 'theirs'):
         d[field] = dict(d[field])
     for field in ('owner', 'attempt', 'loss', 'faults', 'waiting'):
         d[field] = list(d[field])
-    for field in ('folded', 'updating'):
+    for field in ('folded', 'updating', 'recruited'):
         d[field] = set(d[field])
     d['inbox'] = {w: list(cells) for w, cells in r.inbox.items()}
     d['readers'] = {k: (v, set(a), set(b)) for k, (v, a, b) in r.readers.items()}
@@ -20,7 +20,8 @@ def key_relay(r):
     return (r.t, tuple(sorted(r.version.items())), tuple(r.owner), tuple(r.attempt), tuple(r.loss), tuple(r.faults),
             frozenset(r.folded), tuple(sorted(r.jobs.items())), frozenset(r.updating), frozenset(r.granted.items()),
             tuple((w, tuple(c), r.room[w]) for w, c in sorted(r.inbox.items())), tuple(r.waiting), r.covered, r.tail,
-            r.torn, r.audited, r.audits, r.auditing, frozenset(r.digests.items()), frozenset(r.given.items()), r.dispute,
+            r.torn, r.audited, r.audits, r.auditing, frozenset(r.digests.items()), frozenset(r.given.items()), r.dispute, r.referee,
+            frozenset(r.theirs.items()), frozenset(r.recruited),
             tuple((k, v, frozenset(a), frozenset(b)) for k, (v, a, b) in sorted(r.readers.items())))
 
 

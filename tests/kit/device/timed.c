@@ -168,13 +168,13 @@ static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
     return array_link.take_slot(&link->array, visit, part, slice, wait, slot);
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
 {
     struct timed_link *link = context;
     const uint32_t unit = link->array.model->visits[visit];
     const struct model_unit *u = &link->array.model->units[unit];
     const uint64_t left = u->n - (uint64_t)slice * MODEL_SLICE;
-    const double n = (double)(left < MODEL_SLICE ? left : MODEL_SLICE);
+    const double elements = (double)(left < MODEL_SLICE ? left : MODEL_SLICE);
     const double rate = link->options->profile.update_parameters_per_s;
     const struct timed_price alike = {.fold = link->options->update},
                              price = link->options->prices ? link->options->prices[u->n_visits - 1] : alike;
@@ -183,9 +183,9 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
     link->inbox[link->n_inbox++] = (struct timed_slice){.unit = unit,
                                                         .step = link->step,
                                                         .came = simulated.now() + message_s(link),
-                                                        .seconds = n * price.fold / rate,
+                                                        .seconds = elements * price.fold / rate,
                                                         .update = (double)u->n * price.update / rate};
-    return array_link.contribute(&link->array, visit, part, slice, slot);
+    return array_link.contribute(&link->array, visit, part, slice, slot, n);
 }
 
 struct device_worker_options timed_worker(const struct setting *s, uint32_t part_rows, uint32_t microbatch)

@@ -294,7 +294,7 @@ static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t
     return failed ? -ECANCELED : 0;
 }
 
-static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
+static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
 {
     struct inprocess_worker *w = context;
     const struct relay_event event = {.kind = RELAY_CONTRIBUTION,
@@ -303,6 +303,7 @@ static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_
                                       .slot = (uint32_t)(((const float *)slot - slot_of(w, 0)) /
                                                          (slot_of(w, 1) - slot_of(w, 0)))};
 
+    (void)n;
     return say(w, &event);
 }
 

@@ -112,7 +112,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 51 && hash == 0xff6150d400f086b1, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 52 && hash == 0x150bf9a5bdee7727, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -320,7 +320,12 @@ TEST(the_longest_share_is_a_message)
     ck_assert(memcmp(&back.share.order, &m.share.order, sizeof m.share.order) == 0 &&
               back.share.n == MESSAGE_MAX_PARTS);
     m.share.order.n = MODEL_ORDER_BLOCKS + 1;
-    wire_put(bytes + n - 2 * MODEL_ORDER_BLOCKS - 4, m.share.order.n, 4);
+    for (size_t end = 4; end <= 8; end += 4) { /* the audited part, and that to audit, are counted from 1 */
+        wire_put(bytes + n - end, MESSAGE_MAX_PARTS + 1, 4);
+        ck_assert_str_eq(refusal(bytes, n), "a count or an index out of range");
+        wire_put(bytes + n - end, MESSAGE_MAX_PARTS, 4);
+    }
+    wire_put(bytes + n - 2 * MODEL_ORDER_BLOCKS - 12, m.share.order.n, 4);
     ck_assert_str_eq(refusal(bytes, n), "a count or an index out of range");
 }
 

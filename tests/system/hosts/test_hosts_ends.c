@@ -200,6 +200,8 @@ TEST(what_several_hosts_cannot_do_is_refused)
                     "--parts 2");
     expect_sentence("eps train --connect hosts" RUN " --batch 4 --parts 2 --steps 1 --drop-layers 0.5 --out a", 1,
                     "on several hosts no layers are dropped", "--drop-layers");
+    expect_sentence("eps train --connect hosts" RUN " --batch 4 --parts 2 --steps 1 --audit 1 --out a", 1,
+                    "--audit is for one host");
     expect_sentence("eps train --connect hosts-1" RUN " --batch 4 --parts 2 --steps 1 --out a", 1,
                     "host 1 of a daemon on 2 hosts", "host 0");
     expect_sentence("epsd --mpi --listen x", 1, "mpirun or srun");
