@@ -3,14 +3,19 @@
 # seconds of each fuzz target, and all tests. The last line is "N passed, N failed"; the exit status is 0 if nothing
 # failed. The programs' output is in build/test-PRESET.log.
 #
-# usage: tools/test.sh [PRESET...]      presets: fuzz and release by default; asan and tsan, the sanitizers; debug; clang
+# usage: tools/test.sh [PRESET...]      presets: fuzz and release by default; asan and tsan, the sanitizers; debug; clang;
+#                                       sanitized: for 25 minutes at most, of asan or tsan the programs that have not run
+#                                       for longest (tests/sanitized.txt), and says what it leaves out
+#        tools/test.sh --record PRESET...   puts the date beside programs of asan and tsan that have passed
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
 default_presets=(fuzz release)
-more_presets=(asan tsan debug clang)
+more_presets=(asan tsan debug clang sanitized)
+record=false
 case "${1-}" in
---help | -h) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit ;;
+--help | -h) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit ;;
+--record) record=true; shift ;;
 esac
 presets=("${@:-${default_presets[@]}}")
 for preset in "${presets[@]}"; do
@@ -70,42 +75,115 @@ summarise() {
         END { print passed + 0, failed + (programs || skipped ? 0 : 1), skipped + 0 } # no test at all is a failure' "$1"
 }
 
-# This thread sanitizer fails with fully randomised addresses.
-steady() {
-    if setarch -R true 2>/dev/null; then
-        setarch -R "$@"
-    else
-        "$@"
-    fi
-}
+steady=() # this thread sanitizer fails with fully randomised addresses
+! setarch -R true 2>/dev/null || steady=(setarch -R)
 
-# Release runs everything. The others leave out tests that mean nothing there or would only be slow, by their labels
-# (CMakePresets.json).
-run_preset() {
-    local preset=$1 log=build/test-$1.log reports=build/$1/reports
-    local -a totals code=()
+# build PRESET LOG: fails after telling what the compiler said, and counting it
+build() {
+    local -a code=()
 
     # machine code of all generations takes nvcc twice as long as that of one
-    [ "$preset" != release ] || [ -e build/CMakeCache.txt ] || command -v nvidia-smi >/dev/null ||
+    [ "$1" != release ] || [ -e build/CMakeCache.txt ] || command -v nvidia-smi >/dev/null ||
         code=(-DEPS_CUDA_CODE=sm_90,compute_80) # programs from here begin slowly on other devices
-
     mkdir -p build
-    if ! { cmake --preset "$preset" "${code[@]}" && cmake --build --preset "$preset"; } >"$log" 2>&1; then
-        grep -E -A 3 'FAILED: |error: |CMake Error' "$log" | head -n 40
-        echo "$preset: the whole output is in $log"
-        count "$preset" 0 1 0
-        return
+    if ! { cmake --preset "$1" "${code[@]}" && cmake --build --preset "$1"; } >"$2" 2>&1; then
+        grep -E -A 3 'FAILED: |error: |CMake Error' "$2" | head -n 40
+        echo "$1: the whole output is in $2"
+        count "$1" 0 1 0
+        return 1
     fi
-    rm -f "$reports"/*
-    steady ctest --preset "$preset" -V -j $((3 * $(nproc))) >"$log" 2>&1 # most of them mostly wait
+    rm -f build/"$1"/reports/*
+}
+
+# tell NAME PRESET LOG: counts what is in the log, after the lines that say what failed
+tell() {
+    local log=$3 reports=build/$2/reports
+    local -a totals
+
     read -ra totals < <(summarise "$log")
     if [ "${totals[1]}" -ne 0 ]; then
         grep -E '^[0-9]+: .*:[FE]:|ERROR: .*Sanitizer|WARNING: ThreadSanitizer|runtime error|\*\*\*' "$log" |
             head -n 40
         cat "$reports"/* 2>/dev/null | grep -A 8 'WARNING: ThreadSanitizer' | head -n 40
-        echo "$preset: the whole output is in $log$([ ! -d "$reports" ] || echo ", the sanitizer's in $reports")"
+        echo "$1: the whole output is in $log$([ ! -d "$reports" ] || echo ", the sanitizer's in $reports")"
     fi
-    count "$preset" "${totals[@]}"
+    count "$1" "${totals[@]}"
+}
+
+# Release runs everything. The others leave out tests that mean nothing there or would only be slow, by their labels
+# (CMakePresets.json).
+run_preset() {
+    local log=build/test-$1.log
+
+    build "$1" "$log" || return
+    "${steady[@]}" ctest --preset "$1" -V -j $((3 * $(nproc))) >"$log" 2>&1 # most of them mostly wait
+    tell "$1" "$1" "$log"
+    case $1 in
+    asan | tsan) list_tests "$1" | note_run "$1" "$log" ;;
+    esac
+}
+
+# ---- sanitized programs, a few at a time ----
+
+dates=tests/sanitized.txt
+
+# list_tests PRESET: "program test" of each test that is built; a script's program is the test itself
+list_tests() {
+    ctest --preset "$1" -N -V | awk '
+        / Test command: / { command = $4; gsub(/"/, "", command) }
+        / Test +#[0-9]+: / { print command, $NF }' |
+        while read -r command test; do
+            program=$(basename "$(realpath "$command")")
+            [[ $command == "$PWD"/build/*/bin/* && $program != patience ]] || program=$test
+            echo "$program $test"
+        done
+}
+
+# oldest PRESET: programs, those first that have not run for longest, in another order each day
+oldest() {
+    list_tests "$1" | cut -d ' ' -f 1 | sort -u | while read -r program; do
+        date=$(awk -v preset="$1" -v program="$program" '$1 == preset && $2 == program { print $3 }' $dates)
+        echo "${date:-0000-00-00} $(echo "$program $(date +%F)" | cksum | cut -d ' ' -f 1) $program"
+    done | sort | cut -d ' ' -f 3
+}
+
+# note_run PRESET LOG: with --record, today's date for programs of standard input's "program test" all of whose tests passed
+note_run() {
+    $record || return 0
+    awk -v preset="$1" -v today="$(date +%F)" -v dates=$dates '
+        FILENAME == ARGV[1] { if (match($0, / Test +#[0-9]+: [^ ]+ .* (Passed|\*\*\*Skipped) /)) { split($0, at, /#[0-9]+: /); split(at[2], name, " "); fine[name[1]] = 1 }; next }
+        FILENAME == ARGV[2] { if ($1 == "#") head = head $0 "\n"; else date[$1 " " $2] = $3; next }
+        { seen[$1] = 1; if (!fine[$2]) bad[$1] = 1 }
+        END {
+            for (program in seen) if (!bad[program]) date[preset " " program] = today
+            printf "%s", head >dates
+            for (key in date) print key, date[key] | "sort >>" dates
+        }' "$2" $dates -
+}
+
+# Of the sanitizer whose oldest run is older; of one, as building takes long.
+run_sanitized() {
+    local until=$((SECONDS + 25 * 60)) log=build/test-sanitized.log preset left
+    local -a programs tests
+
+    preset=$(awk '$1 != "#" && !($1 in first && first[$1] <= $3) { first[$1] = $3 }
+                  END { print first["tsan"] < first["asan"] ? "tsan" : "asan" }' $dates)
+    build "$preset" "$log" || return
+    mapfile -t programs < <(oldest "$preset")
+    list_tests "$preset" >build/test-programs.txt
+    : >"$log"
+    while [ ${#programs[@]} -gt 0 ] && left=$((until - SECONDS)) && [ $left -gt 0 ]; do
+        mapfile -t tests < <(awk 'NR == FNR { wanted[$1] = 1; next } $1 in wanted { print $2 }' \
+            <(printf '%s\n' "${programs[@]:0:6}") build/test-programs.txt)
+        timeout -k 30 $left "${steady[@]}" ctest --preset "$preset" -V -j $((3 * $(nproc))) \
+            -R "^($(IFS='|'; echo "${tests[*]}"))\$" >>"$log" 2>&1
+        [ $? -ne 124 ] || break # these are left out
+        programs=("${programs[@]:6}")
+    done
+    tell sanitized "$preset" "$log"
+    echo "         $preset; left out: ${programs[*]:-nothing}"
+    awk 'NR == FNR { left[$1] = 1; next } !($1 in left)' <(printf '%s\n' "${programs[@]}") build/test-programs.txt |
+        note_run "$preset" "$log"
 }
 
 # Counts targets. tests/fuzz/run.sh says why it cannot run, and what was found.
@@ -143,7 +221,11 @@ check headers check_headers
 check rooms tools/rooms.sh
 for preset in "${presets[@]}"; do
     began=$SECONDS
-    if [ "$preset" = fuzz ]; then run_fuzz; else run_preset "$preset"; fi
+    case $preset in
+    fuzz) run_fuzz ;;
+    sanitized) run_sanitized ;;
+    *) run_preset "$preset" ;;
+    esac
 done
 
 echo "$passed passed, $failed failed$([ $skipped -eq 0 ] || echo ", $skipped skipped")"

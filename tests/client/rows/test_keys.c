@@ -181,7 +181,7 @@ TEST(a_file_s_keys_are_told_in_a_sentence)
 {
     struct client_data_file file = {.path = (char *)(uintptr_t) "some.jsonl"};
     struct client_data data = {.files = &file, .n_files = 1};
-    char all[2000] = "", name[8];
+    char all[2000] = "", name[16];
 
     client_unread_count(&file.unread, CLIENT_UNREAD_MESSAGE, "foo", 1);
     client_unread_count(&file.unread, CLIENT_UNREAD_MESSAGE, "foo", 1);
