@@ -134,8 +134,24 @@ def transformers_ids(case, folder):
         return f"{type(error).__name__}: {error}"
 
 
+# What draws seldom have: added_tokens.json is read before special_tokens_map.json's additional tokens count; Qwen2Tokenizer
+# gives its named tokens no whitespace.
+RARE = [("llama2", {"added_tokens.json": {"[NEW]": 618}, "special_tokens_map.json": {"additional_special_tokens": ["[NEW]"]},
+                    "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}}, ["[NEW]theit's", "a[NEW] fox"]),
+        ("qwen", {"tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer", "pad_token": {
+            "__type": "AddedToken", "content": "<pad>", "lstrip": True, "rstrip": True, "normalized": False, "special": True}}},
+         ["a <pad> fox", "<pad>  the"])]
+
+
 def write_fixtures():
     draw, out = random.Random(7), []
+    for base, side, texts in RARE:
+        files = {**base_files(base)[0], **{name: json.dumps(value) for name, value in side.items()}}
+        case = {"base": base, "model_type": BASES[base][0], "side": files, "texts": texts}
+        with tempfile.TemporaryDirectory() as folder:
+            want = transformers_ids(case, pathlib.Path(folder))
+        out.append({"base": base, "side": {k: v for k, v in files.items() if k in side}, "texts": texts, "ids": want["ids"],
+                    "names": None})
     while len(out) < 60:
         case = draw_case(draw)
         with tempfile.TemporaryDirectory() as folder:

@@ -104,6 +104,7 @@ static const struct {
     {"llama3", "<|begin_of_text", "<|begin_of_text"},
     {"llama3", "", ""},
     {"bert", "[CLS]the fox [CLS] over", "the fox [CLS] over"},
+    {"mistral", "<s>the fox", NULL},
     {"mistral", "<s> the fox", NULL},                 /* no mark before the blank, as behind any token */
     {"qwen", "<|im_start|>user", "<|im_start|>user"}, /* begins with nothing */
 };
