@@ -248,7 +248,8 @@ struct eps_eval_options {
     uint64_t seed;                       /* of the masks; a run's held-out masks have the run's */
     uint64_t eval_tokens;                /* maximum, spread evenly over the data; 0: all */
     enum eps_separator separator;        /* as in eps_train_options */
-    enum eps_train_on train_on;          /* of conversations, as in eps_train_options */
+    const char *chat_template;           /* of conversations, as in eps_train_options */
+    enum eps_train_on train_on;          /* as chat_template */
     enum eps_split split_special_tokens; /* as train_on */
     enum eps_long long_rows;             /* as train_on */
     bool pack;                           /* as train_on; the loss is the same, to rounding */

@@ -26,6 +26,7 @@ struct eps_data_options {
     const char *const *data; /* (n_data) */
     size_t n_data;
     uint32_t seq; /* 0: chosen */
+    const char *chat_template;
     enum eps_train_on train_on;
     enum eps_split split_special_tokens;
     enum eps_long long_rows;

@@ -133,6 +133,8 @@ struct eps_train_options {
     /* For eps_plan, likewise: tokens of the data, whose norms of gradients are remembered for --approximate wta; 0: none. */
     uint32_t data_tokens;
     enum eps_separator separator;
+    const char
+        *chat_template; /* of conversations: the name of one of the model's templates; NULL: as in transformers */
     enum eps_train_on train_on;
     enum eps_split split_special_tokens; /* those that messages of conversations spell; default: yes, they are text */
     enum eps_long long_rows;

@@ -109,6 +109,7 @@ struct eps_chat_options {
     double wait; /* as in eps_eval_options */
     const char *device;
     uint64_t device_mem;
+    const char *chat_template;           /* the name of one of several templates, as in eps_train_options */
     const char *system;                  /* the system message; NULL: none, or the template's own */
     enum eps_split split_special_tokens; /* as in eps_train_options */
     /* Tokens that the model sees of the conversation, answers included; 0: 4096, or the model's positions if they are

@@ -193,6 +193,8 @@ int command_chat(int argc, char **argv)
          "your only live run"},
         {"--base-model", "DIR", ARGUMENT_TEXT, &o->base_model,
          "where the base of an adapter is, if its adapter_config.json names another place"},
+        {"--chat-template", "NAME", ARGUMENT_TEXT, &o->chat_template,
+         "which of the model's chat templates, where it has several by name; default: the one called default"},
         {"--system", "TEXT", ARGUMENT_TEXT, &o->system,
          "the system message; default: the template's own, if it has one"},
         {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split,

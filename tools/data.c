@@ -307,6 +307,7 @@ int command_data(int argc, char **argv)
          "a directory with config.json, the tokenizer and the chat template; weights are not read"},
         {"--base-model", "DIR", ARGUMENT_TEXT, &options.base_model, "as in eps train"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq, "as in eps train"},
+        {"--chat-template", "NAME", ARGUMENT_TEXT, &options.chat_template, "as in eps train"},
         {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on, "as in eps train"},
         {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split, "as in eps train"},
         {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows, "as in eps train"},

@@ -317,6 +317,8 @@ int command_eval(int argc, char **argv)
          "model sees"},
         {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
          "what separates texts; default eos, if the tokenizer has an end-of-text token"},
+        {"--chat-template", "NAME", ARGUMENT_TEXT, &options.chat_template,
+         "of conversations: which of the model's chat templates, as in eps train --help"},
         {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on,
          "of conversations: the tokens that the loss is of, as in eps train --help; default answers"},
         {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split,

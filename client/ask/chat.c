@@ -65,7 +65,7 @@ static int open_template(struct eps_chat *chat, struct error *err)
 {
     const json_t *side = chat->forward.model.side;
     const char *system = chat->options.system;
-    int rc = client_template_find(&chat->template, side, err);
+    int rc = client_template_find(&chat->template, side, chat->options.chat_template, false, err);
 
     if (rc)
         return rc;

@@ -135,6 +135,7 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
 {
     const struct client_documents_rules rules = {.tokenizer = s->tokenizer,
                                                  .side = s->model.side,
+                                                 .chat_template = s->options->chat_template,
                                                  .train_on =
                                                      s->options->train_on ? s->options->train_on : EPS_TRAIN_ON_ANSWERS,
                                                  .parses = s->options->split_special_tokens == EPS_SPLIT_NO,
@@ -230,7 +231,8 @@ static int count_documents(struct show *s, const struct client_packed *packed, s
 static int show_packed(struct show *s, struct error *err)
 {
     const struct eps_data_options *o = s->options;
-    const struct client_source_rules rules = {.train_on = o->train_on,
+    const struct client_source_rules rules = {.chat_template = o->chat_template,
+                                              .train_on = o->train_on,
                                               .split_special_tokens = o->split_special_tokens,
                                               .long_rows = o->long_rows,
                                               .seq = o->seq,
@@ -330,7 +332,7 @@ static int check(const struct show *s, const struct client_source_ops *kind, str
     struct eps_train_options asked = eps_train_defaults();
     const char *alone = o->eval_data ? "--eval-data" : o->order ? "--order" : o->seed != UINT64_MAX ? "--seed" : NULL;
 
-    asked.split_special_tokens = o->split_special_tokens;
+    asked.split_special_tokens = o->split_special_tokens, asked.chat_template = o->chat_template;
     asked.train_on = o->train_on, asked.long_rows = o->long_rows, asked.separator = o->separator, asked.pack = o->pack;
     const int rc = client_source_check(kind, &asked, err);
     return rc || o->pack || !alone

@@ -11,6 +11,7 @@ static int check(const struct eps_data_options *o, struct error *err)
                        : o->base_model           ? "--base-model"
                        : o->seq                  ? "--seq"
                        : o->train_on             ? "--train-on"
+                       : o->chat_template        ? "--chat-template"
                        : o->split_special_tokens ? "--split-special-tokens"
                        : o->long_rows            ? "--long"
                        : o->separator            ? "--separator"

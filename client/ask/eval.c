@@ -50,6 +50,7 @@ static int open_data(struct eval *e, struct error *err)
     const struct model_config *config = &e->forward.model.config;
     const struct client_watch *watch = &e->forward.link.watches[1];
     const struct client_source_rules rules = {.separator = o->separator,
+                                              .chat_template = o->chat_template,
                                               .train_on = o->train_on,
                                               .split_special_tokens = o->split_special_tokens,
                                               .long_rows = o->long_rows,
@@ -58,8 +59,8 @@ static int open_data(struct eval *e, struct error *err)
                                               .mask_fraction = o->mask_fraction,
                                               .watch = watch};
     const struct client_source_ops *kind = client_source_kind(config, o->mask_fraction);
-    const bool undecided =
-                   kind == &client_source_text && (o->train_on || o->split_special_tokens || o->long_rows || o->pack),
+    const bool undecided = kind == &client_source_text &&
+                           (o->chat_template || o->train_on || o->split_special_tokens || o->long_rows || o->pack),
                predicts = e->events->on_prediction;
     int rc = undecided ? 0 : kind->check_evaluation(o, predicts, err);
 

@@ -40,6 +40,7 @@ static int check(const struct client_forward *forward, const struct eps_eval_opt
                        : o->separator             ? "--separator"
                        : o->pack                  ? "--pack"
                        : o->train_on              ? "--train-on"
+                       : o->chat_template         ? "--chat-template"
                        : o->split_special_tokens  ? "--split-special-tokens"
                        : o->long_rows             ? "--long"
                        : o->eval_tokens           ? "--eval-tokens"

@@ -197,9 +197,11 @@ static int add_side(struct client_model *model, const char *directory, struct er
 
     if (rc)
         return rc;
-    const int failed = json_object_update_missing(model->side, files);
+    int failed = json_object_update_missing(model->side, files) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    if (!failed)
+        failed = model_files_keep_templates(model->side, files, err);
     json_decref(files);
-    return failed ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return failed;
 }
 
 /* The base's weights, then the adapter's. */

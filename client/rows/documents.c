@@ -102,6 +102,8 @@ static int add_document(void *user, const uint32_t *ids, size_t n, struct error 
         return rc;
     while (document.first + 1 < n && !(ids[document.first + 1] & CLIENT_TOKEN_TRAINED))
         document.first++;
+    if (document.first + 1 >= n) /* none is trained, however many are seen */
+        document.first = UINT32_MAX;
     XXH3_64bits_update(r->hash, &document.n, sizeof document.n);
     XXH3_64bits_update(r->hash, ids, n * sizeof *ids);
     rc = client_data_write(d->fd, r->file, ids, n * sizeof *ids, d->n_tokens * sizeof *ids, err);
@@ -411,7 +413,8 @@ int client_documents_read(struct client_documents *out, struct client_data *data
                         .take = rules->pairs     ? take_preference
                                 : rules->targets ? take_target
                                                  : take_object};
-    int rc = hash ? client_conversations_open(&r.conversations, rules->tokenizer, rules->side, rules->train_on, err)
+    int rc = hash ? client_conversations_open(&r.conversations, rules->tokenizer, rules->side, rules->chat_template,
+                                              rules->train_on, err)
                   : error_set(err, -ENOMEM, "out of memory");
 
     *out = (struct client_documents){.fd = -1};

@@ -16,7 +16,7 @@
 struct client_document {
     uint64_t at;         /* its first token in the file */
     uint32_t n;          /* tokens */
-    uint32_t first;      /* the first input that predicts a token */
+    uint32_t first;      /* the first input that predicts a token; UINT32_MAX: none does */
     uint32_t file, line; /* that it is from, as a number from 0, from 1: a conversation may make several documents */
 };
 
@@ -34,6 +34,7 @@ struct client_documents {
 struct client_documents_rules {
     struct client_tokenizer *tokenizer; /* borrowed for the call */
     const json_t *side;                 /* the model's side files; may be NULL */
+    const char *chat_template;          /* its name, as in client_template_find; may be NULL */
     enum eps_train_on train_on;         /* resolved */
     bool parses;                        /* special tokens that messages spell are tokens */
     bool weighted;                      /* files may have weights */

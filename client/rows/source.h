@@ -105,7 +105,8 @@ struct client_source_rules {
     enum eps_separator separator;        /* as in client_data_rules */
     const char *columns;                 /* as in client_rows_rules */
     bool unlabelled;                     /* as in client_rows_rules */
-    enum eps_train_on train_on;          /* of conversations, as are those below; default: answers */
+    const char *chat_template;           /* of conversations, as are those below: as in client_documents_rules */
+    enum eps_train_on train_on;          /* default: answers */
     enum eps_split split_special_tokens; /* default: yes */
     enum eps_long long_rows;             /* default: cut */
     uint32_t seq, source_seq;            /* 0: as in client_source_facts */

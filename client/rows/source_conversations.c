@@ -197,6 +197,7 @@ static int read_rows(struct client_source *source, enum client_part part, const 
     return client_documented_read((struct client_documented *)source, part,
                                   (struct client_documents_rules){.train_on = rules->train_on ? rules->train_on
                                                                                               : EPS_TRAIN_ON_ANSWERS,
+                                                                  .chat_template = rules->chat_template,
                                                                   .parses = rules->split_special_tokens == EPS_SPLIT_NO,
                                                                   .weighted = part == CLIENT_TRAIN,
                                                                   .watch = rules->watch},

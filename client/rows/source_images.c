@@ -67,6 +67,7 @@ static int check(const struct eps_train_options *asked, struct error *err)
     const char *name = asked->columns                          ? "--columns"
                        : begins && asked->separator            ? "--separator"
                        : begins && asked->train_on             ? "--train-on"
+                       : begins && asked->chat_template        ? "--chat-template"
                        : begins && asked->split_special_tokens ? "--split-special-tokens"
                        : begins && asked->long_rows            ? "--long"
                        : begins && asked->pack                 ? "--pack"
@@ -92,6 +93,7 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
                        : asked->pack                  ? "--pack"
                        : asked->separator             ? "--separator"
                        : asked->train_on              ? "--train-on"
+                       : asked->chat_template         ? "--chat-template"
                        : asked->split_special_tokens  ? "--split-special-tokens"
                                                       : NULL;
 

@@ -30,6 +30,7 @@ static int check(const struct eps_train_options *asked, struct error *err)
     const bool limited = asked->eval_tokens != UINT64_MAX && asked->eval_tokens != 0;
     const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
     const char *name = begins && asked->train_on               ? "--train-on"
+                       : begins && asked->chat_template        ? "--chat-template"
                        : begins && asked->split_special_tokens ? "--split-special-tokens"
                        : begins && asked->long_rows            ? "--long"
                        : begins && asked->pack                 ? "--pack"
@@ -49,6 +50,7 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
     const char *name = asked->stride                           ? "--stride"
                        : !isnan(asked->mask_fraction)          ? "--mask-fraction"
                        : asked->eval_tokens                    ? "--eval-tokens"
+                       : asked->chat_template                  ? "--chat-template"
                        : asked->split_special_tokens           ? "--split-special-tokens"
                        : asked->pack                           ? "--pack"
                        : asked->separator == EPS_SEPARATOR_EOS ? "--separator eos"

@@ -32,6 +32,7 @@ static int check(const struct eps_train_options *asked, struct error *err)
                        : begins && asked->separator            ? "--separator"
                        : begins && asked->pack                 ? "--pack"
                        : begins && asked->train_on             ? "--train-on"
+                       : begins && asked->chat_template        ? "--chat-template"
                        : begins && asked->split_special_tokens ? "--split-special-tokens"
                        : !isnan(asked->mask_fraction)          ? "--mask-fraction"
                        : !isnan(asked->dpo_beta)               ? "--dpo-beta"
@@ -49,6 +50,7 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
                        : asked->separator             ? "--separator"
                        : asked->pack                  ? "--pack"
                        : asked->train_on              ? "--train-on"
+                       : asked->chat_template         ? "--chat-template"
                        : asked->split_special_tokens  ? "--split-special-tokens"
                                                       : NULL;
 

@@ -35,6 +35,7 @@ static int read_rows(struct client_run *run, const struct eps_train_options *in,
 {
     const struct client_source_rules rules = {.separator = in->separator,
                                               .columns = in->columns,
+                                              .chat_template = in->chat_template,
                                               .train_on = in->train_on,
                                               .split_special_tokens = in->split_special_tokens,
                                               .long_rows = in->long_rows,
@@ -139,8 +140,8 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
                      struct error *err)
 {
     const struct client_source_ops *kind = client_source_kind(&run->model.config, in->mask_fraction);
-    const bool undecided =
-        kind == &client_source_text && (in->train_on || in->split_special_tokens || in->long_rows || in->pack);
+    const bool undecided = kind == &client_source_text &&
+                           (in->chat_template || in->train_on || in->split_special_tokens || in->long_rows || in->pack);
     int rc = undecided ? 0 : client_source_check(kind, in, err);
 
     if (!rc)

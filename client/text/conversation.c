@@ -2,17 +2,20 @@
 
 #include "client/text/rendered.h"
 #include "client/text/template.h"
+#include "client/text/turns.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TODAY = 1721991600 /* 26 July 2024, 11:00 UTC: the same day in nearly every zone */ };
-
 struct client_conversations {
     struct client_tokenizer *tokenizer;
-    struct client_template *template; /* NULL: the model has none */
-    bool marks;                       /* the template marks answers */
+    struct client_template *plain, *tools; /* of conversations without tools, and with; NULL: none, or not opened yet */
+    struct client_template *template;      /* of the current conversation, borrowed */
+    struct error missing;                  /* why there is no `plain` */
+    bool marks, by_prefixes;               /* `template` marks answers; what it marks does not count */
+    json_t *side;                          /* may be NULL */
+    char *name;                            /* as in client_template_find */
     enum eps_train_on train_on;
     json_t *variables; /* of the template, without messages */
     struct client_tokens tokens;
@@ -21,15 +24,20 @@ struct client_conversations {
 };
 
 int client_conversations_open(struct client_conversations **out, struct client_tokenizer *tokenizer, const json_t *side,
-                              enum eps_train_on train_on, struct error *err)
+                              const char *name, enum eps_train_on train_on, struct error *err)
 {
     struct client_conversations *c = calloc(1, sizeof *c);
-    int rc = c ? client_template_find(&c->template, side, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = c ? client_template_find(&c->plain, side, name, false, &c->missing) : -ENOMEM;
 
     *out = NULL;
+    if (rc == -ENOKEY) /* conversations with tools may have theirs */
+        rc = 0;
+    else if (rc)
+        error_set(err, rc, "%s", c ? c->missing.text : "out of memory");
     if (!rc) {
         c->tokenizer = tokenizer, c->train_on = train_on;
-        c->marks = c->template && client_template_marks_answers(c->template);
+        c->side = json_incref((json_t *)(uintptr_t)side);
+        c->name = name ? strdup(name) : NULL;
         c->variables = json_pack("{s:n, s:n}", "tools", "documents");
         rc = c->variables ? client_tokenizer_names(c->variables, side, err) : error_set(err, -ENOMEM, "out of memory");
     }
@@ -42,7 +50,7 @@ int client_conversations_open(struct client_conversations **out, struct client_t
 
 void client_conversations_by_prefixes(struct client_conversations *conversations)
 {
-    conversations->marks = false;
+    conversations->by_prefixes = true;
 }
 
 void client_conversations_parse(struct client_conversations *conversations)
@@ -59,7 +67,10 @@ void client_conversations_close(struct client_conversations *c)
 {
     if (!c)
         return;
-    client_template_close(c->template);
+    client_template_close(c->plain);
+    client_template_close(c->tools);
+    json_decref(c->side);
+    free(c->name);
     json_decref(c->variables);
     free(c->tokens.ids);
     free(c);
@@ -77,14 +88,6 @@ struct row {
     struct client_rendering text;
     struct span *spans; /* (n_spans), ascending; owned */
     size_t n_spans, cap;
-};
-
-struct turns {
-    struct client_conversations *c;
-    json_t *variables; /* with the messages */
-    json_t *messages;  /* borrowed from it: as the template gets them */
-    bool *trained;     /* (messages) */
-    size_t n, n_trained;
 };
 
 static void row_free(struct row *row)
@@ -107,155 +110,6 @@ static int add_span(struct row *row, struct span span, struct error *err)
     return 0;
 }
 
-/* Renders the first n messages. */
-static int render(struct client_rendering *out, const struct turns *t, size_t n, bool prompts, struct error *err)
-{
-    json_t *variables = json_copy(t->variables), *messages = json_array();
-    int rc = variables && messages ? 0 : -ENOMEM;
-
-    *out = (struct client_rendering){0};
-    for (size_t i = 0; !rc && i < n; i++)
-        rc = json_array_append(messages, json_array_get(t->messages, i)) ? -ENOMEM : 0;
-    if (!rc && (json_object_set(variables, "messages", messages) ||
-                json_object_set_new(variables, "add_generation_prompt", json_boolean(prompts))))
-        rc = -ENOMEM;
-    if (rc)
-        error_set(err, rc, "out of memory");
-    else if ((rc = client_template_render_labelled(out, t->c->template, variables, TODAY, err)) != 0)
-        error_prefix(err, "the chat template");
-    json_decref(messages);
-    json_decref(variables);
-    return rc;
-}
-
-/* ---- Messages ---- */
-
-static bool is_role(const json_t *message, const char *role)
-{
-    const char *is = json_string_value(json_object_get(message, "role"));
-    return is && strcmp(is, role) == 0;
-}
-
-bool client_conversation_has_zero(const json_t *text)
-{
-    return json_is_string(text) && strlen(json_string_value(text)) < json_string_length(text);
-}
-
-static int check_message(const struct client_conversations *c, const json_t *message, size_t i, struct error *err)
-{
-    static const char *const known[] = {"system", "user", "assistant", "tool"};
-    const char *role = json_string_value(json_object_get(message, "role"));
-    const json_t *train = json_object_get(message, "train");
-
-    if (!role)
-        return error_set(err, -EINVAL,
-                         "message %zu has no role: a message is {\"role\": \"user\", \"content\": \"...\"}", i + 1);
-    if (client_conversation_has_zero(json_object_get(message, "role")))
-        return error_set(err, -EINVAL, "message %zu has a role with a zero character", i + 1);
-    for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-        if (strcmp(role, known[k]) == 0)
-            role = NULL, k = sizeof known / sizeof *known;
-    if (role && !client_template_names(c->template, role))
-        return error_set(
-            err, -EINVAL,
-            "message %zu has the role %.40s, which the chat template does not know: roles are system, user, "
-            "assistant and tool",
-            i + 1, role);
-    if (train && !json_is_boolean(train))
-        return error_set(err, -EINVAL, "message %zu: its \"train\" is neither true nor false", i + 1);
-    if (json_is_true(train) && !is_role(message, "assistant"))
-        return error_set(err, -EINVAL, "message %zu: \"train\": true is for answers, messages of the role assistant",
-                         i + 1);
-    return 0;
-}
-
-/* A message as transformers gives it to a template: without what is null, and its reasoning by all names. */
-static json_t *clean_message(const json_t *message)
-{
-    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
-    json_t *out = json_object(), *value, *reasoning = NULL;
-    const char *key;
-
-    for (size_t i = 0; !json_is_string(reasoning) && i < sizeof names / sizeof *names; i++)
-        reasoning = json_object_get(message, names[i]);
-    json_object_foreach((json_t *)message, key, value)
-    {
-        if (!json_is_null(value) && strcmp(key, "train") != 0)
-            json_object_set(out, key, value);
-    }
-    if (json_is_string(reasoning)) {
-        json_object_set(out, "reasoning_content", reasoning);
-        if (!json_object_get(out, "thinking"))
-            json_object_set(out, "thinking", reasoning);
-    }
-    return out;
-}
-
-static int take_messages(struct turns *t, const json_t *messages, struct error *err)
-{
-    const enum eps_train_on train_on = t->c->train_on;
-    size_t last = SIZE_MAX;
-    int rc = 0;
-
-    t->n = json_array_size(messages);
-    t->trained = calloc(t->n + 1, sizeof *t->trained);
-    if (!t->trained)
-        return error_set(err, -ENOMEM, "out of memory");
-    if (t->n == 0 || t->n > CLIENT_LABEL_MESSAGE)
-        return error_set(err, -EINVAL,
-                         t->n == 0 ? "its messages are no list with something in it" : "more than %d messages",
-                         CLIENT_LABEL_MESSAGE);
-    for (size_t i = 0; !rc && i < t->n; i++) {
-        const json_t *message = json_array_get(messages, i), *train = json_object_get(message, "train");
-        rc = check_message(t->c, message, i, err);
-        if (rc)
-            break;
-        const bool is_answer = is_role(message, "assistant");
-        last = is_answer ? i : last;
-        t->trained[i] = train_on == EPS_TRAIN_ON_ALL    ? !json_is_false(train)
-                        : train_on == EPS_TRAIN_ON_LAST ? json_is_true(train)
-                                                        : is_answer && !json_is_false(train);
-        if (json_array_append_new(t->messages, clean_message(message)))
-            rc = error_set(err, -ENOMEM, "out of memory");
-    }
-    if (!rc && last == SIZE_MAX)
-        return error_set(err, -EINVAL, "it has no answer, a message of the role assistant");
-    if (!rc && train_on == EPS_TRAIN_ON_LAST &&
-        !json_is_false(json_object_get(json_array_get(messages, last), "train")))
-        t->trained[last] = true;
-    for (size_t i = 0; !rc && i < t->n; i++)
-        t->n_trained += t->trained[i];
-    return rc || t->n_trained > 0 ? rc : error_set(err, -EINVAL, "none of its answers is trained (\"train\": false)");
-}
-
-static int open_turns(struct turns *t, struct client_conversations *c, const json_t *conversation, struct error *err)
-{
-    const json_t *tools = json_object_get(conversation, "tools"),
-                 *documents = json_object_get(conversation, "documents"),
-                 *kwargs = json_object_get(conversation, "chat_template_kwargs");
-
-    *t = (struct turns){.c = c, .variables = json_copy(c->variables), .messages = json_array()};
-    if (!t->variables || !t->messages || json_object_set_new(t->variables, "messages", t->messages))
-        return error_set(err, -ENOMEM, "out of memory");
-    if (tools && !json_is_null(tools) && !json_is_array(tools))
-        return error_set(err, -EINVAL, "its tools are no list");
-    if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
-        return error_set(err, -EINVAL, "its chat_template_kwargs are no object");
-    if (json_is_array(tools) && json_object_set(t->variables, "tools", (json_t *)(uintptr_t)tools))
-        return error_set(err, -ENOMEM, "out of memory");
-    if (json_is_array(documents) && json_object_set(t->variables, "documents", (json_t *)(uintptr_t)documents))
-        return error_set(err, -ENOMEM, "out of memory");
-    if (json_is_object(kwargs) && json_object_update_missing(t->variables, (json_t *)(uintptr_t)kwargs))
-        return error_set(err, -ENOMEM, "out of memory");
-    return take_messages(t, json_object_get(conversation, "messages"), err);
-}
-
-static void close_turns(struct turns *t)
-{
-    json_decref(t->variables);
-    free(t->trained);
-}
-
 /* ---- What is trained, by the mark ---- */
 
 static bool is_blank(char byte)
@@ -265,7 +119,7 @@ static bool is_blank(char byte)
 
 /* Adds runs of bytes that are of one message and, if `label` is not 0, have this label; of messages that are trained,
  * or of none. */
-static int add_spans(struct row *row, const struct turns *t, uint16_t label, struct error *err)
+static int add_spans(struct row *row, const struct client_turns *t, uint16_t label, struct error *err)
 {
     const uint16_t *labels = row->text.labels, seen = (uint16_t)(label | CLIENT_LABEL_MESSAGE);
     int rc = 0;
@@ -280,8 +134,17 @@ static int add_spans(struct row *row, const struct turns *t, uint16_t label, str
     return rc;
 }
 
-/* Each answer must have a mark of its own, so that none is left out unseen. */
-static int check_marks(const struct row *row, const struct turns *t, struct error *err)
+static bool is_empty(const struct client_rendering *text, size_t message)
+{
+    for (size_t k = 0; k < text->n_empty; k++)
+        if (text->labels[text->n + k] == message + 1)
+            return true;
+    return false;
+}
+
+/* Each answer must have a mark of its own, so that none is left out unseen. One that marks nothing of an answer without
+ * text counts, and trains nothing, as in transformers. */
+static int check_marks(const struct row *row, const struct client_turns *t, struct error *err)
 {
     bool any_unknown = false;
 
@@ -289,7 +152,7 @@ static int check_marks(const struct row *row, const struct turns *t, struct erro
         any_unknown = any_unknown || (row->text.labels[k] & ~CLIENT_LABEL_UNTRUSTED) == CLIENT_LABEL_GENERATED;
     for (size_t i = 0; i < t->n; i++) {
         bool marked = false;
-        if (!is_role(json_array_get(t->messages, i), "assistant"))
+        if (!client_turns_is_role(json_array_get(t->messages, i), "assistant"))
             continue;
         if (any_unknown && !t->trained[i])
             return error_set(
@@ -299,7 +162,7 @@ static int check_marks(const struct row *row, const struct turns *t, struct erro
                 i + 1);
         for (size_t k = 0; k < row->n_spans; k++)
             marked = marked || row->spans[k].message == i + 1;
-        if (t->trained[i] && !marked && !any_unknown)
+        if (t->trained[i] && !marked && !any_unknown && !is_empty(&row->text, i))
             return error_set(
                 err, -EINVAL,
                 "the chat template marks no part of message %zu as an answer ({%% generation %%}): give the "
@@ -309,9 +172,9 @@ static int check_marks(const struct row *row, const struct turns *t, struct erro
     return 0;
 }
 
-static int rows_by_mark(struct row *row, const struct turns *t, struct error *err)
+static int rows_by_mark(struct row *row, const struct client_turns *t, struct error *err)
 {
-    int rc = render(&row->text, t, t->n, false, err);
+    int rc = client_turns_render(&row->text, t, t->n, false, err);
 
     if (!rc)
         rc = add_spans(row, t, CLIENT_LABEL_GENERATED, err);
@@ -319,9 +182,9 @@ static int rows_by_mark(struct row *row, const struct turns *t, struct error *er
 }
 
 /* All of the text, but for messages that are not to be trained. */
-static int rows_of_all(struct row *row, const struct turns *t, struct error *err)
+static int rows_of_all(struct row *row, const struct client_turns *t, struct error *err)
 {
-    int rc = render(&row->text, t, t->n, false, err);
+    int rc = client_turns_render(&row->text, t, t->n, false, err);
 
     for (size_t i = 0; !rc && i < t->n; i++) {
         bool known = t->trained[i];
@@ -345,15 +208,15 @@ static bool begins_with(const struct client_rendering *text, const struct client
 }
 
 /* The text up to answer i, and the place at which it begins. */
-static int render_answer(struct client_rendering *text, size_t *from, const struct turns *t, size_t i,
+static int render_answer(struct client_rendering *text, size_t *from, const struct client_turns *t, size_t i,
                          struct error *err)
 {
     struct client_rendering before = {0};
-    int rc = render(&before, t, i, true, err);
+    int rc = client_turns_render(&before, t, i, true, err);
 
     *from = before.n;
     if (!rc)
-        rc = render(text, t, i + 1, false, err);
+        rc = client_turns_render(text, t, i + 1, false, err);
     if (!rc && (before.n >= text->n || !begins_with(text, &before)))
         rc = error_set(
             err, -EINVAL,
@@ -377,11 +240,11 @@ static size_t own_end(const struct client_rendering *text, size_t i)
 }
 
 /* Fills rows (*n_rows, room for one more than messages), the longest first. */
-static int rows_by_prefixes(struct row *rows, size_t *n_rows, const struct turns *t, struct error *err)
+static int rows_by_prefixes(struct row *rows, size_t *n_rows, const struct client_turns *t, struct error *err)
 {
     struct row *row = &rows[0];
     const bool ends_with_answer = t->trained[t->n - 1]; /* then the whole is the text up to this answer */
-    int rc = ends_with_answer ? 0 : render(&row->text, t, t->n, false, err);
+    int rc = ends_with_answer ? 0 : client_turns_render(&row->text, t, t->n, false, err);
 
     *n_rows = 1;
     for (size_t i = t->n; !rc && i-- > 0;) {
@@ -478,7 +341,7 @@ static int encode_row(struct client_conversations *c, const struct row *row, cli
     if (!rc)
         rc = client_rendered_encode(&c->tokens, tokens, &c->n_spelled, c->tokenizer, &row->text, places, n_places,
                                     c->parses, err);
-    if (!rc && mark_tokens(c, row, tokens) == 0)
+    if (!rc && mark_tokens(c, row, tokens) == 0 && row->text.n_empty == 0)
         rc = error_set(err, -EINVAL, "the chat template prints nothing of its answers");
     if (!rc)
         rc = take(user, c->tokens.ids, c->tokens.n, err);
@@ -487,39 +350,58 @@ static int encode_row(struct client_conversations *c, const struct row *row, cli
     return rc;
 }
 
-static int make_rows(struct row *rows, size_t *n_rows, const struct turns *t, struct error *err)
+static int make_rows(struct row *rows, size_t *n_rows, const struct client_turns *t, bool marks, struct error *err)
 {
     *n_rows = 1;
-    if (t->c->train_on == EPS_TRAIN_ON_ALL)
+    if (t->train_on == EPS_TRAIN_ON_ALL)
         return rows_of_all(&rows[0], t, err);
-    return t->c->marks ? rows_by_mark(&rows[0], t, err) : rows_by_prefixes(rows, n_rows, t, err);
+    return marks ? rows_by_mark(&rows[0], t, err) : rows_by_prefixes(rows, n_rows, t, err);
+}
+
+/* The template of a conversation: with tools, transformers takes another one if the model has it. */
+static int choose_template(struct client_conversations *c, const json_t *conversation, struct error *err)
+{
+    const bool tools = json_is_array(json_object_get(conversation, "tools"));
+
+    if (tools && !c->tools) {
+        const int rc = client_template_find(&c->tools, c->side, c->name, true, err);
+        if (rc)
+            return rc == -ENOKEY ? error_set(err, -EINVAL, "%s", c->missing.text) : rc;
+    }
+    c->template = tools ? c->tools : c->plain;
+    c->marks = !c->by_prefixes && c->template && client_template_marks_answers(c->template);
+    return !c->template && c->missing.text[0] ? error_set(err, -EINVAL, "%s", c->missing.text) : 0;
 }
 
 int client_conversation_encode(struct client_conversations *c, const json_t *conversation,
                                client_conversation_take *take, void *user, struct error *err)
 {
-    struct turns t;
+    struct client_turns t;
     size_t n_rows = 0;
 
+    int rc = choose_template(c, conversation, err);
+
+    if (rc)
+        return rc;
     if (!c->template)
         return error_set(
             err, -EINVAL,
             "a conversation needs a chat template, and the model has none: put the chat_template.jinja of the "
             "format that it is to learn beside its config.json (--model DIR), or give {\"prompt\", \"completion\"} as "
             "texts");
-    int rc = open_turns(&t, c, conversation, err);
+    rc = client_turns_open(&t, c->template, c->variables, c->train_on, conversation, err);
     struct row *rows = calloc(t.n + 2, sizeof *rows);
     if (!rc && !rows)
         rc = error_set(err, -ENOMEM, "out of memory");
     if (!rc)
-        rc = make_rows(rows, &n_rows, &t, err);
+        rc = make_rows(rows, &n_rows, &t, c->marks, err);
     for (size_t i = n_rows; i-- > 0;) {
         if (!rc)
             rc = encode_row(c, &rows[i], take, user, err);
         row_free(&rows[i]);
     }
     free(rows);
-    close_turns(&t);
+    client_turns_close(&t);
     return rc;
 }
 

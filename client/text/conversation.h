@@ -30,11 +30,12 @@
 
 struct client_conversations; /* how a model's conversations are encoded; used by one thread */
 
-/* Opens the template in a model's side files (proto/model/model_files.h; may be NULL). Without one, conversations are
- * refused and the other rows are not. tokenizer and side are borrowed; train_on is resolved. Errors as
+/* Opens the templates in a model's side files (proto/model/model_files.h; may be NULL), by name as in client_template_find.
+ * Without one, conversations are refused and the other rows are not. tokenizer is borrowed, side shared; train_on is
+ * resolved. Errors as
  * client_template_find. Undo: client_conversations_close. */
 int client_conversations_open(struct client_conversations **out, struct client_tokenizer *tokenizer, const json_t *side,
-                              enum eps_train_on train_on, struct error *err);
+                              const char *name, enum eps_train_on train_on, struct error *err);
 void client_conversations_close(struct client_conversations *conversations); /* NULL is safe */
 
 /* From here on answers are found by prefixes, whatever the template marks: an answer is all that follows its prompt, as in

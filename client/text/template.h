@@ -49,9 +49,10 @@ enum {
 };
 
 struct client_rendering {
-    char *text;       /* (n, then 0), owned: free */
-    uint16_t *labels; /* (n), owned: free */
-    size_t n;
+    char *text; /* (n, then 0), owned: free */
+    uint16_t *
+        labels; /* (n, then n_empty: 1 + the indices of messages that {% generation %} marks nothing of), owned: free */
+    size_t n, n_empty;
 };
 
 /* Renders as client_template_render does, and labels each byte. Labels follow a text through variables, macros, filters
@@ -66,9 +67,12 @@ bool client_template_marks_answers(const struct client_template *template);
 /* True if the text is a literal of the template, such as a role that it asks for. */
 bool client_template_names(const struct client_template *template, const char *text);
 
-/* Opens the template in a model's side files (proto/model/model_files.h; may be NULL): chat_template.jinja, or chat_template
- * of tokenizer_config.json, a text or a list whose element `default` counts. *out is NULL, with 0, if there is none.
- * Errors as client_template_open; sentences begin with the file's name. */
-int client_template_find(struct client_template **out, const json_t *side, struct error *err);
+/* Opens a template in a model's side files (proto/model/model_files.h; may be NULL): in chat_template.jinja,
+ * tokenizer_config.json or chat_template.json, the first that has one. Where there is a list, name says which, as
+ * --chat-template does. NULL: as in transformers `tool_use`, if it is there and tools is true, else `default`. *out is
+ * NULL, with 0, if the model has none. -EDOM: none has this name; -ENOKEY: no name is given, and none is called default;
+ * else errors as client_template_open; sentences begin with the file's name. */
+int client_template_find(struct client_template **out, const json_t *side, const char *name, bool tools,
+                         struct error *err);
 
 #endif

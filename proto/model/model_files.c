@@ -1,29 +1,27 @@
 #include "proto/model/model_files.h"
 
+#include "proto/base/dump.h"
+#include "proto/base/text.h"
+#include "proto/base/wide.h"
 #include "proto/model/adapter.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sodium.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static const char *const names[] = {
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "generation_config.json",
-    "tokenizer.model",
-    ADAPTER_CONFIG,
+    "tokenizer.json",     "tokenizer_config.json",   "vocab.json",        "merges.txt",
+    "vocab.txt",          "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "chat_template.json", "generation_config.json",  "tokenizer.model",   ADAPTER_CONFIG,
 };
 
 static bool is_name(const char *name)
@@ -155,6 +153,135 @@ static int add_open(json_t *files, int fd, const char *directory, const char *na
     return rc;
 }
 
+/* ---- a folder of chat templates -------------------------------------------------------------------------------------
+ *
+ * transformers saves several templates as chat_template.jinja, which is `default`, and as a file of this folder for each
+ * other one. It reads them as well from a list in tokenizer_config.json, which a checkpoint has room for: its files are
+ * flat. The files take the place of what stands in tokenizer_config.json, as in transformers. */
+
+#define TEMPLATES        "additional_chat_templates"
+#define TEMPLATE         "chat_template.jinja"
+#define TOKENIZER_CONFIG "tokenizer_config.json"
+
+enum { MOST_TEMPLATES = 64 };
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names of the folder's files NAME.jinja, sorted: (*n), owned, each too. */
+static int list_templates(char **list, size_t *n, int folder, const char *directory, struct error *err)
+{
+    DIR *dir = fdopendir(dup(folder));
+    int rc = dir ? 0 : error_set(err, -errno, "%s/" TEMPLATES ": %s", directory, strerror(errno));
+
+    *n = 0;
+    for (struct dirent *entry; !rc && (entry = readdir(dir));) {
+        const size_t length = strlen(entry->d_name);
+        if (!text_ends_with(entry->d_name, ".jinja"))
+            continue;
+        if (*n == MOST_TEMPLATES)
+            rc = error_set(err, -EFBIG, "%s/" TEMPLATES ": more than %d templates", directory, MOST_TEMPLATES);
+        else if (!(list[*n] = strndup(entry->d_name, length - 6)))
+            rc = error_set(err, -ENOMEM, "out of memory");
+        else
+            ++*n;
+    }
+    if (dir)
+        closedir(dir);
+    qsort(list, *n, sizeof *list, compare_names);
+    return rc;
+}
+
+static int append_template(json_t *list, const char *name, json_t *text, struct error *err)
+{
+    return json_array_append_new(list, json_pack("{s:s, s:O}", "name", name, "template", text))
+               ? error_set(err, -ENOMEM, "out of memory")
+               : 0;
+}
+
+/* Reads the folder's templates into a list, chat_template.jinja first. */
+static int read_templates(json_t *list, json_t *files, int folder, const char *directory, size_t *total,
+                          struct error *err)
+{
+    json_t *alone = json_object_get(files, TEMPLATE), *read = json_object();
+    char *names_of[MOST_TEMPLATES], where[PATH_MAX], name[NAME_MAX + 8];
+    size_t n;
+    int rc = list_templates(names_of, &n, folder, directory, err);
+
+    snprintf(where, sizeof where, "%s/" TEMPLATES, directory);
+    if (!rc && n > 0 && alone)
+        rc = append_template(list, "default", alone, err);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%s.jinja", names_of[i]);
+        const int fd = rc ? -1 : openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (!rc && fd < 0)
+            rc = error_set(err, -errno, "%s/%s: %s", where, name, strerror(errno));
+        if (!rc)
+            rc = add_open(read, fd, where, name, total, err);
+        if (!rc)
+            rc = append_template(list, names_of[i], json_object_get(read, name), err);
+        if (fd >= 0)
+            close(fd);
+        free(names_of[i]);
+    }
+    json_decref(read);
+    return rc;
+}
+
+/* Puts a list of templates into tokenizer_config.json, in place of those that are there and of chat_template.jinja. */
+static int set_templates(json_t *files, json_t *list, const char *directory, struct error *err)
+{
+    size_t n = 0;
+    const char *text = model_files_find(files, TOKENIZER_CONFIG, &n);
+    json_t *config = text ? wide_read(text, n, 0, NULL) : json_object();
+    char *printed = NULL;
+    int rc = 0;
+
+    if (!json_is_object(config))
+        rc = error_set(err, -EINVAL, "%s/" TOKENIZER_CONFIG ": not a JSON object", directory);
+    else if (json_object_set(config, "chat_template", list) || !(printed = dump_json(NULL, config, &dump_indented)) ||
+             json_object_set_new(files, TOKENIZER_CONFIG, json_sprintf("%s\n", printed)))
+        rc = error_set(err, -ENOMEM, "out of memory");
+    if (!rc)
+        json_object_del(files, TEMPLATE);
+    free(printed);
+    json_decref(config);
+    return rc;
+}
+
+int model_files_keep_templates(json_t *files, const json_t *from, struct error *err)
+{
+    json_t *own = model_files_json(files, TOKENIZER_CONFIG), *other = model_files_json(from, TOKENIZER_CONFIG);
+    json_t *kept = json_object_get(other, "chat_template"), *has = json_object_get(own, "chat_template");
+    const bool missing = !json_object_get(files, TEMPLATE) && (!has || json_is_null(has));
+    const int rc =
+        missing && kept && !json_is_null(kept) ? set_templates(files, kept, "the tokenizer's files", err) : 0;
+
+    json_decref(own);
+    json_decref(other);
+    return rc;
+}
+
+static int fold_templates(json_t *files, int from, const char *directory, size_t *total, struct error *err)
+{
+    const int folder = openat(from, TEMPLATES, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    json_t *list = json_array();
+    int rc = list ? 0 : error_set(err, -ENOMEM, "out of memory");
+
+    if (folder < 0 && errno != ENOENT && errno != ENOTDIR && !rc)
+        rc = error_set(err, -errno, "%s/" TEMPLATES ": %s", directory, strerror(errno));
+    if (!rc && folder >= 0)
+        rc = read_templates(list, files, folder, directory, total, err);
+    if (!rc && json_array_size(list) > 0)
+        rc = set_templates(files, list, directory, err);
+    if (folder >= 0)
+        close(folder);
+    json_decref(list);
+    return rc;
+}
+
 int model_files_read(json_t **out, const char *directory, struct error *err)
 {
     int rc = 0, from = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -177,6 +304,8 @@ int model_files_read(json_t **out, const char *directory, struct error *err)
         rc = add_open(files, fd, directory, names[i], &total, err);
         close(fd);
     }
+    if (!rc)
+        rc = fold_templates(files, from, directory, &total, err);
     if (from >= 0)
         close(from);
     if (rc)

@@ -85,7 +85,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         object = json_loadb(line, n_line, JSON_ALLOW_NUL, NULL);
         free(line);
     }
-    if (object && fuzz_took(client_conversations_open(&c, tokenizers[which], side, trains[train_on], &err), &err)) {
+    if (object &&
+        fuzz_took(client_conversations_open(&c, tokenizers[which], side, NULL, trains[train_on], &err), &err)) {
         encode(c, object);
         client_conversations_close(c);
     }

@@ -80,7 +80,7 @@ def evaluate(model: Optional[StrPath] = None, data: Any = None, *, predictions: 
              columns: Optional[str] = None, image: Optional[str] = None, bleu: Optional[bool] = None,
              n_beams: Optional[int] = None, n_tokens: Optional[int] = None, length_penalty: Optional[float] = None,
              device: Optional[str] = None, device_mem: Union[int, str, None] = None,
-             wait: Optional[float] = None) -> Evaluation:
+             wait: Optional[float] = None, chat_template: Optional[str] = None) -> Evaluation:
     """Measures a model on data, as the command eps eval does.
 
     model: a directory, or a run's; None: the model that a daemon trains (connect). data: as in eps.train.
@@ -120,7 +120,8 @@ def evaluate(model: Optional[StrPath] = None, data: Any = None, *, predictions: 
                                  eval_tokens=eval_tokens, separator=separator, train_on=train_on,
                                  split_special_tokens=split_special_tokens, long=long, pack=pack, columns=columns,
                                  image=image, bleu=bleu, n_beams=n_beams, n_tokens=n_tokens,
-                                 length_penalty=length_penalty, device=device, device_mem=device_mem, wait=wait))
+                                 length_penalty=length_penalty, device=device, device_mem=device_mem, wait=wait,
+                                 chat_template=chat_template))
         paths = [] if files is None else [files] if isinstance(files, (str, Path)) else list(files)
         options.data = call.keep(ffi.new("char *[]", [call.text(str(path)) for path in paths]))
         options.n_data = len(paths)

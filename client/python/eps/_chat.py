@@ -74,6 +74,7 @@ class Chat:
 
     model: a directory with a tokenizer and a chat template, or a run's; None: the model that a daemon trains (connect).
     system: the system message. context: tokens that the model sees, its answers included. n_tokens: the most of an answer.
+    chat_template: the name of one of the model's several templates.
     stop: a text, or several, before the first of which an answer ends. Others are those of eps.generate.
 
     A model without a template or a tokenizer raises eps.Error. It has a daemon and a worker of its own, which end with it,
@@ -85,7 +86,8 @@ class Chat:
                  repetition_penalty: Optional[float] = None, seed: Optional[int] = None,
                  stop: Union[str, Sequence[str]] = (), on_note: Optional[Callable[[str], Any]] = None,
                  connect: Optional[str] = None, base_model: Optional[StrPath] = None, device: Optional[str] = None,
-                 device_mem: Union[int, str, None] = None, wait: Optional[float] = None) -> None:
+                 device_mem: Union[int, str, None] = None, wait: Optional[float] = None,
+                 chat_template: Optional[str] = None) -> None:
         self._call = call = Call()
         self._said = said = _Said()
         self._pid = os.getpid()
@@ -97,7 +99,8 @@ class Chat:
         options[0] = lib.eps_chat_defaults()
         options.programs = programs
         _set(call, options, dict(model=model, base_model=base_model, connect=connect, wait=wait, device=device,
-                                 device_mem=device_mem, system=system, context=context, n_tokens=n_tokens))
+                                 device_mem=device_mem, system=system, context=context, n_tokens=n_tokens,
+                                 chat_template=chat_template))
         _set(call, ffi.addressof(options, "sampling"),
              dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
                   repetition_penalty=repetition_penalty))

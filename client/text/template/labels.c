@@ -198,3 +198,34 @@ void template_labels_printed(struct template_run *r, size_t from)
     for (size_t i = from; r->message && r->out.labels && i < r->out.bytes.n; i++)
         r->out.labels[i] = (uint16_t)((r->out.labels[i] & ~CLIENT_LABEL_MESSAGE) | r->message);
 }
+
+void template_labels_empty(struct template_run *r)
+{
+    if (!r->labels.places)
+        return;
+    if (r->n_empty == r->cap_empty) {
+        const size_t cap = 2 * r->cap_empty + 16;
+        uint16_t *larger = realloc(r->empty, cap * sizeof *larger);
+        if (!larger) {
+            template_no_memory(r);
+            return;
+        }
+        r->empty = larger, r->cap_empty = cap;
+    }
+    r->empty[r->n_empty++] = r->message;
+    template_charge(r, sizeof *r->empty);
+}
+
+bool template_labels_append_empty(struct template_run *r)
+{
+    const size_t n = r->out.bytes.n - 1; /* without the zero byte */
+    uint16_t *larger = r->n_empty > 0 ? realloc(r->out.labels, (n + r->n_empty) * sizeof *larger) : NULL;
+
+    if (r->n_empty == 0)
+        return true;
+    if (!larger)
+        return template_no_memory(r);
+    memcpy(larger + n, r->empty, r->n_empty * sizeof *larger);
+    r->out.labels = larger, r->out.cap = n + r->n_empty;
+    return true;
+}

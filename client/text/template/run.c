@@ -426,6 +426,8 @@ static bool run_generation(struct template_run *r)
     const bool ok = template_expect(r, TEMPLATE_TAG_END, NULL) && template_run_to(r, ends);
 
     template_labels_add(r, from, CLIENT_LABEL_GENERATED);
+    if (ok && r->live && r->message && r->out.bytes.n == from)
+        template_labels_empty(r);
     template_close_scope(r, &outer);
     if (!ok || r->jump)
         return ok;

@@ -4,6 +4,7 @@
 #include "proto/model/model_files.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@ static void free_run(struct template_run *r)
     json_decref(r->namespaces);
     json_decref(r->undefined);
     template_text_free(&r->out);
+    free(r->empty);
     template_labels_close(r);
 }
 
@@ -113,9 +115,11 @@ static int render(struct client_rendering *out, const struct client_template *t,
         template_run_to(r, NULL);
     if (!r->rc)
         template_add(r, &r->out, "", 1);
+    if (!r->rc)
+        template_labels_append_empty(r);
     const int rc = r->rc;
     if (!rc) {
-        *out = (struct client_rendering){r->out.bytes.bytes, r->out.labels, r->out.bytes.n - 1};
+        *out = (struct client_rendering){r->out.bytes.bytes, r->out.labels, r->out.bytes.n - 1, r->n_empty};
         r->out = (struct template_text){0};
     }
     free_run(r);
@@ -161,37 +165,89 @@ bool client_template_names(const struct client_template *t, const char *text)
 
 /* ---- The template of a model ---- */
 
-/* "chat_template": "...", or [{"name": "default", "template": "..."}, ...]. */
-static const json_t *find_template(const json_t *config)
+enum { NAMES_BYTES = 200 };
+
+/* The template of this name in [{"name": "default", "template": "..."}, ...], a string, or NULL. */
+static const json_t *find_named(const json_t *list, const char *name)
 {
-    const json_t *found = json_object_get(config, "chat_template"), *item;
+    const json_t *item;
     size_t i;
 
-    json_array_foreach(found, i, item)
+    json_array_foreach(list, i, item)
     {
-        const char *name = json_string_value(json_object_get(item, "name"));
-        if (name && strcmp(name, "default") == 0)
+        const char *is = json_string_value(json_object_get(item, "name"));
+        if (is && strcmp(is, name) == 0)
             return json_object_get(item, "template");
     }
-    return found;
+    return NULL;
 }
 
-int client_template_find(struct client_template **out, const json_t *side, struct error *err)
+/* The names of a list as "default, rag", or those that there is room for. */
+static const char *list_names(char out[NAMES_BYTES], const json_t *list)
 {
-    size_t n;
-    const char *file = "chat_template.jinja", *text = model_files_find(side, file, &n);
-    json_t *config = text ? NULL : model_files_json(side, "tokenizer_config.json");
+    const json_t *item;
+    size_t i, n = 0;
+
+    *out = 0;
+    json_array_foreach(list, i, item)
+    {
+        const char *name = json_string_value(json_object_get(item, "name"));
+        if (name && n < NAMES_BYTES)
+            n += (size_t)snprintf(out + n, NAMES_BYTES - n, "%s%.60s", n > 0 ? ", " : "", name);
+    }
+    return out;
+}
+
+/* Chooses among what a file has: a text, whose name is default, or a list. */
+static int choose(const json_t **out, const json_t *found, const char *name, bool tools, struct error *err)
+{
+    char names[NAMES_BYTES];
+
+    *out = NULL;
+    if (json_is_array(found) && name)
+        *out = find_named(found, name);
+    else if (json_is_array(found))
+        *out = tools && find_named(found, "tool_use") ? find_named(found, "tool_use") : find_named(found, "default");
+    else if (!name || strcmp(name, "default") == 0)
+        *out = found;
+    if (json_is_string(*out) || (!json_is_array(found) && !name))
+        return 0;
+    if (name)
+        return error_set(err, -EDOM, "--chat-template %.60s: the model has no chat template of this name%s%s", name,
+                         json_is_array(found) ? ", but " : ": it has one, which is called default",
+                         json_is_array(found) ? list_names(names, found) : "");
+    return error_set(err, -ENOKEY,
+                     "the model has the chat templates %s, and none is called default: give --chat-template",
+                     list_names(names, found));
+}
+
+int client_template_find(struct client_template **out, const json_t *side, const char *name, bool tools,
+                         struct error *err)
+{
+    static const char *const files[] = {"tokenizer_config.json", "chat_template.json"};
+    const char *file = "chat_template.jinja";
+    const json_t *found = json_object_get(side, file), *text = NULL;
+    json_t *config = NULL;
     int rc = 0;
 
     *out = NULL;
-    if (config) {
-        const json_t *found = find_template(config);
-        file = "tokenizer_config.json: chat_template", text = json_string_value(found), n = json_string_length(found);
+    for (size_t i = 0; !found && i < sizeof files / sizeof *files; i++) {
+        json_decref(config);
+        config = model_files_json(side, files[i]);
+        file = files[i], found = json_object_get(config, "chat_template");
+        found = json_is_string(found) || json_is_array(found) ? found : NULL;
     }
-    if (text)
-        rc = client_template_open(out, text, n, err);
-    if (rc)
-        error_prefix(err, file);
+    if (found)
+        rc = choose(&text, found, name, tools, err);
+    else if (name)
+        rc = error_set(err, -EDOM, "--chat-template %.60s: the model has no chat template", name);
+    if (!rc && json_is_string(text)) {
+        rc = client_template_open(out, json_string_value(text), json_string_length(text), err);
+        if (rc && config)
+            error_prefix(err, "chat_template");
+        if (rc)
+            error_prefix(err, file);
+    }
     json_decref(config);
     return rc;
 }

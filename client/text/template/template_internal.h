@@ -107,6 +107,8 @@ struct template_run {
     struct template_text out;
     struct template_labels labels;
     uint16_t message; /* label of what is printed now; 0 outside loops over messages */
+    uint16_t *empty;  /* (n_empty of cap_empty), owned: messages that a mark had nothing of */
+    size_t n_empty, cap_empty;
     enum { TEMPLATE_NO_JUMP, TEMPLATE_BREAK, TEMPLATE_CONTINUE } jump;
     time_t now;
     struct error *err;
@@ -309,6 +311,10 @@ const struct template_labelled *template_labels_of(const struct template_run *r,
 bool template_labels_any(const struct template_run *r, const json_t *value);
 /* Adds a label to the bytes of the output from `from` on. */
 void template_labels_add(struct template_run *r, size_t from, uint16_t label);
+/* Notes that a mark has nothing of the current message. */
+void template_labels_empty(struct template_run *r);
+/* Appends the messages of which a mark had nothing to the labels of the output, which is whole and ends with a zero byte. */
+bool template_labels_append_empty(struct template_run *r);
 /* Notes that the bytes of the output from `from` on are printed now. */
 void template_labels_printed(struct template_run *r, size_t from);
 

@@ -3,6 +3,7 @@
 #include "client/text/tokenizer/tokenizer_internal.h"
 #include "client/text/words.h"
 #include "proto/base/dump.h"
+#include "proto/model/model_files.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -56,13 +57,17 @@ static int add_files(json_t *side, json_t *vocab, json_t *merges, json_t *added,
     json_t *config = json_pack("{ss, sI, sb, ss*, ss*}", "tokenizer_class", "PreTrainedTokenizerFast",
                                "model_max_length", (json_int_t)n_positions, "clean_up_tokenization_spaces", 0,
                                "bos_token", ends ? end_text : NULL, "eos_token", ends ? end_text : NULL);
+    json_t *before = json_pack("{s:O*}", "tokenizer_config.json", json_object_get(side, "tokenizer_config.json"));
     int rc = add(side, "tokenizer.json", tokenizer, err);
 
-    if (rc) {
+    if (rc)
         json_decref(config);
-        return rc;
-    }
-    return add(side, "tokenizer_config.json", config, err);
+    else
+        rc = add(side, "tokenizer_config.json", config, err);
+    if (!rc) /* the model's chat templates may have been there */
+        rc = model_files_keep_templates(side, before, err);
+    json_decref(before);
+    return rc;
 }
 
 int client_tokenizer_add_bytes(json_t *side, uint32_t n_positions, struct error *err)

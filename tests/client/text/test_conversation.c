@@ -61,7 +61,7 @@ static json_t *encode_all(json_t *one)
         client_tokenizer_open(&tokenizer, side, (uint32_t)json_integer_value(json_object_get(one, "vocabulary")), &err);
 
     if (!rc)
-        rc = client_conversations_open(&c, tokenizer, side,
+        rc = client_conversations_open(&c, tokenizer, side, NULL,
                                        train_on_of(json_string_value(json_object_get(one, "train_on"))), &err);
     json_array_foreach(json_object_get(one, "conversations"), i, conversation)
         json_array_append_new(answers, rc ? json_pack("{s:s}", "error", err.text) : encode(c, conversation));
@@ -157,7 +157,8 @@ static struct opened open_with(json_t *side, enum eps_train_on train_on)
     struct error err = {""};
 
     ck_assert_msg(client_tokenizer_open(&o.tokenizer, side, 65536, &err) == 0, "%s", err.text);
-    ck_assert_msg(client_conversations_open(&o.conversations, o.tokenizer, side, train_on, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_conversations_open(&o.conversations, o.tokenizer, side, NULL, train_on, &err) == 0, "%s",
+                  err.text);
     return o;
 }
 
@@ -232,7 +233,7 @@ TEST_EACH(what_messages_spell_is_counted_or_parsed, 2)
     size_t i, n_special = 0;
 
     ck_assert_int_eq(client_tokenizer_open(&t, side, 700, NULL), 0);
-    ck_assert_int_eq(client_conversations_open(&c, t, side, EPS_TRAIN_ON_ALL, NULL), 0);
+    ck_assert_int_eq(client_conversations_open(&c, t, side, NULL, EPS_TRAIN_ON_ALL, NULL), 0);
     if (parses)
         client_conversations_parse(c);
     rows = encode(c, conversation);
@@ -340,7 +341,7 @@ static struct opened open_bytes(const char *template, enum eps_train_on train_on
     if (template)
         json_object_set_new(side, "chat_template.jinja", json_string(template));
     ck_assert_int_eq(client_tokenizer_open(&o.tokenizer, side, 256, NULL), 0);
-    ck_assert_int_eq(client_conversations_open(&o.conversations, o.tokenizer, side, train_on, NULL), 0);
+    ck_assert_int_eq(client_conversations_open(&o.conversations, o.tokenizer, side, NULL, train_on, NULL), 0);
     return o;
 }
 
@@ -363,6 +364,11 @@ static void spell(char *out, const json_t *rows)
     }
 }
 
+#define EMPTY "{\"role\": \"assistant\", \"content\": \"\"}"
+#define MARKED                                                                                                         \
+    "{% for m in messages %}{{ '<' + m.role + '>' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"     \
+    "{% endgeneration %}{{ '.' }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+
 static const struct {
     const char *template, *messages;
     enum eps_train_on train_on;
@@ -380,6 +386,12 @@ static const struct {
     {"{% for m in messages %}{{ '<' + m.role + '>' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
      "{% endgeneration %}{{ '.' }}{% else %}{{ m.content }}{% endif %}{% endfor %}",
      USER "," SILENT "," USER "," ANSWER, EPS_TRAIN_ON_ANSWERS, "<user>a<assistant>b.<user>a<assistant>[b]."},
+    /* A role that the template prints. */
+    {plain, "{\"role\": \"developer\", \"content\": \"d\"}," USER "," ANSWER, EPS_TRAIN_ON_ANSWERS,
+     "<developer>d<user>a<assistant>[b.]"},
+    /* An empty answer, of which the mark holds nothing, trains nothing: as transformers' mask. */
+    {MARKED, USER "," EMPTY "," USER "," ANSWER, EPS_TRAIN_ON_ANSWERS, "<user>a<assistant>.<user>a<assistant>[b]."},
+    {MARKED, USER "," EMPTY, EPS_TRAIN_ON_ANSWERS, "<user>a<assistant>."},
     /* The mark is known wherever it is printed: through a macro, and a variable. */
     {"{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}{% for m in messages %}"
      "{% set text = say(m) %}{{ '<' + m.role + '>' }}{{ text if m.role == 'assistant' else m.content }}{% endfor %}",
@@ -424,7 +436,11 @@ static const struct {
     {plain, "", 1, {"no list with something in it"}},
     {plain, USER, 1, {"no answer", "assistant"}},
     {plain, USER "," SILENT, 1, {"none of its answers is trained"}},
-    {plain, "{\"role\": \"human\", \"content\": \"a\"}," ANSWER, 1, {"message 1", "the role human", "does not know"}},
+    {"{% for m in messages %}{{ m.content }}{% endfor %}",
+     "{\"role\": \"human\", \"content\": \"a\"}," ANSWER,
+     1,
+     {"message 1", "the role human", "does not know"}},
+    {plain, "{\"role\": \"<user>\", \"content\": \"a\"}," ANSWER, 1, {"message 1", "the role <user>"}},
     {plain, "{\"content\": \"a\"}," ANSWER, 1, {"message 1 has no role"}},
     {plain,
      "{\"role\": \"user\", \"content\": \"a\", \"train\": 1}," ANSWER,

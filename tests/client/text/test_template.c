@@ -356,6 +356,55 @@ TEST(each_byte_knows_the_message_at_which_it_was_printed)
     json_decref(variables);
 }
 
+/* By transformers' get_chat_template. */
+TEST(of_several_templates_the_named_one_counts_and_tool_use_with_tools)
+{
+#define LISTED(inner) "{\"chat_template\": [" inner "]}"
+#define ONE(name)     "{\"name\": \"" name "\", \"template\": \"" name "!\"}"
+    static const struct {
+        const char *file, *content, *name;
+        bool tools;
+        int rc;
+        const char *text; /* or words of the error */
+    } cases[] = {
+        {"tokenizer_config.json", LISTED(ONE("tool_use") "," ONE("default")), NULL, false, 0, "default!"},
+        {"tokenizer_config.json", LISTED(ONE("tool_use") "," ONE("default")), NULL, true, 0, "tool_use!"},
+        {"tokenizer_config.json", LISTED(ONE("rag") "," ONE("default")), NULL, true, 0, "default!"},
+        {"tokenizer_config.json", LISTED(ONE("tool_use") "," ONE("rag")), "rag", true, 0, "rag!"},
+        {"tokenizer_config.json", LISTED(ONE("tool_use") "," ONE("rag")), NULL, true, 0, "tool_use!"},
+        {"tokenizer_config.json", LISTED(ONE("tool_use") "," ONE("rag")), NULL, false, -ENOKEY,
+         "tool_use, rag, and none is called default: give --chat-template"},
+        {"tokenizer_config.json", LISTED(ONE("tool_use") "," ONE("rag")), "rags", false, -EDOM,
+         "--chat-template rags: the model has no chat template of this name, but tool_use, rag"},
+        {"tokenizer_config.json", "{\"chat_template\": \"one!\"}", "default", true, 0, "one!"},
+        {"tokenizer_config.json", "{\"chat_template\": \"one!\"}", "rag", false, -EDOM,
+         "it has one, which is called default"},
+        {"tokenizer_config.json", "{}", "rag", false, -EDOM, "--chat-template rag: the model has no chat template"},
+        {"chat_template.json", "{\"chat_template\": \"processor!\"}", NULL, false, 0, "processor!"},
+        {"chat_template.jinja", "file!", NULL, true, 0, "file!"},
+    };
+
+    for (int i = 0; i < COUNT(cases); i++) {
+        json_t *side = json_pack("{s:s}", cases[i].file, cases[i].content), *variables = json_object();
+        struct client_template *t;
+        struct error err = {""};
+        char *text;
+        size_t n;
+        ck_assert_int_eq(client_template_find(&t, side, cases[i].name, cases[i].tools, &err), cases[i].rc);
+        if (cases[i].rc) {
+            ck_assert_holds(err.text, cases[i].text);
+            ck_assert_ptr_null(t);
+        } else {
+            ck_assert_int_eq(client_template_render(&text, &n, t, variables, NOW, &err), 0);
+            ck_assert_str_eq(text, cases[i].text);
+            free(text);
+        }
+        client_template_close(t);
+        json_decref(side);
+        json_decref(variables);
+    }
+}
+
 TEST(a_model_s_template_is_found_where_transformers_finds_it)
 {
     static const char *const configs[] = {
@@ -370,7 +419,7 @@ TEST(a_model_s_template_is_found_where_transformers_finds_it)
 
     for (size_t i = 0; i < 4; i++) {
         json_t *side = json_pack("{s:s}", "tokenizer_config.json", configs[i]), *variables = json_object();
-        ck_assert_int_eq(client_template_find(&t, side, &err), 0);
+        ck_assert_int_eq(client_template_find(&t, side, NULL, false, &err), 0);
         ck_assert_int_eq(t != NULL, i < 2);
         if (t) {
             ck_assert_int_eq(client_template_render(&text, &n, t, variables, NOW, &err), 0);
@@ -381,11 +430,11 @@ TEST(a_model_s_template_is_found_where_transformers_finds_it)
         ck_assert_int_eq(client_tokenizer_names(variables, side, &err), 0);
         ck_assert_uint_eq(json_object_size(variables), i == 0);
         json_object_set_new(side, "chat_template.jinja", json_string("{{ bos_token }}{% nosuch %}"));
-        ck_assert_int_eq(client_template_find(&t, side, &err), -EINVAL);
+        ck_assert_int_eq(client_template_find(&t, side, NULL, false, &err), -EINVAL);
         ck_assert_holds(err.text, "chat_template.jinja: line 1, column 19: the statement nosuch");
         json_decref(variables);
         json_decref(side);
     }
-    ck_assert_int_eq(client_template_find(&t, NULL, &err), 0);
+    ck_assert_int_eq(client_template_find(&t, NULL, NULL, false, &err), 0);
     ck_assert_ptr_null(t);
 }

@@ -55,6 +55,71 @@ TEST_IF(a_run_needs_no_dev_null, may_mount())
            0);
 }
 
+#define QUESTION_OF(text)                                                                                              \
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"" text "\"}, {\"role\": \"assistant\", \"content\": \"b\"}]"
+
+/* The text of row i that eps data shows, with these options. */
+static void shows(const char *options, size_t i, const char *want)
+{
+    json_t *said = expect_json(print("eps data named.jsonl --json %s", options), 0), *piece;
+    char got[200] = "";
+    size_t k;
+
+    json_array_foreach(json_at(json_array_get(json_at(said, "rows"), i), "texts"), k, piece)
+        strncat(got, json_string_value(piece), sizeof got - strlen(got) - 1);
+    ck_assert_str_eq(got, want);
+    json_decref(said);
+}
+
+/* As transformers' apply_chat_template chooses (get_chat_template). A run keeps them all, and its option. */
+TEST(a_conversation_with_tools_has_the_template_of_tools)
+{
+#define TEMPLATE(name)                                                                                                 \
+    "{% for m in messages %}" name                                                                                     \
+    "{{ m.content }}{% if not loop.last %}:{% endif %}{% endfor %}{% if add_generation_prompt %}:" name "{% endif %}"
+    expect("mkdir -p named/additional_chat_templates && cp chat/config.json named", 0);
+    processes_put_text("named/chat_template.jinja", TEMPLATE("d"));
+    processes_put_text("named/additional_chat_templates/tool_use.jinja", TEMPLATE("t"));
+    processes_put_text("named/additional_chat_templates/rag.jinja", TEMPLATE("r"));
+    processes_put_text("named/additional_chat_templates/broken.jinja", "{% include 'x' %}");
+    processes_put_text("named.jsonl", QUESTION_OF("x") "}\n" QUESTION_OF("y") ", \"tools\": [{\"name\": \"f\"}]}\n");
+    shows("--model named", 0, "dx:db");
+    shows("--model named", 1, "ty:tb");
+    shows("--model named --chat-template rag", 0, "rx:rb");
+    shows("--model named --chat-template rag", 1, "ry:rb");
+    expect("eps data named.jsonl --model named --chat-template rags", 2,
+           "no chat template of this name, but default, broken, rag, tool_use");
+    expect("eps data named.jsonl --model named --chat-template broken", 1, "the statement include");
+    expect("eps data plain.txt --model named --chat-template rag", 2, "--chat-template is for conversations");
+    expect("eps train --model named/config.json --data named.jsonl --chat-template rag --batch 2 --steps 1 --out "
+           "picked " MACHINE,
+           0);
+    shows("--model picked/latest", 1, "ty:tb"); /* all of them were saved */
+    expect("grep -q '\"chat_template\": *\"rag\"' picked/latest/training.json", 0);
+    expect("eps train --resume picked --data named.jsonl --steps 2 " MACHINE, 0);
+    expect("eps train --resume picked --data named.jsonl --steps 3 --chat-template tool_use " MACHINE, 2,
+           "--chat-template");
+    expect("eps export --model picked/latest --out exported", 0);
+    shows("--model exported --chat-template default", 1, "dy:db");
+    expect("eps eval --model exported --data named.jsonl --chat-template rag " MACHINE, 0);
+}
+
+/* As a mark of transformers' that holds nothing: the row has nothing to train. */
+TEST(an_empty_answer_that_a_template_marks_makes_an_unanswered_row)
+{
+    expect("mkdir marks && cp chat/config.json marks", 0);
+    processes_put_text("marks/chat_template.jinja",
+                       "{% for m in messages %}<{{ m.role }}>{% generation %}{{ m.content if m.role == 'assistant' }}"
+                       "{% endgeneration %}{{ m.content if m.role != 'assistant' }}{% endfor %}");
+    processes_put_text("empty.jsonl", QUESTION_OF("x") "}\n"
+                                                       "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, "
+                                                       "{\"role\": \"assistant\", \"content\": \"\"}]}\n");
+    json_t *said = expect_json("eps data empty.jsonl --model marks --json", 0);
+    ck_assert_str_eq(json_string_value(json_at(said, "rows.0.fate")), "kept");
+    ck_assert_str_eq(json_string_value(json_at(said, "rows.1.fate")), "unanswered");
+    json_decref(said);
+}
+
 /* By each command that reads them, once a file. */
 TEST(keys_that_nobody_reads_are_told)
 {
