@@ -107,6 +107,21 @@ TEST_EACH(descriptors_that_nobody_takes_are_closed, 2)
     ck_assert_uint_eq(n_fds[2], n_fds[1]);
 }
 
+/* The daemon lives: it is not gone, and no worker is the cause. */
+TEST(a_client_that_was_sent_away_says_so)
+{
+    struct client_link link;
+    struct message m;
+    struct error err = {""};
+
+    driver_attach(&link, "linked", ROLE_CLIENT);
+    client_link_send(&link, &(struct message){.kind = MESSAGE_ARRIVED});
+    ck_assert_int_eq(client_link_next(&link, &m, NULL, &err), -EIO);
+    ck_assert_str_eq(err.text,
+                     "the daemon has ended the session of this client: a message that its role does not send");
+    client_link_free(&link);
+}
+
 TEST(a_daemon_that_is_gone_ends_every_wait)
 {
     struct client_link link;

@@ -245,21 +245,22 @@ TEST(a_process_that_follows_its_parent_ends_with_it)
 
 /* ---- a parent of several threads ---------------------------------------------------------------------------------- */
 
-static int follower_ready[2];
+static int to_follower[2], from_follower[2];
 
-/* A follower, made by a thread that then ends. */
+/* A follower, made by a thread that then ends. It alone has an end to answer by. */
 static void *make_follower(void *arg)
 {
     const pid_t pid = fork();
+    char byte = 'x';
 
     if (pid == 0) {
         signal(SIGTERM, SIG_DFL); /* Check has a handler there */
         process_follow_parent(getppid());
-        if (write(follower_ready[1], "x", 1) < 0)
-            _exit(1);
-        for (;;)
-            pause();
+        while (write(from_follower[1], &byte, 1) == 1 && read(to_follower[0], &byte, 1) == 1)
+            ;
+        _exit(1);
     }
+    close(from_follower[1]);
     *(pid_t *)arg = pid;
     return arg;
 }
@@ -281,13 +282,14 @@ TEST(a_process_that_follows_its_parent_outlives_threads_of_it)
     char byte = 0;
 
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    ck_assert_int_eq(pipe(follower_ready), 0);
+    ck_assert_int_eq(pipe(to_follower), 0);
+    ck_assert_int_eq(pipe(from_follower), 0);
     ck_assert_int_eq(pipe(leave), 0);
     const pid_t parent = fork();
     ck_assert_int_ge(parent, 0);
     if (parent == 0) {
         ck_assert_int_eq(pthread_create(&maker, NULL, make_follower, follower), 0);
-        ck_assert_int_eq(read(follower_ready[0], &byte, 1), 1);
+        ck_assert_int_eq(read(from_follower[0], &byte, 1), 1); /* it follows */
         pthread_join(maker, NULL);
         ck_assert_int_eq(pthread_create(&last, NULL, end_first_thread, &leave[0]), 0);
         pthread_exit(NULL);
@@ -302,8 +304,10 @@ TEST(a_process_that_follows_its_parent_outlives_threads_of_it)
         close(fd);
     } while (!strstr(state, ") Z"));
     ck_assert(!process_has_ended(parent, birth));
-    ck_assert_int_eq(kill(*follower, 0), 0);
-    ck_assert_int_eq(waitpid(*follower, &status, WNOHANG), -1); /* not ours yet: its parent lives */
+    close(from_follower[1]);
+    ck_assert_int_eq(write(to_follower[1], "x", 1), 1);
+    ck_assert_int_eq(read(from_follower[0], &byte, 1), 1);      /* it lives */
+    ck_assert_int_eq(waitpid(*follower, &status, WNOHANG), -1); /* not ours yet: its parent lives, too */
     ck_assert_int_eq(write(leave[1], "x", 1), 1);
     ck_assert_int_eq(waitid(P_PID, (id_t)parent, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
     ck_assert(process_has_ended(parent, birth)); /* a zombie */

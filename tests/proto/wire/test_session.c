@@ -252,18 +252,24 @@ TEST(a_stopped_worker_is_lost_after_15_pings)
 
 static int going_on[2]; /* a pipe: a byte ends the peer's absence */
 
-/* It computes, or prints into a full pipe: it is not stopped, and does not come back to its loop. */
-static void be_away(struct stage *stage)
+static void open_peer(struct stage *stage)
 {
-    const struct message hello = {.kind = MESSAGE_HELLO,
-                                  .hello = {.role = st.by_connection ? ROLE_VIEWER : ROLE_CLIENT}};
+    const enum message_role role = st.by_connection ? ROLE_VIEWER : ROLE_CLIENT;
+    const struct message hello = {.kind = MESSAGE_HELLO, .hello = {.role = role}};
     struct error err;
-    char byte;
 
     stage_await(stage);
     ck_assert_int_eq(session_connect(&worker.s, &stage->loop, stage->directory, &hello, &side_events, &worker, &err),
                      0);
     stage_run_until(stage, &worker.n_opened, 1);
+}
+
+/* It computes, or prints into a full pipe: it is not stopped, and does not come back to its loop. */
+static void be_away(struct stage *stage)
+{
+    char byte;
+
+    open_peer(stage);
     ck_assert_int_eq(read(going_on[0], &byte, 1), 1);
     side_send_pulls(worker.s, 0, 3);
     stage_run_until(stage, &worker.n_closed, 1);
@@ -321,11 +327,13 @@ static void be_parent(struct stage *stage)
 {
     char byte;
 
+    open_peer(stage);
     if (fork() == 0) {
         close(going_on[1]);
         _exit(read(going_on[0], &byte, 1) != 0); /* once this test has closed the pipe */
     }
-    be_away(stage);
+    side_send_pulls(worker.s, 0, 1); /* there is a child now */
+    stage_run_until(stage, &worker.n_closed, 1);
 }
 
 TEST_EACH(a_client_that_was_killed_is_gone_though_its_child_lives, 2)
@@ -333,6 +341,7 @@ TEST_EACH(a_client_that_was_killed_is_gone_though_its_child_lives, 2)
     st.by_connection = _i;
     ck_assert_int_eq(pipe(going_on), 0);
     const pid_t pid = fork_peer(be_parent);
+    stage_run_until(&st, &epsd.n_received, 1);
     session_set_tick(epsd.s, 2);
     stage_kill(pid);
     stage_run_until(&st, &epsd.n_closed, 1);
