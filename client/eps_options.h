@@ -153,6 +153,9 @@ struct eps_train_options {
     uint64_t save_every; /* 0: at the end only, not where the run is interrupted or this process dies */
     double save_minutes; /* 0: never */
     uint32_t keep;       /* 0: all */
+    /* A directory to which each checkpoint is copied while training goes on, and verified there; it is made, and resume
+     * takes it. Not stored: a resumed run is given it again. If the last checkpoint is not in it at the end, eps_train fails. */
+    const char *mirror;
 
     uint64_t steps; /* resolved: set, and epochs is not */
     double epochs;

@@ -211,6 +211,11 @@ static uint64_t take(struct client_checkpoints *c, size_t at)
     return step;
 }
 
+static bool is_spared(const struct client_checkpoints *c, size_t at)
+{
+    return c->spares && c->steps[at] == c->spared;
+}
+
 size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *c, uint32_t keep)
 {
     const uint64_t latest = client_checkpoints_latest(c->directory_fd);
@@ -219,7 +224,7 @@ size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_chec
     size_t n = 0;
 
     for (size_t at = 0; at + 1 < c->n && n < cap;) {
-        if (c->interim[at] && c->steps[at] != latest && !(has_best && c->steps[at] == best))
+        if (c->interim[at] && c->steps[at] != latest && !is_spared(c, at) && !(has_best && c->steps[at] == best))
             out[n++] = take(c, at);
         else
             at++;
@@ -227,10 +232,10 @@ size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_chec
     if (keep > 0 && c->n > 0 && c->interim[c->n - 1])
         keep++;
     for (size_t at = 0; keep > 0 && c->n > keep && at + 1 < c->n && n < cap;) {
-        const bool is_best = has_best && c->steps[at] == best;
-        if (is_best) /* kept in addition */
+        const bool stays = (has_best && c->steps[at] == best) || is_spared(c, at);
+        if (stays) /* kept in addition */
             keep++;
-        if (is_best || c->steps[at] == latest)
+        if (stays || c->steps[at] == latest)
             at++;
         else
             out[n++] = take(c, at);

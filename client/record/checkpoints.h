@@ -20,6 +20,8 @@ struct client_checkpoints {
     uint64_t *steps;  /* (n) ascending, owned */
     bool *interim;    /* (n) owned: goes when there is a newer one, and does not count among those kept */
     size_t n, cap;
+    bool spares; /* this one is read, so it stays, in addition to those kept: */
+    uint64_t spared;
 };
 
 /* Parses step-N, written exactly as the daemon writes it; *step is N. */

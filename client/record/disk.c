@@ -42,7 +42,8 @@ uint64_t client_disk_most(const struct eps_train_options *o)
     n_saves += o->freeze_until > 0;
     if (keeps_best)
         n_saves += o->steps / o->eval_every;
-    const uint64_t most = (uint64_t)o->keep + 1 + keeps_best, interim = o->save_every > 0 && o->save_minutes > 0;
+    const uint64_t read = o->mirror != NULL; /* one that is copied stays until it is */
+    const uint64_t most = (uint64_t)o->keep + 1 + keeps_best + read, interim = o->save_every > 0 && o->save_minutes > 0;
     return interim + (o->keep > 0 && most < n_saves ? most : n_saves);
 }
 

@@ -69,14 +69,14 @@ static void unlink_to(int directory_fd, const char *link, uint64_t step)
         unlinkat(directory_fd, link, 0);
 }
 
-int client_whole_put_aside(char name[NAME_MAX + 1], int directory_fd, uint64_t step, struct error *err)
+int client_whole_put_aside(char name[NAME_MAX + 1], int directory_fd, uint64_t step, const char *why, struct error *err)
 {
     char from[40];
     int rc = -EEXIST;
 
     snprintf(from, sizeof from, "step-%" PRIu64, step);
     for (int i = 1; rc == -EEXIST && i < MOST_ASIDE; i++) {
-        snprintf(name, NAME_MAX + 1, i == 1 ? "%s.damaged" : "%s.damaged-%d", from, i);
+        snprintf(name, NAME_MAX + 1, i == 1 ? "%s.%s" : "%s.%s-%d", from, why, i);
         rc = rename_new(directory_fd, from, name);
     }
     if (!rc) {

@@ -17,8 +17,9 @@
 int client_whole_read(struct checkpoint *out, int fd, const char *name, const struct client_watch *watch,
                       struct error *err);
 
-/* Renames a run's damaged step-N to step-N.damaged, or to step-N.damaged-2 and so on if there is one; *name is the new
- * name. `latest` and `best` no longer point to it: they are removed. -errno with a sentence that names the checkpoint. */
-int client_whole_put_aside(char name[NAME_MAX + 1], int directory_fd, uint64_t step, struct error *err);
+/* Renames a run's step-N to step-N.WHY ("damaged"), or to step-N.WHY-2 and so on if there is one; *name is the new name.
+ * `latest` and `best` no longer point to it: they are removed. -errno with a sentence that names the checkpoint. */
+int client_whole_put_aside(char name[NAME_MAX + 1], int directory_fd, uint64_t step, const char *why,
+                           struct error *err);
 
 #endif

@@ -248,7 +248,7 @@ static int pass_damaged(struct client_resume *r, const struct search *s, struct 
     int rc = 0;
 
     for (size_t i = s->whole + 1; r->in_place && !rc && i < s->standing.n; i++)
-        rc = client_whole_put_aside(name, r->directory_fd, s->standing.steps[i], err);
+        rc = client_whole_put_aside(name, r->directory_fd, s->standing.steps[i], "damaged", err);
     if (rc)
         return rc;
     if (r->in_place)

@@ -81,7 +81,7 @@ static void on_aside(void *data, const struct message *m)
 
 void client_steps_init(struct client_steps *s)
 {
-    s->metrics.fd = s->output.partial_fd = s->tensorboard.fd = -1;
+    s->metrics.fd = s->output.partial_fd = s->tensorboard.fd = s->mirror.fd = -1;
     s->asked = MESSAGE_NO_STEP;
     s->before = s->given.lr = NAN;
     client_best_init(&s->best);
@@ -92,6 +92,7 @@ void client_steps_init(struct client_steps *s)
 void client_steps_free(struct client_steps *s)
 {
     client_tidy_end(&s->tidy);
+    client_steps_end_mirror(s);
     client_blocks_free(&s->blocks);
     client_weights_free(&s->weights);
     client_output_free(&s->output);
@@ -397,6 +398,7 @@ static int take_steps(struct client_steps *s, struct error *err)
     int rc = client_steps_begin(s, err);
 
     while (!rc && !is_over(s)) {
+        client_steps_mirror(s);
         if (client_steps_save_is_due(s) && !s->saving)
             client_steps_ask_save(s);
         else if (client_steps_cut_is_due(s) && !s->saving)
@@ -456,7 +458,7 @@ static void finish_cleanup(struct client_steps *s)
 {
     do {
         client_tidy_end(&s->tidy);
-        client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
+        client_steps_tidy(s);
     } while (s->tidy.n_steps == CLIENT_TIDY_MOST);
 }
 
@@ -472,6 +474,8 @@ static int run_from_start(struct client_steps *s, int rc, struct error *err)
         rc = wait_for_room(s, err);
     if (s->metrics_rc)
         client_steps_note_metrics(s, client_metrics_flush(&s->metrics, &why), &why);
+    if (!rc)
+        rc = client_steps_await_mirror(s, err);
     if (!rc && !s->save_rc)
         finish_cleanup(s);
     return rc;

@@ -32,6 +32,7 @@
 #include "client/record/output.h"
 #include "client/run/blocks.h"
 #include "client/run/given.h"
+#include "client/run/mirror.h"
 #include "client/run/run.h"
 #include "client/run/weights.h"
 #include "proto/base/trace.h"
@@ -53,6 +54,7 @@ struct client_steps {
     struct client_memory memory;
     struct client_checkpoints checkpoints; /* complete checkpoints in the run directory */
     struct client_tidy tidy;
+    struct client_mirror mirror;             /* of --mirror */
     struct client_best best;                 /* of the evaluations */
     struct client_minibatch prepared[2];     /* in the buffers */
     struct client_given given;               /* with on_rows: what came with the last rows */
@@ -73,15 +75,15 @@ struct client_steps {
     /* Until when, by the link's awake_ms, the run waits for a worker that finishes the open step: the one before cannot
      * be saved, as part of the open one is in the model. 0: it does not. */
     uint64_t waits_ms;
-    bool daemon_stops;       /* the daemon requested the stop */
-    bool job_stops;          /* the daemon stops this job alone */
-    uint64_t asked;          /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */
-    bool saving;             /* the requested checkpoint is being written */
-    bool interim;            /* the requested checkpoint is for its time alone */
-    uint64_t asked_ns;       /* when it was requested */
-    uint64_t due_ns;         /* when the next one is due by time; UINT64_MAX: never */
-    int save_rc, metrics_rc; /* results of the last attempts; if not 0, why: */
-    struct error save_error, metrics_error;
+    bool daemon_stops;                  /* the daemon requested the stop */
+    bool job_stops;                     /* the daemon stops this job alone */
+    uint64_t asked;                     /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */
+    bool saving;                        /* the requested checkpoint is being written */
+    bool interim;                       /* the requested checkpoint is for its time alone */
+    uint64_t asked_ns;                  /* when it was requested */
+    uint64_t due_ns;                    /* when the next one is due by time; UINT64_MAX: never */
+    int save_rc, metrics_rc, mirror_rc; /* results of the last attempts; if not 0, why: */
+    struct error save_error, metrics_error, mirror_error;
     uint64_t no_room_ns; /* start of the last checkpoint's wait for disk space; 0: no wait */
     bool trace_ended;    /* and this was reported */
     struct client_tensorboard tensorboard;

@@ -7,9 +7,12 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+
+enum { MIRROR_MS = 50 }; /* between two looks at a copy */
 
 /* Warns once if `latest` does not point to a saved step; a later save may have moved it further. */
 static void check_latest(struct client_steps *s, uint64_t step)
@@ -94,6 +97,61 @@ void client_steps_count_time(struct client_steps *s, uint64_t save_ns)
     s->due_ns = o->save_every > 0 && o->save_minutes > 0 ? uv_hrtime() + (uint64_t)wait_ns : UINT64_MAX;
 }
 
+/* What the mirror reads stays until it has been read. */
+void client_steps_tidy(struct client_steps *s)
+{
+    s->checkpoints.spares = client_mirror_reads(&s->checkpoints.spared, &s->mirror);
+    client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
+}
+
+void client_steps_mirror(struct client_steps *s)
+{
+    const bool failed = client_mirror_poll(&s->mirror);
+
+    s->mirror_rc = s->mirror.outcome;
+    if (!failed)
+        return;
+    s->mirror_error = s->mirror.why;
+    client_steps_note(s, s->mirror.why.text);
+    client_mirror_poll(&s->mirror); /* the next one */
+}
+
+/* A stop beyond the one that has ended the run gives the mirror up. */
+static void give_mirror_up(struct client_steps *s, int stop)
+{
+    if (s->events->should_stop && s->events->should_stop(s->user) > stop)
+        client_mirror_cancel(&s->mirror);
+}
+
+int client_steps_await_mirror(struct client_steps *s, struct error *err)
+{
+    const int stop = s->stop;
+    int rc = 0;
+
+    client_steps_mirror(s);
+    if (client_mirror_is_busy(&s->mirror))
+        client_steps_note(s, "the last checkpoint is copied to the mirror; an interrupt gives that up");
+    client_mirror_sync(&s->mirror);
+    while (!rc && client_mirror_is_busy(&s->mirror)) {
+        give_mirror_up(s, stop);
+        rc = client_link_pause(s->link, MIRROR_MS, err);
+        client_steps_mirror(s);
+    }
+    return rc;
+}
+
+void client_steps_end_mirror(struct client_steps *s)
+{
+    const int stop = s->stop;
+
+    while (client_mirror_is_busy(&s->mirror)) {
+        give_mirror_up(s, stop);
+        poll(NULL, 0, MIRROR_MS);
+        client_steps_mirror(s);
+    }
+    client_mirror_close(&s->mirror);
+}
+
 void client_steps_on_saved(struct client_steps *s, uint64_t step)
 {
     const bool was_asked = step == s->asked || is_cut(s, step), interim = was_asked && s->interim;
@@ -108,8 +166,12 @@ void client_steps_on_saved(struct client_steps *s, uint64_t step)
     }
     if (marks_best(s) && step == s->best.step)
         mark_best(s);
+    if (client_mirror_add(&s->mirror, step, interim && step != s->best.step))
+        s->mirror.outcome =
+            error_set(&s->mirror_error, -ENOMEM, "step-%" PRIu64 " is not in the mirror: out of memory", step);
+    client_steps_mirror(s);
     if (client_checkpoints_add(&s->checkpoints, step, interim && step != s->best.step) == 0)
-        client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
+        client_steps_tidy(s);
     snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
     if (s->events->on_saved)
         s->events->on_saved(s->user, step, path);

@@ -79,6 +79,14 @@ void client_steps_ask_cut(struct client_steps *s);
 void client_steps_on_saved(struct client_steps *s, uint64_t step);
 void client_steps_on_save_failed(struct client_steps *s, uint64_t step, int code, const struct error *why);
 
+/* Removes old checkpoints in the background. */
+void client_steps_tidy(struct client_steps *s);
+/* Takes a copy to the mirror that has ended in, and begins the next. */
+void client_steps_mirror(struct client_steps *s);
+/* Waits for the last one, unless a stop gives it up. Errors as client_link_next. The other: of a run that has failed. */
+int client_steps_await_mirror(struct client_steps *s, struct error *err);
+void client_steps_end_mirror(struct client_steps *s);
+
 /* True if the run directory has a complete checkpoint of this step. */
 bool client_steps_has_saved(const struct client_steps *s, uint64_t step);
 

@@ -378,6 +378,33 @@ static void note_fresh(const struct client_train *t, const struct eps_train_opti
         client_train_note(t, sentence.text);
 }
 
+/* The mirror of --mirror. A run that was restarted goes on without one that is not to be had any more, and says so. */
+static int open_mirror(struct client_train *t, const struct client_restart *restart, struct error *err)
+{
+    const struct client_run *run = &t->run;
+    const struct client_mirror_options options = {.path = run->options.mirror,
+                                                  .run_fd = run->directory_fd,
+                                                  .keep = run->options.keep,
+                                                  .begins = !run->resume.in_place,
+                                                  .after = run->attached ? UINT64_MAX : run->first_step};
+    struct client_steps *s = &t->steps;
+    struct error note;
+
+    if (!options.path)
+        return 0;
+    const int rc = client_mirror_open(&s->mirror, &options, &note, &t->link.watches[1], err);
+    if (rc && restart->n == 0)
+        return rc;
+    if (rc) {
+        client_mirror_close(&s->mirror);
+        s->mirror.outcome = rc;
+        s->mirror_error = note = *err;
+    }
+    if (note.text[0])
+        client_train_note(t, note.text);
+    return 0;
+}
+
 /* Begins a job for a new or a resumed run, and runs its steps. */
 static int begin(struct client_train *t, const struct client_restart *restart, struct error *err)
 {
@@ -401,6 +428,8 @@ static int begin(struct client_train *t, const struct client_restart *restart, s
     note_fresh(t, &restart->options);
     rc = client_run_make_directory(&t->run, &t->link.watches[1], err);
     if (!rc)
+        rc = open_mirror(t, restart, err);
+    if (!rc)
         rc = check_disk(t, err);
     if (!rc)
         rc = create_trace(t, err);
@@ -419,8 +448,9 @@ static int begin(struct client_train *t, const struct client_restart *restart, s
 }
 
 /* Joins the job of a daemon, and runs its steps. */
-static int take_over(struct client_train *t, const struct eps_train_options *options, struct error *err)
+static int take_over(struct client_train *t, const struct client_restart *restart, struct error *err)
 {
+    const struct eps_train_options *options = &restart->options;
     const struct message *described = &t->attach.job;
     int rc = client_attach_find(&t->attach, &t->link, options, err);
 
@@ -439,7 +469,9 @@ static int take_over(struct client_train *t, const struct eps_train_options *opt
     client_run_keep_directory(&t->run);
     if (!described->description.output) /* else its daemon may be writing one */
         client_checkpoints_sweep(t->run.directory_fd);
-    rc = measure_disk(t, err);
+    rc = open_mirror(t, restart, err);
+    if (!rc)
+        rc = measure_disk(t, err);
     if (!rc)
         rc = find_workers(t, err);
     if (!rc)
@@ -474,7 +506,7 @@ static int attempt(struct client_train *t, struct client_restart *restart, bool 
     t->link.on_queued = on_queued;
     t->link.queued_data = t;
     if (!rc)
-        rc = restart->options.attach ? take_over(t, &restart->options, err) : begin(t, restart, err);
+        rc = restart->options.attach ? take_over(t, restart, err) : begin(t, restart, err);
     if (!rc)
         rc = finish(t, err);
     t->spawn.replaces = false;

@@ -76,6 +76,10 @@ static int conclude(const struct client_train *t, struct error *err)
             add_remedy(t, err);
         rc = s->metrics_rc;
     }
+    if (s->mirror_rc && !rc)
+        rc = error_set(err, s->mirror_rc, "%s", s->mirror_error.text);
+    else if (s->mirror_rc)
+        error_append(err, "; %.150s", s->mirror_error.text);
     return rc;
 }
 
