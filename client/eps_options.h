@@ -237,6 +237,7 @@ struct eps_train_options {
     uint64_t device_mem; /* bytes for each private worker */
     uint64_t host_mem;   /* bytes for the job at the daemon */
     bool require_pinned;
+    bool check_memory; /* weights, moments and gradients have sums, by which damage is found */
     uint32_t workers;
     uint64_t audit; /* steps from one audit of a part to the next; 0: none. Not on several hosts */
     const char *connect;

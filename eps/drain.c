@@ -1,6 +1,7 @@
 #include "eps/drain.h"
 
 #include "eps/aside.h"
+#include "eps/job/damage.h"
 #include "eps/step/membership.h"
 #include "eps/takeover.h"
 #include "proto/base/process.h"
@@ -339,6 +340,8 @@ static void on_work(struct daemon *d, const struct updater_task *work)
     case UPDATER_CALL:
         if (work->call == steps_do_rewire)
             steps_on_rewired(&d->steps);
+        else if (work->call == damage_do_look)
+            damage_on_looked(d->job);
         else
             job_on_called(d->job, work);
         break;
@@ -400,6 +403,7 @@ static void end(struct daemon *d)
 }
 
 /* Does the first of these that is due; false: none is.
+ *   0. The end of a job whose memory is damaged. It comes first: nothing else is to be blamed, saved or told meanwhile.
  *   1. A posted event. A save's version was fixed when the save was requested, by the relay's state then. So its reader
  *      is announced before anything else reaches the relay.
  *   2. The release of a written unit. It comes before anything more is opened or folded: the unit's next fold may free
@@ -420,7 +424,9 @@ static bool take_next(struct daemon *d)
     struct event event;
     struct updater_task work;
 
-    if (event_take(&d->peers, &event))
+    if (damage_end(d->job))
+        return true;
+    else if (event_take(&d->peers, &event))
         on_event(d, &event);
     else if (save_take_released(&d->saves, &released))
         steps_feed_reader(&d->steps, &released);

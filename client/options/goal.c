@@ -163,6 +163,7 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .preference = {.beta = isnan(o->dpo_beta) ? 0 : o->dpo_beta,
                                              .smoothing = isnan(o->dpo_smoothing) ? 0 : o->dpo_smoothing},
                               .packs = o->pack,
+                              .checks_memory = o->check_memory,
                               .drop_layers = client_options_drop(o),
                               .chooses = o->on_blocks != NULL,
                               .weighted = o->on_rows != NULL,

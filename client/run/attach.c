@@ -37,6 +37,7 @@ static int check_options(const struct eps_train_options *in, struct error *err)
                        : in->columns        ? "--columns"
                        : in->base_model     ? "--base-model"
                        : in->require_pinned ? "--require-pinned"
+                       : in->check_memory   ? "--check-memory"
                        : !isnan(in->epochs) ? "--epochs"
                                             : NULL;
 

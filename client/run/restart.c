@@ -1,10 +1,13 @@
 #include "client/data/data.h"
 #include "client/run/train_state.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool reads_input(const struct eps_train_options *o)
 {
@@ -67,6 +70,7 @@ static struct eps_train_options resume_of(const struct client_restart *r)
     o.on_weights = last->on_weights, o.weights_user = last->weights_user, o.weights_every = last->weights_every;
     o.device = last->device, o.device_mem = last->device_mem, o.host_mem = last->host_mem;
     o.workers = last->workers, o.audit = last->audit, o.require_pinned = last->require_pinned;
+    o.check_memory = last->check_memory;
     o.restarts = last->restarts;
     return o;
 }
@@ -112,6 +116,25 @@ static bool was_lost(struct client_train *t, const struct client_restart *restar
     return restart->n > 0 && !t->steps.begun && (absent || rc == -EIO);
 }
 
+/* True if a checkpoint is in the run's directory, of which the client may not have heard: its daemon, or the job, ended when
+ * it was in place and before that was told. */
+static bool has_checkpoint(const struct client_train *t)
+{
+    const int fd = t->run.directory_fd >= 0 ? openat(t->run.directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    DIR *const entries = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *entry;
+    bool any = false;
+
+    while (entries && !any && (entry = readdir(entries)))
+        any = strncmp(entry->d_name, "step-", 5) == 0 && entry->d_name[5] != '\0' &&
+              strspn(entry->d_name + 5, "0123456789") == strlen(entry->d_name + 5);
+    if (entries)
+        closedir(entries);
+    else if (fd >= 0)
+        close(fd);
+    return any;
+}
+
 /* Whether the run goes on by itself after an attempt; tells the user. */
 static bool goes_on(struct client_train *t, struct client_restart *restart, int rc, const struct error *why)
 {
@@ -130,7 +153,9 @@ static bool goes_on(struct client_train *t, struct client_restart *restart, int 
     } else if (restart->n < restart->options.restarts && was_lost(t, restart, rc)) {
         restart->n++;
         error_set(&sentence, 0, "restart %u of %u: %.300s; ", restart->n, restart->options.restarts, why->text);
-        if (saved == MESSAGE_NO_STEP)
+        if (saved == MESSAGE_NO_STEP && has_checkpoint(t))
+            error_append(&sentence, "the run goes on from its checkpoint");
+        else if (saved == MESSAGE_NO_STEP)
             error_append(&sentence, "the run begins anew, as it has no checkpoint");
         else
             error_append(&sentence, "the run goes on from step %" PRIu64, saved);
@@ -153,8 +178,9 @@ bool client_restart_follows(struct client_restart *restart, struct client_train 
 {
     if (!goes_on(t, restart, rc, why))
         return false;
-    t->begins_anew = client_steps_saved(&t->steps) == MESSAGE_NO_STEP && !t->run.resume.in_place;
+    const bool unheard = client_steps_saved(&t->steps) == MESSAGE_NO_STEP && has_checkpoint(t);
+    t->begins_anew = client_steps_saved(&t->steps) == MESSAGE_NO_STEP && !unheard && !t->run.resume.in_place;
     if (t->run.directory_fd >= 0)
-        make_options(restart, &t->run, client_steps_saved_here(&t->steps));
+        make_options(restart, &t->run, unheard || client_steps_saved_here(&t->steps));
     return true;
 }

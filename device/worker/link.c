@@ -276,7 +276,8 @@ static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
     return 0;
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
+                      const struct device_link_slice *of)
 {
     struct link *link = context;
     struct message m = {.kind = MESSAGE_CONTRIBUTION};
@@ -288,7 +289,9 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
         return verdict(link);
     }
     if (part + 1 == link->audited)
-        m.contribution.digest = digest_slice(link, slot, n);
+        m.contribution.digest = digest_slice(link, slot, of->n);
+    if (of->sum)
+        m.contribution.sum = *of->sum;
     link->slots[m.contribution.slot] = LINK_SLOT_GIVEN;
     mailbox_post(link->box, &m);
     return verdict(link);
@@ -327,7 +330,8 @@ static int audit_loss(void *context, uint32_t part, double sum, const struct pre
     return verdict(link);
 }
 
-static int audit_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
+static int audit_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
+                            const struct device_link_slice *of)
 {
     struct link *link = context;
     struct message m = {.kind = MESSAGE_DIGEST};
@@ -337,7 +341,7 @@ static int audit_contribute(void *context, uint32_t visit, uint32_t part, uint32
     m.digest.visit = visit;
     m.digest.part = part;
     m.digest.slice = slice;
-    m.digest.digest = digest_slice(link, slot, n);
+    m.digest.digest = digest_slice(link, slot, of->n);
     link->slots[k] = LINK_SLOT_FREE;
     mailbox_post(link->box, &m);
     return verdict(link);

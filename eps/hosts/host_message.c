@@ -27,7 +27,7 @@ size_t host_message_encode(uint8_t *buf, const struct host_message *w)
 {
     const uint32_t narrow[] = {(uint32_t)w->kind, w->unit,     w->visit, w->part, w->slice,
                                w->buffer,         w->n_tokens, w->job,   w->id,   (uint32_t)w->code};
-    const uint64_t wide[] = {w->step, w->bytes, w->n_valid, w->n_real};
+    const uint64_t wide[] = {w->step, w->bytes, w->n_valid, w->n_real, w->sum.a, w->sum.b};
     const struct preference_rewards *r = &w->rewards;
     const double real[] = {w->x, r->chosen, r->rejected, r->right, r->chosen_log_p, r->rejected_log_p};
     const size_t n = strnlen(w->text, sizeof w->text - 1);
@@ -60,7 +60,7 @@ bool host_message_decode(struct host_message *out, const uint8_t *buf, size_t n)
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
         *narrow[i] = (uint32_t)get(&at, 4);
     out->code = (int32_t)get(&at, 4);
-    uint64_t *const wide[] = {&out->step, &out->bytes, &out->n_valid, &out->n_real};
+    uint64_t *const wide[] = {&out->step, &out->bytes, &out->n_valid, &out->n_real, &out->sum.a, &out->sum.b};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         *wide[i] = get(&at, 8);
     struct preference_rewards *r = &out->rewards;

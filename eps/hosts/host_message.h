@@ -6,6 +6,7 @@
 #ifndef EPS_HOSTS_HOST_MESSAGE_H
 #define EPS_HOSTS_HOST_MESSAGE_H
 
+#include "proto/base/block_sum.h"
 #include "proto/base/error.h"
 #include "proto/operation/call/preference.h"
 
@@ -24,7 +25,7 @@ enum host_message_kind {
     HOST_WORKERS, /* to 0. id: how many workers are attached here now */
     HOST_OPEN,    /* 0 to all. step, buffer, n_tokens, n_valid, n_real, x: lr. The minibatch is to be fetched first */
     HOST_LOSS,    /* to all. step, part, x: its sum of losses; fenced: NAN if it is not finite. rewards */
-    HOST_SLICE,   /* with a slice, to the owner. step, visit, part, slice */
+    HOST_SLICE,   /* with a slice, to the owner. step, visit, part, slice; sum, if the goal checks memory */
     HOST_GRANT,   /* owner to a host. step, visit, part, slice: the reserved slot is for this one */
     HOST_UPDATED, /* owner to all. step, unit: the unit's next version is there */
     HOST_NORMS,   /* owner to all. step, unit: what it remembers of the step's tokens is in its REGION_DATA */
@@ -51,12 +52,13 @@ struct host_message {
     uint32_t unit, visit, part, slice, buffer, n_tokens, job, id;
     int32_t code;
     uint64_t step, bytes, n_valid, n_real;
+    struct block_sum sum;
     double x;
     struct preference_rewards rewards;
     char text[ERROR_TEXT_BYTES];
 };
 
-enum { HOST_HEADER_BYTES = 10 * 4 + 10 * 8, HOST_MESSAGE_MAX_BYTES = HOST_HEADER_BYTES + ERROR_TEXT_BYTES };
+enum { HOST_HEADER_BYTES = 10 * 4 + 12 * 8, HOST_MESSAGE_MAX_BYTES = HOST_HEADER_BYTES + ERROR_TEXT_BYTES };
 
 /* Writes the message to buf (HOST_MESSAGE_MAX_BYTES). Returns its length. */
 size_t host_message_encode(uint8_t *buf, const struct host_message *message);

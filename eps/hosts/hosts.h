@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { HOSTS_MESSAGE_BYTES = 632, HOSTS_WINDOW = 32, HOSTS_FETCHES = 64, HOSTS_REGIONS = 3 };
+enum { HOSTS_MESSAGE_BYTES = 648, HOSTS_WINDOW = 32, HOSTS_FETCHES = 64, HOSTS_REGIONS = 3 };
 
 enum hosts_event_kind {
     HOSTS_MESSAGE, /* host, message */

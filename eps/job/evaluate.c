@@ -1,5 +1,6 @@
 #include "eps/job/evaluate.h"
 
+#include "eps/job/damage.h"
 #include "proto/base/size.h"
 
 #include <errno.h>
@@ -175,7 +176,7 @@ static void on_evaluated(struct job *job, struct peer *worker, const struct mess
     bool all = true;
 
     if (!isfinite(m->evaluated.sum)) {
-        job_end(
+        damage_end_otherwise(
             job, -EDOM,
             "the model's loss is %s, as worker %u (%s) has it: its weights are damaged, or its training has diverged",
             isnan(m->evaluated.sum) ? "not a number" : "infinite", worker->id, worker->device);

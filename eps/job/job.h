@@ -47,6 +47,7 @@ struct job_seat {
     uint64_t stash_bytes;     /* largest stash planned for a worker here; counted in the host's plan */
     uint64_t arena_bytes;     /* largest arena in host memory planned for one; not counted there */
     uint64_t new_stash_bytes; /* stash for the worker that joins */
+    struct block_sum *sums;   /* of the inbox's slots, as their senders have them; NULL: the job checks no memory */
     uint32_t n_folds;         /* folds from its inbox that the optimizer thread has */
     bool renewing;            /* the optimizer thread makes its memory anew */
 };
@@ -132,16 +133,21 @@ struct job {
                                    * all are ready or have covered the last step, and the next is not open */
     bool others_wait;             /* several hosts: on another one, a part waits for a worker */
     bool announced_opened;        /* JOB_OPENED was sent */
-    struct error missed;          /* the worker left out of the job last, and why */
-    bool lent;                    /* other hosts may still use this job's memory, or this host theirs */
-    int end_code;                 /* JOB_ENDING: 0 or -errno */
-    struct error end;             /* JOB_ENDING: the sentence of end_code */
-    uint32_t microbatch;          /* rows; the same for all workers */
-    struct plan_choice choice;    /* for the first worker */
-    double predicted_ms;          /* of a training step, from measured profiles; 0: it is not predicted */
-    struct products products;     /* algorithms for all workers; version 0: their libraries choose */
-    struct loss_scale loss_scale; /* of the next step (eps/step/fence.h); value 0: none */
-    struct plan_host host;        /* memory that it takes in this process */
+    struct {
+        bool looks;                          /* the optimizer thread looks through the memory */
+        int code;                            /* the job ends with it, unless memory is damaged; 0: it goes on */
+        struct error why;                    /* of that */
+    } verdict;                               /* eps/job/damage.h */
+    struct error missed;                     /* the worker left out of the job last, and why */
+    bool lent;                               /* other hosts may still use this job's memory, or this host theirs */
+    int end_code;                            /* JOB_ENDING: 0 or -errno */
+    struct error end;                        /* JOB_ENDING: the sentence of end_code */
+    uint32_t microbatch;                     /* rows; the same for all workers */
+    struct plan_choice choice;               /* for the first worker */
+    double predicted_ms;                     /* of a training step, from measured profiles; 0: it is not predicted */
+    struct products products;                /* algorithms for all workers; version 0: their libraries choose */
+    struct loss_scale loss_scale;            /* of the next step (eps/step/fence.h); value 0: none */
+    struct plan_host host;                   /* memory that it takes in this process */
     struct plan_host_setting host_setting;   /* what `host` was computed from */
     struct peer *workers[PEERS_MAX_WORKERS]; /* (n_workers) workers that have or may get parts, in order of id */
     uint32_t n_workers;

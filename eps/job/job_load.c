@@ -141,6 +141,13 @@ static int create_seat(struct job_seat *seat, uint64_t stash_bytes, struct memor
     memory_near(memory, what, &bus, 1);
     int rc = create_segment(&seat->inbox, "eps-inbox", job->host.inbox_bytes, LEDGER_INBOX, memory, job);
 
+    if (!rc && job_goal(job)->checks_memory) {
+        const size_t n_slots = 1 + job->host.n_slots;
+        seat->sums = calloc(n_slots, sizeof *seat->sums);
+        if (!seat->sums)
+            return error_set(&job->load_error, -ENOMEM, "no memory for the sums of %zu slots", n_slots);
+        ledger_add(&job->load_ledger, LEDGER_CHECKSUMS, n_slots * sizeof *seat->sums);
+    }
     if (!rc && stash_bytes)
         rc = create_segment(&seat->stash, "eps-stash", stash_bytes, LEDGER_STASH, memory, job);
     memory_near(memory, what, NULL, 0);
@@ -201,6 +208,7 @@ static int take_memory(struct job *job)
                                           .nesterov = m->job.goal.nesterov,
                                           .momentum = m->job.goal.momentum,
                                           .no_master = m->job.goal.no_master,
+                                          .checks_memory = m->job.goal.checks_memory,
                                           .fenced = job_is_fenced(job),
                                           .sums = m->job.goal.sums,
                                           .replay = job_replays(job),
@@ -317,6 +325,10 @@ int job_do_renew(void *context)
         return error_set(&job->load_error, rc, "no memory for a description of this machine");
     close_counted(job, &seat->inbox, LEDGER_INBOX);
     close_counted(job, &seat->stash, LEDGER_STASH);
+    if (seat->sums)
+        ledger_sub(&job->load_ledger, LEDGER_CHECKSUMS, (1 + job->host.n_slots) * sizeof *seat->sums);
+    free(seat->sums);
+    seat->sums = NULL;
     rc = create_seat(seat, seat->new_stash_bytes, &memory);
     if (!rc && job->request.job.require_pinned)
         rc = memory_check_locked(&memory, &job->load_error);
@@ -336,6 +348,8 @@ int job_do_unload(void *context)
     for (uint32_t i = 0; i < job->n_seats; i++) {
         segment_close(&job->seats[i].inbox);
         segment_close(&job->seats[i].stash);
+        free(job->seats[i].sums);
+        job->seats[i].sums = NULL;
     }
     segment_close(&job->data);
     job->store.ledger = &taken;

@@ -73,6 +73,9 @@ static void fold(struct steps *steps, const struct relay_action *a)
     work.context = seat;
     work.hyper = steps->hyper;
     work.contribution.g = (const char *)seat->inbox.base + a->slot * job->host.slot_bytes;
+    work.contribution.has_sum = seat->sums != NULL;
+    if (seat->sums)
+        work.contribution.sum = seat->sums[a->slot];
     updater_submit(job->peers->updater, &work);
 }
 

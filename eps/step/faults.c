@@ -1,5 +1,6 @@
 #include "eps/step/faults.h"
 
+#include "eps/job/damage.h"
 #include "eps/step/membership.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@ void faults_suspect(struct steps *steps, struct peer *worker, uint32_t id)
         log_line("worker %u (%s): its gradient of step %" PRIu64 " is not finite; its parts are computed again",
                  worker->id, worker->device, job->step + 1);
     worker->suspect = true;
+    damage_look(job);
     membership_put_aside(steps, worker);
 }
 
@@ -54,7 +56,7 @@ void faults_end(struct steps *steps, uint64_t step)
 {
     const char *device = steps->fault.device;
 
-    job_end(steps->job, -EDOM,
-            "the gradient of step %" PRIu64 " is not finite, as worker %u%s%s%s has it: try a lower --lr", step + 1,
-            steps->fault.worker, *device ? " (" : "", device, *device ? ")" : "");
+    damage_end_otherwise(steps->job, -EDOM,
+                         "the gradient of step %" PRIu64 " is not finite, as worker %u%s%s%s has it: try a lower --lr",
+                         step + 1, steps->fault.worker, *device ? " (" : "", device, *device ? ")" : "");
 }

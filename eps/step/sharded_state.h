@@ -27,7 +27,8 @@ struct sharded_slice {
     struct job_seat *seat;
     const void *data;
     uint64_t bytes;
-    bool checked; /* it is finite */
+    struct block_sum sum; /* as its worker has it, if the goal checks memory */
+    bool checked;         /* it is finite */
 };
 
 /* A slice of another host in one of its slots here. */

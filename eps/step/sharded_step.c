@@ -51,7 +51,7 @@ int sharded_take_tables(struct sharded *s)
         for (uint32_t u = first; u < first + n; u++)
             s->owner[u] = h;
     }
-    return updater_reserve(s->peers->updater, 2 * ((size_t)model->n_slices + n_units) + PEERS_MAX_WORKERS + 4);
+    return updater_reserve(s->peers->updater, 2 * ((size_t)model->n_slices + n_units) + PEERS_MAX_WORKERS + 5);
 }
 
 void sharded_free_tables(struct sharded *s)
@@ -115,11 +115,15 @@ void sharded_on_fold(struct sharded *s, const struct relay_action *a)
     seat->n_folds++;
     work.contribution.g = (const char *)seat->inbox.base + a->slot * job->host.slot_bytes;
     work.contribution.type = job_goal(job)->grad;
+    work.contribution.has_sum = seat->sums != NULL;
+    if (seat->sums)
+        work.contribution.sum = seat->sums[a->slot];
     struct sharded_slice *x = &s->queue[s->n_queue++];
     *x = (struct sharded_slice){.name = a->name,
                                 .unit = a->unit,
                                 .seat = seat,
                                 .data = work.contribution.g,
+                                .sum = work.contribution.sum,
                                 .bytes = work.n * number_bytes(work.contribution.type)};
     x->name.part += job->first_part;
     x->checked = job_is_fenced(job);
@@ -203,8 +207,12 @@ static bool send_next(struct sharded *s)
     if (!x)
         return false;
     const uint32_t to = s->owner[x->unit];
-    const struct host_message message = {
-        .kind = HOST_SLICE, .step = x->name.step, .visit = x->name.visit, .part = x->name.part, .slice = x->name.slice};
+    const struct host_message message = {.kind = HOST_SLICE,
+                                         .step = x->name.step,
+                                         .visit = x->name.visit,
+                                         .part = x->name.part,
+                                         .slice = x->name.slice,
+                                         .sum = x->sum};
     const struct sharded_slice sent = *x;
     s->others[to].is_sent[slot] = true;
     s->others[to].sent[slot] = sent;
@@ -248,13 +256,22 @@ static const void *find_contribution(const struct sharded *s, uint32_t host, uin
                            : s->inbox + ((size_t)host * SHARDED_SLOTS + slot) * MODEL_SLICE * sizeof(float);
 }
 
+/* Its sender's sum of it. */
+static struct block_sum find_sum(const struct sharded *s, uint32_t host, uint32_t slot)
+{
+    return host == s->host ? s->others[host].sent[slot].sum : s->others[host].slots[slot].message.sum;
+}
+
 void sharded_submit(struct sharded *s, const struct relay_action *a)
 {
     struct updater_task work = commit_task(s->steps, s->job->own, a);
 
     work.hyper = s->hyper;
-    if (a->kind == RELAY_FOLD)
+    if (a->kind == RELAY_FOLD) {
         work.contribution.g = find_contribution(s, a->worker, a->slot);
+        work.contribution.has_sum = job_goal(s->job)->checks_memory;
+        work.contribution.sum = find_sum(s, a->worker, a->slot);
+    }
     updater_submit(s->peers->updater, &work);
 }
 

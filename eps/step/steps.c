@@ -2,6 +2,7 @@
  * optimizer thread. */
 #include "eps/step/steps.h"
 
+#include "eps/job/damage.h"
 #include "eps/step/audits.h"
 #include "eps/step/commit.h"
 #include "eps/step/faults.h"
@@ -212,15 +213,17 @@ static void on_skipped(struct steps *steps, uint64_t step)
         return;
     }
     if (!job_is_fenced(steps->job)) {
-        job_end(steps->job, -EDOM,
-                "the loss of step %" PRIu64 " is not finite; nothing of that step was applied: try a lower --lr",
-                step + 1);
+        damage_end_otherwise(steps->job, -EDOM,
+                             "the loss of step %" PRIu64
+                             " is not finite; nothing of that step was applied: try a lower --lr",
+                             step + 1);
         return;
     }
     if (steps->job->facts.fenced)
         steps_skip(steps, step);
     else /* the other hosts hear of the loss, and all of the verdict */
         fence_skip(&steps->fence, step);
+    damage_look(steps->job);
 }
 
 static void send_slot(const struct job *job, struct peer *worker, const struct relay_action *a)
@@ -350,13 +353,14 @@ void steps_feed(struct steps *steps, const struct relay_event *event)
 {
     struct job *job = steps->job;
     const struct relay_action *actions;
-    int n = job_is_open(job) ? relay_feed(job->relay, event, &actions) : 0;
+    int n = job_is_open(job) && !damage_is_pending(job) ? relay_feed(job->relay, event, &actions) : 0;
 
     if (n < 0)
         job_end(job, -ENOMEM, "out of memory");
-    for (int i = 0; i < n && job_is_open(job); i++)
+    for (int i = 0; i < n && job_is_open(job) && !damage_is_pending(job); i++)
         act(steps, &actions[i]);
-    note_arrival(steps);
+    if (!damage_is_pending(job))
+        note_arrival(steps);
 }
 
 void steps_feed_reader(struct steps *steps, const struct relay_event *event)
@@ -580,7 +584,9 @@ void steps_on_optimizer(struct steps *steps, const struct updater_task *work)
 {
     if (work->context)
         ((struct job_seat *)work->context)->n_folds--;
-    if (work->result == -ERANGE)
+    if (work->result == -EIO)
+        damage_on_task(steps->job, work);
+    else if (work->result == -ERANGE)
         end_not_finite(steps->job, work);
     else if (job_is_open(steps->job))
         steps->commit->optimized(steps, work);

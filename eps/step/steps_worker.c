@@ -1,5 +1,6 @@
 /* What the workers of a step say: a pull, a loss or a contribution becomes an event of the relay, unless the step or the
  * share that it belongs to is past. */
+#include "eps/job/damage.h"
 #include "eps/job/evaluate.h"
 #include "eps/step/audits.h"
 #include "eps/step/commit.h"
@@ -19,6 +20,15 @@ static void note_contribution(const struct job *job, struct peer *worker, const 
     if (slice < unit->n_slices)
         progress_contribution(&worker->progress, visit, m->contribution.name.part,
                               model_slice_of(unit, slice).n * number_bytes(job_goal(job)->grad));
+}
+
+/* What the slot must still have when it is folded. A slot that does not exist is the relay's to refuse. */
+static void note_sum(struct job *job, const struct peer *worker, const struct message *m)
+{
+    const struct job_seat *seat = job_find_seat(job, worker->id);
+
+    if (seat && seat->sums && m->contribution.slot <= job->host.n_slots)
+        seat->sums[m->contribution.slot] = m->contribution.sum;
 }
 
 /* True if a part's message belongs to a share that is not the worker's any more: shares changed while it was under way,
@@ -137,6 +147,8 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
     struct job *job = steps->job;
     struct relay_event event = {.worker = worker->id};
 
+    if (damage_is_pending(job)) /* it ends, one way or the other */
+        return;
     if (from->kind == MESSAGE_READ) {
         steps->commit->read(steps, worker, from->read.version, from->read.unit);
         return;
@@ -176,6 +188,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         event.name = m->contribution.name;
         event.slot = m->contribution.slot;
         event.digest = m->contribution.digest;
+        note_sum(job, worker, m);
         note_contribution(job, worker, m);
     } else {
         peer_refuse(worker, "a message that does not fit a step");

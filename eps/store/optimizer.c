@@ -2,6 +2,7 @@
 #include "eps/store/optimizer_kernel.h"
 #include "eps/store/team.h"
 #include "proto/base/size.h"
+#include "proto/model/contribution.h"
 #include "proto/model/model.h"
 
 #include <assert.h>
@@ -38,8 +39,10 @@ struct call {
     const struct gradient *gradient;
     struct optimizer_constants constants;
     bool sgd, first;
+    const struct optimizer_blocks *blocks; /* NULL: memory is not checked */
     const struct sums *sums;
-    double *partial; /* a sum of squares for each block of the range */
+    struct block_sum *sum; /* of the gradient */
+    double *partial;       /* a sum of squares for each block of the range */
     atomic_bool not_finite;
 };
 
@@ -70,6 +73,7 @@ struct scratch {
     float w[BLOCK], m[BLOCK], v[BLOCK], g[BLOCK];
     uint16_t high[BLOCK];
     uint16_t random[BLOCK + OPTIMIZER_GROUP]; /* of whole groups: the first may begin before the block */
+    struct block_summing fresh;               /* a block of new weights that are written past the caches */
 };
 
 /* A run of elements as fp32: in place, or decoded into the scratch. */
@@ -130,6 +134,8 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     const struct parameters *p = call->p;
     struct view view = {.n = needs_scratch(call, what) ? size_smaller(BLOCK, n) : n};
 
+    if (call->blocks)
+        view.n = size_smaller(view.n, TEAM_BLOCK - at % TEAM_BLOCK);
     if (what & (WEIGHTS | OLD_WEIGHTS) && p->w) {
         view.w = p->w + at, view.new_w = p->new_w ? scratch->w : view.w;
     } else if (what & (WEIGHTS | OLD_WEIGHTS)) {
@@ -171,6 +177,8 @@ static void close_view(struct scratch *scratch, struct call *call, unsigned what
     const struct parameters *p = call->p;
 
     if (what & WEIGHTS && p->new_w) {
+        if (call->blocks)
+            call->kernel->blocks->add(&scratch->fresh, scratch->w, n * sizeof *p->new_w);
         call->kernel->stream(p->new_w + at, scratch->w, n * sizeof *p->new_w);
     } else if (what & WEIGHTS && !p->w) {
         uint16_t *const high = p->new_high ? scratch->high : p->high + at;
@@ -181,6 +189,8 @@ static void close_view(struct scratch *scratch, struct call *call, unsigned what
             halves->round(high, scratch->w, draw(scratch, call->kernel, p->update_key, 0, p->first + at, n), n);
         if (p->type == NUMBER_FP16 && !halves->is_finite(high, n))
             note_not_finite(call);
+        if (p->new_high && call->blocks)
+            call->kernel->blocks->add(&scratch->fresh, scratch->high, n * sizeof *p->new_high);
         if (p->new_high)
             call->kernel->stream(p->new_high + at, scratch->high, n * sizeof *p->new_high);
     }
@@ -193,23 +203,128 @@ static void close_view(struct scratch *scratch, struct call *call, unsigned what
     }
 }
 
+/* ---- sums of blocks --------------------------------------------------------------------------------------------- */
+
+/* One of a block's arrays; data NULL: there is none. */
+struct checked {
+    struct block_sum *sums;
+    const void *data; /* the whole range's */
+    size_t each;      /* bytes of an element */
+    enum optimizer_array array;
+};
+
+enum { CHECKED = 6 };
+
+/* The arrays that a pass reads, or writes in place. Of `what`, OLD_WEIGHTS are read alone. */
+static void list_checked(struct checked out[CHECKED], const struct call *call, unsigned what)
+{
+    static const struct parameters none = {0};
+    const struct optimizer_blocks *const b = call->blocks;
+    const struct parameters *const p = call->p ? call->p : &none;
+    const struct sums *const sums = call->sums;
+    const unsigned weights = what & (WEIGHTS | OLD_WEIGHTS), moments = what & MOMENTS;
+    const size_t half = sizeof(uint16_t), whole = sizeof(float);
+
+    out[0] = (struct checked){b->w, !weights ? NULL : p->w ? (void *)p->w : p->high, p->w ? whole : half, OPTIMIZER_W};
+    out[1] = (struct checked){b->low, weights ? p->low : NULL, half, OPTIMIZER_LOW};
+    out[2] = (struct checked){b->m, !moments ? NULL : p->m ? (void *)p->m : p->m16, p->m ? whole : half, OPTIMIZER_M};
+    out[3] = (struct checked){b->v, !moments ? NULL : p->v ? (void *)p->v : p->v16, p->v ? whole : half, OPTIMIZER_V};
+    out[4] = (struct checked){b->sum,
+                              !sums        ? NULL
+                              : sums->half ? (void *)sums->half
+                                           : sums->wide,
+                              sums && sums->half ? half : whole, OPTIMIZER_SUM};
+    out[5] = (struct checked){b->gradient, what & GRADIENT ? call->gradient->g : NULL,
+                              what & GRADIENT ? number_bytes(call->gradient->type) : 0, OPTIMIZER_GRADIENT};
+}
+
+static struct block_sum sum_of(const struct call *call, const struct checked *c, size_t at, size_t n)
+{
+    return block_sum(call->kernel->blocks, (const char *)c->data + at * c->each, n * c->each);
+}
+
+void optimizer_note_damage(uint64_t *damage, uint64_t block, enum optimizer_array array)
+{
+    const uint64_t mine = optimizer_damage(block, array);
+    uint64_t least = __atomic_load_n(damage, __ATOMIC_RELAXED);
+
+    while (mine < least &&
+           !__atomic_compare_exchange_n(damage, &least, mine, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+/* Before the first element of a block is used; `end` is the range's. */
+static void check_block(struct scratch *scratch, const struct call *call, unsigned what, size_t at, size_t end)
+{
+    struct checked list[CHECKED];
+
+    if (!call->blocks || at % TEAM_BLOCK != 0)
+        return;
+    scratch->fresh = (struct block_summing){0};
+    list_checked(list, call, what);
+    for (const struct checked *c = list; c < list + CHECKED; c++)
+        if (c->sums && c->data && (c->array != OPTIMIZER_SUM || !call->first) &&
+            !block_sum_equal(c->sums[at / TEAM_BLOCK], sum_of(call, c, at, size_smaller(TEAM_BLOCK, end - at))))
+            optimizer_note_damage(call->blocks->damage, call->blocks->first + at / TEAM_BLOCK, c->array);
+}
+
+/* After the elements before `at`, if they end a block or the range. */
+static void renew_block(const struct scratch *scratch, const struct call *call, unsigned what, size_t at, size_t end)
+{
+    struct checked list[CHECKED];
+    const size_t begin = (at - 1) / TEAM_BLOCK * TEAM_BLOCK;
+
+    if (!call->blocks || (at % TEAM_BLOCK != 0 && at != end))
+        return;
+    list_checked(list, call, what);
+    for (const struct checked *c = list; c < list + CHECKED; c++)
+        if (c->sums && c->data && c->array == OPTIMIZER_W && (call->p->new_w || call->p->new_high))
+            call->blocks->new_w[begin / TEAM_BLOCK] = call->kernel->blocks->end(&scratch->fresh);
+        else if (c->sums && c->data)
+            c->sums[begin / TEAM_BLOCK] = sum_of(call, c, begin, at - begin);
+}
+
+static const struct optimizer_blocks *blocks_of(const struct optimizer_blocks *blocks)
+{
+    return blocks->damage ? blocks : NULL;
+}
+
 /* ---- passes ----------------------------------------------------------------------------------------------------- */
 
+_Static_assert((int)TEAM_BLOCK == (int)CONTRIBUTION_BLOCK, "a block of a contribution belongs to one thread");
+
+/* A block at a time, so that it comes from memory once. */
 static void finite_range(void *data, size_t begin, size_t n)
 {
     struct call *call = data;
     const enum number_type type = call->gradient->type;
-    const void *g = call->gradient->g;
+    const size_t each = number_bytes(type), step = call->sum ? TEAM_BLOCK : n;
+    struct block_sum sum = {0};
+    bool finite = true;
 
-    if (type == NUMBER_FP32 ? !call->kernel->is_finite((const float *)g + begin, n)
-                            : !call->kernel->halves[type].is_finite((const uint16_t *)g + begin, n))
+    for (size_t at = begin; at < begin + n; at += step) {
+        const size_t now = size_smaller(step, begin + n - at);
+        const char *const g = (const char *)call->gradient->g + at * each;
+        if (call->sum)
+            block_sum_gather(&sum, block_sum(call->kernel->blocks, g, now * each), at / TEAM_BLOCK);
+        finite &= type == NUMBER_FP32 ? call->kernel->is_finite((const float *)(const void *)g, now)
+                                      : call->kernel->halves[type].is_finite((const uint16_t *)(const void *)g, now);
+    }
+    if (!finite)
         note_not_finite(call);
+    if (call->sum) {
+        __atomic_fetch_xor(&call->sum->a, sum.a, __ATOMIC_RELAXED);
+        __atomic_fetch_xor(&call->sum->b, sum.b, __ATOMIC_RELAXED);
+    }
 }
 
-bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n)
+bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n,
+                         struct block_sum *sum)
 {
-    struct call call = {.kernel = kernel, .gradient = &(struct gradient){g, type, 1}};
+    struct call call = {.kernel = kernel, .gradient = &(struct gradient){g, type, 1}, .sum = sum};
 
+    if (sum)
+        *sum = (struct block_sum){0};
     team_run(n, finite_range, &call);
     return !call.not_finite;
 }
@@ -222,12 +337,14 @@ static void fold_range(void *data, size_t begin, size_t n)
     struct view view;
 
     for (size_t at = begin; at < begin + n; at += view.n) {
+        check_block(&scratch, call, MOMENTS | GRADIENT | old, at, begin + n);
         view = open_view(&scratch, call, MOMENTS | GRADIENT | old, at, begin + n - at);
         if (call->sgd)
             call->kernel->sgd_fold(view.m, view.w, view.g, view.n, &call->constants, call->first);
         else
             call->kernel->fold(view.m, view.v, view.g, view.n, &call->constants, call->first);
         close_view(&scratch, call, MOMENTS, at, view.n);
+        renew_block(&scratch, call, MOMENTS, at + view.n, begin + n);
     }
 }
 
@@ -236,6 +353,7 @@ void optimizer_fold(const struct parameters *p, const struct gradient *g, const 
 {
     struct call call = {.kernel = p->kernel,
                         .p = p,
+                        .blocks = blocks_of(&p->blocks),
                         .gradient = g,
                         .sgd = hp->sgd,
                         .first = first,
@@ -252,18 +370,24 @@ static void update_range(void *data, size_t begin, size_t n)
     struct view view;
 
     for (size_t at = begin; at < begin + n; at += view.n) {
+        check_block(&scratch, call, WEIGHTS | MOMENTS, at, begin + n);
         view = open_view(&scratch, call, WEIGHTS | MOMENTS, at, begin + n - at);
         if (!(call->sgd ? call->kernel->sgd_update(view.new_w, view.w, view.m, view.n, &call->constants)
                         : call->kernel->update(view.new_w, view.w, view.m, view.v, view.n, &call->constants)))
             note_not_finite(call);
         close_view(&scratch, call, WEIGHTS, at, view.n);
+        renew_block(&scratch, call, WEIGHTS, at + view.n, begin + n);
     }
     _mm_sfence();
 }
 
 bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64_t t, bool decays, double divisor)
 {
-    struct call call = {.kernel = p->kernel, .p = p, .sgd = hp->sgd, .constants = constants_of(hp, t, decays)};
+    struct call call = {.kernel = p->kernel,
+                        .p = p,
+                        .blocks = blocks_of(&p->blocks),
+                        .sgd = hp->sgd,
+                        .constants = constants_of(hp, t, decays)};
 
     assert(!hp->nesterov && moments_of(p));
     call.constants.step_size /= divisor;
@@ -279,11 +403,13 @@ static void step_range(void *data, size_t begin, size_t n)
     struct view view;
 
     for (size_t at = begin; at < begin + n; at += view.n) {
+        check_block(&scratch, call, changed | GRADIENT, at, begin + n);
         view = open_view(&scratch, call, changed | GRADIENT, at, begin + n - at);
         if (!(call->sgd ? call->kernel->sgd_step(view.new_w, view.w, view.m, view.g, view.n, &call->constants)
                         : call->kernel->step(view.new_w, view.w, view.m, view.v, view.g, view.n, &call->constants)))
             note_not_finite(call);
         close_view(&scratch, call, changed, at, view.n);
+        renew_block(&scratch, call, changed, at + view.n, begin + n);
     }
     _mm_sfence();
 }
@@ -291,8 +417,12 @@ static void step_range(void *data, size_t begin, size_t n)
 bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,
                     bool decays)
 {
-    struct call call = {
-        .kernel = p->kernel, .p = p, .gradient = g, .sgd = hp->sgd, .constants = constants_of(hp, t, decays)};
+    struct call call = {.kernel = p->kernel,
+                        .p = p,
+                        .blocks = blocks_of(&p->blocks),
+                        .gradient = g,
+                        .sgd = hp->sgd,
+                        .constants = constants_of(hp, t, decays)};
 
     assert(moments_of(p) || (hp->sgd && hp->momentum == 0));
     team_run(p->n, step_range, &call);
@@ -307,33 +437,42 @@ static void keep_infinite(uint16_t *half, const float *sum, size_t n)
             half[i] = number_to_bf16(sum[i]);
 }
 
+static void sum_view(struct scratch *scratch, const struct call *call, const struct view *view, size_t at)
+{
+    const struct sums *const sums = call->sums;
+    const struct optimizer_halves *const halves = &call->kernel->halves[NUMBER_BF16];
+    float *const sum = sums->half ? scratch->w : sums->wide + at;
+
+    if (sums->half && !call->first)
+        halves->widen(sum, sums->half + at, view->n);
+    call->kernel->sum(sum, view->g, view->n, call->first);
+    if (!sums->half)
+        return;
+    halves->round(sums->half + at, sum, draw(scratch, call->kernel, sums->key, sums->part, sums->first + at, view->n),
+                  view->n);
+    if (!call->kernel->is_finite(sum, view->n))
+        keep_infinite(sums->half + at, sum, view->n);
+}
+
 static void sum_range(void *data, size_t begin, size_t n)
 {
     const struct call *call = data;
-    const struct sums *const sums = call->sums;
-    const struct optimizer_halves *const halves = &call->kernel->halves[NUMBER_BF16];
     struct scratch scratch;
     struct view view;
 
     for (size_t at = begin; at < begin + n; at += view.n) {
+        check_block(&scratch, call, GRADIENT, at, begin + n);
         view = open_view(&scratch, call, GRADIENT, at, begin + n - at);
-        float *const sum = sums->half ? scratch.w : sums->wide + at;
-        if (sums->half && !call->first)
-            halves->widen(sum, sums->half + at, view.n);
-        call->kernel->sum(sum, view.g, view.n, call->first);
-        if (!sums->half)
-            continue;
-        halves->round(sums->half + at, sum,
-                      draw(&scratch, call->kernel, sums->key, sums->part, sums->first + at, view.n), view.n);
-        if (!call->kernel->is_finite(sum, view.n))
-            keep_infinite(sums->half + at, sum, view.n);
+        sum_view(&scratch, call, &view, at);
+        renew_block(&scratch, call, 0, at + view.n, begin + n);
     }
 }
 
 void optimizer_sum(const struct optimizer_kernel *kernel, const struct sums *sums, const struct gradient *g, size_t n,
                    bool first)
 {
-    struct call call = {.kernel = kernel, .sums = sums, .gradient = g, .first = first};
+    struct call call = {
+        .kernel = kernel, .sums = sums, .blocks = blocks_of(&sums->blocks), .gradient = g, .first = first};
 
     team_run(n, sum_range, &call);
 }

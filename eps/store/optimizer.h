@@ -36,6 +36,7 @@
 #ifndef EPS_STORE_OPTIMIZER_H
 #define EPS_STORE_OPTIMIZER_H
 
+#include "proto/base/block_sum.h"
 #include "proto/base/number.h"
 #include "proto/base/random.h"
 
@@ -57,6 +58,30 @@ enum optimizer_isa { OPTIMIZER_ISA_BEST, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V3, OPT
 /* Returns the arithmetic for one instruction set; NULL if the machine lacks it. All give the same bits. */
 const struct optimizer_kernel *optimizer_find(enum optimizer_isa isa);
 
+/* Sums of the blocks of these parameters' arrays (TEAM_BLOCK elements each, from the first parameter on), where memory is
+ * checked. A pass checks the blocks that it reads before it uses them, and renews the sums of those that it writes while
+ * they are in the first-level cache. Arrays whose sums are NULL are not checked. */
+struct optimizer_blocks {
+    struct block_sum *w, *new_w; /* of `w` or `high`; of where new ones are written, which may be the same */
+    struct block_sum *low, *m, *v;
+    struct block_sum *sum;      /* in optimizer_sum: of the sum */
+    struct block_sum *gradient; /* of a gradient that is a sum */
+    uint64_t first;             /* number of the first block */
+    uint64_t *damage;           /* the least optimizer_damage of a block whose sum is another. All access is __atomic */
+};
+
+/* A block's array and number in one, so that the least is the first block. */
+enum optimizer_array { OPTIMIZER_W, OPTIMIZER_LOW, OPTIMIZER_M, OPTIMIZER_V, OPTIMIZER_SUM, OPTIMIZER_GRADIENT };
+enum { OPTIMIZER_ARRAYS = 8 };
+#define OPTIMIZER_WHOLE UINT64_MAX /* no block is damaged */
+static inline uint64_t optimizer_damage(uint64_t block, enum optimizer_array array)
+{
+    return block * OPTIMIZER_ARRAYS + array;
+}
+
+/* Notes that a block's sum is another. Any thread. */
+void optimizer_note_damage(uint64_t *damage, uint64_t block, enum optimizer_array array);
+
 /* n consecutive parameters. Each array has n elements, or is NULL where the parameters have the other form. */
 struct parameters {
     const struct optimizer_kernel *kernel; /* from optimizer_find */
@@ -74,6 +99,7 @@ struct parameters {
     struct random_key update_key; /* for rounding weights without a master: the same of RANDOM_UPDATE */
     uint64_t part;                /* or whatever else tells the folds of one update apart */
     uint64_t first;               /* index of the first parameter in its unit */
+    struct optimizer_blocks blocks;
 };
 
 /* Sums of n consecutive parameters' contributions, in one of two forms. */
@@ -82,6 +108,7 @@ struct sums {
     uint16_t *half;        /* bf16, rounded stochastically after each addition; else NULL */
     struct random_key key; /* for rounding `half`: random_site_key(seed, update, unit, RANDOM_SUM) */
     uint64_t part, first;  /* as in struct parameters */
+    struct optimizer_blocks blocks;
 };
 
 /* (n) values to fold; borrowed. They may be in shared memory, written by an untrusted worker. */
@@ -94,8 +121,9 @@ struct gradient {
 /* Each call uses every OpenMP thread of the caller and cannot fail. t: updates done, including this one (1 at the
  * first). decays: whether weight_decay applies here. */
 
-/* True if every element is finite; g (n) is of this type. */
-bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n);
+/* True if every element is finite; g (n) is of this type. *sum, unless NULL: contribution_sum of g. */
+bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n,
+                         struct block_sum *sum);
 /* first: the first fold of the step, which decays the moments. Reads the weights only where SGD's decay. */
 void optimizer_fold(const struct parameters *p, const struct gradient *g, const struct hyper *hp, bool first,
                     bool decays);

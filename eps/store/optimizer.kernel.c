@@ -383,9 +383,12 @@ static void draw(uint16_t *random, struct random_key key, uint64_t row, uint64_t
             draw_quads(random + 4 * i, random + OPTIMIZER_GROUP / 2 + 4 * i, key, row, (group + k) * QUADS + i);
 }
 
-#define NAME_OF(isa) optimizer_kernel_##isa
-#define NAME(isa)    NAME_OF(isa)
+#define NAME_OF(isa)   optimizer_kernel_##isa
+#define NAME(isa)      NAME_OF(isa)
+#define BLOCKS_OF(isa) block_sum_kernel_##isa
+#define BLOCKS(isa)    BLOCKS_OF(isa)
 const struct optimizer_kernel NAME(KERNEL_ISA) = {
+    .blocks = &BLOCKS(KERNEL_ISA),
     .is_finite = is_finite,
     .fold = fold,
     .update = update,

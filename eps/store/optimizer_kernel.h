@@ -5,6 +5,7 @@
 #ifndef EPS_STORE_OPTIMIZER_KERNEL_H
 #define EPS_STORE_OPTIMIZER_KERNEL_H
 
+#include "proto/base/block_sum.h"
 #include "proto/base/number.h"
 #include "proto/base/random.h"
 
@@ -19,6 +20,7 @@ struct optimizer_constants {
 };
 
 struct optimizer_kernel {
+    const struct block_sum_kernel *blocks; /* of the same instruction set */
     bool (*is_finite)(const float *g, size_t n);
     void (*fold)(float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c, bool first);

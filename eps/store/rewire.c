@@ -1,5 +1,7 @@
 #include "eps/store/rewire.h"
 
+#include "eps/store/checks.h"
+
 #include "eps/store/sparse.h"
 #include "proto/base/random.h"
 #include "proto/base/size.h"
@@ -392,13 +394,33 @@ static uint64_t list_changes(const struct store *store, struct change *changes)
     return n;
 }
 
+/* Damaged memory must not get new sums unseen, nor are damaged places followed. */
+static bool verify_sparse(const struct store *store)
+{
+    bool whole = true;
+
+    for (uint32_t u = store->own.first; u < store->own.end; u++)
+        if (store->model->units[u].sparse)
+            whole &= checks_verify(store, u) == 0;
+    return whole;
+}
+
+static void renew_sparse(struct store *store)
+{
+    for (uint32_t u = store->own.first; u < store->own.end; u++)
+        if (store->model->units[u].sparse)
+            checks_renew_unit(store, u);
+}
+
 struct rewired store_rewire(struct store *store, uint64_t version)
 {
     const struct random_key key = random_site_key(store->options.seed, version, 0, RANDOM_PLACES);
     const struct scratch scratch = lay_out(store);
-    const uint64_t n = list_changes(store, scratch.changes);
     struct rewired r = {0};
 
+    if (!verify_sparse(store))
+        return r;
+    const uint64_t n = list_changes(store, scratch.changes);
     for (uint64_t i = 0; i < n; i++)
         r.n += scratch.changes[i].n;
     if (store->rewiring.begin == 0)
@@ -418,6 +440,7 @@ struct rewired store_rewire(struct store *store, uint64_t version)
                    random_site_key(store->options.seed, version, c->piece->tensor + 1, RANDOM_PLACES));
         move_elements(store, c, &scratch);
     }
+    renew_sparse(store);
     adapt(store, &r);
     store->rewiring.version = version;
     return r;

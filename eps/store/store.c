@@ -1,5 +1,6 @@
 #include "eps/store/store.h"
 
+#include "eps/store/checks.h"
 #include "eps/store/memory.h"
 #include "eps/store/norms.h"
 #include "eps/store/rewire.h"
@@ -213,6 +214,9 @@ static int take_tables(struct store *store, struct error *err)
         plan_host_files(&files, model, store_moments(store));
         note(store, LEDGER_OTHER, ledger_table(files.bytes));
     }
+    if (checks_init(store) != 0)
+        return error_set(err, -ENOMEM, "no memory for the sums of %u units (--check-memory)", model->n_units);
+    note(store, LEDGER_CHECKSUMS, checks_bytes(store));
     if (rewire_bytes > 0) {
         store->rewiring.room = take_table(store, 1, rewire_bytes);
         store->rewiring.begin = REWIRE_THRESHOLD;
@@ -394,6 +398,7 @@ void store_free(struct store *store)
         store_files_free(store->files);
     free(store->files);
     free(store->accumulator_unit);
+    checks_free(store);
     for (int i = 0; i < LEDGER_CATEGORIES; i++)
         if (store->ledgered[i])
             ledger_sub(store->ledger, (enum ledger_category)i, store->ledgered[i]);

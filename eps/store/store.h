@@ -15,6 +15,7 @@
  *                                             parts, as LEDGER_SUM; not fenced 4, but not by SGD with plain momentum
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
+ *   LEDGER_CHECKSUMS      training, if memory is checked: eps/store/checks.h
  *   LEDGER_NORMS          training, if own units remember norms of gradients: eps/store/norms.h
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per
  *                         accumulator; plan_rewire; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all
@@ -43,6 +44,7 @@
 #include "eps/store/pieces.h"
 #include "proto/base/ledger.h"
 #include "proto/model/model.h"
+#include "proto/plan/memory/checksums.h"
 #include "proto/plan/memory/division.h"
 #include "proto/plan/memory/plan.h"
 #include "proto/wire/segment.h"
@@ -61,6 +63,19 @@ struct norms {
     } steps[2]; /* step t is at t modulo 2 */
 };
 
+/* eps/store/checks.h */
+struct checks {
+    void *memory; /* all of them; NULL: the store checks no memory. Owned */
+    struct plan_checksums plan;
+    struct block_sum *sums[PLAN_CHECKED_ARRAYS]; /* (plan.n) each; NULL: none */
+    uint64_t *first;                             /* (n_pieces) an own trained piece's first block */
+    uint64_t *damage; /* the least damage found, or OPTIMIZER_WHOLE (eps/store/optimizer.h). All access is __atomic */
+    struct checks_scrub {
+        uint32_t unit, piece; /* piece: of the unit's; all: at what steps leave alone */
+        uint64_t at, fixed;   /* elements of the piece, or bytes; fixed blocks of the units before */
+    } scrub;                  /* where it goes on */
+};
+
 struct store_options {
     bool train;                          /* there are moments and sums; else weights alone */
     enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16-bit moments */
@@ -68,6 +83,7 @@ struct store_options {
     double momentum;                     /* as in struct plan_goal */
     enum form base;                      /* FORM_VALUES: no piece of the model is coded */
     bool no_master;                      /* as in struct plan_goal */
+    bool checks_memory;                  /* as in struct plan_goal */
     bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
     enum number_type sums;               /* type of held contributions: fp32 or bf16 */
     bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
@@ -117,6 +133,7 @@ struct store {
         bool has_places;       /* store_load_places has read them */
     } rewiring;                /* eps/store/rewire.h */
     float *run;                /* training, not all fp32: room for a run of a file (eps/store/store_files.h) */
+    struct checks checks;      /* sums of memory (eps/store/checks.h) */
     uint64_t *updates;         /* (n_units) updates of each unit; for other hosts' units as loaded */
     uint64_t *late;            /* (n_pieces) of these, how many came before the piece was trained */
     struct store_files *files; /* training: used by one save after the other; owned */
@@ -171,6 +188,9 @@ static inline struct plan_goal store_goal(const struct store_options *o)
     return (struct plan_goal){.sgd = o->sgd,
                               .nesterov = o->nesterov,
                               .momentum = o->momentum,
+                              .precision = o->precision,
+                              .no_master = o->no_master,
+                              .checks_memory = o->checks_memory,
                               .fenced = o->fenced,
                               .sums = o->sums,
                               .n_parts = o->n_parts,
@@ -246,7 +266,8 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
  *   HOLD      fenced: as SUM, in a buffer of the unit's own. Nothing else changes until store_update, which first
  *             multiplies the sum by hp->grad_scale. Without store_update, the step leaves no trace. The bits are those
  *             of an eager commit, unless that is MOMENTS
- * -EDOM: the slice is not finite; nothing has changed. -ERANGE: done, but a weight is not finite now, because a sum of
+ * -EDOM: the slice is not finite; nothing has changed. -EIO: memory is
+ * damaged: the slice is not what its sender summed, or a block has another sum; the unit is void. -ERANGE: done, but a weight is not finite now, because a sum of
  * finite slices overflowed or the learning rate is too high; the unit's weights are void. */
 enum store_fold { STORE_FOLD_DIRECT, STORE_FOLD_MOMENTS, STORE_FOLD_SUM, STORE_FOLD_HOLD };
 
@@ -255,7 +276,12 @@ struct store_contribution {
     enum number_type type;
     bool first; /* the first contribution to the slice's sum in this step */
     uint32_t part, visit;
+    bool has_sum; /* the slice must have this sum (contribution_sum): */
+    struct block_sum sum;
 };
+
+/* Whether the contribution, of n elements, has its sum, and is finite: 0, -EIO, -EDOM. */
+int store_check(const struct store *store, const struct store_contribution *contribution, uint64_t n);
 
 int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct store_contribution *contribution,
                enum store_fold how, const struct hyper *hp);

@@ -1,4 +1,5 @@
 /* Fresh weights, drawn. */
+#include "eps/store/checks.h"
 #include "eps/store/sparse.h"
 #include "eps/store/store.h"
 #include "eps/store/store_code.h"
@@ -71,5 +72,6 @@ int store_draw(struct store *store, uint64_t seed)
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; store_keeps(store, u) && i < model->units[u].n_pieces; i++)
             store_draw_piece(store, seed, u, &model->pieces[model->units[u].first_piece + i]);
+    checks_renew(store);
     return pieces_are_abandoned(store->options.pieces) ? -ECANCELED : 0;
 }

@@ -1,5 +1,6 @@
 #include "eps/store/store.h"
 
+#include "eps/store/checks.h"
 #include "eps/store/norms.h"
 #include "eps/store/sparse.h"
 #include "eps/store/store_code.h"
@@ -124,7 +125,7 @@ static int read_run(void *context, uint64_t first, size_t n, float *values)
                                                                                                  values);
     if (rc != 0)
         return rc;
-    if (!optimizer_is_finite(r->store->kernel, values, NUMBER_FP32, n))
+    if (!optimizer_is_finite(r->store->kernel, values, NUMBER_FP32, n, NULL))
         return -EDOM;
     if (r->array == WEIGHTS && r->store->options.precision == NUMBER_FP16 && r->piece->form == FORM_VALUES &&
         exceeds_fp16(values, n))
@@ -366,6 +367,8 @@ int store_load(struct store *store, const struct file *files, unsigned n_files, 
         rc = load_weights(&loading, &weights, err);
     if (rc == 0 && !store->rewiring.has_places)
         store->rewiring.begin = 0; /* a dense model's, of which the largest were chosen */
+    if (rc == 0)
+        checks_renew(store);
     reserve->used = 0;
     return rc;
 }
@@ -545,6 +548,8 @@ int store_load_moments(struct store *store, const struct file *from, struct rese
         rc = safetensors_open_within(&file, from, reserve, err);
     if (rc == 0)
         rc = load_moments(&loading, &file, err);
+    if (rc == 0)
+        checks_renew(store);
     reserve->used = 0;
     return rc;
 }

@@ -1,5 +1,6 @@
 #include "eps/store/store_files.h"
 
+#include "eps/store/checks.h"
 #include "eps/store/norms.h"
 #include "eps/store/sparse.h"
 #include "proto/model/checkpoint_layout.h"
@@ -314,6 +315,14 @@ static int write_places(const struct store_files *files, uint32_t unit, struct e
     return rc;
 }
 
+static int fail_damaged(const struct store_files *files, struct error *err)
+{
+    char what[ERROR_TEXT_BYTES / 2];
+
+    checks_text(what, sizeof what, files->store);
+    return error_set(err, -EIO, "host memory is damaged: %s are not as they were written", what);
+}
+
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err)
 {
     const struct model *model = files->store->model;
@@ -331,6 +340,9 @@ int store_files_write(struct store_files *files, uint32_t unit, struct error *er
             rc = write_places(files, unit, err);
         take_updates(files, model, unit);
     }
+    /* Last: what was damaged when it was written is damaged still. */
+    if (rc == 0 && checks_verify(files->store, unit) != 0)
+        rc = fail_damaged(files, err);
     files->n_written++;
     return rc;
 }

@@ -1,4 +1,5 @@
 /* A step's tasks for one unit: contributions are folded, the unit is updated (eps/store/store.h). */
+#include "eps/store/checks.h"
 #include "eps/store/norms.h"
 #include "eps/store/sparse.h"
 #include "eps/store/store.h"
@@ -75,13 +76,18 @@ static struct sums sums_of(const struct store *store, uint32_t unit, const struc
 {
     const uint64_t at = own_at(store, unit, run->at);
 
+    struct optimizer_blocks blocks = checks_of(store, unit, run->piece, run->at);
+
+    blocks.sum = checks_of_sum(store, unit, run->piece, run->at, lower);
     if (!store->held16)
-        return (struct sums){.wide = lower ? lower_at(store, unit, run->at) : store->sums[unit] + run->at};
+        return (struct sums){.wide = lower ? lower_at(store, unit, run->at) : store->sums[unit] + run->at,
+                             .blocks = blocks};
     return (struct sums){.half = (lower ? store->tied16 : store->held16) + at,
                          .key = random_site_key(store->options.seed, store->updates[unit] + 1,
                                                 store->model->units[unit].id, RANDOM_SUM),
                          .part = part,
-                         .first = run->at};
+                         .first = run->at,
+                         .blocks = blocks};
 }
 
 /* The sum from element `at` of a unit, as a gradient. */
@@ -90,6 +96,35 @@ static struct gradient sum_at(const struct store *store, uint32_t unit, uint64_t
     if (store->held16)
         return (struct gradient){store->held16 + own_at(store, unit, at), NUMBER_BF16, scale};
     return (struct gradient){store->sums[unit] + at, NUMBER_FP32, scale};
+}
+
+/* A run's parameters, for a pass. summed: their gradient is the sum of their contributions. */
+static struct parameters parameters_of(const struct store *store, uint32_t unit, const struct run *run, uint64_t part,
+                                       bool summed)
+{
+    struct parameters p = store_parameters(store, unit, run->at, run->n, part);
+
+    p.blocks = checks_of(store, unit, run->piece, run->at);
+    if (summed)
+        p.blocks.gradient = checks_of_sum(store, unit, run->piece, run->at, false);
+    return p;
+}
+
+static bool has_its_sum(const struct store *store, const struct store_contribution *contribution, uint64_t n)
+{
+    struct block_sum sum;
+
+    if (!contribution->has_sum)
+        return true;
+    optimizer_is_finite(store->kernel, contribution->g, contribution->type, n, &sum);
+    return block_sum_equal(sum, contribution->sum);
+}
+
+int store_check(const struct store *store, const struct store_contribution *contribution, uint64_t n)
+{
+    const bool finite = optimizer_is_finite(store->kernel, contribution->g, contribution->type, n, NULL);
+
+    return !has_its_sum(store, contribution, n) ? -EIO : finite ? 0 : -EDOM;
 }
 
 int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct store_contribution *contribution,
@@ -106,11 +141,11 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
 
     assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
     assert(store_owns(store, unit));
-    if (!optimizer_is_finite(store->kernel, contribution->g, type, of.n))
-        return -EDOM;
+    if (!optimizer_is_finite(store->kernel, contribution->g, type, of.n, NULL))
+        return has_its_sum(store, contribution, of.n) ? -EDOM : -EIO;
     if (of.is_norms) {
         norms_fold(&store->norms, u, contribution, of.first, of.n);
-        return 0;
+        return has_its_sum(store, contribution, of.n) ? 0 : -EIO;
     }
     if (how == STORE_FOLD_SUM && (lower || !store->sums[unit]) && !find_accumulator(store, unit))
         take_accumulator(store, unit);
@@ -118,7 +153,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         const void *at = (const char *)contribution->g + (run.at - of.first) * number_bytes(type);
         const struct gradient g = {at, type, 1};
         const uint64_t part = visit << 32 | contribution->part;
-        const struct parameters p = store_parameters(store, unit, run.at, run.n, part);
+        const struct parameters p = parameters_of(store, unit, &run, part, false);
         const struct sums sums = is_summed(how) ? sums_of(store, unit, &run, lower, part) : (struct sums){0};
         if (is_summed(how))
             optimizer_sum(store->kernel, &sums, &g, run.n, contribution->first);
@@ -128,7 +163,9 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
             finite &= optimizer_step(&p, &g, hyper_of(&run, hp), store_updates(store, unit, run.piece) + 1, run.decays);
         assert(how != STORE_FOLD_DIRECT || contribution->first);
     }
-    return finite ? 0 : -ERANGE;
+    if (!has_its_sum(store, contribution, of.n)) /* last: what had changed when it was folded has changed still */
+        return -EIO;
+    return checks_found(store) ? -EIO : finite ? 0 : -ERANGE;
 }
 
 void store_join(struct store *store, uint32_t unit)
@@ -142,7 +179,8 @@ void store_join(struct store *store, uint32_t unit)
             const struct gradient lower =
                 store->tied16 ? (struct gradient){store->tied16 + own_at(store, unit, run.at), NUMBER_BF16, 1}
                               : (struct gradient){lower_at(store, unit, run.at), NUMBER_FP32, 1};
-            const struct sums sums = sums_of(store, unit, &run, false, UINT64_MAX); /* a part beyond all */
+            struct sums sums = sums_of(store, unit, &run, false, UINT64_MAX); /* a part beyond all */
+            sums.blocks.gradient = checks_of_sum(store, unit, run.piece, run.at, true);
             optimizer_sum(store->kernel, &sums, &lower, run.n, false);
         }
 }
@@ -159,7 +197,7 @@ static bool update_run(struct store *store, uint32_t unit, const struct run *run
                        const struct hyper *step)
 {
     const struct hyper *const hp = hyper_of(run, step);
-    const struct parameters p = store_parameters(store, unit, run->at, run->n, 0);
+    const struct parameters p = parameters_of(store, unit, run, 0, is_summed(how));
     const uint64_t t = store_updates(store, unit, run->piece) + 1;
 
     if (!is_summed(how))
@@ -215,7 +253,7 @@ static bool update_clipped(struct store *store, uint32_t unit, uint32_t piece, e
             finite &= update_run(store, unit, &run, how, hp);
             continue;
         }
-        const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
+        const struct parameters p = parameters_of(store, unit, &run, 0, is_summed(how));
         if (is_summed(how)) {
             const struct gradient g = gradient_of(store, unit, &run, how, hp);
             optimizer_fold(&p, &g, hp, true, run.decays);
@@ -224,7 +262,7 @@ static bool update_clipped(struct store *store, uint32_t unit, uint32_t piece, e
     }
     const double excess = sqrt(squares / (double)count_elements(store, unit, piece)) / store->options.clip_update;
     for (struct run run = {0}; next_run_of_piece(store->model, piece, &run) && !run.averages;) {
-        const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
+        const struct parameters p = parameters_of(store, unit, &run, 0, false);
         finite &= optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
     }
     return finite;
@@ -251,7 +289,7 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
     store->updates[unit]++;
     if (is_summed(how))
         give_accumulator_back(store, unit);
-    return finite ? 0 : -ERANGE;
+    return checks_found(store) ? -EIO : finite ? 0 : -ERANGE;
 }
 
 /* Moves *end, behind `at`, to where running statistics begin; or, if `at` is in such a tensor, to its end: false. They are no

@@ -1,5 +1,6 @@
 #include "eps/store/updater.h"
 
+#include "eps/store/checks.h"
 #include "eps/store/norms.h"
 #include "eps/store/team.h"
 #include "proto/model/norms.h"
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -40,7 +42,7 @@ void updater_run_task(struct updater_task *task, struct store *store)
         if (!task->result && task->squares) {
             store_join(store, task->unit);
             *task->squares = store_sum_squares(store, task->unit);
-            task->result = isfinite(*task->squares) ? 0 : -EDOM;
+            task->result = isfinite(*task->squares) ? 0 : checks_verify_held(store, task->unit) ? -EIO : -EDOM;
         }
         break;
     case UPDATER_UPDATE:
@@ -51,8 +53,7 @@ void updater_run_task(struct updater_task *task, struct store *store)
         task->result = task->call(task->context);
         break;
     case UPDATER_CHECK:
-        task->result =
-            optimizer_is_finite(store->kernel, task->contribution.g, task->contribution.type, task->n) ? 0 : -EDOM;
+        task->result = store_check(store, &task->contribution, task->n);
         break;
     }
 }
@@ -118,6 +119,28 @@ static void use_threads(unsigned n)
 #endif
 }
 
+/* Nothing is to be done, for now. Memory that is checked is scrubbed meanwhile, a little at a time, so that a task that comes
+ * waits for half a millisecond at most. The mutex is held, but for the scrub. */
+static void updater_rest(struct updater *up)
+{
+    struct timespec until;
+
+    if (!up->store->checks.memory) {
+        pthread_cond_wait(&up->wake, &up->mutex);
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += CHECKS_SCRUB_MS * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    if (pthread_cond_timedwait(&up->wake, &up->mutex, &until) != ETIMEDOUT)
+        return;
+    pthread_mutex_unlock(&up->mutex);
+    if (checks_scrub(up->store))
+        up->on_done(up->context);
+    pthread_mutex_lock(&up->mutex);
+}
+
 static void *run(void *arg)
 {
     struct updater *up = arg;
@@ -129,7 +152,7 @@ static void *run(void *arg)
     pthread_cond_signal(&up->wake);
     for (;;) {
         while (!up->n_ready && !up->stopping)
-            pthread_cond_wait(&up->wake, &up->mutex);
+            updater_rest(up);
         if (!up->n_ready)
             break;
         size_t i = find_next(up);
@@ -163,7 +186,11 @@ int updater_start(struct updater **out, struct store *store, unsigned n_threads,
     up->on_done = on_done;
     up->context = context;
     pthread_mutex_init(&up->mutex, NULL);
-    pthread_cond_init(&up->wake, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&up->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
     rc = updater_reserve(up, 4);
     if (!rc)
         rc = -pthread_create(&up->thread, NULL, run, up);

@@ -14,7 +14,7 @@ enum updater_task_kind { UPDATER_FOLD, UPDATER_UPDATE, UPDATER_CALL, UPDATER_CHE
 struct updater_task {
     enum updater_task_kind kind;
     uint32_t unit, slice;
-    struct store_contribution contribution; /* FOLD: to be folded. CHECK: g and type alone */
+    struct store_contribution contribution; /* FOLD: to be folded. CHECK: g, type and sum alone */
     uint64_t n;                             /* CHECK: elements of g that must be finite */
     enum store_fold how;
     double *squares;            /* FOLD, the unit's last: gets the unit's sum of squares; or NULL */

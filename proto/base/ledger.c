@@ -14,6 +14,7 @@ const char *ledger_name(enum ledger_category category)
         [LEDGER_ACCUMULATORS] = "accumulators",
         [LEDGER_TIED] = "tied",
         [LEDGER_SUM] = "gradient_sum",
+        [LEDGER_CHECKSUMS] = "checksums",
         [LEDGER_NORMS] = "norms",
         [LEDGER_DATA] = "data",
         [LEDGER_CONTRIBUTION] = "contribution",

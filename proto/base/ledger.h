@@ -19,6 +19,7 @@ enum ledger_category {
     LEDGER_ACCUMULATORS,  /* daemon: sums of parts (adamw with several parts) */
     LEDGER_TIED,          /* daemon: sums over the visits of tied units */
     LEDGER_SUM,           /* daemon: gradient of all units, held until the step is known good (fenced commit) */
+    LEDGER_CHECKSUMS,     /* daemon: sums of blocks of weights and moments, and of contributions (--check-memory) */
     LEDGER_NORMS,         /* daemon: norms of gradients that are remembered of tokens (proto/model/norms.h) */
     LEDGER_DATA,          /* daemon: minibatches; worker: ids and labels, remembered norms of a unit */
     LEDGER_CONTRIBUTION,  /* worker: sum over a part's microbatches */

@@ -5,8 +5,13 @@
 #ifndef PROTO_MODEL_CONTRIBUTION_H
 #define PROTO_MODEL_CONTRIBUTION_H
 
+#include "proto/base/block_sum.h"
+
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Elements of a block of a slice's sum. */
+enum { CONTRIBUTION_BLOCK = 1024 };
 
 struct contribution_name {
     uint64_t step;    /* from 0; also the version of the weights that were used */
@@ -20,6 +25,12 @@ static inline bool contribution_is(const struct contribution_name *a, const stru
 {
     return a->step == b->step && a->visit == b->visit && a->part == b->part && a->slice == b->slice &&
            a->attempt == b->attempt;
+}
+
+/* Of a slice of n elements of each_bytes, 2 or 4: as its sender and whoever folds it make it. */
+static inline struct block_sum contribution_sum(const void *slice, uint64_t n, size_t each_bytes)
+{
+    return block_sum_run(slice, n * each_bytes, CONTRIBUTION_BLOCK * each_bytes);
 }
 
 #endif

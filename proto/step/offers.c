@@ -84,16 +84,35 @@ void device_offers_begin(const struct device_pass *pass, uint32_t n)
         w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PUSH, pass->offers.sent[sum_of(pass, n)]);
 }
 
+static bool checks_memory(const struct device_pass *pass)
+{
+    return pass->worker->plan.setting.goal.checks_memory;
+}
+
+/* True if the device's memory is the host's, and its transfers are over when they are queued. Then a slice is summed where it
+ * was computed, so that a change of its copy is found, too. Any other device's is summed once it has arrived. */
+static bool is_host_memory(const struct device_pass *pass)
+{
+    return pass->worker->plan.setting.backend->takes_turns;
+}
+
+static struct block_sum sum_slice(const struct device_pass *pass, const void *slice, uint64_t n)
+{
+    return contribution_sum(slice, n, number_bytes(pass->worker->plan.setting.goal.grad));
+}
+
 /* Waits for the oldest slice in transfer and contributes it. */
 static int land(struct device_pass *pass)
 {
     struct device_offers *o = &pass->offers;
-    const struct device_offer first = o->flying[0];
+    struct device_offer first = o->flying[0];
     const struct model_unit *unit = unit_of(pass, first.n);
     const uint32_t visit = visit_of(pass, first.n), part = part_of(pass, first.n);
     const uint64_t n = model_slice_of(unit, first.slice).n;
     int rc = device_pass_finish(pass, DEVICE_PUSH, first.arrived);
 
+    if (checks_memory(pass) && !is_host_memory(pass))
+        first.sum = sum_slice(pass, first.slot, n);
     o->n_flying--, o->n_landed++;
     for (uint32_t i = 0; i < o->n_flying; i++)
         o->flying[i] = o->flying[i + 1];
@@ -105,7 +124,8 @@ static int land(struct device_pass *pass)
                                             {"bytes", n * number_bytes(pass->worker->plan.setting.goal.grad)},
                                             {NULL, 0}});
     if (rc == 0)
-        rc = pass->link->contribute(pass->context, visit, part, first.slice, first.slot, n);
+        rc = pass->link->contribute(pass->context, visit, part, first.slice, first.slot,
+                                    &(struct device_link_slice){n, checks_memory(pass) ? &first.sum : NULL});
     if (rc == 0 && first.slice + 1 == unit->n_slices)
         rc = pass->link->contributed(pass->context, visit, part);
     return rc;
@@ -130,6 +150,8 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
         return rc;
     offer.since = trace_begin(w->trace);
     w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, apart ? pass->forward : o->made[sum_of(pass, o->next)]);
+    if (checks_memory(pass) && is_host_memory(pass))
+        offer.sum = sum_slice(pass, from + model_slice_at(unit, &slice) * each, slice.n);
     w->ops->download(w->dev, offer.slot, from + model_slice_at(unit, &slice) * each, slice.n * each);
     offer.arrived = w->ops->mark(w->dev, DEVICE_PUSH);
     assert(o->n_flying < DEVICE_OFFERS);

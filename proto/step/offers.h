@@ -10,6 +10,7 @@
 #ifndef PROTO_STEP_OFFERS_H
 #define PROTO_STEP_OFFERS_H
 
+#include "proto/model/contribution.h"
 #include "proto/plan/memory/plan.h"
 
 struct device_pass;
@@ -25,6 +26,7 @@ struct device_offers {
     struct device_offer {
         uint32_t n, slice; /* number of the contribution, and slice */
         void *slot;
+        struct block_sum sum;    /* if memory is checked */
         uint64_t arrived;        /* DEVICE_PUSH */
         uint64_t since;          /* for the trace */
     } flying[DEVICE_OFFERS];     /* oldest first */

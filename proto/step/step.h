@@ -23,6 +23,7 @@
 #include "proto/operation/device.h"
 #include "proto/base/ledger.h"
 #include "proto/base/trace.h"
+#include "proto/model/contribution.h"
 #include "proto/model/drop.h"
 #include "proto/model/model.h"
 #include "proto/model/order.h"
@@ -72,6 +73,12 @@ struct device_link_weights {
     bool lent; /* until the next wait; an embedding's table never is */
 };
 
+/* A slice that was contributed. */
+struct device_link_slice {
+    uint64_t n;                  /* numbers of the worker's `grad` type */
+    const struct block_sum *sum; /* contribution_sum of it, if the goal checks memory; else NULL */
+};
+
 /* All calls return 0, -ECANCELED if the job ended meanwhile, or -EPROTO if the other side broke the rules: the step
  * then returns that at once. */
 struct device_link {
@@ -88,8 +95,9 @@ struct device_link {
      * `wait`: blocks until there is a slot; the caller has then contributed all that it took. Otherwise *slot is NULL
      * if there is none now. */
     int (*take_slot)(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot);
-    /* The slot is filled with n numbers, and belongs to others now. Slots are contributed in the order in which they were taken. */
-    int (*contribute)(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n);
+    /* The slot is filled, and belongs to others now. Slots are contributed in the order in which they were taken. */
+    int (*contribute)(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
+                      const struct device_link_slice *of);
     /* All slices of this visit and part were contributed. If the worker takes turns with the optimizer, waits until
      * they are folded. */
     int (*contributed)(void *context, uint32_t visit, uint32_t part);

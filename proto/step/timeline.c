@@ -309,7 +309,8 @@ static int take_slot(void *context, uint32_t of_visit, uint32_t part, uint32_t s
     return verdict(t);
 }
 
-static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
+static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, const void *slot,
+                      const struct device_link_slice *of)
 {
     struct timeline *t = context;
     const uint32_t unit = t->worker.model.visits[of_visit];
@@ -317,7 +318,7 @@ static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t 
 
     (void)part, (void)slice, (void)slot;
     t->tasks[send_mail(t, &t->given)] =
-        task_of(t, unit, (double)n * t->contributions, plan_work_update(t->s->host, u).fold, false);
+        task_of(t, unit, (double)of->n * t->contributions, plan_work_update(t->s->host, u).fold, false);
     t->clock.alarm = fmin(t->clock.alarm, next_mail(&t->given));
     return verdict(t);
 }

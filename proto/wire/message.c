@@ -193,6 +193,8 @@ static void contribution(struct wire *w, struct message *m)
     message_name_fields(w, &m->contribution.name);
     wire_u32(w, &m->contribution.slot);
     wire_u64(w, &m->contribution.digest);
+    wire_u64(w, &m->contribution.sum.a);
+    wire_u64(w, &m->contribution.sum.b);
 }
 
 static void free_slot(struct wire *w, struct message *m)

@@ -62,6 +62,7 @@
 #ifndef PROTO_WIRE_MESSAGE_H
 #define PROTO_WIRE_MESSAGE_H
 
+#include "proto/base/block_sum.h"
 #include "proto/base/file.h"
 #include "proto/base/ledger.h"
 #include "proto/base/number.h"
@@ -79,7 +80,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 52,
+    MESSAGE_VERSION = 53,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -363,7 +364,8 @@ struct message {
         struct {
             struct contribution_name name;
             uint32_t slot;
-            uint64_t digest; /* if the part is audited: of the slice's bytes and the part's loss; else 0 */
+            uint64_t digest;      /* if the part is audited: of the slice's bytes and the part's loss; else 0 */
+            struct block_sum sum; /* contribution_sum of the slice, if the goal checks memory; else zero */
         } contribution;
         struct {
             struct contribution_name name;

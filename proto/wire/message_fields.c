@@ -71,6 +71,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_flag(w, &goal->no_master);
     goal->sums = message_number_field(w, goal->sums);
     wire_flag(w, &goal->weighted);
+    wire_flag(w, &goal->checks_memory);
     for (int i = 0; i < PLAN_ROW_TOKENS; i++)
         wire_u32(w, &goal->row_tokens[i]);
 }

@@ -172,6 +172,7 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
                                       : options->bf16 ? NUMBER_BF16
                                                       : NUMBER_FP32,
                          .no_master = options->no_master,
+                         .checks_memory = options->checks_memory,
                          .sums = options->bf16_sums ? NUMBER_BF16 : NUMBER_FP32,
                          .fenced = options->fenced || options->clip_norm > 0,
                          .adamw = options->adamw,

@@ -16,6 +16,7 @@ struct driver_options {
     bool adamw, only_looks;          /* only_looks: a job that does not train */
     bool fenced, fp16;               /* fp16: of weights, not of gradients on their way */
     bool bf16, no_master, bf16_sums; /* as in struct plan_goal; whether the daemon takes them or not */
+    bool checks_memory;              /* as there */
     double clip_norm, clip_update;
     bool sgd, nesterov; /* as in struct plan_goal, */
     double momentum;    /* and so is this */

@@ -21,13 +21,14 @@
 #include <omp.h>
 #endif
 
-enum { ROUNDS = 15, ROWS = 21 };
+enum { ROUNDS = 15, ROWS = 24 };
 
 struct arrays {
     float *w, *m, *v, *g;
     float *new_w; /* with replay, new weights are written elsewhere */
     uint16_t *new_high;
     uint16_t *high, *low, *m16, *v16, *g16; /* narrower formats; low: the low half of the master, int16 */
+    struct block_sum *sums[4];              /* of the blocks of w or high, low, m and v, if memory is checked */
     size_t n;
     uint64_t t;
 };
@@ -121,6 +122,32 @@ static void step_narrow(struct arrays *a)
     const struct parameters p = parameters_of(a, true, true);
 
     optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
+}
+
+/* With sums of memory (--check-memory). Rows before this one have changed the arrays, so the first round finds them damaged. */
+static void step_checked_as(struct arrays *a, bool split, bool narrow)
+{
+    uint64_t damage = OPTIMIZER_WHOLE;
+    struct parameters p = parameters_of(a, split, narrow);
+
+    p.blocks = (struct optimizer_blocks){
+        .w = a->sums[0], .new_w = a->sums[0], .low = a->sums[1], .m = a->sums[2], .v = a->sums[3], .damage = &damage};
+    optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
+}
+
+static void step_checked(struct arrays *a)
+{
+    step_checked_as(a, false, false);
+}
+
+static void step_split_checked(struct arrays *a)
+{
+    step_checked_as(a, true, false);
+}
+
+static void step_narrow_checked(struct arrays *a)
+{
+    step_checked_as(a, true, true);
 }
 
 static void step_narrowest(struct arrays *a)
@@ -227,6 +254,9 @@ static const struct {
     {"  and 16-bit moments", step_narrow, 20},
     {"  and bf16 gradient", step_narrowest, 18},
     {"  and no master", step_rounded, 14},
+    {"checked: fused step", step_checked, 28},
+    {"checked: split master", step_split_checked, 28},
+    {"  and 16-bit moments", step_narrow_checked, 20},
     {"SGD: fused step", step_sgd, 20},
     {"  Nesterov's", step_nesterov, 20},
     {"  without momentum", step_without_momentum, 12},
@@ -308,6 +338,8 @@ int main(int argc, char **argv)
         enough = enough && (*arrays[i] = memory_map(&memory, a.n * sizeof(float)));
     for (int i = 0; i < 6; i++)
         enough = enough && (*halves[i] = memory_map(&memory, a.n * sizeof(uint16_t)));
+    for (int i = 0; i < 4; i++)
+        enough = enough && (a.sums[i] = memory_map(&memory, a.n / TEAM_BLOCK * sizeof(struct block_sum)));
     if (!enough) {
         fprintf(stderr, "bench_optimizer: no memory for %zu parameters\n", a.n);
         return 1;

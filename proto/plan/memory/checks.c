@@ -58,6 +58,8 @@ static int check_numbers(const struct model *model, const struct plan_setting *s
         return error_set(err, -EINVAL, "moments have no form in fp16, and gradients only where values have it");
     if (!trains && (goal->no_master || goal->sums != NUMBER_FP32))
         return error_set(err, -EINVAL, "a master, and sums, are of training alone");
+    if (!trains && goal->checks_memory)
+        return error_set(err, -EINVAL, "memory is checked in training alone");
     if (goal->no_master && goal->precision == NUMBER_FP32)
         return error_set(err, -EINVAL,
                          "weights in fp32 are their own master: choose --precision bf16 for --master none");

@@ -1,5 +1,6 @@
 #include "proto/plan/memory/host.h"
 
+#include "proto/plan/memory/checksums.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/division.h"
 #include "proto/plan/memory/files.h"
@@ -50,6 +51,7 @@ uint64_t plan_tied_bytes(const struct plan_own *own, const struct plan_goal *goa
 /* Moments, and sums: with fenced commit one sum per unit, which also serves parts. */
 static void add_training(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
+    struct plan_checksums sums;
     struct plan_own own;
 
     plan_own(&own, model, s->goal.precision, s->own_first, s->n_own);
@@ -62,6 +64,10 @@ static void add_training(struct plan_host *out, const struct model *model, const
     out->bytes[LEDGER_SUM] = s->goal.fenced ? n * number_bytes(s->goal.sums) : 0;
     out->n_accumulators = count_accumulators(s);
     out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * own.accumulator_bytes;
+    plan_checksums(&sums, model, &own, &s->goal, s->replay, out->n_accumulators);
+    out->bytes[LEDGER_CHECKSUMS] = sums.bytes;
+    if (s->goal.checks_memory) /* of the contributions in each inbox */
+        out->bytes[LEDGER_CHECKSUMS] += (uint64_t)out->n_workers * (1 + out->n_slots) * sizeof(struct block_sum);
 }
 
 /* Tables of units and visits, and the job's texts. */

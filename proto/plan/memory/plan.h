@@ -95,10 +95,11 @@ struct plan_goal {
     bool chooses;                 /* the client says which blocks a step drops, and which it does not train */
     double smoothing;             /* of labels, from 0 and below 1 (struct device_cross_entropy) */
     struct preference preference; /* rows are pairs of texts, of which the first is preferred, if beta > 0 */
-    bool weighted;                /* each token's loss has a weight, and an evaluation returns log p of each token */
-    uint32_t entries; /* tokens of the training data whose norms are remembered (proto/model/norms.h); 0: none */
-    uint32_t batch;   /* rows of a minibatch, a multiple of n_parts */
-    uint32_t seq;     /* tokens of a row, at most */
+    bool checks_memory; /* blocks of weights and moments, and contributions, have sums (proto/base/block_sum.h) */
+    bool weighted;      /* each token's loss has a weight, and an evaluation returns log p of each token */
+    uint32_t entries;   /* tokens of the training data whose norms are remembered (proto/model/norms.h); 0: none */
+    uint32_t batch;     /* rows of a minibatch, a multiple of n_parts */
+    uint32_t seq;       /* tokens of a row, at most */
     /* Where rows differ in length: tokens of each that are expected to be computed in microbatches of 2^i rows, the last of as
      * many or more; 0: seq. */
     uint32_t row_tokens[PLAN_ROW_TOKENS];

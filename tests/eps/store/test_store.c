@@ -298,7 +298,8 @@ TEST_EACH(finite_slices_that_make_a_weight_that_is_not_are_told, 6)
     const uint32_t unit = 2;
     const struct model_unit *u = &f.model.units[unit];
     float *g = plain_zeros(u->n, sizeof *g);
-    const struct store_contribution first = {g, NUMBER_FP32, true, 0, 0}, second = {g, NUMBER_FP32, false, 1, 0};
+    const struct store_contribution first = {.g = g, .type = NUMBER_FP32, .first = true},
+                                    second = {.g = g, .type = NUMBER_FP32, .part = 1};
     ck_assert_int_eq(store_fold(&f.store, unit, 0, &first, how, &hp), 0);
     ck_assert_int_eq(store_update(&f.store, unit, how, &hp), 0); /* as it should be */
     g[MODEL_SLICE - 1] = 3e38f;

@@ -171,7 +171,8 @@ static void take_norms(struct array_link *link, const struct model_unit *unit, u
         link->norms[part][first + i] = get(link, slot, i);
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
+                      const struct device_link_slice *given)
 {
     struct array_link *link = context;
     const struct model_unit *unit = &link->model->units[link->model->visits[visit]];
@@ -179,7 +180,9 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
     const uint64_t name = name_of(link, visit, part, slice);
     uint32_t k = 0;
 
-    ck_assert_uint_eq(n, of.n);
+    ck_assert_uint_eq(given->n, of.n);
+    if (given->sum)
+        ck_assert(block_sum_equal(*given->sum, contribution_sum(slot, of.n, number_bytes(link->grad))));
     while (k < ARRAY_LINK_SLOTS && link->inbox[k] != slot)
         k++;
     ck_assert_uint_lt(k, ARRAY_LINK_SLOTS);

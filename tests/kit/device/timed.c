@@ -168,7 +168,8 @@ static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
     return array_link.take_slot(&link->array, visit, part, slice, wait, slot);
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
+                      const struct device_link_slice *of)
 {
     struct timed_link *link = context;
     const uint32_t unit = link->array.model->visits[visit];
@@ -185,7 +186,7 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
                                                         .came = simulated.now() + message_s(link),
                                                         .seconds = elements * price.fold / rate,
                                                         .update = (double)u->n * price.update / rate};
-    return array_link.contribute(&link->array, visit, part, slice, slot, n);
+    return array_link.contribute(&link->array, visit, part, slice, slot, of);
 }
 
 struct device_worker_options timed_worker(const struct setting *s, uint32_t part_rows, uint32_t microbatch)

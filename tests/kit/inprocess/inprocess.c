@@ -54,7 +54,8 @@ static void note_gradient(struct inprocess *ip, const struct relay_action *a, co
 static void fold(struct inprocess *ip, const struct relay_action *a)
 {
     const float *g = slot_of(&ip->workers[a->worker], a->slot);
-    const struct store_contribution contribution = {g, NUMBER_FP32, a->first, a->name.part, a->name.visit};
+    const struct store_contribution contribution = {
+        .g = g, .type = NUMBER_FP32, .first = a->first, .part = a->name.part, .visit = a->name.visit};
     struct relay_event done = {.kind = RELAY_FOLDED, .unit = a->unit, .name.slice = a->name.slice};
 
     note_gradient(ip, a, g);
@@ -294,7 +295,8 @@ static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t
     return failed ? -ECANCELED : 0;
 }
 
-static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot, uint64_t n)
+static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
+                           const struct device_link_slice *of)
 {
     struct inprocess_worker *w = context;
     const struct relay_event event = {.kind = RELAY_CONTRIBUTION,
@@ -303,7 +305,7 @@ static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_
                                       .slot = (uint32_t)(((const float *)slot - slot_of(w, 0)) /
                                                          (slot_of(w, 1) - slot_of(w, 0)))};
 
-    (void)n;
+    (void)of;
     return say(w, &event);
 }
 

@@ -97,7 +97,7 @@ static inline void plain_sum(float *sum, const float *g, size_t n, bool first)
 
 static inline bool plain_is_finite(const float *g, size_t n)
 {
-    return optimizer_is_finite(plain_used(), g, NUMBER_FP32, n);
+    return optimizer_is_finite(plain_used(), g, NUMBER_FP32, n, NULL);
 }
 
 #endif

@@ -103,9 +103,12 @@ void store_fixture_fold(struct store_fixture *f, uint32_t unit, const struct sto
         narrow[i] = number_to_bf16(given->g[i]);
     for (uint32_t slice = f->model.units[unit].n_slices; slice-- > 0;) {
         const uint64_t first = (uint64_t)slice * MODEL_SLICE;
-        const struct store_contribution contribution = {given->type == NUMBER_BF16 ? (const void *)(narrow + first)
-                                                                                   : given->g + first,
-                                                        given->type, given->first, given->part, given->visit};
+        const struct store_contribution contribution = {.g = given->type == NUMBER_BF16 ? (const void *)(narrow + first)
+                                                                                        : given->g + first,
+                                                        .type = given->type,
+                                                        .first = given->first,
+                                                        .part = given->part,
+                                                        .visit = given->visit};
         ck_assert_int_eq(store_fold(&f->store, unit, slice, &contribution, how, hp), 0);
     }
     free(narrow);

@@ -43,9 +43,9 @@ TEST_SIGNAL(taking_away_more_than_is_there_is_our_mistake, SIGABRT)
 TEST(each_category_has_its_name)
 {
     static const char *const names[LEDGER_CATEGORIES] = {
-        "weights",  "replay",       "master", "first_moment", "second_moment", "inbox", "accumulators",
-        "tied",     "gradient_sum", "norms",  "data",         "contribution",  "stash", "kept",
-        "gradient", "statistics",   "cache",  "workspace",    "library",       "other",
+        "weights", "replay",       "master",     "first_moment", "second_moment", "inbox",        "accumulators",
+        "tied",    "gradient_sum", "checksums",  "norms",        "data",          "contribution", "stash",
+        "kept",    "gradient",     "statistics", "cache",        "workspace",     "library",      "other",
     };
 
     for (int i = 0; i < LEDGER_CATEGORIES; i++)

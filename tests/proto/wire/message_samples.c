@@ -84,6 +84,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                       .no_master = true,
                                       .sums = NUMBER_BF16,
                                       .weighted = true,
+                                      .checks_memory = true,
                                       .adamw = true,
                                       .packs = true,
                                       .fenced = true},
@@ -180,7 +181,8 @@ static const struct message samples[MESSAGE_KINDS] = {
                                .finite = true}},
     [MESSAGE_CONTRIBUTION] = {.contribution = {{.step = 1000, .visit = 1, .part = 2, .slice = 3, .attempt = 4},
                                                .slot = 5,
-                                               .digest = 0x8070605040302010}},
+                                               .digest = 0x8070605040302010,
+                                               .sum = {0x0102030405060708, 0x8070605040302010}}},
     [MESSAGE_DIGEST] = {.digest = {.step = 1000, .visit = 1, .part = 2, .slice = 3, .digest = 0x8070605040302011}},
     [MESSAGE_FREE] =
         {.free = {{.step = 0x4000000000000007, .visit = 0x0101, .part = 2, .slice = 0x01020304, .attempt = 6},

@@ -141,3 +141,26 @@ TEST(a_step_that_is_opened_ahead_leaves_the_bits_as_they_were)
     train("ahead", true);
     outputs_check_same_state(print("in-turn/step-%d", N_STEPS), print("ahead/step-%d", N_STEPS));
 }
+
+/* The puppet says that its contributions have a sum of zero, and they have not: of all that can have changed them, memory is
+ * what the job ends for. */
+TEST(a_contribution_that_is_not_what_its_worker_summed_ends_the_job_and_no_session)
+{
+    const pid_t daemon = begin_lab(), puppet = puppet_start("lab", PUPPET_NOWHERE);
+    struct driver driver;
+    struct message m = {0};
+
+    puppet_await("lab");
+    driver_open(&driver, "lab", &(struct driver_options){.checks_memory = true});
+    driver_begin(&driver);
+    while (m.kind != MESSAGE_FAILED)
+        driver_next(&driver.link, &m);
+    ck_assert_int_eq(m.failed.code, -EIO);
+    ck_assert_holds(m.failed.error.text, "host memory is damaged: in step 1, slice 0 of the contribution of worker ",
+                    " is not as it was written; go on from the last checkpoint");
+    driver_leave(&driver);
+    ck_assert_uint_eq(processes_workers("lab"), 1);
+    ck_assert_uint_eq(processes_count("log", " refused: "), 0);
+    end_lab(daemon);
+    ck_assert_int_eq(processes_wait(puppet), 0);
+}

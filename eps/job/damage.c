@@ -1,0 +1,81 @@
+#include "eps/job/damage.h"
+
+#include "eps/store/checks.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define REMEDY "go on from the last checkpoint, as --restarts does, and have this machine's memory tested"
+
+bool damage_end(struct job *job)
+{
+    char what[ERROR_TEXT_BYTES / 2];
+
+    if (!job_is_open(job) || !job_goal(job)->checks_memory || !checks_found(&job->store))
+        return false;
+    checks_text(what, sizeof what, &job->store);
+    job_end(job, -EIO, "host memory is damaged: in step %" PRIu64 ", %s are not as they were written; " REMEDY,
+            job->step + 1, what);
+    return true;
+}
+
+void damage_on_task(struct job *job, const struct updater_task *work)
+{
+    const struct job_seat *seat = work->context;
+    char unit[MODEL_NAME_BYTES], worker[32] = "a worker";
+
+    if (!job_is_open(job) || damage_end(job))
+        return;
+    if (seat)
+        snprintf(worker, sizeof worker, "worker %u", seat->worker);
+    job_end(job, -EIO,
+            "host memory is damaged: in step %" PRIu64
+            ", slice %u of the contribution of %s to unit %s is not as it was "
+            "written; " REMEDY,
+            job->step + 1, work->slice, worker, model_unit_name(unit, &job->model, work->unit));
+}
+
+int damage_do_look(void *context)
+{
+    struct job *job = context;
+
+    return checks_verify_all(&job->store);
+}
+
+void damage_look(struct job *job)
+{
+    const struct updater_task work = {.kind = UPDATER_CALL, .call = damage_do_look, .context = job};
+
+    if (!job_goal(job)->checks_memory || job->verdict.looks || !job_is_open(job))
+        return;
+    job->verdict.looks = true;
+    updater_submit(job->peers->updater, &work);
+}
+
+void damage_end_otherwise(struct job *job, int code, const char *format, ...)
+{
+    struct error why;
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(why.text, sizeof why.text, format, args);
+    va_end(args);
+    if (!job_goal(job)->checks_memory || !job_is_open(job)) {
+        job_end(job, code, "%s", why.text);
+        return;
+    }
+    if (damage_is_pending(job))
+        return;
+    job->verdict.code = code;
+    job->verdict.why = why;
+    damage_look(job);
+}
+
+void damage_on_looked(struct job *job)
+{
+    job->verdict.looks = false;
+    if (!damage_end(job) && damage_is_pending(job))
+        job_end(job, job->verdict.code, "%s", job->verdict.why.text);
+}
