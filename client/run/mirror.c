@@ -56,10 +56,13 @@ static void read_of(char of[PATH_MAX], int fd)
 /* The mirror is this run's, or becomes it. */
 static int claim_mirror(const struct client_mirror *m, bool begins, struct error *err)
 {
-    char run[PATH_MAX], of[PATH_MAX];
+    char run[PATH_MAX + 2], of[PATH_MAX];
 
-    output_path(run, sizeof run, m->run_fd);
+    output_path(run, PATH_MAX, m->run_fd);
     read_of(of, m->fd);
+    if (!*of && faccessat(m->fd, "metrics.jsonl", F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        return error_set(err, -EEXIST, "--mirror %.200s is the directory of a run, and no mirror: name another one",
+                         m->path);
     if (begins && m->standing.n > 0)
         return error_set(err, -EEXIST,
                          "--mirror %.200s holds checkpoints, the newest step-%" PRIu64 ": name an empty directory",
@@ -69,7 +72,7 @@ static int claim_mirror(const struct client_mirror *m, bool begins, struct error
     if (m->standing.n > 0)
         return error_set(err, -EEXIST,
                          "--mirror %.150s holds checkpoints of another run%s%.150s: name another directory; or, if the "
-                         "run has moved, remove its file %s",
+                         "run has moved, write its new path into the file %s there",
                          m->path, *of ? ", " : "", of, of_file);
     strcat(run, "\n");
     unlinkat(m->fd, of_file, 0);

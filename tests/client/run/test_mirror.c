@@ -118,8 +118,14 @@ TEST(a_mirror_that_cannot_be_is_refused)
         &(struct refusal){TRAIN "--out run --mirror run/", 2, "--mirror run/ is the run's own directory", NULL});
     expect_refusal(&(struct refusal){TRAIN "--out run --mirror text.txt", 1, "--mirror", "Not a directory"});
     expect(TRAIN "--steps 2 --out run --mirror copy && cp -r run moved", 0);
+    expect_refusal(
+        &(struct refusal){TRAIN "--out new --mirror run", 1, "--mirror run is the directory of a run, and no ", NULL});
+    expect_refusal(
+        &(struct refusal){"eps train --resume moved --steps 4 --mirror run", 1, "is the directory of a run", NULL});
     expect_refusal(&(struct refusal){"eps train --resume moved --steps 4 --mirror copy", 1,
                                      "checkpoints of another run, ", "/run: name another directory"});
+    expect("echo $PWD/moved >copy/mirror-of && eps train --resume moved --steps 4 --mirror copy && test -d copy/step-4",
+           0);
 }
 
 /* Of its last checkpoint, and of the one before: the next makes that good. */
